@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// Language checks, and the few macros that every other file of giwa uses.
+#ifndef GIWA_BASE_MACROS_HPP
+#define GIWA_BASE_MACROS_HPP
+
+#include <giwa/version.hpp>
+
+#if !defined(__CUDACC_RTC__) && __cplusplus < 202002L
+#error "giwa needs C++20: compile with -std=c++20 (CMake: link giwa::giwa, which asks for it)."
+#endif
+#if defined(__CUDACC__) && defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
+#error "giwa needs the CUDA toolkit 13.0 or newer: this nvcc is older. Install a newer toolkit, or put its bin/ first in PATH."
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
+#error "giwa needs compute capability 7.5 or newer: drop the older entry from -gencode / CMAKE_CUDA_ARCHITECTURES."
+#endif
+
+// Every name of giwa lives in `giwa` and, inside it, in one inline namespace a minor version, so that two versions of giwa
+// can meet in one process without their symbols merging.
+#define GIWA_DETAIL_JOIN_(a, b) a##b
+#define GIWA_DETAIL_JOIN(a, b) GIWA_DETAIL_JOIN_(a, b)
+#define GIWA_DETAIL_VERSION_TAG(major, minor) GIWA_DETAIL_JOIN(GIWA_DETAIL_JOIN(v, major), GIWA_DETAIL_JOIN(_, minor))
+#define GIWA_ABI GIWA_DETAIL_VERSION_TAG(GIWA_VERSION_MAJOR, GIWA_VERSION_MINOR)
+
+#if defined(__CUDACC__)
+#define GIWA_HOST __host__
+#define GIWA_DEVICE __device__
+/// Marks a function for both sides; an empty word for a host compiler, so that the same source builds with g++ alone.
+#define GIWA_HOST_DEVICE __host__ __device__
+/// A kernel of giwa: never exported from the shared library it is compiled into.
+#define GIWA_KERNEL __attribute__((visibility("hidden"))) __global__
+#else
+#define GIWA_HOST
+#define GIWA_DEVICE
+#define GIWA_HOST_DEVICE
+#endif
+
+/// Function attribute: inlined even where the optimiser would rather not.
+#define GIWA_FORCE_INLINE inline __attribute__((always_inline))
+
+#endif

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// The shape of a launch, and the limits that every CUDA GPU puts on it.
+#ifndef GIWA_GRID_LAUNCH_CONFIG_HPP
+#define GIWA_GRID_LAUNCH_CONFIG_HPP
+
+#include <giwa/base/status.hpp>
+#include <giwa/numeric/integer.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// Counts along x, y, z, in CUDA's order; 64 bits, so that a count too large is reported and not cut.
+struct dimensions {
+  int64 x = 1, y = 1, z = 1;
+
+  GIWA_HOST_DEVICE constexpr dimensions(int64 x_ = 1, int64 y_ = 1, int64 z_ = 1) : x(x_), y(y_), z(z_) {}
+  /// From a dim3, or anything else with x, y and z.
+  template <class Dim3>
+    requires requires(const Dim3& d) { d.x + d.y + d.z; }
+  GIWA_HOST_DEVICE constexpr dimensions(const Dim3& d) : x(d.x), y(d.y), z(d.z) {}
+
+  /// The product; call it on checked dimensions only.
+  GIWA_HOST_DEVICE constexpr int64 count() const { return x * y * z; }
+  GIWA_HOST_DEVICE friend constexpr bool operator==(const dimensions& a, const dimensions& b) {
+    return a.x == b.x && a.y == b.y && a.z == b.z;
+  }
+};
+
+/// How to launch: `{.grid = 80, .block = 256}`, `{.grid = {8, 4}, .block = {32, 8}, .shared_bytes = 65536}`.
+struct launch_config {
+  dimensions grid{};            // blocks
+  dimensions block{};           // threads of a block
+  int64 shared_bytes = 0;       // dynamic shared memory of a block; more than 48 KB needs no further call
+  dimensions cluster{};         // blocks of a cluster; each must divide the grid's; compute capability 9.0
+  bool cooperative = false;     // all blocks run at once, so that the grid may synchronise; refused if they cannot
+};
+
+/// Limits of compute capability 7.5 and newer (CUDA C++ Programming Guide, "Technical specifications per compute
+/// capability"). A particular GPU or kernel may allow less; launch() reports that with its number.
+namespace launch_limits {
+inline constexpr int64 block_threads = 1024, block_x = 1024, block_y = 1024, block_z = 64;
+inline constexpr int64 grid_x = 2147483647, grid_y = 65535, grid_z = 65535;
+inline constexpr int64 cluster_blocks = 16;  // 8 on every GPU of capability 9.0; 16 on those that allow it
+inline constexpr int64 warp_threads = 32;
+}  // namespace launch_limits
+
+/// The first rule that holds for every GPU and that the configuration breaks. A grid of no blocks is an error too: CUDA
+/// refuses it, and whoever computes a grid from a size has to say what an empty size means.
+GIWA_HOST_DEVICE constexpr status validate(const launch_config& c) {
+  namespace limits = launch_limits;
+  struct rule {
+    int64 value, limit;
+    const char *argument, *message;
+  };
+  const rule rules[] = {
+      {c.grid.x, limits::grid_x, "grid.x", "the number of blocks is out of range"},
+      {c.grid.y, limits::grid_y, "grid.y", "the number of blocks is out of range; put the longest dimension on x"},
+      {c.grid.z, limits::grid_z, "grid.z", "the number of blocks is out of range; put the longest dimension on x"},
+      {c.block.x, limits::block_x, "block.x", "the number of threads is out of range"},
+      {c.block.y, limits::block_y, "block.y", "the number of threads is out of range"},
+      {c.block.z, limits::block_z, "block.z", "the number of threads is out of range"},
+      {c.cluster.x, limits::cluster_blocks, "cluster.x", "the number of blocks in a cluster is out of range"},
+      {c.cluster.y, limits::cluster_blocks, "cluster.y", "the number of blocks in a cluster is out of range"},
+      {c.cluster.z, limits::cluster_blocks, "cluster.z", "the number of blocks in a cluster is out of range"},
+  };
+  for (const rule& r : rules) {
+    if (r.value < 1) return status::invalid(r.argument, r.message, bound::at_least, 1, r.value);
+    if (r.value > r.limit) return status::invalid(r.argument, r.message, bound::at_most, r.limit, r.value);
+  }
+  if (c.block.count() > limits::block_threads)
+    return status::invalid("block", "a block has too many threads", bound::at_most, limits::block_threads, c.block.count());
+  if (c.cluster.count() > limits::cluster_blocks)
+    return status::invalid("cluster", "a cluster has too many blocks", bound::at_most, limits::cluster_blocks, c.cluster.count());
+  if (c.grid.x % c.cluster.x != 0 || c.grid.y % c.cluster.y != 0 || c.grid.z % c.cluster.z != 0)
+    return status::invalid("cluster", "the grid is not a whole number of clusters in every dimension");
+  if (c.shared_bytes < 0)
+    return status::invalid("shared_bytes", "a size is negative", bound::at_least, 0, c.shared_bytes);
+  return {};
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// The sizes of N dimensions, each known at compile time or at run time, and the way between an index and its rank.
+#ifndef GIWA_NUMERIC_EXTENTS_HPP
+#define GIWA_NUMERIC_EXTENTS_HPP
+
+#include <giwa/base/status.hpp>
+#include <giwa/numeric/index.hpp>
+#include <giwa/numeric/integer.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// Stands for a size that is known at run time only.
+inline constexpr int64 dynamic = -1;
+
+/// `extents{height, width}`: two run-time sizes. `extents<dynamic, 128>{height}`: the second is fixed, costs no register
+/// and lets the compiler divide by a constant. The last dimension runs fastest. A negative size is kept as it is, for
+/// checked_size to report.
+template <int64... Sizes>
+  requires(sizeof...(Sizes) >= 1)
+class extents {
+  static_assert(((Sizes >= 0 || Sizes == dynamic) && ...), "giwa::extents: a static size is >= 0, or giwa::dynamic.");
+  static constexpr int64 sizes_[] = {Sizes...};
+
+ public:
+  static constexpr int rank = sizeof...(Sizes);
+  static constexpr int dynamic_rank = (0 + ... + static_cast<int>(Sizes == dynamic));
+
+  /// Static sizes only, or run-time sizes that are still zero.
+  GIWA_HOST_DEVICE constexpr extents() = default;
+
+  /// The run-time sizes, in order.
+  template <stdlib::convertible_to<int64>... Values>
+    requires(sizeof...(Values) == dynamic_rank && dynamic_rank > 0)
+  GIWA_HOST_DEVICE constexpr extents(Values... values) : values_{static_cast<int64>(values)...} {}
+
+  /// Sizes in an index; a static size is taken from the type.
+  GIWA_HOST_DEVICE static constexpr extents from(const index<rank>& sizes) {
+    extents e;
+    for (int d = 0, used = 0; d < rank; ++d)
+      if (sizes_[d] == dynamic) e.values_[used++] = sizes[d];
+    return e;
+  }
+
+  /// The size of dimension d.
+  GIWA_HOST_DEVICE constexpr int64 operator[](int d) const {
+    GIWA_ASSERT(0 <= d && d < rank, "the extents have no such dimension");
+    int used = 0;
+    for (int i = 0; i < d; ++i) used += sizes_[i] == dynamic;
+    return sizes_[d] == dynamic ? values_[used] : sizes_[d];
+  }
+
+  /// The number of elements; wrong unless checked_size() succeeds.
+  GIWA_HOST_DEVICE constexpr int64 size() const {
+    int64 product = 1;
+    for (int d = 0; d < rank; ++d) product *= (*this)[d];
+    return product;
+  }
+
+  /// The number of elements, or what is wrong: a negative size, or a product that no int64 holds.
+  GIWA_HOST_DEVICE constexpr result<int64> checked_size(const char* argument = "extents") const {
+    bool empty = false;
+    for (int d = 0; d < rank; ++d) {
+      if ((*this)[d] < 0)
+        return {0, status::invalid(argument, "a size is negative", bound::at_least, 0, (*this)[d])};
+      empty = empty || (*this)[d] == 0;
+    }
+    if (empty) return {0, {}};
+    int64 product = 1;
+    for (int d = 0; d < rank; ++d) {
+      if (product_overflows(product, (*this)[d]))
+        return {0, status::invalid(argument, "the product of the sizes is larger than any 64-bit index", bound::at_most,
+                                   stdlib::numeric_limits<int64>::max() / product, (*this)[d])};
+      product *= (*this)[d];
+    }
+    return {product, {}};
+  }
+
+  GIWA_HOST_DEVICE constexpr bool contains(const index<rank>& i) const {
+    bool inside = true;
+    for (int d = 0; d < rank; ++d) inside = inside && 0 <= i[d] && i[d] < (*this)[d];
+    return inside;
+  }
+
+  GIWA_HOST_DEVICE friend constexpr bool operator==(const extents& a, const extents& b) {
+    for (int d = 0; d < rank; ++d)
+      if (a[d] != b[d]) return false;
+    return true;
+  }
+
+ private:
+  int64 values_[dynamic_rank > 0 ? dynamic_rank : 1] = {};
+};
+
+template <stdlib::convertible_to<int64>... Values>
+GIWA_HOST_DEVICE extents(Values...) -> extents<(static_cast<void>(sizeof(Values)), dynamic)...>;
+
+/// The rank of an index among all of them, the last dimension fastest; 64 bits throughout.
+template <int64... Sizes>
+GIWA_HOST_DEVICE constexpr int64 linearize(const extents<Sizes...>& e, const index<sizeof...(Sizes)>& i) {
+  int64 linear = 0;
+  for (int d = 0; d < e.rank; ++d) linear = linear * e[d] + i[d];
+  return linear;
+}
+
+/// The index of a rank: the inverse of linearize. Each run-time size costs a 64-bit division; for_all avoids it.
+template <int64... Sizes>
+GIWA_HOST_DEVICE constexpr index<sizeof...(Sizes)> delinearize(const extents<Sizes...>& e, int64 linear) {
+  index<sizeof...(Sizes)> i{};
+  for (int d = e.rank - 1; d > 0; --d) {
+    i[d] = linear % e[d];
+    linear /= e[d];
+  }
+  i[0] = linear;
+  return i;
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

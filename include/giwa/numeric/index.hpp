@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// A position in N dimensions, the last one running fastest: (z, y, x), or (row, column).
+#ifndef GIWA_NUMERIC_INDEX_HPP
+#define GIWA_NUMERIC_INDEX_HPP
+
+#include <giwa/base/assert.hpp>
+#include <giwa/base/std.hpp>
+
+#if defined(__CUDACC_RTC__)
+#include <cuda/std/__tuple_dir/structured_bindings.h>  // declares std::tuple_size and std::tuple_element for NVRTC
+#endif
+
+namespace giwa::inline GIWA_ABI {
+
+/// `auto [row, column] = i;` and `i[0]`; an index<1> is also usable as a plain integer.
+template <int Rank>
+struct index {
+  static_assert(Rank >= 1, "giwa::index has at least one dimension.");
+  static constexpr int rank = Rank;
+  int64 coordinate[Rank];
+
+  GIWA_HOST_DEVICE constexpr int64& operator[](int d) {
+    GIWA_ASSERT(0 <= d && d < Rank, "the index has no such dimension");
+    return coordinate[d];
+  }
+  GIWA_HOST_DEVICE constexpr const int64& operator[](int d) const {
+    GIWA_ASSERT(0 <= d && d < Rank, "the index has no such dimension");
+    return coordinate[d];
+  }
+  GIWA_HOST_DEVICE constexpr operator int64() const
+    requires(Rank == 1)
+  {
+    return coordinate[0];
+  }
+  GIWA_HOST_DEVICE friend constexpr bool operator==(const index& a, const index& b) {
+    for (int d = 0; d < Rank; ++d)
+      if (a.coordinate[d] != b.coordinate[d]) return false;
+    return true;
+  }
+
+  template <stdlib::size_t D>
+  GIWA_HOST_DEVICE constexpr int64 get() const {
+    static_assert(D < Rank);
+    return coordinate[D];
+  }
+};
+
+template <stdlib::convertible_to<int64>... Coordinates>
+GIWA_HOST_DEVICE index(Coordinates...) -> index<static_cast<int>(sizeof...(Coordinates))>;
+
+}  // namespace giwa::inline GIWA_ABI
+
+template <int Rank>
+struct std::tuple_size<giwa::index<Rank>> : giwa::stdlib::integral_constant<giwa::stdlib::size_t, Rank> {};
+template <giwa::stdlib::size_t D, int Rank>
+struct std::tuple_element<D, giwa::index<Rank>> {
+  using type = giwa::int64;
+};
+
+#endif

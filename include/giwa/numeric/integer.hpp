@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Integer arithmetic that launches and tiles need: rounding division, products that notice overflow, high products.
+#ifndef GIWA_NUMERIC_INTEGER_HPP
+#define GIWA_NUMERIC_INTEGER_HPP
+
+#include <giwa/base/std.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// The quotient rounded up, n >= 0 and d > 0: how many groups of d cover n. Right up to the largest n.
+template <stdlib::integral T>
+GIWA_HOST_DEVICE constexpr T ceil_div(T n, stdlib::type_identity_t<T> d) {
+  return static_cast<T>(n / d + (n % d != 0 ? 1 : 0));
+}
+
+/// n rounded up to a multiple of d, n >= 0 and d > 0; the result must fit in T.
+template <stdlib::integral T>
+GIWA_HOST_DEVICE constexpr T round_up(T n, stdlib::type_identity_t<T> d) {
+  return static_cast<T>(ceil_div(n, d) * d);
+}
+
+template <stdlib::integral T>
+GIWA_HOST_DEVICE constexpr bool is_power_of_two(T n) {
+  return n > 0 && (n & (n - 1)) == 0;
+}
+
+/// Whether a * b, both >= 0, is larger than the largest int64.
+GIWA_HOST_DEVICE constexpr bool product_overflows(int64 a, int64 b) {
+  return b != 0 && a > stdlib::numeric_limits<int64>::max() / b;
+}
+
+/// The upper 64 bits of the 128-bit product.
+GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
+#if defined(__CUDA_ARCH__)
+  if (!stdlib::is_constant_evaluated()) return __umul64hi(a, b);
+#endif
+  const uint64 a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
+  const uint64 middle = a1 * b0 + ((a0 * b0) >> 32);  // cannot overflow: (2^32 - 1)^2 + 2^32 - 1 < 2^64
+  const uint64 carry = (middle & 0xffffffffu) + a0 * b1;
+  return a1 * b1 + (middle >> 32) + (carry >> 32);
+}
+
+/// The upper 32 bits of the 64-bit product.
+GIWA_HOST_DEVICE constexpr uint32 multiply_high(uint32 a, uint32 b) {
+  return static_cast<uint32>((static_cast<uint64>(a) * b) >> 32);
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif
