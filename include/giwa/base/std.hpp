@@ -35,6 +35,9 @@ using int64 = stdlib::int64_t;
 using uint64 = stdlib::uint64_t;
 using uint32 = stdlib::uint32_t;
 
+/// The largest int64, as a value: a function of the standard library cannot be called in device code.
+inline constexpr int64 max_int64 = 9223372036854775807;
+
 namespace detail {
 template <class...>
 inline constexpr bool always_false = false;  // for a static_assert that fires only when a template is used

@@ -69,7 +69,7 @@ class extents {
     for (int d = 0; d < rank; ++d) {
       if (product_overflows(product, (*this)[d]))
         return {0, status::invalid(argument, "the product of the sizes is larger than any 64-bit index", bound::at_most,
-                                   stdlib::numeric_limits<int64>::max() / product, (*this)[d])};
+                                   max_int64 / product, (*this)[d])};
       product *= (*this)[d];
     }
     return {product, {}};

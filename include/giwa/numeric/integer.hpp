@@ -26,13 +26,13 @@ GIWA_HOST_DEVICE constexpr bool is_power_of_two(T n) {
 
 /// Whether a * b, both >= 0, is larger than the largest int64.
 GIWA_HOST_DEVICE constexpr bool product_overflows(int64 a, int64 b) {
-  return b != 0 && a > stdlib::numeric_limits<int64>::max() / b;
+  return b != 0 && a > max_int64 / b;
 }
 
 /// The upper 64 bits of the 128-bit product.
 GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
 #if defined(__CUDA_ARCH__)
-  if (!stdlib::is_constant_evaluated()) return __umul64hi(a, b);
+  if (!__builtin_is_constant_evaluated()) return __umul64hi(a, b);
 #endif
   const uint64 a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
   const uint64 middle = a1 * b0 + ((a0 * b0) >> 32);  // cannot overflow: (2^32 - 1)^2 + 2^32 - 1 < 2^64
