@@ -4,15 +4,10 @@
 #define GIWA_GRID_OP_HPP
 
 #include <giwa/base/status.hpp>
+#include <giwa/device/host.hpp>
 #include <giwa/grid/launch_config.hpp>
 
 namespace giwa::inline GIWA_ABI {
-
-/// Where a call runs on the CPU: `for_all(giwa::host, …)`, `launch(giwa::host, …)`.
-struct host_t {
-  explicit host_t() = default;
-};
-inline constexpr host_t host{};
 
 /// The shared_storage of an op that has none.
 struct no_shared_storage {};

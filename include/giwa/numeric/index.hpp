@@ -19,6 +19,12 @@ struct index {
   static constexpr int rank = Rank;
   int64 coordinate[Rank];
 
+  index() = default;  // uninitialised, as an int is; index<2>{} is all zeros
+  /// From integers of any type.
+  template <stdlib::convertible_to<int64>... Coordinates>
+    requires(sizeof...(Coordinates) == Rank)
+  GIWA_HOST_DEVICE constexpr index(Coordinates... i) : coordinate{static_cast<int64>(i)...} {}
+
   GIWA_HOST_DEVICE constexpr int64& operator[](int d) {
     GIWA_ASSERT(0 <= d && d < Rank, "the index has no such dimension");
     return coordinate[d];

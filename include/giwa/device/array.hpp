@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// An array in device memory, allocated and freed in stream order, and the copies to and from it.
+#ifndef GIWA_DEVICE_ARRAY_HPP
+#define GIWA_DEVICE_ARRAY_HPP
+
+#include <giwa/base/cuda_status.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// Owns `size()` elements of device memory; moves, does not copy. Passes as a tensor_view<T, 1>.
+///
+/// The memory is usable by work that the same stream gets after allocate(), and is given back in that stream's order
+/// when the array goes: other streams must be made to wait (see event), and the stream must outlive the array.
+template <class T>
+class device_array {
+ public:
+  static_assert(stdlib::is_trivially_copyable_v<T> && !stdlib::is_const_v<T>,
+                "giwa::device_array: elements are copied byte by byte: T must be trivially copyable, and not const.");
+  using element_type = T;
+
+  /// No elements.
+  device_array() = default;
+
+  /// Uninitialised elements. Asynchronous; fails with out_of_memory, or on a negative or impossible size.
+  static result<device_array> allocate(cudaStream_t s, int64 size) {
+    result<device_array> r;
+    if (size < 0)
+      r.state = status::invalid("size", "a size is negative", bound::at_least, 0, size);
+    else if (product_overflows(size, sizeof(T)))
+      r.state = status::invalid("size", "the array has more bytes than a 64-bit size", bound::at_most,
+                                max_int64 / static_cast<int64>(sizeof(T)), size);
+    if (!r.ok() || size == 0) return r;
+    void* memory = nullptr;
+    const int64 bytes = size * static_cast<int64>(sizeof(T));
+    r.state = detail::consume(cudaMallocAsync(&memory, static_cast<stdlib::size_t>(bytes), s), "size");
+    if (r.state.code == status_code::out_of_memory) {
+      stdlib::size_t free = 0, total = 0;
+      if (detail::consume(cudaMemGetInfo(&free, &total)).ok()) {
+        r.state.message = "the bytes of the array do not fit in the free memory of this GPU";
+        r.state.relation = bound::at_most;
+        r.state.expected = static_cast<int64>(free);
+        r.state.got = bytes;
+      }
+    }
+    if (r.ok()) {
+      r.value.data_ = static_cast<T*>(memory);
+      r.value.size_ = size;
+      r.value.stream_ = s;
+    }
+    return r;
+  }
+
+  device_array(device_array&& other) noexcept : data_(other.data_), size_(other.size_), stream_(other.stream_) {
+    other.data_ = nullptr;
+    other.size_ = 0;
+  }
+  device_array& operator=(device_array&& other) noexcept {
+    if (this != &other) {
+      free();
+      data_ = other.data_;
+      size_ = other.size_;
+      stream_ = other.stream_;
+      other.data_ = nullptr;
+      other.size_ = 0;
+    }
+    return *this;
+  }
+  ~device_array() { free(); }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  int64 size() const { return size_; }
+
+ private:
+  void free() noexcept {
+    if (data_ != nullptr) static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
+  }
+  T* data_ = nullptr;
+  int64 size_ = 0;
+  cudaStream_t stream_ = nullptr;
+};
+
+/// A copy of `source`, host memory in one contiguous dimension, on the current device. When the call returns, pageable
+/// host memory may be reused; pinned memory must stay as it is until the stream has come this far.
+template <class T>
+result<device_array<T>> to_device(cudaStream_t s, tensor_view<const T, 1> source) {
+  result<device_array<T>> r;
+  r.state = source.check("source");
+  if (r.ok() && !source.contiguous()) r.state = status::invalid("source", "only contiguous elements can be copied");
+  if (r.ok()) r = device_array<T>::allocate(s, source.size());
+  if (r.ok() && source.size() > 0)
+    r.state = detail::consume(cudaMemcpyAsync(r.value.data(), source.data(),
+                                              static_cast<stdlib::size_t>(source.size()) * sizeof(T),
+                                              cudaMemcpyHostToDevice, s),
+                              "source");
+  return r;
+}
+
+/// The same from a std::vector, std::array or std::span.
+template <detail::contiguous_range_like Range>
+auto to_device(cudaStream_t s, const Range& source) {
+  using element = stdlib::remove_cvref_t<decltype(*source.data())>;
+  return to_device<element>(s, tensor_view<const element, 1>(source));
+}
+
+/// Copies device elements into host memory of the same size, waits for the stream, and reports what went wrong in it.
+template <class T>
+status to_host(cudaStream_t s, tensor_view<const T, 1> source, tensor_view<T, 1> target) {
+  if (const status state = source.check("source"); !state.ok()) return state;
+  if (const status state = target.check("target"); !state.ok()) return state;
+  if (!source.contiguous()) return status::invalid("source", "only contiguous elements can be copied");
+  if (!target.contiguous()) return status::invalid("target", "only contiguous elements can be copied");
+  if (source.size() != target.size())
+    return status::invalid("target", "the number of elements differs from the source's", bound::exactly, source.size(),
+                           target.size());
+  if (source.size() > 0)
+    if (const status state = detail::consume(
+            cudaMemcpyAsync(target.data(), source.data(), static_cast<stdlib::size_t>(source.size()) * sizeof(T),
+                            cudaMemcpyDeviceToHost, s),
+            "source");
+        !state.ok())
+      return state;
+  return detail::consume(cudaStreamSynchronize(s), "stream");
+}
+
+/// The same from a device_array into a std::vector, std::array or std::span of the same size.
+template <class T, detail::contiguous_range_like Range>
+status to_host(cudaStream_t s, const device_array<T>& source, Range&& target) {
+  return to_host<T>(s, tensor_view<const T, 1>(source), tensor_view<T, 1>(target));
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+// Which GPUs there are, which one is current, and what each can do.
+#ifndef GIWA_DEVICE_PROPERTIES_HPP
+#define GIWA_DEVICE_PROPERTIES_HPP
+
+#include <giwa/base/cuda_status.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// The number of usable GPUs: 0 without a driver or without a GPU. Never fails, leaves no CUDA error behind.
+inline int device_count() {
+  int count = 0;
+  return detail::consume(cudaGetDeviceCount(&count)).ok() ? count : 0;
+}
+
+/// 9.0 is {9, 0}; ordered.
+struct compute_capability {
+  int major = 0, minor = 0;
+  constexpr int value() const { return 10 * major + minor; }  // 90, as in sm_90
+  friend constexpr auto operator<=>(const compute_capability& a, const compute_capability& b) {
+    return a.value() <=> b.value();
+  }
+  friend constexpr bool operator==(const compute_capability&, const compute_capability&) = default;
+};
+
+/// What giwa and its users ask of a GPU. Sizes in bytes.
+struct device_properties {
+  int device = -1;
+  char name[256] = {};
+  compute_capability capability{};
+  int multiprocessors = 0;
+  int threads_per_multiprocessor = 0;
+  int64 memory_bytes = 0;              // global memory
+  int64 l2_bytes = 0;
+  int64 shared_bytes_per_block = 0;    // the most a block may ask for (launch() does what is needed above 48 KB)
+  int64 shared_bytes_per_multiprocessor = 0;
+  int64 clock_khz = 0;                 // the multiprocessors' highest clock
+  int64 memory_bytes_per_second = 0;   // the memory's peak rate, by its clock and width; 0 if the driver does not say
+  bool cooperative_launch = false;
+  bool cluster_launch = false;
+  bool pageable_memory_access = false;  // kernels may read memory that malloc gave
+};
+
+namespace detail {
+
+/// A device number that exists, or why it does not.
+inline status check_device(int device) {
+  int count = 0;
+  if (const status s = consume(cudaGetDeviceCount(&count), "device"); !s.ok()) return s;
+  if (device >= 0 && device < count) return {};
+  status s{status_code::no_device, bound::at_most, 0, "there is no GPU with this number", "device", count - 1, device};
+  if (device < 0) s.relation = bound::at_least, s.expected = 0;
+  return s;
+}
+
+inline result<int64> attribute(int device, cudaDeviceAttr which) {
+  int value = 0;
+  const status s = consume(cudaDeviceGetAttribute(&value, which, device), "device");
+  return {value, s};
+}
+
+}  // namespace detail
+
+/// The GPU that this host thread's next launch would use.
+inline result<int> current_device() {
+  int device = -1;
+  const status s = detail::consume(cudaGetDevice(&device));
+  return {s.ok() ? device : -1, s};
+}
+
+/// The properties of GPU number `device`. Takes some 10 microseconds: ask once, keep the answer.
+inline result<device_properties> properties_of(int device) {
+  if (const status s = detail::check_device(device); !s.ok()) return {{}, s};
+  device_properties p;
+  p.device = device;
+  status failure;
+  const auto ask = [&](cudaDeviceAttr which) {
+    const result<int64> r = detail::attribute(device, which);
+    if (!r.ok() && failure.ok()) failure = r.state;
+    return r.value;
+  };
+  p.capability = {static_cast<int>(ask(cudaDevAttrComputeCapabilityMajor)),
+                  static_cast<int>(ask(cudaDevAttrComputeCapabilityMinor))};
+  p.multiprocessors = static_cast<int>(ask(cudaDevAttrMultiProcessorCount));
+  p.threads_per_multiprocessor = static_cast<int>(ask(cudaDevAttrMaxThreadsPerMultiProcessor));
+  p.l2_bytes = ask(cudaDevAttrL2CacheSize);
+  p.shared_bytes_per_block = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  p.shared_bytes_per_multiprocessor = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  p.clock_khz = ask(cudaDevAttrClockRate);
+  // Two transfers a clock, the bus width in bits.
+  p.memory_bytes_per_second = ask(cudaDevAttrMemoryClockRate) * 1000 * 2 * (ask(cudaDevAttrGlobalMemoryBusWidth) / 8);
+  p.cooperative_launch = ask(cudaDevAttrCooperativeLaunch) != 0;
+  p.cluster_launch = ask(cudaDevAttrClusterLaunch) != 0;
+  p.pageable_memory_access = ask(cudaDevAttrPageableMemoryAccess) != 0;
+  if (failure.ok()) {
+    cudaDeviceProp all{};
+    failure = detail::consume(cudaGetDeviceProperties(&all, device), "device");
+    p.memory_bytes = static_cast<int64>(all.totalGlobalMem);
+    for (int i = 0; i < 255; ++i) p.name[i] = all.name[i];
+  }
+  return {failure.ok() ? p : device_properties{}, failure};
+}
+
+/// Makes a GPU current for this host thread until the guard goes, then the one that was current before.
+class device_guard {
+ public:
+  device_guard() = default;
+
+  /// Fails, and changes nothing, if there is no such GPU.
+  static result<device_guard> activate(int device) {
+    result<device_guard> r;
+    r.state = detail::check_device(device);
+    if (!r.ok()) return r;
+    const result<int> before = current_device();
+    r.state = before.ok() ? detail::consume(cudaSetDevice(device), "device") : before.state;
+    if (r.ok()) r.value.previous_ = before.value;
+    return r;
+  }
+
+  device_guard(device_guard&& other) noexcept : previous_(other.previous_) { other.previous_ = -1; }
+  device_guard& operator=(device_guard&& other) noexcept {
+    restore();
+    previous_ = other.previous_;
+    other.previous_ = -1;
+    return *this;
+  }
+  ~device_guard() { restore(); }
+
+ private:
+  void restore() noexcept {
+    if (previous_ >= 0) static_cast<void>(detail::consume(cudaSetDevice(previous_)));
+  }
+  int previous_ = -1;
+};
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

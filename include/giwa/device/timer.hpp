@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// The time of a piece of work on a stream: warmed up, repeated, by events, as median and spread.
+#ifndef GIWA_DEVICE_TIMER_HPP
+#define GIWA_DEVICE_TIMER_HPP
+
+#include <giwa/device/stream.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// Milliseconds of one run.
+struct timing {
+  float median = 0, fastest = 0, slowest = 0;
+};
+
+/// Runs `work()`, which gives the stream something to do and returns a status, `warm_up` times and then 15 times between
+/// two events each, `repeats` calls to a measurement; synchronises. Stops at the first failure. The data stays where it
+/// is: what fits in the L2 cache is measured from there.
+template <class Work>
+result<timing> time_on(cudaStream_t s, Work&& work, int warm_up = 3, int repeats = 1) {
+  constexpr int rounds = 15;
+  if (warm_up < 0) return {{}, status::invalid("warm_up", "a count is negative", bound::at_least, 0, warm_up)};
+  if (repeats < 1) return {{}, status::invalid("repeats", "a round has at least one call", bound::at_least, 1, repeats)};
+  const result<event> first = event::create(), last = event::create();
+  if (!first.ok()) return {{}, first.state};
+  if (!last.ok()) return {{}, last.state};
+  for (int i = 0; i < warm_up; ++i)
+    if (const status state = work(); !state.ok()) return {{}, state};
+  float sorted[rounds];
+  for (int round = 0; round < rounds; ++round) {
+    if (const status state = first.value.record(s); !state.ok()) return {{}, state};
+    for (int i = 0; i < repeats; ++i)
+      if (const status state = work(); !state.ok()) return {{}, state};
+    if (const status state = last.value.record(s); !state.ok()) return {{}, state};
+    if (const status state = last.value.synchronize(); !state.ok()) return {{}, state};
+    const result<float> ms = milliseconds_between(first.value, last.value);
+    if (!ms.ok()) return {{}, ms.state};
+    int at = round;
+    for (const float t = ms.value / static_cast<float>(repeats); at >= 0; --at) {
+      if (at == 0 || sorted[at - 1] <= t) {
+        sorted[at] = t;
+        break;
+      }
+      sorted[at] = sorted[at - 1];
+    }
+  }
+  return {{sorted[rounds / 2], sorted[0], sorted[rounds - 1]}, {}};
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

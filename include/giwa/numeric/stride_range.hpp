@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// The ranges behind every stride loop: first, first + stride, … below an end, in one or more dimensions.
+#ifndef GIWA_NUMERIC_STRIDE_RANGE_HPP
+#define GIWA_NUMERIC_STRIDE_RANGE_HPP
+
+#include <giwa/numeric/extents.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// `for (int64 i : stride_range{first, end, stride})` for 0 <= first, 0 <= end, 1 <= stride < 2^62. Counts without sign,
+/// so that the step past the largest end does not overflow.
+class stride_range {
+ public:
+  GIWA_HOST_DEVICE constexpr stride_range(int64 first, int64 end, int64 stride)
+      : first_(static_cast<uint64>(first)), end_(end > 0 ? static_cast<uint64>(end) : 0), stride_(static_cast<uint64>(stride)) {}
+
+  struct sentinel {};
+  struct iterator {
+    uint64 i, end, stride;
+    GIWA_HOST_DEVICE constexpr int64 operator*() const { return static_cast<int64>(i); }
+    GIWA_HOST_DEVICE constexpr iterator& operator++() {
+      i += stride;
+      return *this;
+    }
+    GIWA_HOST_DEVICE friend constexpr bool operator==(const iterator& a, sentinel) { return a.i >= a.end; }
+  };
+  GIWA_HOST_DEVICE constexpr iterator begin() const { return {first_, end_, stride_}; }
+  GIWA_HOST_DEVICE constexpr sentinel end() const { return {}; }
+
+ private:
+  uint64 first_, end_, stride_;
+};
+
+/// The same in N dimensions: the product of one stride_range for each, the last dimension innermost.
+template <int Rank>
+class stride_range_nd {
+ public:
+  GIWA_HOST_DEVICE constexpr stride_range_nd(const index<Rank>& first, const index<Rank>& end, const index<Rank>& stride)
+      : first_(first), end_(end), stride_(stride) {}
+
+  struct sentinel {};
+  class iterator {
+   public:
+    GIWA_HOST_DEVICE constexpr iterator(const stride_range_nd& range) : range_(range), i_(range.first_) {
+      for (int d = 0; d < Rank; ++d) done_ = done_ || i_[d] >= range.end_[d];
+    }
+    GIWA_HOST_DEVICE constexpr const index<Rank>& operator*() const { return i_; }
+    GIWA_HOST_DEVICE constexpr iterator& operator++() {
+      for (int d = Rank - 1; d >= 0; --d) {
+        // i < end <= 2^63 - 1 and stride < 2^62: compared by what is left, so that the sum cannot overflow.
+        if (range_.end_[d] - i_[d] > range_.stride_[d]) {
+          i_[d] += range_.stride_[d];
+          return *this;
+        }
+        i_[d] = range_.first_[d];
+      }
+      done_ = true;
+      return *this;
+    }
+    GIWA_HOST_DEVICE friend constexpr bool operator==(const iterator& a, sentinel) { return a.done_; }
+
+   private:
+    stride_range_nd range_;
+    index<Rank> i_;
+    bool done_ = false;
+  };
+  GIWA_HOST_DEVICE constexpr iterator begin() const { return iterator(*this); }
+  GIWA_HOST_DEVICE constexpr sentinel end() const { return {}; }
+
+ private:
+  index<Rank> first_, end_, stride_;
+};
+
+/// The elements [0, n) shared out over the threads of a block, for an op: thread r takes r, r + size, r + 2 size, …
+template <class Block>
+GIWA_HOST_DEVICE constexpr stride_range block_stride(const Block& block, int64 n) {
+  return {block.rank(), n, block.size()};
+}
+
+/// The elements [0, n) shared out over all threads of the grid, for an op.
+template <class Block>
+GIWA_HOST_DEVICE constexpr stride_range grid_stride(const Block& block, int64 n) {
+  return {block.block_rank() * block.size() + block.rank(), n, block.block_count() * block.size()};
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif
