@@ -28,6 +28,7 @@ inline status to_status(cudaError_t error, const char* argument = "") {
     case cudaErrorInsufficientDriver:
     case cudaErrorStubLibrary:
       s.code = status_code::no_driver;
+      s.argument = "";  // whatever it was, it is not at fault
       s.message = "no NVIDIA driver is installed, or it is older than the CUDA runtime of this binary";
       return s;
     case cudaErrorCompatNotSupportedOnDevice:

@@ -17,9 +17,8 @@
 
 // Every name of giwa lives in `giwa` and, inside it, in one inline namespace a minor version, so that two versions of giwa
 // can meet in one process without their symbols merging.
-#define GIWA_DETAIL_JOIN_(a, b) a##b
-#define GIWA_DETAIL_JOIN(a, b) GIWA_DETAIL_JOIN_(a, b)
-#define GIWA_DETAIL_VERSION_TAG(major, minor) GIWA_DETAIL_JOIN(GIWA_DETAIL_JOIN(v, major), GIWA_DETAIL_JOIN(_, minor))
+#define GIWA_DETAIL_VERSION_TAG_(major, minor) v##major##_##minor
+#define GIWA_DETAIL_VERSION_TAG(major, minor) GIWA_DETAIL_VERSION_TAG_(major, minor)
 #define GIWA_ABI GIWA_DETAIL_VERSION_TAG(GIWA_VERSION_MAJOR, GIWA_VERSION_MINOR)
 
 #if defined(__CUDACC__)

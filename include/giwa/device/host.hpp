@@ -15,6 +15,14 @@ struct host_t {
 /// `for_all(giwa::host, …)`, `launch(giwa::host, …)`: on the CPU, done when the call returns.
 inline constexpr host_t host{};
 
+namespace detail {
+
+/// Whether the header that defines T, and with it a way to run on the host, has been included.
+template <class T>
+concept defined = requires { sizeof(T); };
+
+}  // namespace detail
+
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

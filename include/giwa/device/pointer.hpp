@@ -8,14 +8,14 @@
 namespace giwa::inline GIWA_ABI {
 
 enum class memory_kind : int {
-  host,     ///< ordinary host memory, unknown to CUDA
-  pinned,   ///< host memory that CUDA has page-locked
-  device,   ///< the memory of one GPU
-  managed,  ///< moves between host and GPUs
+  pageable,  ///< ordinary host memory, unknown to CUDA
+  pinned,    ///< host memory that CUDA has page-locked
+  device,    ///< the memory of one GPU
+  managed,   ///< moves between host and GPUs
 };
 
 struct pointer_location {
-  memory_kind kind = memory_kind::host;
+  memory_kind kind = memory_kind::pageable;
   int device = -1;  // the GPU, or -1 for host memory
 };
 

@@ -5,6 +5,8 @@
 
 #include <giwa/base/cuda_status.hpp>
 
+#include <compare>
+
 namespace giwa::inline GIWA_ABI {
 
 /// The number of usable GPUs: 0 without a driver or without a GPU. Never fails, leaves no CUDA error behind.

@@ -33,9 +33,6 @@ namespace detail {
 template <class Op>
 struct host_executor;  // defined by <giwa/host_executor.cuh>
 
-template <class T>
-concept defined = requires { sizeof(T); };
-
 template <class Op>
 GIWA_HOST_DEVICE constexpr void require_op() {
   static_assert(kernel_op<Op>,

@@ -19,14 +19,21 @@ template <int64... Sizes>
   requires(sizeof...(Sizes) >= 1)
 class extents {
   static_assert(((Sizes >= 0 || Sizes == dynamic) && ...), "giwa::extents: a static size is >= 0, or giwa::dynamic.");
-  static constexpr int64 sizes_[] = {Sizes...};
 
  public:
   static constexpr int rank = sizeof...(Sizes);
   static constexpr int dynamic_rank = (0 + ... + static_cast<int>(Sizes == dynamic));
 
   /// Static sizes only, or run-time sizes that are still zero.
-  GIWA_HOST_DEVICE constexpr extents() = default;
+  constexpr extents() = default;
+
+  /// The size of dimension d if it is static, else giwa::dynamic.
+  GIWA_HOST_DEVICE static constexpr int64 static_size(int d) {
+    int64 found = dynamic;
+    int i = 0;
+    ((found = i++ == d ? Sizes : found), ...);  // a fold and not a table, so that no table reaches device memory
+    return found;
+  }
 
   /// The run-time sizes, in order.
   template <stdlib::convertible_to<int64>... Values>
@@ -37,7 +44,7 @@ class extents {
   GIWA_HOST_DEVICE static constexpr extents from(const index<rank>& sizes) {
     extents e;
     for (int d = 0, used = 0; d < rank; ++d)
-      if (sizes_[d] == dynamic) e.values_[used++] = sizes[d];
+      if (static_size(d) == dynamic) e.values_[used++] = sizes[d];
     return e;
   }
 
@@ -45,8 +52,8 @@ class extents {
   GIWA_HOST_DEVICE constexpr int64 operator[](int d) const {
     GIWA_ASSERT(0 <= d && d < rank, "the extents have no such dimension");
     int used = 0;
-    for (int i = 0; i < d; ++i) used += sizes_[i] == dynamic;
-    return sizes_[d] == dynamic ? values_[used] : sizes_[d];
+    for (int i = 0; i < d; ++i) used += static_size(i) == dynamic;
+    return static_size(d) == dynamic ? values_[used] : static_size(d);
   }
 
   /// The number of elements; wrong unless checked_size() succeeds.
@@ -93,6 +100,23 @@ class extents {
 
 template <stdlib::convertible_to<int64>... Values>
 GIWA_HOST_DEVICE extents(Values...) -> extents<(static_cast<void>(sizeof(Values)), dynamic)...>;
+
+namespace detail {
+
+/// A count of any integer type as a 64-bit one, or what is wrong with it.
+template <stdlib::integral N>
+GIWA_HOST_DEVICE constexpr result<int64> checked_count(N n, const char* argument = "n") {
+  if constexpr (stdlib::is_signed_v<N>) {
+    if (n < 0) return {0, status::invalid(argument, "a count is negative", bound::at_least, 0, static_cast<int64>(n))};
+  } else if constexpr (sizeof(N) >= sizeof(int64)) {
+    if (n > static_cast<N>(max_int64))
+      return {0, status::invalid(argument, "a count is larger than any 64-bit index (got is modulo 2^64)",
+                                 bound::at_most, max_int64, static_cast<int64>(n))};
+  }
+  return {static_cast<int64>(n), {}};
+}
+
+}  // namespace detail
 
 /// The rank of an index among all of them, the last dimension fastest; 64 bits throughout.
 template <int64... Sizes>

@@ -12,7 +12,7 @@ namespace giwa::inline GIWA_ABI {
 /// theorem 4.2 with N = 63: s = ceil(log2 d), m = ceil(2^(63 + s) / d) fits in 64 bits, n / d = floor(n m / 2^(63 + s)).
 class fast_divisor {
  public:
-  GIWA_HOST_DEVICE constexpr fast_divisor() = default;
+  constexpr fast_divisor() = default;
 
   GIWA_HOST_DEVICE constexpr explicit fast_divisor(int64 d) : divisor_(static_cast<uint64>(d)) {
     while ((uint64{1} << shift_) < divisor_) ++shift_;

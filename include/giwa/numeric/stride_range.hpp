@@ -46,20 +46,26 @@ class stride_range_nd {
     }
     GIWA_HOST_DEVICE constexpr const index<Rank>& operator*() const { return i_; }
     GIWA_HOST_DEVICE constexpr iterator& operator++() {
-      for (int d = Rank - 1; d >= 0; --d) {
-        // i < end <= 2^63 - 1 and stride < 2^62: compared by what is left, so that the sum cannot overflow.
-        if (range_.end_[d] - i_[d] > range_.stride_[d]) {
-          i_[d] += range_.stride_[d];
-          return *this;
-        }
-        i_[d] = range_.first_[d];
-      }
-      done_ = true;
+      advance<Rank - 1>();
       return *this;
     }
     GIWA_HOST_DEVICE friend constexpr bool operator==(const iterator& a, sentinel) { return a.done_; }
 
    private:
+    // One step in dimension D, carried into the dimension before it. Compares what is left with the stride, so that the
+    // sum cannot overflow; a template, so that every subscript is a constant and the index stays in registers.
+    template <int D>
+    GIWA_HOST_DEVICE constexpr void advance() {
+      if (range_.end_[D] - i_[D] > range_.stride_[D]) {
+        i_[D] += range_.stride_[D];
+      } else if constexpr (D > 0) {
+        i_[D] = range_.first_[D];
+        advance<D - 1>();
+      } else {
+        done_ = true;
+      }
+    }
+
     stride_range_nd range_;
     index<Rank> i_;
     bool done_ = false;

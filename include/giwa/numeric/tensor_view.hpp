@@ -39,7 +39,7 @@ class tensor_view {
   static constexpr int rank = Rank;
 
   /// No elements.
-  GIWA_HOST_DEVICE constexpr tensor_view() = default;
+  constexpr tensor_view() = default;
 
   GIWA_HOST_DEVICE constexpr tensor_view(T* data, const index<Rank>& extents) : data_(data), extents_(extents) {
     for (int64 d = Rank - 1, stride = 1; d >= 0; --d) {

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// The door to devices: which there are, streams and events, arrays and copies, timing; with nvcc also the environment.
+#ifndef GIWA_DEVICE_HPP
+#define GIWA_DEVICE_HPP
+
+#include <giwa/device/host.hpp>
+#if !defined(__CUDACC_RTC__)
+#include <giwa/base/throw.hpp>
+#include <giwa/device/array.hpp>
+#include <giwa/device/pointer.hpp>
+#include <giwa/device/properties.hpp>
+#include <giwa/device/stream.hpp>
+#include <giwa/device/timer.hpp>
+#if defined(__CUDACC__)  // asks a kernel of this build which code it is
+#include <giwa/device/environment.cuh>
+#endif
+#endif
+
+#endif

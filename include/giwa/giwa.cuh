@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT
+// All of giwa that runs on a GPU, and the host side of it; <giwa/host.hpp> and <giwa/host_executor.cuh> add the CPU.
+#ifndef GIWA_GIWA_CUH
+#define GIWA_GIWA_CUH
+
+#include <giwa/device.hpp>
+#include <giwa/grid.cuh>
+#include <giwa/version.hpp>
+
+#endif

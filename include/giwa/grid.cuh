@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// The door to threads and launches: who a thread is, stride loops, launch, for_all.
+#ifndef GIWA_GRID_CUH
+#define GIWA_GRID_CUH
+
+#include <giwa/base/arch.hpp>
+#include <giwa/grid/device_block.cuh>
+#include <giwa/grid/op.hpp>
+#include <giwa/grid/scope.cuh>
+#include <giwa/numeric/fast_division.hpp>
+#include <giwa/numeric/philox.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
+#include <giwa/base/throw.hpp>
+#include <giwa/grid/elementwise.cuh>
+#include <giwa/grid/for_all.cuh>
+#include <giwa/grid/launch.cuh>
+#include <giwa/grid/occupancy.hpp>
+#endif
+
+#endif

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+// for_all over whole arrays on a stream: c[i] = f(a[i], b[i]) with 16-byte memory accesses.
+#ifndef GIWA_GRID_ELEMENTWISE_CUH
+#define GIWA_GRID_ELEMENTWISE_CUH
+
+#include <giwa/device/pointer.hpp>
+#include <giwa/grid/elementwise.hpp>
+#include <giwa/grid/for_all.cuh>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail::inline GIWA_ARCH_TAG {
+
+/// `Count` elements side by side in registers; in memory one aligned access, marked as used once, so that it leaves the
+/// caches first.
+template <class T, int Count>
+struct packet {
+  T element[Count];
+};
+
+/// The word that a packet moves as.
+template <int Bytes>
+using word_of = stdlib::conditional_t<
+    Bytes == 16, uint4,
+    stdlib::conditional_t<
+        Bytes == 8, uint2,
+        stdlib::conditional_t<Bytes == 4, unsigned, stdlib::conditional_t<Bytes == 2, unsigned short, unsigned char>>>>;
+
+template <class T, int Count>
+GIWA_DEVICE packet<T, Count> load_packet(const T* from) {
+  using word = word_of<sizeof(T) * Count>;
+  const word raw = __ldcs(reinterpret_cast<const word*>(from));
+  packet<T, Count> p;
+  __builtin_memcpy(&p, &raw, sizeof p);
+  return p;
+}
+
+template <class T, int Count>
+GIWA_DEVICE void store_packet(T* to, const packet<T, Count>& p) {
+  using word = word_of<sizeof(T) * Count>;
+  word raw;
+  __builtin_memcpy(&raw, &p, sizeof p);
+  __stcs(reinterpret_cast<word*>(to), raw);
+}
+
+template <class... T>
+constexpr int largest_size() {
+  int largest = 1;
+  ((largest = static_cast<int>(sizeof(T)) > largest ? static_cast<int>(sizeof(T)) : largest), ...);
+  return largest;
+}
+
+/// c[i] = f(a[i], …) for the i in [first, n) that are this grid's.
+template <class F, class Out, class... In>
+struct elementwise_op {
+  struct params {
+    int64 first, n;
+    F f;
+    Out* out;
+    pointers<In...> in;
+    bool aligned;
+  };
+  using shared_storage = no_shared_storage;
+  // One 16-byte access of the widest type a thread, 512 threads. c = a + b, H200, 2026-11-20, GB/s at 2^28 … 2^30
+  // elements for fp16, fp32, fp64: 512 x 1 4382 4381 4381; 256 x 1 4178 4179 4177; 256 x 2 4356 4358 4358; 1024 x 1 4400
+  // 4399 4406, but that leaves f only 64 registers. At 10^7: 512 x 1 3637 3979 4186, 256 x 2 3451 3889 4150.
+  // Without the streaming mark 256 x 1 has 4390 and 3227 3894 4143.
+  static constexpr int max_threads = 512, min_blocks = 1;
+  // Packets are for elements of 1, 2, 4, 8 or 16 bytes; others go one by one.
+  static constexpr int widest = largest_size<Out, In...>();
+  static constexpr bool packets = widest <= 16 && is_power_of_two(sizeof(Out)) && (is_power_of_two(sizeof(In)) && ...);
+  static constexpr int count = packets ? 16 / widest : 1;
+  static constexpr int tile = max_threads * count;
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    const int64 tile_begin = p.first + block.block_index()[2] * tile;
+    const int thread = static_cast<int>(block.thread_index()[2]);
+#if defined(__CUDA_ARCH__)
+    if constexpr (packets) {
+      if (p.aligned && tile_begin + tile <= p.n) {
+        const int64 mine = tile_begin + thread * count;
+        apply(p, mine, p.in);
+        return;
+      }
+    }
+#endif
+    for (int64 i = tile_begin + thread; i < p.n && i < tile_begin + tile; i += max_threads)
+      p.out[i] = static_cast<Out>(p.in.call(p.f, i));
+  }
+
+ private:
+#if defined(__CUDA_ARCH__)
+  // Loads one packet of every input, then calls f for each element, then stores.
+  template <class First, class... Rest, class... Packet>
+  GIWA_DEVICE static void apply(const params& p, int64 i, const pointers<First, Rest...>& in, const Packet&... loaded) {
+    apply(p, i, in.rest, loaded..., load_packet<First, count>(in.first + i));
+  }
+  template <class... Packet>
+  GIWA_DEVICE static void apply(const params& p, int64 i, const pointers<>&, const Packet&... loaded) {
+    packet<Out, count> result;
+    for (int e = 0; e < count; ++e) result.element[e] = static_cast<Out>(p.f(loaded.element[e]...));
+    store_packet(p.out + i, result);
+  }
+#endif
+};
+
+/// Whether the kernel may use every pointer, and whether all are aligned to `Count` elements.
+template <int Count, class... T>
+status check_inputs(const pointers<T...>& in, bool& aligned) {
+  if constexpr (sizeof...(T) == 0) {
+    return {};
+  } else {
+    aligned = aligned && reinterpret_cast<uint64>(in.first) % (Count * sizeof(*in.first)) == 0;
+    if (const status s = check_device_pointer(in.first, "in"); !s.ok()) return s;
+    return check_inputs<Count>(in.rest, aligned);
+  }
+}
+
+}  // namespace detail::inline GIWA_ARCH_TAG
+
+inline namespace GIWA_ARCH_TAG {
+
+/// out[i] = f(in[i], …) on the GPU for every element: `for_all(stream, elementwise{c, a, b}, add)`, where f is a const
+/// callable on values and its result converts to the output's element. Faster than the index form, above all for 16-bit
+/// types, because it knows what it reads. Pointers of any alignment work; those aligned to 16 bytes are fastest.
+/// Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured.
+/// Errors: sizes that differ, memory that overlaps, strides, null or host pointers, and those of launch().
+template <class Out, class... In, class F>
+status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f) {
+  static_assert(stdlib::is_trivially_copyable_v<F> && stdlib::is_trivially_copyable_v<Out> &&
+                    (stdlib::is_trivially_copyable_v<In> && ...),
+                "giwa::for_all: the function and the elements go to the GPU byte by byte: they must be trivially copyable.");
+  using op = detail::elementwise_op<F, Out, In...>;
+  if (!arrays.state().ok()) return arrays.state();
+  if (arrays.size() == 0) return {};
+  bool aligned = reinterpret_cast<uint64>(arrays.out()) % (op::count * sizeof(Out)) == 0;
+  if (const status state = check_device_pointer(arrays.out(), "out"); !state.ok()) return state;
+  if (const status state = detail::check_inputs<op::count>(arrays.in(), aligned); !state.ok()) return state;
+  return detail::launch_tiles<op>(s, arrays.size(), [&](int64 first) {
+    return typename op::params{first, arrays.size(), f, arrays.out(), arrays.in(), aligned};
+  });
+}
+
+}  // namespace GIWA_ARCH_TAG
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+// elementwise{c, a, b}: contiguous arrays of one size that for_all walks together, c[i] = f(a[i], b[i]).
+#ifndef GIWA_GRID_ELEMENTWISE_HPP
+#define GIWA_GRID_ELEMENTWISE_HPP
+
+#include <giwa/grid/host_for_all.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// A list of pointers, one of each element type, that are read at the same place.
+template <class... T>
+struct pointers {
+  template <class F, class... Value>
+  GIWA_HOST_DEVICE auto call(const F& f, int64, const Value&... value) const {
+    return f(value...);
+  }
+};
+template <class First, class... Rest>
+struct pointers<First, Rest...> {
+  const First* first;
+  pointers<Rest...> rest;
+
+  /// f(first[i], …): reads every pointer at i and passes the values on.
+  template <class F, class... Value>
+  GIWA_HOST_DEVICE auto call(const F& f, int64 i, const Value&... value) const {
+    return rest.call(f, i, value..., first[i]);
+  }
+};
+
+template <class Array>
+using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>().data())>;
+
+template <class Array>
+concept element_array = contiguous_range_like<Array>;
+
+}  // namespace detail
+
+/// What `for_all(where, elementwise{c, a, b}, f)` works on: an output and any number of inputs, each a tensor_view of any
+/// rank, a device_array, or anything with data() and size(); all contiguous and of the same number of elements. An input
+/// may be the output itself; any other overlap of memory is an error.
+template <class Out, class... In>
+class elementwise {
+ public:
+  static_assert(!stdlib::is_const_v<Out>, "giwa::elementwise: the first array is written, and this one is const.");
+
+  template <detail::element_array OutArray, detail::element_array... InArray>
+  elementwise(OutArray&& out, InArray&&... in) : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
+    check_array(out, "out");
+    (check_input(in), ...);
+  }
+
+  Out* out() const { return out_; }
+  const detail::pointers<In...>& in() const { return in_; }
+  int64 size() const { return size_; }
+  /// The first rule that the arrays break.
+  const status& state() const { return state_; }
+
+ private:
+  static detail::pointers<In...> make(const In*... in) { return make_list<In...>(in...); }
+  template <class First, class... Rest>
+  static detail::pointers<First, Rest...> make_list(const First* first, const Rest*... rest) {
+    return {first, make_list<Rest...>(rest...)};
+  }
+  template <class... None>
+    requires(sizeof...(None) == 0)
+  static detail::pointers<> make_list() {
+    return {};
+  }
+
+  template <class Array>
+  void check_array(const Array& array, const char* argument) {
+    if (!state_.ok()) return;
+    if constexpr (requires { array.check(argument); }) {
+      state_ = array.check(argument);
+      if (state_.ok() && !array.contiguous())
+        state_ = status::invalid(argument, "the elements are not contiguous; use for_all over its extents");
+    } else if (array.size() != 0 && array.data() == nullptr) {
+      state_ = status::invalid(argument, "the pointer is null, but the array has elements");
+    }
+  }
+
+  template <class Array>
+  void check_input(const Array& array) {
+    check_array(array, "in");
+    if (!state_.ok()) return;
+    if (static_cast<int64>(array.size()) != size_) {
+      state_ = status::invalid("in", "an input has another number of elements than the output", bound::exactly, size_,
+                               static_cast<int64>(array.size()));
+      return;
+    }
+    constexpr auto out_bytes = sizeof(Out), in_bytes = sizeof(detail::element_of<const Array>);
+    const auto out = reinterpret_cast<uint64>(out_), in = reinterpret_cast<uint64>(array.data());
+    const auto n = static_cast<uint64>(size_);
+    const bool overlap = n > 0 && out < in + n * in_bytes && in < out + n * out_bytes;
+    if (overlap && (out != in || out_bytes != in_bytes))
+      state_ = status::invalid("in", "an input overlaps the output and is not the output itself");
+  }
+
+  Out* out_;
+  int64 size_;
+  detail::pointers<In...> in_;
+  status state_{};
+};
+
+template <detail::element_array OutArray, detail::element_array... InArray>
+elementwise(OutArray&&, InArray&&...)
+    -> elementwise<detail::element_of<stdlib::remove_reference_t<OutArray>>,
+                   stdlib::remove_cv_t<detail::element_of<stdlib::remove_reference_t<InArray>>>...>;
+
+/// c[i] = f(a[i], …) on the CPU, for every element; see the overload for streams. Done when it returns.
+template <class Out, class... In, class F>
+status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) {
+  if (!arrays.state().ok()) return arrays.state();
+  return for_all(where, arrays.size(), [out = arrays.out(), in = arrays.in(), &f](int64 i) {
+    out[i] = static_cast<Out>(in.call(f, i));
+  });
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

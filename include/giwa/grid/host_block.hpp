@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+// A thread's view of its block, on the host: the same members as device_block, answered by the host executor.
+#ifndef GIWA_GRID_HOST_BLOCK_HPP
+#define GIWA_GRID_HOST_BLOCK_HPP
+
+#include <giwa/grid/fiber.hpp>
+#include <giwa/numeric/index.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// Where a thread of a block is: running, done, or waiting to meet others of its block or warp.
+enum class meeting : int { none, exit, sync, sync_warp, shuffle, shuffle_up, shuffle_down, shuffle_xor, any, all, ballot };
+
+/// What the threads of the running block have in common. Positions and sizes are (z, y, x).
+struct host_block_state {
+  index<3> thread_extents{1, 1, 1}, block_extents{1, 1, 1}, block_index{0, 0, 0};
+  int size = 0;              // threads
+  void* shared = nullptr;    // the op's shared_storage
+  char* phases = nullptr;    // ThreadSanitizer's barrier variables: two of the block, then two of each warp
+  const void* job = nullptr; // the op and its params
+};
+
+/// One thread of the running block, and what it tells the executor when it waits.
+struct host_thread {
+  fiber flow;
+  host_block_state* block = nullptr;
+  void* runner = nullptr;  // the executor's block_runner
+  int rank = 0;
+  int sync_phase = 0, warp_phase = 0;  // 0 or 1: which of its two barrier variables orders the next barrier
+
+  meeting at = meeting::none;
+  int line = 0;                      // of the call of sync
+  int operand = 0;                   // the lane or distance of a shuffle; the vote, 0 or 1
+  stdlib::size_t bytes = 0;          // a shuffle's value, and where to put what it receives
+  const void* value = nullptr;
+  void* received = nullptr;
+  uint32 votes = 0;                  // the answer to a vote: bit i is lane i's
+
+  /// Waits until the executor has seen all who must meet here.
+  GIWA_DETAIL_NO_TSAN void meet(meeting kind) {
+    at = kind;
+    flow.suspend();
+  }
+  GIWA_DETAIL_NO_TSAN void exchange(meeting kind, int operand_, stdlib::size_t bytes_, const void* value_, void* received_) {
+    operand = operand_;
+    bytes = bytes_;
+    value = value_;
+    received = received_;
+    meet(kind);
+  }
+  GIWA_DETAIL_NO_TSAN uint32 vote(meeting kind, bool mine) {
+    operand = mine ? 1 : 0;
+    meet(kind);
+    return votes;
+  }
+
+  // Barriers order memory, and alternate between two variables: a thread that is already at its next barrier must not
+  // release what a slower one acquires only now, or what it did in between would look ordered as well.
+  GIWA_DETAIL_NO_TSAN void sync(int line_) {
+    char* const variable = block->phases + sync_phase;
+    sync_phase ^= 1;
+    line = line_;
+    order_release(variable);
+    meet(meeting::sync);
+    order_acquire(variable);
+  }
+  GIWA_DETAIL_NO_TSAN void sync_warp() {
+    char* const variable = block->phases + 2 + rank / 32 * 2 + warp_phase;
+    warp_phase ^= 1;
+    order_release(variable);
+    meet(meeting::sync_warp);
+    order_acquire(variable);
+  }
+};
+
+/// Atomic read-modify-write by compare and exchange: relaxed, any T of 1, 2, 4 or 8 bytes. Returns the old value.
+template <class T, class Update>
+T atomic_update(T& target, Update update) {
+  static_assert(sizeof(T) <= 8, "giwa: an atomic's type has at most 8 bytes.");
+  T old;
+  __atomic_load(&target, &old, __ATOMIC_RELAXED);
+  T desired = update(old);
+  while (!__atomic_compare_exchange(&target, &old, &desired, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) desired = update(old);
+  return old;
+}
+
+}  // namespace detail
+
+/// The `block` that an op receives on the host: a handle to its thread in the host executor. See device_block for what
+/// the members mean. Members can be compiled for the device, so that an op's body can; there they do nothing.
+///
+/// The executor is stricter than a GPU. That all threads of the block must reach a sync, and the same one, and all lanes
+/// of a warp the same shuffle or vote, also holds for threads that have returned: launch() reports a breach.
+class host_block {
+#if defined(__CUDA_ARCH__)
+#define GIWA_DETAIL_ON_HOST(expression, elsewhere) return elsewhere
+#else
+#define GIWA_DETAIL_ON_HOST(expression, elsewhere) return expression
+#endif
+ public:
+  explicit host_block(detail::host_thread& thread) : thread_(&thread) {}
+
+  GIWA_HOST_DEVICE int rank() const { GIWA_DETAIL_ON_HOST(thread_->rank, 0); }
+  GIWA_HOST_DEVICE int size() const { GIWA_DETAIL_ON_HOST(thread_->block->size, 1); }
+  GIWA_HOST_DEVICE int warp() const { return rank() / 32; }
+  GIWA_HOST_DEVICE int lane() const { return rank() % 32; }
+
+  GIWA_HOST_DEVICE index<3> thread_index() const {
+    const index<3> n = thread_extents();
+    return {rank() / (n[1] * n[2]), rank() / n[2] % n[1], rank() % n[2]};
+  }
+  GIWA_HOST_DEVICE index<3> thread_extents() const {
+    GIWA_DETAIL_ON_HOST(thread_->block->thread_extents, (index<3>{1, 1, 1}));
+  }
+  GIWA_HOST_DEVICE index<3> block_index() const {
+    GIWA_DETAIL_ON_HOST(thread_->block->block_index, (index<3>{0, 0, 0}));
+  }
+  GIWA_HOST_DEVICE index<3> block_extents() const {
+    GIWA_DETAIL_ON_HOST(thread_->block->block_extents, (index<3>{1, 1, 1}));
+  }
+  GIWA_HOST_DEVICE int64 block_rank() const {
+    const index<3> i = block_index(), n = block_extents();
+    return (i[0] * n[1] + i[1]) * n[2] + i[2];
+  }
+  GIWA_HOST_DEVICE int64 block_count() const {
+    const index<3> n = block_extents();
+    return n[0] * n[1] * n[2];
+  }
+
+  /// The line is the caller's: leave it out.
+  GIWA_HOST_DEVICE void sync([[maybe_unused]] int line = __builtin_LINE()) const {
+    GIWA_DETAIL_ON_HOST(thread_->sync(line), void());
+  }
+  GIWA_HOST_DEVICE void sync_warp() const { GIWA_DETAIL_ON_HOST(thread_->sync_warp(), void()); }
+
+  template <class T>
+  GIWA_HOST_DEVICE T shuffle(T value, int source_lane) const {
+    return exchange(detail::meeting::shuffle, value, source_lane);
+  }
+  template <class T>
+  GIWA_HOST_DEVICE T shuffle_up(T value, int distance) const {
+    return exchange(detail::meeting::shuffle_up, value, distance);
+  }
+  template <class T>
+  GIWA_HOST_DEVICE T shuffle_down(T value, int distance) const {
+    return exchange(detail::meeting::shuffle_down, value, distance);
+  }
+  template <class T>
+  GIWA_HOST_DEVICE T shuffle_xor(T value, int lane_mask) const {
+    return exchange(detail::meeting::shuffle_xor, value, lane_mask);
+  }
+
+  GIWA_HOST_DEVICE bool any(bool vote) const {
+    GIWA_DETAIL_ON_HOST(thread_->vote(detail::meeting::any, vote) != 0, vote);
+  }
+  GIWA_HOST_DEVICE bool all(bool vote) const {
+    GIWA_DETAIL_ON_HOST(thread_->vote(detail::meeting::all, vote) == ~uint32{0}, vote);
+  }
+  GIWA_HOST_DEVICE uint32 ballot(bool vote) const {
+    GIWA_DETAIL_ON_HOST(thread_->vote(detail::meeting::ballot, vote), vote ? 1u : 0u);
+  }
+
+  template <class T>
+  GIWA_HOST_DEVICE T atomic_add(T& target, stdlib::type_identity_t<T> value) const {
+    if constexpr (stdlib::is_integral_v<T>)
+      GIWA_DETAIL_ON_HOST(__atomic_fetch_add(&target, value, __ATOMIC_RELAXED), (void(value), target));
+    else
+      GIWA_DETAIL_ON_HOST(detail::atomic_update(target, [=](T old) { return static_cast<T>(old + value); }),
+                          (void(value), target));
+  }
+  template <class T>
+  GIWA_HOST_DEVICE T atomic_min(T& target, stdlib::type_identity_t<T> value) const {
+    GIWA_DETAIL_ON_HOST(detail::atomic_update(target, [=](T old) { return value < old ? value : old; }),
+                        (void(value), target));
+  }
+  template <class T>
+  GIWA_HOST_DEVICE T atomic_max(T& target, stdlib::type_identity_t<T> value) const {
+    GIWA_DETAIL_ON_HOST(detail::atomic_update(target, [=](T old) { return old < value ? value : old; }),
+                        (void(value), target));
+  }
+  template <class T>
+  GIWA_HOST_DEVICE T atomic_exchange(T& target, stdlib::type_identity_t<T> value) const {
+    GIWA_DETAIL_ON_HOST(detail::atomic_update(target, [=](T) { return value; }), (void(value), target));
+  }
+  template <class T>
+  GIWA_HOST_DEVICE T atomic_compare_exchange(T& target, stdlib::type_identity_t<T> expected,
+                                             stdlib::type_identity_t<T> desired) const {
+#if !defined(__CUDA_ARCH__)
+    __atomic_compare_exchange(&target, &expected, &desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;  // where they differ, the builtin has put the target's value here
+#else
+    return void(expected), void(desired), target;
+#endif
+  }
+#undef GIWA_DETAIL_ON_HOST
+
+ private:
+  template <class T>
+  GIWA_HOST_DEVICE T exchange([[maybe_unused]] detail::meeting kind, T value, [[maybe_unused]] int operand) const {
+    static_assert(stdlib::is_trivially_copyable_v<T>, "giwa: only trivially copyable values can be shuffled.");
+    T received = value;
+#if !defined(__CUDA_ARCH__)
+    thread_->exchange(kind, operand, sizeof(T), &value, &received);
+#endif
+    return received;
+  }
+
+  detail::host_thread* thread_;
+};
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

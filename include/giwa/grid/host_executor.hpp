@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+// The host executor: runs an op on the CPU, block after block, the threads of a block as fibers.
+#ifndef GIWA_GRID_HOST_EXECUTOR_HPP
+#define GIWA_GRID_HOST_EXECUTOR_HPP
+
+#include <giwa/base/status.hpp>
+#include <giwa/grid/carried_exception.hpp>
+#include <giwa/grid/host_block.hpp>
+#include <giwa/grid/launch_config.hpp>
+#include <giwa/grid/op.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The lane whose value a shuffle gives to `lane`. As in PTX (shfl.sync), only the low five bits of the operand count, and
+/// a lane whose source lies outside the warp keeps its own value.
+constexpr int shuffle_source(meeting kind, int lane, int operand) {
+  const int distance = operand & 31;
+  switch (kind) {
+    case meeting::shuffle: return distance;
+    case meeting::shuffle_up: return lane < distance ? lane : lane - distance;
+    case meeting::shuffle_down: return lane + distance > 31 ? lane : lane + distance;
+    default: return lane ^ distance;
+  }
+}
+
+/// A block's own memory: freshly allocated for each block and of the exact size, so that AddressSanitizer guards both ends,
+/// and filled with 0xff bytes (NaN, or -1), so that a value that nobody wrote is noticed.
+class host_block_memory {
+ public:
+  host_block_memory(stdlib::size_t bytes, stdlib::size_t alignment) {
+    const unseen_accesses hidden;
+    if (::posix_memalign(&memory_, alignment, bytes) != 0) memory_ = nullptr;
+    if (memory_ != nullptr) std::memset(memory_, 0xff, bytes);
+  }
+  ~host_block_memory() {
+    const unseen_accesses hidden;
+    std::free(memory_);
+  }
+  host_block_memory(const host_block_memory&) = delete;
+  host_block_memory& operator=(const host_block_memory&) = delete;
+  void* get() const { return memory_; }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+/// Runs the blocks of a grid one after the other, x fastest; within a block each warp in turn, and each lane in turn until
+/// it waits. So every run is the same. Cost with g++ 12 -O2 (2-core x86-64 VM, see docs/host_executor.md).
+class block_runner {
+ public:
+  using body = void (*)(host_thread&);
+
+  block_runner(const launch_config& config, body run_thread, const void* job)
+      : run_thread_(run_thread), size_(static_cast<int>(config.block.count())) {
+    block_.thread_extents = {config.block.z, config.block.y, config.block.x};
+    block_.block_extents = {config.grid.z, config.grid.y, config.grid.x};
+    block_.size = size_;
+    block_.job = job;
+  }
+
+  ~block_runner() {
+    stopping_ = true;
+    for (int i = 0; i < started_; ++i) {
+      if (threads_[i].at == meeting::exit) threads_[i].flow.resume();  // so that its body returns
+      threads_[i].flow.release(this);
+    }
+    order_acquire(this);  // the caller sees all that the threads wrote
+    delete[] threads_;
+    delete[] by_rank_;
+  }
+  block_runner(const block_runner&) = delete;
+  block_runner& operator=(const block_runner&) = delete;
+
+  /// Runs the whole grid, with so much shared memory for each block. Rethrows what the body throws.
+  GIWA_DETAIL_NO_TSAN status run(stdlib::size_t shared_bytes, stdlib::size_t shared_alignment) {
+    if (!start_threads()) return out_of_memory("the stacks of the block's threads do not fit in the host's memory");
+    const index<3> n = block_.block_extents;
+    for (int64 z = 0; z < n[0]; ++z)
+      for (int64 y = 0; y < n[1]; ++y)
+        for (int64 x = 0; x < n[2]; ++x) {
+          block_.block_index = {z, y, x};
+          const host_block_memory shared(shared_bytes, shared_alignment);
+          const host_block_memory phases(static_cast<stdlib::size_t>(2 + size_ / 32 * 2), alignof(void*));
+          if (shared.get() == nullptr || phases.get() == nullptr)
+            return out_of_memory("the block's shared memory does not fit in the host's memory");
+          block_.shared = shared.get();
+          block_.phases = static_cast<char*>(phases.get());
+          if (const status s = run_block(); !s.ok()) return s;
+          if (thrown_) std::rethrow_exception(thrown_);
+        }
+    return {};
+  }
+
+ private:
+  static status out_of_memory(const char* message) {
+    status s;
+    s.code = status_code::out_of_memory;
+    s.message = message;
+    s.argument = "config";
+    return s;
+  }
+
+  bool start_threads() {
+    threads_ = new (std::nothrow) host_thread[static_cast<stdlib::size_t>(size_)];
+    by_rank_ = new (std::nothrow) host_thread*[static_cast<stdlib::size_t>(size_)];
+    if (threads_ == nullptr || by_rank_ == nullptr || !stacks_.reserve(size_)) return false;
+    for (; started_ < size_; ++started_) {
+      host_thread& t = threads_[started_];
+      t.block = &block_;
+      t.runner = this;
+      t.at = meeting::none;
+      t.flow.start(stacks_[started_], fiber_stacks::stack_bytes, &thread_main, &t);
+    }
+    return true;
+  }
+
+  // What a fiber does: one thread of each block.
+  GIWA_DETAIL_NO_TSAN static void thread_main(void* argument) {
+    host_thread& t = *static_cast<host_thread*>(argument);
+    block_runner& runner = *static_cast<block_runner*>(t.runner);
+    do {
+      if (std::exception_ptr e = carry_exception([&] { runner.run_thread_(t); })) {
+        runner.thrown_ = std::move(e);
+        runner.failed_ = true;
+      }
+      t.meet(meeting::exit);
+    } while (!runner.stopping_);
+  }
+
+  GIWA_DETAIL_NO_TSAN status run_block() {
+    for (int rank = 0; rank < size_; ++rank) {
+      // Another fiber for the same rank in the next block: ThreadSanitizer takes what one fiber does for ordered, and two
+      // blocks' threads of one rank are not.
+      host_thread& t = threads_[(rank + shift_) % size_];
+      t.rank = rank;
+      t.sync_phase = t.warp_phase = 0;
+      t.at = meeting::none;
+      by_rank_[rank] = &t;
+      name(t);
+    }
+    shift_ = (shift_ + 1) % size_;
+
+    for (;;) {
+      for (int first = 0; first < size_; first += 32) {
+        if (const status s = run_warp(by_rank_ + first); !s.ok() || failed_) return s;
+      }
+      int waiting = 0;
+      for (int rank = 0; rank < size_; ++rank) waiting += threads_[rank].at == meeting::sync ? 1 : 0;
+      if (waiting == 0) return {};
+      if (waiting < size_)
+        return status::invalid("op", "a barrier (sync) was reached by some threads of the block and not by others",
+                               bound::exactly, size_, waiting);
+      for (int rank = 0; rank < size_; ++rank) {
+        host_thread& t = threads_[rank];
+        if (t.line != threads_[0].line)
+          return status::invalid("op", "threads of the block wait at different barriers (sync), on these source lines",
+                                 bound::exactly, threads_[0].line, t.line);
+      }
+      for (int rank = 0; rank < size_; ++rank) threads_[rank].at = meeting::none;
+    }
+  }
+
+  // Runs the lanes of a warp until each waits for the block or has returned.
+  GIWA_DETAIL_NO_TSAN status run_warp(host_thread* const* lanes) {
+    for (;;) {
+      for (int i = 0; i < 32; ++i) {
+        if (lanes[i]->at == meeting::none) lanes[i]->flow.resume();
+        if (failed_) return {};
+      }
+      const host_thread* leader = nullptr;  // the first lane that waits for its warp
+      int same = 0;
+      for (int i = 0; i < 32; ++i) {
+        const meeting at = lanes[i]->at;
+        if (leader == nullptr && at != meeting::sync && at != meeting::exit) leader = lanes[i];
+        same += leader != nullptr && at == leader->at ? 1 : 0;
+      }
+      if (leader == nullptr) return {};
+      if (same < 32)
+        return status::invalid("op", "a shuffle, vote or sync_warp was reached by some lanes of a warp and not by others",
+                               bound::exactly, 32, same);
+      if (const status s = exchange(lanes, leader->at); !s.ok()) return s;
+      for (int i = 0; i < 32; ++i) lanes[i]->at = meeting::none;
+    }
+  }
+
+  // All lanes have met: moves their values. No thread runs meanwhile, so each value lies on its owner's stack.
+  GIWA_DETAIL_NO_TSAN static status exchange(host_thread* const* lanes, meeting kind) {
+    const unseen_accesses hidden;
+    if (kind == meeting::any || kind == meeting::all || kind == meeting::ballot) {
+      uint32 votes = 0;
+      for (int i = 0; i < 32; ++i) votes |= static_cast<uint32>(lanes[i]->operand) << i;
+      for (int i = 0; i < 32; ++i) lanes[i]->votes = votes;
+    } else if (kind != meeting::sync_warp) {
+      for (int i = 0; i < 32; ++i) {
+        host_thread& t = *lanes[i];
+        if (t.bytes != lanes[0]->bytes)
+          return status::invalid("op", "the lanes of a warp shuffle values of different sizes in bytes", bound::exactly,
+                                 static_cast<int64>(lanes[0]->bytes), static_cast<int64>(t.bytes));
+        std::memcpy(t.received, lanes[shuffle_source(kind, i, t.operand)]->value, t.bytes);
+      }
+    }
+    return {};
+  }
+
+  static void name([[maybe_unused]] host_thread& t) {
+#if GIWA_DETAIL_TSAN
+    char text[40];
+    std::snprintf(text, sizeof text, "rank %d", t.rank);
+    t.flow.name(text);
+#endif
+  }
+
+  body run_thread_;
+  int size_, started_ = 0;
+  int shift_ = 0;          // the fiber of rank 0
+  bool stopping_ = false;  // tells the fibers to return
+  bool failed_ = false;    // a thread has thrown
+  std::exception_ptr thrown_;
+  host_block_state block_;
+  fiber_stacks stacks_;
+  host_thread* threads_ = nullptr;    // [size_]
+  host_thread** by_rank_ = nullptr;   // [size_]
+};
+
+/// See launch(giwa::host, …). Arguments are checked already.
+template <class Op>
+struct host_executor {
+  using params = typename Op::params;
+  using shared_storage = typename Op::shared_storage;
+  struct job {
+    const Op* op;
+    const params* arguments;
+  };
+
+  static status run(const launch_config& config, const Op& op, const params& arguments) {
+    if (config.cluster.count() != 1)
+      return {status_code::not_supported, bound::exactly, 0, "the host executor runs no clusters", "cluster", 1,
+              config.cluster.count()};
+    const job work{&op, &arguments};
+    block_runner runner(config, &run_thread, &work);
+    return runner.run(sizeof(shared_storage), alignof(shared_storage) > 1024 ? alignof(shared_storage) : 1024);
+  }
+
+ private:
+  static void run_thread(host_thread& t) {
+    const job& work = *static_cast<const job*>(t.block->job);
+    (*work.op)(host_block(t), *work.arguments, *static_cast<shared_storage*>(t.block->shared));
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// How many blocks of a kernel run at once, and the launch configurations that follow from it.
+#ifndef GIWA_GRID_OCCUPANCY_HPP
+#define GIWA_GRID_OCCUPANCY_HPP
+
+#include <giwa/device/properties.hpp>
+#include <giwa/grid/launch_config.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// Finds the block size, a multiple of a warp, with which the most threads are resident at once; the largest among equals.
+inline result<int> best_block(const void* kernel, int64 shared_bytes) {
+  cudaFuncAttributes f{};
+  if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return {0, s};
+  int best = 0, most = 0;
+  for (int threads = f.maxThreadsPerBlock / 32 * 32; threads >= 32; threads -= 32) {
+    int blocks = 0;
+    const status s = consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads,
+                                                                           static_cast<stdlib::size_t>(shared_bytes)));
+    if (!s.ok()) return {0, s};
+    if (blocks * threads > most) {
+      most = blocks * threads;
+      best = threads;
+    }
+  }
+  if (best == 0)
+    return {0, status::invalid("shared_bytes", "not one block of the kernel fits on a multiprocessor with so much")};
+  return {best, {}};
+}
+
+}  // namespace detail
+
+/// How many blocks of the kernel fit on one multiprocessor of the current GPU at once; 0 if not one does.
+template <class... Parameters>
+result<int> resident_blocks(void (*kernel)(Parameters...), int threads, int64 shared_bytes = 0) {
+  if (threads < 1 || threads > launch_limits::block_threads)
+    return {0, status::invalid("threads", "a block has 1 to 1024 threads", threads < 1 ? bound::at_least : bound::at_most,
+                               threads < 1 ? 1 : launch_limits::block_threads, threads)};
+  if (shared_bytes < 0)
+    return {0, status::invalid("shared_bytes", "a size is negative", bound::at_least, 0, shared_bytes)};
+  int blocks = 0;
+  const status s = detail::consume(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads,
+                                                    static_cast<stdlib::size_t>(shared_bytes)),
+      "kernel");
+  return {s.ok() ? blocks : 0, s};
+}
+
+/// A configuration in which one thread has one of n > 0 elements: the block of the highest occupancy, and as many
+/// blocks as cover n.
+template <class... Parameters>
+result<launch_config> cover(void (*kernel)(Parameters...), int64 n, int64 shared_bytes = 0) {
+  if (n < 1) return {{}, status::invalid("n", "there is nothing to launch", bound::at_least, 1, n)};
+  const result<int> threads = detail::best_block(reinterpret_cast<const void*>(kernel), shared_bytes);
+  if (!threads.ok()) return {{}, threads.state};
+  const launch_config c{.grid = ceil_div(n, threads.value), .block = threads.value, .shared_bytes = shared_bytes};
+  return {c, validate(c)};
+}
+
+/// A configuration for a kernel that shares its work out itself (a grid-stride loop, a cooperative grid): as many blocks
+/// as the current GPU can run at once, times `waves`.
+template <class... Parameters>
+result<launch_config> fill(void (*kernel)(Parameters...), int waves = 1, int64 shared_bytes = 0) {
+  if (waves < 1) return {{}, status::invalid("waves", "a count is at least 1", bound::at_least, 1, waves)};
+  const result<int> threads = detail::best_block(reinterpret_cast<const void*>(kernel), shared_bytes);
+  if (!threads.ok()) return {{}, threads.state};
+  const result<int> blocks = resident_blocks(kernel, threads.value, shared_bytes);
+  if (!blocks.ok()) return {{}, blocks.state};
+  const result<int> device = current_device();
+  if (!device.ok()) return {{}, device.state};
+  const result<int64> processors = detail::attribute(device.value, cudaDevAttrMultiProcessorCount);
+  if (!processors.ok()) return {{}, processors.state};
+  const launch_config c{
+      .grid = processors.value * blocks.value * waves, .block = threads.value, .shared_bytes = shared_bytes};
+  return {c, validate(c)};
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif
