@@ -5,6 +5,7 @@
 
 #include <giwa/device.hpp>
 #include <giwa/grid.cuh>
+#include <giwa/numeric/precision.hpp>
 #include <giwa/version.hpp>
 
 #endif

@@ -26,8 +26,6 @@
 #define GIWA_DEVICE __device__
 /// Marks a function for both sides; an empty word for a host compiler, so that the same source builds with g++ alone.
 #define GIWA_HOST_DEVICE __host__ __device__
-/// A kernel of giwa: never exported from the shared library it is compiled into.
-#define GIWA_KERNEL __attribute__((visibility("hidden"))) __global__
 #else
 #define GIWA_HOST
 #define GIWA_DEVICE

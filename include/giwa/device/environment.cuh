@@ -23,7 +23,7 @@ namespace detail::inline GIWA_ARCH_TAG {
 /// Tells by its static shared memory which of its bodies runs: host code cannot see whether a build for 90 is one for
 /// 90a, and cudaFuncGetAttributes answers for the body that the driver has chosen.
 template <class>
-GIWA_KERNEL void __launch_bounds__(32, 1) architecture_probe(int* never) {
+__global__ void __launch_bounds__(32, 1) architecture_probe(int* never) {
 #if defined(__CUDA_ARCH__) && !GIWA_ARCH_HAS_SM90A
   __shared__ int marker[16];
   marker[threadIdx.x % 16] = *never;
@@ -55,7 +55,7 @@ struct environment {
   device_properties properties{};  // of the GPU asked about
   device_code code{};
   status verdict{};              // success, or the first thing that is in the way
-  char advice[256] = {};         // a sentence: what holds, or what to do; never empty
+  char advice[512] = {};         // a sentence: what holds, or what to do; never empty
 };
 
 /// Looks at GPU number `device` (-1: the current one) and at this program. Never fails: what is wrong is the verdict.

@@ -122,13 +122,6 @@ class fiber {
 #endif
   }
 
-  /// The name that ThreadSanitizer gives to the fiber in its reports.
-  void name([[maybe_unused]] const char* text) {
-#if GIWA_DETAIL_TSAN
-    __tsan_set_fiber_name(inside_.tsan, text);
-#endif
-  }
-
  private:
   struct side {
     fiber_place place;

@@ -18,7 +18,6 @@ struct host_block_state {
   index<3> thread_extents{1, 1, 1}, block_extents{1, 1, 1}, block_index{0, 0, 0};
   int size = 0;              // threads
   void* shared = nullptr;    // the op's shared_storage
-  char* phases = nullptr;    // ThreadSanitizer's barrier variables: two of the block, then two of each warp
   const void* job = nullptr; // the op and its params
 };
 
@@ -28,7 +27,10 @@ struct host_thread {
   host_block_state* block = nullptr;
   void* runner = nullptr;  // the executor's block_runner
   int rank = 0;
-  int sync_phase = 0, warp_phase = 0;  // 0 or 1: which of its two barrier variables orders the next barrier
+  // The first threads of its block and warp lend ThreadSanitizer two addresses each, that stand for their barriers.
+  host_thread *block_leader = nullptr, *warp_leader = nullptr;
+  char block_order[2], warp_order[2];
+  int block_phase = 0, warp_phase = 0;  // 0 or 1: which of the two orders the next barrier
 
   meeting at = meeting::none;
   int line = 0;                      // of the call of sync
@@ -59,19 +61,19 @@ struct host_thread {
   // Barriers order memory, and alternate between two variables: a thread that is already at its next barrier must not
   // release what a slower one acquires only now, or what it did in between would look ordered as well.
   GIWA_DETAIL_NO_TSAN void sync(int line_) {
-    char* const variable = block->phases + sync_phase;
-    sync_phase ^= 1;
+    char* const order = &block_leader->block_order[block_phase];
+    block_phase ^= 1;
     line = line_;
-    order_release(variable);
+    order_release(order);
     meet(meeting::sync);
-    order_acquire(variable);
+    order_acquire(order);
   }
   GIWA_DETAIL_NO_TSAN void sync_warp() {
-    char* const variable = block->phases + 2 + rank / 32 * 2 + warp_phase;
+    char* const order = &warp_leader->warp_order[warp_phase];
     warp_phase ^= 1;
-    order_release(variable);
+    order_release(order);
     meet(meeting::sync_warp);
-    order_acquire(variable);
+    order_acquire(order);
   }
 };
 

@@ -9,7 +9,6 @@
 #include <giwa/grid/launch_config.hpp>
 #include <giwa/grid/op.hpp>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -59,6 +58,7 @@ class block_runner {
       : run_thread_(run_thread), size_(static_cast<int>(config.block.count())) {
     block_.thread_extents = {config.block.z, config.block.y, config.block.x};
     block_.block_extents = {config.grid.z, config.grid.y, config.grid.x};
+    sets_ = GIWA_DETAIL_TSAN && config.grid.count() > 1 ? 2 : 1;
     block_.size = size_;
     block_.job = job;
   }
@@ -71,7 +71,6 @@ class block_runner {
     }
     order_acquire(this);  // the caller sees all that the threads wrote
     delete[] threads_;
-    delete[] by_rank_;
   }
   block_runner(const block_runner&) = delete;
   block_runner& operator=(const block_runner&) = delete;
@@ -80,18 +79,17 @@ class block_runner {
   GIWA_DETAIL_NO_TSAN status run(stdlib::size_t shared_bytes, stdlib::size_t shared_alignment) {
     if (!start_threads()) return out_of_memory("the stacks of the block's threads do not fit in the host's memory");
     const index<3> n = block_.block_extents;
+    int set = 0;
     for (int64 z = 0; z < n[0]; ++z)
       for (int64 y = 0; y < n[1]; ++y)
         for (int64 x = 0; x < n[2]; ++x) {
           block_.block_index = {z, y, x};
           const host_block_memory shared(shared_bytes, shared_alignment);
-          const host_block_memory phases(static_cast<stdlib::size_t>(2 + size_ / 32 * 2), alignof(void*));
-          if (shared.get() == nullptr || phases.get() == nullptr)
-            return out_of_memory("the block's shared memory does not fit in the host's memory");
+          if (shared.get() == nullptr) return out_of_memory("the block's shared memory does not fit in the host's memory");
           block_.shared = shared.get();
-          block_.phases = static_cast<char*>(phases.get());
-          if (const status s = run_block(); !s.ok()) return s;
+          if (const status s = run_block(set == 0 ? threads_ : threads_ + size_); !s.ok()) return s;
           if (thrown_) std::rethrow_exception(thrown_);
+          set = (set + 1) % sets_;
         }
     return {};
   }
@@ -106,14 +104,16 @@ class block_runner {
   }
 
   bool start_threads() {
-    threads_ = new (std::nothrow) host_thread[static_cast<stdlib::size_t>(size_)];
-    by_rank_ = new (std::nothrow) host_thread*[static_cast<stdlib::size_t>(size_)];
-    if (threads_ == nullptr || by_rank_ == nullptr || !stacks_.reserve(size_)) return false;
-    for (; started_ < size_; ++started_) {
+    const int count = size_ * sets_;
+    threads_ = new (std::nothrow) host_thread[static_cast<stdlib::size_t>(count)];
+    if (threads_ == nullptr || !stacks_.reserve(count)) return false;
+    for (; started_ < count; ++started_) {
       host_thread& t = threads_[started_];
       t.block = &block_;
       t.runner = this;
-      t.at = meeting::none;
+      t.rank = started_ % size_;
+      t.warp_leader = &threads_[started_ / 32 * 32];
+      t.block_leader = &threads_[started_ / size_ * size_];
       t.flow.start(stacks_[started_], fiber_stacks::stack_bytes, &thread_main, &t);
     }
     return true;
@@ -132,51 +132,40 @@ class block_runner {
     } while (!runner.stopping_);
   }
 
-  GIWA_DETAIL_NO_TSAN status run_block() {
-    for (int rank = 0; rank < size_; ++rank) {
-      // Another fiber for the same rank in the next block: ThreadSanitizer takes what one fiber does for ordered, and two
-      // blocks' threads of one rank are not.
-      host_thread& t = threads_[(rank + shift_) % size_];
-      t.rank = rank;
-      t.sync_phase = t.warp_phase = 0;
-      t.at = meeting::none;
-      by_rank_[rank] = &t;
-      name(t);
-    }
-    shift_ = (shift_ + 1) % size_;
-
+  GIWA_DETAIL_NO_TSAN status run_block(host_thread* threads) {
+    for (int rank = 0; rank < size_; ++rank) threads[rank].at = meeting::none;
     for (;;) {
       for (int first = 0; first < size_; first += 32) {
-        if (const status s = run_warp(by_rank_ + first); !s.ok() || failed_) return s;
+        if (const status s = run_warp(threads + first); !s.ok() || failed_) return s;
       }
       int waiting = 0;
-      for (int rank = 0; rank < size_; ++rank) waiting += threads_[rank].at == meeting::sync ? 1 : 0;
+      for (int rank = 0; rank < size_; ++rank) waiting += threads[rank].at == meeting::sync ? 1 : 0;
       if (waiting == 0) return {};
       if (waiting < size_)
         return status::invalid("op", "a barrier (sync) was reached by some threads of the block and not by others",
                                bound::exactly, size_, waiting);
       for (int rank = 0; rank < size_; ++rank) {
-        host_thread& t = threads_[rank];
-        if (t.line != threads_[0].line)
+        host_thread& t = threads[rank];
+        if (t.line != threads[0].line)
           return status::invalid("op", "threads of the block wait at different barriers (sync), on these source lines",
-                                 bound::exactly, threads_[0].line, t.line);
+                                 bound::exactly, threads[0].line, t.line);
       }
-      for (int rank = 0; rank < size_; ++rank) threads_[rank].at = meeting::none;
+      for (int rank = 0; rank < size_; ++rank) threads[rank].at = meeting::none;
     }
   }
 
   // Runs the lanes of a warp until each waits for the block or has returned.
-  GIWA_DETAIL_NO_TSAN status run_warp(host_thread* const* lanes) {
+  GIWA_DETAIL_NO_TSAN status run_warp(host_thread* lanes) {
     for (;;) {
       for (int i = 0; i < 32; ++i) {
-        if (lanes[i]->at == meeting::none) lanes[i]->flow.resume();
+        if (lanes[i].at == meeting::none) lanes[i].flow.resume();
         if (failed_) return {};
       }
       const host_thread* leader = nullptr;  // the first lane that waits for its warp
       int same = 0;
       for (int i = 0; i < 32; ++i) {
-        const meeting at = lanes[i]->at;
-        if (leader == nullptr && at != meeting::sync && at != meeting::exit) leader = lanes[i];
+        const meeting at = lanes[i].at;
+        if (leader == nullptr && at != meeting::sync && at != meeting::exit) leader = &lanes[i];
         same += leader != nullptr && at == leader->at ? 1 : 0;
       }
       if (leader == nullptr) return {};
@@ -184,47 +173,40 @@ class block_runner {
         return status::invalid("op", "a shuffle, vote or sync_warp was reached by some lanes of a warp and not by others",
                                bound::exactly, 32, same);
       if (const status s = exchange(lanes, leader->at); !s.ok()) return s;
-      for (int i = 0; i < 32; ++i) lanes[i]->at = meeting::none;
+      for (int i = 0; i < 32; ++i) lanes[i].at = meeting::none;
     }
   }
 
   // All lanes have met: moves their values. No thread runs meanwhile, so each value lies on its owner's stack.
-  GIWA_DETAIL_NO_TSAN static status exchange(host_thread* const* lanes, meeting kind) {
+  GIWA_DETAIL_NO_TSAN static status exchange(host_thread* lanes, meeting kind) {
     const unseen_accesses hidden;
     if (kind == meeting::any || kind == meeting::all || kind == meeting::ballot) {
       uint32 votes = 0;
-      for (int i = 0; i < 32; ++i) votes |= static_cast<uint32>(lanes[i]->operand) << i;
-      for (int i = 0; i < 32; ++i) lanes[i]->votes = votes;
+      for (int i = 0; i < 32; ++i) votes |= static_cast<uint32>(lanes[i].operand) << i;
+      for (int i = 0; i < 32; ++i) lanes[i].votes = votes;
     } else if (kind != meeting::sync_warp) {
       for (int i = 0; i < 32; ++i) {
-        host_thread& t = *lanes[i];
-        if (t.bytes != lanes[0]->bytes)
+        host_thread& t = lanes[i];
+        if (t.bytes != lanes[0].bytes)
           return status::invalid("op", "the lanes of a warp shuffle values of different sizes in bytes", bound::exactly,
-                                 static_cast<int64>(lanes[0]->bytes), static_cast<int64>(t.bytes));
-        std::memcpy(t.received, lanes[shuffle_source(kind, i, t.operand)]->value, t.bytes);
+                                 static_cast<int64>(lanes[0].bytes), static_cast<int64>(t.bytes));
+        std::memcpy(t.received, lanes[shuffle_source(kind, i, t.operand)].value, t.bytes);
       }
     }
     return {};
   }
 
-  static void name([[maybe_unused]] host_thread& t) {
-#if GIWA_DETAIL_TSAN
-    char text[40];
-    std::snprintf(text, sizeof text, "rank %d", t.rank);
-    t.flow.name(text);
-#endif
-  }
-
   body run_thread_;
-  int size_, started_ = 0;
-  int shift_ = 0;          // the fiber of rank 0
+  int size_;               // threads of a block
+  int sets_ = 1, started_ = 0;
   bool stopping_ = false;  // tells the fibers to return
   bool failed_ = false;    // a thread has thrown
   std::exception_ptr thrown_;
   host_block_state block_;
   fiber_stacks stacks_;
-  host_thread* threads_ = nullptr;    // [size_]
-  host_thread** by_rank_ = nullptr;   // [size_]
+  // Two sets under ThreadSanitizer, taken by turns: it holds for ordered what one fiber does in one block and the next, but
+  // the GPU does not. So a race between a block of even rank and one of odd rank is reported.
+  host_thread* threads_ = nullptr;  // (sets, threads)
 };
 
 /// See launch(giwa::host, …). Arguments are checked already.

@@ -111,7 +111,7 @@ constexpr bool keeps_value(const Argument& argument) {
 
 /// The one kernel that every op runs in.
 template <class Op>
-GIWA_KERNEL void __launch_bounds__(Op::max_threads, Op::min_blocks)
+__global__ void __launch_bounds__(Op::max_threads, Op::min_blocks)
     entry(const __grid_constant__ Op op, const __grid_constant__ typename Op::params params) {
   extern __shared__ __align__(1024) unsigned char giwa_shared[];  // 1024: what 128-byte swizzled tiles of TMA ask for
   op(device_block{}, params, *reinterpret_cast<typename Op::shared_storage*>(giwa_shared));

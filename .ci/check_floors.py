@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checks the headers against the plan of the house: floors, columns, order, size, and what a header must not contain.
+
+The table in cmake/headers.cmake says which headers there are, their column, and the order inside a folder.
+"""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = ROOT / "include"
+FLOORS = ["base", "numeric", "arch", "device", "grid", "tile", "softmax", "attention", "multi"]
+MAY_INCLUDE = {"P": "P", "H": "PH", "D": "PD", "L": "PHDL"}
+SUFFIX = {"P": (".hpp",), "H": (".hpp",), "D": (".cuh",), "L": (".cuh",)}
+DEVICE_DOORS = ["grid.cuh", "device.hpp", "tile.cuh", "softmax.cuh", "attention.cuh", "giwa.cuh"]
+EXPENSIVE = {"thread", "barrier", "atomic", "future", "functional", "string", "iostream"}
+MAX_LINES, LONG_LINES = 400, 200
+
+errors = []
+
+
+def error(path, line, text):
+    errors.append(f"{path}:{line}: {text}" if line else f"{path}: {text}")
+
+
+def read_table():
+    """The table as {path: column}, in its order."""
+    text = (ROOT / "cmake/headers.cmake").read_text()
+    table = {}
+    for column, path in re.findall(r"^\s+([PHDL]) (\S+)$", text, re.M):
+        if path in table:
+            error("cmake/headers.cmake", 0, f"{path} is listed twice")
+        table[path] = column
+    return table
+
+
+def place(path):
+    """(folder, floor): the folder under giwa/, and its height; version.hpp lies below all, doors above."""
+    parts = path.split("/")
+    if len(parts) == 2:
+        return ("version", -1) if path == "giwa/version.hpp" else ("door", len(FLOORS))
+    if parts[1] in FLOORS:
+        return parts[1], FLOORS.index(parts[1])
+    return parts[1], len(FLOORS) if parts[1] == "interop" else None
+
+
+def strip_comments(text):
+    """The text with comments and string literals blanked, line numbers kept."""
+    blank = lambda match: re.sub(r"[^\n]", " ", match.group())
+    literal = lambda match: '""' if match.group().startswith('"') else blank(match)
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', literal, text, flags=re.S)
+
+
+def check_include(path, line, target, table, order):
+    column, target_column = table[path], table[target]
+    folder, floor = place(path)
+    target_folder, target_floor = place(target)
+    if target_folder == "interop" and folder != "interop":
+        error(path, line, f"includes {target}: nothing outside interop/ may")
+    elif target_folder == "door" and folder not in ("door", "interop"):
+        error(path, line, f"includes the door {target}: include the file that is meant")
+    elif target_floor > floor:
+        error(path, line, f"includes {target}, of a higher floor")
+    elif target_floor == floor and order[target] >= order[path]:
+        error(path, line, f"includes {target}, which cmake/headers.cmake lists after it")
+    if target_column not in MAY_INCLUDE[column]:
+        error(path, line, f"is column {column} and includes {target}, of column {target_column}")
+
+
+def check_content(path, text, code):
+    """What can be seen line by line."""
+    folder, _ = place(path)
+    lines = text.split("\n")
+    if lines[0] != "// SPDX-License-Identifier: MIT" or not lines[1].startswith("// "):
+        error(path, 1, "starts with the SPDX line and one sentence that says what the file is")
+    guard = re.sub(r"[/.]", "_", path).upper()
+    if f"#ifndef {guard}\n#define {guard}\n" not in text:
+        error(path, 0, f"has no include guard {guard}")
+    if len(lines) - 1 > MAX_LINES:
+        error(path, 0, f"has {len(lines) - 1} lines: split it, {MAX_LINES} are the most")
+
+    forbidden = [
+        (r"\bnamespace\s*\{", "an anonymous namespace"),
+        (r"\busing\s+namespace\b", "`using namespace`"),
+        (r"^\s*#\s*(?:define|undef)\s+(?!GIWA_)\w+", "a macro without GIWA_"),
+        (r"^\s*#\s*pragma\s+once", "`#pragma once`: use the include guard"),
+        (r"^\s{2,}(?:static|thread_local)\s+(?!constexpr\b|_?assert)[\w:<>, *&]+?\b\w+\s*(?:=[^=]|\{[^}]*\};|;)",
+         "a static or thread_local variable"),
+    ]
+    if folder != "arch":
+        forbidden.append((r"\basm\b", "asm, which belongs in arch/"))
+    if folder != "interop":
+        forbidden.append((r"^\s*#\s*include\s*<(?:cooperative_groups|cub/|thrust/|cuda/)",
+                          "cooperative_groups, CUB, Thrust or libcu++, which belong in interop/"))
+    directive = ""  # the latest #if, #else or #endif
+    for number, line in enumerate(code.split("\n"), 1):
+        if re.match(r"\s*#\s*(?:if|el|endif)", line):
+            directive = line
+        if re.match(r"#if defined\(__CUDACC_RTC__\)", directive) and "<cuda/std/" in line:
+            continue  # what NVRTC has in place of the standard headers
+        for pattern, what in forbidden:
+            if re.search(pattern, line):
+                error(path, number, f"contains {what}: {line.strip()}")
+    without_macros = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", "", code, flags=re.M)
+    for kernel in re.finditer(r"[^;{}]*(?:\bGIWA_KERNEL\b|__global__)[^;{]*", without_macros):
+        if "template" not in kernel.group():
+            error(path, 0, f"contains a kernel that is no template: {' '.join(kernel.group().split())}")
+
+
+def main():
+    table = read_table()
+    order = {path: number for number, path in enumerate(table)}
+    present = {str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*") if path.is_file()}
+    for path in sorted(present - set(table)):
+        error(f"include/{path}", 0, "is missing from cmake/headers.cmake")
+    for path in sorted(set(table) - present):
+        error("cmake/headers.cmake", 0, f"lists {path}, which does not exist")
+
+    ours, others, total, long_files = {}, {}, 0, []
+    for path in (path for path in table if path in present):
+        folder, floor = place(path)
+        if floor is None:
+            error(path, 0, f"lies in giwa/{folder}/, which is no floor")
+            continue
+        if folder != "door" and Path(path).suffix not in SUFFIX[table[path]]:
+            error(path, 0, f"is column {table[path]}, whose files end in {SUFFIX[table[path]][0]}")
+        text = (INCLUDE / path).read_text()
+        code = strip_comments(text)
+        count = text.count("\n")
+        total += count
+        if count > LONG_LINES:
+            long_files.append(f"{path} ({count})")
+        ours[path], others[path] = [], set()
+        for match in re.finditer(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"]+)[>\"]", text, re.M):
+            line, target = text.count("\n", 0, match.start()) + 1, match.group(2)
+            if target.startswith("giwa/"):
+                if match.group(1) == '"':
+                    error(path, line, f"write #include <{target}>")
+                if target not in table:
+                    error(path, line, f"includes {target}, which is not in cmake/headers.cmake")
+                    continue
+                ours[path].append(target)
+                check_include(path, line, target, table, order)
+            elif match.group(1) == '"':
+                error(path, line, f"includes \"{target}\": giwa includes by full path, in <>")
+            else:
+                others[path].add(target)
+        check_content(path, text, code)
+
+    # Floor and order leave no room for a cycle. What a door brings along is looked up through all it includes.
+    for door in (f"giwa/{name}" for name in DEVICE_DOORS):
+        reached, open_paths = {}, [(door, door)]
+        while open_paths:
+            path, way = open_paths.pop()
+            if path in reached or path not in ours:
+                continue
+            reached[path] = way
+            open_paths += [(target, f"{way} -> {target}") for target in ours[path]]
+        for path, way in reached.items():
+            for name in sorted(others[path] & EXPENSIVE):
+                error(door, 0, f"reaches <{name}>, which costs every user compile time: {way}")
+
+    for line in errors:
+        print(line)
+    print(f"floors: {len(ours)} headers, {total} lines, {len(errors)} errors; "
+          f"over {LONG_LINES} lines: {', '.join(long_files) or 'none'}")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+// c = a + b: both forms of giwa::for_all beside a plain kernel, CUB's DeviceFor::Bulk and DeviceTransform, and Thrust.
+#include "alternate.hpp"
+
+#include <cub/device/device_for.cuh>
+#include <cub/device/device_transform.cuh>
+#include <cuda_fp16.h>
+#include <thrust/execution_policy.h>
+#include <thrust/transform.h>
+
+namespace {
+
+using giwa::int64;
+
+struct add {
+  template <class T>
+  GIWA_HOST_DEVICE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+template <class T>
+struct add_at {
+  const T* a;
+  const T* b;
+  T* c;
+  GIWA_HOST_DEVICE void operator()(int64 i) const { c[i] = a[i] + b[i]; }
+};
+
+template <class T>
+struct fill_random {
+  T* out;
+  giwa::philox random;
+  GIWA_HOST_DEVICE void operator()(int64 i) const {
+    out[i] = static_cast<T>(random.uniform<float>(static_cast<giwa::uint64>(i)));
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(256) plain_add(int64 n, const T* a, const T* b, T* c) {
+  const int64 i = static_cast<int64>(blockIdx.x) * 256 + threadIdx.x;
+  if (i < n) c[i] = a[i] + b[i];
+}
+
+template <class T>
+struct buffers {
+  giwa::device_array<T> a, b, c;
+};
+
+/// Sums must agree with a + b everywhere; `wrong` counts the elements that do not.
+template <class T>
+struct verify {
+  const T *a, *b, *c;
+  int* wrong;
+  GIWA_HOST_DEVICE void operator()(int64 i) const {
+#if defined(__CUDA_ARCH__)
+    if (!(c[i] == static_cast<T>(a[i] + b[i]))) atomicAdd(wrong, 1);
+#else
+    static_cast<void>(i);
+#endif
+  }
+};
+
+template <class T>
+std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders, int64 n, int sets) {
+  auto data = std::make_shared<std::vector<buffers<T>>>();
+  for (int s = 0; s < sets; ++s) {
+    data->push_back({bench::require(giwa::device_array<T>::allocate(nullptr, n)),
+                     bench::require(giwa::device_array<T>::allocate(nullptr, n)),
+                     bench::require(giwa::device_array<T>::allocate(nullptr, n))});
+    const auto seed = static_cast<giwa::uint64>(s);
+    bench::require(giwa::for_all(nullptr, n, fill_random<T>{data->back().a.data(), giwa::philox{seed, 0}}));
+    bench::require(giwa::for_all(nullptr, n, fill_random<T>{data->back().b.data(), giwa::philox{seed, 1}}));
+  }
+  std::vector<buffers<T>>& d = *data;
+  contenders = {
+      {"cub_device_for_bulk",
+       [&d, n](int s) { bench::require(cub::DeviceFor::Bulk(n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()})); }},
+      {"cub_device_transform",
+       [&d, n](int s) {
+         bench::require(cub::DeviceTransform::Transform(cuda::std::make_tuple(d[s].a.data(), d[s].b.data()),
+                                                        d[s].c.data(), n, add{}));
+       }},
+      {"thrust_transform",
+       [&d, n](int s) {
+         thrust::transform(thrust::cuda::par_nosync.on(nullptr), d[s].a.data(), d[s].a.data() + n, d[s].b.data(),
+                           d[s].c.data(), add{});
+       }},
+      {"plain_kernel",
+       [&d, n](int s) {
+         plain_add<<<static_cast<unsigned>(giwa::ceil_div(n, 256)), 256, 0, nullptr>>>(n, d[s].a.data(), d[s].b.data(),
+                                                                                       d[s].c.data());
+       }},
+      {"giwa_for_all_index",
+       [&d, n](int s) {
+         bench::require(giwa::for_all(nullptr, n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()}));
+       }},
+      {"giwa_for_all_elementwise",
+       [&d](int s) { bench::require(giwa::for_all(nullptr, giwa::elementwise{d[s].c, d[s].a, d[s].b}, add{})); }},
+  };
+  // Every contender has to be right before it is fast.
+  auto wrong = bench::require(giwa::device_array<int>::allocate(nullptr, 1));
+  for (auto& c : contenders) {
+    bench::require(cudaMemsetAsync(d[0].c.data(), 0xff, static_cast<std::size_t>(n) * sizeof(T), nullptr));
+    bench::require(cudaMemsetAsync(wrong.data(), 0, sizeof(int), nullptr));
+    c.run(0);
+    bench::require(giwa::for_all(nullptr, n, verify<T>{d[0].a.data(), d[0].b.data(), d[0].c.data(), wrong.data()}));
+    std::vector<int> count(1);
+    bench::require(giwa::to_host(nullptr, wrong, count));
+    if (count[0] != 0) {
+      std::fprintf(stderr, "%s: %d elements are wrong\n", c.name.c_str(), count[0]);
+      std::exit(1);
+    }
+  }
+  return data;
+}
+
+template <class T>
+void add_contest(const char* type, int64 n) {
+  const double bytes = 3.0 * static_cast<double>(n) * sizeof(T);
+  const int sets = bytes < 1e9 ? static_cast<int>(giwa::ceil_div(static_cast<int64>(480e6), static_cast<int64>(bytes))) + 1
+                               : 2;  // several times the L2 cache go by before a buffer comes again
+  const int calls = bytes < 1e9 ? 20 : 1;
+  bench::contest::add(std::make_shared<bench::contest>(
+      std::string("add/") + type + "/" + std::to_string(n),
+      std::vector<std::string>{"cub_device_for_bulk", "cub_device_transform", "thrust_transform", "plain_kernel",
+                               "giwa_for_all_index", "giwa_for_all_elementwise"},
+      sets, calls, bytes, bench::device_seconds,
+      [n, sets](std::vector<bench::contest::contender>& contenders) { return prepare<T>(contenders, n, sets); }));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return bench::run(argc, argv, [] {
+    for (const int64 n : {int64{10'000'000}, int64{1} << 28}) {
+      add_contest<__half>("fp16", n);
+      add_contest<float>("fp32", n);
+      add_contest<double>("fp64", n);
+    }
+    add_contest<__half>("fp16", int64{1} << 30);
+    add_contest<float>("fp32", int64{1} << 29);
+  });
+}

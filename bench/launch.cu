@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// What a launch costs the calling thread: giwa::launch and giwa::for_all beside a bare <<<>>> with as many parameter bytes.
+#include "alternate.hpp"
+
+namespace {
+
+using giwa::int64;
+
+template <int Bytes>
+struct payload {
+  char bytes[Bytes];
+};
+
+template <int Bytes>
+__global__ void __launch_bounds__(256) nothing(const __grid_constant__ payload<Bytes>) {}
+
+struct nothing_at {
+  const float* a;
+  const float* b;
+  float* c;
+  GIWA_HOST_DEVICE void operator()(int64) const {}
+};
+
+struct nothing_of {
+  GIWA_HOST_DEVICE float operator()(float a, float) const { return a; }
+};
+
+struct nothing_op {
+  using params = payload<40>;
+  using shared_storage = giwa::no_shared_storage;
+  static constexpr int max_threads = 256, min_blocks = 1;
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block, const params&, shared_storage&) const {}
+};
+
+std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders) {
+  auto data = std::make_shared<giwa::device_array<float>>(bench::require(giwa::device_array<float>::allocate(nullptr, 3 * 256)));
+  float* a = data->data();
+  const giwa::tensor_view<float, 1> x{a, {256}}, y{a + 256, {256}}, z{a + 512, {256}};
+  contenders = {
+      {"bare_launch_40_bytes", [](int) { nothing<40><<<1, 256, 0, nullptr>>>(payload<40>{}); }},
+      {"giwa_launch_kernel_40_bytes",
+       [](int) { bench::require(giwa::launch(nullptr, {.grid = 1, .block = 256}, nothing<40>, payload<40>{})); }},
+      {"giwa_launch_op_40_bytes",
+       [](int) { bench::require(giwa::launch(nullptr, {.grid = 1, .block = 256}, nothing_op{}, payload<40>{})); }},
+      {"giwa_for_all_index_48_bytes",
+       [a](int) { bench::require(giwa::for_all(nullptr, 256, nothing_at{a, a, a})); }},
+      {"giwa_for_all_elementwise_56_bytes",
+       [x, y, z](int) { bench::require(giwa::for_all(nullptr, giwa::elementwise{x, y, z}, nothing_of{})); }},
+  };
+  return data;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return bench::run(argc, argv, [] {
+    bench::contest::add(std::make_shared<bench::contest>(
+        "launch",
+        std::vector<std::string>{"bare_launch_40_bytes", "giwa_launch_kernel_40_bytes", "giwa_launch_op_40_bytes",
+                                 "giwa_for_all_index_48_bytes", "giwa_for_all_elementwise_56_bytes"},
+        1, 400, 0.0, bench::host_seconds, prepare));
+  });
+}

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: MIT
+# The warnings that giwa's own tests, benchmarks and examples are compiled with; never passed on to a consumer.
+
+add_library(giwa_warnings INTERFACE)
+target_compile_options(giwa_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>
+  # Every kernel states its launch bounds, every launch its stream; no kernel spills or keeps an array in local memory.
+  $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra,-Wconversion,-Wshadow;-Wreorder
+    -Wdefault-stream-launch;-Xptxas=-warn-spills,-warn-lmem-usage>)

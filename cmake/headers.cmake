@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+# Every header of giwa with its column, in the order in which they may include each other.
+#
+# A file includes only files of lower floors, or files above it in its own folder. The columns:
+#   P  pure     .hpp   host and device; g++ alone, nvcc and NVRTC; includes P
+#   H  host     .hpp   CUDA runtime API; g++ is enough;            includes P, H
+#   D  device   .cuh   nvcc and NVRTC;                             includes P, D
+#   L  launch   .cuh   nvcc; also the doors, where columns meet;   includes all
+# The package, the header tests and the floor script (.ci/check_floors.py) read this table.
+set(GIWA_HEADERS
+  P giwa/version.hpp
+
+  P giwa/base/macros.hpp
+  P giwa/base/arch.hpp
+  P giwa/base/std.hpp
+  P giwa/base/assert.hpp
+  P giwa/base/status.hpp
+  H giwa/base/cuda_status.hpp
+  H giwa/base/throw.hpp
+
+  P giwa/numeric/integer.hpp
+  P giwa/numeric/index.hpp
+  P giwa/numeric/extents.hpp
+  P giwa/numeric/fast_division.hpp
+  P giwa/numeric/stride_range.hpp
+  P giwa/numeric/tensor_view.hpp
+  P giwa/numeric/philox.hpp
+  P giwa/numeric/precision.hpp
+
+  P giwa/device/host.hpp
+  H giwa/device/properties.hpp
+  H giwa/device/stream.hpp
+  H giwa/device/pointer.hpp
+  H giwa/device/array.hpp
+  H giwa/device/timer.hpp
+  L giwa/device/environment.cuh
+
+  P giwa/grid/launch_config.hpp
+  H giwa/grid/occupancy.hpp
+  P giwa/grid/op.hpp
+  D giwa/grid/scope.cuh
+  D giwa/grid/device_block.cuh
+  H giwa/grid/carried_exception.hpp
+  H giwa/grid/sanitizer.hpp
+  H giwa/grid/fiber.hpp
+  H giwa/grid/host_block.hpp
+  H giwa/grid/host_executor.hpp
+  H giwa/grid/host_for_all.hpp
+  H giwa/grid/host_loop.hpp
+  H giwa/grid/elementwise.hpp
+  L giwa/grid/launch.cuh
+  L giwa/grid/for_all.cuh
+  L giwa/grid/elementwise.cuh
+
+  L giwa/device.hpp
+  L giwa/host.hpp
+  L giwa/grid.cuh
+  L giwa/host_executor.cuh
+  L giwa/giwa.cuh
+)
+
+# Splits the table: GIWA_HEADERS_<column> holds the paths of one column, GIWA_HEADER_FILES those of all.
+foreach(word IN LISTS GIWA_HEADERS)
+  if(word MATCHES "^[PHDL]$")
+    set(column ${word})
+  else()
+    list(APPEND GIWA_HEADER_FILES ${word})
+    list(APPEND GIWA_HEADERS_${column} ${word})
+  endif()
+endforeach()

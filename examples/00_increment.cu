@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// Adds one to every element of an array, in three ways: one thread an element, a grid-stride loop, and for_all.
+//
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 00_increment.cu -o increment && ./increment
+//   (another GPU than an H100 or H200: -arch=native in place of -gencode …)
+//
+// What it teaches: index_in() is this thread's index and the bounds check in one; grid_stride() is right for any grid;
+// launch() takes a plain __global__ function and refuses a bad call with a reason; for_all() needs the size alone and
+// runs on the CPU too. Arrays clean up after themselves, and throw_if_failed() turns a status into an exception.
+//
+// Expected output, with the times of your machine:
+//   one thread an element: … us a launch
+//   grid-stride loop:      … us a launch
+//   for_all:               … us a launch
+//   device: NVIDIA H200
+//   check:  1000003 elements incremented 909 times each, and none behind them
+#include <giwa/giwa.cuh>
+#include <giwa/host.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+using giwa::int64;
+using giwa::throw_if_failed;
+
+// One thread an element. The last block has threads to spare, and the check sends them home.
+__global__ void __launch_bounds__(256) increment(int* x, int64 n) {
+  if (const auto i = giwa::index_in(n)) x[*i] += 1;
+}
+
+// However many threads there are, they share the elements out among themselves.
+__global__ void __launch_bounds__(256) increment_in_strides(int* x, int64 n) {
+  for (const int64 i : giwa::grid_stride(n)) x[i] += 1;
+}
+
+// The body alone. for_all brings the threads, on a GPU or on the CPU, and checks the bounds.
+struct increment_at {
+  int* x;
+  GIWA_HOST_DEVICE void operator()(int64 i) const { x[i] += 1; }
+};
+
+constexpr int64 n = 1'000'003;  // no multiple of a block
+constexpr int64 behind = 256;   // elements after the array, which nothing may touch
+
+// Increments the first n elements again and again, and returns how often.
+int run_on_gpu(std::vector<int>& data) {
+  const giwa::stream stream = throw_if_failed(giwa::stream::create());
+  giwa::device_array<int> x = throw_if_failed(giwa::to_device(stream, data));
+
+  int launches = 0;
+  const auto report = [&](const char* what, auto launch_once) {
+    const auto counted = [&] {
+      ++launches;
+      return launch_once();
+    };
+    const giwa::timing t = throw_if_failed(giwa::time_on(stream, counted, /*warm_up=*/3, /*repeats=*/20));
+    std::printf("%-22s %.2f us a launch\n", what, 1e3 * static_cast<double>(t.median));
+  };
+
+  const giwa::launch_config one_each{.grid = giwa::ceil_div(n, 256), .block = 256};
+  report("one thread an element:", [&] { return giwa::launch(stream, one_each, increment, x.data(), n); });
+
+  const giwa::launch_config full = throw_if_failed(giwa::fill(increment_in_strides));  // all that run at once
+  report("grid-stride loop:", [&] { return giwa::launch(stream, full, increment_in_strides, x.data(), n); });
+
+  report("for_all:", [&] { return giwa::for_all(stream, n, increment_at{x.data()}); });
+
+  throw_if_failed(giwa::to_host(stream, x, data));  // waits for the stream
+  return launches;
+}
+
+int run_on_cpu(std::vector<int>& data) {
+  const int runs = 20;
+  const auto start = std::chrono::steady_clock::now();
+  for (int run = 0; run < runs; ++run) throw_if_failed(giwa::for_all(giwa::host, n, increment_at{data.data()}));
+  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
+  std::printf("%-22s %.2f us a call\n", "for_all:", time.count() / runs);
+  return runs;
+}
+
+int main() try {
+  std::vector<int> data(n + behind);
+  for (int i = 0; int& x : data) x = i++;
+
+  const giwa::device_choice choice = giwa::choose_device();
+  const int times = choice.on_gpu() ? run_on_gpu(data) : run_on_cpu(data);
+
+  int64 wrong = 0;
+  for (int64 i = 0; i < n + behind; ++i) wrong += data[i] != i + (i < n ? times : 0);
+
+  std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
+  if (!choice.on_gpu()) std::printf("        %s\n", choice.found.advice);
+  if (wrong == 0)
+    std::printf("check:  %lld elements incremented %d times each, and none behind them\n", static_cast<long long>(n), times);
+  else
+    std::printf("check:  FAILED, %lld elements are wrong\n", static_cast<long long>(wrong));
+  return wrong == 0 ? 0 : 1;
+} catch (const giwa::status_error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// Draws the Mandelbrot set, with a two-dimensional index, on the GPU and on the CPU: the same picture to the last bit.
+//
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 02_image.cu -o image && ./image picture.pgm
+//   (another GPU than an H100 or H200: -arch=native in place of -gencode …)
+//
+// What it teaches: for_all over extents{height, width} calls the body with an index<2>, (row, column); a tensor_view gives
+// the pixels their rows and columns; and a body in integer arithmetic has one answer wherever it runs. (In floating point
+// the compilers may join a product and a sum into one rounding on one side, and not on the other.)
+//
+// Writes the picture, a PGM file, only if a file name is given. Expected output, with the figures of your machine:
+//   GPU: … ms, … million pixels a second, checksum b3b6db9af3aa4e84
+//   CPU: … ms, … million pixels a second, checksum b3b6db9af3aa4e84
+//   device: NVIDIA H200
+//   check:  960 x 640 pixels, the checksum is as it should be
+#include <giwa/giwa.cuh>
+#include <giwa/host.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+using giwa::int64;
+using giwa::throw_if_failed;
+using pixel = unsigned char;
+
+constexpr int64 height = 640, width = 960;
+constexpr giwa::uint64 expected_checksum = 0xb3b6db9af3aa4e84;
+
+// The value of one pixel: how fast z = z^2 + c leaves the circle of radius 2, where c is the pixel's place in the plane.
+// Numbers are fixed point with 28 bits after the point: |z| < 8 there, so that a product fits in 64 bits.
+struct mandelbrot {
+  giwa::tensor_view<pixel, 2> image;  // (rows, columns)
+
+  GIWA_HOST_DEVICE void operator()(giwa::index<2> at) const {
+    const auto [row, column] = at;
+    constexpr int64 one = int64{1} << 28;
+    const int64 c_x = column * 3 * one / image.extent(1) - one * 21 / 10;  // [-2.1, 0.9)
+    const int64 c_y = row * 2 * one / image.extent(0) - one;               // [-1, 1)
+    int64 x = 0, y = 0;
+    int steps = 0;
+    for (; steps < 255; ++steps) {
+      const int64 x_squared = x * x / one, y_squared = y * y / one;
+      if (x_squared + y_squared > 4 * one) break;
+      y = 2 * x * y / one + c_y;
+      x = x_squared - y_squared + c_x;
+    }
+    image[at] = static_cast<pixel>(steps == 255 ? 0 : 255 - 6 * steps % 256);
+  }
+};
+
+// FNV-1a of all the pixels, row after row.
+giwa::uint64 checksum(const std::vector<pixel>& image) {
+  giwa::uint64 hash = 0xcbf29ce484222325;
+  for (const pixel p : image) hash = (hash ^ p) * 0x100000001b3;
+  return hash;
+}
+
+bool report(const char* where, double ms, const std::vector<pixel>& image) {
+  const giwa::uint64 sum = checksum(image);
+  std::printf("%s: %.3f ms, %.0f million pixels a second, checksum %016llx\n", where, ms,
+              static_cast<double>(height * width) * 1e-3 / ms, static_cast<unsigned long long>(sum));
+  return sum == expected_checksum;
+}
+
+bool draw_on_gpu(std::vector<pixel>& image) {
+  const giwa::stream stream = throw_if_failed(giwa::stream::create());
+  giwa::device_array<pixel> pixels = throw_if_failed(giwa::device_array<pixel>::allocate(stream, height * width));
+  const mandelbrot body{{pixels.data(), {height, width}}};
+  const giwa::timing t = throw_if_failed(
+      giwa::time_on(stream, [&] { return giwa::for_all(stream, giwa::extents{height, width}, body); }));
+  throw_if_failed(giwa::to_host(stream, pixels, image));
+  return report("GPU", static_cast<double>(t.median), image);
+}
+
+bool draw_on_cpu(std::vector<pixel>& image) {
+  const mandelbrot body{{image.data(), {height, width}}};
+  const auto start = std::chrono::steady_clock::now();
+  throw_if_failed(giwa::for_all(giwa::host, giwa::extents{height, width}, body));
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+  return report("CPU", time.count(), image);
+}
+
+bool write(const std::vector<pixel>& image, const char* file_name) {
+  std::FILE* file = std::fopen(file_name, "wb");
+  if (file == nullptr) return false;
+  std::fprintf(file, "P5 %lld %lld 255\n", static_cast<long long>(width), static_cast<long long>(height));
+  const bool written = std::fwrite(image.data(), 1, image.size(), file) == image.size();
+  return std::fclose(file) == 0 && written;
+}
+
+int main(int argc, char** argv) try {
+  const giwa::device_choice choice = giwa::choose_device();
+  std::vector<pixel> image(height * width);
+  const bool gpu_right = !choice.on_gpu() || draw_on_gpu(image);
+  std::vector<pixel> again(height * width);
+  const bool cpu_right = draw_on_cpu(again);
+  if (!choice.on_gpu()) image = again;
+
+  bool written = true;
+  if (argc > 1) {
+    written = write(image, argv[1]);
+    std::printf("%s %s\n", written ? "wrote" : "could not write", argv[1]);
+  }
+  std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
+  if (!choice.on_gpu()) std::printf("        %s\n", choice.found.advice);
+  std::printf("check:  %lld x %lld pixels, %s\n", static_cast<long long>(width), static_cast<long long>(height),
+              gpu_right && cpu_right ? "the checksum is as it should be" : "FAILED, the checksum is wrong");
+  return gpu_right && cpu_right && written ? 0 : 1;
+} catch (const giwa::status_error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// The floating-point types of giwa, what each is computed and accumulated in, and conversions that round to nearest.
+#ifndef GIWA_NUMERIC_PRECISION_HPP
+#define GIWA_NUMERIC_PRECISION_HPP
+
+#include <giwa/base/std.hpp>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace giwa::inline GIWA_ABI {
+
+using fp16 = __half;
+using bf16 = __nv_bfloat16;
+using fp32 = float;
+using fp64 = double;
+
+/// What a stored element means to an algorithm. Storage, compute, accumulation and output are four separate choices; these
+/// are the defaults for data stored as T.
+template <class T>
+struct precision_of;
+
+namespace detail {
+template <class Storage, class Compute, int Significand, int LargestExponent>
+struct precision_base {
+  using storage = Storage;
+  using compute = Compute;     // element-wise arithmetic
+  using accumulate = Compute;  // sums and products of many
+  using output = Storage;
+  static constexpr int significand_bits = Significand;       // with the leading one that is not stored
+  static constexpr int largest_exponent = LargestExponent;  // every finite value is below 2^(largest_exponent + 1)
+};
+}  // namespace detail
+
+template <>
+struct precision_of<fp16> : detail::precision_base<fp16, float, 11, 15> {};
+template <>
+struct precision_of<bf16> : detail::precision_base<bf16, float, 8, 127> {};
+template <>
+struct precision_of<fp32> : detail::precision_base<fp32, float, 24, 127> {};
+template <>
+struct precision_of<fp64> : detail::precision_base<fp64, double, 53, 1023> {};
+
+/// A type that giwa's tiles and kernels store their elements as.
+template <class T>
+concept floating_element = requires { typename precision_of<T>::storage; };
+
+/// `convert<fp16>{}(x)`: to the nearest value, ties to even, once, from any of the types; too large a value becomes
+/// infinity, NaN stays NaN. As a function object it converts whole arrays: for_all(s, elementwise{out, in}, convert<fp16>{}).
+template <floating_element To>
+struct convert {
+  template <floating_element From>
+  GIWA_HOST_DEVICE To operator()(From x) const {
+    if constexpr (stdlib::same_as<To, From>)
+      return x;
+    else if constexpr (stdlib::same_as<From, fp16>)
+      return (*this)(__half2float(x));
+    else if constexpr (stdlib::same_as<From, bf16>)
+      return (*this)(__bfloat162float(x));
+    else if constexpr (stdlib::same_as<To, fp16>)
+      return from_wide(x);
+    else if constexpr (stdlib::same_as<To, bf16>)
+      return from_wide(x);
+    else
+      return static_cast<To>(x);
+  }
+
+ private:
+  // double goes to 16 bits directly: by way of float it would be rounded twice.
+  template <class Wide>
+  GIWA_HOST_DEVICE static To from_wide(Wide x) {
+    if constexpr (stdlib::same_as<To, fp16>)
+      return stdlib::same_as<Wide, double> ? __double2half(static_cast<double>(x)) : __float2half_rn(static_cast<float>(x));
+    else
+      return stdlib::same_as<Wide, double> ? __double2bfloat16(static_cast<double>(x))
+                                           : __float2bfloat16_rn(static_cast<float>(x));
+  }
+};
+
+/// Two elements in one 32-bit register, the first in the low half.
+template <class T>
+struct packed_pair;
+template <>
+struct packed_pair<fp16> {
+  using type = __half2;
+};
+template <>
+struct packed_pair<bf16> {
+  using type = __nv_bfloat162;
+};
+
+/// Two floats rounded to nearest and packed, one instruction on the device.
+template <class T>
+  requires(stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16>)
+GIWA_HOST_DEVICE typename packed_pair<T>::type pack(float low, float high) {
+  if constexpr (stdlib::same_as<T, fp16>)
+    return __floats2half2_rn(low, high);
+  else
+    return __floats2bfloat162_rn(low, high);
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

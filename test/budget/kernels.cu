@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// The library's kernels, as users instantiate them, for the table of registers. No double: ptxas reports its use here.
+#include <cuda_fp16.h>
+
+#include <giwa/giwa.cuh>
+
+template <class Value>
+struct add {
+  const Value* a;
+  const Value* b;
+  Value* c;
+  __device__ void operator()(giwa::int64 i) const { c[i] = a[i] + b[i]; }
+};
+
+struct sum {
+  template <class Value>
+  GIWA_HOST_DEVICE Value operator()(Value a, Value b) const {
+    return a + b;
+  }
+};
+
+template <int Rank>
+struct fill {
+  giwa::tensor_view<float, Rank> out;
+  GIWA_HOST_DEVICE void operator()(const giwa::index<Rank>& i) const { out[i] = 1.0f; }
+};
+
+giwa::status instantiate(cudaStream_t s, giwa::tensor_view<float, 2> image, giwa::tensor_view<float, 3> volume,
+                         giwa::tensor_view<float, 1> x, giwa::tensor_view<__half, 1> y) {
+  giwa::status states[] = {
+      giwa::for_all(s, x.size(), add<float>{x.data(), x.data(), x.data()}),
+      giwa::for_all(s, y.size(), add<__half>{y.data(), y.data(), y.data()}),
+      giwa::for_all(s, giwa::extents{image.extent(0), image.extent(1)}, fill<2>{image}),
+      giwa::for_all(s, giwa::extents{volume.extent(0), volume.extent(1), volume.extent(2)}, fill<3>{volume}),
+      giwa::for_all(s, giwa::elementwise{x, x, x}, sum{}),
+      giwa::for_all(s, giwa::elementwise{y, y, y}, sum{}),
+  };
+  for (const giwa::status& state : states)
+    if (!state.ok()) return state;
+  return {};
+}

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Compares the registers of the library's kernels with a committed table; no kernel may spill or use local memory.
+#
+#   registers.sh check|update <table> <folder for objects> <source> <nvcc> <flags...>
+set -euo pipefail
+action=$1 table=$2 out=$3 source=$4
+shift 4
+tolerance=4 # registers above the table: what another ptxas may make of the same code
+
+if ! "$@" -Xptxas=-v,-warn-spills,-warn-lmem-usage,-warn-double-usage -Werror=all-warnings \
+  -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a \
+  -c "$source" -o "$out/kernels.o" > "$out/kernels.log" 2>&1; then
+  c++filt < "$out/kernels.log"
+  exit 1
+fi
+# ptxas reports only as notes what costs a wgmma kernel its speed: C7504, C7508, C7509, C7510.
+if grep '(C75' "$out/kernels.log"; then exit 1; fi
+
+# One line a kernel: architecture, registers, name.
+c++filt < "$out/kernels.log" | awk '
+  /Compiling entry function/ {
+    name = $0; sub(/.*entry function \047(void )?/, "", name)
+    arch = name; sub(/.*\047 for \047/, "", arch); sub(/\047.*/, "", arch)
+    sub(/\047 for \047.*/, "", name); gsub(/giwa::v[0-9_]+::|archs_[0-9]+::|detail::/, "", name)
+    depth = 0
+    for (i = length(name); i > 0; --i) { # without the list of parameters
+      depth += (substr(name, i, 1) == ")") - (substr(name, i, 1) == "(")
+      if (depth == 0) break
+    }
+    name = substr(name, 1, i - 1)
+  }
+  /Used [0-9]+ registers/ { registers = $0; sub(/.*Used /, "", registers); sub(/ .*/, "", registers)
+    printf "%-7s %3d  %s\n", arch, registers, name }' | LC_ALL=C sort > "$out/registers.txt"
+
+if [[ $action == update ]]; then
+  cp "$out/registers.txt" "$table"
+  echo "wrote $table"
+  exit
+fi
+awk -v tolerance=$tolerance '
+  { kernel = $0; sub(/ +[0-9]+  /, " ", kernel) }
+  NR == FNR { expected[kernel] = $2; next }
+  !(kernel in expected) { print "not in the table: " $0; bad = 1; next }
+  { if ($2 > expected[kernel] + tolerance) { print "more than " expected[kernel] " registers: " $0; bad = 1 }
+    delete expected[kernel]; ++count }
+  END { for (kernel in expected) { print "in the table, but not compiled: " kernel; bad = 1 }
+    print count + 0 " kernels with the registers of the table"
+    if (bad) print "If that is as it should be: cmake --build <build folder> --target update_registers"
+    exit bad || count == 0 }' "$table" "$out/registers.txt"

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+# Installs giwa into the empty folder STAGE and looks at what came: every header, and nothing of this machine or this build.
+
+file(REMOVE_RECURSE ${STAGE})
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${STAGE} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+
+include(${SOURCE}/cmake/headers.cmake)
+file(GLOB_RECURSE installed RELATIVE ${STAGE}/include ${STAGE}/include/*)
+list(SORT installed)
+list(SORT GIWA_HEADER_FILES)
+if(NOT installed STREQUAL GIWA_HEADER_FILES)
+  message(FATAL_ERROR "installed headers:\n${installed}\nexpected:\n${GIWA_HEADER_FILES}")
+endif()
+
+file(GLOB_RECURSE package_files ${STAGE}/share/*)
+list(LENGTH package_files count)
+if(count LESS 5)
+  message(FATAL_ERROR "the package has ${count} files: ${package_files}")
+endif()
+foreach(file IN LISTS package_files)
+  file(READ ${file} text)
+  foreach(unwanted IN ITEMS ${SOURCE} ${BUILD} ${STAGE} ${CUDA_ROOT})
+    string(FIND "${text}" "${unwanted}" position)
+    if(NOT position EQUAL -1)
+      message(FATAL_ERROR "${file} contains the path ${unwanted}")
+    endif()
+  endforeach()
+  if(file MATCHES "targets.*cmake$" AND text MATCHES "-std|cuda_std|cxx_std|cudart")
+    message(FATAL_ERROR "${file} exports ${CMAKE_MATCH_0}, which the consumer decides")
+  endif()
+endforeach()

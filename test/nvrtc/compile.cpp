@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Compiles each header named on the command line with NVRTC, in this process: `-I` options, then headers.
+#include <nvrtc.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace {
+
+// True if a program that includes the header twice compiles; else prints what NVRTC says.
+bool compiles(const std::string& header, const std::vector<const char*>& options) {
+  const std::string source = "#include <" + header + ">\n#include <" + header + ">\n";
+  nvrtcProgram program = nullptr;
+  nvrtcCreateProgram(&program, source.c_str(), "header_alone.cu", 0, nullptr, nullptr);
+  const nvrtcResult outcome = nvrtcCompileProgram(program, static_cast<int>(options.size()), options.data());
+  if (outcome != NVRTC_SUCCESS) {
+    std::size_t size = 0;
+    nvrtcGetProgramLogSize(program, &size);
+    std::string log(size, '\0');
+    nvrtcGetProgramLog(program, log.data());
+    std::printf("%s: %s\n%s\n", header.c_str(), nvrtcGetErrorString(outcome), log.c_str());
+  }
+  nvrtcDestroyProgram(&program);
+  return outcome == NVRTC_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<const char*> options{"--std=c++20", "--gpu-architecture=compute_90a"};
+  int compiled = 0;
+  int failed = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.starts_with("-")) {
+      options.push_back(argv[i]);
+    } else {
+      ++(compiles(argument, options) ? compiled : failed);
+    }
+  }
+  std::printf("%d headers compile with NVRTC, %d do not\n", compiled, failed);
+  return failed == 0 && compiled > 0 ? 0 : 1;
+}
