@@ -59,6 +59,6 @@ int main(int argc, char** argv) {
         "launch",
         std::vector<std::string>{"bare_launch_40_bytes", "giwa_launch_kernel_40_bytes", "giwa_launch_op_40_bytes",
                                  "giwa_for_all_index_48_bytes", "giwa_for_all_elementwise_56_bytes"},
-        1, 400, 0.0, bench::host_seconds, prepare));
+        1, 200, 0.0, bench::host_seconds, prepare));
   });
 }

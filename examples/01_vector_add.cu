@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT
 // c = a + b for 10 000 000 elements, in float and in double, on the GPU and on the CPU, compared honestly.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 01_vector_add.cu -o vector_add && ./vector_add
-//   (another GPU than an H100 or H200: -arch=native in place of -gencode …; without -O3 the CPU's loops are not optimised)
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 01_vector_add.cu -o vector_add &&
+//   ./vector_add (another GPU than an H100 or H200: -arch=native in place of -gencode …; without -O3 the CPU's loops
+//   are not optimised)
 //
-// What it teaches: one body, `add`, runs on the GPU and on the CPU's threads; elementwise{c, a, b} is the faster form for
-// whole arrays; philox gives both sides the same random numbers; and how to compare a GPU with a CPU without fooling
-// yourself:
+// What it teaches: one body, `add`, runs on the GPU and on the CPU's threads; elementwise{c, a, b} is the faster form
+// for whole arrays; philox gives both sides the same random numbers; and how to compare a GPU with a CPU without
+// fooling yourself:
 //  - The GPU's time is the median of 15 rounds of 20 calls, between two events on the stream, after a warm-up.
-//  - The calls rotate through sets of arrays of more than four times the L2 cache, so that memory is measured, not cache.
-//  - The CPU's time is the median of 9 calls by the CPU's clock, for a plain loop and for all the threads there are. It has
-//    one set of arrays: where that fits a cache, it favours the CPU.
-//  - Data that starts and ends in ordinary host memory has to be copied. That is measured on its own, and both ratios are
-//    printed: with the copies a GPU seldom wins such a small sum. It pays when the data stays there.
+//  - The calls rotate through sets of arrays of more than four times the L2 cache, so that memory is measured,
+//    not cache.
+//  - The CPU's time is the median of 9 calls by the CPU's clock, for a plain loop and for all the threads there are. It
+//    has one set of arrays: where that fits a cache, it favours the CPU.
+//  - Data that starts and ends in ordinary host memory has to be copied. That is measured on its own, and both ratios
+//    are printed: with the copies a GPU seldom wins such a small sum. It pays when the data stays there.
 //
 // Expected output, with the figures of your machine:
 //   c = a + b, 10000000 elements
@@ -43,7 +45,7 @@ using giwa::throw_if_failed;
 
 constexpr int64 n = 10'000'000;
 
-// ---- What is computed ------------------------------------------------------------------------------------------------
+// --- What is computed ---
 
 // c[i] = a[i] + b[i], for the index form of for_all.
 template <class T>
@@ -69,8 +71,8 @@ struct random_inputs {
   T* b;
   GIWA_HOST_DEVICE void operator()(int64 i) const {
     const giwa::philox for_a{/*seed=*/2026, /*stream=*/0}, for_b{2026, 1};
-    a[i] = for_a.uniform<T>(static_cast<giwa::uint64>(i));
-    b[i] = for_b.uniform<T>(static_cast<giwa::uint64>(i));
+    a[i] = for_a.uniform<T>(i);
+    b[i] = for_b.uniform<T>(i);
   }
 };
 
@@ -79,7 +81,7 @@ void plain_loop(const T* a, const T* b, T* c) {
   for (int64 i = 0; i < n; ++i) c[i] = a[i] + b[i];
 }
 
-// ---- How it is measured ----------------------------------------------------------------------------------------------
+// --- How it is measured ---
 
 double gigabytes_per_second(int64 bytes, double ms) { return static_cast<double>(bytes) * 1e-6 / ms; }
 
@@ -121,12 +123,12 @@ struct outcome {
 template <class T>
 int64 count_wrong(std::vector<T>& c, const std::vector<T>& expected) {
   int64 wrong = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) wrong += !(c[i] == expected[i]);
+  for (int64 i = 0; i < n; ++i) wrong += !(c[i] == expected[i]);
   std::ranges::fill(c, std::numeric_limits<T>::quiet_NaN());
   return wrong;
 }
 
-// ---- On the GPU ------------------------------------------------------------------------------------------------------
+// --- On the GPU ---
 
 template <class T>
 struct device_set {
@@ -137,14 +139,14 @@ struct device_set {
 template <class T>
 outcome run_on_gpu(const giwa::device_properties& gpu, const std::vector<T>& a, const std::vector<T>& b,
                    const std::vector<T>& expected, double cpu_ms) {
-  const int64 bytes = 3 * n * static_cast<int64>(sizeof(T));
+  const int64 bytes = 3 * n * int64{sizeof(T)};
   const double peak = static_cast<double>(gpu.memory_bytes_per_second) * 1e-9;
   const giwa::stream stream = throw_if_failed(giwa::stream::create());
   const auto allocate = [&] { return throw_if_failed(giwa::device_array<T>::allocate(stream, n)); };
   outcome found;
   std::vector<T> c(n, std::numeric_limits<T>::quiet_NaN());
 
-  std::vector<device_set<T>> sets(static_cast<std::size_t>(1 + giwa::ceil_div(4 * gpu.l2_bytes, bytes)));
+  std::vector<device_set<T>> sets(1 + giwa::ceil_div(4 * gpu.l2_bytes, bytes));
   for (device_set<T>& set : sets) {
     set = {allocate(), allocate(), throw_if_failed(giwa::to_device(stream, c))};
     throw_if_failed(giwa::for_all(stream, n, random_inputs<T>{set.a.data(), set.b.data()}));
@@ -165,8 +167,9 @@ outcome run_on_gpu(const giwa::device_properties& gpu, const std::vector<T>& a, 
   measure("GPU  for_all, by index", [&](device_set<T>& set) {
     return giwa::for_all(stream, n, add<T>{set.a.data(), set.b.data(), set.c.data()});
   });
-  measure("GPU  for_all, elementwise",
-          [&](device_set<T>& set) { return giwa::for_all(stream, giwa::elementwise{set.c, set.a, set.b}, sum{}); });
+  measure("GPU  for_all, elementwise", [&](device_set<T>& set) {
+    return giwa::for_all(stream, giwa::elementwise{set.c, set.a, set.b}, sum{});
+  });
 
   // The whole way: from host memory and back into it, the stream drained after each part.
   std::vector<double> in, out;
@@ -189,20 +192,21 @@ outcome run_on_gpu(const giwa::device_properties& gpu, const std::vector<T>& a, 
   return found;
 }
 
-// ---- On the CPU, and together ----------------------------------------------------------------------------------------
+// --- On the CPU, and together ---
 
 // The sums in T; on the GPU too if there is one. The time is the GPU's, else the CPU's.
 template <class T>
 outcome run(const giwa::device_choice& choice, const char* type) {
-  const int64 bytes = 3 * n * static_cast<int64>(sizeof(T));
+  const int64 bytes = 3 * n * int64{sizeof(T)};
   std::printf("%-32s %11s %8s\n", type, "ms", "GB/s");
   std::vector<T> a(n), b(n), expected(n), c(n, std::numeric_limits<T>::quiet_NaN());
   throw_if_failed(giwa::for_all(giwa::host, n, random_inputs<T>{a.data(), b.data()}));
 
   const double serial_ms = median_milliseconds([&] { plain_loop(a.data(), b.data(), expected.data()); });
   outcome found;
-  found.ms = median_milliseconds(
-      [&] { throw_if_failed(giwa::for_all(giwa::host, n, add<T>{a.data(), b.data(), c.data()})); });
+  found.ms = median_milliseconds([&] {
+    throw_if_failed(giwa::for_all(giwa::host, n, add<T>{a.data(), b.data(), c.data()}));
+  });
   found.wrong = count_wrong(c, expected);
   char threads[40];
   std::snprintf(threads, sizeof threads, "CPU  for_all, %u threads", std::thread::hardware_concurrency());
@@ -237,7 +241,8 @@ int main() try {
   else
     std::printf("check:    FAILED, %lld elements are wrong\n", static_cast<long long>(wrong));
   std::printf("measured: float %.4f ms, %.1f GB/s; double %.4f ms, %.1f GB/s\n", in_float.ms,
-              gigabytes_per_second(3 * n * 4, in_float.ms), in_double.ms, gigabytes_per_second(3 * n * 8, in_double.ms));
+              gigabytes_per_second(3 * n * 4, in_float.ms), in_double.ms,
+              gigabytes_per_second(3 * n * 8, in_double.ms));
   return wrong == 0 ? 0 : 1;
 } catch (const giwa::status_error& error) {
   std::fprintf(stderr, "%s\n", error.what());

@@ -51,7 +51,7 @@ inline double device_seconds(const std::function<void()>& call, int calls) {
   return static_cast<double>(require(giwa::milliseconds_between(first, last))) * 1e-3 / calls;
 }
 
-/// Host time: how long the calls keep the calling thread. Few enough calls that the launch queue never fills.
+/// Host time: how long the calls keep the calling thread. The queue of launches must not fill: 200 calls are few enough.
 inline double host_seconds(const std::function<void()>& call, int calls) {
   require(cudaDeviceSynchronize());
   const auto first = std::chrono::steady_clock::now();

@@ -11,8 +11,7 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// `Count` elements side by side in registers; in memory one aligned access, marked as used once, so that it leaves the
-/// caches first.
+/// `Count` elements side by side in registers; in memory one aligned access.
 template <class T, int Count>
 struct packet {
   T element[Count];
@@ -29,7 +28,7 @@ using word_of = stdlib::conditional_t<
 template <class T, int Count>
 GIWA_DEVICE packet<T, Count> load_packet(const T* from) {
   using word = word_of<sizeof(T) * Count>;
-  const word raw = __ldcs(reinterpret_cast<const word*>(from));
+  const word raw = *reinterpret_cast<const word*>(from);
   packet<T, Count> p;
   __builtin_memcpy(&p, &raw, sizeof p);
   return p;
@@ -61,11 +60,14 @@ struct elementwise_op {
     bool aligned;
   };
   using shared_storage = no_shared_storage;
-  // One 16-byte access of the widest type a thread, 512 threads. c = a + b, H200, 2026-11-20, GB/s at 2^28 … 2^30
-  // elements for fp16, fp32, fp64: 512 x 1 4382 4381 4381; 256 x 1 4178 4179 4177; 256 x 2 4356 4358 4358; 1024 x 1 4400
-  // 4399 4406, but that leaves f only 64 registers. At 10^7: 512 x 1 3637 3979 4186, 256 x 2 3451 3889 4150.
-  // Without the streaming mark 256 x 1 has 4390 and 3227 3894 4143.
-  static constexpr int max_threads = 512, min_blocks = 1;
+  // One 16-byte access of the widest type a thread, 384 threads. c = a + b, H200, 2026-11-20, speed beside
+  // cub::DeviceTransform in the same run at 2^30 fp16, 2^29 fp32, 2^28 fp64, and at 10^7 of each:
+  //   384 threads 1.01 0.99 1.00, 1.02 1.00 1.00    320, 448, 576, 640 within 0.01 of it
+  //   256 threads 1.01 0.99 1.00, 0.93 0.99 1.00    512 1.01 0.99 1.00, 1.00 0.98 1.00    1024 1.02 0.99 1.00, 0.94 1.00 1.00
+  //   256 threads, two accesses each 1.01 0.99 0.99, 0.93 0.94 0.99    fewer blocks resident 0.90 … 0.98
+  // Loads marked as streaming (ld.global.cs) lose 5 to 10 % behind a kernel that has left the L2 cache full of ordinary
+  // lines, which they cannot push out; measured alone, back to back, they look equal or better. Stores so marked gain 0.2 %.
+  static constexpr int max_threads = 384, min_blocks = 1;
   // Packets are for elements of 1, 2, 4, 8 or 16 bytes; others go one by one.
   static constexpr int widest = largest_size<Out, In...>();
   static constexpr bool packets = widest <= 16 && is_power_of_two(sizeof(Out)) && (is_power_of_two(sizeof(In)) && ...);

@@ -94,14 +94,14 @@ inline namespace GIWA_ARCH_TAG {
 /// Calls f(i) on the GPU for every i in [0, n), each once, in no particular order; `f(int64) const`.
 /// Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured. Nothing is launched for n = 0.
 /// Errors: a negative n, and those of launch().
-template <stdlib::integral N, class F>
-status for_all(cudaStream_t s, N n, const F& f) {
+template <stdlib::integral Size, class F>
+status for_all(cudaStream_t s, Size n, const F& f) {
   const result<int64> size = detail::checked_count(n);
   if (!size.ok()) return size.state;
   return detail::for_all_ranks(s, size.value, f, detail::rank_itself{});
 }
 
-/// Calls f(i) for every index i inside the extents, an index<N>, the last dimension fastest among neighbouring threads.
+/// Calls f(i) for every index i inside the extents, an index<Rank>, the last dimension fastest among neighbouring threads.
 /// Any sizes whose product fits in 64 bits: no dimension is bound to a grid limit.
 template <int64... Sizes, class F>
 status for_all(cudaStream_t s, const extents<Sizes...>& e, const F& f) {

@@ -32,10 +32,10 @@ constexpr void require_host_body() {
 /// Calls f(i) for each int64 i in [0, n), on the CPU, and returns when all are done. Worker threads share the range where
 /// it is long enough to pay for them, from 131072 elements; each has its own copy of f. An exception of f reaches the
 /// caller, and some elements are then left out. Status: n is negative, or larger than an int64.
-template <stdlib::integral N, class F>
-status for_all(host_t, N n, F f) {
+template <stdlib::integral Size, class F>
+status for_all(host_t, Size n, F f) {
   detail::require_host_body<F, int64>();
-  if constexpr (stdlib::is_signed_v<N>) {
+  if constexpr (stdlib::is_signed_v<Size>) {
     if (n < 0) return status::invalid("n", "a size is negative", bound::at_least, 0, n);
   } else if (static_cast<uint64>(n) > static_cast<uint64>(max_int64)) {
     return status::invalid("n", "the size is larger than any 64-bit index", bound::at_most, max_int64, max_int64);

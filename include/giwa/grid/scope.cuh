@@ -78,12 +78,12 @@ GIWA_DEVICE xyz position_in() {
 }
 
 // (z, y, x) cut to N dimensions: the first one takes in whatever the launch has beyond N.
-template <int N>
-GIWA_DEVICE index<N> fold(const xyz& i, const xyz& n) {
-  static_assert(1 <= N && N <= 3, "giwa: a launch has 1, 2 or 3 dimensions.");
-  if constexpr (N == 1)
+template <int Rank>
+GIWA_DEVICE index<Rank> fold(const xyz& i, const xyz& n) {
+  static_assert(1 <= Rank && Rank <= 3, "giwa: a launch has 1, 2 or 3 dimensions.");
+  if constexpr (Rank == 1)
     return {(i.z * n.y + i.y) * n.x + i.x};
-  else if constexpr (N == 2)
+  else if constexpr (Rank == 2)
     return {i.z * n.y + i.y, i.x};
   else
     return {i.z, i.y, i.x};
@@ -121,42 +121,42 @@ GIWA_DEVICE int64 rank() {
 
 /// The position of this thread's Unit in its Level in N dimensions, (z, y, x) order. With N < 3 the first coordinate
 /// takes in the dimensions of the launch that are left over, so that no two Units share a position in any launch.
-template <int N, scope Unit, scope Level>
-GIWA_DEVICE index<N> position() {
-  return detail::fold<N>(detail::position_in<Unit, Level>(), detail::extents_in<Unit, Level>());
+template <int Rank, scope Unit, scope Level>
+GIWA_DEVICE index<Rank> position() {
+  return detail::fold<Rank>(detail::position_in<Unit, Level>(), detail::extents_in<Unit, Level>());
 }
 
 /// The sizes of the Level in Units, so that position() lies inside them.
-template <int N, scope Unit, scope Level>
-GIWA_DEVICE index<N> sizes() {
+template <int Rank, scope Unit, scope Level>
+GIWA_DEVICE index<Rank> sizes() {
   const detail::xyz n = detail::extents_in<Unit, Level>();
-  if constexpr (N == 1)
+  if constexpr (Rank == 1)
     return {n.z * n.y * n.x};
-  else if constexpr (N == 2)
+  else if constexpr (Rank == 2)
     return {n.z * n.y, n.x};
   else
     return {n.z, n.y, n.x};
 }
 
 /// This thread's position among all threads of the grid; what Numba calls cuda.grid(N), but in (z, y, x) order.
-template <int N>
-GIWA_DEVICE index<N> global_index() {
-  return position<N, scope::thread, scope::grid>();
+template <int Rank>
+GIWA_DEVICE index<Rank> global_index() {
+  return position<Rank, scope::thread, scope::grid>();
 }
 
 /// The number of threads of the grid along each dimension; what Numba calls cuda.gridsize(N), but in (z, y, x) order.
-template <int N>
-GIWA_DEVICE index<N> global_size() {
-  return sizes<N, scope::thread, scope::grid>();
+template <int Rank>
+GIWA_DEVICE index<Rank> global_size() {
+  return sizes<Rank, scope::thread, scope::grid>();
 }
 
 /// A position that may be outside the data: `if (auto i = index_in(extents{rows, columns})) use((*i)[0], (*i)[1]);`
-template <int N>
+template <int Rank>
 struct checked_index {
-  index<N> value;
+  index<Rank> value;
   bool inside;
   GIWA_DEVICE explicit operator bool() const { return inside; }
-  GIWA_DEVICE const index<N>& operator*() const {
+  GIWA_DEVICE const index<Rank>& operator*() const {
     GIWA_ASSERT(inside, "test the index before you use it: it is outside the extents");
     return value;
   }
@@ -170,30 +170,30 @@ GIWA_DEVICE checked_index<sizeof...(Sizes)> index_in(const extents<Sizes...>& e)
 }
 
 /// The same for one dimension.
-template <stdlib::integral N>
-GIWA_DEVICE checked_index<1> index_in(N n) {
+template <stdlib::integral Size>
+GIWA_DEVICE checked_index<1> index_in(Size n) {
   return index_in(extents{n});
 }
 
 /// `for (auto i : stride_in<scope::block>(n))`: the indices [0, n) shared out over the threads of the Level.
-template <scope Level, stdlib::integral N>
-GIWA_DEVICE stride_range stride_in(N n) {
+template <scope Level, stdlib::integral Size>
+GIWA_DEVICE stride_range stride_in(Size n) {
   return {rank<scope::thread, Level>(), static_cast<int64>(n), count<scope::thread, Level>()};
 }
 
 /// The same in 1 to 3 dimensions, along the threads' positions: neighbours in x take neighbours in the last dimension.
 template <scope Level, int64... Sizes>
 GIWA_DEVICE stride_range_nd<sizeof...(Sizes)> stride_in(const extents<Sizes...>& e) {
-  constexpr int N = sizeof...(Sizes);
-  static_assert(N <= 3, "giwa: stride loops have at most 3 dimensions; use for_all, or delinearize a 1-D loop's index.");
-  index<N> end;
-  for (int d = 0; d < N; ++d) end[d] = e[d];
-  return {position<N, scope::thread, Level>(), end, sizes<N, scope::thread, Level>()};
+  constexpr int rank = sizeof...(Sizes);
+  static_assert(rank <= 3, "giwa: stride loops have at most 3 dimensions; use for_all, or delinearize a 1-D loop's index.");
+  index<rank> end;
+  for (int d = 0; d < rank; ++d) end[d] = e[d];
+  return {position<rank, scope::thread, Level>(), end, sizes<rank, scope::thread, Level>()};
 }
 
 /// `for (auto i : grid_stride(n))`: each of [0, n) is some thread's, whatever the grid, for n = 0 and n > 2^32 too.
-template <stdlib::integral N>
-GIWA_DEVICE stride_range grid_stride(N n) {
+template <stdlib::integral Size>
+GIWA_DEVICE stride_range grid_stride(Size n) {
   return stride_in<scope::grid>(n);
 }
 template <int64... Sizes>
@@ -202,8 +202,8 @@ GIWA_DEVICE stride_range_nd<sizeof...(Sizes)> grid_stride(const extents<Sizes...
 }
 
 /// The same over the threads of this block: each block visits all of [0, n).
-template <stdlib::integral N>
-GIWA_DEVICE stride_range block_stride(N n) {
+template <stdlib::integral Size>
+GIWA_DEVICE stride_range block_stride(Size n) {
   return stride_in<scope::block>(n);
 }
 template <int64... Sizes>
@@ -212,8 +212,8 @@ GIWA_DEVICE stride_range_nd<sizeof...(Sizes)> block_stride(const extents<Sizes..
 }
 
 /// The same over the lanes of this warp; the block's size must be a multiple of 32.
-template <stdlib::integral N>
-GIWA_DEVICE stride_range warp_stride(N n) {
+template <stdlib::integral Size>
+GIWA_DEVICE stride_range warp_stride(Size n) {
   return stride_in<scope::warp>(n);
 }
 

@@ -104,12 +104,12 @@ GIWA_HOST_DEVICE extents(Values...) -> extents<(static_cast<void>(sizeof(Values)
 namespace detail {
 
 /// A count of any integer type as a 64-bit one, or what is wrong with it.
-template <stdlib::integral N>
-GIWA_HOST_DEVICE constexpr result<int64> checked_count(N n, const char* argument = "n") {
-  if constexpr (stdlib::is_signed_v<N>) {
+template <stdlib::integral Size>
+GIWA_HOST_DEVICE constexpr result<int64> checked_count(Size n, const char* argument = "n") {
+  if constexpr (stdlib::is_signed_v<Size>) {
     if (n < 0) return {0, status::invalid(argument, "a count is negative", bound::at_least, 0, static_cast<int64>(n))};
-  } else if constexpr (sizeof(N) >= sizeof(int64)) {
-    if (n > static_cast<N>(max_int64))
+  } else if constexpr (sizeof(Size) >= sizeof(int64)) {
+    if (n > static_cast<Size>(max_int64))
       return {0, status::invalid(argument, "a count is larger than any 64-bit index (got is modulo 2^64)",
                                  bound::at_most, max_int64, static_cast<int64>(n))};
   }

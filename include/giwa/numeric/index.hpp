@@ -44,10 +44,10 @@ struct index {
     return true;
   }
 
-  template <stdlib::size_t D>
+  template <stdlib::size_t Dim>
   GIWA_HOST_DEVICE constexpr int64 get() const {
-    static_assert(D < Rank);
-    return coordinate[D];
+    static_assert(Dim < Rank);
+    return coordinate[Dim];
   }
 };
 
@@ -58,8 +58,8 @@ GIWA_HOST_DEVICE index(Coordinates...) -> index<static_cast<int>(sizeof...(Coord
 
 template <int Rank>
 struct std::tuple_size<giwa::index<Rank>> : giwa::stdlib::integral_constant<giwa::stdlib::size_t, Rank> {};
-template <giwa::stdlib::size_t D, int Rank>
-struct std::tuple_element<D, giwa::index<Rank>> {
+template <giwa::stdlib::size_t Dim, int Rank>
+struct std::tuple_element<Dim, giwa::index<Rank>> {
   using type = giwa::int64;
 };
 

@@ -54,13 +54,13 @@ class stride_range_nd {
    private:
     // One step in dimension D, carried into the dimension before it. Compares what is left with the stride, so that the
     // sum cannot overflow; a template, so that every subscript is a constant and the index stays in registers.
-    template <int D>
+    template <int Dim>
     GIWA_HOST_DEVICE constexpr void advance() {
-      if (range_.end_[D] - i_[D] > range_.stride_[D]) {
-        i_[D] += range_.stride_[D];
-      } else if constexpr (D > 0) {
-        i_[D] = range_.first_[D];
-        advance<D - 1>();
+      if (range_.end_[Dim] - i_[Dim] > range_.stride_[Dim]) {
+        i_[Dim] += range_.stride_[Dim];
+      } else if constexpr (Dim > 0) {
+        i_[Dim] = range_.first_[Dim];
+        advance<Dim - 1>();
       } else {
         done_ = true;
       }

@@ -68,7 +68,8 @@ class tensor_view {
   }
 
   template <class R>
-    requires(Rank == 1 && detail::contiguous_range_like<R> && !detail::mdspan_like<stdlib::remove_cv_t<R>, Rank> &&
+    requires(Rank == 1 && detail::contiguous_range_like<R> && !requires(R& r) { r.strides(); } &&
+             !detail::mdspan_like<stdlib::remove_cv_t<R>, Rank> &&
              stdlib::convertible_to<stdlib::remove_reference_t<decltype(*stdlib::declval<R&>().data())> (*)[], T (*)[]>)
   constexpr tensor_view(R& range) : tensor_view(range.data(), {range.size()}) {}
 

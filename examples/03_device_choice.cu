@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// Which device is there, which one is used, where memory lies, and what a mistake looks like.
+//
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 03_device_choice.cu -o choice &&
+//   ./choice (another GPU than an H100 or H200: -arch=native in place of -gencode …)
+//
+// What it teaches: choose_device() answers "a GPU, else the CPU" and says why; the environment report is what a bug
+// report should begin with; a device_guard makes a GPU current for a scope; location_of() tells whose memory a pointer
+// leads to; a status is a value that names the argument, the limit and what was seen, and can be thrown if that is your
+// style.
+//
+// Expected output, on a machine without a GPU, with the time of your machine:
+//   giwa                 0.1.0
+//   built with CUDA      13.0
+//   CUDA runtime         13.0
+//   driver               none
+//   GPUs                 0
+//   No NVIDIA driver is installed: giwa runs on the CPU (giwa::host). For the GPU install a driver for CUDA 13.0.
+//
+//   a std::vector lies in pageable host memory
+//   printed: giwa: invalid argument `block.x`: the number of threads is out of range (at most 1024, got 2048)
+//   thrown:  giwa: no driver: no NVIDIA driver is installed, or it is older than the CUDA runtime of this binary
+//   [cudaError 35] device:  CPU check:   the squares of 1000 numbers are right, both mistakes were refused measured:
+//   choose_device took … ms
+#include <giwa/giwa.cuh>
+#include <giwa/host.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+using giwa::int64;
+using giwa::throw_if_failed;
+
+const char* describe(giwa::memory_kind kind) {
+  switch (kind) {
+    case giwa::memory_kind::pageable: return "pageable host memory";
+    case giwa::memory_kind::pinned: return "pinned host memory";
+    case giwa::memory_kind::device: return "the memory of a GPU";
+    case giwa::memory_kind::managed: return "managed memory";
+  }
+  return "unknown memory";
+}
+
+void print_location(const char* what, const void* pointer) {
+  const giwa::pointer_location found = throw_if_failed(giwa::location_of(pointer));
+  std::printf("%s lies in %s", what, describe(found.kind));
+  if (found.device >= 0) std::printf(" %d", found.device);
+  std::printf("\n");
+}
+
+struct square {
+  int64* out;
+  GIWA_HOST_DEVICE void operator()(int64 i) const { out[i] = i * i; }
+};
+
+// One function for each place to run: the GPU's works in the GPU's memory and brings the result home …
+giwa::status squares(cudaStream_t stream, std::vector<int64>& out) {
+  auto on_device = giwa::device_array<int64>::allocate(stream, std::ssize(out));
+  if (!on_device.ok()) return on_device.state;
+  print_location("a device_array", on_device.value.data());
+  if (const giwa::status s = giwa::for_all(stream, out.size(), square{on_device.value.data()}); !s.ok()) return s;
+  return giwa::to_host(stream, on_device.value, out);
+}
+
+// … and the CPU's works where the result belongs.
+giwa::status squares(giwa::host_t, std::vector<int64>& out) {
+  return giwa::for_all(giwa::host, out.size(), square{out.data()});
+}
+
+__global__ void __launch_bounds__(1024) does_nothing() {}
+
+// A status is a value: look at it, print it, go on. The mistake is found before CUDA is asked, on any machine.
+bool print_a_mistake() {
+  const giwa::status s = giwa::launch(cudaStreamPerThread, {.grid = 1, .block = 2048}, does_nothing);
+  std::printf("printed: %s\n", giwa::format_status(s).c_str());
+  return s.code == giwa::status_code::invalid_argument && s.expected == 1024 && s.got == 2048;
+}
+
+// Or throw it: the exception carries the status, and its text as what().
+bool throw_a_mistake() try {
+  const giwa::device_guard guard = throw_if_failed(giwa::device_guard::activate(giwa::device_count()));  // one too far
+  return false;
+} catch (const giwa::status_error& error) {
+  std::printf("thrown:  %s\n", error.what());
+  const giwa::status_code code = error.state().code;
+  return code == giwa::status_code::no_device || code == giwa::status_code::no_driver;
+}
+
+int main() try {
+  const auto start = std::chrono::steady_clock::now();
+  const giwa::device_choice choice = giwa::choose_device();
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+
+  giwa::print(choice.found);
+  for (int device = 0; device < giwa::device_count(); ++device) {
+    const giwa::device_guard guard = throw_if_failed(giwa::device_guard::activate(device));  // current until the brace
+    const giwa::result<giwa::device_code> code = giwa::code_for_current_device();
+    std::printf("GPU %d: %s, %s\n", device, throw_if_failed(giwa::properties_of(device)).name,
+                code.ok() ? "usable" : code.state.message);
+  }
+  std::printf("\n");
+
+  std::vector<int64> numbers(1000);
+  print_location("a std::vector", numbers.data());
+  throw_if_failed(choice.visit([&](auto where) { return squares(where, numbers); }));
+  bool right = true;
+  for (int64 i = 0; i < 1000; ++i) right = right && numbers[i] == i * i;
+
+  const bool refused = print_a_mistake() && throw_a_mistake();
+  std::printf("device:  %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
+  std::printf("check:   the squares of 1000 numbers are %s, %s\n", right ? "right" : "WRONG",
+              refused ? "both mistakes were refused" : "a mistake was NOT REFUSED");
+  std::printf("measured: choose_device took %.2f ms\n", time.count());
+  return right && refused ? 0 : 1;
+} catch (const giwa::status_error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

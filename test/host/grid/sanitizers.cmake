@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+# Tests of what the sanitizers see of an op on the host executor: each flaw at its line, and nothing in a right op.
+
+set(dir ${CMAKE_CURRENT_LIST_DIR})
+
+# A program of sources in this folder with further flags; skipped, and said so, where the compiler has no such library.
+include(CheckCXXSourceCompiles)
+function(giwa_add_flagged_program name source flags)
+  string(MAKE_C_IDENTIFIER "GIWA_HAS_${flags}" available)
+  list(JOIN flags " " CMAKE_REQUIRED_FLAGS)
+  check_cxx_source_compiles("int main() {}" ${available})
+  if(${available})
+    add_executable(${name} ${dir}/${source})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test)
+    target_compile_options(${name} PRIVATE ${flags})
+    target_link_options(${name} PRIVATE ${flags})
+    target_link_libraries(${name} PRIVATE giwa::giwa giwa_warnings ${ARGN})
+  else()
+    message(STATUS "giwa: ${CMAKE_CXX_COMPILER} has no ${flags}: ${name} is left out")
+  endif()
+endfunction()
+
+# Runs one case of sanitizer_cases; `report` is part of the sanitizer's sentence, or empty for a case without a flaw.
+function(giwa_add_sanitizer_test program case report)
+  if(TARGET ${program})
+    add_test(NAME sanitizer.${program}.${case} COMMAND ${CMAKE_COMMAND} "-DPROGRAM=$<TARGET_FILE:${program}>"
+      -DCASE=${case} "-DREPORT=${report}" -DSOURCE=${dir}/sanitizer_cases.cpp -P ${dir}/check_report.cmake)
+    set_tests_properties(sanitizer.${program}.${case} PROPERTIES LABELS "host;sanitizer")
+  endif()
+endfunction()
+
+set(asan "-O1;-g;-fsanitize=address,undefined")
+set(tsan "-O1;-g;-fsanitize=thread")
+giwa_add_flagged_program(tsan_cases sanitizer_cases.cpp "${tsan}")
+giwa_add_flagged_program(asan_cases sanitizer_cases.cpp "${asan}")
+# Fortified, _longjmp aborts a jump between stacks; distributions switch it on.
+giwa_add_flagged_program(fortified_cases sanitizer_cases.cpp "-O2;-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3")
+
+giwa_add_sanitizer_test(tsan_cases none "")
+foreach(case IN ITEMS sync sync_warp blocks phase)
+  giwa_add_sanitizer_test(tsan_cases ${case} "ThreadSanitizer: data race")
+endforeach()
+giwa_add_sanitizer_test(asan_cases none "")
+foreach(case IN ITEMS overflow underflow memory)
+  giwa_add_sanitizer_test(asan_cases ${case} "AddressSanitizer: heap-buffer-overflow")
+endforeach()
+giwa_add_sanitizer_test(fortified_cases none "")
+
+# The tests themselves. Not host_executor_test under ThreadSanitizer: its ops share variables without a barrier.
+giwa_add_flagged_program(asan_host_executor host_executor_test.cpp "${asan}" giwa_test_main)
+giwa_add_flagged_program(asan_host_for_all host_for_all_test.cpp "${asan}" giwa_test_main)
+giwa_add_flagged_program(tsan_host_for_all host_for_all_test.cpp "${tsan}" giwa_test_main)
+foreach(program IN ITEMS asan_host_executor asan_host_for_all tsan_host_for_all)
+  if(TARGET ${program})
+    add_test(NAME sanitizer.${program} COMMAND ${CMAKE_COMMAND} "-DPROGRAM=$<TARGET_FILE:${program}>" -DCASE= -DREPORT=
+      -P ${dir}/check_report.cmake)
+    set_tests_properties(sanitizer.${program} PROPERTIES LABELS "host;sanitizer")
+  endif()
+endforeach()
