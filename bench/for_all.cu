@@ -73,31 +73,26 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
     bench::require(giwa::for_all(nullptr, n, fill_random<T>{data->back().b.data(), giwa::philox{seed, 1}}));
   }
   std::vector<buffers<T>>& d = *data;
-  contenders = {
-      {"cub_device_for_bulk",
-       [&d, n](int s) { bench::require(cub::DeviceFor::Bulk(n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()})); }},
-      {"cub_device_transform",
-       [&d, n](int s) {
-         bench::require(cub::DeviceTransform::Transform(cuda::std::make_tuple(d[s].a.data(), d[s].b.data()),
-                                                        d[s].c.data(), n, add{}));
-       }},
-      {"thrust_transform",
-       [&d, n](int s) {
-         thrust::transform(thrust::cuda::par_nosync.on(nullptr), d[s].a.data(), d[s].a.data() + n, d[s].b.data(),
-                           d[s].c.data(), add{});
-       }},
-      {"plain_kernel",
-       [&d, n](int s) {
-         plain_add<<<static_cast<unsigned>(giwa::ceil_div(n, 256)), 256, 0, nullptr>>>(n, d[s].a.data(), d[s].b.data(),
-                                                                                       d[s].c.data());
-       }},
-      {"giwa_for_all_index",
-       [&d, n](int s) {
-         bench::require(giwa::for_all(nullptr, n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()}));
-       }},
-      {"giwa_for_all_elementwise",
-       [&d](int s) { bench::require(giwa::for_all(nullptr, giwa::elementwise{d[s].c, d[s].a, d[s].b}, add{})); }},
+  const std::function<void(int)> run[] = {
+      [&d, n](int s) { bench::require(cub::DeviceFor::Bulk(n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()})); },
+      [&d, n](int s) {
+        bench::require(cub::DeviceTransform::Transform(cuda::std::make_tuple(d[s].a.data(), d[s].b.data()), d[s].c.data(), n,
+                                                       add{}));
+      },
+      [&d, n](int s) {
+        thrust::transform(thrust::cuda::par_nosync.on(nullptr), d[s].a.data(), d[s].a.data() + n, d[s].b.data(),
+                          d[s].c.data(), add{});
+      },
+      [&d, n](int s) {
+        plain_add<<<static_cast<unsigned>(giwa::ceil_div(n, 256)), 256, 0, nullptr>>>(n, d[s].a.data(), d[s].b.data(),
+                                                                                      d[s].c.data());
+      },
+      [&d, n](int s) {
+        bench::require(giwa::for_all(nullptr, n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()}));
+      },
+      [&d](int s) { bench::require(giwa::for_all(nullptr, giwa::elementwise{d[s].c, d[s].a, d[s].b}, add{})); },
   };
+  for (std::size_t i = 0; i < contenders.size(); ++i) contenders[i].run = run[i];
   // Every contender has to be right before it is fast.
   auto wrong = bench::require(giwa::device_array<int>::allocate(nullptr, 1));
   for (auto& c : contenders) {
@@ -123,8 +118,12 @@ void add_contest(const char* type, int64 n) {
   const int calls = bytes < 1e9 ? 20 : 1;
   bench::contest::add(std::make_shared<bench::contest>(
       std::string("add/") + type + "/" + std::to_string(n),
-      std::vector<std::string>{"cub_device_for_bulk", "cub_device_transform", "thrust_transform", "plain_kernel",
-                               "giwa_for_all_index", "giwa_for_all_elementwise"},
+      std::vector<bench::contest::contender>{{"cub_device_for_bulk", "cub_device_for_bulk"},
+                                             {"cub_device_transform", "cub_device_transform"},
+                                             {"thrust_transform", "cub_device_transform"},
+                                             {"plain_kernel", "cub_device_for_bulk"},
+                                             {"giwa_for_all_index", "cub_device_for_bulk"},
+                                             {"giwa_for_all_elementwise", "cub_device_transform"}},
       sets, calls, bytes, bench::device_seconds,
       [n, sets](std::vector<bench::contest::contender>& contenders) { return prepare<T>(contenders, n, sets); }));
 }

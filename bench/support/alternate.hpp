@@ -61,27 +61,27 @@ inline double host_seconds(const std::function<void()>& call, int calls) {
   return spent.count() / calls;
 }
 
-/// One kind of work and all who do it; the first contender is the peer that the others are compared with.
+/// One kind of work and all who do it, each compared with one of the others.
 class contest {
  public:
   struct contender {
-    std::string name;
-    std::function<void(int set)> run;  // on the default stream, with buffer set number `set`
+    std::string name, peer;  // known before anything is prepared, so that the benchmarks can be listed
+    std::function<void(int set)> run{};  // on the default stream, with buffer set number `set`
     std::vector<double> seconds{};
   };
 
-  /// `prepare` makes the buffers and the contenders, and returns what keeps the buffers alive.
+  /// Makes the buffers, gives every contender its `run`, and returns what keeps the buffers alive.
   using prepare_function = std::function<std::shared_ptr<void>(std::vector<contender>&)>;
 
-  contest(std::string name, std::vector<std::string> names, int sets, int calls, double bytes, stopwatch watch,
+  contest(std::string name, std::vector<contender> contenders, int sets, int calls, double bytes, stopwatch watch,
           prepare_function prepare)
-      : name_(std::move(name)), names_(std::move(names)), sets_(sets), calls_(calls), bytes_(bytes),
+      : name_(std::move(name)), contenders_(std::move(contenders)), sets_(sets), calls_(calls), bytes_(bytes),
         watch_(std::move(watch)), prepare_(std::move(prepare)) {}
 
   /// Registers one benchmark a contender; the first of them to run measures all in turn.
   static void add(std::shared_ptr<contest> c) {
-    for (std::size_t i = 0; i < c->names_.size(); ++i)
-      benchmark::RegisterBenchmark((c->name_ + "/" + c->names_[i]).c_str(),
+    for (std::size_t i = 0; i < c->contenders_.size(); ++i)
+      benchmark::RegisterBenchmark((c->name_ + "/" + c->contenders_[i].name).c_str(),
                                    [c, i](benchmark::State& state) { c->report(state, i); })
           ->UseManualTime()
           ->Iterations(rounds)
@@ -102,25 +102,26 @@ class contest {
   }
 
   void report(benchmark::State& state, std::size_t i) {
-    if (contenders_.empty()) measure();
+    if (contenders_[0].seconds.empty()) measure();
     const contender& c = contenders_[i];
+    const contender& peer = *std::find_if(contenders_.begin(), contenders_.end(),
+                                          [&](const contender& other) { return other.name == c.peer; });
     std::size_t round = 0;
     for ([[maybe_unused]] auto _ : state) state.SetIterationTime(c.seconds[round++]);
     std::vector<double> ratios;  // of speeds, round by round: above 1 is faster than the peer
-    for (std::size_t r = 0; r < c.seconds.size(); ++r) ratios.push_back(contenders_[0].seconds[r] / c.seconds[r]);
+    for (std::size_t r = 0; r < c.seconds.size(); ++r) ratios.push_back(peer.seconds[r] / c.seconds[r]);
     state.counters["median_us"] = median(c.seconds) * 1e6;
     state.counters["speed_ratio"] = median(ratios);
     if (bytes_ > 0) state.counters["GB/s"] = bytes_ / median(c.seconds) * 1e-9;
-    std::fflush(stdout);
+    state.SetLabel(c.peer);
   }
 
   std::string name_;
-  std::vector<std::string> names_;
+  std::vector<contender> contenders_;
   int sets_, calls_;
   double bytes_;
   stopwatch watch_;
   prepare_function prepare_;
-  std::vector<contender> contenders_{};
 };
 
 /// The main of a benchmark program: `register_all` adds the contests, a machine without a GPU runs none of them.

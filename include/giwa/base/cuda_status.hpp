@@ -42,6 +42,10 @@ inline status to_status(cudaError_t error, const char* argument = "") {
       s.code = status_code::no_kernel_image;
       s.message = "this binary holds no code for this GPU; build for it with -gencode or CMAKE_CUDA_ARCHITECTURES";
       return s;
+    case cudaErrorInvalidResourceHandle:
+      s.code = status_code::invalid_argument;
+      s.message = "a stream, event or kernel does not exist, or belongs to another GPU than the current one";
+      return s;
     case cudaErrorMemoryAllocation:
       s.code = status_code::out_of_memory;
       s.message = "the allocation does not fit in the memory that is left";

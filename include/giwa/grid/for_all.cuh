@@ -79,7 +79,9 @@ status launch_tiles(cudaStream_t s, int64 n, const MakeParams& make_params) {
 }
 
 template <class F, class ToIndex>
-status for_all_ranks(cudaStream_t s, int64 n, const F& f, const ToIndex& to_index) {
+status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
+  static_assert(!stdlib::is_pointer_v<F>,
+                "giwa::for_all: a function pointer made on the host leads nowhere on the GPU; pass a functor or a lambda.");
   static_assert(stdlib::is_trivially_copyable_v<F>,
                 "giwa::for_all: the function goes to the GPU byte by byte: capture pointers, views and numbers by value, "
                 "not vectors or device_arrays.");

@@ -13,11 +13,13 @@ namespace giwa::inline GIWA_ABI {
 // All that launches carries the architecture list in its name, see base/arch.hpp.
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// Why the runtime refused a launch. Asked only after it has: a launch that succeeds pays for none of this.
+/// Why the runtime refused a launch. Asked only after it has: a launch that succeeds pays for none of this. An error that
+/// is not about this launch (a kernel before it has failed, there is no driver) is passed on as it is.
 inline status explain_launch(cudaError_t error, const void* kernel, const launch_config& c) {
   const status plain = consume(error);
   cudaFuncAttributes f{};
-  if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return s;
+  if (const cudaError_t unusable = cudaFuncGetAttributes(&f, kernel); unusable != cudaSuccess)
+    return unusable == error ? plain : consume(unusable, "kernel");
   const result<int> device = current_device();
   if (!device.ok()) return device.state;
   const auto ask = [&](cudaDeviceAttr which) { return attribute(device.value, which).value; };

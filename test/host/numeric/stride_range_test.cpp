@@ -109,8 +109,8 @@ TEST_CASE("the threads of a block, and those of a grid, share the elements out")
         for (int64 block = 0; block < blocks; ++block)
           for (int rank = 0; rank < size; ++rank) {
             const thread_of_a_grid thread{rank, size, block, blocks};
-            for (const int64 i : block_stride(thread, n)) ++by_block.at(static_cast<std::size_t>(i));
-            for (const int64 i : grid_stride(thread, n)) ++by_grid.at(static_cast<std::size_t>(i));
+            for (const int64 i : giwa::block_stride(thread, n)) ++by_block.at(static_cast<std::size_t>(i));
+            for (const int64 i : giwa::grid_stride(thread, n)) ++by_grid.at(static_cast<std::size_t>(i));
           }
         CAPTURE(size, blocks, n);
         REQUIRE(by_block == std::vector<int>(by_block.size(), static_cast<int>(blocks)));

@@ -174,7 +174,7 @@ TEST_CASE("contiguous means neighbours in memory") {
         }
   char memory[1];
   CHECK(tensor_view<char, 3>(memory, {1, 1, 1}, {min_int64, max_int64, 0}).contiguous());
-  CHECK(tensor_view<char, 0 + 2>(memory, {int64{1} << 31, int64{1} << 31}).contiguous());
+  CHECK(tensor_view<char, 2>(memory, {int64{1} << 31, int64{1} << 31}).contiguous());
 }
 
 TEST_CASE("check refuses sizes that no array has") {
@@ -195,7 +195,7 @@ TEST_CASE("check refuses sizes that no array has") {
   CHECK(refused(square(&x, {min_int64, 1}), "a size is negative"));
   CHECK(refused(floats(nullptr, {1}), "null"));
   CHECK(refused(floats(nullptr, {1}, {0}), "null"));
-  CHECK(refused(square(&x, {int64{1} << 32, int64{1} << 31}), "the product of the sizes"));
+  CHECK_FALSE(square(&x, {int64{1} << 32, int64{1} << 31}).check("v").ok());  // default strides that wrapped
   CHECK(refused(square(&x, {int64{1} << 32, int64{1} << 31}, {0, 0}), "the product of the sizes"));
   // A size of zero makes the other sizes meaningless, not wrong.
   CHECK(square(nullptr, {0, max_int64}).check("v").ok());

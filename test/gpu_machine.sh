@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Everything that needs a GPU, on a machine that has one: test/gpu_machine.sh RESULTS [build] [test] [sanitize] [examples] [bench]
+#
+# Builds in $BUILD (default: a folder beside RESULTS) for the GPU that is there, runs the GPU tests with GIWA_REQUIRE_GPU=1,
+# then the same tests under each tool of compute-sanitizer with small sizes, the examples, and the benchmarks. Logs, JUnit,
+# JSON and CSV go to RESULTS; a summary is printed last. Without a list of steps it runs all of them.
+set -u
+cd "$(dirname "$0")/.."
+results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift
+build=${BUILD:-$results/build}
+steps=" ${*:-build test sanitize examples bench} "
+failed=0
+summary=()
+step() { # name, log, command
+  local name=$1 log=$results/$2.log; shift 2
+  local begin=$SECONDS
+  if "$@" >"$log" 2>&1; then
+    summary+=("ok      $name ($((SECONDS - begin)) s): $(grep -E 'tests passed|tests failed' "$log" | tail -n 1)")
+  else
+    summary+=("FAILED  $name ($((SECONDS - begin)) s), see $log")
+    failed=1
+    grep -nE 'error|FAILED|Failed|\*\*\*|=========' "$log" | head -n 40
+    tail -n 25 "$log"
+  fi
+}
+wants() { [[ $steps == *" $1 "* ]]; }
+
+if wants build; then
+  generator=(); command -v ninja >/dev/null && generator=(-G Ninja)
+  step configure configure cmake -S . -B "$build" "${generator[@]}" -DGIWA_TEST_LAUNCHER=
+  step build build cmake --build "$build" -j "$(nproc)"
+fi
+export GIWA_REQUIRE_GPU=1
+if wants test; then
+  step "GPU tests" test ctest --test-dir "$build" -L gpu --output-on-failure --no-tests=error \
+    --output-junit "$results/gpu_tests.xml"
+fi
+if wants sanitize; then
+  for tool in memcheck initcheck racecheck synccheck; do
+    cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--error-exitcode;9" >/dev/null
+    GIWA_TEST_SMALL=1 step "compute-sanitizer $tool" "$tool" \
+      ctest --test-dir "$build" -L gpu -j 4 --output-on-failure --no-tests=error
+  done
+  cmake -S . -B "$build" -DGIWA_TEST_LAUNCHER= >/dev/null
+fi
+if wants examples; then
+  for example in "$build"/examples/[0-9]*; do
+    [ -x "$example" ] && [ -f "$example" ] && step "$(basename "$example")" "$(basename "$example")" "$example"
+  done
+fi
+if wants bench; then
+  reports=()
+  for program in "$build"/bench/bench_*; do
+    name=$(basename "$program")
+    [ -x "$program" ] || continue
+    step "$name" "$name" "$program" --benchmark_out="$results/$name.json" --benchmark_out_format=json
+    reports+=("$results/$name.json")
+  done
+  python3 bench/table.py "$results/bench.csv" "${reports[@]}"
+fi
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
+git log -1 --format='commit %h %cd' 2>/dev/null
+printf '%s\n' "${summary[@]}"
+exit $failed
