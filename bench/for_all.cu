@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// c = a + b: both forms of giwa::for_all beside a plain kernel, CUB's DeviceFor::Bulk and DeviceTransform, and Thrust.
+// c = a + b: the forms of giwa::for_all beside a plain kernel, CUB's DeviceFor::Bulk and DeviceTransform, and Thrust.
 #include "alternate.hpp"
 
 #include <cub/device/device_for.cuh>
@@ -25,6 +25,15 @@ struct add_at {
   const T* b;
   T* c;
   GIWA_HOST_DEVICE void operator()(int64 i) const { c[i] = a[i] + b[i]; }
+};
+
+/// The same at a row and a column of a matrix; CUB passes the rank along.
+template <class T>
+struct add_at_2d {
+  add_at<T> body;
+  int64 columns;
+  GIWA_HOST_DEVICE void operator()(giwa::index<2> i) const { body(i[0] * columns + i[1]); }
+  GIWA_HOST_DEVICE void operator()(int64, int64 row, int64 column) const { body(row * columns + column); }
 };
 
 template <class T>
@@ -62,7 +71,7 @@ struct verify {
 };
 
 template <class T>
-std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders, int64 n, int sets) {
+std::shared_ptr<std::vector<buffers<T>>> make_buffers(int64 n, int sets) {
   auto data = std::make_shared<std::vector<buffers<T>>>();
   for (int s = 0; s < sets; ++s) {
     data->push_back({bench::require(giwa::device_array<T>::allocate(nullptr, n)),
@@ -72,6 +81,30 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
     bench::require(giwa::for_all(nullptr, n, fill_random<T>{data->back().a.data(), giwa::philox{seed, 0}}));
     bench::require(giwa::for_all(nullptr, n, fill_random<T>{data->back().b.data(), giwa::philox{seed, 1}}));
   }
+  return data;
+}
+
+/// Every contender has to be right before it is fast.
+template <class T>
+void require_right(const std::vector<bench::contest::contender>& contenders, buffers<T>& d, int64 n) {
+  auto wrong = bench::require(giwa::device_array<int>::allocate(nullptr, 1));
+  for (const auto& c : contenders) {
+    bench::require(cudaMemsetAsync(d.c.data(), 0xff, static_cast<std::size_t>(n) * sizeof(T), nullptr));
+    bench::require(cudaMemsetAsync(wrong.data(), 0, sizeof(int), nullptr));
+    c.run(0);
+    bench::require(giwa::for_all(nullptr, n, verify<T>{d.a.data(), d.b.data(), d.c.data(), wrong.data()}));
+    std::vector<int> count(1);
+    bench::require(giwa::to_host(nullptr, wrong, count));
+    if (count[0] != 0) {
+      std::fprintf(stderr, "%s: %d elements are wrong\n", c.name.c_str(), count[0]);
+      std::exit(1);
+    }
+  }
+}
+
+template <class T>
+std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders, int64 n, int sets) {
+  const auto data = make_buffers<T>(n, sets);
   std::vector<buffers<T>>& d = *data;
   const std::function<void(int)> run[] = {
       [&d, n](int s) { bench::require(cub::DeviceFor::Bulk(n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()})); },
@@ -93,20 +126,26 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
       [&d](int s) { bench::require(giwa::for_all(nullptr, giwa::elementwise{d[s].c, d[s].a, d[s].b}, add{})); },
   };
   for (std::size_t i = 0; i < contenders.size(); ++i) contenders[i].run = run[i];
-  // Every contender has to be right before it is fast.
-  auto wrong = bench::require(giwa::device_array<int>::allocate(nullptr, 1));
-  for (auto& c : contenders) {
-    bench::require(cudaMemsetAsync(d[0].c.data(), 0xff, static_cast<std::size_t>(n) * sizeof(T), nullptr));
-    bench::require(cudaMemsetAsync(wrong.data(), 0, sizeof(int), nullptr));
-    c.run(0);
-    bench::require(giwa::for_all(nullptr, n, verify<T>{d[0].a.data(), d[0].b.data(), d[0].c.data(), wrong.data()}));
-    std::vector<int> count(1);
-    bench::require(giwa::to_host(nullptr, wrong, count));
-    if (count[0] != 0) {
-      std::fprintf(stderr, "%s: %d elements are wrong\n", c.name.c_str(), count[0]);
-      std::exit(1);
-    }
-  }
+  require_right(contenders, d[0], n);
+  return data;
+}
+
+constexpr int64 columns = 8191;  // an odd width, as nobody would choose it
+
+std::shared_ptr<void> prepare_2d(std::vector<bench::contest::contender>& contenders, int64 rows, int sets) {
+  const auto data = make_buffers<float>(rows * columns, sets);
+  std::vector<buffers<float>>& d = *data;
+  const auto body = [&d](int s) {
+    return add_at_2d<float>{{d[s].a.data(), d[s].b.data(), d[s].c.data()}, columns};
+  };
+  contenders[0].run = [body, rows](int s) {
+    using both = cuda::std::dextents<int64, 2>;
+    bench::require(cub::DeviceFor::ForEachInExtents(both{rows, columns}, body(s)));
+  };
+  contenders[1].run = [body, rows](int s) {
+    bench::require(giwa::for_all(nullptr, giwa::extents{rows, columns}, body(s)));
+  };
+  require_right(contenders, d[0], rows * columns);
   return data;
 }
 
@@ -139,5 +178,12 @@ int main(int argc, char** argv) {
     }
     add_contest<__half>("fp16", int64{1} << 30);
     add_contest<float>("fp32", int64{1} << 29);
+    constexpr int64 rows = 32768;
+    bench::contest::add(std::make_shared<bench::contest>(
+        "add_2d/fp32/" + std::to_string(rows) + "x" + std::to_string(columns),
+        std::vector<bench::contest::contender>{{"cub_for_each_in_extents", "cub_for_each_in_extents"},
+                                               {"giwa_for_all_extents", "cub_for_each_in_extents"}},
+        2, 1, 12.0 * rows * columns, bench::device_seconds,
+        [](std::vector<bench::contest::contender>& contenders) { return prepare_2d(contenders, rows, 2); }));
   });
 }

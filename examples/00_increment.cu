@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Adds one to every element of an array, in three ways: one thread an element, a grid-stride loop, and for_all.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 00_increment.cu -o increment &&
-//   ./increment (another GPU than an H100 or H200: -arch=native in place of -gencode …)
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 00_increment.cu
+//
+// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
 //
 // What it teaches: index_in() is this thread's index and the bounds check in one; grid_stride() is right for any grid;
 // launch() takes a plain __global__ function and refuses a bad call with a reason; for_all() needs the size alone and

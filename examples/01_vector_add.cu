@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // c = a + b for 10 000 000 elements, in float and in double, on the GPU and on the CPU, compared honestly.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 01_vector_add.cu -o vector_add &&
-//   ./vector_add (another GPU than an H100 or H200: -arch=native in place of -gencode …; without -O3 the CPU's loops
-//   are not optimised)
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 01_vector_add.cu
+//
+// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Without -O3 nvcc leaves the CPU's loops unoptimised, and the comparison would be none.
 //
 // What it teaches: one body, `add`, runs on the GPU and on the CPU's threads; elementwise{c, a, b} is the faster form
 // for whole arrays; philox gives both sides the same random numbers; and how to compare a GPU with a CPU without
@@ -27,7 +28,7 @@
 //     GPU  copy c out                    …        …
 //     CPU threads / GPU: … without copies, … with them
 //   double …
-//   device:   NVIDIA H200, sm_90a code; memory's peak 4916 GB/s
+//   device:   NVIDIA H200, sm_90a code; memory's peak … GB/s
 //   check:    every element of every sum is right
 //   measured: float … ms, … GB/s; double … ms, … GB/s
 #include <giwa/giwa.cuh>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Draws the Mandelbrot set, with a two-dimensional index, on the GPU and on the CPU: the same picture to the last bit.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 02_image.cu -o image && ./image
-//   picture.pgm (another GPU than an H100 or H200: -arch=native in place of -gencode …)
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 02_image.cu
+//
+// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
 //
 // What it teaches: for_all over extents{height, width} calls the body with an index<2>, (row, column); a tensor_view
 // gives the pixels their rows and columns; and a body in integer arithmetic has one answer wherever it runs. (In

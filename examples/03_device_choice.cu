@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Which device is there, which one is used, where memory lies, and what a mistake looks like.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 03_device_choice.cu -o choice &&
-//   ./choice (another GPU than an H100 or H200: -arch=native in place of -gencode …)
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 03_device_choice.cu
+//
+// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
 //
 // What it teaches: choose_device() answers "a GPU, else the CPU" and says why; the environment report is what a bug
 // report should begin with; a device_guard makes a GPU current for a scope; location_of() tells whose memory a pointer
@@ -19,9 +20,10 @@
 //
 //   a std::vector lies in pageable host memory
 //   printed: giwa: invalid argument `block.x`: the number of threads is out of range (at most 1024, got 2048)
-//   thrown:  giwa: no driver: no NVIDIA driver is installed, or it is older than the CUDA runtime of this binary
-//   [cudaError 35] device:  CPU check:   the squares of 1000 numbers are right, both mistakes were refused measured:
-//   choose_device took … ms
+//   thrown:  giwa: no driver: no NVIDIA driver is installed, or it is older than … [cudaError 35]
+//   device:  CPU
+//   check:   the squares of 1000 numbers are right, both mistakes were refused
+//   measured: choose_device took … ms
 #include <giwa/giwa.cuh>
 #include <giwa/host.hpp>
 

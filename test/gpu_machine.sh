@@ -45,7 +45,7 @@ if wants sanitize; then
   cmake -S . -B "$build" -DGIWA_TEST_LAUNCHER= >/dev/null
 fi
 if wants examples; then
-  for example in "$build"/examples/[0-9]*; do
+  for example in "$build"/examples/example_*; do
     [ -x "$example" ] && [ -f "$example" ] && step "$(basename "$example")" "$(basename "$example")" "$example"
   done
 fi

@@ -7,6 +7,7 @@
 
 namespace giwa::inline GIWA_ABI {
 
+/// What kind of memory a pointer leads to.
 enum class memory_kind : int {
   pageable,  ///< ordinary host memory, unknown to CUDA
   pinned,    ///< host memory that CUDA has page-locked
@@ -14,6 +15,7 @@ enum class memory_kind : int {
   managed,   ///< moves between host and GPUs
 };
 
+/// The kind of memory, and whose it is.
 struct pointer_location {
   memory_kind kind = memory_kind::pageable;
   int device = -1;  // the GPU, or -1 for host memory
@@ -33,27 +35,34 @@ inline result<pointer_location> location_of(const void* pointer) {
   }
 }
 
-/// Whether a kernel on the current device may use the pointer; the failure names the argument and what it found.
-inline status check_device_pointer(const void* pointer, const char* argument) {
+namespace detail {
+
+/// Whether a kernel on GPU number `device` may use the pointer; the failure names the argument and what it found.
+inline status check_pointer_for(int device, const void* pointer, const char* argument) {
   cudaPointerAttributes a{};
-  if (status s = detail::consume(cudaPointerGetAttributes(&a, pointer), argument); !s.ok()) return s;
-  if (a.type == cudaMemoryTypeManaged) return {};
-  int device = 0;
-  if (const status s = detail::consume(cudaGetDevice(&device)); !s.ok()) return s;
+  if (status s = consume(cudaPointerGetAttributes(&a, pointer), argument); !s.ok()) return s;
+  if (a.type == cudaMemoryTypeManaged || (a.type == cudaMemoryTypeDevice && a.device == device)) return {};
   if (a.type == cudaMemoryTypeDevice) {
-    if (a.device == device) return {};
     int reachable = 0;
-    if (const status s = detail::consume(cudaDeviceCanAccessPeer(&reachable, device, a.device)); !s.ok()) return s;
+    if (const status s = consume(cudaDeviceCanAccessPeer(&reachable, device, a.device)); !s.ok()) return s;
     if (reachable != 0) return {};  // whether access was switched on is the owner's affair; a fault would be reported
     return status::invalid(argument, "the pointer leads to the memory of another GPU than the current one",
                            bound::exactly, device, a.device);
   }
   // Host memory: pinned memory has an address on the device; other memory works where the GPU reads the host's pages.
   if (a.type == cudaMemoryTypeHost && a.devicePointer != nullptr) return {};
-  const result<int64> pageable = detail::attribute(device, cudaDevAttrPageableMemoryAccess);
+  const result<int64> pageable = attribute(device, cudaDevAttrPageableMemoryAccess);
   if (!pageable.ok()) return pageable.state;
   if (pageable.value != 0) return {};
   return status::invalid(argument, "the pointer leads to host memory, which this GPU cannot read; copy it with to_device");
+}
+
+}  // namespace detail
+
+/// Whether a kernel on the current device may use the pointer; the failure names the argument and what it found.
+inline status check_device_pointer(const void* pointer, const char* argument) {
+  const result<int> device = current_device();
+  return device.ok() ? detail::check_pointer_for(device.value, pointer, argument) : device.state;
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -9,7 +9,7 @@ namespace giwa::inline GIWA_ABI {
 
 /// Milliseconds of one run.
 struct timing {
-  float median = 0, fastest = 0, slowest = 0;
+  double median = 0, fastest = 0, slowest = 0;
 };
 
 /// Runs `work()`, which gives the stream something to do and returns a status, `warm_up` times and then 15 times between
@@ -25,7 +25,7 @@ result<timing> time_on(cudaStream_t s, Work&& work, int warm_up = 3, int repeats
   if (!last.ok()) return {{}, last.state};
   for (int i = 0; i < warm_up; ++i)
     if (const status state = work(); !state.ok()) return {{}, state};
-  float sorted[rounds];
+  double sorted[rounds];
   for (int round = 0; round < rounds; ++round) {
     if (const status state = first.value.record(s); !state.ok()) return {{}, state};
     for (int i = 0; i < repeats; ++i)
@@ -35,7 +35,7 @@ result<timing> time_on(cudaStream_t s, Work&& work, int warm_up = 3, int repeats
     const result<float> ms = milliseconds_between(first.value, last.value);
     if (!ms.ok()) return {{}, ms.state};
     int at = round;
-    for (const float t = ms.value / static_cast<float>(repeats); at >= 0; --at) {
+    for (const double t = static_cast<double>(ms.value) / repeats; at >= 0; --at) {
       if (at == 0 || sorted[at - 1] <= t) {
         sorted[at] = t;
         break;

@@ -183,7 +183,8 @@ class fiber_stacks {
     guard_ = page;
     stride_ = page + (stack_bytes + page - 1) / page * page;
     const stdlib::size_t bytes = stride_ * static_cast<stdlib::size_t>(count);
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    void* memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (memory == MAP_FAILED) return false;
     memory_ = static_cast<char*>(memory);
     bytes_ = bytes;

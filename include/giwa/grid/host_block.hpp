@@ -11,14 +11,26 @@ namespace giwa::inline GIWA_ABI {
 namespace detail {
 
 /// Where a thread of a block is: running, done, or waiting to meet others of its block or warp.
-enum class meeting : int { none, exit, sync, sync_warp, shuffle, shuffle_up, shuffle_down, shuffle_xor, any, all, ballot };
+enum class meeting : int {
+  none,
+  exit,
+  sync,
+  sync_warp,
+  shuffle,
+  shuffle_up,
+  shuffle_down,
+  shuffle_xor,
+  any,
+  all,
+  ballot
+};
 
 /// What the threads of the running block have in common. Positions and sizes are (z, y, x).
 struct host_block_state {
   index<3> thread_extents{1, 1, 1}, block_extents{1, 1, 1}, block_index{0, 0, 0};
-  int size = 0;              // threads
-  void* shared = nullptr;    // the op's shared_storage
-  const void* job = nullptr; // the op and its params
+  int size = 0;               // threads
+  void* shared = nullptr;     // the op's shared_storage
+  const void* job = nullptr;  // the op and its params
 };
 
 /// One thread of the running block, and what it tells the executor when it waits.
@@ -33,19 +45,20 @@ struct host_thread {
   int block_phase = 0, warp_phase = 0;  // 0 or 1: which of the two orders the next barrier
 
   meeting at = meeting::none;
-  int line = 0;                      // of the call of sync
-  int operand = 0;                   // the lane or distance of a shuffle; the vote, 0 or 1
-  stdlib::size_t bytes = 0;          // a shuffle's value, and where to put what it receives
+  int line = 0;              // of the call of sync
+  int operand = 0;           // the lane or distance of a shuffle; the vote, 0 or 1
+  stdlib::size_t bytes = 0;  // a shuffle's value, and where to put what it receives
   const void* value = nullptr;
   void* received = nullptr;
-  uint32 votes = 0;                  // the answer to a vote: bit i is lane i's
+  uint32 votes = 0;  // the answer to a vote: bit i is lane i's
 
   /// Waits until the executor has seen all who must meet here.
   GIWA_DETAIL_NO_TSAN void meet(meeting kind) {
     at = kind;
     flow.suspend();
   }
-  GIWA_DETAIL_NO_TSAN void exchange(meeting kind, int operand_, stdlib::size_t bytes_, const void* value_, void* received_) {
+  GIWA_DETAIL_NO_TSAN void exchange(meeting kind, int operand_, stdlib::size_t bytes_, const void* value_,
+                                    void* received_) {
     operand = operand_;
     bytes = bytes_;
     value = value_;
@@ -84,7 +97,8 @@ T atomic_update(T& target, Update update) {
   T old;
   __atomic_load(&target, &old, __ATOMIC_RELAXED);
   T desired = update(old);
-  while (!__atomic_compare_exchange(&target, &old, &desired, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) desired = update(old);
+  while (!__atomic_compare_exchange(&target, &old, &desired, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    desired = update(old);
   return old;
 }
 

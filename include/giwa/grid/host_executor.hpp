@@ -49,7 +49,9 @@ class host_block_memory {
 };
 
 /// Runs the blocks of a grid one after the other, x fastest; within a block each warp in turn, and each lane in turn until
-/// it waits. So every run is the same. Cost with g++ 12 -O2 (2-core x86-64 VM, see docs/host_executor.md).
+/// it waits. So every run is the same. A block of 256 threads with ten barriers takes 0.16 ms (0.4 at -O0, 2.2 under
+/// AddressSanitizer, 7 under ThreadSanitizer, 3.3 with Clang's); starting the fibers of a launch 1.2 ms (g++ 12 -O2, 2-core
+/// x86-64 VM, 2026-11-20).
 class block_runner {
  public:
   using body = void (*)(host_thread&);
@@ -85,7 +87,8 @@ class block_runner {
         for (int64 x = 0; x < n[2]; ++x) {
           block_.block_index = {z, y, x};
           const host_block_memory shared(shared_bytes, shared_alignment);
-          if (shared.get() == nullptr) return out_of_memory("the block's shared memory does not fit in the host's memory");
+          if (shared.get() == nullptr)
+            return out_of_memory("the block's shared memory does not fit in the host's memory");
           block_.shared = shared.get();
           if (const status s = run_block(set == 0 ? threads_ : threads_ + size_); !s.ok()) return s;
           if (thrown_) std::rethrow_exception(thrown_);
@@ -170,7 +173,8 @@ class block_runner {
       }
       if (leader == nullptr) return {};
       if (same < 32)
-        return status::invalid("op", "a shuffle, vote or sync_warp was reached by some lanes of a warp and not by others",
+        return status::invalid("op",
+                               "a shuffle, vote or sync_warp was reached by some lanes of a warp and not by others",
                                bound::exactly, 32, same);
       if (const status s = exchange(lanes, leader->at); !s.ok()) return s;
       for (int i = 0; i < 32; ++i) lanes[i].at = meeting::none;
@@ -197,7 +201,7 @@ class block_runner {
   }
 
   body run_thread_;
-  int size_;               // threads of a block
+  int size_;  // threads of a block
   int sets_ = 1, started_ = 0;
   bool stopping_ = false;  // tells the fibers to return
   bool failed_ = false;    // a thread has thrown

@@ -24,7 +24,8 @@ constexpr void require_host_body() {
   static_assert(stdlib::is_invocable_v<const F&, Index>,
                 "giwa::for_all: f is called as f(int64) for a number, as f(index<rank>) for extents; it must be const: "
                 "no `mutable` lambda.");
-  static_assert(requires { sizeof(host_loop<F>); }, "giwa::for_all(giwa::host, …) needs #include <giwa/host.hpp>.");
+  static_assert(
+      requires { sizeof(host_loop<F>); }, "giwa::for_all(giwa::host, …) needs #include <giwa/host.hpp>.");
 }
 
 }  // namespace detail

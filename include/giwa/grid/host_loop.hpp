@@ -26,7 +26,7 @@ template <class Body>
 void host_parallel(int64 n, int64 grain, Body body) {
   if (n <= 0) return;
   int64 workers = n / grain;
-  if (workers > 1) {  // the question costs 4 µs
+  if (workers > 1) {                                                             // the question costs 4 µs
     const auto cores = static_cast<int64>(std::thread::hardware_concurrency());  // 0 if unknown
     if (cores < workers) workers = cores;
   }

@@ -105,7 +105,12 @@ template <class Parameter, class Argument>
 constexpr bool keeps_value(const Argument& argument) {
   if constexpr (stdlib::integral<Parameter> && stdlib::integral<Argument> && !stdlib::same_as<Parameter, bool>) {
     const auto converted = static_cast<Parameter>(argument);
-    return static_cast<Argument>(converted) == argument && (converted < Parameter{}) == (argument < Argument{});
+    if constexpr (stdlib::signed_integral<Parameter> == stdlib::signed_integral<Argument>)
+      return static_cast<Argument>(converted) == argument;
+    else if constexpr (stdlib::signed_integral<Argument>)  // by cases, as nvcc warns of an unsigned number below zero
+      return static_cast<Argument>(converted) == argument && argument >= 0;
+    else
+      return static_cast<Argument>(converted) == argument && converted >= 0;
   } else {
     return true;
   }

@@ -17,7 +17,7 @@ struct no_shared_storage {};
 ///   using shared_storage = …;                       the block's shared memory, uninitialised; or no_shared_storage
 ///   static constexpr int max_threads = …;           the most threads a block may have (a multiple of 32)
 ///   static constexpr int min_blocks = …;            blocks that should fit on a multiprocessor at once (a hint, >= 1)
-///   template <class Block>
+///   `template <class Block>`
 ///   GIWA_HOST_DEVICE void operator()(Block block, const params&, shared_storage&) const;
 /// `block` is the thread's view of its block, see device_block. A body that uses no __shared__, no thread_local and no
 /// __CUDA_ARCH__ runs on the host as it does on the device.
@@ -33,11 +33,25 @@ namespace detail {
 template <class Op>
 struct host_executor;  // defined by <giwa/host_executor.cuh>
 
+/// Whether a T may go to the GPU as its bytes. nvcc makes a __host__ __device__ lambda a class with constructors of its
+/// own; its captures are bytes all the same.
+template <class T>
+inline constexpr bool goes_as_bytes =
+#if defined(__CUDACC_EXTENDED_LAMBDA__)
+    __nv_is_extended_host_device_lambda_closure_type(T) ||
+#endif
+    stdlib::is_trivially_copyable_v<T>;
+
+/// An op whose params hold a function that it has checked itself says so by a member params_go_as_bytes.
+template <class Op>
+concept params_go_as_bytes =
+    stdlib::is_trivially_copyable_v<typename Op::params> || requires { requires Op::params_go_as_bytes; };
+
 template <class Op>
 GIWA_HOST_DEVICE constexpr void require_op() {
   static_assert(kernel_op<Op>,
                 "giwa::launch: an op has `params`, `shared_storage`, `max_threads` and `min_blocks`; see giwa/grid/op.hpp.");
-  static_assert(stdlib::is_trivially_copyable_v<Op> && stdlib::is_trivially_copyable_v<typename Op::params>,
+  static_assert(stdlib::is_trivially_copyable_v<Op> && params_go_as_bytes<Op>,
                 "giwa::launch: an op and its `params` are copied to the device byte by byte: make both trivially copyable.");
   static_assert(stdlib::is_trivially_default_constructible_v<typename Op::shared_storage> &&
                     stdlib::is_trivially_destructible_v<typename Op::shared_storage>,
@@ -64,6 +78,7 @@ GIWA_HOST_DEVICE constexpr status validate_op(const launch_config& c) {
 
 }  // namespace detail
 
+#if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
 /// Runs an op on the CPU with the real block structure: every thread of a block, its barriers, shuffles and shared
 /// memory, one block after the other. Returns when all is done. For tests and for a debugger, not for speed.
 template <class Op>
@@ -74,6 +89,7 @@ status launch(host_t, const launch_config& config, const Op& op, const typename 
   if (const status s = detail::validate_op<Op>(config); !s.ok()) return s;
   return detail::host_executor<Op>::run(config, op, params);
 }
+#endif
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -196,6 +196,7 @@ template <stdlib::integral Size>
 GIWA_DEVICE stride_range grid_stride(Size n) {
   return stride_in<scope::grid>(n);
 }
+/// The same for every index inside the extents, in 1 to 3 dimensions.
 template <int64... Sizes>
 GIWA_DEVICE stride_range_nd<sizeof...(Sizes)> grid_stride(const extents<Sizes...>& e) {
   return stride_in<scope::grid>(e);
@@ -206,6 +207,7 @@ template <stdlib::integral Size>
 GIWA_DEVICE stride_range block_stride(Size n) {
   return stride_in<scope::block>(n);
 }
+/// The same for every index inside the extents, in 1 to 3 dimensions.
 template <int64... Sizes>
 GIWA_DEVICE stride_range_nd<sizeof...(Sizes)> block_stride(const extents<Sizes...>& e) {
   return stride_in<scope::block>(e);

@@ -19,6 +19,7 @@ GIWA_HOST_DEVICE constexpr T round_up(T n, stdlib::type_identity_t<T> d) {
   return static_cast<T>(ceil_div(n, d) * d);
 }
 
+/// Whether n is 1, 2, 4, 8, …; zero and negative numbers are not.
 template <stdlib::integral T>
 GIWA_HOST_DEVICE constexpr bool is_power_of_two(T n) {
   return n > 0 && (n & (n - 1)) == 0;

@@ -41,8 +41,9 @@ class stride_range_nd {
   struct sentinel {};
   class iterator {
    public:
-    GIWA_HOST_DEVICE constexpr iterator(const stride_range_nd& range) : range_(range), i_(range.first_) {
-      for (int d = 0; d < Rank; ++d) done_ = done_ || i_[d] >= range.end_[d];
+    GIWA_HOST_DEVICE constexpr iterator(const stride_range_nd& range)
+        : first_(range.first_), end_(range.end_), stride_(range.stride_), i_(range.first_) {
+      for (int d = 0; d < Rank; ++d) done_ = done_ || i_[d] >= end_[d];
     }
     GIWA_HOST_DEVICE constexpr const index<Rank>& operator*() const { return i_; }
     GIWA_HOST_DEVICE constexpr iterator& operator++() {
@@ -56,18 +57,17 @@ class stride_range_nd {
     // sum cannot overflow; a template, so that every subscript is a constant and the index stays in registers.
     template <int Dim>
     GIWA_HOST_DEVICE constexpr void advance() {
-      if (range_.end_[Dim] - i_[Dim] > range_.stride_[Dim]) {
-        i_[Dim] += range_.stride_[Dim];
+      if (end_[Dim] - i_[Dim] > stride_[Dim]) {
+        i_[Dim] += stride_[Dim];
       } else if constexpr (Dim > 0) {
-        i_[Dim] = range_.first_[Dim];
+        i_[Dim] = first_[Dim];
         advance<Dim - 1>();
       } else {
         done_ = true;
       }
     }
 
-    stride_range_nd range_;
-    index<Rank> i_;
+    index<Rank> first_, end_, stride_, i_;  // not the range itself: to NVRTC it is incomplete here
     bool done_ = false;
   };
   GIWA_HOST_DEVICE constexpr iterator begin() const { return iterator(*this); }

@@ -67,11 +67,13 @@ class tensor_view {
     }
   }
 
+#if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
   template <class R>
     requires(Rank == 1 && detail::contiguous_range_like<R> && !requires(R& r) { r.strides(); } &&
              !detail::mdspan_like<stdlib::remove_cv_t<R>, Rank> &&
              stdlib::convertible_to<stdlib::remove_reference_t<decltype(*stdlib::declval<R&>().data())> (*)[], T (*)[]>)
   constexpr tensor_view(R& range) : tensor_view(range.data(), {range.size()}) {}
+#endif
 
   GIWA_HOST_DEVICE constexpr T* data() const { return data_; }
   GIWA_HOST_DEVICE constexpr int64 extent(int d) const { return extents_[d]; }

@@ -76,7 +76,8 @@ void check_shuffles() {
   for (int kind = 0; kind < 4; ++kind)
     for (int lane = 0; lane < 32; ++lane) {
       for (int i = 0; i < op::operands; ++i)
-        check(out[static_cast<std::size_t>((kind * op::operands + i) * 32 + lane)], source(kind, lane, op::first_operand + i));
+        check(out[static_cast<std::size_t>((kind * op::operands + i) * 32 + lane)],
+              source(kind, lane, op::first_operand + i));
       check(own[static_cast<std::size_t>(kind * 32 + lane)], source(kind, lane, 7 * lane));
     }
   CHECK(wrong == 0);
@@ -133,7 +134,8 @@ TEST_CASE("a transposition through tiles in shared memory") {
   const int rows = 70, columns = 45;
   std::vector<float> in(rows * columns), out(in.size(), -1.f);
   std::iota(in.begin(), in.end(), 0.f);
-  REQUIRE(launch(host, {.grid = {2, 3}, .block = {32, 8}}, transpose_op{}, {in.data(), out.data(), rows, columns}).ok());
+  REQUIRE(
+      launch(host, {.grid = {2, 3}, .block = {32, 8}}, transpose_op{}, {in.data(), out.data(), rows, columns}).ok());
   int wrong = 0;
   for (std::size_t r = 0; r < rows; ++r)
     for (std::size_t c = 0; c < columns; ++c) wrong += out[c * rows + r] != in[r * columns + c] ? 1 : 0;
@@ -141,9 +143,10 @@ TEST_CASE("a transposition through tiles in shared memory") {
 }
 
 TEST_CASE("every thread of every shape knows who it is") {
-  const dimensions block = GENERATE(dimensions{32}, dimensions{1024}, dimensions{8, 12}, dimensions{1, 64}, dimensions{4, 2, 8},
-                                    dimensions{1, 1, 64}, dimensions{32, 3, 2});
-  const dimensions grid = GENERATE(dimensions{1}, dimensions{5}, dimensions{2, 3}, dimensions{1, 1, 3}, dimensions{3, 2, 2});
+  const dimensions block = GENERATE(dimensions{32}, dimensions{1024}, dimensions{8, 12}, dimensions{1, 64},
+                                    dimensions{4, 2, 8}, dimensions{1, 1, 64}, dimensions{32, 3, 2});
+  const dimensions grid =
+      GENERATE(dimensions{1}, dimensions{5}, dimensions{2, 3}, dimensions{1, 1, 3}, dimensions{3, 2, 2});
   const int64 threads = block.count() * grid.count();
   std::vector<who_op::record> out(static_cast<std::size_t>(threads));
   REQUIRE(launch(host, {.grid = grid, .block = block}, who_op{}, {out.data()}).ok());
@@ -225,17 +228,23 @@ TEST_CASE("threads run in the same order every time, blocks in grid order") {
 }
 
 TEST_CASE("a barrier that some threads never reach is reported") {
-  check_breach(run({.block = 64}, [](auto block, auto&) {
-                 if (block.rank() < 40) block.sync();
-               }), by_some, 64, 40);
-  check_breach(run({.grid = 2, .block = 64}, [](auto block, auto&) {
-                 block.sync();
-                 if (block.block_rank() == 1 && block.rank() == 63) return;
-                 block.sync();
-               }), by_some, 64, 63);
-  check_breach(run({.block = 96}, [](auto block, auto&) {
-                 if (block.warp() != 1) block.sync();
-               }), by_some, 96, 64);
+  check_breach(run({.block = 64},
+                   [](auto block, auto&) {
+                     if (block.rank() < 40) block.sync();
+                   }),
+               by_some, 64, 40);
+  check_breach(run({.grid = 2, .block = 64},
+                   [](auto block, auto&) {
+                     block.sync();
+                     if (block.block_rank() == 1 && block.rank() == 63) return;
+                     block.sync();
+                   }),
+               by_some, 64, 63);
+  check_breach(run({.block = 96},
+                   [](auto block, auto&) {
+                     if (block.warp() != 1) block.sync();
+                   }),
+               by_some, 96, 64);
 }
 
 TEST_CASE("threads that wait at different barriers are reported with their lines") {
@@ -251,30 +260,38 @@ TEST_CASE("threads that wait at different barriers are reported with their lines
 }
 
 TEST_CASE("lanes that meet in different operations are reported") {
-  check_breach(run({.block = 32}, [](auto block, auto&) {
-                 if (block.lane() < 7) {
-                   block.shuffle(1, 0);
-                 } else {
-                   block.ballot(true);
-                 }
-               }), by_some_lanes, 32, 7);
-  check_breach(run({.block = 64}, [](auto block, auto&) {
-                 if (block.rank() != 50) block.sync_warp();
-               }), by_some_lanes, 32, 31);
-  check_breach(run({.block = 64}, [](auto block, auto&) {
-                 if (block.lane() == 3) {
-                   block.sync();
-                 } else {
-                   block.shuffle_xor(2.0, 1);
-                 }
-               }), by_some_lanes, 32, 31);
-  check_breach(run({.block = 32}, [](auto block, auto&) {
-                 if (block.lane() == 0) {
-                   block.shuffle_up(1.0f, 1);
-                 } else {
-                   block.shuffle_up(1.0, 1);
-                 }
-               }), "different sizes", 4, 8);
+  check_breach(run({.block = 32},
+                   [](auto block, auto&) {
+                     if (block.lane() < 7) {
+                       block.shuffle(1, 0);
+                     } else {
+                       block.ballot(true);
+                     }
+                   }),
+               by_some_lanes, 32, 7);
+  check_breach(run({.block = 64},
+                   [](auto block, auto&) {
+                     if (block.rank() != 50) block.sync_warp();
+                   }),
+               by_some_lanes, 32, 31);
+  check_breach(run({.block = 64},
+                   [](auto block, auto&) {
+                     if (block.lane() == 3) {
+                       block.sync();
+                     } else {
+                       block.shuffle_xor(2.0, 1);
+                     }
+                   }),
+               by_some_lanes, 32, 31);
+  check_breach(run({.block = 32},
+                   [](auto block, auto&) {
+                     if (block.lane() == 0) {
+                       block.shuffle_up(1.0f, 1);
+                     } else {
+                       block.shuffle_up(1.0, 1);
+                     }
+                   }),
+               "different sizes", 4, 8);
 }
 
 TEST_CASE("an exception of the op reaches the caller, and the next launch is sound") {

@@ -53,10 +53,10 @@ TEST_CASE("for_all over extents calls each position once") {
     CHECK(all_ones(count));
   }
   SECTION("two dimensions") {
-    const auto [h, w] = GENERATE(std::pair<int64, int64>{0, 5}, std::pair<int64, int64>{5, 0}, std::pair<int64, int64>{1, 1},
-                                 std::pair<int64, int64>{7, 13}, std::pair<int64, int64>{70000, 3},
-                                 std::pair<int64, int64>{1, 300007}, std::pair<int64, int64>{300007, 1},
-                                 std::pair<int64, int64>{997, 499});
+    const auto [h, w] =
+        GENERATE(std::pair<int64, int64>{0, 5}, std::pair<int64, int64>{5, 0}, std::pair<int64, int64>{1, 1},
+                 std::pair<int64, int64>{7, 13}, std::pair<int64, int64>{70000, 3}, std::pair<int64, int64>{1, 300007},
+                 std::pair<int64, int64>{300007, 1}, std::pair<int64, int64>{997, 499});
     const int64 height = h, width = w;
     std::vector<int> count = zeros(height * width);
     int* c = count.data();
@@ -69,7 +69,9 @@ TEST_CASE("for_all over extents calls each position once") {
     const int64 n = GENERATE(0, 1, 3, 37, 901);
     std::vector<int> count = zeros(n * 17 * 23);
     int* c = count.data();
-    REQUIRE(for_all(host, extents<giwa::dynamic, 17, 23>{n}, [=](index<3> i) { ++c[(i[0] * 17 + i[1]) * 23 + i[2]]; }).ok());
+    REQUIRE(for_all(host, extents<giwa::dynamic, 17, 23>{n}, [=](index<3> i) {
+              ++c[(i[0] * 17 + i[1]) * 23 + i[2]];
+            }).ok());
     CHECK(all_ones(count));
   }
 }
@@ -80,7 +82,8 @@ TEST_CASE("ranges start and end anywhere, and reach beyond 32 bits") {
     seen.clear();
     giwa::detail::for_each_index(e, begin, end, [&](index<3> i) { seen.push_back(i); });
     bool right = seen.size() == static_cast<std::size_t>(std::max(end - begin, int64{0}));
-    for (std::size_t k = 0; right && k < seen.size(); ++k) right = linearize(e, seen[k]) == begin + static_cast<int64>(k);
+    for (std::size_t k = 0; right && k < seen.size(); ++k)
+      right = linearize(e, seen[k]) == begin + static_cast<int64>(k);
     return right;
   };
   for (int64 begin = 0; begin <= 30; ++begin)

@@ -131,14 +131,14 @@ struct atomics_op : op_limits {
   struct params {
     const int* in;
     int64 n;
-    int* histogram;   // (16)
-    float* sum;       // of in
+    int* histogram;  // (16)
+    float* sum;      // of in
     double* sum64;
     int* smallest;
     unsigned* largest;
-    int* last;        // exchanged by every thread
-    int* taken;       // compare_exchange(-1, rank + 1): one thread wins
-    int* winners;     // how many won
+    int* last;     // exchanged by every thread
+    int* taken;    // compare_exchange(-1, rank + 1): one thread wins
+    int* winners;  // how many won
   };
   struct shared_storage {
     int count[16];
@@ -175,9 +175,11 @@ struct transpose_op : op_limits {
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& shared) const {
     const int tx = static_cast<int>(block.thread_index()[2]), ty = static_cast<int>(block.thread_index()[1]);
-    const int row0 = 32 * static_cast<int>(block.block_index()[1]), column0 = 32 * static_cast<int>(block.block_index()[2]);
+    const int row0 = 32 * static_cast<int>(block.block_index()[1]),
+              column0 = 32 * static_cast<int>(block.block_index()[2]);
     for (int y = ty; y < 32; y += 8)
-      if (row0 + y < p.rows && column0 + tx < p.columns) shared.tile[y][tx] = p.in[(row0 + y) * p.columns + column0 + tx];
+      if (row0 + y < p.rows && column0 + tx < p.columns)
+        shared.tile[y][tx] = p.in[(row0 + y) * p.columns + column0 + tx];
     block.sync();
     for (int y = ty; y < 32; y += 8)
       if (row0 + tx < p.rows && column0 + y < p.columns) p.out[(column0 + y) * p.rows + row0 + tx] = shared.tile[tx][y];

@@ -54,7 +54,7 @@ struct reverse_op : op_limits {
       block.sync();
     }
     if constexpr (Flaw == flaw::blocks)
-      if (rank == 0) *p.data = 7;  // flaw: blocks
+      if (rank == 0) *p.data = 7;                                       // flaw: blocks
     if constexpr (Flaw == flaw::overflow) shared.value[rank + 1] = 0;   // flaw: overflow
     if constexpr (Flaw == flaw::underflow) shared.value[rank - 1] = 0;  // flaw: underflow
     if constexpr (Flaw == flaw::memory)
@@ -67,7 +67,8 @@ int run() {
   std::vector<int> data(64 * 3);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<int>(i);
   int total = 0;
-  if (!launch(host, {.grid = 3, .block = 64}, reverse_op<Flaw>{}, {data.data(), &total, static_cast<int>(data.size())}).ok())
+  if (!launch(host, {.grid = 3, .block = 64}, reverse_op<Flaw>{}, {data.data(), &total, static_cast<int>(data.size())})
+           .ok())
     return 2;
   bool right = total == 64 * 3;
   for (int i = 0; i < 64 * 3; ++i) right = right && data[static_cast<std::size_t>(i)] == i / 64 * 64 + 63 - i % 64;
@@ -87,8 +88,12 @@ int run_right_ops() {
   bool ok = launch(host, {.grid = 2, .block = 256}, block_scan_op{}, {in.data(), scanned.data()}).ok();
   ok = launch(host, {.grid = 4, .block = 256}, block_sum_op{}, {numbers.data(), sums.data(), 1000}).ok() && ok;
   ok = launch(host, {.grid = 2, .block = 128}, atomics_op{},
-              {numbers.data(), 1000, histogram.data(), &sum, &sum64, &smallest, &largest, &last, &taken, &winners}).ok() && ok;
-  ok = launch(host, {.grid = {2, 3}, .block = {32, 8}}, transpose_op{}, {matrix.data(), transposed.data(), 70, 45}).ok() && ok;
+              {numbers.data(), 1000, histogram.data(), &sum, &sum64, &smallest, &largest, &last, &taken, &winners})
+           .ok() &&
+       ok;
+  ok = launch(host, {.grid = {2, 3}, .block = {32, 8}}, transpose_op{}, {matrix.data(), transposed.data(), 70, 45})
+           .ok() &&
+       ok;
   for (float& x : transposed) ok = ok && x == 1.f;  // what the threads wrote is the caller's now
   return ok && run<flaw::none>() == 0 ? 0 : 1;
 }
