@@ -139,8 +139,8 @@ std::shared_ptr<void> prepare_2d(std::vector<bench::contest::contender>& contend
     return add_at_2d<float>{{d[s].a.data(), d[s].b.data(), d[s].c.data()}, columns};
   };
   contenders[0].run = [body, rows](int s) {
-    using both = cuda::std::dextents<int64, 2>;
-    bench::require(cub::DeviceFor::ForEachInExtents(both{rows, columns}, body(s)));
+    using both = cuda::std::dextents<int, 2>;
+    bench::require(cub::DeviceFor::ForEachInExtents(both{static_cast<int>(rows), static_cast<int>(columns)}, body(s)));
   };
   contenders[1].run = [body, rows](int s) {
     bench::require(giwa::for_all(nullptr, giwa::extents{rows, columns}, body(s)));

@@ -34,9 +34,11 @@ struct nothing_op {
 };
 
 std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders) {
-  auto data = std::make_shared<giwa::device_array<float>>(bench::require(giwa::device_array<float>::allocate(nullptr, 3 * 256)));
-  float* a = data->data();
-  const giwa::tensor_view<float, 1> x{a, {256}}, y{a + 256, {256}}, z{a + 512, {256}};
+  auto data = std::make_shared<std::vector<giwa::device_array<float>>>();
+  for (int i = 0; i < 3; ++i) data->push_back(bench::require(giwa::device_array<float>::allocate(nullptr, 256)));
+  std::vector<giwa::device_array<float>>& d = *data;
+  float* a = d[0].data();
+  const giwa::tensor_view<float, 1> x{d[0]}, y{d[1]}, z{d[2]};
   const std::function<void(int)> run[] = {
       [](int) { nothing<40><<<1, 256, 0, nullptr>>>(payload<40>{}); },
       [](int) { bench::require(giwa::launch(nullptr, {.grid = 1, .block = 256}, nothing<40>, payload<40>{})); },
@@ -44,6 +46,7 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
       [](int) { nothing<48><<<1, 256, 0, nullptr>>>(payload<48>{}); },
       [a](int) { bench::require(giwa::for_all(nullptr, 256, nothing_at{a, a, a})); },
       [](int) { nothing<56><<<1, 256, 0, nullptr>>>(payload<56>{}); },
+      [&d](int) { bench::require(giwa::for_all(nullptr, giwa::elementwise{d[0], d[1], d[2]}, nothing_of{})); },
       [x, y, z](int) { bench::require(giwa::for_all(nullptr, giwa::elementwise{x, y, z}, nothing_of{})); },
   };
   for (std::size_t i = 0; i < contenders.size(); ++i) contenders[i].run = run[i];
@@ -62,7 +65,8 @@ int main(int argc, char** argv) {
                                                {"bare_48_bytes", "bare_48_bytes"},
                                                {"giwa_for_all_index_48_bytes", "bare_48_bytes"},
                                                {"bare_56_bytes", "bare_56_bytes"},
-                                               {"giwa_for_all_elementwise_56_bytes", "bare_56_bytes"}},
+                                               {"giwa_for_all_elementwise_arrays_56_bytes", "bare_56_bytes"},
+                                               {"giwa_for_all_elementwise_views_56_bytes", "bare_56_bytes"}},
         1, 200, 0.0, bench::host_seconds, prepare));
   });
 }

@@ -15,7 +15,7 @@ summary=()
 step() { # name, log, command
   local name=$1 log=$results/$2.log; shift 2
   local begin=$SECONDS
-  if "$@" >"$log" 2>&1; then
+  if timeout "${STEP_SECONDS:-900}" "$@" >"$log" 2>&1; then
     summary+=("ok      $name ($((SECONDS - begin)) s): $(grep -E 'tests passed|tests failed' "$log" | tail -n 1)")
   else
     summary+=("FAILED  $name ($((SECONDS - begin)) s), see $log")

@@ -3,7 +3,7 @@
 #ifndef GIWA_DEVICE_ARRAY_HPP
 #define GIWA_DEVICE_ARRAY_HPP
 
-#include <giwa/base/cuda_status.hpp>
+#include <giwa/device/properties.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -47,38 +47,40 @@ class device_array {
       r.value.data_ = static_cast<T*>(memory);
       r.value.size_ = size;
       r.value.stream_ = s;
+      const result<int> device = current_device();
+      r.value.device_ = device.value;
+      r.state = device.state;
     }
     return r;
   }
 
-  device_array(device_array&& other) noexcept : data_(other.data_), size_(other.size_), stream_(other.stream_) {
-    other.data_ = nullptr;
-    other.size_ = 0;
-  }
+  device_array(device_array&& other) noexcept { swap(other); }
   device_array& operator=(device_array&& other) noexcept {
-    if (this != &other) {
-      free();
-      data_ = other.data_;
-      size_ = other.size_;
-      stream_ = other.stream_;
-      other.data_ = nullptr;
-      other.size_ = 0;
-    }
+    device_array moved(static_cast<device_array&&>(other));
+    swap(moved);
     return *this;
   }
-  ~device_array() { free(); }
+  ~device_array() {
+    if (data_ != nullptr) static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
+  }
 
   T* data() { return data_; }
   const T* data() const { return data_; }
   int64 size() const { return size_; }
+  /// The number of the GPU whose memory it is, -1 for an array without elements.
+  int device() const { return device_; }
 
  private:
-  void free() noexcept {
-    if (data_ != nullptr) static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
+  void swap(device_array& other) noexcept {
+    stdlib::swap(data_, other.data_);
+    stdlib::swap(size_, other.size_);
+    stdlib::swap(stream_, other.stream_);
+    stdlib::swap(device_, other.device_);
   }
   T* data_ = nullptr;
   int64 size_ = 0;
   cudaStream_t stream_ = nullptr;
+  int device_ = -1;
 };
 
 /// A copy of `source`, host memory in one contiguous dimension, on the current device. When the call returns, pageable

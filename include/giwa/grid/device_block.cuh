@@ -68,7 +68,8 @@ struct device_block {
 #endif
   }
 
-  /// The value of another lane, for any trivially copyable T. A source outside the warp answers with the own value.
+  /// The value of another lane, for any trivially copyable T. Lanes and distances count modulo 32; shuffle_up and
+  /// shuffle_down answer with the own value where the source would lie outside the warp (PTX ISA, shfl.sync).
   template <class T>
   GIWA_HOST_DEVICE T shuffle(T value, int source_lane) const {
     return exchange(value, [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_sync(~0u, word, source_lane), word); });

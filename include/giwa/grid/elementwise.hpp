@@ -50,11 +50,15 @@ class elementwise {
   elementwise(OutArray&& out, InArray&&... in) : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
     check_array(out, "out");
     (check_input(in), ...);
+    known_device_ = device_of(out);
+    ((known_device_ = device_of(in) == known_device_ ? known_device_ : -1), ...);
   }
 
   Out* out() const { return out_; }
   const detail::pointers<In...>& in() const { return in_; }
   int64 size() const { return size_; }
+  /// The GPU that all arrays say they are on, as a device_array can; -1 if one does not say, or another.
+  int known_device() const { return known_device_; }
   /// The first rule that the arrays break.
   const status& state() const { return state_; }
 
@@ -68,6 +72,14 @@ class elementwise {
     requires(sizeof...(None) == 0)
   static detail::pointers<> make_list() {
     return {};
+  }
+
+  template <class Array>
+  static int device_of(const Array& array) {
+    if constexpr (requires { array.device(); })
+      return array.device();
+    else
+      return -1;
   }
 
   template <class Array>
@@ -102,6 +114,7 @@ class elementwise {
   Out* out_;
   int64 size_;
   detail::pointers<In...> in_;
+  int known_device_ = -1;
   status state_{};
 };
 

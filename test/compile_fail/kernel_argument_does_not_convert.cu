@@ -1,0 +1,13 @@
+// EXPECT: giwa::launch: an argument does not convert to the kernel's parameter in its place
+// SPDX-License-Identifier: MIT
+// A pointer to another type is no argument for a kernel.
+#include <giwa/grid/launch.cuh>
+
+__global__ void kernel(const float*) {}
+
+#if defined(GIWA_COMPILE_FAIL)
+using argument = double*;
+#else
+using argument = float*;
+#endif
+giwa::status run(cudaStream_t s, argument data) { return giwa::launch(s, {}, kernel, data); }

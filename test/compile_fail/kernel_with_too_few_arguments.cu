@@ -1,0 +1,14 @@
+// EXPECT: giwa::launch: the kernel takes another number of arguments
+// SPDX-License-Identifier: MIT
+// A launch gives a kernel as many arguments as it has parameters.
+#include <giwa/grid/launch.cuh>
+
+__global__ void kernel(int, float) {}
+
+giwa::status run(cudaStream_t s) {
+#if defined(GIWA_COMPILE_FAIL)
+  return giwa::launch(s, {}, kernel, 1);
+#else
+  return giwa::launch(s, {}, kernel, 1, 2.0f);
+#endif
+}
