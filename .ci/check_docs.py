@@ -53,7 +53,8 @@ def check(job):
     run = subprocess.run([*COMMAND, source, "-o", source.with_suffix(".o")], capture_output=True, text=True)
     if (run.returncode == 0) == must_compile:
         return ""
-    return f"{path}:{line}: " + (f"does not compile\n{run.stdout}{run.stderr}" if must_compile else "compiles, and should not\n")
+    flaw = f"does not compile\n{run.stdout}{run.stderr}" if must_compile else "compiles, and should not\n"
+    return f"{path}:{line}: {flaw}"
 
 
 def main():

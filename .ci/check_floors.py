@@ -104,8 +104,9 @@ def check_content(path, text, code):
                 error(path, number, f"contains {what}: {line.strip()}")
     without_macros = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", "", code, flags=re.M)
     for kernel in re.finditer(r"[^;{}]*(?:\bGIWA_KERNEL\b|__global__)[^;{]*", without_macros):
-        if "template" not in kernel.group():
-            error(path, 0, f"contains a kernel that is no template: {' '.join(kernel.group().split())}")
+        for word, flaw in (("template", "is no template"), ("__launch_bounds__", "states no launch bounds")):
+            if word not in kernel.group():
+                error(path, 0, f"contains a kernel that {flaw}: {' '.join(kernel.group().split())}")
 
 
 def main():

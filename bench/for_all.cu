@@ -2,11 +2,11 @@
 // c = a + b: the forms of giwa::for_all beside a plain kernel, CUB's DeviceFor::Bulk and DeviceTransform, and Thrust.
 #include "alternate.hpp"
 
-#include <cub/device/device_for.cuh>
-#include <cub/device/device_transform.cuh>
 #include <cuda_fp16.h>
 #include <thrust/execution_policy.h>
 #include <thrust/transform.h>
+#include <cub/device/device_for.cuh>
+#include <cub/device/device_transform.cuh>
 
 namespace {
 
@@ -107,10 +107,12 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
   const auto data = make_buffers<T>(n, sets);
   std::vector<buffers<T>>& d = *data;
   const std::function<void(int)> run[] = {
-      [&d, n](int s) { bench::require(cub::DeviceFor::Bulk(n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()})); },
       [&d, n](int s) {
-        bench::require(cub::DeviceTransform::Transform(cuda::std::make_tuple(d[s].a.data(), d[s].b.data()), d[s].c.data(), n,
-                                                       add{}));
+        bench::require(cub::DeviceFor::Bulk(n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()}));
+      },
+      [&d, n](int s) {
+        bench::require(cub::DeviceTransform::Transform(cuda::std::make_tuple(d[s].a.data(), d[s].b.data()),
+                                                       d[s].c.data(), n, add{}));
       },
       [&d, n](int s) {
         thrust::transform(thrust::cuda::par_nosync.on(nullptr), d[s].a.data(), d[s].a.data() + n, d[s].b.data(),
@@ -123,7 +125,9 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
       [&d, n](int s) {
         bench::require(giwa::for_all(nullptr, n, add_at<T>{d[s].a.data(), d[s].b.data(), d[s].c.data()}));
       },
-      [&d](int s) { bench::require(giwa::for_all(nullptr, giwa::elementwise{d[s].c, d[s].a, d[s].b}, add{})); },
+      [&d](int s) {
+        bench::require(giwa::for_all(nullptr, giwa::elementwise{d[s].c, d[s].a, d[s].b}, add{}));
+      },
   };
   for (std::size_t i = 0; i < contenders.size(); ++i) contenders[i].run = run[i];
   require_right(contenders, d[0], n);
@@ -135,9 +139,7 @@ constexpr int64 columns = 8191;  // an odd width, as nobody would choose it
 std::shared_ptr<void> prepare_2d(std::vector<bench::contest::contender>& contenders, int64 rows, int sets) {
   const auto data = make_buffers<float>(rows * columns, sets);
   std::vector<buffers<float>>& d = *data;
-  const auto body = [&d](int s) {
-    return add_at_2d<float>{{d[s].a.data(), d[s].b.data(), d[s].c.data()}, columns};
-  };
+  const auto body = [&d](int s) { return add_at_2d<float>{{d[s].a.data(), d[s].b.data(), d[s].c.data()}, columns}; };
   contenders[0].run = [body, rows](int s) {
     using both = cuda::std::dextents<int, 2>;
     bench::require(cub::DeviceFor::ForEachInExtents(both{static_cast<int>(rows), static_cast<int>(columns)}, body(s)));
@@ -152,8 +154,9 @@ std::shared_ptr<void> prepare_2d(std::vector<bench::contest::contender>& contend
 template <class T>
 void add_contest(const char* type, int64 n) {
   const double bytes = 3.0 * static_cast<double>(n) * sizeof(T);
-  const int sets = bytes < 1e9 ? static_cast<int>(giwa::ceil_div(static_cast<int64>(480e6), static_cast<int64>(bytes))) + 1
-                               : 2;  // several times the L2 cache go by before a buffer comes again
+  const int sets = bytes < 1e9
+                       ? static_cast<int>(giwa::ceil_div(static_cast<int64>(480e6), static_cast<int64>(bytes))) + 1
+                       : 2;  // several times the L2 cache go by before a buffer comes again
   const int calls = bytes < 1e9 ? 20 : 1;
   bench::contest::add(std::make_shared<bench::contest>(
       std::string("add/") + type + "/" + std::to_string(n),

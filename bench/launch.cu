@@ -44,10 +44,16 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
       [](int) { bench::require(giwa::launch(nullptr, {.grid = 1, .block = 256}, nothing<40>, payload<40>{})); },
       [](int) { bench::require(giwa::launch(nullptr, {.grid = 1, .block = 256}, nothing_op{}, payload<40>{})); },
       [](int) { nothing<48><<<1, 256, 0, nullptr>>>(payload<48>{}); },
-      [a](int) { bench::require(giwa::for_all(nullptr, 256, nothing_at{a, a, a})); },
+      [a](int) {
+        bench::require(giwa::for_all(nullptr, 256, nothing_at{a, a, a}));
+      },
       [](int) { nothing<56><<<1, 256, 0, nullptr>>>(payload<56>{}); },
-      [&d](int) { bench::require(giwa::for_all(nullptr, giwa::elementwise{d[0], d[1], d[2]}, nothing_of{})); },
-      [x, y, z](int) { bench::require(giwa::for_all(nullptr, giwa::elementwise{x, y, z}, nothing_of{})); },
+      [&d](int) {
+        bench::require(giwa::for_all(nullptr, giwa::elementwise{d[0], d[1], d[2]}, nothing_of{}));
+      },
+      [x, y, z](int) {
+        bench::require(giwa::for_all(nullptr, giwa::elementwise{x, y, z}, nothing_of{}));
+      },
   };
   for (std::size_t i = 0; i < contenders.size(); ++i) contenders[i].run = run[i];
   return data;

@@ -65,7 +65,7 @@ inline double host_seconds(const std::function<void()>& call, int calls) {
 class contest {
  public:
   struct contender {
-    std::string name, peer;  // known before anything is prepared, so that the benchmarks can be listed
+    std::string name, peer;              // known before anything is prepared, so that the benchmarks can be listed
     std::function<void(int set)> run{};  // on the default stream, with buffer set number `set`
     std::vector<double> seconds{};
   };
@@ -75,8 +75,13 @@ class contest {
 
   contest(std::string name, std::vector<contender> contenders, int sets, int calls, double bytes, stopwatch watch,
           prepare_function prepare)
-      : name_(std::move(name)), contenders_(std::move(contenders)), sets_(sets), calls_(calls), bytes_(bytes),
-        watch_(std::move(watch)), prepare_(std::move(prepare)) {}
+      : name_(std::move(name)),
+        contenders_(std::move(contenders)),
+        sets_(sets),
+        calls_(calls),
+        bytes_(bytes),
+        watch_(std::move(watch)),
+        prepare_(std::move(prepare)) {}
 
   /// Registers one benchmark a contender; the first of them to run measures all in turn.
   static void add(std::shared_ptr<contest> c) {
@@ -95,8 +100,7 @@ class contest {
     for (contender& c : contenders_)  // warm-up: code loaded, clocks up, every buffer touched
       for (int i = 0; i < 2 * sets_; ++i) c.run(set++ % sets_);
     for (int round = 0; round < rounds; ++round)
-      for (contender& c : contenders_)
-        c.seconds.push_back(watch_([&] { c.run(set++ % sets_); }, calls_));
+      for (contender& c : contenders_) c.seconds.push_back(watch_([&] { c.run(set++ % sets_); }, calls_));
     require(cudaDeviceSynchronize());
     for (contender& c : contenders_) c.run = nullptr;
   }
@@ -130,11 +134,11 @@ inline int run(int argc, char** argv, const std::function<void()>& register_all)
   const giwa::environment e = giwa::check_environment();
   benchmark::AddCustomContext("giwa", std::to_string(GIWA_VERSION));
   benchmark::AddCustomContext("gpu", e.properties.name);
-  benchmark::AddCustomContext("cuda", "toolkit " + std::to_string(e.toolkit) + ", driver supports " + std::to_string(e.driver));
+  benchmark::AddCustomContext("cuda",
+                              "toolkit " + std::to_string(e.toolkit) + ", driver supports " + std::to_string(e.driver));
   benchmark::AddCustomContext("code", "sm_" + std::to_string(e.code.architecture));
-  const bool only_lists = std::any_of(argv, argv + argc, [](const char* a) {
-    return std::string(a).rfind("--benchmark_list_tests", 0) == 0;
-  });
+  const bool only_lists = std::any_of(
+      argv, argv + argc, [](const char* a) { return std::string(a).rfind("--benchmark_list_tests", 0) == 0; });
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   if (!e.verdict.ok() && !only_lists) {

@@ -62,7 +62,8 @@ class gpu_array {
     check_cuda(cudaMemcpy(data_, from.data(), bytes(), cudaMemcpyHostToDevice));
   }
   ~gpu_array() { cudaFree(data_); }
-  gpu_array(gpu_array&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  gpu_array(gpu_array&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   gpu_array& operator=(gpu_array&&) = delete;
 
   void fill(int byte) {
@@ -106,7 +107,8 @@ class touch_counter {
 };
 
 template <class = void>
-__global__ void __launch_bounds__(256) count_wrong_bytes(const unsigned* words, int64 n, unsigned times, uint64* wrong) {
+__global__ void __launch_bounds__(256)
+    count_wrong_bytes(const unsigned* words, int64 n, unsigned times, uint64* wrong) {
   uint64 mine = 0;
   for (int64 w = int64{blockIdx.x} * 256 + threadIdx.x; w * 4 < n; w += int64{gridDim.x} * 256) {
     const unsigned word = words[w];
@@ -121,7 +123,7 @@ inline int64 touch_counter::wrong(int times) const {
   check_cuda(cudaDeviceSynchronize());
   const unsigned blocks = n_ < (1 << 20) ? 32 : 2048;
   count_wrong_bytes<><<<blocks, 256, 0, cudaStreamPerThread>>>(reinterpret_cast<const unsigned*>(bytes_.data()), n_,
-                                                             static_cast<unsigned>(times), result.data());
+                                                               static_cast<unsigned>(times), result.data());
   check_cuda(cudaGetLastError());
   return static_cast<int64>(result.to_host()[0]);
 }

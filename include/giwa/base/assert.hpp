@@ -19,8 +19,8 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// Says what failed, where and in which thread; then stops the kernel (the stream reports it) or the program.
-[[noreturn]] GIWA_HOST_DEVICE inline void assertion_failed(const char* condition, const char* sentence, const char* file,
-                                                           int line) {
+[[noreturn]] GIWA_HOST_DEVICE inline void assertion_failed(const char* condition, const char* sentence,
+                                                           const char* file, int line) {
 #if defined(__CUDA_ARCH__)
   ::printf("%s:%d: %s [%s] in block (%u, %u, %u), thread (%u, %u, %u)\n", file, line, sentence, condition, blockIdx.x,
            blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);

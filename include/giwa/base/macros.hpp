@@ -9,7 +9,8 @@
 #error "giwa needs C++20: compile with -std=c++20 (CMake: link giwa::giwa, which asks for it)."
 #endif
 #if defined(__CUDACC__) && defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
-#error "giwa needs the CUDA toolkit 13.0 or newer: this nvcc is older. Install a newer toolkit, or put its bin/ first in PATH."
+#error \
+    "giwa needs the CUDA toolkit 13.0 or newer: this nvcc is older. Install a newer toolkit, or put its bin/ first in PATH."
 #endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
 #error "giwa needs compute capability 7.5 or newer: drop the older entry from -gencode / CMAKE_CUDA_ARCHITECTURES."

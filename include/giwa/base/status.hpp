@@ -27,8 +27,8 @@ enum class bound : int { none, exactly, at_most, at_least };
 struct [[nodiscard]] status {
   status_code code = status_code::success;
   bound relation = bound::none;
-  int cuda_code = 0;          // the cudaError_t behind it, 0 if none
-  const char* message = "";   // a sentence: the rule that is broken, and what to do
+  int cuda_code = 0;         // the cudaError_t behind it, 0 if none
+  const char* message = "";  // a sentence: the rule that is broken, and what to do
   const char* argument = "";
   int64 expected = 0;
   int64 got = 0;

@@ -27,7 +27,8 @@ inline status_text format_status(const status& s) {
   if (s.argument[0] != '\0') append(" `%s`", s.argument);
   if (s.message[0] != '\0') append(": %s", s.message);
   if (s.relation != bound::none)
-    append(" (%s %lld, got %lld)", name_of(s.relation), static_cast<long long>(s.expected), static_cast<long long>(s.got));
+    append(" (%s %lld, got %lld)", name_of(s.relation), static_cast<long long>(s.expected),
+           static_cast<long long>(s.got));
   if (s.cuda_code != 0) append(" [cudaError %d]", s.cuda_code);
   return out;
 }

@@ -92,10 +92,10 @@ result<device_array<T>> to_device(cudaStream_t s, tensor_view<const T, 1> source
   if (r.ok() && !source.contiguous()) r.state = status::invalid("source", "only contiguous elements can be copied");
   if (r.ok()) static_cast<void>(r = device_array<T>::allocate(s, source.size()));  // void: nvcc warns of nodiscard
   if (r.ok() && source.size() > 0)
-    r.state = detail::consume(cudaMemcpyAsync(r.value.data(), source.data(),
-                                              static_cast<stdlib::size_t>(source.size()) * sizeof(T),
-                                              cudaMemcpyHostToDevice, s),
-                              "source");
+    r.state = detail::consume(
+        cudaMemcpyAsync(r.value.data(), source.data(), static_cast<stdlib::size_t>(source.size()) * sizeof(T),
+                        cudaMemcpyHostToDevice, s),
+        "source");
   return r;
 }
 

@@ -13,8 +13,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// The machine code that this program would run on the current GPU.
 struct device_code {
-  int architecture = 0;          // 90 for sm_90 or sm_90a; of the code that runs, which may be older than the GPU
-  int ptx = 0;                   // the architecture of the PTX it comes from
+  int architecture = 0;                // 90 for sm_90 or sm_90a; of the code that runs, which may be older than the GPU
+  int ptx = 0;                         // the architecture of the PTX it comes from
   bool architecture_specific = false;  // holds the instructions of sm_90a
 };
 
@@ -54,8 +54,8 @@ struct environment {
   int devices = 0;
   device_properties properties{};  // of the GPU asked about
   device_code code{};
-  status verdict{};              // success, or the first thing that is in the way
-  char advice[512] = {};         // a sentence: what holds, or what to do; never empty
+  status verdict{};       // success, or the first thing that is in the way
+  char advice[512] = {};  // a sentence: what holds, or what to do; never empty
 };
 
 /// Looks at GPU number `device` (-1: the current one) and at this program. Never fails: what is wrong is the verdict.
@@ -69,14 +69,16 @@ inline environment check_environment(int device = -1) {
   static_cast<void>(detail::consume(cudaRuntimeGetVersion(&e.runtime)));
   if (!detail::consume(cudaDriverGetVersion(&e.driver)).ok()) e.driver = 0;
   if (e.driver == 0)
-    return conclude(to_status(cudaErrorInsufficientDriver),
-                    "No NVIDIA driver is installed: giwa runs on the CPU (giwa::host). For the GPU install a driver for CUDA "
-                    "%d.%d.",
-                    e.runtime / 1000, e.runtime % 1000 / 10);
+    return conclude(
+        to_status(cudaErrorInsufficientDriver),
+        "No NVIDIA driver is installed: giwa runs on the CPU (giwa::host). For the GPU install a driver for CUDA "
+        "%d.%d.",
+        e.runtime / 1000, e.runtime % 1000 / 10);
   int count = 0;
   const status counted = detail::consume(cudaGetDeviceCount(&count));
   if (counted.code == status_code::no_driver)
-    return conclude(counted, "The driver supports CUDA up to %d.%d and this program uses %d.%d: update the driver, or build "
+    return conclude(counted,
+                    "The driver supports CUDA up to %d.%d and this program uses %d.%d: update the driver, or build "
                     "with the older toolkit.",
                     e.driver / 1000, e.driver % 1000 / 10, e.runtime / 1000, e.runtime % 1000 / 10);
   if (!counted.ok())
@@ -93,24 +95,30 @@ inline environment check_environment(int device = -1) {
   const result<device_code> code = guard.ok() ? code_for_current_device() : result<device_code>{{}, guard.state};
   const int capability = e.properties.capability.value();
   if (code.state.code == status_code::no_kernel_image)
-    return conclude(code.state, "This program holds no code for %s (compute capability %d.%d): build it with "
+    return conclude(code.state,
+                    "This program holds no code for %s (compute capability %d.%d): build it with "
                     "-DCMAKE_CUDA_ARCHITECTURES=%d or nvcc -arch=sm_%d.",
-                    e.properties.name, e.properties.capability.major, e.properties.capability.minor, capability, capability);
+                    e.properties.name, e.properties.capability.major, e.properties.capability.minor, capability,
+                    capability);
   if (!code.ok()) return conclude(code.state, "%s cannot be used: %s.", e.properties.name, code.state.message);
   e.code = code.value;
   if (capability == 90 && !e.code.architecture_specific)
-    return conclude({}, "%s runs code for sm_%d: right, but without its fastest instructions. Add -gencode "
+    return conclude({},
+                    "%s runs code for sm_%d: right, but without its fastest instructions. Add -gencode "
                     "arch=compute_90a,code=sm_90a (CMake: 90a-real).",
                     e.properties.name, e.code.architecture);
   if (e.code.architecture < capability)
-    return conclude({}, "%s runs code for the older sm_%d: right, but not tuned for it. Add sm_%d to the architectures.",
+    return conclude({},
+                    "%s runs code for the older sm_%d: right, but not tuned for it. Add sm_%d to the architectures.",
                     e.properties.name, e.code.architecture, capability);
   return conclude({}, "%s runs code made for it.", e.properties.name);
 }
 
 /// Prints the report, some ten lines, for people.
 inline void print(const environment& e, std::FILE* to = stdout) {
-  const auto version = [&](const char* what, int v) { std::fprintf(to, "%-20s %d.%d\n", what, v / 1000, v % 1000 / 10); };
+  const auto version = [&](const char* what, int v) {
+    std::fprintf(to, "%-20s %d.%d\n", what, v / 1000, v % 1000 / 10);
+  };
   std::fprintf(to, "%-20s %d.%d.%d\n", "giwa", GIWA_VERSION_MAJOR, GIWA_VERSION_MINOR, GIWA_VERSION_PATCH);
   version("built with CUDA", e.toolkit);
   version("CUDA runtime", e.runtime);
@@ -123,8 +131,9 @@ inline void print(const environment& e, std::FILE* to = stdout) {
     std::fprintf(to, "%-20s %s, compute capability %d.%d\n", "GPU", p.name, p.capability.major, p.capability.minor);
     std::fprintf(to, "%-20s %d, %d threads each, %.0f MHz\n", "multiprocessors", p.multiprocessors,
                  p.threads_per_multiprocessor, static_cast<double>(p.clock_khz) * 1e-3);
-    std::fprintf(to, "%-20s %.1f GiB, %.0f GB/s, L2 %.0f MiB\n", "memory", static_cast<double>(p.memory_bytes) / (1 << 30),
-                 static_cast<double>(p.memory_bytes_per_second) * 1e-9, static_cast<double>(p.l2_bytes) / (1 << 20));
+    std::fprintf(to, "%-20s %.1f GiB, %.0f GB/s, L2 %.0f MiB\n", "memory",
+                 static_cast<double>(p.memory_bytes) / (1 << 30), static_cast<double>(p.memory_bytes_per_second) * 1e-9,
+                 static_cast<double>(p.l2_bytes) / (1 << 20));
     std::fprintf(to, "%-20s %.0f KiB a block\n", "shared memory", static_cast<double>(p.shared_bytes_per_block) / 1024);
   }
   if (e.code.architecture != 0)
@@ -135,7 +144,7 @@ inline void print(const environment& e, std::FILE* to = stdout) {
 
 /// Where to run: a GPU, or the CPU and why.
 struct device_choice {
-  int device = -1;   // the GPU's number, or -1 for the CPU
+  int device = -1;      // the GPU's number, or -1 for the CPU
   environment found{};  // what was found; found.advice says why in a sentence
 
   bool on_gpu() const { return device >= 0; }

@@ -54,7 +54,8 @@ inline status check_pointer_for(int device, const void* pointer, const char* arg
   const result<int64> pageable = attribute(device, cudaDevAttrPageableMemoryAccess);
   if (!pageable.ok()) return pageable.state;
   if (pageable.value != 0) return {};
-  return status::invalid(argument, "the pointer leads to host memory, which this GPU cannot read; copy it with to_device");
+  return status::invalid(argument,
+                         "the pointer leads to host memory, which this GPU cannot read; copy it with to_device");
 }
 
 }  // namespace detail

@@ -32,12 +32,12 @@ struct device_properties {
   compute_capability capability{};
   int multiprocessors = 0;
   int threads_per_multiprocessor = 0;
-  int64 memory_bytes = 0;              // global memory
+  int64 memory_bytes = 0;  // global memory
   int64 l2_bytes = 0;
-  int64 shared_bytes_per_block = 0;    // the most a block may ask for (launch() does what is needed above 48 KB)
+  int64 shared_bytes_per_block = 0;  // the most a block may ask for (launch() does what is needed above 48 KB)
   int64 shared_bytes_per_multiprocessor = 0;
-  int64 clock_khz = 0;                 // the multiprocessors' highest clock
-  int64 memory_bytes_per_second = 0;   // the memory's peak rate, by its clock and width; 0 if the driver does not say
+  int64 clock_khz = 0;                // the multiprocessors' highest clock
+  int64 memory_bytes_per_second = 0;  // the memory's peak rate, by its clock and width; 0 if the driver does not say
   bool cooperative_launch = false;
   bool cluster_launch = false;
   bool pageable_memory_access = false;  // kernels may read memory that malloc gave

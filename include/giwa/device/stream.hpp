@@ -71,7 +71,8 @@ class event : public detail::unique_handle<cudaEvent_t, cudaEventDestroy> {
   /// With `timed` an event carries a time stamp; without it waiting for it is cheaper.
   static result<event> create(bool timed = true) {
     cudaEvent_t handle = nullptr;
-    const status s = detail::consume(cudaEventCreateWithFlags(&handle, timed ? cudaEventDefault : cudaEventDisableTiming));
+    const status s =
+        detail::consume(cudaEventCreateWithFlags(&handle, timed ? cudaEventDefault : cudaEventDisableTiming));
     return {event(handle), s};
   }
 

@@ -82,7 +82,8 @@ struct device_block {
   template <class T>
   GIWA_HOST_DEVICE T shuffle_down(T value, int distance) const {
     const auto d = static_cast<unsigned>(distance);
-    return exchange(value, [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_down_sync(~0u, word, d), (void(d), word)); });
+    return exchange(value,
+                    [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_down_sync(~0u, word, d), (void(d), word)); });
   }
   template <class T>
   GIWA_HOST_DEVICE T shuffle_xor(T value, int lane_mask) const {

@@ -137,9 +137,9 @@ inline namespace GIWA_ARCH_TAG {
 /// Errors: sizes that differ, memory that overlaps, strides, null or host pointers, and those of launch().
 template <class Out, class... In, class F>
 status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f) {
-  static_assert(detail::goes_as_bytes<F> && stdlib::is_trivially_copyable_v<Out> &&
-                    (stdlib::is_trivially_copyable_v<In> && ...),
-                "giwa::for_all: the function and the elements go to the GPU byte by byte: they must be trivially copyable.");
+  static_assert(
+      detail::goes_as_bytes<F> && stdlib::is_trivially_copyable_v<Out> && (stdlib::is_trivially_copyable_v<In> && ...),
+      "giwa::for_all: the function and the elements go to the GPU byte by byte: they must be trivially copyable.");
   using op = detail::elementwise_op<F, Out, In...>;
   if (!arrays.state().ok()) return arrays.state();
   if (arrays.size() == 0) return {};
@@ -147,7 +147,8 @@ status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f
   const result<int> device = current_device();
   if (!device.ok()) return device.state;
   const bool trusted = device.value == arrays.known_device();  // else each pointer is looked up, 0.06 us
-  if (const status state = detail::check_array<op::count>(arrays.out(), "out", device.value, trusted, aligned); !state.ok())
+  if (const status state = detail::check_array<op::count>(arrays.out(), "out", device.value, trusted, aligned);
+      !state.ok())
     return state;
   if (const status state = detail::check_inputs<op::count>(arrays.in(), device.value, trusted, aligned); !state.ok())
     return state;

@@ -47,7 +47,8 @@ class elementwise {
   static_assert(!stdlib::is_const_v<Out>, "giwa::elementwise: the first array is written, and this one is const.");
 
   template <detail::element_array OutArray, detail::element_array... InArray>
-  elementwise(OutArray&& out, InArray&&... in) : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
+  elementwise(OutArray&& out, InArray&&... in)
+      : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
     check_array(out, "out");
     (check_input(in), ...);
     known_device_ = device_of(out);
@@ -127,9 +128,8 @@ elementwise(OutArray&&, InArray&&...)
 template <class Out, class... In, class F>
 status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) {
   if (!arrays.state().ok()) return arrays.state();
-  return for_all(where, arrays.size(), [out = arrays.out(), in = arrays.in(), &f](int64 i) {
-    out[i] = static_cast<Out>(in.call(f, i));
-  });
+  return for_all(where, arrays.size(),
+                 [out = arrays.out(), in = arrays.in(), &f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -72,7 +72,8 @@ status launch_tiles(cudaStream_t s, int64 n, const MakeParams& make_params) {
   for (int64 first = 0; first < n;) {
     const int64 tiles = ceil_div(n - first, Op::tile);
     const int64 blocks = tiles < launch_limits::grid_x ? tiles : launch_limits::grid_x;
-    if (const status state = launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, make_params(first)); !state.ok())
+    if (const status state = launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, make_params(first));
+        !state.ok())
       return state;
     if (blocks == tiles) break;
     first += blocks * Op::tile;
@@ -82,11 +83,13 @@ status launch_tiles(cudaStream_t s, int64 n, const MakeParams& make_params) {
 
 template <class F, class ToIndex>
 status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
-  static_assert(!stdlib::is_pointer_v<F>,
-                "giwa::for_all: a function pointer made on the host leads nowhere on the GPU; pass a functor or a lambda.");
-  static_assert(goes_as_bytes<F>,
-                "giwa::for_all: the function goes to the GPU byte by byte: capture pointers, views and numbers by value, "
-                "not vectors or device_arrays.");
+  static_assert(
+      !stdlib::is_pointer_v<F>,
+      "giwa::for_all: a function pointer made on the host leads nowhere on the GPU; pass a functor or a lambda.");
+  static_assert(
+      goes_as_bytes<F>,
+      "giwa::for_all: the function goes to the GPU byte by byte: capture pointers, views and numbers by value, "
+      "not vectors or device_arrays.");
   using op = for_all_op<F, ToIndex>;
   return launch_tiles<op>(s, n, [&](int64 first) { return typename op::params{first, n, f, to_index}; });
 }

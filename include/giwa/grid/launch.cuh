@@ -32,13 +32,20 @@ inline status explain_launch(cudaError_t error, const void* kernel, const launch
     return status::invalid("shared_bytes", "a block asks for more shared memory than this GPU gives a block",
                            bound::at_most, shared_limit, c.shared_bytes);
   if (c.cluster.count() > 1 && ask(cudaDevAttrClusterLaunch) == 0)
-    return {status_code::not_supported, bound::none, plain.cuda_code,
-            "a cluster needs a GPU of compute capability 9.0 or newer", "cluster", 0, 0};
-  const dim3 block(static_cast<unsigned>(c.block.x), static_cast<unsigned>(c.block.y), static_cast<unsigned>(c.block.z));
+    return {status_code::not_supported,
+            bound::none,
+            plain.cuda_code,
+            "a cluster needs a GPU of compute capability 9.0 or newer",
+            "cluster",
+            0,
+            0};
+  const dim3 block(static_cast<unsigned>(c.block.x), static_cast<unsigned>(c.block.y),
+                   static_cast<unsigned>(c.block.z));
   if (c.cluster.count() > 1) {
     cudaLaunchConfig_t query{};
     query.blockDim = block;
-    query.gridDim = dim3(static_cast<unsigned>(c.grid.x), static_cast<unsigned>(c.grid.y), static_cast<unsigned>(c.grid.z));
+    query.gridDim =
+        dim3(static_cast<unsigned>(c.grid.x), static_cast<unsigned>(c.grid.y), static_cast<unsigned>(c.grid.z));
     query.dynamicSmemBytes = static_cast<stdlib::size_t>(c.shared_bytes);
     int largest = 0;
     if (consume(cudaOccupancyMaxPotentialClusterSize(&largest, kernel, &query)).ok() && c.cluster.count() > largest)
@@ -47,8 +54,13 @@ inline status explain_launch(cudaError_t error, const void* kernel, const launch
   }
   if (c.cooperative) {
     if (ask(cudaDevAttrCooperativeLaunch) == 0)
-      return {status_code::not_supported, bound::none, plain.cuda_code, "this GPU has no cooperative launch",
-              "cooperative", 0, 0};
+      return {status_code::not_supported,
+              bound::none,
+              plain.cuda_code,
+              "this GPU has no cooperative launch",
+              "cooperative",
+              0,
+              0};
     int blocks = 0;
     const status s = consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &blocks, kernel, static_cast<int>(c.block.count()), static_cast<stdlib::size_t>(c.shared_bytes)));
@@ -63,7 +75,8 @@ inline status explain_launch(cudaError_t error, const void* kernel, const launch
 /// Launches with parameters that are already in place. Asynchronous, allocates nothing, may be captured in a graph.
 inline status launch_with(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
   if (const status state = validate(c); !state.ok()) return state;
-  constexpr int64 default_shared_bytes = 48 << 10;  // more needs the kernel's consent: 0.16 us, and no cache to go stale
+  constexpr int64 default_shared_bytes = 48
+                                         << 10;  // more needs the kernel's consent: 0.16 us, and no cache to go stale
   if (c.shared_bytes > default_shared_bytes) {
     const cudaError_t error = c.shared_bytes > 0x7fffffff
                                   ? cudaErrorInvalidValue
@@ -129,9 +142,10 @@ inline constexpr int64 largest_shared_bytes = 227 << 10;
 
 template <int64 Bytes, int64 Limit>
 constexpr void require_shared_memory() {
-  static_assert(Bytes <= Limit,
-                "giwa::launch: the op's shared_storage (first number, bytes) is larger than the shared memory that any GPU "
-                "gives a block (second number): choose smaller tiles or fewer stages.");
+  static_assert(
+      Bytes <= Limit,
+      "giwa::launch: the op's shared_storage (first number, bytes) is larger than the shared memory that any GPU "
+      "gives a block (second number): choose smaller tiles or fewer stages.");
 }
 
 }  // namespace detail::inline GIWA_ARCH_TAG
@@ -144,7 +158,8 @@ inline namespace GIWA_ARCH_TAG {
 /// Errors: invalid_argument with the limit and the value seen, not_supported, no_driver, no_device, no_kernel_image,
 /// cuda_error; what happens later inside the kernel is reported by synchronize().
 template <class... Parameters, class... Arguments>
-status launch(cudaStream_t s, const launch_config& config, void (*kernel)(Parameters...), const Arguments&... arguments) {
+status launch(cudaStream_t s, const launch_config& config, void (*kernel)(Parameters...),
+              const Arguments&... arguments) {
   if constexpr (sizeof...(Parameters) != sizeof...(Arguments)) {
     static_assert(detail::always_false<Parameters..., Arguments...>,
                   "giwa::launch: the kernel takes another number of arguments.");

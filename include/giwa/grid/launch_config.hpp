@@ -27,11 +27,11 @@ struct dimensions {
 
 /// How to launch: `{.grid = 80, .block = 256}`, `{.grid = {8, 4}, .block = {32, 8}, .shared_bytes = 65536}`.
 struct launch_config {
-  dimensions grid{};            // blocks
-  dimensions block{};           // threads of a block
-  int64 shared_bytes = 0;       // dynamic shared memory of a block; more than 48 KB needs no further call
-  dimensions cluster{};         // blocks of a cluster; each must divide the grid's; compute capability 9.0
-  bool cooperative = false;     // all blocks run at once, so that the grid may synchronise; refused if they cannot
+  dimensions grid{};         // blocks
+  dimensions block{};        // threads of a block
+  int64 shared_bytes = 0;    // dynamic shared memory of a block; more than 48 KB needs no further call
+  dimensions cluster{};      // blocks of a cluster; each must divide the grid's; compute capability 9.0
+  bool cooperative = false;  // all blocks run at once, so that the grid may synchronise; refused if they cannot
 };
 
 /// Limits of compute capability 7.5 and newer (CUDA C++ Programming Guide, "Technical specifications per compute
@@ -67,9 +67,11 @@ GIWA_HOST_DEVICE constexpr status validate(const launch_config& c) {
     if (r.value > r.limit) return status::invalid(r.argument, r.message, bound::at_most, r.limit, r.value);
   }
   if (c.block.count() > limits::block_threads)
-    return status::invalid("block", "a block has too many threads", bound::at_most, limits::block_threads, c.block.count());
+    return status::invalid("block", "a block has too many threads", bound::at_most, limits::block_threads,
+                           c.block.count());
   if (c.cluster.count() > limits::cluster_blocks)
-    return status::invalid("cluster", "a cluster has too many blocks", bound::at_most, limits::cluster_blocks, c.cluster.count());
+    return status::invalid("cluster", "a cluster has too many blocks", bound::at_most, limits::cluster_blocks,
+                           c.cluster.count());
   if (c.grid.x % c.cluster.x != 0 || c.grid.y % c.cluster.y != 0 || c.grid.z % c.cluster.z != 0)
     return status::invalid("cluster", "the grid is not a whole number of clusters in every dimension");
   if (c.shared_bytes < 0)

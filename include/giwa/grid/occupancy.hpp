@@ -36,15 +36,16 @@ inline result<int> best_block(const void* kernel, int64 shared_bytes) {
 template <class... Parameters>
 result<int> resident_blocks(void (*kernel)(Parameters...), int threads, int64 shared_bytes = 0) {
   if (threads < 1 || threads > launch_limits::block_threads)
-    return {0, status::invalid("threads", "a block has 1 to 1024 threads", threads < 1 ? bound::at_least : bound::at_most,
-                               threads < 1 ? 1 : launch_limits::block_threads, threads)};
+    return {0,
+            status::invalid("threads", "a block has 1 to 1024 threads", threads < 1 ? bound::at_least : bound::at_most,
+                            threads < 1 ? 1 : launch_limits::block_threads, threads)};
   if (shared_bytes < 0)
     return {0, status::invalid("shared_bytes", "a size is negative", bound::at_least, 0, shared_bytes)};
   int blocks = 0;
-  const status s = detail::consume(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads,
-                                                    static_cast<stdlib::size_t>(shared_bytes)),
-      "kernel");
+  const status s =
+      detail::consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel),
+                                                                    threads, static_cast<stdlib::size_t>(shared_bytes)),
+                      "kernel");
   return {s.ok() ? blocks : 0, s};
 }
 

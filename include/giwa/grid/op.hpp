@@ -49,13 +49,16 @@ concept params_go_as_bytes =
 
 template <class Op>
 GIWA_HOST_DEVICE constexpr void require_op() {
-  static_assert(kernel_op<Op>,
-                "giwa::launch: an op has `params`, `shared_storage`, `max_threads` and `min_blocks`; see giwa/grid/op.hpp.");
-  static_assert(stdlib::is_trivially_copyable_v<Op> && params_go_as_bytes<Op>,
-                "giwa::launch: an op and its `params` are copied to the device byte by byte: make both trivially copyable.");
-  static_assert(stdlib::is_trivially_default_constructible_v<typename Op::shared_storage> &&
-                    stdlib::is_trivially_destructible_v<typename Op::shared_storage>,
-                "giwa::launch: shared memory starts uninitialised: give `shared_storage` no constructor and no initialiser.");
+  static_assert(
+      kernel_op<Op>,
+      "giwa::launch: an op has `params`, `shared_storage`, `max_threads` and `min_blocks`; see giwa/grid/op.hpp.");
+  static_assert(
+      stdlib::is_trivially_copyable_v<Op> && params_go_as_bytes<Op>,
+      "giwa::launch: an op and its `params` are copied to the device byte by byte: make both trivially copyable.");
+  static_assert(
+      stdlib::is_trivially_default_constructible_v<typename Op::shared_storage> &&
+          stdlib::is_trivially_destructible_v<typename Op::shared_storage>,
+      "giwa::launch: shared memory starts uninitialised: give `shared_storage` no constructor and no initialiser.");
   static_assert(Op::max_threads % launch_limits::warp_threads == 0 && Op::max_threads >= 32 && Op::max_threads <= 1024,
                 "giwa::launch: an op's `max_threads` is a multiple of 32 from 32 to 1024.");
   static_assert(Op::min_blocks >= 1, "giwa::launch: an op's `min_blocks` is at least 1.");
@@ -71,8 +74,8 @@ GIWA_HOST_DEVICE constexpr status validate_op(const launch_config& c) {
   if (c.block.count() % launch_limits::warp_threads != 0)
     return status::invalid("block", "an op's block is a whole number of warps: a multiple of 32 threads");
   if (c.shared_bytes != 0)
-    return status::invalid("shared_bytes", "an op's shared memory is its shared_storage: leave this out", bound::exactly,
-                           0, c.shared_bytes);
+    return status::invalid("shared_bytes", "an op's shared memory is its shared_storage: leave this out",
+                           bound::exactly, 0, c.shared_bytes);
   return {};
 }
 

@@ -185,7 +185,8 @@ GIWA_DEVICE stride_range stride_in(Size n) {
 template <scope Level, int64... Sizes>
 GIWA_DEVICE stride_range_nd<sizeof...(Sizes)> stride_in(const extents<Sizes...>& e) {
   constexpr int rank = sizeof...(Sizes);
-  static_assert(rank <= 3, "giwa: stride loops have at most 3 dimensions; use for_all, or delinearize a 1-D loop's index.");
+  static_assert(rank <= 3,
+                "giwa: stride loops have at most 3 dimensions; use for_all, or delinearize a 1-D loop's index.");
   index<rank> end;
   for (int d = 0; d < rank; ++d) end[d] = e[d];
   return {position<rank, scope::thread, Level>(), end, sizes<rank, scope::thread, Level>()};

@@ -67,8 +67,7 @@ class extents {
   GIWA_HOST_DEVICE constexpr result<int64> checked_size(const char* argument = "extents") const {
     bool empty = false;
     for (int d = 0; d < rank; ++d) {
-      if ((*this)[d] < 0)
-        return {0, status::invalid(argument, "a size is negative", bound::at_least, 0, (*this)[d])};
+      if ((*this)[d] < 0) return {0, status::invalid(argument, "a size is negative", bound::at_least, 0, (*this)[d])};
       empty = empty || (*this)[d] == 0;
     }
     if (empty) return {0, {}};

@@ -26,9 +26,7 @@ GIWA_HOST_DEVICE constexpr bool is_power_of_two(T n) {
 }
 
 /// Whether a * b, both >= 0, is larger than the largest int64.
-GIWA_HOST_DEVICE constexpr bool product_overflows(int64 a, int64 b) {
-  return b != 0 && a > max_int64 / b;
-}
+GIWA_HOST_DEVICE constexpr bool product_overflows(int64 a, int64 b) { return b != 0 && a > max_int64 / b; }
 
 /// The upper 64 bits of the 128-bit product.
 GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {

@@ -27,7 +27,7 @@ struct precision_base {
   using compute = Compute;     // element-wise arithmetic
   using accumulate = Compute;  // sums and products of many
   using output = Storage;
-  static constexpr int significand_bits = Significand;       // with the leading one that is not stored
+  static constexpr int significand_bits = Significand;      // with the leading one that is not stored
   static constexpr int largest_exponent = LargestExponent;  // every finite value is below 2^(largest_exponent + 1)
 };
 }  // namespace detail
@@ -70,7 +70,8 @@ struct convert {
   template <class Wide>
   GIWA_HOST_DEVICE static To from_wide(Wide x) {
     if constexpr (stdlib::same_as<To, fp16>)
-      return stdlib::same_as<Wide, double> ? __double2half(static_cast<double>(x)) : __float2half_rn(static_cast<float>(x));
+      return stdlib::same_as<Wide, double> ? __double2half(static_cast<double>(x))
+                                           : __float2half_rn(static_cast<float>(x));
     else
       return stdlib::same_as<Wide, double> ? __double2bfloat16(static_cast<double>(x))
                                            : __float2bfloat16_rn(static_cast<float>(x));

@@ -12,7 +12,9 @@ namespace giwa::inline GIWA_ABI {
 class stride_range {
  public:
   GIWA_HOST_DEVICE constexpr stride_range(int64 first, int64 end, int64 stride)
-      : first_(static_cast<uint64>(first)), end_(end > 0 ? static_cast<uint64>(end) : 0), stride_(static_cast<uint64>(stride)) {}
+      : first_(static_cast<uint64>(first)),
+        end_(end > 0 ? static_cast<uint64>(end) : 0),
+        stride_(static_cast<uint64>(stride)) {}
 
   struct sentinel {};
   struct iterator {
@@ -35,7 +37,8 @@ class stride_range {
 template <int Rank>
 class stride_range_nd {
  public:
-  GIWA_HOST_DEVICE constexpr stride_range_nd(const index<Rank>& first, const index<Rank>& end, const index<Rank>& stride)
+  GIWA_HOST_DEVICE constexpr stride_range_nd(const index<Rank>& first, const index<Rank>& end,
+                                             const index<Rank>& stride)
       : first_(first), end_(end), stride_(stride) {}
 
   struct sentinel {};

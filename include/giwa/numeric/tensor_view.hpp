@@ -58,7 +58,8 @@ class tensor_view {
       : tensor_view(v.data(), v.extents(), v.strides()) {}
 
   template <class V>
-    requires(detail::mdspan_like<V, Rank> && stdlib::convertible_to<decltype(stdlib::declval<const V&>().data_handle()), T*>)
+    requires(detail::mdspan_like<V, Rank> &&
+             stdlib::convertible_to<decltype(stdlib::declval<const V&>().data_handle()), T*>)
   GIWA_HOST_DEVICE constexpr tensor_view(const V& v) : data_(v.data_handle()) {
     for (int d = 0; d < Rank; ++d) {
       const auto of = static_cast<decltype(V::rank())>(d);
@@ -104,8 +105,7 @@ class tensor_view {
   GIWA_HOST_DEVICE constexpr status check(const char* argument) const {
     bool empty = false;
     for (int d = 0; d < Rank; ++d) {
-      if (extents_[d] < 0)
-        return status::invalid(argument, "a size is negative", bound::at_least, 0, extents_[d]);
+      if (extents_[d] < 0) return status::invalid(argument, "a size is negative", bound::at_least, 0, extents_[d]);
       empty = empty || extents_[d] == 0;
     }
     if (empty) return {};

@@ -49,7 +49,8 @@ std::string expected_text(const named_code& code, const named_bound& relation, c
   if (s.argument[0] != 0) text += std::string(" `") + s.argument + "`";
   if (s.message[0] != 0) text += std::string(": ") + s.message;
   if (relation.relation != bound::none)
-    text += std::string(" (") + relation.name + " " + std::to_string(s.expected) + ", got " + std::to_string(s.got) + ")";
+    text +=
+        std::string(" (") + relation.name + " " + std::to_string(s.expected) + ", got " + std::to_string(s.got) + ")";
   if (s.cuda_code != 0) text += " [cudaError " + std::to_string(s.cuda_code) + "]";
   return text;
 }

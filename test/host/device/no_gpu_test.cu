@@ -67,7 +67,8 @@ TEST_CASE("an argument that is wrong on every GPU is reported as such, before an
   CHECK(is(giwa::for_all(s, giwa::extents{3, -4}, nothing{}), "extents", bound::at_least, 0, -4));
   CHECK(is(giwa::for_all(s, giwa::extents{int64{1} << 32, int64{1} << 31}, nothing{}), "extents", bound::at_most,
            max_int64 >> 32, int64{1} << 31));
-  CHECK(giwa::for_all(s, giwa::elementwise{giwa::tensor_view<int, 1>(nullptr, {3})}, zero{}).argument == std::string("out"));
+  CHECK(giwa::for_all(s, giwa::elementwise{giwa::tensor_view<int, 1>(nullptr, {3})}, zero{}).argument ==
+        std::string("out"));
   CHECK(is(giwa::launch(s, {.grid = {1, 70000}}, empty_kernel, 0), "grid.y", bound::at_most, 65535, 70000));
   CHECK(is(giwa::launch(s, {.grid = 0}, empty_kernel, 0), "grid.x", bound::at_least, 1, 0));
   CHECK(giwa::launch(s, {}, empty_kernel, int64{1} << 32).argument == std::string("arguments"));
@@ -79,7 +80,8 @@ TEST_CASE("an argument that is wrong on every GPU is reported as such, before an
   CHECK(is(giwa::device_array<double>::allocate(s, int64{1} << 60).state, "size", bound::at_most, (int64{1} << 60) - 1,
            int64{1} << 60));
   std::vector<float> some(4), more(5);
-  const giwa::tensor_view<const float, 1> negative(some.data(), {-1}), null(nullptr, {4}), every_other(some.data(), {2}, {2});
+  const giwa::tensor_view<const float, 1> negative(some.data(), {-1}), null(nullptr, {4}),
+      every_other(some.data(), {2}, {2});
   CHECK(giwa::to_device(s, negative).state.argument == std::string("source"));
   CHECK(giwa::to_device(s, null).state.argument == std::string("source"));
   CHECK(giwa::to_device(s, every_other).state.argument == std::string("source"));

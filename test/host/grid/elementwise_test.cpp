@@ -20,9 +20,10 @@ using giwa::tensor_view;
 
 namespace {
 
-static_assert(std::is_same_v<decltype(elementwise{std::declval<std::vector<double>&>(), std::declval<std::span<const char>>(),
-                                                  std::declval<const std::array<int, 3>&>()}),
-                             elementwise<double, char, int>>);
+static_assert(
+    std::is_same_v<decltype(elementwise{std::declval<std::vector<double>&>(), std::declval<std::span<const char>>(),
+                                        std::declval<const std::array<int, 3>&>()}),
+                   elementwise<double, char, int>>);
 
 bool is(const status& s, const char* argument, const char* part_of_message) {
   CAPTURE(s.argument, s.message);
@@ -89,7 +90,8 @@ TEST_CASE("an input may be the output, and may not overlap it otherwise") {
 
 TEST_CASE("views that are not contiguous or break a rule are refused by name") {
   std::vector<float> x(100), y(100);
-  const tensor_view<float, 2> whole(x.data(), {4, 5}), strided(x.data(), {4, 5}, {6, 1}), transposed(x.data(), {4, 5}, {1, 4});
+  const tensor_view<float, 2> whole(x.data(), {4, 5}), strided(x.data(), {4, 5}, {6, 1}),
+      transposed(x.data(), {4, 5}, {1, 4});
   const tensor_view<float, 2> other(y.data(), {4, 5});
   CHECK(elementwise{whole, other}.state().ok());
   CHECK(is(elementwise{strided, other}.state(), "out", "not contiguous"));
@@ -123,6 +125,7 @@ TEST_CASE("for_all computes every element from its inputs, on the CPU") {
     CHECK(all(for_all(giwa::host, elementwise{c}, sum{}), [](std::size_t) { return 100.0; }));
     CHECK(all(for_all(giwa::host, elementwise{c, a}, sum{}), [&](std::size_t i) { return 100.0 + a[i]; }));
     CHECK(all(for_all(giwa::host, elementwise{c, a, b}, sum{}), [&](std::size_t i) { return 100.0 + a[i] + b[i]; }));
-    CHECK(all(for_all(giwa::host, elementwise{c, c, a}, sum{}), [&](std::size_t i) { return 200.0 + 2 * a[i] + b[i]; }));
+    CHECK(
+        all(for_all(giwa::host, elementwise{c, c, a}, sum{}), [&](std::size_t i) { return 200.0 + 2 * a[i] + b[i]; }));
   }
 }

@@ -109,7 +109,8 @@ TEST_CASE("a cluster has at most 16 blocks, and the grid is made of whole cluste
 }
 
 TEST_CASE("shared memory is not negative; how much is too much depends on the GPU") {
-  for (const int64 bytes : {int64{0}, int64{1}, int64{49152}, int64{1} << 40}) CHECK(validate({.shared_bytes = bytes}).ok());
+  for (const int64 bytes : {int64{0}, int64{1}, int64{49152}, int64{1} << 40})
+    CHECK(validate({.shared_bytes = bytes}).ok());
   for (const int64 bytes : {int64{-1}, min_int64})
     CHECK(is(validate({.shared_bytes = bytes}), "shared_bytes", bound::at_least, 0, bytes));
 }

@@ -64,7 +64,8 @@ bool size_is_right(const extents<Sizes...>& e) {
   for (int d = 0; d < e.rank; ++d) sizes[d] = e[d];
   const std::optional<int64> expected = product_of(sizes);
   const result<int64> r = e.checked_size("shape");
-  if (!expected) return r.state.code == status_code::invalid_argument && r.value == 0 && r.state.argument == std::string("shape");
+  if (!expected)
+    return r.state.code == status_code::invalid_argument && r.value == 0 && r.state.argument == std::string("shape");
   return r.ok() && r.value == *expected;
 }
 
@@ -84,7 +85,8 @@ template <class T>
 bool count_is_right(T n) {
   const result<int64> r = giwa::detail::checked_count(n, "count");
   const bool fits = static_cast<__int128>(n) >= 0 && static_cast<__int128>(n) <= max_int64;
-  return fits ? r.ok() && r.value == static_cast<int64>(n) : r.state.code == status_code::invalid_argument && r.value == 0;
+  return fits ? r.ok() && r.value == static_cast<int64>(n)
+              : r.state.code == status_code::invalid_argument && r.value == 0;
 }
 
 }  // namespace
@@ -193,8 +195,8 @@ TEST_CASE("contains is true inside and nowhere else") {
   CHECK(extents{max_int64}.contains({max_int64 - 1}));
 }
 
-TEMPLATE_TEST_CASE("a count of any integer type is taken or refused, never changed", "", signed char, unsigned char, short,
-                   unsigned short, int, unsigned, long, unsigned long, long long, unsigned long long) {
+TEMPLATE_TEST_CASE("a count of any integer type is taken or refused, never changed", "", signed char, unsigned char,
+                   short, unsigned short, int, unsigned, long, unsigned long, long long, unsigned long long) {
   using limits = std::numeric_limits<TestType>;
   for (int i = 0; i < 100; ++i) {
     REQUIRE(count_is_right(static_cast<TestType>(limits::min() + static_cast<TestType>(i))));

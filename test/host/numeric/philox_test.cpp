@@ -16,7 +16,8 @@ using giwa::uint64;
 
 namespace {
 
-static_assert(philox{0}(0) == random_words{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}, "constant expressions too");
+static_assert(philox{0}(0) == random_words{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+              "constant expressions too");
 
 uint64 joined(uint32 low, uint32 high) { return (static_cast<uint64>(high) << 32) | low; }
 
@@ -27,7 +28,8 @@ random_words paper_philox(std::array<uint32, 4> counter, std::array<uint32, 2> k
     const unsigned __int128 product1 = static_cast<unsigned __int128>(counter[2]) * 0xCD9E8D57;
     const auto high = [](unsigned __int128 p) { return static_cast<uint32>(p / 4294967296); };
     const auto low = [](unsigned __int128 p) { return static_cast<uint32>(p % 4294967296); };
-    counter = {high(product1) ^ counter[1] ^ key[0], low(product1), high(product0) ^ counter[3] ^ key[1], low(product0)};
+    counter = {high(product1) ^ counter[1] ^ key[0], low(product1), high(product0) ^ counter[3] ^ key[1],
+               low(product0)};
     key = {static_cast<uint32>(key[0] + 0x9E3779B9u), static_cast<uint32>(key[1] + 0xBB67AE85u)};
   }
   return {{counter[0], counter[1], counter[2], counter[3]}};
@@ -50,8 +52,7 @@ TEST_CASE("the known answers of Random123") {
   CHECK(philox{0, 0}(0) == random_words{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}});
   CHECK(philox{~uint64{0}, ~uint64{0}}(~uint64{0}) == random_words{{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}});
   const philox digits_of_pi{joined(0xa4093822, 0x299f31d0), joined(0x13198a2e, 0x03707344)};
-  CHECK(digits_of_pi(joined(0x243f6a88, 0x85a308d3)) ==
-        random_words{{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
+  CHECK(digits_of_pi(joined(0x243f6a88, 0x85a308d3)) == random_words{{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 }
 
 TEST_CASE("any seed, stream and element, against the paper") {

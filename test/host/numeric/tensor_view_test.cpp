@@ -185,7 +185,7 @@ TEST_CASE("check refuses sizes that no array has") {
       for (float* data : {&x, static_cast<float*>(nullptr)}) {
         CAPTURE(a, b, data);
         const square v(data, {a, b});
-        const bool negative = a < 0 || b < 0, elements = a * b > 0;
+        const bool negative = a < 0 || b<0, elements = a * b> 0;
         REQUIRE(v.check("v").ok() == (!negative && (data != nullptr || !elements)));
       }
   const status negative = square(&x, {3, -7}).check("v");
@@ -211,7 +211,8 @@ TEST_CASE("check refuses strides that no address reaches") {
       const bool reachable = stride <= max_int64 - 1;
       REQUIRE(tensor_view<char, 1>(&byte, {2}, {sign * stride}).check("v").ok() == reachable);
       const bool reachable8 = stride <= (max_int64 - 1) / 8;
-      REQUIRE(tensor_view<double, 1>(reinterpret_cast<double*>(&byte), {2}, {sign * stride}).check("v").ok() == reachable8);
+      REQUIRE(tensor_view<double, 1>(reinterpret_cast<double*>(&byte), {2}, {sign * stride}).check("v").ok() ==
+              reachable8);
       const bool reachable_in_3 = stride <= (max_int64 - 1) / 3;
       REQUIRE(tensor_view<char, 1>(&byte, {4}, {sign * stride}).check("v").ok() == reachable_in_3);
       REQUIRE(tensor_view<char, 2>(&byte, {1, 4}, {max_int64, sign * stride}).check("v").ok() == reachable_in_3);
