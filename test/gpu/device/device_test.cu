@@ -103,7 +103,8 @@ TEST_CASE("devices are counted and described") {
   }
   CHECK(no_error_left());
   using capability = giwa::compute_capability;
-  CHECK((capability{9, 0} > capability{8, 9} && capability{8, 0} < capability{8, 6} && capability{10, 0}.value() == 100));
+  CHECK(
+      (capability{9, 0} > capability{8, 9} && capability{8, 0} < capability{8, 6} && capability{10, 0}.value() == 100));
 }
 
 TEST_CASE("a guard makes a GPU current and then the one before again") {
@@ -165,7 +166,8 @@ TEST_CASE("time_on measures what the stream does") {
   const giwa::stream s = giwa_test::new_stream();
   const gpu_array<int> counter(1, 0);
   for (const int repeats : {1, 4}) {
-    const result<giwa::timing> r = giwa::time_on(s, [&] { return spin(s, 500000, counter.data()); }, 2, repeats);
+    const result<giwa::timing> r = giwa::time_on(
+        s, [&] { return spin(s, 500000, counter.data()); }, 2, repeats);
     REQUIRE(r.ok());
     CAPTURE(repeats, r.value.fastest, r.value.median, r.value.slowest);
     CHECK(r.value.fastest > 0.45f);
@@ -178,7 +180,9 @@ TEST_CASE("time_on measures what the stream does") {
   int calls = 0;
   const auto fails_at = [&](int last) {
     calls = 0;
-    return giwa::time_on(s, [&] { return ++calls == last ? status::invalid("work", "failed") : status{}; }, 3).state;
+    return giwa::time_on(
+               s, [&] { return ++calls == last ? status::invalid("work", "failed") : status{}; }, 3)
+        .state;
   };
   for (const int last : {1, 3, 4, 18}) {
     CHECK(fails_at(last).argument == std::string("work"));
@@ -186,7 +190,9 @@ TEST_CASE("time_on measures what the stream does") {
   }
   CHECK(fails_at(100).ok());
   CHECK(calls == 18);
-  CHECK(giwa::time_on(s, [&] { return status{}; }, 0, 1).ok());
+  CHECK(giwa::time_on(
+            s, [&] { return status{}; }, 0, 1)
+            .ok());
   CHECK(no_error_left());
 }
 
@@ -266,7 +272,8 @@ TEST_CASE("copies take arrays, spans and views, and refuse what they cannot copy
   const giwa::tensor_view<float, 1> every_other(four.data(), {2}, {2});
   CHECK(giwa::to_device(s, every_other).state.argument == std::string("source"));
   CHECK(giwa::to_device(s, giwa::tensor_view<const float, 1>(nullptr, {3})).state.argument == std::string("source"));
-  CHECK(giwa::to_device(s, giwa::tensor_view<const float, 1>(four.data(), {-3})).state.argument == std::string("source"));
+  CHECK(giwa::to_device(s, giwa::tensor_view<const float, 1>(four.data(), {-3})).state.argument ==
+        std::string("source"));
   for (const std::size_t size : {0u, 1u, 3u}) {
     const status state = giwa::to_host(s, middle, std::span<float>(back).first(size));
     CHECK(state.argument == std::string("target"));
@@ -339,8 +346,9 @@ TEST_CASE("the environment of a program built for this GPU") {
   const std::string report(text, size);
   std::free(text);
   INFO(report);
-  for (const std::string& part : {std::string(e.properties.name), std::string("compute capability"), std::string("multiprocessors"),
-                                  "sm_" + std::to_string(e.code.architecture), std::string(e.advice)})
+  for (const std::string& part :
+       {std::string(e.properties.name), std::string("compute capability"), std::string("multiprocessors"),
+        "sm_" + std::to_string(e.code.architecture), std::string(e.advice)})
     CHECK(report.find(part) != std::string::npos);
 
   const giwa::device_choice choice = giwa::choose_device();

@@ -127,7 +127,8 @@ TEST_CASE("a refused launch does not spoil the capture around it") {
 
 TEST_CASE("events order two streams within a capture") {
   const giwa::stream other = giwa_test::new_stream();
-  const auto fork = giwa::throw_if_failed(giwa::event::create(false)), join = giwa::throw_if_failed(giwa::event::create(false));
+  const auto fork = giwa::throw_if_failed(giwa::event::create(false)),
+             join = giwa::throw_if_failed(giwa::event::create(false));
   check([&](cudaStream_t s, int* out) {
     if (const status state = fork.record(s); !state.ok()) return state;
     if (const status state = fork.hold(other); !state.ok()) return state;

@@ -62,7 +62,9 @@ struct sample_2d {
 struct write_thread {
   int* out;
   int64 columns;
-  GIWA_DEVICE void operator()(const giwa::index<2>& i) const { out[i[0] * columns + i[1]] = static_cast<int>(threadIdx.x); }
+  GIWA_DEVICE void operator()(const giwa::index<2>& i) const {
+    out[i[0] * columns + i[1]] = static_cast<int>(threadIdx.x);
+  }
 };
 
 struct large_function {
@@ -112,8 +114,9 @@ TEST_CASE("a number of any integer type, or what is wrong with it") {
   const giwa::stream s = giwa_test::new_stream();
   const touch_counter counters(1000);
   const touch f{counters.data()};
-  for (const status& state : {for_all(s, -1, f), for_all(s, -max_int64 - 1, f), for_all(s, static_cast<signed char>(-128), f),
-                              for_all(s, ~giwa::uint64{0}, f), for_all(s, giwa::uint64{1} << 63, f)}) {
+  for (const status& state :
+       {for_all(s, -1, f), for_all(s, -max_int64 - 1, f), for_all(s, static_cast<signed char>(-128), f),
+        for_all(s, ~giwa::uint64{0}, f), for_all(s, giwa::uint64{1} << 63, f)}) {
     CHECK(state.code == status_code::invalid_argument);
     CHECK(state.argument == std::string("n"));
   }
@@ -155,9 +158,10 @@ TEST_CASE("empty extents call nothing, extents that cannot be say so") {
   CHECK(for_all(s, extents{max_int64, 0}, two).ok());
   CHECK(for_all(s, extents{0, max_int64, max_int64}, three).ok());
   CHECK(for_all(s, extents<dynamic, 0>{5}, two).ok());
-  for (const status& state : {for_all(s, extents{-1, 5}, two), for_all(s, extents{0, -5}, two),
-                              for_all(s, extents{int64{1} << 32, int64{1} << 31}, two), for_all(s, extents{2, -max_int64, 2}, three),
-                              for_all(s, extents{max_int64, max_int64, max_int64}, three)}) {
+  for (const status& state :
+       {for_all(s, extents{-1, 5}, two), for_all(s, extents{0, -5}, two),
+        for_all(s, extents{int64{1} << 32, int64{1} << 31}, two), for_all(s, extents{2, -max_int64, 2}, three),
+        for_all(s, extents{max_int64, max_int64, max_int64}, three)}) {
     CHECK(state.code == status_code::invalid_argument);
     CHECK(state.argument == std::string("extents"));
   }

@@ -30,8 +30,8 @@ struct pair {
   double second;
 };
 
-__global__ void __launch_bounds__(32) store_arguments(double* out, signed char a, unsigned b, int64 c, uint64 d, double e,
-                                                      const float* f, pair g, bool h) {
+__global__ void __launch_bounds__(32) store_arguments(double* out, signed char a, unsigned b, int64 c, uint64 d,
+                                                      double e, const float* f, pair g, bool h) {
   out[0] = a;
   out[1] = b;
   out[2] = static_cast<double>(c);
@@ -144,7 +144,8 @@ TEST_CASE("arguments convert to the kernel's parameters") {
   const giwa::stream s = giwa_test::new_stream();
   const gpu_array<double> out(8);
   const float* const null = nullptr;
-  REQUIRE(launch(s, {}, store_arguments, out.data(), -128, 4294967295, 7u, short{8}, 2.5f, null, pair{1, 0.5}, true).ok());
+  REQUIRE(
+      launch(s, {}, store_arguments, out.data(), -128, 4294967295, 7u, short{8}, 2.5f, null, pair{1, 0.5}, true).ok());
   REQUIRE(giwa::synchronize(s).ok());
   CHECK(out.to_host() == std::vector<double>{-128, 4294967295.0, 7, 8, 2.5, 0, 1.5, 1});
   const float host = 0;
@@ -185,9 +186,14 @@ TEST_CASE("an integer that its parameter cannot hold is refused, one that it can
 TEST_CASE("a grid and a block of any allowed shape") {
   const giwa::stream s = giwa_test::new_stream();
   const gpu_array<unsigned> threads(1);
-  for (const launch_config& c : {launch_config{}, {.grid = 65535, .block = 1}, {.grid = {1, 65535}, .block = 1},
-                                 {.grid = {1, 1, 65535}, .block = 1}, {.grid = {7, 5, 3}, .block = {3, 5, 7}},
-                                 {.grid = 3, .block = {1, 1, 64}}, {.grid = 3, .block = {1, 1024}}, {.grid = 100000, .block = 32}}) {
+  for (const launch_config& c : {launch_config{},
+                                 {.grid = 65535, .block = 1},
+                                 {.grid = {1, 65535}, .block = 1},
+                                 {.grid = {1, 1, 65535}, .block = 1},
+                                 {.grid = {7, 5, 3}, .block = {3, 5, 7}},
+                                 {.grid = 3, .block = {1, 1, 64}},
+                                 {.grid = 3, .block = {1, 1024}},
+                                 {.grid = 100000, .block = 32}}) {
     CAPTURE(c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z);
     giwa_test::check_cuda(cudaMemset(threads.data(), 0, 4));
     giwa_test::check_cuda(cudaDeviceSynchronize());
@@ -202,7 +208,8 @@ TEST_CASE("shapes that no GPU takes are refused before the launch") {
   unsigned* const none = nullptr;
   CHECK(refused(launch(s, {.grid = {1, 70000}}, count_threads, none), "grid.y", bound::at_most, 65535, 70000));
   CHECK(refused(launch(s, {.grid = {1, 1, 70000}}, count_threads, none), "grid.z", bound::at_most, 65535, 70000));
-  CHECK(refused(launch(s, {.grid = int64{1} << 32}, count_threads, none), "grid.x", bound::at_most, 2147483647, int64{1} << 32));
+  CHECK(refused(launch(s, {.grid = int64{1} << 32}, count_threads, none), "grid.x", bound::at_most, 2147483647,
+                int64{1} << 32));
   CHECK(refused(launch(s, {.grid = (int64{1} << 32) + 1}, count_threads, none), "grid.x", bound::at_most, 2147483647,
                 (int64{1} << 32) + 1));
   CHECK(refused(launch(s, {.grid = 0}, count_threads, none), "grid.x", bound::at_least, 1, 0));
@@ -227,7 +234,8 @@ TEST_CASE("shared memory up to what the GPU allows needs no further call, and mo
   const cudaStream_t s = refused.stream();
   const int64 limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   REQUIRE(limit >= 64 << 10);
-  for (const int64 bytes : {int64{1}, int64{48 << 10}, int64{(48 << 10) + 1}, int64{64 << 10}, limit - 1, limit, int64{1000}, limit}) {
+  for (const int64 bytes :
+       {int64{1}, int64{48 << 10}, int64{(48 << 10) + 1}, int64{64 << 10}, limit - 1, limit, int64{1000}, limit}) {
     CAPTURE(bytes);
     const gpu_array<unsigned long long> sum(1, 0);
     unsigned long long expected = 0;
@@ -240,8 +248,8 @@ TEST_CASE("shared memory up to what the GPU allows needs no further call, and mo
   }
   unsigned long long* const none = nullptr;
   for (const int64 bytes : {limit + 1, 2 * limit, int64{1} << 31, int64{1} << 40, max_int64})
-    CHECK(refused(launch(s, {.block = 256, .shared_bytes = bytes}, sum_shared, 1u, none), "shared_bytes", bound::at_most,
-                  limit, bytes));
+    CHECK(refused(launch(s, {.block = 256, .shared_bytes = bytes}, sum_shared, 1u, none), "shared_bytes",
+                  bound::at_most, limit, bytes));
   // What the kernel has of its own counts as well.
   const gpu_array<unsigned> out(1);
   const int64 rest = limit - 1024;

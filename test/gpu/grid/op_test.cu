@@ -23,8 +23,8 @@ namespace {
 struct op_base {
   static constexpr int max_threads = 512, min_blocks = 1;
   struct params {
-    uint32* out;         // [threads of the grid][words]
-    uint32* counters;    // [64], zero
+    uint32* out;       // [threads of the grid][words]
+    uint32* counters;  // [64], zero
     int64 n;
   };
 };
@@ -37,7 +37,8 @@ struct identity_op : op_base {
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     const int64 thread = block.block_rank() * block.size() + block.rank();
     uint32* out = p.out + thread * words;
-    const giwa::index<3> at[] = {block.thread_index(), block.thread_extents(), block.block_index(), block.block_extents()};
+    const giwa::index<3> at[] = {block.thread_index(), block.thread_extents(), block.block_index(),
+                                 block.block_extents()};
     for (int i = 0; i < 4; ++i)
       for (int d = 0; d < 3; ++d) *out++ = static_cast<uint32>(at[i][d]);
     *out++ = static_cast<uint32>(block.rank());
@@ -97,7 +98,8 @@ struct exchange_op : op_base {
     for (int distance = 0; distance < 40; ++distance) *out++ = distance < 32 ? block.shuffle_up(mine, distance) : 0;
     for (int distance = 0; distance < 40; ++distance) *out++ = distance < 32 ? block.shuffle_down(mine, distance) : 0;
     for (int mask = 0; mask < 40; ++mask) *out++ = mask < 32 ? block.shuffle_xor(mine, mask) : 0;
-    const value_of_12_bytes v = block.shuffle(value_of_12_bytes{static_cast<int>(mine), static_cast<short>(block.lane()), 0.5f}, 5);
+    const value_of_12_bytes v =
+        block.shuffle(value_of_12_bytes{static_cast<int>(mine), static_cast<short>(block.lane()), 0.5f}, 5);
     *out++ = static_cast<uint32>(v.a);
     *out++ = static_cast<uint32>(v.b);
     *out++ = v.c == 0.5f ? 1 : 0;
@@ -149,7 +151,8 @@ struct large_op : op_base {
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& shared) const {
-    for (const int64 i : giwa::block_stride(block, 25600)) shared.value[i] = static_cast<int>(3 * i + block.block_rank());
+    for (const int64 i : giwa::block_stride(block, 25600))
+      shared.value[i] = static_cast<int>(3 * i + block.block_rank());
     block.sync();
     uint32 sum = 0;
     for (const int64 i : giwa::block_stride(block, 25600)) sum += static_cast<uint32>(shared.value[25599 - i]);
@@ -181,18 +184,25 @@ void check(const launch_config& c) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("an op on the device and on the host", "", identity_op, reduction_op, exchange_op, atomics_op, large_op) {
+TEMPLATE_TEST_CASE("an op on the device and on the host", "", identity_op, reduction_op, exchange_op, atomics_op,
+                   large_op) {
   for (const dimensions& grid : {dimensions{1}, {5}, {2, 1, 2}})
-    for (const dimensions& block : {dimensions{32}, {96}, {8, 8}, {4, 4, 8}, {512}}) check<TestType>({.grid = grid, .block = block});
+    for (const dimensions& block : {dimensions{32}, {96}, {8, 8}, {4, 4, 8}, {512}})
+      check<TestType>({.grid = grid, .block = block});
 }
 
 TEST_CASE("an op's launch is refused on the device as on the host") {
   const giwa::stream s = giwa_test::new_stream();
   const gpu_array<uint32> out(512), counters(64, 0);
   const op_base::params params{out.data(), counters.data(), 100};
-  for (const launch_config& c : {launch_config{.block = 33}, {.block = 544}, {.block = 0}, {.grid = 0, .block = 32},
-                                 {.grid = {1, 70000}, .block = 32}, {.block = 32, .shared_bytes = 16}}) {
-    const status on_device = launch(s, c, identity_op{}, params), on_host = launch(giwa::host, c, identity_op{}, params);
+  for (const launch_config& c : {launch_config{.block = 33},
+                                 {.block = 544},
+                                 {.block = 0},
+                                 {.grid = 0, .block = 32},
+                                 {.grid = {1, 70000}, .block = 32},
+                                 {.block = 32, .shared_bytes = 16}}) {
+    const status on_device = launch(s, c, identity_op{}, params),
+                 on_host = launch(giwa::host, c, identity_op{}, params);
     CHECK_FALSE(on_device.ok());
     CHECK(on_device.argument == std::string(on_host.argument));
     CHECK(on_device.got == on_host.got);

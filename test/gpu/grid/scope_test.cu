@@ -69,7 +69,10 @@ __global__ void __launch_bounds__(1024) record(int64* out) {
 class model {
  public:
   model(const dimensions& grid, const dimensions& block, const dimensions& cluster)
-      : grid_(grid), block_(block), cluster_(cluster), clusters_{grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z} {}
+      : grid_(grid),
+        block_(block),
+        cluster_(cluster),
+        clusters_{grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z} {}
 
   std::vector<int64> all() {
     for (int64 b = 0; b < grid_.count(); ++b)

@@ -32,7 +32,9 @@ struct groups<scope::cluster> {
 template <>
 struct groups<scope::block> {
   static int64 count(const launch_config& c) { return c.grid.count(); }
-  __device__ static int64 rank() { return blockIdx.x + int64{gridDim.x} * (blockIdx.y + int64{gridDim.y} * blockIdx.z); }
+  __device__ static int64 rank() {
+    return blockIdx.x + int64{gridDim.x} * (blockIdx.y + int64{gridDim.y} * blockIdx.z);
+  }
 };
 template <>
 struct groups<scope::warp> {
@@ -51,8 +53,8 @@ __global__ void __launch_bounds__(1024) touch(unsigned char* counters, N n) {
 }
 
 // The same through the functions with names of their own.
-__global__ void __launch_bounds__(1024) touch_by_name(unsigned char* by_grid, unsigned char* by_block,
-                                                      unsigned char* by_warp, int64 n) {
+__global__ void __launch_bounds__(1024)
+    touch_by_name(unsigned char* by_grid, unsigned char* by_block, unsigned char* by_warp, int64 n) {
   for (const auto i : giwa::grid_stride(n)) giwa_test::count_byte(by_grid, i);
   for (const auto i : giwa::block_stride(n)) giwa_test::count_byte(by_block, groups<scope::block>::rank() * n + i);
   for (const auto i : giwa::warp_stride(n)) giwa_test::count_byte(by_warp, groups<scope::warp>::rank() * n + i);
@@ -139,7 +141,8 @@ TEST_CASE("grid_stride, block_stride and warp_stride") {
     for (const dimensions& block : {dimensions{32}, {8, 4, 3}}) {
       const launch_config c{.grid = {3, 2}, .block = block};
       const giwa::stream s = giwa_test::new_stream();
-      const touch_counter grid(n), each_block(n * groups<scope::block>::count(c)), each_warp(n * groups<scope::warp>::count(c));
+      const touch_counter grid(n), each_block(n * groups<scope::block>::count(c)),
+          each_warp(n * groups<scope::warp>::count(c));
       REQUIRE(giwa::launch(s, c, touch_by_name, grid.data(), each_block.data(), each_warp.data(), n).ok());
       CAPTURE(n, block.x);
       REQUIRE(grid.wrong() == 0);

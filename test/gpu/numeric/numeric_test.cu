@@ -51,7 +51,8 @@ struct arithmetic {
 };
 template <class Pair>
 GIWA_HOST_DEVICE arithmetic work_out(const Pair& p) {
-  return {p.n / giwa::fast_divisor(p.d), giwa::multiply_high(static_cast<uint64>(p.n) * 2 + 1, ~static_cast<uint64>(p.d)),
+  return {p.n / giwa::fast_divisor(p.d),
+          giwa::multiply_high(static_cast<uint64>(p.n) * 2 + 1, ~static_cast<uint64>(p.d)),
           giwa::multiply_high(static_cast<uint32>(p.n), static_cast<uint32>(p.d) * 2654435761u),
           giwa::product_overflows(p.n, p.d)};
 }
@@ -94,7 +95,8 @@ TEST_CASE("random numbers have the same bits on the host and on the device, what
       expected[i] = {random(first + i), random.uniform<float>(first + i), random.uniform<double>(first + i)};
     CAPTURE(first);
 
-    for (const giwa::launch_config& c : {giwa::launch_config{.grid = 1, .block = 96}, {.grid = {7, 3, 2}, .block = {5, 3, 7}}}) {
+    for (const giwa::launch_config& c :
+         {giwa::launch_config{.grid = 1, .block = 96}, {.grid = {7, 3, 2}, .block = {5, 3, 7}}}) {
       REQUIRE(giwa::launch(s, c, draw, out.data(), random, first, n).ok());
       REQUIRE(giwa::synchronize(s).ok());
       CHECK(same_bits(expected, out.to_host().data()));

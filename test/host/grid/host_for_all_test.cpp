@@ -16,7 +16,7 @@
 using giwa::extents;
 using giwa::for_all;
 using giwa::host;
-using giwa::index;
+
 using giwa::int64;
 using giwa::status;
 using giwa::status_code;
@@ -49,7 +49,7 @@ TEST_CASE("for_all over extents calls each position once") {
     const int64 n = GENERATE(0, 1, 200003);
     std::vector<int> count = zeros(n);
     int* c = count.data();
-    REQUIRE(for_all(host, extents{n}, [=](index<1> i) { ++c[i[0]]; }).ok());
+    REQUIRE(for_all(host, extents{n}, [=](giwa::index<1> i) { ++c[i[0]]; }).ok());
     CHECK(all_ones(count));
   }
   SECTION("two dimensions") {
@@ -60,7 +60,7 @@ TEST_CASE("for_all over extents calls each position once") {
     const int64 height = h, width = w;
     std::vector<int> count = zeros(height * width);
     int* c = count.data();
-    REQUIRE(for_all(host, extents{height, width}, [=](index<2> i) {
+    REQUIRE(for_all(host, extents{height, width}, [=](giwa::index<2> i) {
               if (0 <= i[0] && i[0] < height && 0 <= i[1] && i[1] < width) ++c[i[0] * width + i[1]];
             }).ok());
     CHECK(all_ones(count));
@@ -69,7 +69,7 @@ TEST_CASE("for_all over extents calls each position once") {
     const int64 n = GENERATE(0, 1, 3, 37, 901);
     std::vector<int> count = zeros(n * 17 * 23);
     int* c = count.data();
-    REQUIRE(for_all(host, extents<giwa::dynamic, 17, 23>{n}, [=](index<3> i) {
+    REQUIRE(for_all(host, extents<giwa::dynamic, 17, 23>{n}, [=](giwa::index<3> i) {
               ++c[(i[0] * 17 + i[1]) * 23 + i[2]];
             }).ok());
     CHECK(all_ones(count));
@@ -77,10 +77,10 @@ TEST_CASE("for_all over extents calls each position once") {
 }
 
 TEST_CASE("ranges start and end anywhere, and reach beyond 32 bits") {
-  std::vector<index<3>> seen;
+  std::vector<giwa::index<3>> seen;
   const auto walk = [&](const auto& e, int64 begin, int64 end) {
     seen.clear();
-    giwa::detail::for_each_index(e, begin, end, [&](index<3> i) { seen.push_back(i); });
+    giwa::detail::for_each_index(e, begin, end, [&](giwa::index<3> i) { seen.push_back(i); });
     bool right = seen.size() == static_cast<std::size_t>(std::max(end - begin, int64{0}));
     for (std::size_t k = 0; right && k < seen.size(); ++k)
       right = linearize(e, seen[k]) == begin + static_cast<int64>(k);
@@ -133,6 +133,6 @@ TEST_CASE("an exception of the body reaches the caller") {
     if (i == n - 1) throw std::runtime_error("from the body");
   };
   CHECK_THROWS_AS(for_all(host, n, throwing), std::runtime_error);
-  const auto always = [](index<2>) { throw std::runtime_error("from the body"); };
+  const auto always = [](giwa::index<2>) { throw std::runtime_error("from the body"); };
   CHECK_THROWS_AS(for_all(host, extents{1000, n}, always), std::runtime_error);
 }

@@ -8,7 +8,6 @@
 
 namespace giwa_test {
 
-using giwa::index;
 using giwa::int64;
 using giwa::uint32;
 

@@ -14,7 +14,7 @@
 using giwa::bound;
 using giwa::dynamic;
 using giwa::extents;
-using giwa::index;
+
 using giwa::int64;
 using giwa::max_int64;
 using giwa::result;
@@ -31,19 +31,20 @@ static_assert(!std::is_constructible_v<extents<dynamic, dynamic>, int>);
 static_assert(extents<2, 3>{}.size() == 6 && extents<dynamic, 3>{4}.size() == 12);
 static_assert(extents<7, dynamic, 9>::static_size(0) == 7 && extents<7, dynamic, 9>::static_size(1) == dynamic &&
               extents<7, dynamic, 9>::static_size(2) == 9 && extents<7, dynamic, 9>::dynamic_rank == 1);
-static_assert(delinearize(extents{3, 4}, 11) == index{2, 3} && linearize(extents{3, 4}, {2, 3}) == 11);
+static_assert(delinearize(extents{3, 4}, 11) == giwa::index{2, 3} && linearize(extents{3, 4}, {2, 3}) == 11);
 static_assert(extents{3, 4} == extents{3, 4} && !(extents{3, 4} == extents{4, 3}));
 
-static_assert(std::is_same_v<decltype(index{1, 2u, 3LL}), index<3>>);
-static_assert(std::is_trivially_copyable_v<index<3>> && std::is_trivially_default_constructible_v<index<3>>);
-static_assert(index<2>{} == index{0, 0} && index{1, 2}.get<1>() == 2);
-static_assert(std::is_convertible_v<index<1>, int64> && std::is_convertible_v<int, index<1>>);
-static_assert(!std::is_convertible_v<index<2>, int64>);
-static_assert(std::tuple_size_v<index<4>> == 4 && std::is_same_v<std::tuple_element_t<3, index<4>>, int64>);
+static_assert(std::is_same_v<decltype(giwa::index{1, 2u, 3LL}), giwa::index<3>>);
+static_assert(std::is_trivially_copyable_v<giwa::index<3>> &&
+              std::is_trivially_default_constructible_v<giwa::index<3>>);
+static_assert(giwa::index<2>{} == giwa::index{0, 0} && giwa::index{1, 2}.get<1>() == 2);
+static_assert(std::is_convertible_v<giwa::index<1>, int64> && std::is_convertible_v<int, giwa::index<1>>);
+static_assert(!std::is_convertible_v<giwa::index<2>, int64>);
+static_assert(std::tuple_size_v<giwa::index<4>> == 4 && std::is_same_v<std::tuple_element_t<3, giwa::index<4>>, int64>);
 
 // The product of the sizes, or nothing where one is negative or the product is beyond an int64; 0 wins over too large.
 template <int N>
-std::optional<int64> product_of(const index<N>& sizes) {
+std::optional<int64> product_of(const giwa::index<N>& sizes) {
   bool zero = false;
   for (int d = 0; d < N; ++d) {
     if (sizes[d] < 0) return {};
@@ -60,7 +61,7 @@ std::optional<int64> product_of(const index<N>& sizes) {
 
 template <int64... Sizes>
 bool size_is_right(const extents<Sizes...>& e) {
-  index<sizeof...(Sizes)> sizes;
+  giwa::index<sizeof...(Sizes)> sizes;
   for (int d = 0; d < e.rank; ++d) sizes[d] = e[d];
   const std::optional<int64> expected = product_of(sizes);
   const result<int64> r = e.checked_size("shape");
@@ -72,7 +73,7 @@ bool size_is_right(const extents<Sizes...>& e) {
 // Walks all positions in row-major order by counting, and compares each with what the rank says.
 template <int64... Sizes>
 bool order_is_right(const extents<Sizes...>& e) {
-  index<sizeof...(Sizes)> i{};
+  giwa::index<sizeof...(Sizes)> i{};
   for (int64 rank = 0; rank < e.size(); ++rank) {
     if (!e.contains(i) || linearize(e, i) != rank || !(delinearize(e, rank) == i)) return false;
     for (int d = e.rank - 1; d >= 0 && ++i[d] == e[d]; --d)
@@ -92,16 +93,16 @@ bool count_is_right(T n) {
 }  // namespace
 
 TEST_CASE("an index is made of any integers and taken apart again") {
-  const auto [z, y, x] = index{short{-1}, 2u, int64{1} << 40};
+  const auto [z, y, x] = giwa::index{short{-1}, 2u, int64{1} << 40};
   CHECK(z == -1);
   CHECK(y == 2);
   CHECK(x == int64{1} << 40);
-  index<2> i{3, 4};
+  giwa::index<2> i{3, 4};
   i[1] = 7;
-  CHECK(i == index{3, 7});
-  CHECK_FALSE(i == index{3, 4});
-  CHECK_FALSE(i == index{4, 7});
-  const index<1> line = 5;
+  CHECK(i == giwa::index{3, 7});
+  CHECK_FALSE(i == giwa::index{3, 4});
+  CHECK_FALSE(i == giwa::index{4, 7});
+  const giwa::index<1> line = 5;
   const int64 as_number = line;
   CHECK(as_number + line == 10);
   const std::vector<int> data{0, 1, 2, 3, 4, 5};
@@ -151,6 +152,10 @@ TEST_CASE("checked_size reports what no array can have") {
     CHECK(large.state.got == int64{1} << 20);
     CHECK(extents(std::numeric_limits<uint64>::max()).checked_size().state.got == -1);
   }
+  SECTION("what checked_size accepts has a size") {
+    CHECK(extents{int64{1} << 62, 4, 0}.size() == 0);
+    CHECK(extents{max_int64, max_int64, 0, max_int64}.size() == 0);
+  }
   SECTION("static sizes too") {
     CHECK_FALSE((extents<int64{1} << 40, int64{1} << 40>{}.checked_size().ok()));
     CHECK((extents<int64{1} << 40, 0, int64{1} << 40>{}.checked_size().value == 0));
@@ -178,7 +183,7 @@ TEST_CASE("linearize counts in row-major order, and delinearize is its inverse")
   REQUIRE(size > int64{1} << 62);
   for (int i = 0; i < 100000; ++i) {
     const int64 rank = i == 0 ? size - 1 : random.below(size);
-    const index<3> position = delinearize(large, rank);
+    const giwa::index<3> position = delinearize(large, rank);
     REQUIRE(large.contains(position));
     REQUIRE(linearize(large, position) == rank);
     const int64 far = i == 0 ? long_size - 1 : random.below(long_size);

@@ -6,7 +6,6 @@
 
 #include "support/catch.hpp"
 
-using giwa::index;
 using giwa::int64;
 using giwa::max_int64;
 using giwa::stride_range;
@@ -76,8 +75,8 @@ TEST_CASE("two and three dimensions are the product of their ranges, the last in
     for (int j = 0; j < 4 * 6 * 4; ++j) {
       const int64 first0 = i / 24, end0 = i / 4 % 6, stride0 = i % 4 + 1;
       const int64 first1 = j / 24, end1 = j / 4 % 6, stride1 = j % 4 + 1;
-      std::vector<index<2>> two;
-      std::vector<index<3>> three;
+      std::vector<giwa::index<2>> two;
+      std::vector<giwa::index<3>> three;
       for (const int64 a : expected(first0, end0, stride0))
         for (const int64 b : expected(first1, end1, stride1)) {
           two.push_back({a, b});
@@ -94,7 +93,7 @@ TEST_CASE("two dimensions, up to the largest ends") {
   const int64 stride = (int64{1} << 62) - 1;
   for (int64 back = 0; back < 20; ++back)
     for (int64 other = 0; other < 20; ++other) {
-      std::vector<index<2>> numbers;
+      std::vector<giwa::index<2>> numbers;
       for (const int64 a : expected(max_int64 - back, max_int64, 3))
         for (const int64 b : expected(other, max_int64, stride)) numbers.push_back({a, b});
       REQUIRE(collect(stride_range_nd<2>({max_int64 - back, other}, {max_int64, max_int64}, {3, stride})) == numbers);

@@ -12,7 +12,6 @@
 #include "support/random.hpp"
 
 using giwa::bound;
-using giwa::index;
 using giwa::int64;
 using giwa::max_int64;
 using giwa::status;
@@ -63,7 +62,7 @@ static_assert(!made_from<square, mdspan_of_another_library<float, 3>&>);
 static_assert(!made_from<square, mdspan_of_another_library<const float, 2>&>);
 
 // Contiguous by definition: the elements, taken in row-major order, are neighbours in memory.
-bool neighbours_in_memory(const index<3>& sizes, const index<3>& strides) {
+bool neighbours_in_memory(const giwa::index<3>& sizes, const giwa::index<3>& strides) {
   int64 next = 0;
   for (int64 z = 0; z < sizes[0]; ++z)
     for (int64 y = 0; y < sizes[1]; ++y)
@@ -88,7 +87,7 @@ TEST_CASE("an index leads to its element") {
   int* const middle = memory.data() + 500;
   SECTION("without strides: row-major") {
     const tensor_view<int, 3> v(memory.data(), {4, 5, 6});
-    CHECK(v.strides() == index{30, 6, 1});
+    CHECK(v.strides() == giwa::index{30, 6, 1});
     CHECK(v.size() == 120);
     int* next = memory.data();
     for (int64 z = 0; z < 4; ++z)
@@ -154,8 +153,8 @@ TEST_CASE("a view is made from a vector, an array, a span and an mdspan") {
   const mdspan_of_another_library<float, 3> mdspan{vector.data(), {2, 3, 4}, {1, 20, -3}};
   const tensor_view<const float, 3> view = mdspan;
   CHECK(view.data() == vector.data());
-  CHECK(view.extents() == index{2, 3, 4});
-  CHECK(view.strides() == index{1, 20, -3});
+  CHECK(view.extents() == giwa::index{2, 3, 4});
+  CHECK(view.strides() == giwa::index{1, 20, -3});
   const mdspan_of_another_library<float, 1> line{vector.data(), {3}, {2}};
   CHECK(floats(line).stride(0) == 2);
 }
@@ -166,7 +165,7 @@ TEST_CASE("contiguous means neighbours in memory") {
     for (const int64 a : steps)
       for (const int64 b : steps)
         for (const int64 c : steps) {
-          const index sizes{i / 16, i / 4 % 4, i % 4}, strides{a, b, c};
+          const giwa::index sizes{i / 16, i / 4 % 4, i % 4}, strides{a, b, c};
           if (tensor_view<const char, 3>(nullptr, sizes, strides).contiguous() == neighbours_in_memory(sizes, strides))
             continue;
           CAPTURE(sizes[0], sizes[1], sizes[2], a, b, c);
@@ -199,7 +198,13 @@ TEST_CASE("check refuses sizes that no array has") {
   CHECK(refused(square(&x, {int64{1} << 32, int64{1} << 31}, {0, 0}), "the product of the sizes"));
   // A size of zero makes the other sizes meaningless, not wrong.
   CHECK(square(nullptr, {0, max_int64}).check("v").ok());
-  CHECK(tensor_view<float, 3>(nullptr, {max_int64, max_int64, 0}).check("v").ok());
+  for (const giwa::index<3>& sizes :
+       {giwa::index{max_int64, max_int64, 0}, {0, int64{1} << 62, 4}, {int64{1} << 62, 0, 4}}) {
+    const tensor_view<float, 3> empty(nullptr, sizes);
+    CHECK(empty.check("v").ok());
+    CHECK(empty.size() == 0);
+    CHECK(empty.contiguous());
+  }
 }
 
 TEST_CASE("check refuses strides that no address reaches") {
