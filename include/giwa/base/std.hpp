@@ -28,6 +28,9 @@ namespace stdlib = ::std;
 }  // namespace giwa::inline GIWA_ABI
 #endif
 
+struct __half2;  // CUDA's, of cuda_fp16.h and cuda_bf16.h
+struct __nv_bfloat162;
+
 namespace giwa::inline GIWA_ABI {
 
 /// Every index, count and offset into memory is 64 bits wide and signed.
@@ -37,6 +40,17 @@ using uint32 = stdlib::uint32_t;
 
 /// The largest int64, as a value: a function of the standard library cannot be called in device code.
 inline constexpr int64 max_int64 = 9223372036854775807;
+
+/// Whether a T may go to the GPU and back as its bytes, as every trivially copyable type may. Three kinds of type have
+/// constructors of their own and are bytes all the same: CUDA's pairs of 16-bit numbers, nvcc's class for a
+/// __host__ __device__ lambda, and types of yours for which you specialise this as true.
+template <class T>
+inline constexpr bool goes_as_bytes =
+#if defined(__CUDACC_EXTENDED_LAMBDA__)
+    __nv_is_extended_host_device_lambda_closure_type(T) ||
+#endif
+    stdlib::is_trivially_copyable_v<T> || stdlib::is_same_v<stdlib::remove_cv_t<T>, ::__half2> ||
+    stdlib::is_same_v<stdlib::remove_cv_t<T>, ::__nv_bfloat162>;
 
 namespace detail {
 template <class...>

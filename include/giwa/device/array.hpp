@@ -15,7 +15,7 @@ namespace giwa::inline GIWA_ABI {
 template <class T>
 class device_array {
  public:
-  static_assert(stdlib::is_trivially_copyable_v<T> && !stdlib::is_const_v<T>,
+  static_assert(goes_as_bytes<T> && !stdlib::is_const_v<T>,
                 "giwa::device_array: elements are copied byte by byte: T must be trivially copyable, and not const.");
   using element_type = T;
 

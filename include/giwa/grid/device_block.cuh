@@ -124,7 +124,7 @@ struct device_block {
   // Moves a value of any size through a 32-bit exchange, word by word.
   template <class T, class Exchange>
   GIWA_HOST_DEVICE static T exchange(T value, Exchange exchange_word) {
-    static_assert(stdlib::is_trivially_copyable_v<T>, "giwa: only trivially copyable values can be shuffled.");
+    static_assert(goes_as_bytes<T>, "giwa: only trivially copyable values can be shuffled.");
     constexpr int words = (sizeof(T) + 3) / 4;
     uint32 raw[words] = {};
     __builtin_memcpy(raw, &value, sizeof(T));

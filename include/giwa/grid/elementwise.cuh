@@ -17,6 +17,10 @@ struct packet {
   T element[Count];
 };
 
+/// Whether elements can be gathered in packets.
+template <class T>
+inline constexpr bool can_be_packed = is_power_of_two(sizeof(T)) && stdlib::is_default_constructible_v<T>;
+
 /// The word that a packet moves as.
 template <int Bytes>
 using word_of = stdlib::conditional_t<
@@ -71,7 +75,7 @@ struct elementwise_op {
   static constexpr int max_threads = 384, min_blocks = 1;
   // Packets are for elements of 1, 2, 4, 8 or 16 bytes; others go one by one.
   static constexpr int widest = largest_size<Out, In...>();
-  static constexpr bool packets = widest <= 16 && is_power_of_two(sizeof(Out)) && (is_power_of_two(sizeof(In)) && ...);
+  static constexpr bool packets = widest <= 16 && can_be_packed<Out> && (can_be_packed<In> && ...);
   static constexpr int count = packets ? 16 / widest : 1;
   static constexpr int tile = max_threads * count;
 
@@ -138,7 +142,7 @@ inline namespace GIWA_ARCH_TAG {
 template <class Out, class... In, class F>
 status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f) {
   static_assert(
-      detail::goes_as_bytes<F> && stdlib::is_trivially_copyable_v<Out> && (stdlib::is_trivially_copyable_v<In> && ...),
+      goes_as_bytes<F> && goes_as_bytes<Out> && (goes_as_bytes<In> && ...),
       "giwa::for_all: the function and the elements go to the GPU byte by byte: they must be trivially copyable.");
   using op = detail::elementwise_op<F, Out, In...>;
   if (!arrays.state().ok()) return arrays.state();

@@ -215,7 +215,7 @@ class host_block {
  private:
   template <class T>
   GIWA_HOST_DEVICE T exchange([[maybe_unused]] detail::meeting kind, T value, [[maybe_unused]] int operand) const {
-    static_assert(stdlib::is_trivially_copyable_v<T>, "giwa: only trivially copyable values can be shuffled.");
+    static_assert(goes_as_bytes<T>, "giwa: only trivially copyable values can be shuffled.");
     T received = value;
 #if !defined(__CUDA_ARCH__)
     thread_->exchange(kind, operand, sizeof(T), &value, &received);

@@ -6,6 +6,7 @@
 #include <giwa/base/arch.hpp>
 #include <giwa/device/properties.hpp>
 #include <giwa/grid/device_block.cuh>
+#include <giwa/grid/occupancy.hpp>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -75,15 +76,8 @@ inline status explain_launch(cudaError_t error, const void* kernel, const launch
 /// Launches with parameters that are already in place. Asynchronous, allocates nothing, may be captured in a graph.
 inline status launch_with(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
   if (const status state = validate(c); !state.ok()) return state;
-  constexpr int64 default_shared_bytes = 48
-                                         << 10;  // more needs the kernel's consent: 0.16 us, and no cache to go stale
-  if (c.shared_bytes > default_shared_bytes) {
-    const cudaError_t error = c.shared_bytes > 0x7fffffff
-                                  ? cudaErrorInvalidValue
-                                  : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         static_cast<int>(c.shared_bytes));
-    if (error != cudaSuccess) return explain_launch(error, kernel, c);
-  }
+  if (const cudaError_t error = allow_shared_bytes(kernel, c.shared_bytes); error != cudaSuccess)
+    return explain_launch(error, kernel, c);
   const auto to_dim3 = [](const dimensions& d) {
     return dim3(static_cast<unsigned>(d.x), static_cast<unsigned>(d.y), static_cast<unsigned>(d.z));
   };

@@ -10,18 +10,37 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
+/// More than 48 KB of dynamic shared memory needs the kernel's consent: 0.16 us, each time, so that no cache goes stale.
+inline cudaError_t allow_shared_bytes(const void* kernel, int64 bytes) {
+  if (bytes <= 48 << 10) return cudaSuccess;
+  if (bytes > 0x7fffffff) return cudaErrorInvalidValue;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
+/// How many blocks of a kernel a multiprocessor holds at once; 0 where not one fits.
+inline result<int> resident_blocks(const void* kernel, int threads, int64 shared_bytes) {
+  if (shared_bytes > 0x7fffffff) return {0, {}};
+  if (const cudaError_t error = allow_shared_bytes(kernel, shared_bytes); error != cudaSuccess) {
+    const status s = consume(error, "kernel");
+    return {0, error == cudaErrorInvalidValue ? status{} : s};  // more than this GPU gives any block
+  }
+  int blocks = 0;
+  const status s = consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads,
+                                                                         static_cast<stdlib::size_t>(shared_bytes)),
+                           "kernel");
+  return {s.ok() ? blocks : 0, s};
+}
+
 /// Finds the block size, a multiple of a warp, with which the most threads are resident at once; the largest among equals.
 inline result<int> best_block(const void* kernel, int64 shared_bytes) {
   cudaFuncAttributes f{};
   if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return {0, s};
   int best = 0, most = 0;
   for (int threads = f.maxThreadsPerBlock / 32 * 32; threads >= 32; threads -= 32) {
-    int blocks = 0;
-    const status s = consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads,
-                                                                           static_cast<stdlib::size_t>(shared_bytes)));
-    if (!s.ok()) return {0, s};
-    if (blocks * threads > most) {
-      most = blocks * threads;
+    const result<int> blocks = resident_blocks(kernel, threads, shared_bytes);
+    if (!blocks.ok()) return blocks;
+    if (blocks.value * threads > most) {
+      most = blocks.value * threads;
       best = threads;
     }
   }
@@ -41,12 +60,7 @@ result<int> resident_blocks(void (*kernel)(Parameters...), int threads, int64 sh
                             threads < 1 ? 1 : launch_limits::block_threads, threads)};
   if (shared_bytes < 0)
     return {0, status::invalid("shared_bytes", "a size is negative", bound::at_least, 0, shared_bytes)};
-  int blocks = 0;
-  const status s =
-      detail::consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel),
-                                                                    threads, static_cast<stdlib::size_t>(shared_bytes)),
-                      "kernel");
-  return {s.ok() ? blocks : 0, s};
+  return detail::resident_blocks(reinterpret_cast<const void*>(kernel), threads, shared_bytes);
 }
 
 /// A configuration in which one thread has one of n > 0 elements: the block of the highest occupancy, and as many

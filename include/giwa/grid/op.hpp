@@ -33,19 +33,9 @@ namespace detail {
 template <class Op>
 struct host_executor;  // defined by <giwa/host_executor.cuh>
 
-/// Whether a T may go to the GPU as its bytes. nvcc makes a __host__ __device__ lambda a class with constructors of its
-/// own; its captures are bytes all the same.
-template <class T>
-inline constexpr bool goes_as_bytes =
-#if defined(__CUDACC_EXTENDED_LAMBDA__)
-    __nv_is_extended_host_device_lambda_closure_type(T) ||
-#endif
-    stdlib::is_trivially_copyable_v<T>;
-
 /// An op whose params hold a function that it has checked itself says so by a member params_go_as_bytes.
 template <class Op>
-concept params_go_as_bytes =
-    stdlib::is_trivially_copyable_v<typename Op::params> || requires { requires Op::params_go_as_bytes; };
+concept params_go_as_bytes = goes_as_bytes<typename Op::params> || requires { requires Op::params_go_as_bytes; };
 
 template <class Op>
 GIWA_HOST_DEVICE constexpr void require_op() {
@@ -53,7 +43,7 @@ GIWA_HOST_DEVICE constexpr void require_op() {
       kernel_op<Op>,
       "giwa::launch: an op has `params`, `shared_storage`, `max_threads` and `min_blocks`; see giwa/grid/op.hpp.");
   static_assert(
-      stdlib::is_trivially_copyable_v<Op> && params_go_as_bytes<Op>,
+      goes_as_bytes<Op> && params_go_as_bytes<Op>,
       "giwa::launch: an op and its `params` are copied to the device byte by byte: make both trivially copyable.");
   static_assert(
       stdlib::is_trivially_default_constructible_v<typename Op::shared_storage> &&

@@ -36,7 +36,7 @@ class extents {
   }
 
   /// The run-time sizes, in order.
-  template <stdlib::convertible_to<int64>... Values>
+  template <detail::index_like... Values>
     requires(sizeof...(Values) == dynamic_rank && dynamic_rank > 0)
   GIWA_HOST_DEVICE constexpr extents(Values... values) : values_{static_cast<int64>(values)...} {}
 
@@ -59,7 +59,7 @@ class extents {
   /// The number of elements; wrong unless checked_size() succeeds.
   GIWA_HOST_DEVICE constexpr int64 size() const {
     int64 product = 1;
-    for (int d = 0; d < rank; ++d) product *= (*this)[d];
+    for (int d = 0; d < rank; ++d) product = wrapping_product(product, (*this)[d]);
     return product;
   }
 
@@ -97,7 +97,7 @@ class extents {
   int64 values_[dynamic_rank > 0 ? dynamic_rank : 1] = {};
 };
 
-template <stdlib::convertible_to<int64>... Values>
+template <detail::index_like... Values>
 GIWA_HOST_DEVICE extents(Values...) -> extents<(static_cast<void>(sizeof(Values)), dynamic)...>;
 
 namespace detail {

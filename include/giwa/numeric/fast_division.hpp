@@ -3,6 +3,7 @@
 #ifndef GIWA_NUMERIC_FAST_DIVISION_HPP
 #define GIWA_NUMERIC_FAST_DIVISION_HPP
 
+#include <giwa/base/assert.hpp>
 #include <giwa/numeric/integer.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -15,6 +16,7 @@ class fast_divisor {
   constexpr fast_divisor() = default;
 
   GIWA_HOST_DEVICE constexpr explicit fast_divisor(int64 d) : divisor_(static_cast<uint64>(d)) {
+    GIWA_ASSERT(d >= 1, "a divisor is at least 1");
     while ((uint64{1} << shift_) < divisor_) ++shift_;
     // Long division of 2^(63 + s) by d. The first s quotient bits are zero or reach only 2^s / d <= 1.
     uint64 remainder = uint64{1} << shift_;

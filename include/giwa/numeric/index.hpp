@@ -12,6 +12,15 @@
 
 namespace giwa::inline GIWA_ABI {
 
+namespace detail {
+
+/// What a coordinate or a size is made from: integers of any type, and what converts to them; no floating-point number,
+/// whose fraction would be lost.
+template <class T>
+concept index_like = stdlib::convertible_to<T, int64> && !stdlib::is_floating_point_v<stdlib::remove_cvref_t<T>>;
+
+}  // namespace detail
+
 /// `auto [row, column] = i;` and `i[0]`; an index<1> is also usable as a plain integer.
 template <int Rank>
 struct index {
@@ -21,7 +30,7 @@ struct index {
 
   index() = default;  // uninitialised, as an int is; index<2>{} is all zeros
   /// From integers of any type.
-  template <stdlib::convertible_to<int64>... Coordinates>
+  template <detail::index_like... Coordinates>
     requires(sizeof...(Coordinates) == Rank)
   GIWA_HOST_DEVICE constexpr index(Coordinates... i) : coordinate{static_cast<int64>(i)...} {}
 
@@ -51,7 +60,7 @@ struct index {
   }
 };
 
-template <stdlib::convertible_to<int64>... Coordinates>
+template <detail::index_like... Coordinates>
 GIWA_HOST_DEVICE index(Coordinates...) -> index<static_cast<int>(sizeof...(Coordinates))>;
 
 }  // namespace giwa::inline GIWA_ABI

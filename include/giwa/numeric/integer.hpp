@@ -28,6 +28,11 @@ GIWA_HOST_DEVICE constexpr bool is_power_of_two(T n) {
 /// Whether a * b, both >= 0, is larger than the largest int64.
 GIWA_HOST_DEVICE constexpr bool product_overflows(int64 a, int64 b) { return b != 0 && a > max_int64 / b; }
 
+/// a * b modulo 2^64, where a sum or product of sizes that nobody has checked yet must not be undefined.
+GIWA_HOST_DEVICE constexpr int64 wrapping_product(int64 a, int64 b) {
+  return static_cast<int64>(static_cast<uint64>(a) * static_cast<uint64>(b));
+}
+
 /// The upper 64 bits of the 128-bit product.
 GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
 #if defined(__CUDA_ARCH__)

@@ -86,7 +86,7 @@ class tensor_view {
   /// The number of elements, of a view that check() accepts.
   GIWA_HOST_DEVICE constexpr int64 size() const {
     int64 product = 1;
-    for (int d = 0; d < Rank; ++d) product *= extents_[d];
+    for (int d = 0; d < Rank; ++d) product = wrapping_product(product, extents_[d]);
     return product;
   }
 
@@ -95,7 +95,7 @@ class tensor_view {
     for (int64 d = Rank - 1, stride = 1; d >= 0; --d) {
       const int i = static_cast<int>(d);
       if (extents_[i] != 1 && strides_[i] != stride) return size() == 0;
-      stride *= extents_[i];
+      stride = wrapping_product(stride, extents_[i]);
     }
     return true;
   }
@@ -115,9 +115,10 @@ class tensor_view {
         return status::invalid(argument, "the product of the sizes is larger than any 64-bit index", bound::at_most,
                                max_int64 / product, extents_[d]);
       product *= extents_[d];
-      const int64 step = strides_[d] < 0 ? -strides_[d] : strides_[d], steps = extents_[d] - 1;
+      const int64 stride = strides_[d] < -max_int64 ? -max_int64 : strides_[d];  // the smallest has no negative
+      const int64 step = stride < 0 ? -stride : stride, steps = extents_[d] - 1;
       if (steps == 0) continue;
-      if (step < 0 || product_overflows(steps, step) || product_overflows(steps * step, sizeof(T)) ||
+      if (product_overflows(steps, step) || product_overflows(steps * step, sizeof(T)) ||
           steps * step * static_cast<int64>(sizeof(T)) > max_int64 - reach)
         return status::invalid(argument, "the strides reach farther than any 64-bit offset");
       reach += steps * step * static_cast<int64>(sizeof(T));
@@ -134,7 +135,7 @@ class tensor_view {
     }
     return data_[offset];
   }
-  template <stdlib::convertible_to<int64>... Coordinates>
+  template <detail::index_like... Coordinates>
     requires(sizeof...(Coordinates) == Rank)
   GIWA_HOST_DEVICE constexpr T& operator()(Coordinates... i) const {
     return (*this)[index<Rank>{i...}];
