@@ -29,7 +29,7 @@ wants() { [[ $steps == *" $1 "* ]]; }
 if wants build; then
   generator=(); command -v ninja >/dev/null && generator=(-G Ninja)
   step configure configure cmake -S . -B "$build" "${generator[@]}" -DGIWA_TEST_LAUNCHER=
-  step build build cmake --build "$build" -j "$(nproc)"
+  step build build cmake --build "$build" -j "$(nproc)" -- -k 0
 fi
 export GIWA_REQUIRE_GPU=1
 if wants test; then
