@@ -103,7 +103,7 @@ def check_content(path, text, code):
             if re.search(pattern, line):
                 error(path, number, f"contains {what}: {line.strip()}")
     without_macros = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", "", code, flags=re.M)
-    for kernel in re.finditer(r"[^;{}]*(?:\bGIWA_KERNEL\b|__global__)[^;{]*", without_macros):
+    for kernel in re.finditer(r"[^;{}]*__global__[^;{]*", without_macros):
         for word, flaw in (("template", "is no template"), ("__launch_bounds__", "states no launch bounds")):
             if word not in kernel.group():
                 error(path, 0, f"contains a kernel that {flaw}: {' '.join(kernel.group().split())}")

@@ -12,52 +12,35 @@ namespace giwa::inline GIWA_ABI {
 /// The status that a CUDA runtime call answers with. `argument` names what the call was about, if anything.
 /// The runtime also keeps the error for cudaGetLastError; see consume() for calls whose error is fully reported.
 inline status to_status(cudaError_t error, const char* argument = "") {
-  status s;
-  s.argument = argument;
-  s.cuda_code = static_cast<int>(error);
+  const auto as = [&](status_code code, const char* message) {
+    // Without a driver no argument is at fault, whatever it was.
+    return status{
+        code, bound::none, static_cast<int>(error), message, code == status_code::no_driver ? "" : argument, 0, 0};
+  };
   switch (error) {
     case cudaSuccess: return {};
     case cudaErrorNoDevice:
-      s.code = status_code::no_device;
-      s.message = "the driver sees no GPU; is one installed, and is CUDA_VISIBLE_DEVICES right?";
-      return s;
-    case cudaErrorInvalidDevice:
-      s.code = status_code::no_device;
-      s.message = "there is no GPU with this number";
-      return s;
+      return as(status_code::no_device, "the driver sees no GPU; is one installed, and is CUDA_VISIBLE_DEVICES right?");
+    case cudaErrorInvalidDevice: return as(status_code::no_device, "there is no GPU with this number");
     case cudaErrorInsufficientDriver:
     case cudaErrorStubLibrary:
-      s.code = status_code::no_driver;
-      s.argument = "";  // whatever it was, it is not at fault
-      s.message = "no NVIDIA driver is installed, or it is older than the CUDA runtime of this binary";
-      return s;
+      return as(status_code::no_driver,
+                "no NVIDIA driver is installed, or it is older than the CUDA runtime of this binary");
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorSystemDriverMismatch:
-      s.code = status_code::no_driver;
-      s.message = "the NVIDIA driver and its libraries do not fit each other or this GPU";
-      return s;
+      return as(status_code::no_driver, "the NVIDIA driver and its libraries do not fit each other or this GPU");
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorUnsupportedPtxVersion:
-      s.code = status_code::no_kernel_image;
-      s.message = "this binary holds no code for this GPU; build for it with -gencode or CMAKE_CUDA_ARCHITECTURES";
-      return s;
+      return as(status_code::no_kernel_image,
+                "this binary holds no code for this GPU; build for it with -gencode or CMAKE_CUDA_ARCHITECTURES");
     case cudaErrorInvalidResourceHandle:
-      s.code = status_code::invalid_argument;
-      s.message = "a stream, event or kernel does not exist, or belongs to another GPU than the current one";
-      return s;
+      return as(status_code::invalid_argument,
+                "a stream, event or kernel does not exist, or belongs to another GPU than the current one");
     case cudaErrorMemoryAllocation:
-      s.code = status_code::out_of_memory;
-      s.message = "the allocation does not fit in the memory that is left";
-      return s;
-    case cudaErrorInvalidValue:
-      s.code = status_code::invalid_argument;
-      s.message = cudaGetErrorString(error);
-      return s;
-    default:
-      s.code = status_code::cuda_error;
-      s.message = cudaGetErrorString(error);
-      return s;
+      return as(status_code::out_of_memory, "the allocation does not fit in the memory that is left");
+    case cudaErrorInvalidValue: return as(status_code::invalid_argument, cudaGetErrorString(error));
+    default: return as(status_code::cuda_error, cudaGetErrorString(error));
   }
 }
 

@@ -23,17 +23,12 @@
 #define GIWA_ABI GIWA_DETAIL_VERSION_TAG(GIWA_VERSION_MAJOR, GIWA_VERSION_MINOR)
 
 #if defined(__CUDACC__)
-#define GIWA_HOST __host__
 #define GIWA_DEVICE __device__
 /// Marks a function for both sides; an empty word for a host compiler, so that the same source builds with g++ alone.
 #define GIWA_HOST_DEVICE __host__ __device__
 #else
-#define GIWA_HOST
 #define GIWA_DEVICE
 #define GIWA_HOST_DEVICE
 #endif
-
-/// Function attribute: inlined even where the optimiser would rather not.
-#define GIWA_FORCE_INLINE inline __attribute__((always_inline))
 
 #endif

@@ -139,6 +139,7 @@ TEST_CASE("errors of the CUDA runtime become statuses") {
       {cudaErrorNoKernelImageForDevice, status_code::no_kernel_image},
       {cudaErrorInvalidDeviceFunction, status_code::no_kernel_image},
       {cudaErrorUnsupportedPtxVersion, status_code::no_kernel_image},
+      {cudaErrorInvalidResourceHandle, status_code::invalid_argument},
       {cudaErrorMemoryAllocation, status_code::out_of_memory},
       {cudaErrorInvalidValue, status_code::invalid_argument},
       {cudaErrorIllegalAddress, status_code::cuda_error},
@@ -152,9 +153,8 @@ TEST_CASE("errors of the CUDA runtime become statuses") {
     CHECK(s.cuda_code == static_cast<int>(r.error));
     CHECK(std::string(s.message).size() > 10);
     CHECK(s.relation == bound::none);
-    // A missing driver is never the fault of an argument.
-    const bool no_driver = r.error == cudaErrorInsufficientDriver || r.error == cudaErrorStubLibrary;
-    CHECK(s.argument == std::string(no_driver ? "" : "thing"));
+    // A missing or unfit driver is never the fault of an argument.
+    CHECK(s.argument == std::string(r.code == status_code::no_driver ? "" : "thing"));
   }
   const status success = giwa::to_status(cudaSuccess, "thing");
   CHECK(success.ok());
