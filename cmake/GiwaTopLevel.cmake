@@ -5,6 +5,8 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel")
 endif()
 
+set_property(GLOBAL PROPERTY TARGET_MESSAGES OFF) # make's "Built target demo" would stand below the demo's last lines
+
 # CMAKE_CUDA_ARCHITECTURES=native is an error on a machine without a GPU. Here that machine gets the architectures giwa has
 # code for.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
