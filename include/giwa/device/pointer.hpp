@@ -5,8 +5,6 @@
 
 #include <giwa/device/properties.hpp>
 
-#include <cuda.h>
-
 namespace giwa::inline GIWA_ABI {
 
 /// What kind of memory a pointer leads to.
@@ -38,33 +36,6 @@ inline result<pointer_location> location_of(const void* pointer) {
 }
 
 namespace detail {
-
-/// A quick answer that most pointers get: whether the driver knows the pointer and holds it on GPU number `device`. Through
-/// the driver's own function, found by name so that nothing links libcuda: 0.03 us a pointer, where
-/// cudaPointerGetAttributes takes 0.06, and 0.04 once to find it (H200's host, 2026-11-20).
-class pointer_lookup {
- public:
-  explicit pointer_lookup(int device) : device_(device) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult answer{};
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuPointerGetAttribute", &found, 12000, cudaEnableDefault, &answer);
-    if (consume(error).ok() && answer == cudaDriverEntryPointSuccess) query_ = reinterpret_cast<query>(found);
-  }
-  bool on_device(const void* pointer) const {
-    int ordinal = -1;
-    return query_ != nullptr &&
-           query_(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, reinterpret_cast<CUdeviceptr>(pointer)) ==
-               CUDA_SUCCESS &&
-           ordinal == device_;
-  }
-  int device() const { return device_; }
-
- private:
-  using query = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
-  int device_;
-  query query_ = nullptr;
-};
 
 /// Whether a kernel on GPU number `device` may use the pointer; the failure names the argument and what it found.
 inline status check_pointer_for(int device, const void* pointer, const char* argument) {

@@ -112,29 +112,22 @@ struct elementwise_op {
 #endif
 };
 
-/// Whether the kernel may use the pointer, and whether it still is true that all are aligned to `Count` elements.
-/// `lookup` is null where the arrays themselves have said that they are on this GPU.
+/// Whether the kernel may use the pointer, unless that is known, and whether it still is true that all are aligned to
+/// `Count` elements.
 template <int Count, class T>
-status check_array(const T* pointer, const char* argument, const pointer_lookup* lookup, bool& aligned) {
+status check_array(const T* pointer, const char* argument, int device, bool trusted, bool& aligned) {
   aligned = aligned && reinterpret_cast<uint64>(pointer) % (Count * sizeof(T)) == 0;
-  if (lookup == nullptr || lookup->on_device(pointer)) return {};
-  return check_pointer_for(lookup->device(), pointer, argument);
+  return trusted ? status{} : check_pointer_for(device, pointer, argument);
 }
 
 template <int Count, class... T>
-status check_inputs(const pointers<T...>& in, const pointer_lookup* lookup, bool& aligned) {
+status check_inputs(const pointers<T...>& in, int device, bool trusted, bool& aligned) {
   if constexpr (sizeof...(T) == 0) {
     return {};
   } else {
-    const status s = check_array<Count>(in.first, "in", lookup, aligned);
-    return s.ok() ? check_inputs<Count>(in.rest, lookup, aligned) : s;
+    const status s = check_array<Count>(in.first, "in", device, trusted, aligned);
+    return s.ok() ? check_inputs<Count>(in.rest, device, trusted, aligned) : s;
   }
-}
-
-template <int Count, class Out, class... In>
-status check_arrays(const elementwise<Out, In...>& arrays, const pointer_lookup* lookup, bool& aligned) {
-  const status s = check_array<Count>(arrays.out(), "out", lookup, aligned);
-  return s.ok() ? check_inputs<Count>(arrays.in(), lookup, aligned) : s;
 }
 
 }  // namespace detail::inline GIWA_ARCH_TAG
@@ -157,14 +150,12 @@ status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f
   bool aligned = true;
   const result<int> device = current_device();
   if (!device.ok()) return device.state;
-  status state;
-  if (device.value == arrays.known_device()) {
-    state = detail::check_arrays<op::count>(arrays, nullptr, aligned);
-  } else {
-    const detail::pointer_lookup lookup(device.value);
-    state = detail::check_arrays<op::count>(arrays, &lookup, aligned);
-  }
-  if (!state.ok()) return state;
+  const bool trusted = device.value == arrays.known_device();  // else each pointer is looked up, 0.06 us
+  if (const status state = detail::check_array<op::count>(arrays.out(), "out", device.value, trusted, aligned);
+      !state.ok())
+    return state;
+  if (const status state = detail::check_inputs<op::count>(arrays.in(), device.value, trusted, aligned); !state.ok())
+    return state;
   return detail::launch_tiles<op>(s, arrays.size(), [&](int64 first) {
     return typename op::params{first, arrays.size(), f, arrays.out(), arrays.in(), aligned};
   });
