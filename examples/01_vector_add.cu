@@ -17,20 +17,20 @@
 //  - Data that starts and ends in ordinary host memory has to be copied. That is measured on its own, and both ratios
 //    are printed: with the copies a GPU seldom wins such a small sum. It pays when the data stays there.
 //
-// Expected output, with the figures of your machine:
+// Expected output, with the figures of an H200 and its host, 2026-11-20:
 //   c = a + b, 10000000 elements
 //   float                               ms     GB/s
-//     CPU  for_all, 16 threads           …        …
-//     CPU  plain loop                    …        …
-//     GPU  for_all, by index             …        …   … % of the memory's peak
-//     GPU  for_all, elementwise          …        …   … % of the memory's peak
-//     GPU  allocate, copy a and b in     …        …
-//     GPU  copy c out                    …        …
-//     CPU threads / GPU: … without copies, … with them
+//     CPU  for_all, 16 threads            0.9653    124.3
+//     CPU  plain loop                     9.3857     12.8
+//     GPU  for_all, by index              0.0358   3354.7   70 % of the memory's peak
+//     GPU  for_all, elementwise           0.0308   3896.1   81 % of the memory's peak
+//     GPU  allocate, copy a and b in      9.5156      8.4
+//     GPU  copy c out                     2.8405     14.1
+//     CPU threads / GPU: 31.3 without copies, 0.08 with them
 //   double …
-//   device:   NVIDIA H200, sm_90a code; memory's peak … GB/s
+//   device:   NVIDIA H200, sm_90a code; memory's peak 4814 GB/s
 //   check:    every element of every sum is right
-//   measured: float … ms, … GB/s; double … ms, … GB/s
+//   measured: float 0.0308 ms, 3896.1 GB/s; double 0.0582 ms, 4124.8 GB/s
 #include <giwa/giwa.cuh>
 #include <giwa/host.hpp>
 
