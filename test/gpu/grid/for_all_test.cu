@@ -73,6 +73,20 @@ struct large_function {
   GIWA_DEVICE void operator()(int64 i) const { out[i] = table[i % 3000]; }
 };
 
+// Counts the calls for the first and last 64 indices, for 64 on either side of `seam`, and for every 2^20th.
+struct sampled_touch {
+  int64 n, seam;
+  unsigned* seen;            // (4, 64)
+  unsigned long long* each;  // calls for multiples of 2^20; calls outside [0, n)
+  GIWA_DEVICE void operator()(int64 i) const {
+    if (i < 0 || i >= n) atomicAdd(each + 1, 1ull);
+    if (i % (1 << 20) == 0) atomicAdd(each, 1ull);
+    const int64 begins[] = {0, seam - 64, seam, n - 64};
+    for (int window = 0; window < 4; ++window)
+      if (begins[window] <= i && i < begins[window] + 64) atomicAdd(seen + window * 64 + (i - begins[window]), 1u);
+  }
+};
+
 template <int64... Sizes>
 void check(const extents<Sizes...>& e) {
   constexpr int rank = sizeof...(Sizes);
@@ -103,6 +117,19 @@ void check_count(N n) {
 TEST_CASE("a number: each index once") {
   for (const int n : {0, 1, 2, 31, 32, 255, 256, 257, 997, 1023, 1024, 1025, 2047, 2048, 2049, 65521, 65536, 1000003})
     check_count(n);
+}
+
+TEST_CASE("a number beyond what one grid can hold takes several launches: each index once") {
+  if (giwa_test::small_mode()) return;
+  constexpr int64 blocks_of_a_grid = 2147483647, indices_of_a_block = 1024;
+  const int64 seam = blocks_of_a_grid * indices_of_a_block, n = seam + 5000;
+  const giwa::stream s = giwa_test::new_stream();
+  const gpu_array<unsigned> seen(4 * 64, 0);
+  const gpu_array<unsigned long long> each(2, 0);
+  REQUIRE(for_all(s, n, sampled_touch{n, seam, seen.data(), each.data()}).ok());
+  REQUIRE(giwa::synchronize(s).ok());
+  CHECK(seen.to_host() == std::vector<unsigned>(4 * 64, 1u));
+  CHECK(each.to_host() == std::vector<unsigned long long>{static_cast<unsigned long long>((n - 1) / (1 << 20) + 1), 0});
 }
 
 TEST_CASE("a number of any integer type, or what is wrong with it") {
