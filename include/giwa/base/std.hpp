@@ -42,8 +42,9 @@ using uint32 = stdlib::uint32_t;
 inline constexpr int64 max_int64 = 9223372036854775807;
 
 /// Whether a T may go to the GPU and back as its bytes, as every trivially copyable type may. Three kinds of type have
-/// constructors of their own and are bytes all the same: CUDA's pairs of 16-bit numbers, nvcc's class for a
-/// __host__ __device__ lambda, and types of yours for which you specialise this as true.
+/// constructors of their own and count as bytes all the same: CUDA's pairs of 16-bit numbers; nvcc's class for a
+/// __host__ __device__ lambda, which hides what it captures, so that a captured std::vector is not noticed; and types of
+/// yours for which you specialise this as true.
 template <class T>
 inline constexpr bool goes_as_bytes =
 #if defined(__CUDACC_EXTENDED_LAMBDA__)

@@ -46,6 +46,7 @@ class status_error : public std::exception {
   status_text text_;
 };
 
+#if defined(__cpp_exceptions)  // with -fno-exceptions there is format_status, and the status itself
 /// Throws status_error unless the call succeeded.
 inline void throw_if_failed(const status& s) {
   if (!s.ok()) throw status_error(s);
@@ -57,6 +58,7 @@ T throw_if_failed(result<T>&& r) {
   if (!r.ok()) throw status_error(r.state);
   return static_cast<T&&>(r.value);
 }
+#endif
 
 }  // namespace giwa::inline GIWA_ABI
 

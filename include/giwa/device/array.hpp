@@ -47,10 +47,11 @@ class device_array {
       r.value.data_ = static_cast<T*>(memory);
       r.value.size_ = size;
       r.value.stream_ = s;
-      const result<int> device = current_device();
-      r.value.device_ = device.value;
-      r.state = device.state;
+      cudaPointerAttributes a{};  // the stream's GPU, which need not be the current one
+      r.state = detail::consume(cudaPointerGetAttributes(&a, memory));
+      r.value.device_ = a.device;
     }
+    if (!r.ok()) r.value = {};
     return r;
   }
 
@@ -61,7 +62,10 @@ class device_array {
     return *this;
   }
   ~device_array() {
-    if (data_ != nullptr) static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
+    if (data_ == nullptr) return;
+    result<device_guard> guard;  // the default stream means that of the array's own GPU
+    if (current_device().value != device_) static_cast<void>(guard = device_guard::activate(device_));
+    static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
   }
 
   T* data() { return data_; }
@@ -96,6 +100,7 @@ result<device_array<T>> to_device(cudaStream_t s, tensor_view<const T, 1> source
         cudaMemcpyAsync(r.value.data(), source.data(), static_cast<stdlib::size_t>(source.size()) * sizeof(T),
                         cudaMemcpyHostToDevice, s),
         "source");
+  if (!r.ok()) r.value = {};
   return r;
 }
 

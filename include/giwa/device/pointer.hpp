@@ -21,7 +21,7 @@ struct pointer_location {
   int device = -1;  // the GPU, or -1 for host memory
 };
 
-/// Where the pointer leads. Without a driver every pointer is a host pointer. Takes 0.05 microseconds.
+/// Where the pointer leads. Without a driver every pointer is a host pointer. Takes about 0.1 microseconds.
 inline result<pointer_location> location_of(const void* pointer) {
   cudaPointerAttributes a{};
   const status s = detail::consume(cudaPointerGetAttributes(&a, pointer), "pointer");
@@ -37,20 +37,17 @@ inline result<pointer_location> location_of(const void* pointer) {
 
 namespace detail {
 
-/// Whether a kernel on GPU number `device` may use the pointer; the failure names the argument and what it found.
+/// Whether a kernel on the current GPU, number `device`, may use the pointer; the failure names the argument and what it
+/// found. Memory of another GPU passes where this one has been given access.
 inline status check_pointer_for(int device, const void* pointer, const char* argument) {
   cudaPointerAttributes a{};
   if (status s = consume(cudaPointerGetAttributes(&a, pointer), argument); !s.ok()) return s;
   if (a.type == cudaMemoryTypeManaged || (a.type == cudaMemoryTypeDevice && a.device == device)) return {};
-  if (a.type == cudaMemoryTypeDevice) {
-    int reachable = 0;
-    if (const status s = consume(cudaDeviceCanAccessPeer(&reachable, device, a.device)); !s.ok()) return s;
-    if (reachable != 0) return {};  // whether access was switched on is the owner's affair; a fault would be reported
-    return status::invalid(argument, "the pointer leads to the memory of another GPU than the current one",
+  if (a.devicePointer != nullptr && a.type != cudaMemoryTypeUnregistered) return {};  // pinned, or a peer's with access
+  if (a.type == cudaMemoryTypeDevice)
+    return status::invalid(argument, "the pointer leads to the memory of another GPU, to which this one has no access",
                            bound::exactly, device, a.device);
-  }
-  // Host memory: pinned memory has an address on the device; other memory works where the GPU reads the host's pages.
-  if (a.type == cudaMemoryTypeHost && a.devicePointer != nullptr) return {};
+  // Ordinary host memory works where the GPU reads the host's pages.
   const result<int64> pageable = attribute(device, cudaDevAttrPageableMemoryAccess);
   if (!pageable.ok()) return pageable.state;
   if (pageable.value != 0) return {};

@@ -150,7 +150,7 @@ status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f
   bool aligned = true;
   const result<int> device = current_device();
   if (!device.ok()) return device.state;
-  const bool trusted = device.value == arrays.known_device();  // else each pointer is looked up, 0.06 us
+  const bool trusted = device.value == arrays.known_device();  // else each pointer is looked up, about 0.1 us
   if (const status state = detail::check_array<op::count>(arrays.out(), "out", device.value, trusted, aligned);
       !state.ok())
     return state;

@@ -13,6 +13,9 @@ namespace detail {
 /// A list of pointers, one of each element type, that are read at the same place.
 template <class... T>
 struct pointers {
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable  // f is for one side or for both: whoever calls this knows
+#endif
   template <class F, class... Value>
   GIWA_HOST_DEVICE auto call(const F& f, int64, const Value&... value) const {
     return f(value...);
@@ -24,6 +27,9 @@ struct pointers<First, Rest...> {
   pointers<Rest...> rest;
 
   /// f(first[i], …): reads every pointer at i and passes the values on.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
   template <class F, class... Value>
   GIWA_HOST_DEVICE auto call(const F& f, int64 i, const Value&... value) const {
     return rest.call(f, i, value..., first[i]);
@@ -90,8 +96,9 @@ class elementwise {
       state_ = array.check(argument);
       if (state_.ok() && !array.contiguous())
         state_ = status::invalid(argument, "the elements are not contiguous; use for_all over its extents");
-    } else if (array.size() != 0 && array.data() == nullptr) {
-      state_ = status::invalid(argument, "the pointer is null, but the array has elements");
+    } else {
+      using element = const detail::element_of<const Array>;
+      state_ = tensor_view<element, 1>(array.data(), {array.size()}).check(argument);
     }
   }
 

@@ -21,7 +21,7 @@
 #endif
 #endif
 
-namespace giwa::inline GIWA_ABI::detail {
+namespace giwa::inline GIWA_ABI::detail::inline GIWA_DETAIL_SANITIZER_TAG {
 
 #if GIWA_DETAIL_ASAN || GIWA_DETAIL_TSAN
 // The sanitizers intercept longjmp and swapcontext, and draw conclusions that are wrong between stacks; they leave
@@ -201,6 +201,6 @@ class fiber_stacks {
   stdlib::size_t bytes_ = 0, stride_ = 0, guard_ = 0;
 };
 
-}  // namespace giwa::inline GIWA_ABI::detail
+}  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_DETAIL_SANITIZER_TAG
 
 #endif

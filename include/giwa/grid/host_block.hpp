@@ -8,7 +8,7 @@
 
 namespace giwa::inline GIWA_ABI {
 
-namespace detail {
+namespace detail::inline GIWA_DETAIL_SANITIZER_TAG {
 
 /// Where a thread of a block is: running, done, or waiting to meet others of its block or warp.
 enum class meeting : int {
@@ -102,7 +102,9 @@ T atomic_update(T& target, Update update) {
   return old;
 }
 
-}  // namespace detail
+}  // namespace detail::inline GIWA_DETAIL_SANITIZER_TAG
+
+inline namespace GIWA_DETAIL_SANITIZER_TAG {
 
 /// The `block` that an op receives on the host: a handle to its thread in the host executor. See device_block for what
 /// the members mean. Members can be compiled for the device, so that an op's body can; there they do nothing.
@@ -225,6 +227,8 @@ class host_block {
 
   detail::host_thread* thread_;
 };
+
+}  // namespace GIWA_DETAIL_SANITIZER_TAG
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -48,6 +48,8 @@ class host_block_memory {
   void* memory_ = nullptr;
 };
 
+inline namespace GIWA_DETAIL_SANITIZER_TAG {
+
 /// Runs the blocks of a grid one after the other, x fastest; within a block each warp in turn, and each lane in turn until
 /// it waits. So every run is the same. A block of 256 threads with ten barriers takes 0.16 ms (0.4 at -O0, 2.2 under
 /// AddressSanitizer, 7 under ThreadSanitizer, 3.3 with Clang's); starting the fibers of a launch 1.2 ms (g++ 12 -O2, 2-core
@@ -212,6 +214,8 @@ class block_runner {
   // the GPU does not. So a race between a block of even rank and one of odd rank is reported.
   host_thread* threads_ = nullptr;  // (sets, threads)
 };
+
+}  // namespace GIWA_DETAIL_SANITIZER_TAG
 
 /// See launch(giwa::host, …). Arguments are checked already.
 template <class Op>

@@ -24,8 +24,7 @@ constexpr void require_host_body() {
   static_assert(stdlib::is_invocable_v<const F&, Index>,
                 "giwa::for_all: f is called as f(int64) for a number, as f(index<rank>) for extents; it must be const: "
                 "no `mutable` lambda.");
-  static_assert(
-      requires { sizeof(host_loop<F>); }, "giwa::for_all(giwa::host, …) needs #include <giwa/host.hpp>.");
+  static_assert(defined<host_loop<F>>, "giwa::for_all(giwa::host, …) needs #include <giwa/host.hpp>.");
 }
 
 }  // namespace detail
@@ -36,12 +35,9 @@ constexpr void require_host_body() {
 template <stdlib::integral Size, class F>
 status for_all(host_t, Size n, F f) {
   detail::require_host_body<F, int64>();
-  if constexpr (stdlib::is_signed_v<Size>) {
-    if (n < 0) return status::invalid("n", "a size is negative", bound::at_least, 0, n);
-  } else if (static_cast<uint64>(n) > static_cast<uint64>(max_int64)) {
-    return status::invalid("n", "the size is larger than any 64-bit index", bound::at_most, max_int64, max_int64);
-  }
-  detail::host_loop<F>::run(static_cast<int64>(n), f);
+  const result<int64> size = detail::checked_count(n);
+  if (!size.ok()) return size.state;
+  detail::host_loop<F>::run(size.value, f);
   return {};
 }
 

@@ -16,11 +16,10 @@ namespace detail::inline GIWA_ARCH_TAG {
 
 /// Why the runtime refused a launch. Asked only after it has: a launch that succeeds pays for none of this. An error that
 /// is not about this launch (a kernel before it has failed, there is no driver) is passed on as it is.
-inline status explain_launch(cudaError_t error, const void* kernel, const launch_config& c) {
-  const status plain = consume(error);
+inline status explain_launch(const status& plain, const void* kernel, const launch_config& c) {
   cudaFuncAttributes f{};
-  if (const cudaError_t unusable = cudaFuncGetAttributes(&f, kernel); unusable != cudaSuccess)
-    return unusable == error ? plain : consume(unusable, "kernel");
+  if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok())
+    return s.cuda_code == plain.cuda_code ? plain : s;
   const result<int> device = current_device();
   if (!device.ok()) return device.state;
   const auto ask = [&](cudaDeviceAttr which) { return attribute(device.value, which).value; };
@@ -76,8 +75,8 @@ inline status explain_launch(cudaError_t error, const void* kernel, const launch
 /// Launches with parameters that are already in place. Asynchronous, allocates nothing, may be captured in a graph.
 inline status launch_with(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
   if (const status state = validate(c); !state.ok()) return state;
-  if (const cudaError_t error = allow_shared_bytes(kernel, c.shared_bytes); error != cudaSuccess)
-    return explain_launch(error, kernel, c);
+  if (const result<bool> fits = allow_shared_bytes(kernel, c.shared_bytes); !fits.value)
+    return fits.ok() ? explain_launch(to_status(cudaErrorInvalidValue), kernel, c) : fits.state;
   const auto to_dim3 = [](const dimensions& d) {
     return dim3(static_cast<unsigned>(d.x), static_cast<unsigned>(d.y), static_cast<unsigned>(d.z));
   };
@@ -104,7 +103,7 @@ inline status launch_with(cudaStream_t s, const launch_config& c, const void* ke
     config.numAttrs = static_cast<unsigned>(clustered) + static_cast<unsigned>(c.cooperative);
     if (error == cudaSuccess) error = cudaLaunchKernelExC(&config, kernel, parameters);
   }
-  return error == cudaSuccess ? status{} : explain_launch(error, kernel, c);
+  return error == cudaSuccess ? status{} : explain_launch(consume(error), kernel, c);
 }
 
 /// Whether an argument keeps its value as the kernel's parameter; only integers can fail.

@@ -10,20 +10,31 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// More than 48 KB of dynamic shared memory needs the kernel's consent: 0.16 us, each time, so that no cache goes stale.
-inline cudaError_t allow_shared_bytes(const void* kernel, int64 bytes) {
-  if (bytes <= 48 << 10) return cudaSuccess;
-  if (bytes > 0x7fffffff) return cudaErrorInvalidValue;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+/// Whether a block of the kernel may have so much dynamic shared memory on the current GPU, after asking for it if need
+/// be: by default static and dynamic shared memory together have 48 KB. Always asks for all that the GPU gives, so that no
+/// call lowers the limit of another; 0.2 us, which only kernels with dynamic shared memory pay.
+inline result<bool> allow_shared_bytes(const void* kernel, int64 bytes) {
+  if (bytes == 0) return {true, {}};
+  cudaFuncAttributes f{};
+  if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return {false, s};
+  constexpr int64 by_default = 48 << 10;
+  if (bytes + static_cast<int64>(f.sharedSizeBytes) <= by_default) return {true, {}};
+  if (f.maxDynamicSharedSizeBytes > by_default && bytes <= f.maxDynamicSharedSizeBytes) return {true, {}};
+  const result<int> device = current_device();
+  if (!device.ok()) return {false, device.state};
+  const result<int64> most = attribute(device.value, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (!most.ok()) return {false, most.state};
+  const int64 dynamic = most.value - static_cast<int64>(f.sharedSizeBytes);
+  if (bytes > dynamic) return {false, {}};
+  const status s =
+      consume(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(dynamic)));
+  return {s.ok(), s};
 }
 
 /// How many blocks of a kernel a multiprocessor holds at once; 0 where not one fits.
 inline result<int> resident_blocks(const void* kernel, int threads, int64 shared_bytes) {
-  if (shared_bytes > 0x7fffffff) return {0, {}};
-  if (const cudaError_t error = allow_shared_bytes(kernel, shared_bytes); error != cudaSuccess) {
-    const status s = consume(error, "kernel");
-    return {0, error == cudaErrorInvalidValue ? status{} : s};  // more than this GPU gives any block
-  }
+  const result<bool> fits = allow_shared_bytes(kernel, shared_bytes);
+  if (!fits.value) return {0, fits.state};
   int blocks = 0;
   const status s = consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads,
                                                                          static_cast<stdlib::size_t>(shared_bytes)),

@@ -23,6 +23,16 @@
 #define GIWA_DETAIL_TSAN 0
 #endif
 
+// The executor's types differ with the sanitizer: each kind has its own names, so that files built with one and without
+// can meet in a program.
+#if GIWA_DETAIL_ASAN
+#define GIWA_DETAIL_SANITIZER_TAG with_asan
+#elif GIWA_DETAIL_TSAN
+#define GIWA_DETAIL_SANITIZER_TAG with_tsan
+#else
+#define GIWA_DETAIL_SANITIZER_TAG without_sanitizer
+#endif
+
 #if GIWA_DETAIL_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>

@@ -27,6 +27,7 @@ TEST_CASE("a program knows which of its bodies the GPU would run") {
     CHECK(advice.find("CMAKE_CUDA_ARCHITECTURES=") != std::string::npos);
     CHECK(giwa::code_for_current_device().state.code == status_code::no_kernel_image);
     CHECK(giwa::for_all(nullptr, 100, nothing{}).code == status_code::no_kernel_image);
+    CHECK(giwa_test::no_error_left());
     CHECK_FALSE(giwa::choose_device().on_gpu());
     CHECK(giwa_test::no_error_left());
     return;

@@ -256,14 +256,20 @@ TEST_CASE("shared memory up to what the GPU allows needs no further call, and mo
   for (const int64 bytes : {limit + 1, 2 * limit, int64{1} << 31, int64{1} << 40, max_int64})
     CHECK(refused(launch(s, {.block = 256, .shared_bytes = bytes}, sum_shared, 1u, none), "shared_bytes",
                   bound::at_most, limit, bytes));
-  // What the kernel has of its own counts as well.
+  // What the kernel has of its own counts as well: by default both together have 48 KB.
   const gpu_array<unsigned> out(1);
   const int64 rest = limit - 1024;
+  REQUIRE(launch(s, {.block = 256, .shared_bytes = 48 << 10}, with_static_shared, out.data()).ok());
   CHECK(refused(launch(s, {.block = 256, .shared_bytes = limit}, with_static_shared, out.data()), "shared_bytes",
                 bound::at_most, rest, limit));
   REQUIRE(launch(s, {.block = 256, .shared_bytes = rest}, with_static_shared, out.data()).ok());
   REQUIRE(giwa::synchronize(s).ok());
   CHECK(out.to_host()[0] == 32);
+  // No call lowers what a larger one needs.
+  REQUIRE(launch(s, {.block = 256, .shared_bytes = 64 << 10}, with_static_shared, out.data()).ok());
+  with_static_shared<<<1, 256, static_cast<std::size_t>(rest), s>>>(out.data());
+  CHECK(cudaGetLastError() == cudaSuccess);
+  CHECK(giwa::synchronize(s).ok());
 }
 
 TEST_CASE("a cooperative grid runs where it fits, and is refused with the number where it does not") {
