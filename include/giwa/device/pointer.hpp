@@ -35,32 +35,23 @@ inline result<pointer_location> location_of(const void* pointer) {
   }
 }
 
-namespace detail {
-
-/// Whether a kernel on the current GPU, number `device`, may use the pointer; the failure names the argument and what it
-/// found. Memory of another GPU passes where this one has been given access.
-inline status check_pointer_for(int device, const void* pointer, const char* argument) {
+/// Whether a kernel on the current device may use the pointer; the failure names the argument and what it found. Memory of
+/// another GPU passes where this one has been given access.
+inline status check_device_pointer(const void* pointer, const char* argument) {
   cudaPointerAttributes a{};
-  if (status s = consume(cudaPointerGetAttributes(&a, pointer), argument); !s.ok()) return s;
-  if (a.type == cudaMemoryTypeManaged || (a.type == cudaMemoryTypeDevice && a.device == device)) return {};
-  if (a.devicePointer != nullptr && a.type != cudaMemoryTypeUnregistered) return {};  // pinned, or a peer's with access
+  if (const status s = detail::consume(cudaPointerGetAttributes(&a, pointer), argument); !s.ok()) return s;
+  // An address on the current device: its own memory, managed or pinned memory, or a peer's with access.
+  if (a.type != cudaMemoryTypeUnregistered && a.devicePointer != nullptr) return {};
+  const result<int> device = current_device();
+  if (!device.ok()) return device.state;
   if (a.type == cudaMemoryTypeDevice)
     return status::invalid(argument, "the pointer leads to the memory of another GPU, to which this one has no access",
-                           bound::exactly, device, a.device);
-  // Ordinary host memory works where the GPU reads the host's pages.
-  const result<int64> pageable = attribute(device, cudaDevAttrPageableMemoryAccess);
+                           bound::exactly, device.value, a.device);
+  const result<int64> pageable = detail::attribute(device.value, cudaDevAttrPageableMemoryAccess);
   if (!pageable.ok()) return pageable.state;
-  if (pageable.value != 0) return {};
+  if (pageable.value != 0) return {};  // the GPU reads the host's pages
   return status::invalid(argument,
                          "the pointer leads to host memory, which this GPU cannot read; copy it with to_device");
-}
-
-}  // namespace detail
-
-/// Whether a kernel on the current device may use the pointer; the failure names the argument and what it found.
-inline status check_device_pointer(const void* pointer, const char* argument) {
-  const result<int> device = current_device();
-  return device.ok() ? detail::check_pointer_for(device.value, pointer, argument) : device.state;
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -115,18 +115,18 @@ struct elementwise_op {
 /// Whether the kernel may use the pointer, unless that is known, and whether it still is true that all are aligned to
 /// `Count` elements.
 template <int Count, class T>
-status check_array(const T* pointer, const char* argument, int device, bool trusted, bool& aligned) {
+status check_array(const T* pointer, const char* argument, bool trusted, bool& aligned) {
   aligned = aligned && reinterpret_cast<uint64>(pointer) % (Count * sizeof(T)) == 0;
-  return trusted ? status{} : check_pointer_for(device, pointer, argument);
+  return trusted ? status{} : check_device_pointer(pointer, argument);
 }
 
 template <int Count, class... T>
-status check_inputs(const pointers<T...>& in, int device, bool trusted, bool& aligned) {
+status check_inputs(const pointers<T...>& in, bool trusted, bool& aligned) {
   if constexpr (sizeof...(T) == 0) {
     return {};
   } else {
-    const status s = check_array<Count>(in.first, "in", device, trusted, aligned);
-    return s.ok() ? check_inputs<Count>(in.rest, device, trusted, aligned) : s;
+    const status s = check_array<Count>(in.first, "in", trusted, aligned);
+    return s.ok() ? check_inputs<Count>(in.rest, trusted, aligned) : s;
   }
 }
 
@@ -148,14 +148,11 @@ status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f
   if (!arrays.state().ok()) return arrays.state();
   if (arrays.size() == 0) return {};
   bool aligned = true;
-  const result<int> device = current_device();
-  if (!device.ok()) return device.state;
-  const bool trusted = device.value == arrays.known_device();  // else each pointer is looked up, about 0.1 us
-  if (const status state = detail::check_array<op::count>(arrays.out(), "out", device.value, trusted, aligned);
-      !state.ok())
+  // device_arrays know their GPU; each other pointer is looked up, about 0.1 us.
+  const bool trusted = arrays.known_device() >= 0 && current_device().value == arrays.known_device();
+  if (const status state = detail::check_array<op::count>(arrays.out(), "out", trusted, aligned); !state.ok())
     return state;
-  if (const status state = detail::check_inputs<op::count>(arrays.in(), device.value, trusted, aligned); !state.ok())
-    return state;
+  if (const status state = detail::check_inputs<op::count>(arrays.in(), trusted, aligned); !state.ok()) return state;
   return detail::launch_tiles<op>(s, arrays.size(), [&](int64 first) {
     return typename op::params{first, arrays.size(), f, arrays.out(), arrays.in(), aligned};
   });
