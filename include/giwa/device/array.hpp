@@ -63,8 +63,9 @@ class device_array {
   }
   ~device_array() {
     if (data_ == nullptr) return;
-    result<device_guard> guard;  // the default stream means that of the array's own GPU
-    if (current_device().value != device_) static_cast<void>(guard = device_guard::activate(device_));
+    // The default stream means that of the array's own GPU.
+    const result<device_guard> guard =
+        current_device().value == device_ ? result<device_guard>{} : device_guard::activate(device_);
     static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
   }
 

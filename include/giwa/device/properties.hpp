@@ -70,7 +70,7 @@ inline result<int> current_device() {
   return {s.ok() ? device : -1, s};
 }
 
-/// The properties of GPU number `device`. Takes some 10 microseconds: ask once, keep the answer.
+/// The properties of GPU number `device`. Many questions to the driver: ask once, keep the answer.
 inline result<device_properties> properties_of(int device) {
   if (const status s = detail::check_device(device); !s.ok()) return {{}, s};
   device_properties p;
@@ -120,18 +120,13 @@ class device_guard {
   }
 
   device_guard(device_guard&& other) noexcept : previous_(other.previous_) { other.previous_ = -1; }
-  device_guard& operator=(device_guard&& other) noexcept {
-    restore();
-    previous_ = other.previous_;
-    other.previous_ = -1;
-    return *this;
-  }
-  ~device_guard() { restore(); }
-
- private:
-  void restore() noexcept {
+  // No assignment: the guard that goes would restore its GPU over the one that the other has just made current.
+  device_guard& operator=(device_guard&&) = delete;
+  ~device_guard() {
     if (previous_ >= 0) static_cast<void>(detail::consume(cudaSetDevice(previous_)));
   }
+
+ private:
   int previous_ = -1;
 };
 

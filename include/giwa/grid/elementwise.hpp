@@ -39,9 +39,6 @@ struct pointers<First, Rest...> {
 template <class Array>
 using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>().data())>;
 
-template <class Array>
-concept element_array = contiguous_range_like<Array>;
-
 }  // namespace detail
 
 /// What `for_all(where, elementwise{c, a, b}, f)` works on: an output and any number of inputs, each a tensor_view of any
@@ -52,7 +49,7 @@ class elementwise {
  public:
   static_assert(!stdlib::is_const_v<Out>, "giwa::elementwise: the first array is written, and this one is const.");
 
-  template <detail::element_array OutArray, detail::element_array... InArray>
+  template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
   elementwise(OutArray&& out, InArray&&... in)
       : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
     check_array(out, "out");
@@ -126,7 +123,7 @@ class elementwise {
   status state_{};
 };
 
-template <detail::element_array OutArray, detail::element_array... InArray>
+template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
 elementwise(OutArray&&, InArray&&...)
     -> elementwise<detail::element_of<stdlib::remove_reference_t<OutArray>>,
                    stdlib::remove_cv_t<detail::element_of<stdlib::remove_reference_t<InArray>>>...>;

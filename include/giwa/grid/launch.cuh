@@ -14,6 +14,10 @@ namespace giwa::inline GIWA_ABI {
 // All that launches carries the architecture list in its name, see base/arch.hpp.
 namespace detail::inline GIWA_ARCH_TAG {
 
+inline dim3 to_dim3(const dimensions& d) {
+  return dim3(static_cast<unsigned>(d.x), static_cast<unsigned>(d.y), static_cast<unsigned>(d.z));
+}
+
 /// Why the runtime refused a launch. Asked only after it has: a launch that succeeds pays for none of this. An error that
 /// is not about this launch (a kernel before it has failed, there is no driver) is passed on as it is.
 inline status explain_launch(const status& plain, const void* kernel, const launch_config& c) {
@@ -39,13 +43,10 @@ inline status explain_launch(const status& plain, const void* kernel, const laun
             "cluster",
             0,
             0};
-  const dim3 block(static_cast<unsigned>(c.block.x), static_cast<unsigned>(c.block.y),
-                   static_cast<unsigned>(c.block.z));
   if (c.cluster.count() > 1) {
     cudaLaunchConfig_t query{};
-    query.blockDim = block;
-    query.gridDim =
-        dim3(static_cast<unsigned>(c.grid.x), static_cast<unsigned>(c.grid.y), static_cast<unsigned>(c.grid.z));
+    query.blockDim = to_dim3(c.block);
+    query.gridDim = to_dim3(c.grid);
     query.dynamicSmemBytes = static_cast<stdlib::size_t>(c.shared_bytes);
     int largest = 0;
     if (consume(cudaOccupancyMaxPotentialClusterSize(&largest, kernel, &query)).ok() && c.cluster.count() > largest)
@@ -61,11 +62,9 @@ inline status explain_launch(const status& plain, const void* kernel, const laun
               "cooperative",
               0,
               0};
-    int blocks = 0;
-    const status s = consume(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &blocks, kernel, static_cast<int>(c.block.count()), static_cast<stdlib::size_t>(c.shared_bytes)));
-    const int64 resident = blocks * ask(cudaDevAttrMultiProcessorCount);
-    if (s.ok() && c.grid.count() > resident)
+    const result<int> blocks = resident_blocks(kernel, static_cast<int>(c.block.count()), c.shared_bytes);
+    const int64 resident = blocks.value * ask(cudaDevAttrMultiProcessorCount);
+    if (blocks.ok() && c.grid.count() > resident)
       return status::invalid("grid", "a cooperative grid has more blocks than this GPU can run at once", bound::at_most,
                              resident, c.grid.count());
   }
@@ -77,9 +76,6 @@ inline status launch_with(cudaStream_t s, const launch_config& c, const void* ke
   if (const status state = validate(c); !state.ok()) return state;
   if (const result<bool> fits = allow_shared_bytes(kernel, c.shared_bytes); !fits.value)
     return fits.ok() ? explain_launch(to_status(cudaErrorInvalidValue), kernel, c) : fits.state;
-  const auto to_dim3 = [](const dimensions& d) {
-    return dim3(static_cast<unsigned>(d.x), static_cast<unsigned>(d.y), static_cast<unsigned>(d.z));
-  };
   cudaError_t error = cudaSuccess;
   if (c.cluster.count() == 1 && !c.cooperative) {
     error = cudaLaunchKernel(kernel, to_dim3(c.grid), to_dim3(c.block), parameters,

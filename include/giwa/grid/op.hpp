@@ -6,6 +6,7 @@
 #include <giwa/base/status.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/grid/launch_config.hpp>
+#include <giwa/numeric/stride_range.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -27,6 +28,18 @@ concept kernel_op = requires {
   typename Op::shared_storage;
   { Op::max_threads + Op::min_blocks } -> stdlib::convertible_to<int>;
 };
+
+/// The elements [0, n) shared out over the threads of a block, for an op: thread r takes r, r + size, r + 2 size, …
+template <class Block>
+GIWA_HOST_DEVICE constexpr stride_range block_stride(const Block& block, int64 n) {
+  return {block.rank(), n, block.size()};
+}
+
+/// The elements [0, n) shared out over all threads of the grid, for an op.
+template <class Block>
+GIWA_HOST_DEVICE constexpr stride_range grid_stride(const Block& block, int64 n) {
+  return {block.block_rank() * block.size() + block.rank(), n, block.block_count() * block.size()};
+}
 
 namespace detail {
 

@@ -80,18 +80,6 @@ class stride_range_nd {
   index<Rank> first_, end_, stride_;
 };
 
-/// The elements [0, n) shared out over the threads of a block, for an op: thread r takes r, r + size, r + 2 size, …
-template <class Block>
-GIWA_HOST_DEVICE constexpr stride_range block_stride(const Block& block, int64 n) {
-  return {block.rank(), n, block.size()};
-}
-
-/// The elements [0, n) shared out over all threads of the grid, for an op.
-template <class Block>
-GIWA_HOST_DEVICE constexpr stride_range grid_stride(const Block& block, int64 n) {
-  return {block.block_rank() * block.size() + block.rank(), n, block.block_count() * block.size()};
-}
-
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -59,6 +60,9 @@ std::string report_of(const giwa::environment& e) {
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
+
+// Assigned over an active guard, it would make the wrong GPU current.
+static_assert(!std::is_move_assignable_v<giwa::device_guard> && std::is_move_constructible_v<giwa::device_guard>);
 
 TEST_CASE("an argument that is wrong on every GPU is reported as such, before anything is asked of the driver") {
   const cudaStream_t s = nullptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Stride ranges: exactly first, first + stride, … below the end, also where the sum would overflow.
+#include <giwa/grid/op.hpp>
 #include <giwa/numeric/stride_range.hpp>
 
 #include <vector>
