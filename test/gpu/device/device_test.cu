@@ -111,11 +111,13 @@ TEST_CASE("a guard makes a GPU current and then the one before again") {
   const int before = throw_if_failed(giwa::current_device());
   for (int device = 0; device < giwa::device_count(); ++device) {
     {
-      result<giwa::device_guard> guard = giwa::device_guard::activate(device);
-      REQUIRE(guard.ok());
-      CHECK(throw_if_failed(giwa::current_device()) == device);
-      const giwa::device_guard moved = std::move(guard.value);
-      guard.value = giwa::device_guard();
+      const auto activate_and_move = [&] {
+        result<giwa::device_guard> guard = giwa::device_guard::activate(device);
+        REQUIRE(guard.ok());
+        CHECK(throw_if_failed(giwa::current_device()) == device);
+        return giwa::device_guard(std::move(guard.value));  // what is left of `guard` goes here
+      };
+      const giwa::device_guard moved = activate_and_move();
       CHECK(throw_if_failed(giwa::current_device()) == device);  // the moved one still guards
       CHECK_FALSE(giwa::device_guard::activate(giwa::device_count()).ok());
       CHECK(throw_if_failed(giwa::current_device()) == device);
