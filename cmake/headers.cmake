@@ -27,6 +27,8 @@ set(GIWA_HEADERS
   P giwa/numeric/philox.hpp
   P giwa/numeric/precision.hpp
 
+  D giwa/arch/shared_address.cuh
+
   P giwa/device/host.hpp
   H giwa/device/properties.hpp
   H giwa/device/stream.hpp

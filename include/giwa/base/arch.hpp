@@ -5,6 +5,13 @@
 
 #include <giwa/base/macros.hpp>
 
+// The compute capability of this pass times ten: 90 in one for compute_90 or compute_90a, 0 in the host's.
+#if defined(__CUDA_ARCH__)
+#define GIWA_ARCH_CAPABILITY (__CUDA_ARCH__ / 10)
+#else
+#define GIWA_ARCH_CAPABILITY 0
+#endif
+
 // 1 in a device pass that may use the instructions of compute_90a (wgmma, setmaxnreg), else 0. A build for plain
 // compute_90 has __CUDA_ARCH__ == 900 as well, and cannot assemble them.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
