@@ -27,7 +27,15 @@ set(GIWA_HEADERS
   P giwa/numeric/philox.hpp
   P giwa/numeric/precision.hpp
 
+  P giwa/arch/swizzle.hpp
+  P giwa/arch/matrix_descriptor.hpp
+  P giwa/arch/tensor_map.hpp
   D giwa/arch/shared_address.cuh
+  D giwa/arch/named_barrier.cuh
+  D giwa/arch/registers.cuh
+  D giwa/arch/mbarrier.cuh
+  D giwa/arch/tensor_copy.cuh
+  D giwa/arch/wgmma.cuh
 
   P giwa/device/host.hpp
   H giwa/device/properties.hpp
@@ -35,6 +43,7 @@ set(GIWA_HEADERS
   H giwa/device/pointer.hpp
   H giwa/device/array.hpp
   H giwa/device/timer.hpp
+  H giwa/device/tensor_map.hpp
   L giwa/device/environment.cuh
 
   P giwa/grid/launch_config.hpp
@@ -53,6 +62,10 @@ set(GIWA_HEADERS
   L giwa/grid/launch.cuh
   L giwa/grid/for_all.cuh
   L giwa/grid/elementwise.cuh
+
+  P giwa/tile/shape.hpp
+  P giwa/tile/layout.hpp
+  P giwa/tile/shared_tile.hpp
 
   L giwa/device.hpp
   L giwa/host.hpp

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// How wgmma is told where a matrix lies in shared memory: 64 bits.
+#ifndef GIWA_ARCH_MATRIX_DESCRIPTOR_HPP
+#define GIWA_ARCH_MATRIX_DESCRIPTOR_HPP
+
+#include <giwa/arch/swizzle.hpp>
+#include <giwa/base/std.hpp>
+
+namespace giwa::inline GIWA_ABI::arch {
+
+/// The descriptor of a matrix at shared address `address` (bits 0-13), with the swizzle of its tile (62-63) and two byte
+/// distances (16-29 and 32-45), all addresses and distances in units of 16 bytes. The tile starts at a multiple of eight
+/// swizzled rows. PTX ISA, "wgmma: Matrix Descriptor Format" and "Strides".
+///   K-major: rows of one swizzle span along k; stride_bytes from eight rows to the next eight; leading_bytes unused, 16
+///   MN-major: rows of one swizzle span along the other dimension; stride_bytes from eight rows (of k) to the next eight,
+///             leading_bytes from one span's slab to the next
+GIWA_HOST_DEVICE constexpr uint64 matrix_descriptor(swizzle pattern, int leading_bytes, int stride_bytes,
+                                                    uint32 address = 0) {
+  const uint64 mode = pattern == swizzle::bytes_128  ? 1u
+                      : pattern == swizzle::bytes_64 ? 2u
+                      : pattern == swizzle::bytes_32 ? 3u
+                                                     : 0u;
+  return mode << 62 | static_cast<uint64>(stride_bytes >> 4) << 32 | static_cast<uint64>(leading_bytes >> 4) << 16 |
+         (address & 0x3ffff) >> 4;
+}
+
+/// The descriptor of the same tile `bytes` further on.
+GIWA_HOST_DEVICE constexpr uint64 advance(uint64 descriptor, int bytes) {
+  return descriptor + static_cast<uint64>(bytes >> 4);
+}
+
+}  // namespace giwa::inline GIWA_ABI::arch
+
+#endif

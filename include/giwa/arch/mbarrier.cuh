@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// The barrier in shared memory that counts arrivals of threads and bytes of asynchronous copies.
+#ifndef GIWA_ARCH_MBARRIER_CUH
+#define GIWA_ARCH_MBARRIER_CUH
+
+#include <giwa/arch/shared_address.cuh>
+
+namespace giwa::inline GIWA_ABI::arch {
+
+/// A phase is over when `count` arrivals have come and all the bytes that were announced have landed; then the next one
+/// begins by itself. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
+///
+/// wait(parity) returns once the phase of that parity is over, for the first phase parity is 0. It cannot tell a phase from
+/// the one two later: nobody may run two phases ahead of somebody who waits.
+struct mbarrier {
+  uint64 state;
+
+  /// By one thread; then initialized() by the same, then a barrier of all who use it.
+  GIWA_DEVICE void initialize(int count) {
+#if GIWA_ARCH_CAPABILITY >= 80
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
+#else
+    __trap();
+#endif
+  }
+
+  GIWA_DEVICE void arrive() {
+#if GIWA_ARCH_CAPABILITY >= 80
+    asm volatile("{ .reg .b64 token; mbarrier.arrive.shared::cta.b64 token, [%0]; }" ::"r"(address()) : "memory");
+#else
+    __trap();
+#endif
+  }
+
+  /// Arrives, and announces so many bytes of asynchronous copies (fewer than 2^20 a phase). sm_90.
+  GIWA_DEVICE void arrive_and_expect(int bytes) {
+#if GIWA_ARCH_CAPABILITY >= 90
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+#else
+    __trap();
+#endif
+  }
+
+  /// Arrives at the barrier in the same place of another block of the cluster. sm_90.
+  GIWA_DEVICE void arrive_in(int cluster_rank) {
+#if GIWA_ARCH_CAPABILITY >= 90
+    asm volatile(
+        "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
+        " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(address()),
+        "r"(cluster_rank)
+        : "memory");
+#else
+    __trap();
+#endif
+  }
+
+  GIWA_DEVICE bool is_over(uint32 parity) {
+#if GIWA_ARCH_CAPABILITY >= 90
+    uint32 over;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(over)
+                 : "r"(address()), "r"(parity)
+                 : "memory");
+    return over != 0;
+#else
+    __trap();
+    return true;
+#endif
+  }
+
+  GIWA_DEVICE void wait(uint32 parity) {
+    while (!is_over(parity)) {
+    }
+  }
+
+  GIWA_DEVICE uint32 address() const { return shared_address(this); }
+};
+
+/// Makes initialised barriers known to the other blocks of the cluster and to the copy engine. sm_90.
+GIWA_DEVICE inline void mbarriers_initialized() {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+}  // namespace giwa::inline GIWA_ABI::arch
+
+#endif

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// TMA: the engine that copies boxes of a tensor between global and shared memory, and says so on an mbarrier.
+#ifndef GIWA_ARCH_TENSOR_COPY_CUH
+#define GIWA_ARCH_TENSOR_COPY_CUH
+
+#include <giwa/arch/mbarrier.cuh>
+#include <giwa/arch/tensor_map.hpp>
+
+namespace giwa::inline GIWA_ABI::arch {
+
+// One thread issues a copy. `map` lies in a __grid_constant__ parameter (device/tensor_map.hpp), coordinates are
+// those of the box's first element, innermost dimension first, and may lie outside: what is outside reads as zero, counts
+// as transferred, and is not written. sm_90. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy".
+
+/// What the L2 cache shall do with the lines of a copy; the numbers are createpolicy's results for a whole access.
+enum class l2_policy : uint64 {
+  normal = 0x1000000000000000,
+  evict_first = 0x12F0000000000000,
+  evict_last = 0x14F0000000000000
+};
+
+/// Fetches the map into the cache that the engine reads it from.
+GIWA_DEVICE inline void prefetch_tensor_map(const tensor_map& map) {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
+
+// One instruction for each rank: `head` rank "d" `middle` {coordinates} `tail`. The coordinates are operands 0 to 4, whether
+// the rank has them or not; the others follow.
+#if GIWA_ARCH_CAPABILITY >= 90
+#define GIWA_DETAIL_COPY_OF_RANK(rank, head, middle, list, tail, ...)                                    \
+  if constexpr (Rank == rank)                                                                            \
+  asm volatile(head #rank "d" middle "{" list "}" tail ::"r"(c[0]), "r"(c[Rank > 1 ? 1 : 0]),            \
+               "r"(c[Rank > 2 ? 2 : 0]), "r"(c[Rank > 3 ? 3 : 0]), "r"(c[Rank > 4 ? 4 : 0]), __VA_ARGS__ \
+               : "memory")
+#define GIWA_DETAIL_TENSOR_COPY(head, middle, tail, ...)                          \
+  GIWA_DETAIL_COPY_OF_RANK(1, head, middle, "%0", tail, __VA_ARGS__);             \
+  GIWA_DETAIL_COPY_OF_RANK(2, head, middle, "%0, %1", tail, __VA_ARGS__);         \
+  GIWA_DETAIL_COPY_OF_RANK(3, head, middle, "%0, %1, %2", tail, __VA_ARGS__);     \
+  GIWA_DETAIL_COPY_OF_RANK(4, head, middle, "%0, %1, %2, %3", tail, __VA_ARGS__); \
+  GIWA_DETAIL_COPY_OF_RANK(5, head, middle, "%0, %1, %2, %3, %4", tail, __VA_ARGS__)
+#else
+#define GIWA_DETAIL_TENSOR_COPY(head, middle, tail, ...) __trap()
+#endif
+
+/// Global to shared. `full` counts the box's bytes; announce them with arrive_and_expect.
+template <int Rank>
+GIWA_DEVICE void load_box(void* to, const tensor_map& map, const int (&c)[Rank], mbarrier& full,
+                          l2_policy policy = l2_policy::normal) {
+  GIWA_DETAIL_TENSOR_COPY(
+      "cp.async.bulk.tensor.", ".shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%5], [%6, ",
+      "], [%7], %8;", "r"(shared_address(to)), "l"(&map), "r"(full.address()), "l"(static_cast<uint64>(policy)));
+}
+
+/// The same to every block of the cluster that has its bit in `blocks`: to the same offset of its shared memory, with the
+/// barrier at the same offset.
+template <int Rank>
+GIWA_DEVICE void load_box_multicast(void* to, const tensor_map& map, const int (&c)[Rank], mbarrier& full,
+                                    uint32 blocks, l2_policy policy = l2_policy::normal) {
+  GIWA_DETAIL_TENSOR_COPY(
+      "cp.async.bulk.tensor.",
+      ".shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%5], [%6, ",
+      "], [%7], %8, %9;", "r"(shared_address(to)), "l"(&map), "r"(full.address()),
+      "h"(static_cast<unsigned short>(blocks)), "l"(static_cast<uint64>(policy)));
+}
+
+/// Shared to global, in the bulk group that commit_stores() closes.
+template <int Rank>
+GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const void* from) {
+  GIWA_DETAIL_TENSOR_COPY("cp.async.bulk.tensor.", ".global.shared::cta.bulk_group [%6, ", "], [%5];",
+                          "r"(shared_address(from)), "l"(&map));
+}
+
+/// Adds shared to global, element by element, each addition atomic; in a bulk group.
+template <int Rank>
+GIWA_DEVICE void add_box(const tensor_map& map, const int (&c)[Rank], const void* from) {
+  GIWA_DETAIL_TENSOR_COPY("cp.reduce.async.bulk.tensor.", ".global.shared::cta.add.bulk_group [%6, ", "], [%5];",
+                          "r"(shared_address(from)), "l"(&map));
+}
+#undef GIWA_DETAIL_TENSOR_COPY
+#undef GIWA_DETAIL_COPY_OF_RANK
+
+/// `bytes` (a multiple of 16) in one piece from global to shared memory, both aligned to 16 bytes.
+GIWA_DEVICE inline void load_bytes(void* to, const void* from, int bytes, mbarrier& full) {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(full.address())
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
+/// Closes the bulk group of this thread's stores.
+GIWA_DEVICE inline void commit_stores() {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+/// Waits until at most `Pending` of this thread's bulk groups still read shared memory.
+template <int Pending>
+GIWA_DEVICE void wait_stores_read() {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+#endif
+}
+/// Waits until at most `Pending` of them are not yet written.
+template <int Pending>
+GIWA_DEVICE void wait_stores() {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
+#endif
+}
+
+/// Orders this thread's ordinary writes to shared memory before what the copy engine and wgmma do after the next barrier.
+/// PTX ISA, "membar / fence: fence.proxy.async".
+GIWA_DEVICE inline void fence_async_proxy() {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+}  // namespace giwa::inline GIWA_ABI::arch
+
+#endif
