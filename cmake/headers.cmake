@@ -31,6 +31,13 @@ set(GIWA_HEADERS
   P giwa/arch/matrix_descriptor.hpp
   P giwa/arch/tensor_map.hpp
   D giwa/arch/shared_address.cuh
+  D giwa/arch/math.cuh
+  D giwa/arch/cluster.cuh
+  D giwa/arch/copy_async.cuh
+  D giwa/arch/elect.cuh
+  D giwa/arch/dependent_launch.cuh
+  D giwa/arch/matrix_load.cuh
+  D giwa/arch/mma.cuh
   D giwa/arch/named_barrier.cuh
   D giwa/arch/registers.cuh
   D giwa/arch/mbarrier.cuh
@@ -49,6 +56,7 @@ set(GIWA_HEADERS
   P giwa/grid/launch_config.hpp
   H giwa/grid/occupancy.hpp
   P giwa/grid/op.hpp
+  P giwa/grid/tile_order.hpp
   D giwa/grid/scope.cuh
   D giwa/grid/device_block.cuh
   H giwa/grid/carried_exception.hpp
@@ -66,10 +74,42 @@ set(GIWA_HEADERS
   P giwa/tile/shape.hpp
   P giwa/tile/layout.hpp
   P giwa/tile/shared_tile.hpp
+  P giwa/tile/fragment.hpp
+  P giwa/tile/element_run.hpp
+  P giwa/tile/walk.hpp
+  D giwa/tile/copy.cuh
+  P giwa/tile/tensor_box.hpp
+  H giwa/tile/tile_map.hpp
+  D giwa/tile/copy_sm90.cuh
+  D giwa/tile/stage.cuh
+  D giwa/tile/stage_sm90.cuh
+  P giwa/tile/operand.hpp
+  P giwa/tile/register_map.hpp
+  P giwa/tile/register_tile.hpp
+  P giwa/tile/mma.hpp
+  D giwa/tile/register_copy.cuh
+  D giwa/tile/mma_sm80.cuh
+  D giwa/tile/mma_sm90.cuh
+
+  P giwa/softmax/exponential.hpp
+  P giwa/softmax/state.hpp
+  P giwa/softmax/overlap.hpp
+  P giwa/softmax/problem.hpp
+  P giwa/softmax/row_plan.hpp
+  P giwa/softmax/row_packet.hpp
+  H giwa/softmax/host_softmax.hpp
+  H giwa/softmax/host_rows.hpp
+  D giwa/softmax/device_exponential.cuh
+  D giwa/softmax/row_group.cuh
+  D giwa/softmax/row_op.cuh
+  D giwa/softmax/online.cuh
+  L giwa/softmax/row_softmax.cuh
 
   L giwa/device.hpp
   L giwa/host.hpp
   L giwa/grid.cuh
+  L giwa/tile.cuh
+  L giwa/softmax.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh
 )

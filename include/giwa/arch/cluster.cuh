@@ -94,6 +94,26 @@ GIWA_DEVICE void cluster_store(uint32 address, T value) {
 #endif
 }
 
+/// The same without a fence: the barrier (mbarrier) at `barrier`, an address in the same block, counts the bytes once they
+/// can be read there; who has waited for it sees them. A release over the cluster costs a fence of the whole GPU, which
+/// waits for everything that the thread has ever stored (PTX ISA, "Data Movement and Conversion: st.async").
+template <class T>
+GIWA_DEVICE void cluster_store_async(uint32 address, T value, uint32 barrier) {
+  static_assert(sizeof(T) == 8, "giwa: an asynchronous store to another block's shared memory has 8 bytes.");
+#if GIWA_ARCH_CAPABILITY >= 90
+  uint64 word;
+  __builtin_memcpy(&word, &value, 8);
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(address), "l"(word),
+               "r"(barrier)
+               : "memory");
+#else
+  static_cast<void>(address), static_cast<void>(value), static_cast<void>(barrier);
+#if defined(__CUDA_ARCH__)
+  __trap();
+#endif
+#endif
+}
+
 /// Reads 4 or 8 bytes from such an address (PTX ISA, "Data Movement and Conversion: ld").
 template <class T>
 GIWA_DEVICE T cluster_load(uint32 address) {

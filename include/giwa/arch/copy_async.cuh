@@ -28,7 +28,8 @@ GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const v
 
 /// The same for the first `present` bytes of it, 0 <= present <= Bytes; the others become zero, and nothing is read for them.
 template <int Bytes>
-GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from, [[maybe_unused]] int present) {
+GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
+                            [[maybe_unused]] int present) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "giwa: cp.async copies 4, 8 or 16 bytes.");
 #if GIWA_ARCH_CAPABILITY >= 80
   if constexpr (Bytes == 16)

@@ -8,20 +8,23 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// The descriptor of a matrix at shared address `address` (bits 0-13), with the swizzle of its tile (62-63) and two byte
-/// distances (16-29 and 32-45), all addresses and distances in units of 16 bytes. The tile starts at a multiple of eight
-/// swizzled rows. PTX ISA, "wgmma: Matrix Descriptor Format" and "Strides".
-///   K-major: rows of one swizzle span along k; stride_bytes from eight rows to the next eight; leading_bytes unused, 16
-///   MN-major: rows of one swizzle span along the other dimension; stride_bytes from eight rows (of k) to the next eight,
-///             leading_bytes from one span's slab to the next
-GIWA_HOST_DEVICE constexpr uint64 matrix_descriptor(swizzle pattern, int leading_bytes, int stride_bytes,
-                                                    uint32 address = 0) {
+/// A matrix in shared memory, but for its address: the swizzle of its tile (bits 62-63) and two distances (16-29 and 32-45,
+/// in units of 16 bytes). The tile starts at a multiple of eight rows of a span. PTX ISA, "wgmma: Matrix Descriptor Format"
+/// and "Strides".
+///   along k    rows of a span run along k; stride_bytes leads from eight rows to the next eight; leading_bytes unused, 16
+///   along mn   rows of a span run along the other dimension; stride_bytes leads from eight rows (of k) to the next eight,
+///              leading_bytes from one slab of the tile to the next
+GIWA_HOST_DEVICE constexpr uint64 matrix_descriptor(swizzle pattern, int leading_bytes, int stride_bytes) {
   const uint64 mode = pattern == swizzle::bytes_128  ? 1u
                       : pattern == swizzle::bytes_64 ? 2u
                       : pattern == swizzle::bytes_32 ? 3u
                                                      : 0u;
-  return mode << 62 | static_cast<uint64>(stride_bytes >> 4) << 32 | static_cast<uint64>(leading_bytes >> 4) << 16 |
-         (address & 0x3ffff) >> 4;
+  return mode << 62 | static_cast<uint64>(stride_bytes >> 4) << 32 | static_cast<uint64>(leading_bytes >> 4) << 16;
+}
+
+/// The same at a shared address (bits 0-13), a multiple of 16.
+GIWA_HOST_DEVICE constexpr uint64 placed_at(uint64 descriptor, uint32 address) {
+  return descriptor | (address & 0x3ffff) >> 4;
 }
 
 /// The descriptor of the same tile `bytes` further on.

@@ -33,8 +33,13 @@ GIWA_DEVICE void wgmma_wait() {
 }
 template <int Count>
 GIWA_DEVICE void keep(float (&registers)[Count]) {
-#pragma unroll
+  GIWA_UNROLL
   for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+template <int Count>
+GIWA_DEVICE void keep(uint32 (&registers)[Count]) {
+  GIWA_UNROLL
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
 /// Where an operand in shared memory runs fastest: along k (K-major), or along the rows of A and the columns of B.

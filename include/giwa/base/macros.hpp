@@ -31,4 +31,12 @@
 #define GIWA_HOST_DEVICE
 #endif
 
+// Before a loop over registers: unrolled, so that every index is a constant and the array stays out of memory. Nothing where
+// the host's compiler reads it, which warns of a pragma that it does not know.
+#if defined(__CUDA_ARCH__)
+#define GIWA_UNROLL _Pragma("unroll")
+#else
+#define GIWA_UNROLL
+#endif
+
 #endif

@@ -77,16 +77,25 @@ inline status launch_with(cudaStream_t s, const launch_config& c, const void* ke
   if (const result<bool> fits = allow_shared_bytes(kernel, c.shared_bytes); !fits.value)
     return fits.ok() ? explain_launch(to_status(cudaErrorInvalidValue), kernel, c) : fits.state;
   cudaError_t error = cudaSuccess;
-  if (c.cluster.count() == 1 && !c.cooperative) {
+  const bool clustered = c.cluster.count() > 1;
+  if (!clustered && !c.cooperative && !c.dependent) {
     error = cudaLaunchKernel(kernel, to_dim3(c.grid), to_dim3(c.block), parameters,
                              static_cast<stdlib::size_t>(c.shared_bytes), s);
   } else {
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {to_dim3(c.cluster).x, to_dim3(c.cluster).y, to_dim3(c.cluster).z};
-    attributes[1].id = cudaLaunchAttributeCooperative;
-    attributes[1].val.cooperative = 1;
-    const bool clustered = c.cluster.count() > 1;
+    cudaLaunchAttribute attributes[3] = {};
+    unsigned count = 0;
+    if (clustered) {
+      attributes[count].id = cudaLaunchAttributeClusterDimension;
+      attributes[count++].val.clusterDim = {to_dim3(c.cluster).x, to_dim3(c.cluster).y, to_dim3(c.cluster).z};
+    }
+    if (c.cooperative) {
+      attributes[count].id = cudaLaunchAttributeCooperative;
+      attributes[count++].val.cooperative = 1;
+    }
+    if (c.dependent) {
+      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
     constexpr int64 portable_cluster = 8;  // more needs the kernel's consent as well
     if (c.cluster.count() > portable_cluster)
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -95,8 +104,8 @@ inline status launch_with(cudaStream_t s, const launch_config& c, const void* ke
     config.blockDim = to_dim3(c.block);
     config.dynamicSmemBytes = static_cast<stdlib::size_t>(c.shared_bytes);
     config.stream = s;
-    config.attrs = clustered ? attributes : attributes + 1;
-    config.numAttrs = static_cast<unsigned>(clustered) + static_cast<unsigned>(c.cooperative);
+    config.attrs = attributes;
+    config.numAttrs = count;
     if (error == cudaSuccess) error = cudaLaunchKernelExC(&config, kernel, parameters);
   }
   return error == cudaSuccess ? status{} : explain_launch(consume(error), kernel, c);
@@ -125,6 +134,11 @@ __global__ void __launch_bounds__(Op::max_threads, Op::min_blocks)
   extern __shared__ __align__(1024) unsigned char giwa_shared[];  // 1024: what 128-byte swizzled tiles of TMA ask for
   op(device_block{}, params, *reinterpret_cast<typename Op::shared_storage*>(giwa_shared));
 }
+
+/// The dynamic shared memory of an op's block.
+template <class Op>
+inline constexpr int64 shared_bytes_of =
+    stdlib::is_empty_v<typename Op::shared_storage> ? 0 : static_cast<int64>(sizeof(typename Op::shared_storage));
 
 /// The largest shared memory of a block on any GPU: 227 KB, compute capability 9.0 and 10.0.
 inline constexpr int64 largest_shared_bytes = 227 << 10;
@@ -175,16 +189,47 @@ status launch(cudaStream_t s, const launch_config& config, void (*kernel)(Parame
 template <class Op>
 status launch(cudaStream_t s, const launch_config& config, const Op& op, const typename Op::params& params) {
   detail::require_op<Op>();
-  using shared_storage = typename Op::shared_storage;
-  constexpr int64 bytes = stdlib::is_empty_v<shared_storage> ? 0 : static_cast<int64>(sizeof(shared_storage));
+  constexpr int64 bytes = detail::shared_bytes_of<Op>;
   detail::require_shared_memory<bytes, detail::largest_shared_bytes>();
-  static_assert(alignof(shared_storage) <= 1024, "giwa::launch: shared_storage is aligned to 1024 bytes at most.");
+  static_assert(alignof(typename Op::shared_storage) <= 1024,
+                "giwa::launch: shared_storage is aligned to 1024 bytes at most.");
   if (const status state = detail::validate_op<Op>(config); !state.ok()) return state;
   launch_config c = config;
   c.shared_bytes = bytes;
   const auto kernel = &detail::entry<Op>;
   void* parameters[] = {const_cast<Op*>(&op), const_cast<typename Op::params*>(&params)};
   return detail::launch_with(s, c, reinterpret_cast<const void*>(kernel), parameters);
+}
+
+/// How many blocks of an op the current GPU runs at once, `cluster` of them together: the grid of an op that shares its work
+/// out among the blocks it has. Changes nothing on the GPU, launches nothing.
+template <class Op>
+result<int64> blocks_at_once(int cluster = 1) {
+  detail::require_op<Op>();
+  constexpr int64 bytes = detail::shared_bytes_of<Op>;
+  const auto kernel = reinterpret_cast<const void*>(&detail::entry<Op>);
+  const result<int> on_one = detail::resident_blocks(kernel, Op::max_threads, bytes);
+  if (!on_one.ok()) return {0, on_one.state};
+  if (cluster == 1) {
+    const result<int> device = current_device();
+    if (!device.ok()) return {0, device.state};
+    const result<int64> processors = detail::attribute(device.value, cudaDevAttrMultiProcessorCount);
+    return {on_one.value * processors.value, processors.state};
+  }
+  if (const status s = validate({.grid = cluster, .block = Op::max_threads, .cluster = cluster}); !s.ok())
+    return {0, s};
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.blockDim = dim3(Op::max_threads);
+  config.dynamicSmemBytes = static_cast<stdlib::size_t>(bytes);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const status s = detail::consume(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "cluster");
+  return {s.ok() ? int64{clusters} * cluster : 0, s};
 }
 
 }  // namespace GIWA_ARCH_TAG

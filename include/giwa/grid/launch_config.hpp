@@ -32,6 +32,10 @@ struct launch_config {
   int64 shared_bytes = 0;    // dynamic shared memory of a block; more than 48 KB needs no further call
   dimensions cluster{};      // blocks of a cluster; each must divide the grid's; compute capability 9.0
   bool cooperative = false;  // all blocks run at once, so that the grid may synchronise; refused if they cannot
+  // The kernel may start before the one before it on the stream has ended, once that lets it (arch/dependent_launch.cuh):
+  // it calls arch::wait_for_previous_kernel before it touches what that one reads or writes. Compute
+  // capability 9.0.
+  bool dependent = false;
 };
 
 /// Limits of compute capability 7.5 and newer (CUDA C++ Programming Guide, "Technical specifications per compute

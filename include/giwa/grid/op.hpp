@@ -3,6 +3,7 @@
 #ifndef GIWA_GRID_OP_HPP
 #define GIWA_GRID_OP_HPP
 
+#include <giwa/base/assert.hpp>
 #include <giwa/base/status.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/grid/launch_config.hpp>
@@ -39,6 +40,21 @@ GIWA_HOST_DEVICE constexpr stride_range block_stride(const Block& block, int64 n
 template <class Block>
 GIWA_HOST_DEVICE constexpr stride_range grid_stride(const Block& block, int64 n) {
   return {block.block_rank() * block.size() + block.rank(), n, block.block_count() * block.size()};
+}
+
+/// A block of which the op knows how many threads it has, see with_threads().
+template <int Threads, class Block>
+struct sized_block : Block {
+  GIWA_HOST_DEVICE explicit constexpr sized_block(const Block& b) : Block(b) {}
+  GIWA_HOST_DEVICE static constexpr int size() { return Threads; }
+};
+
+/// For an op that is always launched with `Threads` threads a block: what is shared out over them is then shared out by
+/// constants, so that copies of tiles become straight lines of accesses.
+template <int Threads, class Block>
+GIWA_HOST_DEVICE constexpr sized_block<Threads, Block> with_threads(const Block& block) {
+  GIWA_ASSERT(block.size() == Threads, "the block was launched with another number of threads than its op says");
+  return sized_block<Threads, Block>(block);
 }
 
 namespace detail {
