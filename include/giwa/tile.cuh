@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// The door to tiles: shapes, layouts, tiles in shared memory and registers, copies, the stage, and the product of tiles.
+#ifndef GIWA_TILE_CUH
+#define GIWA_TILE_CUH
+
+#include <giwa/grid/tile_order.hpp>
+#include <giwa/numeric/precision.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+#include <giwa/tile/copy.cuh>
+#include <giwa/tile/layout.hpp>
+#include <giwa/tile/mma.hpp>
+#include <giwa/tile/register_copy.cuh>
+#include <giwa/tile/register_map.hpp>
+#include <giwa/tile/register_tile.hpp>
+#include <giwa/tile/shape.hpp>
+#include <giwa/tile/shared_tile.hpp>
+#include <giwa/tile/stage.cuh>
+
+#endif

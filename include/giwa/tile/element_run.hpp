@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// Runs: neighbouring elements of a row, read, converted and written in one access of up to 16 bytes.
+#ifndef GIWA_TILE_ELEMENT_RUN_HPP
+#define GIWA_TILE_ELEMENT_RUN_HPP
+
+#include <giwa/base/std.hpp>
+#include <giwa/numeric/precision.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// What a GPU reads and writes so many bytes as.
+template <int Bytes>
+struct memory_word;
+template <>
+struct memory_word<2> {
+  using type = unsigned short;
+};
+template <>
+struct memory_word<4> {
+  using type = uint32;
+};
+template <>
+struct memory_word<8> {
+  using type = ::uint2;
+};
+template <>
+struct memory_word<16> {
+  using type = ::uint4;
+};
+
+/// `Count` elements in registers; Count is 1, or Count * sizeof(T) is 2, 4, 8 or 16. Memory is aligned to all of them.
+template <class T, int Count>
+struct element_run {
+  using word = typename memory_word<Count* static_cast<int>(sizeof(T))>::type;
+  word bits;
+
+  GIWA_HOST_DEVICE static element_run read(const T* from) {
+    element_run r;
+#if defined(__CUDA_ARCH__)
+    r.bits = *reinterpret_cast<const word*>(from);
+#else
+    __builtin_memcpy(&r.bits, from, sizeof r.bits);
+#endif
+    return r;
+  }
+  GIWA_HOST_DEVICE void write(T* to) const {
+#if defined(__CUDA_ARCH__)
+    *reinterpret_cast<word*>(to) = bits;
+#else
+    __builtin_memcpy(static_cast<void*>(to), &bits, sizeof bits);
+#endif
+  }
+
+  GIWA_HOST_DEVICE T get(int i) const { return part<1>(i).element; }
+  /// Puts an element, or several as a run or a packed pair, at element i.
+  template <class Part>
+  GIWA_HOST_DEVICE void set(int i, const Part& part) {
+    __builtin_memcpy(reinterpret_cast<char*>(&bits) + i * static_cast<int>(sizeof(T)), &part, sizeof part);
+  }
+  /// `Length` of them, from `first` on.
+  template <int Length>
+  GIWA_HOST_DEVICE element_run<T, Length> part(int first) const {
+    element_run<T, Length> r;
+    __builtin_memcpy(static_cast<void*>(&r), reinterpret_cast<const char*>(&bits) + first * static_cast<int>(sizeof(T)),
+                     sizeof r);
+    return r;
+  }
+  /// All the same.
+  GIWA_HOST_DEVICE static element_run filled(const T& value) {
+    element_run r;
+    for (int i = 0; i < Count; ++i) r.set(i, value);
+    return r;
+  }
+};
+
+/// One element, of any type.
+template <class T>
+struct element_run<T, 1> {
+  T element;
+
+  GIWA_HOST_DEVICE static element_run read(const T* from) { return {*from}; }
+  GIWA_HOST_DEVICE void write(T* to) const { *to = element; }
+  GIWA_HOST_DEVICE T get(int) const { return element; }
+  template <int Length>
+  GIWA_HOST_DEVICE element_run part(int) const {
+    return *this;
+  }
+  GIWA_HOST_DEVICE static element_run filled(const T& value) { return {value}; }
+};
+
+/// Rounded to nearest, as convert<To> does; in pairs where an instruction packs two.
+template <class To, class From, int Count>
+GIWA_HOST_DEVICE element_run<To, Count> convert_run(const element_run<From, Count>& from) {
+  if constexpr (stdlib::same_as<To, From>) {
+    return from;
+  } else {
+    static_assert(floating_element<To> && floating_element<From>,
+                  "giwa: a tile and a view of different element types can be copied where both are fp16, bf16, fp32 "
+                  "or fp64.");
+    if constexpr (Count == 1) {
+      return {convert<To>{}(from.get(0))};
+    } else {
+      element_run<To, Count> to;
+      if constexpr (sizeof(To) == 2 && sizeof(From) <= 4) {
+        for (int i = 0; i < Count; i += 2)
+          to.set(i, pack<To>(convert<float>{}(from.get(i)), convert<float>{}(from.get(i + 1))));
+      } else {
+        for (int i = 0; i < Count; ++i) to.set(i, convert<To>{}(from.get(i)));
+      }
+      return to;
+    }
+  }
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+// Products of tiles by a warpgroup on Hopper's tensor cores, with operands in shared memory or registers.
+#ifndef GIWA_TILE_MMA_SM90_CUH
+#define GIWA_TILE_MMA_SM90_CUH
+
+#include <giwa/arch/matrix_descriptor.hpp>
+#include <giwa/arch/wgmma.cuh>
+#include <giwa/tile/operand.hpp>
+#include <giwa/tile/register_tile.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// What a warpgroup accumulates in: (64, Columns) in fp32.
+template <int Columns>
+using warpgroup_tile = register_tile<float, warpgroup_map<Columns>>;
+
+namespace detail {
+
+template <class Layout>
+inline constexpr swizzle swizzle_of_layout = swizzle::none;
+template <swizzle Swizzle>
+inline constexpr swizzle swizzle_of_layout<swizzled<Swizzle>> = Swizzle;
+
+/// The operand of a product: its matrix runs along k, or along the product's rows (left) or columns (right).
+template <class Operand, bool Left>
+struct wgmma_operand : operand_traits<Operand> {
+  using traits = operand_traits<Operand>;
+  static constexpr swizzle pattern = swizzle_of_layout<typename traits::tile::layout>;
+  static constexpr arch::major major = traits::is_transposed == Left ? arch::major::mn : arch::major::k;
+  static_assert(pattern != swizzle::none, "giwa::multiply: wgmma reads tiles whose layout is swizzled<…>.");
+  static_assert(sizeof(typename traits::value_type) == 2 || major == arch::major::k,
+                "giwa::multiply: wgmma reads 32-bit operands along k only: a as it is, b as transposed(tile).");
+
+  static constexpr int span = span_of(pattern), size = sizeof(typename traits::value_type),
+                       tile_rows = traits::tile::rows;
+  static constexpr int step_bytes = 32;  // of k that one instruction takes
+
+  /// The descriptor from row (left) or column (right) `first` of the product on: a multiple of 8 along k, else of a slab.
+  GIWA_DEVICE static uint64 descriptor(const Operand& o, int first) {
+    constexpr bool along_k = major == arch::major::k;
+    constexpr uint64 shape = arch::matrix_descriptor(pattern, along_k ? 16 : tile_rows * span, 8 * span);
+    const int offset = along_k ? first * span : first * size / span * tile_rows * span;
+    return arch::advance(arch::placed_at(shape, arch::shared_address(traits::get(o).data())), offset);
+  }
+  /// How far instruction number `step` reads behind the first.
+  GIWA_HOST_DEVICE static constexpr int offset_of(int step) {
+    const int bytes = step * step_bytes;
+    return major == arch::major::k ? bytes / span * tile_rows * span + bytes % span : bytes / size * span;
+  }
+};
+
+}  // namespace detail
+
+// The products below are asynchronous: wgmma_fence() before the first, wgmma_commit() after the last of a group, and
+// wgmma_wait<n>() before d is read or an operand is overwritten. arch/wgmma.cuh has the rules.
+
+/// d = a b, or d += a b if `accumulate`, with rows [first_row, first_row + 64) of a (m, k) and b (k, Columns) in shared
+/// memory: swizzled tiles, or transposed() ones. fp32 tiles are multiplied in tf32, and must run along k.
+template <int Columns, class Left, class Right>
+GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate) {
+  detail::require_product<Columns, Left, Right>();
+  using left = detail::wgmma_operand<Left, true>;
+  using right = detail::wgmma_operand<Right, false>;
+  const uint64 from_a = left::descriptor(a, first_row), from_b = right::descriptor(b, 0);
+  GIWA_UNROLL
+  for (int k = 0; k < left::columns * left::size / left::step_bytes; ++k)
+    arch::wgmma<Columns>::template shared<typename left::value_type, left::major, right::major>(
+        d.value, arch::advance(from_a, left::offset_of(k)), arch::advance(from_b, right::offset_of(k)),
+        accumulate || k > 0);
+}
+
+/// The same with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b (k, Columns).
+template <int Columns, int Words, class Right>
+GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate) {
+  using right = detail::wgmma_operand<Right, false>;
+  static_assert(right::size == 2 && Words * 4 == right::rows && right::columns == Columns,
+                "giwa::multiply: a in registers has k / 4 words of 16-bit elements, and d the columns of b.");
+  const uint64 from_b = right::descriptor(b, 0);
+  GIWA_UNROLL
+  for (int k = 0; k < Words / 4; ++k) {
+    const uint32 step[4] = {a[4 * k], a[4 * k + 1], a[4 * k + 2], a[4 * k + 3]};
+    arch::wgmma<Columns>::template registers<typename right::value_type, right::major>(
+        d.value, step, arch::advance(from_b, right::offset_of(k)), accumulate || k > 0);
+  }
+}
+
+/// Rounds an accumulator to the 16-bit left operand of the next product: fragments of both agree, nothing moves between
+/// lanes.
+template <class T, int Columns>
+GIWA_DEVICE void to_operand(const warpgroup_tile<Columns>& from, uint32 (&to)[Columns / 4]) {
+  GIWA_UNROLL
+  for (int i = 0; i < Columns / 4; ++i) {
+    const auto two = pack<T>(from.value[2 * i], from.value[2 * i + 1]);
+    __builtin_memcpy(&to[i], &two, 4);
+  }
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// From a register tile to shared and global memory: rounded to the target's type, predicated at the target's edge.
+#ifndef GIWA_TILE_REGISTER_COPY_CUH
+#define GIWA_TILE_REGISTER_COPY_CUH
+
+#include <giwa/arch/matrix_load.cuh>
+#include <giwa/arch/shared_address.cuh>
+#include <giwa/numeric/precision.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+#include <giwa/tile/register_tile.hpp>
+#include <giwa/tile/shared_tile.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// Whether a map is that of tensor-core accumulators, whose registers come by two neighbouring columns.
+template <class Map>
+inline constexpr bool is_accumulator_map = false;
+template <int Rows, int Columns>
+inline constexpr bool is_accumulator_map<warp_map<Rows, Columns>> = true;
+template <int Columns>
+inline constexpr bool is_accumulator_map<warpgroup_map<Columns>> = true;
+
+template <class T>
+GIWA_HOST_DEVICE uint32 packed_word(float low, float high) {
+  const auto two = pack<T>(low, high);
+  uint32 word;
+  __builtin_memcpy(&word, &two, 4);
+  return word;
+}
+
+}  // namespace detail
+
+/// Writes columns [first_column, first_column + the target's columns) of a register tile, rounded, to a shared tile that
+/// takes its rows from `first_row` on; first_column is a multiple of 8. `thread` is the rank in the group that holds the
+/// registers; the whole group calls it. Accumulators go to 16-bit tiles by stmatrix where there is one (sm_90), without
+/// bank conflicts if the tile is swizzled over 128 bytes.
+template <class Map, class T, class Shape, class Layout>
+GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, int first_column,
+                            shared_tile<T, Shape, Layout>& to, int first_row = 0) {
+  static_assert(Map::shape::columns % Shape::columns == 0 && Shape::rows % Map::shape::rows == 0,
+                "giwa::store: the shared tile takes a whole part of the register tile's columns, and all of its rows.");
+  GIWA_ASSERT(first_column % 8 == 0 && first_column >= 0 && first_column + Shape::columns <= Map::shape::columns,
+              "the register tile has no such columns, or they do not begin at a multiple of 8");
+  using tile = shared_tile<T, Shape, Layout>;
+  constexpr bool by_matrices = GIWA_ARCH_CAPABILITY >= 90 && detail::is_accumulator_map<Map> && sizeof(T) == 2 &&
+                               tile::has_chunks && Shape::columns % 16 == 0;
+  if constexpr (by_matrices) {
+    constexpr int per_row = Map::shape::columns / 2;  // registers of 16 rows
+    const int lane = thread % 32, row = first_row + Map::row(thread - lane, 0) + lane % 16;
+    GIWA_UNROLL
+    for (int block = 0; block < Map::registers / per_row; ++block) {
+      GIWA_UNROLL
+      for (int column = 0; column < Shape::columns; column += 16) {
+        const float* const v = from.value + block * per_row + (first_column + column) / 2;
+        const uint32 words[4] = {detail::packed_word<T>(v[0], v[1]), detail::packed_word<T>(v[2], v[3]),
+                                 detail::packed_word<T>(v[4], v[5]), detail::packed_word<T>(v[6], v[7])};
+        arch::store_matrices(arch::shared_address(to.chunk(row + 16 * block, column + lane / 16 * 8)), words);
+      }
+    }
+  } else {
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; ++i) {
+      const int column = Map::column(thread, i) - first_column;
+      if (0 <= column && column < Shape::columns)
+        to(first_row + Map::row(thread, Map::slot(i)), column) = convert<T>{}(from.value[i]);
+    }
+  }
+}
+
+/// Writes a register tile, each element rounded, to the view from `origin` on; what lies outside the view is left out.
+/// 64-bit addresses, one for each of a thread's rows; pairs of neighbouring elements go together where both are there and
+/// aligned.
+template <class Map, class T>
+GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, const tensor_view<T, 2>& to,
+                            const giwa::index<2>& origin) {
+  constexpr bool pairs = detail::is_accumulator_map<Map>;
+  struct alignas(2 * sizeof(T)) pair {
+    T element[2];
+  };
+  const bool aligned = pairs && to.stride(1) == 1 && (to.stride(0) | origin[1]) % 2 == 0 &&
+                       reinterpret_cast<uint64>(to.data()) % sizeof(pair) == 0;
+  const auto inside = [](int64 i, int64 extent) { return 0 <= i && i < extent; };
+  GIWA_UNROLL
+  for (int i = 0; i < Map::registers; i += pairs ? 2 : 1) {
+    const int64 row = origin[0] + Map::row(thread, Map::slot(i)), column = origin[1] + Map::column(thread, i);
+    if (!inside(row, to.extent(0))) continue;
+    T* const at = to.data() + row * to.stride(0) + column * to.stride(1);
+    if constexpr (pairs) {
+      const pair both = {convert<T>{}(from.value[i]), convert<T>{}(from.value[i + 1])};
+      if (aligned && inside(column, to.extent(1) - 1)) {
+        *reinterpret_cast<pair*>(at) = both;
+        continue;
+      }
+      if (inside(column + 1, to.extent(1))) at[to.stride(1)] = both.element[1];
+    }
+    if (inside(column, to.extent(1))) *at = convert<T>{}(from.value[i]);
+  }
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

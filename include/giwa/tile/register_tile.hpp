@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// A tile in registers: each thread of a group holds the elements that a register map gives it.
+#ifndef GIWA_TILE_REGISTER_TILE_HPP
+#define GIWA_TILE_REGISTER_TILE_HPP
+
+#include <giwa/base/std.hpp>
+#include <giwa/tile/register_map.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// This thread's elements of a tile. Uninitialised, as a number is.
+template <class T, class Map>
+struct register_tile {
+  using value_type = T;
+  using map = Map;
+  using shape = typename Map::shape;
+  static constexpr int registers = Map::registers;
+
+  T value[registers];
+
+  GIWA_HOST_DEVICE constexpr void fill(T x) {
+    GIWA_UNROLL
+    for (int i = 0; i < registers; ++i) value[i] = x;
+  }
+  /// Each element becomes f(element).
+  template <class F>
+  GIWA_HOST_DEVICE constexpr void transform(const F& f) {
+    GIWA_UNROLL
+    for (int i = 0; i < registers; ++i) value[i] = f(value[i]);
+  }
+  /// Each element becomes f(element, the number of its row).
+  template <class F>
+  GIWA_HOST_DEVICE constexpr void transform_rows(const T (&of_row)[Map::rows], const F& f) {
+    GIWA_UNROLL
+    for (int i = 0; i < registers; ++i) value[i] = f(value[i], of_row[Map::slot(i)]);
+  }
+  /// Calls f(element, row, column) for each, rows and columns counted in the tile; `thread` is the rank in the group.
+  template <class F>
+  GIWA_HOST_DEVICE constexpr void for_each(int thread, const F& f) {
+    GIWA_UNROLL
+    for (int i = 0; i < registers; ++i) f(value[i], Map::row(thread, Map::slot(i)), Map::column(thread, i));
+  }
+};
+
+/// Reduces this thread's part of each of its rows: partial[r] = op(… op(partial[r], element) …, element). Two chains a row,
+/// as each step waits for the one before.
+template <class T, class Map, class Op>
+GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map>& tile, T (&partial)[Map::rows],
+                                                      const Op& op) {
+  static_assert(Map::registers >= 2 * Map::rows, "giwa: a row reduction needs two elements of each row in a thread.");
+  T second[Map::rows];
+  bool started[Map::rows] = {};
+  GIWA_UNROLL
+  for (int i = 0; i < Map::registers; ++i) {
+    const int r = Map::slot(i);
+    if (i % 2 == 0)
+      partial[r] = op(partial[r], tile.value[i]);
+    else if (started[r])
+      second[r] = op(second[r], tile.value[i]);
+    else
+      second[r] = tile.value[i], started[r] = true;
+  }
+  GIWA_UNROLL
+  for (int r = 0; r < Map::rows; ++r) partial[r] = op(partial[r], second[r]);
+}
+
+/// Reduces over the lanes that share a row; afterwards each of them has the row's result. All lanes of the warp call it.
+template <class Map, class Block, class T, class Op>
+GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::rows], const Op& op) {
+  GIWA_UNROLL
+  for (int mask = Map::lanes / 2; mask > 0; mask /= 2) {
+    GIWA_UNROLL
+    for (int r = 0; r < Map::rows; ++r) partial[r] = op(partial[r], block.shuffle_xor(partial[r], mask));
+  }
+}
+
+/// The maximum and the sum as functions, for the reductions. A NaN among the values makes the maximum NaN or is passed
+/// over, as fmaxf does.
+struct larger {
+  GIWA_HOST_DEVICE float operator()(float a, float b) const {
+#if defined(__CUDA_ARCH__)
+    return ::fmaxf(a, b);
+#else
+    return a < b || a != a ? b : a;
+#endif
+  }
+};
+struct plus {
+  template <class T>
+  GIWA_HOST_DEVICE constexpr T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif
