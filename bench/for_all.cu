@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // c = a + b: the forms of giwa::for_all beside a plain kernel, CUB's DeviceFor::Bulk and DeviceTransform, and Thrust.
 #include "alternate.hpp"
+#include "random.hpp"
 
 #include <cuda_fp16.h>
 #include <thrust/execution_policy.h>
@@ -40,15 +41,6 @@ struct add_at_2d {
 };
 
 template <class T>
-struct fill_random {
-  T* out;
-  giwa::philox random;
-  GIWA_HOST_DEVICE void operator()(int64 i) const {
-    out[i] = static_cast<T>(random.uniform<float>(static_cast<giwa::uint64>(i)));
-  }
-};
-
-template <class T>
 __global__ void __launch_bounds__(256) plain_add(int64 n, const T* a, const T* b, T* c) {
   const int64 i = static_cast<int64>(blockIdx.x) * 256 + threadIdx.x;
   if (i < n) c[i] = a[i] + b[i];
@@ -81,8 +73,8 @@ std::shared_ptr<std::vector<buffers<T>>> make_buffers(int64 n, int sets) {
                      bench::require(giwa::device_array<T>::allocate(nullptr, n)),
                      bench::require(giwa::device_array<T>::allocate(nullptr, n))});
     const auto seed = static_cast<giwa::uint64>(s);
-    bench::require(giwa::for_all(nullptr, n, fill_random<T>{data->back().a.data(), giwa::philox{seed, 0}}));
-    bench::require(giwa::for_all(nullptr, n, fill_random<T>{data->back().b.data(), giwa::philox{seed, 1}}));
+    bench::require(giwa::for_all(nullptr, n, bench::fill_uniform<T>{data->back().a.data(), giwa::philox{seed, 0}}));
+    bench::require(giwa::for_all(nullptr, n, bench::fill_uniform<T>{data->back().b.data(), giwa::philox{seed, 1}}));
   }
   return data;
 }

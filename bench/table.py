@@ -17,6 +17,7 @@ def main(out, *inputs):
                 "cell": cell, "contender": contender, "median_us": f"{b['median_us']:.3f}",
                 "gbs": f"{b['GB/s']:.0f}" if "GB/s" in b else "", "peer": b["label"],
                 "speed_ratio": f"{b['speed_ratio']:.3f}",
+                "tflops": f"{b['TFLOP/s']:.1f}" if "TFLOP/s" in b else "",
             })
         context = report["context"]
         print("#", path, context["date"], {k: context[k] for k in ("gpu", "cuda", "code") if k in context})
@@ -25,7 +26,7 @@ def main(out, *inputs):
         writer.writeheader()
         writer.writerows(rows)
     for r in rows:
-        print(f"{r['cell']:<24}{r['contender']:<36}{r['median_us']:>12} us {r['gbs']:>6} GB/s  "
+        print(f"{r['cell']:<24}{r['contender']:<36}{r['median_us']:>12} us {r['gbs'] or r['tflops']:>6} {'GB/s' if r['gbs'] else 'TFLOP/s' if r['tflops'] else '':<7} "
               f"{r['speed_ratio']:>7} x {r['peer']}")
 
 

@@ -61,6 +61,20 @@ inline double host_seconds(const std::function<void()>& call, int calls) {
   return spent.count() / calls;
 }
 
+/// How much one call does, and the unit of so much in a second.
+struct work {
+  double amount;
+  const char* unit = "GB/s";
+  double of_unit = 1e9;
+  work(double bytes) : amount(bytes) {}
+  static work of_flops(double flops) {
+    work w(flops);
+    w.unit = "TFLOP/s";
+    w.of_unit = 1e12;
+    return w;
+  }
+};
+
 /// One kind of work and all who do it, each compared with one of the others.
 class contest {
  public:
@@ -73,13 +87,13 @@ class contest {
   /// Makes the buffers, gives every contender its `run`, and returns what keeps the buffers alive.
   using prepare_function = std::function<std::shared_ptr<void>(std::vector<contender>&)>;
 
-  contest(std::string name, std::vector<contender> contenders, int sets, int calls, double bytes, stopwatch watch,
+  contest(std::string name, std::vector<contender> contenders, int sets, int calls, work per_call, stopwatch watch,
           prepare_function prepare)
       : name_(std::move(name)),
         contenders_(std::move(contenders)),
         sets_(sets),
         calls_(calls),
-        bytes_(bytes),
+        per_call_(per_call),
         watch_(std::move(watch)),
         prepare_(std::move(prepare)) {}
 
@@ -116,14 +130,14 @@ class contest {
     for (std::size_t r = 0; r < c.seconds.size(); ++r) ratios.push_back(peer.seconds[r] / c.seconds[r]);
     state.counters["median_us"] = median(c.seconds) * 1e6;
     state.counters["speed_ratio"] = median(ratios);
-    if (bytes_ > 0) state.counters["GB/s"] = bytes_ / median(c.seconds) * 1e-9;
+    if (per_call_.amount > 0) state.counters[per_call_.unit] = per_call_.amount / median(c.seconds) / per_call_.of_unit;
     state.SetLabel(c.peer);
   }
 
   std::string name_;
   std::vector<contender> contenders_;
   int sets_, calls_;
-  double bytes_;
+  work per_call_;
   stopwatch watch_;
   prepare_function prepare_;
 };

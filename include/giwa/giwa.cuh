@@ -6,6 +6,8 @@
 #include <giwa/device.hpp>
 #include <giwa/grid.cuh>
 #include <giwa/numeric/precision.hpp>
+#include <giwa/softmax.cuh>
+#include <giwa/tile.cuh>
 #include <giwa/version.hpp>
 
 #endif

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+// The door to softmax: the state and its algebra, and the softmax of rows on a stream.
+#ifndef GIWA_SOFTMAX_CUH
+#define GIWA_SOFTMAX_CUH
+
+#include <giwa/numeric/precision.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+#include <giwa/softmax/device_exponential.cuh>
+#include <giwa/softmax/online.cuh>
+#include <giwa/softmax/state.hpp>
+#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
+#include <giwa/base/throw.hpp>
+#include <giwa/softmax/host_softmax.hpp>
+#include <giwa/softmax/row_softmax.cuh>
+#endif
+
+#endif

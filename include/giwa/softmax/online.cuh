@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// Online softmax on register tiles: rows whose scores come tile by tile, each seen once (flash attention's inner step).
+#ifndef GIWA_SOFTMAX_ONLINE_CUH
+#define GIWA_SOFTMAX_ONLINE_CUH
+
+#include <giwa/softmax/device_exponential.cuh>
+#include <giwa/softmax/state.hpp>
+#include <giwa/tile/register_tile.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// 2^x, and a b + c rounded once: one instruction each on the device, by the host's library in an op that runs there.
+GIWA_HOST_DEVICE inline float exp2_of(float x) {
+#if defined(__CUDA_ARCH__)
+  return arch::exp2_approximate(x);
+#else
+  return __builtin_exp2f(x);
+#endif
+}
+GIWA_HOST_DEVICE inline float fused_multiply_add(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+}  // namespace detail
+
+/// What a thread knows of its rows: m, the largest score so far, the same in all lanes that share the row, and l, the sum of
+/// this thread's 2^((score - m) scale_log2). scale_log2 is the scale times log2(e), so that a score is scaled by the one
+/// multiply-add that takes its maximum away; it is positive. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2",
+/// algorithm 1.)
+template <class Map>
+struct online_softmax {
+  static constexpr int rows = Map::rows;
+  float m[rows], l[rows];
+
+  /// Nothing seen yet.
+  GIWA_HOST_DEVICE void reset() {
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) m[r] = -detail::infinity_of<float>, l[r] = 0;
+  }
+
+  /// Takes in the next tile of scores, and turns them into weights, 2^((score - m) scale_log2). What was summed up with
+  /// earlier weights is to be multiplied by factor[row], which is 0 in the first call. Rows may be empty (-inf throughout) as
+  /// long as `MayBeEmpty`: their weights are 0. All lanes of the warp call it.
+  template <bool MayBeEmpty = true, class Block>
+  GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
+                               float (&factor)[rows]) {
+    float before[rows], shift[rows];
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) before[r] = m[r];
+    reduce_rows_of_thread(scores, m, larger{});
+    reduce_over_lanes<Map>(block, m, larger{});
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      const float reference = MayBeEmpty && m[r] == -detail::infinity_of<float> ? 0.f : m[r];
+      // Rounded as it was when `before` was the maximum, and not fused with the difference: the same maximum gives exactly 1.
+      shift[r] = detail::device_product(reference, scale_log2);
+      factor[r] = detail::exp2_of(detail::device_product(before[r], scale_log2) - shift[r]);
+      l[r] *= factor[r];
+    }
+    scores.transform_rows(shift, [&](float s, float shift_of_row) {
+      return detail::exp2_of(detail::fused_multiply_add(s, scale_log2, -shift_of_row));
+    });
+    reduce_rows_of_thread(scores, l, plus{});
+  }
+
+  /// Sums l over the lanes of each row. Then l is the whole sum, normalizer() what to multiply the result by, and lse() the
+  /// natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row. NaN stays NaN. Where |score scale_log2|
+  /// comes to 2^30 and more, a float has no digits left for differences: the row is then right, or infinite or NaN.
+  template <class Block>
+  GIWA_HOST_DEVICE void finish(const Block& block) {
+    reduce_over_lanes<Map>(block, l, plus{});
+  }
+  GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::device_reciprocal(l[row]); }
+  GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
+    constexpr float ln_2 = 0.693147180559945309417f;
+    if (is_empty(row)) return -detail::infinity_of<float>;
+    return m[row] * scale_log2 * ln_2 + natural_log{}(l[row] == 0 ? -1.f : l[row]);
+  }
+
+ private:
+  // A sum of 0 alone does not say so: it is also what is left where the scaled scores have outgrown float.
+  GIWA_HOST_DEVICE bool is_empty(int row) const { return l[row] == 0 && m[row] == -detail::infinity_of<float>; }
+};
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

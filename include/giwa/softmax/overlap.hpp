@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// Whether two views share memory: exactly, where their strides are alike.
+#ifndef GIWA_SOFTMAX_OVERLAP_HPP
+#define GIWA_SOFTMAX_OVERLAP_HPP
+
+#include <giwa/numeric/tensor_view.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Whether a sum of i_d * step_d over the dimensions from `from` on, |i_d| < extent_d, comes within `width` of `distance`;
+/// all in bytes. The steps must be sorted, the largest first. Where no step is reached by the dimensions after it, as in
+/// every array whose elements lie apart, two candidates a dimension remain; others are counted as sharing.
+template <int Rank>
+GIWA_HOST_DEVICE constexpr bool steps_meet(const index<Rank>& extent, const index<Rank>& step, int from, int64 distance,
+                                           int64 width) {
+  if (from == Rank) return -width < distance && distance < width;
+  int64 reach = width - 1;  // of the dimensions after this one
+  for (int d = from + 1; d < Rank; ++d) reach += (extent[d] - 1) * step[d];
+  if (step[from] == 0) return steps_meet(extent, step, from + 1, distance, width);
+  const int64 quotient = distance / step[from];
+  if (reach >= 2 * step[from]) return true;
+  for (int64 i = quotient - 2; i <= quotient + 2; ++i) {
+    const int64 left = distance - i * step[from];
+    if (i < extent[from] && i > -extent[from] && -reach <= left && left <= reach &&
+        steps_meet(extent, step, from + 1, left, width))
+      return true;
+  }
+  return false;
+}
+
+/// The bytes that a view with elements lies in, [first, last), as numbers.
+struct byte_range {
+  uint64 first, last;
+};
+template <class T, int Rank>
+GIWA_HOST_DEVICE byte_range bytes_of(const tensor_view<T, Rank>& v) {
+  byte_range r{reinterpret_cast<uint64>(v.data()), reinterpret_cast<uint64>(v.data()) + sizeof(T)};
+  for (int d = 0; d < Rank; ++d) {
+    const int64 reach = v.extent(d) == 1 ? 0 : (v.extent(d) - 1) * v.stride(d) * static_cast<int64>(sizeof(T));
+    if (reach < 0)
+      r.first += static_cast<uint64>(reach);
+    else
+      r.last += static_cast<uint64>(reach);
+  }
+  return r;
+}
+
+/// Whether two views of equal extents, both of which check() accepts, share a byte. Views with other strides, or elements
+/// of another size, count as sharing where their ranges do.
+template <class T, class U, int Rank>
+GIWA_HOST_DEVICE bool overlap(const tensor_view<T, Rank>& a, const tensor_view<U, Rank>& b) {
+  if (a.size() == 0) return false;
+  const byte_range x = bytes_of(a), y = bytes_of(b);
+  if (x.last <= y.first || y.last <= x.first) return false;
+  index<Rank> extent = a.extents(), step{};
+  bool alike = sizeof(T) == sizeof(U);
+  for (int d = 0; d < Rank; ++d) {
+    alike = alike && (extent[d] == 1 || a.stride(d) == b.stride(d));
+    const int64 bytes = extent[d] == 1 ? 0 : a.stride(d) * static_cast<int64>(sizeof(T));
+    step[d] = bytes < 0 ? -bytes : bytes;
+  }
+  if (!alike) return true;
+  for (int i = 1; i < Rank; ++i)  // the largest step first
+    for (int d = i; d > 0 && step[d - 1] < step[d]; --d) {
+      const int64 s = step[d], e = extent[d];
+      step[d] = step[d - 1];
+      extent[d] = extent[d - 1];
+      step[d - 1] = s;
+      extent[d - 1] = e;
+    }
+  const auto distance = static_cast<int64>(reinterpret_cast<uint64>(a.data()) - reinterpret_cast<uint64>(b.data()));
+  return steps_meet<Rank>(extent, step, 0, distance, sizeof(T));
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+// softmax on a stream: checks the views, chooses the owner of a row, launches.
+#ifndef GIWA_SOFTMAX_ROW_SOFTMAX_CUH
+#define GIWA_SOFTMAX_ROW_SOFTMAX_CUH
+
+#include <giwa/device/pointer.hpp>
+#include <giwa/grid/launch.cuh>
+#include <giwa/softmax/row_op.cuh>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail::inline GIWA_ARCH_TAG {
+
+/// Whether every row of the view begins on a whole packet.
+template <class T, int Rank>
+bool packets_aligned(const tensor_view<T, Rank>& v, int count) {
+  const auto bytes = static_cast<uint64>(count) * sizeof(T);
+  bool aligned = reinterpret_cast<uint64>(v.data()) % bytes == 0;
+  for (int d = 0; d < Rank - 1; ++d) aligned = aligned && (v.extent(d) == 1 || v.stride(d) % count == 0);
+  return aligned;
+}
+
+template <class T, class U, int Rank>
+row_access access_of(const tensor_view<const T, Rank>& in, const tensor_view<U, Rank>& out) {
+  const bool apart = in.extent(Rank - 1) != 1 && (in.stride(Rank - 1) != 1 || out.stride(Rank - 1) != 1);
+  if (apart) return row_access::strided;
+  constexpr int count = packet_count<T, U>;
+  return packets_aligned(in, count) && packets_aligned(out, count) ? row_access::aligned : row_access::shifted;
+}
+
+/// Whether kernels may use clusters: the GPU has them, and the code in this binary does not come from PTX that has not.
+inline result<bool> clusters_usable(const void* kernel) {
+  cudaFuncAttributes f{};
+  if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return {false, s};
+  return {f.ptxVersion >= 90, {}};
+}
+
+template <class T, class U, class Shape, row_access Access>
+status launch_rows(cudaStream_t s, row_softmax_params<T, U> p) {
+  using op = row_softmax_op<T, U, Shape, Access>;
+  const row_launch& l = p.launch;
+  const int64 rows_of_block = Shape::owner == row_owner::lanes ? l.threads / Shape::lanes : 1;
+  // A count beyond one grid's 2^31 - 1 blocks takes several launches.
+  const int64 most_rows = launch_limits::grid_x / l.blocks * rows_of_block;
+  while (p.first_row < p.map.rows) {
+    const int64 left = p.map.rows - p.first_row;
+    p.end_row = p.first_row + (left < most_rows ? left : most_rows);
+    const int64 blocks = ceil_div(p.end_row - p.first_row, rows_of_block) * l.blocks;
+    if (const status state = launch(s, {.grid = blocks, .block = l.threads, .cluster = l.blocks}, op{}, p); !state.ok())
+      return state;
+    p.first_row = p.end_row;
+  }
+  return {};
+}
+
+template <class T, class U, class Shape>
+status launch_rows(cudaStream_t s, const row_softmax_params<T, U>& p, row_access access) {
+  switch (access) {
+    case row_access::aligned: return launch_rows<T, U, Shape, row_access::aligned>(s, p);
+    case row_access::shifted: return launch_rows<T, U, Shape, row_access::shifted>(s, p);
+    default: return launch_rows<T, U, Shape, row_access::strided>(s, p);
+  }
+}
+
+}  // namespace detail::inline GIWA_ARCH_TAG
+
+inline namespace GIWA_ARCH_TAG {
+
+/// The softmax over the last dimension: out[…, j] = e^(in[…, j] - m) / sum over k of e^(in[…, k] - m), m the row's largest.
+///
+/// Any sizes, also zero, and any strides, also negative ones; fastest where the last stride is 1 and rows begin on 16
+/// bytes. Elements are fp16, bf16, fp32 or fp64, in each view its own; computed in fp32, or in fp64 if either is that. `out`
+/// may be `in`, with the same strides and an element of the same size; any other overlap is an error.
+/// A row that is all -inf gives 0; a NaN or a +inf in a row makes all of it NaN.
+/// The bits of a row depend on its elements, their number and the types, and on whether the GPU has clusters; not on the
+/// other rows, their number, strides, alignment or the GPU's size.
+/// Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured.
+/// Errors: sizes that differ, overlap, an output stride of zero, null or host pointers, and those of launch().
+template <class T, class U, int Rank>
+status softmax(cudaStream_t s, const tensor_view<T, Rank>& in, const tensor_view<U, Rank>& out) {
+  detail::require_softmax<T, U, Rank>();
+  using element = stdlib::remove_const_t<T>;
+  if (const status state = detail::check_softmax(in, out); !state.ok()) return state;
+  if (out.size() == 0) return {};
+  if (const status state = check_device_pointer(in.data(), "in"); !state.ok()) return state;
+  if (const status state = check_device_pointer(out.data(), "out"); !state.ok()) return state;
+
+  detail::row_softmax_params<element, U> p{};
+  p.in = in.data();
+  p.out = out.data();
+  p.in_stride = in.stride(Rank - 1);
+  p.out_stride = out.stride(Rank - 1);
+  p.columns = in.extent(Rank - 1);
+  p.map = detail::row_map::of(in, out);
+  const detail::row_access access = detail::access_of<element>(tensor_view<const element, Rank>(in), out);
+  constexpr int weight = detail::weight_of<detail::softmax_compute<element, U>>;
+  const int64 places = p.columns <= max_int64 / weight ? p.columns * weight : max_int64;
+  bool clusters = false;
+  if (detail::launch_of<detail::long_row_of_block>(places).threads == 0) {  // longer rows than that depend on the GPU
+    using probe = detail::row_softmax_op<element, U, detail::any_row_of_cluster, detail::row_access::aligned>;
+    const auto usable = detail::clusters_usable(reinterpret_cast<const void*>(&detail::entry<probe>));
+    if (!usable.ok()) return usable.state;
+    clusters = usable.value;
+  }
+  return detail::with_row_shape(places, clusters, [&](auto shape, const detail::row_launch& l) {
+    p.launch = l;
+    return detail::launch_rows<element, U, decltype(shape)>(s, p, access);
+  });
+}
+
+}  // namespace GIWA_ARCH_TAG
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+// Online softmax for the tests on the host executor and on a GPU: rows that come tile by tile, against the answer in double.
+#ifndef GIWA_TEST_HOST_SOFTMAX_ONLINE_CASES_CUH
+#define GIWA_TEST_HOST_SOFTMAX_ONLINE_CASES_CUH
+
+#include <giwa/grid.cuh>
+#include <giwa/softmax/online.cuh>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "host/softmax/reference.hpp"
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+namespace giwa_test {
+
+using giwa::thread_map, giwa::tile_shape, giwa::warp_map, giwa::warpgroup_map;
+
+/// Takes in `tiles` tiles, and writes down all that the caller of online_softmax sees.
+template <class Map, bool MayBeEmpty>
+struct online_op {
+  static constexpr int max_threads = Map::threads, min_blocks = 1;
+  static constexpr int rows = Map::shape::rows, columns = Map::shape::columns;
+  using map = Map;
+  using shared_storage = giwa::no_shared_storage;
+  struct params {
+    const float* scores;  // (rows, tiles columns)
+    int tiles;
+    float scale_log2;
+    float* weights;  // (rows, tiles columns)
+    float* factors;  // (tiles, rows)
+    float* results;  // (4, rows): m, l, lse, normalizer
+    int* unequal;    // lanes of a row that do not agree
+  };
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    giwa::online_softmax<Map> state;
+    state.reset();
+    for (int t = 0; t < p.tiles; ++t) {
+      giwa::register_tile<float, Map> tile;
+      const auto at = [&](int r, int c) { return (r * p.tiles + t) * columns + c; };
+      tile.for_each(block.rank(), [&](float& x, int r, int c) { x = p.scores[at(r, c)]; });
+      float factor[Map::rows];
+      state.template update<MayBeEmpty>(block, tile, p.scale_log2, factor);
+      tile.for_each(block.rank(), [&](float& x, int r, int c) { p.weights[at(r, c)] = x; });
+      put(block, factor, p.factors + t * rows, p.unequal);
+    }
+    state.finish(block);
+    float lse[Map::rows], normalizer[Map::rows];
+    GIWA_UNROLL
+    for (int r = 0; r < Map::rows; ++r) lse[r] = state.lse(r, p.scale_log2), normalizer[r] = state.normalizer(r);
+    put(block, state.m, p.results, p.unequal);
+    put(block, state.l, p.results + rows, p.unequal);
+    put(block, lse, p.results + 2 * rows, p.unequal);
+    put(block, normalizer, p.results + 3 * rows, p.unequal);
+  }
+
+ private:
+  // Every lane that shares the row has the same bits; one writes them.
+  template <class Block>
+  GIWA_HOST_DEVICE static void put(Block block, const float (&values)[Map::rows], float* to, int* unequal) {
+    GIWA_UNROLL
+    for (int r = 0; r < Map::rows; ++r) {
+      giwa::uint32 bits;
+      __builtin_memcpy(&bits, &values[r], 4);
+      for (int mask = 1; mask < Map::lanes; mask *= 2)
+        if (block.shuffle_xor(bits, mask) != bits) block.atomic_add(*unequal, 1);
+      if (block.rank() % Map::lanes == 0) to[Map::row(block.rank(), r)] = values[r];
+    }
+  }
+};
+
+struct online_results {
+  std::vector<float> weights, factors, results;
+  std::vector<int> unequal;
+};
+
+/// Where.run(op, scores, tiles, scale_log2) gives online_results.
+template <class Op, class Where>
+online_results run_online(const Where& where, const std::vector<float>& scores, int tiles, float scale_log2) {
+  online_results r{std::vector<float>(scores.size(), -1.0f),
+                   std::vector<float>(static_cast<std::size_t>(tiles * Op::rows)), std::vector<float>(4 * Op::rows),
+                   std::vector<int>(1, 0)};
+  REQUIRE(where.run(Op{}, scores, tiles, scale_log2, r));
+  CHECK(r.unequal[0] == 0);
+  return r;
+}
+
+/// The scores of a row: those of the softmax's tests, and rows of which whole tiles are masked. Those that hold a NaN or
+/// an infinity have some of it in any tile.
+inline std::vector<float> online_row(int columns, int tile_columns, int which, bool may_be_empty) {
+  std::vector<float> row = softmax_row<float>(columns, which);
+  if (which % 3 == 1)  // masked tiles, the first among them
+    for (int c = 0; c < columns; ++c)
+      if (c / tile_columns % 2 == 0) row[static_cast<std::size_t>(c)] = -std::numeric_limits<float>::infinity();
+  if (!may_be_empty && !(row[0] > -std::numeric_limits<float>::infinity())) row[0] = -3.0f;
+  // Scores times the scale stay below 2^30; for what is larger see the case of its own.
+  for (float& x : row)
+    if (std::isfinite(x)) x = std::fmin(std::fmax(x, -5e7f), 5e7f);
+  return row;
+}
+
+/// Whether what came out for one row is its softmax and log-sum-exp.
+inline bool online_row_agrees(const std::vector<float>& row, double scale, const std::vector<double>& softmax, double m,
+                              double l, double lse, double normalizer) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  std::vector<double> scaled(row.size());
+  double maximum = -inf;
+  bool bad = false;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    scaled[i] = scale * static_cast<double>(row[i]);
+    bad = bad || std::isnan(row[i]) || scaled[i] == inf;
+    if (scaled[i] > maximum) maximum = scaled[i];
+  }
+  const std::vector<double> expected = softmax_reference(scaled);
+  if (bad) {
+    bool all = std::isnan(l) && std::isnan(lse) && std::isnan(normalizer);
+    for (const double x : softmax) all = all && std::isnan(x);
+    return all;
+  }
+  if (maximum == -inf) {
+    bool all = m == -inf && l == 0 && lse == -inf && normalizer == 0;
+    for (const double x : softmax) all = all && x == 0;
+    return all;
+  }
+  double largest = -inf;
+  for (const float x : row) largest = x > largest ? x : largest;
+  bool all = m == largest;
+  // Each exponent is rounded once, and so is what it is taken relative to, which cancels; a weight of 2^-126 counts as 0.
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const double depth = maximum - scaled[i];
+    const double tolerance = expected[i] * 0x1p-22 * (8 + (depth < 100 ? depth : 100)) + 1e-36;
+    all = all && std::abs(softmax[i] - expected[i]) <= tolerance;
+  }
+  long double sum = 0;
+  for (const double x : scaled) sum += std::exp(static_cast<long double>(x - maximum));
+  const double expected_lse = maximum + static_cast<double>(std::log(sum));
+  return all && std::abs(lse - expected_lse) <= 0x1p-21 * (1 + std::abs(expected_lse) + std::abs(maximum));
+}
+
+template <class Op, class Where>
+void check_online(const Where& where, bool may_be_empty, int tiles) {
+  constexpr double ln_2 = 0.69314718055994530942;
+  const int columns = tiles * Op::columns;
+  for (const float scale_log2 : {1.44269504f, 0.127517432f, 11.0f}) {
+    std::vector<float> scores;
+    for (int r = 0; r < Op::rows; ++r) {
+      const std::vector<float> row = online_row(columns, Op::columns, r, may_be_empty);
+      scores.insert(scores.end(), row.begin(), row.end());
+    }
+    const online_results got = run_online<Op>(where, scores, tiles, scale_log2);
+    const auto result = [&](int which, int row) {
+      return static_cast<double>(got.results[static_cast<std::size_t>(which * Op::rows + row)]);
+    };
+    bool first_factors = true;
+    for (int r = 0; r < Op::rows; ++r) {
+      // What is made of the weights: each is multiplied by the factors of all later tiles, and by the normalizer.
+      std::vector<double> softmax(static_cast<std::size_t>(columns));
+      double factor = result(3, r);
+      for (int t = tiles - 1; t >= 0; --t) {
+        for (int c = 0; c < Op::columns; ++c) {
+          const auto i = static_cast<std::size_t>(t * Op::columns + c);
+          softmax[i] = static_cast<double>(got.weights[static_cast<std::size_t>(r * columns) + i]) * factor;
+        }
+        const double of_tile = got.factors[static_cast<std::size_t>(t * Op::rows + r)];
+        factor = factor * of_tile;
+        if (t == 0) first_factors = first_factors && (of_tile == 0 || result(0, r) == HUGE_VAL);
+      }
+      const auto begin = scores.begin() + static_cast<std::ptrdiff_t>(r) * columns;
+      CAPTURE(r, scale_log2, tiles, result(0, r), result(1, r), result(2, r), result(3, r));
+      CHECK(online_row_agrees({begin, begin + columns}, static_cast<double>(scale_log2) * ln_2, softmax, result(0, r),
+                              result(1, r), result(2, r), result(3, r)));
+    }
+    CHECK(first_factors);
+  }
+}
+
+/// Where the largest score stays, what was summed up before is multiplied by exactly 1: over hundreds of tiles nothing drifts.
+template <class Op, class Where>
+void check_factors_of_one(const Where& where) {
+  constexpr int tiles = 40;
+  std::vector<float> scores(static_cast<std::size_t>(Op::rows * tiles * Op::columns));
+  random_sequence random(8);
+  for (int r = 0; r < Op::rows; ++r)  // the first score is the largest, of many sizes and with all bits in use
+    for (int c = 0; c < tiles * Op::columns; ++c)
+      scores[static_cast<std::size_t>(r * tiles * Op::columns + c)] =
+          1.37f * static_cast<float>(r * r - 100) -
+          (c == 0 ? 0.0f : 0.01f * static_cast<float>(1 + random.below(1000)));
+  const online_results got = run_online<Op>(where, scores, tiles, 1.2345678f);
+  bool ones = true;
+  for (int t = 1; t < tiles; ++t)
+    for (int r = 0; r < Op::rows; ++r) ones = ones && got.factors[static_cast<std::size_t>(t * Op::rows + r)] == 1.0f;
+  CHECK(ones);
+}
+
+/// Scores whose product with the scale has no unit in the last place that means anything, or no value, do not make their row
+/// look empty: what comes out is a softmax, or no number.
+template <class Op, class Where>
+void check_overflow(const Where& where) {
+  for (const float size : {1e11f, 3.3e22f, 3e38f}) {
+    std::vector<float> scores(static_cast<std::size_t>(Op::rows * 2 * Op::columns), 1.0f);
+    for (std::size_t i = 0; i < scores.size(); i += 3)
+      scores[i] = (i % 2 == 0 ? size : -size) * (1 - 0.001f * static_cast<float>(i % 101));
+    const online_results got = run_online<Op>(where, scores, 2, 1.7654321f);
+    bool seen = true;
+    for (int r = 0; r < Op::rows; ++r) {
+      const auto result = [&](int which) { return got.results[static_cast<std::size_t>(which * Op::rows + r)]; };
+      const bool finite_sum = std::isfinite(result(1)) && result(1) > 0;
+      seen = seen && result(2) != -HUGE_VALF && (result(3) != 0.0f || !finite_sum) &&
+             (result(1) != 0 || result(3) == HUGE_VALF);
+    }
+    CAPTURE(size);
+    CHECK(seen);
+  }
+}
+
+}  // namespace giwa_test
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Online softmax on the host executor: every kind of row, masked tiles, and rows with nothing in them.
+#include <giwa/host_executor.cuh>
+
+#include "online_cases.cuh"
+
+using namespace giwa_test;
+
+namespace {
+
+struct on_the_host {
+  template <class Op>
+  bool run(const Op& op, const std::vector<float>& scores, int tiles, float scale_log2, online_results& r) const {
+    return giwa::launch(giwa::host, {.block = Op::max_threads}, op,
+                        {scores.data(), tiles, scale_log2, r.weights.data(), r.factors.data(), r.results.data(),
+                         r.unequal.data()})
+        .ok();
+  }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("tiles of scores become their softmax on the host executor", "", (warp_map<16, 32>),
+                   (warp_map<32, 16>), (warpgroup_map<16>), (thread_map<tile_shape<32, 64>, 8, 16, 2>),
+                   (thread_map<tile_shape<32, 4>, 32, 1>)) {
+  check_online<online_op<TestType, true>>(on_the_host{}, true, 1);
+  check_online<online_op<TestType, true>>(on_the_host{}, true, 6);
+  check_online<online_op<TestType, false>>(on_the_host{}, false, 5);
+  check_factors_of_one<online_op<TestType, true>>(on_the_host{});
+  check_overflow<online_op<TestType, true>>(on_the_host{});
+}
