@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Everything that needs a GPU, on a machine that has one: test/gpu_machine.sh RESULTS [build] [test] [sanitize] [examples] [bench]
+# Everything that needs a GPU, on a machine that has one: test/gpu_machine.sh RESULTS [build] [test] [sanitize] [conflicts]
+#   [examples] [bench]
 #
 # Builds in $BUILD (default: a folder beside RESULTS) for the GPU that is there, runs the GPU tests with GIWA_REQUIRE_GPU=1,
-# then the same tests under each tool of compute-sanitizer with small sizes, the examples, and the benchmarks. Logs, JUnit,
+# then the same tests under each tool of compute-sanitizer with small sizes, counts bank conflicts with Nsight Compute, and runs
+# the examples and the benchmarks. Logs, JUnit,
 # JSON and CSV go to RESULTS; a summary is printed last. Without a list of steps it runs all of them.
 set -u
 cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift
 build=${BUILD:-$results/build}
-steps=" ${*:-build test sanitize examples bench} "
+steps=" ${*:-build test sanitize conflicts examples bench} "
 failed=0
 summary=()
 step() { # name, log, command
@@ -39,10 +41,15 @@ fi
 if wants sanitize; then
   for tool in memcheck initcheck racecheck synccheck; do
     cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--report-api-errors;no;--error-exitcode;9" >/dev/null
+    leave_out=(); [ "$tool" = racecheck ] && leave_out=(-LE no_racecheck)
     GIWA_TEST_SMALL=1 step "compute-sanitizer $tool" "$tool" \
-      ctest --test-dir "$build" -L gpu -j 4 --output-on-failure --no-tests=error
+      ctest --test-dir "$build" -L gpu "${leave_out[@]}" -j 4 --output-on-failure --no-tests=error
   done
   cmake -S . -B "$build" -DGIWA_TEST_LAUNCHER= >/dev/null
+fi
+if wants conflicts && command -v ncu >/dev/null; then
+  step "bank conflicts" bank_conflicts python3 test/gpu/tile/bank_conflicts.py "$build/test/bank_conflicts"
+  cat "$results/bank_conflicts.log"
 fi
 if wants examples; then
   for example in "$build"/examples/example_*; do

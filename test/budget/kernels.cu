@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The library's kernels, as users instantiate them, for the table of registers. No double: ptxas reports its use here.
-#include <cuda_fp16.h>
+// The library's kernels, as users instantiate them, and those of examples/matmul, for the table of registers. No double:
+// ptxas reports its use here.
+#include "matmul/register_tile.cuh"
+#include "matmul/wgmma.cuh"
 
 #include <giwa/giwa.cuh>
 
@@ -26,7 +28,10 @@ struct fill {
 };
 
 giwa::status instantiate(cudaStream_t s, giwa::tensor_view<float, 2> image, giwa::tensor_view<float, 3> volume,
-                         giwa::tensor_view<float, 1> x, giwa::tensor_view<__half, 1> y) {
+                         giwa::tensor_view<float, 1> x, giwa::tensor_view<__half, 1> y,
+                         giwa::tensor_view<__half, 2> z) {
+  const giwa::tensor_view<const __half, 2> a = z;
+  const giwa::tensor_view<const float, 2> b = image;
   giwa::status states[] = {
       giwa::for_all(s, x.size(), add<float>{x.data(), x.data(), x.data()}),
       giwa::for_all(s, y.size(), add<__half>{y.data(), y.data(), y.data()}),
@@ -34,6 +39,9 @@ giwa::status instantiate(cudaStream_t s, giwa::tensor_view<float, 2> image, giwa
       giwa::for_all(s, giwa::extents{volume.extent(0), volume.extent(1), volume.extent(2)}, fill<3>{volume}),
       giwa::for_all(s, giwa::elementwise{x, x, x}, sum{}),
       giwa::for_all(s, giwa::elementwise{y, y, y}, sum{}),
+      giwa::softmax(s, a, z),
+      matmul::register_tile(s, b, b, image),
+      matmul::wgmma(s, a, a, z),
   };
   for (const giwa::status& state : states)
     if (!state.ok()) return state;

@@ -57,3 +57,21 @@ foreach(program IN ITEMS asan_host_executor asan_host_for_all tsan_host_for_all)
     set_tests_properties(sanitizer.${program} PROPERTIES LABELS "host;sanitizer")
   endif()
 endforeach()
+
+# Ops of tiles and softmax under ThreadSanitizer: two threads that write one element, or a barrier too few. nvcc compiles
+# them, for one architecture, as only the host's part runs.
+if(TARGET tsan_host_for_all)
+  foreach(test IN ITEMS tile/copy tile/stage tile/transpose tile/matmul softmax/row_op softmax/online)
+    string(REPLACE "/" "_" name tsan_${test})
+    add_executable(${name} ${dir}/../${test}_test.cu)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test)
+    target_compile_definitions(${name} PRIVATE GIWA_TEST_HOST_ONLY)
+    target_compile_options(${name} PRIVATE -Xcompiler=-O1,-g,-fsanitize=thread)
+    target_link_options(${name} PRIVATE -fsanitize=thread)
+    target_link_libraries(${name} PRIVATE giwa::giwa giwa_warnings giwa_test_main CUDA::cudart_static)
+    set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES 80-real)
+    add_test(NAME sanitizer.${name} COMMAND ${CMAKE_COMMAND} -E env GIWA_TEST_SMALL=1
+      ${CMAKE_COMMAND} "-DPROGRAM=$<TARGET_FILE:${name}>" -DCASE= -DREPORT= -P ${dir}/check_report.cmake)
+    set_tests_properties(sanitizer.${name} PROPERTIES LABELS "host;sanitizer")
+  endforeach()
+endif()

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+// The matrix product in steps, each the page of code that makes the one before it faster.
+//
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 06_matmul.cu
+//
+// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+//
+// What it teaches, one file of matmul/ a step:
+//   naive.cuh          one thread an element: memory and caches carry every operand to every product
+//   shared_tile.cuh    tiles in shared memory, and the stage that fills the next while this one is used
+//   register_tile.cuh  tiles in registers: 16 numbers read for 64 products; copies that no thread waits for
+//   mma.cuh            tensor cores by mma.sync, 16-bit; swizzled tiles, which ldmatrix reads without bank conflicts
+//   wgmma.cuh          Hopper: one thread loads by TMA, two warpgroups multiply by wgmma, two blocks share their loads
+// Every step takes any sizes and strides, sums in fp32, and applies a function of one's own to the sum before it is stored
+// (07_fused_layer.cu). The first three run on the CPU too, in the host executor. How to check a product without computing
+// all of it again: some elements, in double precision, from inputs that are a function of their place.
+//
+// Expected output, with the figures of an H200, 2026-11-21:
+//   c = a b, 4096 x 4096 x 4096
+//   fp32                     ms   TFLOP/s   beside the step before
+//     1 naive             71.16      1.93
+//     2 shared tile       29.85       4.6   2.4
+//     3 register tile      3.58      38.4   8.3
+//   fp16                     ms   TFLOP/s   beside the step before
+//     1 naive             64.46      2.13
+//     2 shared tile       33.97      4.05   1.9
+//     3 register tile      3.61        38   9.4
+//     4 mma                0.39       350   9.2
+//     5 wgmma              0.18       769   2.2
+//   device: NVIDIA H200
+//   check:  all steps are right
+#include "matmul/naive.cuh"
+#include "matmul/register_tile.cuh"
+#include "matmul/shared_tile.cuh"
+#include "matmul/wgmma.cuh"
+
+#include <giwa/giwa.cuh>
+#include <giwa/host.hpp>
+#include <giwa/host_executor.cuh>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <type_traits>
+#include <vector>
+
+using giwa::int64;
+using giwa::throw_if_failed;
+
+// Element i of a matrix, in [-1/2, 1/2), the same wherever it is computed.
+template <class T>
+struct random_matrix {
+  T* to;
+  giwa::uint64 stream;
+  GIWA_HOST_DEVICE static T element(giwa::uint64 stream, int64 i) {
+    return giwa::convert<T>{}(giwa::philox{2026, stream}.uniform<float>(static_cast<giwa::uint64>(i)) - 0.5f);
+  }
+  GIWA_HOST_DEVICE void operator()(int64 i) const { to[i] = element(stream, i); }
+};
+
+// Elements of c in double precision: corners, and some that chance picks.
+template <class T>
+class samples {
+ public:
+  samples(int64 m, int64 n, int64 k) : n_(n) {
+    const giwa::philox chance{7};
+    for (int i = 0; i < 200; ++i) {
+      const auto at = static_cast<giwa::uint64>(i);
+      sample s{i < 4 ? i / 2 * (m - 1) : static_cast<int64>(chance(at).word[0] % static_cast<giwa::uint64>(m)),
+               i < 4 ? i % 2 * (n - 1) : static_cast<int64>(chance(at).word[1] % static_cast<giwa::uint64>(n))};
+      for (int64 j = 0; j < k; ++j) {
+        const double product = giwa::convert<double>{}(random_matrix<T>::element(0, s.row * k + j)) *
+                               giwa::convert<double>{}(random_matrix<T>::element(1, j * n + s.column));
+        s.value += product;
+        s.squares += product * product;
+      }
+      samples_.push_back(s);
+    }
+  }
+  // A sum's rounding errors grow with its partial sums, of about the root of `squares`, and the tensor cores cut instead of
+  // rounding; one product left out is 20 times what is allowed. Then c is rounded to T. NaN is never close.
+  bool agree(const std::vector<T>& c, int64 k) const {
+    const double half_ulp = std::ldexp(1.0, -giwa::precision_of<T>::significand_bits);
+    return std::ranges::all_of(samples_, [&](const sample& s) {
+      const double got = giwa::convert<double>{}(c[static_cast<std::size_t>(s.row * n_ + s.column)]);
+      const double sum_error = 0x1p-18 * std::sqrt(static_cast<double>(k) * s.squares);
+      return std::abs(got - s.value) <= sum_error + 1.01 * half_ulp * (std::abs(s.value) + sum_error);
+    });
+  }
+
+ private:
+  struct sample {
+    int64 row, column;
+    double value = 0, squares = 0;
+  };
+  int64 n_;
+  std::vector<sample> samples_;
+};
+
+// Where the matrices are, and how time is taken there.
+template <class T>
+struct on_gpu {
+  giwa::stream stream = throw_if_failed(giwa::stream::create());
+  giwa::device_array<T> make(int64 size) { return throw_if_failed(giwa::device_array<T>::allocate(stream, size)); }
+  cudaStream_t where() const { return stream; }
+  void read(giwa::device_array<T>& from, std::vector<T>& to) { throw_if_failed(giwa::to_host(stream, from, to)); }
+  void poison(giwa::device_array<T>& c) {
+    throw_if_failed(
+        giwa::to_status(cudaMemsetAsync(c.data(), 0xff, static_cast<std::size_t>(c.size()) * sizeof(T), stream)));
+  }
+  template <class Work>
+  double milliseconds(Work work) {
+    return throw_if_failed(giwa::time_on(stream, work, /*warm_up=*/1)).median;
+  }
+};
+template <class T>
+struct on_cpu {
+  std::vector<T> make(int64 size) { return std::vector<T>(static_cast<std::size_t>(size)); }
+  giwa::host_t where() const { return giwa::host; }
+  void read(const std::vector<T>& from, std::vector<T>& to) { to = from; }
+  void poison(std::vector<T>& c) { std::ranges::fill(c, giwa::convert<T>{}(std::nan(""))); }
+  template <class Work>
+  double milliseconds(Work work) {
+    const auto start = std::chrono::steady_clock::now();
+    throw_if_failed(work());
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+};
+
+// Runs the steps one after the other on the same matrices; returns whether all are right.
+template <class T, template <class> class Machine>
+bool climb(const char* type, int64 size) {
+  const int64 m = size, n = size, k = size;
+  Machine<T> machine;
+  auto a = machine.make(m * k), b = machine.make(k * n), c = machine.make(m * n);
+  throw_if_failed(giwa::for_all(machine.where(), m * k, random_matrix<T>{a.data(), 0}));
+  throw_if_failed(giwa::for_all(machine.where(), k * n, random_matrix<T>{b.data(), 1}));
+  const giwa::tensor_view<const T, 2> view_a{a.data(), {m, k}}, view_b{b.data(), {k, n}};
+  const giwa::tensor_view<T, 2> view_c{c.data(), {m, n}};
+  const samples<T> expected(m, n, k);
+  std::vector<T> result(static_cast<std::size_t>(m * n));
+
+  std::printf("%-18s %8s %9s   beside the step before\n", type, "ms", "TFLOP/s");
+  bool right = true;
+  double before = 0;
+  const auto step = [&](const char* name, auto product) {
+    machine.poison(c);
+    const double ms = machine.milliseconds([&] { return product(machine.where(), view_a, view_b, view_c); });
+    std::printf("  %-16s %8.2f %9.3g", name, ms, 2e-9 * static_cast<double>(m) * static_cast<double>(n * k) / ms);
+    if (before > 0) std::printf("   %.1f", before / ms);
+    before = ms;
+    machine.read(c, result);
+    const bool agrees = expected.agree(result, k);
+    std::printf("%s\n", agrees ? "" : "   WRONG");
+    right = right && agrees;
+  };
+
+  step("1 naive", [](auto... arguments) { return matmul::naive(arguments...); });
+  step("2 shared tile", [](auto... arguments) { return matmul::shared_tile(arguments...); });
+  step("3 register tile", [](auto... arguments) { return matmul::register_tile(arguments...); });
+  if constexpr (sizeof(T) == 2 && std::is_same_v<decltype(machine.where()), cudaStream_t>) {
+    step("4 mma", [](auto... arguments) { return matmul::mma(arguments...); });
+    step("5 wgmma", [](auto... arguments) { return matmul::wgmma(arguments...); });
+  }
+  return right;
+}
+
+int main() try {
+  const giwa::device_choice choice = giwa::choose_device();
+  const int64 size = choice.on_gpu() ? 4096 : 160;
+  const auto number = static_cast<long long>(size);
+  std::printf("c = a b, %lld x %lld x %lld\n", number, number, number);
+  bool right = true;
+  if (choice.on_gpu()) {
+    right = climb<float, on_gpu>("fp32", size) && right;
+    right = climb<giwa::fp16, on_gpu>("fp16", size) && right;
+  } else {
+    right = climb<float, on_cpu>("fp32", size) && right;
+    right = climb<giwa::fp16, on_cpu>("fp16", size) && right;
+  }
+  std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
+  if (!choice.on_gpu()) std::printf("        %s\n", choice.found.advice);
+  std::printf("check:  %s\n", right ? "all steps are right" : "FAILED, a step is wrong");
+  return right ? 0 : 1;
+} catch (const giwa::status_error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+// Matrix product, step 5: wgmma on tiles that TMA stages, one thread loading for two warpgroups that multiply. sm_90a.
+#pragma once
+
+#include "mma.cuh"
+
+#include <giwa/arch/cluster.cuh>
+#include <giwa/arch/elect.cuh>
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/arch/registers.cuh>
+#include <giwa/device.hpp>
+#include <giwa/tile/mma_sm90.cuh>
+#include <giwa/tile/stage_sm90.cuh>
+#include <giwa/tile/tile_map.hpp>
+
+#include <algorithm>
+
+namespace matmul {
+
+/// c = epilogue(a b) for 16-bit elements. A cluster of two blocks works on 256 x 256 of c, each block on 128 rows of it. They
+/// share the tiles of b: each block loads one half, for both.
+template <class T, class Epilogue>
+struct wgmma_op {
+  // 128 x 256 x 64 with 4 slots is what shared memory holds; the products of a slot keep the tensor cores busy for 1024
+  // cycles, in which 32 KB come from the L2 cache (48 KB without the pair).
+  static constexpr int rows = 128, columns = 256, depth = 64, slots = 4, blocks = 2;
+  static constexpr int max_threads = 384, min_blocks = 1;
+  static constexpr int loader_registers = 40, multiplier_registers = 232;
+
+  using layout = giwa::swizzled<giwa::swizzle::bytes_128>;
+  using tile_a = giwa::shared_tile<T, giwa::tile_shape<rows, depth>, layout>;
+  using tile_b = giwa::shared_tile<T, giwa::tile_shape<depth, columns>, layout>;
+  using tile_c = giwa::shared_tile<T, giwa::tile_shape<64, 64>, layout>;  // what a warpgroup stores at once
+
+  struct slot {
+    tile_a a;
+    tile_b b;
+  };
+  struct shared_storage {
+    giwa::stage<slot, slots, giwa::tensor_copies<blocks>> stage;
+    tile_c c[2][2];  // (warpgroup, turn)
+  };
+  struct params {
+    giwa::tensor_map a, b, c;  // (m, k), (k, n), (m, n)
+    Epilogue epilogue;
+    cut tiles;  // each for a cluster
+  };
+
+  template <class Block>
+  GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
+    s.stage.initialize(block, /*consumer_warps=*/8);
+    giwa::arch::cluster_sync();
+    if (block.warp() < 4) {
+      giwa::arch::release_registers<loader_registers>();
+      if (block.warp() == 0 && giwa::arch::elect_one()) load(block, p, s);
+      block.sync_warp();
+    } else {
+      giwa::arch::claim_registers<multiplier_registers>();
+      multiply(block, p, s);
+    }
+    giwa::arch::cluster_sync();  // neither block leaves while the other may still signal it
+  }
+
+ private:
+  // Calls visit(first row, first column) for each 128 x 256 of c that is this block's.
+  template <class Block, class Visit>
+  GIWA_DEVICE static void for_each_tile(Block block, const params& p, const Visit& visit) {
+    const int cluster = static_cast<int>(block.block_rank()) / blocks, rank = giwa::arch::cluster_rank();
+    for (int t = cluster; t < p.tiles.order.count(); t += static_cast<int>(block.block_count()) / blocks) {
+      const auto [row, column] = p.tiles.order[t];
+      visit((row * blocks + rank) * rows, column * columns);
+    }
+  }
+
+  template <class Block>
+  GIWA_DEVICE static void load(Block block, const params& p, shared_storage& s) {
+    auto in = s.stage.producer(block);
+    for_each_tile(block, p, [&](int row, int column) {
+      for (int k = 0; k < p.tiles.steps; ++k)
+        in.put([&](slot& to, const auto& copies) {
+          copies.load(p.a, giwa::index<2>{row, k * depth}, to.a);
+          copies.multicast(p.b, giwa::index<2>{k * depth, column}, to.b, giwa::arch::cluster_rank());
+        });
+    });
+  }
+
+  template <class Block>
+  GIWA_DEVICE static void multiply(Block block, const params& p, shared_storage& s) {
+    const int group = block.warp() / 4 - 1, thread = block.rank() % 128;
+    auto out = s.stage.consumer(block);
+    for_each_tile(block, p, [&](int row, int column) {
+      giwa::warpgroup_tile<columns> sum;
+      for (int k = 0; k < p.tiles.steps; ++k) {
+        const slot& tile = out.wait();
+        giwa::arch::keep(sum.value);
+        giwa::arch::wgmma_fence();
+        giwa::multiply(sum, tile.a, 64 * group, tile.b, k > 0);
+        giwa::arch::wgmma_commit();
+        if (k > 0) {
+          giwa::arch::wgmma_wait<1>();  // for the product before this one
+          out.release();
+        }
+      }
+      giwa::arch::wgmma_wait<0>();
+      giwa::arch::keep(sum.value);
+      out.release();
+
+      row += 64 * group;
+      sum.for_each(thread, [&](float& x, int r, int c) { x = p.epilogue(x, row + r, column + c); });
+      GIWA_UNROLL
+      for (int part = 0; part < columns; part += 64) {
+        tile_c& c = s.c[group][part / 64 % 2];
+        if (thread == 0) giwa::arch::wait_stores_read<1>();  // the store that read this tile is done
+        giwa::arch::barrier_sync(1 + group, 128);
+        giwa::store(thread, sum, part, c);
+        giwa::arch::fence_async_proxy();
+        giwa::arch::barrier_sync(1 + group, 128);
+        if (thread == 0) {
+          giwa::store(c, p.c, giwa::index<2>{row, column + part});
+          giwa::arch::commit_stores();
+        }
+      }
+    });
+    if (thread == 0) giwa::arch::wait_stores<0>();
+  }
+};
+
+/// c = epilogue(a b), summed in fp32, for fp16 or bf16: by wgmma where this program and the GPU have it and TMA can address
+/// the matrices (multiples of 16 bytes, rows in one piece), else by step 4. Asynchronous on `stream`.
+template <class T, class Epilogue = identity>
+giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, const giwa::tensor_view<const T, 2>& b,
+                   const giwa::tensor_view<T, 2>& c, const Epilogue& epilogue = {}) {
+  using op = wgmma_op<T, Epilogue>;
+  if (const giwa::status s = check(a, b, c); !s.ok()) return s;
+  if (c.size() == 0) return {};
+  const giwa::result<giwa::device_code> code = giwa::code_for_current_device();
+  if (!code.ok()) return code.state;
+  constexpr int64 largest =
+      std::numeric_limits<int>::max() - 512;  // TMA's coordinates, and those of a tile's end, are ints
+  const bool small = std::max({c.extent(0), c.extent(1), a.extent(1)}) <= largest;
+  if (!code.value.architecture_specific || a.size() == 0 || !small || !giwa::check_tensor_map(a, "a").ok() ||
+      !giwa::check_tensor_map(b, "b").ok() || !giwa::check_tensor_map(c, "c").ok())
+    return mma(stream, a, b, c, epilogue);
+
+  const auto map_a = giwa::make_tile_map<typename op::tile_a>(a, "a");
+  const auto map_b = giwa::make_tile_map<typename op::tile_b>(b, "b");
+  const auto map_c = giwa::make_tile_map<typename op::tile_c>(c, "c");
+  if (!map_a.ok()) return map_a.state;
+  if (!map_b.ok()) return map_b.state;
+  if (!map_c.ok()) return map_c.state;
+  giwa::result<cut> tiles =
+      cut_into(c.extent(0), c.extent(1), a.extent(1), op::rows * op::blocks, op::columns, op::depth);
+  if (!tiles.ok()) return tiles.state;
+  tiles.value.order.band = 8;  // 4, 8 and 16 are within 1 % of each other, H200, 2026-11-21
+  const giwa::result<int64> at_once = giwa::blocks_at_once<op>(op::blocks);
+  if (!at_once.ok()) return at_once.state;
+  const int64 grid = std::min<int64>(int64{tiles.value.order.count()} * op::blocks, at_once.value);
+  return giwa::launch(stream, {.grid = grid, .block = op::max_threads, .cluster = op::blocks}, op{},
+                      {map_a.value, map_b.value, map_c.value, epilogue, tiles.value});
+}
+
+}  // namespace matmul
