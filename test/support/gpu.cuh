@@ -60,7 +60,8 @@ class gpu_array {
   }
   explicit gpu_array(const std::vector<T>& from) : gpu_array(from.size()) {
     check_cuda(cudaMemcpy(data_, from.data(), bytes(), cudaMemcpyHostToDevice));
-    check_cuda(cudaDeviceSynchronize());  // from pageable memory the copy may end after the call, and streams do not wait
+    // From pageable memory the copy may end after the call, and a stream of one's own does not wait for it.
+    check_cuda(cudaDeviceSynchronize());
   }
   ~gpu_array() { cudaFree(data_); }
   gpu_array(gpu_array&& other) noexcept
