@@ -12,6 +12,7 @@ template <class Tile>
 struct transposed_tile {
   const Tile& tile;
 };
+/// A shared tile as an operand with rows and columns exchanged: `multiply(d, q, 0, transposed(k), false)` is d = q k^T.
 template <class Tile>
 GIWA_HOST_DEVICE constexpr transposed_tile<Tile> transposed(const Tile& tile) {
   return {tile};

@@ -74,8 +74,7 @@ GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::ro
   }
 }
 
-/// The maximum and the sum as functions, for the reductions. A NaN among the values makes the maximum NaN or is passed
-/// over, as fmaxf does.
+/// The larger of two, for reductions; a NaN is passed over, as by fmaxf.
 struct larger {
   GIWA_HOST_DEVICE float operator()(float a, float b) const {
 #if defined(__CUDA_ARCH__)
@@ -85,6 +84,7 @@ struct larger {
 #endif
   }
 };
+/// The sum of two, for reductions.
 struct plus {
   template <class T>
   GIWA_HOST_DEVICE constexpr T operator()(T a, T b) const {
