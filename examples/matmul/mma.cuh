@@ -47,8 +47,10 @@ struct mma_op {
         },
         [&](const slot& from, int) { giwa::multiply_add(block.lane(), sum, from.a, warp_row, from.b, warp_column); });
     const giwa::index<2> origin{first_row + warp_row, first_column + warp_column};
-    sum.for_each(block.lane(),
-                 [&](float& x, int row, int column) { x = p.c.epilogue(x, origin[0] + row, origin[1] + column); });
+    sum.for_each(block.lane(), [&](float& x, int row, int column) {
+      const int64 at_row = origin[0] + row, at_column = origin[1] + column;
+      if (at_row < p.c.c.extent(0) && at_column < p.c.c.extent(1)) x = p.c.epilogue(x, at_row, at_column);
+    });
     giwa::store(block.lane(), sum, p.c.c, origin);
   }
 };

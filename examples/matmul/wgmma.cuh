@@ -43,6 +43,7 @@ struct wgmma_op {
   struct params {
     giwa::tensor_map a, b, c;  // (m, k), (k, n), (m, n)
     Epilogue epilogue;
+    int m, n;
     cut tiles;  // each for a cluster
   };
 
@@ -106,7 +107,9 @@ struct wgmma_op {
       out.release();
 
       row += 64 * group;
-      sum.for_each(thread, [&](float& x, int r, int c) { x = p.epilogue(x, row + r, column + c); });
+      sum.for_each(thread, [&](float& x, int r, int c) {
+        if (row + r < p.m && column + c < p.n) x = p.epilogue(x, row + r, column + c);
+      });
       GIWA_UNROLL
       for (int part = 0; part < columns; part += 64) {
         tile_c& c = s.c[group][part / 64 % 2];
@@ -126,7 +129,7 @@ struct wgmma_op {
 };
 
 /// c = epilogue(a b), summed in fp32, for fp16 or bf16: by wgmma where this program and the GPU have it and TMA can address
-/// the matrices (multiples of 16 bytes, rows in one piece), else by step 4. Asynchronous on `stream`.
+/// the matrices (multiples of 16 bytes, rows of a and b in one piece, and of c a multiple of 16 bytes long), else by step 4. Asynchronous on `stream`.
 template <class T, class Epilogue = identity>
 giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, const giwa::tensor_view<const T, 2>& b,
                    const giwa::tensor_view<T, 2>& c, const Epilogue& epilogue = {}) {
@@ -138,7 +141,8 @@ giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, 
   constexpr int64 largest =
       std::numeric_limits<int>::max() - 512;  // TMA's coordinates, and those of a tile's end, are ints
   const bool small = std::max({c.extent(0), c.extent(1), a.extent(1)}) <= largest;
-  if (!code.value.architecture_specific || a.size() == 0 || !small || !giwa::check_tensor_map(a, "a").ok() ||
+  const bool whole = c.extent(1) * static_cast<int64>(sizeof(T)) % 16 == 0;  // TMA writes no part of 16 bytes
+  if (!code.value.architecture_specific || a.size() == 0 || !small || !whole || !giwa::check_tensor_map(a, "a").ok() ||
       !giwa::check_tensor_map(b, "b").ok() || !giwa::check_tensor_map(c, "c").ok())
     return mma(stream, a, b, c, epilogue);
 
@@ -156,7 +160,8 @@ giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, 
   if (!at_once.ok()) return at_once.state;
   const int64 grid = std::min<int64>(int64{tiles.value.order.count()} * op::blocks, at_once.value);
   return giwa::launch(stream, {.grid = grid, .block = op::max_threads, .cluster = op::blocks}, op{},
-                      {map_a.value, map_b.value, map_c.value, epilogue, tiles.value});
+                      {map_a.value, map_b.value, map_c.value, epilogue, static_cast<int>(c.extent(0)),
+                       static_cast<int>(c.extent(1)), tiles.value});
 }
 
 }  // namespace matmul

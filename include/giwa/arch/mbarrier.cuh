@@ -15,7 +15,7 @@ namespace giwa::inline GIWA_ABI::arch {
 struct mbarrier {
   uint64 state;
 
-  /// By one thread; then initialized() by the same, then a barrier of all who use it.
+  /// By one thread; then mbarriers_initialized() by the same, then a barrier of all who use it.
   GIWA_DEVICE void initialize(int count) {
 #if GIWA_ARCH_CAPABILITY >= 80
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");

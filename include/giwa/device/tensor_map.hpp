@@ -80,7 +80,7 @@ result<tensor_map> make_tensor_map(const tensor_view<T, Rank>& v, const giwa::in
   for (int i = 0; i < Rank; ++i) {
     const int d = Rank - 1 - i;
     sizes[i] = static_cast<cuuint64_t>(v.extent(d));
-    // A dimension of size 1 is never stepped along, but its stride must be valid: that of a row in one piece.
+    // A dimension of size 1 is never stepped along, but its stride must be valid.
     const int64 stride = v.extent(d) == 1 ? 16 : v.stride(d) * size;
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(stride);
     boxes[i] = static_cast<cuuint32_t>(box[d]);
@@ -92,10 +92,13 @@ result<tensor_map> make_tensor_map(const tensor_view<T, Rank>& v, const giwa::in
                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
   // Fetching 256 bytes at once into L2: a matrix product of 8192^3 is 5 % faster than with 128 (H200, 2026-11-21).
   const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
-  const CUresult code = encode(
-      reinterpret_cast<CUtensorMap*>(&r.value), detail::tensor_map_type<stdlib::remove_const_t<T>>(), Rank,
-      const_cast<stdlib::remove_const_t<T>*>(v.data()), sizes, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      mode, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CUtensorMap map;
+  const CUresult code = encode(&map, detail::tensor_map_type<stdlib::remove_const_t<T>>(), Rank,
+                               const_cast<stdlib::remove_const_t<T>*>(v.data()), sizes, strides, boxes, steps,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, mode, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  static_assert(sizeof(map) == sizeof(r.value), "giwa: the driver's tensor map has another size.");
+  if (code == CUDA_SUCCESS) __builtin_memcpy(&r.value, &map, sizeof(map));
   if (code != CUDA_SUCCESS)
     r.state = {status_code::invalid_argument,
                bound::none,

@@ -161,7 +161,7 @@ struct row_softmax_op {
       own.sum = lanes_sum<lanes>(block, exponentials(x, own.reference()));
       const softmax_state<compute> whole = merge(own);
       compute factor = normalizer_of(whole);
-      if constexpr (owner != row_owner::lanes) factor *= exp{}(own.max - whole.reference());
+      if constexpr (owner != row_owner::lanes) factor = device_product(factor, exp{}(own.max - whole.reference()));
       write(target(r, 0, columns), x, factor, 0);
     }
 

@@ -87,6 +87,7 @@ GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const Left&
                               int first_column) {
   detail::require_product<Columns, Left, Right>();
   using loader = detail::fragment_loader<typename operand_traits<Left>::value_type>;
+  static_assert(operand_traits<Left>::rows % Rows == 0, "giwa::multiply_add: a has a multiple of d's rows.");
   static_assert(Columns % 16 == 0, "giwa::multiply_add: a warp's columns come by 16.");
   static_assert(operand_traits<Left>::columns % loader::depth == 0,
                 "giwa::multiply_add: the depth of a tile is a multiple of 16 elements, or of 8 fp32.");

@@ -5,6 +5,7 @@
 
 #include <giwa/arch/matrix_descriptor.hpp>
 #include <giwa/arch/wgmma.cuh>
+#include <giwa/base/assert.hpp>
 #include <giwa/tile/operand.hpp>
 #include <giwa/tile/register_tile.hpp>
 
@@ -61,6 +62,11 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
   detail::require_product<Columns, Left, Right>();
   using left = detail::wgmma_operand<Left, true>;
   using right = detail::wgmma_operand<Right, false>;
+  static_assert(left::rows % 64 == 0, "giwa::multiply: wgmma reads 64 rows of a: a has a multiple of them.");
+  static_assert(right::columns == Columns, "giwa::multiply: d has the columns of b.");
+  static_assert(left::columns * left::size % left::step_bytes == 0,
+                "giwa::multiply: a step of wgmma takes 32 bytes of k: 16 elements of 16 bits, or 8 of 32.");
+  GIWA_ASSERT(0 <= first_row && first_row + 64 <= left::rows, "a has no such 64 rows");
   const uint64 from_a = left::descriptor(a, first_row), from_b = right::descriptor(b, 0);
   GIWA_UNROLL
   for (int k = 0; k < left::columns * left::size / left::step_bytes; ++k)
@@ -73,7 +79,7 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
 template <int Columns, int Words, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate) {
   using right = detail::wgmma_operand<Right, false>;
-  static_assert(right::size == 2 && Words * 4 == right::rows && right::columns == Columns,
+  static_assert(right::size == 2 && Words % 4 == 0 && Words * 4 == right::rows && right::columns == Columns,
                 "giwa::multiply: a in registers has k / 4 words of 16-bit elements, and d the columns of b.");
   const uint64 from_b = right::descriptor(b, 0);
   GIWA_UNROLL

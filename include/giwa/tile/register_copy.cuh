@@ -33,7 +33,7 @@ GIWA_HOST_DEVICE uint32 packed_word(float low, float high) {
 }  // namespace detail
 
 /// Writes columns [first_column, first_column + the target's columns) of a register tile, rounded, to a shared tile that
-/// takes its rows from `first_row` on; first_column is a multiple of 8. `thread` is the rank in the group that holds the
+/// takes its rows from `first_row` on; first_column is a multiple of 8, and constant once loops are unrolled. `thread` is the rank in the group that holds the
 /// registers; the whole group calls it. Accumulators go to 16-bit tiles by stmatrix where there is one (sm_90), without
 /// bank conflicts if the tile is swizzled over 128 bytes.
 template <class Map, class T, class Shape, class Layout>

@@ -30,17 +30,20 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
   struct copier {
     arch::mbarrier& full;
     arch::l2_policy policy;
+    int& filled;  // bytes, which checked builds compare with the slot's
     template <class Tile, int Rank>
     GIWA_DEVICE void load(const tensor_map& from, const giwa::index<Rank>& origin, Tile& to) const {
       static_assert(
           sizeof(Tile) == Tile::bytes,
           "giwa::stage: a slot's bytes are counted, and no copy fills the gap behind this tile: choose a tile "
           "whose size is a multiple of its alignment (128 bytes without a swizzle).");
+      filled += Tile::bytes;
       giwa::load(from, origin, to, full, policy);
     }
     /// This block's share of a tile that all blocks of the cluster get.
     template <class Tile, int Rank>
     GIWA_DEVICE void multicast(const tensor_map& from, const giwa::index<Rank>& origin, Tile& to, int block) const {
+      filled += Tile::bytes;
       giwa::load_multicast<ClusterBlocks>(from, origin, to, full, block, policy);
     }
   };
@@ -54,7 +57,9 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
     GIWA_DEVICE void put(const Fill& fill) {
       stage_.empty_[at_.slot].wait(at_.phase ^ 1);
       stage_.full_[at_.slot].arrive_and_expect(sizeof(Slot));
-      fill(stage_.slot_[at_.slot], copier{stage_.full_[at_.slot], policy_});
+      int filled = 0;
+      fill(stage_.slot_[at_.slot], copier{stage_.full_[at_.slot], policy_, filled});
+      GIWA_ASSERT(filled == sizeof(Slot), "a slot that is not filled whole is waited for for ever");
       at_.advance();
     }
 
@@ -127,6 +132,7 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
     const auto put = [&](int step) {
       if (step < steps && block.rank() == 0)
         in.put([&](Slot& slot, const copier& copies) { fill(slot, copies, step); });
+      block.sync_warp();  // what the warp does next may ask for all of its lanes
     };
     for (int step = 0; step < Depth - 1; ++step) put(step);
     for (int step = 0; step < steps; ++step) {

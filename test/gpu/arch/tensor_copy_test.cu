@@ -143,7 +143,8 @@ struct box_problem {
       const int d = order[i];
       extents[d] = 1 + random.below(2 * box[d] + 2);
       if (kind < at_edges) extents[d] = box[d] + random.below(box[d] + 2);
-      if (kind < at_edges && d == rank - 1) extents[d] = (extents[d] + step - 1) / step * step;
+      // A store writes whole chunks of 16 bytes.
+      if ((kind < at_edges || writing) && d == rank - 1) extents[d] = (extents[d] + step - 1) / step * step;
       if (d == rank - 1)
         strides[d] = 1, reach = extents[d];
       else {
@@ -153,7 +154,6 @@ struct box_problem {
     }
     for (int d = 0; d < rank - 1 && kind >= reordered; ++d) {
       if (extents[d] == 1) strides[d] = random.below(1000);  // means nothing
-      if (!writing && random.below(4) == 0) strides[d] = 0;  // every row the same
     }
     size = first + reach + 40;
   }
@@ -166,7 +166,7 @@ struct box_problem {
       int& o = origin[static_cast<std::size_t>(d)];
       if (kind < at_edges) {
         o = static_cast<int>(random.below(extent - extent_of_box + 1));
-        if (kind < anywhere && d == rank - 1) o -= o % step;
+        if (d == rank - 1) o -= o % step;  // TMA begins at multiples of 16 bytes
         continue;
       }
       switch (random.below(10)) {
@@ -177,6 +177,7 @@ struct box_problem {
         case 4: o = 0; break;
         default: o = static_cast<int>(random.below(extent + 2 * extent_of_box)) - extent_of_box;
       }
+      if (d == rank - 1) o -= (o % step + step) % step;
     }
     return origin;
   }

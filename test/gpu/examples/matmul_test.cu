@@ -63,6 +63,24 @@ TEST_CASE("step 3 of the matrix product is exact on a GPU in small tiles") {
   check_unaligned<step::small_register_tile>();
 }
 
+TEST_CASE("step 4 of the matrix product is exact on a GPU") {
+  const on_a_gpu machine;
+  check_matmul<step::mma, fp16, fp16>(machine, small_mode() ? 12 : 120, 300);
+  check_matmul<step::mma, fp16, float>(machine, small_mode() ? 12 : 60, 300);
+  random_sequence random(7);
+  if (!small_mode()) REQUIRE(product_is_exact<step::mma, fp16, float>(machine, 1000, 1003, 997, 0, 0, 0, random));
+}
+TEST_CASE("step 5 of the matrix product is exact on a GPU, whichever kernel it takes") {
+  const on_a_gpu machine;
+  check_matmul<step::wgmma, fp16, fp16>(machine, small_mode() ? 12 : 120, 300);
+  random_sequence random(7);
+  for (const int64 n : {264, 328, 256, 100, 97})        // c's rows: multiples of 16 bytes, or not
+    for (int i = 0; i < (small_mode() ? 1 : 6); ++i) {  // with other gaps behind the rows each time
+      CAPTURE(n, i);
+      REQUIRE(product_is_exact<step::wgmma, bf16, bf16>(machine, 130 + i, n, 72, 0, 0, 0, random));
+    }
+}
+
 TEST_CASE("matrix products on a stream refuse sizes that do not agree") {
   const giwa::stream s = new_stream();
   check_refusals<step::naive>(cudaStream_t{s});

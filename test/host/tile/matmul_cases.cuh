@@ -13,6 +13,7 @@
 #include "../../../examples/matmul/naive.cuh"
 #include "../../../examples/matmul/register_tile.cuh"
 #include "../../../examples/matmul/shared_tile.cuh"
+#include "../../../examples/matmul/wgmma.cuh"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
@@ -60,7 +61,7 @@ struct tilted {
   }
 };
 
-enum class step { naive, shared_tile, register_tile, small_register_tile };
+enum class step { naive, shared_tile, register_tile, small_register_tile, mma, wgmma };
 
 template <step Step, class Where, class T, class U>
 giwa::status multiply(const Where& where, const giwa::tensor_view<const T, 2>& a,
@@ -70,6 +71,8 @@ giwa::status multiply(const Where& where, const giwa::tensor_view<const T, 2>& a
   if constexpr (Step == step::register_tile) return matmul::register_tile(where, a, b, c, tilted{});
   if constexpr (Step == step::small_register_tile)
     return matmul::register_tile<matmul::tiling<16, 16, 112, 8, 8, 4>>(where, a, b, c, tilted{});
+  if constexpr (Step == step::mma) return matmul::mma(where, a, b, c, tilted{});
+  if constexpr (Step == step::wgmma) return matmul::wgmma(where, a, b, c, tilted{});
 }
 
 /// Machine::run(a, b, c, call) calls call(where, a's memory, b's, c's), on copies if it must, and brings c back.
