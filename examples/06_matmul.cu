@@ -15,7 +15,7 @@
 // (07_fused_layer.cu). The first three run on the CPU too, in the host executor. How to check a product without computing
 // all of it again: some elements, in double precision, from inputs that are a function of their place.
 //
-// Expected output, with the figures of an H200, 2026-11-21:
+// Expected output, with the figures of an H200, 2026-11-21 (steps 4 and 5 from bench/matmul.cu, in the same types and size):
 //   c = a b, 4096 x 4096 x 4096
 //   fp32                     ms   TFLOP/s   beside the step before
 //     1 naive             71.16      1.93

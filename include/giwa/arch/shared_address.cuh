@@ -7,7 +7,8 @@
 #include <giwa/base/std.hpp>
 
 // Every file of this floor wraps one family of instructions. Where the pass's architecture lacks an instruction its wrapper
-// compiles to a trap, so that every file compiles for every architecture, and no kernel goes on with a wrong answer.
+// compiles to a trap, so that every file compiles for every architecture, and no kernel goes on with a wrong answer. Only
+// what merely waits, fences or prefetches for such an instruction compiles to nothing there.
 
 namespace giwa::inline GIWA_ABI::arch {
 
