@@ -26,7 +26,7 @@ def library():
         built = Path(tempfile.mkdtemp()) / "entries.so"
         major, minor = torch.cuda.get_device_capability()
         arch = f"{major}{minor}" + ("a" if major >= 9 else "")
-        subprocess.run(["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC", f"-I{HERE.parent.parent}/include",
+        subprocess.run(["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC", f"-I{HERE.parent.parent}/include", f"-I{HERE.parent.parent}/examples",
                         "-gencode", f"arch=compute_{arch},code=sm_{arch}", HERE / "entries.cu", "-o", built], check=True)
     return ctypes.CDLL(str(built))
 
@@ -75,9 +75,41 @@ class Softmax:
         assert error < 0.51 * torch.finfo(out.dtype).eps + 4e-6, f"{self.case}: off by {error}"
 
 
+class Transpose:
+    """A copy of the transposed matrix."""
+    name = "transpose"
+
+    def __init__(self, entries, element, rows, columns):
+        self.element, kind = ELEMENTS[element]
+        self.rows, self.columns = rows, columns
+        self.case = f"transpose/{element}/{rows}x{columns}"
+        self.inputs = [torch.randn(rows, columns, device="cuda").to(kind) for _ in range(SETS)]
+        self.outputs = [torch.full((columns, rows), float("nan"), device="cuda", dtype=kind) for _ in range(SETS)]
+        self.bytes = 2 * self.inputs[0].nbytes
+        self.entry = entries.giwa_transpose
+        self.contenders = {"copy": self.copy, "torch": self.torch, "giwa": self.giwa}
+
+    def copy(self, s):
+        self.outputs[s].view(self.rows, self.columns).copy_(self.inputs[s])
+
+    def torch(self, s):
+        self.outputs[s].copy_(self.inputs[s].t())
+
+    def giwa(self, s):
+        code = self.entry(self.element, pointer(self.inputs[s]), pointer(self.outputs[s]), ctypes.c_longlong(self.rows),
+                          ctypes.c_longlong(self.columns), stream())
+        assert code == 0, code
+
+    def check(self):
+        out = self.outputs[0].fill_(float("nan"))
+        self.giwa(0)
+        assert torch.equal(out, self.inputs[0].t()), f"{self.case}: wrong"
+
+
 # The cases, by what they are: another entry is a class like the one above, and a line here.
 CASES = [(Softmax, (element, columns)) for element in ELEMENTS
          for columns in (256, 512, 1000, 1001, 1024, 2048, 4096, 8192, 16384, 32768, 50257, 131072)]
+CASES += [(Transpose, (element, *shape)) for element in ("fp32", "fp16") for shape in ((32768, 32768), (30011, 29989))]
 
 
 def seconds(call, first_set):
