@@ -51,7 +51,9 @@ GIWA_HOST_DEVICE constexpr row_launch launch_of(int64 places) {
 }
 
 // Speed beside a copy of the same bytes on an H200, 2026-11-21, fp32 and fp16, 1 GiB read a case, aligned rows:
-//   256 columns 0.98 0.99    1000 0.97 0.98    16384 0.97 0.97    32768 0.97 0.95    131072 0.97 0.84
+//   256 columns 0.98 0.99    1000 0.97 0.98    16384 0.97 0.84    32768 0.97 0.95    131072 0.97 0.84
+// and unaligned: 1001 0.97 0.68    9001 0.94 0.84    50257 0.85 0.57. The kernel has changed since, for 0.84 at 16384 (0.97 with
+// another order of packets) and for the unaligned rows; it is yet to be measured again.
 // What else was tried. 16384 as two blocks of 16 elements a thread: 0.90 0.82. Blocks that stay and read their next row
 // ahead, into registers or into shared memory: 0.89 0.88 in four rounds, 0.94 0.93 in sixteen, against 0.97 0.97 where every
 // row has a block of its own: the hardware hands out rows in the order in which they lie in memory. 131072 with a cluster

@@ -63,9 +63,9 @@ GIWA_DEVICE void load_multicast(const tensor_map& map, const giwa::index<Rank>& 
   }
 }
 
-/// Writes a tile to global memory, but for what lies outside the tensor (its rows are multiples of 16 bytes, or it writes up to
-/// the next such multiple), in the bulk group that commit_stores() closes. After
-/// fence_async_proxy() by all who wrote the tile, and a barrier.
+/// Writes a tile to global memory, but for what lies outside the tensor, in the bulk group that commit_stores() closes. After
+/// fence_async_proxy() by all who wrote the tile, and a barrier. TMA writes whole chunks of 16 bytes: where a row of the tensor
+/// ends inside one, the rest of it is overwritten too.
 template <class T, class Shape, class Layout, int Rank>
 GIWA_DEVICE void store(const shared_tile<T, Shape, Layout>& from, const tensor_map& map,
                        const giwa::index<Rank>& origin) {
