@@ -141,14 +141,13 @@ giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, 
   constexpr int64 largest =
       std::numeric_limits<int>::max() - 512;  // TMA's coordinates, and those of a tile's end, are ints
   const bool small = std::max({c.extent(0), c.extent(1), a.extent(1)}) <= largest;
-  const bool whole = c.extent(1) * static_cast<int64>(sizeof(T)) % 16 == 0;  // TMA writes no part of 16 bytes
-  if (!code.value.architecture_specific || a.size() == 0 || !small || !whole || !giwa::check_tensor_map(a, "a").ok() ||
-      !giwa::check_tensor_map(b, "b").ok() || !giwa::check_tensor_map(c, "c").ok())
+  if (!code.value.architecture_specific || a.size() == 0 || !small || !giwa::check_tensor_map(a, "a").ok() ||
+      !giwa::check_tensor_map(b, "b").ok() || !giwa::check_store_map(c, "c").ok())
     return mma(stream, a, b, c, epilogue);
 
   const auto map_a = giwa::make_tile_map<typename op::tile_a>(a, "a");
   const auto map_b = giwa::make_tile_map<typename op::tile_b>(b, "b");
-  const auto map_c = giwa::make_tile_map<typename op::tile_c>(c, "c");
+  const auto map_c = giwa::make_store_map<typename op::tile_c>(c, "c");
   if (!map_a.ok()) return map_a.state;
   if (!map_b.ok()) return map_b.state;
   if (!map_c.ok()) return map_c.state;

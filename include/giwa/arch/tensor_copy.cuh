@@ -10,8 +10,9 @@ namespace giwa::inline GIWA_ABI::arch {
 
 // One thread issues a copy. `map` lies in a __grid_constant__ parameter (device/tensor_map.hpp), coordinates are
 // those of the box's first element, innermost dimension first; the innermost is a multiple of 16 bytes. They may lie outside:
-// what is outside reads as zero, counts as transferred, and is not written, but for this: a store or a sum writes whole
-// chunks of 16 bytes, also the one in which a row of the tensor ends. sm_90. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy".
+// what is outside reads as zero, counts as transferred, and is not written. A store or a sum knows less: a negative coordinate
+// is an illegal instruction (H200, 2026-11-21), and it writes whole chunks of 16 bytes, also the one in which a row of the
+// tensor ends. sm_90. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy".
 
 /// What the L2 cache shall do with the lines of a copy; the numbers are createpolicy's results for a whole access.
 enum class l2_policy : uint64 {

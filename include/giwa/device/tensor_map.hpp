@@ -6,6 +6,7 @@
 #include <giwa/arch/swizzle.hpp>
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/base/cuda_status.hpp>
+#include <giwa/numeric/integer.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 
@@ -32,7 +33,7 @@ constexpr CUtensorMapDataType tensor_map_type() {
 }  // namespace detail
 
 /// Whether the copy engine can address this view: unit last stride, address and other strides multiples of 16 bytes.
-/// Dimensions of size 1 may have any stride. The view itself is right (check()) and has elements.
+/// Dimensions of size 1 may have any stride. The view itself is right (check()).
 template <class T, int Rank>
 status check_tensor_map(const tensor_view<T, Rank>& v, const char* argument) {
   // The engine knows sizes up to 2^32, but a copy's coordinates are signed and have 32 bits.
@@ -43,6 +44,9 @@ status check_tensor_map(const tensor_view<T, Rank>& v, const char* argument) {
     return status::invalid(argument, "the copy engine takes rows whose elements lie side by side", bound::exactly, 1,
                            v.stride(Rank - 1));
   for (int d = 0; d < Rank; ++d) {
+    if (v.extent(d) < 1)
+      return status::invalid(argument, "the copy engine has nothing to copy of an empty view", bound::at_least, 1,
+                             v.extent(d));
     if (v.extent(d) > largest_extent)
       return status::invalid(argument, "a size is larger than the copy engine's coordinates reach", bound::at_most,
                              largest_extent, v.extent(d));
@@ -52,6 +56,18 @@ status check_tensor_map(const tensor_view<T, Rank>& v, const char* argument) {
                              "the copy engine takes strides that are a multiple of 16 bytes, above 0 and below 2^40");
   }
   return {};
+}
+
+/// Whether it can also write to this view: it writes whole chunks of 16 bytes, so the rows must be a multiple of them. Of any
+/// other row the last chunk would overwrite what lies behind it.
+template <class T, int Rank>
+status check_store_map(const tensor_view<T, Rank>& v, const char* argument) {
+  static_assert(!stdlib::is_const_v<T>, "giwa: a view that is written to has elements that are not const.");
+  constexpr int64 step = sizeof(T) < 16 ? 16 / sizeof(T) : 1;
+  if (const int64 columns = v.extent(Rank - 1); columns % step != 0)
+    return status::invalid(argument, "the copy engine writes 16 bytes at once, and these rows end inside them",
+                           bound::exactly, round_up(columns, step), columns);
+  return check_tensor_map(v, argument);
 }
 
 /// The tensor map of a view, for copies of `box` elements a dimension (1 … 256 each, in the view's order; the last one

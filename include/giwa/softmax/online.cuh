@@ -50,9 +50,9 @@ struct online_softmax {
   template <bool MayBeEmpty = true, class Block>
   GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
                                float (&factor)[rows]) {
-    float before[rows], shift[rows];
+    float before[rows], shift[rows], sum[rows];
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) before[r] = m[r];
+    for (int r = 0; r < rows; ++r) before[r] = m[r], sum[r] = 0;
     reduce_rows_of_thread(scores, m, larger{});
     reduce_over_lanes<Map>(block, m, larger{});
     GIWA_UNROLL
@@ -61,12 +61,14 @@ struct online_softmax {
       // Rounded as it was when `before` was the maximum, and not fused with the difference: the same maximum gives exactly 1.
       shift[r] = detail::device_product(reference, scale_log2);
       factor[r] = detail::exp2_of(detail::device_product(before[r], scale_log2) - shift[r]);
-      l[r] *= factor[r];
     }
     scores.transform_rows(shift, [&](float s, float shift_of_row) {
       return detail::exp2_of(detail::fused_multiply_add(s, scale_log2, -shift_of_row));
     });
-    reduce_rows_of_thread(scores, l, plus{});
+    // A tile is summed up by itself: next to a large l, weights too small for its last digit still count together.
+    reduce_rows_of_thread(scores, sum, plus{});
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) l[r] = detail::fused_multiply_add(l[r], factor[r], sum[r]);
   }
 
   /// Sums l over the lanes of each row. Then l is the whole sum, normalizer() what to multiply the result by, and lse() the

@@ -64,12 +64,13 @@ GIWA_DEVICE void load_multicast(const tensor_map& map, const giwa::index<Rank>& 
 }
 
 /// Writes a tile to global memory, but for what lies outside the tensor, in the bulk group that commit_stores() closes. After
-/// fence_async_proxy() by all who wrote the tile, and a barrier. TMA writes whole chunks of 16 bytes: where a row of the tensor
-/// ends inside one, the rest of it is overwritten too.
+/// fence_async_proxy() by all who wrote the tile, and a barrier. `map` comes from make_store_map(), and no coordinate of
+/// `origin` is negative: TMA refuses that for stores.
 template <class T, class Shape, class Layout, int Rank>
 GIWA_DEVICE void store(const shared_tile<T, Shape, Layout>& from, const tensor_map& map,
                        const giwa::index<Rank>& origin) {
   using box = tensor_box<shared_tile<T, Shape, Layout>>;
+  for (int d = 0; d < Rank; ++d) GIWA_ASSERT(origin[d] >= 0, "a store by TMA begins inside or beyond the tensor");
   GIWA_UNROLL
   for (int i = 0; i * box::columns < Shape::columns; ++i)
     arch::store_box(map, detail::box_coordinates<Rank>(origin, i * box::columns, T{}).at,

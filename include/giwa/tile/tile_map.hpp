@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tensor map with which TMA makes a kind of shared tile out of a view.
+// The tensor maps with which TMA makes a kind of shared tile out of a view, or stores it there.
 #ifndef GIWA_TILE_TILE_MAP_HPP
 #define GIWA_TILE_TILE_MAP_HPP
 
@@ -16,6 +16,15 @@ result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* a
                 "giwa::make_tile_map: TMA converts nothing: the tile's and the view's elements have one type.");
   using box = tensor_box<Tile>;
   return make_tensor_map(view, box::template sizes<Rank>(), box::pattern, argument);
+}
+
+/// make_tile_map() for tiles that are stored. Errors: also what check_store_map() finds.
+template <class Tile, class T, int Rank>
+result<tensor_map> make_store_map(const tensor_view<T, Rank>& view, const char* argument = "view") {
+  result<tensor_map> r;
+  r.state = check_store_map(view, argument);
+  if (!r.ok()) return r;
+  return make_tile_map<Tile>(view, argument);
 }
 
 }  // namespace giwa::inline GIWA_ABI

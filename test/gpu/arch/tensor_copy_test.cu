@@ -158,7 +158,8 @@ struct box_problem {
     size = first + reach + 40;
   }
   giwa::tensor_view<value, rank> view(value* memory) const { return {memory + first, extents, strides}; }
-  std::vector<int> random_origin(random_sequence& random) const {
+  // What is stored begins at no negative coordinate.
+  std::vector<int> random_origin(random_sequence& random, bool writing) const {
     std::vector<int> origin(rank);
     for (int d = 0; d < rank; ++d) {
       const auto extent = static_cast<int>(extents[d]), extent_of_box = static_cast<int>(box[d]);
@@ -177,6 +178,7 @@ struct box_problem {
         case 4: o = 0; break;
         default: o = static_cast<int>(random.below(extent + 2 * extent_of_box)) - extent_of_box;
       }
+      if (writing && o < 0) o = 0;
       if (d == rank - 1) o -= (o % step + step) % step;
     }
     return origin;
@@ -247,7 +249,7 @@ TEMPLATE_TEST_CASE("a box is loaded from anywhere", "", (boxed<fp16, 2, swizzle:
     constexpr int blocks = 32;
     std::vector<int> origins;
     for (int i = 0; i < blocks; ++i) {
-      const std::vector<int> origin = problem.random_origin(random);
+      const std::vector<int> origin = problem.random_origin(random, false);
       origins.insert(origins.end(), origin.begin(), origin.end());
     }
     const gpu_array<int> origins_gpu(origins);
@@ -282,7 +284,7 @@ TEMPLATE_TEST_CASE("a box is stored where the view is, and nowhere else", "",
     const box_problem<TestType> problem(random, random_box<TestType>(random), true, 5 * round / rounds);
     CAPTURE(round, problem.kind);
     const std::vector<value> in = random_bytes<value>(random, op::elements);
-    const std::vector<int> origin = problem.random_origin(random);
+    const std::vector<int> origin = problem.random_origin(random, true);
     const gpu_array<value> in_gpu(in), memory(static_cast<std::size_t>(problem.size));  // NaN all over
     const gpu_array<int> origin_gpu(origin);
     const auto map = giwa::make_tensor_map(problem.view(memory.data()), problem.box, TestType::pattern);
@@ -316,7 +318,7 @@ TEMPLATE_TEST_CASE("boxes are added, each element atomically", "", (boxed<float,
     };
     const std::vector<value> in = integers(op::elements);
     std::vector<value> expected = integers(problem.size);
-    const std::vector<int> origin = problem.random_origin(random);
+    const std::vector<int> origin = problem.random_origin(random, true);
     const gpu_array<value> in_gpu(in), memory(expected);
     const gpu_array<int> origin_gpu(origin);
     const auto map = giwa::make_tensor_map(problem.view(memory.data()), problem.box, TestType::pattern);

@@ -142,6 +142,22 @@ TEST_CASE("a view that the copy engine cannot address is refused with the reason
   CHECK(refusal<float, 2>({4, 8}, {(int64{1} << 38) - 4, 1}).ok());
 }
 
+TEST_CASE("a view whose rows end inside 16 bytes is not written to") {
+  const tensor_view<fp16, 2> ragged{data<fp16>(), {4, 12}, {16, 1}};
+  CHECK(giwa::check_tensor_map(ragged, "c").ok());
+  const giwa::status refused = giwa::check_store_map(ragged, "c");
+  CHECK(refused.code == status_code::invalid_argument);
+  CHECK((refused.expected == 16 && refused.got == 12));
+  CHECK(giwa::check_store_map(tensor_view<fp16, 2>{data<fp16>(), {4, 16}}, "c").ok());
+  CHECK_FALSE(giwa::check_store_map(tensor_view<fp16, 2>{data<fp16>(), {4, 16}, {12, 1}}, "c").ok());
+}
+
+TEST_CASE("an empty view has no tensor map") {
+  const giwa::status empty = refusal<float, 2>({0, 8}, {8, 1});
+  CHECK(empty.code == status_code::invalid_argument);
+  CHECK((empty.expected == 1 && empty.got == 0));
+}
+
 TEST_CASE("a view is refused where a coordinate of 32 bits does not reach its end") {
   constexpr int64 limit = int64{1} << 31;
   CHECK(refusal<float, 2>({limit, 8}, {8, 1}).ok());

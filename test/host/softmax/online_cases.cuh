@@ -102,9 +102,9 @@ inline std::vector<float> online_row(int columns, int tile_columns, int which, b
   return row;
 }
 
-/// Whether what came out for one row is its softmax and log-sum-exp.
-inline bool online_row_agrees(const std::vector<float>& row, double scale, const std::vector<double>& softmax, double m,
-                              double l, double lse, double normalizer) {
+/// Whether what came out for one row is its softmax and log-sum-exp, where `additions` floats were added up one after another.
+inline bool online_row_agrees(const std::vector<float>& row, double scale, int additions,
+                              const std::vector<double>& softmax, double m, double l, double lse, double normalizer) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   std::vector<double> scaled(row.size());
   double maximum = -inf;
@@ -129,15 +129,18 @@ inline bool online_row_agrees(const std::vector<float>& row, double scale, const
   for (const float x : row) largest = x > largest ? x : largest;
   bool all = m == largest;
   // Each exponent is rounded once, and so is what it is taken relative to, which cancels; a weight of 2^-126 counts as 0.
+  // Each addition rounds the sum.
+  const double rounding_of_sum = 0x1p-24 * additions;
   for (std::size_t i = 0; i < row.size(); ++i) {
     const double depth = maximum - scaled[i];
-    const double tolerance = expected[i] * 0x1p-22 * (8 + (depth < 100 ? depth : 100)) + 1e-36;
+    const double tolerance = expected[i] * (0x1p-22 * (8 + (depth < 100 ? depth : 100)) + rounding_of_sum) + 1e-36;
     all = all && std::abs(softmax[i] - expected[i]) <= tolerance;
   }
   long double sum = 0;
   for (const double x : scaled) sum += std::exp(static_cast<long double>(x - maximum));
   const double expected_lse = maximum + static_cast<double>(std::log(sum));
-  return all && std::abs(lse - expected_lse) <= 0x1p-21 * (1 + std::abs(expected_lse) + std::abs(maximum));
+  return all &&
+         std::abs(lse - expected_lse) <= 0x1p-21 * (1 + std::abs(expected_lse) + std::abs(maximum)) + rounding_of_sum;
 }
 
 template <class Op, class Where>
@@ -170,7 +173,8 @@ void check_online(const Where& where, bool may_be_empty, int tiles) {
       }
       const auto begin = scores.begin() + static_cast<std::ptrdiff_t>(r) * columns;
       CAPTURE(r, scale_log2, tiles, result(0, r), result(1, r), result(2, r), result(3, r));
-      CHECK(online_row_agrees({begin, begin + columns}, static_cast<double>(scale_log2) * ln_2, softmax, result(0, r),
+      CHECK(online_row_agrees({begin, begin + columns}, static_cast<double>(scale_log2) * ln_2,
+                              Op::columns / Op::map::lanes + Op::map::lanes + tiles, softmax, result(0, r),
                               result(1, r), result(2, r), result(3, r)));
     }
     CHECK(first_factors);
