@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Checks that the tables of measurements in README.md say what the CSV files in docs/results say; --write puts them there.
 
-A table stands between `<!-- begin table: FILE.csv -->` and `<!-- end table -->`.
+A table stands between `<!-- begin table: FILE.csv KIND -->` and `<!-- end table -->`; KIND is a function in TABLES.
 """
 import csv
 import pathlib
@@ -13,27 +13,96 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SIZES = {10_000_000: "10 000 000", 1 << 28: "2^28", 1 << 29: "2^29", 1 << 30: "2^30"}
 
 
-def table(path):
-    """The rows of the benchmark for_all, one for each type and size: both forms of giwa with their ratios."""
+def read(path):
+    """The rows of a CSV by cell, in its order, and in each by contender."""
     cells = {}
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             cells.setdefault(row["cell"], {})[row["contender"]] = row
-    lines = [
-        "| type | elements | `for_all`, by index | against `cub::DeviceFor::Bulk` | `for_all`, elementwise "
-        "| against `cub::DeviceTransform` |",
-        "|---|---|---|---|---|---|",
-    ]
-    for cell, contenders in cells.items():
+    return cells
+
+
+def ratio(row):
+    return f"{float(row['speed_ratio']):.2f}"
+
+
+def lines(*rows):
+    head = rows[0].count("|") - 1
+    return "\n".join([rows[0], "|" + "---|" * head, *rows[1:]])
+
+
+def for_all(path):
+    """The benchmark for_all, a line for each type and size: both forms of giwa with their ratios."""
+    rows = ["| type | elements | `for_all`, by index | against `cub::DeviceFor::Bulk` | `for_all`, elementwise "
+            "| against `cub::DeviceTransform` |"]
+    for cell, contenders in read(path).items():
         match = re.fullmatch(r"add/(\w+)/(\d+)", cell)
         if match is None:
             continue
         by_index, elementwise = contenders["giwa_for_all_index"], contenders["giwa_for_all_elementwise"]
-        lines.append(
-            f"| {match[1]} | {SIZES[int(match[2])]} | {by_index['gbs']} | {float(by_index['speed_ratio']):.2f} "
-            f"| {elementwise['gbs']} | {float(elementwise['speed_ratio']):.2f} |"
-        )
-    return "\n".join(lines)
+        rows.append(f"| {match[1]} | {SIZES[int(match[2])]} | {by_index['gbs']} | {ratio(by_index)} "
+                    f"| {elementwise['gbs']} | {ratio(elementwise)} |")
+    return lines(*rows)
+
+
+def by_columns(values):
+    """A line for each number of columns, a column for each type; values: {(type, columns): text}."""
+    types = list(dict.fromkeys(t for t, _ in values))
+    columns = dict.fromkeys(c for _, c in values)
+    return lines("| columns | " + " | ".join(types) + " |",
+                 *(f"| {c} | " + " | ".join(values[t, c] for t in types) + " |" for c in columns))
+
+
+def softmax(path):
+    values = {}
+    for cell, contenders in read(path).items():
+        if match := re.fullmatch(r"softmax/(\w+)/\d+x(\d+)", cell):
+            row = contenders["giwa_softmax"]
+            values[match[1], match[2]] = f"{row['gbs']} ({ratio(row)})"
+    return by_columns(values)
+
+
+def softmax_torch(path):
+    values = {}
+    with open(path, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if match := re.fullmatch(r"softmax/(\w+)/\d+x(\d+)", row["case"]):
+                values[match[1], match[2]] = f"{float(row['speed_of_torch']):.2f}"
+    return by_columns(values)
+
+
+def transpose(path):
+    rows = ["| type | rows x columns | GB/s | against a copy |"]
+    for cell, contenders in read(path).items():
+        if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", cell):
+            row = contenders["giwa_transpose"]
+            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['gbs']} | {ratio(row)} |")
+    return lines(*rows)
+
+
+def transpose_torch(path):
+    rows = ["| type | rows x columns | GB/s | against PyTorch |"]
+    with open(path, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", row["case"]):
+                rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['giwa_gbs']} "
+                            f"| {float(row['speed_of_torch']):.2f} |")
+    return lines(*rows)
+
+
+def matmul(path):
+    """Each step in TFLOP/s, and in brackets beside cuBLAS."""
+    steps = ("register_tile", "mma", "wgmma")
+    rows = ["| type | m x n x k | cuBLAS | " + " | ".join(f"`{s}`" for s in steps) + " |"]
+    for cell, contenders in read(path).items():
+        if match := re.fullmatch(r"matmul/(\w+)/(\d+)x(\d+)x(\d+)", cell):
+            found = [contenders.get(s) for s in steps]
+            rows.append(f"| {match[1]} | {match[2]} x {match[3]} x {match[4]} | {contenders['cublas']['tflops']} | "
+                        + " | ".join(f"{r['tflops']} ({ratio(r)})" if r else "" for r in found) + " |")
+    return lines(*rows)
+
+
+TABLES = {f.__name__: f for f in (for_all, softmax, softmax_torch, transpose, transpose_torch, matmul)}
 
 
 def main(write):
@@ -44,9 +113,11 @@ def main(write):
     def replace(match):
         nonlocal found
         found += 1
-        return f"{match[1]}\n\n{table(ROOT / 'docs' / 'results' / match[2])}\n\n{match[4]}"
+        if match[3] not in TABLES:
+            sys.exit(f"README.md asks for a table of an unknown kind: {match[3]}")
+        return f"{match[1]}\n\n{TABLES[match[3]](ROOT / 'docs' / 'results' / match[2])}\n\n{match[5]}"
 
-    wanted = re.sub(r"(<!-- begin table: (\S+\.csv) -->)\n(.*?)\n(<!-- end table -->)", replace, text, flags=re.DOTALL)
+    wanted = re.sub(r"(<!-- begin table: (\S+\.csv) (\w+) -->)\n(.*?)(<!-- end table -->)", replace, text, flags=re.DOTALL)
     if found == 0:
         sys.exit("README.md has no table of measurements")
     if write:

@@ -85,7 +85,8 @@ def check_content(path, text, code):
         (r"\busing\s+namespace\b", "`using namespace`"),
         (r"^\s*#\s*(?:define|undef)\s+(?!GIWA_)\w+", "a macro without GIWA_"),
         (r"^\s*#\s*pragma\s+once", "`#pragma once`: use the include guard"),
-        (r"^\s{2,}(?:static|thread_local)\s+(?!constexpr\b|_?assert)[\w:<>, *&]+?\b\w+\s*(?:=[^=]|\{[^}]*\};|;)",
+        # `static const name a, b;` without a value only declares a member.
+        (r"^\s{2,}(?:static|thread_local)\s+(?!constexpr\b|_?assert|const \w+ [\w, ]+;)[\w:<>, *&]+?\b\w+\s*(?:=[^=]|\{[^}]*\};|;)",
          "a static or thread_local variable"),
     ]
     if folder != "arch":

@@ -105,11 +105,27 @@ set(GIWA_HEADERS
   D giwa/softmax/online.cuh
   L giwa/softmax/row_softmax.cuh
 
+  P giwa/attention/coordinate.hpp
+  P giwa/attention/mask.hpp
+  P giwa/attention/score.hpp
+  P giwa/attention/problem.hpp
+  P giwa/attention/schedule.hpp
+  P giwa/attention/tuning.hpp
+  H giwa/attention/forward.hpp
+  P giwa/attention/reference.hpp
+  H giwa/attention/host_product.hpp
+  H giwa/attention/host_forward.hpp
+  D giwa/attention/score_steps.cuh
+  D giwa/attention/forward_simt.cuh
+  D giwa/attention/forward_sm80.cuh
+  L giwa/attention/forward.cuh
+
   L giwa/device.hpp
   L giwa/host.hpp
   L giwa/grid.cuh
   L giwa/tile.cuh
   L giwa/softmax.cuh
+  L giwa/attention.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh
 )

@@ -13,10 +13,10 @@
 // Expected output, with the figures of an H200, 2026-11-21:
 //   solution: 65 x 65, 12000 sweeps, residual 5.2e-08, error 6.4e-05, 0.26 of the spacing squared
 //   speed:    16384 x 16384; a sweep by itself moves 8 bytes a point
-//     plain sweep, for_all         1.163 ms a sweep,  230.84 points a ns, 0.38 of what the memory's peak allows
-//     1 sweep a tile               0.736 ms a sweep,  364.64 points a ns, 0.61 of what the memory's peak allows
-//     4 sweeps a tile              0.317 ms a sweep,  847.98 points a ns, 1.41 of what the memory's peak allows
-//     8 sweeps a tile              0.296 ms a sweep,  905.66 points a ns, 1.50 of what the memory's peak allows
+//     plain sweep, for_all         1.160 ms a sweep,  231.32 points a ns, 0.38 of what the memory's peak allows
+//     1 sweep a tile               0.736 ms a sweep,  364.66 points a ns, 0.61 of what the memory's peak allows
+//     4 sweeps a tile              0.317 ms a sweep,  848.11 points a ns, 1.41 of what the memory's peak allows
+//     8 sweeps a tile              0.296 ms a sweep,  906.99 points a ns, 1.51 of what the memory's peak allows
 //   same:     4099 x 5003, 4 sweeps: all bits agree
 //   device:   NVIDIA H200
 //   check:    the solver is right

@@ -15,18 +15,18 @@
 // (07_fused_layer.cu). The first three run on the CPU too, in the host executor. How to check a product without computing
 // all of it again: some elements, in double precision, from inputs that are a function of their place.
 //
-// Expected output, with the figures of an H200, 2026-11-21 (steps 4 and 5 from bench/matmul.cu, in the same types and size):
+// Expected output, with the figures of an H200, 2026-11-21:
 //   c = a b, 4096 x 4096 x 4096
 //   fp32                     ms   TFLOP/s   beside the step before
-//     1 naive             71.16      1.93
-//     2 shared tile       29.85       4.6   2.4
-//     3 register tile      3.58      38.4   8.3
+//     1 naive             68.57         2
+//     2 shared tile       29.78      4.62   2.3
+//     3 register tile      3.60      38.1   8.3
 //   fp16                     ms   TFLOP/s   beside the step before
-//     1 naive             64.46      2.13
-//     2 shared tile       33.97      4.05   1.9
-//     3 register tile      3.61        38   9.4
-//     4 mma                0.39       350   9.2
-//     5 wgmma              0.18       769   2.2
+//     1 naive             62.26      2.21
+//     2 shared tile       33.84      4.06   1.8
+//     3 register tile      3.63      37.9   9.3
+//     4 mma                0.40       342   9.0
+//     5 wgmma              0.19       725   2.1
 //   device: NVIDIA H200
 //   check:  all steps are right
 #include "matmul/naive.cuh"

@@ -30,7 +30,7 @@ wants() { [[ $steps == *" $1 "* ]]; }
 
 if wants build; then
   generator=(); command -v ninja >/dev/null && generator=(-G Ninja)
-  step configure configure cmake -S . -B "$build" "${generator[@]}" -DGIWA_TEST_LAUNCHER=
+  step configure configure cmake -S . -B "$build" "${generator[@]}" -DGIWA_TEST_LAUNCHER= -DGIWA_TEST_ALL_PAIRS=ON
   step build build cmake --build "$build" -j "$(nproc)" -- -k 0
 fi
 export GIWA_REQUIRE_GPU=1

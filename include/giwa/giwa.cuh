@@ -3,6 +3,7 @@
 #ifndef GIWA_GIWA_CUH
 #define GIWA_GIWA_CUH
 
+#include <giwa/attention.cuh>
 #include <giwa/device.hpp>
 #include <giwa/grid.cuh>
 #include <giwa/numeric/precision.hpp>

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The door to the CPU: for_all and softmax on giwa::host. A host compiler is enough.
+// The door to the CPU: for_all, softmax and attention on giwa::host. A host compiler is enough.
 #ifndef GIWA_HOST_HPP
 #define GIWA_HOST_HPP
 
+#include <giwa/attention/forward.hpp>
+#include <giwa/attention/host_forward.hpp>
+#include <giwa/attention/reference.hpp>
 #include <giwa/grid/elementwise.hpp>
 #include <giwa/grid/host_for_all.hpp>
 #include <giwa/grid/host_loop.hpp>

@@ -23,8 +23,8 @@ struct row_softmax_params {
   row_launch launch;
 };
 
-/// out = e^(in - max) / sum over each row. What is read once stays in its owner's registers; of what is read twice the state
-/// of the first reading is merged online.
+/// out = e^(in - max) / sum over each row. What is read once stays in its owner's registers; of what is read twice the
+/// state of the first reading is merged online.
 template <class T, class U, class Shape, row_access Access>
 struct row_softmax_op {
   using compute = softmax_compute<T, U>;
@@ -43,12 +43,24 @@ struct row_softmax_op {
   using in_memory = row_memory<const T, count>;
   using out_memory = row_memory<U, count>;
 
+  // What the lanes of a row write, on its way from the lane that computed it to the lane that writes it: some packets a
+  // lane, and the one before them.
+  static constexpr int batch = packets < 4 ? packets : 4;
+  static_assert(packets % batch == 0);
+  struct line {
+    typename out_memory::words before, own[batch * lanes];
+    typename out_memory::words after;  // a word of it is read along with the last packet, and not used
+  };
+  struct lines {
+    line of[max_threads / 32][32 / lanes];
+  };
   struct exchange {
     row_states<compute, slots> states;
-    // The last packet of each warp, for the first lane of the next one; by turns.
-    typename out_memory::words edge[2][Access == row_access::shifted ? max_threads / 32 : 1];
+    typename out_memory::words edge[Access == row_access::shifted ? max_threads / 32 : 1];  // each warp's last packet
   };
-  using shared_storage = stdlib::conditional_t<owner == row_owner::lanes, no_shared_storage, exchange>;
+  using shared_storage =
+      stdlib::conditional_t<owner != row_owner::lanes, exchange,
+                            stdlib::conditional_t<Access == row_access::shifted, lines, no_shared_storage>>;
 
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& shared) const {
@@ -86,60 +98,86 @@ struct row_softmax_op {
       }
     }
 
-    // The row's elements from column `begin` on, of which there are `columns` at most.
+    // The thread's part of the row's elements from column `begin` on, of which there are `columns` at most.
     GIWA_HOST_DEVICE in_memory source(int64 r, int64 begin, int64 columns) const {
       const T* const at = p.in + p.map(r).in + begin * p.in_stride;
-      return in_memory::template at<Access>(at, clipped(columns - begin), p.in_stride);
+      return in_memory::template at<Access>(at, clipped(columns - begin), p.in_stride, first * count);
     }
     GIWA_HOST_DEVICE out_memory target(int64 r, int64 begin, int64 columns) const {
       U* const at = p.out + p.map(r).out + begin * p.out_stride;
-      return out_memory::template at<Access>(at, clipped(columns - begin), p.out_stride);
+      return out_memory::template at<Access>(at, clipped(columns - begin), p.out_stride, first * count);
     }
 
-    GIWA_HOST_DEVICE int column(int k) const { return (first + k * lanes) * count; }
+    // Elements from the thread's first packet to its packet k.
+    GIWA_HOST_DEVICE static constexpr int behind(int k) { return k * lanes * count; }
 
-    /// The thread's elements of a row or of a tile of it. Where the row has all that the warp wants, every load is on its way
-    /// before the first is used; with the row's ends between them, the compiler waits for one after the other.
+    /// The thread's elements of a row or of a tile of it. Where the row has all that the warp wants, every load is on
+    /// its way before the first is used; with the row's ends between them, the compiler waits for one after the other.
     GIWA_HOST_DEVICE void read(const in_memory& memory, elements& x) const {
-      using words = typename in_memory::words;
-      words raw[packets];
+      typename in_memory::words raw[packets];
       if constexpr (Access == row_access::strided) {
-        for (int k = 0; k < packets; ++k) raw[k] = memory.gather(column(k));
-      } else {
-        // Packets as they lie in memory, shifted also the one after the warp's; then each lane makes its own out of one and
-        // the next, which the next lane has.
-        constexpr int more = Access == row_access::shifted ? count : 0;
-        const int begin = column(0) - memory.shift, end = column(packets - 1) - memory.shift + more;
-        const int lane = block.lane() % lanes;
-        const bool last = lane == lanes - 1;
-        [[maybe_unused]] words after{};
-        if (block.all(memory.fills(begin) && memory.fills(end))) {
-          for (int k = 0; k < packets; ++k) raw[k] = memory.whole(begin + k * lanes * count);
-          if (more > 0 && last) after = memory.whole(end);
+        for (int k = 0; k < packets; ++k) raw[k] = memory.template gather<Access>(behind(k));
+      } else if constexpr (Access == row_access::aligned) {
+        if (block.all(memory.fills(behind(packets - 1)))) {
+          for (int k = 0; k < packets; ++k) raw[k] = memory.whole(behind(k));
         } else {
-          for (int k = 0; k < packets; ++k) raw[k] = memory.boundary(begin + k * lanes * count);
-          if (more > 0 && last) after = memory.boundary(end);
+          for (int k = 0; k < packets; ++k)
+            raw[k] = memory.fills(behind(k)) ? memory.whole(behind(k)) : memory.template gather<Access>(behind(k));
         }
-        if constexpr (Access == row_access::shifted) shift_all(memory.shift, after, raw);
+      } else if (owner != row_owner::lanes && block.all(memory.inside(behind(packets - 1)))) {
+        read_inside(memory, raw);
+      } else if constexpr (sizeof(T) >= 4) {
+        for (int k = 0; k < packets; ++k) raw[k] = memory.template gather<Access>(behind(k));
+      } else {
+        read_ends(memory, raw);
       }
       convert_all(raw, x);
     }
 
-    GIWA_HOST_DEVICE void shift_all(int shift, const typename in_memory::words& after,
-                                    typename in_memory::words (&raw)[packets]) const {
-      using words = typename in_memory::words;
-      const int lane = block.lane() % lanes;
-      const bool last = lane == lanes - 1;
-      const int next_lane = block.lane() - lane + (lane + 1) % lanes;
+    /// Packets as they lie in memory, also the one after the warp's; then each lane makes its own out of one and the
+    /// next, which the next lane has. For the inner warps of a block: read as below, and written as staged, fp16 rows
+    /// of 50257 had 0.52 of a copy's speed, and so 0.66.
+    GIWA_HOST_DEVICE void read_inside(const in_memory& memory, typename in_memory::words (&raw)[packets]) const {
+      const in_memory shifted = memory.from_boundary();
+      for (int k = 0; k < packets; ++k) raw[k] = shifted.whole(behind(k));
+      typename in_memory::words after{};
+      if (block.lane() == 31) after = shifted.whole(behind(packets - 1) + count);
+      const int lane = block.lane();
       for (int k = 0; k < packets; ++k) {
-        words next;
-        for (int i = 0; i < words::count; ++i) {
+        const bool last = k + 1 == packets;
+        typename in_memory::words next;
+        for (int i = 0; i < next.count; ++i) {
           next.word[i] =
-              block.shuffle(lane == 0 && k + 1 < packets ? raw[(k + 1) % packets].word[i] : raw[k].word[i], next_lane);
-          if (k + 1 == packets && last) next.word[i] = after.word[i];
+              block.shuffle(lane == 0 && !last ? raw[last ? k : k + 1].word[i] : raw[k].word[i], (lane + 1) % 32);
+          if (last && lane == 31) next.word[i] = after.word[i];
         }
-        raw[k] = shift_packet<in_memory::granule, false>(raw[k], next, shift * in_memory::granule);
+        raw[k] = shift_packet<in_memory::granule, false>(raw[k], next, memory.shift * in_memory::granule);
       }
+    }
+
+    /// Rows of 16-bit elements with an end of theirs in the warp. Each lane reads the words around its packets, which
+    /// it has in part in common with the next lane; the second time they come from the L1 cache. No lane waits for
+    /// another.
+    GIWA_HOST_DEVICE void read_ends(const in_memory& memory, typename in_memory::words (&raw)[packets]) const {
+      typename in_memory::spanning around[packets]{};
+      const word_place place = memory.place();
+      if (place.odd) {
+        for (int k = 0; k < packets; ++k)
+          if (memory.spans(behind(k))) around[k] = memory.template around<true>(behind(k));
+      } else {
+        for (int k = 0; k < packets; ++k)
+          if (memory.spans(behind(k))) around[k] = memory.template around<false>(behind(k));
+      }
+      int bits[packets];
+      for (int k = 0; k < packets; ++k) {
+        bits[k] = place.bits;
+        if (!memory.spans(behind(k))) {
+          const auto some = memory.template gather<Access>(behind(k));
+          for (int i = 0; i < around[k].count; ++i) around[k].word[i] = i < some.count ? some.word[i] : 0;
+          bits[k] = 0;
+        }
+      }
+      for (int k = 0; k < packets; ++k) raw[k] = joined(around[k], bits[k]);
     }
 
     /// One row. The last warps of a launch may have none, but take part in the shuffles.
@@ -162,7 +200,7 @@ struct row_softmax_op {
       const softmax_state<compute> whole = merge(own);
       compute factor = normalizer_of(whole);
       if constexpr (owner != row_owner::lanes) factor = device_product(factor, exp{}(own.max - whole.reference()));
-      write(target(r, 0, columns), x, factor, 0);
+      write(target(r, 0, columns), x, factor);
     }
 
     GIWA_HOST_DEVICE void run_twice(int64 r, int64 columns) const {
@@ -180,13 +218,12 @@ struct row_softmax_op {
       const softmax_state<compute> whole = merge(own);
       const compute factor = normalizer_of(whole), reference = whole.reference();
       // From the end, whose elements have been read last and may still be in the L2 cache.
-      int turn = 0;
-      for (int64 begin = (columns - 1) / tile * tile; begin >= 0 && columns > 0; begin -= tile, turn ^= 1) {
+      for (int64 begin = (columns - 1) / tile * tile; begin >= 0 && columns > 0; begin -= tile) {
         elements x;
         // Not past the tile, which in place is written already.
         read(source(r, begin, columns - begin < tile ? columns : begin + tile), x);
         static_cast<void>(exponentials(x, reference));
-        write(target(r, begin, columns), x, factor, turn);
+        write(target(r, begin, columns), x, factor);
       }
     }
 
@@ -198,39 +235,79 @@ struct row_softmax_op {
         return merge_warps<owner, slots, exp>(block, own, p.launch.blocks, part, shared.states);
     }
 
-    GIWA_HOST_DEVICE void write(const out_memory& memory, const elements& x, compute factor,
-                                [[maybe_unused]] int turn) const {
+    GIWA_HOST_DEVICE void write(const out_memory& memory, const elements& x, compute factor) const {
       typename out_memory::words own[packets];
       for (int k = 0; k < packets; ++k) own[k] = packed(x[k], factor);
-      if constexpr (Access != row_access::shifted) {
-        for (int k = 0; k < packets; ++k) memory.template store<Access>(column(k), own[k], own[k], true, true);
+      if constexpr (Access == row_access::aligned) {
+        for (int k = 0; k < packets; ++k) memory.template store<Access>(behind(k), own[k], 0);
+      } else if constexpr (Access == row_access::strided) {
+        for (int k = 0; k < packets; ++k) memory.template scatter<Access>(behind(k), own[k], 0);
+      } else if constexpr (owner == row_owner::lanes) {
+        write_staged(memory, own);
       } else {
-        const int lane = block.lane() % lanes;
-        bool follows = false,
-             is_followed = false;  // another warp of the block has the packet before, or after, the warp's
-        typename out_memory::words before_all{};
-        if constexpr (owner != row_owner::lanes) {
-          const int warp = block.warp();
-          follows = warp > 0;
-          is_followed = warp < block.size() / 32 - 1;
-          if (lane == lanes - 1) shared.edge[turn][warp] = own[packets - 1];
-          block.sync();
-          if (lane == 0 && follows) before_all = shared.edge[turn][warp - 1];
-        } else {
-          block.sync_warp();  // in place, a lane's packet in memory holds elements that the lane before it has read
-        }
-        for (int k = 0; k < packets; ++k) {
-          typename out_memory::words before;
-          // The last lane gives its packet of the round before: what the first lane needs.
-          for (int i = 0; i < before.count; ++i) {
-            before.word[i] = block.shuffle(lane == lanes - 1 ? own[k > 0 ? k - 1 : 0].word[i] : own[k].word[i],
-                                           block.lane() - lane + (lane + lanes - 1) % lanes);
-            if (k == 0 && lane == 0) before.word[i] = before_all.word[i];
-          }
-          memory.template store<Access>(column(k), own[k], before, lane > 0 || k > 0 || follows,
-                                        lane < lanes - 1 || k < packets - 1 || is_followed);
-        }
+        write_shifted(memory, own);
       }
+    }
+
+    /// Each lane writes what memory has from the packet boundary before its own packet on: the end of the packet
+    /// before, which another lane has, or another warp, and the beginning of its own.
+    GIWA_HOST_DEVICE void write_shifted(const out_memory& memory,
+                                        const typename out_memory::words (&own)[packets]) const {
+      const int warp = block.warp(), lane = block.lane();
+      if (lane == 31) shared.edge[warp] = own[packets - 1];
+      block.sync();
+      const bool follows = warp > 0, is_followed = warp < block.size() / 32 - 1;  // another warp of the block
+      typename out_memory::words before_all{};
+      if (lane == 0 && follows) before_all = shared.edge[warp - 1];
+      for (int k = 0; k < packets; ++k) {
+        typename out_memory::words before;
+        for (int i = 0; i < before.count; ++i) {
+          // The last lane gives its packet of the round before: what the first lane needs.
+          before.word[i] =
+              block.shuffle(lane == 31 && k > 0 ? own[k > 0 ? k - 1 : 0].word[i] : own[k].word[i], (lane + 31) % 32);
+          if (k == 0 && lane == 0) before.word[i] = before_all.word[i];
+        }
+        const auto w = shift_packet<out_memory::granule, true>(before, own[k], memory.shift * out_memory::granule);
+        memory.template store<Access>(behind(k), w, k > 0 || lane > 0 || follows ? 0 : memory.shift);
+      }
+      if (lane == 31 && !is_followed)
+        memory.template scatter<Access>(behind(packets - 1), own[packets - 1], count - memory.shift);
+      if constexpr (!Shape::resident) block.sync();  // before the next edges
+    }
+
+    /// The same by way of shared memory, for the lanes of a warp: rows beside each other in it may begin differently.
+    /// With the reading above, fp16 rows of 1001 have 0.93 of a copy's speed; by shuffles, and with every end of a row
+    /// looked for in every packet, they had 0.67.
+    GIWA_HOST_DEVICE void write_staged(const out_memory& memory,
+                                       const typename out_memory::words (&own)[packets]) const {
+      const int lane = block.lane() % lanes;
+      line& mine = shared.of[block.warp()][block.lane() / lanes];
+      const bool last = lane == lanes - 1;
+      for (int k = 0; k < packets; k += batch) {
+        if (k > 0) block.sync_warp();  // all have read the packets before
+        for (int i = 0; i < batch; ++i) mine.own[i * lanes + lane] = own[k + i];
+        if (k > 0 && last) mine.before = own[k > 0 ? k - 1 : 0];
+        block.sync_warp();  // in place, what a lane writes has been read by another, too
+        const int back = memory.shift * out_memory::granule;
+        const word_place place = word_place::of(static_cast<uint64>(-back));  // lines begin on whole packets
+        const char* const begin = reinterpret_cast<const char*>(&mine.own[lane]) - (back + 3) / 4 * 4;
+        typename out_memory::words w[batch];
+        if (place.odd)
+          load_staged<true>(begin, place.bits, w);
+        else
+          load_staged<false>(begin, place.bits, w);
+        for (int i = 0; i < batch; ++i)
+          memory.template store<Access>(behind(k + i), w[i], k + i > 0 || lane > 0 ? 0 : memory.shift);
+      }
+      if (last)
+        memory.template scatter<Access>(behind(packets - 1), mine.own[(batch - 1) * lanes + lane],
+                                        count - memory.shift);
+    }
+    template <bool Odd>
+    GIWA_HOST_DEVICE static void load_staged(const char* begin, int bits, typename out_memory::words (&w)[batch]) {
+      constexpr int granule = out_memory::granule, bytes = out_memory::bytes;
+      for (int i = 0; i < batch; ++i)
+        w[i] = joined(load_spanning<Odd, granule, bytes>(begin + i * lanes * bytes), bits);
     }
   };
 

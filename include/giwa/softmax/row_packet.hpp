@@ -38,8 +38,62 @@ GIWA_HOST_DEVICE T lowest_element() {
   return convert<T>{}(-__builtin_huge_valf());
 }
 
-/// Of the bytes of `low` and `high`, one after the other, those from `bytes` on, 0 <= bytes < Bytes; `bytes` is a multiple of
-/// `Granule`. With Up, those that end `bytes` past the end of `low`.
+/// Words that hold `Bytes` bytes beginning on any granule: one more than the bytes fill, where a granule is less than a
+/// word.
+template <int Granule, int Bytes>
+struct spanning_words {
+  static constexpr int count = Bytes / 4 + (Granule < 4 ? 1 : 0);
+  uint32 word[count];
+};
+
+/// Where bytes begin within words and pairs of words. All packets of a row begin alike, so that its threads take one
+/// path.
+struct word_place {
+  int bits;  // of the first word, before them
+  bool odd;  // the first word is the second of a pair
+
+  GIWA_HOST_DEVICE static word_place of(uint64 address) {
+    return {static_cast<int>(address % 4) * 8, address / 4 % 2 != 0};
+  }
+};
+
+/// The spanning words from `begin` on, a whole word, in as few accesses as may be: for 16 bytes two pairs and a word.
+template <bool Odd, int Granule, int Bytes>
+GIWA_HOST_DEVICE spanning_words<Granule, Bytes> load_spanning(const char* begin) {
+  spanning_words<Granule, Bytes> w;
+#if defined(__CUDA_ARCH__)
+  constexpr bool pairs = Bytes % 8 == 0;  // else neighbours differ in where their pairs begin
+  for (int i = pairs && Odd ? -1 : 0; i < w.count; i += pairs ? 2 : 1) {
+    if (pairs && i >= 0 && i + 1 < w.count) {
+      const uint2 pair = *reinterpret_cast<const uint2*>(begin + 4 * i);
+      w.word[i] = pair.x;
+      w.word[i + 1] = pair.y;
+    } else {
+      const int single = i < 0 ? 0 : i;
+      w.word[single] = *reinterpret_cast<const uint32*>(begin + 4 * single);
+    }
+  }
+#else
+  __builtin_memcpy(&w, begin, sizeof w);
+#endif
+  return w;
+}
+
+/// The bytes from bit `bits` of the first word on.
+template <int Granule, int Bytes>
+GIWA_HOST_DEVICE packet_words<Bytes> joined(const spanning_words<Granule, Bytes>& w, int bits) {
+  packet_words<Bytes> out;
+  for (int i = 0; i < out.count; ++i) {
+    if constexpr (Granule >= 4)
+      out.word[i] = w.word[i];
+    else
+      out.word[i] = static_cast<uint32>(((static_cast<uint64>(w.word[i + 1]) << 32) | w.word[i]) >> (bits & 31));
+  }
+  return out;
+}
+
+/// Of the bytes of `low` and `high`, one after the other, those from `bytes` on, 0 <= bytes < Bytes; `bytes` is a
+/// multiple of `Granule`. With Up, those that end `bytes` past the end of `low`.
 template <int Granule, bool Up, int Bytes>
 GIWA_HOST_DEVICE packet_words<Bytes> shift_packet(const packet_words<Bytes>& low, const packet_words<Bytes>& high,
                                                   int bytes) {
@@ -73,107 +127,110 @@ GIWA_HOST_DEVICE packet_words<Bytes> shift_packet(const packet_words<Bytes>& low
   return out;
 }
 
-/// Reading and writing packets of Count elements of one row. `row` is where it begins, `columns` the elements it has from
-/// there; a packet is named by its first column, a multiple of Count, and may reach past the end.
+/// A thread's elements of one row: packets of Count, each named by how many elements it lies behind the first, a
+/// constant, so that all accesses go through one pointer.
 template <class T, int Count>
 struct row_memory {
   static constexpr int granule = static_cast<int>(sizeof(T)), bytes = Count * granule;
   using value = stdlib::remove_const_t<T>;
   using words = packet_words<bytes>;
+  using spanning = spanning_words<granule, bytes>;
   using elements = packet_elements<value, Count>;
 
-  T* row;
-  int columns;
-  int shift;     // elements between the packet boundary before the row and the row; 0 unless shifted
+  T* first;      // the thread's first element
+  int left;      // elements that the row has from there on
+  bool leads;    // the row begins there
+  int shift;     // elements between the packet boundary in memory before it and it; 0 unless shifted
   int64 stride;  // between elements; 1 unless strided
 
+  /// Of the row from `row` on, which has so many columns, the part from `column` on, a multiple of Count.
   template <row_access Access>
-  GIWA_HOST_DEVICE static row_memory at(T* row, int columns, int64 stride) {
-    const auto address = reinterpret_cast<uint64>(row);
-    return {row, columns, Access == row_access::shifted ? static_cast<int>(address / sizeof(T) % Count) : 0,
-            Access == row_access::strided ? stride : 1};
+  GIWA_HOST_DEVICE static row_memory at(T* row, int columns, int64 stride, int column) {
+    const int64 step = Access == row_access::strided ? stride : 1;
+    T* const first = row + column * step;
+    const auto packet_place = static_cast<int>(reinterpret_cast<uint64>(first) / sizeof(T) % Count);
+    return {first, columns - column, column == 0, Access == row_access::shifted ? packet_place : 0, step};
   }
 
-  GIWA_HOST_DEVICE bool holds(int column) const { return 0 <= column && column < columns; }
+  GIWA_HOST_DEVICE bool holds(int i) const { return i < left; }
 
-  /// Whether the row has all elements of the packet from `column` on.
-  GIWA_HOST_DEVICE bool fills(int column) const { return column >= 0 && column + Count <= columns; }
+  /// Whether the row has all elements of the packet at `i`.
+  GIWA_HOST_DEVICE bool fills(int i) const { return i + Count <= left; }
 
-  /// The packet of memory from `column` on, a packet boundary there, all of it in the row.
-  GIWA_HOST_DEVICE words whole(int column) const {
+  /// The packet at `i`, a packet boundary, all of it in the row.
+  GIWA_HOST_DEVICE words whole(int i) const {
     words w;
 #if defined(__CUDA_ARCH__)
-    const auto raw = *reinterpret_cast<const packet_access<bytes>*>(row + column);
+    const auto raw = *reinterpret_cast<const packet_access<bytes>*>(first + i);
     __builtin_memcpy(&w, &raw, bytes);
 #else
-    __builtin_memcpy(&w, static_cast<const void*>(row + column), bytes);
+    __builtin_memcpy(&w, static_cast<const void*>(first + i), bytes);
 #endif
     return w;
   }
-  /// The packet of memory from `column` on, which is a packet boundary there; lowest_element outside the row, where nothing
-  /// is touched.
-  GIWA_HOST_DEVICE words boundary(int column) const {
-    words w;
-    if (fills(column)) return whole(column);
-    elements e;
-    for (int i = 0; i < Count; ++i) e.element[i] = holds(column + i) ? row[column + i] : lowest_element<value>();
-    __builtin_memcpy(&w, &e, bytes);
-    return w;
+
+  /// The same part of the row from the packet boundary before it on.
+  GIWA_HOST_DEVICE row_memory from_boundary() const { return {first - shift, left + shift, false, 0, stride}; }
+  /// Whether the row has all of the packets of memory from there to the one after the packet at `i`.
+  GIWA_HOST_DEVICE bool inside(int i) const { return (!leads || shift == 0) && i + 2 * Count - shift <= left; }
+
+  /// The same for a packet that begins anywhere: whether the row has all of its spanning words, and these.
+  GIWA_HOST_DEVICE bool spans(int i) const {
+    constexpr int others = granule < 4 ? 4 / granule : 0;  // elements of the word that is one more
+    // Else its first word is in part the row's before.
+    const bool begins = i > 0 || others == 0 || !leads || shift % 2 == 0;
+    return begins && i + Count + others <= left;
+  }
+  GIWA_HOST_DEVICE word_place place() const { return word_place::of(reinterpret_cast<uint64>(first)); }
+  template <bool Odd>
+  GIWA_HOST_DEVICE spanning around(int i) const {
+    const char* const begin = reinterpret_cast<const char*>(first) - reinterpret_cast<uint64>(first) % 4;
+    return load_spanning<Odd, granule, bytes>(begin + i * granule);
   }
 
-  /// The elements of a packet, where they are apart.
-  GIWA_HOST_DEVICE words gather(int column) const {
-    elements e;
-    for (int i = 0; i < Count; ++i)
-      e.element[i] = holds(column + i) ? row[static_cast<int64>(column + i) * stride] : lowest_element<value>();
-    words w;
-    __builtin_memcpy(&w, &e, bytes);
-    return w;
-  }
-
-  /// Writes the elements of a packet that lie inside the row. Shifted, it is made of two: whoever holds the packet `before`
-  /// it writes, in one access, what lies in memory from the boundary in `before` to the boundary in `own`. That holds where
-  /// the caller has `before`, and the owner of the packet after has this one (`has_before`, `has_after`); the other elements
-  /// are written one by one.
+  /// The elements at `i`, one by one, wherever they lie; lowest_element for those outside the row, where nothing is
+  /// touched.
   template <row_access Access>
-  GIWA_HOST_DEVICE void store(int column, const words& own, const words& before, bool has_before,
-                              bool has_after) const {
-    if constexpr (Access == row_access::shifted) {
-      const int begin = column - shift;
-      const bool whole = (shift == 0 || has_before) && begin + Count <= columns;
-      if (whole) write(begin, shift_packet<granule, true>(before, own, shift * granule));
-      const bool next_whole = shift == 0 || (has_after && begin + 2 * Count <= columns);
-      if ((whole && next_whole) || column >= columns) return;
-      store_elements(
-          own, [&](int i) { return !(i < Count - shift ? whole : next_whole) && column + i < columns; }, column);
-    } else if constexpr (Access == row_access::aligned) {
-      if (column + Count <= columns)
-        write(column, own);
-      else
-        store_elements(
-            own, [&](int i) { return column + i < columns; }, column);
-    } else {
-      store_elements(
-          own, [&](int i) { return column + i < columns; }, column);
-    }
+  GIWA_HOST_DEVICE words gather(int i) const {
+    elements e;
+    for (int j = 0; j < Count; ++j) e.element[j] = holds(i + j) ? first[apart<Access>(i + j)] : lowest_element<value>();
+    words w;
+    __builtin_memcpy(&w, &e, bytes);
+    return w;
+  }
+
+  /// Writes the packet of memory that begins on the packet boundary before the packet at `i`, as far as it lies in the
+  /// row; without its elements before `from`, which are somebody else's.
+  template <row_access Access>
+  GIWA_HOST_DEVICE void store(int i, const words& w, int from) const {
+    const row_memory shifted = from_boundary();
+    if (from == 0 && shifted.fills(i))
+      shifted.write(i, w);
+    else if (shifted.holds(i))
+      shifted.template scatter<Access>(i, w, from);
+  }
+  /// Writes the elements at `i` that lie in the row one by one, but for those before `from`.
+  template <row_access Access>
+  GIWA_HOST_DEVICE void scatter(int i, const words& w, int from) const {
+    elements e;
+    __builtin_memcpy(&e, &w, bytes);
+    for (int j = 0; j < Count; ++j)
+      if (j >= from && holds(i + j)) first[apart<Access>(i + j)] = e.element[j];
   }
 
  private:
-  template <class Wanted>
-  GIWA_HOST_DEVICE void store_elements(const words& own, const Wanted& wanted, int column) const {
-    elements e;
-    __builtin_memcpy(&e, &own, bytes);
-    for (int i = 0; i < Count; ++i)
-      if (wanted(i)) row[static_cast<int64>(column + i) * stride] = e.element[i];
+  template <row_access Access>
+  GIWA_HOST_DEVICE int64 apart(int i) const {
+    return Access == row_access::strided ? i * stride : i;
   }
-  GIWA_HOST_DEVICE void write(int column, const words& w) const {
+  GIWA_HOST_DEVICE void write(int i, const words& w) const {
 #if defined(__CUDA_ARCH__)
     packet_access<bytes> raw;
     __builtin_memcpy(&raw, &w, bytes);
-    __stcs(reinterpret_cast<packet_access<bytes>*>(row + column),
+    __stcs(reinterpret_cast<packet_access<bytes>*>(first + i),
            raw);  // an assignment may be split into 4-byte stores
 #else
-    __builtin_memcpy(static_cast<void*>(row + column), &w, bytes);
+    __builtin_memcpy(static_cast<void*>(first + i), &w, bytes);
 #endif
   }
 };

@@ -50,19 +50,23 @@ GIWA_HOST_DEVICE constexpr row_launch launch_of(int64 places) {
   }
 }
 
-// Speed beside a copy of the same bytes on an H200, 2026-11-21, fp32 and fp16, 1 GiB read a case, aligned rows:
-//   256 columns 0.98 0.99    1000 0.97 0.98    16384 0.97 0.84    32768 0.97 0.95    131072 0.97 0.84
-// and unaligned: 1001 0.97 0.68    9001 0.94 0.84    50257 0.85 0.57. The kernel has changed since, for 0.84 at 16384 (0.97 with
-// another order of packets) and for the unaligned rows; it is yet to be measured again.
-// What else was tried. 16384 as two blocks of 16 elements a thread: 0.90 0.82. Blocks that stay and read their next row
+// Speed beside a copy of the same bytes on an H200, 2026-11-21, fp32 and fp16, 1 GiB read a case
+// (docs/results/2026-11-21_h200_softmax.csv). Rows on whole packets:
+//   256 columns 0.97 1.00    1000 0.97 0.97    8192 0.97 0.98    16384 0.97 0.98    32768 0.98 0.95    131072 0.97 0.86
+// and off them: 1001 0.96 0.93    50257 0.96 0.66. Low are fp16 rows of a cluster, and very low those off whole packets; why
+// is not known: with 1312 instructions in place of 1584 in its code, 50257 went from 0.63 to 0.66 only.
+// What else was tried. Blocks of 256 threads, not 128, for rows of some lanes: fp16 256 0.98, 1001 0.87. A branch on the
+// words of a row's shift, the same for all its threads, in place of selects: fp16 50257 0.64. Its words read one by one, as
+// rows of lanes do: 0.52; so and as five blocks of 320 threads 0.59, as eight of 224 0.61. 32768 as three blocks of 352:
+// 0.97 0.89. 16384 as two blocks of 16 elements a thread: 0.90 0.82. Blocks that stay and read their next row
 // ahead, into registers or into shared memory: 0.89 0.88 in four rounds, 0.94 0.93 in sixteen, against 0.97 0.97 where every
 // row has a block of its own: the hardware hands out rows in the order in which they lie in memory. 131072 with a cluster
 // barrier that orders memory, a fence of the whole GPU: 0.82 0.65. Each load after a look at where the row ends, so that the
 // compiler makes one wait for the other: fp16 16384 0.84.
-using row_of_8_lanes = row_shape<row_owner::lanes, 8, 16, true, 256, 6>;
-using row_of_16_lanes = row_shape<row_owner::lanes, 16, 16, true, 256, 6>;
-using row_of_warp = row_shape<row_owner::lanes, 32, 16, true, 256, 6>;
-using long_row_of_warp = row_shape<row_owner::lanes, 32, 32, true, 256, 4>;
+using row_of_8_lanes = row_shape<row_owner::lanes, 8, 16, true, 128, 12>;
+using row_of_16_lanes = row_shape<row_owner::lanes, 16, 16, true, 128, 12>;
+using row_of_warp = row_shape<row_owner::lanes, 32, 16, true, 128, 12>;
+using long_row_of_warp = row_shape<row_owner::lanes, 32, 32, true, 128, 8>;
 using row_of_block = row_shape<row_owner::block, 32, 16, true, 512, 3>;
 using long_row_of_block = row_shape<row_owner::block, 32, 32, true, 512, 2>;
 using row_of_cluster = row_shape<row_owner::cluster, 32, 32, true, 512, 2>;

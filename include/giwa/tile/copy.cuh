@@ -131,11 +131,55 @@ template <class From, class To, int Columns>
 inline constexpr int longest_run =
     common_power_of_two(Columns, 0, sizeof(From) > sizeof(To) ? elements_of_16_bytes<From> : elements_of_16_bytes<To>);
 
+/// The common case of load_async, told apart in a few instructions: all of the tile lies in the view, in rows of whole 16 bytes,
+/// and the group's size is known (with_threads). A straight line of copies, whose places are constants apart. False, and
+/// nothing done, in every other case.
+template <class Group, class V, class Tile>
+GIWA_HOST_DEVICE bool load_whole_tile([[maybe_unused]] const Group& group, const tensor_view<V, 2>& view,
+                                      const giwa::index<2>& origin, [[maybe_unused]] Tile& tile) {
+  using element = typename Tile::value_type;
+  constexpr int run = elements_of_16_bytes<element>, inner = Tile::columns / run;
+  if constexpr (GIWA_ARCH_CAPABILITY >= 80 && stdlib::same_as<stdlib::remove_cv_t<V>, element> &&
+                Tile::placement::run == run && Tile::columns % run == 0 &&
+                requires { typename stdlib::integral_constant<int, Group::size()>; }) {
+    constexpr int size = Group::size(), chunks = Tile::rows * inner;
+    const int64 stride = view.stride(0);  // read once, wherever the view lies
+    // In numbers that wrap: only a tile inside the view has an address.
+    const uint64 offset = static_cast<uint64>(origin[0]) * static_cast<uint64>(stride) + static_cast<uint64>(origin[1]);
+    const uint64 bits = (reinterpret_cast<uint64>(view.data()) + offset * sizeof(element)) |
+                        static_cast<uint64>(stride) * sizeof(element);
+    if (view.stride(1) != 1 || bits % 16 != 0 || origin[0] < 0 || origin[1] < 0 ||
+        origin[0] > view.extent(0) - Tile::rows || origin[1] > view.extent(1) - Tile::columns)
+      return false;
+    V* const first = view.data() + static_cast<int64>(offset);
+    const int rank = group.rank();
+    if constexpr (size % inner == 0 && Tile::rows % (size / inner) == 0) {
+      constexpr int step = size / inner;
+      const int64 hop = step * stride;
+      V* source = first + (rank / inner * stride + rank % inner * run);
+      GIWA_UNROLL
+      for (int row = 0; row < Tile::rows; row += step, source += hop)
+        arch::copy_async<16>(arch::shared_address(&tile(row + rank / inner, rank % inner * run)), source);
+    } else {
+      GIWA_UNROLL
+      for (int i = 0; i < chunks; i += size) {
+        const int row = (i + rank) / inner, column = (i + rank) % inner * run;
+        if (i + size <= chunks || i + rank < chunks)
+          arch::copy_async<16>(arch::shared_address(&tile(row, column)), first + (row * stride + column));
+      }
+    }
+    return true;
+  }
+  return false;
+}
+
 template <bool Async, class Group, class V, class Tile>
 GIWA_HOST_DEVICE void load_tile(const Group& group, const tensor_view<V, 2>& view, const giwa::index<2>& origin,
                                 Tile& tile, stdlib::remove_cv_t<V> fill) {
   using from = stdlib::remove_cv_t<V>;
   using to = typename Tile::value_type;
+  if constexpr (Async)
+    if (load_whole_tile(group, view, origin, tile)) return;
   // An asynchronous copy cannot write a run in parts.
   constexpr bool whole = Async && stdlib::same_as<from, to> && Tile::placement::run * sizeof(to) >= 4;
   constexpr int in_view = longest_run<from, to, Tile::columns>, in_tile = Tile::placement::run;

@@ -25,25 +25,29 @@ struct fragment_loader {
   /// (16, 16) of a left operand from (row, k) on.
   template <class Left>
   GIWA_DEVICE static void left(uint32 (&to)[4], const Left& a, int row, int k, int lane) {
-    using traits = operand_traits<Left>;
-    const auto& tile = traits::get(a);
-    if constexpr (traits::is_transposed)
-      arch::load_matrices<true>(to,
-                                arch::shared_address(tile.chunk(k + lane % 8 + lane / 16 * 8, row + lane / 8 % 2 * 8)));
+    if constexpr (operand_traits<Left>::is_transposed)
+      arch::load_matrices<true>(to, address(a, k + lane % 8 + lane / 16 * 8, row + lane / 8 % 2 * 8));
     else
-      arch::load_matrices(to, arch::shared_address(tile.chunk(row + lane % 16, k + lane / 16 * 8)));
+      arch::load_matrices(to, address(a, row + lane % 16, k + lane / 16 * 8));
   }
 
   /// (16, 16) of a right operand from (k, column) on: the fragments of two products side by side.
   template <class Right>
   GIWA_DEVICE static void right(uint32 (&to)[4], const Right& b, int k, int column, int lane) {
-    using traits = operand_traits<Right>;
-    const auto& tile = traits::get(b);
-    if constexpr (traits::is_transposed)
-      arch::load_matrices(to,
-                          arch::shared_address(tile.chunk(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8)));
+    if constexpr (operand_traits<Right>::is_transposed)
+      arch::load_matrices(to, address(b, column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8));
     else
-      arch::load_matrices<true>(to, arch::shared_address(tile.chunk(k + lane % 16, column + lane / 16 * 8)));
+      arch::load_matrices<true>(to, address(b, k + lane % 16, column + lane / 16 * 8));
+  }
+
+  // The tile's address and an offset, not the address of an element: of the latter the compiler keeps one for each fragment
+  // in a register, of the former constants in the instructions.
+  template <class Operand>
+  GIWA_DEVICE static uint32 address(const Operand& o, int row, int column) {
+    using tile = typename operand_traits<Operand>::tile;
+    static_assert(tile::has_chunks, "giwa::multiply_add: a tile has the 16 bytes of a fragment's row together.");
+    return arch::shared_address(operand_traits<Operand>::get(o).data()) +
+           static_cast<uint32>(tile::placement::offset(row, column)) * uint32{sizeof(T)};
   }
 
   GIWA_DEVICE static void multiply(float (&d)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
@@ -79,6 +83,42 @@ struct fragment_loader<float> {
 
 }  // namespace detail
 
+namespace detail {
+
+/// The loop of a warp's product: `Steps` of k, and in each the fragments of b for 16 columns after one another. Those of b are read
+/// so many products ahead as pass while shared memory answers; left(to, k) reads a's, one step ahead.
+template <int Steps, int Rows, int Columns, class Loader, class Left, class Right>
+GIWA_DEVICE void multiply_by_steps(int lane, warp_tile<Rows, Columns>& d, const Left& left, const Right& b,
+                                   int first_column) {
+  static_assert(Columns % 16 == 0, "giwa::multiply_add: a warp's columns come by 16.");
+  constexpr int blocks = Columns / 16, total = Steps * blocks, row_registers = warp_map<Rows, Columns>::fragment_row;
+  constexpr int wanted = Rows == 16 ? 4 : 2, ahead = wanted < total ? wanted : total;
+  uint32 of_a[2][Rows / 16][4], of_b[ahead][4];
+  const auto read_b = [&](int t) {
+    Loader::right(of_b[t % ahead], b, t / blocks * Loader::depth, first_column + t % blocks * 16, lane);
+  };
+  left(of_a[0], 0);
+  GIWA_UNROLL
+  for (int t = 0; t < ahead; ++t) read_b(t);
+  GIWA_UNROLL
+  for (int t = 0; t < total; ++t) {
+    const int k = t / blocks, j = t % blocks;
+    if (j == 0 && k + 1 < Steps) left(of_a[(k + 1) % 2], k + 1);
+    GIWA_UNROLL
+    for (int i = 0; i < Rows / 16; ++i) {
+      GIWA_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        auto& block = reinterpret_cast<float(&)[4]>(d.value[i * row_registers + (2 * j + half) * 4]);
+        const uint32 b_half[2] = {of_b[t % ahead][2 * half], of_b[t % ahead][2 * half + 1]};
+        Loader::multiply(block, of_a[k % 2][i], b_half);
+      }
+    }
+    if (t + ahead < total) read_b(t + ahead);
+  }
+}
+
+}  // namespace detail
+
 /// d (Rows, Columns) += rows [first_row, first_row + Rows) of a (m, k) times columns [first_column, first_column + Columns)
 /// of b (k, n), by the 32 lanes of a warp. a and b are shared tiles, swizzled best, or transposed() ones, of fp16 or bf16
 /// (fp16 from sm_75 on), or of fp32, which is rounded to tf32: 10 bits of fraction.
@@ -88,30 +128,29 @@ GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const Left&
   detail::require_product<Columns, Left, Right>();
   using loader = detail::fragment_loader<typename operand_traits<Left>::value_type>;
   static_assert(operand_traits<Left>::rows % Rows == 0, "giwa::multiply_add: a has a multiple of d's rows.");
-  static_assert(Columns % 16 == 0, "giwa::multiply_add: a warp's columns come by 16.");
   static_assert(operand_traits<Left>::columns % loader::depth == 0,
                 "giwa::multiply_add: the depth of a tile is a multiple of 16 elements, or of 8 fp32.");
-  constexpr int row_registers = warp_map<Rows, Columns>::fragment_row;
-  GIWA_UNROLL
-  for (int k = 0; k < operand_traits<Left>::columns; k += loader::depth) {
-    uint32 left[Rows / 16][4];
+  const auto left = [&](uint32(&to)[Rows / 16][4], int k) {
     GIWA_UNROLL
-    for (int i = 0; i < Rows / 16; ++i) loader::left(left[i], a, first_row + 16 * i, k, lane);
+    for (int i = 0; i < Rows / 16; ++i) loader::left(to[i], a, first_row + 16 * i, k * loader::depth, lane);
+  };
+  detail::multiply_by_steps<operand_traits<Left>::columns / loader::depth, Rows, Columns, loader>(lane, d, left, b,
+                                                                                                  first_column);
+}
+
+/// The same with a (Rows, k) in registers, as to_operand() makes it, of the 16-bit type of b.
+template <int Rows, int Columns, int Words, class Right>
+GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const uint32 (&a)[Words], const Right& b,
+                              int first_column) {
+  using loader = detail::fragment_loader<typename operand_traits<Right>::value_type>;
+  constexpr int steps = operand_traits<Right>::rows / 16;
+  static_assert(loader::depth == 16 && Words == Rows / 16 * steps * 4 && operand_traits<Right>::rows % 16 == 0,
+                "giwa::multiply_add: a in registers has a word for every 64 / rows of k of 16-bit elements.");
+  const auto left = [&](uint32(&to)[Rows / 16][4], int k) {
     GIWA_UNROLL
-    for (int j = 0; j < Columns / 16; ++j) {
-      uint32 right[4];
-      loader::right(right, b, k, first_column + 16 * j, lane);
-      GIWA_UNROLL
-      for (int i = 0; i < Rows / 16; ++i) {
-        GIWA_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          auto& block = reinterpret_cast<float(&)[4]>(d.value[i * row_registers + (2 * j + half) * 4]);
-          const uint32 b_half[2] = {right[2 * half], right[2 * half + 1]};
-          loader::multiply(block, left[i], b_half);
-        }
-      }
-    }
-  }
+    for (int i = 0; i < 4 * (Rows / 16); ++i) to[i / 4][i % 4] = a[(i / 4 * steps + k) * 4 + i % 4];
+  };
+  detail::multiply_by_steps<steps, Rows, Columns, loader>(lane, d, left, b, first_column);
 }
 
 }  // namespace giwa::inline GIWA_ABI

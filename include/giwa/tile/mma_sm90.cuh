@@ -90,17 +90,6 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], 
   }
 }
 
-/// Rounds an accumulator to the 16-bit left operand of the next product: fragments of both agree, nothing moves between
-/// lanes.
-template <class T, int Columns>
-GIWA_DEVICE void to_operand(const warpgroup_tile<Columns>& from, uint32 (&to)[Columns / 4]) {
-  GIWA_UNROLL
-  for (int i = 0; i < Columns / 4; ++i) {
-    const auto two = pack<T>(from.value[2 * i], from.value[2 * i + 1]);
-    __builtin_memcpy(&to[i], &two, 4);
-  }
-}
-
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

@@ -13,6 +13,7 @@
 //   slot(i)             the row slot of register i
 //   row(thread, slot)   the tile's row that it stands for
 //   column(thread, i)   the tile's column of register i
+//   period              registers i and i + period are of one column
 
 namespace giwa::inline GIWA_ABI {
 
@@ -25,7 +26,7 @@ struct warp_map {
   using fragment = mma_accumulator_fragment;
   static constexpr int threads = 32, registers = Rows * Columns / 32, rows = Rows / 8, lanes = 4;
   /// The registers of one row of fragments.
-  static constexpr int fragment_row = Columns / fragment::columns * fragment::elements;
+  static constexpr int fragment_row = Columns / fragment::columns * fragment::elements, period = fragment_row;
 
   GIWA_HOST_DEVICE static constexpr int slot(int i) { return i / fragment_row * 2 + i / 2 % 2; }
   GIWA_HOST_DEVICE static constexpr int row(int thread, int slot) {
@@ -42,7 +43,7 @@ template <int Columns>
 struct warpgroup_map {
   using shape = tile_shape<64, Columns>;
   using warp = warp_map<16, Columns>;
-  static constexpr int threads = 128, registers = warp::registers, rows = 2, lanes = 4;
+  static constexpr int threads = 128, registers = warp::registers, rows = 2, lanes = 4, period = registers;
 
   GIWA_HOST_DEVICE static constexpr int slot(int i) { return warp::slot(i); }
   GIWA_HOST_DEVICE static constexpr int row(int thread, int slot) {
@@ -62,6 +63,7 @@ struct thread_map {
   using shape = Shape;
   static constexpr int threads = ThreadRows * ThreadColumns, registers = Shape::size / threads;
   static constexpr int rows = Shape::rows / ThreadRows, columns = Shape::columns / ThreadColumns, lanes = ThreadColumns;
+  static constexpr int period = columns;
 
   GIWA_HOST_DEVICE static constexpr int slot(int i) { return i / columns; }
   GIWA_HOST_DEVICE static constexpr int row(int thread, int slot) { return slot * ThreadRows + thread / ThreadColumns; }

@@ -4,6 +4,7 @@
 #define GIWA_TILE_REGISTER_TILE_HPP
 
 #include <giwa/base/std.hpp>
+#include <giwa/numeric/precision.hpp>
 #include <giwa/tile/register_map.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -34,26 +35,43 @@ struct register_tile {
     GIWA_UNROLL
     for (int i = 0; i < registers; ++i) value[i] = f(value[i], of_row[Map::slot(i)]);
   }
-  /// Calls f(element, row, column) for each, rows and columns counted in the tile; `thread` is the rank in the group.
+  /// Calls f(element, row, column) for each, rows and columns counted in the tile; `thread` is the rank in the group. Column by
+  /// column: what f knows of one, it may forget with the next.
   template <class F>
   GIWA_HOST_DEVICE constexpr void for_each(int thread, const F& f) {
     GIWA_UNROLL
-    for (int i = 0; i < registers; ++i) f(value[i], Map::row(thread, Map::slot(i)), Map::column(thread, i));
+    for (int column = 0; column < Map::period; ++column) {
+      GIWA_UNROLL
+      for (int i = column; i < registers; i += Map::period)
+        f(value[i], Map::row(thread, Map::slot(i)), Map::column(thread, i));
+    }
   }
 };
 
-/// Reduces this thread's part of each of its rows: partial[r] = op(… op(partial[r], element) …, element). Two chains a row,
-/// as each step waits for the one before.
+/// Rounds an accumulator of the tensor cores (warp_map, warpgroup_map) to the 16-bit left operand of the next product: fragments
+/// of both agree, nothing moves between lanes.
+template <class T, class Map>
+GIWA_HOST_DEVICE void to_operand(const register_tile<float, Map>& from, uint32 (&to)[Map::registers / 2]) {
+  GIWA_UNROLL
+  for (int i = 0; i < Map::registers / 2; ++i) {
+    const auto two = pack<T>(from.value[2 * i], from.value[2 * i + 1]);
+    __builtin_memcpy(&to[i], &two, 4);
+  }
+}
+
+/// Reduces this thread's part of each of its rows: partial[r] = op(… op(partial[r], element) …, element). Two chains a row where
+/// a thread has few rows, as each step waits for the one before.
 template <class T, class Map, class Op>
 GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map>& tile, T (&partial)[Map::rows],
                                                       const Op& op) {
   static_assert(Map::registers >= 2 * Map::rows, "giwa: a row reduction needs two elements of each row in a thread.");
+  constexpr bool two_chains = Map::rows < 4;
   T second[Map::rows];
   bool started[Map::rows] = {};
   GIWA_UNROLL
   for (int i = 0; i < Map::registers; ++i) {
     const int r = Map::slot(i);
-    if (i % 2 == 0)
+    if (!two_chains || i % 2 == 0)
       partial[r] = op(partial[r], tile.value[i]);
     else if (started[r])
       second[r] = op(second[r], tile.value[i]);
@@ -61,7 +79,8 @@ GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map
       second[r] = tile.value[i], started[r] = true;
   }
   GIWA_UNROLL
-  for (int r = 0; r < Map::rows; ++r) partial[r] = op(partial[r], second[r]);
+  for (int r = 0; r < Map::rows; ++r)
+    if (two_chains) partial[r] = op(partial[r], second[r]);
 }
 
 /// Reduces over the lanes that share a row; afterwards each of them has the row's result. All lanes of the warp call it.

@@ -19,15 +19,25 @@ using giwa::bf16;
 using giwa::fp16;
 
 /// What is multiplied: tiles of T and U, by threads as the map has them.
-template <class T, class U, class Map, int Depth, class LayoutOfA = giwa::row_major, class LayoutOfB = giwa::row_major>
+template <class T, class U, class Map, int Depth, class LayoutOfA = giwa::row_major, class LayoutOfB = giwa::row_major,
+          bool Transposed = false, int Parts = 1>
 struct multiplied {
   using map = Map;
   using left = T;
   using right = U;
   static constexpr int rows = Map::shape::rows, columns = Map::shape::columns, depth = Depth;
   using tile_a = giwa::shared_tile<T, giwa::tile_shape<rows, Depth>, LayoutOfA>;
-  using tile_b = giwa::shared_tile<U, giwa::tile_shape<Depth, columns>, LayoutOfB>;
+  // b, in its own tile with rows and columns exchanged, or in so many parts of its rows, one tile for one after the other.
+  static constexpr bool transposed = Transposed;
+  static constexpr int part_depth = Depth / Parts;
+  using tile_b = giwa::shared_tile<
+      U, std::conditional_t<Transposed, giwa::tile_shape<columns, Depth>, giwa::tile_shape<part_depth, columns>>,
+      LayoutOfB>;
 };
+template <class T, class U, class Map, int Depth, class LayoutOfA = giwa::row_major, class LayoutOfB = giwa::row_major>
+using multiplied_by_rows = multiplied<T, U, Map, Depth, LayoutOfA, LayoutOfB, true>;
+template <class T, class U, class Map, int Depth, int Parts, class LayoutOfA = giwa::row_major>
+using multiplied_in_parts = multiplied<T, U, Map, Depth, LayoutOfA, giwa::row_major, false, Parts>;
 
 struct mma_params {
   const float *a, *b;  // (rows, depth), (depth, columns)
@@ -48,14 +58,27 @@ struct mma_op {
     constexpr int depth = Multiplied::depth, columns = Multiplied::columns;
     for (int i = block.rank(); i < Multiplied::rows * depth; i += block.size())
       s.a(i / depth, i % depth) = giwa::convert<typename Multiplied::left>{}(p.a[i]);
-    for (int i = block.rank(); i < depth * columns; i += block.size())
-      s.b(i / columns, i % columns) = giwa::convert<typename Multiplied::right>{}(p.b[i]);
-    block.sync();
-    if (block.rank() >= map::threads) return;
     giwa::register_tile<float, map> d;
-    d.for_each(block.rank(), [&](float& x, int row, int column) { x = p.d[row * columns + column]; });
-    giwa::multiply_add(block.rank(), d, s.a, s.b);
-    d.for_each(block.rank(), [&](float x, int row, int column) { p.d[row * columns + column] = x; });
+    const bool busy = block.rank() < map::threads;
+    if (busy) d.for_each(block.rank(), [&](float& x, int row, int column) { x = p.d[row * columns + column]; });
+    for (int first = 0; first < depth; first += Multiplied::part_depth) {
+      for (int i = block.rank(); i < Multiplied::part_depth * columns; i += block.size()) {
+        const int k = i / columns, column = i % columns;
+        (Multiplied::transposed ? s.b(column, k) : s.b(k, column)) =
+            giwa::convert<typename Multiplied::right>{}(p.b[(first + k) * columns + column]);
+      }
+      block.sync();
+      if (busy) {
+        if constexpr (Multiplied::transposed)
+          giwa::multiply_add(block.rank(), d, s.a, giwa::transposed(s.b));
+        else if constexpr (Multiplied::part_depth == depth)
+          giwa::multiply_add(block.rank(), d, s.a, s.b);
+        else
+          giwa::multiply_add(block.rank(), d, s.a, first, s.b);
+      }
+      block.sync();
+    }
+    if (busy) d.for_each(block.rank(), [&](float x, int row, int column) { p.d[row * columns + column] = x; });
   }
 };
 
@@ -73,7 +96,13 @@ using all_multiplied =
                           giwa::padded<2>>,                             // runs that no access has
                multiplied<bf16, float, threads_of<6, 10, 3, 2, 1>, 5>,  // single elements
                multiplied<fp16, bf16, threads_of<32, 32, 16, 4, 8>, 24, giwa::transposable, giwa::transposable>,
-               multiplied<float, float, threads_of<1, 32, 1, 32, 1>, 1>>;
+               multiplied<float, float, threads_of<1, 32, 1, 32, 1>, 1>,
+               multiplied_by_rows<float, float, threads_of<64, 64, 16, 8, 1>, 40, giwa::padded<4>, giwa::padded<4>>,
+               multiplied_by_rows<float, float, threads_of<64, 64, 16, 16, 1>, 32, giwa::padded<2>, giwa::padded<2>>,
+               multiplied_by_rows<fp16, bf16, threads_of<24, 48, 4, 8, 3>, 7, giwa::row_major, giwa::padded<2>>,
+               multiplied_by_rows<bf16, float, threads_of<16, 32, 16, 4, 8>, 24, giwa::transposable>,
+               multiplied_in_parts<float, float, threads_of<64, 40, 16, 8, 1>, 64, 2, giwa::padded<8>>,
+               multiplied_in_parts<fp16, float, threads_of<6, 10, 3, 2, 1>, 9, 3>>;
 
 /// Machine::run(op, a, b, d) runs an op on copies of the arrays and brings d back. Random values that T and U hold exactly; the
 /// sums' rounding errors are bounded as those of any order of summation, with 2^-24 for each sum and product.

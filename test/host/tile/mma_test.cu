@@ -46,6 +46,22 @@ int turns_of_b(int run) {
   return most;
 }
 
+// The same of a warp that reads 8 bytes of each of its threads' rows of b, whose rows and columns are exchanged.
+template <class Multiplied>
+int turns_of_rows_of_b() {
+  using map = typename Multiplied::map;
+  int most = 0;
+  for (int first = 0; first < map::threads; first += 32)
+    for (int i = 0; i < map::columns; ++i) {
+      std::vector<int> offsets;
+      for (int thread = first; thread < first + 32; ++thread)
+        offsets.push_back(Multiplied::tile_b::placement::offset(map::column(thread, i), 0) *
+                          static_cast<int>(sizeof(typename Multiplied::right)));
+      most = std::max(most, turns(offsets, 8));
+    }
+  return most;
+}
+
 }  // namespace
 
 TEMPLATE_LIST_TEST_CASE("tiles are multiplied on the host executor", "", all_multiplied) {
@@ -65,6 +81,12 @@ TEST_CASE("the matrix product's tiles are read without bank conflicts") {
   CHECK(turns_of_b<small_bf16>(2) == 1);
   CHECK(turns_of_a<small_fp32>(8) == 1);
   CHECK(turns_of_b<small_fp32>(2) == 1);
+  using eight_rows = std::tuple_element_t<9, all_multiplied>;
+  using sixteen_rows = std::tuple_element_t<10, all_multiplied>;
+  CHECK(turns_of_a<eight_rows>(8) == 1);
+  CHECK(turns_of_rows_of_b<eight_rows>() == 1);
+  CHECK(turns_of_a<sixteen_rows>(8) == 1);
+  CHECK(turns_of_rows_of_b<sixteen_rows>() == 1);
   // This one is read with conflicts: so the model sees them.
   using narrow = multiplied<float, float, threads_of<64, 64, 16, 4, 4>, 32>;
   CHECK(turns_of_a<narrow>(8) == 4);

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// The door to attention: masks, score modifiers, and attention_forward on a stream.
+#ifndef GIWA_ATTENTION_CUH
+#define GIWA_ATTENTION_CUH
+
+#include <giwa/attention/problem.hpp>
+#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
+#include <giwa/attention/forward.cuh>
+#include <giwa/base/throw.hpp>
+#endif
+
+#endif

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// attention_forward on a stream: which kernel, which tile, how many blocks.
+#ifndef GIWA_ATTENTION_FORWARD_CUH
+#define GIWA_ATTENTION_FORWARD_CUH
+
+#include <giwa/attention/forward.hpp>
+#include <giwa/attention/forward_simt.cuh>
+#include <giwa/attention/forward_sm80.cuh>
+#include <giwa/attention/reference.hpp>
+#include <giwa/device/environment.cuh>
+#include <giwa/device/pointer.hpp>
+#include <giwa/grid/for_all.cuh>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail::inline GIWA_ARCH_TAG {
+
+/// The oldest architecture that this file is compiled for, times ten.
+constexpr int oldest_architecture() {
+  constexpr int list[] = {
+#if defined(__CUDA_ARCH_LIST__)
+    __CUDA_ARCH_LIST__
+#else
+    0
+#endif
+  };
+  int oldest = list[0];
+  for (const int a : list) oldest = a < oldest ? a : oldest;
+  return oldest;
+}
+
+/// Launches an op of attention: all its blocks, in as many launches as a grid's limit asks for.
+template <class Op, class Params>
+status launch_attention(cudaStream_t s, const Params& call, int slices) {
+  // No sequence is longer than all of them, whatever the caller says.
+  const int64 all = call.views.q.extent(1), said = call.views.packed.max_q, longest = said < all ? said : all;
+  typename Op::params p{call, attention_grid::of(call.views.problem(), longest, Op::rows, slices)};
+  for (; p.grid.first < p.grid.blocks; p.grid.first += launch_limits::grid_x) {
+    const int64 left = p.grid.blocks - p.grid.first;
+    const int64 grid = left < launch_limits::grid_x ? left : launch_limits::grid_x;
+    if (const status state = launch(s, {.grid = grid, .block = Op::max_threads}, Op{}, p); !state.ok()) return state;
+  }
+  return {};
+}
+
+/// Whether this file may run where there are no asynchronous copies: then it holds the portable kernel for every type.
+inline constexpr bool runs_below_sm80 = oldest_architecture() < 800;
+
+/// Which kernel serves elements of T in this program on the current GPU: one rule for all sizes, so that no size changes it.
+template <class T>
+result<attention_path> path_here() {
+  if constexpr (stdlib::same_as<T, fp32>) {
+    return {attention_path::simt, {}};
+  } else if constexpr (!runs_below_sm80) {
+    return {attention_path::sm80, {}};
+  } else {
+    const result<device_code> code = code_for_current_device();
+    return {code.value.ptx >= 80 ? attention_path::sm80 : attention_path::simt, code.state};
+  }
+}
+
+template <int HeadSize, int HeadSizeV, class Tile>
+struct stream_attention {
+  template <class T, class O, class Mask, class Score>
+  static status run(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
+    if (const status state = check_pointers(call); !state.ok()) return state;
+    const result<attention_path> path = path_here<T>();
+    if (!path.ok()) return path.state;
+    if constexpr (!stdlib::same_as<T, fp32>)
+      if (path.value == attention_path::sm80) {
+        using choice = sm80_policy_of<HeadSize, HeadSizeV, Tile>;
+        using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
+        using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+        if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
+          static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
+          const result<int> device = current_device();
+          if (!device.ok()) return device.state;
+          const result<int64> limit = attribute(device.value, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+          if (!limit.ok()) return limit.state;
+          if (limit.value < shared_bytes_of<op>) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
+        }
+        return launch_attention<op>(s, call, choice::type::slices);
+      }
+    if constexpr (stdlib::same_as<T, fp32> || runs_below_sm80) {
+      using op = simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>;
+      return launch_attention<op>(s, call, 1);
+    } else {
+      return {};
+    }
+  }
+
+ private:
+  template <class Params>
+  static status check_pointers(const Params& call) {
+    const auto& a = call.views;
+    status s;
+    const auto bad = [&](const auto& view, const char* argument) {
+      if (view.size() > 0 && view.data() != nullptr) s = check_device_pointer(view.data(), argument);
+      return !s.ok();
+    };
+    if (bad(a.q, "q") || bad(a.k, "k") || bad(a.v, "v") || bad(a.o, "o") || bad(call.lse, "lse")) return s;
+    const auto bad_pointer = [&](const void* pointer, const char* argument) {
+      if (pointer != nullptr) s = check_device_pointer(pointer, argument);
+      return !s.ok();
+    };
+    static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(a.packed.q_offsets, "q_offsets") ||
+                      bad_pointer(a.packed.k_offsets, "k_offsets"));
+    return s;
+  }
+};
+
+}  // namespace detail::inline GIWA_ARCH_TAG
+
+namespace detail::inline GIWA_ARCH_TAG {
+
+struct stream_reference {
+  cudaStream_t stream;
+  template <class T, class O, class Mask, class Score>
+  status operator()(const attention_params<T, O, Mask, Score>& params) const {
+    const attention_problem sizes = params.views.problem();
+    return for_all(stream, extents{sizes.batch, sizes.heads, params.views.q.extent(1)},
+                   attention_reference_rows<T, O, Mask, Score>{params});
+  }
+};
+
+}  // namespace detail::inline GIWA_ARCH_TAG
+
+inline namespace GIWA_ARCH_TAG {
+
+/// attention_reference (reference.hpp) on a stream of the current device, one thread a row: asynchronous, as attention_forward.
+template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
+status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
+                           const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
+                           const Score& score = {}, const attention_options& options = {}) {
+  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
+  return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::stream_reference{s});
+}
+template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
+status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, 3>& q,
+                           const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
+                           const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
+  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
+  if (const status state = detail::check_sequences(packed); !state.ok()) return state;
+  return detail::with_reference(
+      views{detail::as_packed(q), detail::as_packed(k), detail::as_packed(v), detail::as_packed(o), packed}, mask,
+      score, options, detail::stream_reference{s});
+}
+
+}  // namespace GIWA_ARCH_TAG
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+// Vectors, small products of matrices and exponentials on the CPU: the inner loops of attention on giwa::host.
+#ifndef GIWA_ATTENTION_HOST_PRODUCT_HPP
+#define GIWA_ATTENTION_HOST_PRODUCT_HPP
+
+#include <giwa/base/std.hpp>
+#include <giwa/numeric/precision.hpp>
+#include <giwa/softmax/exponential.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// What the registers of the CPU that is compiled for hold: floats of one, and a tile of `rows` times `vectors` of them beside
+/// what it is made from. 6 x 4 of the 32 registers of AVX-512, 6 x 2 of the 16 of AVX2 and SSE.
+struct host_registers {
+#if defined(__AVX512F__)
+  static constexpr int lanes = 16, vectors = 4;
+#elif defined(__AVX__)
+  static constexpr int lanes = 8, vectors = 2;
+#else
+  static constexpr int lanes = 4, vectors = 2;
+#endif
+  static constexpr int rows = 6, columns = lanes * vectors;
+};
+
+/// A vector register, of floats or of their bits. It stands for elements of an array, so it may alias them.
+template <int Lanes>
+struct host_vector {
+  typedef float type __attribute__((vector_size(Lanes * sizeof(float)), may_alias));
+  typedef stdlib::int32_t bits __attribute__((vector_size(Lanes * sizeof(float)), may_alias));
+};
+
+/// f(0), …, f(Count - 1), the numbers being constants: g++ -O2 unrolls no loop, and registers have no index.
+template <int... Numbers, class F>
+inline __attribute__((always_inline)) void host_unrolled(stdlib::integer_sequence<int, Numbers...>, const F& f) {
+  (f(stdlib::integral_constant<int, Numbers>{}), ...);
+}
+template <int Count, class F>
+inline __attribute__((always_inline)) void host_unroll(const F& f) {
+  host_unrolled(stdlib::make_integer_sequence<int, Count>{}, f);
+}
+
+/// c (Rows, Vectors * Lanes) = or += a (Rows, depth) times panel (depth, Vectors * Lanes), the panel contiguous and aligned to its
+/// vectors, as are the rows of c. Each element of c is one chain of additions in the order of depth: whatever rows are beside
+/// it, its bits are the same.
+template <bool Add, int Rows, int Vectors, int Lanes>
+void host_product(const float* a, int64 a_stride, const float* panel, int depth, float* c, int64 c_stride) {
+  using vector = typename host_vector<Lanes>::type;
+  const auto at = [&](int i) -> vector& {
+    return *reinterpret_cast<vector*>(c + i / Vectors * c_stride + i % Vectors * Lanes);
+  };
+  vector sum[Rows * Vectors];
+  host_unroll<Rows * Vectors>([&](auto i) { sum[i] = Add ? at(i) : vector{}; });
+  for (int k = 0; k < depth; ++k) {
+    vector x[Vectors];
+    host_unroll<Vectors>([&](auto v) { x[v] = *reinterpret_cast<const vector*>(panel + v * Lanes); });
+    host_unroll<Rows>([&](auto r) {
+      const float y = a[r * a_stride];
+      host_unroll<Vectors>([&](auto v) { sum[r * Vectors + v] += y * x[v]; });
+    });
+    panel += Vectors * Lanes;
+    ++a;
+  }
+  host_unroll<Rows * Vectors>([&](auto i) { at(i) = sum[i]; });
+}
+
+/// The same for any number of rows; those up to the next multiple of 6 are read and written too, unless there is one row.
+template <bool Add, int Vectors, int Lanes>
+void host_product_rows(int rows, const float* a, int64 a_stride, const float* panel, int depth, float* c,
+                       int64 c_stride) {
+  constexpr int step = host_registers::rows;
+  if (rows == 1) return host_product<Add, 1, Vectors, Lanes>(a, a_stride, panel, depth, c, c_stride);
+  for (int r = 0; r < rows; r += step)
+    host_product<Add, step, Vectors, Lanes>(a + r * a_stride, a_stride, panel, depth, c + r * c_stride, c_stride);
+}
+
+/// And for any number of vectors in a row of the panel, up to host_registers::vectors.
+template <bool Add, int Lanes, int Vectors = host_registers::vectors>
+void host_product_of(int vectors, int rows, const float* a, int64 a_stride, const float* panel, int depth, float* c,
+                     int64 c_stride) {
+  if constexpr (Vectors > 1)
+    if (vectors < Vectors)
+      return host_product_of<Add, Lanes, Vectors - 1>(vectors, rows, a, a_stride, panel, depth, c, c_stride);
+  host_product_rows<Add, Vectors, Lanes>(rows, a, a_stride, panel, depth, c, c_stride);
+}
+
+/// x (Lanes) becomes e^(x - reference), for x <= reference, and is added to sum (Lanes): exponential{} without a choice, which
+/// g++ 12 makes a branch of, and with the nearest integer from the bits of a sum. Vectors are made from scalars only in sums
+/// and products: nvcc 13.0's front end does not survive the others at 64 bytes.
+template <int Lanes>
+void host_exponentials(float* x, float reference, float* sum) {
+  using format = binary_format<float>;
+  using vector = typename host_vector<Lanes>::type;
+  using bits = typename host_vector<Lanes>::bits;
+  const vector d = *reinterpret_cast<const vector*>(x) - reference;
+  const bits counts = (bits)(d >= format::lowest), is_nan = (bits)(d != d);  // all ones where it is so
+  const vector c = (vector)((bits)d & counts);
+  const vector shifted = c * 1.44269504088896340736f + 0x1.8p23f;  // its low bits hold the nearest integer
+  const vector n = shifted - 0x1.8p23f;
+  const vector r = (c - n * format::ln2_high) - n * format::ln2_low;
+  vector series = r * (1.0f / static_cast<float>(format::terms)) + 1.0f;
+  host_unroll<format::terms - 1>([&](auto k) {
+    constexpr int term = format::terms - 1 - decltype(k)::value;
+    series = series * r * (1.0f / static_cast<float>(term)) + 1.0f;
+  });
+  const bits power = ((bits)shifted << format::fraction) + (format::bias << format::fraction);
+  const vector e = (vector)(((bits)(series * (vector)power) & counts) | ((bits)d & is_nan));
+  *reinterpret_cast<vector*>(x) = e;
+  *reinterpret_cast<vector*>(sum) += e;
+}
+
+/// x (Lanes) *= factor, and most becomes the larger of both, where x is no NaN.
+template <int Lanes>
+void host_scale_and_max(float* x, float factor, float* most) {
+  using vector = typename host_vector<Lanes>::type;
+  using bits = typename host_vector<Lanes>::bits;
+  const vector scaled = *reinterpret_cast<const vector*>(x) * factor;
+  *reinterpret_cast<vector*>(x) = scaled;
+  const vector m = *reinterpret_cast<const vector*>(most);
+  const bits larger = (bits)(scaled > m);
+  *reinterpret_cast<vector*>(most) = (vector)(((bits)scaled & larger) | ((bits)m & ~larger));
+}
+
+/// A row of elements as floats, in a loop that compilers vectorise.
+inline void host_widen(const float* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) to[i] = from[i];
+}
+inline void host_widen(const bf16* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) to[i] = convert<float>{}(from[i]);
+}
+inline void host_widen(const fp16* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) {
+    stdlib::uint16_t raw;
+    __builtin_memcpy(&raw, from + i, sizeof raw);
+    // Exponent and fraction in their places, off by the difference of the biases, 2^112, which also scales subnormal numbers.
+    const uint32 magnitude = static_cast<uint32>(raw & 0x7fff) << 13;
+    const uint32 scaled = __builtin_bit_cast(uint32, __builtin_bit_cast(float, magnitude) * 0x1p112f);
+    const uint32 special = magnitude | 0x7f800000u;  // infinity and NaN
+    const uint32 bits = magnitude >= 0x0f800000u ? special : scaled;
+    to[i] = __builtin_bit_cast(float, bits | (static_cast<uint32>(raw & 0x8000) << 16));
+  }
+}
+
+/// Whether none of them is infinite or NaN.
+inline bool host_finite(const float* x, int count) {
+  uint32 largest = 0;
+  for (int i = 0; i < count; ++i) {
+    const uint32 magnitude = __builtin_bit_cast(uint32, x[i]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest < 0x7f800000u;
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+// Masks: which keys a query sees, as small types that combine with &, | and !.
+#ifndef GIWA_ATTENTION_MASK_HPP
+#define GIWA_ATTENTION_MASK_HPP
+
+#include <giwa/attention/coordinate.hpp>
+#include <giwa/base/status.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+// A mask is any trivially copyable callable
+//   GIWA_HOST_DEVICE bool operator()(attention_coord c) const;         whether the score counts
+// and it may say more:
+//   GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const;    tiles that need no question, or no work. An answer of
+//                                                                      `some` is always right; without it every score is asked
+//   static constexpr bool any_range = true;                            classify() is right for a range of any length; else it is
+//                                                                      asked about one tile of keys at a time
+//   giwa::alignment align;                                             a member: it speaks of the diagonal, which must be
+//                                                                      known where the lengths differ
+//   status check(const attention_sizes& s) const;                      the first rule that it breaks for such a problem
+
+template <class Mask>
+concept attention_mask = requires(const Mask& mask, attention_coord c) {
+  { mask(c) } -> stdlib::same_as<bool>;
+};
+
+namespace detail {
+
+/// What a mask leaves of a tile; `some` where it does not say.
+template <class Mask>
+GIWA_HOST_DEVICE constexpr tile_keep classify(const Mask& mask, const score_tile& t) {
+  if constexpr (requires { mask.classify(t); })
+    return mask.classify(t);
+  else
+    return tile_keep::some;
+}
+
+/// Whether a mask classifies ranges of any length. One that classifies nothing answers `some`, which is right for all.
+template <class Mask>
+inline constexpr bool answers_any_range = [] {
+  if constexpr (requires { Mask::any_range; })
+    return bool{Mask::any_range};
+  else
+    return !requires(const Mask& mask, const score_tile& t) { mask.classify(t); };
+}();
+
+/// The alignment that a mask or a score modifier asks for.
+struct alignment_wish {
+  bool needed = false;    // it speaks of the diagonal
+  bool conflict = false;  // its parts ask for different ones
+  alignment align = alignment::unset;
+
+  GIWA_HOST_DEVICE constexpr alignment_wish both(const alignment_wish& b) const {
+    const bool differ = align != alignment::unset && b.align != alignment::unset && align != b.align;
+    return {needed || b.needed, conflict || b.conflict || differ, align != alignment::unset ? align : b.align};
+  }
+};
+template <class F>
+GIWA_HOST_DEVICE constexpr alignment_wish wish_of(const F& f) {
+  if constexpr (requires { f.wish(); })
+    return f.wish();
+  else if constexpr (requires { requires stdlib::same_as<stdlib::remove_cvref_t<decltype(f.align)>, alignment>; })
+    return {true, false, f.align};
+  else
+    return {};
+}
+
+/// The first rule that a mask or a score modifier breaks; none where it does not say.
+template <class F>
+GIWA_HOST_DEVICE constexpr status check_callable(const F& f, const attention_sizes& sizes) {
+  if constexpr (requires { f.check(sizes); })
+    return f.check(sizes);
+  else
+    return {};
+}
+/// a + b, or the nearest int: a row's bound, which is compared with its keys in 32 bits.
+GIWA_HOST_DEVICE constexpr int saturated_sum(int a, int b) {
+  constexpr int64 most = (int64{1} << 31) - 1;
+  const int64 sum = int64{a} + b;
+  return static_cast<int>(sum > most ? most : sum < -most ? -most : sum);
+}
+GIWA_HOST_DEVICE constexpr status check_window(const char* argument, int count) {
+  if (count >= 0) return {};
+  return status::invalid(argument, "a window's number of keys is negative", bound::at_least, 0, count);
+}
+template <class First, class Second>
+GIWA_HOST_DEVICE constexpr status check_both(const First& a, const Second& b, const attention_sizes& sizes) {
+  const status s = check_callable(a, sizes);
+  return s.ok() ? check_callable(b, sizes) : s;
+}
+
+/// From the first and the last question that a range of a monotonic condition answers: both yes, both no, or mixed.
+GIWA_HOST_DEVICE constexpr tile_keep between(bool everywhere, bool anywhere) {
+  return everywhere ? tile_keep::all : anywhere ? tile_keep::some : tile_keep::none;
+}
+
+}  // namespace detail
+
+/// Every key.
+struct full {
+  static constexpr bool any_range = true;
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile&) const { return tile_keep::all; }
+};
+
+/// Keys up to the diagonal: `causal{}` where the lengths agree, else `causal::top_left` or `causal::bottom_right`.
+struct causal {
+  static constexpr bool any_range = true;
+  alignment align = alignment::unset;
+  static const causal top_left, bottom_right;
+
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= c.diagonal; }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    return detail::between(t.last_key <= t.first_diagonal(), t.first_key <= t.last_diagonal());
+  }
+};
+inline constexpr causal causal::top_left{alignment::top_left};
+inline constexpr causal causal::bottom_right{alignment::bottom_right};
+
+/// Windows, counted from the diagonal. keys_back{n}: no key more than n before it, so n keys and itself together with causal;
+/// keys_ahead{n}: none more than n after it; width{n}: n keys up to the diagonal, itself among them. No n is below 0.
+struct keys_back {
+  static constexpr bool any_range = true;
+  int count;
+  alignment align = alignment::unset;
+
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
+    return c.key >= detail::saturated_sum(c.diagonal, -count);
+  }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    return detail::between(int64{t.first_key} >= int64{t.last_diagonal()} - count,
+                           int64{t.last_key} >= int64{t.first_diagonal()} - count);
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
+    return detail::check_window("keys_back", count);
+  }
+};
+struct keys_ahead {
+  static constexpr bool any_range = true;
+  int count;
+  alignment align = alignment::unset;
+
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
+    return c.key <= detail::saturated_sum(c.diagonal, count);
+  }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    return detail::between(int64{t.last_key} <= int64{t.first_diagonal()} + count,
+                           int64{t.first_key} <= int64{t.last_diagonal()} + count);
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
+    return detail::check_window("keys_ahead", count);
+  }
+};
+struct width {
+  static constexpr bool any_range = true;
+  int count;
+  alignment align = alignment::unset;
+
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
+    return c.key <= c.diagonal && c.key > detail::saturated_sum(c.diagonal, -count);
+  }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    return detail::between(t.last_key <= t.first_diagonal() && int64{t.first_key} > int64{t.last_diagonal()} - count,
+                           t.first_key <= t.last_diagonal() && int64{t.last_key} > int64{t.first_diagonal()} - count);
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const { return detail::check_window("width", count); }
+};
+
+/// The first `count` keys, of every sequence alike or of each its own. With causal it makes a prefix language model:
+/// `prefix{100} | causal{}`.
+struct prefix {
+  static constexpr bool any_range = true;
+  int count = 0;
+  const int* counts = nullptr;  // (batch), where the kernel can read it; instead of count
+
+  GIWA_HOST_DEVICE constexpr int of(int batch) const { return counts != nullptr ? counts[batch] : count; }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key < of(c.batch); }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const int n = of(t.batch);
+    return detail::between(t.last_key < n, t.first_key < n);
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
+    return detail::check_window("prefix", count);
+  }
+};
+
+/// Only keys of the query's own document: ids (batch, length), `queries` and `keys` pointing where the kernel can read them, a
+/// sequence's ids `query_stride` and `key_stride` elements after the one before. Where `ascending` promises that ids never
+/// fall along a sequence, tiles of other documents are passed over.
+struct documents {
+  static constexpr bool any_range = true;
+  const int* queries;
+  const int* keys;
+  int64 query_stride = 0, key_stride = 0;  // between sequences
+  bool ascending = false;
+
+  GIWA_HOST_DEVICE constexpr int of_query(int batch, int query) const { return queries[batch * query_stride + query]; }
+  GIWA_HOST_DEVICE constexpr int of_key(int batch, int key) const { return keys[batch * key_stride + key]; }
+
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
+    return of_query(c.batch, c.query) == of_key(c.batch, c.key);
+  }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    if (!ascending) return tile_keep::some;
+    const int first_query = of_query(t.batch, t.first_query), last_query = of_query(t.batch, t.last_query);
+    const int first_key = of_key(t.batch, t.first_key), last_key = of_key(t.batch, t.last_key);
+    return detail::between(first_query == last_query && first_key == last_key && first_query == first_key,
+                           first_query <= last_key && first_key <= last_query);
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
+    return queries != nullptr && keys != nullptr ? status{} : status::invalid("documents", "a pointer is null");
+  }
+};
+
+/// What two masks both keep, what one of them keeps, and what a mask does not.
+template <attention_mask First, attention_mask Second>
+struct mask_and {
+  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
+  First a;
+  Second b;
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) && b(c); }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const tile_keep x = detail::classify(a, t), y = x == tile_keep::none ? x : detail::classify(b, t);
+    return x == tile_keep::none || y == tile_keep::none ? tile_keep::none
+           : x == tile_keep::all                        ? y
+           : y == tile_keep::all                        ? x
+                                                        : tile_keep::some;
+  }
+  GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
+};
+template <attention_mask First, attention_mask Second>
+struct mask_or {
+  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
+  First a;
+  Second b;
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
+    return x == tile_keep::all || y == tile_keep::all ? tile_keep::all
+           : x == tile_keep::none                     ? y
+           : y == tile_keep::none                     ? x
+                                                      : tile_keep::some;
+  }
+  GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
+};
+template <attention_mask First>
+struct mask_not {
+  static constexpr bool any_range = detail::answers_any_range<First>;
+  First a;
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const tile_keep x = detail::classify(a, t);
+    return x == tile_keep::none ? tile_keep::all : x == tile_keep::all ? tile_keep::none : x;
+  }
+  GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a); }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_callable(a, s); }
+};
+
+template <attention_mask First, attention_mask Second>
+GIWA_HOST_DEVICE constexpr mask_and<First, Second> operator&(const First& a, const Second& b) {
+  return {a, b};
+}
+template <attention_mask First, attention_mask Second>
+GIWA_HOST_DEVICE constexpr mask_or<First, Second> operator|(const First& a, const Second& b) {
+  return {a, b};
+}
+template <attention_mask First>
+GIWA_HOST_DEVICE constexpr mask_not<First> operator!(const First& a) {
+  return {a};
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

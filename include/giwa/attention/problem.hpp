@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: MIT
+// What an attention call is given: its options, the sizes of its problem, and the first rule that they break.
+#ifndef GIWA_ATTENTION_PROBLEM_HPP
+#define GIWA_ATTENTION_PROBLEM_HPP
+
+#include <giwa/attention/mask.hpp>
+#include <giwa/attention/score.hpp>
+#include <giwa/numeric/precision.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+#include <giwa/softmax/overlap.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// What the scores are multiplied by: 1 / sqrt(head size) where nothing is said. Any finite number, 0 and negative ones too.
+struct attention_scale {
+  bool given = false;
+  float value = 0;
+
+  constexpr attention_scale() = default;
+  template <class Number>
+    requires(stdlib::is_arithmetic_v<Number>)
+  GIWA_HOST_DEVICE constexpr attention_scale(Number scale) : given(true), value(static_cast<float>(scale)) {}
+};
+
+/// What most calls leave alone: `{.scale = 0.09f, .lse = lse}`.
+struct attention_options {
+  attention_scale scale{};
+  /// (batch, heads, queries), or (1, heads, all queries) for packed sequences: the natural logarithm of the sum of e^score over
+  /// the keys that count, -inf where there are none. Not written where it is empty.
+  tensor_view<float, 3> lse{};
+  /// (heads): a score without a key, which takes its share of the softmax and gives nothing. Counts in lse. (Xiao et al. 2023,
+  /// "Efficient streaming language models with attention sinks".)
+  tensor_view<const float, 1> sinks{};
+  /// The diagonal of masks and score modifiers that leave theirs unset, and of the user's own.
+  alignment align = alignment::unset;
+  /// Scratch memory, see workspace_bytes(); may be empty.
+  tensor_view<unsigned char, 1> workspace{};
+};
+
+/// Sequences of many lengths one behind the other: sequence i has the rows [offsets[i], offsets[i + 1]) of the packed
+/// tensors. The offsets lie where the kernel can read them and never fall; their values are read when it runs.
+struct sequences {
+  const int* q_offsets;  // (count + 1)
+  const int* k_offsets;  // (count + 1)
+  int64 count;
+  int64 max_q;  // about the most queries of a sequence: decides how many blocks run, not what is right
+};
+
+/// The sizes of a problem, for supports() and workspace_bytes().
+struct attention_problem {
+  int64 batch = 0, seq_q = 0, seq_k = 0;  // lengths are -1 where only the device knows them
+  int64 heads = 0, kv_heads = 0;
+  int64 head_size = 0, head_size_v = 0;
+};
+
+/// Limits of every path.
+namespace attention_limits {
+inline constexpr int64 head_size = 512;
+inline constexpr int64 length = (int64{1} << 31) - 1 - 4096;  // a key's number, and a tile's end, are ints
+inline constexpr int64 heads = (int64{1} << 31) - 1;
+}  // namespace attention_limits
+
+/// Which kernel answers.
+enum class attention_path : int {
+  simt,  // ordinary arithmetic in fp32: every GPU, and the host executor
+  sm80,  // mma.sync and cp.async, for fp16 and bf16: capability 8.0 and newer
+};
+
+namespace detail {
+
+template <class T>
+concept attention_element = stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16> || stdlib::same_as<T, fp32>;
+
+template <class Queries, class Keys, class Values, class O>
+GIWA_HOST_DEVICE constexpr void require_attention_types() {
+  static_assert(stdlib::same_as<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Keys>> &&
+                    stdlib::same_as<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Values>>,
+                "giwa::attention_forward: q, k and v have one element type.");
+  static_assert(attention_element<stdlib::remove_const_t<Queries>>,
+                "giwa::attention_forward: elements of q, k and v are giwa::fp16, bf16 or fp32.");
+  static_assert(!stdlib::is_const_v<O>, "giwa::attention_forward: o is written, and its elements are const.");
+  static_assert(attention_element<O>, "giwa::attention_forward: elements of o are giwa::fp16, bf16 or fp32.");
+}
+
+template <int HeadSize, int HeadSizeV>
+GIWA_HOST_DEVICE constexpr void require_head_sizes() {
+  static_assert(HeadSize >= 1 && HeadSizeV >= 1 && HeadSize <= attention_limits::head_size &&
+                    HeadSizeV <= attention_limits::head_size,
+                "giwa::attention_forward: head sizes are 1 to 512.");
+}
+
+/// The views of a call with everything in four dimensions: (batch, length, heads, head size). Packed sequences have a batch
+/// of 1 there, and sequences.count problems.
+template <class T, class O>
+struct attention_views {
+  tensor_view<const T, 4> q, k, v;
+  tensor_view<O, 4> o;
+  sequences packed{nullptr, nullptr, 0, 0};
+
+  GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.q_offsets != nullptr; }
+  GIWA_HOST_DEVICE constexpr attention_problem problem() const {
+    return {is_packed() ? packed.count : q.extent(0),
+            is_packed() ? -1 : q.extent(1),
+            is_packed() ? -1 : k.extent(1),
+            q.extent(2),
+            k.extent(2),
+            q.extent(3),
+            v.extent(3)};
+  }
+};
+
+template <class T>
+GIWA_HOST_DEVICE constexpr tensor_view<T, 4> as_packed(const tensor_view<T, 3>& v) {
+  return {v.data(), {1, v.extent(0), v.extent(1), v.extent(2)}, {0, v.stride(0), v.stride(1), v.stride(2)}};
+}
+
+/// Where the last dimension's stride is not 1, and the dimension has more than one element.
+template <class T>
+GIWA_HOST_DEVICE constexpr status check_rows(const tensor_view<T, 4>& v, const char* argument) {
+  if (const status s = v.check(argument); !s.ok()) return s;
+  if (v.extent(3) > 1 && v.size() > 0 && v.stride(3) != 1)
+    return status::invalid(argument, "the elements of a head lie side by side: the last stride is 1", bound::exactly, 1,
+                           v.stride(3));
+  if (v.extent(1) > attention_limits::length)
+    return status::invalid(argument, "a sequence is too long", bound::at_most, attention_limits::length, v.extent(1));
+  return {};
+}
+
+/// Whether two positions of a view that is written share an element, as far as its strides say: a stride of 0.
+template <class T, int Rank>
+GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, const char* argument) {
+  for (int d = 0; d < Rank; ++d)
+    if (v.size() > 0 && v.extent(d) > 1 && v.stride(d) == 0)
+      return status::invalid(argument, "a stride is zero, so that several elements would be written to one place");
+  return {};
+}
+
+GIWA_HOST_DEVICE constexpr status check_sequences(const sequences& p) {
+  if (p.count < 0)
+    return status::invalid("sequences", "the number of sequences is negative", bound::at_least, 0, p.count);
+  if (p.max_q < 0) return status::invalid("sequences", "the longest sequence is negative", bound::at_least, 0, p.max_q);
+  if (p.q_offsets == nullptr) return status::invalid("q_offsets", "the pointer is null");
+  if (p.k_offsets == nullptr) return status::invalid("k_offsets", "the pointer is null");
+  return {};
+}
+
+template <class First, class Second, int Rank>
+GIWA_HOST_DEVICE constexpr status check_same(const tensor_view<First, Rank>& v, const tensor_view<Second, Rank>& like,
+                                             int d, const char* argument, const char* message) {
+  if (v.extent(d) == like.extent(d)) return {};
+  return status::invalid(argument, message, bound::exactly, like.extent(d), v.extent(d));
+}
+
+}  // namespace detail
+
+namespace detail {
+
+/// Whether two views may share memory: exactly where sizes and strides are alike, else by the range they lie in.
+template <class First, int RankOfA, class Second, int RankOfB>
+GIWA_HOST_DEVICE bool may_share(const tensor_view<First, RankOfA>& a, const tensor_view<Second, RankOfB>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const byte_range x = bytes_of(a), y = bytes_of(b);
+  if (x.last <= y.first || y.last <= x.first) return false;
+  if constexpr (RankOfA == RankOfB)
+    if (a.extents() == b.extents()) return overlap(a, b);
+  return true;
+}
+
+}  // namespace detail
+
+/// The first rule of sizes that a problem breaks, on a GPU of this compute capability (90 for 9.0; 0 for the CPU). Needs no
+/// GPU.
+GIWA_HOST_DEVICE constexpr status supports(const attention_problem& p, int capability) {
+  struct rule {
+    int64 value, least, most;
+    const char *argument, *message;
+  };
+  constexpr int64 any = (int64{1} << 31) - 1;
+  const rule rules[] = {
+      {p.head_size, 1, attention_limits::head_size, "q", "the head size is out of range"},
+      {p.head_size_v, 1, attention_limits::head_size, "v", "the head size is out of range"},
+      {p.batch, 0, any, "q", "the number of sequences is out of range"},
+      {p.seq_q, -1, attention_limits::length, "q", "a sequence is too long"},
+      {p.seq_k, -1, attention_limits::length, "k", "a sequence is too long"},
+      {p.heads, 0, attention_limits::heads, "q", "the number of heads is out of range"},
+      {p.kv_heads, 0, attention_limits::heads, "k", "the number of heads is out of range"},
+  };
+  for (const rule& r : rules) {
+    if (r.value < r.least) return status::invalid(r.argument, r.message, bound::at_least, r.least, r.value);
+    if (r.value > r.most) return status::invalid(r.argument, r.message, bound::at_most, r.most, r.value);
+  }
+  if (p.heads > 0 && p.kv_heads == 0)
+    return status::invalid("k", "there are queries' heads, but none of keys", bound::at_least, 1, 0);
+  if (p.kv_heads > 0 && p.heads % p.kv_heads != 0)
+    return status::invalid("k", "the heads of q are not a multiple of the heads of k and v");
+  if (capability != 0 && capability < 75)
+    return {status_code::not_supported,
+            bound::at_least,
+            0,
+            "giwa needs compute capability 7.5 or newer",
+            "capability",
+            75,
+            capability};
+  return {};
+}
+
+/// Bytes of workspace that a call can use: none of the paths there are today takes any.
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem&) { return 0; }
+
+namespace detail {
+
+/// The diagonal's alignment of a call, or why there is none.
+template <class Mask, class Score>
+GIWA_HOST_DEVICE constexpr result<alignment> alignment_of(const Mask& mask, const Score& score, alignment given,
+                                                          bool lengths_agree) {
+  const alignment_wish own = wish_of(mask).both(wish_of(score)), all = own.both({false, false, given});
+  if (all.conflict)
+    return {{},
+            status::invalid("mask",
+                            "parts of the mask, the score modifier and the options align the diagonal differently")};
+  if (own.needed && all.align == alignment::unset && !lengths_agree)
+    return {{},
+            status::invalid("mask",
+                            "where there are not as many queries as keys, say which diagonal is meant: "
+                            "alignment::top_left or alignment::bottom_right")};
+  // The user's own functions are not asked what they need: they get what FlashAttention and PyTorch's decoding mean.
+  return {all.align == alignment::unset ? alignment::bottom_right : all.align, {}};
+}
+
+/// The first rule that a call breaks, pointers aside. Everything here is known without touching memory.
+template <class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Mask& mask, const Score& score,
+                                        const attention_options& options, int64 head_size, int64 head_size_v) {
+  const attention_problem p = a.problem();
+  status s;
+  const auto broken = [&](const status& next) {
+    s = next;
+    return !s.ok();
+  };
+  if (broken(check_rows(a.q, "q")) || broken(check_rows(a.k, "k")) || broken(check_rows(a.v, "v")) ||
+      broken(check_rows(a.o, "o")))
+    return s;
+  if (a.q.extent(3) != head_size)
+    return status::invalid("q", "the head size is not the one that this call was compiled for", bound::exactly,
+                           head_size, a.q.extent(3));
+  if (a.v.extent(3) != head_size_v)
+    return status::invalid("v", "the head size is not the one that this call was compiled for", bound::exactly,
+                           head_size_v, a.v.extent(3));
+  if (broken(check_same(a.k, a.q, 0, "k", "k has another number of sequences than q")) ||
+      broken(check_same(a.v, a.k, 0, "v", "v has another number of sequences than k")) ||
+      broken(check_same(a.o, a.q, 0, "o", "o has another number of sequences than q")) ||
+      broken(check_same(a.v, a.k, 1, "v", "v has another length than k")) ||
+      broken(check_same(a.o, a.q, 1, "o", "o has another length than q")) ||
+      broken(check_same(a.v, a.k, 2, "v", "v has another number of heads than k")) ||
+      broken(check_same(a.o, a.q, 2, "o", "o has another number of heads than q")) ||
+      broken(check_same(a.k, a.q, 3, "k", "k has another head size than q")) ||
+      broken(check_same(a.o, a.v, 3, "o", "o has another head size than v")))
+    return s;
+  if (broken(supports(p, 0)) || broken(check_written(a.o, "o"))) return s;
+  if (constexpr float most = 1e38f;
+      options.scale.given && !(options.scale.value >= -most && options.scale.value <= most))
+    return status::invalid("scale", "the scale is no number, or beyond 1e38");
+
+  const auto& lse = options.lse;
+  if (lse.data() != nullptr || lse.size() != 0) {
+    if (broken(lse.check("lse")) || broken(check_written(lse, "lse"))) return s;
+    const int64 sizes[3] = {a.q.extent(0), p.heads, a.q.extent(1)};
+    for (int d = 0; d < 3; ++d)
+      if (lse.extent(d) != sizes[d])
+        return status::invalid("lse", "a size is not that of (batch, heads, queries)", bound::exactly, sizes[d],
+                               lse.extent(d));
+    if (may_share(lse, a.o)) return status::invalid("lse", "lse and o overlap");
+    if (may_share(a.q, lse) || may_share(a.k, lse) || may_share(a.v, lse))
+      return status::invalid("lse", "lse overlaps an input");
+  }
+  if (options.sinks.data() != nullptr || options.sinks.size() != 0) {
+    if (broken(options.sinks.check("sinks"))) return s;
+    if (may_share(options.sinks, a.o) || may_share(options.sinks, lse))
+      return status::invalid("sinks", "the sinks overlap an output");
+    if (options.sinks.extent(0) != p.heads)
+      return status::invalid("sinks", "there is one sink for each head of q", bound::exactly, p.heads,
+                             options.sinks.extent(0));
+  }
+  if (may_share(a.q, a.o) || may_share(a.k, a.o) || may_share(a.v, a.o))
+    return status::invalid("o", "the output overlaps an input");
+  if (a.is_packed() && a.packed.q_offsets == a.packed.k_offsets && a.q.extent(1) != a.k.extent(1))
+    return status::invalid("k", "with the same offsets k has as many rows as q", bound::exactly, a.q.extent(1),
+                           a.k.extent(1));
+  const attention_sizes sizes{p.batch, p.heads, p.seq_q, p.seq_k};
+  if (broken(check_both(mask, score, sizes))) return s;
+  const bool agree = a.is_packed() ? a.packed.q_offsets == a.packed.k_offsets : p.seq_q == p.seq_k;
+  return alignment_of(mask, score, options.align, agree).state;
+}
+template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Mask& mask, const Score& score,
+                                        const attention_options& options) {
+  return check_attention(a, mask, score, options, HeadSize, HeadSizeV);
+}
+
+/// One head of one sequence, as the kernels see it. Views reach no farther than their own sequence.
+template <class T, class O>
+struct attention_head {
+  tensor_view<const T, 2> q, k, v;  // (length, head size)
+  tensor_view<O, 2> o;              // (queries, head size of v)
+  float* lse;                       // of the first query, or null
+  int64 lse_stride;
+  int batch, head;
+  int offset;  // diagonal - query
+
+  GIWA_HOST_DEVICE int queries() const { return static_cast<int>(q.extent(0)); }
+  GIWA_HOST_DEVICE int keys() const { return static_cast<int>(k.extent(0)); }
+};
+
+/// Room for a value in shared memory, which starts uninitialised.
+template <class Value>
+struct uninitialized {
+  alignas(Value) unsigned char bytes[sizeof(Value)];
+  GIWA_HOST_DEVICE void put(const Value& v) { __builtin_memcpy(bytes, &v, sizeof v); }
+  GIWA_HOST_DEVICE const Value& get() const { return *reinterpret_cast<const Value*>(bytes); }
+};
+
+/// What a kernel is told, whatever its path. Checked before.
+template <class T, class O, class Mask, class Score>
+struct attention_params {
+  attention_views<T, O> views;
+  Mask mask;
+  Score score;
+  float scale;
+  tensor_view<float, 3> lse;
+  const float* sinks;  // (heads) or null
+  int64 sink_stride;
+  bool top_left;
+
+  GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
+    const auto& a = views;
+    int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1), sequence = batch;
+    if (a.is_packed()) {
+      // Offsets that fall, or reach past the tensors, give no rows instead of somebody else's memory.
+      const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
+      const int64 q_end = clamp(a.packed.q_offsets[batch + 1], q_length),
+                  k_end = clamp(a.packed.k_offsets[batch + 1], k_length);
+      q_begin = clamp(a.packed.q_offsets[batch], q_end);
+      k_begin = clamp(a.packed.k_offsets[batch], k_end);
+      q_length = q_end - q_begin;
+      k_length = k_end - k_begin;
+      sequence = 0;
+    }
+    const int64 kv_head = head / (a.q.extent(2) / a.k.extent(2));
+    const auto slice = [&](const auto& v, int64 begin, int64 length, int64 h) {
+      using view = tensor_view<typename stdlib::remove_cvref_t<decltype(v)>::element_type, 2>;
+      return view{v.data() + (sequence * v.stride(0) + begin * v.stride(1) + h * v.stride(2)),
+                  {length, v.extent(3)},
+                  {v.stride(1), v.extent(3) == 1 ? 1 : v.stride(3)}};
+    };
+    float* const lse_row =
+        lse.data() == nullptr
+            ? nullptr
+            : lse.data() + (sequence * lse.stride(0) + head * lse.stride(1) + q_begin * lse.stride(2));
+    return {slice(a.q, q_begin, q_length, head),
+            slice(a.k, k_begin, k_length, kv_head),
+            slice(a.v, k_begin, k_length, kv_head),
+            slice(a.o, q_begin, q_length, head),
+            lse_row,
+            lse.stride(2),
+            batch,
+            head,
+            top_left ? 0 : static_cast<int>(k_length - q_length)};
+  }
+};
+
+#if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
+template <class T, class O, class Mask, class Score>
+attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, const Mask& mask, const Score& score,
+                                              const attention_options& options) {
+  const float head_size = static_cast<float>(a.q.extent(3));
+  const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
+  const alignment_wish wish = wish_of(mask).both(wish_of(score)).both({false, false, options.align});
+  return {a,
+          mask,
+          score,
+          scale,
+          options.lse,
+          options.sinks.data(),
+          options.sinks.stride(0),
+          wish.align == alignment::top_left};
+}
+#endif
+
+}  // namespace detail
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// Which tile an attention kernel works with, by precision and head size: every number with what it was measured at.
+#ifndef GIWA_ATTENTION_TUNING_HPP
+#define GIWA_ATTENTION_TUNING_HPP
+
+#include <giwa/numeric/integer.hpp>
+#include <giwa/tile/shape.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A kernel of mma.sync: `rows` queries and `columns` keys at once, by so many warps that each have rows / warps queries. The
+/// head sizes are rounded up to whole fragments; an output wider than 256 is made in slices.
+template <int Rows, int Columns, int Warps, int HeadSize, int HeadSizeV, int MinBlocks>
+struct sm80_policy {
+  static constexpr int rows = Rows, columns = Columns, warps = Warps, min_blocks = MinBlocks;
+  static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
+  static constexpr int slices = ceil_div(head_size_v, 256);
+  static constexpr int slice = round_up(ceil_div(head_size_v, slices), 16);  // columns of the output in a block
+  static_assert(Rows % (16 * Warps) == 0,
+                "giwa::attention_forward: a tile's queries are a multiple of 16 for each warp.");
+  static_assert(Columns % 16 == 0, "giwa::attention_forward: a tile's keys are a multiple of 16.");
+};
+
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm80_policy_of;
+template <int HeadSize, int HeadSizeV, int Rows, int Columns>
+struct sm80_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
+  static_assert(Rows % 64 == 0 && Columns % 16 == 0,
+                "giwa::attention_forward: a tile has a multiple of 64 queries, and of 16 keys.");
+  static constexpr int warps = Rows >= 256 && Rows % 128 == 0 ? 8 : 4;
+  using type = sm80_policy<Rows, Columns, warps, HeadSize, HeadSizeV, 1>;
+  using smaller = type;  // what the caller asks for, or a reason why not
+};
+// H200, 2026-11-21, fp16, 2048 / head size heads, TFLOP/s at 4 x 4096 tokens full | 16 x 1024 causal:
+//   64    128 x 128, 4 warps  294 | 191    (128 x 96 274 | 161; 128 x 64, three blocks a multiprocessor, 265 | 177)
+//   128   128 x 64, 4 warps   335 | 216    (128 x 32 260 | 171, 64 x 64 265 | 196)
+//   256   64 x 64, 4 warps    275 | 198    (128 x 64 with 8 warps 243 | 165, 64 x 32 246 | 175)
+// Up to 128, 192 of a thread's 255 registers are sums, and depending on mask and architecture ptxas keeps 0 to 140 bytes elsewhere,
+// 650 under two windows. Tried: a vote that leaves out multiplications by 1 where no maximum changes, 64: 288, 128: 326; keys
+// asked for where the scores are gone, 64: 273; a mask's answers as bits before the scores, 128 causal: 204; fragments of the
+// second operand read one at a time instead of two or four ahead, 128: 330.
+template <int HeadSize, int HeadSizeV, class Automatic>
+struct sm80_policy_of {
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(widest <= 64), sm80_policy<128, 128, 4, HeadSize, HeadSizeV, 2>,
+      stdlib::conditional_t<(widest <= 128), sm80_policy<128, 64, 4, HeadSize, HeadSizeV, 2>,
+      stdlib::conditional_t<(widest <= 256), sm80_policy<64, 64, 4, HeadSize, HeadSizeV, 2>,
+                            sm80_policy<64, 32, 4, HeadSize, HeadSizeV, 1>>>>;
+  // What GPUs with 99 KB of shared memory a block take (8.6, 8.9, 12.0), where they cannot take the other. Not run on one yet.
+  using smaller =
+      stdlib::conditional_t<(widest > 256), sm80_policy<64, 16, 4, HeadSize, HeadSizeV, 1>,
+      stdlib::conditional_t<(widest > 240), sm80_policy<64, 48, 4, HeadSize, HeadSizeV, 1>, type>>;
+  // clang-format on
+};
+
+/// The shared memory of a block on the GPUs of capability 8.0 and newer that have least of it.
+inline constexpr int least_shared_bytes = 99 << 10;
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

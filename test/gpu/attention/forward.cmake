@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+# One source, a program for each part of the list in pairs.hpp: compiling all of it takes minutes.
+
+option(GIWA_TEST_ALL_PAIRS "Compile the tests of attention for all pairs of types, not only for some" OFF)
+set(parts 4)
+if(GIWA_TEST_ALL_PAIRS)
+  set(parts 9)
+endif()
+math(EXPR last "${parts} - 1")
+foreach(part RANGE ${last})
+  giwa_add_gpu_test(gpu.attention.forward_${part} ${CMAKE_CURRENT_LIST_DIR}/forward.cu)
+  target_compile_definitions(gpu.attention.forward_${part} PRIVATE GIWA_TEST_PART=${part} GIWA_TEST_PARTS=${parts})
+endforeach()
+
+# So many types and head sizes are tested for what they answer; those that must not spill are in test/budget.
+foreach(name IN ITEMS same_bits machine)
+  set_target_properties(gpu.attention.${name} PROPERTIES GIWA_LOCAL_MEMORY ON)
+endforeach()
+foreach(part RANGE ${last})
+  set_target_properties(gpu.attention.forward_${part} PROPERTIES GIWA_LOCAL_MEMORY ON)
+endforeach()

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+// Attention on a GPU gives the same bits again and again: in any company, on two streams, captured, with any grid.
+#include <array>
+
+#include "gpu/attention/plain_tensors.cuh"
+#include "support/catch.hpp"
+
+using namespace giwa_test;
+using namespace giwa_test::attention;
+using giwa::attention_forward;
+
+namespace {
+
+template <class T>
+void fill_on(const gpu_array<T>& array, cudaStream_t s) {
+  check_cuda(cudaMemsetAsync(array.data(), 0xff, array.bytes(), s));
+}
+
+template <class T, int HeadSize, class Mask>
+giwa::status run(cudaStream_t s, const plain_tensors<T>& t, const Mask& mask) {
+  giwa::attention_options options;
+  options.lse = t.lse_view();
+  return attention_forward<HeadSize>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask, giwa::plain_score{},
+                                     options);
+}
+
+template <class T, int HeadSize, class Mask>
+int different_of(int times, const Mask& mask) {
+  const giwa::stream s = new_stream();
+  const plain_tensors<T> t(2, 200, 330, 6, 2, HeadSize);
+  giwa::throw_if_failed(run<T, HeadSize>(s, t, mask));
+  const auto first = t.o.to_host();
+  const auto first_lse = t.lse.to_host();
+  int different = 0;
+  for (int i = 0; i < times; ++i) {
+    fill_on(t.o, s);
+    giwa::throw_if_failed(run<T, HeadSize>(s, t, mask));
+    different += same_bits(first, t.o.to_host()) && same_bits(first_lse, t.lse.to_host()) ? 0 : 1;
+  }
+  return different;
+}
+
+// A row of `o` alone, a head alone, a sequence alone, against the whole call; the rest of the inputs becomes NaN before.
+template <class T, int HeadSize>
+int rows_that_differ() {
+  const giwa::stream s = new_stream();
+  const plain_tensors<T> t(3, 150, 300, 6, 2, HeadSize);
+  giwa::throw_if_failed(run<T, HeadSize>(s, t, giwa::full{}));
+  const auto whole = t.o.to_host();
+  const auto q = t.q.to_host(), k = t.k.to_host(), v = t.v.to_host();
+  plain_tensors<T> alone(3, 150, 300, 6, 2, HeadSize);
+  const auto offset_of = [&](const auto& view, int64 b, int64 i, int64 h) {
+    return static_cast<std::size_t>(b * view.stride(0) + i * view.stride(1) + h * view.stride(2));
+  };
+  int different = 0;
+  for (const auto [b, h, first, rows] : {std::array<int64, 4>{0, 0, 0, 1},
+                                         {1, 5, 149, 1},
+                                         {2, 3, 63, 1},
+                                         {1, 2, 64, 1},
+                                         {0, 4, 130, 20},
+                                         {2, 1, 7, 70},
+                                         {1, 0, 0, 150}}) {
+    alone.q.fill(0xff), alone.k.fill(0xff), alone.v.fill(0xff), alone.o.fill(0xff);
+    const auto copy = [&](const gpu_array<T>& to, const std::vector<T>& from, std::size_t at) {
+      check_cuda(cudaMemcpy(to.data() + at, from.data() + at, HeadSize * sizeof(T), cudaMemcpyHostToDevice));
+    };
+    for (int64 i = 0; i < rows; ++i) copy(alone.q, q, offset_of(t.q_view(), b, first + i, h));
+    for (int64 j = 0; j < 300; ++j) {
+      copy(alone.k, k, offset_of(t.k_view(), b, j, h / 3));
+      copy(alone.v, v, offset_of(t.v_view(), b, j, h / 3));
+    }
+    check_cuda(cudaDeviceSynchronize());
+    const auto keys = [&](const view_4<const T>& view) { return part(view, b, 1, 0, 300, h / 3, 1); };
+    giwa::throw_if_failed(attention_forward<HeadSize>(s, part(alone.q_view(), b, 1, first, rows, h, 1),
+                                                      keys(alone.k_view()), keys(alone.v_view()),
+                                                      part(alone.o_view(), b, 1, first, rows, h, 1)));
+    const auto o = alone.o.to_host();
+    for (int64 i = 0; i < rows; ++i) {
+      const std::size_t at = offset_of(t.o_view(), b, first + i, h);
+      different += std::memcmp(&o[at], &whole[at], HeadSize * sizeof(T)) == 0 ? 0 : 1;
+    }
+  }
+  return different;
+}
+
+// Packed sequences, fp16, head size 64, causal; all lengths are read from the device.
+struct packed_problem {
+  static constexpr int64 total = 400, heads = 3, count = 3;
+  plain_tensors<fp16> t{1, total, total, heads, 1, 64};
+  gpu_array<int> offsets{static_cast<std::size_t>(count + 1), 0};
+
+  void set(const std::vector<int>& values) const {
+    check_cuda(cudaMemcpy(offsets.data(), values.data(), values.size() * sizeof(int), cudaMemcpyHostToDevice));
+    check_cuda(cudaDeviceSynchronize());
+  }
+  giwa::status run(cudaStream_t s, const gpu_array<fp16>& o, int64 max_q) const {
+    const auto view = [](auto* data, int64 h) {
+      return giwa::tensor_view<std::remove_pointer_t<decltype(data)>, 3>(data, {total, h, 64});
+    };
+    const fp16 *q = t.q.data(), *k = t.k.data(), *v = t.v.data();
+    giwa::attention_options options;
+    options.lse = {t.lse.data(), {1, heads, total}};
+    return attention_forward<64>(s, giwa::sequences{offsets.data(), offsets.data(), count, max_q}, view(q, heads),
+                                 view(k, 1), view(v, 1), view(o.data(), heads), giwa::causal{}, giwa::plain_score{},
+                                 options);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a thousand times the same bits") {
+  const int times = small_mode() ? 3 : 1000;
+  CHECK(different_of<fp16, 64>(times, giwa::causal::bottom_right) == 0);
+  CHECK(different_of<bf16, 128>(times, giwa::full{}) == 0);
+  CHECK(different_of<float, 64>(times, giwa::causal::bottom_right) == 0);
+}
+
+TEST_CASE("a row alone has the bits that it has in company") {
+  CHECK(rows_that_differ<fp16, 64>() == 0);
+  CHECK(rows_that_differ<bf16, 128>() == 0);
+  CHECK(rows_that_differ<float, 64>() == 0);
+}
+
+TEST_CASE("captured in a graph, whose lengths change between replays") {
+  const giwa::stream s = new_stream();
+  packed_problem p;
+  const gpu_array<fp16> direct(p.t.o.size());
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  p.set({0, 100, 250, 400});
+  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+  const giwa::status state = p.run(s, p.t.o, 150);
+  check_cuda(cudaStreamEndCapture(s, &graph));
+  REQUIRE(state.ok());
+  check_cuda(cudaGraphInstantiate(&replay, graph, 0));
+  bool same = true;
+  for (const std::vector<int>& offsets : {std::vector<int>{0, 100, 250, 400},
+                                          {0, 0, 400, 400},
+                                          {0, 390, 395, 400},
+                                          {0, 0, 0, 0},
+                                          {3, 70, 70, 399},
+                                          {0, 1, 2, 400}}) {
+    p.set(offsets);
+    p.t.o.fill(0xff);
+    check_cuda(cudaGraphLaunch(replay, s));
+    const auto replayed = p.t.o.to_host();
+    const auto replayed_lse = p.t.lse.to_host();
+    for (const int64 max_q : {int64{400}, int64{0}, int64{100000}}) {
+      fill_on(direct, s);
+      REQUIRE(p.run(s, direct, max_q).ok());
+      same = same && same_bits(replayed, direct.to_host()) && same_bits(replayed_lse, p.t.lse.to_host());
+    }
+  }
+  CHECK(same);
+  check_cuda(cudaGraphExecDestroy(replay));
+  check_cuda(cudaGraphDestroy(graph));
+}
+
+TEST_CASE("offsets that fall or point outside give no rows of others, and no fault") {
+  const giwa::stream s = new_stream();
+  packed_problem p;
+  constexpr int most = 0x7fffffff;
+  for (const std::vector<int>& offsets : {std::vector<int>{400, 300, 200, 0},
+                                          {0, 500, 600, 700},
+                                          {-50, -20, 100, most},
+                                          {most, most, most, most},
+                                          {0, 200, 100, 400},
+                                          {-most - 1, most, -most - 1, most}}) {
+    p.set(offsets);
+    CHECK(p.run(s, p.t.o, 150).ok());
+    CHECK(giwa::synchronize(s).ok());
+  }
+}
+
+TEST_CASE("two streams at once") {
+  const giwa::stream first = new_stream(), second = new_stream();
+  plain_tensors<fp16> a(2, 200, 330, 6, 2, 64);
+  plain_tensors<float> b(2, 200, 330, 6, 2, 64);
+  giwa::throw_if_failed(run<fp16, 64>(first, a, giwa::causal::bottom_right));
+  giwa::throw_if_failed(run<float, 64>(first, b, giwa::causal::bottom_right));
+  const auto a_alone = a.o.to_host();
+  const auto b_alone = b.o.to_host();
+  a.o.fill(0xff), b.o.fill(0xff);
+  for (int i = 0; i < 50; ++i) {
+    giwa::throw_if_failed(run<fp16, 64>(first, a, giwa::causal::bottom_right));
+    giwa::throw_if_failed(run<float, 64>(second, b, giwa::causal::bottom_right));
+  }
+  CHECK(same_bits(a_alone, a.o.to_host()));
+  CHECK(same_bits(b_alone, b.o.to_host()));
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+// attention_forward on the CPU where it hurts: NaN and infinity, empty rows, sinks, odd scales, far strides, bits that must stay.
+#include <sys/mman.h>
+
+#include "host/attention/check.hpp"
+
+namespace {
+
+using namespace giwa_test;
+using giwa::bf16;
+using giwa::causal;
+using giwa::fp16;
+
+constexpr float infinity = HUGE_VALF;
+
+/// Rows of o that hold something else than `value` everywhere.
+template <class T, class O>
+int64 rows_unlike(const attention_case<T, O>& c, int64 first_row, int64 last_row, double value) {
+  const auto o = c.o.template elements<double>();
+  int64 unlike = 0;
+  for (int64 i = first_row * c.options.head_size_v; i < last_row * c.options.head_size_v; ++i)
+    unlike += o[static_cast<std::size_t>(i)] == value ? 0 : 1;
+  return unlike;
+}
+
+case_options square(int64 queries, int64 keys) {
+  case_options c;
+  c.seq_q = queries;
+  c.seq_k = keys;
+  c.head_size = c.head_size_v = 16;
+  return c;
+}
+
+/// A case whose keys and values from `first` on are NaN, infinite, or huge.
+template <class T>
+attention_case<T> poisoned(const case_options& options, int64 first, float key, float value) {
+  attention_case<T> c(options);
+  for (int64 j = first; j < options.seq_k; ++j)
+    for (int64 i = 0; i < options.head_size; ++i) {
+      c.k.view()(0, j, 0, i) = giwa::convert<T>{}(key);
+      c.v.view()(0, j, 0, i) = giwa::convert<T>{}(value);
+    }
+  return c;
+}
+
+template <class T>
+bool bits_equal(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("what is masked or masked for one row alone is never seen", "", float, fp16, bf16) {
+  faults f;
+  for (const float bad : {NAN, infinity, -infinity})
+    for (const int64 first : {1, 40, 64, 90}) {
+      // Rows keep keys up to their own: those from `first` on see the poison, those before must not.
+      auto c = poisoned<TestType>(square(100, 100), first, bad, bad);
+      f.add(fault<16>(c, causal{}));
+      CHECK(std::isfinite(giwa::convert<float>{}(c.o.view()(0, first - 1, 0, 3))));
+      CHECK(std::isnan(giwa::convert<float>{}(c.o.view()(0, 99, 0, 3))));
+      auto values = poisoned<TestType>(square(100, 100), first, 0.5f, bad);
+      f.add(fault<16>(values, causal{}));
+      auto kept_by_none = poisoned<TestType>(square(70, 100), first, bad, bad);
+      f.add(fault<16>(kept_by_none, giwa::prefix{static_cast<int>(first)}));
+      CHECK(rows_unlike(kept_by_none, 0, 70, HUGE_VAL) == 70 * 16);
+    }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("one NaN in a query touches its own row alone") {
+  attention_case<float> c(square(30, 70));
+  c.q.view()(0, 7, 0, 3) = NAN;
+  CHECK(fault<16>(c) == "");
+  int64 bad = 0;
+  for (const double x : c.o.elements<double>()) bad += std::isnan(x) ? 1 : 0;
+  CHECK(bad == 16);
+}
+
+TEST_CASE("scores of plus and minus infinity, and very negative ones beside masked ones") {
+  faults f;
+  for (const float number : {infinity, -infinity, 3e38f, -3e38f, -1e30f, 100.0f, -100.0f})
+    for (const int which : {0, 1, 2}) {
+      std::vector<float> add(70);
+      for (std::size_t j = 0; j < add.size(); ++j)
+        add[j] = which == 0 ? number : which == 1 ? (j == 40 ? number : 0) : (j % 2 == 0 ? number : -infinity);
+      const giwa::bias b{tensor_view<const float, 4>(add.data(), {1, 1, 1, 70})};
+      f.add(fault_of<float, 16>(square(70, 70), giwa::full{}, b));
+      f.add(fault_of<float, 16>(square(70, 70), causal{}, b));
+      f.add(fault_of<float, 16>(square(70, 70), giwa::width{3}, b));
+    }
+  CHECK_NO_FAULTS(f);
+
+  attention_case<float> lowest(square(1, 70));  // a row of -3e38: an average, no empty row
+  std::vector<float> add(70, -3e38f);
+  const giwa::bias b{tensor_view<const float, 4>(add.data(), {1, 1, 1, 70})};
+  CHECK(fault<16>(lowest, giwa::prefix{2}, b) == "");
+  CHECK(lowest.lse.view()(0, 0, 0) == -3e38f);
+  const float average = (lowest.v.view()(0, 0, 0, 0) + lowest.v.view()(0, 1, 0, 0)) / 2;
+  CHECK(std::abs(lowest.o.view()(0, 0, 0, 0) - average) < 1e-6f);
+}
+
+TEST_CASE("rows without a key give 0 and an lse of -infinity") {
+  attention_case<float> c(square(100, 30));  // causal with more queries than keys: 70 rows see nothing
+  CHECK(fault<16>(c, causal::bottom_right) == "");
+  CHECK(rows_unlike(c, 0, 70, 0.0) == 0);
+  CHECK(rows_unlike(c, 70, 71, 0.0) == 16);
+  for (int64 i = 0; i < 70; ++i) REQUIRE(c.lse.view()(0, 0, i) == -infinity);
+
+  attention_case<float> nothing(square(10, 40));
+  CHECK(fault<16>(nothing, !giwa::full{}) == "");
+  CHECK(rows_unlike(nothing, 0, 10, 0.0) == 0);
+
+  attention_case<float> no_keys(square(10, 0));
+  CHECK(fault<16>(no_keys) == "");
+  CHECK(rows_unlike(no_keys, 0, 10, 0.0) == 0);
+  CHECK(no_keys.lse.view()(0, 0, 9) == -infinity);
+}
+
+TEST_CASE("an empty problem succeeds and writes nothing") {
+  for (const int which : {0, 1, 2}) {
+    case_options c = square(which == 0 ? 0 : 5, 7);
+    if (which == 1) c.batch = 0;
+    if (which == 2) c.heads = c.kv_heads = 0;
+    attention_case<float> a(c);
+    CHECK(run<16>(a).empty());
+    CHECK(a.o.written() + a.lse.written() == 0);
+  }
+}
+
+TEST_CASE("a sink takes its share and gives nothing") {
+  case_options c = square(50, 70);
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.sinks = true;
+  faults f;
+  f.add(fault_of<float, 16>(c));
+  c.align = giwa::alignment::bottom_right;
+  f.add(fault_of<fp16, 16>(c, causal{}, giwa::softcap{2}));
+  f.add(fault_of<float, 16>(c, giwa::width{3}));
+  c.q_lengths = {20, 0, 30};
+  c.k_lengths = {0, 5, 65};
+  f.add(fault_of<bf16, 16>(c, causal{}));
+  CHECK_NO_FAULTS(f);
+
+  case_options few = square(3, 0);  // no key: 0, and the sink itself as lse
+  few.sinks = true;
+  attention_case<float> a(few);
+  CHECK(fault<16>(a) == "");
+  CHECK(rows_unlike(a, 0, 3, 0.0) == 0);
+  CHECK(a.lse.view()(0, 0, 2) == a.sinks.view()(0));
+  for (const float sink : {-infinity, infinity, NAN, -3e38f, 3e38f}) {
+    case_options odd = square(3, 9);
+    odd.sinks = true;
+    attention_case<float> b(odd);
+    b.sinks.view()(0) = sink;
+    CHECK(fault<16>(b) == "");
+  }
+}
+
+TEST_CASE("scales of 0, below it, and large ones") {
+  faults f;
+  for (const double scale : {0.0, -0.3, 1.0, 20.0, 1e-30}) {
+    case_options c = square(40, 90);
+    c.scale = scale;
+    f.add(fault_of<float, 16>(c));
+    f.add(fault_of<bf16, 16>(c, giwa::prefix{50}));
+  }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("the bits of a row are its own: alone, in a batch, in another block, beside other heads") {
+  for (const bool masked : {false, true}) {
+    case_options c = square(250, 150);
+    c.batch = 3;
+    c.heads = 6;
+    c.kv_heads = 2;
+    c.seq_q = masked ? 150 : 800;
+    attention_case<float> all(c);
+    const auto call = [&](const giwa::detail::attention_views<float, float>& a, giwa::attention_options options,
+                          int first) {
+      options.align = giwa::alignment::top_left;
+      // The row keeps what it keeps in the whole problem, where it is query `first`.
+      const giwa::status s = masked ? forward_of<16, 16>(giwa::host, a, giwa::keys_ahead{first} & giwa::prefix{140},
+                                                         giwa::softcap{3}, options)
+                                    : forward_of<16, 16>(giwa::host, a, giwa::full{}, giwa::softcap{3}, options);
+      REQUIRE(s.ok());
+    };
+    call(all.views(), all.call_options(), 0);
+    int64 different = 0;
+    for (const auto& [b, q, h] : {std::tuple{0, 0, 0}, {1, 149, 5}, {2, 77, 2}, {2, 140, 3}, {1, 23, 1}, {0, 24, 4}}) {
+      std::vector<float> o(16, NAN), lse(1, NAN);
+      giwa::detail::attention_views<float, float> a = all.views();
+      const auto of_head = [&](const tensor_view<const float, 4>& v, int64 head) {
+        return tensor_view<const float, 4>(&v(b, 0, head, 0), {1, v.extent(1), 1, 16}, v.strides());
+      };
+      a.q = tensor_view<const float, 4>(&all.q.view()(b, q, h, 0), {1, 1, 1, 16});
+      a.k = of_head(a.k, h / 3);
+      a.v = of_head(a.v, h / 3);
+      a.o = tensor_view<float, 4>(o.data(), {1, 1, 1, 16});
+      giwa::attention_options options{};
+      options.lse = tensor_view<float, 3>(lse.data(), {1, 1, 1});
+      call(a, options, q);
+      for (int i = 0; i < 16; ++i)
+        different += std::memcmp(&o[static_cast<std::size_t>(i)], &all.o.view()(b, q, h, i), sizeof(float)) != 0;
+      different += std::memcmp(lse.data(), &all.lse.view()(b, h, q), sizeof(float)) != 0;
+    }
+    CHECK(different == 0);
+  }
+}
+
+TEST_CASE("bits do not depend on what is masked") {
+  auto clean = poisoned<float>(square(100, 100), 100, 0, 0), dirty = poisoned<float>(square(100, 100), 50, NAN, NAN);
+  REQUIRE(run<16>(clean, causal{}).empty());
+  REQUIRE(run<16>(dirty, causal{}).empty());
+  auto a = clean.o.elements<float>(), b = dirty.o.elements<float>();
+  a.resize(50 * 16);
+  b.resize(50 * 16);
+  CHECK(bits_equal(a, b));
+}
+
+TEST_CASE("twenty calls give the same bits") {
+  case_options c = square(300, 200);
+  c.heads = 8;
+  attention_case<bf16> a(c);
+  REQUIRE(run<16>(a).empty());
+  const auto first = a.o.memory;
+  bool same = true;
+  for (int i = 0; i < 20; ++i) {
+    a.clear_outputs();
+    REQUIRE(run<16>(a).empty());
+    same = same && bits_equal(first, a.o.memory);
+  }
+  CHECK(same);
+}
+
+TEST_CASE("tensors whose rows lie more than 2^31 elements apart") {
+  // Pages that are touched are all that this takes of 4 x 72 GiB of addresses.
+  constexpr int64 stride = (int64{1} << 32) + 16, rows = 4;
+  constexpr std::size_t bytes = static_cast<std::size_t>((rows + 0.5) * stride) * sizeof(float);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    WARN("the system gives no 72 GiB of addresses");
+    return;
+  }
+  case_options c = square(rows, rows);
+  attention_case<float> near(c);
+  float* const base = static_cast<float*>(memory);
+  const auto far = [&](int64 slot, const tensor_view<float, 4>* from) {
+    tensor_view<float, 4> v(base + slot * 1024, {1, rows, 1, 16}, {1, stride, 7, 1});
+    for (int64 i = 0; from != nullptr && i < rows; ++i)
+      for (int64 j = 0; j < 16; ++j) v(0, i, 0, j) = (*from)(0, i, 0, j);
+    return v;
+  };
+  const auto q = near.q.view(), k = near.k.view(), v = near.v.view();
+  const giwa::detail::attention_views<float, float> a{far(0, &q), far(1, &k), far(2, &v), far(3, nullptr)};
+  REQUIRE(fault<16>(near, causal{}) == "");
+  // Interleaved tensors do not share an element, but their ranges overlap: told apart by their strides.
+  const giwa::status s = forward_of<16, 16>(giwa::host, a, causal{}, giwa::plain_score{}, {});
+  INFO(giwa::format_status(s).c_str());
+  CHECK(s.ok());
+  int64 different = 0;
+  for (int64 i = 0; i < rows; ++i)
+    for (int64 j = 0; j < 16; ++j) different += a.o(0, i, 0, j) == near.o.view()(0, i, 0, j) ? 0 : 1;
+  CHECK(different == 0);
+  munmap(memory, bytes);
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+// attention_forward on the CPU in fp32 against the double reference: lengths, layouts, heads, masks, scores, packed sequences.
+#include "host/attention/check.hpp"
+
+namespace {
+
+using namespace giwa_test;
+using giwa::causal;
+using giwa::keys_ahead;
+using giwa::keys_back;
+
+constexpr int64 lengths[] = {1, 2, 63, 64, 65, 127, 128, 129, 255, 256, 257};
+
+}  // namespace
+
+TEST_CASE("all pairs of lengths around the blocks") {
+  faults f;
+  for (const int64 q : lengths)
+    for (const int64 k : lengths) {
+      case_options c;
+      c.seed = static_cast<uint64>(1000 * q + k);
+      c.seq_q = q;
+      c.seq_k = k;
+      c.heads = 1 + (q + k) % 2;
+      f.add(fault_of<float, 33>(c));
+      f.add(fault_of<float, 33>(c, q % 2 == 0 ? causal::top_left : causal::bottom_right));
+    }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("several blocks of queries, and enough work for threads") {
+  faults f;
+  case_options c;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.seq_q = 800;
+  c.seq_k = 333;
+  f.add(fault_of<float, 8>(c));
+  f.add(fault_of<float, 8>(c, causal::bottom_right));
+  f.add(fault_of<float, 8>(c, keys_back{40, giwa::alignment::bottom_right} & causal{}));
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("every layout of every tensor, at every offset") {
+  faults f;
+  constexpr int kinds = static_cast<int>(case_layout::count);
+  for (int i = 0; i < 4 * kinds; ++i) {
+    case_options c;
+    c.seed = static_cast<uint64>(i);
+    c.batch = 1 + i % 3;
+    c.heads = 3;
+    c.kv_heads = 1 + 2 * (i % 2);
+    c.seq_q = i % 5 == 0 ? 1 : 37;
+    c.seq_k = i % 7 == 0 ? 1 : 70;
+    c.layout[static_cast<std::size_t>(i / kinds)] = static_cast<case_layout>(i % kinds);
+    c.layout[static_cast<std::size_t>((i / kinds + 1) % 4)] = static_cast<case_layout>((i + 2) % kinds);
+    c.offset = i % 8;
+    f.add(fault_of<float, 40>(c));
+    f.add(fault_of<float, 1>(c));
+  }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("any ratio of heads") {
+  faults f;
+  for (const int64 ratio : {1, 3, 4, 5, 7, 8, 12, 16})
+    for (const int64 kv_heads : {1, 2, 3})
+      for (const int64 queries : {1, 9}) {
+        case_options c;
+        c.seed = static_cast<uint64>(ratio);
+        c.batch = 2;
+        c.heads = ratio * kv_heads;
+        c.kv_heads = kv_heads;
+        c.seq_q = queries;  // one: the lse of every head has its own place
+        c.seq_k = 20;
+        c.sinks = ratio % 2 == 0;
+        f.add(fault_of<float, 8>(c));
+      }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("windows of no, one, and more keys than there are, for unequal lengths") {
+  faults f;
+  for (const auto& [q, k] : {std::pair{70, 70}, {130, 50}, {50, 130}, {1, 200}, {200, 1}})
+    for (const giwa::alignment align : {giwa::alignment::top_left, giwa::alignment::bottom_right})
+      for (const int n : {0, 1, 20, 1000, INT_MAX}) {
+        case_options c;
+        c.seq_q = q;
+        c.seq_k = k;
+        c.align = align;
+        f.add(fault_of<float, 8>(c, giwa::width{n}));
+        f.add(fault_of<float, 8>(c, keys_back{n} & keys_ahead{0}));
+        f.add(fault_of<float, 8>(c, keys_back{n} & keys_ahead{n}));
+        f.add(fault_of<float, 8>(c, !keys_back{n}));
+      }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("prefixes, documents and combinations") {
+  std::vector<int> ids(2 * 150), mixed(2 * 150);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int>(i % 150 / 37);
+    mixed[i] = static_cast<int>(i * 7 % 5);
+  }
+  const int counts[2] = {0, 90};
+  case_options c;
+  c.batch = 2;
+  c.seq_q = c.seq_k = 150;
+  faults f;
+  f.add(fault_of<float, 8>(c, giwa::documents{ids.data(), ids.data(), 150, 150, true}));
+  f.add(fault_of<float, 8>(c, giwa::documents{ids.data(), ids.data(), 150, 150, true} & causal{}));
+  f.add(fault_of<float, 8>(c, giwa::documents{mixed.data(), mixed.data(), 150, 150}));
+  f.add(fault_of<float, 8>(c, giwa::prefix{0, counts} | causal{}));
+  f.add(fault_of<float, 8>(c, giwa::prefix{0, counts}));
+  f.add(fault_of<float, 8>(c, !(giwa::prefix{100} | causal{})));
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("score modifiers come after the scale and before the mask") {
+  std::vector<float> numbers(2 * 4 * 50 * 90), slopes(8);
+  const giwa::philox random(5);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(normal_at(random, i));
+  for (std::size_t i = 0; i < slopes.size(); ++i) slopes[i] = 0.01f * static_cast<float>(i + 1);
+  case_options c;
+  c.batch = 2;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.seq_q = 50;
+  c.seq_k = 90;
+  c.align = giwa::alignment::bottom_right;
+  c.scale = 0.7;
+  using view = tensor_view<const float, 4>;
+  const giwa::bias whole{view(numbers.data(), {2, 4, 50, 90})}, row{view(numbers.data(), {1, 1, 1, 90})},
+      column{view(numbers.data(), {1, 4, 50, 1})};
+  faults f;
+  f.add(fault_of<float, 8>(c, causal{}, giwa::softcap{2}));
+  f.add(fault_of<float, 8>(c, causal{}, giwa::alibi{slopes.data(), 4}));
+  f.add(fault_of<float, 8>(c, giwa::full{}, whole));
+  f.add(fault_of<float, 8>(c, causal{}, row));
+  f.add(fault_of<float, 8>(c, giwa::width{30}, column));
+  f.add(fault_of<float, 8>(c, giwa::full{}, giwa::then(giwa::softcap{1.5f}, whole)));
+  f.add(fault_of<float, 8>(c, giwa::full{}, giwa::then(whole, giwa::softcap{1.5f})));
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("packed sequences, some of them empty") {
+  faults f;
+  const std::vector<int64> few{0, 1, 64, 0, 130, 7}, other{3, 0, 65, 0, 100, 64};
+  for (int i = 0; i < 8; ++i) {
+    case_options c;
+    c.seed = static_cast<uint64>(i);
+    c.q_lengths = i % 2 == 0 ? few : other;
+    c.k_lengths = i / 2 % 2 == 0 ? few : other;
+    c.heads = 4;
+    c.kv_heads = i % 3 == 0 ? 4 : 2;
+    c.sinks = i % 2 == 1;
+    c.layout[0] = c.layout[3] = static_cast<case_layout>(i % 5);
+    c.align = i < 4 ? giwa::alignment::bottom_right : giwa::alignment::top_left;
+    f.add(fault_of<float, 8>(c));
+    f.add(fault_of<float, 8>(c, causal{}));
+    f.add(fault_of<float, 8>(c, giwa::prefix{5} | giwa::width{9}));
+  }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("packed offsets that fall or overshoot read and write nothing of others") {
+  case_options c;
+  c.q_lengths = {10, 20, 30};
+  c.k_lengths = {30, 20, 10};
+  c.head_size = c.head_size_v = 8;
+  attention_case<float> a(c);
+  a.q_offsets = {0, 40, 20, 1000};
+  a.k_offsets = {-5, 20, 70, 30};
+  CHECK(run<8>(a).empty());
+  CHECK(a.o.written_outside() == 0);
+  CHECK(a.lse.written_outside() == 0);
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+// Laws of masks: what classify says of a tile is what the mask says of its scores; combinations; alignments; checks.
+#include <giwa/attention/mask.hpp>
+#include <giwa/attention/problem.hpp>
+
+#include <climits>
+#include <string>
+
+#include "support/catch.hpp"
+
+namespace {
+
+using giwa::alignment;
+using giwa::attention_coord;
+using giwa::score_tile;
+using giwa::tile_keep;
+using namespace std::string_literals;
+// Found by argument-dependent lookup for masks of giwa; a mask of a user's alone needs this.
+using giwa::operator!;
+using giwa::operator&;
+using giwa::operator|;
+
+constexpr int queries = 5, keys = 6;
+
+/// f(tile) for every tile of a 5 x 6 problem of two sequences and two heads, the diagonal anywhere.
+template <class Function>
+void for_each_tile(const Function& f) {
+  for (int batch = 0; batch < 2; ++batch)
+    for (int offset = -queries - 1; offset <= keys + 1; ++offset)
+      for (int q = 0; q < queries; ++q)
+        for (int last_q = q; last_q < queries; ++last_q)
+          for (int k = 0; k < keys; ++k)
+            for (int last_k = k; last_k < keys; ++last_k) f(score_tile{batch, batch, q, last_q, k, last_k, offset});
+}
+
+template <class Mask>
+tile_keep by_scores(const Mask& mask, const score_tile& t) {
+  int kept = 0, all = 0;
+  for (int q = t.first_query; q <= t.last_query; ++q)
+    for (int k = t.first_key; k <= t.last_key; ++k, ++all)
+      kept += mask(attention_coord{t.batch, t.head, q, k, q + t.offset}) ? 1 : 0;
+  return kept == 0 ? tile_keep::none : kept == all ? tile_keep::all : tile_keep::some;
+}
+
+/// No answer is wrong: `none` and `all` are true of every score.
+template <class Mask>
+bool sound(const Mask& mask) {
+  bool right = true;
+  for_each_tile([&](const score_tile& t) {
+    const tile_keep said = giwa::detail::classify(mask, t);
+    right = right && (said == tile_keep::some || said == by_scores(mask, t));
+  });
+  return right;
+}
+/// And no work is done in vain: `some` only where there are both.
+template <class Mask>
+bool exact(const Mask& mask) {
+  bool right = true;
+  for_each_tile([&](const score_tile& t) { right = right && giwa::detail::classify(mask, t) == by_scores(mask, t); });
+  return right;
+}
+
+/// A mask of a user's that says nothing of tiles.
+struct odd_keys {
+  bool operator()(attention_coord c) const { return c.key % 2 == 1; }
+};
+
+const int counts[2] = {2, 4};
+const int ascending_q[2 * queries] = {0, 0, 1, 1, 3, 0, 1, 1, 1, 1},
+                          ascending_k[2 * keys] = {0, 1, 1, 1, 2, 3, 1, 1, 1, 1, 1, 1};
+const int mixed_q[2 * queries] = {3, 0, 1, 0, 0, 1, 1, 2, 2, 1},
+                      mixed_k[2 * keys] = {0, 3, 1, 0, 0, 1, 1, 2, 1, 2, 1, 2};
+
+/// f(mask) for every simple mask.
+template <class Function>
+void for_each_mask(const Function& f) {
+  f(giwa::full{});
+  f(giwa::causal{});
+  for (const int n : {0, 1, 2, 4, 9, INT_MAX}) {
+    f(giwa::keys_back{n});
+    f(giwa::keys_ahead{n});
+    f(giwa::width{n});
+    f(giwa::prefix{n});
+  }
+  f(giwa::prefix{0, counts});
+  f(giwa::documents{ascending_q, ascending_k, queries, keys, true});
+  f(giwa::documents{ascending_q, ascending_k, queries, keys, false});
+  f(giwa::documents{mixed_q, mixed_k, queries, keys, false});
+  f(odd_keys{});
+}
+
+}  // namespace
+
+TEST_CASE("classify agrees with the scores of every tile") {
+  bool right = true;
+  for_each_mask([&](const auto& mask) { right = right && sound(mask) && sound(!mask); });
+  CHECK(right);
+}
+
+TEST_CASE("the masks of one edge leave no doubt") {
+  CHECK(exact(giwa::full{}));
+  CHECK(exact(giwa::causal{}));
+  CHECK(exact(!giwa::causal{}));
+  for (const int n : {0, 1, 3, 20, INT_MAX}) {
+    CHECK(exact(giwa::keys_back{n}));
+    CHECK(exact(giwa::keys_ahead{n}));
+    CHECK(exact(giwa::prefix{n}));
+  }
+  CHECK(exact(giwa::prefix{0, counts}));
+}
+
+TEST_CASE("combinations of two keep what their parts say") {
+  bool right = true, meaning = true;
+  for_each_mask([&](const auto& a) {
+    for_each_mask([&](const auto& b) {
+      right = right && sound(a & b) && sound(a | b) && sound(!(a & b) | b);
+      for (int offset = -1; offset <= 1; ++offset)
+        for (int q = 0; q < queries; ++q)
+          for (int k = 0; k < keys; ++k) {
+            const attention_coord c{1, 0, q, k, q + offset};
+            meaning = meaning && (a & b)(c) == (a(c) && b(c)) && (a | b)(c) == (a(c) || b(c)) && (!a)(c) == !a(c);
+          }
+    });
+  });
+  CHECK(right);
+  CHECK(meaning);
+}
+
+TEST_CASE("windows are counted as they say") {
+  const auto kept = [](const auto& mask, int diagonal) {
+    std::string s;
+    for (int k = 0; k < 8; ++k) s += mask(attention_coord{0, 0, 3, k, diagonal}) ? '1' : '0';
+    return s;
+  };
+  CHECK(kept(giwa::causal{}, 3) == "11110000");
+  CHECK(kept(giwa::width{2}, 3) == "00110000");
+  CHECK(kept(giwa::width{1}, 3) == "00010000");
+  CHECK(kept(giwa::width{0}, 3) == "00000000");
+  CHECK(kept(giwa::keys_back{2} & giwa::causal{}, 3) == "01110000");
+  CHECK(kept(giwa::keys_back{0} & giwa::keys_ahead{0}, 3) == "00010000");
+  CHECK(kept(giwa::keys_back{1} & giwa::keys_ahead{2}, 3) == "00111100");
+  CHECK(kept(giwa::width{100}, 3) == kept(giwa::causal{}, 3));
+  CHECK(kept(giwa::width{INT_MAX}, -1) == "00000000");  // the diagonal lies before the keys
+  CHECK(kept(giwa::keys_ahead{2}, -1) == "11000000");
+  CHECK(kept(giwa::width{3}, 9) == "00000001");  // and behind them
+  CHECK(kept(giwa::prefix{5} | giwa::causal{}, 3) == "11111000");
+  CHECK(kept(!giwa::causal{}, 3) == "00001111");
+}
+
+TEST_CASE("the farthest coordinates do not overflow") {
+  constexpr int last = static_cast<int>(giwa::attention_limits::length) - 1;
+  constexpr score_tile corner{0, 0, last, last, last, last, 0}, first{0, 0, 0, 0, 0, 0, -last};
+  STATIC_REQUIRE(giwa::keys_ahead{INT_MAX}.classify(corner) == tile_keep::all);
+  STATIC_REQUIRE(giwa::keys_back{INT_MAX}.classify(first) == tile_keep::all);
+  STATIC_REQUIRE(giwa::keys_back{INT_MAX}(attention_coord{0, 0, 0, 0, -last}));
+  STATIC_REQUIRE(giwa::width{INT_MAX}.classify(first) == tile_keep::none);
+  STATIC_REQUIRE(giwa::width{INT_MAX}.classify(corner) == tile_keep::all);
+}
+
+TEST_CASE("an alignment is wished for, or not, and two may disagree") {
+  using giwa::detail::wish_of;
+  CHECK_FALSE(wish_of(giwa::full{}).needed);
+  CHECK_FALSE(wish_of(giwa::prefix{3} | odd_keys{}).needed);
+  CHECK(wish_of(giwa::causal{}).needed);
+  CHECK(wish_of(!giwa::causal::top_left).align == alignment::top_left);
+  CHECK(wish_of(giwa::prefix{3} | giwa::causal::bottom_right).align == alignment::bottom_right);
+  CHECK(wish_of(giwa::causal{} & giwa::width{3, alignment::top_left}).align == alignment::top_left);
+  CHECK_FALSE(wish_of(giwa::causal{} & giwa::width{3, alignment::top_left}).conflict);
+  CHECK(wish_of(giwa::causal::bottom_right & giwa::width{3, alignment::top_left}).conflict);
+  CHECK(wish_of(giwa::causal::bottom_right & (giwa::full{} | !giwa::causal::top_left)).conflict);
+
+  const giwa::alibi straight{nullptr}, top{nullptr, 0, alignment::top_left};
+  CHECK(wish_of(straight).needed);
+  CHECK(wish_of(giwa::then(giwa::softcap{1}, top)).align == alignment::top_left);
+
+  using giwa::detail::alignment_of;
+  CHECK(alignment_of(giwa::full{}, giwa::plain_score{}, alignment::unset, false).value == alignment::bottom_right);
+  CHECK(alignment_of(giwa::causal{}, giwa::plain_score{}, alignment::unset, true).ok());
+  CHECK(alignment_of(giwa::causal{}, giwa::plain_score{}, alignment::top_left, false).value == alignment::top_left);
+  CHECK(alignment_of(giwa::full{}, top, alignment::unset, false).value == alignment::top_left);
+  const auto missing = alignment_of(giwa::causal{}, giwa::plain_score{}, alignment::unset, false);
+  CHECK(missing.state.argument == "mask"s);
+  CHECK(std::string(missing.state.message).find("alignment::top_left or alignment::bottom_right") != std::string::npos);
+  CHECK_FALSE(alignment_of(giwa::full{}, straight, alignment::unset, false).ok());
+  CHECK_FALSE(alignment_of(giwa::causal::bottom_right, giwa::plain_score{}, alignment::top_left, true).ok());
+  CHECK_FALSE(alignment_of(giwa::causal::bottom_right, top, alignment::unset, true).ok());
+}
+
+TEST_CASE("a negative window is refused wherever it stands") {
+  using giwa::detail::check_callable;
+  const giwa::attention_sizes sizes{1, 1, 4, 4};
+  const auto refused = [&](const auto& mask, const std::string& argument) {
+    const giwa::status s = check_callable(mask, sizes);
+    return s.code == giwa::status_code::invalid_argument && s.argument == argument &&
+           s.relation == giwa::bound::at_least && s.expected == 0 && s.got == -2;
+  };
+  CHECK(refused(giwa::keys_back{-2}, "keys_back"));
+  CHECK(refused(giwa::keys_ahead{-2}, "keys_ahead"));
+  CHECK(refused(giwa::width{-2}, "width"));
+  CHECK(refused(giwa::full{} & !giwa::width{-2}, "width"));
+  CHECK(refused((giwa::causal{} | giwa::keys_back{-2}) & giwa::full{}, "keys_back"));
+  CHECK(check_callable(giwa::causal{} & giwa::width{0}, sizes).ok());
+}

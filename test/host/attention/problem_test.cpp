@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+// Every refusal of attention_forward, with its argument, message and numbers; nothing is written then. Limits of supports().
+#include "host/attention/check.hpp"
+
+#include <functional>
+#include <string>
+
+namespace {
+
+using namespace giwa_test;
+using giwa::bound;
+using giwa::status;
+using giwa::status_code;
+using view = tensor_view<const float, 4>;
+
+/// A right call, to be spoiled: 2 sequences, 6 heads over 3, 5 queries, 7 keys, head sizes 8 and 4.
+struct call_t {
+  attention_case<float> c;
+  giwa::detail::attention_views<float, float> a;
+  giwa::attention_options options;
+  call_t() : c(sizes()), a(c.views()), options(c.call_options()) {}
+  static case_options sizes() {
+    case_options c;
+    c.batch = 2;
+    c.heads = 6;
+    c.kv_heads = 3;
+    c.seq_q = 5;
+    c.seq_k = 7;
+    c.head_size = 8;
+    c.head_size_v = 4;
+    c.sinks = true;
+    return c;
+  }
+  template <class Mask = giwa::full, class Score = giwa::plain_score>
+  status forward(const Mask& mask = {}, const Score& score = {}) const {
+    return forward_of<8, 4>(giwa::host, a, mask, score, options);
+  }
+  int64 written() const { return c.o.written() + c.lse.written(); }
+};
+
+template <class T>
+tensor_view<T, 4> resized(const tensor_view<T, 4>& v, int d, int64 size) {
+  auto extents = v.extents();
+  extents[d] = size;
+  return {v.data(), extents, v.strides()};
+}
+template <class T, int Rank>
+tensor_view<T, Rank> restrided(const tensor_view<T, Rank>& v, int d, int64 stride) {
+  auto strides = v.strides();
+  strides[d] = stride;
+  return {v.data(), v.extents(), strides};
+}
+
+struct expectation {
+  const char* argument;
+  const char* words;  // part of the message
+  bound relation = bound::none;
+  int64 expected = 0, got = 0;
+};
+
+void refused(const call_t& call, const status& s, const expectation& e) {
+  INFO(giwa::format_status(s).c_str() << " / " << e.argument << ": " << e.words);
+  CHECK(s.code == status_code::invalid_argument);
+  CHECK(s.argument == std::string(e.argument));
+  CHECK(std::string(s.message).find(e.words) != std::string::npos);
+  CHECK(s.relation == e.relation);
+  if (e.relation != bound::none) {
+    CHECK(s.expected == e.expected);
+    CHECK(s.got == e.got);
+  }
+  CHECK(call.written() == 0);
+}
+/// The same after `spoil(call)`, of the call without a mask.
+void refused_after(const std::function<void(call_t&)>& spoil, const expectation& e) {
+  call_t call;
+  spoil(call);
+  refused(call, call.forward(), e);
+}
+
+}  // namespace
+
+TEST_CASE("the call that is spoiled below is right") {
+  const call_t call;
+  CHECK(call.forward().ok());
+  CHECK(call.written() > 0);
+}
+
+TEST_CASE("sizes that do not belong together") {
+  const auto exactly = bound::exactly;
+  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 3, 7); }, {"q", "compiled for", exactly, 8, 7});
+  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 3, 3); }, {"v", "compiled for", exactly, 4, 3});
+  refused_after([](call_t& c) { c.a.k = resized(c.a.k, 0, 1); }, {"k", "number of sequences", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 0, 1); }, {"v", "number of sequences", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 0, 1); }, {"o", "number of sequences", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 1, 6); }, {"v", "another length than k", exactly, 7, 6});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 1, 4); }, {"o", "another length than q", exactly, 5, 4});
+  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 2, 1); }, {"v", "number of heads than k", exactly, 3, 1});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 2, 3); }, {"o", "number of heads than q", exactly, 6, 3});
+  refused_after([](call_t& c) { c.a.k = resized(c.a.k, 3, 4); }, {"k", "another head size than q", exactly, 8, 4});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 3, 3); }, {"o", "another head size than v", exactly, 4, 3});
+  refused_after([](call_t& c) { c.a.k = resized(c.a.k, 2, 0), c.a.v = resized(c.a.v, 2, 0); },
+                {"k", "none of keys", bound::at_least, 1, 0});
+  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 2, 5), c.a.o = resized(c.a.o, 2, 5); }, {"k", "not a multiple"});
+}
+
+TEST_CASE("views that are none") {
+  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 1, -1); }, {"q", "a size is negative", bound::at_least, 0, -1});
+  refused_after([](call_t& c) { c.a.k = view(nullptr, c.a.k.extents()); }, {"k", "the pointer is null"});
+  refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 1, giwa::max_int64 / 2); }, {"v", "reach farther"});
+  refused_after([](call_t& c) { c.a.q = restrided(c.a.q, 3, 2); }, {"q", "side by side", bound::exactly, 1, 2});
+  refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 3, 0); }, {"v", "side by side", bound::exactly, 1, 0});
+  refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 3, -1); }, {"o", "side by side", bound::exactly, 1, -1});
+  refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 1, 0); }, {"o", "a stride is zero"});
+  refused_after([](call_t& c) { c.a.k = resized(restrided(c.a.k, 1, 0), 1, int64{1} << 31); },
+                {"k", "too long", bound::at_most, giwa::attention_limits::length, int64{1} << 31});
+}
+
+TEST_CASE("options that do not fit") {
+  refused_after([](call_t& c) { c.options.scale = NAN; }, {"scale", "no number"});
+  refused_after([](call_t& c) { c.options.scale = -HUGE_VALF; }, {"scale", "no number"});
+  refused_after(
+      [](call_t& c) {
+        c.options.lse = {c.options.lse.data(), {2, 5, 6}};
+      },
+      {"lse", "(batch, heads, queries)", bound::exactly, 6, 5});
+  refused_after([](call_t& c) { c.options.lse = restrided(c.options.lse, 2, 0); }, {"lse", "a stride is zero"});
+  refused_after([](call_t& c) { c.options.lse = {c.a.o.data(), {2, 6, 5}}; }, {"lse", "lse and o overlap"});
+  refused_after([](call_t& c) { c.options.lse = {c.c.q.view().data(), {2, 6, 5}}; }, {"lse", "overlaps an input"});
+  refused_after([](call_t& c) { c.options.lse = {c.c.v.view().data(), {2, 6, 5}}; }, {"lse", "overlaps an input"});
+  refused_after(
+      [](call_t& c) {
+        c.options.sinks = {c.options.sinks.data(), {5}};
+      },
+      {"sinks", "one sink for each head", bound::exactly, 6, 5});
+  refused_after(
+      [](call_t& c) {
+        c.options.sinks = {c.options.sinks.data(), {-1}};
+      },
+      {"sinks", "a size is negative", bound::at_least, 0, -1});
+}
+
+TEST_CASE("an output that overlaps an input") {
+  const auto at = [](const view& v, int64 offset) {
+    return tensor_view<float, 4>(const_cast<float*>(v.data()) + offset, {2, 5, 6, 4});
+  };
+  refused_after([&](call_t& c) { c.a.o = at(c.a.q, 0); }, {"o", "overlaps an input"});
+  refused_after([&](call_t& c) { c.a.o = at(c.a.k, 100); }, {"o", "overlaps an input"});
+  refused_after([&](call_t& c) { c.a.o = at(c.a.v, 7); }, {"o", "overlaps an input"});
+}
+
+TEST_CASE("masks and scores that do not fit the problem") {
+  const call_t call;
+  refused(call, call.forward(giwa::causal{}), {"mask", "say which diagonal is meant"});
+  refused(call, call.forward(giwa::full{}, giwa::alibi{nullptr}), {"mask", "say which diagonal is meant"});
+  refused(call, call.forward(giwa::causal::top_left & giwa::width{2, giwa::alignment::bottom_right}),
+          {"mask", "align the diagonal differently"});
+  refused(call, call.forward(giwa::full{} | giwa::keys_back{-3, giwa::alignment::top_left}),
+          {"keys_back", "negative", bound::at_least, 0, -3});
+  refused(call, call.forward(giwa::full{}, giwa::softcap{0}), {"softcap", "not above 0"});
+  const float x[7] = {};
+  refused(call, call.forward(giwa::full{}, giwa::bias{view(x, {1, 1, 7, 1})}),
+          {"bias", "neither 1 nor that of", bound::exactly, 5, 7});
+  call_t other;
+  other.options.align = giwa::alignment::top_left;
+  refused(other, other.forward(giwa::causal::bottom_right), {"mask", "align the diagonal differently"});
+  CHECK(other.forward(giwa::causal{}).ok());
+}
+
+TEST_CASE("packed sequences that are none") {
+  case_options sizes;
+  sizes.q_lengths = {3, 2};
+  sizes.k_lengths = {4, 1};
+  sizes.head_size = sizes.head_size_v = 8;
+  attention_case<float> c(sizes);
+  const auto call = [&](const giwa::sequences& packed, const auto& mask) {
+    return giwa::attention_forward<8>(giwa::host, packed, without_batch(c.q.view()), without_batch(c.k.view()),
+                                      without_batch(c.v.view()), without_batch(c.o.view()), mask);
+  };
+  const int* q = c.q_offsets.data();
+  const int* k = c.k_offsets.data();
+  const auto expect = [&](const status& s, const std::string& argument, int64 got) {
+    CHECK(s.code == status_code::invalid_argument);
+    CHECK(s.argument == argument);
+    CHECK(s.got == got);
+    CHECK(c.o.written() == 0);
+  };
+  expect(call({q, k, -1, 3}, giwa::full{}), "sequences", -1);
+  expect(call({q, k, 2, -3}, giwa::full{}), "sequences", -3);
+  expect(call({nullptr, k, 2, 3}, giwa::full{}), "q_offsets", 0);
+  expect(call({q, nullptr, 2, 3}, giwa::full{}), "k_offsets", 0);
+  expect(call({q, k, 2, 3}, giwa::causal{}), "mask", 0);  // other offsets: lengths may differ
+  const float x[4] = {};
+  const status s = giwa::attention_forward<8>(
+      giwa::host, giwa::sequences{q, k, 2, 3}, without_batch(c.q.view()), without_batch(c.k.view()),
+      without_batch(c.v.view()), without_batch(c.o.view()), giwa::full{}, giwa::bias{view(x, {1, 1, 1, 4})});
+  CHECK(s.argument == std::string("bias"));
+  CHECK(call({q, k, 0, 0}, giwa::full{}).ok());
+  CHECK(c.o.written() == 0);
+  CHECK(call({q, k, 2, 0}, giwa::full{}).ok());  // max_q decides no result
+  CHECK(c.o.written() > 0);
+}
+
+TEST_CASE("a head size from a list") {
+  attention_case<float> c(call_t::sizes());
+  const auto q = c.q.view();
+  const tensor_view<float, 4> o(c.o.view().data(), {2, 5, 6, 4}), k = c.k.view();
+  const status s = giwa::attention_forward<giwa::head_sizes<4, 16>>(giwa::host, q, k, c.v.view(), o);
+  CHECK(s.argument == std::string("q"));
+  CHECK(std::string(s.message).find("not in the list") != std::string::npos);
+  std::vector<float> wide(2 * 5 * 6 * 8, NAN);
+  CHECK(giwa::attention_forward<giwa::head_sizes<4, 8>>(giwa::host, q, k, k,
+                                                        tensor_view<float, 4>(wide.data(), {2, 5, 6, 8}))
+            .ok());
+  CHECK(std::isfinite(wide.back()));
+}
+
+TEST_CASE("supports says what is out of range, and needs no GPU") {
+  constexpr giwa::attention_problem fine{2, 100, 200, 8, 2, 128, 64};
+  STATIC_REQUIRE(giwa::supports(fine, 0).ok());
+  STATIC_REQUIRE(giwa::supports(fine, 75).ok());
+  STATIC_REQUIRE(giwa::supports({}, 90).code == status_code::invalid_argument);  // no head size
+  STATIC_REQUIRE(giwa::workspace_bytes(fine) == 0);
+  const auto with = [&](int64 giwa::attention_problem::*member, int64 value) {
+    giwa::attention_problem p = fine;
+    p.*member = value;
+    return giwa::supports(p, 0);
+  };
+  using giwa::attention_problem;
+  const auto expect = [](const status& s, const std::string& argument, bound relation, int64 expected, int64 got) {
+    CHECK((s.argument == argument && s.relation == relation && s.expected == expected && s.got == got));
+  };
+  expect(with(&attention_problem::head_size, 513), "q", bound::at_most, 512, 513);
+  expect(with(&attention_problem::head_size, 0), "q", bound::at_least, 1, 0);
+  expect(with(&attention_problem::head_size_v, 600), "v", bound::at_most, 512, 600);
+  expect(with(&attention_problem::batch, -1), "q", bound::at_least, 0, -1);
+  expect(with(&attention_problem::seq_q, int64{1} << 31), "q", bound::at_most, giwa::attention_limits::length,
+         int64{1} << 31);
+  expect(with(&attention_problem::seq_k, -2), "k", bound::at_least, -1, -2);
+  expect(with(&attention_problem::heads, int64{1} << 31), "q", bound::at_most, (int64{1} << 31) - 1, int64{1} << 31);
+  expect(with(&attention_problem::kv_heads, 0), "k", bound::at_least, 1, 0);
+  CHECK(with(&attention_problem::seq_q, -1).ok());
+  CHECK(with(&attention_problem::batch, 0).ok());
+  CHECK(with(&attention_problem::kv_heads, 3).message ==
+        std::string("the heads of q are not a multiple of the heads of k and v"));
+  const status old = giwa::supports(fine, 70);
+  CHECK(old.code == status_code::not_supported);
+  expect(old, "capability", bound::at_least, 75, 70);
+}

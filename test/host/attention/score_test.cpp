@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// Score modifiers against their formulas in double, their order, and what they refuse.
+#include <giwa/attention/problem.hpp>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+
+namespace {
+
+using giwa::attention_coord;
+using giwa::int64;
+using giwa::tensor_view;
+
+constexpr giwa::attention_sizes sizes{2, 3, 4, 5};
+
+bool refused(const giwa::status& s, const std::string& argument, giwa::bound relation, int64 expected, int64 got) {
+  return s.code == giwa::status_code::invalid_argument && s.argument == argument && s.relation == relation &&
+         s.expected == expected && s.got == got;
+}
+
+}  // namespace
+
+TEST_CASE("softcap is cap tanh(x / cap)") {
+  double worst = 0;
+  for (const float cap : {0.5f, 1.0f, 30.0f, 50.0f, 1e6f})
+    for (int i = -4000; i <= 4000; ++i) {
+      const float x = cap * static_cast<float>(i) * 0.005f;
+      const double exact = static_cast<double>(cap) * std::tanh(static_cast<double>(x) / static_cast<double>(cap));
+      const double off = std::abs(static_cast<double>(giwa::softcap{cap}(x, {})) - exact);
+      worst = std::max(worst, off / static_cast<double>(cap));
+    }
+  CHECK(worst < 4 * 0x1p-24);
+  const float infinity = HUGE_VALF;
+  CHECK(giwa::softcap{5}(infinity, {}) == 5);
+  CHECK(giwa::softcap{5}(-infinity, {}) == -5);
+  CHECK(giwa::softcap{5}(-3e38f, {}) == -5);
+  CHECK(giwa::softcap{5}(0, {}) == 0);
+  CHECK(std::isnan(giwa::softcap{5}(NAN, {})));
+}
+
+TEST_CASE("softcap refuses a cap that is not above 0") {
+  for (const float cap : {0.0f, -1.0f, NAN}) CHECK(giwa::softcap{cap}.check(sizes).argument == std::string("softcap"));
+  CHECK(giwa::softcap{1e-3f}.check(sizes).ok());
+  CHECK_FALSE(giwa::then(giwa::plain_score{}, giwa::softcap{-1}).check(sizes).ok());
+}
+
+TEST_CASE("alibi falls off on both sides of the diagonal") {
+  const float slopes[4] = {0.5f, 0.25f, 2.0f, 4.0f};
+  const giwa::alibi shared{slopes}, own{slopes, 2};
+  for (int key = 0; key < 9; ++key) {
+    CHECK(shared(10, attention_coord{1, 1, 2, key, 4}) == 10 - 0.25f * static_cast<float>(std::abs(key - 4)));
+    CHECK(own(10, attention_coord{1, 1, 2, key, 4}) == 10 - 4.0f * static_cast<float>(std::abs(key - 4)));
+  }
+}
+
+TEST_CASE("a bias is read where it is given and serves where its size is 1") {
+  std::vector<giwa::fp16> memory(2 * 3 * 4 * 5);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = giwa::convert<giwa::fp16>{}(static_cast<float>(i));
+  const giwa::bias whole{tensor_view<giwa::fp16, 4>(memory.data(), {2, 3, 4, 5})};
+  CHECK(whole(1, attention_coord{1, 2, 3, 4, 0}) == 120);
+  CHECK(whole(1, attention_coord{0, 0, 0, 0, 9}) == 1);
+  const giwa::bias row{tensor_view<const giwa::fp16, 4>(memory.data() + 4, {1, 1, 1, 5}, {999, 999, 999, -1})};
+  CHECK(row(0, attention_coord{1, 2, 3, 4, 0}) == 0);
+  CHECK(row(0, attention_coord{1, 2, 3, 1, 0}) == 3);
+  const giwa::bias still{tensor_view<const giwa::fp16, 4>(memory.data() + 7, {2, 3, 4, 5}, {0, 0, 0, 0})};
+  CHECK(still(0, attention_coord{1, 2, 3, 1, 0}) == 7);
+}
+
+TEST_CASE("a bias of other sizes is refused") {
+  const float x[120] = {};
+  const auto status_of = [&](const giwa::index<4>& shape, const giwa::attention_sizes& s) {
+    return giwa::bias(tensor_view<const float, 4>(x, shape)).check(s);
+  };
+  CHECK(status_of({2, 3, 4, 5}, sizes).ok());
+  CHECK(status_of({1, 1, 1, 1}, sizes).ok());
+  CHECK(refused(status_of({3, 1, 1, 1}, sizes), "bias", giwa::bound::exactly, 2, 3));
+  CHECK(refused(status_of({2, 2, 4, 5}, sizes), "bias", giwa::bound::exactly, 3, 2));
+  CHECK(refused(status_of({2, 3, 4, 4}, sizes), "bias", giwa::bound::exactly, 5, 4));
+  CHECK(refused(status_of({2, 3, 1, 5}, {2, 3, -1, -1}), "bias", giwa::bound::exactly, 1, 5));
+  CHECK(status_of({2, 3, 1, 1}, {2, 3, -1, -1}).ok());
+  CHECK(giwa::bias(tensor_view<const float, 4>(nullptr, {2, 3, 4, 5})).check(sizes).argument == std::string("bias"));
+}
+
+TEST_CASE("then: the first, and the second of what it makes") {
+  const float shift[1] = {3};
+  const giwa::bias plus{tensor_view<const float, 4>(shift, {1, 1, 1, 1})};
+  const float cap_first = giwa::then(giwa::softcap{2}, plus)(100, {});
+  const float bias_first = giwa::then(plus, giwa::softcap{2})(100, {});
+  CHECK(cap_first == 5);
+  CHECK(bias_first == 2);
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+// How far a result of attention may be from the reference: measured beside the plain implementation.
+#ifndef GIWA_TEST_SUPPORT_ATTENTION_TOLERANCE_HPP
+#define GIWA_TEST_SUPPORT_ATTENTION_TOLERANCE_HPP
+
+#include <giwa/attention/problem.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace giwa_test {
+
+using giwa::int64;
+
+/// What decides how much a row's rounding errors weigh: in its largest element of o, the sum of |p v|, and the root of the sum
+/// of (p v)^2; and the largest |score| of a key whose p counts.
+struct row_scale {
+  float sum, root, score;
+};
+
+/// One row of the plain implementation: S = Q K^T summed in fp32 and rounded to T, softmax in fp32, P rounded to T, P V summed
+/// in fp32 and rounded to O. The lse is that of the scores before they are rounded.
+template <class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_params<T, O, Mask, Score>& p,
+                                               const giwa::detail::attention_head<T, O>& h, int query) {
+  using giwa::convert;
+  constexpr float infinity = giwa::detail::infinity_of<float>;
+  const giwa::exponential exp;
+  const auto coord = [&](int key) { return giwa::attention_coord{h.batch, h.head, query, key, query + h.offset}; };
+  const auto score_of = [&](int key) {
+    float sum = 0;
+    for (int64 i = 0; i < h.q.extent(1); ++i)
+      sum += convert<float>{}(h.q.data()[query * h.q.stride(0) + i]) *
+             convert<float>{}(h.k.data()[key * h.k.stride(0) + i]);
+    return p.score(sum * p.scale, coord(key));
+  };
+  const float sink = p.sinks == nullptr ? -infinity : p.sinks[h.head * p.sink_stride];
+  auto exact = giwa::softmax_state<float>::of(sink), rounded = exact;
+  for (int key = 0; key < h.keys(); ++key) {
+    if (!p.mask(coord(key))) continue;
+    const float s = score_of(key);
+    exact = giwa::softmax_state<float>::merge(exact, giwa::softmax_state<float>::of(s));
+    const float r = convert<float>{}(convert<T>{}(s));
+    rounded = giwa::softmax_state<float>::merge(rounded, giwa::softmax_state<float>::of(r));
+  }
+
+  float value[giwa::attention_limits::head_size], sum[giwa::attention_limits::head_size],
+      square[giwa::attention_limits::head_size];
+  const int64 width = h.v.extent(1);
+  for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0;
+  row_scale scale{0, 0, 0};
+  for (int key = 0; key < h.keys(); ++key) {
+    if (!p.mask(coord(key))) continue;
+    const float s = convert<float>{}(convert<T>{}(score_of(key)));
+    const float weight = convert<float>{}(convert<T>{}(exp(s - rounded.reference()) * rounded.normalizer()));
+    if (weight > 1e-6f) scale.score = s > scale.score ? s : -s > scale.score ? -s : scale.score;
+    const T* const v = h.v.data() + key * h.v.stride(0);
+    for (int64 i = 0; i < width; ++i) {
+      const float x = weight * convert<float>{}(v[i]);
+      value[i] += x;
+      sum[i] += x < 0 ? -x : x;
+      square[i] += x * x;
+    }
+  }
+  for (int64 i = 0; i < width; ++i) {
+    h.o.data()[query * h.o.stride(0) + i] = convert<O>{}(value[i]);
+    scale.sum = sum[i] > scale.sum ? sum[i] : scale.sum;
+    scale.root = square[i] > scale.root ? square[i] : scale.root;
+  }
+  scale.root = __builtin_sqrtf(scale.root);
+  if (h.lse != nullptr) h.lse[query * h.lse_stride] = exact.lse();
+  return scale;
+}
+
+/// The distance between neighbouring values of T at x >= 0.
+template <class T>
+double attention_ulp(double x) {
+  constexpr int bits = giwa::precision_of<T>::significand_bits, smallest = std::is_same_v<T, giwa::fp16> ? -14 : -126;
+  const int exponent = x > 0 && std::isfinite(x) ? std::max(smallest, std::ilogb(x)) : smallest;
+  return std::ldexp(1.0, exponent - bits + 1);
+}
+
+/// The worst of what was compared; `failure` is empty where all of it is within the tolerance.
+struct attention_verdict {
+  double error = 0, plain_error = 0,
+         limit = 0;  // the largest |o - reference|, the plain implementation's, what is allowed
+  std::string failure;
+  bool ok() const { return failure.empty(); }
+};
+
+/// Compares rows of `width` elements, one behind the other, T the type of q, k and v, O of o. The rule, each part for the whole
+/// problem and row by row:
+///   max |o - reference|         <= 2 max |plain - reference|         + unit
+///   || o - reference ||_2 (row) <= 2 || plain - reference ||_2 (row) + unit sqrt(width)
+/// where unit is one ulp of T at the largest |o| (of the problem; of the row, or of its root-of-squares, which rounding sees
+/// where o happens to cancel), and what fp32 sums cost: 4 + |score| units of 2^-24 of the sum of |p v|.
+/// Where the plain result is not finite but the reference is: within 4 ulp. Where the reference is not finite: the same.
+template <class T, class O>
+attention_verdict judge_attention(int64 width, const std::vector<double>& got, const std::vector<double>& reference,
+                                  const std::vector<double>& plain, const std::vector<row_scale>& scales) {
+  attention_verdict verdict;
+  const auto rows = static_cast<int64>(scales.size());
+  double largest = 0, arithmetic = 0;
+  const auto fp32_part = [&](int64 r) {
+    const row_scale& s = scales[static_cast<std::size_t>(r)];
+    const double unit = 0x1p-24 * (4 + static_cast<double>(s.score)) * static_cast<double>(s.sum);
+    return std::isfinite(unit) ? unit : 0.0;
+  };
+  for (int64 r = 0; r < rows; ++r) {
+    arithmetic = std::max(arithmetic, fp32_part(r));
+    for (int64 i = 0; i < width; ++i) {
+      const double x = std::abs(reference[static_cast<std::size_t>(r * width + i)]);
+      if (std::isfinite(x)) largest = std::max(largest, x);
+    }
+  }
+  const auto fail = [&](int64 row, int64 column, const char* what, double a, double b, double c) {
+    if (!verdict.failure.empty()) return;
+    char text[256];
+    std::snprintf(text, sizeof text, "row %lld, element %lld: %s (%.9g, %.9g, %.9g)", static_cast<long long>(row),
+                  static_cast<long long>(column), what, a, b, c);
+    verdict.failure = text;
+  };
+  const double unit = attention_ulp<T>(largest) + arithmetic;
+  int64 worst = 0;
+  for (int64 r = 0; r < rows; ++r) {
+    const double root = static_cast<double>(scales[static_cast<std::size_t>(r)].root);
+    double squares = 0, plain_squares = 0, row_largest = std::isfinite(root) ? root : 0;
+    for (int64 i = 0; i < width; ++i) {
+      const auto at = static_cast<std::size_t>(r * width + i);
+      const double g = got[at], p = plain[at], x = reference[at];
+      const double rounded = giwa::convert<double>{}(giwa::convert<O>{}(x));
+      if (!std::isfinite(rounded)) {
+        const bool same = std::isnan(x) ? std::isnan(g) : g == rounded || (std::isnan(p) && std::isnan(g));
+        if (!same) fail(r, i, "not finite in the reference: got, reference, plain", g, x, p);
+      } else if (!std::isfinite(g)) {
+        fail(r, i, "not finite: got, reference, plain", g, x, p);
+      } else if (!std::isfinite(p)) {
+        const double off = std::abs(g - x), limit = 4 * attention_ulp<T>(largest);
+        if (off > limit) fail(r, i, "plain is not finite: got, reference, allowed", g, x, limit);
+      } else {
+        if (std::abs(g - x) > verdict.error) worst = r * width + i;
+        verdict.error = std::max(verdict.error, std::abs(g - x));
+        verdict.plain_error = std::max(verdict.plain_error, std::abs(p - x));
+        squares += (g - x) * (g - x);
+        plain_squares += (p - x) * (p - x);
+        row_largest = std::max(row_largest, std::abs(x));
+      }
+    }
+    const double row_unit = (attention_ulp<T>(row_largest) + fp32_part(r)) * std::sqrt(static_cast<double>(width));
+    const double limit = 2 * std::sqrt(plain_squares) + row_unit;
+    if (std::sqrt(squares) > limit)
+      fail(r, 0, "the row is off: L2 error, plain's, allowed", std::sqrt(squares), std::sqrt(plain_squares), limit);
+  }
+  verdict.limit = 2 * verdict.plain_error + unit;
+  if (verdict.error > verdict.limit)
+    fail(worst / width, worst % width, "off: error, plain's largest, allowed", verdict.error, verdict.plain_error,
+         verdict.limit);
+  return verdict;
+}
+
+/// The same for the lse: within twice plain's largest error, and 2^-22 of the score's and the logarithm's size.
+inline attention_verdict judge_lse(const std::vector<float>& got, const std::vector<float>& reference,
+                                   const std::vector<float>& plain, const std::vector<row_scale>& scales) {
+  attention_verdict verdict;
+  for (std::size_t r = 0; r < got.size(); ++r)
+    if (std::isfinite(reference[r]) && std::isfinite(plain[r]))
+      verdict.plain_error = std::max(verdict.plain_error, std::abs(static_cast<double>(plain[r]) - reference[r]));
+  for (std::size_t r = 0; r < got.size() && verdict.ok(); ++r) {
+    const double g = got[r], x = reference[r], off = std::abs(g - x);
+    const double size = std::abs(x) + static_cast<double>(scales[r].score);
+    verdict.limit = 2 * verdict.plain_error + 0x1p-22 * std::max(1.0, std::isfinite(size) ? size : 0.0);
+    const bool same = std::isnan(x) ? std::isnan(g) : std::isinf(x) ? g == x : off <= verdict.limit;
+    if (std::isfinite(off)) verdict.error = std::max(verdict.error, off);
+    if (same) continue;
+    char text[160];
+    std::snprintf(text, sizeof text, "lse of row %zu: got %.9g, reference %.9g, plain %.9g, allowed %.3g", r, g, x,
+                  static_cast<double>(plain[r]), verdict.limit);
+    verdict.failure = text;
+  }
+  return verdict;
+}
+
+}  // namespace giwa_test
+
+#endif
