@@ -135,6 +135,7 @@ status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, con
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
   return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::stream_reference{s});
 }
+/// The same of packed sequences.
 template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, 3>& q,
                            const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,

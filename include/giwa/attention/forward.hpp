@@ -106,6 +106,7 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
                          const Score& score = {}, const attention_options& options = {}) {
   return detail::run_attention<HeadSize, HeadSize, Tile>(where, detail::views_of(q, k, v, o, {}), mask, score, options);
 }
+/// The same of packed sequences.
 template <int HeadSize, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, 3>& q,
@@ -125,6 +126,7 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
   return detail::run_attention<HeadSize, HeadSizeV, Tile>(where, detail::views_of(q, k, v, o, {}), mask, score,
                                                           options);
 }
+/// The same of packed sequences.
 template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, detail::attention_place Where, class Queries,
           class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, 3>& q,
@@ -169,6 +171,7 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
     return attention_forward<decltype(size)::value>(where, q, k, v, o, mask, score, options);
   });
 }
+/// The same of packed sequences.
 template <class Sizes, detail::attention_place Where, class Queries, class Keys, class Values, class O,
           class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, 3>& q,

@@ -117,8 +117,7 @@ struct causal {
 inline constexpr causal causal::top_left{alignment::top_left};
 inline constexpr causal causal::bottom_right{alignment::bottom_right};
 
-/// Windows, counted from the diagonal. keys_back{n}: no key more than n before it, so n keys and itself together with causal;
-/// keys_ahead{n}: none more than n after it; width{n}: n keys up to the diagonal, itself among them. No n is below 0.
+/// A window, counted from the diagonal: no key more than `count` before it; together with causal so many keys and itself.
 struct keys_back {
   static constexpr bool any_range = true;
   int count;
@@ -135,6 +134,7 @@ struct keys_back {
     return detail::check_window("keys_back", count);
   }
 };
+/// No key more than `count` after the diagonal.
 struct keys_ahead {
   static constexpr bool any_range = true;
   int count;
@@ -151,6 +151,7 @@ struct keys_ahead {
     return detail::check_window("keys_ahead", count);
   }
 };
+/// The `count` keys up to the diagonal, itself among them.
 struct width {
   static constexpr bool any_range = true;
   int count;
@@ -212,7 +213,7 @@ struct documents {
   }
 };
 
-/// What two masks both keep, what one of them keeps, and what a mask does not.
+/// What two masks both keep.
 template <attention_mask First, attention_mask Second>
 struct mask_and {
   static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
@@ -229,6 +230,7 @@ struct mask_and {
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
 };
+/// What one of two masks keeps.
 template <attention_mask First, attention_mask Second>
 struct mask_or {
   static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
@@ -245,6 +247,7 @@ struct mask_or {
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
 };
+/// What a mask does not keep.
 template <attention_mask First>
 struct mask_not {
   static constexpr bool any_range = detail::answers_any_range<First>;
@@ -258,14 +261,17 @@ struct mask_not {
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_callable(a, s); }
 };
 
+/// What both masks keep.
 template <attention_mask First, attention_mask Second>
 GIWA_HOST_DEVICE constexpr mask_and<First, Second> operator&(const First& a, const Second& b) {
   return {a, b};
 }
+/// What one of two masks keeps.
 template <attention_mask First, attention_mask Second>
 GIWA_HOST_DEVICE constexpr mask_or<First, Second> operator|(const First& a, const Second& b) {
   return {a, b};
 }
+/// What a mask does not keep.
 template <attention_mask First>
 GIWA_HOST_DEVICE constexpr mask_not<First> operator!(const First& a) {
   return {a};

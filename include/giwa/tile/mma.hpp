@@ -86,6 +86,7 @@ GIWA_HOST_DEVICE void multiply_add(int thread,
     }
   }
 }
+/// The same from the first column of a on, which has as many as b has rows.
 template <class Shape, int ThreadRows, int ThreadColumns, int Run, class T, class U, int Depth, class LayoutOfA,
           class LayoutOfB>
 GIWA_HOST_DEVICE void multiply_add(int thread,
