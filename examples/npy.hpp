@@ -34,7 +34,8 @@ inline constexpr int64 most_elements = int64{1} << 40;  // no product of sizes b
 
 /// The text after `'key':`, without leading spaces.
 inline std::string_view value_of(std::string_view header, std::string_view key, const std::string& path) {
-  const std::string quoted = std::string(1, '\'') + std::string(key) + '\'';
+  std::string quoted = "'";  // built up, as g++ 12 warns falsely of the sums of strings
+  quoted.append(key).append("'");
   std::size_t at = header.find(quoted);
   if (at != header.npos) at = header.find_first_not_of(' ', at + quoted.size());
   if (at == header.npos || header[at] != ':') throw error(path, "the header has no " + quoted);
