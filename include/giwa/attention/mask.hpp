@@ -37,12 +37,14 @@ GIWA_HOST_DEVICE constexpr tile_keep classify(const Mask& mask, const score_tile
 
 /// Whether a mask classifies ranges of any length. One that classifies nothing answers `some`, which is right for all.
 template <class Mask>
-inline constexpr bool answers_any_range = [] {
+GIWA_HOST_DEVICE constexpr bool asks_any_range() {
   if constexpr (requires { Mask::any_range; })
     return bool{Mask::any_range};
   else
     return !requires(const Mask& mask, const score_tile& t) { mask.classify(t); };
-}();
+}
+template <class Mask>
+inline constexpr bool answers_any_range = asks_any_range<Mask>();
 
 /// The alignment that a mask or a score modifier asks for.
 struct alignment_wish {
@@ -208,8 +210,9 @@ struct documents {
     return detail::between(first_query == last_query && first_key == last_key && first_query == first_key,
                            first_query <= last_key && first_key <= last_query);
   }
-  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
-    return queries != nullptr && keys != nullptr ? status{} : status::invalid("documents", "a pointer is null");
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
+    const bool missing = (queries == nullptr && s.seq_q != 0) || (keys == nullptr && s.seq_k != 0);
+    return missing ? status::invalid("documents", "a pointer is null") : status{};
   }
 };
 

@@ -151,13 +151,14 @@ TEST_CASE("an output that overlaps an input") {
 TEST_CASE("masks and scores that do not fit the problem") {
   const call_t call;
   refused(call, call.forward(giwa::causal{}), {"mask", "say which diagonal is meant"});
-  refused(call, call.forward(giwa::full{}, giwa::alibi{nullptr}), {"mask", "say which diagonal is meant"});
+  const float x[7] = {};
+  refused(call, call.forward(giwa::full{}, giwa::alibi{x}), {"mask", "say which diagonal is meant"});
+  refused(call, call.forward(giwa::full{}, giwa::alibi{nullptr}), {"alibi", "null"});
   refused(call, call.forward(giwa::causal::top_left & giwa::width{2, giwa::alignment::bottom_right}),
           {"mask", "align the diagonal differently"});
   refused(call, call.forward(giwa::full{} | giwa::keys_back{-3, giwa::alignment::top_left}),
           {"keys_back", "negative", bound::at_least, 0, -3});
   refused(call, call.forward(giwa::full{}, giwa::softcap{0}), {"softcap", "not above 0"});
-  const float x[7] = {};
   refused(call, call.forward(giwa::full{}, giwa::bias{view(x, {1, 1, 7, 1})}),
           {"bias", "neither 1 nor that of", bound::exactly, 5, 7});
   call_t other;
