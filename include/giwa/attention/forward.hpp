@@ -94,8 +94,8 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
 // On a stream of the current device: asynchronous, allocates nothing, may be captured in a graph. With giwa::host: done when it
 // returns, pointers lead to the host's memory.
 // A tile that is named is that of the tensor cores' kernel; others keep their own.
-// Errors: sizes that do not belong together, no heads of keys, an output that overlaps a tensor, a stride of 0 in an output, unequal
-// lengths without an alignment where a mask speaks of the diagonal, those of launch(). Nothing is written then.
+// Errors: sizes that do not belong together, no heads of keys, an output that overlaps itself or a tensor (a bias is not looked
+// at), unequal lengths without an alignment where a mask speaks of the diagonal, those of launch(). Nothing is written then.
 inline namespace GIWA_ARCH_TAG {
 
 /// `attention_forward<128>(stream, q, k, v, o)`, `attention_forward<128, tile_shape<64, 64>>(…)`: of one head size.

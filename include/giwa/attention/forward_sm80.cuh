@@ -73,7 +73,6 @@ struct sm80_attention_op {
                                    shared_storage& s) {
     const int lane = block.lane(), warp_row = block.warp() * warp_rows;
     const score_steps<Mask, Score> steps{call.mask, call.score, call.scale};
-    const typename score_steps<Mask, Score>::bounds bounds(head);
     const key_tiles<Mask> keys{call.mask, head, first_query, rows, columns};
     online_softmax<map_of_scores> softmax;
     register_tile<float, map_of_output> o;
@@ -96,7 +95,9 @@ struct sm80_attention_op {
       register_tile<float, map_of_scores> scores;
       scores.fill(0);
       multiply_add(lane, scores, s.in.q, warp_row, transposed(s.in.k), 0);
-      steps.apply(lane, scores, bounds, keep, first_query + warp_row, n * columns);
+      // Made here, so that the rest of the loop needs no registers for them.
+      steps.apply(lane, scores, typename score_steps<Mask, Score>::bounds(head), keep, first_query + warp_row,
+                  n * columns);
       const int next = keys.next(n + 1);
       copy_wait();
       block.sync();  // the values are there, and everybody has left the keys

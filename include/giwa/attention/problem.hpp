@@ -126,15 +126,6 @@ GIWA_HOST_DEVICE constexpr status check_rows(const tensor_view<T, 4>& v, const c
   return {};
 }
 
-/// Whether two positions of a view that is written share an element, as far as its strides say: a stride of 0.
-template <class T, int Rank>
-GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, const char* argument) {
-  for (int d = 0; d < Rank; ++d)
-    if (v.size() > 0 && v.extent(d) > 1 && v.stride(d) == 0)
-      return status::invalid(argument, "a stride is zero, so that several elements would be written to one place");
-  return {};
-}
-
 GIWA_HOST_DEVICE constexpr status check_sequences(const sequences& p) {
   if (p.count < 0)
     return status::invalid("sequences", "the number of sequences is negative", bound::at_least, 0, p.count);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether two views share memory: exactly, where their strides are alike.
+// Whether two views share memory, or two elements of one: exactly, where strides are alike or nested.
 #ifndef GIWA_SOFTMAX_OVERLAP_HPP
 #define GIWA_SOFTMAX_OVERLAP_HPP
 
@@ -70,6 +70,31 @@ GIWA_HOST_DEVICE bool overlap(const tensor_view<T, Rank>& a, const tensor_view<U
     }
   const auto distance = static_cast<int64>(reinterpret_cast<uint64>(a.data()) - reinterpret_cast<uint64>(b.data()));
   return steps_meet<Rank>(extent, step, 0, distance, sizeof(T));
+}
+
+/// Whether positions of a view that is written may share an element: each dimension, from the smallest stride on, steps past all
+/// that those before it reach.
+template <class T, int Rank>
+GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, const char* argument) {
+  if (v.size() == 0) return {};
+  bool done[Rank] = {};
+  for (int64 round = 0, reach = 1; round < Rank; ++round) {
+    int next = -1;
+    int64 step = 0;
+    for (int d = 0; d < Rank; ++d) {
+      const int64 size = v.stride(d) < 0 ? -v.stride(d) : v.stride(d);
+      if (!done[d] && v.extent(d) > 1 && (next < 0 || size < step)) next = d, step = size;
+    }
+    if (next < 0) break;
+    if (step == 0)
+      return status::invalid(argument, "a stride is zero, so that several elements would be written to one place");
+    if (step < reach)
+      return status::invalid(argument, "by their strides, several elements may be written to one place",
+                             bound::at_least, reach, step);
+    reach += (v.extent(next) - 1) * step;
+    done[next] = true;
+  }
+  return {};
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

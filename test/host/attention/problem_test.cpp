@@ -148,6 +148,21 @@ TEST_CASE("an output that overlaps an input") {
   refused_after([&](call_t& c) { c.a.o = at(c.a.v, 7); }, {"o", "overlaps an input"});
 }
 
+TEST_CASE("an output is not written twice in one place") {
+  float x[1] = {};
+  const auto checked = [&](const giwa::index<4>& extents, const giwa::index<4>& strides) {
+    return giwa::detail::check_written(tensor_view<float, 4>(x, extents, strides), "o");
+  };
+  CHECK(checked({1, 4, 1, 64}, {0, 1, 64, 1}).got == 1);  // rows one element apart
+  CHECK(checked({1, 4, 1, 64}, {0, 1, 64, 1}).expected == 4);
+  CHECK(checked({2, 4, 3, 8}, {96, 24, 7, 1}).code == giwa::status_code::invalid_argument);
+  CHECK(checked({2, 4, 3, 8}, {0, 24, 8, 1}).code == giwa::status_code::invalid_argument);
+  CHECK(checked({2, 4, 3, 8}, {96, 24, 8, 1}).ok());
+  CHECK(checked({2, 4, 3, 8}, {-96, 8, -32, 1}).ok());  // in any order and direction
+  CHECK(checked({1, 4, 1, 64}, {7, 64, -3, 1}).ok());   // a size of 1 has no stride
+  CHECK(checked({0, 4, 3, 8}, {0, 0, 0, 0}).ok());
+}
+
 TEST_CASE("masks and scores that do not fit the problem") {
   const call_t call;
   refused(call, call.forward(giwa::causal{}), {"mask", "say which diagonal is meant"});
