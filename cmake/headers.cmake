@@ -109,6 +109,7 @@ set(GIWA_HEADERS
   P giwa/attention/mask.hpp
   P giwa/attention/score.hpp
   P giwa/attention/problem.hpp
+  P giwa/attention/params.hpp
   P giwa/attention/schedule.hpp
   P giwa/attention/tuning.hpp
   H giwa/attention/forward.hpp
@@ -118,6 +119,8 @@ set(GIWA_HEADERS
   D giwa/attention/score_steps.cuh
   D giwa/attention/forward_simt.cuh
   D giwa/attention/forward_sm80.cuh
+  D giwa/attention/supply_sm90.cuh
+  D giwa/attention/forward_sm90.cuh
   L giwa/attention/forward.cuh
 
   L giwa/device.hpp

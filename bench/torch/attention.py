@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Times giwa's attention beside PyTorch's: FlashAttention-2 on a GPU, scaled_dot_product_attention on the CPU.
+"""Times giwa's attention beside PyTorch's: cuDNN and FlashAttention-2 on a GPU, scaled_dot_product_attention on the CPU.
 
-Builds what it needs next to it (nvcc or g++ in PATH), or takes a library that is built: GIWA_ATTENTION_ENTRIES. On a GPU both
-sides are CUDA graphs of 20 calls that take turns on the same inputs, new ones each round; the figure is the median of the
-rounds' ratios. Results are compared with each other before anything is timed.
+Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that are built: --library NAME=PATH, as often as
+wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that take turns on the same inputs, new
+ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
 """
 import argparse
 import csv
@@ -24,7 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 HERE = Path(__file__).resolve().parent
 INCLUDE = f"-I{HERE.parent.parent}/include"
 # (batch, length): 16384 tokens each
-SHAPES = ((16, 1024), (8, 2048), (4, 4096), (2, 8192))
+SHAPES = ((32, 512), (16, 1024), (8, 2048), (4, 4096), (2, 8192), (1, 16384))
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 HEADS = {64: 32, 128: 16, 256: 8}
 
 
@@ -32,16 +33,24 @@ def folder():
     return Path(tempfile.mkdtemp(prefix="giwa_attention_"))
 
 
-def gpu_library(element):
-    built = os.environ.get("GIWA_ATTENTION_ENTRIES")
-    if not built:
-        built = folder() / "attention.so"
+def gpu_library(element, architecture):
+    if not architecture:
         major, minor = torch.cuda.get_device_capability()
-        arch = f"{major}{minor}" + ("a" if major >= 9 else "")
-        subprocess.run(["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC", INCLUDE,
-                        f"-DGIWA_BENCH_ELEMENT=giwa::{element}", "-gencode", f"arch=compute_{arch},code=sm_{arch}",
-                        HERE / "attention_entries.cu", "-o", built], check=True)
-    return ctypes.CDLL(str(built)).giwa_attention
+        architecture = f"{major}{minor}" + ("a" if major >= 9 else "")
+    built = folder() / "attention.so"
+    subprocess.run(["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC", INCLUDE,
+                    f"-DGIWA_BENCH_ELEMENT=giwa::{element}", "-gencode",
+                    f"arch=compute_{architecture},code=sm_{architecture}", HERE / "attention_entries.cu", "-o", built],
+                   check=True)
+    return built
+
+
+def entries(arguments):
+    """The functions of giwa to time, by name; the first is the one that the ratios are of."""
+    libraries = dict(x.split("=", 1) for x in arguments.library)
+    if not libraries:
+        libraries = {"giwa": gpu_library(arguments.element, arguments.architecture)}
+    return {name: ctypes.CDLL(str(path)).giwa_attention for name, path in libraries.items()}
 
 
 def host_library(flags):
@@ -75,32 +84,40 @@ def compare(case, ours, theirs):
 
 
 class Gpu:
-    """One case on the GPU: tensors (batch, length, heads, head size), which FlashAttention-2 takes without a copy."""
+    """One case on the GPU: tensors (batch, length, heads, head size), which the backends take without a copy."""
 
-    def __init__(self, entry, element, batch, length, heads, size, causal):
-        self.entry, self.causal = entry, causal
+    def __init__(self, entries, backends, element, batch, length, heads, size, causal, workspace):
+        self.causal = causal
         self.case = f"{element}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}x{length}"
         self.flops = flops(batch, length, heads, size, causal)
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[element]
-        self.q, self.k, self.v, self.o = (torch.empty(batch, length, heads, size, device="cuda", dtype=kind)
-                                          for _ in range(4))
+        self.q, self.k, self.v = (torch.empty(batch, length, heads, size, device="cuda", dtype=kind) for _ in range(3))
         self.sizes = numbers(batch, length, heads, heads, size)
-        self.theirs = None
+        self.results = {name: torch.full_like(self.q, float("nan")) for name in entries}
+        self.scratch = {name: torch.zeros(64, device="cuda", dtype=torch.int32) for name in entries}
+        self.calls = {}
+        for name, entry in entries.items():
+            self.calls[name] = lambda name=name, entry=entry: self.giwa(name, entry, workspace)
+        for name in backends:
+            self.calls[name] = lambda name=name: self.torch(name)
 
     def renew(self):
         for x in (self.q, self.k, self.v):
             x.normal_()
 
-    def giwa(self):
+    def giwa(self, name, entry, workspace):
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        code = self.entry(int(self.causal), *map(pointer, (self.q, self.k, self.v, self.o)), *self.sizes, stream)
-        assert code == 0, f"{self.case}: giwa answers {code}"
+        scratch = pointer(self.scratch[name]) if workspace else None
+        code = entry(int(self.causal), *map(pointer, (self.q, self.k, self.v, self.results[name])), *self.sizes,
+                     scratch, stream)
+        assert code == 0, f"{self.case}: {name} answers {code}"
 
-    def torch(self):
+    def torch(self, name):
         # The backend is chosen here, at capture; replaying a graph asks nobody.
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            self.theirs = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)),
-                                                       is_causal=self.causal)
+        with sdpa_kernel(BACKENDS[name]):
+            o = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)),
+                                             is_causal=self.causal)
+        self.results[name] = o.transpose(1, 2)
 
     def graph(self, call, calls):
         side = torch.cuda.Stream()
@@ -116,12 +133,12 @@ class Gpu:
 
     def measure(self, rounds, calls):
         self.renew()
-        graphs = {name: self.graph(getattr(self, name), calls) for name in ("torch", "giwa")}
-        self.o.fill_(float("nan"))
+        graphs = {name: self.graph(call, calls) for name, call in self.calls.items()}
         for graph in graphs.values():
             graph.replay()
         torch.cuda.synchronize()
-        apart = compare(self.case, self.o, self.theirs.transpose(1, 2))
+        last = list(self.results)[-1]  # a backend's, where there is one
+        apart = max(compare(self.case, o, self.results[last]) for name, o in self.results.items() if name != last)
         spent = {name: [] for name in graphs}
         for round_ in range(rounds + 1):  # one to warm up
             self.renew()
@@ -161,7 +178,7 @@ class Cpu:
         self.giwa()
         self.torch()
         apart = compare(self.case, self.o, self.theirs.transpose(1, 2))
-        spent = {"torch": [], "giwa": []}
+        spent = {"giwa": [], "torch": []}
         for round_ in range(rounds):
             for x in (self.q, self.k, self.v):
                 x.normal_()
@@ -181,11 +198,12 @@ def cases(arguments):
                     for length in (1024, 4096):
                         yield lambda e=entry, n=name, l=length, d=size, c=causal: Cpu(e, n, 1, l, 8, d, c)
     else:
-        entry = gpu_library(arguments.element)
+        ours, backends = entries(arguments), [x for x in arguments.backends.split(",") if x]
         for causal in (False, True):
             for size, heads in HEADS.items():
                 for batch, length in SHAPES:
-                    yield lambda b=batch, l=length, h=heads, d=size, c=causal: Gpu(entry, arguments.element, b, l, h, d, c)
+                    yield lambda b=batch, l=length, h=heads, d=size, c=causal: Gpu(
+                        ours, backends, arguments.element, b, l, h, d, c, not arguments.no_workspace)
 
 
 def main():
@@ -195,6 +213,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--calls", type=int, default=20, help="calls in a graph")
     parser.add_argument("--element", choices=("fp16", "bf16"), default="fp16")
+    parser.add_argument("--library", action="append", default=[], metavar="NAME=PATH",
+                        help="a library built from attention_entries.cu")
+    parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
+    parser.add_argument("--backends", default="cudnn,flash", help="PyTorch's, of cudnn and flash")
+    parser.add_argument("--no-workspace", action="store_true", help="giwa without its counter")
     parser.add_argument("--cpu", action="store_true", help="giwa::host in fp32 against PyTorch on the CPU")
     arguments = parser.parse_args()
     where = f"CPU, {torch.get_num_threads()} threads" if arguments.cpu else torch.cuda.get_device_name()
@@ -205,24 +228,24 @@ def main():
         if not re.search(arguments.only, case.case):
             continue
         apart, spent = case.measure(arguments.rounds, arguments.calls)
-        ratios = [t / g for t, g in zip(spent["torch"], spent["giwa"])]
+        first, *others = spent
         row = {"case": case.case}
         for name, times in spent.items():
             row[f"{name}_us"] = f"{statistics.median(times) * 1e6:.1f}"
             row[f"{name}_tflops"] = f"{case.flops / statistics.median(times) * 1e-12:.3f}"
-        row.update(speed_of_torch=f"{statistics.median(ratios):.3f}", lowest=f"{min(ratios):.3f}",
-                   highest=f"{max(ratios):.3f}", apart=f"{apart:.3g}")
+        for name in others:
+            ratios = [t / g for t, g in zip(spent[name], spent[first])]
+            row.update({f"speed_of_{name}": f"{statistics.median(ratios):.3f}", f"lowest_{name}": f"{min(ratios):.3f}",
+                        f"highest_{name}": f"{max(ratios):.3f}"})
+        row["apart"] = f"{apart:.3g}"
         rows.append(row)
-        print(f"  {case.case} done", flush=True)
+        print(f"{case.case:<32}" + "".join(f" {n} {float(row[f'{n}_tflops']):.4g}" for n in spent)
+              + " |" + "".join(f" /{n} {row[f'speed_of_{n}']}" for n in others), flush=True)
         del case
     with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys() if rows else ["case"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(f"{'case':<44}{'giwa us':>10}{'torch us':>10}{'TFLOP/s':>9}{'torch':>9}{'ratio':>8}{'lowest':>8}{'highest':>8}")
-    for row in rows:
-        print(f"{row['case']:<44}{row['giwa_us']:>10}{row['torch_us']:>10}{row['giwa_tflops']:>9}{row['torch_tflops']:>9}"
-              f"{row['speed_of_torch']:>8}{row['lowest']:>8}{row['highest']:>8}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_CUH
 #define GIWA_ATTENTION_CUH
 
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/params.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/forward.cuh>
 #include <giwa/base/throw.hpp>

@@ -27,9 +27,10 @@ GIWA_HOST_DEVICE constexpr uint64 placed_at(uint64 descriptor, uint32 address) {
   return descriptor | (address & 0x3ffff) >> 4;
 }
 
-/// The descriptor of the same tile `bytes` further on.
+/// The descriptor of the same tile `bytes` further on. The address's 14 bits do not overflow: one addition of 32 bits.
 GIWA_HOST_DEVICE constexpr uint64 advance(uint64 descriptor, int bytes) {
-  return descriptor + static_cast<uint64>(bytes >> 4);
+  const uint32 low = static_cast<uint32>(descriptor) + static_cast<uint32>(bytes >> 4);
+  return (descriptor >> 32 << 32) | low;
 }
 
 }  // namespace giwa::inline GIWA_ABI::arch

@@ -31,6 +31,15 @@ GIWA_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 #endif
 }
+/// The same, where x, which is not negative, is computed before. Otherwise ptxas lets ordinary arithmetic beside the products
+/// sink below the wait for them. Costs a comparison, and a sleep that never comes.
+template <int Pending>
+GIWA_DEVICE void wgmma_wait_after([[maybe_unused]] float x) {
+#if GIWA_ARCH_HAS_SM90A
+  asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p nanosleep.u32 0; }" ::"f"(x) : "memory");
+  wgmma_wait<Pending>();
+#endif
+}
 template <int Count>
 GIWA_DEVICE void keep(float (&registers)[Count]) {
   GIWA_UNROLL

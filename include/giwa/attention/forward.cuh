@@ -6,17 +6,20 @@
 #include <giwa/attention/forward.hpp>
 #include <giwa/attention/forward_simt.cuh>
 #include <giwa/attention/forward_sm80.cuh>
+#include <giwa/attention/forward_sm90.cuh>
 #include <giwa/attention/reference.hpp>
 #include <giwa/device/environment.cuh>
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/for_all.cuh>
+#include <giwa/tile/tile_map.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// The oldest architecture that this file is compiled for, times ten.
-constexpr int oldest_architecture() {
+/// The oldest and the newest architecture that this file is compiled for, times ten.
+template <bool Newest>
+constexpr int architecture_bound() {
   constexpr int list[] = {
 #if defined(__CUDA_ARCH_LIST__)
     __CUDA_ARCH_LIST__
@@ -24,19 +27,27 @@ constexpr int oldest_architecture() {
     0
 #endif
   };
-  int oldest = list[0];
-  for (const int a : list) oldest = a < oldest ? a : oldest;
-  return oldest;
+  int bound = list[0];
+  for (const int a : list) bound = (a > bound) == Newest ? a : bound;
+  return bound;
 }
 
-/// Launches an op of attention: all its blocks, in as many launches as a grid's limit asks for.
-template <class Op, class Params>
-status launch_attention(cudaStream_t s, const Params& call, int slices) {
+/// A call's work as items of an op.
+template <class Op, class T, class O, class Mask, class Score>
+attention_grid grid_of(const attention_params<T, O, Mask, Score>& call, int slices) {
   // No sequence is longer than all of them, whatever the caller says.
   const int64 all = call.views.q.extent(1), said = call.views.packed.max_q, longest = said < all ? said : all;
-  typename Op::params p{call, attention_grid::of(call.views.problem(), longest, Op::rows, slices)};
-  for (; p.grid.first < p.grid.blocks; p.grid.first += launch_limits::grid_x) {
-    const int64 left = p.grid.blocks - p.grid.first;
+  const attention_problem p = call.views.problem();
+  const int bytes = static_cast<int>(p.head_size + p.head_size_v) * static_cast<int>(sizeof(T));
+  return attention_grid::of(p, longest, Op::rows, slices, bytes);
+}
+
+/// Launches an op with a block for each item, in as many launches as a grid's limit asks for.
+template <class Op, class Params>
+status launch_attention(cudaStream_t s, const Params& call, int slices) {
+  typename Op::params p{call, grid_of<Op>(call, slices)};
+  for (; p.grid.first < p.grid.items; p.grid.first += launch_limits::grid_x) {
+    const int64 left = p.grid.items - p.grid.first;
     const int64 grid = left < launch_limits::grid_x ? left : launch_limits::grid_x;
     if (const status state = launch(s, {.grid = grid, .block = Op::max_threads}, Op{}, p); !state.ok()) return state;
   }
@@ -44,19 +55,75 @@ status launch_attention(cudaStream_t s, const Params& call, int slices) {
 }
 
 /// Whether this file may run where there are no asynchronous copies: then it holds the portable kernel for every type.
-inline constexpr bool runs_below_sm80 = oldest_architecture() < 800;
+inline constexpr bool runs_below_sm80 = architecture_bound<false>() < 800;
 
-/// Which kernel serves elements of T in this program on the current GPU: one rule for all sizes, so that no size changes it.
+/// Whether this file may hold the kernel of Hopper; a build for 90 without the a has an empty one, which is never launched.
+inline constexpr bool has_sm90 = architecture_bound<true>() >= 900;
+
+/// Which kernel serves elements of T in this program on the current GPU. The one of sm_90 leaves layouts that TMA cannot take,
+/// and head sizes above 256, to the one of sm_80.
 template <class T>
 result<attention_path> path_here() {
   if constexpr (stdlib::same_as<T, fp32>) {
     return {attention_path::simt, {}};
-  } else if constexpr (!runs_below_sm80) {
+  } else if constexpr (!runs_below_sm80 && !has_sm90) {
     return {attention_path::sm80, {}};
   } else {
     const result<device_code> code = code_for_current_device();
+    if (code.value.architecture_specific) return {attention_path::sm90, code.state};
     return {code.value.ptx >= 80 ? attention_path::sm80 : attention_path::simt, code.state};
   }
+}
+
+/// A tensor as TMA's tiles are cut from it: (sequence, head, row, head size).
+template <class T>
+tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
+  return {v.data(),
+          {v.extent(0), v.extent(2), v.extent(1), v.extent(3)},
+          {v.stride(0), v.stride(2), v.stride(1), v.stride(3)}};
+}
+
+/// Launches the op of sm_90; false without an error where TMA cannot take the tensors.
+template <class Op, class T, class O, class Mask, class Score>
+result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
+  const auto q = heads_first(call.views.q), k = heads_first(call.views.k), v = heads_first(call.views.v);
+  if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
+    return {false, {}};
+  typename Op::params p{call, grid_of<Op>(call, 1), 0, nullptr, false, {}, {}, {}, {}};
+  status state;
+  const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
+    const result<tensor_map> map = make_tile_map<Tile>(view, argument);
+    to = map.value;
+    state = map.state;
+    return state.ok();
+  };
+  if (!encode(p.q, q, "q", static_cast<typename Op::supply::query_tile*>(nullptr)) ||
+      !encode(p.k, k, "k", static_cast<typename Op::supply::key_tile*>(nullptr)) ||
+      !encode(p.v, v, "v", static_cast<typename Op::supply::value_tile*>(nullptr)))
+    return {false, state};
+  if constexpr (Op::supply::stores_tiles) {
+    const auto o = heads_first(call.views.o);
+    p.store_by_map = check_store_map(o, "o").ok();
+    if (p.store_by_map && !encode(p.o, o, "o", static_cast<typename Op::supply::output_tile*>(nullptr)))
+      return {false, state};
+  }
+  const result<int64> at_once = blocks_at_once<Op>();
+  if (!at_once.ok()) return {false, at_once.state};
+  const bool equal_items = stdlib::same_as<Mask, full> && !call.views.is_packed();
+  constexpr int64 most = int64{1} << 30;  // so that an item's number and what comes after it are ints
+  for (; state.ok() && p.grid.first < p.grid.items; p.grid.first += most) {
+    const int64 left = p.grid.items - p.grid.first;
+    p.items = static_cast<int>(left < most ? left : most);
+    int64 blocks = p.items;
+    if (at_once.value < blocks && (equal_items || call.counter != nullptr)) {
+      blocks = at_once.value;
+      p.counter = equal_items ? nullptr : call.counter;
+      if (p.counter != nullptr) state = consume(cudaMemsetAsync(p.counter, 0, sizeof(int), s));
+      if (!state.ok()) break;
+    }
+    state = launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
+  }
+  return {true, state};
 }
 
 template <int HeadSize, int HeadSizeV, class Tile>
@@ -66,9 +133,15 @@ struct stream_attention {
     if (const status state = check_pointers(call); !state.ok()) return state;
     const result<attention_path> path = path_here<T>();
     if (!path.ok()) return path.state;
+    if constexpr (has_sm90 && !stdlib::same_as<T, fp32> && HeadSize <= 256 && HeadSizeV <= 256)
+      if (path.value == attention_path::sm90) {
+        using policy = typename sm90_policy_of<HeadSize, HeadSizeV, Tile>::type;
+        const result<bool> launched = launch_sm90<sm90_attention_op<T, O, policy, Mask, Score>>(s, call);
+        if (launched.value || !launched.ok()) return launched.state;
+      }
     if constexpr (!stdlib::same_as<T, fp32>)
-      if (path.value == attention_path::sm80) {
-        using choice = sm80_policy_of<HeadSize, HeadSizeV, Tile>;
+      if (path.value != attention_path::simt) {
+        using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
         using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
         using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
         if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
@@ -103,8 +176,8 @@ struct stream_attention {
       if (pointer != nullptr) s = check_device_pointer(pointer, argument);
       return !s.ok();
     };
-    static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(a.packed.q_offsets, "q_offsets") ||
-                      bad_pointer(a.packed.k_offsets, "k_offsets"));
+    static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(call.counter, "workspace") ||
+                      bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets"));
     return s;
   }
 };

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_HPP
 #define GIWA_ATTENTION_FORWARD_HPP
 
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/params.hpp>
 #include <giwa/base/arch.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/device/stream.hpp>

@@ -93,7 +93,7 @@ struct simt_attention_op {
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
-    const attention_grid::place at = p.grid.at(block.block_rank());
+    const attention_grid::place at = p.grid.at(p.grid.first + block.block_rank());
     if (block.rank() == 0) s.head.put(p.call.at(at.batch, at.head));
     block.sync();
     const attention_head<T, O>& head = s.head.get();

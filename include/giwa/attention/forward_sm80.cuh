@@ -46,7 +46,7 @@ struct sm80_attention_op {
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
-    const attention_grid::place at = p.grid.at(block.block_rank());
+    const attention_grid::place at = p.grid.at(p.grid.first + block.block_rank());
     if (block.rank() == 0) s.head.put(p.call.at(at.batch, at.head));
     block.sync();
     const attention_head<T, O>& head = s.head.get();
@@ -120,8 +120,6 @@ struct sm80_attention_op {
       n = next;
     }
     copy_wait();
-    block.sync();
-    if (s.found != 0) add_all_non_finite(block, call, head, first_query, first_column, o, s);
 
     float normalizer[map_of_scores::rows];
     finish_rows(block, lane, softmax, steps.scale_log2(), call, head, first_query + warp_row, first_column == 0,
@@ -131,23 +129,10 @@ struct sm80_attention_op {
     store(lane, o, 0, s.o, warp_row);
     block.sync();
     store(block, s.o, head.o, {first_query, first_column});
-  }
-
-  template <class Block>
-  GIWA_DEVICE static void add_all_non_finite(const Block& block, const attention_params<T, O, Mask, Score>& call,
-                                             const attention_head<T, O>& head, int first_query, int first_column,
-                                             register_tile<float, map_of_output>& o, shared_storage& s) {
-    const score_steps<Mask, Score> steps{call.mask, call.score, call.scale};
-    const typename score_steps<Mask, Score>::bounds bounds(head);
-    const key_tiles<Mask> keys{call.mask, head, first_query, rows, columns};
-    const int first_row = first_query + block.warp() * warp_rows;
-    for (int n = keys.next(0); n < keys.count(); n = keys.next(n + 1)) {
-      if (keys.keep(n) == tile_keep::all) continue;  // nothing was taken out
-      block.sync();                                  // everybody has left the values of the round before
-      load(block, head.v, {int64{n} * columns, first_column}, s.in.v);
+    if (s.found != 0) {
       block.sync();
-      add_non_finite(block.lane(), o, s.in.v,
-                     [&](int row, int key) { return steps.keeps(bounds, first_row + row, n * columns + key); });
+      add_non_finite(block, steps, head, keys, first_query, rows, first_column, Policy::slice,
+                     [&](int tile) { return keys.keep(tile) == tile_keep::some; });
     }
   }
 };

@@ -46,6 +46,14 @@ GIWA_HOST_DEVICE constexpr bool asks_any_range() {
 template <class Mask>
 inline constexpr bool answers_any_range = asks_any_range<Mask>();
 
+/// Masks that are told by each query's first and last key.
+template <class Mask>
+concept one_range_mask = requires { requires Mask::one_range; };
+template <class Mask>
+concept has_first_key = one_range_mask<Mask> && requires(const Mask& mask, attention_coord c) { mask.first_key(c); };
+template <class Mask>
+concept has_last_key = one_range_mask<Mask> && requires(const Mask& mask, attention_coord c) { mask.last_key(c); };
+
 /// The alignment that a mask or a score modifier asks for.
 struct alignment_wish {
   bool needed = false;    // it speaks of the diagonal
@@ -100,17 +108,18 @@ GIWA_HOST_DEVICE constexpr tile_keep between(bool everywhere, bool anywhere) {
 
 /// Every key.
 struct full {
-  static constexpr bool any_range = true;
+  static constexpr bool any_range = true, one_range = true;
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile&) const { return tile_keep::all; }
 };
 
 /// Keys up to the diagonal: `causal{}` where the lengths agree, else `causal::top_left` or `causal::bottom_right`.
 struct causal {
-  static constexpr bool any_range = true;
+  static constexpr bool any_range = true, one_range = true;
   alignment align = alignment::unset;
   static const causal top_left, bottom_right;
 
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= c.diagonal; }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(t.last_key <= t.first_diagonal(), t.first_key <= t.last_diagonal());
@@ -121,13 +130,14 @@ inline constexpr causal causal::bottom_right{alignment::bottom_right};
 
 /// A window, counted from the diagonal: no key more than `count` before it; together with causal so many keys and itself.
 struct keys_back {
-  static constexpr bool any_range = true;
+  static constexpr bool any_range = true, one_range = true;
   int count;
   alignment align = alignment::unset;
 
-  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
-    return c.key >= detail::saturated_sum(c.diagonal, -count);
+  GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
+    return detail::saturated_sum(c.diagonal, -count);
   }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key >= first_key(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(int64{t.first_key} >= int64{t.last_diagonal()} - count,
                            int64{t.last_key} >= int64{t.first_diagonal()} - count);
@@ -138,13 +148,12 @@ struct keys_back {
 };
 /// No key more than `count` after the diagonal.
 struct keys_ahead {
-  static constexpr bool any_range = true;
+  static constexpr bool any_range = true, one_range = true;
   int count;
   alignment align = alignment::unset;
 
-  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
-    return c.key <= detail::saturated_sum(c.diagonal, count);
-  }
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return detail::saturated_sum(c.diagonal, count); }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(int64{t.last_key} <= int64{t.first_diagonal()} + count,
                            int64{t.first_key} <= int64{t.last_diagonal()} + count);
@@ -155,12 +164,16 @@ struct keys_ahead {
 };
 /// The `count` keys up to the diagonal, itself among them.
 struct width {
-  static constexpr bool any_range = true;
+  static constexpr bool any_range = true, one_range = true;
   int count;
   alignment align = alignment::unset;
 
+  GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
+    return detail::saturated_sum(c.diagonal, 1 - count);
+  }
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
-    return c.key <= c.diagonal && c.key > detail::saturated_sum(c.diagonal, -count);
+    return first_key(c) <= c.key && c.key <= last_key(c);
   }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(t.last_key <= t.first_diagonal() && int64{t.first_key} > int64{t.last_diagonal()} - count,
@@ -172,12 +185,13 @@ struct width {
 /// The first `count` keys, of every sequence alike or of each its own. With causal it makes a prefix language model:
 /// `prefix{100} | causal{}`.
 struct prefix {
-  static constexpr bool any_range = true;
+  static constexpr bool any_range = true, one_range = true;
   int count = 0;
   const int* counts = nullptr;  // (batch), where the kernel can read it; instead of count
 
   GIWA_HOST_DEVICE constexpr int of(int batch) const { return counts != nullptr ? counts[batch] : count; }
-  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key < of(c.batch); }
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return of(c.batch) - 1; }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const int n = of(t.batch);
     return detail::between(t.last_key < n, t.first_key < n);
@@ -220,8 +234,29 @@ struct documents {
 template <attention_mask First, attention_mask Second>
 struct mask_and {
   static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
+  static constexpr bool one_range = detail::one_range_mask<First> && detail::one_range_mask<Second>;
   First a;
   Second b;
+  GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const
+    requires(detail::has_first_key<First> || detail::has_first_key<Second>)
+  {
+    if constexpr (!detail::has_first_key<First>)
+      return b.first_key(c);
+    else if constexpr (!detail::has_first_key<Second>)
+      return a.first_key(c);
+    else
+      return a.first_key(c) > b.first_key(c) ? a.first_key(c) : b.first_key(c);
+  }
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const
+    requires(detail::has_last_key<First> || detail::has_last_key<Second>)
+  {
+    if constexpr (!detail::has_last_key<First>)
+      return b.last_key(c);
+    else if constexpr (!detail::has_last_key<Second>)
+      return a.last_key(c);
+    else
+      return a.last_key(c) < b.last_key(c) ? a.last_key(c) : b.last_key(c);
+  }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) && b(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::none ? x : detail::classify(b, t);

@@ -33,7 +33,8 @@ struct attention_options {
   tensor_view<const float, 1> sinks{};
   /// The diagonal of masks and score modifiers that leave theirs unset, and of the user's own.
   alignment align = alignment::unset;
-  /// Scratch memory, see workspace_bytes(); may be empty.
+  /// Scratch memory of workspace_bytes() bytes, aligned to 4, for this call alone until it is done; or empty. With it blocks
+  /// fetch their work where some has more than other (sm90 and a mask, or sequences); bits are the same.
   tensor_view<unsigned char, 1> workspace{};
 };
 
@@ -64,6 +65,7 @@ inline constexpr int64 heads = (int64{1} << 31) - 1;
 enum class attention_path : int {
   simt,  // ordinary arithmetic in fp32: every GPU, and the host executor
   sm80,  // mma.sync and cp.async, for fp16 and bf16: capability 8.0 and newer
+  sm90,  // wgmma and TMA, for fp16 and bf16 in layouts that TMA takes: capability 9.0, in a build for 90a
 };
 
 namespace detail {
@@ -195,8 +197,8 @@ GIWA_HOST_DEVICE constexpr status supports(const attention_problem& p, int capab
   return {};
 }
 
-/// Bytes of workspace that a call can use: none of the paths there are today takes any.
-GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem&) { return 0; }
+/// Bytes of workspace that a call can use: a counter of work.
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem&) { return sizeof(int); }
 
 namespace detail {
 
@@ -264,6 +266,16 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
     if (may_share(a.q, lse) || may_share(a.k, lse) || may_share(a.v, lse))
       return status::invalid("lse", "lse overlaps an input");
   }
+  if (const auto& w = options.workspace; w.data() != nullptr || w.size() != 0) {
+    if (broken(w.check("workspace"))) return s;
+    if (w.size() < workspace_bytes(p))
+      return status::invalid("workspace", "it is smaller than workspace_bytes() says", bound::at_least,
+                             workspace_bytes(p), w.size());
+    if (w.stride(0) != 1 || reinterpret_cast<uint64>(w.data()) % alignof(int) != 0)
+      return status::invalid("workspace", "its bytes lie side by side, from a multiple of 4 on");
+    if (may_share(w, a.o) || may_share(w, lse) || may_share(a.q, w) || may_share(a.k, w) || may_share(a.v, w))
+      return status::invalid("workspace", "it overlaps a tensor");
+  }
   if (options.sinks.data() != nullptr || options.sinks.size() != 0) {
     if (broken(options.sinks.check("sinks"))) return s;
     if (may_share(options.sinks, a.o) || may_share(options.sinks, lse))
@@ -287,95 +299,6 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
                                         const attention_options& options) {
   return check_attention(a, mask, score, options, HeadSize, HeadSizeV);
 }
-
-/// One head of one sequence, as the kernels see it. Views reach no farther than their own sequence.
-template <class T, class O>
-struct attention_head {
-  tensor_view<const T, 2> q, k, v;  // (length, head size)
-  tensor_view<O, 2> o;              // (queries, head size of v)
-  float* lse;                       // of the first query, or null
-  int64 lse_stride;
-  int batch, head;
-  int offset;  // diagonal - query
-
-  GIWA_HOST_DEVICE int queries() const { return static_cast<int>(q.extent(0)); }
-  GIWA_HOST_DEVICE int keys() const { return static_cast<int>(k.extent(0)); }
-};
-
-/// Room for a value in shared memory, which starts uninitialised.
-template <class Value>
-struct uninitialized {
-  alignas(Value) unsigned char bytes[sizeof(Value)];
-  GIWA_HOST_DEVICE void put(const Value& v) { __builtin_memcpy(bytes, &v, sizeof v); }
-  GIWA_HOST_DEVICE const Value& get() const { return *reinterpret_cast<const Value*>(bytes); }
-};
-
-/// What a kernel is told, whatever its path. Checked before.
-template <class T, class O, class Mask, class Score>
-struct attention_params {
-  attention_views<T, O> views;
-  Mask mask;
-  Score score;
-  float scale;
-  tensor_view<float, 3> lse;
-  const float* sinks;  // (heads) or null
-  int64 sink_stride;
-  bool top_left;
-
-  GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
-    const auto& a = views;
-    int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1), sequence = batch;
-    if (a.is_packed()) {
-      // Offsets that fall, or reach past the tensors, give no rows instead of somebody else's memory.
-      const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
-      const int64 q_end = clamp(a.packed.q_offsets[batch + 1], q_length),
-                  k_end = clamp(a.packed.k_offsets[batch + 1], k_length);
-      q_begin = clamp(a.packed.q_offsets[batch], q_end);
-      k_begin = clamp(a.packed.k_offsets[batch], k_end);
-      q_length = q_end - q_begin;
-      k_length = k_end - k_begin;
-      sequence = 0;
-    }
-    const int64 kv_head = head / (a.q.extent(2) / a.k.extent(2));
-    const auto slice = [&](const auto& v, int64 begin, int64 length, int64 h) {
-      using view = tensor_view<typename stdlib::remove_cvref_t<decltype(v)>::element_type, 2>;
-      return view{v.data() + (sequence * v.stride(0) + begin * v.stride(1) + h * v.stride(2)),
-                  {length, v.extent(3)},
-                  {v.stride(1), v.extent(3) == 1 ? 1 : v.stride(3)}};
-    };
-    float* const lse_row =
-        lse.data() == nullptr
-            ? nullptr
-            : lse.data() + (sequence * lse.stride(0) + head * lse.stride(1) + q_begin * lse.stride(2));
-    return {slice(a.q, q_begin, q_length, head),
-            slice(a.k, k_begin, k_length, kv_head),
-            slice(a.v, k_begin, k_length, kv_head),
-            slice(a.o, q_begin, q_length, head),
-            lse_row,
-            lse.stride(2),
-            batch,
-            head,
-            top_left ? 0 : static_cast<int>(k_length - q_length)};
-  }
-};
-
-#if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
-template <class T, class O, class Mask, class Score>
-attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, const Mask& mask, const Score& score,
-                                              const attention_options& options) {
-  const float head_size = static_cast<float>(a.q.extent(3));
-  const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
-  const alignment_wish wish = wish_of(mask).both(wish_of(score)).both({false, false, options.align});
-  return {a,
-          mask,
-          score,
-          scale,
-          options.lse,
-          options.sinks.data(),
-          options.sinks.stride(0),
-          wish.align == alignment::top_left};
-}
-#endif
 
 }  // namespace detail
 

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_REFERENCE_HPP
 #define GIWA_ATTENTION_REFERENCE_HPP
 
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/params.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/softmax/state.hpp>
 

@@ -3,38 +3,50 @@
 #ifndef GIWA_ATTENTION_SCHEDULE_HPP
 #define GIWA_ATTENTION_SCHEDULE_HPP
 
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/params.hpp>
 #include <giwa/numeric/fast_division.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The blocks of a call in a row: for each head of each sequence its tiles of queries, the last first, as under a causal mask
-/// that has the most keys; for each tile the slices of the output's columns. A launch takes those from `first` on.
+/// The work of a call in a row of items, each a tile of queries of one head and a slice of the output's columns. Heads come in
+/// sections whose keys and values the L2 cache holds together; in a section all heads' last tiles come first, as under a causal
+/// mask those have the most keys. A launch takes the items from `first` on.
 struct attention_grid {
-  int64 first = 0, blocks = 0;  // blocks: of the whole call
-  int64 tiles = 1;              // of queries; of packed sequences about as many, and a block takes every tiles-th
-  fast_divisor slices, tiles_of_head, heads;
+  int64 first = 0, items = 0;  // items: of the whole call
+  int64 tiles = 1;  // of queries; of packed sequences about as many, and an item is every tiles-th from its own on
+  int64 rows = 0;   // heads of all sequences
+  fast_divisor slices, section, tiles_of_section, heads;
 
   struct place {
     int batch, head, slice;
     int64 tile;
   };
-  GIWA_HOST_DEVICE place at(int64 block_rank) const {
-    const int64 item = first + block_rank, tile = item / slices, row = tile / tiles_of_head, batch = row / heads;
+  GIWA_HOST_DEVICE place at(int64 item) const {
+    const int64 tile = item / slices, first_row = tile / tiles_of_section * section.divisor();
+    const int64 left = rows - first_row, rest = tile - first_row * tiles;
+    const bool whole = left >= section.divisor();
+    const int64 turn = whole ? rest / section : rest / left, width = whole ? section.divisor() : left;
+    const int64 row = first_row + rest - turn * width, batch = row / heads;
     return {static_cast<int>(batch), static_cast<int>(row - batch * heads.divisor()),
-            static_cast<int>(item - tile * slices.divisor()), tiles - 1 - (tile - row * tiles)};
+            static_cast<int>(item - tile * slices.divisor()), tiles - 1 - turn};
   }
 
-  /// Of tiles of `rows` queries, and outputs in `slices_` slices. There is at least one sequence and one head.
-  GIWA_HOST_DEVICE static attention_grid of(const attention_problem& p, int64 longest, int rows, int slices_) {
+  /// Of tiles of `tile_rows` queries, and outputs in `slices_` slices; a key and its value have `bytes` bytes. There is at least
+  /// one sequence and one head.
+  GIWA_HOST_DEVICE static attention_grid of(const attention_problem& p, int64 longest, int tile_rows, int slices_,
+                                            int bytes) {
+    constexpr int64 cached = 24 << 20;
     attention_grid g;
-    const int64 queries = p.seq_q < 0 ? longest : p.seq_q;
-    g.tiles = queries > rows ? ceil_div(queries, int64{rows}) : 1;
-    g.slices = fast_divisor(slices_);
-    g.tiles_of_head = fast_divisor(g.tiles);
-    g.heads = fast_divisor(p.heads);
+    const int64 queries = p.seq_q < 0 ? longest : p.seq_q, keys = p.seq_k < 0 ? longest : p.seq_k;
+    g.tiles = queries > tile_rows ? ceil_div(queries, int64{tile_rows}) : 1;
     // Out of the range of 64 bits means out of the range of any memory too: a tensor of so many heads has no address.
-    g.blocks = wrapping_product(wrapping_product(p.batch, p.heads), wrapping_product(g.tiles, slices_));
+    g.rows = wrapping_product(p.batch, p.heads);
+    g.items = wrapping_product(g.rows, wrapping_product(g.tiles, slices_));
+    const int64 heads_at_once = cached / (bytes * (keys > 0 ? keys : 1)) * (p.heads / p.kv_heads);
+    g.slices = fast_divisor(slices_);
+    g.section = fast_divisor(heads_at_once < 1 ? 1 : heads_at_once > g.rows ? g.rows : heads_at_once);
+    g.tiles_of_section = fast_divisor(g.tiles * g.section.divisor());
+    g.heads = fast_divisor(p.heads);
     return g;
   }
 };
@@ -54,19 +66,27 @@ class key_tiles {
         count_(ceil_div(h.keys(), columns)) {}
 
   GIWA_HOST_DEVICE int count() const { return count_; }
+  GIWA_HOST_DEVICE int columns() const { return columns_; }
 
   /// What the mask and the end of the keys leave of a tile.
-  GIWA_HOST_DEVICE tile_keep keep(int n) const {
-    const tile_keep k = of_range(n, 1);
-    return k == tile_keep::all && (n + 1) * columns_ > keys_ ? tile_keep::some : k;
+  GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(kept_by_mask(n), n); }
+  /// What they leave for some of the queries; none where there are no such queries.
+  GIWA_HOST_DEVICE tile_keep keep(int n, int first_query, int rows) const {
+    score_tile t = range(n, 1);
+    if (first_query > t.last_query) return tile_keep::none;
+    t.first_query = first_query;
+    if (rows <= t.last_query - first_query) t.last_query = first_query + rows - 1;
+    return with_end(classify(mask_, t), n);
   }
+  /// What the mask alone leaves.
+  GIWA_HOST_DEVICE tile_keep kept_by_mask(int n) const { return classify(mask_, range(n, 1)); }
 
   /// The first tile from n on that is needed, or count(). A mask that answers for any range is asked about runs of tiles, twice
   /// as many while none is: a window in a million keys is found in some forty questions.
   GIWA_HOST_DEVICE int next(int n) const {
     for (int run = 1; n < count_;) {
       if (run > count_ - n) run = count_ - n;
-      if (of_range(n, run) == tile_keep::none) {
+      if (classify(mask_, range(n, run)) == tile_keep::none) {
         n += run;
         if constexpr (answers_any_range<Mask>) run *= 2;
       } else if (run == 1) {
@@ -79,11 +99,14 @@ class key_tiles {
   }
 
  private:
-  GIWA_HOST_DEVICE tile_keep of_range(int n, int run) const {
+  GIWA_HOST_DEVICE score_tile range(int n, int run) const {
     score_tile t = queries_;
     t.first_key = n * columns_;
     t.last_key = (run < count_ - n ? t.first_key + run * columns_ : keys_) - 1;
-    return classify(mask_, t);
+    return t;
+  }
+  GIWA_HOST_DEVICE tile_keep with_end(tile_keep k, int n) const {
+    return k == tile_keep::all && (n + 1) * columns_ > keys_ ? tile_keep::some : k;
   }
 
   const Mask& mask_;

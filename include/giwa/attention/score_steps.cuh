@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_SCORE_STEPS_CUH
 #define GIWA_ATTENTION_SCORE_STEPS_CUH
 
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/schedule.hpp>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/element_run.hpp>
 
@@ -52,11 +52,56 @@ struct score_steps {
         if (!inside || (keep == tile_keep::some && !mask(b.place(query, key)))) x = -infinity_of<float>;
       });
     } else {
-      if (scale_first()) scores.transform([&](float x) { return x * scale; });
-      if (keep == tile_keep::some)
+      if (keep == tile_keep::all && !scale_first()) return;
+      const float first = scale_first() ? scale : 1.f;
+      scores.transform([&](float x) { return x * first; });
+      if (keep == tile_keep::all) return;
+      if constexpr (one_range_mask<Mask>)
+        keep_range(thread, scores, b, first_query, first_key);
+      else
         scores.for_each(thread, [&](float& x, int row, int column) {
           if (!keeps(b, first_query + row, first_key + column)) x = -infinity_of<float>;
         });
+    }
+  }
+  /// The same where every score lies inside and is kept, and the scale is positive or the scores are modified: without a branch,
+  /// unless the modifier has one.
+  template <class Map>
+  GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const bounds& b, int first_query,
+                                       int first_key) const {
+    if constexpr (modified)
+      scores.for_each(thread, [&](float& x, int row, int column) {
+        x = score(x * scale, b.place(first_query + row, first_key + column));
+      });
+  }
+
+ private:
+  // Masks by each row's first and last key: a score's column is a constant beyond the thread's first, and is compared with them.
+  template <class Map>
+  GIWA_HOST_DEVICE void keep_range(int thread, register_tile<float, Map>& scores, const bounds& b, int first_query,
+                                   int first_key) const {
+    const int origin = first_key + Map::column(thread, 0);
+    int first[Map::rows], end[Map::rows];
+    GIWA_UNROLL
+    for (int r = 0; r < Map::rows; ++r) {
+      const int query = first_query + Map::row(thread, r);
+      const attention_coord place = b.place(query < b.queries ? query : b.queries - 1, 0);
+      first[r] = 0;
+      int last = b.keys - 1;
+      if constexpr (has_first_key<Mask>) {
+        const int bound = mask.first_key(place);
+        first[r] = (bound > first_key ? bound : first_key) - origin;  // below it there is none to compare
+      }
+      if constexpr (has_last_key<Mask>) {
+        const int bound = mask.last_key(place);
+        last = bound < last ? bound : last;
+      }
+      end[r] = query < b.queries && last >= first_key ? last - origin + 1 : 0;
+    }
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; ++i) {
+      const int column = Map::column(0, i), r = Map::slot(i);
+      if (column >= end[r] || (has_first_key<Mask> && column < first[r])) scores.value[i] = -infinity_of<float>;
     }
   }
 };
@@ -99,6 +144,28 @@ GIWA_HOST_DEVICE bool is_non_finite(T x) {
   return (b & exponent) == exponent;
 }
 
+/// Whether a lane's share of a 16-bit tile in shared memory holds a NaN or an infinity: 0 times it is NaN then.
+template <class Tile>
+GIWA_DEVICE bool has_non_finite(int lane, const Tile& tile) {
+  using two = decltype(pack<typename Tile::value_type>(0.f, 0.f));
+  constexpr int run = Tile::placement::run, runs = Tile::columns / run;
+  const two zero = pack<typename Tile::value_type>(0.f, 0.f);
+  two sum[4] = {zero, zero, zero, zero};
+#if defined(__CUDA_ARCH__)
+#pragma unroll 4
+#endif
+  for (int i = lane; i < Tile::rows * runs; i += 32) {
+    two part[4];
+    *reinterpret_cast<uint4*>(part) = *reinterpret_cast<const uint4*>(tile.chunk(i / runs, i % runs * run));
+    GIWA_UNROLL
+    for (int j = 0; j < 4; ++j) sum[j] = __hfma2(part[j], zero, sum[j]);
+  }
+  bool any = false;
+  GIWA_UNROLL
+  for (int j = 0; j < 4; ++j) any = any || sum[j].x != sum[j].x || sum[j].y != sum[j].y;
+  return any;
+}
+
 /// Puts 0 in the place of every NaN and infinity of a tile in shared memory, and counts in `found` if there were any. For tiles of
 /// values of which not every row sees every key: the weight of a masked key is 0, but 0 times such a value would be NaN.
 /// What is taken out here is added by add_non_finite(). All threads of the block call it between barriers.
@@ -119,22 +186,27 @@ GIWA_HOST_DEVICE void take_non_finite(const Block& block, Tile& tile, int& found
   }
 }
 
-/// Adds the NaNs and infinities of a tile (keys, columns of o) to the rows that see their keys. `thread` is the rank in Map's
-/// group, keeps(row, key) tells whether a row of the map's tile sees a key.
-template <class Map, class Tile, class Keeps>
-GIWA_HOST_DEVICE void add_non_finite(int thread, register_tile<float, Map>& o, const Tile& values, const Keeps& keeps) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-  for (int key = 0; key < Tile::rows; ++key) {
-    bool kept[Map::rows];
-    GIWA_UNROLL
-    for (int r = 0; r < Map::rows; ++r) kept[r] = keeps(Map::row(thread, r), key);
-    GIWA_UNROLL
-    for (int i = 0; i < Map::registers; ++i) {
-      const auto v = values(key, Map::column(thread, i));
-      if (is_non_finite(v) && kept[Map::slot(i)]) o.value[i] += convert<float>{}(v);
-    }
+/// Adds the NaNs and infinities of values that take_non_finite() took out to the output where it lies in memory: to columns
+/// [first_column, first_column + columns) of rows [first_row, first_row + rows), where those see their keys. taken(n) tells of
+/// which tiles of the list. For few threads and little code: few inputs have such values. `block` has written those rows.
+template <class Block, class T, class O, class Mask, class Score, class Taken>
+GIWA_HOST_DEVICE void add_non_finite(const Block& block, const score_steps<Mask, Score>& steps,
+                                     const attention_head<T, O>& head, const key_tiles<Mask>& list, int first_row,
+                                     int rows, int first_column, int columns, const Taken& taken) {
+  const typename score_steps<Mask, Score>::bounds bounds(head);
+  const int width = static_cast<int>(head.v.extent(1));
+  const int end = columns < width - first_column ? first_column + columns : width;
+  const int last_row = rows < head.queries() - first_row ? first_row + rows : head.queries();
+  for (int n = list.next(0); n < list.count(); n = list.next(n + 1)) {
+    if (!taken(n)) continue;
+    for (int key = n * list.columns(); key < (n + 1) * list.columns() && key < head.keys(); ++key)
+      for (int column = first_column + block.rank(); column < end; column += block.size()) {
+        const T v = head.v(key, column);
+        if (!is_non_finite(v)) continue;
+        for (int row = first_row; row < last_row; ++row)
+          if (steps.keeps(bounds, row, key))
+            head.o(row, column) = convert<O>{}(convert<float>{}(head.o(row, column)) + convert<float>{}(v));
+      }
   }
 }
 

@@ -57,6 +57,50 @@ struct sm80_policy_of {
   // clang-format on
 };
 
+/// A kernel of wgmma: warpgroups of 64 queries each, `columns` keys at once, and one warpgroup more that loads. The head sizes are
+/// rounded up to what an instruction takes; in shared memory they take whole slabs of 64.
+template <int Rows, int Columns, int HeadSize, int HeadSizeV>
+struct sm90_policy {
+  static constexpr int rows = Rows, columns = Columns, groups = Rows / 64, stages = 2;
+  static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
+  // All of a multiprocessor's registers: the loader's are few, and the others may have 232 or 160 for it.
+  static constexpr int loader_registers = groups == 2 ? 40 : 32, registers = groups == 2 ? 232 : 160;
+  static constexpr bool overlaps = HeadSizeV > 128;
+
+  // Scores, weights and sums of a thread, and what the tiles take of shared memory.
+  static constexpr int live_registers = columns / 2 + columns / 4 + head_size_v / 2;
+  static constexpr int bytes =
+      2 * (rows * round_up(head_size, 64) + stages * columns * (round_up(head_size, 64) + round_up(head_size_v, 64)));
+  static constexpr int most_bytes = (227 << 10) - 3072;
+  static constexpr bool fits = live_registers <= registers - 32 && bytes <= most_bytes;
+  // Whether the output has room of its own, from which TMA stores it; else it goes there from registers.
+  static constexpr bool stages_output = bytes + 2 * rows * head_size_v <= most_bytes - 1024;
+};
+
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_policy_of {
+  template <int Rows, int Columns>
+  using tile = sm90_policy<Rows, Columns, HeadSize, HeadSizeV>;
+  template <int Columns>
+  using or_fewer = stdlib::conditional_t<
+      tile<128, Columns>::fits, tile<128, Columns>,
+      stdlib::conditional_t<tile<128, Columns - 16>::fits, tile<128, Columns - 16>, tile<128, Columns - 32>>>;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(widest <= 64), tile<192, 128>,
+      stdlib::conditional_t<(widest <= 128), tile<128, 128>,
+      stdlib::conditional_t<(widest <= 192), or_fewer<128>, or_fewer<96>>>>;
+  // clang-format on
+};
+template <int HeadSize, int HeadSizeV, int Rows, int Columns>
+struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
+  using type = sm90_policy<Rows, Columns, HeadSize, HeadSizeV>;
+  static_assert(Rows == 128 || Rows == 192, "giwa::attention_forward: on Hopper a tile has 128 or 192 queries.");
+  static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
+                "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
+};
+
 /// The shared memory of a block on the GPUs of capability 8.0 and newer that have least of it.
 inline constexpr int least_shared_bytes = 99 << 10;
 

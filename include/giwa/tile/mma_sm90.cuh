@@ -57,30 +57,33 @@ struct wgmma_operand : operand_traits<Operand> {
 
 /// d = a b, or d += a b if `accumulate`, with rows [first_row, first_row + 64) of a (m, k) and b (k, Columns) in shared
 /// memory: swizzled tiles, or transposed() ones. fp32 tiles are multiplied in tf32, and must run along k.
-template <int Columns, class Left, class Right>
+/// `multiply<80>(…)` takes the first 80 of k alone: tiles come in whole slabs, of which the end may be empty.
+template <int Depth = 0, int Columns, class Left, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate) {
   detail::require_product<Columns, Left, Right>();
   using left = detail::wgmma_operand<Left, true>;
   using right = detail::wgmma_operand<Right, false>;
+  constexpr int bytes = (Depth == 0 ? left::columns : Depth) * left::size;
+  static_assert(Depth >= 0 && Depth <= left::columns, "giwa::multiply: the depth is at most that of the tiles.");
   static_assert(left::rows % 64 == 0, "giwa::multiply: wgmma reads 64 rows of a: a has a multiple of them.");
   static_assert(right::columns == Columns, "giwa::multiply: d has the columns of b.");
-  static_assert(left::columns * left::size % left::step_bytes == 0,
+  static_assert(bytes % left::step_bytes == 0,
                 "giwa::multiply: a step of wgmma takes 32 bytes of k: 16 elements of 16 bits, or 8 of 32.");
   GIWA_ASSERT(0 <= first_row && first_row + 64 <= left::rows, "a has no such 64 rows");
   const uint64 from_a = left::descriptor(a, first_row), from_b = right::descriptor(b, 0);
   GIWA_UNROLL
-  for (int k = 0; k < left::columns * left::size / left::step_bytes; ++k)
+  for (int k = 0; k < bytes / left::step_bytes; ++k)
     arch::wgmma<Columns>::template shared<typename left::value_type, left::major, right::major>(
         d.value, arch::advance(from_a, left::offset_of(k)), arch::advance(from_b, right::offset_of(k)),
         accumulate || k > 0);
 }
 
-/// The same with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b (k, Columns).
+/// The same with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b (k, Columns or more).
 template <int Columns, int Words, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate) {
   using right = detail::wgmma_operand<Right, false>;
-  static_assert(right::size == 2 && Words % 4 == 0 && Words * 4 == right::rows && right::columns == Columns,
-                "giwa::multiply: a in registers has k / 4 words of 16-bit elements, and d the columns of b.");
+  static_assert(right::size == 2 && Words % 4 == 0 && Words * 4 == right::rows && right::columns >= Columns,
+                "giwa::multiply: a in registers has k / 4 words of 16-bit elements, and d columns that b has.");
   const uint64 from_b = right::descriptor(b, 0);
   GIWA_UNROLL
   for (int k = 0; k < Words / 4; ++k) {

@@ -14,36 +14,29 @@ template <class Slot, int Depth, int ClusterBlocks>
 class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
   static_assert(sizeof(Slot) < 1 << 20, "giwa::stage: an mbarrier counts fewer than 2^20 bytes: use smaller tiles.");
 
-  // A place in the ring; the phase is that of the slot's `full`.
+  // A place in the ring; the phase is that of the slot's `full`. Two rounds of the ring in one number.
   struct cursor {
-    int slot = 0;
-    uint32 phase = 0;
-    GIWA_DEVICE void advance() {
-      if (++slot == Depth) {
-        slot = 0;
-        phase ^= 1;
-      }
-    }
+    int at = 0;
+    GIWA_DEVICE int slot() const { return at < Depth ? at : at - Depth; }
+    GIWA_DEVICE uint32 phase() const { return at < Depth ? 0 : 1; }
+    GIWA_DEVICE void advance() { at = at + 1 == 2 * Depth ? 0 : at + 1; }
   };
 
   // What the producer lends to the function that fills a slot.
   struct copier {
     arch::mbarrier& full;
     arch::l2_policy policy;
-    int& filled;  // bytes, which checked builds compare with the slot's
+    int& bytes;  // what the consumers wait for
+    int number;  // of the slot
     template <class Tile, int Rank>
     GIWA_DEVICE void load(const tensor_map& from, const giwa::index<Rank>& origin, Tile& to) const {
-      static_assert(
-          sizeof(Tile) == Tile::bytes,
-          "giwa::stage: a slot's bytes are counted, and no copy fills the gap behind this tile: choose a tile "
-          "whose size is a multiple of its alignment (128 bytes without a swizzle).");
-      filled += Tile::bytes;
+      bytes += Tile::bytes;
       giwa::load(from, origin, to, full, policy);
     }
     /// This block's share of a tile that all blocks of the cluster get.
     template <class Tile, int Rank>
     GIWA_DEVICE void multicast(const tensor_map& from, const giwa::index<Rank>& origin, Tile& to, int block) const {
-      filled += Tile::bytes;
+      bytes += Tile::bytes;
       giwa::load_multicast<ClusterBlocks>(from, origin, to, full, block, policy);
     }
   };
@@ -52,14 +45,15 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
    public:
     GIWA_DEVICE producer_role(stage& s, arch::l2_policy policy) : stage_(s), policy_(policy) {}
 
-    /// Waits until the next slot is free, and fills it with fill(slot, copies): each byte of the slot once.
+    /// Waits until the next slot is free, and fills it with fill(slot, copies). What fill writes itself, into the slot or
+    /// beside it, the consumers find as well.
     template <class Fill>
     GIWA_DEVICE void put(const Fill& fill) {
-      stage_.empty_[at_.slot].wait(at_.phase ^ 1);
-      stage_.full_[at_.slot].arrive_and_expect(sizeof(Slot));
-      int filled = 0;
-      fill(stage_.slot_[at_.slot], copier{stage_.full_[at_.slot], policy_, filled});
-      GIWA_ASSERT(filled == sizeof(Slot), "a slot that is not filled whole is waited for for ever");
+      stage_.empty_[at_.slot()].wait(at_.phase() ^ 1);
+      int bytes = 0;
+      fill(stage_.slot_[at_.slot()], copier{stage_.full_[at_.slot()], policy_, bytes, at_.slot()});
+      // The phase cannot end before this arrival; bytes that landed earlier are subtracted from what it announces.
+      stage_.full_[at_.slot()].arrive_and_expect(bytes);
       at_.advance();
     }
 
@@ -75,21 +69,27 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
     GIWA_DEVICE consumer_role(Block block, stage& s) : block_(block), stage_(s) {}
 
     /// Waits for the oldest slot that is neither released nor waited for.
-    GIWA_DEVICE const Slot& wait() {
+    GIWA_DEVICE Slot& wait() {
       const cursor at = waiting_;
-      stage_.full_[at.slot].wait(at.phase);
+      stage_.full_[at.slot()].wait(at.phase());
       waiting_.advance();
-      return stage_.slot_[at.slot];
+      return stage_.slot_[at.slot()];
     }
+    /// The number of the slot that wait() will give next.
+    GIWA_DEVICE int next() const { return waiting_.slot(); }
     /// Gives the oldest slot back that was waited for. Called by whole warps, after the last use.
     GIWA_DEVICE void release() {
+      release(released_);
+      released_ = released_ + 1 == Depth ? 0 : released_ + 1;
+    }
+    /// The same for who knows the slot's number, and need not count; no mixing.
+    GIWA_DEVICE void release(int slot) {
       block_.sync_warp();  // the other lanes have read it too
       if constexpr (ClusterBlocks == 1) {
-        if (block_.lane() == 0) stage_.empty_[released_].arrive();
+        if (block_.lane() == 0) stage_.empty_[slot].arrive();
       } else {
-        if (block_.lane() < ClusterBlocks) stage_.empty_[released_].arrive_in(block_.lane());
+        if (block_.lane() < ClusterBlocks) stage_.empty_[slot].arrive_in(block_.lane());
       }
-      released_ = released_ + 1 == Depth ? 0 : released_ + 1;
     }
 
    private:
@@ -113,6 +113,9 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
     }
     arch::mbarriers_initialized();
   }
+
+  /// Slot number `i`, for a consumer that has waited for it.
+  GIWA_DEVICE Slot& slot(int i) { return slot_[i]; }
 
   // A role begins with the ring's first slot: each thread makes one, once in a kernel.
   template <class Block>

@@ -31,8 +31,10 @@ struct tally {
     if (!result.ok() && ++failed <= 10) failures += result.failure + "\n";
   }
   void print(const char* what) const {
-    std::printf("part %d, %s: %d problems, %d with 2^14 scores a head or more, %d empty; simt %d, sm80 %d; %d failed\n",
-                GIWA_TEST_PART, what, run, many, empty, on_path[0], on_path[1], failed);
+    std::printf(
+        "part %d, %s: %d problems, %d with 2^14 scores a head or more, %d empty; ordinary arithmetic %d, tensor cores "
+        "%d; %d failed\n",
+        GIWA_TEST_PART, what, run, many, empty, on_path[0], on_path[1], failed);
     std::fflush(stdout);
   }
 };

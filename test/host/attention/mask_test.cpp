@@ -126,6 +126,36 @@ TEST_CASE("combinations of two keep what their parts say") {
   CHECK(meaning);
 }
 
+/// Where a mask names each query's first and last key, those between them are the ones that it keeps.
+template <class Mask>
+bool between_first_and_last(const Mask& mask) {
+  bool right = true;
+  if constexpr (giwa::detail::one_range_mask<Mask>)
+    for (int offset = -queries - 1; offset <= keys + 1; ++offset)
+      for (int q = 0; q < queries; ++q)
+        for (int k = 0; k < keys; ++k) {
+          const attention_coord c{1, 0, q, k, q + offset};
+          bool between = true;
+          if constexpr (giwa::detail::has_first_key<Mask>) between = between && mask.first_key(c) <= k;
+          if constexpr (giwa::detail::has_last_key<Mask>) between = between && k <= mask.last_key(c);
+          right = right && between == mask(c);
+        }
+  return right;
+}
+
+TEST_CASE("a query's keys lie between its first and its last") {
+  bool right = true;
+  for_each_mask([&](const auto& a) {
+    right = right && between_first_and_last(a);
+    for_each_mask([&](const auto& b) { right = right && between_first_and_last(a & b); });
+  });
+  CHECK(right);
+  using window = decltype(giwa::keys_back{1} & giwa::keys_ahead{1});
+  STATIC_CHECK((giwa::detail::has_first_key<window> && giwa::detail::has_last_key<window>));
+  STATIC_CHECK(!giwa::detail::one_range_mask<decltype(giwa::causal{} | giwa::prefix{1})>);
+  STATIC_CHECK(!giwa::detail::one_range_mask<decltype(giwa::causal{} & odd_keys{})>);
+}
+
 TEST_CASE("windows are counted as they say") {
   const auto kept = [](const auto& mask, int diagonal) {
     std::string s;

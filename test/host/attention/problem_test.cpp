@@ -148,6 +148,25 @@ TEST_CASE("an output that overlaps an input") {
   refused_after([&](call_t& c) { c.a.o = at(c.a.v, 7); }, {"o", "overlaps an input"});
 }
 
+TEST_CASE("a workspace that cannot be one") {
+  alignas(4) static unsigned char bytes[16];
+  const auto with = [](unsigned char* data, int64 size, int64 stride = 1) {
+    return [=](call_t& c) { c.options.workspace = {data, {size}, {stride}}; };
+  };
+  refused_after(with(bytes, 3), {"workspace", "smaller than workspace_bytes()", bound::at_least, 4, 3});
+  refused_after(with(bytes + 1, 8), {"workspace", "from a multiple of 4 on"});
+  refused_after(with(bytes, 8, 2), {"workspace", "side by side"});
+  refused_after(with(nullptr, 8), {"workspace", "the pointer is null"});
+  refused_after(
+      [](call_t& c) {
+        c.options.workspace = {reinterpret_cast<unsigned char*>(c.a.o.data()), {4}};
+      },
+      {"workspace", "overlaps a tensor"});
+  call_t call;
+  with(bytes, 16)(call);
+  CHECK(call.forward().ok());
+}
+
 TEST_CASE("an output is not written twice in one place") {
   float x[1] = {};
   const auto checked = [&](const giwa::index<4>& extents, const giwa::index<4>& strides) {
@@ -235,7 +254,7 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   STATIC_REQUIRE(giwa::supports(fine, 0).ok());
   STATIC_REQUIRE(giwa::supports(fine, 75).ok());
   STATIC_REQUIRE(giwa::supports({}, 90).code == status_code::invalid_argument);  // no head size
-  STATIC_REQUIRE(giwa::workspace_bytes(fine) == 0);
+  STATIC_REQUIRE(giwa::workspace_bytes(fine) == 4);
   const auto with = [&](int64 giwa::attention_problem::*member, int64 value) {
     giwa::attention_problem p = fine;
     p.*member = value;

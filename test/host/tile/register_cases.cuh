@@ -95,8 +95,8 @@ struct to_shared_op : register_op<Map> {
   }
 };
 
-/// To a view in memory.
-template <class Map, class T>
+/// To a view in memory; `ByRows` where its rows' elements lie side by side.
+template <class Map, class T, bool ByRows = false>
 struct to_global_op : register_op<Map> {
   using base = register_op<Map>;
   using element = T;
@@ -110,6 +110,8 @@ struct to_global_op : register_op<Map> {
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     giwa::register_tile<float, Map> from;
     base::fill(block, p.in, from);
+    if constexpr (ByRows)
+      if (p.to.stride(1) == 1) return giwa::store_rows(block, block.rank(), from, p.to, p.origin);
     giwa::store(block.rank(), from, p.to, p.origin);
   }
 };
@@ -183,9 +185,10 @@ void check_to_global(const Where& where, int rounds) {
   bool right = true;
   for (int round = 0; round < rounds; ++round) {
     const std::vector<float> in = numbers_to_round(random, Op::tile_rows * Op::tile_columns);
-    const int64 rows = random.below(2 * Op::tile_rows), columns = random.below(2 * Op::tile_columns);
-    giwa::index<2> stride{columns + random.below(3), 1};
-    int64 first = random.below(4);
+    const int64 unit = round % 2 == 0 ? 1 : 8;  // 8 elements of 16 bits are what is stored at once
+    const int64 rows = random.below(2 * Op::tile_rows), columns = random.below(2 * Op::tile_columns) / unit * unit;
+    giwa::index<2> stride{columns + random.below(3) * unit, 1};
+    int64 first = random.below(4) / unit * unit;
     switch (random.below(6)) {
       case 0: stride = {1, rows + random.below(3)}; break;  // down the columns
       case 1: stride = {2 * columns + 1, 2}; break;         // every other element
@@ -199,8 +202,9 @@ void check_to_global(const Where& where, int rounds) {
     giwa::index<2> origin{
         random.below(3) == 0 ? 0 : random.below(rows + Op::tile_rows + 4) - Op::tile_rows - 2,
         random.below(3) == 0 ? 0 : random.below(columns + Op::tile_columns + 4) - Op::tile_columns - 2};
+    origin[1] = origin[1] / unit * unit;
     if (round % 17 == 0) origin[round % 2] = (int64{1} << 40) * (round % 3 - 1);
-    const int64 reach = (rows + 3) * (2 * columns + 4) + (columns + 3) * (rows + 4) + 8;
+    const int64 reach = (rows + 3) * (2 * columns + 20) + (columns + 3) * (rows + 4) + 8;
     byte_array out(static_cast<std::size_t>(reach) * sizeof(element), 0xff), expected = out;
     for (int64 r = 0; r < Op::tile_rows; ++r)
       for (int64 c = 0; c < Op::tile_columns; ++c) {
@@ -238,7 +242,9 @@ using stored_to_shared =
                to_shared_op<thread_map<tile_shape<32, 32>, 8, 32>, float, 64, 16, giwa::padded<1>, 16, 32>>;
 using stored_to_global =
     std::tuple<to_global_op<warpgroup_map<48>, fp16>, to_global_op<warp_map<32, 16>, bf16>,
-               to_global_op<warp_map<16, 24>, float>, to_global_op<thread_map<tile_shape<16, 24>, 8, 4, 3>, bf16>>;
+               to_global_op<warpgroup_map<48>, bf16, true>, to_global_op<warp_map<32, 64>, fp16, true>,
+               to_global_op<warp_map<16, 48>, float, true>, to_global_op<warp_map<16, 24>, float>,
+               to_global_op<thread_map<tile_shape<16, 24>, 8, 4, 3>, bf16>>;
 
 }  // namespace giwa_test
 

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+// Attention on Hopper: warpgroups of 64 queries multiply what TMA brings by wgmma, in turns.
+#ifndef GIWA_ATTENTION_FORWARD_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_SM90_CUH
+
+#include <giwa/arch/elect.cuh>
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/arch/registers.cuh>
+#include <giwa/attention/supply_sm90.cuh>
+#include <giwa/attention/tuning.hpp>
+#include <giwa/grid/op.hpp>
+#include <giwa/softmax/online.cuh>
+#include <giwa/tile/mma_sm90.cuh>
+#include <giwa/tile/register_copy.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// FlashAttention-3 (Shah et al. 2024, algorithm 2): one warp loads, the others are told what to do (supply_sm90.cuh). The next
+/// scores are multiplied just before the last weights, and warpgroups take turns at the tensor cores, so that the softmax of
+/// one runs beside the products of the others; where the output is wide, beside its own too.
+template <class T, class O, class Policy, class Mask, class Score>
+struct sm90_attention_op {
+  using supply = sm90_attention_supply<T, O, Policy, Mask, Score>;
+  using params = typename supply::params;
+  using shared_storage = typename supply::shared_storage;
+  static constexpr int rows = Policy::rows, columns = Policy::columns, groups = Policy::groups;
+  static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
+  static constexpr int max_threads = 128 * (groups + 1), min_blocks = 1;
+  static_assert(Policy::fits,
+                "giwa::attention_forward: on Hopper this tile needs more registers or shared memory than a block has: "
+                "choose fewer keys.");
+
+  template <class Block>
+  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+#if GIWA_ARCH_HAS_SM90A
+    const auto block = with_threads<max_threads>(plain_block);
+    supply::initialize(block, s);
+    block.sync();
+    if (block.warp() < 4) {
+      arch::release_registers<Policy::loader_registers>();
+      if (block.warp() == 0 && arch::elect_one()) supply::load(block, p, s);
+      if (block.warp() == 1) supply::check(block, s);
+      if (block.warp() == 2 && arch::elect_one()) supply::plan(block, p, s);
+    } else {
+      arch::claim_registers<Policy::registers>();
+      attend(block, p, s);
+    }
+#else
+    static_cast<void>(plain_block), static_cast<void>(p), static_cast<void>(s);
+    __trap();  // never launched: the host asks for code_for_current_device() first
+#endif
+  }
+
+ private:
+  using score_map = warpgroup_map<columns>;
+  using output_map = warpgroup_map<head_size_v>;
+  using steps_of_scores = score_steps<Mask, Score>;
+  using softmax_state = online_softmax<score_map>;
+  using output_registers = register_tile<float, output_map>;
+
+  // So that the products of one run beside the softmax of the others.
+  struct turns {
+    int group;
+    GIWA_DEVICE void take() const { arch::barrier_sync(1 + group, 256); }
+    GIWA_DEVICE void give() const { arch::barrier_arrive(group + 1 == groups ? 1 : 2 + group, 256); }
+  };
+
+  template <class Block>
+  GIWA_DEVICE static void attend(const Block& block, const params& p, shared_storage& s) {
+    // By votes, which tell the compiler that a warp's threads agree on it.
+    const int warpgroup = block.warp() / 4 - 1;
+    const int group = (block.any((warpgroup & 1) != 0) ? 1 : 0) + (block.any((warpgroup & 2) != 0) ? 2 : 0);
+    const int thread = block.rank() % 128;
+    const steps_of_scores steps{p.call.mask, p.call.score, p.call.scale};
+    const turns turn{group};
+    auto keys = s.keys.consumer(block);
+    auto values = s.values.consumer(block);
+    uint32 checks = 0;  // bit i: the phase of checked[i]
+    const bool needs_scale = !steps_of_scores::modified && steps.scale_first();
+    if (group == groups - 1) turn.give();
+    for (uint32 round = 0;; ++round) {
+      s.queries_full[group].wait(round & 1);
+      const typename supply::item& it = s.items[round % 2];
+      if (it.end) break;
+      const attention_head<T, O>& head = it.head.get();
+      const int first_query = it.first_query + 64 * group;
+      softmax_state softmax;
+      output_registers o;
+      softmax.reset();
+      o.fill(0);
+      if (it.has_keys()) {
+        register_tile<float, score_map> scores;
+        uint32 weights[score_map::registers / 2];
+        float factor[score_map::rows];
+        typename supply::key_note note;
+        int key_slot = 0, value_slot = 0;
+        const auto rescale = [&] { o.transform_rows(factor, [](float x, float f) { return x * f; }); };
+        const auto next_keys = [&] {
+          key_slot = keys.next();
+          keys.wait();
+          note = s.key_notes[key_slot];
+        };
+        const auto next_values = [&] {
+          value_slot = values.next();
+          values.wait();
+          if (s.value_notes[value_slot].doubtful) {
+            s.checked[value_slot].wait(checks >> value_slot & 1);
+            checks ^= 1u << value_slot;
+          }
+        };
+        const auto multiply_keys = [&] {
+          arch::wgmma_fence();
+          // key_slot >> 2 is 0. Without it the compiler prepares the descriptors of q for all of the loop, and spills them.
+          multiply<head_size>(scores, s.group[group + (key_slot >> 2)].q, 0, transposed(s.keys.slot(key_slot)), false);
+          arch::wgmma_commit();
+        };
+        const auto multiply_values = [&] {
+          arch::keep(o.value);
+          arch::wgmma_fence();
+          multiply(o, weights, s.values.slot(value_slot), true);
+          arch::wgmma_commit();
+        };
+        const auto leave_keys = [&] {
+          arch::keep(scores.value);
+          if (note.last) leave_queries(block, s.queries_empty[group]);
+          keys.release(key_slot);
+        };
+        const auto leave_values = [&] {
+          arch::keep(o.value);
+          values.release(value_slot);
+        };
+        const auto to_weights = [&](auto whole, tile_keep keep) {
+          const typename steps_of_scores::bounds bounds(head);
+          if constexpr (decltype(whole)::value)
+            steps.apply_to_whole(thread, scores, bounds, first_query, note.first_key);
+          else
+            steps.apply(thread, scores, bounds, keep, first_query, note.first_key);
+          softmax.update(block, scores, steps.scale_log2(), factor);
+        };
+        // A straight line from the first product to the last wait: at a branch between them ptxas waits for all products.
+        const auto multiply_beside_softmax = [&](auto whole) {
+          multiply_keys();
+          rescale();
+          multiply_values();
+          turn.give();
+          arch::wgmma_wait<1>();
+          leave_keys();
+          to_weights(whole, tile_keep::some);
+          arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
+          leave_values();
+          to_operand<T>(scores, weights);
+        };
+
+        next_keys();
+        multiply_keys();
+        arch::wgmma_wait<0>();
+        leave_keys();
+        to_weights(stdlib::false_type{}, note.keep);
+        to_operand<T>(scores, weights);
+        while (!note.last) {
+          next_keys();
+          turn.take();
+          if constexpr (!Policy::overlaps) {
+            multiply_keys();
+            next_values();
+            multiply_values();
+            turn.give();
+            arch::wgmma_wait<1>();
+            leave_keys();
+            to_weights(stdlib::false_type{}, note.keep);
+            arch::wgmma_wait<0>();
+            leave_values();
+            to_operand<T>(scores, weights);
+            rescale();
+          } else {
+            next_values();
+            if (needs_scale || note.keep != tile_keep::all)
+              multiply_beside_softmax(stdlib::false_type{});
+            else
+              multiply_beside_softmax(stdlib::true_type{});
+          }
+        }
+        if constexpr (Policy::overlaps) rescale();
+        next_values();
+        multiply_values();
+        arch::wgmma_wait<0>();
+        leave_values();
+      } else {
+        leave_queries(block, s.queries_empty[group]);
+      }
+      finish(block, p, s, it, thread, group, softmax, o);
+      block.sync_warp();
+      if (block.lane() == 0) s.item_empty[round % 2].arrive();
+    }
+    if (supply::stores_tiles && thread == 0) arch::wait_stores<0>();
+  }
+
+  template <class Block>
+  GIWA_DEVICE static void leave_queries(const Block& block, arch::mbarrier& empty) {
+    block.sync_warp();
+    if (block.lane() == 0) empty.arrive();
+  }
+
+  /// The item's rows of this warpgroup, to global memory.
+  template <class Block>
+  GIWA_DEVICE static void finish(const Block& block, const params& p, shared_storage& s,
+                                 const typename supply::item& it, int thread, int group, softmax_state& softmax,
+                                 output_registers& o) {
+    const attention_head<T, O>& head = it.head.get();
+    const int first_query = it.first_query + 64 * group;
+    const steps_of_scores steps{p.call.mask, p.call.score, p.call.scale};
+    float normalizer[score_map::rows];
+    finish_rows(block, thread, softmax, steps.scale_log2(), p.call, head, first_query, true, normalizer);
+    o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // no -0, which others' NaN might turn
+    if constexpr (supply::stores_tiles) {
+      // A tile may reach beyond the tensor, but not into the next sequence.
+      const bool whole = !p.call.views.is_packed() || first_query + 64 <= head.queries();
+      if (p.store_by_map && it.found == 0 && first_query < head.queries() && whole) {
+        const int barrier = 1 + groups + group;
+        if (thread == 0) arch::wait_stores_read<0>();  // that of the item before
+        arch::barrier_sync(barrier, 128);
+        giwa::store(thread, o, 0, s.group[group].o);
+        arch::fence_async_proxy();
+        arch::barrier_sync(barrier, 128);
+        if (thread == 0) {
+          giwa::store(s.group[group].o, p.o,
+                      giwa::index<4>{head.sequence, head.head, head.first_query_row + first_query, 0});
+          arch::commit_stores();
+        }
+        return;
+      }
+    }
+    store_rows(block, thread, o, head.o, {first_query, 0});
+    if (it.found != 0) {
+      block.sync_warp();
+      const int warp_row = thread / 32 * 16;
+      add_non_finite(one_warp<Block>(block), steps, head, it.keys.get(), first_query + warp_row, 16, 0, head_size_v,
+                     [&](int n) { return supply::doubtful(p, it.keys.get(), n); });
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

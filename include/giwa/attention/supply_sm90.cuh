@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+// What keeps the warpgroups of attention on Hopper in work: who plans, who loads, who checks, and the memory they share.
+#ifndef GIWA_ATTENTION_SUPPLY_SM90_CUH
+#define GIWA_ATTENTION_SUPPLY_SM90_CUH
+
+#include <giwa/attention/score_steps.cuh>
+#include <giwa/tile/stage_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A block's members for a warp.
+template <class Block>
+struct one_warp : Block {
+  GIWA_DEVICE explicit one_warp(const Block& b) : Block(b) {}
+  GIWA_DEVICE int rank() const { return this->lane(); }
+  GIWA_DEVICE static constexpr int size() { return 32; }
+};
+
+/// Which queries come next, which tiles of keys they need and what the mask leaves of each: found out once, by threads that have
+/// time, and told with the tile to those who multiply.
+template <class T, class O, class Policy, class Mask, class Score>
+struct sm90_attention_supply {
+  static constexpr int rows = Policy::rows, columns = Policy::columns, groups = Policy::groups, stages = Policy::stages;
+  static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
+  template <int Rows, int Columns>
+  using input_tile = shared_tile<T, tile_shape<Rows, round_up(Columns, 64)>, swizzled<swizzle::bytes_128>>;
+  using query_tile = input_tile<64, head_size>;         // (queries of a warpgroup, head size)
+  using key_tile = input_tile<columns, head_size>;      // (keys, head size)
+  using value_tile = input_tile<columns, head_size_v>;  // (keys, head size of v)
+  static constexpr swizzle output_swizzle = head_size_v % 64 == 0   ? swizzle::bytes_128
+                                            : head_size_v % 32 == 0 ? swizzle::bytes_64
+                                                                    : swizzle::bytes_32;
+  // What TMA stores: (queries of a warpgroup, head size of v). A wider output goes there from registers.
+  static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output;
+  using output_tile =
+      shared_tile<stdlib::conditional_t<stores_tiles, O, T>, tile_shape<64, head_size_v>, swizzled<output_swizzle>>;
+
+  /// A tile of queries of one head.
+  struct item {
+    uninitialized<attention_head<T, O>> head;
+    uninitialized<key_tiles<Mask>> keys;
+    int first_query, first_tile;  // first_tile: of keys
+    int found;                    // NaNs and infinities that were taken out of the values
+    bool end;                     // there is no such item, and none will follow
+    GIWA_DEVICE bool has_keys() const { return first_tile < keys.get().count(); }
+  };
+  struct key_note {
+    int first_key;
+    tile_keep keep;
+    bool last;
+  };
+  struct value_note {
+    int item;
+    bool doubtful;  // it holds rows that not every query sees
+    bool end;
+  };
+  struct queries_and_output {
+    query_tile q;
+    output_tile o;
+  };
+  struct queries_alone {
+    query_tile q;
+  };
+  struct shared_storage {
+    stage<key_tile, stages, tensor_copies<>> keys;
+    stage<value_tile, stages, tensor_copies<>> values;
+    stdlib::conditional_t<stores_tiles, queries_and_output, queries_alone> group[groups];
+    item items[2];
+    key_note key_notes[stages];
+    value_note value_notes[stages];
+    // The planner's, which has few registers.
+    uninitialized<attention_grid::place> place;
+    int following;
+    arch::mbarrier queries_full[groups], queries_empty[groups], item_full[2], item_empty[2], checked[stages];
+  };
+  struct params {
+    attention_params<T, O, Mask, Score> call;
+    attention_grid grid;
+    int items;     // of this launch
+    int* counter;  // of items that blocks have taken besides their first, or null: each takes every grid-th
+    bool store_by_map;
+    tensor_map q, k, v, o;  // (sequence, head, row, head size)
+  };
+
+  template <class Block>
+  GIWA_DEVICE static void initialize(const Block& block, shared_storage& s) {
+    s.keys.initialize(block, 4 * groups);
+    s.values.initialize(block, 4 * groups + 1);  // the checker is one more
+    if (block.rank() != 0) return;
+    for (int i = 0; i < groups; ++i) s.queries_full[i].initialize(1), s.queries_empty[i].initialize(4);
+    for (int i = 0; i < 2; ++i) s.item_full[i].initialize(1), s.item_empty[i].initialize(4 * groups + 1);  // the loader
+    for (int i = 0; i < stages; ++i) s.checked[i].initialize(1);
+    arch::mbarriers_initialized();
+  }
+
+  /// Whether a tile of values holds rows that not every query sees. Behind the end of a tensor TMA puts zeros; behind that of a
+  /// packed sequence lies another.
+  GIWA_DEVICE static bool doubtful(const params& p, const key_tiles<Mask>& list, int n) {
+    return (p.call.views.is_packed() ? list.keep(n) : list.kept_by_mask(n)) == tile_keep::some;
+  }
+
+  /// The planner, one thread: which tile of queries comes next. An item ahead of the loader, as it has divisions to do.
+  template <class Block>
+  GIWA_DEVICE static void plan(const Block& block, const params& p, shared_storage& s) {
+    uint32 turn = 0;
+    const auto next_item = [&]() -> item& {
+      s.item_empty[turn % 2].wait((turn / 2 & 1) ^ 1);
+      return s.items[turn % 2];
+    };
+    for (int i = static_cast<int>(block.block_rank()); i < p.items;) {
+      s.following = static_cast<int>(block.block_count()) + (p.counter == nullptr ? i : atomicAdd(p.counter, 1));
+      s.place.put(p.grid.at(p.grid.first + i));
+      const attention_grid::place& at = s.place.get();
+      for (int tile = static_cast<int>(at.tile);; tile += static_cast<int>(p.grid.tiles)) {
+        item& it = next_item();
+        it.head.put(p.call.at(at.batch, at.head));
+        const attention_head<T, O>& head = it.head.get();
+        if (tile >= ceil_div(head.queries(), rows)) break;
+        it.first_query = tile * rows;
+        it.keys.put({p.call.mask, head, it.first_query, rows, columns});
+        it.first_tile = it.keys.get().next(0);
+        it.found = 0;
+        it.end = false;
+        s.item_full[turn++ % 2].arrive();
+      }
+      i = s.following;
+    }
+    next_item().end = true;
+    s.item_full[turn % 2].arrive();
+  }
+
+  /// The loader, one thread.
+  template <class Block>
+  GIWA_DEVICE static void load(const Block& block, const params& p, shared_storage& s) {
+    auto keys = s.keys.producer(block);
+    auto values = s.values.producer(block);
+    for (uint32 turn = 0;; ++turn) {
+      s.item_full[turn % 2].wait(turn / 2 & 1);
+      const item& it = s.items[turn % 2];
+      if (it.end) {
+        for (int g = 0; g < groups; ++g) {
+          s.queries_empty[g].wait((turn & 1) ^ 1);
+          s.queries_full[g].arrive();
+        }
+        values.put([&](value_tile&, const auto& copies) { s.value_notes[copies.number].end = true; });
+        return;
+      }
+      // All is found out before the wait for a slot: from there to the copy nothing is left to do.
+      const key_tiles<Mask>& list = it.keys.get();
+      const int count = list.count(), sequence = it.head.get().sequence, kv_head = it.head.get().kv_head,
+                first_row = it.head.get().first_key_row;
+      const auto put_values = [&](const value_note& note, int n) {
+        values.put([&](value_tile& to, const auto& copies) {
+          s.value_notes[copies.number] = note;
+          copies.load(p.v, giwa::index<4>{sequence, kv_head, first_row + n * columns, 0}, to);
+        });
+      };
+      // Keys are needed before the queries' place is free, and values one product later than keys.
+      int before = -1;
+      value_note of_before{};
+      for (int n = it.first_tile; n < count;) {
+        const int next = list.next(n + 1);
+        // A score modifier is not shown what lies outside, as rows at the end do.
+        const bool asks = score_steps<Mask, Score>::modified && it.head.get().queries() - it.first_query < rows;
+        const key_note note{n * columns, asks ? tile_keep::some : list.keep(n), next >= count};
+        const value_note of_values{static_cast<int>(turn % 2), doubtful(p, list, n), false};
+        keys.put([&](key_tile& to, const auto& copies) {
+          s.key_notes[copies.number] = note;
+          copies.load(p.k, giwa::index<4>{sequence, kv_head, first_row + n * columns, 0}, to);
+        });
+        if (before < 0)
+          load_queries(p, s, it, turn);
+        else
+          put_values(of_before, before);
+        before = n, n = next, of_before = of_values;
+      }
+      if (before < 0)
+        load_queries(p, s, it, turn);
+      else
+        put_values(of_before, before);
+      s.item_empty[turn % 2].arrive();
+    }
+  }
+
+  GIWA_DEVICE static void load_queries(const params& p, shared_storage& s, const item& it, uint32 turn) {
+    const attention_head<T, O>& head = it.head.get();
+    for (int g = 0; g < groups; ++g) {
+      arch::mbarrier& full = s.queries_full[g];
+      s.queries_empty[g].wait((turn & 1) ^ 1);
+      if (!it.has_keys()) {
+        full.arrive();
+      } else {
+        full.arrive_and_expect(query_tile::bytes);
+        giwa::load(p.q, giwa::index<4>{head.sequence, head.head, head.first_query_row + it.first_query + 64 * g, 0},
+                   s.group[g].q, full);
+      }
+    }
+  }
+
+  /// The checker, a warp, takes NaN and infinity out of values that not every query sees, as 0 times them is NaN.
+  template <class Block>
+  GIWA_DEVICE static void check(const Block& block, shared_storage& s) {
+    auto values = s.values.consumer(block);
+    for (;;) {
+      const int slot = values.next();
+      value_tile& tile = values.wait();
+      const value_note note = s.value_notes[slot];
+      if (note.end) break;
+      if (note.doubtful) {
+        if (block.any(has_non_finite(block.lane(), tile))) {
+          take_non_finite(one_warp<Block>(block), tile, s.items[note.item].found);
+          arch::fence_async_proxy();
+        }
+        block.sync_warp();
+        if (block.lane() == 0) s.checked[slot].arrive();
+      }
+      values.release();
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
