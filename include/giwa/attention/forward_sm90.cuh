@@ -37,12 +37,12 @@ struct sm90_attention_op {
     supply::initialize(block, s);
     block.sync();
     if (block.warp() < 4) {
-      arch::release_registers<Policy::loader_registers>();
+      if constexpr (Policy::moves_registers) arch::release_registers<Policy::loader_registers>();
       if (block.warp() == 0 && arch::elect_one()) supply::load(block, p, s);
       if (block.warp() == 1) supply::check(block, s);
       if (block.warp() == 2 && arch::elect_one()) supply::plan(block, p, s);
     } else {
-      arch::claim_registers<Policy::registers>();
+      if constexpr (Policy::moves_registers) arch::claim_registers<Policy::registers>();
       attend(block, p, s);
     }
 #else

@@ -99,7 +99,7 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           options.lse,
           options.sinks.data(),
           options.sinks.stride(0),
-          reinterpret_cast<int*>(options.workspace.data()),
+          options.workspace.extent(0) == 0 ? nullptr : reinterpret_cast<int*>(options.workspace.data()),
           wish.align == alignment::top_left};
 }
 #endif

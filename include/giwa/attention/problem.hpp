@@ -266,7 +266,7 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
     if (may_share(a.q, lse) || may_share(a.k, lse) || may_share(a.v, lse))
       return status::invalid("lse", "lse overlaps an input");
   }
-  if (const auto& w = options.workspace; w.data() != nullptr || w.size() != 0) {
+  if (const auto& w = options.workspace; w.extent(0) != 0) {
     if (broken(w.check("workspace"))) return s;
     if (w.size() < workspace_bytes(p))
       return status::invalid("workspace", "it is smaller than workspace_bytes() says", bound::at_least,

@@ -63,8 +63,10 @@ template <int Rows, int Columns, int HeadSize, int HeadSizeV>
 struct sm90_policy {
   static constexpr int rows = Rows, columns = Columns, groups = Rows / 64, stages = 2;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
-  // All of a multiprocessor's registers: the loader's are few, and the others may have 232 or 160 for it.
-  static constexpr int loader_registers = groups == 2 ? 40 : 32, registers = groups == 2 ? 232 : 160;
+  // All of a multiprocessor's registers: the loader's are few, and the others may have 232 or 160 for it. One warpgroup beside
+  // the loader has enough.
+  static constexpr bool moves_registers = groups > 1;
+  static constexpr int loader_registers = groups == 3 ? 32 : 40, registers = groups == 3 ? 160 : 232;
   static constexpr bool overlaps = HeadSizeV > 128;
 
   // Scores, weights and sums of a thread, and what the tiles take of shared memory.
@@ -96,7 +98,8 @@ struct sm90_policy_of {
 template <int HeadSize, int HeadSizeV, int Rows, int Columns>
 struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
   using type = sm90_policy<Rows, Columns, HeadSize, HeadSizeV>;
-  static_assert(Rows == 128 || Rows == 192, "giwa::attention_forward: on Hopper a tile has 128 or 192 queries.");
+  static_assert(Rows == 64 || Rows == 128 || Rows == 192,
+                "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
   static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
                 "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
 };
