@@ -102,20 +102,21 @@ def matmul(path):
     return lines(*rows)
 
 
-def attention_torch(path):
-    """A line for each head size and length, full and causal: giwa's TFLOP/s, and in brackets beside FlashAttention-2."""
+def attention(path):
+    """A line for each head size and length, full and causal: giwa's TFLOP/s, and in brackets beside the other columns' owners."""
     values = {}
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if match := re.fullmatch(r"(\w+)/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
+                beside = ", ".join(f"{float(row[k]):.2f}" for k in row if k.startswith("speed_of_"))
                 values[match[3], match[5], f"{match[4]} x {match[6]}", match[2]] = (
-                    f"{float(row['giwa_tflops']):.0f} ({float(row['speed_of_torch']):.2f})")
-    cases = dict.fromkeys(key[:3] for key in values)
+                    f"{float(row['giwa_tflops']):.0f} ({beside})")
+    cases = [c for c in dict.fromkeys(key[:3] for key in values) if all((*c, m) in values for m in ("full", "causal"))]
     return lines("| head size | heads | batch x tokens | full | causal |",
                  *(f"| {d} | {h} | {n} | {values[d, h, n, 'full']} | {values[d, h, n, 'causal']} |" for d, h, n in cases))
 
 
-TABLES = {f.__name__: f for f in (attention_torch, for_all, softmax, softmax_torch, transpose, transpose_torch, matmul)}
+TABLES = {f.__name__: f for f in (attention, for_all, softmax, softmax_torch, transpose, transpose_torch, matmul)}
 
 
 def main(write):
