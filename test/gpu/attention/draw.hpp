@@ -113,6 +113,18 @@ inline std::string attention_draw::describe() const {
   return s.str();
 }
 
+/// Whether the kernel of Hopper takes a problem of 16-bit elements: TMA knows where rows of whole 16 bytes lie.
+inline bool for_hopper(const attention_draw& d) {
+  const auto takes = [](const placement& p) {
+    bool right = p.first % 8 == 0;
+    for (int i = 0; i < 3; ++i) right = right && (p.extent[i] == 1 || (p.stride[i] > 0 && p.stride[i] % 8 == 0));
+    for (const int64 n : p.extent) right = right && n > 0;
+    return right;
+  };
+  return d.types.input != element::of_fp32 && d.types.head_size <= 256 && d.types.head_size_v <= 256 && takes(d.q) &&
+         takes(d.k) && takes(d.v);
+}
+
 /// How large a problem may be, and what is not left to chance.
 struct draw_limits {
   int64 work = int64{1} << 25;  // multiplications of both products
@@ -137,8 +149,10 @@ class drawing {
     return n < 1 ? 1 : n > most ? most : n;
   }
 
-  /// Any layout of these extents that giwa takes; of an output no two elements share a place.
-  placement place(std::initializer_list<int64> extents, bool input, bool plain, bool last_is_dense = true) {
+  /// Any layout of these extents that giwa takes, or any that TMA takes of 16-bit elements too; of an output no two elements share
+  /// a place.
+  placement place(std::initializer_list<int64> extents, bool input, bool plain, bool last_is_dense = true,
+                  bool for_tma = false) {
     placement p{};
     std::copy(extents.begin(), extents.end(), p.extent);
     int order[3] = {2, 1, 0};  // from the innermost
@@ -146,19 +160,19 @@ class drawing {
       for (int i = 2; i > 0; --i)
         if (one_in(2)) std::swap(order[i], order[random_.below(i + 1)]);
     int64 next = p.extent[3] < 1 ? 1 : p.extent[3];
-    if (!plain && one_in(2)) next = giwa::round_up(next, 8);
-    if (!plain && one_in(4)) next += between(1, 5);
+    if (for_tma || (!plain && one_in(2))) next = giwa::round_up(next, 8);
+    if (!plain && one_in(4)) next += for_tma ? 8 * between(1, 5) : between(1, 5);
     p.stride[3] = p.extent[3] == 1 && last_is_dense && !plain && one_in(3) ? 77 : 1;
     for (const int d : order) {
       p.stride[d] = next;
       next *= p.extent[d] < 1 ? 1 : p.extent[d];
-      if (!plain && one_in(4)) next += of<int64>({8, 16, 64, 1, 3});
+      if (!plain && one_in(4)) next += of<int64>({8, 16, 64, for_tma ? 24 : 1, for_tma ? 40 : 3});
     }
     p.first = 64;  // elements of poison on both sides
-    if (!plain && one_in(3)) p.first += between(0, 7);
+    if (!plain && one_in(3)) p.first += for_tma ? 8 * between(0, 7) : between(0, 7);
     int64 reach = p.extent[3] - 1;
     for (int d = 0; d < 3; ++d) {
-      if (plain) {
+      if (plain || (for_tma && p.extent[d] != 1)) {
         reach += (p.extent[d] - 1) * p.stride[d];
       } else if (p.extent[d] == 1) {
         if (one_in(3)) p.stride[d] = between(-(int64{1} << 40), int64{1} << 40);
@@ -196,10 +210,11 @@ class drawing {
     rows(d);
     options(d);
     const int64 stored = d.packed ? 1 : d.batch;
-    d.q = place({stored, d.seq_q, d.heads, types.head_size}, true, plain);
-    d.k = place({stored, d.seq_k, d.kv_heads, types.head_size}, true, plain);
-    d.v = place({stored, d.seq_k, d.kv_heads, types.head_size_v}, true, plain);
-    d.o = place({stored, d.seq_q, d.heads, types.head_size_v}, false, plain);
+    const bool tma = !one_in(3);
+    d.q = place({stored, d.seq_q, d.heads, types.head_size}, true, plain, true, tma);
+    d.k = place({stored, d.seq_k, d.kv_heads, types.head_size}, true, plain, true, tma);
+    d.v = place({stored, d.seq_k, d.kv_heads, types.head_size_v}, true, plain, true, tma);
+    d.o = place({stored, d.seq_q, d.heads, types.head_size_v}, false, plain, true, tma && one_in(2));
     d.lse = place({stored, d.heads, d.seq_q, 1}, false, plain, false);
     const auto one_or = [&](int64 n) { return d.packed || one_in(2) ? 1 : n; };
     d.bias = place({one_or(d.batch), one_in(2) ? 1 : d.heads, one_or(d.seq_q), one_or(d.seq_k)}, true, plain, false);

@@ -20,21 +20,22 @@ std::vector<callable<cudaStream_t>> instances() {
 
 // Counts, and the first failures in words.
 struct tally {
-  int run = 0, failed = 0, many = 0, empty = 0, on_path[2] = {0, 0};
+  int run = 0, failed = 0, many = 0, empty = 0, on_path[3] = {0, 0, 0};
+  bool hopper = giwa::code_for_current_device().value.architecture_specific;
   std::string failures;
 
   void add(const attention_draw& d, const outcome& result) {
     ++run;
     many += d.scores() >= 1 << 14 ? 1 : 0;
     empty += d.rows() == 0 || d.scores() == 0 ? 1 : 0;
-    ++on_path[d.types.input == element::of_fp32 ? 0 : 1];
+    ++on_path[d.types.input == element::of_fp32 ? 0 : hopper && for_hopper(d) ? 2 : 1];
     if (!result.ok() && ++failed <= 10) failures += result.failure + "\n";
   }
   void print(const char* what) const {
     std::printf(
-        "part %d, %s: %d problems, %d with 2^14 scores a head or more, %d empty; ordinary arithmetic %d, tensor cores "
-        "%d; %d failed\n",
-        GIWA_TEST_PART, what, run, many, empty, on_path[0], on_path[1], failed);
+        "part %d, %s: %d problems, %d with 2^14 scores a head or more, %d empty; simt %d, sm80 %d, sm90 %d; %d "
+        "failed\n",
+        GIWA_TEST_PART, what, run, many, empty, on_path[0], on_path[1], on_path[2], failed);
     std::fflush(stdout);
   }
 };
