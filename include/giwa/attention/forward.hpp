@@ -89,13 +89,14 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
 // NaN in what is kept propagates, an infinite value that is kept gives an infinity or NaN; what is masked or lies outside its
 // sequence is never seen, be it NaN.
 // The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the tensors; not on batch, heads, other
-// rows or other sequences.
+// rows or other sequences, but for what an infinite value gives.
 //
 // On a stream of the current device: asynchronous, allocates nothing, may be captured in a graph. With giwa::host: done when it
 // returns, pointers lead to the host's memory.
-// A tile that is named is that of the tensor cores' kernel; others keep their own.
-// Errors: sizes that do not belong together, no heads of keys, an output that overlaps itself or a tensor (a bias is not looked
-// at), unequal lengths without an alignment where a mask speaks of the diagonal, those of launch(). Nothing is written then.
+// A tile that is named is that of the kernel for the newest architecture in the build, 8.0 or 9.0; others keep their own.
+// Errors: sizes that do not belong together, no heads of keys, an output that overlaps a tensor (a bias is not looked at) or, as
+// far as its strides tell, itself, unequal lengths without an alignment where a mask speaks of the diagonal, those of launch().
+// Nothing is written then.
 inline namespace GIWA_ARCH_TAG {
 
 /// `attention_forward<128>(stream, q, k, v, o)`, `attention_forward<128, tile_shape<64, 64>>(…)`: of one head size.

@@ -278,14 +278,22 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
   }
   if (options.sinks.data() != nullptr || options.sinks.size() != 0) {
     if (broken(options.sinks.check("sinks"))) return s;
-    if (may_share(options.sinks, a.o) || may_share(options.sinks, lse))
-      return status::invalid("sinks", "the sinks overlap an output");
+    if (may_share(options.sinks, a.o) || may_share(options.sinks, lse) || may_share(options.sinks, options.workspace))
+      return status::invalid("sinks", "the sinks overlap an output or the workspace");
     if (options.sinks.extent(0) != p.heads)
       return status::invalid("sinks", "there is one sink for each head of q", bound::exactly, p.heads,
                              options.sinks.extent(0));
   }
   if (may_share(a.q, a.o) || may_share(a.k, a.o) || may_share(a.v, a.o))
     return status::invalid("o", "the output overlaps an input");
+  if (a.is_packed()) {
+    const auto written = [&](const int* offsets) {
+      const tensor_view<const int, 1> v(offsets, {a.packed.count + 1});
+      return may_share(v, a.o) || may_share(v, lse) || may_share(v, options.workspace);
+    };
+    if (written(a.packed.q_offsets)) return status::invalid("q_offsets", "the offsets overlap what the call writes");
+    if (written(a.packed.k_offsets)) return status::invalid("k_offsets", "the offsets overlap what the call writes");
+  }
   if (a.is_packed() && a.packed.q_offsets == a.packed.k_offsets && a.q.extent(1) != a.k.extent(1))
     return status::invalid("k", "with the same offsets k has as many rows as q", bound::exactly, a.q.extent(1),
                            a.k.extent(1));

@@ -82,8 +82,9 @@ GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, c
     int next = -1;
     int64 step = 0;
     for (int d = 0; d < Rank; ++d) {
+      if (done[d] || v.extent(d) <= 1) continue;
       const int64 size = v.stride(d) < 0 ? -v.stride(d) : v.stride(d);
-      if (!done[d] && v.extent(d) > 1 && (next < 0 || size < step)) next = d, step = size;
+      if (next < 0 || size < step) next = d, step = size;
     }
     if (next < 0) break;
     if (step == 0)

@@ -162,6 +162,11 @@ TEST_CASE("a workspace that cannot be one") {
         c.options.workspace = {reinterpret_cast<unsigned char*>(c.a.o.data()), {4}};
       },
       {"workspace", "overlaps a tensor"});
+  refused_after(
+      [](call_t& c) {
+        c.options.workspace = {reinterpret_cast<unsigned char*>(const_cast<float*>(c.options.sinks.data())), {4}};
+      },
+      {"sinks", "overlap an output or the workspace"});
   call_t call;
   with(bytes, 16)(call);
   CHECK(call.forward().ok());
@@ -223,6 +228,9 @@ TEST_CASE("packed sequences that are none") {
   expect(call({q, k, 2, -3}, giwa::full{}), "sequences", -3);
   expect(call({nullptr, k, 2, 3}, giwa::full{}), "q_offsets", 0);
   expect(call({q, nullptr, 2, 3}, giwa::full{}), "k_offsets", 0);
+  const int* in_o = reinterpret_cast<const int*>(without_batch(c.o.view()).data());
+  expect(call({in_o, k, 2, 3}, giwa::full{}), "q_offsets", 0);
+  expect(call({q, in_o + 4, 2, 3}, giwa::full{}), "k_offsets", 0);
   expect(call({q, k, 2, 3}, giwa::causal{}), "mask", 0);  // other offsets: lengths may differ
   const float x[4] = {};
   const status s = giwa::attention_forward<8>(
