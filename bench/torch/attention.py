@@ -51,7 +51,7 @@ def gpu_library(element, architecture):
 
 def entries(arguments):
     """The functions of giwa to time, by name; the first is the one that the ratios are of."""
-    libraries = dict(x.split("=", 1) for x in arguments.library)
+    libraries = dict(x.split("=", 1) for x in arguments.libraries)
     if not libraries:
         libraries = {"giwa": gpu_library(arguments.element, arguments.architecture)}
     return {name: ctypes.CDLL(str(path)).giwa_attention for name, path in libraries.items()}
@@ -224,7 +224,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--calls", type=int, default=20, help="calls in a graph")
     parser.add_argument("--element", choices=("fp16", "bf16"), default="fp16")
-    parser.add_argument("--library", action="append", default=[], metavar="NAME=PATH",
+    parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
                         help="a library built from attention_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
     parser.add_argument("--backends", default="cudnn,flash", help="PyTorch's, of cudnn and flash")

@@ -32,13 +32,13 @@ struct sm80_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
   using smaller = type;  // what the caller asks for, or a reason why not
 };
 // H200, 2026-11-21, fp16, 2048 / head size heads, TFLOP/s at 4 x 4096 tokens full | 16 x 1024 causal. As it is, in CUDA graphs
-// (docs/results): 64: 276 | 189, 128: 275 | 213, 256: 258 | 190. What chose the tiles are earlier states of the kernel, by
+// (docs/results): 64: 279 | 188, 128: 307 | 202, 256: 253 | 187. What chose the tiles are earlier states of the kernel, by
 // themselves in a loop:
 //   64    128 x 128, 4 warps  288-298 | 181-191    (128 x 96 274 | 161; 128 x 64, three blocks a multiprocessor, 265 | 177)
 //   128   128 x 64, 4 warps   315-335 | 202-216    (128 x 32 260 | 171, 64 x 64 265 | 196)
 //   256   64 x 64, 4 warps    267-280 | 188-198    (128 x 64 with 8 warps 243 | 165, 64 x 32 246 | 175)
-// Up to 128, 192 of a thread's 255 registers are sums, and depending on mask and architecture ptxas keeps 0 to 140 bytes elsewhere,
-// 650 under two windows: for 128, full, on sm_90a 136, which cost it the 335 of a state that kept none. Tried: a vote that
+// Up to 128, 192 of a thread's 255 registers are sums, and ptxas keeps 12 to 28 bytes elsewhere where the mask is full or causal,
+// up to 500 where it is one's own: 136 cost 128, full, a tenth of its speed. Tried: a vote that
 // leaves out multiplications by 1 where no maximum changes, 64: 293 to 288, 128: 335 to 326; keys asked for where the scores are
 // gone, 64: 297 to 273; a mask's answers as bits before the scores, 128 causal: 216 to 204.
 template <int HeadSize, int HeadSizeV, class Automatic>
