@@ -68,10 +68,9 @@ struct sm90_attention_supply {
     item items[2];
     key_note key_notes[stages];
     value_note value_notes[stages];
-    // The planner's, which has few registers.
-    uninitialized<attention_grid::place> place;
-    int following;
+    uninitialized<attention_grid::place> place;  // the planner's, which has few registers
     arch::mbarrier queries_full[groups], queries_empty[groups], item_full[2], item_empty[2], checked[stages];
+    arch::mbarrier ending;  // the loader comes to an item's last tiles
   };
   struct params {
     attention_params<T, O, Mask, Score> call;
@@ -90,8 +89,12 @@ struct sm90_attention_supply {
     for (int i = 0; i < groups; ++i) s.queries_full[i].initialize(1), s.queries_empty[i].initialize(4);
     for (int i = 0; i < 2; ++i) s.item_full[i].initialize(1), s.item_empty[i].initialize(4 * groups + 1);  // the loader
     for (int i = 0; i < stages; ++i) s.checked[i].initialize(1);
+    s.ending.initialize(1);
     arch::mbarriers_initialized();
   }
+
+  // The loader is as many tiles of keys from an item's end when the next is claimed. It takes some 2000 cycles to plan.
+  static constexpr int tiles_ahead = 2;
 
   /// Whether a tile of values holds rows that not every query sees. Behind the end of a tensor TMA puts zeros; behind that of a
   /// packed sequence lies another.
@@ -99,31 +102,37 @@ struct sm90_attention_supply {
     return (p.call.views.is_packed() ? list.keep(n) : list.kept_by_mask(n)) == tile_keep::some;
   }
 
-  /// The planner, one thread: which tile of queries comes next. An item ahead of the loader, as it has divisions to do.
+  /// The planner, one thread: which tile of queries comes next. An item ahead of the loader, as it has divisions to do, but not
+  /// before the loader comes to the end of its own: who claims work early keeps others from it.
   template <class Block>
   GIWA_DEVICE static void plan(const Block& block, const params& p, shared_storage& s) {
     uint32 turn = 0;
     const auto next_item = [&]() -> item& {
       s.item_empty[turn % 2].wait((turn / 2 & 1) ^ 1);
+      if (turn > 0) s.ending.wait((turn - 1) & 1);
       return s.items[turn % 2];
     };
-    for (int i = static_cast<int>(block.block_rank()); i < p.items;) {
-      s.following = static_cast<int>(block.block_count()) + (p.counter == nullptr ? i : atomicAdd(p.counter, 1));
+    int i = static_cast<int>(block.block_rank());
+    while (i < p.items) {
       s.place.put(p.grid.at(p.grid.first + i));
       const attention_grid::place& at = s.place.get();
-      for (int tile = static_cast<int>(at.tile);; tile += static_cast<int>(p.grid.tiles)) {
+      for (int tile = static_cast<int>(at.tile);;) {
         item& it = next_item();
         it.head.put(p.call.at(at.batch, at.head));
         const attention_head<T, O>& head = it.head.get();
-        if (tile >= ceil_div(head.queries(), rows)) break;
+        const int count = ceil_div(head.queries(), rows);
+        if (tile >= count) break;
         it.first_query = tile * rows;
         it.keys.put({p.call.mask, head, it.first_query, rows, columns});
         it.first_tile = it.keys.get().next(0);
         it.found = 0;
         it.end = false;
         s.item_full[turn++ % 2].arrive();
+        tile += static_cast<int>(p.grid.tiles);
+        if (tile >= count) break;
       }
-      i = s.following;
+      next_item();
+      i = static_cast<int>(block.block_count()) + (p.counter == nullptr ? i : atomicAdd(p.counter, 1));
     }
     next_item().end = true;
     s.item_full[turn % 2].arrive();
@@ -158,7 +167,17 @@ struct sm90_attention_supply {
       // Keys are needed before the queries' place is free, and values one product later than keys.
       int before = -1;
       value_note of_before{};
+      int ahead = it.first_tile;
+      const auto look_ahead = [&] {
+        if (ahead > count) return;
+        if (ahead < count)
+          ahead = list.next(ahead + 1);
+        else
+          s.ending.arrive(), ahead = count + 1;
+      };
+      for (int i = 0; i < tiles_ahead; ++i) look_ahead();
       for (int n = it.first_tile; n < count;) {
+        look_ahead();
         const int next = list.next(n + 1);
         // A score modifier is not shown what lies outside, as rows at the end do.
         const bool asks = score_steps<Mask, Score>::modified && it.head.get().queries() - it.first_query < rows;
