@@ -80,7 +80,7 @@ struct sm90_attention_op {
     if (group == groups - 1) turn.give();
     for (uint32 round = 0;; ++round) {
       s.queries_full[group].wait(round & 1);
-      const typename supply::item& it = s.items[round % 2];
+      const typename supply::item& it = s.items[round % supply::ring];
       if (it.end) break;
       const attention_head<T, O>& head = it.head.get();
       const int first_query = it.first_query + 64 * group;
@@ -93,12 +93,14 @@ struct sm90_attention_op {
         uint32 weights[score_map::registers / 2];
         float factor[score_map::rows];
         typename supply::key_note note;
+        typename supply::share mine;
         int key_slot = 0, value_slot = 0;
         const auto rescale = [&] { o.transform_rows(factor, [](float x, float f) { return x * f; }); };
         const auto next_keys = [&] {
           key_slot = keys.next();
           keys.wait();
           note = s.key_notes[key_slot];
+          mine = s.shares[key_slot][group];
         };
         const auto next_values = [&] {
           value_slot = values.next();
@@ -122,7 +124,7 @@ struct sm90_attention_op {
         };
         const auto leave_keys = [&] {
           arch::keep(scores.value);
-          if (note.last) leave_queries(block, s.queries_empty[group]);
+          if (mine.last) leave_queries(block, s.queries_empty[group]);
           keys.release(key_slot);
         };
         const auto leave_values = [&] {
@@ -134,7 +136,8 @@ struct sm90_attention_op {
           if constexpr (decltype(whole)::value)
             steps.apply_to_whole(thread, scores, bounds, first_query, note.first_key);
           else
-            steps.apply(thread, scores, bounds, keep, first_query, note.first_key);
+            steps.apply(thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, first_query,
+                        note.first_key);
           softmax.update(block, scores, steps.scale_log2(), factor);
         };
         // A straight line from the first product to the last wait: at a branch between them ptxas waits for all products.
@@ -151,46 +154,71 @@ struct sm90_attention_op {
           to_operand<T>(scores, weights);
         };
 
-        next_keys();
-        multiply_keys();
-        arch::wgmma_wait<0>();
-        leave_keys();
-        to_weights(stdlib::false_type{}, note.keep);
-        to_operand<T>(scores, weights);
-        while (!note.last) {
+        const auto next_turn = [&] {
           next_keys();
           turn.take();
-          if constexpr (!Policy::overlaps) {
-            multiply_keys();
-            next_values();
-            multiply_values();
-            turn.give();
-            arch::wgmma_wait<1>();
-            leave_keys();
-            to_weights(stdlib::false_type{}, note.keep);
-            arch::wgmma_wait<0>();
-            leave_values();
-            to_operand<T>(scores, weights);
-            rescale();
-          } else {
-            next_values();
-            if (needs_scale || note.keep != tile_keep::all)
-              multiply_beside_softmax(stdlib::false_type{});
-            else
-              multiply_beside_softmax(stdlib::true_type{});
-          }
+        };
+        // A tile that others see some of: it is waited for, as its slot's barriers count phases.
+        const auto pass_tile = [&] {
+          keys.release(key_slot);
+          next_values();
+          values.release(value_slot);
+        };
+
+        next_keys();
+        while (mine.keep == tile_keep::none && !mine.last) {
+          pass_tile();
+          next_turn();
+          turn.give();
         }
-        if constexpr (Policy::overlaps) rescale();
-        next_values();
-        multiply_values();
-        arch::wgmma_wait<0>();
-        leave_values();
+        if (mine.keep != tile_keep::none) {
+          multiply_keys();
+          arch::wgmma_wait<0>();
+          leave_keys();
+          to_weights(stdlib::false_type{}, mine.keep);
+          to_operand<T>(scores, weights);
+          while (!mine.last) {
+            next_turn();
+            if constexpr (!Policy::overlaps) {
+              multiply_keys();
+              next_values();
+              multiply_values();
+              turn.give();
+              arch::wgmma_wait<1>();
+              leave_keys();
+              to_weights(stdlib::false_type{}, mine.keep);
+              arch::wgmma_wait<0>();
+              leave_values();
+              to_operand<T>(scores, weights);
+              rescale();
+            } else {
+              next_values();
+              if (needs_scale || mine.keep != tile_keep::all)
+                multiply_beside_softmax(stdlib::false_type{});
+              else
+                multiply_beside_softmax(stdlib::true_type{});
+            }
+          }
+          if constexpr (Policy::overlaps) rescale();
+          next_values();
+          multiply_values();
+          arch::wgmma_wait<0>();
+          leave_values();
+        } else {
+          leave_queries(block, s.queries_empty[group]);
+          pass_tile();
+        }
+        while (!note.last) {
+          next_turn();
+          turn.give();
+          pass_tile();
+        }
       } else {
         leave_queries(block, s.queries_empty[group]);
       }
       finish(block, p, s, it, thread, group, softmax, o);
       block.sync_warp();
-      if (block.lane() == 0) s.item_empty[round % 2].arrive();
+      if (block.lane() == 0) s.item_empty[round % supply::ring].arrive();
     }
     if (supply::stores_tiles && thread == 0) arch::wait_stores<0>();
   }

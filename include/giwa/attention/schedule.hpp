@@ -72,11 +72,19 @@ class key_tiles {
   GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(kept_by_mask(n), n); }
   /// What they leave for some of the queries; none where there are no such queries.
   GIWA_HOST_DEVICE tile_keep keep(int n, int first_query, int rows) const {
-    score_tile t = range(n, 1);
-    if (first_query > t.last_query) return tile_keep::none;
-    t.first_query = first_query;
-    if (rows <= t.last_query - first_query) t.last_query = first_query + rows - 1;
-    return with_end(classify(mask_, t), n);
+    const score_tile t = range(n, 1);
+    return first_query > t.last_query ? tile_keep::none
+                                      : with_end(classify(mask_, of_queries(t, first_query, rows)), n);
+  }
+  /// Whether some of the queries may need a tile from n on. Masks that do not answer for any range are not asked.
+  GIWA_HOST_DEVICE bool needs_from(int n, int first_query, int rows) const {
+    if (n >= count_) return false;
+    if constexpr (!answers_any_range<Mask>) {
+      return true;
+    } else {
+      const score_tile t = range(n, count_ - n);
+      return first_query <= t.last_query && classify(mask_, of_queries(t, first_query, rows)) != tile_keep::none;
+    }
   }
   /// What the mask alone leaves.
   GIWA_HOST_DEVICE tile_keep kept_by_mask(int n) const { return classify(mask_, range(n, 1)); }
@@ -103,6 +111,11 @@ class key_tiles {
     score_tile t = queries_;
     t.first_key = n * columns_;
     t.last_key = (run < count_ - n ? t.first_key + run * columns_ : keys_) - 1;
+    return t;
+  }
+  GIWA_HOST_DEVICE static score_tile of_queries(score_tile t, int first_query, int rows) {
+    t.first_query = first_query;
+    if (rows <= t.last_query - first_query) t.last_query = first_query + rows - 1;
     return t;
   }
   GIWA_HOST_DEVICE tile_keep with_end(tile_keep k, int n) const {

@@ -123,8 +123,8 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
       // With s the sum without the sink: s / (s + e^sink), by the difference of their logarithms.
       const float larger_one = lse > sink ? lse : sink, smaller = lse > sink ? sink : lse;
       const float ratio = smaller == -infinity_of<float> ? 0.f : exp2_of((smaller - larger_one) * log2_e);
-      if (factor[r] != 0) factor[r] *= device_reciprocal(1.f + ratio) * (lse > sink ? 1.f : ratio);
-      if (larger_one > -infinity_of<float>) lse = larger_one + natural_log{}(1.f + ratio);
+      if (factor[r] != 0) factor[r] *= quick_reciprocal(1.f + ratio) * (lse > sink ? 1.f : ratio);
+      if (larger_one > -infinity_of<float>) lse = larger_one + quick_log(1.f + ratio);
       if (softmax.l[r] != softmax.l[r] || !(sink < infinity_of<float>)) lse = factor[r] = nan_of<float>;
     }
     const int query = first_query + Map::row(thread, r);

@@ -35,6 +35,9 @@ struct sm90_attention_supply {
   using output_tile =
       shared_tile<stdlib::conditional_t<stores_tiles, O, T>, tile_shape<64, head_size_v>, swizzled<output_swizzle>>;
 
+  // Of items: one that is multiplied, one that is loaded, and what comes after them, as far as there is room.
+  static constexpr int ring = head_size > 192 ? 3 : 4;
+
   /// A tile of queries of one head.
   struct item {
     uninitialized<attention_head<T, O>> head;
@@ -46,6 +49,10 @@ struct sm90_attention_supply {
   };
   struct key_note {
     int first_key;
+    bool last;  // of the item
+  };
+  /// What the mask leaves of a tile of keys for one warpgroup, and whether that needs none behind it.
+  struct share {
     tile_keep keep;
     bool last;
   };
@@ -65,11 +72,12 @@ struct sm90_attention_supply {
     stage<key_tile, stages, tensor_copies<>> keys;
     stage<value_tile, stages, tensor_copies<>> values;
     stdlib::conditional_t<stores_tiles, queries_and_output, queries_alone> group[groups];
-    item items[2];
+    item items[ring];
     key_note key_notes[stages];
+    share shares[stages][groups];
     value_note value_notes[stages];
     uninitialized<attention_grid::place> place;  // the planner's, which has few registers
-    arch::mbarrier queries_full[groups], queries_empty[groups], item_full[2], item_empty[2], checked[stages];
+    arch::mbarrier queries_full[groups], queries_empty[groups], item_full[ring], item_empty[ring], checked[stages];
     arch::mbarrier ending;  // the loader comes to an item's last tiles
   };
   struct params {
@@ -87,7 +95,8 @@ struct sm90_attention_supply {
     s.values.initialize(block, 4 * groups + 1);  // the checker is one more
     if (block.rank() != 0) return;
     for (int i = 0; i < groups; ++i) s.queries_full[i].initialize(1), s.queries_empty[i].initialize(4);
-    for (int i = 0; i < 2; ++i) s.item_full[i].initialize(1), s.item_empty[i].initialize(4 * groups + 1);  // the loader
+    for (int i = 0; i < ring; ++i)
+      s.item_full[i].initialize(1), s.item_empty[i].initialize(4 * groups + 1);  // the loader
     for (int i = 0; i < stages; ++i) s.checked[i].initialize(1);
     s.ending.initialize(1);
     arch::mbarriers_initialized();
@@ -108,9 +117,9 @@ struct sm90_attention_supply {
   GIWA_DEVICE static void plan(const Block& block, const params& p, shared_storage& s) {
     uint32 turn = 0;
     const auto next_item = [&]() -> item& {
-      s.item_empty[turn % 2].wait((turn / 2 & 1) ^ 1);
+      s.item_empty[turn % ring].wait((turn / ring & 1) ^ 1);
       if (turn > 0) s.ending.wait((turn - 1) & 1);
-      return s.items[turn % 2];
+      return s.items[turn % ring];
     };
     int i = static_cast<int>(block.block_rank());
     while (i < p.items) {
@@ -127,7 +136,11 @@ struct sm90_attention_supply {
         it.first_tile = it.keys.get().next(0);
         it.found = 0;
         it.end = false;
-        s.item_full[turn++ % 2].arrive();
+        s.item_full[turn++ % ring].arrive();
+        // Its place in shared memory is not free before the item before is done.
+        for (int g = 0; g < groups; ++g)
+          giwa::prefetch<query_tile>(
+              p.q, giwa::index<4>{head.sequence, head.head, head.first_query_row + it.first_query + 64 * g, 0});
         tile += static_cast<int>(p.grid.tiles);
         if (tile >= count) break;
       }
@@ -135,7 +148,7 @@ struct sm90_attention_supply {
       i = static_cast<int>(block.block_count()) + (p.counter == nullptr ? i : atomicAdd(p.counter, 1));
     }
     next_item().end = true;
-    s.item_full[turn % 2].arrive();
+    s.item_full[turn % ring].arrive();
   }
 
   /// The loader, one thread.
@@ -144,8 +157,8 @@ struct sm90_attention_supply {
     auto keys = s.keys.producer(block);
     auto values = s.values.producer(block);
     for (uint32 turn = 0;; ++turn) {
-      s.item_full[turn % 2].wait(turn / 2 & 1);
-      const item& it = s.items[turn % 2];
+      s.item_full[turn % ring].wait(turn / ring & 1);
+      const item& it = s.items[turn % ring];
       if (it.end) {
         for (int g = 0; g < groups; ++g) {
           s.queries_empty[g].wait((turn & 1) ^ 1);
@@ -179,12 +192,13 @@ struct sm90_attention_supply {
       for (int n = it.first_tile; n < count;) {
         look_ahead();
         const int next = list.next(n + 1);
-        // A score modifier is not shown what lies outside, as rows at the end do.
-        const bool asks = score_steps<Mask, Score>::modified && it.head.get().queries() - it.first_query < rows;
-        const key_note note{n * columns, asks ? tile_keep::some : list.keep(n), next >= count};
-        const value_note of_values{static_cast<int>(turn % 2), doubtful(p, list, n), false};
+        const key_note note{n * columns, next >= count};
+        share shares[groups];
+        for (int g = 0; g < groups; ++g) shares[g] = share_of(it, n, next, 64 * g);
+        const value_note of_values{static_cast<int>(turn % ring), doubtful(p, list, n), false};
         keys.put([&](key_tile& to, const auto& copies) {
           s.key_notes[copies.number] = note;
+          for (int g = 0; g < groups; ++g) s.shares[copies.number][g] = shares[g];
           copies.load(p.k, giwa::index<4>{sequence, kv_head, first_row + n * columns, 0}, to);
         });
         if (before < 0)
@@ -197,8 +211,18 @@ struct sm90_attention_supply {
         load_queries(p, s, it, turn);
       else
         put_values(of_before, before);
-      s.item_empty[turn % 2].arrive();
+      s.item_empty[turn % ring].arrive();
     }
+  }
+
+  /// Of tile n, behind which comes tile `next`, for the warpgroup whose queries begin at `row` of the item's.
+  GIWA_DEVICE static share share_of(const item& it, int n, int next, int row) {
+    const key_tiles<Mask>& list = it.keys.get();
+    const int first_query = it.first_query + row;
+    const tile_keep keep = list.keep(n, first_query, 64);
+    // A score modifier is not shown what lies outside, as rows at the end do.
+    const bool asks = score_steps<Mask, Score>::modified && it.head.get().queries() - first_query < 64;
+    return {asks && keep == tile_keep::all ? tile_keep::some : keep, !list.needs_from(next, first_query, 64)};
   }
 
   GIWA_DEVICE static void load_queries(const params& p, shared_storage& s, const item& it, uint32 turn) {

@@ -34,6 +34,30 @@ GIWA_HOST_DEVICE inline float device_reciprocal(float x) {
 #endif
 }
 
+/// 1 / x to a unit in the last place, without a branch; the device takes subnormal numbers for 0.
+GIWA_HOST_DEVICE inline float quick_reciprocal(float x) {
+#if defined(__CUDA_ARCH__)
+  return arch::reciprocal_approximate(x);
+#else
+  return 1 / x;
+#endif
+}
+
+/// ln x of a sum of exponentials, without a branch: absolute error 2^-22 where x < 1.5, and that and a unit in the last place
+/// above. -inf for 0, NaN for a negative number; on the device a subnormal one counts as 0.
+GIWA_HOST_DEVICE inline float quick_log(float x) {
+#if defined(__CUDA_ARCH__)
+  // x = f 2^n, f in [3/4, 3/2): there lg2.approx has an absolute error.
+  const int bits = __float_as_int(x), n = (bits - __float_as_int(0.75f)) >> 23;
+  const float f = __int_as_float(bits - (n << 23));
+  constexpr float ln_2 = 0.693147180559945309417f;
+  const float ln = __fmaf_rn(static_cast<float>(n), ln_2, arch::log2_approximate(f) * ln_2);
+  return x >= 0x1p-126f && x < infinity_of<float> ? ln : arch::log2_approximate(x);
+#else
+  return natural_log{}(x);
+#endif
+}
+
 /// a * b, and a subnormal result stays.
 GIWA_HOST_DEVICE inline double device_product(double a, double b) { return a * b; }
 GIWA_HOST_DEVICE inline float device_product(float a, float b) {

@@ -78,11 +78,11 @@ struct online_softmax {
   GIWA_HOST_DEVICE void finish(const Block& block) {
     reduce_over_lanes<Map>(block, l, plus{});
   }
-  GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::device_reciprocal(l[row]); }
+  GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::quick_reciprocal(l[row]); }
   GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
     constexpr float ln_2 = 0.693147180559945309417f;
     if (is_empty(row)) return -detail::infinity_of<float>;
-    return m[row] * scale_log2 * ln_2 + natural_log{}(l[row] == 0 ? -1.f : l[row]);
+    return m[row] * scale_log2 * ln_2 + detail::quick_log(l[row] == 0 ? -1.f : l[row]);
   }
 
  private:
