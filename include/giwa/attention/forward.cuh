@@ -34,12 +34,12 @@ constexpr int architecture_bound() {
 
 /// A call's work as items of an op.
 template <class Op, class T, class O, class Mask, class Score>
-attention_grid grid_of(const attention_params<T, O, Mask, Score>& call, int slices) {
+attention_grid grid_of(const attention_params<T, O, Mask, Score>& call, int slices, int cluster = 1) {
   // No sequence is longer than all of them, whatever the caller says.
   const int64 all = call.views.q.extent(1), said = call.views.packed.max_q, longest = said < all ? said : all;
   const attention_problem p = call.views.problem();
   const int bytes = static_cast<int>(p.head_size + p.head_size_v) * static_cast<int>(sizeof(T));
-  return attention_grid::of(p, longest, Op::rows, slices, bytes);
+  return attention_grid::of(p, longest, Op::rows * cluster, slices, bytes);
 }
 
 /// Launches an op with a block for each item, in as many launches as a grid's limit asks for.
@@ -89,7 +89,9 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
   const auto q = heads_first(call.views.q), k = heads_first(call.views.k), v = heads_first(call.views.v);
   if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
     return {false, {}};
-  typename Op::params p{call, grid_of<Op>(call, 1), 0, nullptr, false, {}, {}, {}, {}};
+  const bool equal_items = stdlib::same_as<Mask, full> && !call.views.is_packed();
+  const int cluster = Op::supply::shares_loads && equal_items && ceil_div(q.extent(2), int64{Op::rows}) % 2 == 0 ? 2 : 1;
+  typename Op::params p{call, grid_of<Op>(call, 1, cluster), 0, cluster, nullptr, false, {}, {}, {}, {}};
   status state;
   const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
     const result<tensor_map> map = make_tile_map<Tile>(view, argument);
@@ -107,21 +109,20 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
     if (p.store_by_map && !encode(p.o, o, "o", static_cast<typename Op::supply::output_tile*>(nullptr)))
       return {false, state};
   }
-  const result<int64> at_once = blocks_at_once<Op>();
+  const result<int64> at_once = blocks_at_once<Op>(cluster);
   if (!at_once.ok()) return {false, at_once.state};
-  const bool equal_items = stdlib::same_as<Mask, full> && !call.views.is_packed();
   constexpr int64 most = int64{1} << 30;  // so that an item's number and what comes after it are ints
   for (; state.ok() && p.grid.first < p.grid.items; p.grid.first += most) {
     const int64 left = p.grid.items - p.grid.first;
     p.items = static_cast<int>(left < most ? left : most);
-    int64 blocks = p.items;
+    int64 blocks = int64{p.items} * cluster;
     if (at_once.value < blocks && (equal_items || call.counter != nullptr)) {
       blocks = at_once.value;
       p.counter = equal_items ? nullptr : call.counter;
       if (p.counter != nullptr) state = consume(cudaMemsetAsync(p.counter, 0, sizeof(int), s));
       if (!state.ok()) break;
     }
-    state = launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
+    state = launch(s, {.grid = blocks, .block = Op::max_threads, .cluster = cluster}, Op{}, p);
   }
   return {true, state};
 }

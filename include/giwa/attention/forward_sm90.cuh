@@ -35,7 +35,11 @@ struct sm90_attention_op {
 #if GIWA_ARCH_HAS_SM90A
     const auto block = with_threads<max_threads>(plain_block);
     supply::initialize(block, s);
-    block.sync();
+    const bool clustered = supply::shares_loads && p.cluster > 1;
+    if (clustered)
+      arch::cluster_sync();
+    else
+      block.sync();
     if (block.warp() < 4) {
       if constexpr (Policy::moves_registers) arch::release_registers<Policy::loader_registers>();
       if (block.warp() == 0 && arch::elect_one()) supply::load(block, p, s);
@@ -45,6 +49,7 @@ struct sm90_attention_op {
       if constexpr (Policy::moves_registers) arch::claim_registers<Policy::registers>();
       attend(block, p, s);
     }
+    if (clustered) arch::cluster_sync();  // the other may still load here, or arrive
 #else
     static_cast<void>(plain_block), static_cast<void>(p), static_cast<void>(s);
     __trap();  // never launched: the host asks for code_for_current_device() first

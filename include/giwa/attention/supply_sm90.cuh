@@ -38,6 +38,12 @@ struct sm90_attention_supply {
   // Of items: one that is multiplied, one that is loaded, and what comes after them, as far as there is room.
   static constexpr int ring = head_size > 192 ? 3 : 4;
 
+  // Where all blocks have the same to do, two of them get each tile of keys and values by one read of the L2 cache: each loads
+  // half of its slabs for both.
+  static constexpr bool shares_loads =
+      stdlib::same_as<Mask, full> && key_tile::columns % 128 == 0 && value_tile::columns % 128 == 0;
+  using copies_of_keys = tensor_copies<shares_loads ? 2 : 1>;
+
   /// A tile of queries of one head.
   struct item {
     uninitialized<attention_head<T, O>> head;
@@ -69,8 +75,8 @@ struct sm90_attention_supply {
     query_tile q;
   };
   struct shared_storage {
-    stage<key_tile, stages, tensor_copies<>> keys;
-    stage<value_tile, stages, tensor_copies<>> values;
+    stage<key_tile, stages, copies_of_keys> keys;
+    stage<value_tile, stages, copies_of_keys> values;
     stdlib::conditional_t<stores_tiles, queries_and_output, queries_alone> group[groups];
     item items[ring];
     key_note key_notes[stages];
@@ -84,6 +90,7 @@ struct sm90_attention_supply {
     attention_params<T, O, Mask, Score> call;
     attention_grid grid;
     int items;     // of this launch
+    int cluster;   // blocks that go through the same keys, each with its own tile of queries; an item is for all of them
     int* counter;  // of items that blocks have taken besides their first, or null: each takes every grid-th
     bool store_by_map;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
@@ -121,7 +128,8 @@ struct sm90_attention_supply {
       if (turn > 0) s.ending.wait((turn - 1) & 1);
       return s.items[turn % ring];
     };
-    int i = static_cast<int>(block.block_rank());
+    const int cluster = shares_loads ? p.cluster : 1, rank = shares_loads ? arch::cluster_rank() : 0;
+    int i = static_cast<int>(block.block_rank()) / cluster;
     while (i < p.items) {
       s.place.put(p.grid.at(p.grid.first + i));
       const attention_grid::place& at = s.place.get();
@@ -129,9 +137,9 @@ struct sm90_attention_supply {
         item& it = next_item();
         it.head.put(p.call.at(at.batch, at.head));
         const attention_head<T, O>& head = it.head.get();
-        const int count = ceil_div(head.queries(), rows);
+        const int count = ceil_div(head.queries(), rows * cluster);
         if (tile >= count) break;
-        it.first_query = tile * rows;
+        it.first_query = (tile * cluster + rank) * rows;
         it.keys.put({p.call.mask, head, it.first_query, rows, columns});
         it.first_tile = it.keys.get().next(0);
         it.found = 0;
@@ -145,7 +153,8 @@ struct sm90_attention_supply {
         if (tile >= count) break;
       }
       next_item();
-      i = static_cast<int>(block.block_count()) + (p.counter == nullptr ? i : atomicAdd(p.counter, 1));
+      const int step = static_cast<int>(block.block_count()) / cluster;
+      i = step + (p.counter == nullptr ? i : atomicAdd(p.counter, 1));
     }
     next_item().end = true;
     s.item_full[turn % ring].arrive();
@@ -156,6 +165,7 @@ struct sm90_attention_supply {
   GIWA_DEVICE static void load(const Block& block, const params& p, shared_storage& s) {
     auto keys = s.keys.producer(block);
     auto values = s.values.producer(block);
+    const int rank = shares_loads ? arch::cluster_rank() : 0;
     for (uint32 turn = 0;; ++turn) {
       s.item_full[turn % ring].wait(turn / ring & 1);
       const item& it = s.items[turn % ring];
@@ -174,7 +184,7 @@ struct sm90_attention_supply {
       const auto put_values = [&](const value_note& note, int n) {
         values.put([&](value_tile& to, const auto& copies) {
           s.value_notes[copies.number] = note;
-          copies.load(p.v, giwa::index<4>{sequence, kv_head, first_row + n * columns, 0}, to);
+          copies.multicast(p.v, giwa::index<4>{sequence, kv_head, first_row + n * columns, 0}, to, rank);
         });
       };
       // Keys are needed before the queries' place is free, and values one product later than keys.
@@ -199,7 +209,7 @@ struct sm90_attention_supply {
         keys.put([&](key_tile& to, const auto& copies) {
           s.key_notes[copies.number] = note;
           for (int g = 0; g < groups; ++g) s.shares[copies.number][g] = shares[g];
-          copies.load(p.k, giwa::index<4>{sequence, kv_head, first_row + n * columns, 0}, to);
+          copies.multicast(p.k, giwa::index<4>{sequence, kv_head, first_row + n * columns, 0}, to, rank);
         });
         if (before < 0)
           load_queries(p, s, it, turn);

@@ -3,16 +3,20 @@
 #ifndef GIWA_TILE_STAGE_SM90_CUH
 #define GIWA_TILE_STAGE_SM90_CUH
 
+#include <giwa/arch/cluster.cuh>
 #include <giwa/tile/copy_sm90.cuh>
 #include <giwa/tile/stage.cuh>
 
 namespace giwa::inline GIWA_ABI {
 
 /// See stage. Its producer is one thread, its consumers are whole warps. In a cluster each block's producer fills its own
-/// slots, or those of all blocks at once (copies.multicast); a slot is filled again when all blocks have released it.
+/// slots, or those of all blocks at once (copies.multicast); a slot is filled again when all blocks have released it. The
+/// launch has clusters of ClusterBlocks, or none: then each block is alone.
 template <class Slot, int Depth, int ClusterBlocks>
 class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
   static_assert(sizeof(Slot) < 1 << 20, "giwa::stage: an mbarrier counts fewer than 2^20 bytes: use smaller tiles.");
+
+  GIWA_DEVICE static int blocks() { return ClusterBlocks == 1 ? 1 : arch::cluster_size(); }
 
   // A place in the ring; the phase is that of the slot's `full`. Two rounds of the ring in one number.
   struct cursor {
@@ -36,6 +40,7 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
     /// This block's share of a tile that all blocks of the cluster get.
     template <class Tile, int Rank>
     GIWA_DEVICE void multicast(const tensor_map& from, const giwa::index<Rank>& origin, Tile& to, int block) const {
+      if (blocks() == 1) return load(from, origin, to);
       bytes += Tile::bytes;
       giwa::load_multicast<ClusterBlocks>(from, origin, to, full, block, policy);
     }
@@ -88,13 +93,14 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
       if constexpr (ClusterBlocks == 1) {
         if (block_.lane() == 0) stage_.empty_[slot].arrive();
       } else {
-        if (block_.lane() < ClusterBlocks) stage_.empty_[slot].arrive_in(block_.lane());
+        if (block_.lane() < blocks_) stage_.empty_[slot].arrive_in(block_.lane());
       }
     }
 
    private:
     Block block_;
     stage& stage_;
+    int blocks_ = blocks();
     cursor waiting_{};
     int released_ = 0;
   };
@@ -109,7 +115,7 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
     if (block.rank() != 0) return;
     for (int i = 0; i < Depth; ++i) {
       full_[i].initialize(1);
-      empty_[i].initialize(consumer_warps * ClusterBlocks);
+      empty_[i].initialize(consumer_warps * blocks());
     }
     arch::mbarriers_initialized();
   }
