@@ -90,7 +90,8 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
   if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
     return {false, {}};
   const bool equal_items = stdlib::same_as<Mask, full> && !call.views.is_packed();
-  const int cluster = Op::supply::shares_loads && equal_items && ceil_div(q.extent(2), int64{Op::rows}) % 2 == 0 ? 2 : 1;
+  const int cluster =
+      Op::supply::shares_loads && equal_items && ceil_div(q.extent(2), int64{Op::rows}) % 2 == 0 ? 2 : 1;
   typename Op::params p{call, grid_of<Op>(call, 1, cluster), 0, cluster, nullptr, false, {}, {}, {}, {}};
   status state;
   const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {

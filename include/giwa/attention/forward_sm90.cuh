@@ -107,11 +107,11 @@ struct sm90_attention_op {
           note = s.key_notes[key_slot];
           mine = s.shares[key_slot][group];
         };
-        const auto next_values = [&] {
+        const auto next_values = [&](bool wanted) {
           value_slot = values.next();
           values.wait();
           if (s.value_notes[value_slot].doubtful) {
-            s.checked[value_slot].wait(checks >> value_slot & 1);
+            if (wanted) s.checked[value_slot].wait(checks >> value_slot & 1);
             checks ^= 1u << value_slot;
           }
         };
@@ -166,7 +166,7 @@ struct sm90_attention_op {
         // A tile that others see some of: it is waited for, as its slot's barriers count phases.
         const auto pass_tile = [&] {
           keys.release(key_slot);
-          next_values();
+          next_values(false);
           values.release(value_slot);
         };
 
@@ -186,7 +186,7 @@ struct sm90_attention_op {
             next_turn();
             if constexpr (!Policy::overlaps) {
               multiply_keys();
-              next_values();
+              next_values(true);
               multiply_values();
               turn.give();
               arch::wgmma_wait<1>();
@@ -197,7 +197,7 @@ struct sm90_attention_op {
               to_operand<T>(scores, weights);
               rescale();
             } else {
-              next_values();
+              next_values(true);
               if (needs_scale || mine.keep != tile_keep::all)
                 multiply_beside_softmax(stdlib::false_type{});
               else
@@ -205,7 +205,7 @@ struct sm90_attention_op {
             }
           }
           if constexpr (Policy::overlaps) rescale();
-          next_values();
+          next_values(true);
           multiply_values();
           arch::wgmma_wait<0>();
           leave_values();

@@ -43,6 +43,7 @@ struct attention_params {
   int64 sink_stride;
   int* counter;  // or null
   bool top_left;
+  int heads_per_kv;  // heads of queries for each of keys
 
   GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
     const auto& a = views;
@@ -58,7 +59,7 @@ struct attention_params {
       k_length = k_end - k_begin;
       sequence = 0;
     }
-    const int64 kv_head = head / (a.q.extent(2) / a.k.extent(2));
+    const int kv_head = heads_per_kv == 1 ? head : head / heads_per_kv;
     const auto slice = [&](const auto& v, int64 begin, int64 length, int64 h) {
       using view = tensor_view<typename stdlib::remove_cvref_t<decltype(v)>::element_type, 2>;
       return view{v.data() + (sequence * v.stride(0) + begin * v.stride(1) + h * v.stride(2)),
@@ -79,7 +80,7 @@ struct attention_params {
             head,
             top_left ? 0 : static_cast<int>(k_length - q_length),
             static_cast<int>(sequence),
-            static_cast<int>(kv_head),
+            kv_head,
             static_cast<int>(q_begin),
             static_cast<int>(k_begin)};
   }
@@ -100,7 +101,8 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           options.sinks.data(),
           options.sinks.stride(0),
           options.workspace.extent(0) == 0 ? nullptr : reinterpret_cast<int*>(options.workspace.data()),
-          wish.align == alignment::top_left};
+          wish.align == alignment::top_left,
+          static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2))};
 }
 #endif
 

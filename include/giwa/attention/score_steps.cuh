@@ -144,21 +144,30 @@ GIWA_HOST_DEVICE bool is_non_finite(T x) {
   return (b & exponent) == exponent;
 }
 
-/// Whether a lane's share of a 16-bit tile in shared memory holds a NaN or an infinity: 0 times it is NaN then.
+/// Whether a lane's share of a 16-bit tile in shared memory holds a NaN or an infinity: 0 times it is NaN then. In the order of
+/// memory, as the place of an element says nothing.
 template <class Tile>
 GIWA_DEVICE bool has_non_finite(int lane, const Tile& tile) {
   using two = decltype(pack<typename Tile::value_type>(0.f, 0.f));
-  constexpr int run = Tile::placement::run, runs = Tile::columns / run;
+  constexpr int chunks = Tile::bytes / 16, batch = 4;
+  static_assert(chunks % (32 * batch) == 0);
+  const uint4* const from = reinterpret_cast<const uint4*>(tile.data()) + lane;
   const two zero = pack<typename Tile::value_type>(0.f, 0.f);
   two sum[4] = {zero, zero, zero, zero};
 #if defined(__CUDA_ARCH__)
-#pragma unroll 4
+#pragma unroll 1
 #endif
-  for (int i = lane; i < Tile::rows * runs; i += 32) {
-    two part[4];
-    *reinterpret_cast<uint4*>(part) = *reinterpret_cast<const uint4*>(tile.chunk(i / runs, i % runs * run));
+  for (int i = 0; i < chunks / 32; i += batch) {
+    uint4 read[batch];
     GIWA_UNROLL
-    for (int j = 0; j < 4; ++j) sum[j] = __hfma2(part[j], zero, sum[j]);
+    for (int j = 0; j < batch; ++j) read[j] = from[(i + j) * 32];
+    GIWA_UNROLL
+    for (int j = 0; j < batch; ++j) {
+      two part[4];
+      __builtin_memcpy(part, &read[j], sizeof part);
+      GIWA_UNROLL
+      for (int k = 0; k < 4; ++k) sum[k] = __hfma2(part[k], zero, sum[k]);
+    }
   }
   bool any = false;
   GIWA_UNROLL

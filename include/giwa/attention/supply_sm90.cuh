@@ -89,8 +89,8 @@ struct sm90_attention_supply {
   struct params {
     attention_params<T, O, Mask, Score> call;
     attention_grid grid;
-    int items;     // of this launch
-    int cluster;   // blocks that go through the same keys, each with its own tile of queries; an item is for all of them
+    int items;    // of this launch
+    int cluster;  // blocks that go through the same keys, each with its own tile of queries; an item is for all of them
     int* counter;  // of items that blocks have taken besides their first, or null: each takes every grid-th
     bool store_by_map;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
@@ -110,7 +110,7 @@ struct sm90_attention_supply {
   }
 
   // The loader is as many tiles of keys from an item's end when the next is claimed. It takes some 2000 cycles to plan.
-  static constexpr int tiles_ahead = 2;
+  static constexpr int tiles_ahead = 4;
 
   /// Whether a tile of values holds rows that not every query sees. Behind the end of a tensor TMA puts zeros; behind that of a
   /// packed sequence lies another.

@@ -106,73 +106,48 @@ GIWA_HOST_DEVICE constexpr bool is_inside(int64 i, int64 extent) {
   return static_cast<uint64>(i) < static_cast<uint64>(extent);
 }
 
-/// 16 bytes that are moved at once.
-struct alignas(16) chunk_of_words {
-  uint32 word[4];
+/// 8 bytes that are moved at once.
+struct alignas(8) pair_of_words {
+  uint32 word[2];
 };
 
-/// Four lanes hold a word each of four chunks of 16 bytes; afterwards each has a whole one, that of its number. All lanes call.
+/// Four lanes hold a word each of two chunks of 16 bytes; afterwards lanes 0 and 2 have the halves of the first chunk, and lanes
+/// 1 and 3 those of the second. All lanes call.
 template <class Block>
-GIWA_HOST_DEVICE void exchange_chunks(const Block& block, uint32 (&words)[4]) {
-  const bool upper = (block.lane() & 2) != 0, odd = (block.lane() & 1) != 0;
-  // From the lane two further: the words of this half's two chunks.
-  const uint32 mine[2] = {upper ? words[2] : words[0], upper ? words[3] : words[1]};
-  const uint32 theirs[2] = {block.shuffle_xor(upper ? words[0] : words[2], 2),
-                            block.shuffle_xor(upper ? words[1] : words[3], 2)};
-  // From the neighbour: the same of this lane's chunk.
-  const uint32 own = odd ? mine[1] : mine[0], far = odd ? theirs[1] : theirs[0];
-  const uint32 next = block.shuffle_xor(odd ? mine[0] : mine[1], 1);
-  const uint32 far_next = block.shuffle_xor(odd ? theirs[0] : theirs[1], 1);
-  const uint32 near_pair[2] = {odd ? next : own, odd ? own : next};
-  const uint32 far_pair[2] = {odd ? far_next : far, odd ? far : far_next};
-  words[0] = upper ? far_pair[0] : near_pair[0];
-  words[1] = upper ? far_pair[1] : near_pair[1];
-  words[2] = upper ? near_pair[0] : far_pair[0];
-  words[3] = upper ? near_pair[1] : far_pair[1];
+GIWA_HOST_DEVICE pair_of_words exchange_words(const Block& block, uint32 first, uint32 second) {
+  const bool odd = (block.lane() & 1) != 0;
+  const uint32 other = block.shuffle_xor(odd ? first : second, 1);
+  return {odd ? other : first, odd ? second : other};
 }
 
 }  // namespace detail
 
-/// store() of an accumulator to a view whose rows' elements lie side by side: 16 bytes a lane where they are whole chunks of 16
-/// bytes of 16-bit elements, for which lanes exchange what they hold. All lanes of the warp call it.
+/// store() of an accumulator to a view whose rows' elements lie side by side. Where rows are whole pieces of 8 bytes of 16-bit
+/// elements, lanes exchange what they hold, and four of them write 32 bytes. All lanes of the warp call it.
 template <class Block, class Map, class T>
 GIWA_HOST_DEVICE void store_rows(const Block& block, int thread, const register_tile<float, Map>& from,
                                  const tensor_view<T, 2>& to, const giwa::index<2>& origin) {
   static_assert(detail::is_accumulator_map<Map>, "giwa::store_rows: the tile is an accumulator of the tensor cores.");
   constexpr int columns = Map::shape::columns, per_row = columns / 2;  // registers of 16 rows
   if constexpr (sizeof(T) == 2) {
-    constexpr int chunk = 8;
-    const bool chunks =
-        (to.stride(0) | to.extent(1) | origin[1]) % chunk == 0 && reinterpret_cast<uint64>(to.data()) % 16 == 0;
-    if (block.all(chunks)) {  // a vote, as lanes that might not agree could not exchange anything
-      // Columns [first, first + 8) of a row, as far as this lane has them.
-      const auto word = [&](int slot, int first) {
-        const int at = slot / 2 * per_row + slot % 2 * 2 + first / 2;
-        return detail::packed_word<T>(from.value[at], from.value[at + 1]);
-      };
-      const auto put = [&](int slot, int first, const uint32(&words)[4]) {
-        const int64 row = origin[0] + Map::row(thread, slot), column = origin[1] + first;
-        if (detail::is_inside(row, to.extent(0)) && detail::is_inside(column, to.extent(1)))
-          *reinterpret_cast<detail::chunk_of_words*>(to.data() + row * to.stride(0) + column) = {words[0], words[1],
-                                                                                                 words[2], words[3]};
-      };
-      const int lane = thread % 4;
+    constexpr int piece = 4;
+    const bool pieces = (to.stride(0) | to.extent(1) | origin[1]) % piece == 0 && origin[1] >= 0 &&
+                        reinterpret_cast<uint64>(to.data()) % 8 == 0;
+    if (block.all(pieces)) {  // a vote, as lanes that might not agree could not exchange anything
+      const int lane = thread % 4, own = lane % 2 * 8 + lane / 2 * piece;
+      const int64 left = to.extent(1) - origin[1] - own;
+      const int width = left < 0 ? 0 : left < columns ? static_cast<int>(left) : columns;
       GIWA_UNROLL
-      for (int slot = 0; slot < Map::rows; slot += 2) {
+      for (int slot = 0; slot < Map::rows; ++slot) {
+        const int64 row = origin[0] + Map::row(thread, slot);
+        const int end = detail::is_inside(row, to.extent(0)) ? width : 0;
+        T* const at = to.data() + (row * to.stride(0) + origin[1] + own);
         GIWA_UNROLL
-        for (int first = 0; first + 32 <= columns; first += 32) {
-          GIWA_UNROLL
-          for (int i = slot; i < slot + 2; ++i) {
-            uint32 words[4] = {word(i, first), word(i, first + 8), word(i, first + 16), word(i, first + 24)};
-            detail::exchange_chunks(block, words);
-            put(i, first + lane * chunk, words);
-          }
-        }
-        if constexpr (constexpr int first = columns / 32 * 32; first < columns) {  // two chunks of two rows
-          uint32 words[4] = {word(slot, first), word(slot, first + 8), word(slot + 1, first),
-                             word(slot + 1, first + 8)};
-          detail::exchange_chunks(block, words);
-          put(slot + lane / 2, first + lane % 2 * chunk, words);
+        for (int first = 0; first < columns; first += 16) {
+          const float* const two = from.value + slot / 2 * per_row + slot % 2 * 2 + first / 2;
+          const auto words = detail::exchange_words(block, detail::packed_word<T>(two[0], two[1]),
+                                                    detail::packed_word<T>(two[4], two[5]));
+          if (first < end) *reinterpret_cast<detail::pair_of_words*>(at + first) = words;
         }
       }
       return;
