@@ -67,12 +67,6 @@ GIWA_DEVICE void load_box_multicast(void* to, const tensor_map& map, const int (
       "h"(static_cast<unsigned short>(blocks)), "l"(static_cast<uint64>(policy)));
 }
 
-/// Global to the L2 cache, from where load_box() gets it soon after.
-template <int Rank>
-GIWA_DEVICE void prefetch_box(const tensor_map& map, const int (&c)[Rank]) {
-  GIWA_DETAIL_TENSOR_COPY("cp.async.bulk.prefetch.tensor.", ".L2.global [%5, ", "];", "l"(&map));
-}
-
 /// Shared to global, in the bulk group that commit_stores() closes.
 template <int Rank>
 GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const void* from) {

@@ -43,7 +43,7 @@ struct sm90_attention_op {
     if (block.warp() < 4) {
       if constexpr (Policy::moves_registers) arch::release_registers<Policy::loader_registers>();
       if (block.warp() == 0 && arch::elect_one()) supply::load(block, p, s);
-      if (block.warp() == 1) supply::check(block, s);
+      if (block.warp() % 2 == 1) supply::check(block, s, block.warp() / 2);
       if (block.warp() == 2 && arch::elect_one()) supply::plan(block, p, s);
     } else {
       if constexpr (Policy::moves_registers) arch::claim_registers<Policy::registers>();

@@ -144,23 +144,23 @@ GIWA_HOST_DEVICE bool is_non_finite(T x) {
   return (b & exponent) == exponent;
 }
 
-/// Whether a lane's share of a 16-bit tile in shared memory holds a NaN or an infinity: 0 times it is NaN then. In the order of
-/// memory, as the place of an element says nothing.
-template <class Tile>
-GIWA_DEVICE bool has_non_finite(int lane, const Tile& tile) {
+/// Whether a thread's share of a 16-bit tile in shared memory holds a NaN or an infinity: 0 times it is NaN then. Shares are in
+/// the order of memory, as the place of an element says nothing.
+template <int Warps, class Tile>
+GIWA_DEVICE bool has_non_finite(int thread, const Tile& tile) {
   using two = decltype(pack<typename Tile::value_type>(0.f, 0.f));
   constexpr int chunks = Tile::bytes / 16, batch = 4;
-  static_assert(chunks % (32 * batch) == 0);
-  const uint4* const from = reinterpret_cast<const uint4*>(tile.data()) + lane;
+  static_assert(chunks % (32 * Warps * batch) == 0);
+  const uint4* const from = reinterpret_cast<const uint4*>(tile.data()) + thread;
   const two zero = pack<typename Tile::value_type>(0.f, 0.f);
   two sum[4] = {zero, zero, zero, zero};
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
-  for (int i = 0; i < chunks / 32; i += batch) {
+  for (int i = 0; i < chunks / (32 * Warps); i += batch) {
     uint4 read[batch];
     GIWA_UNROLL
-    for (int j = 0; j < batch; ++j) read[j] = from[(i + j) * 32];
+    for (int j = 0; j < batch; ++j) read[j] = from[(i + j) * 32 * Warps];
     GIWA_UNROLL
     for (int j = 0; j < batch; ++j) {
       two part[4];

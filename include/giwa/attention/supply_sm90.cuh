@@ -99,16 +99,17 @@ struct sm90_attention_supply {
   template <class Block>
   GIWA_DEVICE static void initialize(const Block& block, shared_storage& s) {
     s.keys.initialize(block, 4 * groups);
-    s.values.initialize(block, 4 * groups + 1);  // the checker is one more
+    s.values.initialize(block, 4 * groups + checkers);
     if (block.rank() != 0) return;
     for (int i = 0; i < groups; ++i) s.queries_full[i].initialize(1), s.queries_empty[i].initialize(4);
     for (int i = 0; i < ring; ++i)
       s.item_full[i].initialize(1), s.item_empty[i].initialize(4 * groups + 1);  // the loader
-    for (int i = 0; i < stages; ++i) s.checked[i].initialize(1);
+    for (int i = 0; i < stages; ++i) s.checked[i].initialize(checkers);
     s.ending.initialize(1);
     arch::mbarriers_initialized();
   }
 
+  static constexpr int checkers = 2;  // warps
   // The loader is as many tiles of keys from an item's end when the next is claimed. It takes some 2000 cycles to plan.
   static constexpr int tiles_ahead = 4;
 
@@ -145,10 +146,6 @@ struct sm90_attention_supply {
         it.found = 0;
         it.end = false;
         s.item_full[turn++ % ring].arrive();
-        // Its place in shared memory is not free before the item before is done.
-        for (int g = 0; g < groups; ++g)
-          giwa::prefetch<query_tile>(
-              p.q, giwa::index<4>{head.sequence, head.head, head.first_query_row + it.first_query + 64 * g, 0});
         tile += static_cast<int>(p.grid.tiles);
         if (tile >= count) break;
       }
@@ -250,9 +247,10 @@ struct sm90_attention_supply {
     }
   }
 
-  /// The checker, a warp, takes NaN and infinity out of values that not every query sees, as 0 times them is NaN.
+  /// Checker number `part`, a warp, looks through its share of values that not every query sees, and takes NaN and infinity out,
+  /// as 0 times them is NaN: of the whole tile, where another may do so too.
   template <class Block>
-  GIWA_DEVICE static void check(const Block& block, shared_storage& s) {
+  GIWA_DEVICE static void check(const Block& block, shared_storage& s, int part) {
     auto values = s.values.consumer(block);
     for (;;) {
       const int slot = values.next();
@@ -260,7 +258,7 @@ struct sm90_attention_supply {
       const value_note note = s.value_notes[slot];
       if (note.end) break;
       if (note.doubtful) {
-        if (block.any(has_non_finite(block.lane(), tile))) {
+        if (block.any(has_non_finite<checkers>(block.lane() + 32 * part, tile))) {
           take_non_finite(one_warp<Block>(block), tile, s.items[note.item].found);
           arch::fence_async_proxy();
         }

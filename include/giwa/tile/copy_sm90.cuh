@@ -41,15 +41,6 @@ GIWA_DEVICE void load(const tensor_map& map, const giwa::index<Rank>& origin, sh
                    full, policy);
 }
 
-/// Brings to the L2 cache what load() of such a tile will ask for.
-template <class Tile, int Rank>
-GIWA_DEVICE void prefetch(const tensor_map& map, const giwa::index<Rank>& origin) {
-  using box = tensor_box<Tile>;
-  GIWA_UNROLL
-  for (int i = 0; i * box::columns < Tile::columns; ++i)
-    arch::prefetch_box(map, detail::box_coordinates<Rank>(origin, i * box::columns, typename Tile::value_type{}).at);
-}
-
 /// Block number `block`'s share of a tile that all `Blocks` blocks of a cluster get: as many of its slabs as there are for
 /// each. The `full` of every block counts Tile::bytes, when all have called.
 template <int Blocks, class T, class Shape, class Layout, int Rank>
