@@ -108,7 +108,7 @@ def attention(path):
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if match := re.fullmatch(r"(\w+)/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
-                beside = ", ".join(f"{float(row[k]):.2f}" for k in row if k.startswith("speed_of_"))
+                beside = ", ".join(f"{float(row[k]):.2f}" for k in row if k.startswith("speed_of_") and row[k])
                 values[match[3], match[5], f"{match[4]} x {match[6]}", match[2]] = (
                     f"{float(row['giwa_tflops']):.0f} ({beside})")
     cases = [c for c in dict.fromkeys(key[:3] for key in values) if all((*c, m) in values for m in ("full", "causal"))]

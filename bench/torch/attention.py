@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Times giwa's attention beside PyTorch's: cuDNN and FlashAttention-2 on a GPU, scaled_dot_product_attention on the CPU.
+"""Times giwa's attention beside PyTorch's: cuDNN, FlashAttention-2 and compiled FlexAttention on a GPU, on the CPU
+scaled_dot_product_attention.
 
 Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that are built: --library NAME=PATH, as often as
 wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that take turns on the same inputs, new
 ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
+FlexAttention has cases of its own, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
+a side cannot be captured in a graph, all sides of the case are timed as plain calls, and the case is named so.
 """
 import argparse
 import csv
@@ -19,6 +22,7 @@ from pathlib import Path
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 HERE = Path(__file__).resolve().parent
@@ -31,6 +35,10 @@ HEADS = {64: 32, 128: 16, 256: 8}
 OTHERS = ((4, 4096, 4096, 32, 8, 128, True), (8, 4096, 4096, 8, 8, 40, False), (8, 4096, 77, 8, 8, 40, False),
           (8, 1024, 1024, 8, 8, 80, False), (8, 4096, 4096, 16, 16, 96, True), (8, 256, 256, 8, 8, 160, False),
           (4, 4096, 4096, 16, 16, 192, True))
+# What giwa and FlexAttention both compile in, in the order of attention_entries.cu: batch, length, heads, head size
+VARIANTS = ("plain", "causal", "softcap", "alibi", "window")
+VARIANT_SIZES = (4, 4096, 16, 128)
+CAP, WINDOW = 20.0, 1024  # a query's own key is one of the window's
 
 
 def folder():
@@ -49,12 +57,12 @@ def gpu_library(element, architecture):
     return built
 
 
-def entries(arguments):
-    """The functions of giwa to time, by name; the first is the one that the ratios are of."""
+def gpu_libraries(arguments):
+    """The builds of giwa to time, by name; the first is the one that the ratios are of."""
     libraries = dict(x.split("=", 1) for x in arguments.libraries)
     if not libraries:
         libraries = {"giwa": gpu_library(arguments.element, arguments.architecture)}
-    return {name: ctypes.CDLL(str(path)).giwa_attention for name, path in libraries.items()}
+    return {name: ctypes.CDLL(str(path)) for name, path in libraries.items()}
 
 
 def host_library(flags):
@@ -90,7 +98,7 @@ def compare(case, ours, theirs):
 class Gpu:
     """One case on the GPU: tensors (batch, length, heads, head size), which the backends take without a copy."""
 
-    def __init__(self, entries, backends, element, batch, queries, keys, heads, kv_heads, size, causal, workspace):
+    def __init__(self, libraries, backends, element, batch, queries, keys, heads, kv_heads, size, causal, workspace):
         self.causal, self.grouped = causal, heads != kv_heads
         self.case = (f"{element}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}"
                      + (f"({kv_heads})" if self.grouped else "") + f"x{queries}"
@@ -100,11 +108,11 @@ class Gpu:
         self.q, self.k, self.v = (torch.empty(batch, length, h, size, device="cuda", dtype=kind)
                                   for length, h in ((queries, heads), (keys, kv_heads), (keys, kv_heads)))
         self.sizes = numbers(batch, queries, keys, heads, kv_heads, size)
-        self.results = {name: torch.full_like(self.q, float("nan")) for name in entries}
-        self.scratch = {name: torch.zeros(64, device="cuda", dtype=torch.int32) for name in entries}
+        self.results = {name: torch.full_like(self.q, float("nan")) for name in libraries}
+        self.scratch = {name: torch.zeros(64, device="cuda", dtype=torch.int32) for name in libraries}
         self.calls = {}
-        for name, entry in entries.items():
-            self.calls[name] = lambda name=name, entry=entry: self.giwa(name, entry, workspace)
+        for name, library in libraries.items():
+            self.calls[name] = lambda name=name, library=library: self.giwa(name, library, workspace)
         for name in backends:
             self.calls[name] = lambda name=name: self.torch(name)
 
@@ -112,12 +120,15 @@ class Gpu:
         for x in (self.q, self.k, self.v):
             x.normal_()
 
-    def giwa(self, name, entry, workspace):
+    def giwa(self, name, library, workspace):
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         scratch = pointer(self.scratch[name]) if workspace else None
-        code = entry(int(self.causal), *map(pointer, (self.q, self.k, self.v, self.results[name])), *self.sizes,
-                     scratch, stream)
+        code = self.entry(library, *map(pointer, (self.q, self.k, self.v, self.results[name])), *self.sizes, scratch,
+                          stream)
         assert code == 0, f"{self.case}: {name} answers {code}"
+
+    def entry(self, library, *call):
+        return library.giwa_attention(int(self.causal), *call)
 
     def torch(self, name):
         # The backend is chosen here, at capture; replaying a graph asks nobody.
@@ -126,44 +137,88 @@ class Gpu:
                                              is_causal=self.causal, enable_gqa=self.grouped)
         self.results[name] = o.transpose(1, 2)
 
-    def graph(self, call, calls):
+    def warm_up(self, call):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             call()
         torch.cuda.current_stream().wait_stream(side)
+
+    def graph(self, call, calls):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(calls):
                 call()
         return graph
 
-    def measure(self, rounds, calls):
-        self.renew()
-        graphs = {}
+    def runs(self, calls):
+        """What does so many calls of each side: its graph, or plain calls on all sides where one cannot be captured."""
+        plain, graphs = {}, {}
         for name, call in self.calls.items():
             try:
-                graphs[name] = self.graph(call, calls)
+                self.warm_up(call)
             except RuntimeError as error:  # a backend that does not take these sizes
                 print(f"# {self.case}: {name} has no answer: {str(error).splitlines()[0]}")
-        for graph in graphs.values():
-            graph.replay()
+                continue
+            plain[name] = lambda call=call: [call() for _ in range(calls)]
+            try:
+                graphs[name] = self.graph(call, calls)
+            except RuntimeError as error:
+                print(f"# {self.case}: {name} cannot be captured: {str(error).splitlines()[0]}")
+        if len(graphs) == len(plain):
+            return {name: graph.replay for name, graph in graphs.items()}
+        self.case += " (plain calls)"
+        return plain
+
+    def measure(self, rounds, calls):
+        self.renew()
+        runs = self.runs(calls)
+        for run in runs.values():
+            run()
         torch.cuda.synchronize()
         last = list(self.results)[-1]  # a backend's, where there is one
         apart = max((compare(self.case, o, self.results[last]) for name, o in self.results.items() if name != last), default=0)
-        spent = {name: [] for name in graphs}
+        spent = {name: [] for name in runs}
         for round_ in range(rounds + 1):  # one to warm up
             self.renew()
-            order = list(graphs) if round_ % 2 else list(graphs)[::-1]
+            order = list(runs) if round_ % 2 else list(runs)[::-1]
             for name in order:
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 begin.record()
-                graphs[name].replay()
+                runs[name]()
                 end.record()
                 end.synchronize()
                 if round_ > 0:
                     spent[name].append(begin.elapsed_time(end) * 1e-3 / calls)
         return apart, spent
+
+
+class Flex(Gpu):
+    """A variant beside FlexAttention: its score modifier and its mask are compiled into both."""
+
+    def __init__(self, libraries, element, variant, workspace):
+        batch, length, heads, size = VARIANT_SIZES
+        causal = variant in ("causal", "alibi")
+        super().__init__(libraries, ("flex",), element, batch, length, length, heads, heads, size, causal, workspace)
+        self.case = f"{element}/flex/{variant}/D{size}/{batch}x{heads}x{length}"
+        if variant == "window":
+            self.flops = 4 * batch * heads * size * sum(min(query + 1, WINDOW) for query in range(length))
+        self.kind = VARIANTS.index(variant)
+        self.slopes = slopes = torch.tensor([2 ** (-8 * (h + 1) / heads) for h in range(heads)], device="cuda")
+        self.score = {"softcap": lambda score, b, h, q, k: CAP * torch.tanh(score / CAP),
+                      "alibi": lambda score, b, h, q, k: score - slopes[h] * (q - k)}.get(variant)
+        mask = (lambda b, h, q, k: q >= k) if causal else (lambda b, h, q, k: (q >= k) & (q - k < WINDOW))
+        masked = causal or variant == "window"
+        self.mask = create_block_mask(mask, None, None, length, length, device="cuda") if masked else None
+        self.compiled = torch.compile(flex_attention, dynamic=False)
+
+    def entry(self, library, *call):
+        return library.giwa_attention_variant(self.kind, ctypes.c_float(CAP), pointer(self.slopes), WINDOW, *call)
+
+    def torch(self, name):
+        o = self.compiled(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)), score_mod=self.score,
+                          block_mask=self.mask)
+        self.results[name] = o.transpose(1, 2)
 
 
 class Cpu:
@@ -210,11 +265,15 @@ def cases(arguments):
                     for length in (1024, 4096):
                         yield lambda e=entry, n=name, l=length, d=size, c=causal: Cpu(e, n, 1, l, 8, d, c)
     else:
-        ours, backends = entries(arguments), [x for x in arguments.backends.split(",") if x]
+        ours, backends = gpu_libraries(arguments), [x for x in arguments.backends.split(",") if x]
+        workspace = not arguments.no_workspace
         usual = [(batch, length, length, heads, heads, size, causal) for causal in (False, True)
                  for size, heads in HEADS.items() for batch, length in SHAPES]
         for sizes in (*usual, *OTHERS):
-            yield lambda sizes=sizes: Gpu(ours, backends, arguments.element, *sizes, not arguments.no_workspace)
+            yield lambda sizes=sizes: Gpu(ours, [x for x in backends if x != "flex"], arguments.element, *sizes,
+                                          workspace)
+        for variant in VARIANTS if "flex" in backends else ():
+            yield lambda variant=variant: Flex(ours, arguments.element, variant, workspace)
 
 
 def main():
@@ -227,7 +286,7 @@ def main():
     parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
                         help="a library built from attention_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
-    parser.add_argument("--backends", default="cudnn,flash", help="PyTorch's, of cudnn and flash")
+    parser.add_argument("--backends", default="cudnn,flash,flex", help="PyTorch's, of cudnn, flash and flex")
     parser.add_argument("--no-workspace", action="store_true", help="giwa without its counter")
     parser.add_argument("--cpu", action="store_true", help="giwa::host in fp32 against PyTorch on the CPU")
     arguments = parser.parse_args()
@@ -254,7 +313,8 @@ def main():
               + " |" + "".join(f" /{n} {row[f'speed_of_{n}']}" for n in others), flush=True)
         del case
     with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys() if rows else ["case"], lineterminator="\n")
+        columns = dict.fromkeys(key for row in rows for key in row)  # not every case has every backend
+        writer = csv.DictWriter(file, columns or ["case"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

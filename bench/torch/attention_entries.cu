@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What attention.py calls on a GPU: attention of one element type and several head sizes, as a C function.
+// What attention.py calls on a GPU: attention of one element type and several head sizes, as C functions.
 #include <giwa/attention.cuh>
 
 #include <cstdio>
@@ -12,24 +12,59 @@
 #define GIWA_BENCH_SIZES 40, 64, 80, 96, 128, 160, 192, 256
 #endif
 
+namespace {
+
+struct problem {
+  const void *q, *k, *v;
+  void* o;
+  long long batch, queries, keys, heads, kv_heads, head_size;
+  void* workspace;
+  cudaStream_t stream;
+};
+
+template <class Sizes, class Mask, class Score = giwa::plain_score>
+int attend(const problem& p, const Mask& mask, const Score& score = {}) {
+  using element = GIWA_BENCH_ELEMENT;
+  using input = giwa::tensor_view<const element, 4>;
+  const auto inputs = [&](const void* data, long long length, long long h) {
+    return input(static_cast<const element*>(data), {p.batch, length, h, p.head_size});
+  };
+  const giwa::tensor_view<element, 4> out(static_cast<element*>(p.o), {p.batch, p.queries, p.heads, p.head_size});
+  giwa::attention_options options;
+  if (p.workspace != nullptr)
+    options.workspace = {static_cast<unsigned char*>(p.workspace), {giwa::workspace_bytes({})}};
+  const giwa::status s =
+      giwa::attention_forward<Sizes>(p.stream, inputs(p.q, p.queries, p.heads), inputs(p.k, p.keys, p.kv_heads),
+                                     inputs(p.v, p.keys, p.kv_heads), out, mask, score, options);
+  if (!s.ok()) std::fprintf(stderr, "%s\n", giwa::format_status(s).c_str());
+  return static_cast<int>(s.code);
+}
+
+}  // namespace
+
 // q and o (batch, queries, heads, head size), k and v (batch, keys, kv_heads, head size); all contiguous. Answers 0 for success.
 extern "C" int giwa_attention(int causal, const void* q, const void* k, const void* v, void* o, long long batch,
                               long long queries, long long keys, long long heads, long long kv_heads,
                               long long head_size, void* workspace, cudaStream_t stream) {
-  using element = GIWA_BENCH_ELEMENT;
-  using input = giwa::tensor_view<const element, 4>;
-  const auto inputs = [&](const void* data, long long length, long long h) {
-    return input(static_cast<const element*>(data), {batch, length, h, head_size});
-  };
-  const giwa::tensor_view<element, 4> out(static_cast<element*>(o), {batch, queries, heads, head_size});
-  giwa::attention_options options;
-  if (workspace != nullptr) options.workspace = {static_cast<unsigned char*>(workspace), {giwa::workspace_bytes({})}};
-  const auto run = [&](const auto& mask) {
-    return giwa::attention_forward<giwa::head_sizes<GIWA_BENCH_SIZES>>(
-        stream, inputs(q, queries, heads), inputs(k, keys, kv_heads), inputs(v, keys, kv_heads), out, mask,
-        giwa::plain_score{}, options);
-  };
-  const giwa::status s = causal != 0 ? run(giwa::causal{}) : run(giwa::full{});
-  if (!s.ok()) std::fprintf(stderr, "%s\n", giwa::format_status(s).c_str());
-  return static_cast<int>(s.code);
+  using sizes = giwa::head_sizes<GIWA_BENCH_SIZES>;
+  const problem p{q, k, v, o, batch, queries, keys, heads, kv_heads, head_size, workspace, stream};
+  return causal != 0 ? attend<sizes>(p, giwa::causal{}) : attend<sizes>(p, giwa::full{});
+}
+
+// The same of head size 128, with scores and masks that FlexAttention is asked for: 0 plain, 1 causal, 2 softcap, 3 alibi and
+// causal, 4 a window. A kind reads its own of cap, slopes (heads, on the GPU) and window (the query's own key is one of them).
+extern "C" int giwa_attention_variant(int kind, float cap, const float* slopes, int window, const void* q,
+                                      const void* k, const void* v, void* o, long long batch, long long queries,
+                                      long long keys, long long heads, long long kv_heads, long long head_size,
+                                      void* workspace, cudaStream_t stream) {
+  using sizes = giwa::head_sizes<128>;
+  const problem p{q, k, v, o, batch, queries, keys, heads, kv_heads, head_size, workspace, stream};
+  switch (kind) {
+    case 0: return attend<sizes>(p, giwa::full{});
+    case 1: return attend<sizes>(p, giwa::causal{});
+    case 2: return attend<sizes>(p, giwa::full{}, giwa::softcap{cap});
+    case 3: return attend<sizes>(p, giwa::causal{}, giwa::alibi{slopes});
+    case 4: return attend<sizes>(p, giwa::width{window});
+    default: return -1;
+  }
 }
