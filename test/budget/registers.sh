@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Compares the registers of the library's kernels with a committed table; no kernel may spill or use local memory.
+# Compares the registers of the library's kernels with a committed table, and which shapes of wgmma they multiply; no kernel
+# may spill or use local memory.
 #
 #   registers.sh check|update <table> <folder for objects> <source> <nvcc> <flags...>
 set -euo pipefail
@@ -10,7 +11,7 @@ tolerance=4 # registers above the table: what another ptxas may make of the same
 
 if ! "$@" -Xptxas=-v,-warn-spills,-warn-lmem-usage,-warn-double-usage -Werror=all-warnings \
   -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a \
-  -c "$source" -o "$out/kernels.o" > "$out/kernels.log" 2>&1; then
+  --keep --keep-dir "$out" -c "$source" -o "$out/kernels.o" > "$out/kernels.log" 2>&1; then
   c++filt < "$out/kernels.log"
   exit 1
 fi
@@ -31,7 +32,15 @@ c++filt < "$out/kernels.log" | awk '
     name = substr(name, 1, i - 1)
   }
   /Used [0-9]+ registers/ { registers = $0; sub(/.*Used /, "", registers); sub(/ .*/, "", registers)
-    printf "%-7s %3d  %s\n", arch, registers, name }' | LC_ALL=C sort > "$out/registers.txt"
+    printf "%-7s %3d  %s\n", arch, registers, name }' > "$out/registers.txt"
+# One line for each kernel of wgmma: how many shapes (columns of the product), and which. An instruction of PTX is one of SASS.
+c++filt < "$out/kernels.compute_90a.ptx" | awk '
+  /^\.(visible|weak) \.entry/ { name = $0; sub(/.*\.entry (void )?/, "", name)
+    gsub(/giwa::v[0-9_]+::|archs_[0-9]+::|detail::/, "", name); sub(/>\(.*/, ">", name); delete seen }
+  /wgmma\.mma_async/ { match($0, /m64n[0-9]+/); n = substr($0, RSTART + 3, RLENGTH - 3)
+    if (!seen[n]++) { shapes[name] = shapes[name] " " n; ++count[name] } }
+  END { for (k in shapes) printf "wgmma   %3d %s  %s\n", count[k], shapes[k], k }' >> "$out/registers.txt"
+LC_ALL=C sort -o "$out/registers.txt" "$out/registers.txt"
 
 if [[ $action == update ]]; then
   cp "$out/registers.txt" "$table"

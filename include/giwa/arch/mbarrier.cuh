@@ -7,6 +7,18 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
+#if defined(GIWA_RANDOM_DELAYS)
+// For tests, in all files of a program or in none: before each wait for an mbarrier a thread sleeps up to so many nanoseconds,
+// so that the roles of a kernel meet in every order.
+static __device__ unsigned random_delay = 0;
+GIWA_DEVICE inline void sleep_at_random() {
+  if (random_delay == 0) return;
+  unsigned x = static_cast<unsigned>(clock64()) * 2654435761u ^ threadIdx.x / 32 * 0x85ebca6bu;
+  x ^= x >> 15;
+  __nanosleep(x * 0xc2b2ae35u % random_delay);
+}
+#endif
+
 /// A phase is over when `count` arrivals have come and all the bytes that were announced have landed; then the next one
 /// begins by itself. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 ///
@@ -71,6 +83,9 @@ struct mbarrier {
   }
 
   GIWA_DEVICE void wait(uint32 parity) {
+#if defined(GIWA_RANDOM_DELAYS)
+    sleep_at_random();
+#endif
     while (!is_over(parity)) {
     }
   }

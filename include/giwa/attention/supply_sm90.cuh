@@ -82,7 +82,7 @@ struct sm90_attention_supply {
     key_note key_notes[stages];
     share shares[stages][groups];
     value_note value_notes[stages];
-    uninitialized<attention_grid::place> place;  // the planner's, which has few registers
+    int batch, head, tile;  // the planner's, which has few registers
     arch::mbarrier queries_full[groups], queries_empty[groups], item_full[ring], item_empty[ring], checked[stages];
     arch::mbarrier ending;  // the loader comes to an item's last tiles
   };
@@ -132,22 +132,22 @@ struct sm90_attention_supply {
     const int cluster = shares_loads ? p.cluster : 1, rank = shares_loads ? arch::cluster_rank() : 0;
     int i = static_cast<int>(block.block_rank()) / cluster;
     while (i < p.items) {
-      s.place.put(p.grid.at(p.grid.first + i));
-      const attention_grid::place& at = s.place.get();
-      for (int tile = static_cast<int>(at.tile);;) {
+      const attention_grid::place at = p.grid.at(p.grid.first + i);
+      s.batch = at.batch, s.head = at.head, s.tile = static_cast<int>(at.tile);
+      for (;;) {
         item& it = next_item();
-        it.head.put(p.call.at(at.batch, at.head));
+        it.head.put(p.call.at(s.batch, s.head));
         const attention_head<T, O>& head = it.head.get();
         const int count = ceil_div(head.queries(), rows * cluster);
-        if (tile >= count) break;
-        it.first_query = (tile * cluster + rank) * rows;
+        if (s.tile >= count) break;
+        it.first_query = (s.tile * cluster + rank) * rows;
         it.keys.put({p.call.mask, head, it.first_query, rows, columns});
         it.first_tile = it.keys.get().next(0);
         it.found = 0;
         it.end = false;
         s.item_full[turn++ % ring].arrive();
-        tile += static_cast<int>(p.grid.tiles);
-        if (tile >= count) break;
+        s.tile += static_cast<int>(p.grid.tiles);
+        if (s.tile >= count) break;
       }
       next_item();
       const int step = static_cast<int>(block.block_count()) / cluster;
