@@ -83,6 +83,20 @@ tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
           {v.stride(0), v.stride(2), v.stride(1), v.stride(3)}};
 }
 
+/// How many blocks go through the work of all. A block that moves registers takes a multiprocessor's whole file, and nobody needs
+/// to be asked how many fit, which takes microseconds.
+template <class Op>
+result<int64> persistent_blocks(int cluster) {
+  if constexpr (Op::groups == 1) {
+    return blocks_at_once<Op>(cluster);
+  } else {
+    const result<int> device = current_device();
+    if (!device.ok()) return {0, device.state};
+    const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
+    return {processors.value / cluster * cluster, processors.state};
+  }
+}
+
 /// Launches the op of sm_90; false without an error where TMA cannot take the tensors.
 template <class Op, class T, class O, class Mask, class Score>
 result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
@@ -110,7 +124,7 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
     if (p.store_by_map && !encode(p.o, o, "o", static_cast<typename Op::supply::output_tile*>(nullptr)))
       return {false, state};
   }
-  const result<int64> at_once = blocks_at_once<Op>(cluster);
+  const result<int64> at_once = persistent_blocks<Op>(cluster);
   if (!at_once.ok()) return {false, at_once.state};
   constexpr int64 most = int64{1} << 30;  // so that an item's number and what comes after it are ints
   for (; state.ok() && p.grid.first < p.grid.items; p.grid.first += most) {

@@ -138,7 +138,7 @@ struct sm90_attention_op {
         };
         const auto to_weights = [&](auto whole, tile_keep keep) {
           const typename steps_of_scores::bounds bounds(head);
-          if constexpr (decltype(whole)::value)
+          if (decltype(whole)::value || (steps_of_scores::modified && keep == tile_keep::all))
             steps.apply_to_whole(thread, scores, bounds, first_query, note.first_key);
           else
             steps.apply(thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, first_query,

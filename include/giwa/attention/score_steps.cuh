@@ -149,15 +149,18 @@ GIWA_HOST_DEVICE bool is_non_finite(T x) {
 template <int Warps, class Tile>
 GIWA_DEVICE bool has_non_finite(int thread, const Tile& tile) {
   using two = decltype(pack<typename Tile::value_type>(0.f, 0.f));
-  constexpr int chunks = Tile::bytes / 16, batch = 4;
-  static_assert(chunks % (32 * Warps * batch) == 0);
+  constexpr int own = Tile::bytes / 16 / (32 * Warps), batch = own % 4 == 0   ? 4
+                                                               : own % 3 == 0 ? 3
+                                                               : own % 2 == 0 ? 2
+                                                                              : 1;
+  static_assert(own * Warps * 32 * 16 == Tile::bytes);
   const uint4* const from = reinterpret_cast<const uint4*>(tile.data()) + thread;
   const two zero = pack<typename Tile::value_type>(0.f, 0.f);
   two sum[4] = {zero, zero, zero, zero};
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
-  for (int i = 0; i < chunks / (32 * Warps); i += batch) {
+  for (int i = 0; i < own; i += batch) {
     uint4 read[batch];
     GIWA_UNROLL
     for (int j = 0; j < batch; ++j) read[j] = from[(i + j) * 32 * Warps];

@@ -17,7 +17,7 @@ void set_delay(unsigned nanoseconds) {
 template <int HeadSize, class Mask>
 int different_of(int64 queries, int64 keys, const Mask& mask) {
   const giwa::stream s = new_stream();
-  const plain_tensors<fp16> t(2, queries, keys, 6, 2, HeadSize);
+  plain_tensors<fp16> t(2, queries, keys, 6, 2, HeadSize);
   const gpu_array<unsigned char> workspace(4);
   giwa::attention_options options;
   options.lse = t.lse_view();
