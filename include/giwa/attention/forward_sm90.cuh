@@ -93,6 +93,8 @@ struct sm90_attention_op {
       output_registers o;
       softmax.reset();
       o.fill(0);
+      bool found =
+          false;  // in the values of this warpgroup's tiles: its threads agree, as they read it from the tiles' notes
       if (it.has_keys()) {
         register_tile<float, score_map> scores;
         uint32 weights[score_map::registers / 2];
@@ -111,7 +113,10 @@ struct sm90_attention_op {
           value_slot = values.next();
           values.wait();
           if (s.value_notes[value_slot].doubtful) {
-            if (wanted) s.checked[value_slot].wait(checks >> value_slot & 1);
+            if (wanted) {
+              s.checked[value_slot].wait(checks >> value_slot & 1);
+              found = found || s.value_notes[value_slot].found != 0;
+            }
             checks ^= 1u << value_slot;
           }
         };
@@ -221,7 +226,7 @@ struct sm90_attention_op {
       } else {
         leave_queries(block, s.queries_empty[group]);
       }
-      finish(block, p, s, it, thread, group, softmax, o);
+      finish(block, p, s, it, thread, group, softmax, o, found);
       block.sync_warp();
       if (block.lane() == 0) s.item_empty[round % supply::ring].arrive();
     }
@@ -238,7 +243,7 @@ struct sm90_attention_op {
   template <class Block>
   GIWA_DEVICE static void finish(const Block& block, const params& p, shared_storage& s,
                                  const typename supply::item& it, int thread, int group, softmax_state& softmax,
-                                 output_registers& o) {
+                                 output_registers& o, bool found) {
     const attention_head<T, O>& head = it.head.get();
     const int first_query = it.first_query + 64 * group;
     const steps_of_scores steps{p.call.mask, p.call.score, p.call.scale};
@@ -248,7 +253,7 @@ struct sm90_attention_op {
     if constexpr (supply::stores_tiles) {
       // A tile may reach beyond the tensor, but not into the next sequence.
       const bool whole = !p.call.views.is_packed() || first_query + 64 <= head.queries();
-      if (p.store_by_map && it.found == 0 && first_query < head.queries() && whole) {
+      if (p.store_by_map && !found && first_query < head.queries() && whole) {
         const int barrier = 1 + groups + group;
         if (thread == 0) arch::wait_stores_read<0>();  // that of the item before
         arch::barrier_sync(barrier, 128);
@@ -264,7 +269,7 @@ struct sm90_attention_op {
       }
     }
     store_rows(block, thread, o, head.o, {first_query, 0});
-    if (it.found != 0) {
+    if (found) {
       block.sync_warp();
       const int warp_row = thread / 32 * 16;
       add_non_finite(one_warp<Block>(block), steps, head, it.keys.get(), first_query + warp_row, 16, 0, head_size_v,

@@ -49,7 +49,6 @@ struct sm90_attention_supply {
     uninitialized<attention_head<T, O>> head;
     uninitialized<key_tiles<Mask>> keys;
     int first_query, first_tile;  // first_tile: of keys
-    int found;                    // NaNs and infinities that were taken out of the values
     bool end;                     // there is no such item, and none will follow
     GIWA_DEVICE bool has_keys() const { return first_tile < keys.get().count(); }
   };
@@ -63,9 +62,9 @@ struct sm90_attention_supply {
     bool last;
   };
   struct value_note {
-    int item;
     bool doubtful;  // it holds rows that not every query sees
     bool end;
+    int found;  // NaNs and infinities that the checkers took out; theirs until they have arrived
   };
   struct queries_and_output {
     query_tile q;
@@ -143,7 +142,6 @@ struct sm90_attention_supply {
         it.first_query = (s.tile * cluster + rank) * rows;
         it.keys.put({p.call.mask, head, it.first_query, rows, columns});
         it.first_tile = it.keys.get().next(0);
-        it.found = 0;
         it.end = false;
         s.item_full[turn++ % ring].arrive();
         s.tile += static_cast<int>(p.grid.tiles);
@@ -202,7 +200,7 @@ struct sm90_attention_supply {
         const key_note note{n * columns, next >= count};
         share shares[groups];
         for (int g = 0; g < groups; ++g) shares[g] = share_of(it, n, next, 64 * g);
-        const value_note of_values{static_cast<int>(turn % ring), doubtful(p, list, n), false};
+        const value_note of_values{doubtful(p, list, n), false, 0};
         keys.put([&](key_tile& to, const auto& copies) {
           s.key_notes[copies.number] = note;
           for (int g = 0; g < groups; ++g) s.shares[copies.number][g] = shares[g];
@@ -255,11 +253,11 @@ struct sm90_attention_supply {
     for (;;) {
       const int slot = values.next();
       value_tile& tile = values.wait();
-      const value_note note = s.value_notes[slot];
+      value_note& note = s.value_notes[slot];
       if (note.end) break;
       if (note.doubtful) {
         if (block.any(has_non_finite<checkers>(block.lane() + 32 * part, tile))) {
-          take_non_finite(one_warp<Block>(block), tile, s.items[note.item].found);
+          take_non_finite(one_warp<Block>(block), tile, note.found);
           arch::fence_async_proxy();
         }
         block.sync_warp();

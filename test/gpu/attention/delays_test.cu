@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Attention whose threads sleep at random before they wait for each other: it answers, and with the same bits.
 #define GIWA_RANDOM_DELAYS 1
+#include <limits>
+
 #include "gpu/attention/plain_tensors.cuh"
 #include "support/catch.hpp"
 
@@ -13,11 +15,17 @@ void set_delay(unsigned nanoseconds) {
   check_cuda(cudaMemcpyToSymbol(giwa::arch::random_delay, &nanoseconds, sizeof nanoseconds));
 }
 
-// How many calls with delays differ from one without.
+// How many calls with delays differ from one without. NaNs among the values are there for who checks them, and for who must not
+// wait for that.
 template <int HeadSize, class Mask>
-int different_of(int64 queries, int64 keys, const Mask& mask) {
+int different_of(int64 queries, int64 keys, const Mask& mask, bool with_nan = false) {
   const giwa::stream s = new_stream();
   plain_tensors<fp16> t(2, queries, keys, 6, 2, HeadSize);
+  for (std::size_t i = 7; with_nan && i < t.v.size(); i += t.v.size() / 24) {
+    const fp16 nan = giwa::convert<fp16>{}(std::numeric_limits<float>::quiet_NaN());
+    check_cuda(cudaMemcpy(t.v.data() + i, &nan, sizeof nan, cudaMemcpyHostToDevice));
+  }
+  check_cuda(cudaDeviceSynchronize());
   const gpu_array<unsigned char> workspace(4);
   giwa::attention_options options;
   options.lse = t.lse_view();
@@ -52,4 +60,6 @@ TEST_CASE("delays change nothing") {
   CHECK(different_of<128>(700, 500, giwa::causal::bottom_right) == 0);
   CHECK(different_of<128>(1024, 300, giwa::full{}) == 0);  // an even number of tiles: blocks in pairs
   CHECK(different_of<256>(700, 700, giwa::causal{}) == 0);
+  CHECK(different_of<64>(700, 700, giwa::causal{}, true) == 0);
+  CHECK(different_of<256>(700, 700, giwa::causal{}, true) == 0);
 }
