@@ -107,9 +107,11 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
   const int cluster =
       Op::supply::shares_loads && equal_items && ceil_div(q.extent(2), int64{Op::rows}) % 2 == 0 ? 2 : 1;
   typename Op::params p{call, grid_of<Op>(call, 1, cluster), 0, cluster, nullptr, false, {}, {}, {}, {}};
+  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
+  if (!encoder.ok()) return {false, encoder.state};
   status state;
   const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
-    const result<tensor_map> map = make_tile_map<Tile>(view, argument);
+    const result<tensor_map> map = make_tile_map<Tile>(view, argument, encoder.value);
     to = map.value;
     state = map.state;
     return state.ok();

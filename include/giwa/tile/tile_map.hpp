@@ -11,11 +11,12 @@ namespace giwa::inline GIWA_ABI {
 /// make_tensor_map() with the box and the swizzle of a Tile, whose rows and columns are the view's last two dimensions:
 /// `make_tile_map<decltype(slot::a)>(view, "a")`. The same errors.
 template <class Tile, class T, int Rank>
-result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* argument = "view") {
+result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* argument = "view",
+                                 tensor_map_encoder by = {}) {
   static_assert(stdlib::is_same_v<stdlib::remove_const_t<T>, typename Tile::value_type>,
                 "giwa::make_tile_map: TMA converts nothing: the tile's and the view's elements have one type.");
   using box = tensor_box<Tile>;
-  return make_tensor_map(view, box::template sizes<Rank>(), box::pattern, argument);
+  return make_tensor_map(view, box::template sizes<Rank>(), box::pattern, argument, by);
 }
 
 /// make_tile_map() for tiles that are stored. Errors: also what check_store_map() finds.
