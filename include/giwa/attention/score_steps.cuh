@@ -48,7 +48,7 @@ struct score_steps {
       scores.for_each(thread, [&](float& x, int row, int column) {
         const int query = first_query + row, key = first_key + column;
         const bool inside = b.contain(query, key);
-        if (inside) x = score(x * scale, b.place(query, key));
+        if (inside) x = score(device_product(x, scale), b.place(query, key));
         if (!inside || (keep == tile_keep::some && !mask(b.place(query, key)))) x = -infinity_of<float>;
       });
     } else {
@@ -71,7 +71,7 @@ struct score_steps {
                                        int first_key) const {
     if constexpr (modified)
       scores.for_each(thread, [&](float& x, int row, int column) {
-        x = score(x * scale, b.place(first_query + row, first_key + column));
+        x = score(device_product(x, scale), b.place(first_query + row, first_key + column));
       });
   }
 

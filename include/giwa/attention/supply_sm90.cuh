@@ -216,6 +216,7 @@ struct sm90_attention_supply {
         load_queries(p, s, it, turn);
       else
         put_values(of_before, before);
+      if (ahead <= count) s.ending.arrive();  // where a mask answers otherwise the second time
       s.item_empty[turn % ring].arrive();
     }
   }

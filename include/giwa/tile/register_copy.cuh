@@ -129,7 +129,7 @@ GIWA_HOST_DEVICE void store_rows(const Block& block, int thread, const register_
                                  const tensor_view<T, 2>& to, const giwa::index<2>& origin) {
   static_assert(detail::is_accumulator_map<Map>, "giwa::store_rows: the tile is an accumulator of the tensor cores.");
   constexpr int columns = Map::shape::columns, per_row = columns / 2;  // registers of 16 rows
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (sizeof(T) == 2 && columns % 16 == 0) {
     constexpr int piece = 4;
     const bool pieces = (to.stride(0) | to.extent(1) | origin[1]) % piece == 0 && origin[1] >= 0 &&
                         reinterpret_cast<uint64>(to.data()) % 8 == 0;
