@@ -93,8 +93,8 @@ struct sm90_attention_op {
       output_registers o;
       softmax.reset();
       o.fill(0);
-      bool found =
-          false;  // in the values of this warpgroup's tiles: its threads agree, as they read it from the tiles' notes
+      // Whether NaN or infinity was taken out of the values of this warpgroup's tiles. Its threads agree: the tiles' notes say so.
+      bool found = false;
       if (it.has_keys()) {
         register_tile<float, score_map> scores;
         uint32 weights[score_map::registers / 2];

@@ -33,7 +33,7 @@ struct softcap {
   GIWA_HOST_DEVICE float operator()(float score, attention_coord) const {
     // tanh |x| = 1 - 2 e / (1 + e) with e = e^-2|x|, to 5 times 2^-24 of the cap: what digits it loses near 0 are those that a
     // score of the cap's size does not have either.
-    const float e = power((score < 0 ? score : -score) * quotient(2.0f, cap));
+    const float e = power(-2.0f * quotient(score < 0 ? -score : score, cap));
     const float size = cap * (1.0f - quotient(2.0f * e, 1.0f + e));
     return score < 0 ? -size : size;
   }

@@ -85,7 +85,8 @@ struct sm90_policy {
 //   64    192 x 128  full 4096 457, causal 1024 240    (128 x 128 387 | 271, 128 x 176 391 | 244)
 //   128   128 x 128  full 1024 517, 4096 556, 16384 586    (128 x 176 479 | 544 | 593)
 //   256   128 x 80, as many keys as fit
-// These chose the tiles; the kernel is faster since: docs/results, docs/attention_hopper.md. Without turns at the tensor cores 64 full 4096 has 428 of 457, 128 504 of 544.
+// These chose the tiles; the kernel is faster since: docs/results, docs/attention_hopper.md. Without turns at the tensor cores
+// 64 full 4096 has 428 of 457, 128 504 of 544.
 template <int HeadSize, int HeadSizeV, class Tile>
 struct sm90_policy_of {
   template <int Rows, int Columns>
