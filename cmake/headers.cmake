@@ -31,8 +31,8 @@ set(GIWA_HEADERS
   P giwa/arch/swizzle.hpp
   P giwa/arch/matrix_descriptor.hpp
   P giwa/arch/tensor_map.hpp
+  P giwa/arch/math.hpp
   D giwa/arch/shared_address.cuh
-  D giwa/arch/math.cuh
   D giwa/arch/cluster.cuh
   D giwa/arch/copy_async.cuh
   D giwa/arch/elect.cuh

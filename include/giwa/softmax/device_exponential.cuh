@@ -3,7 +3,7 @@
 #ifndef GIWA_SOFTMAX_DEVICE_EXPONENTIAL_CUH
 #define GIWA_SOFTMAX_DEVICE_EXPONENTIAL_CUH
 
-#include <giwa/arch/math.cuh>
+#include <giwa/arch/math.hpp>
 #include <giwa/softmax/exponential.hpp>
 
 namespace giwa::inline GIWA_ABI {

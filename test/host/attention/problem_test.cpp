@@ -197,7 +197,7 @@ TEST_CASE("masks and scores that do not fit the problem") {
           {"mask", "align the diagonal differently"});
   refused(call, call.forward(giwa::full{} | giwa::keys_back{-3, giwa::alignment::top_left}),
           {"keys_back", "negative", bound::at_least, 0, -3});
-  refused(call, call.forward(giwa::full{}, giwa::softcap{0}), {"softcap", "not above 0"});
+  refused(call, call.forward(giwa::full{}, giwa::softcap{0}), {"softcap", "no number from"});
   refused(call, call.forward(giwa::full{}, giwa::bias{view(x, {1, 1, 7, 1})}),
           {"bias", "neither 1 nor that of", bound::exactly, 5, 7});
   call_t other;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Floating-point instructions by name: the same results whatever the fast-math flags of the compilation.
-#ifndef GIWA_ARCH_MATH_CUH
-#define GIWA_ARCH_MATH_CUH
+#ifndef GIWA_ARCH_MATH_HPP
+#define GIWA_ARCH_MATH_HPP
 
 #include <giwa/base/macros.hpp>
 
