@@ -109,6 +109,7 @@ set(GIWA_HEADERS
   P giwa/attention/coordinate.hpp
   P giwa/attention/mask.hpp
   P giwa/attention/score.hpp
+  P giwa/attention/pieces.hpp
   P giwa/attention/problem.hpp
   P giwa/attention/params.hpp
   P giwa/attention/schedule.hpp
@@ -118,6 +119,7 @@ set(GIWA_HEADERS
   H giwa/attention/host_product.hpp
   H giwa/attention/host_forward.hpp
   D giwa/attention/score_steps.cuh
+  D giwa/attention/pieces.cuh
   D giwa/attention/forward_simt.cuh
   D giwa/attention/forward_sm80.cuh
   D giwa/attention/supply_sm90.cuh

@@ -6,7 +6,7 @@ scaled_dot_product_attention.
 Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that are built: --library NAME=PATH, as often as
 wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that take turns on the same inputs, new
 ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
-FlexAttention has cases of its own, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
+In fp32 giwa's three accuracies stand beside PyTorch's memory-efficient and unfused attention. FlexAttention has cases of its own, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
 a side cannot be captured in a graph, all sides of the case are timed as plain calls, and the case is named so.
 """
 import argparse
@@ -29,7 +29,9 @@ HERE = Path(__file__).resolve().parent
 INCLUDE = f"-I{HERE.parent.parent}/include"
 # (batch, length): 16384 tokens each
 SHAPES = ((32, 512), (16, 1024), (8, 2048), (4, 4096), (2, 8192), (1, 16384))
-BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION, "unfused": SDPBackend.MATH}
+FP32_BACKENDS = "efficient,unfused"  # the others do not take fp32
 HEADS = {64: 32, 128: 16, 256: 8}
 # (batch, queries, keys, heads, kv heads, head size, causal): grouped queries, text-to-image, sizes between the usual ones
 OTHERS = ((4, 4096, 4096, 32, 8, 128, True), (8, 4096, 4096, 8, 8, 40, False), (8, 4096, 77, 8, 8, 40, False),
@@ -45,13 +47,13 @@ def folder():
     return Path(tempfile.mkdtemp(prefix="giwa_attention_"))
 
 
-def gpu_library(element, architecture):
+def gpu_library(element, how, architecture):
     if not architecture:
         major, minor = torch.cuda.get_device_capability()
         architecture = f"{major}{minor}" + ("a" if major >= 9 else "")
     built = folder() / "attention.so"
     subprocess.run(["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC", INCLUDE,
-                    f"-DGIWA_BENCH_ELEMENT=giwa::{element}", "-gencode",
+                    f"-DGIWA_BENCH_HOW=giwa::{how}" if how else f"-DGIWA_BENCH_ELEMENT=giwa::{element}", "-gencode",
                     f"arch=compute_{architecture},code=sm_{architecture}", HERE / "attention_entries.cu", "-o", built],
                    check=True)
     return built
@@ -61,7 +63,8 @@ def gpu_libraries(arguments):
     """The builds of giwa to time, by name; the first is the one that the ratios are of."""
     libraries = dict(x.split("=", 1) for x in arguments.libraries)
     if not libraries:
-        libraries = {"giwa": gpu_library(arguments.element, arguments.architecture)}
+        hows = ("fp32", "tf32", "fp32_exact") if arguments.element == "fp32" else ("",)
+        libraries = {how or "giwa": gpu_library(arguments.element, how, arguments.architecture) for how in hows}
     return {name: ctypes.CDLL(str(path)) for name, path in libraries.items()}
 
 
@@ -86,11 +89,12 @@ def flops(batch, queries, keys, heads, size, causal):
     return 4 * batch * heads * queries * keys * size * (0.5 if causal else 1)
 
 
-def compare(case, ours, theirs):
+def compare(case, ours, theirs, accuracy=""):
     """The largest difference; both have errors of the type's own, and of weights in that type."""
     apart = (ours.float() - theirs.float()).abs().max().item()
     largest = theirs.float().abs().max().item()
-    allowed = max(4 * torch.finfo(ours.dtype).eps, 2e-5) * largest
+    eps = torch.finfo(torch.float16 if accuracy == "tf32" else ours.dtype).eps
+    allowed = max(4 * eps, 2e-5) * largest
     assert apart <= allowed, f"{case}: {apart} apart, with {largest} the largest"
     return apart
 
@@ -104,12 +108,15 @@ class Gpu:
                      + (f"({kv_heads})" if self.grouped else "") + f"x{queries}"
                      + (f"x{keys}" if keys != queries else ""))
         self.flops = flops(batch, queries, keys, heads, size, causal)
-        kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[element]
+        kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[element]
         self.q, self.k, self.v = (torch.empty(batch, length, h, size, device="cuda", dtype=kind)
                                   for length, h in ((queries, heads), (keys, kv_heads), (keys, kv_heads)))
         self.sizes = numbers(batch, queries, keys, heads, kv_heads, size)
         self.results = {name: torch.full_like(self.q, float("nan")) for name in libraries}
-        self.scratch = {name: torch.zeros(64, device="cuda", dtype=torch.int32) for name in libraries}
+        self.scratch = {}
+        for name, library in libraries.items():
+            library.giwa_workspace_bytes.restype = ctypes.c_longlong
+            self.scratch[name] = torch.zeros(library.giwa_workspace_bytes(*self.sizes), device="cuda", dtype=torch.uint8)
         self.calls = {}
         for name, library in libraries.items():
             self.calls[name] = lambda name=name, library=library: self.giwa(name, library, workspace)
@@ -177,7 +184,8 @@ class Gpu:
             run()
         torch.cuda.synchronize()
         last = list(self.results)[-1]  # a backend's, where there is one
-        apart = max((compare(self.case, o, self.results[last]) for name, o in self.results.items() if name != last), default=0)
+        apart = max((compare(self.case, o, self.results[last], name) for name, o in self.results.items() if name != last),
+                    default=0)
         spent = {name: [] for name in runs}
         for round_ in range(rounds + 1):  # one to warm up
             self.renew()
@@ -265,11 +273,13 @@ def cases(arguments):
                     for length in (1024, 4096):
                         yield lambda e=entry, n=name, l=length, d=size, c=causal: Cpu(e, n, 1, l, 8, d, c)
     else:
-        ours, backends = gpu_libraries(arguments), [x for x in arguments.backends.split(",") if x]
+        fp32 = arguments.element == "fp32"
+        chosen = arguments.backends if arguments.backends is not None else FP32_BACKENDS if fp32 else "cudnn,flash,flex"
+        ours, backends = gpu_libraries(arguments), [x for x in chosen.split(",") if x]
         workspace = not arguments.no_workspace
         usual = [(batch, length, length, heads, heads, size, causal) for causal in (False, True)
                  for size, heads in HEADS.items() for batch, length in SHAPES]
-        for sizes in (*usual, *OTHERS):
+        for sizes in (usual if fp32 else (*usual, *OTHERS)):
             yield lambda sizes=sizes: Gpu(ours, [x for x in backends if x != "flex"], arguments.element, *sizes,
                                           workspace)
         for variant in VARIANTS if "flex" in backends else ():
@@ -282,11 +292,11 @@ def main():
     parser.add_argument("--only", default="", help="regular expression: which cases, as 'causal/D128'")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--calls", type=int, default=20, help="calls in a graph")
-    parser.add_argument("--element", choices=("fp16", "bf16"), default="fp16")
+    parser.add_argument("--element", choices=("fp16", "bf16", "fp32"), default="fp16")
     parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
                         help="a library built from attention_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
-    parser.add_argument("--backends", default="cudnn,flash,flex", help="PyTorch's, of cudnn, flash and flex")
+    parser.add_argument("--backends", help="PyTorch's: cudnn,flash,flex, or in fp32 efficient,unfused")
     parser.add_argument("--no-workspace", action="store_true", help="giwa without its counter")
     parser.add_argument("--cpu", action="store_true", help="giwa::host in fp32 against PyTorch on the CPU")
     arguments = parser.parse_args()

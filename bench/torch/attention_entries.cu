@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: MIT
-// What attention.py calls on a GPU: attention of one element type and several head sizes, as C functions.
+// What attention.py and accuracy.py call on a GPU: attention of one element type and several head sizes, as C functions. For fp32
+// GIWA_BENCH_HOW is giwa::fp32, fp32_exact or tf32.
 #include <giwa/attention.cuh>
 
 #include <cstdio>
+
+#if defined(GIWA_BENCH_HOW)
+#define GIWA_BENCH_FP32
+#define GIWA_BENCH_ELEMENT giwa::fp32
+#define GIWA_BENCH_SIZES 64, 128, 256
+#else
+#define GIWA_BENCH_HOW giwa::automatic_tile
+#endif
 
 #if !defined(GIWA_BENCH_ELEMENT)
 #define GIWA_BENCH_ELEMENT giwa::fp16
@@ -20,6 +29,10 @@ struct problem {
   long long batch, queries, keys, heads, kv_heads, head_size;
   void* workspace;
   cudaStream_t stream;
+
+  giwa::attention_problem sizes() const {
+    return {batch, queries, keys, heads, kv_heads, head_size, head_size, giwa::int64{sizeof(GIWA_BENCH_ELEMENT)}};
+  }
 };
 
 template <class Sizes, class Mask, class Score = giwa::plain_score>
@@ -32,10 +45,10 @@ int attend(const problem& p, const Mask& mask, const Score& score = {}) {
   const giwa::tensor_view<element, 4> out(static_cast<element*>(p.o), {p.batch, p.queries, p.heads, p.head_size});
   giwa::attention_options options;
   if (p.workspace != nullptr)
-    options.workspace = {static_cast<unsigned char*>(p.workspace), {giwa::workspace_bytes({})}};
-  const giwa::status s =
-      giwa::attention_forward<Sizes>(p.stream, inputs(p.q, p.queries, p.heads), inputs(p.k, p.keys, p.kv_heads),
-                                     inputs(p.v, p.keys, p.kv_heads), out, mask, score, options);
+    options.workspace = {static_cast<unsigned char*>(p.workspace), {giwa::workspace_bytes(p.sizes())}};
+  const giwa::status s = giwa::attention_forward<Sizes, GIWA_BENCH_HOW>(
+      p.stream, inputs(p.q, p.queries, p.heads), inputs(p.k, p.keys, p.kv_heads), inputs(p.v, p.keys, p.kv_heads), out,
+      mask, score, options);
   if (!s.ok()) std::fprintf(stderr, "%s\n", giwa::format_status(s).c_str());
   return static_cast<int>(s.code);
 }
@@ -48,9 +61,18 @@ extern "C" int giwa_attention(int causal, const void* q, const void* k, const vo
                               long long head_size, void* workspace, cudaStream_t stream) {
   using sizes = giwa::head_sizes<GIWA_BENCH_SIZES>;
   const problem p{q, k, v, o, batch, queries, keys, heads, kv_heads, head_size, workspace, stream};
-  return causal != 0 ? attend<sizes>(p, giwa::causal{}) : attend<sizes>(p, giwa::full{});
+  return causal != 0 ? attend<sizes>(p, giwa::causal::bottom_right) : attend<sizes>(p, giwa::full{});
 }
 
+// What the workspace of such a call has, in bytes.
+extern "C" long long giwa_workspace_bytes(long long batch, long long queries, long long keys, long long heads,
+                                          long long kv_heads, long long head_size) {
+  return giwa::workspace_bytes(
+      problem{nullptr, nullptr, nullptr, nullptr, batch, queries, keys, heads, kv_heads, head_size, nullptr, nullptr}
+          .sizes());
+}
+
+#if !defined(GIWA_BENCH_FP32)
 // The same of head size 128, with scores and masks that FlexAttention is asked for: 0 plain, 1 causal, 2 softcap, 3 alibi and
 // causal, 4 a window. A kind reads its own of cap, slopes (heads, on the GPU) and window (the query's own key is one of them).
 extern "C" int giwa_attention_variant(int kind, float cap, const float* slopes, int window, const void* q,
@@ -68,3 +90,4 @@ extern "C" int giwa_attention_variant(int kind, float cap, const float* slopes, 
     default: return -1;
   }
 }
+#endif

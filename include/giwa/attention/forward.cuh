@@ -7,6 +7,7 @@
 #include <giwa/attention/forward_simt.cuh>
 #include <giwa/attention/forward_sm80.cuh>
 #include <giwa/attention/forward_sm90.cuh>
+#include <giwa/attention/pieces.cuh>
 #include <giwa/attention/reference.hpp>
 #include <giwa/device/environment.cuh>
 #include <giwa/device/pointer.hpp>
@@ -42,10 +43,11 @@ attention_grid grid_of(const attention_params<T, O, Mask, Score>& call, int slic
   return attention_grid::of(p, longest, Op::rows * cluster, slices, bytes);
 }
 
-/// Launches an op with a block for each item, in as many launches as a grid's limit asks for.
-template <class Op, class Params>
-status launch_attention(cudaStream_t s, const Params& call, int slices) {
-  typename Op::params p{call, grid_of<Op>(call, slices)};
+/// Launches an op with a block for each item, in as many launches as a grid's limit asks for. `more` is what its params have
+/// besides.
+template <class Op, class Params, class... More>
+status launch_attention(cudaStream_t s, const Params& call, int slices, const More&... more) {
+  typename Op::params p{call, grid_of<Op>(call, slices), more...};
   for (; p.grid.first < p.grid.items; p.grid.first += launch_limits::grid_x) {
     const int64 left = p.grid.items - p.grid.first;
     const int64 grid = left < launch_limits::grid_x ? left : launch_limits::grid_x;
@@ -60,13 +62,10 @@ inline constexpr bool runs_below_sm80 = architecture_bound<false>() < 800;
 /// Whether this file may hold the kernel of Hopper; a build for 90 without the a has an empty one, which is never launched.
 inline constexpr bool has_sm90 = architecture_bound<true>() >= 900;
 
-/// Which kernel serves elements of T in this program on the current GPU. The one of sm_90 leaves layouts that TMA cannot take,
+/// Which kernel serves tensor cores in this program on the current GPU. The one of sm_90 leaves layouts that TMA cannot take,
 /// and head sizes above 256, to the one of sm_80.
-template <class T>
-result<attention_path> path_here() {
-  if constexpr (stdlib::same_as<T, fp32>) {
-    return {attention_path::simt, {}};
-  } else if constexpr (!runs_below_sm80 && !has_sm90) {
+inline result<attention_path> path_here() {
+  if constexpr (!runs_below_sm80 && !has_sm90) {
     return {attention_path::sm80, {}};
   } else {
     const result<device_code> code = code_for_current_device();
@@ -97,16 +96,17 @@ result<int64> persistent_blocks(int cluster) {
   }
 }
 
-/// Launches the op of sm_90; false without an error where TMA cannot take the tensors.
-template <class Op, class T, class O, class Mask, class Score>
-result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
-  const auto q = heads_first(call.views.q), k = heads_first(call.views.k), v = heads_first(call.views.v);
+/// Launches the op of sm_90 on tensors as TMA's tiles are cut from them; false without an error where TMA cannot take them.
+template <class Op, class T, class O, class Mask, class Score, class Element>
+result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call,
+                         const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
+                         const tensor_view<Element, 4>& v, const typename Op::supply::pieces_or_nothing& pieces = {}) {
   if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
     return {false, {}};
   const bool equal_items = stdlib::same_as<Mask, full> && !call.views.is_packed();
   const int cluster =
       Op::supply::shares_loads && equal_items && ceil_div(q.extent(2), int64{Op::rows}) % 2 == 0 ? 2 : 1;
-  typename Op::params p{call, grid_of<Op>(call, 1, cluster), 0, cluster, nullptr, false, {}, {}, {}, {}};
+  typename Op::params p{call, grid_of<Op>(call, 1, cluster), 0, cluster, nullptr, false, pieces, {}, {}, {}, {}};
   const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
   if (!encoder.ok()) return {false, encoder.state};
   status state;
@@ -144,20 +144,78 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
   return {true, state};
 }
 
+/// The pieces of a call in its workspace: `group_q` rows of q have an exponent, and `group_k` of k and v.
+template <class O, class Mask, class Score>
+attention_pieces lay_out_pieces(const attention_params<fp32, O, Mask, Score>& call, int pieces, int group_q,
+                                int group_k) {
+  const auto& a = call.views;
+  const attention_problem problem = a.problem();
+  unsigned char* at = reinterpret_cast<unsigned char*>(call.counter) + attention_pieces::first;
+  const auto take = [&](int64 bytes) {
+    unsigned char* const from = at;
+    at += round_up(bytes, attention_pieces::alignment);
+    return from;
+  };
+  attention_pieces in;
+  in.apart = reinterpret_cast<int*>(take(problem.batch * problem.heads * int64{sizeof(int)}));
+  const auto place = [&](piece_tensor& t, const tensor_view<const float, 4>& from, int group) {
+    t.sequences = from.extent(0), t.length = from.extent(1), t.heads = static_cast<int>(from.extent(2));
+    t.group = group;
+    t.slots = attention_pieces::slots_of(t.sequences * t.length, problem.batch, group);
+    t.width = attention_pieces::row_of(from.extent(3), pieces);
+    t.low = t.width / pieces;
+    t.exponents = reinterpret_cast<int*>(take(t.slots * t.heads * int64{sizeof(int)}));
+    t.pieces = reinterpret_cast<fp16*>(take(t.sequences * t.length * t.heads * t.width * int64{sizeof(fp16)}));
+  };
+  place(in.q, a.q, group_q);
+  place(in.k, a.k, group_k);
+  place(in.v, a.v, group_k);
+  return in;
+}
+
+template <int Pieces, class O, class Mask, class Score>
+status make_pieces(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call, const attention_pieces& in) {
+  using op = piece_op<Pieces>;
+  const auto& a = call.views;
+  const attention_problem problem = a.problem();
+  typename op::params p{{{a.q, a.packed.q_offsets, in.q, 1, false, 0},
+                         {a.k, a.packed.k_offsets, in.k, call.heads_per_kv, false, 0},
+                         {a.v, a.packed.k_offsets, in.v, call.heads_per_kv, true, 0}},
+                        problem.batch,
+                        in.apart,
+                        problem.heads};
+  int64 blocks = 0;
+  for (typename op::job& j : p.jobs) blocks += j.blocks = j.to.slots * j.to.heads;
+  const auto bytes = static_cast<std::size_t>(problem.batch * problem.heads) * sizeof(int);
+  if (const status state = consume(cudaMemsetAsync(in.apart, 0, bytes, s)); !state.ok()) return state;
+  return launch(s, {.grid = blocks, .block = op::max_threads}, op{}, p);
+}
+
 template <int HeadSize, int HeadSizeV, class Tile>
 struct stream_attention {
   template <class T, class O, class Mask, class Score>
   static status run(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
     if (const status state = check_pointers(call); !state.ok()) return state;
-    const result<attention_path> path = path_here<T>();
+    if constexpr (stdlib::same_as<T, fp32>) {
+      return run_fp32(s, call);
+    } else {
+      return run_16_bits(s, call);
+    }
+  }
+
+ private:
+  template <class T, class O, class Mask, class Score>
+  static status run_16_bits(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
+    const result<attention_path> path = path_here();
     if (!path.ok()) return path.state;
-    if constexpr (has_sm90 && !stdlib::same_as<T, fp32> && HeadSize <= 256 && HeadSizeV <= 256)
+    if constexpr (has_sm90 && HeadSize <= 256 && HeadSizeV <= 256)
       if (path.value == attention_path::sm90) {
         using policy = typename sm90_policy_of<HeadSize, HeadSizeV, Tile>::type;
-        const result<bool> launched = launch_sm90<sm90_attention_op<T, O, policy, Mask, Score>>(s, call);
+        const result<bool> launched = launch_sm90<sm90_attention_op<T, O, policy, Mask, Score>>(
+            s, call, heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
         if (launched.value || !launched.ok()) return launched.state;
       }
-    if constexpr (!stdlib::same_as<T, fp32>)
+    {
       if (path.value != attention_path::simt) {
         using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
         using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
@@ -172,7 +230,8 @@ struct stream_attention {
         }
         return launch_attention<op>(s, call, choice::type::slices);
       }
-    if constexpr (stdlib::same_as<T, fp32> || runs_below_sm80) {
+    }
+    if constexpr (runs_below_sm80) {
       using op = simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>;
       return launch_attention<op>(s, call, 1);
     } else {
@@ -180,7 +239,46 @@ struct stream_attention {
     }
   }
 
- private:
+  /// On tensor cores, then without them what they did not reach; or without them.
+  template <class O, class Mask, class Score>
+  static status run_fp32(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call) {
+    const int* apart = nullptr;
+    if constexpr (!stdlib::same_as<Tile, fp32_exact> && HeadSize <= 256 && HeadSizeV <= 256) {
+      // Exponents of pieces and of the scale add up.
+      const float size = call.scale < 0 ? -call.scale : call.scale;
+      const bool reached = size == 0 || (size >= 0x1p-60f && size <= 0x1p60f);
+      if (call.counter != nullptr && reached && call.views.k.extent(1) > 0) {
+        const result<attention_path> path = path_here();
+        if (!path.ok()) return path.state;
+        const result<const int*> by_pieces = run_in_pieces(s, call, path.value);
+        if (!by_pieces.ok()) return by_pieces.state;
+        apart = by_pieces.value;
+      }
+    }
+    using op = simt_attention_op<fp32, O, HeadSize, HeadSizeV, Mask, Score>;
+    return launch_attention<op>(s, call, 1, apart);
+  }
+
+  /// The heads that are left to others, or null where all are.
+  template <class O, class Mask, class Score>
+  static result<const int*> run_in_pieces(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call,
+                                          attention_path path) {
+    constexpr int pieces = stdlib::same_as<Tile, tf32> ? 1 : 2;
+    using tile = stdlib::conditional_t<is_attention_tile<Tile>, Tile, automatic_tile>;
+    if constexpr (has_sm90)
+      if (path == attention_path::sm90) {
+        using policies = stdlib::conditional_t<pieces == 1, sm90_policy_of<HeadSize, HeadSizeV, tile>,
+                                               sm90_pieces_policy_of<HeadSize, HeadSizeV, tile>>;
+        using policy = typename policies::type;
+        using op = sm90_attention_op<fp32, O, policy, Mask, Score>;
+        const attention_pieces in = lay_out_pieces(call, pieces, 64, policy::columns);
+        if (const status state = make_pieces<pieces>(s, call, in); !state.ok()) return {nullptr, state};
+        const result<bool> launched = launch_sm90<op>(s, call, in.q.view(), in.k.view(), in.v.view(), in);
+        return {launched.value ? in.apart : nullptr, launched.state};
+      }
+    return {nullptr, {}};
+  }
+
   template <class Params>
   static status check_pointers(const Params& call) {
     const auto& a = call.views;

@@ -14,6 +14,15 @@ namespace giwa::inline GIWA_ABI {
 /// The best tile that giwa knows for a GPU and a head size.
 struct automatic_tile {};
 
+/// How a call on a stream multiplies fp32 tensors, in the place of a tile: `attention_forward<128, tf32>(…)`. fp32, the default:
+/// to fp32's digits, on tensor cores where there is a workspace (attention_options), else as fp32_exact.
+// (giwa::fp32, numeric/precision.hpp)
+
+/// By ordinary arithmetic.
+struct fp32_exact {};
+/// Rounded to 11 bits, which are tf32's, and as fast as fp16; where there is no workspace, as fp32_exact.
+struct tf32 {};
+
 /// Head sizes to choose from when the program runs: `attention_forward<head_sizes<64, 128>>(…)`.
 template <int... Sizes>
 struct head_sizes {};
@@ -24,6 +33,9 @@ template <class Tile>
 inline constexpr bool is_attention_tile = stdlib::same_as<Tile, automatic_tile>;
 template <int Rows, int Columns>
 inline constexpr bool is_attention_tile<tile_shape<Rows, Columns>> = true;
+template <class How>
+inline constexpr bool is_fp32_accuracy =
+    stdlib::same_as<How, fp32> || stdlib::same_as<How, fp32_exact> || stdlib::same_as<How, tf32>;
 
 /// Where a call runs: a stream, or anything that converts to one, or the host.
 template <class Where>
@@ -39,8 +51,12 @@ struct stream_attention;  // defined by <giwa/attention.cuh>
 template <int HeadSize, int HeadSizeV, class Tile, class Where, class T, class O, class Mask, class Score>
 status run_attention(const Where& where, const attention_views<T, O>& views, const Mask& mask, const Score& score,
                      const attention_options& options) {
-  static_assert(is_attention_tile<Tile>,
-                "giwa::attention_forward: the tile is giwa::tile_shape<queries, keys> or giwa::automatic_tile.");
+  static_assert(
+      is_attention_tile<Tile> || is_fp32_accuracy<Tile>,
+      "giwa::attention_forward: the tile is giwa::tile_shape<queries, keys> or giwa::automatic_tile; for fp32 also "
+      "giwa::fp32, fp32_exact or tf32.");
+  static_assert(!is_fp32_accuracy<Tile> || stdlib::same_as<T, fp32>,
+                "giwa::attention_forward: fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied.");
   static_assert(attention_mask<Mask>,
                 "giwa::attention_forward: a mask is called with (giwa::attention_coord) and returns bool.");
   static_assert(
@@ -163,23 +179,23 @@ inline namespace GIWA_ARCH_TAG {
 
 /// `attention_forward<head_sizes<64, 128>>(…)`: the head size is looked up in the caller's list, and is v's as well. There is
 /// no list by default: each size is compiled.
-template <class Sizes, detail::attention_place Where, class Queries, class Keys, class Values, class O,
-          class Mask = full, class Score = plain_score>
+template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
+          class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
                          const Score& score = {}, const attention_options& options = {}) {
   return detail::choice_of_size<Sizes>::run(q.extent(3), [&](auto size) {
-    return attention_forward<decltype(size)::value>(where, q, k, v, o, mask, score, options);
+    return attention_forward<decltype(size)::value, Tile>(where, q, k, v, o, mask, score, options);
   });
 }
 /// The same of packed sequences.
-template <class Sizes, detail::attention_place Where, class Queries, class Keys, class Values, class O,
-          class Mask = full, class Score = plain_score>
+template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
+          class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, 3>& q,
                          const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
                          const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
   return detail::choice_of_size<Sizes>::run(q.extent(2), [&](auto size) {
-    return attention_forward<decltype(size)::value>(where, packed, q, k, v, o, mask, score, options);
+    return attention_forward<decltype(size)::value, Tile>(where, packed, q, k, v, o, mask, score, options);
   });
 }
 

@@ -62,6 +62,10 @@ struct sm90_attention_op {
   using steps_of_scores = score_steps<Mask, Score>;
   using softmax_state = online_softmax<score_map>;
   using output_registers = register_tile<float, output_map>;
+  static constexpr bool in_pieces = supply::in_pieces, two_pieces = Policy::pieces == 2;
+  using element = typename supply::element;
+  // Weights of up to 1 become pieces of up to 2^14, as fp16 has no smaller ones than 2^-24.
+  static constexpr int weight_exponent = two_pieces ? -14 : 0;
 
   // So that the products of one run beside the softmax of the others.
   struct turns {
@@ -76,7 +80,7 @@ struct sm90_attention_op {
     const int warpgroup = block.warp() / 4 - 1;
     const int group = (block.any((warpgroup & 1) != 0) ? 1 : 0) + (block.any((warpgroup & 2) != 0) ? 2 : 0);
     const int thread = block.rank() % 128;
-    const steps_of_scores steps{p.call.mask, p.call.score, p.call.scale};
+    steps_of_scores steps{p.call.mask, p.call.score, p.call.scale};
     const turns turn{group};
     auto keys = s.keys.consumer(block);
     auto values = s.values.consumer(block);
@@ -93,11 +97,13 @@ struct sm90_attention_op {
       output_registers o;
       softmax.reset();
       o.fill(0);
+      int score_exponent = 0, value_exponent = 0;  // of what scores and o are counted in, where they come from pieces
       // Whether NaN or infinity was taken out of the values of this warpgroup's tiles. Its threads agree: the tiles' notes say so.
       bool found = false;
       if (it.has_keys()) {
         register_tile<float, score_map> scores;
-        uint32 weights[score_map::registers / 2];
+        uint32 weights[Policy::pieces][score_map::registers / 2];
+        register_tile<float, warpgroup_map<Policy::slice>> sums;  // of a tile in pieces
         float factor[score_map::rows];
         typename supply::key_note note;
         typename supply::share mine;
@@ -123,14 +129,39 @@ struct sm90_attention_op {
         const auto multiply_keys = [&] {
           arch::wgmma_fence();
           // key_slot >> 2 is 0. Without it the compiler prepares the descriptors of q for all of the loop, and spills them.
-          multiply<head_size>(scores, s.group[group + (key_slot >> 2)].q, 0, transposed(s.keys.slot(key_slot)), false);
+          const auto& q = s.group[group + (key_slot >> 2)].q;
+          const auto k = transposed(s.keys.slot(key_slot));
+          if constexpr (two_pieces) {  // small products first, as the tensor cores cut what they add
+            constexpr int low = round_up(head_size, 64);
+            multiply<head_size>(scores, q, 0, k, false, low, 0);
+            multiply<head_size>(scores, q, 0, k, true, 0, low);
+          }
+          multiply<head_size>(scores, q, 0, k, two_pieces);
           arch::wgmma_commit();
         };
-        const auto multiply_values = [&] {
-          arch::keep(o.value);
-          arch::wgmma_fence();
-          multiply(o, weights, s.values.slot(value_slot), true);
+        const auto multiply_values = [&](int slice = 0) {
+          auto& v = s.values.slot(value_slot);
+          if constexpr (two_pieces) {
+            constexpr int low = round_up(head_size_v, 64);
+            arch::keep(sums.value);
+            arch::wgmma_fence();
+            multiply(sums, weights[1], v, false, slice * Policy::slice);
+            multiply(sums, weights[0], v, true, low + slice * Policy::slice);
+            multiply(sums, weights[0], v, true, slice * Policy::slice);
+          } else {
+            arch::keep(o.value);
+            arch::wgmma_fence();
+            multiply(o, weights[0], v, true);
+          }
           arch::wgmma_commit();
+        };
+        // The tensor cores cut what they add to a sum, always towards 0: in a sum over all keys that would add up.
+        const auto add_sums = [&](int slice = 0) {
+          if constexpr (two_pieces) {
+            arch::keep(sums.value);
+            GIWA_UNROLL
+            for (int i = 0; i < sums.registers; ++i) o.value[slice * sums.registers + i] += sums.value[i];
+          }
         };
         const auto leave_keys = [&] {
           arch::keep(scores.value);
@@ -138,17 +169,42 @@ struct sm90_attention_op {
           keys.release(key_slot);
         };
         const auto leave_values = [&] {
-          arch::keep(o.value);
+          if constexpr (!two_pieces) arch::keep(o.value);
           values.release(value_slot);
+        };
+        const auto make_weights = [&] {
+          if constexpr (two_pieces)
+            to_operands(scores, power_of_two(-weight_exponent), weights[0], weights[1]);
+          else
+            to_operand<element>(scores, weights[0]);
         };
         const auto to_weights = [&](auto whole, tile_keep keep) {
           const typename steps_of_scores::bounds bounds(head);
+          if constexpr (in_pieces) {
+            const int exponent = it.exponents[group] + note.key_exponent;
+            steps.scale = p.call.scale * power_of_two(exponent);
+            if (!steps.scale_first())  // else scores are scaled before their maxima are taken
+              for (int r = 0; r < score_map::rows; ++r) softmax.m[r] *= power_of_two(score_exponent - exponent);
+            score_exponent = exponent;
+          }
           if (decltype(whole)::value || (steps_of_scores::modified && keep == tile_keep::all))
             steps.apply_to_whole(thread, scores, bounds, first_query, note.first_key);
           else
             steps.apply(thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, first_query,
                         note.first_key);
           softmax.update(block, scores, steps.scale_log2(), factor);
+          if constexpr (in_pieces) {
+            for (int r = 0; r < score_map::rows; ++r) factor[r] *= power_of_two(value_exponent - note.value_exponent);
+            value_exponent = note.value_exponent;
+          }
+        };
+        const auto multiply_by_slices = [&] {
+          GIWA_UNROLL
+          for (int slice = 0; slice < head_size_v / Policy::slice; ++slice) {
+            multiply_values(slice);
+            arch::wgmma_wait<0>();
+            add_sums(slice);
+          }
         };
         // A straight line from the first product to the last wait: at a branch between them ptxas waits for all products.
         const auto multiply_beside_softmax = [&](auto whole) {
@@ -161,7 +217,7 @@ struct sm90_attention_op {
           to_weights(whole, tile_keep::some);
           arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
           leave_values();
-          to_operand<T>(scores, weights);
+          make_weights();
         };
 
         const auto next_turn = [&] {
@@ -186,10 +242,20 @@ struct sm90_attention_op {
           arch::wgmma_wait<0>();
           leave_keys();
           to_weights(stdlib::false_type{}, mine.keep);
-          to_operand<T>(scores, weights);
+          make_weights();
           while (!mine.last) {
             next_turn();
-            if constexpr (!Policy::overlaps) {
+            if constexpr (Policy::slices_output) {
+              multiply_keys();
+              next_values(true);
+              multiply_by_slices();
+              turn.give();
+              leave_values();
+              leave_keys();
+              to_weights(stdlib::false_type{}, mine.keep);
+              make_weights();
+              rescale();
+            } else if constexpr (!Policy::overlaps) {
               multiply_keys();
               next_values(true);
               multiply_values();
@@ -198,8 +264,9 @@ struct sm90_attention_op {
               leave_keys();
               to_weights(stdlib::false_type{}, mine.keep);
               arch::wgmma_wait<0>();
+              add_sums();
               leave_values();
-              to_operand<T>(scores, weights);
+              make_weights();
               rescale();
             } else {
               next_values(true);
@@ -211,8 +278,7 @@ struct sm90_attention_op {
           }
           if constexpr (Policy::overlaps) rescale();
           next_values(true);
-          multiply_values();
-          arch::wgmma_wait<0>();
+          multiply_by_slices();
           leave_values();
         } else {
           leave_queries(block, s.queries_empty[group]);
@@ -226,7 +292,7 @@ struct sm90_attention_op {
       } else {
         leave_queries(block, s.queries_empty[group]);
       }
-      finish(block, p, s, it, thread, group, softmax, o, found);
+      finish(block, p, s, it, steps, power_of_two(value_exponent + weight_exponent), thread, group, softmax, o, found);
       block.sync_warp();
       if (block.lane() == 0) s.item_empty[round % supply::ring].arrive();
     }
@@ -239,16 +305,17 @@ struct sm90_attention_op {
     if (block.lane() == 0) empty.arrive();
   }
 
-  /// The item's rows of this warpgroup, to global memory.
+  /// The item's rows of this warpgroup, to global memory. `unit` is what o is counted in.
   template <class Block>
   GIWA_DEVICE static void finish(const Block& block, const params& p, shared_storage& s,
-                                 const typename supply::item& it, int thread, int group, softmax_state& softmax,
-                                 output_registers& o, bool found) {
+                                 const typename supply::item& it, const steps_of_scores& steps, float unit, int thread,
+                                 int group, softmax_state& softmax, output_registers& o, bool found) {
     const attention_head<T, O>& head = it.head.get();
     const int first_query = it.first_query + 64 * group;
-    const steps_of_scores steps{p.call.mask, p.call.score, p.call.scale};
     float normalizer[score_map::rows];
     finish_rows(block, thread, softmax, steps.scale_log2(), p.call, head, first_query, true, normalizer);
+    if constexpr (in_pieces)
+      for (int r = 0; r < score_map::rows; ++r) normalizer[r] *= unit;
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // no -0, which others' NaN might turn
     if constexpr (supply::stores_tiles) {
       // A tile may reach beyond the tensor, but not into the next sequence.

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_HPP
 
 #include <giwa/attention/mask.hpp>
+#include <giwa/attention/pieces.hpp>
 #include <giwa/attention/score.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
@@ -52,6 +53,8 @@ struct attention_problem {
   int64 batch = 0, seq_q = 0, seq_k = 0;  // lengths are -1 where only the device knows them
   int64 heads = 0, kv_heads = 0;
   int64 head_size = 0, head_size_v = 0;
+  int64 element_bytes = 2;       // of q, k and v: 4 for fp32
+  int64 rows_q = 0, rows_k = 0;  // of all sequences together, where lengths are -1
 };
 
 /// Limits of every path.
@@ -107,7 +110,10 @@ struct attention_views {
             q.extent(2),
             k.extent(2),
             q.extent(3),
-            v.extent(3)};
+            v.extent(3),
+            int64{sizeof(T)},
+            is_packed() ? q.extent(1) : 0,
+            is_packed() ? k.extent(1) : 0};
   }
 };
 
@@ -197,8 +203,16 @@ GIWA_HOST_DEVICE constexpr status supports(const attention_problem& p, int capab
   return {};
 }
 
-/// Bytes of workspace that a call can use: a counter of work.
-GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem&) { return sizeof(int); }
+/// Bytes of workspace that a call can use: a counter of work, and where fp32 is multiplied by tensor cores (head sizes up to 256)
+/// its pieces, as much as q, k and v themselves with head sizes rounded up to 64.
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
+  if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(int);
+  const auto rows = [&](int64 length, int64 packed) {
+    return length < 0 ? packed : product_overflows(p.batch, length) ? max_int64 : p.batch * length;
+  };
+  return detail::attention_pieces::bytes(p.batch, rows(p.seq_q, p.rows_q), rows(p.seq_k, p.rows_k), p.heads, p.kv_heads,
+                                         p.head_size, p.head_size_v);
+}
 
 namespace detail {
 
@@ -273,6 +287,8 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
                              workspace_bytes(p), w.size());
     if (w.stride(0) != 1 || reinterpret_cast<uint64>(w.data()) % alignof(int) != 0)
       return status::invalid("workspace", "its bytes lie side by side, from a multiple of 4 on");
+    if (p.element_bytes == 4 && reinterpret_cast<uint64>(w.data()) % attention_pieces::alignment != 0)
+      return status::invalid("workspace", "for fp32 it begins at a multiple of 16");
     if (may_share(w, a.o) || may_share(w, lse) || may_share(a.q, w) || may_share(a.k, w) || may_share(a.v, w))
       return status::invalid("workspace", "it overlaps a tensor");
   }

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_SUPPLY_SM90_CUH
 #define GIWA_ATTENTION_SUPPLY_SM90_CUH
 
+#include <giwa/attention/pieces.hpp>
 #include <giwa/attention/score_steps.cuh>
 #include <giwa/tile/stage_sm90.cuh>
 
@@ -22,8 +23,12 @@ template <class T, class O, class Policy, class Mask, class Score>
 struct sm90_attention_supply {
   static constexpr int rows = Policy::rows, columns = Policy::columns, groups = Policy::groups, stages = Policy::stages;
   static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
+  // fp32 comes as fp16 pieces with exponents, side by side in a row.
+  static constexpr bool in_pieces = stdlib::same_as<T, fp32>;
+  using element = stdlib::conditional_t<in_pieces, fp16, T>;
   template <int Rows, int Columns>
-  using input_tile = shared_tile<T, tile_shape<Rows, round_up(Columns, 64)>, swizzled<swizzle::bytes_128>>;
+  using input_tile =
+      shared_tile<element, tile_shape<Rows, Policy::pieces * round_up(Columns, 64)>, swizzled<swizzle::bytes_128>>;
   using query_tile = input_tile<64, head_size>;         // (queries of a warpgroup, head size)
   using key_tile = input_tile<columns, head_size>;      // (keys, head size)
   using value_tile = input_tile<columns, head_size_v>;  // (keys, head size of v)
@@ -32,8 +37,8 @@ struct sm90_attention_supply {
                                                                     : swizzle::bytes_32;
   // What TMA stores: (queries of a warpgroup, head size of v). A wider output goes there from registers.
   static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output;
-  using output_tile =
-      shared_tile<stdlib::conditional_t<stores_tiles, O, T>, tile_shape<64, head_size_v>, swizzled<output_swizzle>>;
+  using output_tile = shared_tile<stdlib::conditional_t<stores_tiles, O, element>, tile_shape<64, head_size_v>,
+                                  swizzled<output_swizzle>>;
 
   // Of items: one that is multiplied, one that is loaded, and what comes after them, as far as there is room.
   static constexpr int ring = head_size > 192 ? 3 : 4;
@@ -44,17 +49,20 @@ struct sm90_attention_supply {
       stdlib::same_as<Mask, full> && key_tile::columns % 128 == 0 && value_tile::columns % 128 == 0;
   using copies_of_keys = tensor_copies<shares_loads ? 2 : 1>;
 
+  using exponent = signed char;
   /// A tile of queries of one head.
   struct item {
     uninitialized<attention_head<T, O>> head;
     uninitialized<key_tiles<Mask>> keys;
     int first_query, first_tile;  // first_tile: of keys
     bool end;                     // there is no such item, and none will follow
+    exponent exponents[groups];   // of the queries, where they come in pieces
     GIWA_DEVICE bool has_keys() const { return first_tile < keys.get().count(); }
   };
   struct key_note {
     int first_key;
     bool last;  // of the item
+    exponent key_exponent, value_exponent;
   };
   /// What the mask leaves of a tile of keys for one warpgroup, and whether that needs none behind it.
   struct share {
@@ -85,6 +93,8 @@ struct sm90_attention_supply {
     arch::mbarrier queries_full[groups], queries_empty[groups], item_full[ring], item_empty[ring], checked[stages];
     arch::mbarrier ending;  // the loader comes to an item's last tiles
   };
+  struct nothing {};
+  using pieces_or_nothing = stdlib::conditional_t<in_pieces, attention_pieces, nothing>;
   struct params {
     attention_params<T, O, Mask, Score> call;
     attention_grid grid;
@@ -92,6 +102,7 @@ struct sm90_attention_supply {
     int cluster;  // blocks that go through the same keys, each with its own tile of queries; an item is for all of them
     int* counter;  // of items that blocks have taken besides their first, or null: each takes every grid-th
     bool store_by_map;
+    pieces_or_nothing pieces;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
   };
 
@@ -115,6 +126,7 @@ struct sm90_attention_supply {
   /// Whether a tile of values holds rows that not every query sees. Behind the end of a tensor TMA puts zeros; behind that of a
   /// packed sequence lies another.
   GIWA_DEVICE static bool doubtful(const params& p, const key_tiles<Mask>& list, int n) {
+    if constexpr (in_pieces) return false;  // pieces are finite
     return (p.call.views.is_packed() ? list.keep(n) : list.kept_by_mask(n)) == tile_keep::some;
   }
 
@@ -133,7 +145,7 @@ struct sm90_attention_supply {
     while (i < p.items) {
       const attention_grid::place at = p.grid.at(p.grid.first + i);
       s.batch = at.batch, s.head = at.head, s.tile = static_cast<int>(at.tile);
-      for (;;) {
+      while (!is_apart(p, at)) {
         item& it = next_item();
         it.head.put(p.call.at(s.batch, s.head));
         const attention_head<T, O>& head = it.head.get();
@@ -142,6 +154,10 @@ struct sm90_attention_supply {
         it.first_query = (s.tile * cluster + rank) * rows;
         it.keys.put({p.call.mask, head, it.first_query, rows, columns});
         it.first_tile = it.keys.get().next(0);
+        if constexpr (in_pieces)
+          for (int g = 0; g < groups; ++g)
+            if (it.first_query + 64 * g < head.queries())
+              it.exponents[g] = exponent_of(p.pieces.q, head.head, head.first_query_row, head, it.first_query / 64 + g);
         it.end = false;
         s.item_full[turn++ % ring].arrive();
         s.tile += static_cast<int>(p.grid.tiles);
@@ -153,6 +169,17 @@ struct sm90_attention_supply {
     }
     next_item().end = true;
     s.item_full[turn % ring].arrive();
+  }
+
+  /// Whether an item's head is left to the kernel without pieces.
+  GIWA_DEVICE static bool is_apart(const params& p, const attention_grid::place& at) {
+    if constexpr (in_pieces) return p.pieces.apart[at.batch * p.call.views.q.extent(2) + at.head] != 0;
+    return false;
+  }
+  /// Of group n of a head's rows, `first_row` of which lie before it.
+  GIWA_DEVICE static exponent exponent_of(const piece_tensor& t, int head, int first_row, const attention_head<T, O>& h,
+                                          int n) {
+    return static_cast<exponent>(t.exponents[head * t.slots + t.slot(h.sequence * t.length + first_row, h.batch) + n]);
   }
 
   /// The loader, one thread.
@@ -197,7 +224,11 @@ struct sm90_attention_supply {
       for (int n = it.first_tile; n < count;) {
         look_ahead();
         const int next = list.next(n + 1);
-        const key_note note{n * columns, next >= count};
+        key_note note{n * columns, next >= count, 0, 0};
+        if constexpr (in_pieces) {
+          note.key_exponent = exponent_of(p.pieces.k, kv_head, first_row, it.head.get(), n);
+          note.value_exponent = exponent_of(p.pieces.v, kv_head, first_row, it.head.get(), n);
+        }
         share shares[groups];
         for (int g = 0; g < groups; ++g) shares[g] = share_of(it, n, next, 64 * g);
         const value_note of_values{doubtful(p, list, n), false, 0};

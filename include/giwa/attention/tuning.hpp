@@ -58,23 +58,28 @@ struct sm80_policy_of {
 };
 
 /// A kernel of wgmma: warpgroups of 64 queries each, `columns` keys at once, and one warpgroup more that loads. The head sizes are
-/// rounded up to what an instruction takes; in shared memory they take whole slabs of 64.
-template <int Rows, int Columns, int HeadSize, int HeadSizeV>
+/// rounded up to what an instruction takes; in shared memory they take whole slabs of 64. An element comes in `Pieces` (pieces.hpp).
+template <int Rows, int Columns, int HeadSize, int HeadSizeV, int Pieces = 1, int Stages = 2>
 struct sm90_policy {
-  static constexpr int rows = Rows, columns = Columns, groups = Rows / 64, stages = 2;
-  static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
+  static constexpr int rows = Rows, columns = Columns, groups = Rows / 64, stages = Stages, pieces = Pieces;
+  // Where elements come in two pieces, the products of a tile are summed up apart, so many columns of the output at once.
+  static constexpr bool slices_output = Pieces == 2 && HeadSizeV > 128;
+  static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, slices_output ? 64 : 16);
+  static constexpr int slice = slices_output ? 64 : head_size_v;
   // All of a multiprocessor's registers: the loader's are few, and the others may have 232 or 160 for it. One warpgroup beside
   // the loader has enough.
   static constexpr bool moves_registers = groups > 1;
   static constexpr int loader_registers = groups == 3 ? 32 : 40, registers = groups == 3 ? 160 : 232;
   // Whether a warpgroup's softmax runs beside its own product, and not only beside those of the others. H200, 2026-11-21, 4096
   // tokens, full, TFLOP/s: 64 471 against 512, 128 591 against 639, 256 705 against 678.
-  static constexpr bool overlaps = HeadSizeV > 128;
+  static constexpr bool overlaps = Pieces == 1 && HeadSizeV > 128;
 
   // Scores, weights and sums of a thread, and what the tiles take of shared memory.
-  static constexpr int live_registers = columns / 2 + columns / 4 + head_size_v / 2;
+  static constexpr int live_registers =
+      columns / 2 + pieces * columns / 4 + head_size_v / 2 + (pieces == 1 ? 0 : slice / 2);
   static constexpr int bytes =
-      2 * (rows * round_up(head_size, 64) + stages * columns * (round_up(head_size, 64) + round_up(head_size_v, 64)));
+      2 * pieces *
+      (rows * round_up(head_size, 64) + stages * columns * (round_up(head_size, 64) + round_up(head_size_v, 64)));
   static constexpr int most_bytes = (227 << 10) - 3072;
   static constexpr bool fits = live_registers <= registers - 32 && bytes <= most_bytes;
   // Whether the output has room of its own, from which TMA stores it; else it goes there from registers.
@@ -106,6 +111,28 @@ struct sm90_policy_of {
 template <int HeadSize, int HeadSizeV, int Rows, int Columns>
 struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
   using type = sm90_policy<Rows, Columns, HeadSize, HeadSizeV>;
+  static_assert(Rows == 64 || Rows == 128 || Rows == 192,
+                "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
+  static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
+                "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
+};
+
+/// The same for fp32 in two pieces.
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_pieces_policy_of {
+  template <int Columns, int Stages = 2>
+  using tile = sm90_policy<128, Columns, HeadSize, HeadSizeV, 2, Stages>;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(widest <= 64), tile<128>,
+      stdlib::conditional_t<(widest <= 128), tile<64>,
+      stdlib::conditional_t<(widest <= 192), tile<32>, tile<32, 1>>>>;
+  // clang-format on
+};
+template <int HeadSize, int HeadSizeV, int Rows, int Columns>
+struct sm90_pieces_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
+  using type = sm90_policy<Rows, Columns, HeadSize, HeadSizeV, 2>;
   static_assert(Rows == 64 || Rows == 128 || Rows == 192,
                 "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
   static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
