@@ -120,6 +120,7 @@ set(GIWA_HEADERS
   H giwa/attention/host_forward.hpp
   D giwa/attention/score_steps.cuh
   D giwa/attention/pieces.cuh
+  D giwa/attention/piece_exponents.cuh
   D giwa/attention/forward_simt.cuh
   D giwa/attention/forward_sm80.cuh
   D giwa/attention/supply_sm90.cuh

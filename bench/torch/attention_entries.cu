@@ -8,7 +8,6 @@
 #if defined(GIWA_BENCH_HOW)
 #define GIWA_BENCH_FP32
 #define GIWA_BENCH_ELEMENT giwa::fp32
-#define GIWA_BENCH_SIZES 64, 128, 256
 #else
 #define GIWA_BENCH_HOW giwa::automatic_tile
 #endif
@@ -17,7 +16,9 @@
 #define GIWA_BENCH_ELEMENT giwa::fp16
 #endif
 
-#if !defined(GIWA_BENCH_SIZES)
+#if !defined(GIWA_BENCH_SIZES) && defined(GIWA_BENCH_FP32)
+#define GIWA_BENCH_SIZES 64, 128, 256
+#elif !defined(GIWA_BENCH_SIZES)
 #define GIWA_BENCH_SIZES 40, 64, 80, 96, 128, 160, 192, 256
 #endif
 

@@ -96,6 +96,14 @@ result<int64> persistent_blocks(int cluster) {
   }
 }
 
+/// Whether the current GPU gives a block so much shared memory.
+inline result<bool> has_shared_bytes(int64 bytes) {
+  const result<int> device = current_device();
+  if (!device.ok()) return {false, device.state};
+  const result<int64> limit = attribute(device.value, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return {limit.ok() && limit.value >= bytes, limit.state};
+}
+
 /// Launches the op of sm_90 on tensors as TMA's tiles are cut from them; false without an error where TMA cannot take them.
 template <class Op, class T, class O, class Mask, class Score, class Element>
 result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call,
@@ -157,11 +165,13 @@ attention_pieces lay_out_pieces(const attention_params<fp32, O, Mask, Score>& ca
     return from;
   };
   attention_pieces in;
-  in.apart = reinterpret_cast<int*>(take(problem.batch * problem.heads * int64{sizeof(int)}));
+  in.apart = reinterpret_cast<int*>(take((problem.batch * problem.heads + 1) * int64{sizeof(int)}));
+  in.any_apart = in.apart + problem.batch * problem.heads;
   const auto place = [&](piece_tensor& t, const tensor_view<const float, 4>& from, int group) {
     t.sequences = from.extent(0), t.length = from.extent(1), t.heads = static_cast<int>(from.extent(2));
     t.group = group;
-    t.slots = attention_pieces::slots_of(t.sequences * t.length, problem.batch, group);
+    t.per_sequence = a.is_packed() ? 0 : ceil_div(t.length, int64{group});
+    t.slots = a.is_packed() ? attention_pieces::slots_of(t.length, problem.batch, group) : t.sequences * t.per_sequence;
     t.width = attention_pieces::row_of(from.extent(3), pieces);
     t.low = t.width / pieces;
     t.exponents = reinterpret_cast<int*>(take(t.slots * t.heads * int64{sizeof(int)}));
@@ -170,25 +180,29 @@ attention_pieces lay_out_pieces(const attention_params<fp32, O, Mask, Score>& ca
   place(in.q, a.q, group_q);
   place(in.k, a.k, group_k);
   place(in.v, a.v, group_k);
+  in.v.columns = reinterpret_cast<int*>(take(problem.batch * problem.kv_heads * in.v.width * int64{sizeof(int)}));
   return in;
 }
 
-template <int Pieces, class O, class Mask, class Score>
+template <class Op, class O, class Mask, class Score>
 status make_pieces(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call, const attention_pieces& in) {
-  using op = piece_op<Pieces>;
   const auto& a = call.views;
   const attention_problem problem = a.problem();
-  typename op::params p{{{a.q, a.packed.q_offsets, in.q, 1, false, 0},
-                         {a.k, a.packed.k_offsets, in.k, call.heads_per_kv, false, 0},
-                         {a.v, a.packed.k_offsets, in.v, call.heads_per_kv, true, 0}},
-                        problem.batch,
+  typename Op::params p{{{a.q, a.packed.q_offsets, in.q, 1, 0},
+                         {a.k, a.packed.k_offsets, in.k, call.heads_per_kv, 0},
+                         {a.v, a.packed.k_offsets, in.v, call.heads_per_kv, 0}},
+                        static_cast<int>(problem.batch),
                         in.apart,
+                        in.any_apart,
                         problem.heads};
   int64 blocks = 0;
-  for (typename op::job& j : p.jobs) blocks += j.blocks = j.to.slots * j.to.heads;
-  const auto bytes = static_cast<std::size_t>(problem.batch * problem.heads) * sizeof(int);
+  for (typename Op::job& j : p.jobs) {
+    blocks += j.to.slots * j.to.heads;
+    j.blocks = static_cast<uint32>(j.to.slots * j.to.heads);
+  }
+  const auto bytes = static_cast<std::size_t>(problem.batch * problem.heads + 1) * sizeof(int);
   if (const status state = consume(cudaMemsetAsync(in.apart, 0, bytes, s)); !state.ok()) return state;
-  return launch(s, {.grid = blocks, .block = op::max_threads}, op{}, p);
+  return launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
 }
 
 template <int HeadSize, int HeadSizeV, class Tile>
@@ -222,11 +236,9 @@ struct stream_attention {
         using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
         if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
           static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
-          const result<int> device = current_device();
-          if (!device.ok()) return device.state;
-          const result<int64> limit = attribute(device.value, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-          if (!limit.ok()) return limit.state;
-          if (limit.value < shared_bytes_of<op>) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
+          const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+          if (!fits.ok()) return fits.state;
+          if (!fits.value) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
         }
         return launch_attention<op>(s, call, choice::type::slices);
       }
@@ -242,7 +254,7 @@ struct stream_attention {
   /// On tensor cores, then without them what they did not reach; or without them.
   template <class O, class Mask, class Score>
   static status run_fp32(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call) {
-    const int* apart = nullptr;
+    attention_pieces in;
     if constexpr (!stdlib::same_as<Tile, fp32_exact> && HeadSize <= 256 && HeadSizeV <= 256) {
       // Exponents of pieces and of the scale add up.
       const float size = call.scale < 0 ? -call.scale : call.scale;
@@ -250,20 +262,20 @@ struct stream_attention {
       if (call.counter != nullptr && reached && call.views.k.extent(1) > 0) {
         const result<attention_path> path = path_here();
         if (!path.ok()) return path.state;
-        const result<const int*> by_pieces = run_in_pieces(s, call, path.value);
+        const result<attention_pieces> by_pieces = run_in_pieces(s, call, path.value);
         if (!by_pieces.ok()) return by_pieces.state;
-        apart = by_pieces.value;
+        in = by_pieces.value;
       }
     }
     using op = simt_attention_op<fp32, O, HeadSize, HeadSizeV, Mask, Score>;
-    return launch_attention<op>(s, call, 1, apart);
+    return launch_attention<op>(s, call, 1, in.apart, in.any_apart);
   }
 
-  /// The heads that are left to others, or null where all are.
+  /// What says which heads are left to others, or nothing where all are.
   template <class O, class Mask, class Score>
-  static result<const int*> run_in_pieces(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call,
-                                          attention_path path) {
-    constexpr int pieces = stdlib::same_as<Tile, tf32> ? 1 : 2;
+  static result<attention_pieces> run_in_pieces(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call,
+                                                attention_path path) {
+    constexpr int pieces = stdlib::same_as<Tile, tf32> ? 1 : 2, widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
     using tile = stdlib::conditional_t<is_attention_tile<Tile>, Tile, automatic_tile>;
     if constexpr (has_sm90)
       if (path == attention_path::sm90) {
@@ -272,11 +284,26 @@ struct stream_attention {
         using policy = typename policies::type;
         using op = sm90_attention_op<fp32, O, policy, Mask, Score>;
         const attention_pieces in = lay_out_pieces(call, pieces, 64, policy::columns);
-        if (const status state = make_pieces<pieces>(s, call, in); !state.ok()) return {nullptr, state};
+        if (const status state =
+                make_pieces<piece_op<pieces, widest, (policy::columns > 64 ? policy::columns : 64)>>(s, call, in);
+            !state.ok())
+          return {{}, state};
         const result<bool> launched = launch_sm90<op>(s, call, in.q.view(), in.k.view(), in.v.view(), in);
-        return {launched.value ? in.apart : nullptr, launched.state};
+        return {launched.value ? in : attention_pieces{}, launched.state};
       }
-    return {nullptr, {}};
+    if (path == attention_path::simt) return {};
+    using choice = stdlib::conditional_t<pieces == 1, sm80_policy_of<HeadSize, HeadSizeV, automatic_tile>,
+                                         sm80_pieces_policy_of<HeadSize, HeadSizeV>>;
+    using policy = typename choice::type;
+    using op = sm80_attention_op<fp32, O, policy, Mask, Score>;
+    if constexpr (shared_bytes_of<op> > least_shared_bytes) {
+      const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+      if (!fits.value) return {{}, fits.state};
+    }
+    const attention_pieces in = lay_out_pieces(call, pieces, policy::rows, policy::columns);
+    constexpr int group = policy::columns > policy::rows ? policy::columns : policy::rows;
+    if (const status state = make_pieces<piece_op<pieces, widest, group>>(s, call, in); !state.ok()) return {{}, state};
+    return {in, launch_attention<op>(s, call, policy::slices, in)};
   }
 
   template <class Params>

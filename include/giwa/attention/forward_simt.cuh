@@ -88,12 +88,14 @@ struct simt_attention_op {
   struct params {
     attention_params<T, O, Mask, Score> call;
     attention_grid grid;
-    const int* chosen = nullptr;  // (batch, heads): only heads with a number other than 0; or null, all
+    const int* chosen = nullptr;      // (batch, heads): only heads with a number other than 0; or null, all
+    const int* any_chosen = nullptr;  // 0 where none is
   };
 
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
+    if (p.chosen != nullptr && *p.any_chosen == 0) return;
     const attention_grid::place at = p.grid.at(p.grid.first + block.block_rank());
     if (p.chosen != nullptr && p.chosen[at.batch * p.call.views.q.extent(2) + at.head] == 0) return;
     if (block.rank() == 0) s.head.put(p.call.at(at.batch, at.head));

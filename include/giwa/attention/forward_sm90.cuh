@@ -64,14 +64,16 @@ struct sm90_attention_op {
   using output_registers = register_tile<float, output_map>;
   static constexpr bool in_pieces = supply::in_pieces, two_pieces = Policy::pieces == 2;
   using element = typename supply::element;
-  // Weights of up to 1 become pieces of up to 2^14, as fp16 has no smaller ones than 2^-24.
-  static constexpr int weight_exponent = two_pieces ? -14 : 0;
 
   // So that the products of one run beside the softmax of the others.
   struct turns {
     int group;
-    GIWA_DEVICE void take() const { arch::barrier_sync(1 + group, 256); }
-    GIWA_DEVICE void give() const { arch::barrier_arrive(group + 1 == groups ? 1 : 2 + group, 256); }
+    GIWA_DEVICE void take() const {
+      if constexpr (Policy::takes_turns) arch::barrier_sync(1 + group, 256);
+    }
+    GIWA_DEVICE void give() const {
+      if constexpr (Policy::takes_turns) arch::barrier_arrive(group + 1 == groups ? 1 : 2 + group, 256);
+    }
   };
 
   template <class Block>
@@ -97,7 +99,7 @@ struct sm90_attention_op {
       output_registers o;
       softmax.reset();
       o.fill(0);
-      int score_exponent = 0, value_exponent = 0;  // of what scores and o are counted in, where they come from pieces
+      piece_exponents exponents;  // of what scores and o are counted in
       // Whether NaN or infinity was taken out of the values of this warpgroup's tiles. Its threads agree: the tiles' notes say so.
       bool found = false;
       if (it.has_keys()) {
@@ -174,29 +176,21 @@ struct sm90_attention_op {
         };
         const auto make_weights = [&] {
           if constexpr (two_pieces)
-            to_operands(scores, power_of_two(-weight_exponent), weights[0], weights[1]);
+            to_operands(scores, power_of_two(-piece_exponents::of_weights), weights[0], weights[1]);
           else
             to_operand<element>(scores, weights[0]);
         };
         const auto to_weights = [&](auto whole, tile_keep keep) {
           const typename steps_of_scores::bounds bounds(head);
-          if constexpr (in_pieces) {
-            const int exponent = it.exponents[group] + note.key_exponent;
-            steps.scale = p.call.scale * power_of_two(exponent);
-            if (!steps.scale_first())  // else scores are scaled before their maxima are taken
-              for (int r = 0; r < score_map::rows; ++r) softmax.m[r] *= power_of_two(score_exponent - exponent);
-            score_exponent = exponent;
-          }
+          if constexpr (in_pieces)
+            exponents.enter_scores(it.exponents[group] + note.key_exponent, p.call.scale, steps, softmax);
           if (decltype(whole)::value || (steps_of_scores::modified && keep == tile_keep::all))
             steps.apply_to_whole(thread, scores, bounds, first_query, note.first_key);
           else
             steps.apply(thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, first_query,
                         note.first_key);
           softmax.update(block, scores, steps.scale_log2(), factor);
-          if constexpr (in_pieces) {
-            for (int r = 0; r < score_map::rows; ++r) factor[r] *= power_of_two(value_exponent - note.value_exponent);
-            value_exponent = note.value_exponent;
-          }
+          if constexpr (in_pieces) exponents.enter_values(note.value_exponent, factor);
         };
         const auto multiply_by_slices = [&] {
           GIWA_UNROLL
@@ -249,7 +243,6 @@ struct sm90_attention_op {
               multiply_keys();
               next_values(true);
               multiply_by_slices();
-              turn.give();
               leave_values();
               leave_keys();
               to_weights(stdlib::false_type{}, mine.keep);
@@ -292,7 +285,7 @@ struct sm90_attention_op {
       } else {
         leave_queries(block, s.queries_empty[group]);
       }
-      finish(block, p, s, it, steps, power_of_two(value_exponent + weight_exponent), thread, group, softmax, o, found);
+      finish(block, p, s, it, steps, exponents, thread, group, softmax, o, found);
       block.sync_warp();
       if (block.lane() == 0) s.item_empty[round % supply::ring].arrive();
     }
@@ -305,17 +298,17 @@ struct sm90_attention_op {
     if (block.lane() == 0) empty.arrive();
   }
 
-  /// The item's rows of this warpgroup, to global memory. `unit` is what o is counted in.
+  /// The item's rows of this warpgroup, to global memory. `exponents`: what o is counted in.
   template <class Block>
   GIWA_DEVICE static void finish(const Block& block, const params& p, shared_storage& s,
-                                 const typename supply::item& it, const steps_of_scores& steps, float unit, int thread,
-                                 int group, softmax_state& softmax, output_registers& o, bool found) {
+                                 const typename supply::item& it, const steps_of_scores& steps,
+                                 const piece_exponents& exponents, int thread, int group, softmax_state& softmax,
+                                 output_registers& o, bool found) {
     const attention_head<T, O>& head = it.head.get();
     const int first_query = it.first_query + 64 * group;
     float normalizer[score_map::rows];
     finish_rows(block, thread, softmax, steps.scale_log2(), p.call, head, first_query, true, normalizer);
-    if constexpr (in_pieces)
-      for (int r = 0; r < score_map::rows; ++r) normalizer[r] *= unit;
+    if constexpr (in_pieces) exponents.leave(thread, o, p.pieces.v, head.batch, head.kv_head, two_pieces, normalizer);
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // no -0, which others' NaN might turn
     if constexpr (supply::stores_tiles) {
       // A tile may reach beyond the tensor, but not into the next sequence.

@@ -10,146 +10,226 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// A block makes the pieces of one group of rows of one head. What pieces have to reach, or the head is set apart:
 ///
-/// A number x of a group whose largest is M < 2^e is 2^e (high + low) to max(2^-22 |x|, 2^-39 M). So all is finite, M is 0 or
-/// from 2^-48 to 2^25, where no product of exponents leaves float's range, and every row, and every column of v, is 0 or has a
-/// number of at least 2^-14 M: to each row's, and to each column of v's, largest number the error is 2^-22 then.
-template <int Pieces>
+/// In a group whose largest magnitude is M, a number x is pieces times a power of two to max(2^-22 |x|, 2^-39 M); of v, after each
+/// column has been divided by a power of two that is near its first rows' largest. So all is finite, M is 0 or from 2^-48 to
+/// 2^25, where no product of exponents leaves float's range, and every row, and every column of v, is 0 or has a number of at
+/// least 2^-14 M: to the largest number of each row, and of each column of v, the error is at most 2^-22 then.
+template <int Pieces, int HeadSize, int Group>
 struct piece_op {
-  static constexpr int max_threads = 256, min_blocks = 4, warps = max_threads / 32;
-  static constexpr int pairs = 4;  // of columns of a thread: 256 columns in all
+  static constexpr int pairs = ceil_div(HeadSize, 64), columns = 64 * pairs;  // pairs: of columns of a lane
+  // What gave most of a copy's speed, with as many bytes under way as registers hold; H200, 2026-11-22.
+  static constexpr int max_threads = Group > 64 && pairs > 1 ? 512 : 256, warps = max_threads / 32;
+  static constexpr int own_rows = ceil_div(Group, warps);  // of a warp, all in registers
+  static constexpr int floats = 2 * pairs * own_rows;
+  static constexpr int min_blocks = floats > 48 ? 1 : floats > 16 ? 768 / max_threads + max_threads / 512 : 4;
+  static constexpr int first_rows = 16;
   static constexpr int reach = 14, least_exponent = -48, most_exponent = 25;
-  static constexpr int most_rows = 256;  // of a group
 
   struct job {
     tensor_view<const float, 4> from;  // (sequence, row, head, head size)
     const int* offsets;                // of packed sequences, or null
     piece_tensor to;
     int heads_per_flag;  // heads of queries for each of this tensor's
-    bool columns_too;    // v
-    int64 blocks;
+    uint32 blocks;
   };
   struct params {
     job jobs[3];
-    int64 batch;
-    int* apart;
+    int batch;
+    int* apart;  // (batch, heads)
+    int* any_apart;
     int64 heads;  // of queries
   };
   struct shared_storage {
-    uint32 row[most_rows], column[2 * pairs * 32];  // the bits of the largest magnitude
+    uint32 row[Group], column[columns];  // the bits of the largest magnitude
+    int column_exponent[columns];
     uint32 all;
     bool apart;
   };
 
   template <class Block>
-  GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
-    int64 i = block.block_rank();
+  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+    const auto block = with_threads<max_threads>(plain_block);
+    uint32 i = static_cast<uint32>(block.block_rank());
     const job* j = p.jobs;
     for (; i >= j->blocks; ++j) i -= j->blocks;
     const piece_tensor& to = j->to;
-    const int head = static_cast<int>(i % to.heads);
-    const int64 slot = i / to.heads;
-    const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
-    // Number p.batch is what packed tensors have behind the last sequence.
-    const auto row_of = [&](int64 sequence) {
-      if (j->offsets == nullptr) return sequence * to.length;
-      return sequence > p.batch ? to.length : clamp(j->offsets[sequence], to.length);
-    };
-    int64 batch = 0;  // the last sequence whose slots begin at this one or before
-    for (int64 end = p.batch + 1; end - batch > 1;) {
-      const int64 middle = batch + (end - batch) / 2;
-      (to.slot(row_of(middle), middle) <= slot ? batch : end) = middle;
-    }
-    const int64 first = row_of(batch), inside = (slot - to.slot(first, batch)) * to.group;
-    const int64 left = row_of(batch + 1) - first - inside;
-    if (left <= 0 || inside < 0 || (j->offsets == nullptr && batch == p.batch)) return;
-    const int rows = static_cast<int>(left < to.group ? left : to.group);
-    const int64 sequence = j->offsets == nullptr ? batch : 0;
-    const int64 row = (j->offsets == nullptr ? 0 : first) + inside;  // in its sequence of the tensor
-    const int width = static_cast<int>(j->from.extent(3));
-    const float* const from =
-        j->from.data() + sequence * j->from.stride(0) + row * j->from.stride(1) + head * j->from.stride(2);
-    const int64 stride = j->from.stride(1);
+    const uint32 slot = i / static_cast<uint32>(to.heads), head = i - slot * static_cast<uint32>(to.heads);
+    const place at = place_of(*j, static_cast<int>(slot), p.batch);
+    if (at.rows <= 0) return;
+    const rows_of from(*j, at, static_cast<int>(head));
+    const bool by_columns = to.columns != nullptr;
 
-    for (int c = block.rank(); c < 2 * pairs * 32; c += max_threads) s.column[c] = 0;
+    float2 x[own_rows][pairs], of_first[ceil_div(first_rows, warps)][pairs];
+    if (by_columns) from.read(block, 0, at.length < first_rows ? at.length : first_rows, of_first);
+    from.read(block, at.inside, at.rows, x);
+    for (int c = block.rank(); c < columns; c += max_threads) s.column[c] = 0, s.column_exponent[c] = 0;
     if (block.rank() == 0) s.all = 0, s.apart = false;
     block.sync();
-    uint32 of_columns[2 * pairs] = {};
-    for (int r = block.warp(); r < rows; r += warps) {
-      uint32 of_row = 0;
-      for_each_pair(block.lane(), width, from + r * stride, [&](int pair, int, float x, float y) {
-        const uint32 a = magnitude(x), b = magnitude(y);
-        of_columns[2 * pair] = larger_of(of_columns[2 * pair], a);
-        of_columns[2 * pair + 1] = larger_of(of_columns[2 * pair + 1], b);
-        of_row = larger_of(of_row, larger_of(a, b));
-      });
+    if (by_columns) {
+      find_maxima<false>(block, of_first, s);
+      block.sync();
+      for (int c = block.rank(); c < columns; c += max_threads) {
+        const uint32 bits = s.column[c];
+        s.column_exponent[c] = bits >= least && bits < most ? static_cast<int>(bits >> 23) - 127 : 0;
+        s.column[c] = 0;
+        if (at.inside == 0 && at.sequence < p.batch && c < from.width)
+          to.column_exponents(at.sequence, head)[c] = s.column_exponent[c];
+      }
+      block.sync();
       GIWA_UNROLL
-      for (int mask = 16; mask > 0; mask /= 2) of_row = larger_of(of_row, block.shuffle_xor(of_row, mask));
-      if (block.lane() == 0) s.row[r] = of_row;
+      for (int k = 0; k < pairs; ++k) {
+        const int column = 64 * k + 2 * block.lane();
+        const float of_x = power_of_two(-s.column_exponent[column]),
+                    of_y = power_of_two(-s.column_exponent[column + 1]);
+        GIWA_UNROLL
+        for (int r = 0; r < own_rows; ++r) x[r][k].x *= of_x, x[r][k].y *= of_y;
+      }
     }
-    GIWA_UNROLL
-    for (int c = 0; c < 2 * pairs; ++c) {
-      const int column = 2 * (c / 2 * 32 + block.lane()) + c % 2;
-      if (of_columns[c] != 0) block.atomic_max(s.column[column], of_columns[c]), block.atomic_max(s.all, of_columns[c]);
-    }
+    find_maxima<true>(block, x, s);
     block.sync();
-    const uint32 all = s.all;
-    const float largest = __uint_as_float(all);
-    constexpr uint32 least = static_cast<uint32>(127 + least_exponent) << 23,
-                     most = static_cast<uint32>(127 + most_exponent) << 23;
+    const uint32 all = s.all, reached = all < least ? 0 : all - (static_cast<uint32>(reach) << 23);
+    const auto is_beyond = [&](uint32 bits) { return bits != 0 && bits < reached; };
     bool apart = all != 0 && !(all >= least && all < most);  // infinity and NaN lie beyond
-    const uint32 reached = all < least ? 0 : all - (static_cast<uint32>(reach) << 23);
-    const auto is_beyond = [&](uint32 x) { return x != 0 && x < reached; };
-    if (block.rank() < rows) apart = apart || is_beyond(s.row[block.rank()]);
-    if (j->columns_too && block.rank() < 2 * pairs * 32) apart = apart || is_beyond(s.column[block.rank()]);
+    if (block.rank() < at.rows) apart = apart || is_beyond(s.row[block.rank()]);
+    if (by_columns)
+      for (int c = block.rank(); c < columns; c += max_threads) apart = apart || is_beyond(s.column[c]);
     if (apart) s.apart = true;
     block.sync();
     // What is set apart is not used, but other sequences' tiles reach into it: nothing of it may be infinite.
-    const bool nothing = s.apart || batch == p.batch;
-    const int exponent = nothing ? 0 : exponent_for(largest);
-    const float factor = nothing ? 0.f : power_of_two(-exponent);
+    const bool nothing = s.apart || at.sequence == p.batch;
+    const int exponent = nothing ? 0 : exponent_for(__uint_as_float(all));
     if (block.rank() == 0) to.exponents[head * to.slots + slot] = exponent;
-    if (s.apart && batch < p.batch)
+    if (s.apart && at.sequence < p.batch) {
       for (int h = block.rank(); h < j->heads_per_flag; h += max_threads)
-        p.apart[batch * p.heads + int64{head} * j->heads_per_flag + h] = 1;
-    fp16* const pieces = to.pieces + ((sequence * to.heads + head) * to.length + row) * to.width;
-    for (int r = block.warp(); r < rows; r += warps)
-      for_each_pair(block.lane(), width, from + r * stride, [&](int, int column, float x, float y) {
-        const float a = nothing ? 0.f : x * factor, b = nothing ? 0.f : y * factor;
-        fp16* const at = pieces + r * to.width + column;
+        p.apart[at.sequence * p.heads + int64{head} * j->heads_per_flag + h] = 1;
+      if (block.rank() == 0) *p.any_apart = 1;
+    }
+    const float factor = power_of_two(-exponent);
+    fp16* const pieces = to.row(from.sequence, head, from.first + at.inside) + 2 * block.lane();
+    GIWA_UNROLL
+    for (int r = 0; r < own_rows; ++r) {
+      const int row = block.warp() + r * warps;
+      if (row >= at.rows) break;
+      GIWA_UNROLL
+      for (int k = 0; k < pairs; ++k) {
+        if (64 * k + 2 * block.lane() >= (Pieces == 2 ? to.low : to.width)) continue;
+        const float a = nothing ? 0.f : x[r][k].x * factor, b = nothing ? 0.f : x[r][k].y * factor;
         const __half2 high = pack<fp16>(a, b);
-        *reinterpret_cast<__half2*>(at) = high;
+        fp16* const here = pieces + int64{row} * to.width + 64 * k;
+        *reinterpret_cast<__half2*>(here) = high;
         if constexpr (Pieces == 2)
-          *reinterpret_cast<__half2*>(at + to.low) = pack<fp16>(a - __low2float(high), b - __high2float(high));
-      });
-    // The columns up to the next slab are multiplied too.
-    const int end = Pieces == 2 ? to.low : to.width;
-    for (int r = block.warp(); r < rows; r += warps)
-      for (int column = round_up(width, 2) + block.lane(); column < end; column += 32) {
-        fp16* const at = pieces + r * to.width + column;
-        at[0] = __float2half_rn(0.f);
-        if constexpr (Pieces == 2) at[to.low] = __float2half_rn(0.f);
+          *reinterpret_cast<__half2*>(here + to.low) = pack<fp16>(a - __low2float(high), b - __high2float(high));
       }
+    }
   }
 
  private:
+  static constexpr uint32 least = static_cast<uint32>(127 + least_exponent) << 23,
+                          most = static_cast<uint32>(127 + most_exponent) << 23;
+
+  /// The rows of a slot: `rows` from number `inside` of its sequence on, whose own are [first, first + length).
+  struct place {
+    int sequence, first, length, inside, rows;
+  };
+  GIWA_DEVICE static place place_of(const job& j, int slot, int batch) {
+    const int group = j.to.group, all = static_cast<int>(j.to.length);
+    place at{};
+    if (j.offsets == nullptr) {
+      at.sequence = slot / static_cast<int>(j.to.per_sequence);
+      at.inside = (slot - at.sequence * static_cast<int>(j.to.per_sequence)) * group;
+      at.length = at.sequence < batch ? all : 0;
+    } else {
+      // The last sequence whose slots begin at this one or before. Number `batch` is what lies behind the others.
+      const auto first_of = [&](int sequence) {
+        const int row = sequence > batch ? all : j.offsets[sequence];
+        return row < 0 ? 0 : row > all ? all : row;
+      };
+      for (int end = batch + 1; end - at.sequence > 1;) {
+        const int middle = at.sequence + (end - at.sequence) / 2;
+        (first_of(middle) / group + middle <= slot ? at.sequence : end) = middle;
+      }
+      at.first = first_of(at.sequence);
+      at.length = first_of(at.sequence + 1) - at.first;
+      at.inside = (slot - at.first / group - at.sequence) * group;
+    }
+    const int left = at.length - at.inside;
+    at.rows = at.inside < 0 ? 0 : left < group ? left : group;
+    return at;
+  }
+
+  /// The rows of one head of one sequence.
+  struct rows_of {
+    const float* at;
+    int64 stride, sequence, first;  // the last two: in the tensor
+    int width;
+    bool aligned;
+
+    GIWA_DEVICE rows_of(const job& j, const place& p, int head)
+        : stride(j.from.stride(1)),
+          sequence(j.offsets == nullptr ? p.sequence : 0),
+          first(p.first),
+          width(static_cast<int>(j.from.extent(3))) {
+      at = j.from.data() + sequence * j.from.stride(0) + first * stride + head * j.from.stride(2);
+      aligned = reinterpret_cast<uint64>(at) % 8 == 0 && stride % 2 == 0 && width % 2 == 0;
+    }
+
+    /// This lane's pairs of columns of the warp's rows, every eighth, of [begin, begin + count); 0 stands behind the ends.
+    template <int Rows, class Block>
+    GIWA_DEVICE void read(const Block& block, int begin, int count, float2 (&x)[Rows][pairs]) const {
+      GIWA_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        const int n = block.warp() + r * warps;
+        const float* const row = at + (int64{begin} + n) * stride;
+        GIWA_UNROLL
+        for (int k = 0; k < pairs; ++k) {
+          const int column = 64 * k + 2 * block.lane();
+          x[r][k] = {0.f, 0.f};
+          if (n >= count || column >= width) continue;
+          if (aligned)
+            x[r][k] = *reinterpret_cast<const float2*>(row + column);
+          else
+            x[r][k] = {row[column], column + 1 < width ? row[column + 1] : 0.f};
+        }
+      }
+    }
+  };
+
   GIWA_DEVICE static uint32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
   GIWA_DEVICE static uint32 larger_of(uint32 a, uint32 b) { return a > b ? a : b; }
-
-  /// Calls f(number of the pair, its first column, both elements) for this lane's pairs of a row; 0 behind the end.
-  template <class F>
-  GIWA_DEVICE static void for_each_pair(int lane, int width, const float* row, const F& f) {
-    const bool whole = reinterpret_cast<uint64>(row) % 8 == 0;
+  template <class Block>
+  GIWA_DEVICE static uint32 largest_of_warp(const Block& block, uint32 x) {
     GIWA_UNROLL
-    for (int i = 0; i < pairs; ++i) {
-      const int column = 2 * (i * 32 + lane);
-      if (column >= width) return;
-      const bool both = column + 1 < width;
-      float2 two;
-      if (whole && both)
-        two = *reinterpret_cast<const float2*>(row + column);
-      else
-        two = {row[column], both ? row[column + 1] : 0.f};
-      f(i, column, two.x, two.y);
+    for (int mask = 16; mask > 0; mask /= 2) x = larger_of(x, block.shuffle_xor(x, mask));
+    return x;
+  }
+
+  /// The largest magnitude of each column, and, if `All`, of each row and of all.
+  template <bool All, int Rows, class Block>
+  GIWA_DEVICE static void find_maxima(const Block& block, const float2 (&x)[Rows][pairs], shared_storage& s) {
+    uint32 all = 0;
+    GIWA_UNROLL
+    for (int k = 0; k < pairs; ++k) {
+      uint32 of_x = 0, of_y = 0;
+      GIWA_UNROLL
+      for (int r = 0; r < Rows; ++r)
+        of_x = larger_of(of_x, magnitude(x[r][k].x)), of_y = larger_of(of_y, magnitude(x[r][k].y));
+      const int column = 64 * k + 2 * block.lane();
+      if (of_x != 0) block.atomic_max(s.column[column], of_x);
+      if (of_y != 0) block.atomic_max(s.column[column + 1], of_y);
+      all = larger_of(all, larger_of(of_x, of_y));
+    }
+    if constexpr (All) {
+      GIWA_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        uint32 of_row = 0;
+        GIWA_UNROLL
+        for (int k = 0; k < pairs; ++k)
+          of_row = larger_of(of_row, larger_of(magnitude(x[r][k].x), magnitude(x[r][k].y)));
+        of_row = largest_of_warp(block, of_row);
+        if (block.lane() == 0 && block.warp() + r * warps < Group) s.row[block.warp() + r * warps] = of_row;
+      }
+      all = largest_of_warp(block, all);
+      if (block.lane() == 0) block.atomic_max(s.all, all);
     }
   }
 };

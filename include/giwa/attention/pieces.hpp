@@ -10,22 +10,39 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// A tensor of attention in fp16 pieces: (sequence, head, row, width) without gaps, a row its high pieces and, from `low` on, the
-/// low ones. `group` rows of a sequence and a head have one exponent: a number is a piece times 2^exponent.
+/// low ones. `group` rows of a sequence and a head have one exponent, v's columns have theirs besides: a number is a piece times
+/// 2^exponent.
 struct piece_tensor {
   fp16* pieces = nullptr;
-  int* exponents = nullptr;                    // (head, slot)
-  int64 sequences = 0, length = 0, slots = 0;  // length: of a sequence; packed ones are one here
+  int* exponents = nullptr;  // (head, slot)
+  int* columns = nullptr;    // (batch, head, width), or null
+  // length: of a sequence; packed ones are one here. slots: of all; per_sequence: 0 where they are packed.
+  int64 sequences = 0, length = 0, slots = 0, per_sequence = 0;
   int heads = 0, width = 0, low = 0, group = 1;
 
-  /// Of the first group of a sequence, whose first row is number `row` of all; the others follow. No two sequences share one.
-  GIWA_HOST_DEVICE int64 slot(int64 row, int64 batch) const { return row / group + batch; }
+  /// Of the first group of a sequence, whose first row is number `row` in the tensor's; the others follow. No two sequences share
+  /// one.
+  GIWA_HOST_DEVICE int64 slot(int row, int batch) const {
+    return per_sequence == 0 ? row / group + batch : batch * per_sequence;
+  }
+  /// Of group n of a head's rows, before which there are `first_row` of others.
+  GIWA_HOST_DEVICE int exponent(int head, int first_row, int batch, int n) const {
+    return exponents[head * slots + slot(first_row, batch) + n];
+  }
+  GIWA_HOST_DEVICE fp16* row(int64 sequence, int64 head, int64 n) const {
+    return pieces + ((sequence * heads + head) * length + n) * width;
+  }
+  GIWA_HOST_DEVICE int* column_exponents(int64 batch, int64 head) const {
+    return columns + (batch * heads + head) * width;
+  }
   GIWA_HOST_DEVICE tensor_view<const fp16, 4> view() const { return {pieces, {sequences, heads, length, width}}; }
 };
 
 /// All that a call has in its workspace, behind the counter.
 struct attention_pieces {
   piece_tensor q, k, v;
-  int* apart = nullptr;  // (batch, heads): not 0 where pieces do not reach, and the kernel without them answers
+  int* apart = nullptr;      // (batch, heads): not 0 where pieces do not reach, and the kernel without them answers
+  int* any_apart = nullptr;  // not 0 where one of them is not
 
   static constexpr int64 alignment = 16, first = 16;
   static constexpr int least_group = 16;
@@ -51,7 +68,8 @@ struct attention_pieces {
     };
     const int64 all = sum(tensor(rows_q, heads, head_size),
                           sum(tensor(rows_k, kv_heads, head_size), tensor(rows_k, kv_heads, head_size_v)));
-    return sum(all, sum(first + alignment, product(product(batch, heads), 4)));
+    const int64 of_columns = product(product(batch, kv_heads), 4 * row_of(head_size_v, 2));
+    return sum(sum(all, of_columns), sum(first + 3 * alignment, product(product(batch, heads), 4)));
   }
 };
 

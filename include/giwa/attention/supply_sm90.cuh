@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_SUPPLY_SM90_CUH
 #define GIWA_ATTENTION_SUPPLY_SM90_CUH
 
-#include <giwa/attention/pieces.hpp>
+#include <giwa/attention/piece_exponents.cuh>
 #include <giwa/attention/score_steps.cuh>
 #include <giwa/tile/stage_sm90.cuh>
 
@@ -93,7 +93,6 @@ struct sm90_attention_supply {
     arch::mbarrier queries_full[groups], queries_empty[groups], item_full[ring], item_empty[ring], checked[stages];
     arch::mbarrier ending;  // the loader comes to an item's last tiles
   };
-  struct nothing {};
   using pieces_or_nothing = stdlib::conditional_t<in_pieces, attention_pieces, nothing>;
   struct params {
     attention_params<T, O, Mask, Score> call;
@@ -157,7 +156,8 @@ struct sm90_attention_supply {
         if constexpr (in_pieces)
           for (int g = 0; g < groups; ++g)
             if (it.first_query + 64 * g < head.queries())
-              it.exponents[g] = exponent_of(p.pieces.q, head.head, head.first_query_row, head, it.first_query / 64 + g);
+              it.exponents[g] = static_cast<exponent>(
+                  p.pieces.q.exponent(head.head, head.first_query_row, head.batch, it.first_query / 64 + g));
         it.end = false;
         s.item_full[turn++ % ring].arrive();
         s.tile += static_cast<int>(p.grid.tiles);
@@ -175,11 +175,6 @@ struct sm90_attention_supply {
   GIWA_DEVICE static bool is_apart(const params& p, const attention_grid::place& at) {
     if constexpr (in_pieces) return p.pieces.apart[at.batch * p.call.views.q.extent(2) + at.head] != 0;
     return false;
-  }
-  /// Of group n of a head's rows, `first_row` of which lie before it.
-  GIWA_DEVICE static exponent exponent_of(const piece_tensor& t, int head, int first_row, const attention_head<T, O>& h,
-                                          int n) {
-    return static_cast<exponent>(t.exponents[head * t.slots + t.slot(h.sequence * t.length + first_row, h.batch) + n]);
   }
 
   /// The loader, one thread.
@@ -226,8 +221,9 @@ struct sm90_attention_supply {
         const int next = list.next(n + 1);
         key_note note{n * columns, next >= count, 0, 0};
         if constexpr (in_pieces) {
-          note.key_exponent = exponent_of(p.pieces.k, kv_head, first_row, it.head.get(), n);
-          note.value_exponent = exponent_of(p.pieces.v, kv_head, first_row, it.head.get(), n);
+          const int batch = it.head.get().batch;
+          note.key_exponent = static_cast<exponent>(p.pieces.k.exponent(kv_head, first_row, batch, n));
+          note.value_exponent = static_cast<exponent>(p.pieces.v.exponent(kv_head, first_row, batch, n));
         }
         share shares[groups];
         for (int g = 0; g < groups; ++g) shares[g] = share_of(it, n, next, 64 * g);

@@ -10,9 +10,9 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// A kernel of mma.sync: `rows` queries and `columns` keys at once, by so many warps that each have rows / warps queries. The
 /// head sizes are rounded up to whole fragments; an output wider than 256 is made in slices.
-template <int Rows, int Columns, int Warps, int HeadSize, int HeadSizeV, int MinBlocks>
+template <int Rows, int Columns, int Warps, int HeadSize, int HeadSizeV, int MinBlocks, int Pieces = 1>
 struct sm80_policy {
-  static constexpr int rows = Rows, columns = Columns, warps = Warps, min_blocks = MinBlocks;
+  static constexpr int rows = Rows, columns = Columns, warps = Warps, min_blocks = MinBlocks, pieces = Pieces;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr int slices = ceil_div(head_size_v, 256);
   static constexpr int slice = round_up(ceil_div(head_size_v, slices), 16);  // columns of the output in a block
@@ -57,6 +57,17 @@ struct sm80_policy_of {
   // clang-format on
 };
 
+/// The same for fp32 in two pieces, up to a head size of 256: as many keys as let two blocks or more share a multiprocessor with
+/// 164 KB. Run on an H200, not yet on a GPU that has nothing else. Above 128 a block needs 99 KB and more.
+template <int HeadSize, int HeadSizeV>
+struct sm80_pieces_policy_of {
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  template <int Columns, int MinBlocks>
+  using tile = sm80_policy<64, Columns, 4, HeadSize, HeadSizeV, MinBlocks, 2>;
+  using type = stdlib::conditional_t<(widest <= 64), tile<64, 2>,
+                                     stdlib::conditional_t<(widest <= 128), tile<32, 2>, tile<16, 1>>>;
+};
+
 /// A kernel of wgmma: warpgroups of 64 queries each, `columns` keys at once, and one warpgroup more that loads. The head sizes are
 /// rounded up to what an instruction takes; in shared memory they take whole slabs of 64. An element comes in `Pieces` (pieces.hpp).
 template <int Rows, int Columns, int HeadSize, int HeadSizeV, int Pieces = 1, int Stages = 2>
@@ -66,6 +77,7 @@ struct sm90_policy {
   static constexpr bool slices_output = Pieces == 2 && HeadSizeV > 128;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, slices_output ? 64 : 16);
   static constexpr int slice = slices_output ? 64 : head_size_v;
+  static constexpr bool takes_turns = !slices_output;  // 256 in pieces: 154 TFLOP/s without, 131 with
   // All of a multiprocessor's registers: the loader's are few, and the others may have 232 or 160 for it. One warpgroup beside
   // the loader has enough.
   static constexpr bool moves_registers = groups > 1;
@@ -81,7 +93,7 @@ struct sm90_policy {
       2 * pieces *
       (rows * round_up(head_size, 64) + stages * columns * (round_up(head_size, 64) + round_up(head_size_v, 64)));
   static constexpr int most_bytes = (227 << 10) - 3072;
-  static constexpr bool fits = live_registers <= registers - 32 && bytes <= most_bytes;
+  static constexpr bool fits = live_registers <= registers - (pieces == 2 ? 24 : 32) && bytes <= most_bytes;
   // Whether the output has room of its own, from which TMA stores it; else it goes there from registers.
   static constexpr bool stages_output = bytes + 2 * rows * head_size_v <= most_bytes - 1024;
 };
@@ -117,17 +129,23 @@ struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
                 "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
 };
 
-/// The same for fp32 in two pieces.
+/// The same for fp32 in two pieces. H200, 2026-11-22, 16384 tokens in sequences of 4096, 2048 / head size heads, TFLOP/s of the kernel
+/// itself, full | causal:
+///   64    192 x 64  206 | 187    (128 x 128 222 | 211, but sums of 128 keys are cut twice as often: 2.4 times the error where all
+///                                 values have one sign; 128 x 64 177 | 177)
+///   128   128 x 64  235 | 221    (without turns 234 | 204)
+///   192   128 x 64, one stage  193 | 202    (128 x 32 176 | 174)
+///   256   128 x 48, one stage  177 | 170    (128 x 32 154 | 145)
 template <int HeadSize, int HeadSizeV, class Tile>
 struct sm90_pieces_policy_of {
-  template <int Columns, int Stages = 2>
-  using tile = sm90_policy<128, Columns, HeadSize, HeadSizeV, 2, Stages>;
+  template <int Rows, int Columns, int Stages = 2>
+  using tile = sm90_policy<Rows, Columns, HeadSize, HeadSizeV, 2, Stages>;
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
   // clang-format off
   using type =
-      stdlib::conditional_t<(widest <= 64), tile<128>,
-      stdlib::conditional_t<(widest <= 128), tile<64>,
-      stdlib::conditional_t<(widest <= 192), tile<32>, tile<32, 1>>>>;
+      stdlib::conditional_t<(widest <= 64), tile<192, 64>,
+      stdlib::conditional_t<(widest <= 128), tile<128, 64>,
+      stdlib::conditional_t<(widest <= 192), tile<128, 64, 1>, tile<128, 48, 1>>>>;
   // clang-format on
 };
 template <int HeadSize, int HeadSizeV, int Rows, int Columns>

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// What scores and outputs are counted in while they are made of pieces: the same on every path.
+#ifndef GIWA_ATTENTION_PIECE_EXPONENTS_CUH
+#define GIWA_ATTENTION_PIECE_EXPONENTS_CUH
+
+#include <giwa/attention/pieces.hpp>
+#include <giwa/attention/score_steps.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+struct nothing {};
+
+/// Tiles of pieces have exponents of their own: scores, their maxima and the output so far are counted in powers of two that change
+/// from tile to tile. All is exact.
+struct piece_exponents {
+  // Weights of up to 1 become pieces of up to 2^14, as fp16 has no smaller ones than 2^-24.
+  static constexpr int of_weights = -14;
+  int scores = 0, values = 0;
+
+  /// Before a tile's scores, which are counted in 2^exponent, are scaled and masked.
+  template <class Mask, class Score, class Softmax>
+  GIWA_DEVICE void enter_scores(int exponent, float scale, score_steps<Mask, Score>& steps, Softmax& softmax) {
+    steps.scale = scale * power_of_two(exponent);
+    if (!steps.scale_first()) {  // else scores are scaled before their maxima are taken
+      GIWA_UNROLL
+      for (int r = 0; r < Softmax::rows; ++r) softmax.m[r] *= power_of_two(scores - exponent);
+    }
+    scores = exponent;
+  }
+  /// Behind the softmax: by which factors the output so far comes to what the tile's values are counted in.
+  template <int Rows>
+  GIWA_DEVICE void enter_values(int exponent, float (&factor)[Rows]) {
+    GIWA_UNROLL
+    for (int r = 0; r < Rows; ++r) factor[r] *= power_of_two(values - exponent);
+    values = exponent;
+  }
+  /// At the end: the output's columns in their own powers, and the rest into the rows' normalizers.
+  template <class Tile, int Rows>
+  GIWA_DEVICE void leave(int thread, Tile& o, const piece_tensor& v, int batch, int kv_head, bool two_pieces,
+                         float (&normalizer)[Rows]) const {
+    const float unit = power_of_two(values + (two_pieces ? of_weights : 0));
+    GIWA_UNROLL
+    for (int r = 0; r < Rows; ++r) normalizer[r] *= unit;
+    const int* const columns = v.column_exponents(batch, kv_head);
+    o.for_each(thread, [&](float& x, int, int column) {
+      if (column < v.width) x *= power_of_two(columns[column]);
+    });
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
