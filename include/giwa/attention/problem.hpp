@@ -34,8 +34,9 @@ struct attention_options {
   tensor_view<const float, 1> sinks{};
   /// The diagonal of masks and score modifiers that leave theirs unset, and of the user's own.
   alignment align = alignment::unset;
-  /// Scratch memory of workspace_bytes() bytes, aligned to 4, for this call alone until it is done; or empty. With it blocks
-  /// fetch their work where some has more than other (sm90 and a mask, or sequences); bits are the same.
+  /// Scratch memory of workspace_bytes() bytes, aligned to 4, for fp32 to 16, for this call alone until it is done; or empty. With
+  /// it blocks fetch their work where some has more than other (sm90 and a mask, or sequences), with the same bits, and fp32 is
+  /// multiplied by tensor cores.
   tensor_view<unsigned char, 1> workspace{};
 };
 
@@ -67,8 +68,8 @@ inline constexpr int64 heads = (int64{1} << 31) - 1;
 /// Which kernel answers.
 enum class attention_path : int {
   simt,  // ordinary arithmetic in fp32: every GPU, and the host executor
-  sm80,  // mma.sync and cp.async, for fp16 and bf16: capability 8.0 and newer
-  sm90,  // wgmma and TMA, for fp16 and bf16 in layouts that TMA takes: capability 9.0, in a build for 90a
+  sm80,  // mma.sync and cp.async: capability 8.0 and newer
+  sm90,  // wgmma and TMA, for layouts that TMA takes: capability 9.0, in a build for 90a
 };
 
 namespace detail {
@@ -167,9 +168,9 @@ GIWA_HOST_DEVICE bool may_share(const tensor_view<First, RankOfA>& a, const tens
 
 }  // namespace detail
 
-/// The first rule of sizes that a problem breaks, on a GPU of this compute capability (90 for 9.0; 0 for the CPU). Needs no
-/// GPU.
-GIWA_HOST_DEVICE constexpr status supports(const attention_problem& p, int capability) {
+namespace detail {
+/// The first rule of sizes that a problem breaks, on a GPU of this compute capability.
+GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int capability) {
   struct rule {
     int64 value, least, most;
     const char *argument, *message;
@@ -203,6 +204,8 @@ GIWA_HOST_DEVICE constexpr status supports(const attention_problem& p, int capab
   return {};
 }
 
+}  // namespace detail
+
 /// Bytes of workspace that a call can use: a counter of work, and where fp32 is multiplied by tensor cores (head sizes up to 256)
 /// its pieces, as much as q, k and v themselves with head sizes rounded up to 64.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
@@ -212,6 +215,17 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   };
   return detail::attention_pieces::bytes(p.batch, rows(p.seq_q, p.rows_q), rows(p.seq_k, p.rows_k), p.heads, p.kv_heads,
                                          p.head_size, p.head_size_v);
+}
+
+/// Whether a problem's sizes are ones that attention_forward() takes, on a GPU of this compute capability (90 for 9.0; 0 for the
+/// CPU) whose code the program holds, and which kernel answers at best with so many bytes of workspace: fp32 without
+/// workspace_bytes() of them is not multiplied by tensor cores. Needs no GPU. Errors: the first rule that the sizes break.
+GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
+                                                           int64 workspace = max_int64) {
+  if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
+  const bool narrow = p.head_size <= 256 && p.head_size_v <= 256, in_pieces = p.element_bytes == 4;
+  if (capability < 80 || (in_pieces && (!narrow || workspace < workspace_bytes(p)))) return {attention_path::simt, {}};
+  return {capability == 90 && narrow ? attention_path::sm90 : attention_path::sm80, {}};
 }
 
 namespace detail {
@@ -263,7 +277,7 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
       broken(check_same(a.k, a.q, 3, "k", "k has another head size than q")) ||
       broken(check_same(a.o, a.v, 3, "o", "o has another head size than v")))
     return s;
-  if (broken(supports(p, 0)) || broken(check_written(a.o, "o"))) return s;
+  if (broken(check_sizes(p, 0)) || broken(check_written(a.o, "o"))) return s;
   if (constexpr float most = 1e38f;
       options.scale.given && !(options.scale.value >= -most && options.scale.value <= most))
     return status::invalid("scale", "the scale is no number, or beyond 1e38");

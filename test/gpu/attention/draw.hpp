@@ -31,7 +31,7 @@ inline int bytes_of(element e) { return e == element::of_fp32 ? 4 : 2; }
 enum class mask_kind : int { full, causal, window, prefix, documents, scattered };
 /// capped_bias is a softcap, then a bias in fp32; bias has the elements of the inputs.
 enum class score_kind : int { plain, softcap, alibi, bias, capped_bias };
-enum class value_kind : int { even, normal, large, constant, tiny, sparse, outliers, poisoned };
+enum class value_kind : int { even, normal, large, constant, tiny, sparse, outliers, poisoned, rows };
 
 /// What is compiled in.
 struct compiled_types {
@@ -63,7 +63,7 @@ struct attention_draw {
   int64 max_q;                                 // packed: what the call is told
   std::vector<sequence_rows> sequences;
   placement q, k, v, o, lse, bias;
-  bool has_lse, has_sinks, has_scale;
+  bool has_lse, has_sinks, has_scale, has_workspace;
   float scale;
   giwa::alignment align;
   bool align_in_mask;
@@ -88,7 +88,8 @@ inline std::string attention_draw::describe() const {
   constexpr const char* elements[] = {"fp32", "fp16", "bf16"};
   constexpr const char* masks[] = {"full", "causal", "window", "prefix", "documents", "scattered"};
   constexpr const char* modifiers[] = {"plain", "softcap", "alibi", "bias", "capped_bias"};
-  constexpr const char* kinds[] = {"even", "normal", "large", "constant", "tiny", "sparse", "outliers", "poisoned"};
+  constexpr const char* kinds[] = {"even",   "normal",   "large",    "constant", "tiny",
+                                   "sparse", "outliers", "poisoned", "rows"};
   constexpr const char* aligns[] = {"unset", "top_left", "bottom_right"};
   const auto word = [](auto& list, auto which) { return list[static_cast<int>(which)]; };
   std::ostringstream s;
@@ -99,6 +100,7 @@ inline std::string attention_draw::describe() const {
     << " values " << word(kinds, values);
   if (has_scale) s << " scale " << scale;
   if (has_sinks) s << " sinks";
+  if (has_workspace) s << " workspace";
   if (has_lse) s << " lse";
   if (types.mask == mask_kind::window || types.mask == mask_kind::prefix) s << " back " << back << " ahead " << ahead;
   if (types.mask == mask_kind::prefix) s << " prefix " << prefix_count << (prefix_per_sequence ? " each" : "");
@@ -286,6 +288,8 @@ class drawing {
     d.values =
         of({value_kind::even, value_kind::normal, value_kind::normal, value_kind::normal, value_kind::large,
             value_kind::constant, value_kind::tiny, value_kind::sparse, value_kind::outliers, value_kind::poisoned});
+    d.has_workspace = !one_in(4);
+    if (d.types.input == element::of_fp32 && one_in(6)) d.values = value_kind::rows;
   }
 
   random_sequence random_;

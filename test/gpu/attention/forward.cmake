@@ -20,7 +20,7 @@ foreach(part RANGE ${last})
 endforeach()
 
 # So many types and head sizes are tested for what they answer; those that must not spill are in test/budget.
-foreach(name IN ITEMS delays same_bits machine)
+foreach(name IN ITEMS delays fp32 same_bits machine)
   set_target_properties(gpu.attention.${name} PROPERTIES GIWA_LOCAL_MEMORY ON)
   if(GIWA_TEST_PAIRS_ARCHITECTURES)
     set_target_properties(gpu.attention.${name} PROPERTIES CUDA_ARCHITECTURES 90a-real)

@@ -28,7 +28,10 @@ struct tally {
     ++run;
     many += d.scores() >= 1 << 14 ? 1 : 0;
     empty += d.rows() == 0 || d.scores() == 0 ? 1 : 0;
-    ++on_path[d.types.input == element::of_fp32 ? 0 : hopper && for_hopper(d) ? 2 : 1];
+    const bool single = d.types.input == element::of_fp32,
+               narrow = std::max(d.types.head_size, d.types.head_size_v) <= 256;
+    const bool simt = single && (!d.has_workspace || !narrow || d.seq_k == 0);
+    ++on_path[simt ? 0 : hopper && (single || for_hopper(d)) ? 2 : 1];
     if (!result.ok() && ++failed <= 10) failures += result.failure + "\n";
   }
   void print(const char* what) const {

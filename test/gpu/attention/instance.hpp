@@ -75,6 +75,7 @@ struct instance {
                      {d.lse.extent[0], d.lse.extent[1], d.lse.extent[2]},
                      {d.lse.stride[0], d.lse.stride[1], d.lse.stride[2]}};
     if (d.has_sinks) options.sinks = {a.sinks, {d.heads}};
+    if (a.workspace != nullptr) options.workspace = {a.workspace, {a.workspace_bytes}};
     if (!d.align_in_mask) options.align = d.align;
     return options;
   }

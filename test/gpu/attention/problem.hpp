@@ -35,6 +35,9 @@ struct fill_tensor {
       default: return normal;
     }
   }
+  GIWA_HOST_DEVICE giwa::uint32 row_bits(int64 row, uint64 streams) const {
+    return giwa::philox(seed, stream + streams)(static_cast<uint64>(row)).word[0];
+  }
   GIWA_HOST_DEVICE void operator()(int64 i) const {
     int64 place = at.first, column = 0;
     for (int d = 3; d >= 0; --d) {
@@ -45,8 +48,12 @@ struct fill_tensor {
     }
     float v = value(place);
     if (values == value_kind::poisoned) {  // queries and keys with NaN, values with NaN or infinity, in whole rows
-      const giwa::uint32 x = giwa::philox(seed, stream + 100)(static_cast<uint64>(place - column)).word[0] % 256;
+      const giwa::uint32 x = row_bits(place - column, 100) % 256;
       if (x < (stream == 0 ? 1u : 3u)) v = x == 0 && stream == 2 ? HUGE_VALF : HUGE_VALF - HUGE_VALF;
+    }
+    if (values == value_kind::rows && (stream == 1 || stream == 2)) {  // a power of two for each row of keys and values
+      const int most = seed % 2 == 0 ? 6 : 12, power = static_cast<int>(row_bits(place - column, 200) % (2 * most + 1));
+      v *= std::ldexp(1.0f, power - most);
     }
     switch (type) {
       case element::of_fp32: static_cast<float*>(buffer)[place] = v; break;
@@ -62,6 +69,8 @@ struct call_arguments {
   const void *q, *k, *v, *bias;  // buffers
   void* o;
   float* lse;
+  unsigned char* workspace;  // or null
+  int64 workspace_bytes;
   const float *slopes, *sinks;
   const int *q_offsets, *k_offsets, *q_documents, *k_documents, *prefix_counts;
   int64 document_stride;
@@ -153,6 +162,13 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
   void *const o = memory(d.o, d.types.output), *const lse = memory(d.lse, element::of_fp32);
   const tables t(d);
   int* const words = static_cast<int*>(place.take(static_cast<int64>(t.words().size() * sizeof(int))));
+  giwa::attention_problem sizes{d.batch,    d.packed ? -1 : d.seq_q, d.packed ? -1 : d.seq_k, d.heads,
+                                d.kv_heads, d.types.head_size,       d.types.head_size_v};
+  sizes.element_bytes = giwa_test::attention::bytes_of(d.types.input);
+  if (d.packed) sizes.rows_q = d.seq_q, sizes.rows_k = d.seq_k;
+  const int64 workspace_bytes = d.has_workspace ? giwa::workspace_bytes(sizes) : 0;
+  auto* const workspace = d.has_workspace ? static_cast<unsigned char*>(place.take(workspace_bytes)) : nullptr;
+  if (d.has_workspace && workspace == nullptr) return {{}, d.describe() + ": the test has too little memory"};
   if (words == nullptr || lse == nullptr || o == nullptr || v == nullptr || k == nullptr || q == nullptr)
     return {{}, d.describe() + ": the test has too little memory"};
   place.poison();
@@ -176,6 +192,8 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
                          bias,
                          o,
                          static_cast<float*>(lse),
+                         workspace,
+                         workspace_bytes,
                          numbers(t.slopes),
                          numbers(t.sinks),
                          words + t.q_offsets,

@@ -149,26 +149,32 @@ TEST_CASE("an output that overlaps an input") {
 }
 
 TEST_CASE("a workspace that cannot be one") {
-  alignas(4) static unsigned char bytes[16];
+  alignas(16) static unsigned char bytes[1 << 16];
   const auto with = [](unsigned char* data, int64 size, int64 stride = 1) {
     return [=](call_t& c) { c.options.workspace = {data, {size}, {stride}}; };
   };
-  refused_after(with(bytes, 3), {"workspace", "smaller than workspace_bytes()", bound::at_least, 4, 3});
-  refused_after(with(bytes + 1, 8), {"workspace", "from a multiple of 4 on"});
-  refused_after(with(bytes, 8, 2), {"workspace", "side by side"});
-  refused_after(with(nullptr, 8), {"workspace", "the pointer is null"});
+  const call_t usual;
+  const int64 needed = giwa::workspace_bytes(usual.a.problem());
+  REQUIRE(needed > 4 * 4 * (2 * 5 * 6 * 4));  // the pieces of fp32
+  REQUIRE(needed < int64{sizeof bytes});
+  refused_after(with(bytes, needed - 1),
+                {"workspace", "smaller than workspace_bytes()", bound::at_least, needed, needed - 1});
+  refused_after(with(bytes + 1, needed), {"workspace", "from a multiple of 4 on"});
+  refused_after(with(bytes + 4, needed), {"workspace", "begins at a multiple of 16"});
+  refused_after(with(bytes, needed, 2), {"workspace", "side by side"});
+  refused_after(with(nullptr, needed), {"workspace", "the pointer is null"});
   refused_after(
       [](call_t& c) {
-        c.options.workspace = {reinterpret_cast<unsigned char*>(c.a.o.data()), {4}};
+        c.options.workspace = {reinterpret_cast<unsigned char*>(c.a.o.data()), {1 << 16}};
       },
       {"workspace", "overlaps a tensor"});
   refused_after(
       [](call_t& c) {
-        c.options.workspace = {reinterpret_cast<unsigned char*>(const_cast<float*>(c.options.sinks.data())), {4}};
+        c.options.workspace = {reinterpret_cast<unsigned char*>(const_cast<float*>(c.options.sinks.data())), {1 << 16}};
       },
       {"sinks", "overlap an output or the workspace"});
   call_t call;
-  with(bytes, 16)(call);
+  with(bytes, needed + 1)(call);
   CHECK(call.forward().ok());
 }
 
@@ -261,12 +267,12 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   constexpr giwa::attention_problem fine{2, 100, 200, 8, 2, 128, 64};
   STATIC_REQUIRE(giwa::supports(fine, 0).ok());
   STATIC_REQUIRE(giwa::supports(fine, 75).ok());
-  STATIC_REQUIRE(giwa::supports({}, 90).code == status_code::invalid_argument);  // no head size
+  STATIC_REQUIRE(giwa::supports({}, 90).state.code == status_code::invalid_argument);  // no head size
   STATIC_REQUIRE(giwa::workspace_bytes(fine) == 4);
   const auto with = [&](int64 giwa::attention_problem::*member, int64 value) {
     giwa::attention_problem p = fine;
     p.*member = value;
-    return giwa::supports(p, 0);
+    return giwa::supports(p, 0).state;
   };
   using giwa::attention_problem;
   const auto expect = [](const status& s, const std::string& argument, bound relation, int64 expected, int64 got) {
@@ -285,7 +291,33 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   CHECK(with(&attention_problem::batch, 0).ok());
   CHECK(with(&attention_problem::kv_heads, 3).message ==
         std::string("the heads of q are not a multiple of the heads of k and v"));
-  const status old = giwa::supports(fine, 70);
+  const status old = giwa::supports(fine, 70).state;
   CHECK(old.code == status_code::not_supported);
   expect(old, "capability", bound::at_least, 75, 70);
+}
+
+TEST_CASE("supports says which kernel answers, and what fp32 lacks without a workspace") {
+  using giwa::attention_path;
+  constexpr giwa::attention_problem of_16_bits{2, 100, 200, 8, 2, 128, 64};
+  STATIC_REQUIRE(giwa::supports(of_16_bits, 0).value == attention_path::simt);
+  STATIC_REQUIRE(giwa::supports(of_16_bits, 75).value == attention_path::simt);
+  STATIC_REQUIRE(giwa::supports(of_16_bits, 80, 0).value == attention_path::sm80);
+  STATIC_REQUIRE(giwa::supports(of_16_bits, 90, 0).value == attention_path::sm90);
+  STATIC_REQUIRE(giwa::supports(of_16_bits, 100).value == attention_path::sm80);
+  constexpr giwa::attention_problem single{2, 100, 200, 8, 2, 128, 64, 4};
+  constexpr int64 bytes = giwa::workspace_bytes(single);
+  // High and low pieces of all rows, whose head sizes are multiples of 64.
+  STATIC_REQUIRE(bytes > 2 * 2 * (2 * 100 * 8 * 128 + 2 * 200 * 2 * (128 + 64)));
+  STATIC_REQUIRE(bytes < 2 * 2 * (2 * 100 * 8 * 128 + 2 * 200 * 2 * (128 + 64)) * 11 / 10);
+  STATIC_REQUIRE(giwa::supports(single, 90).value == attention_path::sm90);
+  STATIC_REQUIRE(giwa::supports(single, 90, bytes - 1).value == attention_path::simt);
+  STATIC_REQUIRE(giwa::supports(single, 80, bytes).value == attention_path::sm80);
+  constexpr giwa::attention_problem packed{2, -1, -1, 8, 2, 128, 64, 4, 200, 400};
+  STATIC_REQUIRE(giwa::workspace_bytes(packed) >= bytes);
+  constexpr giwa::attention_problem wide{2, 100, 200, 8, 2, 320, 320, 4};
+  STATIC_REQUIRE(giwa::workspace_bytes(wide) == 4);
+  STATIC_REQUIRE(giwa::supports(wide, 90).value == attention_path::simt);
+  constexpr int64 most = int64{1} << 30;
+  STATIC_REQUIRE(giwa::workspace_bytes({most, most, most, most, most, 256, 256, 4}) ==
+                 giwa::max_int64);  // does not wrap
 }
