@@ -20,17 +20,21 @@ GIWA_HOST_DEVICE inline fp16_pieces split(float x) {
   return {high, __float2half_rn(x - __half2float(high))};
 }
 
-/// The power of two that brings numbers up to `largest` (not negative, finite) below 2^15, and not below 2^14: there pieces
-/// reach farthest down, and all digits are left to numbers down to 2^-28 of the largest. 1 for 0. Kept in [2^-112, 2^126], so that
-/// it and its reciprocal are normal numbers.
-GIWA_HOST_DEVICE constexpr float power_of_two_for(float largest) {
-  constexpr int bias = 127, fraction = 23, lowest = bias - 112, highest = bias + 126;
-  if (!(largest > 0)) return 1;
-  const int exponent = static_cast<int>(__builtin_bit_cast(unsigned, largest) >> fraction);  // biased; 0: subnormal
-  const int power = bias + 14 - (exponent - bias);
-  const int kept = power < lowest ? lowest : power > highest ? highest : power;
-  return __builtin_bit_cast(float, static_cast<unsigned>(kept) << fraction);
+/// 2^n for n from -126 to 127.
+GIWA_HOST_DEVICE constexpr float power_of_two(int n) {
+  return __builtin_bit_cast(float, static_cast<unsigned>(n + 127) << 23);
 }
+
+/// The exponent of the power of two by which numbers up to `largest` (not negative, finite) are divided to lie below 2^15, and not
+/// below 2^14: there pieces reach farthest down, and all digits are left to numbers down to 2^-28 of the largest. 0 for 0;
+/// at least -126.
+GIWA_HOST_DEVICE constexpr int exponent_for(float largest) {
+  if (!(largest > 0)) return 0;
+  const int exponent = static_cast<int>(__builtin_bit_cast(unsigned, largest) >> 23) - 127;  // -127: subnormal
+  return exponent < -112 ? -126 : exponent - 14;
+}
+/// The power of two that brings numbers up to `largest` there.
+GIWA_HOST_DEVICE constexpr float power_of_two_for(float largest) { return power_of_two(-exponent_for(largest)); }
 
 }  // namespace giwa::inline GIWA_ABI
 

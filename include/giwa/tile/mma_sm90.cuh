@@ -57,9 +57,11 @@ struct wgmma_operand : operand_traits<Operand> {
 
 /// d = a b, or d += a b if `accumulate`, with rows [first_row, first_row + 64) of a (m, k) and b (k, Columns) in shared
 /// memory: swizzled tiles, or transposed() ones. fp32 tiles are multiplied in tf32, and must run along k.
-/// `multiply<80>(…)` takes the first 80 of k alone: tiles come in whole slabs, of which the end may be empty.
+/// `multiply<80>(…)` takes 80 of k alone, from number `of_a` of a's and `of_b` of b's on: tiles come in whole slabs, of which the
+/// end may be empty, or hold something else.
 template <int Depth = 0, int Columns, class Left, class Right>
-GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate) {
+GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate,
+                          int of_a = 0, int of_b = 0) {
   detail::require_product<Columns, Left, Right>();
   using left = detail::wgmma_operand<Left, true>;
   using right = detail::wgmma_operand<Right, false>;
@@ -70,21 +72,28 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
   static_assert(bytes % left::step_bytes == 0,
                 "giwa::multiply: a step of wgmma takes 32 bytes of k: 16 elements of 16 bits, or 8 of 32.");
   GIWA_ASSERT(0 <= first_row && first_row + 64 <= left::rows, "a has no such 64 rows");
+  GIWA_ASSERT(of_a * left::size % left::step_bytes == 0 && of_b * left::size % left::step_bytes == 0 &&
+                  (of_a > of_b ? of_a : of_b) * left::size + bytes <= left::columns * left::size,
+              "the operands do not have so much depth from there on, or a step of wgmma does not begin there");
+  const int step_of_a = of_a * left::size / left::step_bytes, step_of_b = of_b * left::size / left::step_bytes;
   const uint64 from_a = left::descriptor(a, first_row), from_b = right::descriptor(b, 0);
   GIWA_UNROLL
   for (int k = 0; k < bytes / left::step_bytes; ++k)
     arch::wgmma<Columns>::template shared<typename left::value_type, left::major, right::major>(
-        d.value, arch::advance(from_a, left::offset_of(k)), arch::advance(from_b, right::offset_of(k)),
-        accumulate || k > 0);
+        d.value, arch::advance(from_a, left::offset_of(step_of_a + k)),
+        arch::advance(from_b, right::offset_of(step_of_b + k)), accumulate || k > 0);
 }
 
-/// The same with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b (k, Columns or more).
+/// The same with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b (k, Columns or more), whose columns
+/// are taken from first_column on: a multiple of its slabs' 128, 64 or 32 bytes.
 template <int Columns, int Words, class Right>
-GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate) {
+GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate,
+                          int first_column = 0) {
   using right = detail::wgmma_operand<Right, false>;
   static_assert(right::size == 2 && Words % 4 == 0 && Words * 4 == right::rows && right::columns >= Columns,
                 "giwa::multiply: a in registers has k / 4 words of 16-bit elements, and d columns that b has.");
-  const uint64 from_b = right::descriptor(b, 0);
+  GIWA_ASSERT(first_column >= 0 && first_column + Columns <= right::columns, "b has no such columns");
+  const uint64 from_b = right::descriptor(b, first_column);
   GIWA_UNROLL
   for (int k = 0; k < Words / 4; ++k) {
     const uint32 step[4] = {a[4 * k], a[4 * k + 1], a[4 * k + 2], a[4 * k + 3]};

@@ -59,6 +59,20 @@ GIWA_HOST_DEVICE void to_operand(const register_tile<float, Map>& from, uint32 (
   }
 }
 
+/// The same times `scale`, in two pieces (split.hpp): high + low has fp32's digits.
+template <class Map>
+GIWA_HOST_DEVICE void to_operands(const register_tile<float, Map>& from, float scale,
+                                  uint32 (&high)[Map::registers / 2], uint32 (&low)[Map::registers / 2]) {
+  GIWA_UNROLL
+  for (int i = 0; i < Map::registers / 2; ++i) {
+    const float first = from.value[2 * i] * scale, second = from.value[2 * i + 1] * scale;
+    const auto of_high = pack<fp16>(first, second);
+    const auto of_low = pack<fp16>(first - __low2float(of_high), second - __high2float(of_high));
+    __builtin_memcpy(&high[i], &of_high, 4);
+    __builtin_memcpy(&low[i], &of_low, 4);
+  }
+}
+
 /// Reduces this thread's part of each of its rows: partial[r] = op(… op(partial[r], element) …, element). Two chains a row where
 /// a thread has few rows, as each step waits for the one before.
 template <class T, class Map, class Op>
