@@ -185,8 +185,8 @@ inline void fill(placed_matrix<float>& x, range r, matmul::lines lines, random_s
     }
 }
 
-/// Whether c (m, n) = a b to 2^-20 of the sum of the products' sizes, and 2^-38 of the largest of a row or column times the
-/// other's elements, see fp32.cuh; the smallest float is for a c that small itself.
+/// Whether c (m, n) = a b to 2^-19 of the sum of the products' sizes, and 2^-38 of the largest of a row or column times
+/// the other's elements, see fp32.cuh; the smallest float is for a c that small itself.
 template <class Of>
 bool near_in_fp32(placed_matrix<float>& a, placed_matrix<float>& b, const Of& c) {
   const int64 m = a.extents[0], n = b.extents[1], k = a.extents[1];
@@ -208,7 +208,7 @@ bool near_in_fp32(placed_matrix<float>& a, placed_matrix<float>& b, const Of& c)
         sum += product, sizes += std::abs(product);
         largest_b = std::max(largest_b, std::abs(y)), sum_b += std::abs(y);
       }
-      const double bound = 0x1p-20 * sizes + 0x1p-38 * (largest_a * sum_b + largest_b * sum_a) + 0x1p-149;
+      const double bound = 0x1p-19 * sizes + 0x1p-38 * (largest_a * sum_b + largest_b * sum_a) + 0x1p-149;
       if (!(std::abs(static_cast<double>(c(i, j)) - sum) <= bound)) {
         UNSCOPED_INFO("element (" << i << ", " << j << "): " << c(i, j) << " where it is " << sum << ", allowed "
                                   << bound);
