@@ -11,6 +11,7 @@
 //   register_tile.cuh  tiles in registers: 16 numbers read for 64 products; copies that no thread waits for
 //   mma.cuh            tensor cores by mma.sync, 16-bit; swizzled tiles, which ldmatrix reads without bank conflicts
 //   wgmma.cuh          Hopper: one thread loads by TMA, two warpgroups multiply by wgmma, two blocks share their loads
+//   fp32.cuh           fp32 on Hopper's tensor cores: each number in two fp16 pieces, three products for one, fp32's digits
 // Every step takes any sizes and strides, sums in fp32, and applies a function of one's own to the sum before it is stored
 // (07_fused_layer.cu). The first three run on the CPU too, in the host executor. How to check a product without computing
 // all of it again: some elements, in double precision, from inputs that are a function of their place.
@@ -21,6 +22,7 @@
 //     1 naive             68.57         2
 //     2 shared tile       29.78      4.62   2.3
 //     3 register tile      3.60      38.1   8.3
+//     6 fp32 by fp16          ?         ?   ?
 //   fp16                     ms   TFLOP/s   beside the step before
 //     1 naive             62.26      2.21
 //     2 shared tile       33.84      4.06   1.8
@@ -29,6 +31,7 @@
 //     5 wgmma              0.19       725   2.1
 //   device: NVIDIA H200
 //   check:  all steps are right
+#include "matmul/fp32.cuh"
 #include "matmul/naive.cuh"
 #include "matmul/register_tile.cuh"
 #include "matmul/shared_tile.cuh"
@@ -79,12 +82,14 @@ class samples {
     }
   }
   // A sum's rounding errors grow with its partial sums, of about the root of `squares`, and the tensor cores cut instead of
-  // rounding; one product left out is 20 times what is allowed. Then c is rounded to T. NaN is never close.
+  // rounding; one product left out is 20 times what is allowed. Of fp32 four times less is allowed, so that numbers cut to
+  // fp16 or tf32 are found out. Then c is rounded to T. NaN is never close.
   bool agree(const std::vector<T>& c, int64 k) const {
     const double half_ulp = std::ldexp(1.0, -giwa::precision_of<T>::significand_bits);
     return std::ranges::all_of(samples_, [&](const sample& s) {
       const double got = giwa::convert<double>{}(c[static_cast<std::size_t>(s.row * n_ + s.column)]);
-      const double sum_error = 0x1p-18 * std::sqrt(static_cast<double>(k) * s.squares);
+      const double allowed = sizeof(T) == 4 ? 0x1p-20 : 0x1p-18;
+      const double sum_error = allowed * std::sqrt(static_cast<double>(k) * s.squares);
       return std::abs(got - s.value) <= sum_error + 1.01 * half_ulp * (std::abs(s.value) + sum_error);
     });
   }
@@ -162,6 +167,11 @@ bool climb(const char* type, int64 size) {
   if constexpr (sizeof(T) == 2 && std::is_same_v<decltype(machine.where()), cudaStream_t>) {
     step("4 mma", [](auto... arguments) { return matmul::mma(arguments...); });
     step("5 wgmma", [](auto... arguments) { return matmul::wgmma(arguments...); });
+  }
+  if constexpr (sizeof(T) == 4 && std::is_same_v<decltype(machine.where()), cudaStream_t>) {
+    auto workspace = throw_if_failed(
+        giwa::device_array<unsigned char>::allocate(machine.where(), matmul::fp32_workspace_bytes(m, n, k)));
+    step("6 fp32 by fp16", [&](auto... arguments) { return matmul::fp32(arguments..., workspace); });
   }
   return right;
 }

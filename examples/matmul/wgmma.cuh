@@ -17,6 +17,33 @@
 
 namespace matmul {
 
+/// The roles of an op whose first warpgroup loads, by one thread, while two multiply.
+template <class Op, class Block, class Stage, class Load, class Multiply>
+GIWA_DEVICE void share_out(Block block, Stage& stage, const Load& load, const Multiply& multiply) {
+  stage.initialize(block, /*consumer_warps=*/8);
+  giwa::arch::cluster_sync();
+  if (block.warp() < 4) {
+    giwa::arch::release_registers<Op::loader_registers>();
+    if (block.warp() == 0 && giwa::arch::elect_one()) load();
+    block.sync_warp();
+  } else {
+    giwa::arch::claim_registers<Op::multiplier_registers>();
+    multiply();
+  }
+  giwa::arch::cluster_sync();  // neither block leaves while the other may still signal it
+}
+
+/// Calls visit(first row, first column) for each tile of c that is this block's. A cluster takes the tiles of its blocks one
+/// below the other.
+template <class Op, class Block, class Visit>
+GIWA_DEVICE void for_each_tile(Block block, const cut& tiles, const Visit& visit) {
+  const int cluster = static_cast<int>(block.block_rank()) / Op::blocks, rank = giwa::arch::cluster_rank();
+  for (int t = cluster; t < tiles.order.count(); t += static_cast<int>(block.block_count()) / Op::blocks) {
+    const auto [row, column] = tiles.order[t];
+    visit((row * Op::blocks + rank) * Op::rows, column * Op::columns);
+  }
+}
+
 /// c = epilogue(a b) for 16-bit elements. A cluster of two blocks works on 256 x 256 of c, each block on 128 rows of it. They
 /// share the tiles of b: each block loads one half, for both.
 template <class T, class Epilogue>
@@ -49,34 +76,15 @@ struct wgmma_op {
 
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
-    s.stage.initialize(block, /*consumer_warps=*/8);
-    giwa::arch::cluster_sync();
-    if (block.warp() < 4) {
-      giwa::arch::release_registers<loader_registers>();
-      if (block.warp() == 0 && giwa::arch::elect_one()) load(block, p, s);
-      block.sync_warp();
-    } else {
-      giwa::arch::claim_registers<multiplier_registers>();
-      multiply(block, p, s);
-    }
-    giwa::arch::cluster_sync();  // neither block leaves while the other may still signal it
+    share_out<wgmma_op>(
+        block, s.stage, [&] { load(block, p, s); }, [&] { multiply(block, p, s); });
   }
 
  private:
-  // Calls visit(first row, first column) for each 128 x 256 of c that is this block's.
-  template <class Block, class Visit>
-  GIWA_DEVICE static void for_each_tile(Block block, const params& p, const Visit& visit) {
-    const int cluster = static_cast<int>(block.block_rank()) / blocks, rank = giwa::arch::cluster_rank();
-    for (int t = cluster; t < p.tiles.order.count(); t += static_cast<int>(block.block_count()) / blocks) {
-      const auto [row, column] = p.tiles.order[t];
-      visit((row * blocks + rank) * rows, column * columns);
-    }
-  }
-
   template <class Block>
   GIWA_DEVICE static void load(Block block, const params& p, shared_storage& s) {
     auto in = s.stage.producer(block);
-    for_each_tile(block, p, [&](int row, int column) {
+    for_each_tile<wgmma_op>(block, p.tiles, [&](int row, int column) {
       for (int k = 0; k < p.tiles.steps; ++k)
         in.put([&](slot& to, const auto& copies) {
           copies.load(p.a, giwa::index<2>{row, k * depth}, to.a);
@@ -89,7 +97,7 @@ struct wgmma_op {
   GIWA_DEVICE static void multiply(Block block, const params& p, shared_storage& s) {
     const int group = block.warp() / 4 - 1, thread = block.rank() % 128;
     auto out = s.stage.consumer(block);
-    for_each_tile(block, p, [&](int row, int column) {
+    for_each_tile<wgmma_op>(block, p.tiles, [&](int row, int column) {
       giwa::warpgroup_tile<columns> sum;
       for (int k = 0; k < p.tiles.steps; ++k) {
         const slot& tile = out.wait();
@@ -128,6 +136,22 @@ struct wgmma_op {
   }
 };
 
+/// The largest size of a matrix whose tiles' ends TMA's coordinates, which are ints, still reach.
+inline constexpr int64 largest_of_wgmma = std::numeric_limits<int>::max() - 512;
+
+/// Launches such an op for c (m, n) = a (m, k) b (k, n), as many blocks as run at once; to_params(tiles) are its params.
+template <class Op, class ToParams>
+giwa::status launch_clusters(cudaStream_t stream, int64 m, int64 n, int64 k, const ToParams& to_params) {
+  giwa::result<cut> tiles = cut_into(m, n, k, Op::rows * Op::blocks, Op::columns, Op::depth);
+  if (!tiles.ok()) return tiles.state;
+  tiles.value.order.band = 8;  // 4, 8 and 16 are within 1 % of each other, H200, 2026-11-21
+  const giwa::result<int64> at_once = giwa::blocks_at_once<Op>(Op::blocks);
+  if (!at_once.ok()) return at_once.state;
+  const int64 grid = std::min<int64>(int64{tiles.value.order.count()} * Op::blocks, at_once.value);
+  return giwa::launch(stream, {.grid = grid, .block = Op::max_threads, .cluster = Op::blocks}, Op{},
+                      to_params(tiles.value));
+}
+
 /// c = epilogue(a b), summed in fp32, for fp16 or bf16: by wgmma where this program and the GPU have it and TMA can address
 /// the matrices (multiples of 16 bytes, rows of a and b in one piece, and of c a multiple of 16 bytes long), else by step 4. Asynchronous on `stream`.
 template <class T, class Epilogue = identity>
@@ -138,9 +162,7 @@ giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, 
   if (c.size() == 0) return {};
   const giwa::result<giwa::device_code> code = giwa::code_for_current_device();
   if (!code.ok()) return code.state;
-  constexpr int64 largest =
-      std::numeric_limits<int>::max() - 512;  // TMA's coordinates, and those of a tile's end, are ints
-  const bool small = std::max({c.extent(0), c.extent(1), a.extent(1)}) <= largest;
+  const bool small = std::max({c.extent(0), c.extent(1), a.extent(1)}) <= largest_of_wgmma;
   if (!code.value.architecture_specific || a.size() == 0 || !small || !giwa::check_tensor_map(a, "a").ok() ||
       !giwa::check_tensor_map(b, "b").ok() || !giwa::check_store_map(c, "c").ok())
     return mma(stream, a, b, c, epilogue);
@@ -151,16 +173,11 @@ giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, 
   if (!map_a.ok()) return map_a.state;
   if (!map_b.ok()) return map_b.state;
   if (!map_c.ok()) return map_c.state;
-  giwa::result<cut> tiles =
-      cut_into(c.extent(0), c.extent(1), a.extent(1), op::rows * op::blocks, op::columns, op::depth);
-  if (!tiles.ok()) return tiles.state;
-  tiles.value.order.band = 8;  // 4, 8 and 16 are within 1 % of each other, H200, 2026-11-21
-  const giwa::result<int64> at_once = giwa::blocks_at_once<op>(op::blocks);
-  if (!at_once.ok()) return at_once.state;
-  const int64 grid = std::min<int64>(int64{tiles.value.order.count()} * op::blocks, at_once.value);
-  return giwa::launch(stream, {.grid = grid, .block = op::max_threads, .cluster = op::blocks}, op{},
-                      {map_a.value, map_b.value, map_c.value, epilogue, static_cast<int>(c.extent(0)),
-                       static_cast<int>(c.extent(1)), tiles.value});
+  return launch_clusters<op>(stream, c.extent(0), c.extent(1), a.extent(1), [&](const cut& tiles) {
+    return typename op::params{
+        map_a.value, map_b.value, map_c.value, epilogue, static_cast<int>(c.extent(0)), static_cast<int>(c.extent(1)),
+        tiles};
+  });
 }
 
 }  // namespace matmul

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The library's kernels, as users instantiate them, and those of examples/matmul, for the table of registers. No double:
 // ptxas reports its use here.
+#include "matmul/fp32.cuh"
 #include "matmul/register_tile.cuh"
 #include "matmul/wgmma.cuh"
 
@@ -52,6 +53,7 @@ giwa::status instantiate(cudaStream_t s, giwa::tensor_view<float, 2> image, giwa
       giwa::softmax(s, a, z),
       matmul::register_tile(s, b, b, image),
       matmul::wgmma(s, a, a, z),
+      matmul::fp32(s, b, b, image, {}),
   };
   for (const giwa::status& state : states)
     if (!state.ok()) return state;

@@ -25,9 +25,9 @@ GIWA_HOST_DEVICE constexpr float power_of_two(int n) {
   return __builtin_bit_cast(float, static_cast<unsigned>(n + 127) << 23);
 }
 
-/// The exponent of the power of two by which numbers up to `largest` (not negative, finite) are divided to lie below 2^15, and not
-/// below 2^14: there pieces reach farthest down, and all digits are left to numbers down to 2^-28 of the largest. 0 for 0;
-/// at least -126.
+/// The exponent of the power of two by which numbers up to `largest` (not negative) are divided to lie below 2^15, and not
+/// below 2^14: there pieces reach farthest down, to 2^-22 |x| for numbers down to 2^-17 of the largest. At least -126; what
+/// then stays below 2^14 is too coarse itself to lose more. 0 for 0 and NaN.
 GIWA_HOST_DEVICE constexpr int exponent_for(float largest) {
   if (!(largest > 0)) return 0;
   const int exponent = static_cast<int>(__builtin_bit_cast(unsigned, largest) >> 23) - 127;  // -127: subnormal

@@ -12,7 +12,8 @@ using namespace giwa_test::attention;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinite = std::numeric_limits<float>::infinity(),
+                not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 giwa::attention_problem sizes_of(const plain_tensors<float>& t) {
   return {t.batch, t.seq_q, t.seq_k, t.heads, t.kv_heads, t.head_size, t.head_size, 4};
@@ -35,8 +36,7 @@ giwa::status start(cudaStream_t s, const plain_tensors<float>& t, const Mask& ma
 }
 
 template <class How, int HeadSize, class Mask>
-answer run(const plain_tensors<float>& t, const Mask& mask, bool with_workspace = true,
-           giwa::attention_scale scale = {}) {
+answer run(plain_tensors<float>& t, const Mask& mask, bool with_workspace = true, giwa::attention_scale scale = {}) {
   const giwa::stream s = new_stream();
   const gpu_array<unsigned char> workspace(static_cast<std::size_t>(giwa::workspace_bytes(sizes_of(t))), 0xff);
   t.o.fill(0xff), t.lse.fill(0xff);
@@ -158,7 +158,7 @@ TEST_CASE("fp32 has fp32's digits, and tf32 has 11 bits, whatever the inputs") {
 }
 
 TEST_CASE("without a workspace, or with a scale out of reach, fp32 is exact") {
-  const plain_tensors<float> t(2, 130, 200, 4, 2, 64);
+  plain_tensors<float> t(2, 130, 200, 4, 2, 64);
   const auto mask = giwa::causal::bottom_right;
   const answer exact = run<giwa::fp32_exact, 64>(t, mask);
   CHECK(run<giwa::fp32, 64>(t, mask, false).same_as(exact));
@@ -174,7 +174,7 @@ TEST_CASE("without a workspace, or with a scale out of reach, fp32 is exact") {
 TEST_CASE("a head whose numbers pieces do not reach is exact, and the others do not notice") {
   constexpr int64 queries = 200, keys = 300, heads = 4, kv_heads = 2, size = 64;
   const auto mask = giwa::width{100, giwa::alignment::bottom_right};
-  const plain_tensors<float> clean(2, queries, keys, heads, kv_heads, size);
+  plain_tensors<float> clean(2, queries, keys, heads, kv_heads, size);
   const answer usual = run<giwa::fp32, 64>(clean, mask);
   struct spoiled {
     const char* what;
@@ -183,13 +183,13 @@ TEST_CASE("a head whose numbers pieces do not reach is exact, and the others do 
     float factor;
   };
   // Of sequence 1: head 1 of q, or head 0 of k and v, which heads 0 and 1 of q read.
-  for (const spoiled& c : {spoiled{"NaN in q", 0, 77, nan}, spoiled{"infinity in k", 1, 5, infinity},
-                           spoiled{"NaN in v that nobody sees", 2, 299, nan},
-                           spoiled{"infinity in v", 2, 150, infinity}, spoiled{"a large row of v", 2, 150, 0x1p20f},
+  for (const spoiled& c : {spoiled{"NaN in q", 0, 77, not_a_number}, spoiled{"infinity in k", 1, 5, infinite},
+                           spoiled{"NaN in v that nobody sees", 2, 299, not_a_number},
+                           spoiled{"infinity in v", 2, 150, infinite}, spoiled{"a large row of v", 2, 150, 0x1p20f},
                            spoiled{"a small row of v", 2, 150, 0x1p-20f}, spoiled{"a small row of k", 1, 150, 0x1p-20f},
                            spoiled{"a large row of q", 0, 77, 0x1p20f}, spoiled{"beyond 2^25", 1, 150, 0x1p26f}}) {
     CAPTURE(c.what);
-    const plain_tensors<float> t(2, queries, keys, heads, kv_heads, size);
+    plain_tensors<float> t(2, queries, keys, heads, kv_heads, size);
     const int64 of_heads = c.tensor == 0 ? heads : kv_heads, rows = c.tensor == 0 ? queries : keys;
     const int64 spoiled_row = (rows + c.row) * of_heads + (c.tensor == 0 ? 1 : 0);
     change(c.tensor == 0   ? t.q
@@ -212,7 +212,7 @@ TEST_CASE("a head whose numbers pieces do not reach is exact, and the others do 
 
 TEST_CASE("fp32 a thousand times, captured, with the same bits") {
   const giwa::stream s = new_stream();
-  const plain_tensors<float> t(2, 700, 700, 8, 2, 128);
+  plain_tensors<float> t(2, 700, 700, 8, 2, 128);
   const auto mask = giwa::causal{};
   const answer first = run<giwa::fp32, 128>(t, mask);
   const gpu_array<unsigned char> workspace(static_cast<std::size_t>(giwa::workspace_bytes(sizes_of(t))), 0x7e);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "../../../examples/matmul/fp32.cuh"
 #include "../../../examples/matmul/naive.cuh"
 #include "../../../examples/matmul/register_tile.cuh"
 #include "../../../examples/matmul/shared_tile.cuh"
@@ -61,7 +62,19 @@ struct tilted {
   }
 };
 
-enum class step { naive, shared_tile, register_tile, small_register_tile, mma, wgmma };
+enum class step { naive, shared_tile, register_tile, small_register_tile, mma, wgmma, fp32 };
+
+/// Step 6 with a workspace that is made for the call, and given back in the stream's order.
+template <class Epilogue = matmul::identity>
+giwa::status multiply_fp32(cudaStream_t stream, const giwa::tensor_view<const float, 2>& a,
+                           const giwa::tensor_view<const float, 2>& b, const giwa::tensor_view<float, 2>& c,
+                           const Epilogue& epilogue = {}) {
+  const int64 bytes = matmul::fp32_workspace_bytes(a.extent(0), b.extent(1), a.extent(1));
+  giwa::result<giwa::device_array<unsigned char>> workspace =
+      giwa::device_array<unsigned char>::allocate(stream, bytes);
+  if (!workspace.ok()) return workspace.state;
+  return matmul::fp32(stream, a, b, c, workspace.value, epilogue);
+}
 
 template <step Step, class Where, class T, class U>
 giwa::status multiply(const Where& where, const giwa::tensor_view<const T, 2>& a,
@@ -73,6 +86,7 @@ giwa::status multiply(const Where& where, const giwa::tensor_view<const T, 2>& a
     return matmul::register_tile<matmul::tiling<16, 16, 112, 8, 8, 4>>(where, a, b, c, tilted{});
   if constexpr (Step == step::mma) return matmul::mma(where, a, b, c, tilted{});
   if constexpr (Step == step::wgmma) return matmul::wgmma(where, a, b, c, tilted{});
+  if constexpr (Step == step::fp32) return multiply_fp32(where, a, b, c, tilted{});
 }
 
 /// Machine::run(a, b, c, call) calls call(where, a's memory, b's, c's), on copies if it must, and brings c back.
@@ -143,6 +157,66 @@ void check_refusals(const Where& where) {
   CHECK_FALSE(call(a, b, giwa::tensor_view<float, 2>{x + 32, {-2, 4}}).ok());
   using view = giwa::tensor_view<const float, 2>;
   CHECK(call(view{nullptr, {0, 3}}, b, giwa::tensor_view<float, 2>{nullptr, {0, 4}}).ok());  // nothing to do
+}
+
+/// Inputs on which a product in fp32 is held to fp32's digits.
+enum class range {
+  plain,       // [-1, 1)
+  positive,    // [1/2, 1), whose sums show what is always cut
+  wide_lines,  // rows of a and columns of b of all sizes
+  wide,        // elements of a line 2^20 apart, too
+  largest,     // up to the largest float, times the smallest
+};
+
+/// Fills a's rows or b's columns.
+inline void fill(placed_matrix<float>& x, range r, matmul::lines lines, random_sequence& random) {
+  const bool of_a = lines == matmul::lines::rows;
+  std::vector<int> exponent;
+  for (int64 i = 0; i < x.extents[of_a ? 0 : 1]; ++i)
+    exponent.push_back(r == range::wide_lines || r == range::wide ? static_cast<int>(random.below(81)) - 40
+                       : r == range::largest                      ? (of_a ? 127 : -127)
+                                                                  : 0);
+  for (int64 row = 0; row < x.extents[0]; ++row)
+    for (int64 column = 0; column < x.extents[1]; ++column) {
+      const float u = static_cast<float>(random.below(1 << 24)) * 0x1p-23f - 1;
+      const int within = r == range::wide ? -static_cast<int>(random.below(21)) : 0;
+      x.at(row, column) = std::ldexp(r == range::positive ? (u + 3) / 4 : u,
+                                     exponent[static_cast<std::size_t>(of_a ? row : column)] + within);
+    }
+}
+
+/// Whether c (m, n) = a b to 2^-19 of the sum of the products' sizes, and 2^-38 of the largest of a row or column times
+/// the other's elements, see fp32.cuh; the smallest float is for a c that small itself.
+template <class Of>
+bool near_in_fp32(placed_matrix<float>& a, placed_matrix<float>& b, const Of& c) {
+  const int64 m = a.extents[0], n = b.extents[1], k = a.extents[1];
+  std::vector<double> row(static_cast<std::size_t>(k));
+  std::vector<double> plain_b;  // column-major
+  for (int64 j = 0; j < n; ++j)
+    for (int64 l = 0; l < k; ++l) plain_b.push_back(static_cast<double>(b.at(l, j)));
+  for (int64 i = 0; i < m; ++i) {
+    double largest_a = 0, sum_a = 0;
+    for (int64 l = 0; l < k; ++l) {
+      const double x = row[static_cast<std::size_t>(l)] = static_cast<double>(a.at(i, l));
+      largest_a = std::max(largest_a, std::abs(x)), sum_a += std::abs(x);
+    }
+    for (int64 j = 0; j < n; ++j) {
+      const double* const column = plain_b.data() + j * k;
+      double sum = 0, sizes = 0, largest_b = 0, sum_b = 0;
+      for (int64 l = 0; l < k; ++l) {
+        const double y = column[l], product = row[static_cast<std::size_t>(l)] * y;
+        sum += product, sizes += std::abs(product);
+        largest_b = std::max(largest_b, std::abs(y)), sum_b += std::abs(y);
+      }
+      const double bound = 0x1p-19 * sizes + 0x1p-38 * (largest_a * sum_b + largest_b * sum_a) + 0x1p-149;
+      if (!(std::abs(static_cast<double>(c(i, j)) - sum) <= bound)) {
+        UNSCOPED_INFO("element (" << i << ", " << j << "): " << c(i, j) << " where it is " << sum << ", allowed "
+                                  << bound);
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace giwa_test
