@@ -75,9 +75,10 @@ struct sm80_attention_op {
   GIWA_DEVICE static input input_of(const piece_tensor& t, const attention_head<T, O>& h, int head, int first_row,
                                     int64 length) {
     input in;
-    const int width = t.low < largest_row ? t.low : largest_row;
     for (int i = 0; i < pieces; ++i)
-      in.piece[i] = {t.row(h.sequence, head, first_row) + i * t.low, {length, width}, {t.width, 1}};
+      in.piece[i] = {t.row(h.sequence, head, first_row) + i * t.low,
+                     {length, t.low < largest_row ? t.low : largest_row},
+                     {t.width, 1}};
     return in;
   }
 

@@ -19,6 +19,10 @@ foreach(part RANGE ${last})
   target_compile_definitions(gpu.attention.forward_${part} PRIVATE GIWA_TEST_PART=${part} GIWA_TEST_PARTS=${parts})
 endforeach()
 
+if(GIWA_TEST_ALL_PAIRS)
+  target_compile_definitions(gpu.attention.fp32 PRIVATE GIWA_TEST_ALL_SIZES)
+endif()
+
 # So many types and head sizes are tested for what they answer; those that must not spill are in test/budget.
 foreach(name IN ITEMS delays fp32 same_bits machine)
   set_target_properties(gpu.attention.${name} PROPERTIES GIWA_LOCAL_MEMORY ON)
