@@ -118,7 +118,7 @@ void make(const plain_tensors<float>& t, family f) {
   if (f == family::offset) change(t.v, d, [](int64, int64, float y) { return y + 10; });
   if (f == family::tiny) {
     change(t.q, d, [](int64, int64, float y) { return y * 0x1p-40f; });
-    change(t.k, d, [](int64, int64, float y) { return y * 0x1p24f; });
+    change(t.k, d, [](int64, int64, float y) { return y * 0x1p20f; });
     change(t.v, d, [](int64, int64, float y) { return y * 0x1p-40f; });
   }
 }
@@ -136,11 +136,12 @@ void check_accuracy(int64 queries, int64 keys, const Mask& mask) {
             by_fp32.column, by_one.all, by_one.row, by_one.column);
     // Of few terms, luck decides which error is larger.
     CHECK(by_pieces.all <= 2 * by_fp32.all + 1e-8);
-    CHECK(by_pieces.row <= 2 * by_fp32.row + 2e-7);
+    if (f != family::hot)  // whose rows are one column's, a sum that may come to nothing
+      CHECK(by_pieces.row <= 2 * by_fp32.row + 2e-7);
     CHECK(by_pieces.column <= 2 * by_fp32.column + 1e-8);
     // Rounded to 11 bits: that error and no other.
     CHECK(by_one.all <= 8192 * by_fp32.all);
-    CHECK((f == family::offset || by_one.all > 16 * by_fp32.all));
+    CHECK((f == family::offset || by_one.all > 16 * by_fp32.all));  // it is not set apart
     if (f == family::random) CHECK(by_one.all < 0x1p-10);
   }
 }

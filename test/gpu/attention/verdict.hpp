@@ -43,8 +43,11 @@ inline std::string judge(const attention_draw& d, const std::vector<row_finding>
     // A sum's rounding errors, which may cancel in the plain program: of few elements, luck decides. Equal terms are all
     // rounded the same way.
     const double of_sums = equal_terms ? f.kept / 8.0 : std::sqrt(static_cast<double>(f.kept)) / width;
-    // A weight is at most 1, and rounded to 2^-25 where it is a subnormal fp16; below 2^-126 it may be flushed to 0.
-    const double of_weights = d.types.input == element::of_fp16 ? 0x1p-24 : 0x1p-122;
+    // A weight is at most 1, and rounded to 2^-25 where it is a subnormal fp16, or to 2^-39 where that is its low piece; below
+    // 2^-126 it may be flushed to 0.
+    const double of_weights = d.types.input == element::of_fp16                      ? 0x1p-24
+                              : d.types.input == element::of_fp32 && d.has_workspace ? 0x1p-38
+                                                                                     : 0x1p-122;
     return known(0x1p-24 * (4 + f.score + cap + of_sums) * f.sum + of_weights * f.values) + 0x1p-126;
   };
   double largest = 0, error = 0, plain_error = 0, fp32_part = 0, plain_lse = 0, root = 0;
@@ -81,7 +84,9 @@ inline std::string judge(const attention_draw& d, const std::vector<row_finding>
         2 * std::sqrt(f.plain_squares) + (ulp_of(d.types.input, in_row) + arithmetic(f)) * (std::sqrt(width) + 1);
     if (!(std::sqrt(f.error_squares) <= limit))
       return fail(r, "L2 error of the row", std::sqrt(f.error_squares), limit);
-    const double lse_limit = 2 * plain_lse + 0x1p-22 * std::max(1.0, known(std::abs(f.lse) + f.score) + cap);
+    // The tensor cores cut a sum every 16 products.
+    const double of_cuts = 1 + d.types.head_size / 1024.0;
+    const double lse_limit = 2 * plain_lse + 0x1p-22 * of_cuts * std::max(1.0, known(std::abs(f.lse) + f.score) + cap);
     if (f.wrong_lse) return fail(r, "lse is wrong in kind", 1, 0);
     if (!(f.lse_error <= lse_limit)) return fail(r, "error of lse", f.lse_error, lse_limit);
   }
