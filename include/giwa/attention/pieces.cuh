@@ -21,7 +21,8 @@ struct piece_op {
   static constexpr int max_threads = Group > 64 && pairs > 1 ? 512 : 256, warps = max_threads / 32;
   static constexpr int own_rows = ceil_div(Group, warps);  // of a warp, all in registers
   static constexpr int floats = 2 * pairs * own_rows;
-  static constexpr int min_blocks = floats > 48 ? 1 : floats > 16 ? 768 / max_threads + max_threads / 512 : 4;
+  static constexpr int threads_at_once = floats > 48 ? 256 : floats > 32 ? 512 : floats > 16 ? 768 : 1024;
+  static constexpr int min_blocks = ceil_div(threads_at_once, max_threads);
   static constexpr int first_rows = 16;
   static constexpr int reach = 14, least_exponent = -48, most_exponent = 25;
 
@@ -59,14 +60,16 @@ struct piece_op {
     const rows_of from(*j, at, static_cast<int>(head));
     const bool by_columns = to.columns != nullptr;
 
-    float2 x[own_rows][pairs], of_first[ceil_div(first_rows, warps)][pairs];
-    if (by_columns) from.read(block, 0, at.length < first_rows ? at.length : first_rows, of_first);
-    from.read(block, at.inside, at.rows, x);
     for (int c = block.rank(); c < columns; c += max_threads) s.column[c] = 0, s.column_exponent[c] = 0;
     if (block.rank() == 0) s.all = 0, s.apart = false;
     block.sync();
+    float2 x[own_rows][pairs];
+    if (!by_columns) from.read(block, at.inside, at.rows, x);
     if (by_columns) {
+      float2 of_first[ceil_div(first_rows, warps)][pairs];
+      from.read(block, 0, at.length < first_rows ? at.length : first_rows, of_first);
       find_maxima<false>(block, of_first, s);
+      from.read(block, at.inside, at.rows, x);
       block.sync();
       for (int c = block.rank(); c < columns; c += max_threads) {
         const uint32 bits = s.column[c];
