@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks that the tables of measurements in README.md say what the CSV files in docs/results say; --write puts them there.
+"""Checks that the tables of measurements in README.md and docs/ say what the CSV files in docs/results say; --write puts them there.
 
 A table stands between `<!-- begin table: FILE.csv KIND -->` and `<!-- end table -->`; KIND is a function in TABLES.
 """
@@ -92,9 +92,10 @@ def transpose_torch(path):
 
 def matmul(path):
     """Each step in TFLOP/s, and in brackets beside cuBLAS."""
-    steps = ("register_tile", "mma", "wgmma")
+    cells = read(path)
+    steps = [s for s in ("register_tile", "mma", "wgmma", "fp32_by_fp16") if any(s in c for c in cells.values())]
     rows = ["| type | m x n x k | cuBLAS | " + " | ".join(f"`{s}`" for s in steps) + " |"]
-    for cell, contenders in read(path).items():
+    for cell, contenders in cells.items():
         if match := re.fullmatch(r"matmul/(\w+)/(\d+)x(\d+)x(\d+)", cell):
             found = [contenders.get(s) for s in steps]
             rows.append(f"| {match[1]} | {match[2]} x {match[3]} x {match[4]} | {contenders['cublas']['tflops']} | "
@@ -116,29 +117,56 @@ def attention(path):
                  *(f"| {d} | {h} | {n} | {values[d, h, n, 'full']} | {values[d, h, n, 'causal']} |" for d, h, n in cases))
 
 
-TABLES = {f.__name__: f for f in (attention, for_all, softmax, softmax_torch, transpose, transpose_torch, matmul)}
+def attention_fp32(path):
+    """A line for each head size and length: each accuracy in TFLOP/s, fp32's with its speed beside PyTorch's memory-efficient."""
+    values = {}
+    with open(path, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if match := re.fullmatch(r"fp32/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
+                tflops = [f"{float(row[f'{name}_tflops']):.0f}" for name in ("fp32", "tf32", "fp32_exact")]
+                tflops[0] += f" ({float(row['speed_of_efficient']):.2f})"
+                values[match[2], match[4], f"{match[3]} x {match[5]}", match[1]] = " | ".join(tflops)
+    cases = [c for c in dict.fromkeys(key[:3] for key in values) if all((*c, m) in values for m in ("full", "causal"))]
+    return lines("| head size | heads | batch x tokens | full: fp32 | tf32 | fp32_exact | causal: fp32 | tf32 | fp32_exact |",
+                 *(f"| {d} | {h} | {n} | {values[d, h, n, 'full']} | {values[d, h, n, 'causal']} |" for d, h, n in cases))
+
+
+def accuracy(path):
+    """A line for each family and length, head size 128, full: relative errors in units of 10^-7, of all / worst row / worst column."""
+    names = ("fp32", "fp32_exact", "unfused", "tf32", "fp16")
+    rows = ["| inputs | keys | " + " | ".join(names).replace("unfused", "PyTorch, unfused") + " |"]
+    with open(path, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if match := re.fullmatch(r"(\w+)/full/D128/(1024|65536)", row["case"]):
+                of = [" / ".join(f"{float(row[f'{n}_{what}']) * 1e7:.3g}" for what in ("all", "row", "column")) for n in names]
+                rows.append(f"| {match[1]} | {match[2]} | " + " | ".join(of) + " |")
+    return lines(*rows)
+
+
+TABLES = {f.__name__: f for f in (accuracy, attention, attention_fp32, for_all, softmax, softmax_torch, transpose,
+                                  transpose_torch, matmul)}
 
 
 def main(write):
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
     found = 0
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        name, text = page.relative_to(ROOT), page.read_text(encoding="utf-8")
 
-    def replace(match):
-        nonlocal found
-        found += 1
-        if match[3] not in TABLES:
-            sys.exit(f"README.md asks for a table of an unknown kind: {match[3]}")
-        return f"{match[1]}\n\n{TABLES[match[3]](ROOT / 'docs' / 'results' / match[2])}\n\n{match[5]}"
+        def replace(match):
+            nonlocal found
+            found += 1
+            if match[3] not in TABLES:
+                sys.exit(f"{name} asks for a table of an unknown kind: {match[3]}")
+            return f"{match[1]}\n\n{TABLES[match[3]](ROOT / 'docs' / 'results' / match[2])}\n\n{match[5]}"
 
-    wanted = re.sub(r"(<!-- begin table: (\S+\.csv) (\w+) -->)\n(.*?)(<!-- end table -->)", replace, text, flags=re.DOTALL)
+        wanted = re.sub(r"(<!-- begin table: (\S+\.csv) (\w+) -->)\n(.*?)(<!-- end table -->)", replace, text, flags=re.DOTALL)
+        if write:
+            page.write_text(wanted, encoding="utf-8")
+        elif wanted != text:
+            sys.exit(f"{name} does not say what docs/results says: run .ci/check_figures.py --write")
     if found == 0:
-        sys.exit("README.md has no table of measurements")
-    if write:
-        readme.write_text(wanted, encoding="utf-8")
-    elif wanted != text:
-        sys.exit("README.md does not say what docs/results says: run .ci/check_figures.py --write")
-    print(f"figures: {found} table(s) in README.md agree with docs/results")
+        sys.exit("no page has a table of measurements")
+    print(f"figures: {found} table(s) agree with docs/results")
 
 
 if __name__ == "__main__":

@@ -55,6 +55,22 @@ GIWA_DEVICE inline float multiply([[maybe_unused]] float a, [[maybe_unused]] flo
   return y;
 }
 
+/// a * b and a + b, rounded up (PTX ISA, "Floating Point Instructions: mul, add").
+GIWA_DEVICE inline float multiply_up([[maybe_unused]] float a, [[maybe_unused]] float b) {
+  float y = 0;
+#if defined(__CUDA_ARCH__)
+  asm("mul.rp.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+#endif
+  return y;
+}
+GIWA_DEVICE inline float add_up([[maybe_unused]] float a, [[maybe_unused]] float b) {
+  float y = 0;
+#if defined(__CUDA_ARCH__)
+  asm("add.rp.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+#endif
+  return y;
+}
+
 }  // namespace giwa::inline GIWA_ABI::arch
 
 #endif

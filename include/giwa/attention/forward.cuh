@@ -256,9 +256,9 @@ struct stream_attention {
   static status run_fp32(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call) {
     attention_pieces in;
     if constexpr (!stdlib::same_as<Tile, fp32_exact> && HeadSize <= 256 && HeadSizeV <= 256) {
-      // Exponents of pieces and of the scale add up.
+      // Exponents of pieces, at least -54 each, and of the scale add up to what is a normal float.
       const float size = call.scale < 0 ? -call.scale : call.scale;
-      const bool reached = size == 0 || (size >= 0x1p-60f && size <= 0x1p60f);
+      const bool reached = size == 0 || (size >= 0x1p-18f && size <= 0x1p60f);
       if (call.counter != nullptr && reached && call.views.k.extent(1) > 0) {
         const result<attention_path> path = path_here();
         if (!path.ok()) return path.state;

@@ -15,12 +15,11 @@ namespace giwa::inline GIWA_ABI {
 struct automatic_tile {};
 
 /// How a call on a stream multiplies fp32 tensors, in the place of a tile: `attention_forward<128, tf32>(…)`. fp32, the default:
-/// to fp32's digits, on tensor cores where there is a workspace (attention_options), else as fp32_exact.
-// (giwa::fp32, numeric/precision.hpp)
-
-/// By ordinary arithmetic.
+/// to fp32's accuracy, relative to the largest numbers of each row, on tensor cores where there is a workspace (attention_options),
+/// else as fp32_exact. A tile that is named for it holds two pieces: twice the bytes of a 16-bit one.
+/// fp32_exact: by ordinary arithmetic.
 struct fp32_exact {};
-/// Rounded to 11 bits, which are tf32's, and as fast as fp16; where there is no workspace, as fp32_exact.
+/// Numbers and weights rounded to 11 bits, which are tf32's; where there is no workspace, as fp32_exact.
 struct tf32 {};
 
 /// Head sizes to choose from when the program runs: `attention_forward<head_sizes<64, 128>>(…)`.
@@ -105,7 +104,8 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
 // NaN in what is kept propagates, an infinite value that is kept gives an infinity or NaN; what is masked or lies outside its
 // sequence is never seen, be it NaN.
 // The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the tensors; not on batch, heads, other
-// rows or other sequences, but for what an infinite value gives.
+// rows or other sequences, but for what an infinite value gives, and but for fp32 on tensor cores, whose groups of rows share a
+// power of two (docs/attention_fp32.md).
 //
 // On a stream of the current device: asynchronous, allocates nothing, may be captured in a graph. With giwa::host: done when it
 // returns, pointers lead to the host's memory.

@@ -91,10 +91,13 @@ struct sm80_attention_op {
   template <class Block, class Tile>
   GIWA_DEVICE static bool start_early(const Block& block, const input& from, const giwa::index<2>& origin,
                                       Tile (&to)[pieces]) {
-    if constexpr (map_of_scores::registers + map_of_output::registers > 160)
+    if constexpr (map_of_scores::registers + map_of_output::registers > 160) {
+      static_assert(pieces == 1);
       return load_whole_tile(block, from.piece[0], origin, to[0]);
-    start(block, from, origin, to);
-    return true;
+    } else {
+      start(block, from, origin, to);
+      return true;
+    }
   }
 
   template <class Block>
@@ -122,7 +125,7 @@ struct sm80_attention_op {
       else
         return input{{head.v}};
     };
-    online_softmax<map_of_scores> softmax;
+    online_softmax<map_of_scores, in_pieces && !two_pieces ? -piece_exponents::of_weights : 0> softmax;
     register_tile<float, map_of_output> o;
     piece_exponents exponents;  // of what scores and o are counted in
 
@@ -187,7 +190,9 @@ struct sm80_attention_op {
     float normalizer[map_of_scores::rows];
     finish_rows(block, lane, softmax, steps.scale_log2(), call, head, first_query + warp_row, first_column == 0,
                 normalizer);
-    if constexpr (in_pieces) exponents.leave(lane, o, p.pieces.v, head.batch, head.kv_head, two_pieces, normalizer);
+    if constexpr (in_pieces)
+      if (head.keys() > 0)
+        exponents.leave(lane, o, p.pieces.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)), two_pieces);
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // no -0, which others' NaN might turn
     block.sync();  // everybody has left the tiles of the inputs
     store(lane, o, 0, s.o, warp_row);

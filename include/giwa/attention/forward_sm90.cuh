@@ -60,9 +60,9 @@ struct sm90_attention_op {
   using score_map = warpgroup_map<columns>;
   using output_map = warpgroup_map<head_size_v>;
   using steps_of_scores = score_steps<Mask, Score>;
-  using softmax_state = online_softmax<score_map>;
-  using output_registers = register_tile<float, output_map>;
   static constexpr bool in_pieces = supply::in_pieces, two_pieces = Policy::pieces == 2;
+  using softmax_state = online_softmax<score_map, in_pieces && !two_pieces ? -piece_exponents::of_weights : 0>;
+  using output_registers = register_tile<float, output_map>;
   using element = typename supply::element;
 
   // So that the products of one run beside the softmax of the others.
@@ -308,7 +308,10 @@ struct sm90_attention_op {
     const int first_query = it.first_query + 64 * group;
     float normalizer[score_map::rows];
     finish_rows(block, thread, softmax, steps.scale_log2(), p.call, head, first_query, true, normalizer);
-    if constexpr (in_pieces) exponents.leave(thread, o, p.pieces.v, head.batch, head.kv_head, two_pieces, normalizer);
+    if constexpr (in_pieces)
+      if (it.has_keys())
+        exponents.leave(thread, o, p.pieces.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)),
+                        two_pieces);
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // no -0, which others' NaN might turn
     if constexpr (supply::stores_tiles) {
       // A tile may reach beyond the tensor, but not into the next sequence.

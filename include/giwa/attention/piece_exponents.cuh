@@ -13,7 +13,8 @@ struct nothing {};
 /// Tiles of pieces have exponents of their own: scores, their maxima and the output so far are counted in powers of two that change
 /// from tile to tile. All is exact.
 struct piece_exponents {
-  // Weights of up to 1 become pieces of up to 2^14, as fp16 has no smaller ones than 2^-24.
+  // Weights of up to 1 become pieces of up to 2^14, as fp16 has no smaller ones than 2^-24; one piece has that headroom from the
+  // softmax, two from a multiplication, which leaves the exponential its last digits.
   static constexpr int of_weights = -14;
   int scores = 0, values = 0;
 
@@ -34,16 +35,15 @@ struct piece_exponents {
     for (int r = 0; r < Rows; ++r) factor[r] *= power_of_two(values - exponent);
     values = exponent;
   }
-  /// At the end: the output's columns in their own powers, and the rest into the rows' normalizers.
-  template <class Tile, int Rows>
-  GIWA_DEVICE void leave(int thread, Tile& o, const piece_tensor& v, int batch, int kv_head, bool two_pieces,
-                         float (&normalizer)[Rows]) const {
-    const float unit = power_of_two(values + (two_pieces ? of_weights : 0));
-    GIWA_UNROLL
-    for (int r = 0; r < Rows; ++r) normalizer[r] *= unit;
-    const int* const columns = v.column_exponents(batch, kv_head);
+  /// At the end, of a row that has keys: the output, before it is normalized, to where it belongs.
+  template <class Tile>
+  GIWA_DEVICE void leave(int thread, Tile& o, const piece_tensor& v, int batch, int kv_head, int columns,
+                         bool two_pieces) const {
+    const int* const exponents = v.column_exponents(batch, kv_head);
+    const int of_all = values + (two_pieces ? of_weights : 0);
     o.for_each(thread, [&](float& x, int, int column) {
-      if (column < v.width) x *= power_of_two(columns[column]);
+      if (column < columns)
+        x *= power_of_two(exponents[column] + of_all);  // in one: each alone may leave float's range
     });
   }
 };

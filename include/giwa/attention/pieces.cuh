@@ -11,7 +11,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// A block makes the pieces of one group of rows of one head. What pieces have to reach, or the head is set apart:
 ///
 /// In a group whose largest magnitude is M, a number x is pieces times a power of two to max(2^-22 |x|, 2^-39 M); of v, after each
-/// column has been divided by a power of two that is near its first rows' largest. So all is finite, M is 0 or from 2^-48 to
+/// column has been divided by a power of two that is near its first rows' largest. So all is finite, M is 0 or from 2^-40 to
 /// 2^25, where no product of exponents leaves float's range, and every row, and every column of v, is 0 or has a number of at
 /// least 2^-14 M: to the largest number of each row, and of each column of v, the error is at most 2^-22 then.
 template <int Pieces, int HeadSize, int Group>
@@ -24,7 +24,7 @@ struct piece_op {
   static constexpr int threads_at_once = floats > 48 ? 256 : floats > 32 ? 512 : floats > 16 ? 768 : 1024;
   static constexpr int min_blocks = ceil_div(threads_at_once, max_threads);
   static constexpr int first_rows = 16;
-  static constexpr int reach = 14, least_exponent = -48, most_exponent = 25;
+  static constexpr int reach = 14, least_exponent = -40, most_exponent = 25;
 
   struct job {
     tensor_view<const float, 4> from;  // (sequence, row, head, head size)
@@ -117,11 +117,10 @@ struct piece_op {
       for (int k = 0; k < pairs; ++k) {
         if (64 * k + 2 * block.lane() >= (Pieces == 2 ? to.low : to.width)) continue;
         const float a = nothing ? 0.f : x[r][k].x * factor, b = nothing ? 0.f : x[r][k].y * factor;
-        const __half2 high = pack<fp16>(a, b);
+        const packed_pieces two = split(a, b);
         fp16* const here = pieces + int64{row} * to.width + 64 * k;
-        *reinterpret_cast<__half2*>(here) = high;
-        if constexpr (Pieces == 2)
-          *reinterpret_cast<__half2*>(here + to.low) = pack<fp16>(a - __low2float(high), b - __high2float(high));
+        *reinterpret_cast<__half2*>(here) = two.high;
+        if constexpr (Pieces == 2) *reinterpret_cast<__half2*>(here + to.low) = two.low;
       }
     }
   }

@@ -108,10 +108,11 @@ struct score_steps {
 
 /// What the rows' sums come to at the end: factor[row] for the output, and the log-sum-exps, which those threads write that
 /// begin a row, if `write`. All lanes of the warp call it. A sink is one more score, whose value is 0.
-template <class Map, class Block, class T, class O, class Mask, class Score>
-GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map>& softmax, float scale_log2,
-                                  const attention_params<T, O, Mask, Score>& call, const attention_head<T, O>& h,
-                                  int first_query, bool write, float (&factor)[Map::rows]) {
+template <class Map, int Headroom, class Block, class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map, Headroom>& softmax,
+                                  float scale_log2, const attention_params<T, O, Mask, Score>& call,
+                                  const attention_head<T, O>& h, int first_query, bool write,
+                                  float (&factor)[Map::rows]) {
   constexpr float log2_e = 1.44269504088896340736f;
   softmax.finish(block);
   GIWA_UNROLL

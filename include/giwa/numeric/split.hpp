@@ -20,6 +20,15 @@ GIWA_HOST_DEVICE inline fp16_pieces split(float x) {
   return {high, __float2half_rn(x - __half2float(high))};
 }
 
+/// Two numbers in pieces, packed, the first in the low halves.
+struct packed_pieces {
+  packed_pair<fp16>::type high, low;
+};
+GIWA_HOST_DEVICE inline packed_pieces split(float first, float second) {
+  const auto high = pack<fp16>(first, second);
+  return {high, pack<fp16>(first - __low2float(high), second - __high2float(high))};
+}
+
 /// 2^n for n from -126 to 127.
 GIWA_HOST_DEVICE constexpr float power_of_two(int n) {
   return __builtin_bit_cast(float, static_cast<unsigned>(n + 127) << 23);

@@ -27,13 +27,24 @@ GIWA_HOST_DEVICE inline float fused_multiply_add(float a, float b, float c) {
 #endif
 }
 
+/// a b - c, not below it on the device: what is taken from a b leaves no more than c.
+GIWA_HOST_DEVICE inline float reference_of(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  const float product = arch::multiply_up(a, b);
+  return c == 0 ? product : arch::add_up(product, -c);
+#else
+  return a * b - c;
+#endif
+}
+
 }  // namespace detail
 
 /// What a thread knows of its rows: m, the largest score so far, the same in all lanes that share the row, and l, the sum of
 /// this thread's 2^((score - m) scale_log2). scale_log2 is the scale times log2(e), so that a score is scaled by the one
-/// multiply-add that takes its maximum away; it is positive. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2",
+/// multiply-add that takes its maximum away; it is positive. Weights are at most 2^Headroom, and l counts in the same unit, so
+/// that small ones do not leave fp16's range. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2",
 /// algorithm 1.)
-template <class Map>
+template <class Map, int Headroom = 0>
 struct online_softmax {
   static constexpr int rows = Map::rows;
   float m[rows], l[rows];
@@ -59,8 +70,8 @@ struct online_softmax {
     for (int r = 0; r < rows; ++r) {
       const float reference = MayBeEmpty && m[r] == -detail::infinity_of<float> ? 0.f : m[r];
       // Rounded as it was when `before` was the maximum, and not fused with the difference: the same maximum gives exactly 1.
-      shift[r] = detail::device_product(reference, scale_log2);
-      factor[r] = detail::exp2_of(detail::device_product(before[r], scale_log2) - shift[r]);
+      shift[r] = detail::reference_of(reference, scale_log2, Headroom);
+      factor[r] = detail::exp2_of(detail::reference_of(before[r], scale_log2, Headroom) - shift[r]);
     }
     scores.transform_rows(shift, [&](float s, float shift_of_row) {
       return detail::exp2_of(detail::fused_multiply_add(s, scale_log2, -shift_of_row));
@@ -82,7 +93,7 @@ struct online_softmax {
   GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
     constexpr float ln_2 = 0.693147180559945309417f;
     if (is_empty(row)) return -detail::infinity_of<float>;
-    return m[row] * scale_log2 * ln_2 + detail::quick_log(l[row] == 0 ? -1.f : l[row]);
+    return detail::reference_of(m[row], scale_log2, Headroom) * ln_2 + detail::quick_log(l[row] == 0 ? -1.f : l[row]);
   }
 
  private:

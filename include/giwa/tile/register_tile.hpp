@@ -4,7 +4,7 @@
 #define GIWA_TILE_REGISTER_TILE_HPP
 
 #include <giwa/base/std.hpp>
-#include <giwa/numeric/precision.hpp>
+#include <giwa/numeric/split.hpp>
 #include <giwa/tile/register_map.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -65,11 +65,9 @@ GIWA_HOST_DEVICE void to_operands(const register_tile<float, Map>& from, float s
                                   uint32 (&high)[Map::registers / 2], uint32 (&low)[Map::registers / 2]) {
   GIWA_UNROLL
   for (int i = 0; i < Map::registers / 2; ++i) {
-    const float first = from.value[2 * i] * scale, second = from.value[2 * i + 1] * scale;
-    const auto of_high = pack<fp16>(first, second);
-    const auto of_low = pack<fp16>(first - __low2float(of_high), second - __high2float(of_high));
-    __builtin_memcpy(&high[i], &of_high, 4);
-    __builtin_memcpy(&low[i], &of_low, 4);
+    const packed_pieces two = split(from.value[2 * i] * scale, from.value[2 * i + 1] * scale);
+    __builtin_memcpy(&high[i], &two.high, 4);
+    __builtin_memcpy(&low[i], &two.low, 4);
   }
 }
 

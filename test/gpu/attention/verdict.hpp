@@ -34,6 +34,8 @@ inline std::string row_name(const attention_draw& d, int64 row) {
 /// where all is well.
 inline std::string judge(const attention_draw& d, const std::vector<row_finding>& rows) {
   const auto known = [](double x) { return std::isfinite(x) ? x : 0; };
+  const bool in_pieces =
+      d.types.input == element::of_fp32 && d.has_workspace && std::max(d.types.head_size, d.types.head_size_v) <= 256;
   const bool capped = d.types.score == score_kind::softcap || d.types.score == score_kind::capped_bias;
   const double cap = capped ? 4 * static_cast<double>(d.cap) : 0;  // a softcap rounds as at its largest value
   const double width = d.types.head_size_v;
@@ -45,9 +47,7 @@ inline std::string judge(const attention_draw& d, const std::vector<row_finding>
     const double of_sums = equal_terms ? f.kept / 8.0 : std::sqrt(static_cast<double>(f.kept)) / width;
     // A weight is at most 1, and rounded to 2^-25 where it is a subnormal fp16, or to 2^-39 where that is its low piece; below
     // 2^-126 it may be flushed to 0.
-    const double of_weights = d.types.input == element::of_fp16                      ? 0x1p-24
-                              : d.types.input == element::of_fp32 && d.has_workspace ? 0x1p-38
-                                                                                     : 0x1p-122;
+    const double of_weights = d.types.input == element::of_fp16 ? 0x1p-24 : in_pieces ? 0x1p-38 : 0x1p-122;
     return known(0x1p-24 * (4 + f.score + cap + of_sums) * f.sum + of_weights * f.values) + 0x1p-126;
   };
   double largest = 0, error = 0, plain_error = 0, fp32_part = 0, plain_lse = 0, root = 0;
@@ -85,7 +85,7 @@ inline std::string judge(const attention_draw& d, const std::vector<row_finding>
     if (!(std::sqrt(f.error_squares) <= limit))
       return fail(r, "L2 error of the row", std::sqrt(f.error_squares), limit);
     // The tensor cores cut a sum every 16 products.
-    const double of_cuts = 1 + d.types.head_size / 1024.0;
+    const double of_cuts = d.types.input == element::of_fp32 && !in_pieces ? 1 : 1 + d.types.head_size / 1024.0;
     const double lse_limit = 2 * plain_lse + 0x1p-22 * of_cuts * std::max(1.0, known(std::abs(f.lse) + f.score) + cap);
     if (f.wrong_lse) return fail(r, "lse is wrong in kind", 1, 0);
     if (!(f.lse_error <= lse_limit)) return fail(r, "error of lse", f.lse_error, lse_limit);
