@@ -136,12 +136,13 @@ void check_accuracy(int64 queries, int64 keys, const Mask& mask) {
             by_fp32.column, by_one.all, by_one.row, by_one.column);
     // Of few terms, luck decides which error is larger.
     CHECK(by_pieces.all <= 2 * by_fp32.all + 1e-8);
-    if (f != family::hot)  // whose rows are one column's, a sum that may come to nothing
-      CHECK(by_pieces.row <= 2 * by_fp32.row + 2e-7);
-    CHECK(by_pieces.column <= 2 * by_fp32.column + 1e-8);
+    // A row of `hot` is one column's, a sum that may come to nothing; a row of `wide` is a few products, and a column a few rows.
+    const int most = f == family::wide ? 8 : 2;
+    if (f != family::hot) CHECK(by_pieces.row <= most * by_fp32.row + 2e-7);
+    CHECK(by_pieces.column <= most * by_fp32.column + 1e-8);
     // Rounded to 11 bits: that error and no other.
     CHECK(by_one.all <= 8192 * by_fp32.all);
-    CHECK((f == family::offset || by_one.all > 16 * by_fp32.all));  // it is not set apart
+    if (f != family::offset && f != family::wide) CHECK(by_one.all > 16 * by_fp32.all);  // it is not set apart
     if (f == family::random) CHECK(by_one.all < 0x1p-10);
   }
 }
@@ -227,7 +228,7 @@ TEST_CASE("tiles of fp32 that differ by all that pieces reach") {
   const auto none = [](int64) { return 0; };
   const auto by_tile = [](int64 key) { return key < 64 ? 24 : key < 128 ? 0 : -15; };
   for (const extremes& e :
-       {extremes{"scores of 2^27", 0x1p14f, 0x1p14f, none, none, {}},
+       {extremes{"scores of 2^26", 0x1p12f, 0x1p12f, none, none, {}},
         extremes{"values from 2^24 to 2^-15", 1, 1, none, by_tile, {}},
         extremes{"keys that become small", 0x1p-34f, 1, [](int64 key) { return key < 128 ? 20 : -34; }, none, 0x1p-18f},
         extremes{"the largest scale", 0x1p-30f, 0x1p-30f, none, none, 0x1p58f}}) {
@@ -240,7 +241,7 @@ TEST_CASE("tiles of fp32 that differ by all that pieces reach") {
     const errors two = errors_of(run<giwa::fp32, 64>(t, giwa::full{}, true, e.scale).o, expected, 64);
     const errors one = errors_of(run<giwa::tf32, 64>(t, giwa::full{}, true, e.scale).o, expected, 64);
     CAPTURE(e.what, two.all, two.row, one.all, one.row);
-    if (e.of_q == 0x1p14f) {  // scores have no digits left for differences of 1: which of two keys wins is luck
+    if (e.of_q == 0x1p12f) {  // scores have no digits left for differences of 1: which of two keys wins is luck
       CHECK(two.all < 1);
       CHECK(one.all < 2);
     } else {
