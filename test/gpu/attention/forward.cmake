@@ -21,6 +21,7 @@ endforeach()
 
 if(GIWA_TEST_ALL_PAIRS)
   target_compile_definitions(gpu.attention.fp32 PRIVATE GIWA_TEST_ALL_SIZES)
+  target_compile_definitions(gpu.attention.delays PRIVATE GIWA_TEST_ALL_SIZES)
 endif()
 
 # So many types and head sizes are tested for what they answer; those that must not spill are in test/budget.

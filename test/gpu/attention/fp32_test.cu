@@ -284,19 +284,19 @@ TEST_CASE("sequences of fp32 without keys, whatever was in the workspace") {
 
 TEST_CASE("fp32 a thousand times, captured, with the same bits") {
   const giwa::stream s = new_stream();
-  plain_tensors<float> t(2, 700, 700, 8, 2, 128);
+  plain_tensors<float> t(2, 700, 700, 8, 2, 64);
   const auto mask = giwa::causal{};
-  const answer first = run<giwa::fp32, 128>(t, mask);
+  const answer first = run<giwa::fp32, 64>(t, mask);
   const gpu_array<unsigned char> workspace(static_cast<std::size_t>(giwa::workspace_bytes(sizes_of(t))), 0x7e);
   t.o.fill(0xff), t.lse.fill(0xff);
   check_cuda(cudaDeviceSynchronize());
-  REQUIRE(capture_and_replay(s, 2, [&] { return start<giwa::fp32, 128>(s, t, mask, &workspace); }).ok());
+  REQUIRE(capture_and_replay(s, 2, [&] { return start<giwa::fp32, 64>(s, t, mask, &workspace); }).ok());
   CHECK(answer{t.o.to_host(), t.lse.to_host()}.same_as(first));
   int different = 0;
   for (int i = 0; i < (small_mode() ? 2 : 40); ++i) {
     check_cuda(cudaMemsetAsync(t.o.data(), 0xff, t.o.bytes(), s));
     for (int j = 0; j < (small_mode() ? 2 : 25); ++j)
-      giwa::throw_if_failed(start<giwa::fp32, 128>(s, t, mask, &workspace));
+      giwa::throw_if_failed(start<giwa::fp32, 64>(s, t, mask, &workspace));
     giwa::throw_if_failed(giwa::synchronize(s));
     different += answer{t.o.to_host(), t.lse.to_host()}.same_as(first) ? 0 : 1;
   }
