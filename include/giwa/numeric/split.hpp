@@ -20,10 +20,11 @@ GIWA_HOST_DEVICE inline fp16_pieces split(float x) {
   return {high, __float2half_rn(x - __half2float(high))};
 }
 
-/// Two numbers in pieces, packed, the first in the low halves.
+/// The pieces of two numbers, packed, those of the first in the low halves.
 struct packed_pieces {
   packed_pair<fp16>::type high, low;
 };
+/// Two numbers in pieces at once.
 GIWA_HOST_DEVICE inline packed_pieces split(float first, float second) {
   const auto high = pack<fp16>(first, second);
   return {high, pack<fp16>(first - __low2float(high), second - __high2float(high))};
