@@ -229,19 +229,17 @@ struct stream_attention {
             s, call, heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
         if (launched.value || !launched.ok()) return launched.state;
       }
-    {
-      if (path.value != attention_path::simt) {
-        using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
-        using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
-        using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
-        if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
-          static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
-          const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
-          if (!fits.ok()) return fits.state;
-          if (!fits.value) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
-        }
-        return launch_attention<op>(s, call, choice::type::slices);
+    if (path.value != attention_path::simt) {
+      using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
+      using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
+      using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+      if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
+        static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
+        const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+        if (!fits.ok()) return fits.state;
+        if (!fits.value) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
       }
+      return launch_attention<op>(s, call, choice::type::slices);
     }
     if constexpr (runs_below_sm80) {
       using op = simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>;
@@ -284,9 +282,8 @@ struct stream_attention {
         using policy = typename policies::type;
         using op = sm90_attention_op<fp32, O, policy, Mask, Score>;
         const attention_pieces in = lay_out_pieces(call, pieces, 64, policy::columns);
-        if (const status state =
-                make_pieces<piece_op<pieces, widest, (policy::columns > 64 ? policy::columns : 64)>>(s, call, in);
-            !state.ok())
+        constexpr int group = policy::columns > 64 ? policy::columns : 64;
+        if (const status state = make_pieces<piece_op<pieces, widest, group>>(s, call, in); !state.ok())
           return {{}, state};
         const result<bool> launched = launch_sm90<op>(s, call, in.q.view(), in.k.view(), in.v.view(), in);
         return {launched.value ? in : attention_pieces{}, launched.state};

@@ -12,7 +12,7 @@ namespace giwa::inline GIWA_ABI::detail {
 ///
 /// In a group whose largest magnitude is M, a number x is pieces times a power of two to max(2^-22 |x|, 2^-39 M); of v, after each
 /// column has been divided by a power of two that is near its first rows' largest. So all is finite, M is 0 or from 2^-40 to
-/// 2^25, where no product of exponents leaves float's range, and every row, and every column of v, is 0 or has a number of at
+/// 2^25, where no sum of exponents, and the scale's, leaves float's range, and every row, and every column of v, is 0 or has a number of at
 /// least 2^-14 M: to the largest number of each row, and of each column of v, the error is at most 2^-22 then.
 template <int Pieces, int HeadSize, int Group>
 struct piece_op {
@@ -64,8 +64,9 @@ struct piece_op {
     if (block.rank() == 0) s.all = 0, s.apart = false;
     block.sync();
     float2 x[own_rows][pairs];
-    if (!by_columns) from.read(block, at.inside, at.rows, x);
-    if (by_columns) {
+    if (!by_columns) {
+      from.read(block, at.inside, at.rows, x);
+    } else {
       float2 of_first[ceil_div(first_rows, warps)][pairs];
       from.read(block, 0, at.length < first_rows ? at.length : first_rows, of_first);
       find_maxima<false>(block, of_first, s);
