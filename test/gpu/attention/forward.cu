@@ -15,7 +15,11 @@ using namespace giwa_test::attention;
 namespace {
 
 std::vector<callable<cudaStream_t>> instances() {
+#if defined(GIWA_TEST_FEW_SIZES)
+  return calls_of<cudaStream_t>(few_pairs{});
+#else
   return calls_of<cudaStream_t>(part_of_pairs<GIWA_TEST_PART>::instances{});
+#endif
 }
 
 // Counts, and the first failures in words.

@@ -118,6 +118,13 @@ struct part_of_pairs<8> {
       instance<float, float, 33, 33, M::scattered, S::softcap>, instance<fp16, fp16, 192, 192, M::scattered, S::alibi>>;
 };
 
+/// Of each mask, modifier and element one, where programs are compiled to see that they compile (GIWA_TEST_FEW_SIZES).
+using few_pairs =
+    type_list<instance<float, float, 40, 40, M::window, S::capped_bias>,
+              instance<fp16, float, 256, 256, M::scattered, S::alibi>,
+              instance<fp16, fp16, 64, 256, M::causal, S::bias>, instance<bf16, bf16, 1, 1, M::prefix, S::softcap>,
+              instance<bf16, bf16, 80, 80, M::documents, S::plain>>;
+
 template <class Where, class... Instances>
 std::vector<callable<Where>> calls_of(type_list<Instances...>) {
   return list_of<Where, Instances...>();
