@@ -12,8 +12,8 @@ using namespace giwa_test::attention;
 
 namespace {
 
-constexpr float infinite = std::numeric_limits<float>::infinity(),
-                not_a_number = std::numeric_limits<float>::quiet_NaN();
+[[maybe_unused]] constexpr float infinite = std::numeric_limits<float>::infinity(),
+                                 not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 giwa::attention_problem sizes_of(const plain_tensors<float>& t) {
   return {t.batch, t.seq_q, t.seq_k, t.heads, t.kv_heads, t.head_size, t.head_size, 4};
