@@ -4,12 +4,12 @@
 #include <giwa/host_executor.cuh>
 #include <giwa/softmax/row_op.cuh>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "host/softmax/reference.hpp"
 #include "support/catch.hpp"
+#include "support/environment.hpp"
 
 namespace {
 
@@ -120,7 +120,7 @@ void check_shapes() {
   for (const int64 places : {255, 300, 512}) check<T, U, row_of_warp>(13, places / weight);
   for (const int64 places : {513, 1001, 1024}) check<T, U, long_row_of_warp>(13, places / weight);
   // ThreadSanitizer takes minutes for the long rows, and sees no more in them.
-  const bool brief = std::getenv("GIWA_TEST_SMALL") != nullptr;
+  const bool brief = small_mode();
   for (const int64 places : {1025, brief ? 1100 : 2000, brief ? 1300 : 4099})
     check<T, U, row_of_block>(3, places / weight);
   for (const int64 places : {8193}) check<T, U, long_row_of_block>(2, places / weight);
