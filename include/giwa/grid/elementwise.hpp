@@ -128,12 +128,14 @@ elementwise(OutArray&&, InArray&&...)
     -> elementwise<detail::element_of<stdlib::remove_reference_t<OutArray>>,
                    stdlib::remove_cv_t<detail::element_of<stdlib::remove_reference_t<InArray>>>...>;
 
-/// c[i] = f(a[i], …) on the CPU, for every element; see the overload for streams. Done when it returns.
+/// c[i] = f(a[i], …) on the CPU, for every element; see the overload for streams. Done when it returns. Each worker thread
+/// has its own copy of f.
 template <class Out, class... In, class F>
 status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) {
+  detail::refuse_device_lambda<F>();
   if (!arrays.state().ok()) return arrays.state();
   return for_all(where, arrays.size(),
-                 [out = arrays.out(), in = arrays.in(), &f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
+                 [out = arrays.out(), in = arrays.in(), f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
 }
 
 }  // namespace giwa::inline GIWA_ABI
