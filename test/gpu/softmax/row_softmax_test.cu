@@ -319,7 +319,6 @@ TEST_CASE("more than 2^31 elements") {
     const tensor_view<fp16, 2> v(x.data(), {rows, columns});
     REQUIRE(softmax(s, v, v).ok());
     REQUIRE(giwa::synchronize(s).ok());
-    const gpu_array<fp16> y(x.size(), 0);
     const fp16 weight = giwa::convert<fp16>{}(1.0 / static_cast<double>(columns));
     int64 wrong = 0;
     for (const fp16 value : x.to_host()) wrong += std::memcmp(&value, &weight, sizeof weight) == 0 ? 0 : 1;
