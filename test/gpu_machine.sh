@@ -5,8 +5,8 @@
 #
 # Builds in $BUILD (default: a folder beside RESULTS) for the GPU that is there, runs the GPU tests with GIWA_REQUIRE_GPU=1,
 # then the same tests under each tool of compute-sanitizer with small sizes, counts bank conflicts with Nsight Compute, and runs
-# the examples and the benchmarks. Logs, JUnit,
-# JSON and CSV go to RESULTS; a summary is printed last. Without a list of steps it runs all of them.
+# the examples and the benchmarks. Logs, JUnit, JSON and CSV go to RESULTS; a summary is printed last. Without a list of steps it
+# runs all of them.
 set -u
 cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift
@@ -40,7 +40,10 @@ if wants test; then
 fi
 if wants sanitize; then
   for tool in memcheck initcheck racecheck synccheck; do
-    cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--report-api-errors;no;--error-exitcode;9" >/dev/null
+    if ! cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--report-api-errors;no;--error-exitcode;9" >/dev/null; then
+      summary+=("FAILED  compute-sanitizer $tool: CMake did not put it before the tests"); failed=1
+      continue
+    fi
     leave_out=(); [ "$tool" = racecheck ] && leave_out=(-LE no_racecheck)
     GIWA_TEST_SMALL=1 step "compute-sanitizer $tool" "$tool" \
       ctest --test-dir "$build" -L gpu "${leave_out[@]}" -j 4 --output-on-failure --no-tests=error
