@@ -150,16 +150,18 @@ TABLES = {f.__name__: f for f in (accuracy, attention, attention_fp32, for_all, 
 def main(write):
     found = 0
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        name, text = page.relative_to(ROOT), page.read_text(encoding="utf-8")
+        name, text, here = page.relative_to(ROOT), page.read_text(encoding="utf-8"), 0
 
         def replace(match):
-            nonlocal found
-            found += 1
+            nonlocal found, here
+            found, here = found + 1, here + 1
             if match[3] not in TABLES:
                 sys.exit(f"{name} asks for a table of an unknown kind: {match[3]}")
             return f"{match[1]}\n\n{TABLES[match[3]](ROOT / 'docs' / 'results' / match[2])}\n\n{match[5]}"
 
         wanted = re.sub(r"(<!-- begin table: (\S+\.csv) (\w+) -->)\n(.*?)(<!-- end table -->)", replace, text, flags=re.DOTALL)
+        if here != text.count("begin table"):
+            sys.exit(f"{name} has a table whose marks are not as they should be")
         if write:
             page.write_text(wanted, encoding="utf-8")
         elif wanted != text:
