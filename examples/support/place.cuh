@@ -109,8 +109,7 @@ template <class Body>
 int run_anywhere(Body body) try {
   const giwa::device_choice choice = giwa::choose_device();
   const bool right = choice.on_gpu() ? body(on_gpu{}) : body(on_cpu{});
-  std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
-  if (!choice.on_gpu()) std::printf("        %s\n", choice.found.advice);
+  giwa::print(choice);
   std::printf("check:  %s\n", right ? "right" : "FAILED");
   return right ? 0 : 1;
 } catch (const giwa::status_error& error) {
