@@ -21,6 +21,7 @@ struct on_gpu {
   giwa::stream stream = throw_if_failed(giwa::stream::create());
 
   cudaStream_t where() const { return stream; }
+  void wait() const { throw_if_failed(giwa::synchronize(stream)); }
   template <class T>
   giwa::device_array<T> make(int64 size) const {
     return throw_if_failed(giwa::device_array<T>::allocate(stream, size));
@@ -47,6 +48,7 @@ struct on_cpu {
   static constexpr bool is_gpu = false;
 
   giwa::host_t where() const { return giwa::host; }
+  void wait() const {}
   template <class T>
   std::vector<T> make(int64 size) const {
     return std::vector<T>(static_cast<std::size_t>(size));
