@@ -92,9 +92,9 @@ constexpr result<attention_advice> memory_advice(const attention_problem& p, int
   a.free = free;
   a.total = total;
   a.whole = bytes_of(p);
-  attention_problem half = p;
-  half.element_bytes = p.element_bytes < 2 ? p.element_bytes : 2;
-  a.half_precision = bytes_of(half);
+  attention_problem narrow = p;
+  narrow.element_bytes = p.element_bytes < 2 ? p.element_bytes : 2;
+  a.half_precision = bytes_of(narrow);
   a.half_batch = bytes_of(detail::with_batch(p, ceil_div(p.batch, 2)));
   a.half_keys = p.seq_k > 1 ? bytes_split_along_keys(p, 2) : a.whole;
   // The largest number in [0, most] that does, where `most` and all below one that does do: halving.

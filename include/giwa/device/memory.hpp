@@ -98,8 +98,8 @@ inline status_text format_memory(const status& s, const memory_report& m) {
 }
 
 /// Gives what the pool of GPU number `device` has reserved and no array uses back to the driver, for other processes and for
-/// cudaMalloc. For device_arrays of this process it makes no room: those take from the pool first. Waits for nothing: what was freed
-/// in a stream goes back only if that is known to have happened, so synchronise before. Errors: there is no such GPU.
+/// cudaMalloc. For device_arrays of this process it makes no room that the pool would not give them anyway. Waits for nothing: what
+/// was freed in a stream goes back only if that is known to have happened, so synchronise before. Errors: there is no such GPU.
 inline status trim(int device) {
   const result<cudaMemPool_t> pool = detail::pool_of(device);
   return pool.ok() ? detail::consume(cudaMemPoolTrimTo(pool.value, 0), "device") : pool.state;
