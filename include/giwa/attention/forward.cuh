@@ -205,6 +205,25 @@ status make_pieces(cudaStream_t s, const attention_params<fp32, O, Mask, Score>&
   return launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
 }
 
+/// Whether the kernel may use the pointers of a call; the failure names the argument.
+template <class Params>
+status check_pointers(const Params& call) {
+  const auto& a = call.views;
+  status s;
+  const auto bad = [&](const auto& view, const char* argument) {
+    if (view.size() > 0 && view.data() != nullptr) s = check_device_pointer(view.data(), argument);
+    return !s.ok();
+  };
+  if (bad(a.q, "q") || bad(a.k, "k") || bad(a.v, "v") || bad(a.o, "o") || bad(call.lse, "lse")) return s;
+  const auto bad_pointer = [&](const void* pointer, const char* argument) {
+    if (pointer != nullptr) s = check_device_pointer(pointer, argument);
+    return !s.ok();
+  };
+  static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(call.counter, "workspace") ||
+                    bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets"));
+  return s;
+}
+
 template <int HeadSize, int HeadSizeV, class Tile>
 struct stream_attention {
   template <class T, class O, class Mask, class Score>
@@ -302,24 +321,6 @@ struct stream_attention {
     if (const status state = make_pieces<piece_op<pieces, widest, group>>(s, call, in); !state.ok()) return {{}, state};
     return {in, launch_attention<op>(s, call, policy::slices, in)};
   }
-
-  template <class Params>
-  static status check_pointers(const Params& call) {
-    const auto& a = call.views;
-    status s;
-    const auto bad = [&](const auto& view, const char* argument) {
-      if (view.size() > 0 && view.data() != nullptr) s = check_device_pointer(view.data(), argument);
-      return !s.ok();
-    };
-    if (bad(a.q, "q") || bad(a.k, "k") || bad(a.v, "v") || bad(a.o, "o") || bad(call.lse, "lse")) return s;
-    const auto bad_pointer = [&](const void* pointer, const char* argument) {
-      if (pointer != nullptr) s = check_device_pointer(pointer, argument);
-      return !s.ok();
-    };
-    static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(call.counter, "workspace") ||
-                      bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets"));
-    return s;
-  }
 };
 
 }  // namespace detail::inline GIWA_ARCH_TAG
@@ -330,6 +331,7 @@ struct stream_reference {
   cudaStream_t stream;
   template <class T, class O, class Mask, class Score>
   status operator()(const attention_params<T, O, Mask, Score>& params) const {
+    if (const status state = check_pointers(params); !state.ok()) return state;
     const attention_problem sizes = params.views.problem();
     return for_all(stream, extents{sizes.batch, sizes.heads, params.views.q.extent(1)},
                    attention_reference_rows<T, O, Mask, Score>{params});

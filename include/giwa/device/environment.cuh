@@ -155,6 +155,12 @@ struct device_choice {
   }
 };
 
+/// Prints "device: NVIDIA H200"; or "device: CPU", and in a second line why.
+inline void print(const device_choice& choice, std::FILE* to = stdout) {
+  std::fprintf(to, "device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
+  if (!choice.on_gpu()) std::fprintf(to, "        %s\n", choice.found.advice);
+}
+
 /// The current GPU if this program has code for it, else the first GPU for which it has, else the CPU. A GPU chosen is
 /// made current. Never fails.
 inline device_choice choose_device() {

@@ -25,6 +25,10 @@ concept contiguous_range_like = requires(R& r) {
   { r.size() } -> stdlib::convertible_to<int64>;
 };
 
+/// What an array holds, const or not.
+template <class Array>
+using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>().data())>;
+
 }  // namespace detail
 
 /// `tensor_view<const float, 2> a{pointer, {rows, columns}}`: contiguous, the last dimension fastest; a third argument
