@@ -37,7 +37,7 @@ LOOKS = {
 }
 MASKS = ("full", "causal")
 plt.rcParams.update({
-    "svg.hashsalt": "giwa", "svg.fonttype": "none", "font.family": ["DejaVu Sans", "Arial", "sans-serif"], "font.size": 10,
+    "svg.hashsalt": "giwa", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 10,
     "figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white", "axes.edgecolor": "#444444",
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#DDDDDD", "axes.axisbelow": True,
     "axes.titlesize": 11, "legend.frameon": False, "lines.markersize": 5.5,
@@ -66,14 +66,15 @@ class Report:
 
     def save(self, figure, name, folder, title, note=""):
         where = f"{self.data['gpu']}, {self.data['date'][:10]}, commit {self.data['commit'][:10]}"
-        figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold", y=1.0, va="top")
-        figure.text(0.5, 1 - 0.36 / figure.get_figheight(), f"{where}{'; ' if note else ''}{note}", ha="center", va="center",
+        figure.suptitle(title, fontsize=13, fontweight="bold", y=1 - 0.07 / figure.get_figheight(), va="top")
+        figure.text(0.5, 1 - 0.4 / figure.get_figheight(), f"{where}{'; ' if note else ''}{note}", ha="center", va="center",
                     fontsize=9, color="#444444")
         path = Path(folder) / f"{name}.svg"
         figure.savefig(path, metadata={"Date": None, "Creator": None,
                                        "Description": f"giwa report {self.data['name']} {self.digest}"})
         plt.close(figure)
-        path.write_text(re.sub(r"[ \t]+\n", "\n", path.read_text(encoding="utf-8")), encoding="utf-8")
+        text = path.read_text(encoding="utf-8").replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")  # as wide
+        path.write_text(re.sub(r"[ \t]+\n", "\n", text), encoding="utf-8")
         print(f"{path}: {path.stat().st_size // 1024} KB")
 
 
@@ -99,7 +100,12 @@ def lines(axis, series, order):
             ours = label.startswith("giwa")
             axis.plot(*zip(*series[name]), label=label, color=colour, marker=marker, linewidth=2.2 if ours else 1.4,
                       linestyle="--" if name == "copy" else "-", zorder=3 if ours else 2)
-    axis.set_ylim(bottom=0)
+
+
+def from_zero(axes):
+    """Once all is drawn: axes may share their limits."""
+    for axis in axes:
+        axis.set_ylim(0, axis.get_ylim()[1])
 
 
 def legend(f, axes, columns=4):
@@ -110,7 +116,7 @@ def legend(f, axes, columns=4):
 
 
 def by_length(report, folder, name, suite, element, contenders, title):
-    f, axes = figure(2, 3, 9.6, 6.2, 0.35, sharey=element != "fp32", sharex=True)
+    f, axes = figure(2, 3, 9.6, 6.2, 0.35, sharey=True, sharex=True)
     for i, mask in enumerate(MASKS):
         for j, size in enumerate((64, 128, 256)):
             axis = axes[i][j]
@@ -122,6 +128,7 @@ def by_length(report, folder, name, suite, element, contenders, title):
                 axis.set_ylabel("TFLOP/s")
             if i == 1:
                 axis.set_xlabel("tokens in a sequence, 16384 in all")
+    from_zero(axes.flat)
     legend(f, axes)
     report.save(f, name, folder, title)
 
@@ -154,7 +161,8 @@ def attention_accuracy(report, folder):
                 label, colour, marker = LOOKS[name]
                 axis.scatter(error[name]["value"], speed[name], s=90 if marker == "*" else 60, color=colour, marker=marker,
                              label=label, zorder=3)
-                axis.annotate(f"{speed[name]:.0f}", (error[name]["value"], speed[name]), xytext=(6, 5), fontsize=8,
+                axis.annotate(f"{speed[name]:.0f}", (error[name]["value"], speed[name]), fontsize=8,
+                              xytext={"giwa_fp16": (-8, 8), "giwa_tf32": (-8, -15)}.get(name, (7, 4)),
                               textcoords="offset points")
         axis.set_xscale("log")
         axis.set_yscale("log", base=2)
@@ -212,6 +220,7 @@ def matmul(report, folder):
         lengths(axis, [x for points in series.values() for x, _ in points])
         axis.set_title(element)
         axis.set_xlabel("m = n = k")
+    from_zero(axes[0][:2])
     groups = {}
     for case, contenders in report.cells("matmul").items():
         if match := re.match(r"matmul/fp32/(\d+)x\1x\1$", case):
@@ -237,24 +246,24 @@ def softmax(report, folder):
         axis.set_title(element)
         axis.set_xlabel("columns")
     axes[0][0].set_ylabel("GB/s, read and written")
+    from_zero(axes.flat)
     legend(f, axes)
     report.save(f, "softmax", folder, "Softmax of rows, 1 GiB read")
 
 
 def transpose(report, folder):
     groups = {}
-    for case, contenders in report.cells("torch").items():
-        if match := re.match(r"transpose/(\w+)/(\d+)x(\d+)$", case):
-            groups[f"{match[1]}\n{match[2]} x {match[3]}"] = {n: r["value"] for n, r in contenders.items()}
-    for case, contenders in report.cells("transpose").items():
-        if match := re.match(r"transpose/(\w+)/(\d+)x(\d+)$", case):
-            groups.setdefault(f"{match[1]}\n{match[2]} x {match[3]}", {n: r["value"] for n, r in contenders.items()})
+    for suite in ("transpose", "torch"):
+        for case, contenders in report.cells(suite).items():
+            if match := re.match(r"transpose/(\w+)/(\d+)x(\d+)$", case):
+                group = groups.setdefault(f"{match[1]}\n{match[2]} x {match[3]}", {})
+                group.update({n: r["value"] for n, r in contenders.items() if n == "torch" or suite == "transpose"})
     f, axes = figure(1, 1, 9.6, 4.0, 0.35)
-    bars(axes[0][0], groups, ("giwa", "giwa_transpose", "torch", "copy"))
+    bars(axes[0][0], groups, ("giwa_transpose", "torch", "copy"))
     axes[0][0].tick_params(axis="x", labelsize=8)
     axes[0][0].set_ylabel("GB/s, read and written")
     legend(f, axes)
-    report.save(f, "transpose", folder, "Transpose, beside PyTorch's and a plain copy")
+    report.save(f, "transpose", folder, "Transpose, beside a plain copy", "PyTorch was measured at four of the sizes")
 
 
 def for_all(report, folder):
@@ -297,7 +306,7 @@ def compile_time(report, folder):
 
 PLOTS = {attention_fp16: ("attention_fp16",), attention_bf16: ("attention_bf16",), attention_fp32: ("attention_fp32",),
          attention_accuracy: ("attention_fp32", "accuracy"), score_modifiers: ("attention_flex",), matmul: ("matmul",),
-         softmax: ("softmax",), transpose: ("transpose",), for_all: ("for_all",), compile_time: ("compile_time",)}
+         softmax: ("softmax",), transpose: ("transpose", "torch"), for_all: ("for_all",), compile_time: ("compile_time",)}
 
 
 def main():

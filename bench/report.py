@@ -180,10 +180,11 @@ class Log:
     def say(self, text):
         print(f"[{self.elapsed():4.0f} s] {text}", flush=True)
 
-    def call(self, command, seconds, environment=None):
-        """Runs a command with its output in the log. Answers the seconds it took, and what went wrong, if so."""
+    def call(self, command, seconds, environment=None, path=None):
+        """Runs a command with its output in the log, or another file. Answers the seconds it took, and what went wrong, if so."""
         begin = time.monotonic()
-        with open(self.path, "a", encoding="utf-8") as log:
+        path = path or self.path
+        with open(path, "a", encoding="utf-8") as log:
             log.write(f"\n== {' '.join(map(str, command))}\n")
             log.flush()
             offset = log.tell()
@@ -200,7 +201,7 @@ class Log:
                 process.wait()
                 wrong = f"was stopped after {seconds:.0f} s"
         if wrong:
-            with open(self.path, "rb") as log:
+            with open(path, "rb") as log:
                 log.seek(offset)
                 lines = log.read().decode(errors="replace").strip().split("\n")
             telling = [x for x in lines if re.search(r"error|Error|FAILED", x)][:6]
@@ -270,7 +271,7 @@ def build(suites, work, given, architecture, log):
             return
         built.unlink(missing_ok=True)
         begin = time.monotonic()
-        _, wrong = log.call(command, 900)
+        _, wrong = log.call(command, 900, path=work / f"{name}.log")
         if not wrong:
             stamp.write_text(state, encoding="utf-8")
         log.say(f"  {name}.so {wrong or f'built in {time.monotonic() - begin:.0f} s'}")

@@ -141,6 +141,10 @@ def cells(report, suite):
     return found
 
 
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
 def summary(rows):
     """A line for each pair of a contender of giwa's and a peer: the geometric mean of the ratios, the lowest, the highest."""
     pairs = {}
@@ -148,8 +152,7 @@ def summary(rows):
         if r["ratio"] and r["contender"].startswith(("giwa", "wgmma", "fp32_by_fp16")) and not r["ratio_to"].startswith("giwa"):
             pairs.setdefault((r["contender"], r["metric"], r["ratio_to"]), []).append(r["ratio"])
     for (contender, metric, peer), ratios in pairs.items():
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        yield f"{contender}, {metric}: {mean:.2f} x {peer} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} cases)"
+        yield f"{contender}, {metric}: {geometric_mean(ratios):.2f} x {peer} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} cases)"
 
 
 # ---- what the programs write

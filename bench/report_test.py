@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Tests of report_rows.py, report.py and compare_reports.py; they need no GPU and no package: python3 bench/report_test.py"""
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -137,6 +140,53 @@ class Compare(unittest.TestCase):
                              capture_output=True, text=True)
         self.assertEqual((run.returncode, run.stdout), (2, ""))
         self.assertIn("this is no JSON", run.stderr)
+
+
+class Pages(unittest.TestCase):
+    """.ci/check_figures.py with pages, a report and a plot of its own."""
+
+    def setUp(self):
+        spec = importlib.util.spec_from_file_location("check_figures", HERE.parent / ".ci" / "check_figures.py")
+        self.figures = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.figures)
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = Path(self.folder.name)
+        (self.root / "docs" / "plots").mkdir(parents=True)
+        (self.root / "docs" / "results").mkdir()
+        self.page = self.root / "README.md"
+        self.page.write_text("![](docs/plots/a.svg)\n<!-- begin table: report attention -->\n<!-- end table -->\n"
+                             "<!-- begin table: old.csv for_all -->\n<!-- end table -->\n", encoding="utf-8")
+        (self.root / "docs" / "results" / "old.csv").write_text("cell,contender,gbs,speed_ratio\n", encoding="utf-8")
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def check(self, write=False):
+        """What it prints, or the sentence that it exits with."""
+        out = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out):
+                self.figures.main(write, self.root)
+        except SystemExit as stop:
+            return str(stop)
+        return out.getvalue()
+
+    def test_tables_and_plots_are_of_the_newest_report(self):
+        self.check(write=True)
+        self.assertIn("1 table(s) wait for a report", self.check())  # and a plot that is not there is no error yet
+        made = report([{**r, "suite": "attention_fp16"} for mask in ("full", "causal")
+                       for r in attention(400, 320, f"fp16/{mask}/D64/32x32x512")])
+        report_rows.save(made, self.root / "docs" / "results")
+        self.assertIn("README.md does not say what docs/results says", self.check())
+        self.assertIn("shows docs/plots/a.svg, which is not there", self.check(write=True))
+        self.assertIn("| 64 | 32 | 32 x 512 | 400 (1.25) | 400 (1.25) |", self.page.read_text(encoding="utf-8"))
+        plot = self.root / "docs" / "plots" / "a.svg"
+        plot.write_text(f"<svg>giwa report {made['name']} {'0' * 16}</svg>", encoding="utf-8")
+        self.assertIn("docs/plots/a.svg is of 2026-01-02_test_1_report 0000", self.check())
+        plot.write_text(f"<svg>giwa report {made['name']} {report_rows.digest(made)}</svg>", encoding="utf-8")
+        self.assertIn("2 table(s) and 1 plot(s) agree", self.check())
+        self.page.write_text(self.page.read_text(encoding="utf-8").replace("400 (1.25)", "500 (1.25)"), encoding="utf-8")
+        self.assertIn("does not say what docs/results says", self.check())
 
 
 TOOLS = {

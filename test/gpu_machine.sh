@@ -5,8 +5,8 @@
 #
 # Builds in $BUILD (default: a folder beside RESULTS) for the GPU that is there, runs the GPU tests with GIWA_REQUIRE_GPU=1,
 # then the same tests under each tool of compute-sanitizer with small sizes, counts bank conflicts with Nsight Compute, and runs
-# the examples and the benchmarks. Logs, JUnit,
-# JSON and CSV go to RESULTS; a summary is printed last. Without a list of steps it runs all of them.
+# the examples and the benchmarks (bench/report.py). Logs, JUnit and the report go to RESULTS; a summary is printed last. Without
+# a list of steps it runs all of them.
 set -u
 cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift
@@ -57,14 +57,8 @@ if wants examples; then
   done
 fi
 if wants bench; then
-  reports=()
-  for program in "$build"/bench/bench_*; do
-    name=$(basename "$program")
-    [ -x "$program" ] || continue
-    step "$name" "$name" "$program" --benchmark_out="$results/$name.json" --benchmark_out_format=json
-    reports+=("$results/$name.json")
-  done
-  python3 bench/table.py "$results/bench.csv" "${reports[@]}"
+  STEP_SECONDS=${STEP_SECONDS:-1800} step benchmarks benchmarks python3 bench/report.py "$results" --build "$build"
+  cat "$results/benchmarks.log"
 fi
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
 git log -1 --format='commit %h %cd' 2>/dev/null
