@@ -92,11 +92,11 @@ SUITES = (
 ENTRIES = f"{TORCH}/attention_entries.cu"
 # Built with nvcc for PyTorch's process: source and definitions. The slowest first.
 LIBRARIES = {
-    "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=40,80,96,128,160,192"),
+    "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=40,80,96,128,160,192", "GIWA_BENCH_NO_VARIANTS"),
     "fp32": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32"),
     "tf32": (ENTRIES, "GIWA_BENCH_HOW=giwa::tf32"),
     "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=64,128,256"),
-    "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_SIZES=64,128,256"),
+    "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_SIZES=64,128,256", "GIWA_BENCH_NO_VARIANTS"),
     "fp32_exact": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32_exact"),
     "entries": (f"{TORCH}/entries.cu",),
 }
