@@ -7,6 +7,7 @@
 #if !defined(__CUDACC_RTC__)
 #include <giwa/base/throw.hpp>
 #include <giwa/device/array.hpp>
+#include <giwa/device/dlpack.hpp>
 #include <giwa/device/pointer.hpp>
 #include <giwa/device/properties.hpp>
 #include <giwa/device/stream.hpp>
