@@ -46,6 +46,7 @@ set(GIWA_HEADERS
   D giwa/arch/wgmma.cuh
 
   P giwa/device/host.hpp
+  P giwa/device/dlpack.hpp
   H giwa/device/properties.hpp
   H giwa/device/stream.hpp
   H giwa/device/pointer.hpp

@@ -8,6 +8,7 @@
 #include <giwa/base/throw.hpp>
 #include <giwa/device/array.hpp>
 #include <giwa/device/copy.hpp>
+#include <giwa/device/dlpack.hpp>
 #include <giwa/device/for_each_device.hpp>
 #include <giwa/device/memory.hpp>
 #include <giwa/device/named_range.hpp>

@@ -173,9 +173,9 @@ GIWA_DEVICE bool has_non_finite(int thread, const Tile& tile) {
       for (int k = 0; k < 4; ++k) sum[k] = __hfma2(part[k], zero, sum[k]);
     }
   }
-  bool any = false;
+  bool any = false;  // by name, as PyTorch's extensions are built without the operators of 16-bit types
   GIWA_UNROLL
-  for (int j = 0; j < 4; ++j) any = any || sum[j].x != sum[j].x || sum[j].y != sum[j].y;
+  for (int j = 0; j < 4; ++j) any = any || __hneu(sum[j].x, sum[j].x) || __hneu(sum[j].y, sum[j].y);
   return any;
 }
 

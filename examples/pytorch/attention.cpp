@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// giwa's attention as an operator of PyTorch: tensors as they are, PyTorch's stream and allocator, its exceptions.
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+#include <giwa/base/throw.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "attention_call.hpp"
+
+namespace {
+
+using at::Tensor;
+
+void raise_if_failed(const giwa::status& s) {
+  if (s.ok()) return;
+  const std::string text = giwa::format_status(s).c_str();
+  switch (s.code) {
+    case giwa::status_code::invalid_argument: TORCH_CHECK_VALUE(false, text);
+    case giwa::status_code::not_supported:
+    case giwa::status_code::no_kernel_image: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case giwa::status_code::out_of_memory: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    default: TORCH_CHECK(false, text);
+  }
+}
+
+void check(const Tensor& t, const char* name, const Tensor& q) {
+  TORCH_CHECK_VALUE(t.is_cuda() && t.layout() == at::kStrided, "giwa_attention: ", name,
+                    " is a tensor in the memory of a GPU, and strided; it is on ", t.device());
+  TORCH_CHECK_VALUE(t.device() == q.device(), "giwa_attention: ", name, " is on ", t.device(), ", q on ", q.device());
+  TORCH_CHECK_VALUE(t.dim() == 4, "giwa_attention: ", name,
+                    " has four dimensions, (batch, heads, length, head size); it has ", t.dim());
+  TORCH_CHECK_VALUE(t.scalar_type() == q.scalar_type(), "giwa_attention: ", name, " has elements of ", t.scalar_type(),
+                    ", q of ", q.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !(at::GradMode::is_enabled() && t.requires_grad()), "giwa_attention: ", name,
+      " requires a gradient, and there is no backward pass; call it under torch.no_grad() or inference_mode()");
+}
+
+// PyTorch's (batch, heads, length, head size) as giwa names them, (batch, length, heads, head size).
+any_tensor as_giwa(const Tensor& t) {
+  return {
+      t.data_ptr(), {t.size(0), t.size(2), t.size(1), t.size(3)}, {t.stride(0), t.stride(2), t.stride(1), t.stride(3)}};
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, std::optional<int64_t> window,
+                 std::optional<double> softcap, std::optional<double> scale) {
+  check(q, "q", q);
+  check(k, "k", q);
+  check(v, "v", q);
+  const at::ScalarType type = q.scalar_type();
+  TORCH_CHECK_VALUE(type == at::kHalf || type == at::kBFloat16 || type == at::kFloat,
+                    "giwa_attention: elements are float16, bfloat16 or float32; these are ", type);
+
+  const c10::cuda::CUDAGuard guard(q.device());
+  // Rows of all heads side by side, as PyTorch's own flash attention leaves them: o.transpose(1, 2) is contiguous.
+  const Tensor o = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
+
+  attention_call call{as_giwa(q), as_giwa(k), as_giwa(v), as_giwa(o), causal, {}, {}, {}, {}, nullptr};
+  constexpr int64_t least = std::numeric_limits<int>::min(), most = std::numeric_limits<int>::max();
+  if (window) call.window = static_cast<int>(std::clamp(*window, least, most));  // no sequence is as long
+  if (softcap) call.softcap = static_cast<float>(*softcap);
+  if (scale) call.scale = *scale;
+  call.stream = c10::cuda::getCurrentCUDAStream(q.device().index());
+
+  // Freed when this returns: to PyTorch's allocator, which gives it to later work of the same stream only.
+  const giwa::attention_problem sizes{.batch = q.size(0),
+                                      .seq_q = q.size(2),
+                                      .seq_k = k.size(2),
+                                      .heads = q.size(1),
+                                      .kv_heads = k.size(1),
+                                      .head_size = q.size(3),
+                                      .head_size_v = v.size(3),
+                                      .element_bytes = static_cast<int64_t>(q.element_size())};
+  Tensor workspace;
+  if (giwa::supports(sizes, 0).ok()) {  // if not, giwa says below what is wrong
+    workspace = at::empty({giwa::workspace_bytes(sizes)}, q.options().dtype(at::kByte));
+    call.workspace = {workspace.data_ptr<unsigned char>(), {workspace.numel()}};
+  }
+  raise_if_failed(type == at::kHalf       ? attend_fp16(call)
+                  : type == at::kBFloat16 ? attend_bf16(call)
+                                          : attend_fp32(call));
+  return o;
+}
+
+}  // namespace
+
+// The name is the library's, which is that of its head size.
+TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {
+  m.def(
+      "attention(Tensor q, Tensor k, Tensor v, bool causal=False, int? window=None, float? softcap=None, float? "
+      "scale=None) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CompositeExplicitAutograd, m) { m.impl("attention", &attention); }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// What the binding to PyTorch hands to giwa: one call, of an element type that is known when the program runs.
+#ifndef GIWA_EXAMPLES_PYTORCH_ATTENTION_CALL_HPP
+#define GIWA_EXAMPLES_PYTORCH_ATTENTION_CALL_HPP
+
+#include <giwa/attention/problem.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <optional>
+
+struct any_tensor {
+  void* data;
+  giwa::index<4> sizes, strides;  // (batch, length, heads, head size), strides in elements
+};
+
+struct attention_call {
+  any_tensor q, k, v, o;
+  bool causal;
+  std::optional<int> window;  // keys that a query sees up to its own, which is one of them
+  std::optional<float> softcap;
+  giwa::attention_scale scale;
+  giwa::tensor_view<unsigned char, 1> workspace;
+  cudaStream_t stream;
+};
+
+// One file each, so that they are compiled side by side. Asynchronous; all of giwa's checks are made here.
+giwa::status attend_fp16(const attention_call& call);
+giwa::status attend_bf16(const attention_call& call);
+giwa::status attend_fp32(const attention_call& call);
+
+#endif
