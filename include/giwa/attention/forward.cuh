@@ -18,9 +18,8 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// The oldest and the newest architecture that this file is compiled for, times ten.
-template <bool Newest>
-constexpr int architecture_bound() {
+/// Whether this file is compiled for an architecture from `first` to before `last`, times ten.
+constexpr bool compiled_for(int first, int last) {
   constexpr int list[] = {
 #if defined(__CUDA_ARCH_LIST__)
     __CUDA_ARCH_LIST__
@@ -28,9 +27,9 @@ constexpr int architecture_bound() {
     0
 #endif
   };
-  int bound = list[0];
-  for (const int a : list) bound = (a > bound) == Newest ? a : bound;
-  return bound;
+  for (const int a : list)
+    if (first <= a && a < last) return true;
+  return false;
 }
 
 /// A call's work as items of an op.
@@ -57,10 +56,11 @@ status launch_attention(cudaStream_t s, const Params& call, int slices, const Mo
 }
 
 /// Whether this file may run where there are no asynchronous copies: then it holds the portable kernel for every type.
-inline constexpr bool runs_below_sm80 = architecture_bound<false>() < 800;
+inline constexpr bool runs_below_sm80 = compiled_for(0, 800);
 
 /// Whether this file may hold the kernel of Hopper; a build for 90 without the a has an empty one, which is never launched.
-inline constexpr bool has_sm90 = architecture_bound<true>() >= 900;
+/// Newer GPUs do not run its instructions: a file for them alone has no such kernel, and a caller's tile is that of mma.sync.
+inline constexpr bool has_sm90 = compiled_for(900, 1000);
 
 /// Which kernel serves tensor cores in this program on the current GPU. The one of sm_90 leaves layouts that TMA cannot take,
 /// and head sizes above 256, to the one of sm_80.
