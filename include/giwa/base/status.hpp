@@ -57,7 +57,7 @@ struct [[nodiscard]] result {
   GIWA_HOST_DEVICE constexpr explicit operator bool() const { return ok(); }
 };
 
-/// The code's name, as in the enumeration.
+/// The code's name in words: "invalid argument".
 GIWA_HOST_DEVICE constexpr const char* name_of(status_code code) {
   switch (code) {
     case status_code::success: return "success";
