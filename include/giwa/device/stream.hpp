@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Streams and events that clean up after themselves, and the time a stream spends on some work.
+// Streams and events that clean up after themselves, and the time between two events.
 #ifndef GIWA_DEVICE_STREAM_HPP
 #define GIWA_DEVICE_STREAM_HPP
 
