@@ -40,7 +40,10 @@ if wants test; then
 fi
 if wants sanitize; then
   for tool in memcheck initcheck racecheck synccheck; do
-    cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--report-api-errors;no;--error-exitcode;9" >/dev/null
+    if ! cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--report-api-errors;no;--error-exitcode;9" >/dev/null; then
+      summary+=("FAILED  compute-sanitizer $tool: CMake did not put it before the tests"); failed=1
+      continue
+    fi
     leave_out=(); [ "$tool" = racecheck ] && leave_out=(-LE no_racecheck)
     GIWA_TEST_SMALL=1 step "compute-sanitizer $tool" "$tool" \
       ctest --test-dir "$build" -L gpu "${leave_out[@]}" -j 4 --output-on-failure --no-tests=error
