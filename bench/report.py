@@ -264,7 +264,7 @@ def build(suites, work, given, architecture, log):
         source, *definitions = LIBRARIES[name]
         built, stamp = work / f"{name}.so", work / f"{name}.stamp"
         command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC", "-I", "include", "-I", "examples",
-                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}", *(f"-D{d}" for d in definitions),
+                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}", *("-D" + d.replace(",", "\\,") for d in definitions),  # nvcc would split at a comma
                    source, "-o", built]
         state = f"{' '.join(map(str, command))} {sources}"
         if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
