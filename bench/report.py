@@ -119,7 +119,7 @@ def nvidia_smi(*fields):
     found = [x.strip() for x in query(fields).split(",")]
     if len(found) != len(fields):  # a field that this driver does not know spoils the others
         found = [query([f]) for f in fields]
-    return {f: v for f, v in zip(fields, found) if v and "not" not in v.lower()}
+    return {f: v for f, v in zip(fields, found) if v and not v.startswith("[") and "not a valid" not in v}
 
 
 def machine():
@@ -264,7 +264,8 @@ def build(suites, work, given, architecture, log):
         source, *definitions = LIBRARIES[name]
         built, stamp = work / f"{name}.so", work / f"{name}.stamp"
         command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC", "-I", "include", "-I", "examples",
-                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}", *("-D" + d.replace(",", "\\,") for d in definitions),  # nvcc would split at a comma
+                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
+                   *("-D" + d.replace(",", "\\,") for d in definitions),  # nvcc would split at a comma
                    source, "-o", built]
         state = f"{' '.join(map(str, command))} {sources}"
         if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
