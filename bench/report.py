@@ -144,13 +144,11 @@ def versions():
            "'CUDA of PyTorch': torch.version.cuda}\n"
            "try:\n import triton; v['Triton'] = triton.__version__\nexcept ImportError: pass\nprint(json.dumps(v))")
     cub = defined("cub/version.cuh", "CUB_VERSION")
-    number = lambda text: (re.search(r"\d+\.\d+(\.\d+)?", text) or [""])[0]
     found = {
         "CUDA": (re.search(r"V([\d.]+)", answer("nvcc", "--version")) or ["", ""])[1],
         "host compiler": answer(os.environ.get("CXX", "g++"), "--version").split("\n")[0],
         "cuBLAS": ".".join(defined("cublas_api.h", "CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")),
         "CUB": f"{int(cub[0]) // 100000}.{int(cub[0]) // 100 % 1000}.{int(cub[0]) % 100}" if cub else "",
-        "CMake": number(answer("cmake", "--version")),
         "Python": ".".join(map(str, sys.version_info[:3])),
         **json.loads((answer(sys.executable, "-c", ask) or "{}").split("\n")[-1]),
     }
@@ -196,9 +194,11 @@ class Log:
             try:
                 code = process.wait(max(1, seconds))
                 wrong = f"ended with {code}" if code else ""
-            except subprocess.TimeoutExpired:
+            except BaseException as stop:  # too slow; or this program is told to end
                 os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else's processes
                 process.wait()
+                if not isinstance(stop, subprocess.TimeoutExpired):
+                    raise
                 wrong = f"was stopped after {seconds:.0f} s"
         if wrong:
             with open(path, "rb") as log:
@@ -351,6 +351,7 @@ def run_all(suites, arguments, out, log):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("report: told to end; what was measured is saved"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", metavar="OUT_DIR")
     parser.add_argument("--suites", default="all", help="names with commas between; a - before a name leaves it out; or none")
@@ -389,12 +390,9 @@ def main():
         path, run = run_all(suites, arguments, out, log)
     except report_rows.ReportError as error:
         sys.exit(f"report: {error}")
-    states = {name: told["state"] for name, told in run["suites"].items()}
-    ok = [n for n, state in states.items() if state == "ok"]
-    log.say(f"{len(ok)} of {len(suites)} suites; wrote {path}, .csv and report.log")
-    bad = {n: s for n, s in states.items() if s != "ok"}
-    for name, state in bad.items():
-        print(f"  {name}: {state}")
+    bad = {name: told["state"] for name, told in run["suites"].items() if told["state"] != "ok"}
+    log.say(f"{len(suites) - len(bad)} of {len(suites)} suites; wrote {path}, .csv and report.log")
+    print("".join(f"  {name}: {state}\n" for name, state in bad.items()), end="")
     return 1 if any(s != NO_TORCH for s in bad.values()) else 0
 
 
