@@ -78,7 +78,7 @@ SUITES = (
     program("for_all", 10, "element by element beside CUB and Thrust"),
     program("launch", 3, "the host's time of a launch", watch=False),
     program("attention_calls", 20, "workspace, own functors, the host's time of a call", "bench_attention", watch=False),
-    Suite("compile_time", 110, "nvcc, and what compiles at its first use", ("nvcc",),
+    Suite("compile_time", 140, "nvcc, and what compiles at its first use", ("nvcc",),
           [sys.executable, f"{TORCH}/compile_time.py", "--csv", "{out}", "--architecture", "{architecture}",
            "--library", "{fp16}"], report_rows.of_rows, watch=False),
     Suite("torch", 45, "softmax and transpose beside PyTorch", ("torch", "entries"),
@@ -87,6 +87,9 @@ SUITES = (
               "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
     attention("attention_sizes", 15, "other head sizes, and grouped queries, beside cuDNN and FlashAttention-2",
               (("giwa", "fp16_sizes"),), "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
+    Suite("attention_cpu", 60, "attention on the CPU beside PyTorch's", ("torch",),
+          [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", "--cpu", "--only", "-O3", "--rounds", "5"],
+          report_rows.of_attention, watch=False),
     program("attention_host", 15, "attention on the CPU beside three loops", watch=False),
 )
 ENTRIES = f"{TORCH}/attention_entries.cu"
