@@ -88,7 +88,7 @@ SUITES = (
     attention("attention_sizes", 15, "other head sizes, and grouped queries, beside cuDNN and FlashAttention-2",
               (("giwa", "fp16_sizes"),), "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
     Suite("attention_cpu", 60, "attention on the CPU beside PyTorch's", ("torch",),
-          [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", "--cpu", "--only", "-O3", "--rounds", "5"],
+          [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", "--cpu", "--only", "O3", "--rounds", "5"],
           report_rows.of_attention, watch=False),
     program("attention_host", 15, "attention on the CPU beside three loops", watch=False),
 )
@@ -326,7 +326,7 @@ def run_all(suites, arguments, out, log):
     work.mkdir(parents=True, exist_ok=True)
     log.say(f"{gpu['name']}, driver {gpu.get('driver_version', '?')}, {os.cpu_count()} cores; building for {architecture}")
     there, found = build(suites, work, Path(arguments.build).resolve() if arguments.build else None, architecture, log)
-    torch = {"torch"} if "PyTorch" in found else set()
+    here = {*there, *(["torch"] if "PyTorch" in found else [])}
     log.say(", ".join(f"{k} {v}" for k, v in found.items()))
     run = {"date": arguments.date, "gpu": gpu["name"], "commit": arguments.commit or commit() or "unknown",
            "giwa": giwa_version(), "command": arguments.told, "machine": gpu, "cores": os.cpu_count(), "versions": found,
@@ -334,7 +334,7 @@ def run_all(suites, arguments, out, log):
     rows, path, ends = [], None, arguments.minutes * 60 if arguments.minutes else 1e9
     for i, suite in enumerate(suites, 1):
         left = sum(s.seconds for s in suites[i:])
-        missing = [n for n in suite.needs if n not in there and n not in torch]
+        missing = [n for n in suite.needs if n not in here]
         if missing:
             told = {"state": NO_TORCH if missing[0] == "torch" else f"could not be built: {', '.join(missing)}"}
         elif log.elapsed() + suite.seconds > ends:
