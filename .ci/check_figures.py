@@ -179,9 +179,9 @@ def accuracy(path):
 
 NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention", "efficient": "PyTorch, memory-efficient",
          "torch": "PyTorch", "cublas": "cuBLAS", "cub_device_for_bulk": "`cub::DeviceFor::Bulk`",
-         "cub_device_transform": "`cub::DeviceTransform`", "three_loops": "three loops"}
+         "cub_device_transform": "`cub::DeviceTransform`"}
 # What giwa offers of each suite, for whoever compares: not its slower steps, and not beside copies and bare launches.
-OFFERS = ("giwa", "giwa_fp32", "wgmma", "fp32_by_fp16", "giwa_for_all_index", "giwa_for_all_elementwise", "giwa_host")
+OFFERS = ("giwa", "giwa_fp32", "wgmma", "fp32_by_fp16", "giwa_for_all_index", "giwa_for_all_elementwise")
 
 
 def beside_peers(report):
@@ -215,6 +215,14 @@ def behind(path):
 
 def attention_bf16(path):
     return attention(path, "attention_bf16")
+
+
+def attention_cpu(path):
+    rows = ["| mask, head size, batch x heads x tokens | giwa, GFLOP/s | against PyTorch |"]
+    for case, contenders in report_rows.cells(load(path), "attention_cpu").items():
+        row = contenders["giwa"][0]
+        rows.append(f"| {case.split('/', 1)[1]} | {row['value'] * 1000:.0f} | {row['ratio']:.2f} |")
+    return lines(*rows)
 
 
 def attention_sizes(path):
@@ -275,8 +283,8 @@ def machine(path):
     return "\n\n".join([*said, lines(*rows)])
 
 
-TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_fp32, attention_sizes, behind, compile_time, flex,
-                                  for_all, functors, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, behind,
+                                  compile_time, flex, for_all, functors, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 

@@ -48,9 +48,9 @@ def compare(old, new, threshold):
     moved = moves(alone.values(), threshold, sense)
     peers = {(r["suite"], r["ratio_to"]) for report in (old, new) for r in report["rows"]}
     drift = [p for p, _, _, r in moves(alone.values(), 0, sense)
-             if r["metric"] != "error" and (r["suite"], r["contender"]) in peers and not r["contender"].startswith("giwa")]
+             if r["metric"] in ("speed", "time") and (r["suite"], r["contender"]) in peers and not r["contender"].startswith("giwa")]
     yield (f"\nFigures: {len(moved)} of {len(alone)} moved by {threshold:g} % or more"
-           + (f"; the peers' own by {statistics.median(drift):+.1f} % in the median" if drift else ""))
+           + (f"; the peers' own by {round(statistics.median(drift), 1) + 0.0:+.1f} % in the median" if drift else ""))
     for percent, a, b, r in moved:
         yield f"  {percent:+7.1f} %  {a:.4g} -> {b:.4g} {r['unit']}: {text(r)}"
 

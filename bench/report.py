@@ -78,7 +78,7 @@ SUITES = (
     program("for_all", 10, "element by element beside CUB and Thrust"),
     program("launch", 3, "the host's time of a launch", watch=False),
     program("attention_calls", 20, "workspace, own functors, the host's time of a call", "bench_attention", watch=False),
-    Suite("compile_time", 110, "nvcc, and what compiles at its first use", ("nvcc",),
+    Suite("compile_time", 140, "nvcc, and what compiles at its first use", ("nvcc",),
           [sys.executable, f"{TORCH}/compile_time.py", "--csv", "{out}", "--architecture", "{architecture}",
            "--library", "{fp16}"], report_rows.of_rows, watch=False),
     Suite("torch", 45, "softmax and transpose beside PyTorch", ("torch", "entries"),
@@ -87,6 +87,9 @@ SUITES = (
               "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
     attention("attention_sizes", 15, "other head sizes, and grouped queries, beside cuDNN and FlashAttention-2",
               (("giwa", "fp16_sizes"),), "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
+    Suite("attention_cpu", 60, "attention on the CPU beside PyTorch's", ("torch",),
+          [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", "--cpu", "--only", "O3", "--rounds", "5"],
+          report_rows.of_attention, watch=False),
     program("attention_host", 15, "attention on the CPU beside three loops", watch=False),
 )
 ENTRIES = f"{TORCH}/attention_entries.cu"
@@ -119,7 +122,7 @@ def nvidia_smi(*fields):
     found = [x.strip() for x in query(fields).split(",")]
     if len(found) != len(fields):  # a field that this driver does not know spoils the others
         found = [query([f]) for f in fields]
-    return {f: v for f, v in zip(fields, found) if v and "not" not in v.lower()}
+    return {f: v for f, v in zip(fields, found) if v and not v.startswith("[") and "not a valid" not in v}
 
 
 def machine():
@@ -144,13 +147,11 @@ def versions():
            "'CUDA of PyTorch': torch.version.cuda}\n"
            "try:\n import triton; v['Triton'] = triton.__version__\nexcept ImportError: pass\nprint(json.dumps(v))")
     cub = defined("cub/version.cuh", "CUB_VERSION")
-    number = lambda text: (re.search(r"\d+\.\d+(\.\d+)?", text) or [""])[0]
     found = {
         "CUDA": (re.search(r"V([\d.]+)", answer("nvcc", "--version")) or ["", ""])[1],
         "host compiler": answer(os.environ.get("CXX", "g++"), "--version").split("\n")[0],
         "cuBLAS": ".".join(defined("cublas_api.h", "CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")),
         "CUB": f"{int(cub[0]) // 100000}.{int(cub[0]) // 100 % 1000}.{int(cub[0]) % 100}" if cub else "",
-        "CMake": number(answer("cmake", "--version")),
         "Python": ".".join(map(str, sys.version_info[:3])),
         **json.loads((answer(sys.executable, "-c", ask) or "{}").split("\n")[-1]),
     }
@@ -196,9 +197,11 @@ class Log:
             try:
                 code = process.wait(max(1, seconds))
                 wrong = f"ended with {code}" if code else ""
-            except subprocess.TimeoutExpired:
+            except BaseException as stop:  # too slow; or this program is told to end
                 os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else's processes
                 process.wait()
+                if not isinstance(stop, subprocess.TimeoutExpired):
+                    raise
                 wrong = f"was stopped after {seconds:.0f} s"
         if wrong:
             with open(path, "rb") as log:
@@ -264,7 +267,8 @@ def build(suites, work, given, architecture, log):
         source, *definitions = LIBRARIES[name]
         built, stamp = work / f"{name}.so", work / f"{name}.stamp"
         command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC", "-I", "include", "-I", "examples",
-                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}", *(f"-D{d}" for d in definitions),
+                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
+                   *("-D" + d.replace(",", "\\,") for d in definitions),  # nvcc would split at a comma
                    source, "-o", built]
         state = f"{' '.join(map(str, command))} {sources}"
         if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
@@ -322,7 +326,7 @@ def run_all(suites, arguments, out, log):
     work.mkdir(parents=True, exist_ok=True)
     log.say(f"{gpu['name']}, driver {gpu.get('driver_version', '?')}, {os.cpu_count()} cores; building for {architecture}")
     there, found = build(suites, work, Path(arguments.build).resolve() if arguments.build else None, architecture, log)
-    torch = {"torch"} if "PyTorch" in found else set()
+    here = {*there, *(["torch"] if "PyTorch" in found else [])}
     log.say(", ".join(f"{k} {v}" for k, v in found.items()))
     run = {"date": arguments.date, "gpu": gpu["name"], "commit": arguments.commit or commit() or "unknown",
            "giwa": giwa_version(), "command": arguments.told, "machine": gpu, "cores": os.cpu_count(), "versions": found,
@@ -330,7 +334,7 @@ def run_all(suites, arguments, out, log):
     rows, path, ends = [], None, arguments.minutes * 60 if arguments.minutes else 1e9
     for i, suite in enumerate(suites, 1):
         left = sum(s.seconds for s in suites[i:])
-        missing = [n for n in suite.needs if n not in there and n not in torch]
+        missing = [n for n in suite.needs if n not in here]
         if missing:
             told = {"state": NO_TORCH if missing[0] == "torch" else f"could not be built: {', '.join(missing)}"}
         elif log.elapsed() + suite.seconds > ends:
@@ -350,6 +354,7 @@ def run_all(suites, arguments, out, log):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("report: told to end; what was measured is saved"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", metavar="OUT_DIR")
     parser.add_argument("--suites", default="all", help="names with commas between; a - before a name leaves it out; or none")
@@ -388,12 +393,9 @@ def main():
         path, run = run_all(suites, arguments, out, log)
     except report_rows.ReportError as error:
         sys.exit(f"report: {error}")
-    states = {name: told["state"] for name, told in run["suites"].items()}
-    ok = [n for n, state in states.items() if state == "ok"]
-    log.say(f"{len(ok)} of {len(suites)} suites; wrote {path}, .csv and report.log")
-    bad = {n: s for n, s in states.items() if s != "ok"}
-    for name, state in bad.items():
-        print(f"  {name}: {state}")
+    bad = {name: told["state"] for name, told in run["suites"].items() if told["state"] != "ok"}
+    log.say(f"{len(suites) - len(bad)} of {len(suites)} suites; wrote {path}, .csv and report.log")
+    print("".join(f"  {name}: {state}\n" for name, state in bad.items()), end="")
     return 1 if any(s != NO_TORCH for s in bad.values()) else 0
 
 

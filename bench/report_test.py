@@ -98,6 +98,23 @@ class Rows(unittest.TestCase):
         self.assertEqual([rows["giwa_fp32", "efficient"][c] for c in ("value", "us", "ratio", "lowest")], [10, 100, 3.1, 3.0])
         self.assertEqual([rows["giwa_tf32", "efficient"][c] for c in ("ratio", "lowest")], [6, None])
 
+    def test_what_the_other_scripts_write(self):
+        path = self.at / "c.csv"
+        path.write_text("case,copy_us,copy_gbs,torch_us,torch_gbs,giwa_us,giwa_gbs,speed_of_copy,speed_of_torch\n"
+                        "softmax/fp32/8x256,5,400,10,200,5.5,380,0.95,1.8\n", encoding="utf-8")
+        rows = {(r["contender"], r["ratio_to"]): (r["value"], r["us"], r["ratio"]) for r in report_rows.of_compare("x", path)}
+        self.assertEqual(rows, {("giwa", "torch"): (380, 5.5, 1.8), ("giwa", "copy"): (380, 5.5, 0.95),
+                                ("torch", ""): (200, 10, None), ("copy", ""): (400, 5, None)})
+        path.write_text("case,fp32_all,fp32_row,fp32_column,unfused_all,unfused_row,unfused_column\n"
+                        "hot/full/D64/8,1e-7,nan,3e-7,2e-7,2e-7,3e-7\n", encoding="utf-8")
+        rows = {(r["contender"], r["metric"]): (r["value"], r["ratio"]) for r in report_rows.of_accuracy("x", path)}
+        self.assertEqual(rows["giwa_fp32", "error_all"], (1e-7, 2))  # half the error of the peer
+        self.assertEqual(rows["giwa_fp32", "error_row"], (None, None))
+        self.assertEqual(rows["unfused", "error_row"], (2e-7, None))
+        seconds = [row("x", "empty", "nvcc", "time", 1.25, "s")]
+        path.write_text(report_rows.csv_text(seconds), encoding="utf-8")
+        self.assertEqual(report_rows.of_rows("x", path), seconds)
+
     def test_what_google_benchmark_writes(self):
         path = self.at / "b.json"
         contest = {"name": "add/fp32/8/giwa/iterations:21/manual_time", "median_us": 2, "speed_ratio": 1.5, "label": "cub",
@@ -238,9 +255,9 @@ class Runner(unittest.TestCase):
         self.assertEqual((told["machine"]["power.limit"], told["versions"]["CUDA"], told["commit"]), ("700.00 W", "13.0.88", "abc"))
 
     def test_limits_and_parts(self):
-        part = self.run_report("--suites", "softmax,transpose", "--minutes", "0.2")  # softmax needs 15 s, transpose 8
+        part = self.run_report("--suites", "transpose,compile_time", "--minutes", "2")  # about 8 s and 140 s
         self.assertEqual(part.returncode, 1)
-        self.assertIn("softmax: left out: it takes about 15 s", part.stdout)
+        self.assertIn("compile_time: left out: it takes about 140 s", part.stdout)
         kept = next((self.at / "out").glob("*_report.json")).rename(self.at / "part.json")
         whole = self.run_report("--suites", "softmax", "--into", str(kept))
         self.assertEqual(whole.returncode, 0, whole.stdout + whole.stderr)

@@ -4,7 +4,7 @@
 
 Each figure, in seconds of a wall clock, one thing at a time on a quiet machine, contains just this:
 
-  nvcc (of an empty kernel), giwa_nvcc   nvcc -std=c++20 -O3 -c for one architecture, the lesser of two runs
+  nvcc, giwa_nvcc        nvcc -std=c++20 -O3 -c for one architecture: of an empty kernel, and of what the case says
   X_first_call           the first call in a fresh process, to its end on the GPU; the process has PyTorch imported, the inputs made
                          and a kernel run. For giwa: loading its built library, too. For flex: torch.compile(dynamic=False) of
                          flex_attention with the caches of Inductor and Triton empty; the block mask is made before
@@ -42,15 +42,12 @@ FIRST_CALLS = (("causal", "giwa", False), ("causal", "cudnn", False), ("causal",
                ("causal", "flex", True), ("softcap", "giwa", False), ("softcap", "flex", False))
 
 
-def nvcc_seconds(source, folder, architecture, repeat=2):
+def nvcc_seconds(source, folder, architecture):
     command = ["nvcc", "-std=c++20", "-O3", "-I", ROOT / "include", "-gencode",
                f"arch=compute_{architecture},code=sm_{architecture}", "-c", source, "-o", folder / "out.o"]
-    spent = []
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        subprocess.run(command, check=True)
-        spent.append(time.perf_counter() - begin)
-    return min(spent)
+    begin = time.perf_counter()
+    subprocess.run(command, check=True)
+    return time.perf_counter() - begin
 
 
 def first_call(case, contender, library):
@@ -101,7 +98,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", default="compile_time.csv", help="where the figures go")
     parser.add_argument("--architecture", default="90a", help="what nvcc compiles for")
-    parser.add_argument("--library", default="", help="built from attention_entries.cu, with head size 128; without it giwa has no first call")
+    parser.add_argument("--library", default="",
+                        help="built from attention_entries.cu, with head size 128; without it giwa has no first call")
     parser.add_argument("--first-call", nargs=2, metavar=("CASE", "CONTENDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.first_call:
@@ -115,9 +113,11 @@ def main():
 
     with tempfile.TemporaryDirectory(prefix="giwa_compile_") as name:
         folder = Path(name)
+        source = folder / "one.cu"
+        source.write_text(EMPTY, encoding="utf-8")
+        nvcc_seconds(source, folder, arguments.architecture)  # the first finds the compiler on the disk
         for case, contender, text in (("empty kernel", "nvcc", EMPTY),
                                       *((f"attention/{c}/D128", "giwa_nvcc", ONE_CALL % call) for c, call in CALLS.items())):
-            source = folder / "one.cu"
             source.write_text(text, encoding="utf-8")
             add(case, contender, nvcc_seconds(source, folder, arguments.architecture))
         add("examples/11_attention", "giwa_nvcc",
