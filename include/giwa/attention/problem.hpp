@@ -14,6 +14,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// What the scores are multiplied by: 1 / sqrt(head size) where nothing is said. Any finite number, 0 and negative ones too.
 struct attention_scale {
+  /// Whether a scale was given, and which.
+  ///@{
   bool given = false;
   float value = 0;
 
@@ -21,11 +23,12 @@ struct attention_scale {
   template <class Number>
     requires(stdlib::is_arithmetic_v<Number>)
   GIWA_HOST_DEVICE constexpr attention_scale(Number scale) : given(true), value(static_cast<float>(scale)) {}
+  ///@}
 };
 
 /// What most calls leave alone: `{.scale = 0.09f, .lse = lse}`.
 struct attention_options {
-  attention_scale scale{};
+  attention_scale scale{};  ///< 1 / sqrt(head size) where none is given
   /// (batch, heads, queries), or (1, heads, all queries) for packed sequences: the natural logarithm of the sum of e^score over
   /// the keys that count, -inf where there are none. Not written where it is empty.
   tensor_view<float, 3> lse{};
@@ -43,26 +46,32 @@ struct attention_options {
 /// Sequences of many lengths one behind the other: sequence i has the rows [offsets[i], offsets[i + 1]) of the packed
 /// tensors. The offsets lie where the kernel can read them and never fall; their values are read when it runs.
 struct sequences {
-  const int* q_offsets;  // (count + 1)
-  const int* k_offsets;  // (count + 1)
-  int64 count;
-  int64 max_q;  // about the most queries of a sequence: decides how many blocks run, not what is right
+  const int* q_offsets;  ///< (count + 1)
+  const int* k_offsets;  ///< (count + 1)
+  int64 count;           ///< of sequences
+  int64 max_q;           ///< about the most queries of a sequence: decides how many blocks run, not what is right
 };
 
 /// The sizes of a problem, for supports() and workspace_bytes().
 struct attention_problem {
+  /// As the call has them.
+  ///@{
   int64 batch = 0, seq_q = 0, seq_k = 0;  // lengths are -1 where only the device knows them
   int64 heads = 0, kv_heads = 0;
   int64 head_size = 0, head_size_v = 0;
-  int64 element_bytes = 2;       // of q, k and v: 4 for fp32
+  int64 element_bytes = 2;       ///< of q, k and v: 4 for fp32
   int64 rows_q = 0, rows_k = 0;  // of all sequences together, where lengths are -1
+  ///@}
 };
 
 /// Limits of every path.
 namespace attention_limits {
+/// The most of each.
+///@{
 inline constexpr int64 head_size = 512;
 inline constexpr int64 length = (int64{1} << 31) - 1 - 4096;  // a key's number, and a tile's end, are ints
 inline constexpr int64 heads = (int64{1} << 31) - 1;
+///@}
 }  // namespace attention_limits
 
 /// Which kernel answers.

@@ -30,7 +30,7 @@ class device_array {
  public:
   static_assert(goes_as_bytes<T> && !stdlib::is_const_v<T>,
                 "giwa::device_array: elements are copied byte by byte: T must be trivially copyable, and not const.");
-  using element_type = T;
+  using element_type = T;  ///< of the array
 
   /// No elements.
   device_array() = default;
@@ -66,12 +66,15 @@ class device_array {
     return r;
   }
 
+  /// Takes the memory over; the other array is left empty.
+  ///@{
   device_array(device_array&& other) noexcept { swap(other); }
   device_array& operator=(device_array&& other) noexcept {
     device_array moved(static_cast<device_array&&>(other));
     swap(moved);
     return *this;
   }
+  ///@}
   ~device_array() {
     if (data_ == nullptr) return;
     // The default stream means that of the array's own GPU.
@@ -80,8 +83,12 @@ class device_array {
     static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
   }
 
+  /// The first element, null where there is none.
+  ///@{
   T* data() { return data_; }
   const T* data() const { return data_; }
+  ///@}
+  /// The number of elements.
   int64 size() const { return size_; }
   /// The number of the GPU whose memory it is, -1 for an array without elements.
   int device() const { return device_; }

@@ -28,8 +28,8 @@ GIWA_HOST_DEVICE constexpr const char* name_of(memory_kind kind) {
 
 /// The kind of memory, and whose it is.
 struct pointer_location {
-  memory_kind kind = memory_kind::pageable;
-  int device = -1;  // the GPU, or -1 for host memory
+  memory_kind kind = memory_kind::pageable;  ///< which kind of memory
+  int device = -1;                           ///< the GPU, or -1 for host memory
 };
 
 /// Where the pointer leads. Without a driver every pointer is a host pointer. Takes about 0.1 microseconds.

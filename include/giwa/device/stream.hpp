@@ -51,6 +51,7 @@ class unique_handle {
 class stream : public detail::unique_handle<cudaStream_t, cudaStreamDestroy> {
  public:
   stream() = default;
+  /// On the current device. Does not wait for the default stream.
   static result<stream> create() {
     cudaStream_t handle = nullptr;
     const status s = detail::consume(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));

@@ -72,8 +72,9 @@ status check_store_map(const tensor_view<T, Rank>& v, const char* argument) {
 
 /// The driver's function that makes tensor maps: found once by who makes several.
 struct tensor_map_encoder {
-  decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+  decltype(&cuTensorMapEncodeTiled) encode = nullptr;  ///< null before find()
 
+  /// Asks the driver. Errors: it has no such function.
   static result<tensor_map_encoder> find(const char* argument = "view") {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found{};

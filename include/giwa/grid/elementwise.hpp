@@ -46,6 +46,7 @@ class elementwise {
  public:
   static_assert(!stdlib::is_const_v<Out>, "giwa::elementwise: the first array is written, and this one is const.");
 
+  /// The output first. What is wrong with them is state().
   template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
   elementwise(OutArray&& out, InArray&&... in)
       : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
@@ -56,9 +57,12 @@ class elementwise {
     on_a_gpu_ = device_of(out) >= 0 ? "out" : ((device_of(in) >= 0) || ...) ? "in" : nullptr;
   }
 
+  /// The arrays, and the number of elements of each.
+  ///@{
   Out* out() const { return out_; }
   const detail::pointers<In...>& in() const { return in_; }
   int64 size() const { return size_; }
+  ///@}
   /// The GPU that all arrays say they are on, as a device_array can; -1 if one does not say, or another.
   int known_device() const { return known_device_; }
   /// The argument that says that it is on a GPU, null if none does.
@@ -124,6 +128,7 @@ class elementwise {
   status state_{};
 };
 
+/// From arrays of any kind.
 template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
 elementwise(OutArray&&, InArray&&...)
     -> elementwise<detail::element_of<stdlib::remove_reference_t<OutArray>>,
