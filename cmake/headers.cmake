@@ -57,7 +57,7 @@ set(GIWA_HEADERS
   H giwa/device/timer.hpp
   P giwa/device/split_batch.hpp
   H giwa/device/for_each_device.hpp
-  P giwa/device/named_range.hpp
+  H giwa/device/named_range.hpp
   H giwa/device/tensor_map.hpp
   L giwa/device/environment.cuh
 
