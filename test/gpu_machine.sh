@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Everything that needs a GPU, on a machine that has one: test/gpu_machine.sh RESULTS [build] [test] [sanitize] [conflicts]
-#   [examples] [bench]
+#   [examples] [frameworks] [bench]
 #
 # Builds in $BUILD (default: a folder beside RESULTS) for the GPU that is there, runs the GPU tests with GIWA_REQUIRE_GPU=1,
 # then the same tests under each tool of compute-sanitizer with small sizes, counts bank conflicts with Nsight Compute, and runs
-# the examples and the benchmarks (bench/report.py). Logs, JUnit and the report go to RESULTS; a summary is printed last. Without
-# a list of steps it runs all of them.
+# the examples, those in Python whose framework is installed for $PYTHON (default: python3), and the benchmarks
+# (bench/report.py). Logs, JUnit and the report go to RESULTS; a summary is printed last. Without a list of steps it runs all.
 set -u
 cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift
 build=${BUILD:-$results/build}
-steps=" ${*:-build test sanitize conflicts examples bench} "
+steps=" ${*:-build test sanitize conflicts examples frameworks bench} "
 failed=0
 summary=()
 step() { # name, log, command
@@ -57,6 +57,19 @@ fi
 if wants examples; then
   for example in "$build"/examples/example_*; do
     [ -x "$example" ] && [ -f "$example" ] && step "$(basename "$example")" "$(basename "$example")" "$example"
+  done
+fi
+if wants frameworks; then
+  python=${PYTHON:-python3}
+  export TORCH_EXTENSIONS_DIR=${TORCH_EXTENSIONS_DIR:-$build/torch_extensions}
+  for script in pytorch/test_giwa_attention:torch python/cupy_kernel:cupy python/numba_kernel:cupy; do
+    name=$(basename "${script%:*}")
+    if "$python" -c "import ${script#*:}" 2>/dev/null; then
+      step "$name" "$name" "$python" "examples/${script%:*}.py"
+      cat "$results/$name.log"
+    else
+      summary+=("left out $name: no ${script#*:} for $python")
+    fi
   done
 fi
 if wants bench; then

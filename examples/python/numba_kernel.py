@@ -50,7 +50,7 @@ extern "C" __global__ void rows_of_weights(float* x, float* weights, long long r
 def shim_as_ptx(folder, architecture):
     """Numba compiles .cu files itself, as C++17; giwa needs C++20."""
     ptx = Path(folder) / "numba_shim.ptx"
-    subprocess.run(["nvcc", "-std=c++20", "-ptx", f"-arch={architecture}", INCLUDE, HERE / "numba_shim.cu", "-o", ptx], check=True)
+    subprocess.run(["nvcc", "-std=c++20", "-rdc=true", "-ptx", f"-arch={architecture}", INCLUDE, HERE / "numba_shim.cu", "-o", ptx], check=True)
     return str(ptx)
 
 
