@@ -9,6 +9,7 @@ of README.md; only the names of files that its sentences give stand here. The fi
 import argparse
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ EXAMPLE = "11_attention.cu"  # what is compiled by hand
 MAIN_LINES = 15  # of main.cu, less empty lines and #includes
 ROUTE_SECONDS = 300
 
-results = []  # (what, seconds)
+results = []  # (what, seconds, CPU seconds)
 
 
 def fail(line, why):
@@ -91,6 +92,11 @@ class Stranger:
         return "".join(self.run(command, cwd, line) for line, command in block.commands())
 
 
+def cpu_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 class Route:
     """Prints what begins, and takes its time."""
 
@@ -99,11 +105,11 @@ class Route:
 
     def __enter__(self):
         print(f"\n-- {self.name}", flush=True)
-        self.begin = time.monotonic()
+        self.begin, self.cpu = time.monotonic(), cpu_seconds()
 
     def __exit__(self, kind, *_):
         seconds = time.monotonic() - self.begin
-        results.append((self.name, seconds))
+        results.append((self.name, seconds, cpu_seconds() - self.cpu))
         if kind is None and seconds > self.limit:
             fail(0, f"{self.name}: {seconds:.0f} s, more than {self.limit}")
 
@@ -254,8 +260,8 @@ def main():
                 fail(0, f"`{path}` is not there after `{everything}`")
 
     print("\nnewcomer: README.md does what it says")
-    for what, seconds in results:
-        print(f"  {seconds:7.0f} s  {what}")
+    for what, seconds, cpu in results:
+        print(f"  {seconds:7.0f} s, {cpu:7.0f} CPU s  {what}")
     shutil.rmtree(folder)
 
 
