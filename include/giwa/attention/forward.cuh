@@ -248,24 +248,19 @@ struct stream_attention {
             s, call, heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
         if (launched.value || !launched.ok()) return launched.state;
       }
-    if (path.value != attention_path::simt) {
-      using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
-      using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
-      using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
-      if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
-        static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
-        const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
-        if (!fits.ok()) return fits.state;
-        if (!fits.value) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
-      }
-      return launch_attention<op>(s, call, choice::type::slices);
+    if constexpr (runs_below_sm80)
+      if (path.value == attention_path::simt)
+        return launch_attention<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>(s, call, 1);
+    using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
+    using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
+    using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+    if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
+      static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
+      const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+      if (!fits.ok()) return fits.state;
+      if (!fits.value) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
     }
-    if constexpr (runs_below_sm80) {
-      using op = simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>;
-      return launch_attention<op>(s, call, 1);
-    } else {
-      return {};
-    }
+    return launch_attention<op>(s, call, choice::type::slices);
   }
 
   /// On tensor cores, then without them what they did not reach; or without them.

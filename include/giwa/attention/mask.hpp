@@ -14,8 +14,9 @@ namespace giwa::inline GIWA_ABI {
 ///   `some` is always right; without it every score is asked.
 /// - `static constexpr bool any_range = true`: classify() is right for a range of any length; else it is asked about one tile of
 ///   keys at a time.
-/// - `static constexpr bool one_range = true`: a query's keys are one range, and first_key(c), last_key(c), where they are there,
-///   its ends.
+/// - `static constexpr bool one_range = true`: a query's keys lie from `int first_key(attention_coord c) const` to `int
+///   last_key(attention_coord c) const`: it has one of these or both, and kernels ask them in place of operator(). c.key means
+///   nothing there.
 /// - `giwa::alignment align`, a member: it speaks of the diagonal, which must be known where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that it breaks for such a problem.
 template <class Mask>
@@ -110,6 +111,7 @@ struct full {
   /// What a mask says: see attention_mask.
   ///@{
   static constexpr bool any_range = true, one_range = true;
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord) const { return 2147483647; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile&) const { return tile_keep::all; }
   ///@}

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_MEMORY_ADVICE_HPP
 
 #include <giwa/attention/problem.hpp>
+#include <giwa/base/assert.hpp>
 #include <giwa/device/memory.hpp>
 
 #include <cstdio>
@@ -29,6 +30,7 @@ constexpr int64 saturating_product(int64 a, int64 b) { return product_overflows(
 
 /// The problem with a part of its batch. Packed sequences are taken to be equally long.
 constexpr attention_problem with_batch(attention_problem p, int64 batch) {
+  if (batch == p.batch) return p;  // to the row, where the sequences are not equally long
   const auto rows = [&](int64 all) { return saturating_product(ceil_div(all, p.batch), batch); };
   if (p.seq_q < 0 && p.batch > 0) p.rows_q = rows(p.rows_q);
   if (p.seq_k < 0 && p.batch > 0) p.rows_k = rows(p.rows_k);
@@ -56,7 +58,9 @@ constexpr attention_bytes bytes_of(const attention_problem& p, bool with_lse = f
 /// The bytes at once where the keys of each sequence are split in `parts`, which go through the GPU one after the other: q; k, v
 /// and workspace of one part; and o and lse twice, of the parts so far and of the one that is merged into them.
 constexpr attention_bytes bytes_split_along_keys(attention_problem p, int64 parts) {
-  p.seq_k = ceil_div(p.seq_k, parts);
+  GIWA_ASSERT(parts >= 1, "there is at least one part");
+  int64& keys = p.seq_k < 0 ? p.rows_k : p.seq_k;
+  keys = ceil_div(keys, parts);
   attention_bytes b = bytes_of(p, true);
   b.o = detail::saturating_product(b.o, 2);
   b.lse = detail::saturating_product(b.lse, 2);

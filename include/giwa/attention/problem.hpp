@@ -189,10 +189,13 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
       {p.head_size, 1, attention_limits::head_size, "q", "the head size is out of range"},
       {p.head_size_v, 1, attention_limits::head_size, "v", "the head size is out of range"},
       {p.batch, 0, any, "q", "the number of sequences is out of range"},
-      {p.seq_q, -1, attention_limits::length, "q", "a sequence is too long"},
-      {p.seq_k, -1, attention_limits::length, "k", "a sequence is too long"},
+      {p.seq_q, -1, attention_limits::length, "q", "a length is out of range"},
+      {p.seq_k, -1, attention_limits::length, "k", "a length is out of range"},
       {p.heads, 0, attention_limits::heads, "q", "the number of heads is out of range"},
       {p.kv_heads, 0, attention_limits::heads, "k", "the number of heads is out of range"},
+      {p.element_bytes, 2, 4, "q", "an element has 2 or 4 bytes"},
+      {p.rows_q, 0, max_int64, "q", "the number of rows of all sequences is negative"},
+      {p.rows_k, 0, max_int64, "k", "the number of rows of all sequences is negative"},
   };
   for (const rule& r : rules) {
     if (r.value < r.least) return status::invalid(r.argument, r.message, bound::at_least, r.least, r.value);
@@ -219,6 +222,8 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
 /// its pieces, as much as q, k and v themselves with head sizes rounded up to 64.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(int);
+  if (p.batch < 0 || p.heads < 0 || p.kv_heads < 0 || p.rows_q < 0 || p.rows_k < 0)
+    return sizeof(int);  // no problem at all
   const auto rows = [&](int64 length, int64 packed) {
     return length < 0 ? packed : product_overflows(p.batch, length) ? max_int64 : p.batch * length;
   };

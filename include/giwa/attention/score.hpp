@@ -20,6 +20,19 @@ concept score_modifier = requires(const F& f, float score, attention_coord c) {
   { f(score, c) } -> stdlib::same_as<float>;
 };
 
+namespace detail {
+/// The rules for the types of a mask and a score modifier.
+template <class Mask, class Score>
+GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
+  static_assert(attention_mask<Mask>, "giwa: a mask is called with (giwa::attention_coord) and returns bool.");
+  static_assert(
+      !one_range_mask<Mask> || has_first_key<Mask> || has_last_key<Mask>,
+      "giwa: a mask that is one_range has first_key(giwa::attention_coord) const, last_key(…) const, or both.");
+  static_assert(score_modifier<Score>,
+                "giwa: a score modifier is called with (float, giwa::attention_coord) and returns float.");
+}
+}  // namespace detail
+
 /// The score as it is.
 struct plain_score {
   /// What a score modifier says: see score_modifier.

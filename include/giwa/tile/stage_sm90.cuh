@@ -138,6 +138,7 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
   /// The loop of a block without roles, as in the other stages, but once in a kernel: the thread of rank 0 produces besides.
   template <class Block, class Fill, class Use>
   GIWA_DEVICE void stream(Block block, int steps, const Fill& fill, const Use& use) {
+    static_assert(Depth >= 2, "giwa::stage: one slot is used while another is filled: Depth is at least 2.");
     auto in = producer(block);
     auto out = consumer(block);
     const auto put = [&](int step) {
