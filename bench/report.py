@@ -262,6 +262,7 @@ def build(suites, work, given, architecture, log):
             for target in targets:  # one that cannot be built stops no other, and leaves no older one
                 if log.call([*command, target], 900)[1]:
                     (tree / "bench" / target).unlink(missing_ok=True)
+        log.say(f"  {len(targets)} programs done")
 
     def library(name):
         source, *definitions = LIBRARIES[name]
