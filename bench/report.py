@@ -53,25 +53,27 @@ def program(name, seconds, about, target="", watch=True):
                  report_rows.of_google_benchmark, watch)
 
 
-def attention(name, seconds, about, libraries, *options):
-    given = [x for library in libraries for x in ("--library", "{}={{{}}}".format(*library))]
-    return Suite(name, seconds, about, ("torch", *(built for _, built in libraries)),
-                 [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", *given, *options], report_rows.of_attention)
+def script(name, seconds, about, file, read, libraries, *options, watch=True):
+    given = [x for library, built in libraries.items() for x in ("--library", f"{library}={{{built}}}")]
+    return Suite(name, seconds, about, ("torch", *libraries.values()),
+                 [sys.executable, f"{TORCH}/{file}.py", "--csv", "{out}", *given, *options], read, watch)
 
 
-FP32 = tuple((name, name) for name in ("fp32", "tf32", "fp32_exact"))
-FP32_LIBRARIES = [x for name in (*(n for n, _ in FP32), "fp16") for x in ("--library", f"{name}={{{name}}}")]
+def attention(name, seconds, about, libraries, *options, watch=True):
+    return script(name, seconds, about, "attention", report_rows.of_attention, libraries, *options, watch=watch)
+
+
+FP32 = {name: name for name in ("fp32", "tf32", "fp32_exact")}
 # In the order in which they run: what matters most comes first, in case the time is short.
 SUITES = (
-    attention("attention_fp16", 60, "512 to 16384 tokens beside cuDNN and FlashAttention-2", (("giwa", "fp16"),),
+    attention("attention_fp16", 60, "512 to 16384 tokens beside cuDNN and FlashAttention-2", {"giwa": "fp16"},
               "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash"),
     attention("attention_fp32", 50, "three accuracies beside PyTorch's memory-efficient fp32", FP32,
               "--element", "fp32", "--backends", "efficient", "--calls", "4", "--rounds", "5"),
-    attention("attention_flex", 70, "score modifiers and masks beside compiled FlexAttention", (("giwa", "fp16"),),
+    attention("attention_flex", 70, "score modifiers and masks beside compiled FlexAttention", {"giwa": "fp16"},
               "--only", "/flex/", "--backends", "flex"),
-    Suite("accuracy", 40, "errors in fp32 beside PyTorch's", ("torch", "fp32", "tf32", "fp32_exact", "fp16"),
-          [sys.executable, f"{TORCH}/accuracy.py", "--csv", "{out}", "--lengths", "1024,4096,65536", *FP32_LIBRARIES],
-          report_rows.of_accuracy, watch=False),
+    script("accuracy", 40, "errors in fp32 beside PyTorch's", "accuracy", report_rows.of_accuracy, {**FP32, "fp16": "fp16"},
+           "--lengths", "1024,4096,65536", watch=False),
     program("matmul", 20, "the steps of the matrix product beside cuBLAS"),
     program("softmax", 15, "rows of softmax beside a copy"),
     program("transpose", 8, "the transpose beside a copy"),
@@ -83,13 +85,12 @@ SUITES = (
            "--library", "{fp16}"], report_rows.of_rows, watch=False),
     Suite("torch", 45, "softmax and transpose beside PyTorch", ("torch", "entries"),
           [sys.executable, f"{TORCH}/compare.py", "{out}"], report_rows.of_compare),
-    attention("attention_bf16", 30, "bf16 beside cuDNN", (("giwa", "bf16"),),
+    attention("attention_bf16", 30, "bf16 beside cuDNN", {"giwa": "bf16"},
               "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
     attention("attention_sizes", 15, "other head sizes, and grouped queries, beside cuDNN and FlashAttention-2",
-              (("giwa", "fp16_sizes"),), "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
-    Suite("attention_cpu", 60, "attention on the CPU beside PyTorch's", ("torch",),
-          [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", "--cpu", "--only", "O3", "--rounds", "5"],
-          report_rows.of_attention, watch=False),
+              {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
+    attention("attention_cpu", 60, "attention on the CPU beside PyTorch's", {},
+              "--cpu", "--only", "O3", "--rounds", "5", watch=False),
     program("attention_host", 15, "attention on the CPU beside three loops", watch=False),
 )
 ENTRIES = f"{TORCH}/attention_entries.cu"
