@@ -1,25 +1,62 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks that the tables of measurements in README.md and docs/ say what the CSV files in docs/results say; --write puts them there.
+"""Checks that the tables of measurements in README.md and docs/ say what the files in docs/results say; --write puts them there.
 
-A table stands between `<!-- begin table: FILE.csv KIND -->` and `<!-- end table -->`; KIND is a function in TABLES.
+A table stands between `<!-- begin table: FILE KIND -->` and `<!-- end table -->`; KIND is a function in TABLES, FILE a CSV, a report
+of bench/report.py, or the word `report` for the newest of those. As long as there is none its tables are empty. The plots in
+docs/plots must be of the newest report, by the name and the digest that bench/plot.py writes into them.
 """
 import csv
+import functools
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "bench"))
+import report_rows  # noqa: E402
+
 SIZES = {10_000_000: "10 000 000", 1 << 28: "2^28", 1 << 29: "2^29", 1 << 30: "2^30"}
 
 
-def read(path):
-    """The rows of a CSV by cell, in its order, and in each by contender."""
+load = functools.cache(report_rows.load)
+
+
+def read(path, suite):
+    """The rows of a benchmark program by cell, in their order, and in each by contender; of its CSV, or of a report's suite."""
     cells = {}
+    if path.suffix == ".json":
+        for case, contenders in report_rows.cells(load(path), suite).items():
+            for name, (row, *_) in contenders.items():
+                cells.setdefault(case, {})[name] = {
+                    "gbs": f"{row['value']:.0f}", "tflops": f"{row['value']:.1f}", "speed_ratio": row["ratio"] or 1,
+                    "median_us": row["us"], "peer": row["ratio_to"]}
+        return cells
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             cells.setdefault(row["cell"], {})[row["contender"]] = row
     return cells
+
+
+def records(path, suite):
+    """The rows of a script of bench/torch: of its CSV, or of a report's suite in the same form."""
+    if path.suffix != ".json":
+        return report_rows.read_csv(path)
+    found = []
+    for case, contenders in report_rows.cells(load(path), suite).items():
+        record = {"case": case.removesuffix(" (plain calls)")}
+        for name, rows in contenders.items():
+            short = name.removeprefix("giwa_")
+            for row in rows:
+                value = row["value"] if row["value"] is not None else float("nan")
+                if row["metric"].startswith("error_"):
+                    record[f"{short}_{row['metric'].removeprefix('error_')}"] = value
+                    continue
+                record[f"{short}_{'tflops' if row['unit'] == 'TFLOP/s' else 'gbs'}"] = f"{value:.0f}"
+                if name == next(iter(contenders)) and row["ratio_to"]:
+                    record[f"speed_of_{row['ratio_to'].removeprefix('giwa_')}"] = row["ratio"]
+        found.append(record)
+    return found
 
 
 def ratio(row):
@@ -35,7 +72,7 @@ def for_all(path):
     """The benchmark for_all, a line for each type and size: both forms of giwa with their ratios."""
     rows = ["| type | elements | `for_all`, by index | against `cub::DeviceFor::Bulk` | `for_all`, elementwise "
             "| against `cub::DeviceTransform` |"]
-    for cell, contenders in read(path).items():
+    for cell, contenders in read(path, "for_all").items():
         match = re.fullmatch(r"add/(\w+)/(\d+)", cell)
         if match is None:
             continue
@@ -55,7 +92,7 @@ def by_columns(values):
 
 def softmax(path):
     values = {}
-    for cell, contenders in read(path).items():
+    for cell, contenders in read(path, "softmax").items():
         if match := re.fullmatch(r"softmax/(\w+)/\d+x(\d+)", cell):
             row = contenders["giwa_softmax"]
             values[match[1], match[2]] = f"{row['gbs']} ({ratio(row)})"
@@ -64,16 +101,15 @@ def softmax(path):
 
 def softmax_torch(path):
     values = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if match := re.fullmatch(r"softmax/(\w+)/\d+x(\d+)", row["case"]):
-                values[match[1], match[2]] = f"{float(row['speed_of_torch']):.2f}"
+    for row in records(path, "torch"):
+        if match := re.fullmatch(r"softmax/(\w+)/\d+x(\d+)", row["case"]):
+            values[match[1], match[2]] = f"{float(row['speed_of_torch']):.2f}"
     return by_columns(values)
 
 
 def transpose(path):
     rows = ["| type | rows x columns | GB/s | against a copy |"]
-    for cell, contenders in read(path).items():
+    for cell, contenders in read(path, "transpose").items():
         if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", cell):
             row = contenders["giwa_transpose"]
             rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['gbs']} | {ratio(row)} |")
@@ -82,17 +118,16 @@ def transpose(path):
 
 def transpose_torch(path):
     rows = ["| type | rows x columns | GB/s | against PyTorch |"]
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", row["case"]):
-                rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['giwa_gbs']} "
-                            f"| {float(row['speed_of_torch']):.2f} |")
+    for row in records(path, "torch"):
+        if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", row["case"]):
+            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['giwa_gbs']} "
+                        f"| {float(row['speed_of_torch']):.2f} |")
     return lines(*rows)
 
 
 def matmul(path):
     """Each step in TFLOP/s, and in brackets beside cuBLAS."""
-    cells = read(path)
+    cells = read(path, "matmul")
     steps = [s for s in ("register_tile", "mma", "wgmma", "fp32_by_fp16") if any(s in c for c in cells.values())]
     rows = ["| type | m x n x k | cuBLAS | " + " | ".join(f"`{s}`" for s in steps) + " |"]
     for cell, contenders in cells.items():
@@ -103,15 +138,14 @@ def matmul(path):
     return lines(*rows)
 
 
-def attention(path):
+def attention(path, suite="attention_fp16"):
     """A line for each head size and length, full and causal: giwa's TFLOP/s, and in brackets beside the other columns' owners."""
     values = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if match := re.fullmatch(r"(\w+)/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
-                beside = ", ".join(f"{float(row[k]):.2f}" for k in row if k.startswith("speed_of_") and row[k])
-                values[match[3], match[5], f"{match[4]} x {match[6]}", match[2]] = (
-                    f"{float(row['giwa_tflops']):.0f} ({beside})")
+    for row in records(path, suite):
+        if match := re.fullmatch(r"(\w+)/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
+            beside = ", ".join(f"{float(row[k]):.2f}" for k in row if k.startswith("speed_of_") and row[k])
+            values[match[3], match[5], f"{match[4]} x {match[6]}", match[2]] = (
+                f"{float(row['giwa_tflops']):.0f} ({beside})")
     cases = [c for c in dict.fromkeys(key[:3] for key in values) if all((*c, m) in values for m in ("full", "causal"))]
     return lines("| head size | heads | batch x tokens | full | causal |",
                  *(f"| {d} | {h} | {n} | {values[d, h, n, 'full']} | {values[d, h, n, 'causal']} |" for d, h, n in cases))
@@ -120,12 +154,11 @@ def attention(path):
 def attention_fp32(path):
     """A line for each head size and length: each accuracy in TFLOP/s, fp32's with its speed beside PyTorch's memory-efficient."""
     values = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if match := re.fullmatch(r"fp32/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
-                tflops = [f"{float(row[f'{name}_tflops']):.0f}" for name in ("fp32", "tf32", "fp32_exact")]
-                tflops[0] += f" ({float(row['speed_of_efficient']):.2f})"
-                values[match[2], match[4], f"{match[3]} x {match[5]}", match[1]] = " | ".join(tflops)
+    for row in records(path, "attention_fp32"):
+        if match := re.fullmatch(r"fp32/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
+            tflops = [f"{float(row[f'{name}_tflops']):.0f}" for name in ("fp32", "tf32", "fp32_exact")]
+            tflops[0] += f" ({float(row['speed_of_efficient']):.2f})"
+            values[match[2], match[4], f"{match[3]} x {match[5]}", match[1]] = " | ".join(tflops)
     cases = [c for c in dict.fromkeys(key[:3] for key in values) if all((*c, m) in values for m in ("full", "causal"))]
     return lines("| head size | heads | batch x tokens | full: fp32 | tf32 | fp32_exact | causal: fp32 | tf32 | fp32_exact |",
                  *(f"| {d} | {h} | {n} | {values[d, h, n, 'full']} | {values[d, h, n, 'causal']} |" for d, h, n in cases))
@@ -135,38 +168,185 @@ def accuracy(path):
     """A line for each family and length, head size 128, full: relative errors in units of 10^-7, of all / worst row / worst column."""
     names = ("fp32", "fp32_exact", "unfused", "tf32", "fp16")
     rows = ["| inputs | keys | " + " | ".join(names).replace("unfused", "PyTorch, unfused") + " |"]
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if match := re.fullmatch(r"(\w+)/full/D128/(1024|65536)", row["case"]):
-                of = [" / ".join(f"{float(row[f'{n}_{what}']) * 1e7:.3g}" for what in ("all", "row", "column")) for n in names]
-                rows.append(f"| {match[1]} | {match[2]} | " + " | ".join(of) + " |")
+    for row in records(path, "accuracy"):
+        if match := re.fullmatch(r"(\w+)/full/D128/(1024|65536)", row["case"]):
+            of = [" / ".join(f"{float(row[f'{n}_{what}']) * 1e7:.3g}" for what in ("all", "row", "column")) for n in names]
+            rows.append(f"| {match[1]} | {match[2]} | " + " | ".join(of) + " |")
     return lines(*rows)
 
 
-TABLES = {f.__name__: f for f in (accuracy, attention, attention_fp32, for_all, softmax, softmax_torch, transpose,
-                                  transpose_torch, matmul)}
+# ---- of a report only
+
+NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention", "efficient": "PyTorch, memory-efficient",
+         "torch": "PyTorch", "cublas": "cuBLAS", "cub_device_for_bulk": "`cub::DeviceFor::Bulk`",
+         "cub_device_transform": "`cub::DeviceTransform`"}
+# What giwa offers of each suite, for whoever compares: not its slower steps, and not beside copies and bare launches.
+OFFERS = ("giwa", "giwa_fp32", "wgmma", "fp32_by_fp16", "giwa_for_all_index", "giwa_for_all_elementwise")
 
 
-def main(write):
-    found = 0
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        name, text = page.relative_to(ROOT), page.read_text(encoding="utf-8")
+def beside_peers(report):
+    """{(suite, contender, peer): [(ratio, case)]} of speeds."""
+    found = {}
+    for row in report["rows"]:
+        if row["ratio"] and row["metric"] == "speed" and row["contender"] in OFFERS and row["ratio_to"] in NAMES:
+            found.setdefault((row["suite"], row["contender"], row["ratio_to"]), []).append((row["ratio"], row["case"]))
+    return found
+
+
+def overview(path):
+    """A line for each suite and peer: how the ratios are spread."""
+    rows = ["| benchmark | of giwa | beside | cases | geometric mean | lowest | highest | behind by 3 % or more |"]
+    for (suite, contender, peer), found in beside_peers(load(path)).items():
+        ratios = [r for r, _ in found]
+        mean = report_rows.geometric_mean(ratios)
+        rows.append(f"| {suite} | {contender} | {NAMES[peer]} | {len(ratios)} | {mean:.2f} | {min(ratios):.2f} "
+                    f"| {max(ratios):.2f} | {sum(r <= 0.97 for r in ratios)} |")
+    return lines(*rows)
+
+
+def behind(path):
+    """Every case in which giwa is behind a peer by 3 % or more, the worst of each suite first."""
+    rows = ["| benchmark | case | beside | speed |"]
+    for (suite, contender, peer), found in beside_peers(load(path)).items():
+        mine = f" ({contender})" if contender != "giwa" else ""
+        rows += [f"| {suite} | {case}{mine} | {NAMES[peer]} | {r:.2f} |" for r, case in sorted(found) if r <= 0.97]
+    return lines(*rows)
+
+
+def attention_bf16(path):
+    return attention(path, "attention_bf16")
+
+
+def attention_cpu(path):
+    rows = ["| mask, head size, batch x heads x tokens | giwa, GFLOP/s | against PyTorch |"]
+    for case, contenders in report_rows.cells(load(path), "attention_cpu").items():
+        row = contenders["giwa"][0]
+        rows.append(f"| {case.split('/', 1)[1]} | {row['value'] * 1000:.0f} | {row['ratio']:.2f} |")
+    return lines(*rows)
+
+
+def attention_sizes(path):
+    rows = ["| type, mask, head size, batch x heads (of keys) x tokens (x keys) | TFLOP/s | against cuDNN | against FlashAttention-2 |"]
+    for row in records(path, "attention_sizes"):
+        beside = [f"{row[k]:.2f}" if row.get(k) else "" for k in ("speed_of_cudnn", "speed_of_flash")]
+        rows.append(f"| {row['case']} | {row['giwa_tflops']} | {' | '.join(beside)} |")
+    return lines(*rows)
+
+
+def flex(path):
+    rows = ["| score and mask | giwa, TFLOP/s | FlexAttention, TFLOP/s | speed |"]
+    for row in records(path, "attention_flex"):
+        if match := re.fullmatch(r"\w+/flex/(\w+)/.*", row["case"]):
+            rows.append(f"| {match[1]} | {row['giwa_tflops']} | {row['flex_tflops']} | {row['speed_of_flex']:.2f} |")
+    return lines(*rows)
+
+
+def host_time(path):
+    """What calls keep their thread for."""
+    rows = ["| | µs | against a bare launch with as many bytes of parameters |"]
+    for suite in ("launch", "attention_calls"):
+        for contenders in report_rows.cells(load(path), suite).values():
+            rows += [f"| `{name}` | {r['value']:.2f} | {1 / r['ratio']:.2f} times its time |"
+                     for name, (r, *_) in contenders.items() if r["metric"] == "time" and r["ratio"]]
+    return lines(*rows)
+
+
+def functors(path):
+    rows = ["| | TFLOP/s | speed of the plain call |"]
+    for cell, contenders in read(path, "attention_calls").items():
+        if cell.startswith("functor/"):
+            rows += [f"| {name} | {float(r['tflops']):.0f} | {ratio(r)} |" for name, r in contenders.items()]
+    return lines(*rows)
+
+
+def compile_time(path):
+    rows = ["| case | figure | s |"]
+    for case, contenders in report_rows.cells(load(path), "compile_time").items():
+        rows += [f"| {case} | `{name}` | {r['value']:.3g} |" for name, (r, *_) in contenders.items()]
+    return lines(*rows)
+
+
+def machine(path):
+    """What ran where, with which versions, and at which clock and power."""
+    rows = ["| run | commit | benchmark | s | SM clock, MHz | power, W |"]
+    said = []
+    for i, run in enumerate(load(path)["runs"], 1):
+        of = run.get("machine", {})
+        versions = ", ".join(f"{k} {v}" for k, v in run.get("versions", {}).items())
+        said.append(f"Run {i}: {run['date'][:16].replace('T', ' ')} UTC, {run['gpu']}, driver {of.get('driver_version', '?')}, power limit "
+                    f"{of.get('power.limit', '?')}, clocks up to {of.get('clocks.max.sm', '?')} (SM) and "
+                    f"{of.get('clocks.max.mem', '?')} (memory), {run.get('cores', '?')} CPU cores; {versions}. `{run['command']}`")
+        for suite, told in run["suites"].items():
+            if told["state"] == "ok":
+                watched = [f"{told[k]:.0f}" if k in told else "" for k in ("sm_mhz", "watts")]
+                rows.append(f"| {i} | {run['commit']} | {suite} | {told['seconds']:.0f} | {' | '.join(watched)} |")
+    return "\n\n".join([*said, lines(*rows)])
+
+
+TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, behind,
+                                  compile_time, flex, for_all, functors, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+                                  transpose_torch)}
+
+
+def newest_report(root):
+    return max((root / "docs" / "results").glob("*_report.json"), default=None)
+
+
+def check_plots(root, pages):
+    """Each plot is of the newest report, and each that a page shows is there. Answers how many there are."""
+    report = newest_report(root)
+    if report:
+        for page in pages:
+            for name in re.findall(r"(?:docs/)?plots/([\w.]+\.svg)", page.read_text(encoding="utf-8")):
+                if not (root / "docs" / "plots" / name).is_file():
+                    sys.exit(f"{page.relative_to(root)} shows docs/plots/{name}, which is not there: run bench/plot.py")
+    plots = sorted((root / "docs" / "plots").glob("*.svg"))
+    wanted = f"{load(report)['name']} {report_rows.digest(load(report))}" if report else "no report"
+    for plot in plots:
+        found = re.search(r"giwa report (\S+ [0-9a-f]+)", plot.read_text(encoding="utf-8"))
+        if not found or found[1] != wanted:
+            sys.exit(f"docs/plots/{plot.name} is of {found[1] if found else 'no report'}, and the newest in docs/results is "
+                     f"{wanted}: run bench/plot.py")
+    return len(plots)
+
+
+def main(write, root=ROOT):
+    found = waiting = 0
+    pages = (root / "README.md", *sorted((root / "docs").glob("*.md")))
+    for page in pages:
+        name, text, here = page.relative_to(root), page.read_text(encoding="utf-8"), 0
 
         def replace(match):
-            nonlocal found
-            found += 1
+            nonlocal found, waiting, here
+            here += 1
             if match[3] not in TABLES:
                 sys.exit(f"{name} asks for a table of an unknown kind: {match[3]}")
-            return f"{match[1]}\n\n{TABLES[match[3]](ROOT / 'docs' / 'results' / match[2])}\n\n{match[5]}"
+            path = newest_report(root) if match[2] == "report" else root / "docs" / "results" / match[2]
+            if path is None:
+                waiting += 1
+                return f"{match[1]}\n\n{match[5]}"
+            found += 1
+            try:
+                table = TABLES[match[3]](path)
+            except (OSError, report_rows.ReportError) as error:
+                sys.exit(f"{name}: {error}")
+            if table.endswith("---|"):
+                table = f"*{path.stem} has none of these.*"
+            return f"{match[1]}\n\n{table}\n\n{match[5]}"
 
-        wanted = re.sub(r"(<!-- begin table: (\S+\.csv) (\w+) -->)\n(.*?)(<!-- end table -->)", replace, text, flags=re.DOTALL)
+        wanted = re.sub(r"(<!-- begin table: (report|\S+\.(?:csv|json)) (\w+) -->)\n(.*?)(<!-- end table -->)", replace, text,
+                        flags=re.DOTALL)
+        if here != text.count("begin table"):
+            sys.exit(f"{name} has a table whose marks are not as they should be")
         if write:
             page.write_text(wanted, encoding="utf-8")
         elif wanted != text:
             sys.exit(f"{name} does not say what docs/results says: run .ci/check_figures.py --write")
     if found == 0:
         sys.exit("no page has a table of measurements")
-    print(f"figures: {found} table(s) agree with docs/results")
+    plots = check_plots(root, pages)
+    print(f"figures: {found} table(s) and {plots} plot(s) agree with docs/results"
+          + (f"; {waiting} table(s) wait for a report" if waiting else ""))
 
 
 if __name__ == "__main__":

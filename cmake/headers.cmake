@@ -50,8 +50,14 @@ set(GIWA_HEADERS
   H giwa/device/properties.hpp
   H giwa/device/stream.hpp
   H giwa/device/pointer.hpp
+  H giwa/device/copy.hpp
   H giwa/device/array.hpp
+  H giwa/device/pinned_array.hpp
+  H giwa/device/memory.hpp
   H giwa/device/timer.hpp
+  P giwa/device/split_batch.hpp
+  H giwa/device/for_each_device.hpp
+  H giwa/device/named_range.hpp
   H giwa/device/tensor_map.hpp
   L giwa/device/environment.cuh
 
@@ -112,6 +118,7 @@ set(GIWA_HEADERS
   P giwa/attention/score.hpp
   P giwa/attention/pieces.hpp
   P giwa/attention/problem.hpp
+  H giwa/attention/memory_advice.hpp
   P giwa/attention/params.hpp
   P giwa/attention/schedule.hpp
   P giwa/attention/tuning.hpp

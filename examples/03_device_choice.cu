@@ -34,20 +34,10 @@
 using giwa::int64;
 using giwa::throw_if_failed;
 
-const char* describe(giwa::memory_kind kind) {
-  switch (kind) {
-    case giwa::memory_kind::pageable: return "pageable host memory";
-    case giwa::memory_kind::pinned: return "pinned host memory";
-    case giwa::memory_kind::device: return "the memory of a GPU";
-    case giwa::memory_kind::managed: return "managed memory";
-  }
-  return "unknown memory";
-}
-
 void print_location(const char* what, const void* pointer) {
   const giwa::pointer_location found = throw_if_failed(giwa::location_of(pointer));
-  std::printf("%s lies in %s", what, describe(found.kind));
-  if (found.device >= 0) std::printf(" %d", found.device);
+  std::printf("%s lies in %s", what, name_of(found.kind));
+  if (found.device >= 0) std::printf(" of GPU %d", found.device);
   std::printf("\n");
 }
 

@@ -93,11 +93,13 @@ bool attend(const Place& place, const problem& p, const options& o, const char* 
   auto lse_there = place.template make<float>(rows[0] * rows[1] * rows[2]);
 
   using view = giwa::tensor_view<const T, 4>;
+  // Without a workspace fp32 is multiplied by ordinary arithmetic. Who says so compiles no other kernel.
+  using tile = std::conditional_t<std::is_same_v<T, float>, giwa::fp32_exact, giwa::automatic_tile>;
   const double ms = place.milliseconds([&] {
-    return giwa::attention_forward<head_sizes>(place.where(), view(q_there.data(), q_sizes),
-                                               view(k_there.data(), sizes_of(p.k)), view(v_there.data(), sizes_of(p.v)),
-                                               out.view(), o.chosen, giwa::plain_score{},
-                                               {.lse = {lse_there.data(), rows}});
+    return giwa::attention_forward<head_sizes, tile>(place.where(), view(q_there.data(), q_sizes),
+                                                     view(k_there.data(), sizes_of(p.k)),
+                                                     view(v_there.data(), sizes_of(p.v)), out.view(), o.chosen,
+                                                     giwa::plain_score{}, {.lse = {lse_there.data(), rows}});
   });
 
   const std::vector<T> result = out.on_host(place);

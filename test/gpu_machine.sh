@@ -5,8 +5,8 @@
 #
 # Builds in $BUILD (default: a folder beside RESULTS) for the GPU that is there, runs the GPU tests with GIWA_REQUIRE_GPU=1,
 # then the same tests under each tool of compute-sanitizer with small sizes, counts bank conflicts with Nsight Compute, and runs
-# the examples, those in Python whose framework is installed for $PYTHON (default: python3), and the benchmarks. Logs, JUnit,
-# JSON and CSV go to RESULTS; a summary is printed last. Without a list of steps it runs all of them.
+# the examples, those in Python whose framework is installed for $PYTHON (default: python3), and the benchmarks
+# (bench/report.py). Logs, JUnit and the report go to RESULTS; a summary is printed last. Without a list of steps it runs all.
 set -u
 cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift
@@ -40,7 +40,10 @@ if wants test; then
 fi
 if wants sanitize; then
   for tool in memcheck initcheck racecheck synccheck; do
-    cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--report-api-errors;no;--error-exitcode;9" >/dev/null
+    if ! cmake -S . -B "$build" "-DGIWA_TEST_LAUNCHER=compute-sanitizer;--tool;$tool;--report-api-errors;no;--error-exitcode;9" >/dev/null; then
+      summary+=("FAILED  compute-sanitizer $tool: CMake did not put it before the tests"); failed=1
+      continue
+    fi
     leave_out=(); [ "$tool" = racecheck ] && leave_out=(-LE no_racecheck)
     GIWA_TEST_SMALL=1 step "compute-sanitizer $tool" "$tool" \
       ctest --test-dir "$build" -L gpu "${leave_out[@]}" -j 4 --output-on-failure --no-tests=error
@@ -70,14 +73,8 @@ if wants frameworks; then
   done
 fi
 if wants bench; then
-  reports=()
-  for program in "$build"/bench/bench_*; do
-    name=$(basename "$program")
-    [ -x "$program" ] || continue
-    step "$name" "$name" "$program" --benchmark_out="$results/$name.json" --benchmark_out_format=json
-    reports+=("$results/$name.json")
-  done
-  python3 bench/table.py "$results/bench.csv" "${reports[@]}"
+  STEP_SECONDS=${STEP_SECONDS:-1800} step benchmarks benchmarks python3 bench/report.py "$results" --build "$build"
+  cat "$results/benchmarks.log"
 fi
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
 git log -1 --format='commit %h %cd' 2>/dev/null

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What attention.py and accuracy.py call on a GPU: attention of one element type and several head sizes, as C functions. For fp32
-// GIWA_BENCH_HOW is giwa::fp32, fp32_exact or tf32.
+// GIWA_BENCH_HOW is giwa::fp32, fp32_exact or tf32; for the others GIWA_BENCH_NO_VARIANTS leaves FlexAttention's cases out.
 #include <giwa/attention.cuh>
 
 #include <cstdio>
@@ -73,7 +73,7 @@ extern "C" long long giwa_workspace_bytes(long long batch, long long queries, lo
           .sizes());
 }
 
-#if !defined(GIWA_BENCH_FP32)
+#if !defined(GIWA_BENCH_FP32) && !defined(GIWA_BENCH_NO_VARIANTS)
 // The same of head size 128, with scores and masks that FlexAttention is asked for: 0 plain, 1 causal, 2 softcap, 3 alibi and
 // causal, 4 a window. A kind reads its own of cap, slopes (heads, on the GPU) and window (the query's own key is one of them).
 extern "C" int giwa_attention_variant(int kind, float cap, const float* slopes, int window, const void* q,

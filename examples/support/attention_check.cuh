@@ -11,13 +11,31 @@
 
 namespace example {
 
-/// Attention as one writes it first, in the precision of its inputs: scores and weights are rounded to T, sums are in fp32.
+/// Numbers as floats, one behind the other: a float holds each exactly. So what follows is compiled once for all types.
+template <class T>
+std::vector<float> widened(const giwa::tensor_view<T, 4>& from) {
+  std::vector<float> to;
+  to.reserve(static_cast<std::size_t>(from.size()));
+  for (int64 b = 0; b < from.extent(0); ++b)
+    for (int64 row = 0; row < from.extent(1); ++row)
+      for (int64 h = 0; h < from.extent(2); ++h)
+        for (int64 i = 0; i < from.extent(3); ++i) to.push_back(giwa::convert<float>{}(from(b, row, h, i)));
+  return to;
+}
+
+template <class T>
+float rounded_to(float x) {
+  return giwa::convert<float>{}(giwa::convert<T>{}(x));
+}
+
+/// (batch, length, heads, head size), in the numbers of a precision.
+using float_tensor = giwa::tensor_view<const float, 4>;
+
+/// Attention as one writes it first, in the precision of its inputs: scores and weights are rounded to it, sums are in fp32.
 /// The arguments are attention_reference's, with every length known.
-template <class T, class Mask, class Score>
-void plain_attention(const giwa::tensor_view<const T, 4>& q, const giwa::tensor_view<const T, 4>& k,
-                     const giwa::tensor_view<const T, 4>& v, const giwa::tensor_view<double, 4>& o, const Mask& mask,
-                     const Score& score) {
-  const auto rounded = [](float x) { return giwa::convert<float>{}(giwa::convert<T>{}(x)); };
+template <class Mask, class Score>
+void plain_attention(const float_tensor& q, const float_tensor& k, const float_tensor& v, float (*rounded)(float),
+                     const giwa::tensor_view<double, 4>& o, const Mask& mask, const Score& score) {
   const int64 keys = k.extent(1), group = q.extent(2) / k.extent(2), offset = keys - q.extent(1);
   const float scale = 1 / std::sqrt(static_cast<float>(q.extent(3)));
   std::vector<float> p(static_cast<std::size_t>(keys));
@@ -27,8 +45,7 @@ void plain_attention(const giwa::tensor_view<const T, 4>& q, const giwa::tensor_
       const giwa::attention_coord at{static_cast<int>(b), static_cast<int>(h), static_cast<int>(query),
                                      static_cast<int>(key), static_cast<int>(query + offset)};
       float s = 0;
-      for (int64 i = 0; i < q.extent(3); ++i)
-        s += giwa::convert<float>{}(q(b, query, h, i)) * giwa::convert<float>{}(k(b, key, h / group, i));
+      for (int64 i = 0; i < q.extent(3); ++i) s += q(b, query, h, i) * k(b, key, h / group, i);
       s = mask(at) ? score(scale * rounded(s), at) : -std::numeric_limits<float>::infinity();
       p[static_cast<std::size_t>(key)] = s;
       max = std::max(max, s);
@@ -38,8 +55,7 @@ void plain_attention(const giwa::tensor_view<const T, 4>& q, const giwa::tensor_
     for (int64 i = 0; i < v.extent(3); ++i) {
       float value = 0;
       for (int64 key = 0; key < keys; ++key)
-        if (p[static_cast<std::size_t>(key)] > 0)
-          value += p[static_cast<std::size_t>(key)] * giwa::convert<float>{}(v(b, key, h / group, i));
+        if (p[static_cast<std::size_t>(key)] > 0) value += p[static_cast<std::size_t>(key)] * v(b, key, h / group, i);
       o(b, query, h, i) = static_cast<double>(rounded(value));
     }
   };
@@ -56,51 +72,56 @@ struct comparison {
   bool good() const { return error <= 2 * plain + ulp && lse < 1e-5; }
 };
 
-/// Compares an output in host memory; `rows` of the last queries of each head, or fewer where there are fewer. Their diagonal
-/// is bottom_right's, which with as many queries as keys is the only one.
-template <class T, class O, class Mask = giwa::full, class Score = giwa::plain_score>
-comparison compare(const giwa::tensor_view<const T, 4>& q, const giwa::tensor_view<const T, 4>& k,
-                   const giwa::tensor_view<const T, 4>& v, const giwa::tensor_view<const O, 4>& o,
-                   const Mask& mask = {}, const Score& score = {}, int64 rows = 8,
-                   const giwa::tensor_view<const float, 3>& lse = {}) {
-  const int64 skip = std::max(int64{0}, q.extent(1) - rows);
-  const auto last = [&](const auto& x) {
-    giwa::index<4> sizes = x.extents();
-    sizes[1] -= skip;
-    return std::remove_cvref_t<decltype(x)>(x.data() + skip * x.stride(1), sizes, x.strides());
-  };
-  const auto tail = last(q);
-  const giwa::index<4> sizes{tail.extent(0), tail.extent(1), tail.extent(2), v.extent(3)};
-  std::vector<double> exact(static_cast<std::size_t>(tail.size() / q.extent(3) * v.extent(3))), plain(exact.size());
+/// Compares an output, and its lse where there is one, in host memory.
+template <class Mask, class Score>
+comparison compare_floats(const float_tensor& q, const float_tensor& k, const float_tensor& v, const float_tensor& o,
+                          float (*rounded)(float), int significand_bits, const Mask& mask, const Score& score,
+                          const giwa::tensor_view<const float, 3>& lse) {
+  const giwa::index<4> sizes = o.extents();
+  std::vector<double> exact(static_cast<std::size_t>(o.size())), plain(exact.size());
   const giwa::tensor_view<double, 4> expected(exact.data(), sizes), by_hand(plain.data(), sizes);
   std::vector<float> sums(static_cast<std::size_t>(sizes[0] * sizes[2] * sizes[1]));
   const giwa::tensor_view<float, 3> expected_lse(sums.data(), {sizes[0], sizes[2], sizes[1]});
-  throw_if_failed(giwa::attention_reference(giwa::host, tail, k, v, expected, mask, score,
+  throw_if_failed(giwa::attention_reference(giwa::host, q, k, v, expected, mask, score,
                                             {.lse = expected_lse, .align = giwa::alignment::bottom_right}));
-  plain_attention(tail, k, v, by_hand, mask, score);
+  plain_attention(q, k, v, rounded, by_hand, mask, score);
 
   comparison result;
   double largest = 0;
   const auto worse = [](double& worst, double x) { worst = x <= worst ? worst : std::isnan(x) ? INFINITY : x; };
-  const auto got = last(o);
-  std::size_t i = 0;
-  for (int64 b = 0; b < sizes[0]; ++b)
-    for (int64 query = 0; query < sizes[1]; ++query)
-      for (int64 h = 0; h < sizes[2]; ++h)
-        for (int64 e = 0; e < sizes[3]; ++e, ++i) {
-          largest = std::max(largest, std::abs(exact[i]));
-          worse(result.plain, std::abs(plain[i] - exact[i]));
-          worse(result.error, std::abs(giwa::convert<double>{}(got(b, query, h, e)) - exact[i]));
-        }
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    largest = std::max(largest, std::abs(exact[i]));
+    worse(result.plain, std::abs(plain[i] - exact[i]));
+    worse(result.error, std::abs(double{o.data()[i]} - exact[i]));
+  }
   for (int64 b = 0; b < sizes[0] && lse.size() > 0; ++b)
     for (int64 h = 0; h < sizes[2]; ++h)
       for (int64 query = 0; query < sizes[1]; ++query) {
-        const double here = static_cast<double>(lse(b, h, query + skip)),
-                     there = static_cast<double>(expected_lse(b, h, query));
+        const double here = double{lse(b, h, query)}, there = double{expected_lse(b, h, query)};
         worse(result.lse, here == there ? 0 : std::abs(here - there) / (1 + std::abs(there)));
       }
-  result.ulp = largest > 0 ? std::ldexp(1.0, std::ilogb(largest) + 1 - giwa::precision_of<T>::significand_bits) : 0;
+  result.ulp = largest > 0 ? std::ldexp(1.0, std::ilogb(largest) + 1 - significand_bits) : 0;
   return result;
+}
+
+/// The same of any type: `rows` of the last queries of each head, or fewer where there are fewer. Their diagonal is
+/// bottom_right's, which with as many queries as keys is the only one.
+template <class T, class Mask = giwa::full, class Score = giwa::plain_score>
+comparison compare(const giwa::tensor_view<const T, 4>& q, const giwa::tensor_view<const T, 4>& k,
+                   const giwa::tensor_view<const T, 4>& v, const giwa::tensor_view<const T, 4>& o,
+                   const Mask& mask = {}, const Score& score = {}, int64 rows = 8,
+                   const giwa::tensor_view<const float, 3>& lse = {}) {
+  const int64 skip = std::max(int64{0}, q.extent(1) - rows);
+  const auto last = [&]<class View>(const View& x, int dimension) {
+    auto sizes = x.extents();
+    sizes[dimension] -= x.size() > 0 ? skip : 0;
+    return View(x.data() + (x.size() > 0 ? skip * x.stride(dimension) : 0), sizes, x.strides());
+  };
+  const auto q_end = last(q, 1), o_end = last(o, 1);
+  const std::vector<float> qs = widened(q_end), ks = widened(k), vs = widened(v), os = widened(o_end);
+  return compare_floats(float_tensor(qs.data(), q_end.extents()), float_tensor(ks.data(), k.extents()),
+                        float_tensor(vs.data(), v.extents()), float_tensor(os.data(), o_end.extents()), rounded_to<T>,
+                        giwa::precision_of<T>::significand_bits, mask, score, last(lse, 2));
 }
 
 /// The same for tensors in a place's memory.

@@ -21,6 +21,7 @@ struct on_gpu {
   giwa::stream stream = throw_if_failed(giwa::stream::create());
 
   cudaStream_t where() const { return stream; }
+  void wait() const { throw_if_failed(giwa::synchronize(stream)); }
   template <class T>
   giwa::device_array<T> make(int64 size) const {
     return throw_if_failed(giwa::device_array<T>::allocate(stream, size));
@@ -47,6 +48,7 @@ struct on_cpu {
   static constexpr bool is_gpu = false;
 
   giwa::host_t where() const { return giwa::host; }
+  void wait() const {}
   template <class T>
   std::vector<T> make(int64 size) const {
     return std::vector<T>(static_cast<std::size_t>(size));
@@ -109,8 +111,7 @@ template <class Body>
 int run_anywhere(Body body) try {
   const giwa::device_choice choice = giwa::choose_device();
   const bool right = choice.on_gpu() ? body(on_gpu{}) : body(on_cpu{});
-  std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
-  if (!choice.on_gpu()) std::printf("        %s\n", choice.found.advice);
+  giwa::print(choice);
   std::printf("check:  %s\n", right ? "right" : "FAILED");
   return right ? 0 : 1;
 } catch (const giwa::status_error& error) {

@@ -6,6 +6,7 @@
 #include <giwa/attention/params.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/forward.cuh>
+#include <giwa/attention/memory_advice.hpp>
 #include <giwa/base/throw.hpp>
 #endif
 

@@ -2,7 +2,7 @@
 // FLAGS: --extended-lambda
 // SPDX-License-Identifier: MIT
 // A __device__ lambda on a host path would compile and silently do nothing; one for both sides is right.
-#include <giwa/host.hpp>
+#include <giwa/grid/host_loop.hpp>
 
 giwa::status run(float* x, giwa::int64 n) {
 #if defined(GIWA_COMPILE_FAIL)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the GPU tests share: device memory made of nothing but the CUDA runtime, byte counters, capture, the small mode.
+// What the GPU tests share: device memory made of nothing but the CUDA runtime, byte counters, capture.
 #ifndef GIWA_TEST_SUPPORT_GPU_CUH
 #define GIWA_TEST_SUPPORT_GPU_CUH
 
@@ -8,12 +8,12 @@
 #include <giwa/base/throw.hpp>
 #include <giwa/device/stream.hpp>
 
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "support/environment.hpp"
 
 namespace giwa_test {
 
@@ -23,12 +23,6 @@ using giwa::uint64;
 /// Throws where the CUDA runtime reports an error; Catch2 prints the text.
 inline void check_cuda(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
-}
-
-/// GIWA_TEST_SMALL=1 leaves out the cases that need much memory or time, for compute-sanitizer.
-inline bool small_mode() {
-  const char* value = std::getenv("GIWA_TEST_SMALL");
-  return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
 }
 
 /// An attribute of the current GPU.

@@ -8,8 +8,8 @@
 #endif
 
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
+
+#include "environment.hpp"
 
 namespace giwa_test {
 /// Why this program cannot run here, or null. Linked into GPU tests only (require_gpu.cpp).
@@ -19,8 +19,7 @@ __attribute__((weak)) const char* reason_to_skip();
 int main(int argc, char** argv) {
   const char* reason = giwa_test::reason_to_skip ? giwa_test::reason_to_skip() : nullptr;
   if (reason) {
-    const char* required = std::getenv("GIWA_REQUIRE_GPU");
-    const bool fail = required && std::string_view(required) != "" && std::string_view(required) != "0";
+    const bool fail = giwa_test::is_set("GIWA_REQUIRE_GPU");
     std::printf("%s: no GPU: %s\n", fail ? "failed, as GIWA_REQUIRE_GPU is set" : "skipped", reason);
     return fail ? 1 : 4;  // 4 is what CTest counts as skipped
   }

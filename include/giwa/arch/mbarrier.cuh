@@ -25,7 +25,7 @@ GIWA_DEVICE inline void sleep_at_random() {
 /// wait(parity) returns once the phase of that parity is over, for the first phase parity is 0. It cannot tell a phase from
 /// the one two later: nobody may run two phases ahead of somebody who waits.
 struct mbarrier {
-  uint64 state;
+  uint64 state;  ///< of the hardware's; in shared memory
 
   /// By one thread; then mbarriers_initialized() by the same, then a barrier of all who use it.
   GIWA_DEVICE void initialize(int count) {
@@ -36,6 +36,7 @@ struct mbarrier {
 #endif
   }
 
+  /// One arrival.
   GIWA_DEVICE void arrive() {
 #if GIWA_ARCH_CAPABILITY >= 80
     asm volatile("{ .reg .b64 token; mbarrier.arrive.shared::cta.b64 token, [%0]; }" ::"r"(address()) : "memory");
@@ -68,6 +69,7 @@ struct mbarrier {
 #endif
   }
 
+  /// Whether the phase of that parity is over; may wait for a moment before it says no. sm_90.
   GIWA_DEVICE bool is_over(uint32 parity) {
 #if GIWA_ARCH_CAPABILITY >= 90
     uint32 over;
@@ -82,6 +84,7 @@ struct mbarrier {
 #endif
   }
 
+  /// Returns when the phase of that parity is over. sm_90.
   GIWA_DEVICE void wait(uint32 parity) {
 #if defined(GIWA_RANDOM_DELAYS)
     sleep_at_random();
@@ -90,6 +93,7 @@ struct mbarrier {
     }
   }
 
+  /// Its address in shared memory.
   GIWA_DEVICE uint32 address() const { return shared_address(this); }
 };
 

@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI {
 /// Sizes, strides, element type, and the box that one copy moves. device/tensor_map.hpp makes it; it goes to the kernel
 /// inside the params of an op, and is handed on by reference: a copy of it in a kernel is no tensor map.
 struct alignas(64) tensor_map {
-  uint64 words[16];
+  uint64 words[16];  ///< as the driver has encoded them
 };
 
 }  // namespace giwa::inline GIWA_ABI

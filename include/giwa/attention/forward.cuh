@@ -18,9 +18,8 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// The oldest and the newest architecture that this file is compiled for, times ten.
-template <bool Newest>
-constexpr int architecture_bound() {
+/// Whether this file is compiled for an architecture from `first` to before `last`, times ten.
+constexpr bool compiled_for(int first, int last) {
   constexpr int list[] = {
 #if defined(__CUDA_ARCH_LIST__)
     __CUDA_ARCH_LIST__
@@ -28,9 +27,9 @@ constexpr int architecture_bound() {
     0
 #endif
   };
-  int bound = list[0];
-  for (const int a : list) bound = (a > bound) == Newest ? a : bound;
-  return bound;
+  for (const int a : list)
+    if (first <= a && a < last) return true;
+  return false;
 }
 
 /// A call's work as items of an op.
@@ -57,10 +56,11 @@ status launch_attention(cudaStream_t s, const Params& call, int slices, const Mo
 }
 
 /// Whether this file may run where there are no asynchronous copies: then it holds the portable kernel for every type.
-inline constexpr bool runs_below_sm80 = architecture_bound<false>() < 800;
+inline constexpr bool runs_below_sm80 = compiled_for(0, 800);
 
 /// Whether this file may hold the kernel of Hopper; a build for 90 without the a has an empty one, which is never launched.
-inline constexpr bool has_sm90 = architecture_bound<true>() >= 900;
+/// Newer GPUs do not run its instructions: a file for them alone has no such kernel, and a caller's tile is that of mma.sync.
+inline constexpr bool has_sm90 = compiled_for(900, 1000);
 
 /// Which kernel serves tensor cores in this program on the current GPU. The one of sm_90 leaves layouts that TMA cannot take,
 /// and head sizes above 256, to the one of sm_80.
@@ -205,6 +205,25 @@ status make_pieces(cudaStream_t s, const attention_params<fp32, O, Mask, Score>&
   return launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
 }
 
+/// Whether the kernel may use the pointers of a call; the failure names the argument.
+template <class Params>
+status check_pointers(const Params& call) {
+  const auto& a = call.views;
+  status s;
+  const auto bad = [&](const auto& view, const char* argument) {
+    if (view.size() > 0 && view.data() != nullptr) s = check_device_pointer(view.data(), argument);
+    return !s.ok();
+  };
+  if (bad(a.q, "q") || bad(a.k, "k") || bad(a.v, "v") || bad(a.o, "o") || bad(call.lse, "lse")) return s;
+  const auto bad_pointer = [&](const void* pointer, const char* argument) {
+    if (pointer != nullptr) s = check_device_pointer(pointer, argument);
+    return !s.ok();
+  };
+  static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(call.counter, "workspace") ||
+                    bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets"));
+  return s;
+}
+
 template <int HeadSize, int HeadSizeV, class Tile>
 struct stream_attention {
   template <class T, class O, class Mask, class Score>
@@ -229,24 +248,19 @@ struct stream_attention {
             s, call, heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
         if (launched.value || !launched.ok()) return launched.state;
       }
-    if (path.value != attention_path::simt) {
-      using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
-      using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
-      using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
-      if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
-        static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
-        const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
-        if (!fits.ok()) return fits.state;
-        if (!fits.value) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
-      }
-      return launch_attention<op>(s, call, choice::type::slices);
+    if constexpr (runs_below_sm80)
+      if (path.value == attention_path::simt)
+        return launch_attention<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>(s, call, 1);
+    using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
+    using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
+    using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+    if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
+      static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
+      const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+      if (!fits.ok()) return fits.state;
+      if (!fits.value) return launch_attention<smaller_op>(s, call, choice::smaller::slices);
     }
-    if constexpr (runs_below_sm80) {
-      using op = simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>;
-      return launch_attention<op>(s, call, 1);
-    } else {
-      return {};
-    }
+    return launch_attention<op>(s, call, choice::type::slices);
   }
 
   /// On tensor cores, then without them what they did not reach; or without them.
@@ -302,24 +316,6 @@ struct stream_attention {
     if (const status state = make_pieces<piece_op<pieces, widest, group>>(s, call, in); !state.ok()) return {{}, state};
     return {in, launch_attention<op>(s, call, policy::slices, in)};
   }
-
-  template <class Params>
-  static status check_pointers(const Params& call) {
-    const auto& a = call.views;
-    status s;
-    const auto bad = [&](const auto& view, const char* argument) {
-      if (view.size() > 0 && view.data() != nullptr) s = check_device_pointer(view.data(), argument);
-      return !s.ok();
-    };
-    if (bad(a.q, "q") || bad(a.k, "k") || bad(a.v, "v") || bad(a.o, "o") || bad(call.lse, "lse")) return s;
-    const auto bad_pointer = [&](const void* pointer, const char* argument) {
-      if (pointer != nullptr) s = check_device_pointer(pointer, argument);
-      return !s.ok();
-    };
-    static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(call.counter, "workspace") ||
-                      bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets"));
-    return s;
-  }
 };
 
 }  // namespace detail::inline GIWA_ARCH_TAG
@@ -330,6 +326,7 @@ struct stream_reference {
   cudaStream_t stream;
   template <class T, class O, class Mask, class Score>
   status operator()(const attention_params<T, O, Mask, Score>& params) const {
+    if (const status state = check_pointers(params); !state.ok()) return state;
     const attention_problem sizes = params.views.problem();
     return for_all(stream, extents{sizes.batch, sizes.heads, params.views.q.extent(1)},
                    attention_reference_rows<T, O, Mask, Score>{params});

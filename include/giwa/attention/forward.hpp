@@ -56,11 +56,7 @@ status run_attention(const Where& where, const attention_views<T, O>& views, con
       "giwa::fp32, fp32_exact or tf32.");
   static_assert(!is_fp32_accuracy<Tile> || stdlib::same_as<T, fp32>,
                 "giwa::attention_forward: fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied.");
-  static_assert(attention_mask<Mask>,
-                "giwa::attention_forward: a mask is called with (giwa::attention_coord) and returns bool.");
-  static_assert(
-      score_modifier<Score>,
-      "giwa::attention_forward: a score modifier is called with (float, giwa::attention_coord) and returns float.");
+  require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   if (const status s = check_attention<HeadSize, HeadSizeV>(views, mask, score, options); !s.ok()) return s;
   if (views.o.size() == 0 || views.problem().batch == 0) return {};
@@ -109,10 +105,11 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
 //
 // On a stream of the current device: asynchronous, allocates nothing, may be captured in a graph. With giwa::host: done when it
 // returns, pointers lead to the host's memory.
-// A tile that is named is that of the kernel for the newest architecture in the build, 8.0 or 9.0; others keep their own.
-// Errors: sizes that do not belong together, no heads of keys, an output that overlaps a tensor (a bias is not looked at) or, as
-// far as its strides tell, itself, unequal lengths without an alignment where a mask speaks of the diagonal, those of launch().
-// Nothing is written then.
+// A tile that is named is that of the kernel for the newest architecture in the build, 8.0 or 9.0, of fp32 on tensor cores 9.0
+// alone; others keep their own.
+// Errors: sizes that do not belong together, no heads of keys, an output that overlaps a tensor (what masks and score modifiers
+// point to is not looked at) or, as far as its strides tell, itself, unequal lengths without an alignment where a mask speaks of
+// the diagonal, those of launch(). Nothing is written then.
 inline namespace GIWA_ARCH_TAG {
 
 /// `attention_forward<128>(stream, q, k, v, o)`, `attention_forward<128, tile_shape<64, 64>>(…)`: of one head size.

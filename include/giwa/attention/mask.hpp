@@ -8,17 +8,17 @@
 
 namespace giwa::inline GIWA_ABI {
 
-// A mask is any trivially copyable callable
-//   GIWA_HOST_DEVICE bool operator()(attention_coord c) const;         whether the score counts
-// and it may say more:
-//   GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const;    tiles that need no question, or no work. An answer of
-//                                                                      `some` is always right; without it every score is asked
-//   static constexpr bool any_range = true;                            classify() is right for a range of any length; else it is
-//                                                                      asked about one tile of keys at a time
-//   giwa::alignment align;                                             a member: it speaks of the diagonal, which must be
-//                                                                      known where the lengths differ
-//   status check(const attention_sizes& s) const;                      the first rule that it breaks for such a problem
-
+/// A mask is any trivially copyable callable, `GIWA_HOST_DEVICE bool operator()(attention_coord c) const`: whether the score
+/// counts. It may say more:
+/// - `GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const`: tiles that need no question, or no work. An answer of
+///   `some` is always right; without it every score is asked.
+/// - `static constexpr bool any_range = true`: classify() is right for a range of any length; else it is asked about one tile of
+///   keys at a time.
+/// - `static constexpr bool one_range = true`: a query's keys lie from `int first_key(attention_coord c) const` to `int
+///   last_key(attention_coord c) const`: it has one of these or both, and kernels ask them in place of operator(). c.key means
+///   nothing there.
+/// - `giwa::alignment align`, a member: it speaks of the diagonal, which must be known where the lengths differ.
+/// - `status check(const attention_sizes& s) const`: the first rule that it breaks for such a problem.
 template <class Mask>
 concept attention_mask = requires(const Mask& mask, attention_coord c) {
   { mask(c) } -> stdlib::same_as<bool>;
@@ -108,15 +108,21 @@ GIWA_HOST_DEVICE constexpr tile_keep between(bool everywhere, bool anywhere) {
 
 /// Every key.
 struct full {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = true, one_range = true;
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord) const { return 2147483647; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile&) const { return tile_keep::all; }
+  ///@}
 };
 
 /// Keys up to the diagonal: `causal{}` where the lengths agree, else `causal::top_left` or `causal::bottom_right`.
 struct causal {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = true, one_range = true;
-  alignment align = alignment::unset;
+  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
   static const causal top_left, bottom_right;
 
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
@@ -124,15 +130,18 @@ struct causal {
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(t.last_key <= t.first_diagonal(), t.first_key <= t.last_diagonal());
   }
+  ///@}
 };
 inline constexpr causal causal::top_left{alignment::top_left};
 inline constexpr causal causal::bottom_right{alignment::bottom_right};
 
 /// A window, counted from the diagonal: no key more than `count` before it; together with causal so many keys and itself.
 struct keys_back {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = true, one_range = true;
-  int count;
-  alignment align = alignment::unset;
+  int count;                           ///< of keys
+  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
 
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturated_sum(c.diagonal, -count);
@@ -145,12 +154,15 @@ struct keys_back {
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return detail::check_window("keys_back", count);
   }
+  ///@}
 };
 /// No key more than `count` after the diagonal.
 struct keys_ahead {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = true, one_range = true;
-  int count;
-  alignment align = alignment::unset;
+  int count;                           ///< of keys
+  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
 
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return detail::saturated_sum(c.diagonal, count); }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
@@ -161,12 +173,15 @@ struct keys_ahead {
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return detail::check_window("keys_ahead", count);
   }
+  ///@}
 };
 /// The `count` keys up to the diagonal, itself among them.
 struct width {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = true, one_range = true;
-  int count;
-  alignment align = alignment::unset;
+  int count;                           ///< of keys
+  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
 
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturated_sum(c.diagonal, 1 - count);
@@ -180,14 +195,17 @@ struct width {
                            t.first_key <= t.last_diagonal() && int64{t.last_key} > int64{t.first_diagonal()} - count);
   }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const { return detail::check_window("width", count); }
+  ///@}
 };
 
 /// The first `count` keys, of every sequence alike or of each its own. With causal it makes a prefix language model:
 /// `prefix{100} | causal{}`.
 struct prefix {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = true, one_range = true;
   int count = 0;
-  const int* counts = nullptr;  // (batch), where the kernel can read it; instead of count
+  const int* counts = nullptr;  ///< (batch), where the kernel can read it; instead of count
 
   GIWA_HOST_DEVICE constexpr int of(int batch) const { return counts != nullptr ? counts[batch] : count; }
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return of(c.batch) - 1; }
@@ -199,12 +217,15 @@ struct prefix {
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return detail::check_window("prefix", count);
   }
+  ///@}
 };
 
 /// Only keys of the query's own document: ids (batch, length), `queries` and `keys` pointing where the kernel can read them, a
 /// sequence's ids `query_stride` and `key_stride` elements after the one before. Where `ascending` promises that ids never
 /// fall along a sequence, tiles of other documents are passed over.
 struct documents {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = true;
   const int* queries;
   const int* keys;
@@ -228,11 +249,14 @@ struct documents {
     const bool missing = (queries == nullptr && s.seq_q != 0) || (keys == nullptr && s.seq_k != 0);
     return missing ? status::invalid("documents", "a pointer is null") : status{};
   }
+  ///@}
 };
 
 /// What two masks both keep.
 template <attention_mask First, attention_mask Second>
 struct mask_and {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
   static constexpr bool one_range = detail::one_range_mask<First> && detail::one_range_mask<Second>;
   First a;
@@ -267,10 +291,13 @@ struct mask_and {
   }
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
+  ///@}
 };
 /// What one of two masks keeps.
 template <attention_mask First, attention_mask Second>
 struct mask_or {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
   First a;
   Second b;
@@ -284,10 +311,13 @@ struct mask_or {
   }
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
+  ///@}
 };
 /// What a mask does not keep.
 template <attention_mask First>
 struct mask_not {
+  /// What a mask says: see attention_mask.
+  ///@{
   static constexpr bool any_range = detail::answers_any_range<First>;
   First a;
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
@@ -297,6 +327,7 @@ struct mask_not {
   }
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a); }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_callable(a, s); }
+  ///@}
 };
 
 /// What both masks keep.

@@ -14,6 +14,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// What the scores are multiplied by: 1 / sqrt(head size) where nothing is said. Any finite number, 0 and negative ones too.
 struct attention_scale {
+  /// Whether a scale was given, and which.
+  ///@{
   bool given = false;
   float value = 0;
 
@@ -21,11 +23,12 @@ struct attention_scale {
   template <class Number>
     requires(stdlib::is_arithmetic_v<Number>)
   GIWA_HOST_DEVICE constexpr attention_scale(Number scale) : given(true), value(static_cast<float>(scale)) {}
+  ///@}
 };
 
 /// What most calls leave alone: `{.scale = 0.09f, .lse = lse}`.
 struct attention_options {
-  attention_scale scale{};
+  attention_scale scale{};  ///< 1 / sqrt(head size) where none is given
   /// (batch, heads, queries), or (1, heads, all queries) for packed sequences: the natural logarithm of the sum of e^score over
   /// the keys that count, -inf where there are none. Not written where it is empty.
   tensor_view<float, 3> lse{};
@@ -43,26 +46,32 @@ struct attention_options {
 /// Sequences of many lengths one behind the other: sequence i has the rows [offsets[i], offsets[i + 1]) of the packed
 /// tensors. The offsets lie where the kernel can read them and never fall; their values are read when it runs.
 struct sequences {
-  const int* q_offsets;  // (count + 1)
-  const int* k_offsets;  // (count + 1)
-  int64 count;
-  int64 max_q;  // about the most queries of a sequence: decides how many blocks run, not what is right
+  const int* q_offsets;  ///< (count + 1)
+  const int* k_offsets;  ///< (count + 1)
+  int64 count;           ///< of sequences
+  int64 max_q;           ///< about the most queries of a sequence: decides how many blocks run, not what is right
 };
 
 /// The sizes of a problem, for supports() and workspace_bytes().
 struct attention_problem {
+  /// As the call has them.
+  ///@{
   int64 batch = 0, seq_q = 0, seq_k = 0;  // lengths are -1 where only the device knows them
   int64 heads = 0, kv_heads = 0;
   int64 head_size = 0, head_size_v = 0;
-  int64 element_bytes = 2;       // of q, k and v: 4 for fp32
+  int64 element_bytes = 2;       ///< of q, k and v: 4 for fp32
   int64 rows_q = 0, rows_k = 0;  // of all sequences together, where lengths are -1
+  ///@}
 };
 
 /// Limits of every path.
 namespace attention_limits {
+/// The most of each.
+///@{
 inline constexpr int64 head_size = 512;
 inline constexpr int64 length = (int64{1} << 31) - 1 - 4096;  // a key's number, and a tile's end, are ints
 inline constexpr int64 heads = (int64{1} << 31) - 1;
+///@}
 }  // namespace attention_limits
 
 /// Which kernel answers.
@@ -180,10 +189,13 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
       {p.head_size, 1, attention_limits::head_size, "q", "the head size is out of range"},
       {p.head_size_v, 1, attention_limits::head_size, "v", "the head size is out of range"},
       {p.batch, 0, any, "q", "the number of sequences is out of range"},
-      {p.seq_q, -1, attention_limits::length, "q", "a sequence is too long"},
-      {p.seq_k, -1, attention_limits::length, "k", "a sequence is too long"},
+      {p.seq_q, -1, attention_limits::length, "q", "a length is out of range"},
+      {p.seq_k, -1, attention_limits::length, "k", "a length is out of range"},
       {p.heads, 0, attention_limits::heads, "q", "the number of heads is out of range"},
       {p.kv_heads, 0, attention_limits::heads, "k", "the number of heads is out of range"},
+      {p.element_bytes, 2, 4, "q", "an element has 2 or 4 bytes"},
+      {p.rows_q, 0, max_int64, "q", "the number of rows of all sequences is negative"},
+      {p.rows_k, 0, max_int64, "k", "the number of rows of all sequences is negative"},
   };
   for (const rule& r : rules) {
     if (r.value < r.least) return status::invalid(r.argument, r.message, bound::at_least, r.least, r.value);
@@ -210,6 +222,8 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
 /// its pieces, as much as q, k and v themselves with head sizes rounded up to 64.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(int);
+  if (p.batch < 0 || p.heads < 0 || p.kv_heads < 0 || p.rows_q < 0 || p.rows_k < 0)
+    return sizeof(int);  // no problem at all
   const auto rows = [&](int64 length, int64 packed) {
     return length < 0 ? packed : product_overflows(p.batch, length) ? max_int64 : p.batch * length;
   };

@@ -76,11 +76,7 @@ status with_reference(const attention_views<T, O>& views, const Mask& mask, cons
   static_assert(
       attention_element<T> && floating_element<O>,
       "giwa::attention_reference: elements of q, k and v are giwa::fp16, bf16 or fp32; o's may be fp64 as well.");
-  static_assert(attention_mask<Mask>,
-                "giwa::attention_reference: a mask is called with (giwa::attention_coord) and returns bool.");
-  static_assert(
-      score_modifier<Score>,
-      "giwa::attention_reference: a score modifier is called with (float, giwa::attention_coord) and returns float.");
+  require_mask_and_score<Mask, Score>();
   const attention_problem sizes = views.problem();
   if (const status s = check_attention(views, mask, score, options, sizes.head_size, sizes.head_size_v); !s.ok())
     return s;

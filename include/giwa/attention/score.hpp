@@ -12,24 +12,40 @@
 
 namespace giwa::inline GIWA_ABI {
 
-// A score modifier is any trivially copyable callable
-//   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const;
-// of the scaled score, before the mask. What it reads lies where the kernel can read it; it is called for scores inside both
-// sequences only. Like a mask it may have a member `giwa::alignment align`.
-
+/// A score modifier is any trivially copyable callable, `GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const`,
+/// of the scaled score, before the mask. What it reads lies where the kernel can read it; it is called for scores inside both
+/// sequences only. Like a mask it may have a member `giwa::alignment align`, and check().
 template <class F>
 concept score_modifier = requires(const F& f, float score, attention_coord c) {
   { f(score, c) } -> stdlib::same_as<float>;
 };
 
+namespace detail {
+/// The rules for the types of a mask and a score modifier.
+template <class Mask, class Score>
+GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
+  static_assert(attention_mask<Mask>, "giwa: a mask is called with (giwa::attention_coord) and returns bool.");
+  static_assert(
+      !one_range_mask<Mask> || has_first_key<Mask> || has_last_key<Mask>,
+      "giwa: a mask that is one_range has first_key(giwa::attention_coord) const, last_key(…) const, or both.");
+  static_assert(score_modifier<Score>,
+                "giwa: a score modifier is called with (float, giwa::attention_coord) and returns float.");
+}
+}  // namespace detail
+
 /// The score as it is.
 struct plain_score {
+  /// What a score modifier says: see score_modifier.
+  ///@{
   GIWA_HOST_DEVICE constexpr float operator()(float score, attention_coord) const { return score; }
+  ///@}
 };
 
 /// cap tanh(score / cap): between -cap and cap, for a cap of 1e-30 to 1e30. (Gemma 2; Bello et al. 2016.)
 class softcap {
  public:
+  /// What a score modifier says: see score_modifier.
+  ///@{
   GIWA_HOST_DEVICE explicit constexpr softcap(float cap) : cap_(cap), rate_(-2.88539008177792681472f / cap) {}
 
   GIWA_HOST_DEVICE float operator()(float score, attention_coord) const {
@@ -50,6 +66,7 @@ class softcap {
     return cap_ >= least && cap_ <= most ? status{}
                                          : status::invalid("softcap", "the cap is no number from 1e-30 to 1e30");
   }
+  ///@}
 
  private:
   float cap_, rate_;
@@ -57,7 +74,9 @@ class softcap {
 
 /// A straight slope a head: score - slopes[head] |diagonal - key|. (Press et al. 2021, "Train short, test long".)
 struct alibi {
-  const float* slopes;  // (heads), or (batch, heads) with a batch stride
+  /// What a score modifier says: see score_modifier.
+  ///@{
+  const float* slopes;  ///< (heads), or (batch, heads) with a batch stride
   int64 batch_stride = 0;
   alignment align = alignment::unset;
 
@@ -68,12 +87,15 @@ struct alibi {
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return slopes != nullptr ? status{} : status::invalid("alibi", "the pointer to the slopes is null");
   }
+  ///@}
 };
 
 /// Adds a tensor (batch, heads, queries, keys), a dimension of size 1 serving for all: `bias(view)`. Any strides.
 template <class T>
 struct bias {
   static_assert(floating_element<stdlib::remove_const_t<T>>, "giwa::bias: elements are fp16, bf16, fp32 or fp64.");
+  /// What a score modifier says: see score_modifier.
+  ///@{
   tensor_view<const T, 4> values;
 
   GIWA_HOST_DEVICE explicit constexpr bias(const tensor_view<const T, 4>& values_) : values(values_) {}
@@ -97,13 +119,17 @@ struct bias {
     }
     return {};
   }
+  ///@}
 };
+/// From a view of any constness.
 template <class T>
 bias(const tensor_view<T, 4>&) -> bias<stdlib::remove_const_t<T>>;
 
 /// The second of what the first makes of the score: `then(softcap{30}, bias(b))`.
 template <score_modifier First, score_modifier Second>
 struct then {
+  /// What a score modifier says: see score_modifier.
+  ///@{
   First first;
   Second second;
   GIWA_HOST_DEVICE constexpr then(const First& a, const Second& b) : first(a), second(b) {}
@@ -114,6 +140,7 @@ struct then {
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
     return detail::check_both(first, second, s);
   }
+  ///@}
 };
 
 }  // namespace giwa::inline GIWA_ABI

@@ -57,8 +57,8 @@ struct sm80_policy_of {
   // clang-format on
 };
 
-/// The same for fp32 in two pieces, up to a head size of 256: as many keys as let two blocks or more share a multiprocessor with
-/// 164 KB. Compiled in CI, not run yet on a GPU that has nothing else. Above 240 a block needs more than 99 KB.
+/// The same for fp32 in two pieces, up to a head size of 256: as many keys as let two blocks share a multiprocessor with 164 KB,
+/// at 256 one. Compiled in CI, not run yet on a GPU that has nothing else. Above 240 a block needs more than 99 KB.
 template <int HeadSize, int HeadSizeV>
 struct sm80_pieces_policy_of {
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;

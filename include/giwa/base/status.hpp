@@ -25,16 +25,19 @@ enum class bound : int { none, exactly, at_most, at_least };
 /// What a call answers: trivially copyable, made of static strings, never allocates, on the host and on the device.
 /// `argument` names the caller's argument, or is empty. `expected` and `got` count only where `relation` is not none.
 struct [[nodiscard]] status {
-  status_code code = status_code::success;
-  bound relation = bound::none;
-  int cuda_code = 0;         // the cudaError_t behind it, 0 if none
-  const char* message = "";  // a sentence: the rule that is broken, and what to do
-  const char* argument = "";
-  int64 expected = 0;
-  int64 got = 0;
+  status_code code = status_code::success;  ///< what kind of thing went wrong
+  bound relation = bound::none;             ///< how `got` breaks `expected`
+  int cuda_code = 0;                        ///< the cudaError_t behind it, 0 if none
+  const char* message = "";                 ///< a sentence: the rule that is broken, and what to do
+  const char* argument = "";                ///< the caller's name of what is wrong, or empty
+  int64 expected = 0;                       ///< the bound
+  int64 got = 0;                            ///< the value seen
 
+  /// Whether the call succeeded.
+  ///@{
   GIWA_HOST_DEVICE constexpr bool ok() const { return code == status_code::success; }
   GIWA_HOST_DEVICE constexpr explicit operator bool() const { return ok(); }
+  ///@}
 
   /// A status whose argument breaks a rule that has no number in it.
   GIWA_HOST_DEVICE static constexpr status invalid(const char* argument, const char* message) {
@@ -50,14 +53,17 @@ struct [[nodiscard]] status {
 /// A value, or the status that says why there is none. The value of a failed result is the type's empty state.
 template <class T>
 struct [[nodiscard]] result {
-  T value{};
-  status state{};
+  T value{};       ///< what was asked for; the empty state where there is none
+  status state{};  ///< success, or why there is no value
 
+  /// Whether there is a value.
+  ///@{
   GIWA_HOST_DEVICE constexpr bool ok() const { return state.ok(); }
   GIWA_HOST_DEVICE constexpr explicit operator bool() const { return ok(); }
+  ///@}
 };
 
-/// The code's name, as in the enumeration.
+/// The code's name in words: "invalid argument".
 GIWA_HOST_DEVICE constexpr const char* name_of(status_code code) {
   switch (code) {
     case status_code::success: return "success";

@@ -35,8 +35,11 @@ namespace giwa::inline GIWA_ABI {
 
 /// Every index, count and offset into memory is 64 bits wide and signed.
 using int64 = stdlib::int64_t;
+/// For bits, and where counting without a sign is meant.
+///@{
 using uint64 = stdlib::uint64_t;
 using uint32 = stdlib::uint32_t;
+///@}
 
 /// The largest int64, as a value: a function of the standard library cannot be called in device code.
 inline constexpr int64 max_int64 = 9223372036854775807;

@@ -12,7 +12,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// A status in words, in a fixed buffer: no allocation, and a text too long for it is cut.
 struct status_text {
-  char text[512];
+  char text[512];  ///< ends with a zero
+  /// The text, for printf.
   const char* c_str() const { return text; }
 };
 
@@ -36,7 +37,9 @@ inline status_text format_status(const status& s) {
 /// What throw_if_failed throws: the status, and its words as what().
 class status_error : public std::exception {
  public:
+  /// Puts the status into words.
   explicit status_error(const status& s) : state_(s), text_(format_status(s)) {}
+  /// The words of format_status().
   const char* what() const noexcept override { return text_.c_str(); }
   /// The status that caused it.
   const giwa::status& state() const noexcept { return state_; }

@@ -3,10 +3,23 @@
 #ifndef GIWA_DEVICE_ARRAY_HPP
 #define GIWA_DEVICE_ARRAY_HPP
 
+#include <giwa/device/copy.hpp>
 #include <giwa/device/properties.hpp>
-#include <giwa/numeric/tensor_view.hpp>
 
 namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// Whether an array of `size` elements of so many bytes can be asked for.
+constexpr status check_array_size(int64 size, int64 element_bytes) {
+  if (size < 0) return status::invalid("size", "a size is negative", bound::at_least, 0, size);
+  if (product_overflows(size, element_bytes))
+    return status::invalid("size", "the array has more bytes than a 64-bit size", bound::at_most,
+                           max_int64 / element_bytes, size);
+  return {};
+}
+
+}  // namespace detail
 
 /// Owns `size()` elements of device memory; moves, does not copy. Passes as a tensor_view<T, 1>.
 ///
@@ -17,19 +30,17 @@ class device_array {
  public:
   static_assert(goes_as_bytes<T> && !stdlib::is_const_v<T>,
                 "giwa::device_array: elements are copied byte by byte: T must be trivially copyable, and not const.");
-  using element_type = T;
+  using element_type = T;  ///< of the array
 
   /// No elements.
   device_array() = default;
 
-  /// Uninitialised elements. Asynchronous; fails with out_of_memory, or on a negative or impossible size.
+  /// Uninitialised elements, of the pool that cudaMallocAsync takes from. Asynchronous. Fails on a negative or impossible size,
+  /// and with out_of_memory: then `got` are the bytes asked for and `expected` the GPU's free bytes; format_memory() (memory.hpp)
+  /// has the rest.
   static result<device_array> allocate(cudaStream_t s, int64 size) {
     result<device_array> r;
-    if (size < 0)
-      r.state = status::invalid("size", "a size is negative", bound::at_least, 0, size);
-    else if (product_overflows(size, sizeof(T)))
-      r.state = status::invalid("size", "the array has more bytes than a 64-bit size", bound::at_most,
-                                max_int64 / static_cast<int64>(sizeof(T)), size);
+    r.state = detail::check_array_size(size, sizeof(T));
     if (!r.ok() || size == 0) return r;
     void* memory = nullptr;
     const int64 bytes = size * static_cast<int64>(sizeof(T));
@@ -55,12 +66,15 @@ class device_array {
     return r;
   }
 
+  /// Takes the memory over; the other array is left empty.
+  ///@{
   device_array(device_array&& other) noexcept { swap(other); }
   device_array& operator=(device_array&& other) noexcept {
     device_array moved(static_cast<device_array&&>(other));
     swap(moved);
     return *this;
   }
+  ///@}
   ~device_array() {
     if (data_ == nullptr) return;
     // The default stream means that of the array's own GPU.
@@ -69,8 +83,12 @@ class device_array {
     static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
   }
 
+  /// The first element, null where there is none.
+  ///@{
   T* data() { return data_; }
   const T* data() const { return data_; }
+  ///@}
+  /// The number of elements.
   int64 size() const { return size_; }
   /// The number of the GPU whose memory it is, -1 for an array without elements.
   int device() const { return device_; }
@@ -88,51 +106,45 @@ class device_array {
   int device_ = -1;
 };
 
-/// A copy of `source`, host memory in one contiguous dimension, on the current device. When the call returns, pageable
-/// host memory may be reused; pinned memory must stay as it is until the stream has come this far.
+/// Uninitialised elements on the current device, of the type and number of those of `array`: a device_array, a std::vector, a view.
+/// Errors: those of device_array::allocate().
+template <detail::contiguous_range_like Array>
+auto like(cudaStream_t s, const Array& array) {
+  using element = stdlib::remove_const_t<detail::element_of<const Array>>;
+  return device_array<element>::allocate(s, static_cast<int64>(array.size()));
+}
+
+/// A copy of `source`, one contiguous dimension in the memory of the host or of a GPU, on the current device. When the call
+/// returns, pageable host memory may be reused; pinned and device memory must stay as they are until the stream has come this far.
 template <class T>
 result<device_array<T>> to_device(cudaStream_t s, tensor_view<const T, 1> source) {
-  result<device_array<T>> r;
-  r.state = source.check("source");
-  if (r.ok() && !source.contiguous()) r.state = status::invalid("source", "only contiguous elements can be copied");
-  if (r.ok()) static_cast<void>(r = device_array<T>::allocate(s, source.size()));  // void: nvcc warns of nodiscard
-  if (r.ok() && source.size() > 0)
-    r.state = detail::consume(
-        cudaMemcpyAsync(r.value.data(), source.data(), static_cast<stdlib::size_t>(source.size()) * sizeof(T),
-                        cudaMemcpyHostToDevice, s),
-        "source");
+  const auto all = detail::flat(source, "source");
+  if (!all.ok()) return {{}, all.state};
+  result<device_array<T>> r = device_array<T>::allocate(s, all.value.size());
+  if (r.ok()) r.state = detail::copy_flat<T>(s, all.value, tensor_view<T, 1>(r.value), "source");
   if (!r.ok()) r.value = {};
   return r;
 }
 
-/// The same from a std::vector, std::array or std::span.
-template <detail::contiguous_range_like Range>
-auto to_device(cudaStream_t s, const Range& source) {
-  using element = stdlib::remove_cvref_t<decltype(*source.data())>;
-  return to_device<element>(s, tensor_view<const element, 1>(source));
+/// The same from a std::vector, std::array or std::span, or from a contiguous view of more dimensions.
+template <detail::contiguous_range_like Array>
+auto to_device(cudaStream_t s, const Array& source) {
+  using element = stdlib::remove_const_t<detail::element_of<const Array>>;
+  const auto all = detail::flat(source, "source");
+  return all.ok() ? to_device<element>(s, tensor_view<const element, 1>(all.value))
+                  : result<device_array<element>>{{}, all.state};
 }
 
-/// Copies device elements into host memory of the same size, waits for the stream, and reports what went wrong in it.
+/// Copies into host memory of the same size, waits for the stream, and reports what went wrong in it.
 template <class T>
 status to_host(cudaStream_t s, tensor_view<const T, 1> source, tensor_view<T, 1> target) {
-  if (const status state = source.check("source"); !state.ok()) return state;
-  if (const status state = target.check("target"); !state.ok()) return state;
-  if (!source.contiguous()) return status::invalid("source", "only contiguous elements can be copied");
-  if (!target.contiguous()) return status::invalid("target", "only contiguous elements can be copied");
-  if (source.size() != target.size())
-    return status::invalid("target", "the number of elements differs from the source's", bound::exactly, source.size(),
-                           target.size());
-  if (source.size() > 0)
-    if (const status state = detail::consume(
-            cudaMemcpyAsync(target.data(), source.data(), static_cast<stdlib::size_t>(source.size()) * sizeof(T),
-                            cudaMemcpyDeviceToHost, s),
-            "source");
-        !state.ok())
-      return state;
+  if (const status state = detail::flat(source, "source").state; !state.ok()) return state;
+  if (const status state = detail::flat(target, "target").state; !state.ok()) return state;
+  if (const status state = detail::copy_flat<T>(s, source, target, "target"); !state.ok()) return state;
   return detail::consume(cudaStreamSynchronize(s), "stream");
 }
 
-/// The same from a device_array into a std::vector, std::array or std::span of the same size.
+/// The same from a device_array into a std::vector, std::array, std::span or pinned_array of the same size.
 template <class T, detail::contiguous_range_like Range>
 status to_host(cudaStream_t s, const device_array<T>& source, Range&& target) {
   return to_host<T>(s, tensor_view<const T, 1>(source), tensor_view<T, 1>(target));

@@ -13,9 +13,9 @@ namespace giwa::inline GIWA_ABI {
 
 /// The machine code that this program would run on the current GPU.
 struct device_code {
-  int architecture = 0;                // 90 for sm_90 or sm_90a; of the code that runs, which may be older than the GPU
-  int ptx = 0;                         // the architecture of the PTX it comes from
-  bool architecture_specific = false;  // holds the instructions of sm_90a
+  int architecture = 0;  ///< 90 for sm_90 or sm_90a; of the code that runs, which may be older than the GPU
+  int ptx = 0;           ///< the architecture of the PTX it comes from
+  bool architecture_specific = false;  ///< holds the instructions of sm_90a
 };
 
 namespace detail::inline GIWA_ARCH_TAG {
@@ -48,14 +48,14 @@ inline result<device_code> code_for_current_device() {
 
 /// What a bug report should begin with.
 struct environment {
-  int toolkit = CUDART_VERSION;  // 13000 for CUDA 13.0: what this file was compiled with
-  int runtime = 0;               // the CUDA runtime library in this program
-  int driver = 0;                // the newest CUDA that the driver supports, 0 without a driver
-  int devices = 0;
-  device_properties properties{};  // of the GPU asked about
-  device_code code{};
-  status verdict{};       // success, or the first thing that is in the way
-  char advice[512] = {};  // a sentence: what holds, or what to do; never empty
+  int toolkit = CUDART_VERSION;    ///< 13000 for CUDA 13.0: what this file was compiled with
+  int runtime = 0;                 ///< the CUDA runtime library in this program
+  int driver = 0;                  ///< the newest CUDA that the driver supports, 0 without a driver
+  int devices = 0;                 ///< how many GPUs the driver shows
+  device_properties properties{};  ///< of the GPU asked about
+  device_code code{};              ///< what that GPU would run of this program
+  status verdict{};                ///< success, or the first thing that is in the way
+  char advice[512] = {};           ///< a sentence: what holds, or what to do; never empty
 };
 
 /// Looks at GPU number `device` (-1: the current one) and at this program. Never fails: what is wrong is the verdict.
@@ -144,9 +144,10 @@ inline void print(const environment& e, std::FILE* to = stdout) {
 
 /// Where to run: a GPU, or the CPU and why.
 struct device_choice {
-  int device = -1;      // the GPU's number, or -1 for the CPU
-  environment found{};  // what was found; found.advice says why in a sentence
+  int device = -1;      ///< the GPU's number, or -1 for the CPU
+  environment found{};  ///< what was found; found.advice says why in a sentence
 
+  /// Whether a GPU was chosen.
   bool on_gpu() const { return device >= 0; }
   /// f(cudaStream_t{}) for the GPU's default stream, or f(giwa::host): `choice.visit([&](auto where) { … });`
   template <class F>
@@ -154,6 +155,12 @@ struct device_choice {
     return on_gpu() ? f(cudaStream_t{}) : f(host);
   }
 };
+
+/// Prints "device: NVIDIA H200"; or "device: CPU", and in a second line why.
+inline void print(const device_choice& choice, std::FILE* to = stdout) {
+  std::fprintf(to, "device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
+  if (!choice.on_gpu()) std::fprintf(to, "        %s\n", choice.found.advice);
+}
 
 /// The current GPU if this program has code for it, else the first GPU for which it has, else the CPU. A GPU chosen is
 /// made current. Never fails.

@@ -15,10 +15,21 @@ enum class memory_kind : int {
   managed,   ///< moves between host and GPUs
 };
 
+/// In words: "pageable host memory", "device memory".
+GIWA_HOST_DEVICE constexpr const char* name_of(memory_kind kind) {
+  switch (kind) {
+    case memory_kind::pageable: return "pageable host memory";
+    case memory_kind::pinned: return "pinned host memory";
+    case memory_kind::device: return "device memory";
+    case memory_kind::managed: return "managed memory";
+  }
+  return "unknown memory";
+}
+
 /// The kind of memory, and whose it is.
 struct pointer_location {
-  memory_kind kind = memory_kind::pageable;
-  int device = -1;  // the GPU, or -1 for host memory
+  memory_kind kind = memory_kind::pageable;  ///< which kind of memory
+  int device = -1;                           ///< the GPU, or -1 for host memory
 };
 
 /// Where the pointer leads. Without a driver every pointer is a host pointer. Takes about 0.1 microseconds.
@@ -33,6 +44,14 @@ inline result<pointer_location> location_of(const void* pointer) {
     case cudaMemoryTypeHost: return {{memory_kind::pinned, -1}, {}};
     default: return {{}, {}};
   }
+}
+
+/// Whether the CPU may use the pointer; the failure names the argument, and the GPU whose memory it is.
+inline status check_host_pointer(const void* pointer, const char* argument) {
+  const result<pointer_location> where = location_of(pointer);
+  if (!where.ok() || where.value.kind != memory_kind::device) return where.state;
+  return status::invalid(argument,
+                         "the pointer leads to a GPU's memory, which the CPU cannot read; copy it with to_host");
 }
 
 /// Whether a kernel on the current device may use the pointer; the failure names the argument and what it found. Memory of

@@ -17,30 +17,37 @@ inline int device_count() {
 
 /// 9.0 is {9, 0}; ordered.
 struct compute_capability {
+  /// As NVIDIA counts them.
+  ///@{
   int major = 0, minor = 0;
-  constexpr int value() const { return 10 * major + minor; }  // 90, as in sm_90
+  ///@}
+  /// 90, as in sm_90.
+  constexpr int value() const { return 10 * major + minor; }
+  /// By major, then by minor.
+  ///@{
   friend constexpr auto operator<=>(const compute_capability& a, const compute_capability& b) {
     return a.value() <=> b.value();
   }
   friend constexpr bool operator==(const compute_capability&, const compute_capability&) = default;
+  ///@}
 };
 
 /// What giwa and its users ask of a GPU. Sizes in bytes.
 struct device_properties {
-  int device = -1;
-  char name[256] = {};
-  compute_capability capability{};
-  int multiprocessors = 0;
-  int threads_per_multiprocessor = 0;
-  int64 memory_bytes = 0;  // global memory
-  int64 l2_bytes = 0;
-  int64 shared_bytes_per_block = 0;  // the most a block may ask for (launch() does what is needed above 48 KB)
-  int64 shared_bytes_per_multiprocessor = 0;
-  int64 clock_khz = 0;                // the multiprocessors' highest clock
-  int64 memory_bytes_per_second = 0;  // the memory's peak rate, by its clock and width; 0 if the driver does not say
-  bool cooperative_launch = false;
-  bool cluster_launch = false;
-  bool pageable_memory_access = false;  // kernels may read memory that malloc gave
+  int device = -1;                     ///< its number
+  char name[256] = {};                 ///< as the driver has it
+  compute_capability capability{};     ///< of its instructions
+  int multiprocessors = 0;             ///< how many
+  int threads_per_multiprocessor = 0;  ///< the most at once
+  int64 memory_bytes = 0;              ///< global memory
+  int64 l2_bytes = 0;                  ///< of the cache before it
+  int64 shared_bytes_per_block = 0;    ///< the most a block may ask for (launch() does what is needed above 48 KB)
+  int64 shared_bytes_per_multiprocessor = 0;  ///< for all its blocks
+  int64 clock_khz = 0;                        ///< the multiprocessors' highest clock
+  int64 memory_bytes_per_second = 0;  ///< the memory's peak rate, by its clock and width; 0 if the driver does not say
+  bool cooperative_launch = false;    ///< whether a whole grid can synchronise
+  bool cluster_launch = false;        ///< whether blocks can form clusters
+  bool pageable_memory_access = false;  ///< kernels may read memory that malloc gave
 };
 
 namespace detail {
@@ -119,6 +126,7 @@ class device_guard {
     return r;
   }
 
+  /// Takes over the duty to go back.
   device_guard(device_guard&& other) noexcept : previous_(other.previous_) { other.previous_ = -1; }
   // No assignment: the guard that goes would restore its GPU over the one that the other has just made current.
   device_guard& operator=(device_guard&&) = delete;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Streams and events that clean up after themselves, and the time a stream spends on some work.
+// Streams and events that clean up after themselves, and the time between two events.
 #ifndef GIWA_DEVICE_STREAM_HPP
 #define GIWA_DEVICE_STREAM_HPP
 
@@ -51,6 +51,7 @@ class unique_handle {
 class stream : public detail::unique_handle<cudaStream_t, cudaStreamDestroy> {
  public:
   stream() = default;
+  /// On the current device. Does not wait for the default stream.
   static result<stream> create() {
     cudaStream_t handle = nullptr;
     const status s = detail::consume(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));

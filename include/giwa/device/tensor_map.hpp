@@ -72,8 +72,9 @@ status check_store_map(const tensor_view<T, Rank>& v, const char* argument) {
 
 /// The driver's function that makes tensor maps: found once by who makes several.
 struct tensor_map_encoder {
-  decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+  decltype(&cuTensorMapEncodeTiled) encode = nullptr;  ///< null before find()
 
+  /// Asks the driver. Errors: it has no such function.
   static result<tensor_map_encoder> find(const char* argument = "view") {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -113,7 +114,7 @@ result<tensor_map> make_tensor_map(const tensor_view<T, Rank>& v, const giwa::in
     // A dimension of size 1 is never stepped along, but its stride must be valid.
     const int64 stride = v.extent(d) == 1 ? 16 : v.stride(d) * size;
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(stride);
-    boxes[i] = static_cast<cuuint32_t>(box[d]);
+    boxes[i] = static_cast<cuuint32_t>(box[d] < 0 || box[d] > 256 ? 0 : box[d]);  // which the driver refuses
     steps[i] = 1;
   }
   const CUtensorMapSwizzle mode = pattern == swizzle::bytes_128  ? CU_TENSOR_MAP_SWIZZLE_128B

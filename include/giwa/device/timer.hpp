@@ -9,7 +9,10 @@ namespace giwa::inline GIWA_ABI {
 
 /// Milliseconds of one run.
 struct timing {
+  /// Over the measurements.
+  ///@{
   double median = 0, fastest = 0, slowest = 0;
+  ///@}
 };
 
 /// Runs `work()`, which gives the stream something to do and returns a status, `warm_up` times and then 15 times between

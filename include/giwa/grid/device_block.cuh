@@ -24,17 +24,20 @@ struct device_block {
   GIWA_HOST_DEVICE int rank() const {
     GIWA_DETAIL_ON_DEVICE(static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)), 0);
   }
+  /// The number of threads in the block.
   GIWA_HOST_DEVICE int size() const {
     GIWA_DETAIL_ON_DEVICE(static_cast<int>(blockDim.x * blockDim.y * blockDim.z), 1);
   }
   /// The warp's rank in the block, and the thread's in its warp.
   GIWA_HOST_DEVICE int warp() const { return rank() / 32; }
+  /// The rank of the thread in its warp.
   GIWA_HOST_DEVICE int lane() const { return rank() % 32; }
 
   /// The thread's position in its block, and the block's sizes in threads.
   GIWA_HOST_DEVICE index<3> thread_index() const {
     GIWA_DETAIL_ON_DEVICE((index<3>{threadIdx.z, threadIdx.y, threadIdx.x}), (index<3>{0, 0, 0}));
   }
+  /// The sizes of the block in threads, (z, y, x).
   GIWA_HOST_DEVICE index<3> thread_extents() const {
     GIWA_DETAIL_ON_DEVICE((index<3>{blockDim.z, blockDim.y, blockDim.x}), (index<3>{1, 1, 1}));
   }
@@ -42,6 +45,7 @@ struct device_block {
   GIWA_HOST_DEVICE index<3> block_index() const {
     GIWA_DETAIL_ON_DEVICE((index<3>{blockIdx.z, blockIdx.y, blockIdx.x}), (index<3>{0, 0, 0}));
   }
+  /// The sizes of the grid in blocks, (z, y, x).
   GIWA_HOST_DEVICE index<3> block_extents() const {
     GIWA_DETAIL_ON_DEVICE((index<3>{gridDim.z, gridDim.y, gridDim.x}), (index<3>{1, 1, 1}));
   }
@@ -50,6 +54,7 @@ struct device_block {
     const index<3> i = block_index(), n = block_extents();
     return (i[0] * n[1] + i[1]) * n[2] + i[2];
   }
+  /// The number of blocks.
   GIWA_HOST_DEVICE int64 block_count() const {
     const index<3> n = block_extents();
     return n[0] * n[1] * n[2];
@@ -74,17 +79,20 @@ struct device_block {
   GIWA_HOST_DEVICE T shuffle(T value, int source_lane) const {
     return exchange(value, [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_sync(~0u, word, source_lane), word); });
   }
+  /// From the lane so many below.
   template <class T>
   GIWA_HOST_DEVICE T shuffle_up(T value, int distance) const {
     const auto d = static_cast<unsigned>(distance);
     return exchange(value, [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_up_sync(~0u, word, d), (void(d), word)); });
   }
+  /// From the lane so many above.
   template <class T>
   GIWA_HOST_DEVICE T shuffle_down(T value, int distance) const {
     const auto d = static_cast<unsigned>(distance);
     return exchange(value,
                     [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_down_sync(~0u, word, d), (void(d), word)); });
   }
+  /// From the lane whose rank differs in the bits of the mask.
   template <class T>
   GIWA_HOST_DEVICE T shuffle_xor(T value, int lane_mask) const {
     return exchange(value, [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_xor_sync(~0u, word, lane_mask), word); });
@@ -92,22 +100,28 @@ struct device_block {
 
   /// Votes of the warp; bit i of ballot is lane i's.
   GIWA_HOST_DEVICE bool any(bool vote) const { GIWA_DETAIL_ON_DEVICE(__any_sync(~0u, vote) != 0, vote); }
+  /// Whether all lanes vote yes; and the votes, a bit for each lane.
+  ///@{
   GIWA_HOST_DEVICE bool all(bool vote) const { GIWA_DETAIL_ON_DEVICE(__all_sync(~0u, vote) != 0, vote); }
   GIWA_HOST_DEVICE uint32 ballot(bool vote) const { GIWA_DETAIL_ON_DEVICE(__ballot_sync(~0u, vote), vote ? 1u : 0u); }
+  ///@}
 
   /// Atomic updates of shared or device memory, relaxed; each returns the old value. T as in CUDA's atomicAdd & co.
   template <class T>
   GIWA_HOST_DEVICE T atomic_add(T& target, stdlib::type_identity_t<T> value) const {
     GIWA_DETAIL_ON_DEVICE(::atomicAdd(&target, value), (void(value), target));
   }
+  /// The smaller of the two; answers with the old value.
   template <class T>
   GIWA_HOST_DEVICE T atomic_min(T& target, stdlib::type_identity_t<T> value) const {
     GIWA_DETAIL_ON_DEVICE(::atomicMin(&target, value), (void(value), target));
   }
+  /// The larger of the two; answers with the old value.
   template <class T>
   GIWA_HOST_DEVICE T atomic_max(T& target, stdlib::type_identity_t<T> value) const {
     GIWA_DETAIL_ON_DEVICE(::atomicMax(&target, value), (void(value), target));
   }
+  /// Puts the value there; answers with the old one.
   template <class T>
   GIWA_HOST_DEVICE T atomic_exchange(T& target, stdlib::type_identity_t<T> value) const {
     GIWA_DETAIL_ON_DEVICE(::atomicExch(&target, value), (void(value), target));

@@ -141,9 +141,9 @@ inline namespace GIWA_ARCH_TAG {
 /// Errors: sizes that differ, memory that overlaps, strides, null or host pointers, and those of launch().
 template <class Out, class... In, class F>
 status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f) {
-  static_assert(
-      goes_as_bytes<F> && goes_as_bytes<Out> && (goes_as_bytes<In> && ...),
-      "giwa::for_all: the function and the elements go to the GPU byte by byte: they must be trivially copyable.");
+  detail::require_device_body<stdlib::decay_t<F>>();
+  static_assert(goes_as_bytes<Out> && (goes_as_bytes<In> && ...),
+                "giwa::for_all: the elements are read and written byte by byte: they must be trivially copyable.");
   using op = detail::elementwise_op<F, Out, In...>;
   if (!arrays.state().ok()) return arrays.state();
   if (arrays.size() == 0) return {};

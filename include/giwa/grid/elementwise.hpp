@@ -36,9 +36,6 @@ struct pointers<First, Rest...> {
   }
 };
 
-template <class Array>
-using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>().data())>;
-
 }  // namespace detail
 
 /// What `for_all(where, elementwise{c, a, b}, f)` works on: an output and any number of inputs, each a tensor_view of any
@@ -49,6 +46,7 @@ class elementwise {
  public:
   static_assert(!stdlib::is_const_v<Out>, "giwa::elementwise: the first array is written, and this one is const.");
 
+  /// The output first. What is wrong with them is state().
   template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
   elementwise(OutArray&& out, InArray&&... in)
       : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
@@ -56,13 +54,19 @@ class elementwise {
     (check_input(in), ...);
     known_device_ = device_of(out);
     ((known_device_ = device_of(in) == known_device_ ? known_device_ : -1), ...);
+    on_a_gpu_ = device_of(out) >= 0 ? "out" : ((device_of(in) >= 0) || ...) ? "in" : nullptr;
   }
 
+  /// The arrays, and the number of elements of each.
+  ///@{
   Out* out() const { return out_; }
   const detail::pointers<In...>& in() const { return in_; }
   int64 size() const { return size_; }
+  ///@}
   /// The GPU that all arrays say they are on, as a device_array can; -1 if one does not say, or another.
   int known_device() const { return known_device_; }
+  /// The argument that says that it is on a GPU, null if none does.
+  const char* on_a_gpu() const { return on_a_gpu_; }
   /// The first rule that the arrays break.
   const status& state() const { return state_; }
 
@@ -120,20 +124,27 @@ class elementwise {
   int64 size_;
   detail::pointers<In...> in_;
   int known_device_ = -1;
+  const char* on_a_gpu_ = nullptr;
   status state_{};
 };
 
+/// From arrays of any kind.
 template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
 elementwise(OutArray&&, InArray&&...)
     -> elementwise<detail::element_of<stdlib::remove_reference_t<OutArray>>,
                    stdlib::remove_cv_t<detail::element_of<stdlib::remove_reference_t<InArray>>>...>;
 
-/// c[i] = f(a[i], …) on the CPU, for every element; see the overload for streams. Done when it returns.
+/// c[i] = f(a[i], …) on the CPU, for every element; see the overload for streams. Done when it returns. Each worker thread
+/// has its own copy of f. A device_array is refused; other pointers are taken to lead to the host's memory.
 template <class Out, class... In, class F>
 status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) {
+  detail::refuse_device_lambda<F>();
   if (!arrays.state().ok()) return arrays.state();
+  if (arrays.on_a_gpu() != nullptr)
+    return status::invalid(arrays.on_a_gpu(),
+                           "the array lies in a GPU's memory, which the CPU cannot read; use a stream");
   return for_all(where, arrays.size(),
-                 [out = arrays.out(), in = arrays.in(), &f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
+                 [out = arrays.out(), in = arrays.in(), f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
 }
 
 }  // namespace giwa::inline GIWA_ABI

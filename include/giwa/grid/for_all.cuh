@@ -81,8 +81,8 @@ status launch_tiles(cudaStream_t s, int64 n, const MakeParams& make_params) {
   return {};
 }
 
-template <class F, class ToIndex>
-status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
+template <class F>
+constexpr void require_device_body() {
   static_assert(
       !stdlib::is_pointer_v<F>,
       "giwa::for_all: a function pointer made on the host leads nowhere on the GPU; pass a functor or a lambda.");
@@ -90,6 +90,11 @@ status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
       goes_as_bytes<F>,
       "giwa::for_all: the function goes to the GPU byte by byte: capture pointers, views and numbers by value, "
       "not vectors or device_arrays.");
+}
+
+template <class F, class ToIndex>
+status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
+  require_device_body<F>();
   using op = for_all_op<F, ToIndex>;
   return launch_tiles<op>(s, n, [&](int64 first) { return typename op::params{first, n, f, to_index}; });
 }

@@ -118,8 +118,11 @@ class host_block {
 #define GIWA_DETAIL_ON_HOST(expression, elsewhere) return expression
 #endif
  public:
+  /// By the executor.
   explicit host_block(detail::host_thread& thread) : thread_(&thread) {}
 
+  /// As device_block has it.
+  ///@{
   GIWA_HOST_DEVICE int rank() const { GIWA_DETAIL_ON_HOST(thread_->rank, 0); }
   GIWA_HOST_DEVICE int size() const { GIWA_DETAIL_ON_HOST(thread_->block->size, 1); }
   GIWA_HOST_DEVICE int warp() const { return rank() / 32; }
@@ -152,7 +155,10 @@ class host_block {
     GIWA_DETAIL_ON_HOST(thread_->sync(line), void());
   }
   GIWA_HOST_DEVICE void sync_warp() const { GIWA_DETAIL_ON_HOST(thread_->sync_warp(), void()); }
+  ///@}
 
+  /// As device_block has it.
+  ///@{
   template <class T>
   GIWA_HOST_DEVICE T shuffle(T value, int source_lane) const {
     return exchange(detail::meeting::shuffle, value, source_lane);
@@ -212,6 +218,7 @@ class host_block {
     return void(expected), void(desired), target;
 #endif
   }
+  ///@}
 #undef GIWA_DETAIL_ON_HOST
 
  private:

@@ -14,13 +14,18 @@ namespace detail {
 template <class F>
 struct host_loop;  // defined by <giwa/host.hpp>
 
-template <class F, class Index>
-constexpr void require_host_body() {
+template <class F>
+constexpr void refuse_device_lambda() {
 #if defined(__CUDACC_EXTENDED_LAMBDA__)
   static_assert(!__nv_is_extended_device_lambda_closure_type(F),
                 "giwa::for_all(giwa::host, …): this lambda is __device__ only and would do nothing on the CPU: "
                 "mark it __host__ __device__ (GIWA_HOST_DEVICE).");
 #endif
+}
+
+template <class F, class Index>
+constexpr void require_host_body() {
+  refuse_device_lambda<F>();
   static_assert(stdlib::is_invocable_v<const F&, Index>,
                 "giwa::for_all: f is called as f(int64) for a number, as f(index<rank>) for extents; it must be const: "
                 "no `mutable` lambda.");

@@ -202,7 +202,7 @@ status launch(cudaStream_t s, const launch_config& config, const Op& op, const t
 }
 
 /// How many blocks of an op the current GPU runs at once, `cluster` of them together: the grid of an op that shares its work
-/// out among the blocks it has. Changes nothing on the GPU, launches nothing.
+/// out among the blocks it has. Launches nothing; grants the op its shared memory, as launch() does.
 template <class Op>
 result<int64> blocks_at_once(int cluster = 1) {
   detail::require_op<Op>();

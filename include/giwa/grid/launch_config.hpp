@@ -10,8 +10,12 @@ namespace giwa::inline GIWA_ABI {
 
 /// Counts along x, y, z, in CUDA's order; 64 bits, so that a count too large is reported and not cut.
 struct dimensions {
+  /// How many along each.
+  ///@{
   int64 x = 1, y = 1, z = 1;
+  ///@}
 
+  /// From one to three numbers.
   GIWA_HOST_DEVICE constexpr dimensions(int64 x_ = 1, int64 y_ = 1, int64 z_ = 1) : x(x_), y(y_), z(z_) {}
   /// From a dim3, or anything else with x, y and z.
   template <class Dim3>
@@ -20,6 +24,7 @@ struct dimensions {
 
   /// The product; call it on checked dimensions only.
   GIWA_HOST_DEVICE constexpr int64 count() const { return x * y * z; }
+  /// Whether all three agree.
   GIWA_HOST_DEVICE friend constexpr bool operator==(const dimensions& a, const dimensions& b) {
     return a.x == b.x && a.y == b.y && a.z == b.z;
   }
@@ -27,24 +32,27 @@ struct dimensions {
 
 /// How to launch: `{.grid = 80, .block = 256}`, `{.grid = {8, 4}, .block = {32, 8}, .shared_bytes = 65536}`.
 struct launch_config {
-  dimensions grid{};         // blocks
-  dimensions block{};        // threads of a block
-  int64 shared_bytes = 0;    // dynamic shared memory of a block; more than 48 KB needs no further call
-  dimensions cluster{};      // blocks of a cluster; each must divide the grid's; compute capability 9.0
-  bool cooperative = false;  // all blocks run at once, so that the grid may synchronise; refused if they cannot
-  // The kernel may start before the one before it on the stream has ended, once that lets it (arch/dependent_launch.cuh):
-  // it calls arch::wait_for_previous_kernel before it touches what that one reads or writes. Compute
-  // capability 9.0.
+  dimensions grid{};         ///< blocks
+  dimensions block{};        ///< threads of a block
+  int64 shared_bytes = 0;    ///< dynamic shared memory of a block; more than 48 KB needs no further call
+  dimensions cluster{};      ///< blocks of a cluster; each must divide the grid's; compute capability 9.0
+  bool cooperative = false;  ///< all blocks run at once, so that the grid may synchronise; refused if they cannot
+  /// The kernel may start before the one before it on the stream has ended, once that lets it (arch/dependent_launch.cuh):
+  /// it calls arch::wait_for_previous_kernel before it touches what that one reads or writes. Compute
+  /// capability 9.0.
   bool dependent = false;
 };
 
 /// Limits of compute capability 7.5 and newer (CUDA C++ Programming Guide, "Technical specifications per compute
 /// capability"). A particular GPU or kernel may allow less; launch() reports that with its number.
 namespace launch_limits {
+/// The most of each; warp_threads is what every warp has.
+///@{
 inline constexpr int64 block_threads = 1024, block_x = 1024, block_y = 1024, block_z = 64;
 inline constexpr int64 grid_x = 2147483647, grid_y = 65535, grid_z = 65535;
-inline constexpr int64 cluster_blocks = 16;  // 8 on every GPU of capability 9.0; 16 on those that allow it
+inline constexpr int64 cluster_blocks = 16;  ///< 8 on every GPU of capability 9.0; 16 on those that allow it
 inline constexpr int64 warp_threads = 32;
+///@}
 }  // namespace launch_limits
 
 /// The first rule that holds for every GPU and that the configuration breaks. A grid of no blocks is an error too: CUDA

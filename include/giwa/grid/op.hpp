@@ -45,8 +45,11 @@ GIWA_HOST_DEVICE constexpr stride_range grid_stride(const Block& block, int64 n)
 /// A block of which the op knows how many threads it has, see with_threads().
 template <int Threads, class Block>
 struct sized_block : Block {
+  /// The block as it is, with a constant for its number of threads.
+  ///@{
   GIWA_HOST_DEVICE explicit constexpr sized_block(const Block& b) : Block(b) {}
   GIWA_HOST_DEVICE static constexpr int size() { return Threads; }
+  ///@}
 };
 
 /// For an op that is always launched with `Threads` threads a block: what is shared out over them is then shared out by

@@ -153,9 +153,11 @@ GIWA_DEVICE index<Rank> global_size() {
 /// A position that may be outside the data: `if (auto i = index_in(extents{rows, columns})) use((*i)[0], (*i)[1]);`
 template <int Rank>
 struct checked_index {
-  index<Rank> value;
-  bool inside;
+  index<Rank> value;  ///< inside or not
+  bool inside;        ///< whether it may be used
+  /// Whether it is inside.
   GIWA_DEVICE explicit operator bool() const { return inside; }
+  /// The index, which is inside.
   GIWA_DEVICE const index<Rank>& operator*() const {
     GIWA_ASSERT(inside, "test the index before you use it: it is outside the extents");
     return value;

@@ -10,11 +10,19 @@ namespace giwa::inline GIWA_ABI {
 /// Tiles in bands of `band` rows of tiles, column by column inside a band: of `t` tiles that are under way at once, about
 /// sqrt(t) rows and columns of inputs are in the cache if band is near that, where row by row there would be one and t.
 struct tile_order {
+  /// Of tiles.
+  ///@{
   int rows, columns, band;
+  ///@}
 
+  /// The place of a tile.
   struct position {
+    /// In tiles.
+    ///@{
     int row, column;
+    ///@}
   };
+  /// How many tiles.
   GIWA_HOST_DEVICE constexpr int count() const { return rows * columns; }
   /// The place of tile number `i`, 0 <= i < count().
   GIWA_HOST_DEVICE constexpr position operator[](int i) const {

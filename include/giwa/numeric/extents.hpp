@@ -21,8 +21,11 @@ class extents {
   static_assert(((Sizes >= 0 || Sizes == dynamic) && ...), "giwa::extents: a static size is >= 0, or giwa::dynamic.");
 
  public:
+  /// The number of dimensions, and of those whose size is known when the program runs.
+  ///@{
   static constexpr int rank = sizeof...(Sizes);
   static constexpr int dynamic_rank = (0 + ... + static_cast<int>(Sizes == dynamic));
+  ///@}
 
   /// Static sizes only, or run-time sizes that are still zero.
   constexpr extents() = default;
@@ -81,12 +84,14 @@ class extents {
     return {product, {}};
   }
 
+  /// Whether 0 <= i[d] < (*this)[d] in every dimension.
   GIWA_HOST_DEVICE constexpr bool contains(const index<rank>& i) const {
     bool inside = true;
     for (int d = 0; d < rank; ++d) inside = inside && 0 <= i[d] && i[d] < (*this)[d];
     return inside;
   }
 
+  /// Whether all sizes agree.
   GIWA_HOST_DEVICE friend constexpr bool operator==(const extents& a, const extents& b) {
     for (int d = 0; d < rank; ++d)
       if (a[d] != b[d]) return false;
@@ -97,6 +102,7 @@ class extents {
   int64 values_[dynamic_rank > 0 ? dynamic_rank : 1] = {};
 };
 
+/// `extents{rows, columns}` has run-time sizes.
 template <detail::index_like... Values>
 GIWA_HOST_DEVICE extents(Values...) -> extents<(static_cast<void>(sizeof(Values)), dynamic)...>;
 

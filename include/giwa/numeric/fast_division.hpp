@@ -15,6 +15,7 @@ class fast_divisor {
  public:
   constexpr fast_divisor() = default;
 
+  /// d >= 1. Takes some hundred operations: once on the host.
   GIWA_HOST_DEVICE constexpr explicit fast_divisor(int64 d) : divisor_(static_cast<uint64>(d)) {
     GIWA_ASSERT(d >= 1, "a divisor is at least 1");
     while ((uint64{1} << shift_) < divisor_) ++shift_;
@@ -30,8 +31,10 @@ class fast_divisor {
     multiplier_ = quotient + (remainder != 0 ? 1 : 0);
   }
 
+  /// What it divides by.
   GIWA_HOST_DEVICE constexpr int64 divisor() const { return static_cast<int64>(divisor_); }
 
+  /// n / d for n >= 0.
   GIWA_HOST_DEVICE friend constexpr int64 operator/(int64 n, const fast_divisor& d) {
     return static_cast<int64>(multiply_high(static_cast<uint64>(n) << 1, d.multiplier_) >> d.shift_);
   }

@@ -25,8 +25,8 @@ concept index_like = stdlib::convertible_to<T, int64> && !stdlib::is_floating_po
 template <int Rank>
 struct index {
   static_assert(Rank >= 1, "giwa::index has at least one dimension.");
-  static constexpr int rank = Rank;
-  int64 coordinate[Rank];
+  static constexpr int rank = Rank;  ///< the number of dimensions
+  int64 coordinate[Rank];            ///< the last runs fastest
 
   index() = default;  // uninitialised, as an int is; index<2>{} is all zeros
   /// From integers of any type.
@@ -34,6 +34,8 @@ struct index {
     requires(sizeof...(Coordinates) == Rank)
   GIWA_HOST_DEVICE constexpr index(Coordinates... i) : coordinate{static_cast<int64>(i)...} {}
 
+  /// Coordinate d, 0 <= d < Rank.
+  ///@{
   GIWA_HOST_DEVICE constexpr int64& operator[](int d) {
     GIWA_ASSERT(0 <= d && d < Rank, "the index has no such dimension");
     return coordinate[d];
@@ -42,17 +44,21 @@ struct index {
     GIWA_ASSERT(0 <= d && d < Rank, "the index has no such dimension");
     return coordinate[d];
   }
+  ///@}
+  /// The number that an index of one dimension is.
   GIWA_HOST_DEVICE constexpr operator int64() const
     requires(Rank == 1)
   {
     return coordinate[0];
   }
+  /// Whether all coordinates agree.
   GIWA_HOST_DEVICE friend constexpr bool operator==(const index& a, const index& b) {
     for (int d = 0; d < Rank; ++d)
       if (a.coordinate[d] != b.coordinate[d]) return false;
     return true;
   }
 
+  /// Coordinate Dim, for structured bindings.
   template <stdlib::size_t Dim>
   GIWA_HOST_DEVICE constexpr int64 get() const {
     static_assert(Dim < Rank);
@@ -60,16 +66,19 @@ struct index {
   }
 };
 
+/// `index{row, column}` has two dimensions.
 template <detail::index_like... Coordinates>
 GIWA_HOST_DEVICE index(Coordinates...) -> index<static_cast<int>(sizeof...(Coordinates))>;
 
 }  // namespace giwa::inline GIWA_ABI
 
+#if !defined(GIWA_DOXYGEN)
 template <int Rank>
 struct std::tuple_size<giwa::index<Rank>> : giwa::stdlib::integral_constant<giwa::stdlib::size_t, Rank> {};
 template <giwa::stdlib::size_t Dim, int Rank>
 struct std::tuple_element<Dim, giwa::index<Rank>> {
   using type = giwa::int64;
 };
+#endif
 
 #endif

@@ -9,7 +9,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// Four words of 32 random bits.
 struct random_words {
-  uint32 word[4];
+  uint32 word[4];  ///< independent of each other
+  /// Whether all bits agree.
   GIWA_HOST_DEVICE friend constexpr bool operator==(const random_words& a, const random_words& b) {
     return a.word[0] == b.word[0] && a.word[1] == b.word[1] && a.word[2] == b.word[2] && a.word[3] == b.word[3];
   }
@@ -21,6 +22,7 @@ struct random_words {
 /// the counter is (i, stream).
 class philox {
  public:
+  /// Any numbers.
   GIWA_HOST_DEVICE constexpr explicit philox(uint64 seed, uint64 stream = 0) : seed_(seed), stream_(stream) {}
 
   /// 128 random bits for element i.

@@ -10,10 +10,13 @@
 
 namespace giwa::inline GIWA_ABI {
 
+/// The storage types; the 16-bit ones are CUDA's.
+///@{
 using fp16 = __half;
 using bf16 = __nv_bfloat16;
 using fp32 = float;
 using fp64 = double;
+///@}
 
 /// What a stored element means to an algorithm. Storage, compute, accumulation and output are four separate choices; these
 /// are the defaults for data stored as T.
@@ -49,6 +52,7 @@ concept floating_element = requires { typename precision_of<T>::storage; };
 /// infinity, NaN stays NaN. As a function object it converts whole arrays: for_all(s, elementwise{out, in}, convert<fp16>{}).
 template <floating_element To>
 struct convert {
+  /// x, rounded to the nearest To, ties to even.
   template <floating_element From>
   GIWA_HOST_DEVICE To operator()(From x) const {
     if constexpr (stdlib::same_as<To, From>)
@@ -81,13 +85,15 @@ struct convert {
 /// Two elements in one 32-bit register, the first in the low half.
 template <class T>
 struct packed_pair;
+/// CUDA's pair of fp16.
 template <>
 struct packed_pair<fp16> {
-  using type = __half2;
+  using type = __half2;  ///< the register
 };
+/// CUDA's pair of bf16.
 template <>
 struct packed_pair<bf16> {
-  using type = __nv_bfloat162;
+  using type = __nv_bfloat162;  ///< the register
 };
 
 /// Two floats rounded to nearest and packed, one instruction on the device.

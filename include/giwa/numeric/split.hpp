@@ -11,7 +11,10 @@ namespace giwa::inline GIWA_ABI {
 /// is high high + high low + low high, each exact in fp32; what is left out, low low, is below 2^-22 of it. (Markidis et al.
 /// 2018; Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor Cores".)
 struct fp16_pieces {
+  /// The rounded number, and what the rounding lost, rounded.
+  ///@{
   fp16 high, low;
+  ///@}
 };
 
 /// x in pieces; |x| is below 65520, the end of fp16: power_of_two_for() brings it there.
@@ -22,7 +25,10 @@ GIWA_HOST_DEVICE inline fp16_pieces split(float x) {
 
 /// The pieces of two numbers, packed, those of the first in the low halves.
 struct packed_pieces {
+  /// As in fp16_pieces, of both numbers.
+  ///@{
   packed_pair<fp16>::type high, low;
+  ///@}
 };
 /// Two numbers in pieces at once.
 GIWA_HOST_DEVICE inline packed_pieces split(float first, float second) {

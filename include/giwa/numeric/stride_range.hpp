@@ -11,13 +11,17 @@ namespace giwa::inline GIWA_ABI {
 /// so that the step past the largest end does not overflow.
 class stride_range {
  public:
+  /// From `first` to before `end`.
   GIWA_HOST_DEVICE constexpr stride_range(int64 first, int64 end, int64 stride)
       : first_(static_cast<uint64>(first)),
         end_(end > 0 ? static_cast<uint64>(end) : 0),
         stride_(static_cast<uint64>(stride)) {}
 
   struct sentinel {};
+  /// Where a loop is.
   struct iterator {
+    /// What a range-based for asks; i is the loop's index.
+    ///@{
     uint64 i, end, stride;
     GIWA_HOST_DEVICE constexpr int64 operator*() const { return static_cast<int64>(i); }
     GIWA_HOST_DEVICE constexpr iterator& operator++() {
@@ -25,9 +29,13 @@ class stride_range {
       return *this;
     }
     GIWA_HOST_DEVICE friend constexpr bool operator==(const iterator& a, sentinel) { return a.i >= a.end; }
+    ///@}
   };
+  /// For a range-based for.
+  ///@{
   GIWA_HOST_DEVICE constexpr iterator begin() const { return {first_, end_, stride_}; }
   GIWA_HOST_DEVICE constexpr sentinel end() const { return {}; }
+  ///@}
 
  private:
   uint64 first_, end_, stride_;
@@ -37,13 +45,17 @@ class stride_range {
 template <int Rank>
 class stride_range_nd {
  public:
+  /// From `first` to before `end` in every dimension.
   GIWA_HOST_DEVICE constexpr stride_range_nd(const index<Rank>& first, const index<Rank>& end,
                                              const index<Rank>& stride)
       : first_(first), end_(end), stride_(stride) {}
 
   struct sentinel {};
+  /// Where a loop is.
   class iterator {
    public:
+    /// What a range-based for asks.
+    ///@{
     GIWA_HOST_DEVICE constexpr iterator(const stride_range_nd& range)
         : first_(range.first_), end_(range.end_), stride_(range.stride_), i_(range.first_) {
       for (int d = 0; d < Rank; ++d) done_ = done_ || i_[d] >= end_[d];
@@ -54,6 +66,7 @@ class stride_range_nd {
       return *this;
     }
     GIWA_HOST_DEVICE friend constexpr bool operator==(const iterator& a, sentinel) { return a.done_; }
+    ///@}
 
    private:
     // One step in dimension D, carried into the dimension before it. Compares what is left with the stride, so that the
@@ -73,8 +86,11 @@ class stride_range_nd {
     index<Rank> first_, end_, stride_, i_;  // not the range itself: to NVRTC it is incomplete here
     bool done_ = false;
   };
+  /// For a range-based for.
+  ///@{
   GIWA_HOST_DEVICE constexpr iterator begin() const { return iterator(*this); }
   GIWA_HOST_DEVICE constexpr sentinel end() const { return {}; }
+  ///@}
 
  private:
   index<Rank> first_, end_, stride_;

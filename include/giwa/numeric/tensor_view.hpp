@@ -25,6 +25,10 @@ concept contiguous_range_like = requires(R& r) {
   { r.size() } -> stdlib::convertible_to<int64>;
 };
 
+/// What an array holds, const or not.
+template <class Array>
+using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>().data())>;
+
 }  // namespace detail
 
 /// `tensor_view<const float, 2> a{pointer, {rows, columns}}`: contiguous, the last dimension fastest; a third argument
@@ -34,13 +38,17 @@ template <class T, int Rank>
 class tensor_view {
  public:
   static_assert(Rank >= 1, "giwa::tensor_view has at least one dimension.");
+  /// The element, with its const and without, and the number of dimensions.
+  ///@{
   using element_type = T;
   using value_type = stdlib::remove_cv_t<T>;
   static constexpr int rank = Rank;
+  ///@}
 
   /// No elements.
   constexpr tensor_view() = default;
 
+  /// Contiguous, the last dimension fastest.
   GIWA_HOST_DEVICE constexpr tensor_view(T* data, const index<Rank>& extents) : data_(data), extents_(extents) {
     for (int64 d = Rank - 1, stride = 1; d >= 0; --d) {
       strides_[static_cast<int>(d)] = stride;
@@ -48,6 +56,7 @@ class tensor_view {
       stride = static_cast<int64>(static_cast<uint64>(stride) * static_cast<uint64>(extents[static_cast<int>(d)]));
     }
   }
+  /// Strides in elements, of any sign and order.
   GIWA_HOST_DEVICE constexpr tensor_view(T* data, const index<Rank>& extents, const index<Rank>& strides)
       : data_(data), extents_(extents), strides_(strides) {}
 
@@ -57,6 +66,7 @@ class tensor_view {
   GIWA_HOST_DEVICE constexpr tensor_view(const tensor_view<U, Rank>& v)
       : tensor_view(v.data(), v.extents(), v.strides()) {}
 
+  /// From an mdspan.
   template <class V>
     requires(detail::mdspan_like<V, Rank> &&
              stdlib::convertible_to<decltype(stdlib::declval<const V&>().data_handle()), T*>)
@@ -69,6 +79,7 @@ class tensor_view {
   }
 
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
+  /// From anything with data() and size().
   template <class R>
     requires(Rank == 1 && detail::contiguous_range_like<R> && !requires(R& r) { r.strides(); } &&
              !detail::mdspan_like<stdlib::remove_cv_t<R>, Rank> &&
@@ -76,12 +87,17 @@ class tensor_view {
   constexpr tensor_view(R& range) : tensor_view(range.data(), {range.size()}) {}
 #endif
 
+  /// The element whose index is 0 in every dimension.
   GIWA_HOST_DEVICE constexpr T* data() const { return data_; }
+  /// The size of dimension d.
   GIWA_HOST_DEVICE constexpr int64 extent(int d) const { return extents_[d]; }
   /// In elements.
   GIWA_HOST_DEVICE constexpr int64 stride(int d) const { return strides_[d]; }
+  /// All sizes, and all strides in elements.
+  ///@{
   GIWA_HOST_DEVICE constexpr const index<Rank>& extents() const { return extents_; }
   GIWA_HOST_DEVICE constexpr const index<Rank>& strides() const { return strides_; }
+  ///@}
 
   /// The number of elements, of a view that check() accepts.
   GIWA_HOST_DEVICE constexpr int64 size() const {
@@ -127,6 +143,7 @@ class tensor_view {
     return {};
   }
 
+  /// The element at i, inside the sizes; checked in checked builds.
   GIWA_HOST_DEVICE constexpr T& operator[](const index<Rank>& i) const {
     int64 offset = 0;
     for (int d = 0; d < Rank; ++d) {
@@ -135,6 +152,7 @@ class tensor_view {
     }
     return data_[offset];
   }
+  /// The same from numbers: `view(row, column)`.
   template <detail::index_like... Coordinates>
     requires(sizeof...(Coordinates) == Rank)
   GIWA_HOST_DEVICE constexpr T& operator()(Coordinates... i) const {

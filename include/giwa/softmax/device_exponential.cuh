@@ -12,6 +12,8 @@ namespace giwa::inline GIWA_ABI {
 /// NaN. The relative error is below 2^-22 + |d| 2^-24: the product is rounded, as the difference x - max is that d comes from.
 /// A double, and an op on the host, take the series.
 struct device_exponential {
+  /// e^d for d <= 0.
+  ///@{
   GIWA_HOST_DEVICE double operator()(double d) const { return exponential{}(d); }
   GIWA_HOST_DEVICE float operator()(float d) const {
 #if defined(__CUDA_ARCH__)
@@ -20,6 +22,7 @@ struct device_exponential {
     return exponential{}(d);
 #endif
   }
+  ///@}
 };
 
 namespace detail {

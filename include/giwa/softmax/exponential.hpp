@@ -39,6 +39,7 @@ struct binary_format<double> {
 ///
 /// d = n ln 2 + r with |r| <= ln(2)/2; e^r by its Taylor series, whose remainder is below half a unit.
 struct exponential {
+  /// e^d for d <= 0.
   template <stdlib::floating_point T>
   GIWA_HOST_DEVICE constexpr T operator()(T d) const {
     using format = detail::binary_format<T>;
@@ -58,6 +59,7 @@ struct exponential {
 /// ln x, to 2 units in the last place: -inf for 0, NaN for a negative number. For sums of exponentials: a float below
 /// 2^-126 counts as 0.
 struct natural_log {
+  /// ln x.
   template <stdlib::floating_point T>
   GIWA_HOST_DEVICE constexpr T operator()(T x) const {
     using format = detail::binary_format<T>;

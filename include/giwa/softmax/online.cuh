@@ -46,8 +46,11 @@ GIWA_HOST_DEVICE inline float reference_of(float a, float b, float c) {
 /// algorithm 1.)
 template <class Map, int Headroom = 0>
 struct online_softmax {
-  static constexpr int rows = Map::rows;
+  static constexpr int rows = Map::rows;  ///< of which a thread has elements
+  /// Of each such row.
+  ///@{
   float m[rows], l[rows];
+  ///@}
 
   /// Nothing seen yet.
   GIWA_HOST_DEVICE void reset() {
@@ -89,12 +92,15 @@ struct online_softmax {
   GIWA_HOST_DEVICE void finish(const Block& block) {
     reduce_over_lanes<Map>(block, l, plus{});
   }
+  /// Of a row, after finish().
+  ///@{
   GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::quick_reciprocal(l[row]); }
   GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
     constexpr float ln_2 = 0.693147180559945309417f;
     if (is_empty(row)) return -detail::infinity_of<float>;
     return detail::reference_of(m[row], scale_log2, Headroom) * ln_2 + detail::quick_log(l[row] == 0 ? -1.f : l[row]);
   }
+  ///@}
 
  private:
   // A sum of 0 alone does not say so: it is also what is left where the scaled scores have outgrown float.

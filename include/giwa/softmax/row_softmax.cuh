@@ -68,14 +68,15 @@ inline namespace GIWA_ARCH_TAG {
 
 /// The softmax over the last dimension: out[…, j] = e^(in[…, j] - m) / sum over k of e^(in[…, k] - m), m the row's largest.
 ///
-/// Any sizes, also zero, and any strides, also negative ones; fastest where the last stride is 1 and rows begin on 16
+/// Any sizes, also zero, and any strides, of the input also 0 and negative ones; fastest where the last stride is 1 and rows begin on 16
 /// bytes. Elements are fp16, bf16, fp32 or fp64, in each view its own; computed in fp32, or in fp64 if either is that. `out`
 /// may be `in`, with the same strides and an element of the same size; any other overlap is an error.
 /// A row that is all -inf gives 0; a NaN or a +inf in a row makes all of it NaN.
 /// The bits of a row depend on its elements, their number and the types, and on whether the GPU has clusters; not on the
 /// other rows, their number, strides, alignment or the GPU's size.
 /// Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured.
-/// Errors: sizes that differ, overlap, an output stride of zero, null or host pointers, and those of launch().
+/// Errors: sizes that differ, overlap, an output that by its strides may overlap itself, null or host pointers, and those of
+/// launch().
 template <class T, class U, int Rank>
 status softmax(cudaStream_t s, const tensor_view<T, Rank>& in, const tensor_view<U, Rank>& out) {
   detail::require_softmax<T, U, Rank>();

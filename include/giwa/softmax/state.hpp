@@ -16,8 +16,8 @@ namespace giwa::inline GIWA_ABI {
 /// Exp is what computes e^d for d <= 0 (d = -inf and NaN included), with e^0 = 1 exactly.
 template <stdlib::floating_point T>
 struct softmax_state {
-  T max = -detail::infinity_of<T>;
-  T sum = 0;
+  T max = -detail::infinity_of<T>;  ///< m
+  T sum = 0;                        ///< l
 
   /// The state of one element.
   GIWA_HOST_DEVICE static constexpr softmax_state of(T x) {

@@ -45,9 +45,13 @@ struct pitched_rows {
 /// Rows one after the other, without gaps. What tensor copies without a swizzle write, and the choice for tiles that are read
 /// along their rows. 32 rows of a column share 32 / p banks, p the largest power of two that divides the words of a row.
 struct row_major {
+  /// The layout of a tile of this shape.
   template <class T, class Shape>
   struct of : detail::pitched_rows<T, Shape, Shape::columns> {
-    static constexpr int alignment = alignof(T) < 128 ? 128 : int{alignof(T)};  // 128: a tensor copy's target
+    /// offset(row, column) in `elements` of storage; `run` neighbours of a row lie together; `alignment` in bytes.
+    ///@{
+    static constexpr int alignment = alignof(T) < 128 ? 128 : int{alignof(T)};  ///< 128: a tensor copy's target
+    ///@}
   };
 };
 
@@ -57,9 +61,13 @@ struct row_major {
 template <int Elements>
 struct padded {
   static_assert(Elements >= 0, "giwa::padded: the number of elements added to each row is not negative.");
+  /// The layout of a tile of this shape.
   template <class T, class Shape>
   struct of : detail::pitched_rows<T, Shape, Shape::columns + Elements> {
+    /// offset(row, column) in `elements` of storage; `run` neighbours of a row lie together; `alignment` in bytes.
+    ///@{
     static constexpr int alignment = alignof(T) < 16 ? 16 : int{alignof(T)};
+    ///@}
   };
 };
 
@@ -68,6 +76,7 @@ struct padded {
 /// along rows and down columns, and ldmatrix.
 template <swizzle Swizzle>
 struct swizzled {
+  /// The layout of a tile of this shape.
   template <class T, class Shape>
   struct of {
     static_assert(sizeof(T) <= 16 && 16 % sizeof(T) == 0,
@@ -78,6 +87,8 @@ struct swizzled {
     static_assert(Shape::rows % 8 == 0,
                   "giwa::swizzled: the pattern repeats every 8 rows; choose a multiple of 8 rows.");
 
+    /// offset(row, column) in `elements` of storage; `run` neighbours of a row lie together; `alignment` in bytes.
+    ///@{
     static constexpr int elements = Shape::size;
     static constexpr int alignment = 8 * span_of(Swizzle);
     static constexpr int run = detail::elements_of_16_bytes<T>;
@@ -92,6 +103,7 @@ struct swizzled {
       const auto at = static_cast<unsigned>(column);
       return static_cast<int>(at / slab_columns * slab_elements + (at % slab_columns ^ exchange)) + row * slab_columns;
     }
+    ///@}
   };
 };
 
@@ -99,12 +111,15 @@ struct swizzled {
 /// and 32 rows of a column, without conflicts, and no padding: for transposing. The words of a row are XORed, in groups of
 /// the power of two that divides their number, with the rows' number.
 struct transposable {
+  /// The layout of a tile of this shape.
   template <class T, class Shape>
   struct of {
     static_assert(sizeof(T) == 2 || sizeof(T) == 4, "giwa::transposable: an element has 2 or 4 bytes.");
     static_assert(sizeof(T) == 4 || Shape::columns % 2 == 0,
                   "giwa::transposable: with elements of 2 bytes a row has an even number of columns.");
 
+    /// offset(row, column) in `elements` of storage; `run` neighbours of a row lie together; `alignment` in bytes.
+    ///@{
     static constexpr int per_word = 4 / static_cast<int>(sizeof(T));
     static constexpr int group = detail::common_power_of_two(Shape::columns / per_word, 0, 32);  // words
     static constexpr int elements = Shape::size;
@@ -116,6 +131,7 @@ struct transposable {
       const unsigned exchange = static_cast<unsigned>(row) / (32 / group) % group * per_word;
       return row * Shape::columns + (column ^ static_cast<int>(exchange));
     }
+    ///@}
   };
 };
 

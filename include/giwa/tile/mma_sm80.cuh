@@ -6,6 +6,7 @@
 #include <giwa/arch/matrix_load.cuh>
 #include <giwa/arch/mma.cuh>
 #include <giwa/arch/shared_address.cuh>
+#include <giwa/base/assert.hpp>
 #include <giwa/tile/operand.hpp>
 #include <giwa/tile/register_tile.hpp>
 
@@ -85,6 +86,11 @@ struct fragment_loader<float> {
 
 namespace detail {
 
+/// Whether a product finds `count` rows or columns of an operand that has `all`, from `first` on: ldmatrix reads eight at once.
+GIWA_HOST_DEVICE constexpr bool has_part(int first, int count, int all) {
+  return first >= 0 && first % 8 == 0 && first + count <= all;
+}
+
 /// The loop of a warp's product: `Steps` of k, and in each the fragments of b for 16 columns after one another. Those of b are read
 /// so many products ahead as pass while shared memory answers; left(to, k) reads a's, one step ahead.
 template <int Steps, int Rows, int Columns, class Loader, class Left, class Right>
@@ -130,6 +136,8 @@ GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const Left&
   static_assert(operand_traits<Left>::rows % Rows == 0, "giwa::multiply_add: a has a multiple of d's rows.");
   static_assert(operand_traits<Left>::columns % loader::depth == 0,
                 "giwa::multiply_add: the depth of a tile is a multiple of 16 elements, or of 8 fp32.");
+  GIWA_ASSERT(detail::has_part(first_row, Rows, operand_traits<Left>::rows), "a has no such rows");
+  GIWA_ASSERT(detail::has_part(first_column, Columns, operand_traits<Right>::columns), "b has no such columns");
   const auto left = [&](uint32(&to)[Rows / 16][4], int k) {
     GIWA_UNROLL
     for (int i = 0; i < Rows / 16; ++i) loader::left(to[i], a, first_row + 16 * i, k * loader::depth, lane);
@@ -146,6 +154,7 @@ GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const uint3
   constexpr int steps = operand_traits<Right>::rows / 16;
   static_assert(loader::depth == 16 && Words == Rows / 16 * steps * 4 && operand_traits<Right>::rows % 16 == 0,
                 "giwa::multiply_add: a in registers has a word for every 64 / rows of k of 16-bit elements.");
+  GIWA_ASSERT(detail::has_part(first_column, Columns, operand_traits<Right>::columns), "b has no such columns");
   const auto left = [&](uint32(&to)[Rows / 16][4], int k) {
     GIWA_UNROLL
     for (int i = 0; i < 4 * (Rows / 16); ++i) to[i / 4][i % 4] = a[(i / 4 * steps + k) * 4 + i % 4];

@@ -35,6 +35,8 @@ struct wgmma_operand : operand_traits<Operand> {
   static constexpr int span = span_of(pattern), size = sizeof(typename traits::value_type),
                        tile_rows = traits::tile::rows;
   static constexpr int step_bytes = 32;  // of k that one instruction takes
+  static constexpr int step =
+      major == arch::major::k ? 8 : span / size;  // rows or columns from which a descriptor can begin
 
   /// The descriptor from row (left) or column (right) `first` of the product on: a multiple of 8 along k, else of a slab.
   GIWA_DEVICE static uint64 descriptor(const Operand& o, int first) {
@@ -71,7 +73,8 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
   static_assert(right::columns == Columns, "giwa::multiply: d has the columns of b.");
   static_assert(bytes % left::step_bytes == 0,
                 "giwa::multiply: a step of wgmma takes 32 bytes of k: 16 elements of 16 bits, or 8 of 32.");
-  GIWA_ASSERT(0 <= first_row && first_row + 64 <= left::rows, "a has no such 64 rows");
+  GIWA_ASSERT(0 <= first_row && first_row + 64 <= left::rows && first_row % left::step == 0,
+              "a has no such 64 rows, or they do not begin where a descriptor can");
   GIWA_ASSERT(of_a * left::size % left::step_bytes == 0 && of_b * left::size % left::step_bytes == 0 &&
                   (of_a > of_b ? of_a : of_b) * left::size + bytes <= left::columns * left::size,
               "the operands do not have so much depth from there on, or a step of wgmma does not begin there");
@@ -92,7 +95,8 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], 
   using right = detail::wgmma_operand<Right, false>;
   static_assert(right::size == 2 && Words % 4 == 0 && Words * 4 == right::rows && right::columns >= Columns,
                 "giwa::multiply: a in registers has k / 4 words of 16-bit elements, and d columns that b has.");
-  GIWA_ASSERT(first_column >= 0 && first_column + Columns <= right::columns, "b has no such columns");
+  GIWA_ASSERT(first_column >= 0 && first_column + Columns <= right::columns && first_column % right::step == 0,
+              "b has no such columns, or they do not begin where a descriptor can");
   const uint64 from_b = right::descriptor(b, first_column);
   GIWA_UNROLL
   for (int k = 0; k < Words / 4; ++k) {

@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI {
 /// A shared tile with rows and columns exchanged. Nothing moves: a product reads the tile the other way.
 template <class Tile>
 struct transposed_tile {
-  const Tile& tile;
+  const Tile& tile;  ///< as it lies
 };
 /// A shared tile as an operand with rows and columns exchanged: `multiply(d, q, 0, transposed(k), false)` is d = q k^T.
 template <class Tile>
@@ -21,19 +21,26 @@ GIWA_HOST_DEVICE constexpr transposed_tile<Tile> transposed(const Tile& tile) {
 /// What a product asks of an operand: its tile, whether it is transposed, and its sizes as the product sees them.
 template <class Operand>
 struct operand_traits {
+  /// Of the operand.
+  ///@{
   using tile = Operand;
   using value_type = typename Operand::value_type;
   static constexpr bool is_transposed = false;
   static constexpr int rows = Operand::rows, columns = Operand::columns;
   GIWA_HOST_DEVICE static constexpr const tile& get(const Operand& o) { return o; }
+  ///@}
 };
+/// Of a tile that is read the other way.
 template <class Tile>
 struct operand_traits<transposed_tile<Tile>> {
+  /// Of the operand.
+  ///@{
   using tile = Tile;
   using value_type = typename Tile::value_type;
   static constexpr bool is_transposed = true;
   static constexpr int rows = Tile::columns, columns = Tile::rows;
   GIWA_HOST_DEVICE static constexpr const tile& get(const transposed_tile<Tile>& o) { return o.tile; }
+  ///@}
 };
 
 namespace detail {

@@ -22,6 +22,8 @@ namespace giwa::inline GIWA_ABI {
 template <int Rows, int Columns>
 struct warp_map {
   static_assert(Rows % 16 == 0 && Columns % 8 == 0, "giwa::warp_map: rows come by 16, columns by 8.");
+  /// What every map says: see the head of register_map.hpp.
+  ///@{
   using shape = tile_shape<Rows, Columns>;
   using fragment = mma_accumulator_fragment;
   static constexpr int threads = 32, registers = Rows * Columns / 32, rows = Rows / 8, lanes = 4;
@@ -36,11 +38,14 @@ struct warp_map {
     const int f = i % fragment_row / fragment::elements;
     return f * fragment::columns + fragment::position(thread % 32, i % fragment::elements).column;
   }
+  ///@}
 };
 
 /// The accumulator of wgmma m64n(Columns): each of the four warps of a warpgroup has 16 rows.
 template <int Columns>
 struct warpgroup_map {
+  /// What every map says: see the head of register_map.hpp.
+  ///@{
   using shape = tile_shape<64, Columns>;
   using warp = warp_map<16, Columns>;
   static constexpr int threads = 128, registers = warp::registers, rows = 2, lanes = 4, period = registers;
@@ -50,6 +55,7 @@ struct warpgroup_map {
     return thread % 128 / 32 * 16 + warp::row(thread, slot);
   }
   GIWA_HOST_DEVICE static constexpr int column(int thread, int i) { return warp::column(thread, i); }
+  ///@}
 };
 
 /// A tile cut into ThreadRows x ThreadColumns threads, row-major: each has every ThreadRows-th row and every
@@ -60,6 +66,8 @@ struct thread_map {
                 "giwa::thread_map: every thread has as many rows and columns as every other.");
   static_assert((ThreadColumns & (ThreadColumns - 1)) == 0 && ThreadColumns <= 32,
                 "giwa::thread_map: the threads of a row lie in one warp, and their number is a power of two.");
+  /// What every map says: see the head of register_map.hpp.
+  ///@{
   using shape = Shape;
   static constexpr int threads = ThreadRows * ThreadColumns, registers = Shape::size / threads;
   static constexpr int rows = Shape::rows / ThreadRows, columns = Shape::columns / ThreadColumns, lanes = ThreadColumns;
@@ -70,6 +78,7 @@ struct thread_map {
   GIWA_HOST_DEVICE static constexpr int column(int thread, int i) {
     return (i % columns / Run * ThreadColumns + thread % ThreadColumns) * Run + i % Run;
   }
+  ///@}
 };
 
 }  // namespace giwa::inline GIWA_ABI

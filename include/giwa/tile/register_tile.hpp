@@ -12,13 +12,17 @@ namespace giwa::inline GIWA_ABI {
 /// This thread's elements of a tile. Uninitialised, as a number is.
 template <class T, class Map>
 struct register_tile {
+  /// The element, the map, the tile, and how many elements a thread has.
+  ///@{
   using value_type = T;
   using map = Map;
   using shape = typename Map::shape;
   static constexpr int registers = Map::registers;
+  ///@}
 
-  T value[registers];
+  T value[registers];  ///< in the order of the map
 
+  /// The same in all elements.
   GIWA_HOST_DEVICE constexpr void fill(T x) {
     GIWA_UNROLL
     for (int i = 0; i < registers; ++i) value[i] = x;
@@ -107,6 +111,7 @@ GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::ro
 
 /// The larger of two, for reductions; a NaN is passed over, as by fmaxf.
 struct larger {
+  /// max(a, b).
   GIWA_HOST_DEVICE float operator()(float a, float b) const {
 #if defined(__CUDA_ARCH__)
     return ::fmaxf(a, b);
@@ -117,6 +122,7 @@ struct larger {
 };
 /// The sum of two, for reductions.
 struct plus {
+  /// a + b.
   template <class T>
   GIWA_HOST_DEVICE constexpr T operator()(T a, T b) const {
     return a + b;

@@ -13,9 +13,12 @@ struct tile_shape {
   static_assert(Rows > 0 && Columns > 0, "giwa::tile_shape: a tile has at least one row and one column.");
   static_assert(static_cast<int64>(Rows) * Columns <= 1 << 24,
                 "giwa::tile_shape: a tile lies in shared memory or registers, and has at most 2^24 elements.");
+  /// In elements.
+  ///@{
   static constexpr int rows = Rows;
   static constexpr int columns = Columns;
   static constexpr int size = Rows * Columns;
+  ///@}
 };
 
 }  // namespace giwa::inline GIWA_ABI

@@ -18,14 +18,20 @@ class shared_tile {
  public:
   static_assert(stdlib::is_trivially_copyable_v<T> && stdlib::is_trivially_default_constructible_v<T>,
                 "giwa::shared_tile: shared memory starts uninitialised: an element's type has trivial constructors.");
+  /// The arguments of the template.
+  ///@{
   using value_type = T;
   using shape = Shape;
   using layout = Layout;
+  ///@}
   /// The layout for this element and shape.
   using placement = typename Layout::template of<T, Shape>;
 
+  /// The sizes of the tile.
+  ///@{
   static constexpr int rows = Shape::rows;
   static constexpr int columns = Shape::columns;
+  ///@}
   /// Of the storage, padding included.
   static constexpr int bytes = placement::elements * static_cast<int>(sizeof(T));
   /// Whether the 16 bytes of columns that start at a multiple of 16 bytes lie together, so that chunk() exists.
@@ -33,12 +39,14 @@ class shared_tile {
 
   /// The element, 0 <= row < rows and 0 <= column < columns.
   GIWA_HOST_DEVICE constexpr T& operator()(int row, int column) { return storage_[checked_offset(row, column)]; }
+  /// The same, to read.
   GIWA_HOST_DEVICE constexpr const T& operator()(int row, int column) const {
     return storage_[checked_offset(row, column)];
   }
 
   /// The storage, `bytes` long, in the layout's order.
   GIWA_HOST_DEVICE constexpr T* data() { return storage_; }
+  /// The same, to read.
   GIWA_HOST_DEVICE constexpr const T* data() const { return storage_; }
 
   /// The 16 bytes, aligned to 16, that begin with element (row, column), whose column is a multiple of 16 bytes.
@@ -47,6 +55,7 @@ class shared_tile {
   {
     return storage_ + chunk_offset(row, column);
   }
+  /// The same, to read.
   GIWA_HOST_DEVICE constexpr const T* chunk(int row, int column) const
     requires has_chunks
   {

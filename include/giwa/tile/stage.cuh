@@ -92,11 +92,13 @@ class stage {
   };
 
  public:
-  static constexpr int depth = Depth;
+  static constexpr int depth = Depth;  ///< how many slots
 
-  // These have nothing to initialise, and consumers are all warps: the call is for kernels that are written for any copies.
+  /// These have nothing to initialise, and consumers are all warps: the call is for kernels that are written for any copies.
   template <class Block>
   GIWA_HOST_DEVICE void initialize(Block, int /*consumer_warps*/) {}
+  /// The role of this thread: who fills slots, and who uses them.
+  ///@{
   template <class Block>
   GIWA_HOST_DEVICE producer_role<Block> producer(Block block) {
     return {block, *this};
@@ -105,6 +107,7 @@ class stage {
   GIWA_HOST_DEVICE consumer_role<Block> consumer(Block block) {
     return {block, *this};
   }
+  ///@}
 
   /// The whole loop: for each step in [0, steps) fill(slot, copies, step), Depth - 1 steps ahead, then use(slot, step). Ends
   /// without a barrier: sync() before the block puts anything into this stage again.

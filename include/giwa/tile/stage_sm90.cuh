@@ -106,7 +106,7 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
   };
 
  public:
-  static constexpr int depth = Depth;
+  static constexpr int depth = Depth;  ///< how many slots
 
   /// By all threads, before any role is made; `consumer_warps` is how many warps of each block release every slot. Then a
   /// barrier: sync(), or cluster_sync() in a cluster.
@@ -123,7 +123,8 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
   /// Slot number `i`, for a consumer that has waited for it.
   GIWA_DEVICE Slot& slot(int i) { return slot_[i]; }
 
-  // A role begins with the ring's first slot: each thread makes one, once in a kernel.
+  /// The role of this thread. It begins with the ring's first slot: each thread makes one, once in a kernel.
+  ///@{
   template <class Block>
   GIWA_DEVICE producer_role producer(Block, arch::l2_policy policy = arch::l2_policy::normal) {
     return {*this, policy};
@@ -132,10 +133,12 @@ class stage<Slot, Depth, tensor_copies<ClusterBlocks>> {
   GIWA_DEVICE consumer_role<Block> consumer(Block block) {
     return {block, *this};
   }
+  ///@}
 
   /// The loop of a block without roles, as in the other stages, but once in a kernel: the thread of rank 0 produces besides.
   template <class Block, class Fill, class Use>
   GIWA_DEVICE void stream(Block block, int steps, const Fill& fill, const Use& use) {
+    static_assert(Depth >= 2, "giwa::stage: one slot is used while another is filled: Depth is at least 2.");
     auto in = producer(block);
     auto out = consumer(block);
     const auto put = [&](int step) {

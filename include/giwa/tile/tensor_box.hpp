@@ -32,11 +32,14 @@ struct tensor_layout<swizzled<Swizzle>> {
 /// How TMA makes a Tile: boxes of (rows, columns), one after the other in memory, with a swizzle.
 template <class Tile>
 struct tensor_box {
+  /// The layout and its swizzle; the sizes of a box, in elements.
+  ///@{
   using layout = detail::tensor_layout<typename Tile::layout>;
   static constexpr swizzle pattern = layout::pattern;
   static constexpr int rows = Tile::rows;
   static constexpr int columns = layout::template columns<typename Tile::value_type, typename Tile::shape>;
   static constexpr int elements = rows * columns;
+  ///@}
   static_assert(rows <= 256 && columns <= 256,
                 "giwa: a box of TMA has at most 256 rows, and 256 columns if it is row-major: use smaller tiles.");
   static_assert(columns * sizeof(typename Tile::value_type) % 16 == 0,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Clusters: ranks, the barrier whole and in halves, and numbers written to and read from the memory of other blocks.
+// Clusters: ranks, the barrier whole and in halves, and numbers written to, sent to and read from the memory of other blocks.
 #include <giwa/arch/cluster.cuh>
+#include <giwa/arch/mbarrier.cuh>
 
 #include <cstring>
 
@@ -87,6 +88,36 @@ struct exchange_op {
   }
 };
 
+/// Each block sends its rank, with a count of its 8 bytes, to the block before it in its cluster.
+struct send_op {
+  static constexpr int max_threads = 32, min_blocks = 1;
+  struct params {
+    two_words* received;  // (blocks)
+  };
+  struct shared_storage {
+    two_words word;
+    arch::mbarrier arrived;
+  };
+  template <class Block>
+  GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
+    const int rank = arch::cluster_rank(), blocks = arch::cluster_size(), before = (rank + blocks - 1) % blocks;
+    if (block.rank() == 0) {
+      s.arrived.initialize(1);
+      arch::mbarriers_initialized();
+    }
+    arch::cluster_sync();
+    if (block.rank() == 0) {
+      s.arrived.arrive_and_expect(sizeof(two_words));
+      const two_words mine{static_cast<unsigned>(rank), static_cast<unsigned>(rank) + 200};
+      arch::cluster_store_async(arch::cluster_address(arch::shared_address(&s.word), before), mine,
+                                arch::cluster_address(s.arrived.address(), before));
+    }
+    s.arrived.wait(0);
+    if (block.rank() == 0) p.received[block.block_rank()] = s.word;
+    arch::cluster_sync();  // nobody returns while another writes here
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a block knows its rank in its cluster") {
@@ -112,4 +143,18 @@ TEMPLATE_TEST_CASE("blocks of a cluster write to and read from each other's memo
                        {giwa_test::small_mode() ? 20 : 2000, sleep, wrong.data()});
       CHECK(wrong.to_host()[0] == 0);
     }
+}
+
+TEST_CASE("a block sends a word to another, whose barrier counts its bytes") {
+  if (!giwa_test::has_tensor_copies()) return;
+  for (const int blocks : {2, 4, 8}) {
+    CAPTURE(blocks);
+    const gpu_array<two_words> received(24);
+    run_op<send_op>({.grid = 24, .block = 32, .cluster = blocks}, {received.data()});
+    const std::vector<two_words> got = received.to_host();
+    for (unsigned b = 0; b < 24; ++b) {
+      const auto of = static_cast<unsigned>(blocks), next = (b % of + 1) % of;
+      CHECK((got[b].low == next && got[b].high == next + 200));
+    }
+  }
 }

@@ -9,6 +9,7 @@
 
 #include "support/hopper.cuh"
 #include "support/random.hpp"
+#include "support/same_bits.hpp"
 
 using giwa::bf16, giwa::fp16, giwa::int64, giwa::swizzle;
 using giwa_test::gpu_array, giwa_test::random_sequence, giwa_test::run_op;
@@ -207,11 +208,6 @@ std::vector<T> random_bytes(random_sequence& random, int64 count) {
   }
   return values;
 }
-template <class T>
-bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
 // The boxes of each rank, whose last dimensions are given by the tile.
 template <class Boxed>
 giwa::index<Boxed::rank> random_box(random_sequence& random) {
@@ -265,7 +261,7 @@ TEMPLATE_TEST_CASE("a box is loaded from anywhere", "", (boxed<fp16, 2, swizzle:
         value& e = expected[static_cast<std::size_t>(b * op::elements) + i];
         e = offset < 0 ? value{} : memory[static_cast<std::size_t>(offset)];
       });
-    right = right && same_bytes(out.to_host(), expected);
+    right = right && giwa_test::same_bits(out.to_host(), expected);
   }
   CHECK(right);
 }
@@ -294,7 +290,7 @@ TEMPLATE_TEST_CASE("a box is stored where the view is, and nowhere else", "",
     problem.for_each(origin.data(), [&](std::size_t i, int64 offset) {
       if (offset >= 0) expected[static_cast<std::size_t>(offset)] = in[i];
     });
-    right = right && same_bytes(memory.to_host(), expected);
+    right = right && giwa_test::same_bits(memory.to_host(), expected);
   }
   CHECK(right);
 }

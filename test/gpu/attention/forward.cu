@@ -12,6 +12,9 @@
 using namespace giwa_test;
 using namespace giwa_test::attention;
 
+static_assert(GIWA_TEST_PARTS == pairs_always || GIWA_TEST_PARTS == pairs_parts,
+              "forward.cmake and pairs.hpp disagree");
+
 namespace {
 
 std::vector<callable<cudaStream_t>> instances() {

@@ -13,9 +13,9 @@ using S = score_kind;
 template <class... Types>
 struct type_list {};
 
-/// The list in parts, a program each; the first `pairs_always` are compiled everywhere, the others where GIWA_TEST_ALL_PAIRS
-/// is set.
-inline constexpr int pairs_parts = 9, pairs_always = 4;
+/// The list in parts, a program each; the first `pairs_always` are compiled in every test tree, the others where
+/// GIWA_TEST_ALL_PAIRS is set (forward.cmake).
+inline constexpr int pairs_parts = 9, pairs_always = 2;
 template <int Part>
 struct part_of_pairs;
 
@@ -118,7 +118,8 @@ struct part_of_pairs<8> {
       instance<float, float, 33, 33, M::scattered, S::softcap>, instance<fp16, fp16, 192, 192, M::scattered, S::alibi>>;
 };
 
-/// Of each mask, modifier and element one, where programs are compiled to see that they compile (GIWA_TEST_FEW_SIZES).
+/// One of each modifier and element, and of each mask but `full`, which other programs have: where programs are compiled to see
+/// that they compile (GIWA_TEST_FEW_SIZES).
 using few_pairs =
     type_list<instance<float, float, 40, 40, M::window, S::capped_bias>,
               instance<fp16, float, 256, 256, M::scattered, S::alibi>,

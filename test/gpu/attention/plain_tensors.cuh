@@ -9,6 +9,7 @@
 
 #include "gpu/attention/problem.hpp"
 #include "support/gpu.cuh"
+#include "support/same_bits.hpp"
 
 namespace giwa_test::attention {
 
@@ -20,11 +21,6 @@ void fill_normal(const gpu_array<T>& array, uint64 seed) {
   const placement p{{1, 1, 1, n}, {0, 0, 0, 1}, 0, n};
   giwa::throw_if_failed(giwa::for_all(s, n, fill_tensor{array.data(), element_of<T>, p, value_kind::normal, seed, 7}));
   giwa::throw_if_failed(giwa::synchronize(s));
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 template <class T>

@@ -127,7 +127,7 @@ TEST_CASE("a guard makes a GPU current and then the one before again") {
   CHECK(no_error_left());
 }
 
-TEST_CASE("streams run side by side, events order them") {
+TEST_CASE("streams do not wait for the default stream, and events order them") {
   const gpu_array<int> counter(1, 0), copy(1);
   giwa::stream a = giwa_test::new_stream();
   const giwa::stream b = giwa_test::new_stream();

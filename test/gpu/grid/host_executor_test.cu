@@ -10,6 +10,7 @@
 #include "host/grid/ops.hpp"
 #include "support/catch.hpp"
 #include "support/gpu.cuh"
+#include "support/same_bits.hpp"
 
 using giwa::host;
 using giwa::launch;
@@ -20,11 +21,6 @@ using namespace giwa_test;
 namespace {
 
 template <class T>
-bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-template <class T>
 void check_shuffles() {
   using op = shuffle_op<T>;
   std::vector<T> out(4 * op::operands * 32), own(4 * 32);
@@ -32,8 +28,8 @@ void check_shuffles() {
   const auto s = new_stream();
   REQUIRE(launch(host, {.block = 32}, op{}, {out.data(), own.data()}).ok());
   REQUIRE(launch(s, {.block = 32}, op{}, {gpu_out.data(), gpu_own.data()}).ok());
-  CHECK(same_bytes(out, gpu_out.to_host()));
-  CHECK(same_bytes(own, gpu_own.to_host()));
+  CHECK(same_bits(out, gpu_out.to_host()));
+  CHECK(same_bits(own, gpu_own.to_host()));
 }
 
 }  // namespace
@@ -96,7 +92,7 @@ TEST_CASE("threads of every shape have the same places") {
     const gpu_array<who_op::record> gpu_out(threads, 0);
     REQUIRE(launch(host, config, who_op{}, {out.data()}).ok());
     REQUIRE(launch(s, config, who_op{}, {gpu_out.data()}).ok());
-    CHECK(same_bytes(out, gpu_out.to_host()));
+    CHECK(same_bits(out, gpu_out.to_host()));
   }
 }
 

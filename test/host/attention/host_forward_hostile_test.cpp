@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "host/attention/check.hpp"
+#include "support/same_bits.hpp"
 
 namespace {
 
@@ -41,11 +42,6 @@ attention_case<T> poisoned(const case_options& options, int64 first, float key, 
       c.v.view()(0, j, 0, i) = giwa::convert<T>{}(value);
     }
   return c;
-}
-
-template <class T>
-bool bits_equal(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 }  // namespace
@@ -216,7 +212,7 @@ TEST_CASE("bits do not depend on what is masked") {
   auto a = clean.o.elements<float>(), b = dirty.o.elements<float>();
   a.resize(50 * 16);
   b.resize(50 * 16);
-  CHECK(bits_equal(a, b));
+  CHECK(same_bits(a, b));
 }
 
 TEST_CASE("twenty calls give the same bits") {
@@ -229,7 +225,7 @@ TEST_CASE("twenty calls give the same bits") {
   for (int i = 0; i < 20; ++i) {
     a.clear_outputs();
     REQUIRE(run<16>(a).empty());
-    same = same && bits_equal(first, a.o.memory);
+    same = same && same_bits(first, a.o.memory);
   }
   CHECK(same);
 }

@@ -2,17 +2,16 @@
 // Attention by ordinary arithmetic, on the host executor: against the reference, and that nothing else reaches a row.
 #include <giwa/base/throw.hpp>
 
-#include <cstdlib>
-
 #include "host/attention/simt_cases.cuh"
 #include "support/catch.hpp"
+#include "support/environment.hpp"
 
 using namespace giwa_test;
 
 namespace {
 
-// GIWA_TEST_SMALL=1: few cases, for ThreadSanitizer.
-int cases(int all) { return std::getenv("GIWA_TEST_SMALL") != nullptr ? (all + 4) / 5 : all; }
+// Fewer cases where a sanitizer watches.
+int cases(int all) { return small_mode() ? (all + 4) / 5 : all; }
 
 // Empty, or what is wrong with the results.
 template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>

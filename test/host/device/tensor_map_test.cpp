@@ -181,3 +181,11 @@ TEST_CASE("what the driver lacks or refuses becomes a status") {
   CHECK(refused.cuda_code == CUDA_ERROR_INVALID_VALUE);
   CHECK(std::string(refused.argument) == "k");
 }
+
+TEST_CASE("a box that is no box reaches the driver as nothing, which it refuses, and not cut to 32 bits") {
+  const tensor_view<float, 2> view{data<float>(), {4, 8}};
+  for (const int64 rows : {int64{-8}, int64{257}, (int64{1} << 32) + 8, giwa::max_int64}) {
+    static_cast<void>(giwa::make_tensor_map(view, {rows, 8}, swizzle::none));
+    CHECK(seen.box == std::vector<cuuint32_t>{8, 0});
+  }
+}

@@ -32,6 +32,14 @@ bool is(const status& s, const char* argument, const char* part_of_message) {
   return s.code == status_code::invalid_argument;
 }
 
+/// An array that says whose memory it is, as a device_array does.
+struct on_gpu_1 {
+  float* memory;
+  float* data() const { return memory; }
+  int64 size() const { return 4; }
+  int device() const { return 1; }
+};
+
 struct sum {
   template <class... T>
   auto operator()(T... x) const {
@@ -113,6 +121,18 @@ TEST_CASE("views that are not contiguous or break a rule are refused by name") {
   CHECK(is(elementwise{huge, behind}.state(), "out", "64-bit"));
   CHECK(is(elementwise{tensor_view<char, 1>(nullptr, {0}), huge}.state(), "in", "64-bit"));
   CHECK(for_all(giwa::host, elementwise{null, other}, sum{}).argument == std::string("out"));
+}
+
+TEST_CASE("the CPU refuses an array that says it is on a GPU, by name") {
+  std::vector<float> memory(8), c(4);
+  const on_gpu_1 there{memory.data()}, other{memory.data() + 4};
+  CHECK(is(for_all(giwa::host, elementwise{there, c}, sum{}), "out", "GPU's memory"));
+  CHECK(is(for_all(giwa::host, elementwise{c, there}, sum{}), "in", "GPU's memory"));
+  CHECK(is(for_all(giwa::host, elementwise{c, c, there}, sum{}), "in", "GPU's memory"));
+  CHECK(elementwise{there, other}.known_device() == 1);
+  CHECK(elementwise{there, c}.known_device() == -1);
+  CHECK(memory == std::vector<float>(8));
+  CHECK(c == std::vector<float>(4));
 }
 
 TEST_CASE("for_all computes every element from its inputs, on the CPU") {

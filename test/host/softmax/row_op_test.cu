@@ -4,12 +4,13 @@
 #include <giwa/host_executor.cuh>
 #include <giwa/softmax/row_op.cuh>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "host/softmax/reference.hpp"
 #include "support/catch.hpp"
+#include "support/environment.hpp"
+#include "support/same_bits.hpp"
 
 namespace {
 
@@ -89,24 +90,19 @@ std::vector<U> run(int64 rows, int64 columns, int64 gap, int64 in_offset, int64 
   return result;
 }
 
-template <class T>
-bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
 // All accesses, which must agree to the bit.
 template <class T, class U, class Shape>
 void check(int64 rows, int64 columns) {
   constexpr int count = giwa::detail::packet_count<T, U>;
   const int64 whole = giwa::round_up(columns, int64{count}) - columns;
   const auto first = run<T, U, Shape, row_access::aligned>(rows, columns, whole, 0, 0);
-  REQUIRE(same_bytes(first, run<T, U, Shape, row_access::shifted>(rows, columns, whole + 1, 0, 0)));
-  REQUIRE(same_bytes(first, run<T, U, Shape, row_access::shifted>(rows, columns, 0, 1, count - 1)));
-  REQUIRE(same_bytes(first, run<T, U, Shape, row_access::shifted>(rows, columns, 3, count / 2, 1)));
-  REQUIRE(same_bytes(first, run<T, U, Shape, row_access::strided>(rows, columns, 2, 1, 0)));
+  REQUIRE(same_bits(first, run<T, U, Shape, row_access::shifted>(rows, columns, whole + 1, 0, 0)));
+  REQUIRE(same_bits(first, run<T, U, Shape, row_access::shifted>(rows, columns, 0, 1, count - 1)));
+  REQUIRE(same_bits(first, run<T, U, Shape, row_access::shifted>(rows, columns, 3, count / 2, 1)));
+  REQUIRE(same_bits(first, run<T, U, Shape, row_access::strided>(rows, columns, 2, 1, 0)));
   if constexpr (std::is_same_v<T, U>) {
-    REQUIRE(same_bytes(first, run<T, U, Shape, row_access::aligned>(rows, columns, whole, 0, 0, true)));
-    REQUIRE(same_bytes(first, run<T, U, Shape, row_access::shifted>(rows, columns, 1, 1, 0, true)));
+    REQUIRE(same_bits(first, run<T, U, Shape, row_access::aligned>(rows, columns, whole, 0, 0, true)));
+    REQUIRE(same_bits(first, run<T, U, Shape, row_access::shifted>(rows, columns, 1, 1, 0, true)));
   }
 }
 
@@ -120,7 +116,7 @@ void check_shapes() {
   for (const int64 places : {255, 300, 512}) check<T, U, row_of_warp>(13, places / weight);
   for (const int64 places : {513, 1001, 1024}) check<T, U, long_row_of_warp>(13, places / weight);
   // ThreadSanitizer takes minutes for the long rows, and sees no more in them.
-  const bool brief = std::getenv("GIWA_TEST_SMALL") != nullptr;
+  const bool brief = small_mode();
   for (const int64 places : {1025, brief ? 1100 : 2000, brief ? 1300 : 4099})
     check<T, U, row_of_block>(3, places / weight);
   for (const int64 places : {8193}) check<T, U, long_row_of_block>(2, places / weight);

@@ -4,10 +4,10 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <limits>
 
 #include "copy_cases.cuh"
+#include "support/environment.hpp"
 
 using namespace giwa_test;
 
@@ -19,12 +19,6 @@ struct on_the_host {
     return giwa::launch(giwa::host, config, op, params(in.data(), out.data())).ok();
   }
 };
-
-// GIWA_TEST_SMALL=1: few cases, for ThreadSanitizer, under which each takes 60 ms.
-bool small_mode() {
-  const char* const value = std::getenv("GIWA_TEST_SMALL");
-  return value != nullptr && *value == '1';
-}
 
 // Never launched here: the compiler has to accept the ops for the device as well.
 #if !defined(GIWA_TEST_HOST_ONLY)
@@ -60,7 +54,7 @@ static_assert(past.begin == 0 && past.end == 10 && both.begin == 2 && both.end =
 
 TEMPLATE_LIST_TEST_CASE("tiles are copied on the host executor", "", all_copied) {
   CHECK(compiles<TestType>());
-  check_copies<TestType>(on_the_host{}, small_mode() ? 9 : 150);
+  check_copies<TestType>(on_the_host{}, small_mode() ? 9 : 150);  // under ThreadSanitizer each takes 60 ms
 }
 
 TEST_CASE("a tile wholly outside its view, however far, is all fill") {

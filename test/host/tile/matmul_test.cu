@@ -4,11 +4,11 @@
 #include <giwa/host_executor.cuh>
 
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 #include <tuple>
 
 #include "matmul_cases.cuh"
+#include "support/environment.hpp"
 
 using namespace giwa_test;
 
@@ -27,9 +27,6 @@ void check_types() {
   check_matmul<Step, fp16, fp16>(on_the_host{}, 25, 150);
   check_matmul<Step, bf16, float>(on_the_host{}, 15, 150);
 }
-
-// Under ThreadSanitizer, which takes minutes for what takes seconds.
-bool small_mode() { return std::getenv("GIWA_TEST_SMALL") != nullptr; }
 
 /// A matrix whose rows or columns step 6 has split on the host executor.
 template <matmul::lines Lines>

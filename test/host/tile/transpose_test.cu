@@ -2,10 +2,10 @@
 // The transpose and the stencil of the examples on the host executor, and the bank conflicts of the transpose's layout.
 #include <giwa/host_executor.cuh>
 
-#include <cstdlib>
 #include <string_view>
 
 #include "bank_model.hpp"
+#include "support/environment.hpp"
 #include "transpose_cases.cuh"
 
 using namespace giwa_test;
@@ -20,7 +20,7 @@ struct on_the_host {
 };
 
 // Fewer cases where a sanitizer watches.
-int cases(int all) { return std::getenv("GIWA_TEST_SMALL") != nullptr ? all / 8 : all; }
+int cases(int all) { return small_mode() ? all / 8 : all; }
 
 // The most turns that a warp takes to write the turned squares to the tile, and to read its rows.
 template <class Op>

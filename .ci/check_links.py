@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checks that links lead somewhere, without a network: check_links.py [folder of HTML]...
+
+In README.md and in all pages of docs/ and examples/: every relative link and image is a file of the repository, every #anchor
+a heading of that page, by GitHub's rules. In a folder of HTML, the site: every href, src and data is a file there, every
+#anchor an id in it.
+"""
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "cmake"))
+from pages_for_doxygen import CODE, FENCE, FIRST, LINK, anchors, target_of  # noqa: E402
+
+OUTSIDE = re.compile(r"[a-z]+:|//")
+KNOWN = "#nested-classes"  # Doxygen's link to a heading that it leaves out where all nested types are private
+
+
+def check_pages():
+    """Yields a sentence for each broken link of a Markdown page; first the number of links."""
+    pages = [FIRST, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+    flaws, count = [], 0
+    for page in pages:
+        text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.S)
+        for match in LINK.finditer(CODE.sub("", FENCE.sub("", text))):
+            target = match.group(3)
+            if OUTSIDE.match(target):
+                continue
+            count += 1
+            file, place = target_of(page, unquote(target))
+            if not file.exists():
+                flaws.append(f"{page.relative_to(ROOT)}: no such file: {target}")
+            elif place and place not in anchors(file.read_text()):
+                flaws.append(f"{page.relative_to(ROOT)}: no such heading: {target}")
+    return f"{len(pages)} pages, {count} links", flaws
+
+
+class Links(HTMLParser):
+    """The ids of a page and what it links to."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.ids, self.targets = set(), set()
+        self.feed(page.read_text(errors="replace"))
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name == "id" or (name == "name" and tag == "a"):
+                self.ids.add(value)
+            elif name in ("href", "src") or (name == "data" and tag == "object"):
+                self.targets.add(value or "")
+
+
+def check_site(folder):
+    pages = {page.name: Links(page) for page in sorted(folder.glob("*.html"))}
+    if "index.html" not in pages:
+        return "0 files", [f"{folder}: there is no index.html"]
+    flaws = []
+    for name, page in pages.items():
+        for target in page.targets:
+            if OUTSIDE.match(target) or target in ("", "#", KNOWN):
+                continue
+            file, _, place = unquote(target).partition("#")
+            if not (folder / (file or name)).is_file():
+                flaws.append(f"{folder.name}/{name}: no such file: {target}")
+            elif place and (file or name) in pages and place not in pages[file or name].ids:
+                flaws.append(f"{folder.name}/{name}: no such anchor: {target}")
+    return f"{len(pages)} files of HTML, {sum(len(p.targets) for p in pages.values())} links", flaws
+
+
+def main():
+    results = [check_pages(), *(check_site(Path(folder)) for folder in sys.argv[1:])]
+    flaws = [flaw for _, found in results for flaw in found]
+    print("".join(f"{flaw}\n" for flaw in flaws) + "links: " + "; ".join(what for what, _ in results) + f"; {len(flaws)} broken")
+    return 1 if flaws else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

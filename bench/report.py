@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs the benchmarks of giwa beside their peers on a machine with a GPU, and writes one dated report of them.
+
+  bench/report.py OUT_DIR                                   all suites: builds first, then times, one suite after the other
+  bench/report.py OUT_DIR --suites matmul,softmax           these
+  bench/report.py OUT_DIR --minutes 9 --into PART.json      with a limit, and with the rows of an earlier report
+  bench/report.py OUT_DIR --suites none --into A.json B.json   runs nothing: makes one report of two
+  bench/report.py --list
+
+Writes OUT_DIR/<date>_<gpu>_report.json and .csv (report_rows.py says what is in them), anew after each suite, and report.log with
+what the programs printed. A suite that fails is named, the others go on, and the exit status is 1. Suites that need PyTorch are
+left out, with a line, where it is missing. Clocks and power are read, never set.
+"""
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Callable
+
+import report_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "bench/torch"
+USUAL = r"/D(64|128|256)/\d+x\d+x\d+$"
+
+
+@dataclass
+class Suite:
+    name: str
+    seconds: int  # about, on an H200
+    about: str
+    needs: tuple  # what has to be built: bench_NAME by CMake, of LIBRARIES by nvcc; "torch"
+    command: list  # {out} is where its figures go, {NAME} what was built
+    read: Callable
+    watch: bool = True  # clocks and power while it runs
+
+
+def program(name, seconds, about, target="", watch=True):
+    target = target or f"bench_{name}"
+    return Suite(name, seconds, about, (target,), [f"{{{target}}}", "--benchmark_out={out}", "--benchmark_out_format=json"],
+                 report_rows.of_google_benchmark, watch)
+
+
+def attention(name, seconds, about, libraries, *options):
+    given = [x for library in libraries for x in ("--library", "{}={{{}}}".format(*library))]
+    return Suite(name, seconds, about, ("torch", *(built for _, built in libraries)),
+                 [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", *given, *options], report_rows.of_attention)
+
+
+FP32 = tuple((name, name) for name in ("fp32", "tf32", "fp32_exact"))
+FP32_LIBRARIES = [x for name in (*(n for n, _ in FP32), "fp16") for x in ("--library", f"{name}={{{name}}}")]
+# In the order in which they run: what matters most comes first, in case the time is short.
+SUITES = (
+    attention("attention_fp16", 60, "512 to 16384 tokens beside cuDNN and FlashAttention-2", (("giwa", "fp16"),),
+              "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash"),
+    attention("attention_fp32", 50, "three accuracies beside PyTorch's memory-efficient fp32", FP32,
+              "--element", "fp32", "--backends", "efficient", "--calls", "4", "--rounds", "5"),
+    attention("attention_flex", 70, "score modifiers and masks beside compiled FlexAttention", (("giwa", "fp16"),),
+              "--only", "/flex/", "--backends", "flex"),
+    Suite("accuracy", 40, "errors in fp32 beside PyTorch's", ("torch", "fp32", "tf32", "fp32_exact", "fp16"),
+          [sys.executable, f"{TORCH}/accuracy.py", "--csv", "{out}", "--lengths", "1024,4096,65536", *FP32_LIBRARIES],
+          report_rows.of_accuracy, watch=False),
+    program("matmul", 20, "the steps of the matrix product beside cuBLAS"),
+    program("softmax", 15, "rows of softmax beside a copy"),
+    program("transpose", 8, "the transpose beside a copy"),
+    program("for_all", 10, "element by element beside CUB and Thrust"),
+    program("launch", 3, "the host's time of a launch", watch=False),
+    program("attention_calls", 20, "workspace, own functors, the host's time of a call", "bench_attention", watch=False),
+    Suite("compile_time", 140, "nvcc, and what compiles at its first use", ("nvcc",),
+          [sys.executable, f"{TORCH}/compile_time.py", "--csv", "{out}", "--architecture", "{architecture}",
+           "--library", "{fp16}"], report_rows.of_rows, watch=False),
+    Suite("torch", 45, "softmax and transpose beside PyTorch", ("torch", "entries"),
+          [sys.executable, f"{TORCH}/compare.py", "{out}"], report_rows.of_compare),
+    attention("attention_bf16", 30, "bf16 beside cuDNN", (("giwa", "bf16"),),
+              "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
+    attention("attention_sizes", 15, "other head sizes, and grouped queries, beside cuDNN and FlashAttention-2",
+              (("giwa", "fp16_sizes"),), "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
+    Suite("attention_cpu", 60, "attention on the CPU beside PyTorch's", ("torch",),
+          [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", "--cpu", "--only", "O3", "--rounds", "5"],
+          report_rows.of_attention, watch=False),
+    program("attention_host", 15, "attention on the CPU beside three loops", watch=False),
+)
+ENTRIES = f"{TORCH}/attention_entries.cu"
+# Built with nvcc for PyTorch's process: source and definitions. The slowest first.
+LIBRARIES = {
+    "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=40,80,96,128,160,192", "GIWA_BENCH_NO_VARIANTS"),
+    "fp32": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32"),
+    "tf32": (ENTRIES, "GIWA_BENCH_HOW=giwa::tf32"),
+    "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=64,128,256"),
+    "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_SIZES=64,128,256", "GIWA_BENCH_NO_VARIANTS"),
+    "fp32_exact": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32_exact"),
+    "entries": (f"{TORCH}/entries.cu",),
+}
+NO_TORCH = "left out: there is no PyTorch"
+WISHES = {"compile_time": ("fp16",)}  # what a suite can do without
+
+
+def answer(*command):
+    """What a command prints, or nothing."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+# ---- the machine
+
+def nvidia_smi(*fields):
+    query = lambda names: answer("nvidia-smi", "-i", "0", f"--query-gpu={','.join(names)}", "--format=csv,noheader")
+    found = [x.strip() for x in query(fields).split(",")]
+    if len(found) != len(fields):  # a field that this driver does not know spoils the others
+        found = [query([f]) for f in fields]
+    return {f: v for f, v in zip(fields, found) if v and not v.startswith("[") and "not a valid" not in v}
+
+
+def machine():
+    return nvidia_smi("name", "driver_version", "compute_cap", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem",
+                      "power.limit", "temperature.gpu", "memory.total")
+
+
+def defined(header, *names):
+    """Numbers that a header of the toolkit defines."""
+    nvcc = shutil.which("nvcc")
+    folder = Path(nvcc).resolve().parent.parent / "include" if nvcc else Path("/nowhere")
+    for path in (folder / header, folder / "cccl" / header):
+        if path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found = [re.search(rf"^#\s*define\s+{n}\s+(\d+)", text, re.M) for n in names]
+            return [m[1] for m in found if m]
+    return []
+
+
+def versions():
+    ask = ("import json, torch, torch.nn; v = {'PyTorch': torch.__version__, 'cuDNN': str(torch.backends.cudnn.version()), "
+           "'CUDA of PyTorch': torch.version.cuda}\n"
+           "try:\n import triton; v['Triton'] = triton.__version__\nexcept ImportError: pass\nprint(json.dumps(v))")
+    cub = defined("cub/version.cuh", "CUB_VERSION")
+    found = {
+        "CUDA": (re.search(r"V([\d.]+)", answer("nvcc", "--version")) or ["", ""])[1],
+        "host compiler": answer(os.environ.get("CXX", "g++"), "--version").split("\n")[0],
+        "cuBLAS": ".".join(defined("cublas_api.h", "CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")),
+        "CUB": f"{int(cub[0]) // 100000}.{int(cub[0]) // 100 % 1000}.{int(cub[0]) % 100}" if cub else "",
+        "Python": ".".join(map(str, sys.version_info[:3])),
+        **json.loads((answer(sys.executable, "-c", ask) or "{}").split("\n")[-1]),
+    }
+    return {k: v for k, v in found.items() if v}
+
+
+def commit():
+    found = answer("git", "rev-parse", "--short=10", "HEAD")
+    return found + ("-changed" if found and answer("git", "status", "--porcelain", "-uno") else "")
+
+
+def giwa_version():
+    text = (ROOT / "include/giwa/version.hpp").read_text(encoding="utf-8")
+    return ".".join(re.search(rf"GIWA_VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+# ---- running
+
+class Log:
+    def __init__(self, path):
+        self.path, self.start = path, time.monotonic()
+        path.write_text("", encoding="utf-8")
+
+    def elapsed(self):
+        return time.monotonic() - self.start
+
+    def say(self, text):
+        print(f"[{self.elapsed():4.0f} s] {text}", flush=True)
+
+    def call(self, command, seconds, environment=None, path=None):
+        """Runs a command with its output in the log, or another file. Answers the seconds it took, and what went wrong, if so."""
+        begin = time.monotonic()
+        path = path or self.path
+        with open(path, "a", encoding="utf-8") as log:
+            log.write(f"\n== {' '.join(map(str, command))}\n")
+            log.flush()
+            offset = log.tell()
+            try:
+                process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
+                                           env={**os.environ, **(environment or {})}, start_new_session=True)
+            except OSError as error:
+                return 0, f"cannot be started: {error}"
+            try:
+                code = process.wait(max(1, seconds))
+                wrong = f"ended with {code}" if code else ""
+            except BaseException as stop:  # too slow; or this program is told to end
+                os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else's processes
+                process.wait()
+                if not isinstance(stop, subprocess.TimeoutExpired):
+                    raise
+                wrong = f"was stopped after {seconds:.0f} s"
+        if wrong:
+            with open(path, "rb") as log:
+                log.seek(offset)
+                lines = log.read().decode(errors="replace").strip().split("\n")
+            telling = [x for x in lines if re.search(r"error|Error|FAILED", x)][:6]
+            print("\n".join(f"    {x[:240]}" for x in dict.fromkeys(telling + lines[-8:])), flush=True)
+        return time.monotonic() - begin, wrong
+
+
+class Watch:
+    """The SM clock and the power, once a second, while something runs."""
+
+    def __init__(self, wanted):
+        self.process = subprocess.Popen(
+            ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm,power.draw,temperature.gpu", "--format=csv,noheader,nounits",
+             "-l", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) if wanted else None
+
+    def end(self):
+        """Medians over the half of the seconds with the most power: a program also prepares and checks."""
+        if not self.process:
+            return {}
+        self.process.terminate()
+        samples = []
+        for line in self.process.communicate()[0].splitlines():
+            try:
+                samples.append([float(x) for x in line.split(",")])
+            except ValueError:
+                continue
+        busy = sorted((s for s in samples if len(s) == 3), key=lambda s: -s[1])[:(len(samples) + 1) // 2]
+        if not busy:
+            return {}
+        clock, watts, celsius = (statistics.median(x) for x in zip(*busy))
+        return {"sm_mhz": clock, "watts": watts, "celsius": celsius}
+
+
+def build(suites, work, given, architecture, log):
+    """Builds in parallel what the suites need. Answers {name: path} of what is there."""
+    needed = list(dict.fromkeys(n for s in suites for n in (*s.needs, *WISHES.get(s.name, ()))))
+    targets = [n for n in needed if n.startswith("bench_")]
+    libraries = [n for n in LIBRARIES if n in needed]
+    tree = given or work / "build"
+    half = max(1, (os.cpu_count() or 2) // 2)
+    sources = hashlib.sha256()  # a library of these is not built twice
+    for path in sorted(x for folder in ("include", "examples", TORCH) for x in (ROOT / folder).rglob("*") if x.is_file()):
+        sources.update(path.read_bytes())
+    sources = sources.hexdigest()
+
+    def programs():
+        if not targets:
+            return
+        if not (tree / "CMakeCache.txt").is_file():
+            ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
+            log.call(["cmake", "-S", ".", "-B", tree, *ninja, "-DCMAKE_BUILD_TYPE=Release", "-DGIWA_BUILD_TESTS=OFF",
+                      "-DGIWA_BUILD_EXAMPLES=OFF", f"-DCMAKE_CUDA_ARCHITECTURES={architecture}-real"], 300)
+        command = ["cmake", "--build", tree, "-j", half, "--target"]
+        if log.call([*command, *targets], 900)[1]:
+            for target in targets:  # one that cannot be built stops no other, and leaves no older one
+                if log.call([*command, target], 900)[1]:
+                    (tree / "bench" / target).unlink(missing_ok=True)
+
+    def library(name):
+        source, *definitions = LIBRARIES[name]
+        built, stamp = work / f"{name}.so", work / f"{name}.stamp"
+        command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC", "-I", "include", "-I", "examples",
+                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
+                   *("-D" + d.replace(",", "\\,") for d in definitions),  # nvcc would split at a comma
+                   source, "-o", built]
+        state = f"{' '.join(map(str, command))} {sources}"
+        if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
+            return
+        built.unlink(missing_ok=True)
+        begin = time.monotonic()
+        _, wrong = log.call(command, 900, path=work / f"{name}.log")
+        if not wrong:
+            stamp.write_text(state, encoding="utf-8")
+        log.say(f"  {name}.so {wrong or f'built in {time.monotonic() - begin:.0f} s'}")
+
+    begin = time.monotonic()
+    with ThreadPoolExecutor(half + 1) as pool:
+        found_versions = pool.submit(versions)  # also brings PyTorch into the page cache
+        jobs = [pool.submit(programs), *(pool.submit(library, name) for name in libraries)]
+        for job in jobs:
+            job.result()
+    log.say(f"built in {time.monotonic() - begin:.0f} s")
+    paths = {t: tree / "bench" / t for t in targets} | {n: work / f"{n}.so" for n in libraries}
+    there = {n: p for n, p in paths.items() if p.is_file()}
+    if shutil.which("nvcc"):
+        there["nvcc"] = Path(shutil.which("nvcc"))
+    return there, found_versions.result()
+
+
+def run_suite(suite, there, work, architecture, limit, log):
+    """Its rows, and what is told about its run."""
+    out = work / f"{suite.name}.out"
+    out.unlink(missing_ok=True)
+    names = {**there, "out": out, "architecture": architecture}
+    command = [re.sub(r"{(\w+)}", lambda m: str(names.get(m[1], "")), x) for x in suite.command]
+    environment = {"GIWA_ENTRIES": str(there["entries"])} if "entries" in suite.needs else {}
+    watch = Watch(suite.watch)
+    seconds, wrong = log.call(command, limit, {**environment, "PYTHONUNBUFFERED": "1"})
+    told = {"seconds": round(seconds, 1), **watch.end()}
+    rows = []
+    if not wrong:
+        try:
+            rows = suite.read(suite.name, out)
+            wrong = "" if rows else "wrote no figures"
+        except (OSError, ValueError, KeyError) as error:
+            wrong = f"wrote what cannot be read: {type(error).__name__}: {error}"
+    return rows, {"state": wrong or "ok", **told}
+
+
+def run_all(suites, arguments, out, log):
+    """The report of these suites; it is saved after each."""
+    earlier = [report_rows.load(path) for path in arguments.into]
+    gpu = machine()
+    if "name" not in gpu:
+        sys.exit("there is no GPU: nvidia-smi does not answer (--list shows the suites)")
+    major, minor = gpu["compute_cap"].split(".")
+    architecture = f"{major}{minor}" + ("a" if int(major) >= 9 else "")
+    work = Path(arguments.work).resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    log.say(f"{gpu['name']}, driver {gpu.get('driver_version', '?')}, {os.cpu_count()} cores; building for {architecture}")
+    there, found = build(suites, work, Path(arguments.build).resolve() if arguments.build else None, architecture, log)
+    here = {*there, *(["torch"] if "PyTorch" in found else [])}
+    log.say(", ".join(f"{k} {v}" for k, v in found.items()))
+    run = {"date": arguments.date, "gpu": gpu["name"], "commit": arguments.commit or commit() or "unknown",
+           "giwa": giwa_version(), "command": arguments.told, "machine": gpu, "cores": os.cpu_count(), "versions": found,
+           "suites": {}}
+    rows, path, ends = [], None, arguments.minutes * 60 if arguments.minutes else 1e9
+    for i, suite in enumerate(suites, 1):
+        left = sum(s.seconds for s in suites[i:])
+        missing = [n for n in suite.needs if n not in here]
+        if missing:
+            told = {"state": NO_TORCH if missing[0] == "torch" else f"could not be built: {', '.join(missing)}"}
+        elif log.elapsed() + suite.seconds > ends:
+            told = {"state": f"left out: it takes about {suite.seconds} s, {max(0, ends - log.elapsed()):.0f} s are left"}
+        else:
+            log.say(f"suite {i} of {len(suites)}: {suite.name}, about {suite.seconds} s, then about {left} s more")
+            limit = min(3 * suite.seconds + 60, ends - log.elapsed())
+            found_rows, told = run_suite(suite, there, work, architecture, limit, log)
+            rows += found_rows
+        run["suites"][suite.name] = told
+        log.say(f"  {suite.name}: {told['state']}" + (f", {told['seconds']:.0f} s" if "seconds" in told else "")
+                + (f", {told['sm_mhz']:.0f} MHz at {told['watts']:.0f} W" if "watts" in told else ""))
+        for line in report_rows.summary([r for r in rows if r["suite"] == suite.name]):
+            print(f"           {line}", flush=True)
+        path = report_rows.save(report_rows.merge([*earlier, report_rows.new_report([run], list(rows))]), out)
+    return path, run
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("report: told to end; what was measured is saved"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", nargs="?", metavar="OUT_DIR")
+    parser.add_argument("--suites", default="all", help="names with commas between; a - before a name leaves it out; or none")
+    parser.add_argument("--list", action="store_true", help="the suites and how long they take")
+    parser.add_argument("--build", metavar="DIR", help="a CMake tree to build the programs in, as it is configured")
+    parser.add_argument("--work", metavar="DIR", default=str(ROOT / "build" / "report"), help="where it builds: %(default)s")
+    parser.add_argument("--minutes", type=float, help="leaves out suites that would go beyond")
+    parser.add_argument("--into", nargs="+", default=[], metavar="REPORT", help="reports whose other suites are kept")
+    parser.add_argument("--commit", help="of a tree without .git")
+    arguments = parser.parse_args()
+    names = [s.name for s in SUITES]
+    if arguments.list:
+        for s in SUITES:
+            print(f"{s.name:<17}{s.seconds:>4} s   {s.about}")
+        return 0
+    if not arguments.out:
+        parser.error("OUT_DIR is missing")
+    asked = [x for x in arguments.suites.split(",") if x]
+    if unknown := [x for x in asked if x.lstrip("-") not in (*names, "all", "none")]:
+        parser.error(f"there is no suite {', '.join(unknown)}; there are {', '.join(names)}")
+    chosen = set(asked) & set(names) if set(asked) & {*names, "none"} else set(names)
+    suites = [s for s in SUITES if s.name in chosen and f"-{s.name}" not in asked]
+    arguments.date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    arguments.told = f"bench/report.py OUT_DIR --suites {arguments.suites}" + (
+        f" --minutes {arguments.minutes:g}" if arguments.minutes else "")
+    out = Path(arguments.out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        if not suites:
+            if not arguments.into:
+                parser.error("no suites, and no reports to make one of")
+            path = report_rows.save(report_rows.merge([report_rows.load(x) for x in arguments.into]), out)
+            print(f"wrote {path} and .csv")
+            return 0
+        log = Log(out / "report.log")
+        path, run = run_all(suites, arguments, out, log)
+    except report_rows.ReportError as error:
+        sys.exit(f"report: {error}")
+    bad = {name: told["state"] for name, told in run["suites"].items() if told["state"] != "ok"}
+    log.say(f"{len(suites) - len(bad)} of {len(suites)} suites; wrote {path}, .csv and report.log")
+    print("".join(f"  {name}: {state}\n" for name, state in bad.items()), end="")
+    return 1 if any(s != NO_TORCH for s in bad.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// Out of memory, and what to do: keys and values that no GPU holds at once are attended to in parts, which are merged by their lse.
+//
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 21_out_of_memory.cu
+//
+// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+//
+// What it teaches: an allocation that fails is a status with the bytes asked for and the bytes free; format_memory() says the rest.
+// memory_advice() computes what a call needs and which smaller ones fit, on any machine. Attention over parts of the keys is
+// exact: each part gives o_i and lse_i, and then lse = log(sum exp(lse_i)), o = sum exp(lse_i - lse) o_i.
+//
+// Expected output on an H200, with the numbers of your machine:
+//   in three parts: error … beside …, which may be …
+//   giwa: out of memory `size`: 174.8 GiB asked for, … GiB free of 139.8 GiB; this process's pool holds …
+//   attention needs 174.8 GiB (q 8.0 MiB, k 87.4 GiB, v 87.4 GiB, o 8.0 MiB, workspace 4 bytes), … free of 139.8 GiB: does not fit
+//     the batch halved: 87.4 GiB, fits; the largest batch that fits is …
+//     the keys halved, two calls that are merged: 87.4 GiB, fits; the fewest parts that fit are 2
+//   2 parts of 87.4 GiB: … ms, … GB/s of keys and values; the mean of ones is one
+//   device: NVIDIA H200
+//   check:  right
+#include "support/attention_check.cuh"
+
+using giwa::fp16, giwa::int64, giwa::tensor_view;
+
+// Makes o and lse, of the keys so far, those of the keys of another part as well. A position is (batch, query, head).
+struct merge {
+  tensor_view<fp16, 4> o, part;         // (batch, queries, heads, head size)
+  tensor_view<float, 3> lse, part_lse;  // (batch, heads, queries)
+  GIWA_HOST_DEVICE void operator()(giwa::index<3> at) const {
+    const auto [b, query, head] = at;
+    const float mine = lse(b, head, query), other = part_lse(b, head, query), most = mine > other ? mine : other;
+    if (most == -INFINITY) return;  // no key yet: o is 0
+    const float sum = most + std::log(std::exp(mine - most) + std::exp(other - most));
+    const float keep = std::exp(mine - sum), add = std::exp(other - sum);
+    for (int64 i = 0; i < o.extent(3); ++i)
+      o(b, query, head, i) = giwa::convert<fp16>{}(keep * giwa::convert<float>{}(o(b, query, head, i)) +
+                                                   add * giwa::convert<float>{}(part(b, query, head, i)));
+    lse(b, head, query) = sum;
+  }
+};
+
+struct ones {
+  GIWA_HOST_DEVICE fp16 operator()() const { return giwa::convert<fp16>{}(1.0f); }
+};
+
+// Attention of queries over keys that come in parts.
+template <class Place>
+struct parts_of_attention {
+  const Place& place;
+  example::tensor<fp16, 4, Place>&q, &o;
+  const giwa::index<3> rows{q.sizes()[0], q.sizes()[2], q.sizes()[1]};  // (batch, heads, queries)
+  example::tensor<fp16, 4, Place> part{place, o.sizes()};
+  example::tensor<float, 3, Place> lse{place, rows}, part_lse{place, rows};
+  bool first = true;
+
+  void add(const tensor_view<fp16, 4>& k, const tensor_view<fp16, 4>& v) {
+    const auto attention = [&](const tensor_view<fp16, 4>& to, const tensor_view<float, 3>& sums) {
+      throw_if_failed(giwa::attention_forward<128>(place.where(), q.view(), k, v, to, giwa::full{}, giwa::plain_score{},
+                                                   {.lse = sums}));
+    };
+    if (std::exchange(first, false)) return attention(o.view(), lse.view());
+    attention(part.view(), part_lse.view());
+    throw_if_failed(giwa::for_all(place.where(), giwa::extents{rows[0], rows[2], rows[1]},
+                                  merge{o.view(), part.view(), lse.view(), part_lse.view()}));
+  }
+};
+
+// Three parts are views of one tensor, and are compared with double precision.
+template <class Place>
+bool small(const Place& place) {
+  example::tensor<fp16, 4, Place> q(place, {2, 40, 4, 128}, 1), k(place, {2, 1000, 4, 128}, 2), v(place, k.sizes(), 3),
+      o(place, q.sizes());
+  parts_of_attention<Place> attention{place, q, o};
+  for (const int64 begin : {0, 400, 800}) {
+    const giwa::index<4> sizes{2, begin < 800 ? 400 : 200, 4, 128};
+    const auto part = [&](tensor_view<fp16, 4> all) {
+      return tensor_view<fp16, 4>(all.data() + begin * all.stride(1), sizes, all.strides());
+    };
+    attention.add(part(k.view()), part(v.view()));
+  }
+  const example::comparison c = example::compare(place, q, k, v, o);
+  std::printf("in three parts: error %.1e beside double precision, which may be %.1e\n", c.error, 2 * c.plain + c.ulp);
+  return c.good();
+}
+
+template <class Place>
+bool run(const Place& place) {
+  const bool right = small(place);
+  constexpr int64 gib = int64{1} << 30;
+  // The CPU looks at a GPU that is not there.
+  const giwa::memory_report memory = Place::is_gpu
+                                         ? throw_if_failed(giwa::memory_of(throw_if_failed(giwa::current_device())))
+                                         : giwa::memory_report{.total = 24 * gib, .free = 22 * gib};
+  // 16 queries in each of 64 sequences, and keys and values of 1.25 times the whole memory.
+  constexpr int64 batch = 64, queries = 16, heads = 32, bytes_of_key = 2 * batch * heads * 128 * 2;
+  const int64 keys = memory.total / 4 * 5 / bytes_of_key;
+  const giwa::attention_problem problem{batch, queries, keys, heads, heads, 128, 128, sizeof(fp16)};
+  if constexpr (Place::is_gpu) {
+    const auto both = giwa::device_array<fp16>::allocate(place.stream, keys * (bytes_of_key / 2));
+    std::printf("%s\n", format_memory(both.state, memory).c_str());
+    if (both.ok()) return false;
+  }
+  // Of what is free, a twentieth stays so: memory is given out in larger pieces than one asks for.
+  const auto advice = throw_if_failed(giwa::memory_advice(problem, memory.free / 20 * 19, memory.total));
+  print(advice);
+  if (!Place::is_gpu || advice.key_parts == 0) return right;
+
+  const int64 most = giwa::ceil_div(keys, advice.key_parts);
+  example::tensor<fp16, 4, Place> q(place, {batch, queries, heads, 128}, 1), o(place, q.sizes()),
+      k(place, {batch, most, heads, 128}), v(place, k.sizes());
+  throw_if_failed(giwa::for_all(place.where(), giwa::elementwise{v.view()}, ones{}));
+  parts_of_attention<Place> attention{place, q, o};
+  double ms = 0;
+  for (int64 done = 0; done < keys; done += most) {  // new keys each time, as they would come from the host
+    const giwa::index<4> sizes{batch, std::min(most, keys - done), heads, 128};
+    throw_if_failed(giwa::for_all(place.where(), k.view().size(),
+                                  example::fill<fp16>{k.view().data(), static_cast<giwa::uint64>(done)}));
+    place.wait();
+    const auto start = std::chrono::steady_clock::now();
+    attention.add({k.view().data(), sizes}, {v.view().data(), sizes});
+    place.wait();
+    ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+  // All values are 1, so every mean of them is.
+  bool one = true;
+  for (const fp16 x : o.on_host(place)) one = one && std::abs(giwa::convert<float>{}(x)-1) < 0x1p-9f;
+  std::printf("%lld parts of %s: %.1f ms, %.0f GB/s of keys and values; the mean of ones is %s\n",
+              static_cast<long long>(advice.key_parts), giwa::format_bytes(most * bytes_of_key).c_str(), ms,
+              static_cast<double>(keys * bytes_of_key) / ms * 1e-6, one ? "one" : "NOT ONE");
+  return right && one;
+}
+
+int main() {
+  return example::run_anywhere([](const auto& place) { return run(place); });
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+// What an attention call needs of memory, and what would fit where it does not.
+#ifndef GIWA_ATTENTION_MEMORY_ADVICE_HPP
+#define GIWA_ATTENTION_MEMORY_ADVICE_HPP
+
+#include <giwa/attention/problem.hpp>
+#include <giwa/base/assert.hpp>
+#include <giwa/device/memory.hpp>
+
+#include <cstdio>
+
+namespace giwa::inline GIWA_ABI {
+
+/// The bytes of a call's tensors, each contiguous, o of q's element type. What no 64-bit number holds is max_int64.
+struct attention_bytes {
+  int64 q = 0, k = 0, v = 0, o = 0;
+  int64 lse = 0;        // where it is asked for
+  int64 workspace = 0;  // workspace_bytes()
+
+  constexpr int64 all() const {
+    int64 sum = 0;
+    for (const int64 x : {q, k, v, o, lse, workspace}) sum = x > max_int64 - sum ? max_int64 : sum + x;
+    return sum;
+  }
+};
+
+namespace detail {
+
+constexpr int64 saturating_product(int64 a, int64 b) { return product_overflows(a, b) ? max_int64 : a * b; }
+
+/// The problem with a part of its batch. Packed sequences are taken to be equally long.
+constexpr attention_problem with_batch(attention_problem p, int64 batch) {
+  if (batch == p.batch) return p;  // to the row, where the sequences are not equally long
+  const auto rows = [&](int64 all) { return saturating_product(ceil_div(all, p.batch), batch); };
+  if (p.seq_q < 0 && p.batch > 0) p.rows_q = rows(p.rows_q);
+  if (p.seq_k < 0 && p.batch > 0) p.rows_k = rows(p.rows_k);
+  p.batch = batch;
+  return p;
+}
+
+}  // namespace detail
+
+/// The bytes of a call of attention_forward on such a problem. Packed sequences: of all rows together.
+constexpr attention_bytes bytes_of(const attention_problem& p, bool with_lse = false) {
+  const auto tensor = [&](int64 length, int64 packed, int64 heads, int64 size, int64 element) {
+    const int64 rows = length < 0 ? packed : detail::saturating_product(p.batch, length);
+    return detail::saturating_product(detail::saturating_product(detail::saturating_product(rows, heads), size),
+                                      element);
+  };
+  return {tensor(p.seq_q, p.rows_q, p.heads, p.head_size, p.element_bytes),
+          tensor(p.seq_k, p.rows_k, p.kv_heads, p.head_size, p.element_bytes),
+          tensor(p.seq_k, p.rows_k, p.kv_heads, p.head_size_v, p.element_bytes),
+          tensor(p.seq_q, p.rows_q, p.heads, p.head_size_v, p.element_bytes),
+          with_lse ? tensor(p.seq_q, p.rows_q, p.heads, 1, 4) : 0,
+          workspace_bytes(p)};
+}
+
+/// The bytes at once where the keys of each sequence are split in `parts`, which go through the GPU one after the other: q; k, v
+/// and workspace of one part; and o and lse twice, of the parts so far and of the one that is merged into them.
+constexpr attention_bytes bytes_split_along_keys(attention_problem p, int64 parts) {
+  GIWA_ASSERT(parts >= 1, "there is at least one part");
+  int64& keys = p.seq_k < 0 ? p.rows_k : p.seq_k;
+  keys = ceil_div(keys, parts);
+  attention_bytes b = bytes_of(p, true);
+  b.o = detail::saturating_product(b.o, 2);
+  b.lse = detail::saturating_product(b.lse, 2);
+  return b;
+}
+
+/// What memory_advice() answers; all in bytes.
+struct attention_advice {
+  attention_problem asked{};
+  int64 free = 0, total = 0;  // of the GPU
+  attention_bytes whole{};    // as asked, without lse
+  // The same in 16-bit elements; as asked, where they are that already.
+  attention_bytes half_precision{};
+  // The larger half of the batch; the larger half of the keys, see bytes_split_along_keys(). As asked, where there is one item or
+  // one key.
+  attention_bytes half_batch{}, half_keys{};
+  int64 batch = 0;      // the largest batch that fits, 0 if none does
+  int64 key_parts = 0;  // the fewest parts of the keys that fit, 1 if nothing need be split, 0 if none does, or packed
+
+  constexpr bool fits(const attention_bytes& b) const { return b.all() <= free; }
+};
+
+/// What a call needs, and which smaller calls would fit in `free` of a GPU's `total` bytes. Arithmetic alone: no GPU is asked.
+/// Lengths of packed sequences are not known here: parts of a batch are taken to be equally long, and splitting along the keys is
+/// not considered. Errors: the sizes are none that attention_forward() takes, or `free` is negative.
+constexpr result<attention_advice> memory_advice(const attention_problem& p, int64 free, int64 total) {
+  result<attention_advice> r;
+  r.state = detail::check_sizes(p, 0);
+  if (r.ok() && free < 0) r.state = status::invalid("free", "a size is negative", bound::at_least, 0, free);
+  if (!r.ok()) return r;
+  attention_advice& a = r.value;
+  a.asked = p;
+  a.free = free;
+  a.total = total;
+  a.whole = bytes_of(p);
+  attention_problem narrow = p;
+  narrow.element_bytes = p.element_bytes < 2 ? p.element_bytes : 2;
+  a.half_precision = bytes_of(narrow);
+  a.half_batch = bytes_of(detail::with_batch(p, ceil_div(p.batch, 2)));
+  a.half_keys = p.seq_k > 1 ? bytes_split_along_keys(p, 2) : a.whole;
+  // The largest number in [0, most] that does, where `most` and all below one that does do: halving.
+  const auto largest = [](int64 most, auto does) {
+    int64 least = 0;
+    while (least < most) {
+      const int64 middle = least + (most - least + 1) / 2;
+      if (does(middle))
+        least = middle;
+      else
+        most = middle - 1;
+    }
+    return least;
+  };
+  a.batch = largest(p.batch, [&](int64 n) { return a.fits(bytes_of(detail::with_batch(p, n))); });
+  if (a.fits(a.whole)) {
+    a.key_parts = 1;
+  } else if (p.seq_k > 1) {
+    // As many parts as do not fit, and one more.
+    const int64 too_few =
+        largest(p.seq_k, [&](int64 parts) { return !a.fits(bytes_split_along_keys(p, parts < 2 ? 2 : parts)); });
+    a.key_parts = too_few == p.seq_k ? 0 : too_few < 1 ? 2 : too_few + 1;
+  }
+  return r;
+}
+
+/// The same for a GPU, as memory_of() has found it: what its pool has reserved and does not use is free for a device_array.
+constexpr result<attention_advice> memory_advice(const attention_problem& p, const memory_report& m) {
+  return memory_advice(p, m.free + (m.pool_reserved - m.pool_used), m.total);
+}
+
+/// Some lines, for people: "needs 96.0 GiB (q 32.0 GiB, …), 80.2 GiB free of 139.8 GiB", and what would fit.
+inline void print(const attention_advice& a, std::FILE* to = stdout) {
+  const auto text = [](int64 bytes) { return format_bytes(bytes); };
+  const auto verdict = [&](const attention_bytes& b) { return a.fits(b) ? "fits" : "does not fit"; };
+  const attention_bytes& w = a.whole;
+  std::fprintf(to, "attention needs %s (q %s, k %s, v %s, o %s, workspace %s), %s free of %s: %s\n",
+               text(w.all()).c_str(), text(w.q).c_str(), text(w.k).c_str(), text(w.v).c_str(), text(w.o).c_str(),
+               text(w.workspace).c_str(), text(a.free).c_str(), text(a.total).c_str(), verdict(w));
+  if (a.fits(w)) return;
+  if (a.asked.element_bytes > 2) {
+    attention_bytes exact = w;
+    exact.workspace = 0;
+    std::fprintf(to, "  without a workspace, and so without tensor cores: %s, %s\n", text(exact.all()).c_str(),
+                 verdict(exact));
+    std::fprintf(to, "  in fp16 or bf16: %s, %s\n", text(a.half_precision.all()).c_str(), verdict(a.half_precision));
+  }
+  if (a.asked.batch > 1)
+    std::fprintf(to, "  the batch halved: %s, %s; the largest batch that fits is %lld\n",
+                 text(a.half_batch.all()).c_str(), verdict(a.half_batch), static_cast<long long>(a.batch));
+  if (a.asked.seq_k > 1) {
+    std::fprintf(to, "  the keys halved, two calls that are merged: %s, %s; ", text(a.half_keys.all()).c_str(),
+                 verdict(a.half_keys));
+    if (a.key_parts > 0)
+      std::fprintf(to, "the fewest parts that fit are %lld\n", static_cast<long long>(a.key_parts));
+    else
+      std::fprintf(to, "no number of parts fits\n");
+    std::fprintf(to,
+                 "    (calls with lse; lse = log sum exp(lse_i), o = sum exp(lse_i - lse) o_i; a mask must count the "
+                 "keys before)\n");
+  }
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

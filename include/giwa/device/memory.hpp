@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// How much memory a GPU has, has left, and holds for this process; giving it back, keeping it, and what to say when it is short.
+#ifndef GIWA_DEVICE_MEMORY_HPP
+#define GIWA_DEVICE_MEMORY_HPP
+
+#include <giwa/base/throw.hpp>
+#include <giwa/device/properties.hpp>
+
+#include <cstdio>
+
+namespace giwa::inline GIWA_ABI {
+
+/// A number of bytes in words.
+struct bytes_text {
+  char text[32];
+  const char* c_str() const { return text; }
+};
+
+/// "96.0 GiB", "1.5 KiB", "512 bytes": units of 1024.
+inline bytes_text format_bytes(int64 bytes) {
+  constexpr const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  bytes_text out;
+  int unit = 0;
+  double value = static_cast<double>(bytes);
+  // What would be printed as 1024.0 is 1.0 of the next unit.
+  for (; unit < 6 && (value < 0 ? -value : value) >= (unit == 0 ? 1024 : 1023.95); ++unit) value /= 1024;
+  std::snprintf(out.text, sizeof out.text, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+  return out;
+}
+
+/// A GPU's memory, in bytes.
+struct memory_report {
+  int device = -1;
+  int64 total = 0;
+  int64 free = 0;  // to every process; what this process's pool has reserved does not count
+  // The pool that device_array takes from, of this process alone: what it has reserved of the GPU's memory, how much of that
+  // arrays use, and the most that either has been.
+  int64 pool_reserved = 0, pool_used = 0;
+  int64 pool_reserved_most = 0, pool_used_most = 0;
+};
+
+namespace detail {
+
+/// The pool that cudaMallocAsync takes from on a GPU.
+inline result<cudaMemPool_t> pool_of(int device) {
+  if (const status s = check_device(device); !s.ok()) return {nullptr, s};
+  cudaMemPool_t pool = nullptr;
+  const status s = consume(cudaDeviceGetMemPool(&pool, device), "device");
+  return {pool, s};
+}
+
+}  // namespace detail
+
+/// The memory of GPU number `device`. Waits for nothing; memory that was freed in a stream counts as used until the stream has come
+/// that far. Errors: there is no such GPU.
+inline result<memory_report> memory_of(int device) {
+  const result<cudaMemPool_t> pool = detail::pool_of(device);
+  if (!pool.ok()) return {{}, pool.state};
+  memory_report report;
+  report.device = device;
+  const result<device_guard> guard = device_guard::activate(device);
+  if (!guard.ok()) return {{}, guard.state};
+  stdlib::size_t free = 0, total = 0;
+  status s = detail::consume(cudaMemGetInfo(&free, &total), "device");
+  report.free = static_cast<int64>(free);
+  report.total = static_cast<int64>(total);
+  const auto ask = [&](cudaMemPoolAttr which, int64& answer) {
+    unsigned long long bytes = 0;
+    if (s.ok()) s = detail::consume(cudaMemPoolGetAttribute(pool.value, which, &bytes), "device");
+    answer = static_cast<int64>(bytes);
+  };
+  ask(cudaMemPoolAttrReservedMemCurrent, report.pool_reserved);
+  ask(cudaMemPoolAttrUsedMemCurrent, report.pool_used);
+  ask(cudaMemPoolAttrReservedMemHigh, report.pool_reserved_most);
+  ask(cudaMemPoolAttrUsedMemHigh, report.pool_used_most);
+  return {s.ok() ? report : memory_report{}, s};
+}
+
+/// Two lines, for people: what the GPU has, and what this process's pool holds of it.
+inline void print(const memory_report& m, std::FILE* to = stdout) {
+  std::fprintf(to, "GPU %d: %s free of %s\n", m.device, format_bytes(m.free).c_str(), format_bytes(m.total).c_str());
+  std::fprintf(to, "       this process's pool: %s in use, at most %s; %s reserved, at most %s\n",
+               format_bytes(m.pool_used).c_str(), format_bytes(m.pool_used_most).c_str(),
+               format_bytes(m.pool_reserved).c_str(), format_bytes(m.pool_reserved_most).c_str());
+}
+
+/// What format_status() says, and after a device_array that did not fit the whole account: "giwa: out of memory `size`: 160.0 GiB
+/// asked for, 80.2 GiB free of 139.8 GiB; this process's pool holds 48.0 GiB, 40.0 GiB of it in use". `m`: memory_of() the GPU.
+inline status_text format_memory(const status& s, const memory_report& m) {
+  if (s.code != status_code::out_of_memory || s.relation != bound::at_most) return format_status(s);
+  status_text out;
+  std::snprintf(out.text, sizeof out.text,
+                "giwa: %s `%s`: %s asked for, %s free of %s; this process's pool holds %s, %s of it in use",
+                name_of(s.code), s.argument, format_bytes(s.got).c_str(), format_bytes(s.expected).c_str(),
+                format_bytes(m.total).c_str(), format_bytes(m.pool_reserved).c_str(),
+                format_bytes(m.pool_used).c_str());
+  return out;
+}
+
+/// Gives what the pool of GPU number `device` has reserved and no array uses back to the driver, for other processes and for
+/// cudaMalloc. For device_arrays of this process it makes no room that the pool would not give them anyway. Waits for nothing: what
+/// was freed in a stream goes back only if that is known to have happened, so synchronise before. Errors: there is no such GPU.
+inline status trim(int device) {
+  const result<cudaMemPool_t> pool = detail::pool_of(device);
+  return pool.ok() ? detail::consume(cudaMemPoolTrimTo(pool.value, 0), "device") : pool.state;
+}
+
+/// Lets the pool of GPU number `device` keep up to `bytes` when arrays have gone: by default it keeps nothing, every
+/// synchronisation gives its unused memory back to the driver, and the next allocation has to ask anew. A setting of the driver for
+/// this process; 0 is the default. Errors: there is no such GPU, a negative number of bytes.
+inline status keep_memory(int device, int64 bytes) {
+  if (bytes < 0) return status::invalid("bytes", "a size is negative", bound::at_least, 0, bytes);
+  const result<cudaMemPool_t> pool = detail::pool_of(device);
+  auto threshold = static_cast<unsigned long long>(bytes);
+  return pool.ok() ? detail::consume(cudaMemPoolSetAttribute(pool.value, cudaMemPoolAttrReleaseThreshold, &threshold),
+                                     "device")
+                   : pool.state;
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// A batch in parts, in proportion to weights, exact to the last item.
+#ifndef GIWA_DEVICE_SPLIT_BATCH_HPP
+#define GIWA_DEVICE_SPLIT_BATCH_HPP
+
+#include <giwa/base/assert.hpp>
+#include <giwa/numeric/tensor_view.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// Items [first, first + count) of a batch, and whose they are.
+struct batch_part {
+  int device = -1;  // the GPU's number, or -1 for the CPU
+  int64 first = 0, count = 0;
+
+  /// These items of a tensor whose first dimension is the batch. Contiguous if the tensor is.
+  template <class T, int Rank>
+  GIWA_HOST_DEVICE constexpr tensor_view<T, Rank> of(const tensor_view<T, Rank>& whole) const {
+    GIWA_ASSERT(0 <= first && 0 <= count && first <= whole.extent(0) - count, "the tensor is smaller than the batch");
+    index<Rank> extents = whole.extents();
+    extents[0] = count;
+    return {whole.data() + first * whole.stride(0), extents, whole.strides()};
+  }
+};
+
+namespace detail {
+
+/// A batch and the weights of its parts; without weights all parts weigh the same.
+struct weighted_batch {
+  int64 n = 0, parts = 0;
+  tensor_view<const int64, 1> weights{};
+  int64 sum = 0;  // of the weights
+
+  struct share {
+    int64 whole;
+    uint64 rest;
+  };
+
+  GIWA_HOST_DEVICE constexpr int64 weight(int64 part) const { return weights.size() == 0 ? 1 : weights(part); }
+
+  /// Adds the weights up, or says what is wrong with them.
+  GIWA_HOST_DEVICE constexpr status prepare() {
+    if (n < 0) return status::invalid("batch", "a size is negative", bound::at_least, 0, n);
+    if (const status s = weights.check("weights"); !s.ok()) return s;
+    if (weights.size() != 0 && weights.size() != parts)
+      return status::invalid("weights", "there is one weight for each part, or none", bound::exactly, parts,
+                             weights.size());
+    sum = 0;
+    for (int64 i = 0; i < parts; ++i) {
+      const int64 w = weight(i);
+      if (w < 0) return status::invalid("weights", "a weight is negative", bound::at_least, 0, w);
+      if (w > max_int64 - sum)
+        return status::invalid("weights", "the sum of the weights is larger than any 64-bit number", bound::at_most,
+                               max_int64 - sum, w);
+      sum += w;
+    }
+    if (sum == 0) return status::invalid("weights", "no weight is above zero");
+    return {};
+  }
+
+  /// n * weight / sum and what is left over. Exact: 128 bits of product would be needed, so it goes bit by bit of n.
+  GIWA_HOST_DEVICE constexpr share share_of(int64 part) const {
+    const auto w = static_cast<uint64>(weight(part)), all = static_cast<uint64>(sum);
+    uint64 whole = 0, rest = 0;  // rest < all < 2^63
+    const auto carry = [&] {
+      if (rest < all) return;
+      rest -= all;
+      ++whole;
+    };
+    for (int bit = 62; bit >= 0; --bit) {
+      whole *= 2;
+      rest *= 2;
+      carry();
+      if ((n >> bit & 1) != 0) rest += w;
+      carry();
+    }
+    return {static_cast<int64>(whole), rest};
+  }
+
+  /// The items of a part: its share rounded down, and one of those left over if few parts have a larger rest.
+  GIWA_HOST_DEVICE constexpr int64 count_of(int64 part) const {
+    const share mine = share_of(part);
+    int64 left = n, before = 0;
+    for (int64 i = 0; i < parts; ++i) {
+      const share other = i == part ? mine : share_of(i);
+      left -= other.whole;
+      if (other.rest > mine.rest || (other.rest == mine.rest && i < part)) ++before;
+    }
+    return mine.whole + (before < left ? 1 : 0);
+  }
+};
+
+}  // namespace detail
+
+/// Splits `batch` items in proportion to `weights`, in any unit: numbers of multiprocessors, items per second, 3 and 1. parts[i] is the
+/// number of items of part i; the parts follow each other in order, and their sum is `batch`. Each is its exact share rounded down or
+/// up: up for the largest remainders, the earlier part first where they are equal. A weight of zero gets nothing.
+/// Time: 64 steps for each two parts. Errors: `batch` or a weight is negative, all weights are zero, or their sum overflows; not as many
+/// parts as weights. Without weights (an empty view) all weigh the same.
+GIWA_HOST_DEVICE constexpr status split_batch(int64 batch, const tensor_view<const int64, 1>& weights,
+                                              const tensor_view<int64, 1>& parts) {
+  if (const status s = parts.check("parts"); !s.ok()) return s;
+  detail::weighted_batch b{batch, parts.size(), weights, 0};
+  if (const status s = b.prepare(); !s.ok()) return s;
+  for (int64 i = 0; i < b.parts; ++i) parts(i) = b.count_of(i);
+  return {};
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

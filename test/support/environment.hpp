@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+// What the environment asks of the tests.
+#ifndef GIWA_TEST_SUPPORT_ENVIRONMENT_HPP
+#define GIWA_TEST_SUPPORT_ENVIRONMENT_HPP
+
+#include <cstdlib>
+#include <string_view>
+
+namespace giwa_test {
+
+/// Whether a variable is set, to something other than nothing and 0.
+inline bool is_set(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
+}
+
+/// GIWA_TEST_SMALL=1 leaves out the cases that need much memory or time, for compute-sanitizer and for ThreadSanitizer.
+inline bool small_mode() { return is_set("GIWA_TEST_SMALL"); }
+
+}  // namespace giwa_test
+
+#endif
