@@ -96,11 +96,11 @@ SUITES = (
 ENTRIES = f"{TORCH}/attention_entries.cu"
 # Built with nvcc for PyTorch's process: source and definitions. The slowest first.
 LIBRARIES = {
-    "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=40,80,96,128,160,192", "GIWA_BENCH_NO_VARIANTS"),
+    "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_OTHER_SIZES", "GIWA_BENCH_NO_VARIANTS"),
     "fp32": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32"),
     "tf32": (ENTRIES, "GIWA_BENCH_HOW=giwa::tf32"),
-    "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=64,128,256"),
-    "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_SIZES=64,128,256", "GIWA_BENCH_NO_VARIANTS"),
+    "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_USUAL_SIZES"),
+    "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_USUAL_SIZES", "GIWA_BENCH_NO_VARIANTS"),
     "fp32_exact": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32_exact"),
     "entries": (f"{TORCH}/entries.cu",),
 }
@@ -270,7 +270,7 @@ def build(suites, work, given, architecture, log):
         built, stamp = work / f"{name}.so", work / f"{name}.stamp"
         command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC", "-I", "include", "-I", "examples",
                    "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
-                   *("-D" + d.replace(",", "\\,") for d in definitions),  # nvcc would split at a comma
+                   *("-D" + d for d in definitions),
                    source, "-o", built]
         state = f"{' '.join(map(str, command))} {sources}"
         if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
