@@ -12,7 +12,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// A number of bytes in words.
 struct bytes_text {
-  char text[32];
+  char text[32];  ///< ends with a zero
+  /// The text, for printf.
   const char* c_str() const { return text; }
 };
 
@@ -30,13 +31,15 @@ inline bytes_text format_bytes(int64 bytes) {
 
 /// A GPU's memory, in bytes.
 struct memory_report {
-  int device = -1;
-  int64 total = 0;
-  int64 free = 0;  // to every process; what this process's pool has reserved does not count
-  // The pool that device_array takes from, of this process alone: what it has reserved of the GPU's memory, how much of that
-  // arrays use, and the most that either has been.
+  int device = -1;  ///< its number
+  int64 total = 0;  ///< of the GPU
+  int64 free = 0;   ///< to every process; what this process's pool has reserved does not count
+  /// The pool that device_array takes from, of this process alone: what it has reserved of the GPU's memory, how much of that
+  /// arrays use, and the most that either has been.
+  ///@{
   int64 pool_reserved = 0, pool_used = 0;
   int64 pool_reserved_most = 0, pool_used_most = 0;
+  ///@}
 };
 
 namespace detail {
