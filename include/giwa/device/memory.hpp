@@ -54,8 +54,8 @@ inline result<cudaMemPool_t> pool_of(int device) {
 
 }  // namespace detail
 
-/// The memory of GPU number `device`. Waits for nothing; memory that was freed in a stream counts as used until the stream has come
-/// that far. Errors: there is no such GPU.
+/// The memory of GPU number `device`. Waits for nothing; memory that was freed in a stream may count as used until the program has
+/// waited for that. Errors: there is no such GPU.
 inline result<memory_report> memory_of(int device) {
   const result<cudaMemPool_t> pool = detail::pool_of(device);
   if (!pool.ok()) return {{}, pool.state};
