@@ -97,7 +97,7 @@ bool run(const std::vector<int>& devices, const std::vector<int64>& weights, int
     std::printf("%s\n", right ? "the bits of one GPU" : "OTHER BITS than one GPU's");
   }
   const example::comparison c =
-      example::compare<fp16, fp16>(view(q), view(k), view(v), view(o), giwa::causal{}, giwa::plain_score{}, 2);
+      example::compare<fp16>(view(q), view(k), view(v), view(o), giwa::causal{}, giwa::plain_score{}, 2);
   std::printf("error %.1e beside double precision, which may be %.1e\n", c.error, 2 * c.plain + c.ulp);
   return right && c.good();
 }
