@@ -31,7 +31,7 @@ def check_pages():
             if OUTSIDE.match(target):
                 continue
             count += 1
-            file, place = target_of(page, unquote(target))
+            file, place = target_of(page, target)
             if is_awaited(file):
                 continue
             if not file.exists():

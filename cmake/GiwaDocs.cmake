@@ -21,6 +21,6 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM USES_TERMINAL)
 else()
   add_custom_target(docs
-    COMMAND ${CMAKE_COMMAND} -E echo "giwa: the site needs doxygen 1.9.4 or newer and python3 (Debian: apt-get install doxygen python3); after that configure again."
+    COMMAND ${CMAKE_COMMAND} -E echo "giwa: the site needs doxygen (1.9.4 is tried) and python3 (Debian: apt-get install doxygen python3); after that configure again."
     COMMAND ${CMAKE_COMMAND} -E false VERBATIM)
 endif()

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = ROOT / "README.md"
@@ -53,13 +54,13 @@ def label(file):
 
 
 def label_of(file, place):
-    """The label of a heading of a page."""
-    return f"{label(file)}_{re.sub(r'[^0-9a-z]', '_', place)}"
+    """The label of a heading of a page: letters and digits of ASCII, and the numbers of other letters."""
+    return f"{label(file)}_" + re.sub(r"[^0-9a-z]", lambda c: "_" if c.group() in "-_" else f"{ord(c.group()):x}", place)
 
 
 def target_of(path, target):
     """The file and the heading that a relative link on a page leads to."""
-    name, _, place = target.partition("#")
+    name, _, place = unquote(target).partition("#")
     return Path(os.path.normpath(path.parent / name)) if name else path, place
 
 
