@@ -96,9 +96,9 @@ struct online_softmax {
   ///@{
   GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::quick_reciprocal(l[row]); }
   GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
-    constexpr float ln_2 = 0.693147180559945309417f;
     if (is_empty(row)) return -detail::infinity_of<float>;
-    return detail::reference_of(m[row], scale_log2, Headroom) * ln_2 + detail::quick_log(l[row] == 0 ? -1.f : l[row]);
+    return detail::reference_of(m[row], scale_log2, Headroom) * detail::ln_2<float> +
+           detail::quick_log(l[row] == 0 ? -1.f : l[row]);
   }
   ///@}
 
