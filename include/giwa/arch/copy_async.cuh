@@ -26,34 +26,6 @@ GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const v
 #endif
 }
 
-/// The same for the first `present` bytes of it, 0 <= present <= Bytes; the others become zero, and nothing is read for them.
-template <int Bytes>
-GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
-                            [[maybe_unused]] int present) {
-  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "giwa: cp.async copies 4, 8 or 16 bytes.");
-#if GIWA_ARCH_CAPABILITY >= 80
-  if constexpr (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
-                 "r"(present)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
-                 "r"(present), "n"(Bytes)
-                 : "memory");
-#else
-  __trap();
-#endif
-}
-
-/// 16 bytes through the first-level cache, where other threads of the multiprocessor will want them as well.
-GIWA_DEVICE inline void copy_async_cached([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from) {
-#if GIWA_ARCH_CAPABILITY >= 80
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
-#else
-  __trap();
-#endif
-}
-
 /// Closes the group of this thread's copies that are not yet in one; an empty group is a group.
 GIWA_DEVICE inline void copy_async_commit() {
 #if GIWA_ARCH_CAPABILITY >= 80
@@ -69,25 +41,6 @@ GIWA_DEVICE void copy_async_wait() {
   static_assert(Pending >= 0, "giwa: the number of groups under way is not negative.");
 #if GIWA_ARCH_CAPABILITY >= 80
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-#else
-  __trap();
-#endif
-}
-
-/// Waits for all of this thread's copies, in groups or not.
-GIWA_DEVICE inline void copy_async_wait_all() {
-#if GIWA_ARCH_CAPABILITY >= 80
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#else
-  __trap();
-#endif
-}
-
-/// Makes the barrier (mbarrier) at this shared address count one arrival once all copies that this thread has started are
-/// done. The arrival is one of those that the barrier was initialised for (.noinc).
-GIWA_DEVICE inline void copy_async_arrive([[maybe_unused]] uint32 barrier) {
-#if GIWA_ARCH_CAPABILITY >= 80
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 #else
   __trap();
 #endif

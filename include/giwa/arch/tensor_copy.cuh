@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI::arch {
 
 // One thread issues a copy. `map` lies in a __grid_constant__ parameter (device/tensor_map.hpp), coordinates are
 // those of the box's first element, innermost dimension first; the innermost is a multiple of 16 bytes. They may lie outside:
-// what is outside reads as zero, counts as transferred, and is not written. A store or a sum knows less: a negative coordinate
+// what is outside reads as zero, counts as transferred, and is not written. A store knows less: a negative coordinate
 // is an illegal instruction (H200, 2026-11-21), and it writes whole chunks of 16 bytes, also the one in which a row of the
 // tensor ends. sm_90. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy".
 
@@ -74,12 +74,6 @@ GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const vo
                           "r"(shared_address(from)), "l"(&map));
 }
 
-/// Adds shared to global, element by element, each addition atomic; in a bulk group.
-template <int Rank>
-GIWA_DEVICE void add_box(const tensor_map& map, const int (&c)[Rank], const void* from) {
-  GIWA_DETAIL_TENSOR_COPY("cp.reduce.async.bulk.tensor.", ".global.shared::cta.add.bulk_group [%6, ", "], [%5];",
-                          "r"(shared_address(from)), "l"(&map));
-}
 #undef GIWA_DETAIL_TENSOR_COPY
 #undef GIWA_DETAIL_COPY_OF_RANK
 

@@ -58,7 +58,7 @@ status run_attention(const Where& where, const attention_views<T, O>& views, con
                 "giwa::attention_forward: fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied.");
   require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
-  if (const status s = check_attention<HeadSize, HeadSizeV>(views, mask, score, options); !s.ok()) return s;
+  if (const status s = check_attention(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   if (views.o.size() == 0 || views.problem().batch == 0) return {};
   const auto params = params_of(views, mask, score, options);
   if constexpr (stdlib::same_as<Where, host_t>) {

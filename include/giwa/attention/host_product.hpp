@@ -94,7 +94,7 @@ void host_exponentials(float* x, float reference, float* sum) {
   const vector d = *reinterpret_cast<const vector*>(x) - reference;
   const bits counts = (bits)(d >= format::lowest), is_nan = (bits)(d != d);  // all ones where it is so
   const vector c = (vector)((bits)d & counts);
-  const vector shifted = c * 1.44269504088896340736f + 0x1.8p23f;  // its low bits hold the nearest integer
+  const vector shifted = c * log2_e<float> + 0x1.8p23f;  // its low bits hold the nearest integer
   const vector n = shifted - 0x1.8p23f;
   const vector r = (c - n * format::ln2_high) - n * format::ln2_low;
   vector series = r * (1.0f / static_cast<float>(format::terms)) + 1.0f;

@@ -160,10 +160,6 @@ GIWA_HOST_DEVICE constexpr status check_same(const tensor_view<First, Rank>& v, 
   return status::invalid(argument, message, bound::exactly, like.extent(d), v.extent(d));
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// Whether two views may share memory: exactly where sizes and strides are alike, else by the range they lie in.
 template <class First, int RankOfA, class Second, int RankOfB>
 GIWA_HOST_DEVICE bool may_share(const tensor_view<First, RankOfA>& a, const tensor_view<Second, RankOfB>& b) {
@@ -175,9 +171,6 @@ GIWA_HOST_DEVICE bool may_share(const tensor_view<First, RankOfA>& a, const tens
   return true;
 }
 
-}  // namespace detail
-
-namespace detail {
 /// The first rule of sizes that a problem breaks, on a GPU of this compute capability.
 GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int capability) {
   struct rule {
@@ -345,11 +338,6 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
   if (broken(check_both(mask, score, sizes))) return s;
   const bool agree = a.is_packed() ? a.packed.q_offsets == a.packed.k_offsets : p.seq_q == p.seq_k;
   return alignment_of(mask, score, options.align, agree).state;
-}
-template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>
-GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Mask& mask, const Score& score,
-                                        const attention_options& options) {
-  return check_attention(a, mask, score, options, HeadSize, HeadSizeV);
 }
 
 }  // namespace detail

@@ -19,10 +19,7 @@ struct score_steps {
   static constexpr bool modified = !stdlib::same_as<Score, plain_score>;
   GIWA_HOST_DEVICE bool scale_first() const { return modified || !(scale > 0); }
   /// What the softmax multiplies the scores by, times log2(e).
-  GIWA_HOST_DEVICE float scale_log2() const {
-    constexpr float log2_e = 1.44269504088896340736f;
-    return scale_first() ? log2_e : scale * log2_e;
-  }
+  GIWA_HOST_DEVICE float scale_log2() const { return scale_first() ? log2_e<float> : scale * log2_e<float>; }
 
   /// What the questions about a score are answered from: copied out of the head, which lies in shared memory.
   struct bounds {
@@ -113,7 +110,6 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
                                   float scale_log2, const attention_params<T, O, Mask, Score>& call,
                                   const attention_head<T, O>& h, int first_query, bool write,
                                   float (&factor)[Map::rows]) {
-  constexpr float log2_e = 1.44269504088896340736f;
   softmax.finish(block);
   GIWA_UNROLL
   for (int r = 0; r < Map::rows; ++r) {
@@ -123,7 +119,7 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
       const float sink = call.sinks[h.head * call.sink_stride];
       // With s the sum without the sink: s / (s + e^sink), by the difference of their logarithms.
       const float larger_one = lse > sink ? lse : sink, smaller = lse > sink ? sink : lse;
-      const float ratio = smaller == -infinity_of<float> ? 0.f : exp2_of((smaller - larger_one) * log2_e);
+      const float ratio = smaller == -infinity_of<float> ? 0.f : exp2_of((smaller - larger_one) * log2_e<float>);
       if (factor[r] != 0) factor[r] *= quick_reciprocal(1.f + ratio) * (lse > sink ? 1.f : ratio);
       if (larger_one > -infinity_of<float>) lse = larger_one + quick_log(1.f + ratio);
       if (softmax.l[r] != softmax.l[r] || !(sink < infinity_of<float>)) lse = factor[r] = nan_of<float>;

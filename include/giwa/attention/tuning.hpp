@@ -72,6 +72,10 @@ struct sm80_pieces_policy_of {
 /// rounded up to what an instruction takes; in shared memory they take whole slabs of 64. An element comes in `Pieces` (pieces.hpp).
 template <int Rows, int Columns, int HeadSize, int HeadSizeV, int Pieces = 1, int Stages = 2>
 struct sm90_policy {
+  static_assert(Rows == 64 || Rows == 128 || Rows == 192,
+                "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
+  static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
+                "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
   static constexpr int rows = Rows, columns = Columns, groups = Rows / 64, stages = Stages, pieces = Pieces;
   // Where elements come in two pieces, the products of a tile are summed up apart, so many columns of the output at once.
   static constexpr bool slices_output = Pieces == 2 && HeadSizeV > 128;
@@ -123,10 +127,6 @@ struct sm90_policy_of {
 template <int HeadSize, int HeadSizeV, int Rows, int Columns>
 struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
   using type = sm90_policy<Rows, Columns, HeadSize, HeadSizeV>;
-  static_assert(Rows == 64 || Rows == 128 || Rows == 192,
-                "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
-  static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
-                "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
 };
 
 /// The same for fp32 in two pieces. H200, 2026-11-22, 16384 tokens in sequences of 4096, 2048 / head size heads, TFLOP/s of the kernel
@@ -151,10 +151,6 @@ struct sm90_pieces_policy_of {
 template <int HeadSize, int HeadSizeV, int Rows, int Columns>
 struct sm90_pieces_policy_of<HeadSize, HeadSizeV, tile_shape<Rows, Columns>> {
   using type = sm90_policy<Rows, Columns, HeadSize, HeadSizeV, 2>;
-  static_assert(Rows == 64 || Rows == 128 || Rows == 192,
-                "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
-  static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
-                "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
 };
 
 /// The shared memory of a block on the GPUs of capability 8.0 and newer that have least of it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The floating-point types of giwa, what each is computed and accumulated in, and conversions that round to nearest.
+// The floating-point types of giwa, and conversions between them that round to nearest.
 #ifndef GIWA_NUMERIC_PRECISION_HPP
 #define GIWA_NUMERIC_PRECISION_HPP
 
@@ -18,35 +18,29 @@ using fp32 = float;
 using fp64 = double;
 ///@}
 
-/// What a stored element means to an algorithm. Storage, compute, accumulation and output are four separate choices; these
-/// are the defaults for data stored as T.
+/// What is known of a type that elements are stored as; not defined for other types.
 template <class T>
 struct precision_of;
 
 namespace detail {
-template <class Storage, class Compute, int Significand, int LargestExponent>
+template <int Significand>
 struct precision_base {
-  using storage = Storage;
-  using compute = Compute;     // element-wise arithmetic
-  using accumulate = Compute;  // sums and products of many
-  using output = Storage;
-  static constexpr int significand_bits = Significand;      // with the leading one that is not stored
-  static constexpr int largest_exponent = LargestExponent;  // every finite value is below 2^(largest_exponent + 1)
+  static constexpr int significand_bits = Significand;  // with the leading one that is not stored
 };
 }  // namespace detail
 
 template <>
-struct precision_of<fp16> : detail::precision_base<fp16, float, 11, 15> {};
+struct precision_of<fp16> : detail::precision_base<11> {};
 template <>
-struct precision_of<bf16> : detail::precision_base<bf16, float, 8, 127> {};
+struct precision_of<bf16> : detail::precision_base<8> {};
 template <>
-struct precision_of<fp32> : detail::precision_base<fp32, float, 24, 127> {};
+struct precision_of<fp32> : detail::precision_base<24> {};
 template <>
-struct precision_of<fp64> : detail::precision_base<fp64, double, 53, 1023> {};
+struct precision_of<fp64> : detail::precision_base<53> {};
 
 /// A type that giwa's tiles and kernels store their elements as.
 template <class T>
-concept floating_element = requires { typename precision_of<T>::storage; };
+concept floating_element = requires { precision_of<T>::significand_bits; };
 
 /// `convert<fp16>{}(x)`: to the nearest value, ties to even, once, from any of the types; too large a value becomes
 /// infinity, NaN stays NaN. As a function object it converts whole arrays: for_all(s, elementwise{out, in}, convert<fp16>{}).

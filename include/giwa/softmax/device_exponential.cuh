@@ -17,7 +17,7 @@ struct device_exponential {
   GIWA_HOST_DEVICE double operator()(double d) const { return exponential{}(d); }
   GIWA_HOST_DEVICE float operator()(float d) const {
 #if defined(__CUDA_ARCH__)
-    return arch::exp2_approximate(d * 1.44269504088896340736f);
+    return arch::exp2_approximate(d * detail::log2_e<float>);
 #else
     return exponential{}(d);
 #endif
@@ -53,8 +53,7 @@ GIWA_HOST_DEVICE inline float quick_log(float x) {
   // x = f 2^n, f in [3/4, 3/2): there lg2.approx has an absolute error.
   const int bits = __float_as_int(x), n = (bits - __float_as_int(0.75f)) >> 23;
   const float f = __int_as_float(bits - (n << 23));
-  constexpr float ln_2 = 0.693147180559945309417f;
-  const float ln = __fmaf_rn(static_cast<float>(n), ln_2, arch::log2_approximate(f) * ln_2);
+  const float ln = __fmaf_rn(static_cast<float>(n), ln_2<float>, arch::log2_approximate(f) * ln_2<float>);
   return x >= 0x1p-126f && x < infinity_of<float> ? ln : arch::log2_approximate(x);
 #else
   return natural_log{}(x);

@@ -13,6 +13,10 @@ template <class T>
 inline constexpr T infinity_of = stdlib::numeric_limits<T>::infinity();
 template <class T>
 inline constexpr T nan_of = stdlib::numeric_limits<T>::quiet_NaN();
+template <class T>
+inline constexpr T log2_e = static_cast<T>(1.44269504088896340736);
+template <class T>
+inline constexpr T ln_2 = static_cast<T>(0.693147180559945309417);
 
 /// The bits of float and double: exponents, and ln 2 in a part of few bits, whose multiples are exact, and the rest.
 template <class T>
@@ -44,9 +48,8 @@ struct exponential {
   GIWA_HOST_DEVICE constexpr T operator()(T d) const {
     using format = detail::binary_format<T>;
     using bits = typename format::bits;
-    constexpr T log2_e = static_cast<T>(1.44269504088896340736);
-    const T c = d > format::lowest ? d : format::lowest;    // NaN goes this way too, as it has no integer part
-    const bits n = static_cast<bits>(c * log2_e - T(0.5));  // the nearest integer, as c <= 0
+    const T c = d > format::lowest ? d : format::lowest;  // NaN goes this way too, as it has no integer part
+    const bits n = static_cast<bits>(c * detail::log2_e<T> - T(0.5));  // the nearest integer, as c <= 0
     const T r = (c - static_cast<T>(n) * format::ln2_high) - static_cast<T>(n) * format::ln2_low;
     T series = 1;
     for (int k = format::terms; k > 0; --k) series = series * r * (T(1) / static_cast<T>(k)) + T(1);

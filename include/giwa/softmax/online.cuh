@@ -59,9 +59,9 @@ struct online_softmax {
   }
 
   /// Takes in the next tile of scores, and turns them into weights, 2^((score - m) scale_log2). What was summed up with
-  /// earlier weights is to be multiplied by factor[row], which is 0 in the first call. Rows may be empty (-inf throughout) as
-  /// long as `MayBeEmpty`: their weights are 0. All lanes of the warp call it.
-  template <bool MayBeEmpty = true, class Block>
+  /// earlier weights is to be multiplied by factor[row], which is 0 in the first call. Rows may be empty (-inf throughout):
+  /// their weights are 0. All lanes of the warp call it.
+  template <class Block>
   GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
                                float (&factor)[rows]) {
     float before[rows], shift[rows], sum[rows];
@@ -71,7 +71,7 @@ struct online_softmax {
     reduce_over_lanes<Map>(block, m, larger{});
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
-      const float reference = MayBeEmpty && m[r] == -detail::infinity_of<float> ? 0.f : m[r];
+      const float reference = m[r] == -detail::infinity_of<float> ? 0.f : m[r];
       // Rounded as it was when `before` was the maximum, and not fused with the difference: the same maximum gives exactly 1.
       shift[r] = detail::reference_of(reference, scale_log2, Headroom);
       factor[r] = detail::exp2_of(detail::reference_of(before[r], scale_log2, Headroom) - shift[r]);
@@ -96,9 +96,9 @@ struct online_softmax {
   ///@{
   GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::quick_reciprocal(l[row]); }
   GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
-    constexpr float ln_2 = 0.693147180559945309417f;
     if (is_empty(row)) return -detail::infinity_of<float>;
-    return detail::reference_of(m[row], scale_log2, Headroom) * ln_2 + detail::quick_log(l[row] == 0 ? -1.f : l[row]);
+    return detail::reference_of(m[row], scale_log2, Headroom) * detail::ln_2<float> +
+           detail::quick_log(l[row] == 0 ? -1.f : l[row]);
   }
   ///@}
 

@@ -82,10 +82,6 @@ struct fragment_loader<float> {
   }
 };
 
-}  // namespace detail
-
-namespace detail {
-
 /// Whether a product finds `count` rows or columns of an operand that has `all`, from `first` on: ldmatrix reads eight at once.
 GIWA_HOST_DEVICE constexpr bool has_part(int first, int count, int all) {
   return first >= 0 && first % 8 == 0 && first + count <= all;

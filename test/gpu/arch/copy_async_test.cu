@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// cp.async: sizes, zeros for what is left out, groups that are waited for in order, and arrival at an mbarrier.
+// cp.async: sizes, and groups that are waited for in order.
 #include <giwa/arch/copy_async.cuh>
-#include <giwa/arch/mbarrier.cuh>
 
 #include <numeric>
 
@@ -15,32 +14,18 @@ namespace {
 
 constexpr int threads = 64, stages = 4;
 
-enum class way { plain, cached, barrier };
-
-// Each thread copies a piece of Bytes, of which `present` count, to the place of its mirror image; then all read others'.
-template <int Bytes, way Way>
-__global__ void __launch_bounds__(threads) copy(const unsigned char* in, unsigned char* out, int present) {
+// Each thread copies a piece of Bytes to the place of its mirror image; then all read others'.
+template <int Bytes>
+__global__ void __launch_bounds__(threads) copy(const unsigned char* in, unsigned char* out) {
   __shared__ __align__(16) unsigned char shared[threads * Bytes];
-  __shared__ giwa::arch::mbarrier barrier;
   const int thread = static_cast<int>(threadIdx.x), size = threads * Bytes;
-  if (thread == 0) barrier.initialize(threads);
   for (int i = thread; i < size; i += threads) shared[i] = 0xee;
   __syncthreads();
-  const uint32 to = giwa::arch::shared_address(shared + (threads - 1 - thread) * Bytes);
-  const unsigned char* const from = in + thread * Bytes;
-  if constexpr (Way == way::cached)
-    giwa::arch::copy_async_cached(to, from);
-  else if (present == Bytes)
-    giwa::arch::copy_async<Bytes>(to, from);
-  else
-    giwa::arch::copy_async<Bytes>(to, from, present);
-  if constexpr (Way == way::barrier) {
-    giwa::arch::copy_async_arrive(barrier.address());
-    barrier.wait(0);
-  } else {
-    giwa::arch::copy_async_wait_all();
-    __syncthreads();
-  }
+  giwa::arch::copy_async<Bytes>(giwa::arch::shared_address(shared + (threads - 1 - thread) * Bytes),
+                                in + thread * Bytes);
+  giwa::arch::copy_async_commit();
+  giwa::arch::copy_async_wait<0>();
+  __syncthreads();
   for (int i = thread; i < size; i += threads) out[i] = shared[i];
 }
 
@@ -66,48 +51,40 @@ __global__ void __launch_bounds__(threads) sum_behind(const uint32* in, uint32* 
   out[thread] = sum;
 }
 
-template <int Bytes, way Way>
-void check(int present) {
-  CAPTURE(Bytes, present);
-  std::vector<unsigned char> in(threads * Bytes), expected(in.size(), 0);
+template <int Bytes>
+void check() {
+  CAPTURE(Bytes);
+  std::vector<unsigned char> in(threads * Bytes), expected(in.size());
   std::iota(in.begin(), in.end(), static_cast<unsigned char>(1));
   for (int thread = 0; thread < threads; ++thread)
-    for (int i = 0; i < present; ++i)
+    for (int i = 0; i < Bytes; ++i)
       expected[static_cast<std::size_t>((threads - 1 - thread) * Bytes + i)] =
           in[static_cast<std::size_t>(thread * Bytes + i)];
   const giwa::stream s = giwa_test::new_stream();
   const gpu_array<unsigned char> in_gpu(in), out_gpu(in.size());
-  copy<Bytes, Way><<<1, threads, 0, s>>>(in_gpu.data(), out_gpu.data(), present);
+  copy<Bytes><<<1, threads, 0, s>>>(in_gpu.data(), out_gpu.data());
   giwa_test::check_cuda(cudaGetLastError());
   REQUIRE(giwa::synchronize(s).ok());
   REQUIRE(out_gpu.to_host() == expected);
 }
 
-bool gpu_is_older_than(int oldest) {
-  if (giwa_test::capability() >= oldest) return false;
+bool gpu_is_too_old() {
+  if (giwa_test::capability() >= 80) return false;
   WARN("skipped: the instruction needs a newer GPU");
   return true;
 }
 
 }  // namespace
 
-TEST_CASE("4, 8 and 16 bytes, whole or in part") {
-  if (gpu_is_older_than(80)) return;
-  for (int present = 0; present <= 4; ++present) check<4, way::plain>(present);
-  for (int present = 0; present <= 8; ++present) check<8, way::plain>(present);
-  for (int present = 0; present <= 16; ++present) check<16, way::plain>(present);
-  check<16, way::cached>(16);
-}
-
-TEST_CASE("a barrier counts the copies that have landed") {
-  if (gpu_is_older_than(90)) return;
-  check<4, way::barrier>(4);
-  check<16, way::barrier>(16);
-  check<16, way::barrier>(3);
+TEST_CASE("4, 8 and 16 bytes") {
+  if (gpu_is_too_old()) return;
+  check<4>();
+  check<8>();
+  check<16>();
 }
 
 TEST_CASE("groups are done in order") {
-  if (gpu_is_older_than(80)) return;
+  if (gpu_is_too_old()) return;
   for (const int pieces : {1, 2, 3, 4, 5, 100, 1000}) {
     CAPTURE(pieces);
     std::vector<uint32> in(static_cast<std::size_t>(pieces) * threads), expected(threads, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// TMA through tensor maps: boxes of 1 to 5 dimensions, every swizzle, any place, loads, stores, sums and multicast.
+// TMA through tensor maps: boxes of 1 to 5 dimensions, every swizzle, any place, loads and stores.
 #include <giwa/arch/cluster.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/device/tensor_map.hpp>
@@ -88,8 +88,8 @@ struct load_op : box_op<Boxed> {
   }
 };
 
-/// Every block stores the same tile at one origin, or adds it.
-template <class Boxed, bool Add>
+/// Stores a tile at an origin.
+template <class Boxed>
 struct store_op : box_op<Boxed> {
   using base = box_op<Boxed>;
   struct params {
@@ -109,10 +109,7 @@ struct store_op : box_op<Boxed> {
     if (block.rank() != 0) return;
     int c[base::rank];
     base::coordinates(p.origin, c);
-    if constexpr (Add)
-      arch::add_box(p.map, c, s.tile.data());
-    else
-      arch::store_box(p.map, c, s.tile.data());
+    arch::store_box(p.map, c, s.tile.data());
     arch::commit_stores();
     arch::wait_stores<0>();
   }
@@ -270,7 +267,7 @@ TEMPLATE_TEST_CASE("a box is stored where the view is, and nowhere else", "",
                    (boxed<fp16, 2, swizzle::bytes_128, 16, 64>), (boxed<float, 3, swizzle::bytes_64, 16, 16>),
                    (boxed<bf16, 4, swizzle::bytes_32, 8, 16>), (boxed<float, 1, swizzle::none, 1, 40>),
                    (boxed<fp16, 5, swizzle::none, 12, 24>)) {
-  using op = store_op<TestType, false>;
+  using op = store_op<TestType>;
   using value = typename TestType::value;
   if (!giwa_test::has_tensor_copies()) return;
   random_sequence random(13);
@@ -291,44 +288,6 @@ TEMPLATE_TEST_CASE("a box is stored where the view is, and nowhere else", "",
       if (offset >= 0) expected[static_cast<std::size_t>(offset)] = in[i];
     });
     right = right && giwa_test::same_bits(memory.to_host(), expected);
-  }
-  CHECK(right);
-}
-
-TEMPLATE_TEST_CASE("boxes are added, each element atomically", "", (boxed<float, 2, swizzle::bytes_128, 16, 32>),
-                   (boxed<fp16, 3, swizzle::bytes_64, 16, 32>), (boxed<bf16, 2, swizzle::none, 8, 16>)) {
-  using op = store_op<TestType, true>;
-  using value = typename TestType::value;
-  if (!giwa_test::has_tensor_copies()) return;
-  random_sequence random(17);
-  const giwa::convert<value> convert;
-  bool right = true;
-  const int rounds = giwa_test::small_mode() ? 5 : 50;
-  for (int round = 0; round < rounds; ++round) {
-    const box_problem<TestType> problem(random, random_box<TestType>(random), true, 5 * round / rounds);
-    CAPTURE(round, problem.kind);
-    const auto integers = [&](int64 count) {
-      std::vector<value> v(static_cast<std::size_t>(count));
-      for (value& x : v) x = convert(static_cast<float>(random.below(7) - 3));
-      return v;
-    };
-    const std::vector<value> in = integers(op::elements);
-    std::vector<value> expected = integers(problem.size);
-    const std::vector<int> origin = problem.random_origin(random, true);
-    const gpu_array<value> in_gpu(in), memory(expected);
-    const gpu_array<int> origin_gpu(origin);
-    const auto map = giwa::make_tensor_map(problem.view(memory.data()), problem.box, TestType::pattern);
-    REQUIRE(map.ok());
-    constexpr int blocks = 40;  // sums up to 123, which bf16 holds
-    run_op<op>({.grid = blocks, .block = 64}, {map.value, origin_gpu.data(), in_gpu.data()});
-    problem.for_each(origin.data(), [&](std::size_t i, int64 offset) {
-      if (offset < 0) return;
-      value& e = expected[static_cast<std::size_t>(offset)];
-      e = convert(giwa::convert<float>{}(e) + blocks * giwa::convert<float>{}(in[i]));
-    });
-    const std::vector<value> got = memory.to_host();
-    for (std::size_t i = 0; i < got.size(); ++i)  // by value: -1 + 1 may have either sign
-      right = right && giwa::convert<float>{}(got[i]) == giwa::convert<float>{}(expected[i]);
   }
   CHECK(right);
 }

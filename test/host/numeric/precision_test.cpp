@@ -17,8 +17,6 @@ using giwa::fp16;
 
 namespace {
 
-static_assert(std::is_same_v<giwa::precision_of<fp16>::compute, float> &&
-              std::is_same_v<giwa::precision_of<double>::accumulate, double>);
 static_assert(giwa::floating_element<bf16> && !giwa::floating_element<int>);
 
 template <class T>
@@ -162,13 +160,9 @@ TEMPLATE_TEST_CASE("a packed pair has the first in the low half", "", fp16, bf16
   CHECK(word == (unsigned{nearest<TestType>(-2.5)} << 16 | nearest<TestType>(1.0)));
 }
 
-TEST_CASE("the precisions' numbers") {
+TEST_CASE("the bits of each significand") {
   CHECK(giwa::precision_of<fp16>::significand_bits == 11);
   CHECK(giwa::precision_of<bf16>::significand_bits == 8);
   CHECK(giwa::precision_of<float>::significand_bits == std::numeric_limits<float>::digits);
   CHECK(giwa::precision_of<double>::significand_bits == std::numeric_limits<double>::digits);
-  CHECK(std::ldexp(1.0, giwa::precision_of<fp16>::largest_exponent) == meaning<fp16>(0x7800));
-  CHECK(std::ldexp(1.0, giwa::precision_of<bf16>::largest_exponent) == meaning<bf16>(0x7f00));
-  CHECK(giwa::precision_of<float>::largest_exponent == std::numeric_limits<float>::max_exponent - 1);
-  CHECK(giwa::precision_of<double>::largest_exponent == std::numeric_limits<double>::max_exponent - 1);
 }
