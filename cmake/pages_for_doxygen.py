@@ -52,8 +52,8 @@ def label(file):
 
 
 def label_of(file, place):
-    """The label of a heading of a page."""
-    return f"{label(file)}_{re.sub(r'[^0-9a-z]', '_', place)}"
+    """The label of a heading of a page; letters beyond ASCII are told apart by their numbers."""
+    return label(file) + "_" + re.sub(r"[^0-9a-z]", lambda c: "_" if c[0].isascii() else f"u{ord(c[0]):x}", place)
 
 
 def target_of(path, target):
