@@ -12,13 +12,13 @@
 //
 // Expected output, with the times of your machine:
 //   268.4 MB in, 268.4 MB out, 32 chunks
-//   copies in alone               … ms, … GB/s
-//   computation alone             … ms
-//   copies out alone              … ms, … GB/s
-//   1 stream                      … ms
-//   2 streams                     … ms
-//   3 streams                     … ms, … of what the slowest step allows
-//   3 streams, ordinary memory    … ms
+//   copies in alone               4.93 ms, 54.5 GB/s
+//   computation alone             4.22 ms
+//   copies out alone              4.92 ms, 54.6 GB/s
+//   1 stream                     13.91 ms
+//   2 streams                     7.37 ms
+//   3 streams                     5.80 ms, 0.85 of what the slowest step allows
+//   3 streams, ordinary memory   48.39 ms
 //   device: NVIDIA H200
 //   check:  right
 #include "support/place.cuh"
