@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = ROOT / "README.md"
@@ -54,13 +53,13 @@ def label(file):
 
 
 def label_of(file, place):
-    """The label of a heading of a page: letters and digits of ASCII, and the numbers of other letters."""
-    return f"{label(file)}_" + re.sub(r"[^0-9a-z]", lambda c: "_" if c.group() in "-_" else f"{ord(c.group()):x}", place)
+    """The label of a heading of a page; letters beyond ASCII are told apart by their numbers."""
+    return label(file) + "_" + re.sub(r"[^0-9a-z]", lambda c: "_" if c[0].isascii() else f"u{ord(c[0]):x}", place)
 
 
 def target_of(path, target):
     """The file and the heading that a relative link on a page leads to."""
-    name, _, place = unquote(target).partition("#")
+    name, _, place = target.partition("#")
     return Path(os.path.normpath(path.parent / name)) if name else path, place
 
 

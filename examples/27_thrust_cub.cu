@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // giwa beside Thrust and CUB: vectors of one in calls of the other, and a CUB collective in a kernel with giwa's loops.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 28_thrust_cub.cu
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 27_thrust_cub.cu
 //
 // That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Views of other libraries: an mdspan and DLPack's struct become a giwa::tensor_view, without a copy.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 29_mdspan.cu
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 28_mdspan.cu
 //
 // That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
 //
