@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = ROOT / "README.md"
@@ -59,7 +60,7 @@ def label_of(file, place):
 
 def target_of(path, target):
     """The file and the heading that a relative link on a page leads to."""
-    name, _, place = target.partition("#")
+    name, _, place = unquote(target).partition("#")
     return Path(os.path.normpath(path.parent / name)) if name else path, place
 
 
