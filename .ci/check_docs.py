@@ -6,7 +6,7 @@ A block is a file of its own, unless an HTML comment on the line before says oth
   <!-- fragment -->                 statements: they become the body of a function, their #includes go before it
   <!-- fragment: int n, float* x -->   the same, with these parameters
   <!-- continued -->                comes after the blocks before it on the page, in one file with them
-  <!-- does not compile -->         must be rejected by the compiler
+  <!-- does not compile: text -->   must be rejected by the compiler, with this text in its message
 """
 import os
 import re
@@ -30,31 +30,37 @@ def as_function(code, parameters):
 
 
 def programs(path):
-    """Yields (line, source, must_compile) for each block of a page."""
+    """Yields (line, source, error) for each block of a page: what the compiler must say, or None where it must compile."""
     text = path.read_text()
     before = ""
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code")) + 1
-        mark, code = match.group("mark") or "", match.group("code")
+        mark, code, error = match.group("mark") or "", match.group("code"), None
         if mark.startswith("fragment"):
             code = "#include <giwa/giwa.cuh>\n" + as_function(code, mark.partition(":")[2])
         elif mark == "continued":
             code = before + code
-        elif mark not in ("", "does not compile"):
+        elif mark.startswith("does not compile: "):
+            error = mark.partition(": ")[2]
+        elif mark != "":
             sys.exit(f"{path}:{line}: unknown mark: {mark}")
         before = code
-        yield line, code, mark != "does not compile"
+        yield line, code, error
 
 
 def check(job):
-    path, line, code, must_compile, folder = job
+    path, line, code, error, folder = job
     source = Path(folder) / f"{path.stem}_{line}.cu"
     source.write_text(f'#line {line} "{path}"\n{code}')
     run = subprocess.run([*COMMAND, source, "-o", source.with_suffix(".o")], capture_output=True, text=True)
-    if (run.returncode == 0) == must_compile:
-        return ""
-    flaw = f"does not compile\n{run.stdout}{run.stderr}" if must_compile else "compiles, and should not\n"
-    return f"{path}:{line}: {flaw}"
+    message = run.stdout + run.stderr
+    if error is None:
+        flaw = f"does not compile\n{message}" if run.returncode != 0 else ""
+    elif run.returncode == 0:
+        flaw = "compiles, and should not\n"
+    else:
+        flaw = "" if error in message else f"does not compile, but not with: {error}\n{message}"
+    return f"{path}:{line}: {flaw}" if flaw else ""
 
 
 def main():
