@@ -24,6 +24,7 @@ set(GIWA_HEADERS
   P giwa/numeric/fast_division.hpp
   P giwa/numeric/stride_range.hpp
   P giwa/numeric/tensor_view.hpp
+  P giwa/numeric/overlap.hpp
   P giwa/numeric/philox.hpp
   P giwa/numeric/precision.hpp
   P giwa/numeric/split.hpp
@@ -101,7 +102,6 @@ set(GIWA_HEADERS
 
   P giwa/softmax/exponential.hpp
   P giwa/softmax/state.hpp
-  P giwa/softmax/overlap.hpp
   P giwa/softmax/problem.hpp
   P giwa/softmax/row_plan.hpp
   P giwa/softmax/row_packet.hpp
@@ -127,6 +127,7 @@ set(GIWA_HEADERS
   H giwa/attention/host_product.hpp
   H giwa/attention/host_forward.hpp
   D giwa/attention/score_steps.cuh
+  D giwa/attention/non_finite.cuh
   D giwa/attention/pieces.cuh
   D giwa/attention/piece_exponents.cuh
   D giwa/attention/forward_simt.cuh
@@ -134,6 +135,7 @@ set(GIWA_HEADERS
   D giwa/attention/supply_sm90.cuh
   D giwa/attention/forward_sm90.cuh
   L giwa/attention/forward.cuh
+  L giwa/attention/reference.cuh
 
   L giwa/device.hpp
   L giwa/host.hpp

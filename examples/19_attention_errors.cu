@@ -2,7 +2,7 @@
 // How many digits attention keeps: its errors against double precision, beside those of a plain attention, as a table.
 //
 //   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 19_attention_errors.cu
-//   ./a.out gpu    on the GPU; ./a.out cpu    on the CPU; without a word, on the GPU if there is one
+//   ./a.out    on the GPU if there is one, else on the CPU; ./a.out cpu    on the CPU
 //
 // That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
 //
@@ -60,5 +60,5 @@ bool table(const Place& place) {
 
 int main(int argc, char** argv) {
   const bool cpu = argc > 1 && std::strcmp(argv[1], "cpu") == 0;
-  return example::run_anywhere([&](const auto& place) { return cpu ? table(example::on_cpu{}) : table(place); });
+  return example::run_anywhere([](const auto& place) { return table(place); }, cpu);
 }

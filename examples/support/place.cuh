@@ -106,12 +106,16 @@ class tensor {
   decltype(std::declval<const Place&>().template make<T>(0)) memory_;
 };
 
-/// `return example::run_anywhere([](const auto& place) { … return right; });` on the GPU if there is one, else on the CPU.
+/// `return example::run_anywhere([](const auto& place) { … return right; });` on the GPU if there is one, else on the CPU; also
+/// where `cpu` asks for that.
 template <class Body>
-int run_anywhere(Body body) try {
+int run_anywhere(Body body, bool cpu = false) try {
   const giwa::device_choice choice = giwa::choose_device();
-  const bool right = choice.on_gpu() ? body(on_gpu{}) : body(on_cpu{});
-  giwa::print(choice);
+  const bool right = choice.on_gpu() && !cpu ? body(on_gpu{}) : body(on_cpu{});
+  if (cpu)
+    std::printf("device: CPU, as asked for\n");
+  else
+    giwa::print(choice);
   std::printf("check:  %s\n", right ? "right" : "FAILED");
   return right ? 0 : 1;
 } catch (const giwa::status_error& error) {

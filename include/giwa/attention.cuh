@@ -7,6 +7,7 @@
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/forward.cuh>
 #include <giwa/attention/memory_advice.hpp>
+#include <giwa/attention/reference.cuh>
 #include <giwa/base/throw.hpp>
 #endif
 

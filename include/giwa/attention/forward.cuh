@@ -8,10 +8,9 @@
 #include <giwa/attention/forward_sm80.cuh>
 #include <giwa/attention/forward_sm90.cuh>
 #include <giwa/attention/pieces.cuh>
-#include <giwa/attention/reference.hpp>
 #include <giwa/device/environment.cuh>
 #include <giwa/device/pointer.hpp>
-#include <giwa/grid/for_all.cuh>
+#include <giwa/grid/launch.cuh>
 #include <giwa/tile/tile_map.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -319,45 +318,6 @@ struct stream_attention {
 };
 
 }  // namespace detail::inline GIWA_ARCH_TAG
-
-namespace detail::inline GIWA_ARCH_TAG {
-
-struct stream_reference {
-  cudaStream_t stream;
-  template <class T, class O, class Mask, class Score>
-  status operator()(const attention_params<T, O, Mask, Score>& params) const {
-    if (const status state = check_pointers(params); !state.ok()) return state;
-    const attention_problem sizes = params.views.problem();
-    return for_all(stream, extents{sizes.batch, sizes.heads, params.views.q.extent(1)},
-                   attention_reference_rows<T, O, Mask, Score>{params});
-  }
-};
-
-}  // namespace detail::inline GIWA_ARCH_TAG
-
-inline namespace GIWA_ARCH_TAG {
-
-/// attention_reference (reference.hpp) on a stream of the current device, one thread a row: asynchronous, as attention_forward.
-template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
-status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                           const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
-                           const Score& score = {}, const attention_options& options = {}) {
-  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
-  return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::stream_reference{s});
-}
-/// The same of packed sequences.
-template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
-status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, 3>& q,
-                           const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
-                           const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
-  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
-  if (const status state = detail::check_sequences(packed); !state.ok()) return state;
-  return detail::with_reference(
-      views{detail::as_packed(q), detail::as_packed(k), detail::as_packed(v), detail::as_packed(o), packed}, mask,
-      score, options, detail::stream_reference{s});
-}
-
-}  // namespace GIWA_ARCH_TAG
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -3,9 +3,9 @@
 #ifndef GIWA_ATTENTION_FORWARD_SM80_CUH
 #define GIWA_ATTENTION_FORWARD_SM80_CUH
 
+#include <giwa/attention/non_finite.cuh>
 #include <giwa/attention/piece_exponents.cuh>
 #include <giwa/attention/schedule.hpp>
-#include <giwa/attention/score_steps.cuh>
 #include <giwa/attention/tuning.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>

@@ -6,9 +6,9 @@
 #include <giwa/attention/mask.hpp>
 #include <giwa/attention/pieces.hpp>
 #include <giwa/attention/score.hpp>
+#include <giwa/numeric/overlap.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
-#include <giwa/softmax/overlap.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -164,7 +164,7 @@ GIWA_HOST_DEVICE constexpr status check_same(const tensor_view<First, Rank>& v, 
 template <class First, int RankOfA, class Second, int RankOfB>
 GIWA_HOST_DEVICE bool may_share(const tensor_view<First, RankOfA>& a, const tensor_view<Second, RankOfB>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  const byte_range x = bytes_of(a), y = bytes_of(b);
+  const byte_range x = range_of(a), y = range_of(b);
   if (x.last <= y.first || y.last <= x.first) return false;
   if constexpr (RankOfA == RankOfB)
     if (a.extents() == b.extents()) return overlap(a, b);

@@ -3,8 +3,8 @@
 #ifndef GIWA_ATTENTION_SUPPLY_SM90_CUH
 #define GIWA_ATTENTION_SUPPLY_SM90_CUH
 
+#include <giwa/attention/non_finite.cuh>
 #include <giwa/attention/piece_exponents.cuh>
-#include <giwa/attention/score_steps.cuh>
 #include <giwa/tile/stage_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {

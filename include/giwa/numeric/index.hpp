@@ -7,7 +7,7 @@
 #include <giwa/base/std.hpp>
 
 #if defined(__CUDACC_RTC__)
-#include <cuda/std/__tuple_dir/structured_bindings.h>  // declares std::tuple_size and std::tuple_element for NVRTC
+#include <cuda/std/utility>  // declares std::tuple_size and std::tuple_element for NVRTC
 #endif
 
 namespace giwa::inline GIWA_ABI {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// e^x by the GPU's own instruction, which no fast-math flag changes; in an op that runs on the host, by its series.
+// e^x, ln x, 1/x and products by instructions that no fast-math flag changes; on the host by series and arithmetic.
 #ifndef GIWA_SOFTMAX_DEVICE_EXPONENTIAL_CUH
 #define GIWA_SOFTMAX_DEVICE_EXPONENTIAL_CUH
 

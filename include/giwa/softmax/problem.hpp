@@ -4,8 +4,8 @@
 #define GIWA_SOFTMAX_PROBLEM_HPP
 
 #include <giwa/numeric/fast_division.hpp>
+#include <giwa/numeric/overlap.hpp>
 #include <giwa/numeric/precision.hpp>
-#include <giwa/softmax/overlap.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 

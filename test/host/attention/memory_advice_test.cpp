@@ -112,6 +112,28 @@ TEST_CASE("what would fit is what is said to fit, at every edge") {
   CHECK(advise(odd, 0).half_batch.q == giwa::bytes_of(odd).q / 5 * 3);
 }
 
+TEST_CASE("packed sequences need what their rows together need") {
+  for (const int64 element : {2, 4}) {
+    // 3 sequences of 100 rows together: they cannot be equally long.
+    const attention_problem p{3, -1, -1, 8, 4, 128, 64, element, 100, 100};
+    const int64 all = giwa::bytes_of(p).all();
+    CHECK(advise(p, all).batch == 3);
+    CHECK(advise(p, all).key_parts == 1);
+    CHECK(advise(p, all - 1).batch < 3);
+
+    const attention_bytes b = giwa::bytes_split_along_keys(p, 3);
+    attention_problem part = p;
+    part.rows_k = 34;
+    const attention_bytes of_part = giwa::bytes_of(part, true);
+    CHECK(b.k == 34 * 4 * 128 * element);
+    CHECK(b.v == 34 * 4 * 64 * element);
+    CHECK(b.q == 100 * 8 * 128 * element);
+    CHECK(b.o == 2 * 100 * 8 * 64 * element);
+    CHECK(b.lse == 2 * 100 * 8 * 4);
+    CHECK(b.workspace == of_part.workspace);
+  }
+}
+
 TEST_CASE("problems at the edge of what there is are advised on without overflow") {
   constexpr int64 longest = giwa::attention_limits::length;
   const attention_problem huge{int64{1} << 30, longest, longest, 1 << 20, 1 << 20, 512, 512, 4};

@@ -287,6 +287,10 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   expect(with(&attention_problem::seq_k, -2), "k", bound::at_least, -1, -2);
   expect(with(&attention_problem::heads, int64{1} << 31), "q", bound::at_most, (int64{1} << 31) - 1, int64{1} << 31);
   expect(with(&attention_problem::kv_heads, 0), "k", bound::at_least, 1, 0);
+  expect(with(&attention_problem::rows_q, -5), "q", bound::at_least, 0, -5);
+  expect(with(&attention_problem::rows_k, -1), "k", bound::at_least, 0, -1);
+  expect(with(&attention_problem::element_bytes, 1), "q", bound::at_least, 2, 1);
+  expect(with(&attention_problem::element_bytes, 8), "q", bound::at_most, 4, 8);
   CHECK(with(&attention_problem::seq_q, -1).ok());
   CHECK(with(&attention_problem::batch, 0).ok());
   CHECK(with(&attention_problem::kv_heads, 3).message ==
@@ -317,6 +321,10 @@ TEST_CASE("supports says which kernel answers, and what fp32 lacks without a wor
   constexpr giwa::attention_problem wide{2, 100, 200, 8, 2, 320, 320, 4};
   STATIC_REQUIRE(giwa::workspace_bytes(wide) == 4);
   STATIC_REQUIRE(giwa::supports(wide, 90).value == attention_path::simt);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, -5, 400}) == 4);  // no problems at all
+  STATIC_REQUIRE(giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, 200, -1}) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 2, 128, 64, 1}) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 2, 128, 64, 8}) == 4);
   constexpr int64 most = int64{1} << 30;
   STATIC_REQUIRE(giwa::workspace_bytes({most, most, most, most, most, 256, 256, 4}) ==
                  giwa::max_int64);  // does not wrap

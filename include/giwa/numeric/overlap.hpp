@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whether two views share memory, or two elements of one: exactly, where strides are alike or nested.
-#ifndef GIWA_SOFTMAX_OVERLAP_HPP
-#define GIWA_SOFTMAX_OVERLAP_HPP
+#ifndef GIWA_NUMERIC_OVERLAP_HPP
+#define GIWA_NUMERIC_OVERLAP_HPP
 
 #include <giwa/numeric/tensor_view.hpp>
 
@@ -33,7 +33,7 @@ struct byte_range {
   uint64 first, last;
 };
 template <class T, int Rank>
-GIWA_HOST_DEVICE byte_range bytes_of(const tensor_view<T, Rank>& v) {
+GIWA_HOST_DEVICE byte_range range_of(const tensor_view<T, Rank>& v) {
   byte_range r{reinterpret_cast<uint64>(v.data()), reinterpret_cast<uint64>(v.data()) + sizeof(T)};
   for (int d = 0; d < Rank; ++d) {
     const int64 reach = v.extent(d) == 1 ? 0 : (v.extent(d) - 1) * v.stride(d) * static_cast<int64>(sizeof(T));
@@ -50,7 +50,7 @@ GIWA_HOST_DEVICE byte_range bytes_of(const tensor_view<T, Rank>& v) {
 template <class T, class U, int Rank>
 GIWA_HOST_DEVICE bool overlap(const tensor_view<T, Rank>& a, const tensor_view<U, Rank>& b) {
   if (a.size() == 0) return false;
-  const byte_range x = bytes_of(a), y = bytes_of(b);
+  const byte_range x = range_of(a), y = range_of(b);
   if (x.last <= y.first || y.last <= x.first) return false;
   index<Rank> extent = a.extents(), step{};
   bool alike = sizeof(T) == sizeof(U);

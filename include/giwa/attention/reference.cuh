@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// attention_reference on a stream: the definition, each row by a thread of its own.
+#ifndef GIWA_ATTENTION_REFERENCE_CUH
+#define GIWA_ATTENTION_REFERENCE_CUH
+
+#include <giwa/attention/forward.cuh>
+#include <giwa/attention/reference.hpp>
+#include <giwa/grid/for_all.cuh>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail::inline GIWA_ARCH_TAG {
+
+struct stream_reference {
+  cudaStream_t stream;
+  template <class T, class O, class Mask, class Score>
+  status operator()(const attention_params<T, O, Mask, Score>& params) const {
+    if (const status state = check_pointers(params); !state.ok()) return state;
+    const attention_problem sizes = params.views.problem();
+    return for_all(stream, extents{sizes.batch, sizes.heads, params.views.q.extent(1)},
+                   attention_reference_rows<T, O, Mask, Score>{params});
+  }
+};
+
+}  // namespace detail::inline GIWA_ARCH_TAG
+
+inline namespace GIWA_ARCH_TAG {
+
+/// attention_reference (reference.hpp) on a stream of the current device, one thread a row: asynchronous, as attention_forward.
+template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
+status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
+                           const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
+                           const Score& score = {}, const attention_options& options = {}) {
+  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
+  return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::stream_reference{s});
+}
+/// The same of packed sequences.
+template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
+status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, 3>& q,
+                           const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
+                           const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
+  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
+  if (const status state = detail::check_sequences(packed); !state.ok()) return state;
+  return detail::with_reference(
+      views{detail::as_packed(q), detail::as_packed(k), detail::as_packed(v), detail::as_packed(o), packed}, mask,
+      score, options, detail::stream_reference{s});
+}
+
+}  // namespace GIWA_ARCH_TAG
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif
