@@ -64,9 +64,9 @@ struct piece_op {
     if (block.rank() == 0) s.all = 0, s.apart = false;
     block.sync();
     float2 x[own_rows][pairs];
-    if (!by_columns) {
-      from.read(block, at.inside, at.rows, x);
-    } else {
+    // Two questions: with an else ptxas reads x in another way, and the pass of a head size of 256 takes half as long again.
+    if (!by_columns) from.read(block, at.inside, at.rows, x);
+    if (by_columns) {
       float2 of_first[ceil_div(first_rows, warps)][pairs];
       from.read(block, 0, at.length < first_rows ? at.length : first_rows, of_first);
       find_maxima<false>(block, of_first, s);
