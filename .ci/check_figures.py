@@ -3,8 +3,9 @@
 """Checks that the tables of measurements in README.md and docs/ say what the files in docs/results say; --write puts them there.
 
 A table stands between `<!-- begin table: FILE KIND -->` and `<!-- end table -->`; KIND is a function in TABLES, FILE a CSV, a report
-of bench/report.py, or the word `report` for the newest of those. As long as there is none its tables are empty. The plots in
-docs/plots must be of the newest report, by the name and the digest that bench/plot.py writes into them.
+of bench/report.py, or the word `report` for the newest of those. The kind plot_NAME is the picture docs/plots/NAME.svg in its place.
+As long as there is no report, its tables are empty. The plots in docs/plots must be of the newest report, by the name and the
+digest that bench/plot.py writes into them.
 """
 import csv
 import functools
@@ -288,6 +289,21 @@ TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention
                                   transpose_torch)}
 
 
+# What stands in the place of a picture for who cannot see it.
+PLOTS = {
+    "attention_fp16": "TFLOP/s by length, for each head size and mask, of giwa, cuDNN and FlashAttention-2",
+    "attention_bf16": "TFLOP/s by length, for each head size and mask, of giwa and cuDNN, in bf16",
+    "attention_fp32": "TFLOP/s by length, for each head size and mask, of giwa's three accuracies and PyTorch's memory-efficient attention",
+    "attention_accuracy": "speed against error of giwa's fp16, tf32, fp32 and fp32_exact, and of PyTorch's memory-efficient attention",
+    "score_modifiers": "TFLOP/s of giwa and FlexAttention: plain, causal, softcap, ALiBi, window",
+    "compile_time": "seconds until the first result of giwa, cuDNN, FlashAttention-2 and FlexAttention",
+    "matmul": "TFLOP/s by size of each step and of cuBLAS",
+    "softmax": "GB/s by number of columns of giwa, PyTorch and a copy",
+    "transpose": "GB/s of giwa, PyTorch and a copy",
+    "for_all": "GB/s of for_all, CUB, Thrust and a plain kernel",
+}
+
+
 def newest_report(root):
     return max((root / "docs" / "results").glob("*_report.json"), default=None)
 
@@ -319,7 +335,8 @@ def main(write, root=ROOT):
         def replace(match):
             nonlocal found, waiting, here
             here += 1
-            if match[3] not in TABLES:
+            plot = match[3].removeprefix("plot_")
+            if match[3] not in TABLES and (plot not in PLOTS or plot == match[3] or match[2] != "report"):
                 sys.exit(f"{name} asks for a table of an unknown kind: {match[3]}")
             path = newest_report(root) if match[2] == "report" else root / "docs" / "results" / match[2]
             if path is None:
@@ -327,7 +344,8 @@ def main(write, root=ROOT):
                 return f"{match[1]}\n\n{match[5]}"
             found += 1
             try:
-                table = TABLES[match[3]](path)
+                folder = "docs/plots" if page.parent == root else "plots"
+                table = f"![{PLOTS[plot]}]({folder}/{plot}.svg)" if plot != match[3] else TABLES[match[3]](path)
             except (OSError, report_rows.ReportError) as error:
                 sys.exit(f"{name}: {error}")
             if table.endswith("---|"):

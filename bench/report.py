@@ -53,25 +53,27 @@ def program(name, seconds, about, target="", watch=True):
                  report_rows.of_google_benchmark, watch)
 
 
-def attention(name, seconds, about, libraries, *options):
-    given = [x for library in libraries for x in ("--library", "{}={{{}}}".format(*library))]
-    return Suite(name, seconds, about, ("torch", *(built for _, built in libraries)),
-                 [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", *given, *options], report_rows.of_attention)
+def script(name, seconds, about, file, read, libraries, *options, watch=True):
+    given = [x for library, built in libraries.items() for x in ("--library", f"{library}={{{built}}}")]
+    return Suite(name, seconds, about, ("torch", *libraries.values()),
+                 [sys.executable, f"{TORCH}/{file}.py", "--csv", "{out}", *given, *options], read, watch)
 
 
-FP32 = tuple((name, name) for name in ("fp32", "tf32", "fp32_exact"))
-FP32_LIBRARIES = [x for name in (*(n for n, _ in FP32), "fp16") for x in ("--library", f"{name}={{{name}}}")]
+def attention(name, seconds, about, libraries, *options, watch=True):
+    return script(name, seconds, about, "attention", report_rows.of_attention, libraries, *options, watch=watch)
+
+
+FP32 = {name: name for name in ("fp32", "tf32", "fp32_exact")}
 # In the order in which they run: what matters most comes first, in case the time is short.
 SUITES = (
-    attention("attention_fp16", 60, "512 to 16384 tokens beside cuDNN and FlashAttention-2", (("giwa", "fp16"),),
+    attention("attention_fp16", 60, "512 to 16384 tokens beside cuDNN and FlashAttention-2", {"giwa": "fp16"},
               "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash"),
     attention("attention_fp32", 50, "three accuracies beside PyTorch's memory-efficient fp32", FP32,
               "--element", "fp32", "--backends", "efficient", "--calls", "4", "--rounds", "5"),
-    attention("attention_flex", 70, "score modifiers and masks beside compiled FlexAttention", (("giwa", "fp16"),),
+    attention("attention_flex", 70, "score modifiers and masks beside compiled FlexAttention", {"giwa": "fp16"},
               "--only", "/flex/", "--backends", "flex"),
-    Suite("accuracy", 40, "errors in fp32 beside PyTorch's", ("torch", "fp32", "tf32", "fp32_exact", "fp16"),
-          [sys.executable, f"{TORCH}/accuracy.py", "--csv", "{out}", "--lengths", "1024,4096,65536", *FP32_LIBRARIES],
-          report_rows.of_accuracy, watch=False),
+    script("accuracy", 40, "errors in fp32 beside PyTorch's", "accuracy", report_rows.of_accuracy, {**FP32, "fp16": "fp16"},
+           "--lengths", "1024,4096,65536", watch=False),
     program("matmul", 20, "the steps of the matrix product beside cuBLAS"),
     program("softmax", 15, "rows of softmax beside a copy"),
     program("transpose", 8, "the transpose beside a copy"),
@@ -83,23 +85,22 @@ SUITES = (
            "--library", "{fp16}"], report_rows.of_rows, watch=False),
     Suite("torch", 45, "softmax and transpose beside PyTorch", ("torch", "entries"),
           [sys.executable, f"{TORCH}/compare.py", "{out}"], report_rows.of_compare),
-    attention("attention_bf16", 30, "bf16 beside cuDNN", (("giwa", "bf16"),),
+    attention("attention_bf16", 30, "bf16 beside cuDNN", {"giwa": "bf16"},
               "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
     attention("attention_sizes", 15, "other head sizes, and grouped queries, beside cuDNN and FlashAttention-2",
-              (("giwa", "fp16_sizes"),), "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
-    Suite("attention_cpu", 60, "attention on the CPU beside PyTorch's", ("torch",),
-          [sys.executable, f"{TORCH}/attention.py", "--csv", "{out}", "--cpu", "--only", "O3", "--rounds", "5"],
-          report_rows.of_attention, watch=False),
+              {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
+    attention("attention_cpu", 60, "attention on the CPU beside PyTorch's", {},
+              "--cpu", "--only", "O3", "--rounds", "5", watch=False),
     program("attention_host", 15, "attention on the CPU beside three loops", watch=False),
 )
 ENTRIES = f"{TORCH}/attention_entries.cu"
 # Built with nvcc for PyTorch's process: source and definitions. The slowest first.
 LIBRARIES = {
-    "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=40,80,96,128,160,192", "GIWA_BENCH_NO_VARIANTS"),
+    "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_OTHER_SIZES", "GIWA_BENCH_NO_VARIANTS"),
     "fp32": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32"),
     "tf32": (ENTRIES, "GIWA_BENCH_HOW=giwa::tf32"),
-    "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_SIZES=64,128,256"),
-    "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_SIZES=64,128,256", "GIWA_BENCH_NO_VARIANTS"),
+    "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_USUAL_SIZES"),
+    "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_USUAL_SIZES", "GIWA_BENCH_NO_VARIANTS"),
     "fp32_exact": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32_exact"),
     "entries": (f"{TORCH}/entries.cu",),
 }
@@ -262,13 +263,14 @@ def build(suites, work, given, architecture, log):
             for target in targets:  # one that cannot be built stops no other, and leaves no older one
                 if log.call([*command, target], 900)[1]:
                     (tree / "bench" / target).unlink(missing_ok=True)
+        log.say(f"  {len(targets)} programs done")
 
     def library(name):
         source, *definitions = LIBRARIES[name]
         built, stamp = work / f"{name}.so", work / f"{name}.stamp"
         command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC", "-I", "include", "-I", "examples",
                    "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
-                   *("-D" + d.replace(",", "\\,") for d in definitions),  # nvcc would split at a comma
+                   *("-D" + d for d in definitions),
                    source, "-o", built]
         state = f"{' '.join(map(str, command))} {sources}"
         if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:

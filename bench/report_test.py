@@ -171,7 +171,7 @@ class Pages(unittest.TestCase):
         (self.root / "docs" / "plots").mkdir(parents=True)
         (self.root / "docs" / "results").mkdir()
         self.page = self.root / "README.md"
-        self.page.write_text("![](docs/plots/a.svg)\n<!-- begin table: report attention -->\n<!-- end table -->\n"
+        self.page.write_text("<!-- begin table: report plot_softmax -->\n<!-- end table -->\n<!-- begin table: report attention -->\n<!-- end table -->\n"
                              "<!-- begin table: old.csv for_all -->\n<!-- end table -->\n", encoding="utf-8")
         (self.root / "docs" / "results" / "old.csv").write_text("cell,contender,gbs,speed_ratio\n", encoding="utf-8")
 
@@ -190,18 +190,19 @@ class Pages(unittest.TestCase):
 
     def test_tables_and_plots_are_of_the_newest_report(self):
         self.check(write=True)
-        self.assertIn("1 table(s) wait for a report", self.check())  # and a plot that is not there is no error yet
+        self.assertIn("2 table(s) wait for a report", self.check())
         made = report([{**r, "suite": "attention_fp16"} for mask in ("full", "causal")
                        for r in attention(400, 320, f"fp16/{mask}/D64/32x32x512")])
         report_rows.save(made, self.root / "docs" / "results")
         self.assertIn("README.md does not say what docs/results says", self.check())
-        self.assertIn("shows docs/plots/a.svg, which is not there", self.check(write=True))
+        self.assertIn("shows docs/plots/softmax.svg, which is not there", self.check(write=True))
+        self.assertIn("of giwa, PyTorch and a copy](docs/plots/softmax.svg)", self.page.read_text(encoding="utf-8"))
         self.assertIn("| 64 | 32 | 32 x 512 | 400 (1.25) | 400 (1.25) |", self.page.read_text(encoding="utf-8"))
-        plot = self.root / "docs" / "plots" / "a.svg"
+        plot = self.root / "docs" / "plots" / "softmax.svg"
         plot.write_text(f"<svg>giwa report {made['name']} {'0' * 16}</svg>", encoding="utf-8")
-        self.assertIn("docs/plots/a.svg is of 2026-01-02_test_1_report 0000", self.check())
+        self.assertIn("docs/plots/softmax.svg is of 2026-01-02_test_1_report 0000", self.check())
         plot.write_text(f"<svg>giwa report {made['name']} {report_rows.digest(made)}</svg>", encoding="utf-8")
-        self.assertIn("2 table(s) and 1 plot(s) agree", self.check())
+        self.assertIn("3 table(s) and 1 plot(s) agree", self.check())
         self.page.write_text(self.page.read_text(encoding="utf-8").replace("400 (1.25)", "500 (1.25)"), encoding="utf-8")
         self.assertIn("does not say what docs/results says", self.check())
 

@@ -8,7 +8,7 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
   set(GIWA_DOCS_DIR ${PROJECT_BINARY_DIR}/docs)
   # What pages link to and is neither a page nor an example goes along as it is.
   file(GLOB GIWA_DOCS_FILES RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS LICENSE docs/results/*.csv docs/results/*.json
-    docs/results/*.txt docs/results/*.xml examples/data/*.py)
+    docs/results/*.txt docs/results/*.xml)
   file(GLOB GIWA_DOCS_PICTURES RELATIVE ${PROJECT_SOURCE_DIR} docs/pictures docs/plots)
   list(JOIN GIWA_DOCS_FILES " " GIWA_DOCS_FILES)
   list(JOIN GIWA_DOCS_PICTURES " " GIWA_DOCS_PICTURES)
@@ -21,6 +21,6 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM USES_TERMINAL)
 else()
   add_custom_target(docs
-    COMMAND ${CMAKE_COMMAND} -E echo "giwa: the site needs doxygen 1.9.4 or newer and python3 (Debian: apt-get install doxygen python3); after that configure again."
+    COMMAND ${CMAKE_COMMAND} -E echo "giwa: the site needs doxygen (1.9.4 is tried) and python3 (Debian: apt-get install doxygen python3); after that configure again."
     COMMAND ${CMAKE_COMMAND} -E false VERBATIM)
 endif()

@@ -11,17 +11,19 @@ import os
 import re
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = ROOT / "README.md"
 INDEX = ROOT / "docs" / "README.md"
 PATH = ROOT / "docs" / "learn.md"  # the examples hang below it
+PLOTS = ROOT / "docs" / "plots"
 FENCE = re.compile(r"^(```.*?^```)[ \t]*$", re.M | re.S)
 CODE = re.compile(r"(`[^`\n]*`)")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.M)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BAR = "\\|"
-SOURCES = (".cu", ".cuh", ".hpp")
+SOURCES = (".cu", ".cuh", ".hpp", ".cpp", ".py")
 
 
 def anchor(heading):
@@ -52,14 +54,19 @@ def label(file):
 
 
 def label_of(file, place):
-    """The label of a heading of a page."""
-    return f"{label(file)}_{re.sub(r'[^0-9a-z]', '_', place)}"
+    """The label of a heading of a page; letters beyond ASCII are told apart by their numbers."""
+    return label(file) + "_" + re.sub(r"[^0-9a-z]", lambda c: "_" if c[0].isascii() else f"u{ord(c[0]):x}", place)
 
 
 def target_of(path, target):
     """The file and the heading that a relative link on a page leads to."""
-    name, _, place = target.partition("#")
+    name, _, place = unquote(target).partition("#")
     return Path(os.path.normpath(path.parent / name)) if name else path, place
+
+
+def is_awaited(file):
+    """Whether it is a plot of the report, of which there is none yet: bench/plot.py draws them all or none."""
+    return file.parent == PLOTS and not PLOTS.exists()
 
 
 def chapters():
@@ -86,7 +93,7 @@ def linked(path, match, code):
         return match.group(0)
     file, place = target_of(path, target)
     if picture:
-        return f"\n\\image html {file.name}\n"
+        return "" if is_awaited(file) else f"\n\\image html {file.name}\n"
     if file.is_dir():
         return f"[{text}](@ref {label(PATH)})" if file.name == "examples" else text
     if file == FIRST and not place:

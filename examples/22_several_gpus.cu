@@ -13,9 +13,9 @@
 //
 // Expected output on two H200, with the times of your machine:
 //   8 x 4096 tokens, 16 heads of 64, causal, fp16; parts: 4 4
-//   on all: … ms, on one: … ms, copies included
+//   on all: 2.87 ms, on one: 5.62 ms, copies included
 //   the bits of one GPU
-//   error … beside double precision, which may be …
+//   error 7.6e-05 beside double precision, which may be 6.8e-04
 //   device: NVIDIA H200
 //   check:  right
 #include "support/attention_check.cuh"
@@ -71,7 +71,7 @@ bool run(const std::vector<int>& devices, const std::vector<int64>& weights, int
   for (const int64 part : parts) std::printf(" %lld", static_cast<long long>(part));
   std::printf("\n");
 
-  // The fastest of three: the first call also pays for the memory of the pools.
+  // The fastest of three: the first call also fills the pools.
   const auto milliseconds = [&](const std::vector<int>& on, const std::vector<int64>& weighing) {
     double fastest = 1e30;
     for (int i = 0; i < 3; ++i) {
@@ -97,7 +97,7 @@ bool run(const std::vector<int>& devices, const std::vector<int64>& weights, int
     std::printf("%s\n", right ? "the bits of one GPU" : "OTHER BITS than one GPU's");
   }
   const example::comparison c =
-      example::compare<fp16, fp16>(view(q), view(k), view(v), view(o), giwa::causal{}, giwa::plain_score{}, 2);
+      example::compare<fp16>(view(q), view(k), view(v), view(o), giwa::causal{}, giwa::plain_score{}, 2);
   std::printf("error %.1e beside double precision, which may be %.1e\n", c.error, 2 * c.plain + c.ulp);
   return right && c.good();
 }
@@ -106,6 +106,8 @@ int main(int count, char** arguments) try {
   const giwa::device_choice choice = giwa::choose_device();
   std::vector<int> devices(choice.on_gpu() ? static_cast<std::size_t>(giwa::device_count()) : 0);
   std::iota(devices.begin(), devices.end(), 0);
+  // What one call has freed the next one finds in the pool.
+  for (const int device : devices) throw_if_failed(giwa::keep_memory(device, int64{1} << 30));
   std::vector<int64> weights(devices.empty() ? 1 : devices.size(), 1);
   for (std::size_t i = 0; i < weights.size() && static_cast<int>(i) + 1 < count; ++i)
     weights[i] = std::atoll(arguments[i + 1]);

@@ -17,9 +17,9 @@
 //
 // Expected output, with the times of your machine; on a CPU there are fewer samples:
 //   P(128 steps touch 16): exact 0.1586537
-//     stream 0   … +- 0.0000112, … standard errors off, 1073741824 samples, … million a second
-//     stream 1   … +- 0.0000112, … standard errors off, 1073741824 samples, … million a second
-//     … x 256 threads: 41719 hits among the first 262144 samples, a loop on the CPU has 41719
+//     stream 0   0.1586635 +- 0.0000111, +0.9 standard errors off, 1073741824 samples, 33846 million a second
+//     stream 1   0.1586521 +- 0.0000111, -0.1 standard errors off, 1073741824 samples, 33853 million a second
+//     528 x 256 threads: 41719 hits among the first 262144 samples, a loop on the CPU has 41719
 //     7 x 96 threads: 41719 hits among the first 262144 samples, a loop on the CPU has 41719
 //     1 x 32 threads: 41719 hits among the first 262144 samples, a loop on the CPU has 41719
 //   device: NVIDIA H200

@@ -28,9 +28,9 @@
 //
 // Expected output, with the figures of your machine; on a CPU the matrix is smaller:
 //   16384 x 8192 floats, each read once and written once
-//     doubled          … ms     … GB/s   … % of the memory's peak
-//     turned copy      … ms     … GB/s   … % of the memory's peak
-//     softmax          … ms     … GB/s   … % of the memory's peak
+//     doubled         0.2579 ms   4163.6 GB/s   86 % of the memory's peak
+//     turned copy     0.9453 ms   1135.9 GB/s   24 % of the memory's peak
+//     softmax         0.2672 ms   4019.0 GB/s   83 % of the memory's peak
 //   device: NVIDIA H200
 //   check:  right
 #include "support/place.cuh"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What attention.py and accuracy.py call on a GPU: attention of one element type and several head sizes, as C functions. For fp32
-// GIWA_BENCH_HOW is giwa::fp32, fp32_exact or tf32; for the others GIWA_BENCH_NO_VARIANTS leaves FlexAttention's cases out.
+// GIWA_BENCH_HOW is giwa::fp32, fp32_exact or tf32; for the others GIWA_BENCH_NO_VARIANTS leaves FlexAttention's cases out,
+// GIWA_BENCH_USUAL_SIZES or GIWA_BENCH_OTHER_SIZES some head sizes.
 #include <giwa/attention.cuh>
 
 #include <cstdio>
@@ -16,9 +17,12 @@
 #define GIWA_BENCH_ELEMENT giwa::fp16
 #endif
 
-#if !defined(GIWA_BENCH_SIZES) && defined(GIWA_BENCH_FP32)
+// Names, as nvcc hands a list with commas on in different ways.
+#if defined(GIWA_BENCH_USUAL_SIZES) || defined(GIWA_BENCH_FP32)
 #define GIWA_BENCH_SIZES 64, 128, 256
-#elif !defined(GIWA_BENCH_SIZES)
+#elif defined(GIWA_BENCH_OTHER_SIZES)
+#define GIWA_BENCH_SIZES 40, 80, 96, 128, 160, 192
+#else
 #define GIWA_BENCH_SIZES 40, 64, 80, 96, 128, 160, 192, 256
 #endif
 

@@ -108,136 +108,153 @@ GIWA_HOST_DEVICE constexpr tile_keep between(bool everywhere, bool anywhere) {
 
 /// Every key.
 struct full {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = true, one_range = true;
+  static constexpr bool any_range = true;  ///< classify() takes ranges of any length
+  static constexpr bool one_range = true;  ///< the keys of a query are one range
+  /// The last key that the query sees.
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord) const { return 2147483647; }
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile&) const { return tile_keep::all; }
-  ///@}
 };
 
 /// Keys up to the diagonal: `causal{}` where the lengths agree, else `causal::top_left` or `causal::bottom_right`.
 struct causal {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = true, one_range = true;
-  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
-  static const causal top_left, bottom_right;
+  static constexpr bool any_range = true;  ///< classify() takes ranges of any length
+  static constexpr bool one_range = true;  ///< the keys of a query are one range
+  alignment align = alignment::unset;      ///< of the diagonal, where the lengths differ
+  static const causal top_left;            ///< key = query
+  static const causal bottom_right;        ///< the last query sees the last key
 
+  /// The last key that the query sees.
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= c.diagonal; }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(t.last_key <= t.first_diagonal(), t.first_key <= t.last_diagonal());
   }
-  ///@}
 };
 inline constexpr causal causal::top_left{alignment::top_left};
 inline constexpr causal causal::bottom_right{alignment::bottom_right};
 
 /// A window, counted from the diagonal: no key more than `count` before it; together with causal so many keys and itself.
 struct keys_back {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = true, one_range = true;
-  int count;                           ///< of keys
-  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
+  static constexpr bool any_range = true;  ///< classify() takes ranges of any length
+  static constexpr bool one_range = true;  ///< the keys of a query are one range
+  int count;                               ///< of keys
+  alignment align = alignment::unset;      ///< of the diagonal, where the lengths differ
 
+  /// The first key that the query sees.
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturated_sum(c.diagonal, -count);
   }
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key >= first_key(c); }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(int64{t.first_key} >= int64{t.last_diagonal()} - count,
                            int64{t.last_key} >= int64{t.first_diagonal()} - count);
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return detail::check_window("keys_back", count);
   }
-  ///@}
 };
 /// No key more than `count` after the diagonal.
 struct keys_ahead {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = true, one_range = true;
-  int count;                           ///< of keys
-  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
+  static constexpr bool any_range = true;  ///< classify() takes ranges of any length
+  static constexpr bool one_range = true;  ///< the keys of a query are one range
+  int count;                               ///< of keys
+  alignment align = alignment::unset;      ///< of the diagonal, where the lengths differ
 
+  /// The last key that the query sees.
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return detail::saturated_sum(c.diagonal, count); }
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(int64{t.last_key} <= int64{t.first_diagonal()} + count,
                            int64{t.first_key} <= int64{t.last_diagonal()} + count);
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return detail::check_window("keys_ahead", count);
   }
-  ///@}
 };
 /// The `count` keys up to the diagonal, itself among them.
 struct width {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = true, one_range = true;
-  int count;                           ///< of keys
-  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
+  static constexpr bool any_range = true;  ///< classify() takes ranges of any length
+  static constexpr bool one_range = true;  ///< the keys of a query are one range
+  int count;                               ///< of keys
+  alignment align = alignment::unset;      ///< of the diagonal, where the lengths differ
 
+  /// The first key that the query sees.
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturated_sum(c.diagonal, 1 - count);
   }
+  /// The last key that the query sees.
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
     return first_key(c) <= c.key && c.key <= last_key(c);
   }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::between(t.last_key <= t.first_diagonal() && int64{t.first_key} > int64{t.last_diagonal()} - count,
                            t.first_key <= t.last_diagonal() && int64{t.last_key} > int64{t.first_diagonal()} - count);
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const { return detail::check_window("width", count); }
-  ///@}
 };
 
 /// The first `count` keys, of every sequence alike or of each its own. With causal it makes a prefix language model:
 /// `prefix{100} | causal{}`.
 struct prefix {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = true, one_range = true;
-  int count = 0;
-  const int* counts = nullptr;  ///< (batch), where the kernel can read it; instead of count
+  static constexpr bool any_range = true;  ///< classify() takes ranges of any length
+  static constexpr bool one_range = true;  ///< the keys of a query are one range
+  int count = 0;                           ///< of keys
+  const int* counts = nullptr;             ///< (batch), where the kernel can read it; instead of count
 
+  /// The keys of a sequence that count.
   GIWA_HOST_DEVICE constexpr int of(int batch) const { return counts != nullptr ? counts[batch] : count; }
+  /// The last key that the query sees.
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return of(c.batch) - 1; }
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const int n = of(t.batch);
     return detail::between(t.last_key < n, t.first_key < n);
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return detail::check_window("prefix", count);
   }
-  ///@}
 };
 
 /// Only keys of the query's own document: ids (batch, length), `queries` and `keys` pointing where the kernel can read them, a
 /// sequence's ids `query_stride` and `key_stride` elements after the one before. Where `ascending` promises that ids never
 /// fall along a sequence, tiles of other documents are passed over.
 struct documents {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = true;
-  const int* queries;
-  const int* keys;
-  int64 query_stride = 0, key_stride = 0;  // between sequences
-  bool ascending = false;
+  static constexpr bool any_range = true;  ///< classify() takes ranges of any length
+  const int* queries;                      ///< ids of documents
+  const int* keys;                         ///< ids of documents
+  int64 query_stride = 0;                  ///< between sequences
+  int64 key_stride = 0;                    ///< between sequences
+  bool ascending = false;                  ///< ids never fall
 
+  /// The document of a row.
+  ///@{
   GIWA_HOST_DEVICE constexpr int of_query(int batch, int query) const { return queries[batch * query_stride + query]; }
   GIWA_HOST_DEVICE constexpr int of_key(int batch, int key) const { return keys[batch * key_stride + key]; }
+  ///@}
 
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
     return of_query(c.batch, c.query) == of_key(c.batch, c.key);
   }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     if (!ascending) return tile_keep::some;
     const int first_query = of_query(t.batch, t.first_query), last_query = of_query(t.batch, t.last_query);
@@ -245,22 +262,23 @@ struct documents {
     return detail::between(first_query == last_query && first_key == last_key && first_query == first_key,
                            first_query <= last_key && first_key <= last_query);
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
     const bool missing = (queries == nullptr && s.seq_q != 0) || (keys == nullptr && s.seq_k != 0);
     return missing ? status::invalid("documents", "a pointer is null") : status{};
   }
-  ///@}
 };
 
 /// What two masks both keep.
 template <attention_mask First, attention_mask Second>
 struct mask_and {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
-  static constexpr bool one_range = detail::one_range_mask<First> && detail::one_range_mask<Second>;
-  First a;
-  Second b;
+  static constexpr bool any_range =
+      detail::answers_any_range<First> && detail::answers_any_range<Second>;  ///< classify() takes ranges of any length
+  static constexpr bool one_range =
+      detail::one_range_mask<First> && detail::one_range_mask<Second>;  ///< the keys of a query are one range
+  First a;                                                              ///< a mask
+  Second b;                                                             ///< another
+  /// The first key that the query sees.
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const
     requires(detail::has_first_key<First> || detail::has_first_key<Second>)
   {
@@ -271,6 +289,7 @@ struct mask_and {
     else
       return a.first_key(c) > b.first_key(c) ? a.first_key(c) : b.first_key(c);
   }
+  /// The last key that the query sees.
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const
     requires(detail::has_last_key<First> || detail::has_last_key<Second>)
   {
@@ -281,7 +300,9 @@ struct mask_and {
     else
       return a.last_key(c) < b.last_key(c) ? a.last_key(c) : b.last_key(c);
   }
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) && b(c); }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::none ? x : detail::classify(b, t);
     return x == tile_keep::none || y == tile_keep::none ? tile_keep::none
@@ -289,19 +310,21 @@ struct mask_and {
            : y == tile_keep::all                        ? x
                                                         : tile_keep::some;
   }
+  /// The diagonal that its parts ask for.
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
-  ///@}
 };
 /// What one of two masks keeps.
 template <attention_mask First, attention_mask Second>
 struct mask_or {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
-  First a;
-  Second b;
+  static constexpr bool any_range =
+      detail::answers_any_range<First> && detail::answers_any_range<Second>;  ///< classify() takes ranges of any length
+  First a;                                                                    ///< a mask
+  Second b;                                                                   ///< another
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
     return x == tile_keep::all || y == tile_keep::all ? tile_keep::all
@@ -309,25 +332,27 @@ struct mask_or {
            : y == tile_keep::none                     ? x
                                                       : tile_keep::some;
   }
+  /// The diagonal that its parts ask for.
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a).both(detail::wish_of(b)); }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
-  ///@}
 };
 /// What a mask does not keep.
 template <attention_mask First>
 struct mask_not {
-  /// What a mask says: see attention_mask.
-  ///@{
-  static constexpr bool any_range = detail::answers_any_range<First>;
-  First a;
+  static constexpr bool any_range = detail::answers_any_range<First>;  ///< classify() takes ranges of any length
+  First a;                                                             ///< a mask
+  /// Whether the score counts.
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
+  /// What it leaves of a tile.
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t);
     return x == tile_keep::none ? tile_keep::all : x == tile_keep::all ? tile_keep::none : x;
   }
+  /// The diagonal that its parts ask for.
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const { return detail::wish_of(a); }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_callable(a, s); }
-  ///@}
 };
 
 /// What both masks keep.

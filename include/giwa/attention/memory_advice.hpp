@@ -13,15 +13,18 @@ namespace giwa::inline GIWA_ABI {
 
 /// The bytes of a call's tensors, each contiguous, o of q's element type. What no 64-bit number holds is max_int64.
 struct attention_bytes {
+  /// Of each tensor.
+  ///@{
   int64 q = 0, k = 0, v = 0, o = 0;
-  int64 lse = 0;        // where it is asked for
-  int64 workspace = 0;  // workspace_bytes()
+  int64 lse = 0;        ///< where it is asked for
+  int64 workspace = 0;  ///< workspace_bytes()
 
   constexpr int64 all() const {
     int64 sum = 0;
     for (const int64 x : {q, k, v, o, lse, workspace}) sum = x > max_int64 - sum ? max_int64 : sum + x;
     return sum;
   }
+  ///@}
 };
 
 namespace detail {
@@ -69,17 +72,24 @@ constexpr attention_bytes bytes_split_along_keys(attention_problem p, int64 part
 
 /// What memory_advice() answers; all in bytes.
 struct attention_advice {
-  attention_problem asked{};
-  int64 free = 0, total = 0;  // of the GPU
-  attention_bytes whole{};    // as asked, without lse
-  // The same in 16-bit elements; as asked, where they are that already.
+  attention_problem asked{};  ///< the problem
+  /// Of the GPU.
+  ///@{
+  int64 free = 0, total = 0;
+  ///@}
+  attention_bytes whole{};  ///< as asked, without lse
+  /// The same in 16-bit elements; as asked, where they are that already.
   attention_bytes half_precision{};
-  // The larger half of the batch; the larger half of the keys, see bytes_split_along_keys(). As asked, where there is one item or
-  // one key.
+  /// The larger half of the batch; the larger half of the keys, see bytes_split_along_keys(). As asked, where there is one item or
+  /// one key.
+  ///@{
   attention_bytes half_batch{}, half_keys{};
-  int64 batch = 0;      // the largest batch that fits, 0 if none does
-  int64 key_parts = 0;  // the fewest parts of the keys that fit, 1 if nothing need be split, 0 if none does, or packed
+  ///@}
+  int64 batch = 0;  ///< the largest batch that fits, 0 if none does
+  int64 key_parts =
+      0;  ///< the fewest parts of the keys that fit, 1 if nothing need be split, 0 if none does, or packed
 
+  /// Whether so much is free.
   constexpr bool fits(const attention_bytes& b) const { return b.all() <= free; }
 };
 

@@ -35,19 +35,17 @@ GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
 
 /// The score as it is.
 struct plain_score {
-  /// What a score modifier says: see score_modifier.
-  ///@{
+  /// What becomes of the score.
   GIWA_HOST_DEVICE constexpr float operator()(float score, attention_coord) const { return score; }
-  ///@}
 };
 
 /// cap tanh(score / cap): between -cap and cap, for a cap of 1e-30 to 1e30. (Gemma 2; Bello et al. 2016.)
 class softcap {
  public:
-  /// What a score modifier says: see score_modifier.
-  ///@{
+  /// From 1e-30 to 1e30; others are refused by the call.
   GIWA_HOST_DEVICE explicit constexpr softcap(float cap) : cap_(cap), rate_(-2.88539008177792681472f / cap) {}
 
+  /// What becomes of the score.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord) const {
     // tanh |x| = 1 - 2 e / (1 + e) with e = 2^(-2 log2(e) |x|), to 7 times 2^-24 of the cap: what digits it loses near 0 are
     // those that a score of the cap's size does not have either.
@@ -61,12 +59,12 @@ class softcap {
     return score < 0 ? -size : size;
 #endif
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     constexpr float least = 1e-30f, most = 1e30f;  // beyond, quotients leave float's range
     return cap_ >= least && cap_ <= most ? status{}
                                          : status::invalid("softcap", "the cap is no number from 1e-30 to 1e30");
   }
-  ///@}
 
  private:
   float cap_, rate_;
@@ -74,32 +72,31 @@ class softcap {
 
 /// A straight slope a head: score - slopes[head] |diagonal - key|. (Press et al. 2021, "Train short, test long".)
 struct alibi {
-  /// What a score modifier says: see score_modifier.
-  ///@{
-  const float* slopes;  ///< (heads), or (batch, heads) with a batch stride
-  int64 batch_stride = 0;
-  alignment align = alignment::unset;
+  const float* slopes;                 ///< (heads), or (batch, heads) with a batch stride
+  int64 batch_stride = 0;              ///< between sequences, 0 where all have the same
+  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
 
+  /// What becomes of the score.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
     const int distance = c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal;
     return score - slopes[c.batch * batch_stride + c.head] * static_cast<float>(distance);
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return slopes != nullptr ? status{} : status::invalid("alibi", "the pointer to the slopes is null");
   }
-  ///@}
 };
 
 /// Adds a tensor (batch, heads, queries, keys), a dimension of size 1 serving for all: `bias(view)`. Any strides.
 template <class T>
 struct bias {
   static_assert(floating_element<stdlib::remove_const_t<T>>, "giwa::bias: elements are fp16, bf16, fp32 or fp64.");
-  /// What a score modifier says: see score_modifier.
-  ///@{
-  tensor_view<const T, 4> values;
+  tensor_view<const T, 4> values;  ///< (batch, heads, queries, keys)
 
+  /// Of the tensor.
   GIWA_HOST_DEVICE explicit constexpr bias(const tensor_view<const T, 4>& values_) : values(values_) {}
 
+  /// What becomes of the score.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
     const auto at = [&](int d, int i) { return values.extent(d) == 1 ? 0 : i * values.stride(d); };
     return score + convert<float>{}(values.data()[at(0, c.batch) + at(1, c.head) + at(2, c.query) + at(3, c.key)]);
@@ -119,7 +116,6 @@ struct bias {
     }
     return {};
   }
-  ///@}
 };
 /// From a view of any constness.
 template <class T>
@@ -128,19 +124,20 @@ bias(const tensor_view<T, 4>&) -> bias<stdlib::remove_const_t<T>>;
 /// The second of what the first makes of the score: `then(softcap{30}, bias(b))`.
 template <score_modifier First, score_modifier Second>
 struct then {
-  /// What a score modifier says: see score_modifier.
-  ///@{
-  First first;
-  Second second;
+  First first;    ///< on the score
+  Second second;  ///< on what that makes of it
+  /// `b` of what `a` makes of the score.
   GIWA_HOST_DEVICE constexpr then(const First& a, const Second& b) : first(a), second(b) {}
+  /// What becomes of the score.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const { return second(first(score, c), c); }
+  /// The diagonal that its parts ask for.
   GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const {
     return detail::wish_of(first).both(detail::wish_of(second));
   }
+  /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
     return detail::check_both(first, second, s);
   }
-  ///@}
 };
 
 }  // namespace giwa::inline GIWA_ABI

@@ -48,6 +48,14 @@ status copy_flat(cudaStream_t s, const tensor_view<const T, 1>& from, const tens
                  const char* to_argument) {
   if (const status state = check_copy(from, to, to_argument); !state.ok() || from.size() == 0) return state;
   const auto bytes = static_cast<stdlib::size_t>(from.size()) * sizeof(T);
+  const result<pointer_location> source = location_of(from.data()), target = location_of(to.data());
+  if (!source.ok()) return source.state;
+  if (!target.ok()) return target.state;
+  // Between the pools of two GPUs, which need not see each other's memory, only this call finds a way.
+  if (source.value.kind == memory_kind::device && target.value.kind == memory_kind::device &&
+      source.value.device != target.value.device)
+    return consume(cudaMemcpyPeerAsync(to.data(), target.value.device, from.data(), source.value.device, bytes, s),
+                   to_argument);
   return consume(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, s), to_argument);
 }
 

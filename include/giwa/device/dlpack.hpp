@@ -37,8 +37,8 @@ GIWA_HOST_DEVICE constexpr int code_of() {
 }
 
 /// Whether the struct has the members of DLTensor.
-template <class D>
-concept tensor = requires(const D& t) {
+template <class Struct>
+concept tensor = requires(const Struct& t) {
   { t.data } -> stdlib::convertible_to<void*>;
   { t.device.device_id } -> stdlib::convertible_to<int64>;
   static_cast<int>(t.device.device_type);
@@ -52,17 +52,17 @@ concept tensor = requires(const D& t) {
 };
 
 /// Or those of DLManagedTensor, or DLManagedTensorVersioned.
-template <class D>
-concept managed = requires(const D& t) { requires tensor<stdlib::remove_cvref_t<decltype(t.dl_tensor)>>; };
-template <class D>
-concept versioned = managed<D> && requires(const D& t) {
+template <class Struct>
+concept managed = requires(const Struct& t) { requires tensor<stdlib::remove_cvref_t<decltype(t.dl_tensor)>>; };
+template <class Struct>
+concept versioned = managed<Struct> && requires(const Struct& t) {
   { t.version.major } -> stdlib::convertible_to<int64>;
   { t.flags } -> stdlib::convertible_to<uint64>;
 };
 
 /// The first of the rules that do not depend on the place.
-template <class T, int Rank, tensor D>
-GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const D& t) {
+template <class T, int Rank, tensor Struct>
+GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const Struct& t) {
   const auto wrong = [](const char* message, int64 expected, int64 got) {
     return result<tensor_view<T, Rank>>{{}, status::invalid("tensor", message, bound::exactly, expected, got)};
   };
@@ -94,9 +94,9 @@ GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const D& t) {
 }
 
 /// The same of a struct that owns a tensor, if it may be used as T.
-template <class T, int Rank, managed D>
-GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const D& owner) {
-  if constexpr (versioned<D>) {
+template <class T, int Rank, managed Struct>
+GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const Struct& owner) {
+  if constexpr (versioned<Struct>) {
     if (owner.version.major != version)
       return {{},
               status::invalid("tensor", "its struct is of another major version of DLPack", bound::exactly, version,
@@ -107,9 +107,9 @@ GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const D& owner) {
   return view_of<T, Rank>(owner.dl_tensor);
 }
 
-template <class D>
-GIWA_HOST_DEVICE constexpr auto device_of(const D& t) {
-  if constexpr (managed<D>)
+template <class Struct>
+GIWA_HOST_DEVICE constexpr auto device_of(const Struct& t) {
+  if constexpr (managed<Struct>)
     return t.dl_tensor.device;
   else
     return t.device;
@@ -117,8 +117,8 @@ GIWA_HOST_DEVICE constexpr auto device_of(const D& t) {
 
 }  // namespace dlpack
 
-template <class D>
-concept dlpack_tensor = dlpack::tensor<D> || dlpack::managed<D>;
+template <class Struct>
+concept dlpack_tensor = dlpack::tensor<Struct> || dlpack::managed<Struct>;
 
 }  // namespace detail
 

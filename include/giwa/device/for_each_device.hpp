@@ -12,11 +12,14 @@ namespace giwa::inline GIWA_ABI {
 
 /// Success, or the first failure and the GPU it is of: -1 for the CPU, and for what is wrong before any GPU is asked.
 struct [[nodiscard]] device_status {
-  int device = -1;
-  status state{};
+  int device = -1;  ///< whose failure it is
+  status state{};   ///< the failure, or success
 
+  /// Whether all parts succeeded.
+  ///@{
   bool ok() const { return state.ok(); }
   explicit operator bool() const { return ok(); }
+  ///@}
 };
 
 namespace detail {

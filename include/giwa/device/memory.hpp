@@ -12,7 +12,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// A number of bytes in words.
 struct bytes_text {
-  char text[32];
+  char text[32];  ///< ends with a zero
+  /// The text, for printf.
   const char* c_str() const { return text; }
 };
 
@@ -30,13 +31,15 @@ inline bytes_text format_bytes(int64 bytes) {
 
 /// A GPU's memory, in bytes.
 struct memory_report {
-  int device = -1;
-  int64 total = 0;
-  int64 free = 0;  // to every process; what this process's pool has reserved does not count
-  // The pool that device_array takes from, of this process alone: what it has reserved of the GPU's memory, how much of that
-  // arrays use, and the most that either has been.
+  int device = -1;  ///< its number
+  int64 total = 0;  ///< of the GPU
+  int64 free = 0;   ///< to every process; what this process's pool has reserved does not count
+  /// The pool that device_array takes from, of this process alone: what it has reserved of the GPU's memory, how much of that
+  /// arrays use, and the most that either has been.
+  ///@{
   int64 pool_reserved = 0, pool_used = 0;
   int64 pool_reserved_most = 0, pool_used_most = 0;
+  ///@}
 };
 
 namespace detail {
@@ -51,8 +54,8 @@ inline result<cudaMemPool_t> pool_of(int device) {
 
 }  // namespace detail
 
-/// The memory of GPU number `device`. Waits for nothing; memory that was freed in a stream counts as used until the stream has come
-/// that far. Errors: there is no such GPU.
+/// The memory of GPU number `device`. Waits for nothing; memory that was freed in a stream may count as used until the program has
+/// waited for that. Errors: there is no such GPU.
 inline result<memory_report> memory_of(int device) {
   const result<cudaMemPool_t> pool = detail::pool_of(device);
   if (!pool.ok()) return {{}, pool.state};

@@ -26,6 +26,7 @@ class [[nodiscard]] named_range {
   explicit named_range(const char* name) { nvtxRangePushA(name); }
   ~named_range() { nvtxRangePop(); }
 #else
+  /// From here to the end of the scope; `name` ends with a zero.
   explicit named_range(const char*) {}
   ~named_range() {}  // so that a range that is only there to last is no unused variable
 #endif

@@ -18,7 +18,7 @@ class pinned_array {
  public:
   static_assert(goes_as_bytes<T> && !stdlib::is_const_v<T>,
                 "giwa::pinned_array: elements are copied byte by byte: T must be trivially copyable, and not const.");
-  using element_type = T;
+  using element_type = T;  ///< of the array
 
   /// No elements.
   pinned_array() = default;
@@ -40,16 +40,21 @@ class pinned_array {
     return r;
   }
 
+  /// Takes the memory over; the other array is left empty.
+  ///@{
   pinned_array(pinned_array&& other) noexcept { swap(other); }
   pinned_array& operator=(pinned_array&& other) noexcept {
     pinned_array moved(static_cast<pinned_array&&>(other));
     swap(moved);
     return *this;
   }
+  ///@}
   ~pinned_array() {
     if (data_ != nullptr) static_cast<void>(detail::consume(cudaFreeHost(data_)));
   }
 
+  /// As a std::vector has it; not checked.
+  ///@{
   T* data() { return data_; }
   const T* data() const { return data_; }
   int64 size() const { return size_; }
@@ -59,6 +64,7 @@ class pinned_array {
   T* end() { return data_ + size_; }
   const T* begin() const { return data_; }
   const T* end() const { return data_ + size_; }
+  ///@}
 
  private:
   void swap(pinned_array& other) noexcept {

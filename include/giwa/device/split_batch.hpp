@@ -10,8 +10,11 @@ namespace giwa::inline GIWA_ABI {
 
 /// Items [first, first + count) of a batch, and whose they are.
 struct batch_part {
-  int device = -1;  // the GPU's number, or -1 for the CPU
+  int device = -1;  ///< the GPU's number, or -1 for the CPU
+  /// Items.
+  ///@{
   int64 first = 0, count = 0;
+  ///@}
 
   /// These items of a tensor whose first dimension is the batch. Contiguous if the tensor is.
   template <class T, int Rank>

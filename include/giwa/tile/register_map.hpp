@@ -22,7 +22,8 @@ namespace giwa::inline GIWA_ABI {
 template <int Rows, int Columns>
 struct warp_map {
   static_assert(Rows % 16 == 0 && Columns % 8 == 0, "giwa::warp_map: rows come by 16, columns by 8.");
-  /// What every map says: see the head of register_map.hpp.
+  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
+  /// a slot is row(thread, slot).
   ///@{
   using shape = tile_shape<Rows, Columns>;
   using fragment = mma_accumulator_fragment;
@@ -44,7 +45,8 @@ struct warp_map {
 /// The accumulator of wgmma m64n(Columns): each of the four warps of a warpgroup has 16 rows.
 template <int Columns>
 struct warpgroup_map {
-  /// What every map says: see the head of register_map.hpp.
+  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
+  /// a slot is row(thread, slot).
   ///@{
   using shape = tile_shape<64, Columns>;
   using warp = warp_map<16, Columns>;
@@ -66,7 +68,8 @@ struct thread_map {
                 "giwa::thread_map: every thread has as many rows and columns as every other.");
   static_assert((ThreadColumns & (ThreadColumns - 1)) == 0 && ThreadColumns <= 32,
                 "giwa::thread_map: the threads of a row lie in one warp, and their number is a power of two.");
-  /// What every map says: see the head of register_map.hpp.
+  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
+  /// a slot is row(thread, slot).
   ///@{
   using shape = Shape;
   static constexpr int threads = ThreadRows * ThreadColumns, registers = Shape::size / threads;

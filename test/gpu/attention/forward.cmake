@@ -33,3 +33,7 @@ endforeach()
 foreach(part RANGE ${last})
   set_target_properties(gpu.attention.forward_${part} PROPERTIES GIWA_LOCAL_MEMORY ON)
 endforeach()
+
+# As PyTorch's extensions are compiled: without the operators and conversions of 16-bit types.
+target_compile_definitions(gpu.attention.delays PRIVATE __CUDA_NO_HALF_OPERATORS__ __CUDA_NO_HALF_CONVERSIONS__
+  __CUDA_NO_BFLOAT16_CONVERSIONS__ __CUDA_NO_HALF2_OPERATORS__)

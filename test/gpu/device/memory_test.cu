@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Pinned memory, copies between all kinds of memory, arrays like others, the memory report, and out of memory, on a GPU.
 #include <giwa/attention.cuh>
-#include <giwa/giwa.cuh>
+#include <giwa/device.hpp>
+#include <giwa/grid.cuh>
 
 #include <numeric>
 #include <string>
@@ -161,7 +162,7 @@ TEST_CASE("from and to pinned memory the host does not wait, and copies can be c
 TEST_CASE("the memory report counts what arrays use, and trim gives back what they have left") {
   const giwa::stream s = giwa_test::new_stream();
   const int device = throw_if_failed(giwa::current_device());
-  REQUIRE(giwa::synchronize(s).ok());
+  check_cuda(cudaDeviceSynchronize());  // what earlier tests have freed
   REQUIRE(giwa::trim(device).ok());
   const memory_report before = report();
   CHECK(before.device == device);
@@ -231,7 +232,7 @@ TEST_CASE("out of memory says how much was asked for, how much is free, and of h
   CHECK(no_error_left());
 }
 
-TEST_CASE("a kernel that cannot read the host's memory says which argument leads there") {
+TEST_CASE("attention_reference refuses the host's memory by the argument's name, where the GPU cannot read it") {
   const giwa::stream s = giwa_test::new_stream();
   std::vector<float> host(64);
   device_array<float> there = throw_if_failed(giwa::to_device(s, host));
@@ -253,8 +254,6 @@ TEST_CASE("a kernel that cannot read the host's memory says which argument leads
   check(reference(device, host.data(), device, more.data()), "k");
   check(reference(device, device, host.data(), more.data()), "v");
   check(reference(device, device, device, host.data()), "o");
-  check(giwa::softmax(cudaStream_t{s}, tensor_view<float, 1>(host), tensor_view<float, 1>(more)), "in");
-  check(giwa::softmax(cudaStream_t{s}, tensor_view<float, 1>(there), tensor_view<float, 1>(host)), "out");
   REQUIRE(giwa::synchronize(s).ok());
   CHECK(no_error_left());
 }

@@ -46,7 +46,8 @@ bool without_driver(const status& s) {
   return s.code == status_code::no_driver && std::string(s.message).find("no NVIDIA driver") != std::string::npos;
 }
 
-std::string report_of(const giwa::environment& e) {
+template <class Report>
+std::string report_of(const Report& e) {
   char* text = nullptr;
   std::size_t size = 0;
   std::FILE* const file = open_memstream(&text, &size);
@@ -181,6 +182,7 @@ TEST_CASE("without a driver the CPU is chosen, and all else says that there is n
   CHECK(without_driver(choice.found.verdict));
   CHECK(contains(choice.found.advice, "giwa runs on the CPU (giwa::host)"));
   CHECK(contains(report_of(choice.found), "driver               none\n"));
+  CHECK(report_of(choice) == std::string("device: CPU\n        ") + choice.found.advice + "\n");
   CHECK(choice.visit([](auto where) { return std::is_same_v<decltype(where), giwa::host_t>; }));
 
   const cudaStream_t s = nullptr;
