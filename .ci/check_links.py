@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "cmake"))
-from pages_for_doxygen import CODE, FENCE, FIRST, LINK, anchors, is_awaited, target_of  # noqa: E402
+from pages_for_doxygen import CODE, FENCE, FIRST, LINK, anchors, target_of  # noqa: E402
 
 OUTSIDE = re.compile(r"[a-z]+:|//")
 KNOWN = "#nested-classes"  # Doxygen's link to a heading that it leaves out where all nested types are private
@@ -32,8 +32,6 @@ def check_pages():
                 continue
             count += 1
             file, place = target_of(page, target)
-            if is_awaited(file):
-                continue
             if not file.exists():
                 flaws.append(f"{page.relative_to(ROOT)}: no such file: {target}")
             elif place and place not in anchors(file.read_text()):

@@ -9,7 +9,7 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
   # What pages link to and is neither a page nor an example goes along as it is.
   file(GLOB GIWA_DOCS_FILES RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS LICENSE docs/results/*.csv docs/results/*.json
     docs/results/*.txt docs/results/*.xml)
-  file(GLOB GIWA_DOCS_PICTURES RELATIVE ${PROJECT_SOURCE_DIR} docs/pictures docs/plots)
+  file(GLOB GIWA_DOCS_PICTURES RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS docs/pictures docs/plots)
   list(JOIN GIWA_DOCS_FILES " " GIWA_DOCS_FILES)
   list(JOIN GIWA_DOCS_PICTURES " " GIWA_DOCS_PICTURES)
   configure_file(cmake/Doxyfile.in ${GIWA_DOCS_DIR}/Doxyfile @ONLY)

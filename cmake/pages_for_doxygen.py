@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRST = ROOT / "README.md"
 INDEX = ROOT / "docs" / "README.md"
 PATH = ROOT / "docs" / "learn.md"  # the examples hang below it
-PLOTS = ROOT / "docs" / "plots"
 FENCE = re.compile(r"^(```.*?^```)[ \t]*$", re.M | re.S)
 CODE = re.compile(r"(`[^`\n]*`)")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.M)
@@ -64,11 +63,6 @@ def target_of(path, target):
     return Path(os.path.normpath(path.parent / name)) if name else path, place
 
 
-def is_awaited(file):
-    """Whether it is a plot of the report, of which there is none yet: bench/plot.py draws them all or none."""
-    return file.parent == PLOTS and not PLOTS.exists()
-
-
 def chapters():
     """The pages in reading order: docs/README.md, and those that it links to."""
     found = [INDEX]
@@ -93,7 +87,7 @@ def linked(path, match, code):
         return match.group(0)
     file, place = target_of(path, target)
     if picture:
-        return "" if is_awaited(file) else f"\n\\image html {file.name}\n"
+        return f"\n\\image html {file.name}\n"
     if file.is_dir():
         return f"[{text}](@ref {label(PATH)})" if file.name == "examples" else text
     if file == FIRST and not place:
