@@ -65,7 +65,7 @@ class Report:
         return {name: sorted(points) for name, points in found.items()}
 
     def save(self, figure, name, folder, title, note=""):
-        where = f"{self.data['gpu']}, {self.data['date'][:10]}, commit {self.data['commit'][:10]}"
+        where = f"{self.data['gpu']}, {self.data['date'][:10]}, commit {self.data['commit']}"
         figure.suptitle(title, fontsize=13, fontweight="bold", y=1 - 0.07 / figure.get_figheight(), va="top")
         figure.text(0.5, 1 - 0.4 / figure.get_figheight(), f"{where}{'; ' if note else ''}{note}", ha="center", va="center",
                     fontsize=9, color="#444444")

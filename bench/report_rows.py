@@ -43,26 +43,28 @@ def key(r):
 # ---- the report
 
 def new_report(runs, rows):
-    """Of runs of one GPU and one commit, oldest first."""
+    """Of runs of one GPU, oldest first. Their commits are all named."""
     first, last = runs[0], runs[-1]
     for run in runs:
-        for what in ("gpu", "commit"):
-            if run[what] != first[what]:
-                raise ReportError(f"runs of different {what}s do not make one report: {first[what]} and {run[what]}")
+        if run["gpu"] != first["gpu"]:
+            raise ReportError(f"runs of different GPUs do not make one report: {first['gpu']} and {run['gpu']}")
+    commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
     gpu = re.sub(r"\W+", "_", re.sub(r"^nvidia\s+", "", last["gpu"].lower()))
     report = {"format": FORMAT, "name": f"{last['date'][:10]}_{gpu}_report", "gpu": last["gpu"], "date": last["date"],
-              "commit": last["commit"], "giwa": last["giwa"], "runs": runs, "rows": rows}
+              "commit": commits, "giwa": last["giwa"], "runs": runs, "rows": rows}
     return check(report)
 
 
 def merge(reports):
-    """One report of several: a suite's rows are those of the last report that has it."""
-    rows = []
+    """One report of several: a suite's rows are those of the last report that has it, and no other run says that it ran it."""
+    rows, runs = [], []
     for report in reports:
         suites = {r["suite"] for r in report["rows"]}
         rows = [r for r in rows if r["suite"] not in suites] + report["rows"]
-    runs = sorted((run for report in reports for run in report["runs"]), key=lambda run: run["date"])
-    return new_report([r for i, r in enumerate(runs) if r not in runs[:i]], rows)
+        runs = [run for run in runs if not run["suites"] or run["suites"].keys() - suites]
+        runs = [{**run, "suites": {s: told for s, told in run["suites"].items() if s not in suites}} for run in runs]
+        runs += [run for run in report["runs"] if run not in runs]
+    return new_report(sorted(runs, key=lambda run: run["date"]), rows)
 
 
 def check(report, path=""):

@@ -84,8 +84,16 @@ class Rows(unittest.TestCase):
         merged = report_rows.merge([report(attention(1, 2) + other), report(attention(3, 4), date="2026-01-03T00:00:00+00:00")])
         self.assertEqual([r["value"] for r in merged["rows"]], [1, 3, 4])
         self.assertEqual((merged["name"], len(merged["runs"])), ("2026-01-03_test_1_report", 2))
-        with self.assertRaisesRegex(ReportError, "different commits"):
-            report_rows.merge([report(other), report(attention(1, 2), commit="abd")])
+        self.assertEqual(report_rows.merge([report(other), report(attention(1, 2), commit="abd")])["commit"], "abc, abd")
+        with self.assertRaisesRegex(ReportError, "different GPUs"):
+            report_rows.merge([report(other), report(attention(1, 2), gpu="NVIDIA Test 2")])
+
+    def test_a_merge_says_of_each_suite_which_run_it_is_of(self):
+        first = report(attention(1, 2), suites={"attention": {"state": "ok"}, "matmul": {"state": "ok"}})
+        again = report(attention(3, 4), date="2026-01-03T00:00:00+00:00", suites={"attention": {"state": "ok"}})
+        self.assertEqual([list(run["suites"]) for run in report_rows.merge([first, again])["runs"]], [["matmul"], ["attention"]])
+        first["runs"][0]["suites"].pop("matmul")
+        self.assertEqual(len(report_rows.merge([first, again])["runs"]), 1)
 
     def test_what_attention_py_writes(self):
         path = self.at / "a.csv"

@@ -186,7 +186,6 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
       {p.seq_k, -1, attention_limits::length, "k", "a length is out of range"},
       {p.heads, 0, attention_limits::heads, "q", "the number of heads is out of range"},
       {p.kv_heads, 0, attention_limits::heads, "k", "the number of heads is out of range"},
-      {p.element_bytes, 2, 4, "q", "an element has 2 or 4 bytes"},
       {p.rows_q, 0, max_int64, "q", "the number of rows of all sequences is negative"},
       {p.rows_k, 0, max_int64, "k", "the number of rows of all sequences is negative"},
   };
@@ -194,6 +193,9 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
     if (r.value < r.least) return status::invalid(r.argument, r.message, bound::at_least, r.least, r.value);
     if (r.value > r.most) return status::invalid(r.argument, r.message, bound::at_most, r.most, r.value);
   }
+  if (p.element_bytes != 2 && p.element_bytes != 4)
+    return status::invalid("q", "an element has 2 or 4 bytes", bound::exactly, p.element_bytes < 4 ? 2 : 4,
+                           p.element_bytes);
   if (p.heads > 0 && p.kv_heads == 0)
     return status::invalid("k", "there are queries' heads, but none of keys", bound::at_least, 1, 0);
   if (p.kv_heads > 0 && p.heads % p.kv_heads != 0)
