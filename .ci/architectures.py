@@ -80,6 +80,8 @@ def main():
     parser.add_argument("--write", action="store_true", help="put the table into docs/architectures.md")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    if (arguments.names or arguments.write) and not arguments.all:
+        parser.error("names and --write go with --all")
     examples = sorted(path.stem for path in (ROOT / "examples").glob("[0-9][0-9]_*.cu") if "__" not in path.stem)
     # 09 has no kernel.
     examples = [e for e in examples if not e.startswith("09_")]

@@ -7,6 +7,8 @@ A block is a file of its own, unless an HTML comment on the line before says oth
   <!-- fragment: int n, float* x -->   the same, with these parameters
   <!-- continued -->                comes after the blocks before it on the page, in one file with them
   <!-- does not compile: text -->   must be rejected by the compiler, with this text in its message
+
+The same program on several pages is compiled once, as that of the first. A translation has the blocks of its original, all of them.
 """
 import os
 import re
@@ -14,11 +16,14 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NVCC = os.environ.get("CUDACXX", "nvcc")
 COMMAND = [NVCC, "-std=c++20", "-arch=sm_80", "--extended-lambda", "-Wno-deprecated-gpu-targets", "-c", "-I", ROOT / "include"]
+TRANSLATIONS = {ROOT / "docs" / "README.ko.md": ROOT / "README.md"}
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 BLOCK = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n\s*?)?^```(?:cpp|cuda)\n(?P<code>.*?)^```$", re.M | re.S)
 
 
@@ -50,7 +55,7 @@ def programs(path):
 
 def check(job):
     path, line, code, error, folder = job
-    source = Path(folder) / f"{path.stem}_{line}.cu"
+    source = Path(folder) / f"{str(path).replace(os.sep, '_')}_{line}.cu"
     source.write_text(f'#line {line} "{path}"\n{code}')
     run = subprocess.run([*COMMAND, source, "-o", source.with_suffix(".o")], capture_output=True, text=True)
     message = run.stdout + run.stderr
@@ -63,16 +68,31 @@ def check(job):
     return f"{path}:{line}: {flaw}" if flaw else ""
 
 
+def check_translation(page, original):
+    """A sentence for the first block, whatever its language, that is not the original's."""
+    wanted, found = (FENCED.findall(path.read_text()) for path in (original, page))
+    for i, (theirs, mine) in enumerate(zip_longest(wanted, found), 1):
+        if theirs != mine:
+            return f"{page.relative_to(ROOT)}: code block {i} is not that of {original.relative_to(ROOT)}, {(theirs or 'none')[:80]!r}…\n"
+    return ""
+
+
 def main():
     paths = []
     for name in sys.argv[1:]:
         path = ROOT / name
         paths += sorted(path.rglob("*.md")) if path.is_dir() else [path]
+    found, jobs = 0, {}
+    for path in paths:
+        for line, code, error in programs(path):
+            found += 1
+            jobs.setdefault((code, error), (path.relative_to(ROOT), line, code, error))
+    failures = [check_translation(page, original) for page, original in TRANSLATIONS.items() if page in paths]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [(path.relative_to(ROOT), *program, folder) for path in paths for program in programs(path)]
-        failures = [text for text in pool.map(check, jobs) if text]
-    print("".join(failures) + f"docs: {len(jobs)} code blocks on {len(paths)} pages, {len(failures)} errors")
-    return 1 if failures else 0
+        failures = [text for text in [*failures, *pool.map(check, [(*job, folder) for job in jobs.values()])] if text]
+    print("".join(failures) + f"docs: {found} code blocks on {len(paths)} pages, {len(jobs)} of them compiled, as the others are the "
+          f"same again; {len(failures)} errors")
+    return 1 if failures or not jobs else 0
 
 
 if __name__ == "__main__":

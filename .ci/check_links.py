@@ -36,6 +36,8 @@ def check_pages():
                 flaws.append(f"{page.relative_to(ROOT)}: no such file: {target}")
             elif place and place not in anchors(file.read_text()):
                 flaws.append(f"{page.relative_to(ROOT)}: no such heading: {target}")
+    if count == 0:
+        flaws.append("no page has a relative link: LINK finds nothing")
     return f"{len(pages)} pages, {count} links", flaws
 
 

@@ -272,7 +272,7 @@ def build(suites, work, given, architecture, log):
                    "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
                    *("-D" + d for d in definitions),
                    source, "-o", built]
-        state = f"{' '.join(map(str, command))} {sources}"
+        state = f"{' '.join(map(str, command))} {sources} {answer('nvcc', '--version')}"
         if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
             return
         built.unlink(missing_ok=True)
@@ -322,6 +322,8 @@ def run_all(suites, arguments, out, log):
     gpu = machine()
     if "name" not in gpu:
         sys.exit("there is no GPU: nvidia-smi does not answer (--list shows the suites)")
+    if other := [r["gpu"] for r in earlier if r["gpu"] != gpu["name"]]:
+        sys.exit(f"report: runs of different GPUs do not make one report: {other[0]} and {gpu['name']}")
     major, minor = gpu["compute_cap"].split(".")
     architecture = f"{major}{minor}" + ("a" if int(major) >= 9 else "")
     work = Path(arguments.work).resolve()

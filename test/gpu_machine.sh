@@ -12,6 +12,9 @@ cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift
 build=${BUILD:-$results/build}
 steps=" ${*:-build test sanitize conflicts examples frameworks bench} "
+for s in $steps; do
+  case $s in build|test|sanitize|conflicts|examples|frameworks|bench) ;; *) echo "gpu_machine.sh: no step $s" >&2; exit 2;; esac
+done
 failed=0
 summary=()
 step() { # name, log, command
@@ -78,5 +81,7 @@ if wants bench; then
 fi
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
 git log -1 --format='commit %h %cd' 2>/dev/null
+if wants conflicts && ! command -v ncu >/dev/null; then summary+=("left out bank conflicts: no ncu"); fi
+if [ ${#summary[@]} -eq 0 ]; then summary+=("FAILED  nothing was run"); failed=1; fi
 printf '%s\n' "${summary[@]}"
 exit $failed

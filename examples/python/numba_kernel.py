@@ -102,6 +102,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         try:
             how, x, weights = by_numba(folder)
+        except subprocess.CalledProcessError:
+            raise  # nvcc does not compile the shim: that is giwa's own
         except Exception as error:  # missing, or its parts do not fit each other or the driver
             how, x, weights = by_hand(f"{type(error).__name__}: {error}".splitlines()[0])
     print(how)

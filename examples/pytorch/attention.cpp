@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <giwa/base/throw.hpp>
 
@@ -96,3 +97,7 @@ TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {
       "scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CompositeExplicitAutograd, m) { m.impl("attention", &attention); }
+// Refuses tangents of forward-mode differentiation, which the operator does not see.
+TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, Autograd, m) {
+  m.impl("attention", torch::autograd::autogradNotImplementedFallback());
+}

@@ -17,17 +17,17 @@ HERE = Path(__file__).resolve().parent
 SOURCES = ("attention.cpp", "attention_fp16.cu", "attention_bf16.cu", "attention_fp32.cu")
 
 
-def native_architecture():
+def native_architecture(device=None):
     """What nvcc compiles for: Hopper's tensor cores need the a of 90a."""
-    major, minor = torch.cuda.get_device_capability()
+    major, minor = torch.cuda.get_device_capability(device)
     return "90a" if (major, minor) == (9, 0) else f"{major}{minor}"
 
 
 @functools.cache
 def load_library(head_size, architecture=None, verbose=False):
     """The operators of one head size, compiled if need be. `architecture`, as "80", is for a machine without a GPU."""
-    name = f"giwa_attention_{head_size}"
     target = architecture or native_architecture()
+    name = f"giwa_attention_{head_size}_sm_{target}"
     cpp_extension.load(
         name, [str(HERE / source) for source in SOURCES],
         extra_cflags=["-std=c++20", "-O3"],
@@ -58,16 +58,18 @@ def giwa_attention(q, k, v, causal=False, window=None, softcap=None, scale=None)
         raise ValueError(f"giwa_attention: head sizes are 1 to 256, got {q.shape[-1]}")
     if not q.is_cuda:
         raise ValueError(f"giwa_attention: q is a tensor in the memory of a GPU; it is on {q.device}")
-    return load_library(q.shape[-1]).attention(q, k, v, causal, window, softcap, scale)
+    return load_library(q.shape[-1], native_architecture(q.device)).attention(q, k, v, causal, window, softcap, scale)
 
 
 def mask_in_words(mask, queries, keys):
     """The arguments of giwa_attention that say what a mask of transformers says: (batch or 1, heads or 1, queries, keys), of
     bool or added to the scores. NotImplementedError for any other mask than full, causal and a window, as one with padding."""
+    if mask.numel() == 0 or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise NotImplementedError(f"giwa: a mask of {mask.dtype} and {tuple(mask.shape)}")
     if mask.shape[-2:] != (queries, keys):
         raise NotImplementedError(f"giwa: the mask is for {tuple(mask.shape[-2:])} queries and keys, not {queries, keys}")
     kept = mask if mask.dtype == torch.bool else mask == 0
-    last_row = int(kept[(0,) * (kept.dim() - 2)][-1].sum()) if queries else keys  # keys that the last query sees
+    last_row = int(kept[(0,) * (kept.dim() - 2)][-1].sum())  # keys that the last query sees
     diagonal = torch.arange(queries, device=mask.device)[:, None] + (keys - queries)
     key = torch.arange(keys, device=mask.device)[None, :]
     causal = key <= diagonal
@@ -93,10 +95,12 @@ def transformers_attention(module, query, key, value, attention_mask, scaling=No
         raise NotImplementedError(f"giwa: no {', '.join(unknown) or 'dropout'} in this attention")
     queries, keys = query.shape[2], key.shape[2]
     if attention_mask is not None:
-        words = getattr(attention_mask, "in_giwas_words", None)  # all layers get the same tensor: looked at once
-        if words is None or words[:2] != (queries, keys):
-            words = attention_mask.in_giwas_words = (queries, keys, mask_in_words(attention_mask, queries, keys))
-        words = words[2]
+        # All layers get the same tensor: looked at once for each of its contents. Inference tensors do not count changes.
+        version = None if attention_mask.is_inference() else attention_mask._version
+        words = getattr(attention_mask, "in_giwas_words", None)
+        if version is None or words is None or words[:3] != (queries, keys, version):
+            words = attention_mask.in_giwas_words = (queries, keys, version, mask_in_words(attention_mask, queries, keys))
+        words = words[3]
     else:
         causal = others.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal

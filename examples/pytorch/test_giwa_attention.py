@@ -220,7 +220,6 @@ def test_graph():
 
 def test_memory():
     inputs = tensors(1, 8, 8, 512, 512, 64, torch.float32)
-    attend(*inputs)
     held = torch.cuda.memory_allocated()
     o = attend(*inputs)
     assert torch.cuda.memory_allocated() - held == o.numel() * o.element_size(), "more than the output is still allocated"
@@ -260,6 +259,8 @@ def logits_of(model, tokens, steps, **inputs):
 def swap(kind, yardstick, dtypes, **sizes):
     tokens = torch.randint(0, 500, (2, 300), device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(2))
     steps = (1, 1, 5, 1)  # a token, a token, five at once, a token
+    real, calls = giwa_attention.giwa_attention, []
+    giwa_attention.giwa_attention = lambda *a, **k: (calls.append(1), real(*a, **k))[1]
     for dtype in dtypes:
         exact_model = model_of(kind, "eager", dtype, **sizes).float()
         exact = logits_of(exact_model, tokens, steps)
@@ -270,6 +271,8 @@ def swap(kind, yardstick, dtypes, **sizes):
               f"with a cache: giwa {step['giwa']:.2e}, {yardstick} {step[yardstick]:.2e}")
         for errors in (apart, step):
             assert errors["giwa"] <= 1.25 * errors[yardstick] + 1e-6, "farther from the truth"
+    giwa_attention.giwa_attention = real
+    assert calls, "transformers did not call giwa"
 
 
 def test_transformers_llama():
@@ -323,6 +326,12 @@ def test_masks_in_words():
     causal = seen(6, 6, True, None)[None, None]
     for kept in (causal & (torch.arange(6, device=DEVICE) > 0), causal.flip(3), seen(6, 9, True, None)[None, None, :, :6]):
         raises(NotImplementedError, "mask", lambda: mask_in_words(kept, 6, 6))
+    mask, inputs = causal.clone(), tensors(1, 2, 2, 6, 6, 64, torch.float16)
+    for change in (lambda: None, lambda: mask.fill_(True)):  # a mask whose contents change is looked at again
+        change()
+        o = giwa_attention.transformers_attention(torch.nn.Module(), *inputs, mask)[0].transpose(1, 2)
+        compare("a mask that changes", o, *inputs, causal=not bool(mask.all()))
+    raises(NotImplementedError, "mask", lambda: mask_in_words(causal.int(), 6, 6))
     biased = torch.zeros(1, 1, 6, 6, device=DEVICE).masked_fill(~causal, -3.0)  # a bias, not a mask
     raises(NotImplementedError, "mask", lambda: mask_in_words(biased, 6, 6))
 

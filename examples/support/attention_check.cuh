@@ -69,7 +69,7 @@ struct comparison {
   double error = 0, plain = 0,
          ulp = 0;  // of the output, of a plain attention, and a unit in the last place of the largest
   double lse = 0;  // of a row's lse beside 1 + its magnitude
-  bool good() const { return error <= 2 * plain + ulp && lse < 1e-5; }
+  bool good() const { return std::isfinite(plain) && error <= 2 * plain + ulp && lse < 1e-5; }
 };
 
 /// Compares an output, and its lse where there is one, in host memory.

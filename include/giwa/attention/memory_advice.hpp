@@ -33,8 +33,11 @@ constexpr int64 saturating_product(int64 a, int64 b) { return product_overflows(
 
 /// The problem with a part of its batch. Packed sequences are taken to be equally long.
 constexpr attention_problem with_batch(attention_problem p, int64 batch) {
-  if (batch == p.batch) return p;  // to the row, where the sequences are not equally long
-  const auto rows = [&](int64 all) { return saturating_product(ceil_div(all, p.batch), batch); };
+  if (batch == p.batch) return p;     // to the row, where the sequences are not equally long
+  const auto rows = [&](int64 all) {  // a part has no more rows than the whole
+    const int64 some = saturating_product(ceil_div(all, p.batch), batch);
+    return some < all ? some : all;
+  };
   if (p.seq_q < 0 && p.batch > 0) p.rows_q = rows(p.rows_q);
   if (p.seq_k < 0 && p.batch > 0) p.rows_k = rows(p.rows_k);
   p.batch = batch;
@@ -107,7 +110,7 @@ constexpr result<attention_advice> memory_advice(const attention_problem& p, int
   a.total = total;
   a.whole = bytes_of(p);
   attention_problem narrow = p;
-  narrow.element_bytes = p.element_bytes < 2 ? p.element_bytes : 2;
+  narrow.element_bytes = 2;
   a.half_precision = bytes_of(narrow);
   a.half_batch = bytes_of(detail::with_batch(p, ceil_div(p.batch, 2)));
   a.half_keys = p.seq_k > 1 ? bytes_split_along_keys(p, 2) : a.whole;

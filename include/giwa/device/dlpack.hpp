@@ -97,14 +97,20 @@ GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const Struct& t) {
 template <class T, int Rank, managed Struct>
 GIWA_HOST_DEVICE result<tensor_view<T, Rank>> view_of(const Struct& owner) {
   if constexpr (versioned<Struct>) {
-    if (owner.version.major != version)
-      return {{},
-              status::invalid("tensor", "its struct is of another major version of DLPack", bound::exactly, version,
-                              owner.version.major)};
     if (!stdlib::is_const_v<T> && (owner.flags & read_only) != 0)
       return {{}, status::invalid("tensor", "it may only be read: take a view of const elements")};
   }
   return view_of<T, Rank>(owner.dl_tensor);
+}
+
+/// Whether the struct's other members are where this one has them.
+template <class Struct>
+GIWA_HOST_DEVICE constexpr status check_version(const Struct& t) {
+  if constexpr (versioned<Struct>)
+    if (t.version.major != version)
+      return status::invalid("tensor", "its struct is of another major version of DLPack", bound::exactly, version,
+                             t.version.major);
+  return {};
 }
 
 template <class Struct>
@@ -133,6 +139,7 @@ concept dlpack_tensor = dlpack::tensor<Struct> || dlpack::managed<Struct>;
 template <class T, int Rank, detail::dlpack_tensor Tensor>
 GIWA_HOST_DEVICE result<tensor_view<T, Rank>> from_dlpack(int device, const Tensor& tensor) {
   namespace dlpack = detail::dlpack;
+  if (const status known = dlpack::check_version(tensor); !known.ok()) return {{}, known};
   const auto place = dlpack::device_of(tensor);
   const int type = static_cast<int>(place.device_type);
   if (type != dlpack::cuda && type != dlpack::cuda_host && type != dlpack::cuda_managed)
@@ -149,6 +156,7 @@ GIWA_HOST_DEVICE result<tensor_view<T, Rank>> from_dlpack(int device, const Tens
 template <class T, int Rank, detail::dlpack_tensor Tensor>
 GIWA_HOST_DEVICE result<tensor_view<T, Rank>> from_dlpack(host_t, const Tensor& tensor) {
   namespace dlpack = detail::dlpack;
+  if (const status known = dlpack::check_version(tensor); !known.ok()) return {{}, known};
   const int type = static_cast<int>(dlpack::device_of(tensor).device_type);
   if (type != dlpack::cpu && type != dlpack::cuda_host && type != dlpack::cuda_managed)
     return {{},

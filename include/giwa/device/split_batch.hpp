@@ -99,7 +99,8 @@ struct weighted_batch {
 /// number of items of part i; the parts follow each other in order, and their sum is `batch`. Each is its exact share rounded down or
 /// up: up for the largest remainders, the earlier part first where they are equal. A weight of zero gets nothing.
 /// Time: 64 steps for each two parts. Errors: `batch` or a weight is negative, all weights are zero, or their sum overflows; not as many
-/// parts as weights. Without weights (an empty view) all weigh the same.
+/// parts as weights. Without weights (an empty view) all weigh the same. `parts` is not
+/// the memory of `weights`.
 GIWA_HOST_DEVICE constexpr status split_batch(int64 batch, const tensor_view<const int64, 1>& weights,
                                               const tensor_view<int64, 1>& parts) {
   if (const status s = parts.check("parts"); !s.ok()) return s;

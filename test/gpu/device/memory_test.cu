@@ -4,6 +4,7 @@
 #include <giwa/device.hpp>
 #include <giwa/grid.cuh>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -105,8 +106,10 @@ TEST_CASE("copy goes between every two kinds of memory") {
 
       const bool on_host =
           kind_of(source.data()) != memory_kind::device && kind_of(target.data()) != memory_kind::device;
+      if (on_host) std::fill(target.data(), target.data() + n, -1);
       const status by_cpu = giwa::copy(giwa::host, source, target);
       CHECK(by_cpu.ok() == on_host);
+      if (on_host) CHECK(std::equal(expected.begin(), expected.end(), target.data()));
       if (!on_host)
         CHECK(by_cpu.argument == std::string(kind_of(source.data()) == memory_kind::device ? "from" : "to"));
     }

@@ -120,6 +120,9 @@ TEST_CASE("packed sequences need what their rows together need") {
     CHECK(advise(p, all).batch == 3);
     CHECK(advise(p, all).key_parts == 1);
     CHECK(advise(p, all - 1).batch < 3);
+    // A part of few rows, rounded up, is no larger than the whole.
+    const attention_problem few{4, -1, -1, 8, 4, 128, 128, element, 5, 5};
+    CHECK(advise(few, giwa::bytes_of(few).all()).batch == 4);
 
     const attention_bytes b = giwa::bytes_split_along_keys(p, 3);
     attention_problem part = p;
