@@ -289,8 +289,9 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   expect(with(&attention_problem::kv_heads, 0), "k", bound::at_least, 1, 0);
   expect(with(&attention_problem::rows_q, -5), "q", bound::at_least, 0, -5);
   expect(with(&attention_problem::rows_k, -1), "k", bound::at_least, 0, -1);
-  expect(with(&attention_problem::element_bytes, 1), "q", bound::at_least, 2, 1);
-  expect(with(&attention_problem::element_bytes, 8), "q", bound::at_most, 4, 8);
+  expect(with(&attention_problem::element_bytes, 1), "q", bound::exactly, 2, 1);
+  expect(with(&attention_problem::element_bytes, 3), "q", bound::exactly, 2, 3);
+  expect(with(&attention_problem::element_bytes, 8), "q", bound::exactly, 4, 8);
   CHECK(with(&attention_problem::seq_q, -1).ok());
   CHECK(with(&attention_problem::batch, 0).ok());
   CHECK(with(&attention_problem::kv_heads, 3).message ==
