@@ -17,6 +17,15 @@
 
 namespace giwa_test {
 
+/// Keeps the calling thread busy for so long.
+__device__ inline void spin(giwa::int64 nanoseconds) {
+  giwa::uint64 begin = 0, now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now < begin + static_cast<giwa::uint64>(nanoseconds));
+}
+
 using giwa::int64;
 using giwa::uint64;
 

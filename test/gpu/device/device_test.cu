@@ -30,11 +30,7 @@ namespace {
 
 // Keeps one multiprocessor busy for so many nanoseconds, then adds 1.
 __global__ void __launch_bounds__(32) spin_and_add(int64 nanoseconds, int* counter) {
-  giwa::uint64 begin = 0, now = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-  do {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now < begin + static_cast<giwa::uint64>(nanoseconds));
+  giwa_test::spin(nanoseconds);
   if (threadIdx.x == 0) atomicAdd(counter, 1);
 }
 __global__ void __launch_bounds__(32) copy_one(int* to, const int* from) {

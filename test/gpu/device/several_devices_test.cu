@@ -22,13 +22,7 @@ using giwa_test::no_error_left;
 
 namespace {
 
-__global__ void __launch_bounds__(32) wait_on_gpu(int64 nanoseconds) {
-  giwa::uint64 begin = 0, now = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-  do {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now < begin + static_cast<giwa::uint64>(nanoseconds));
-}
+__global__ void __launch_bounds__(32) wait_on_gpu(int64 nanoseconds) { giwa_test::spin(nanoseconds); }
 
 struct square {
   GIWA_HOST_DEVICE int operator()(int x) const { return x * x; }
