@@ -113,29 +113,29 @@ set(GIWA_HEADERS
   D giwa/softmax/online.cuh
   L giwa/softmax/row_softmax.cuh
 
-  P giwa/attention/coordinate.hpp
-  P giwa/attention/mask.hpp
-  P giwa/attention/score.hpp
-  P giwa/attention/pieces.hpp
-  P giwa/attention/problem.hpp
-  H giwa/attention/memory_advice.hpp
-  P giwa/attention/params.hpp
-  P giwa/attention/schedule.hpp
-  P giwa/attention/tuning.hpp
-  H giwa/attention/forward.hpp
-  P giwa/attention/reference.hpp
-  H giwa/attention/host_product.hpp
-  H giwa/attention/host_forward.hpp
-  D giwa/attention/score_steps.cuh
-  D giwa/attention/non_finite.cuh
-  D giwa/attention/pieces.cuh
-  D giwa/attention/piece_exponents.cuh
-  D giwa/attention/forward_simt.cuh
-  D giwa/attention/forward_sm80.cuh
-  D giwa/attention/supply_sm90.cuh
-  D giwa/attention/forward_sm90.cuh
-  L giwa/attention/forward.cuh
-  L giwa/attention/reference.cuh
+  P giwa/attention/problem/coordinate.hpp
+  P giwa/attention/problem/mask.hpp
+  P giwa/attention/problem/score.hpp
+  P giwa/attention/split_fp16/layout.hpp
+  P giwa/attention/problem/problem.hpp
+  H giwa/attention/problem/memory_advice.hpp
+  P giwa/attention/problem/params.hpp
+  P giwa/attention/schedule/schedule.hpp
+  P giwa/attention/forward/policy.hpp
+  H giwa/attention/forward/forward.hpp
+  P giwa/attention/reference/reference.hpp
+  H giwa/attention/cpu/product.hpp
+  H giwa/attention/cpu/forward.hpp
+  D giwa/attention/forward/score_steps.cuh
+  D giwa/attention/forward/nonfinite.cuh
+  D giwa/attention/split_fp16/split_pass.cuh
+  D giwa/attention/split_fp16/exponents.cuh
+  D giwa/attention/forward/forward_simt.cuh
+  D giwa/attention/forward/forward_sm80.cuh
+  D giwa/attention/forward/producer_sm90.cuh
+  D giwa/attention/forward/forward_sm90.cuh
+  L giwa/attention/forward/forward.cuh
+  L giwa/attention/reference/reference.cuh
 
   L giwa/device.hpp
   L giwa/host.hpp

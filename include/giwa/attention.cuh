@@ -3,11 +3,11 @@
 #ifndef GIWA_ATTENTION_CUH
 #define GIWA_ATTENTION_CUH
 
-#include <giwa/attention/params.hpp>
+#include <giwa/attention/problem/params.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
-#include <giwa/attention/forward.cuh>
-#include <giwa/attention/memory_advice.hpp>
-#include <giwa/attention/reference.cuh>
+#include <giwa/attention/forward/forward.cuh>
+#include <giwa/attention/problem/memory_advice.hpp>
+#include <giwa/attention/reference/reference.cuh>
 #include <giwa/base/throw.hpp>
 #endif
 

@@ -3,9 +3,9 @@
 #ifndef GIWA_HOST_HPP
 #define GIWA_HOST_HPP
 
-#include <giwa/attention/forward.hpp>
-#include <giwa/attention/host_forward.hpp>
-#include <giwa/attention/reference.hpp>
+#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/cpu/forward.hpp>
+#include <giwa/attention/reference/reference.hpp>
 #include <giwa/grid/elementwise.hpp>
 #include <giwa/grid/host_for_all.hpp>
 #include <giwa/grid/host_loop.hpp>

@@ -1,7 +1,7 @@
 // EXPECT: giwa: a mask that is one_range has first_key(giwa::attention_coord) const
 // SPDX-License-Identifier: MIT
 // A mask whose keys are one range says where that begins or ends.
-#include <giwa/attention/reference.hpp>
+#include <giwa/attention/reference/reference.hpp>
 
 struct first_keys {
   static constexpr bool one_range = true;

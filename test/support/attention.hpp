@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_SUPPORT_ATTENTION_HPP
 #define GIWA_TEST_SUPPORT_ATTENTION_HPP
 
-#include <giwa/attention/reference.hpp>
+#include <giwa/attention/reference/reference.hpp>
 
 #include "support/attention_case.hpp"
 #include "support/attention_tolerance.hpp"

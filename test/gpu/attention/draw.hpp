@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_GPU_ATTENTION_DRAW_HPP
 #define GIWA_TEST_GPU_ATTENTION_DRAW_HPP
 
-#include <giwa/attention/coordinate.hpp>
+#include <giwa/attention/problem/coordinate.hpp>
 #include <giwa/numeric/precision.hpp>
 
 #include <initializer_list>

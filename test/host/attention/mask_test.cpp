@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Laws of masks: what classify says of a tile is what the mask says of its scores; combinations; alignments; checks.
-#include <giwa/attention/mask.hpp>
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/problem/mask.hpp>
+#include <giwa/attention/problem/problem.hpp>
 
 #include <climits>
 #include <string>

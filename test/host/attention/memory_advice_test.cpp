@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What an attention call needs and what would fit: against sums by hand, at every edge of what is free, and beyond 64 bits.
-#include <giwa/attention/memory_advice.hpp>
+#include <giwa/attention/problem/memory_advice.hpp>
 
 #include <cstdlib>
 #include <string>

@@ -3,8 +3,8 @@
 #ifndef GIWA_TEST_HOST_ATTENTION_SIMT_CASES_CUH
 #define GIWA_TEST_HOST_ATTENTION_SIMT_CASES_CUH
 
-#include <giwa/attention/forward_simt.cuh>
-#include <giwa/attention/reference.hpp>
+#include <giwa/attention/forward/forward_simt.cuh>
+#include <giwa/attention/reference/reference.hpp>
 #include <giwa/host_executor.cuh>
 
 #include <tuple>

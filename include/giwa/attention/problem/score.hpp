@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Score modifiers: what happens to a score between the scale and the mask.
-#ifndef GIWA_ATTENTION_SCORE_HPP
-#define GIWA_ATTENTION_SCORE_HPP
+#ifndef GIWA_ATTENTION_PROBLEM_SCORE_HPP
+#define GIWA_ATTENTION_PROBLEM_SCORE_HPP
 
 #include <giwa/arch/math.hpp>
-#include <giwa/attention/coordinate.hpp>
-#include <giwa/attention/mask.hpp>
+#include <giwa/attention/problem/coordinate.hpp>
+#include <giwa/attention/problem/mask.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 #include <giwa/softmax/exponential.hpp>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // NaN and infinite values of keys that not every row sees: taken out of the tiles, and added to the rows that see them.
-#ifndef GIWA_ATTENTION_NON_FINITE_CUH
-#define GIWA_ATTENTION_NON_FINITE_CUH
+#ifndef GIWA_ATTENTION_FORWARD_NONFINITE_CUH
+#define GIWA_ATTENTION_FORWARD_NONFINITE_CUH
 
-#include <giwa/attention/score_steps.cuh>
+#include <giwa/attention/forward/score_steps.cuh>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/tile/element_run.hpp>
 

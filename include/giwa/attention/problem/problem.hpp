@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // What an attention call is given: its options, the sizes of its problem, and the first rule that they break.
-#ifndef GIWA_ATTENTION_PROBLEM_HPP
-#define GIWA_ATTENTION_PROBLEM_HPP
+#ifndef GIWA_ATTENTION_PROBLEM_PROBLEM_HPP
+#define GIWA_ATTENTION_PROBLEM_PROBLEM_HPP
 
-#include <giwa/attention/mask.hpp>
-#include <giwa/attention/pieces.hpp>
-#include <giwa/attention/score.hpp>
+#include <giwa/attention/problem/mask.hpp>
+#include <giwa/attention/split_fp16/layout.hpp>
+#include <giwa/attention/problem/score.hpp>
 #include <giwa/numeric/overlap.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Attention by ordinary arithmetic in fp32: every element type, every head size, every GPU, and the host executor.
-#ifndef GIWA_ATTENTION_FORWARD_SIMT_CUH
-#define GIWA_ATTENTION_FORWARD_SIMT_CUH
+#ifndef GIWA_ATTENTION_FORWARD_FORWARD_SIMT_CUH
+#define GIWA_ATTENTION_FORWARD_FORWARD_SIMT_CUH
 
-#include <giwa/attention/schedule.hpp>
-#include <giwa/attention/score_steps.cuh>
+#include <giwa/attention/schedule/schedule.hpp>
+#include <giwa/attention/forward/score_steps.cuh>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/copy.cuh>

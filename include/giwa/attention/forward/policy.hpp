@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Which tile an attention kernel works with, by precision and head size: every number with what it was measured at.
-#ifndef GIWA_ATTENTION_TUNING_HPP
-#define GIWA_ATTENTION_TUNING_HPP
+#ifndef GIWA_ATTENTION_FORWARD_POLICY_HPP
+#define GIWA_ATTENTION_FORWARD_POLICY_HPP
 
 #include <giwa/numeric/integer.hpp>
 #include <giwa/tile/shape.hpp>
@@ -69,7 +69,7 @@ struct sm80_pieces_policy_of {
 };
 
 /// A kernel of wgmma: warpgroups of 64 queries each, `columns` keys at once, and one warpgroup more that loads. The head sizes are
-/// rounded up to what an instruction takes; in shared memory they take whole slabs of 64. An element comes in `Pieces` (pieces.hpp).
+/// rounded up to what an instruction takes; in shared memory they take whole slabs of 64. An element comes in `Pieces` (split_fp16/layout.hpp).
 template <int Rows, int Columns, int HeadSize, int HeadSizeV, int Pieces = 1, int Stages = 2>
 struct sm90_policy {
   static_assert(Rows == 64 || Rows == 128 || Rows == 192,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Which block makes which part of the output, and which tiles of keys a tile of queries needs.
-#ifndef GIWA_ATTENTION_SCHEDULE_HPP
-#define GIWA_ATTENTION_SCHEDULE_HPP
+#ifndef GIWA_ATTENTION_SCHEDULE_SCHEDULE_HPP
+#define GIWA_ATTENTION_SCHEDULE_SCHEDULE_HPP
 
-#include <giwa/attention/params.hpp>
+#include <giwa/attention/problem/params.hpp>
 #include <giwa/numeric/fast_division.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

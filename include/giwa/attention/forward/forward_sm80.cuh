@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Attention by mma.sync: tiles of queries that stay, tiles of keys and values that stream past them.
-#ifndef GIWA_ATTENTION_FORWARD_SM80_CUH
-#define GIWA_ATTENTION_FORWARD_SM80_CUH
+#ifndef GIWA_ATTENTION_FORWARD_FORWARD_SM80_CUH
+#define GIWA_ATTENTION_FORWARD_FORWARD_SM80_CUH
 
-#include <giwa/attention/non_finite.cuh>
-#include <giwa/attention/piece_exponents.cuh>
-#include <giwa/attention/schedule.hpp>
-#include <giwa/attention/tuning.hpp>
+#include <giwa/attention/forward/nonfinite.cuh>
+#include <giwa/attention/split_fp16/exponents.cuh>
+#include <giwa/attention/schedule/schedule.hpp>
+#include <giwa/attention/forward/policy.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/copy.cuh>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Where the pieces of fp32 tensors lie in a call's workspace, from which tensor cores multiply them.
-#ifndef GIWA_ATTENTION_PIECES_HPP
-#define GIWA_ATTENTION_PIECES_HPP
+#ifndef GIWA_ATTENTION_SPLIT_FP16_LAYOUT_HPP
+#define GIWA_ATTENTION_SPLIT_FP16_LAYOUT_HPP
 
 #include <giwa/numeric/integer.hpp>
 #include <giwa/numeric/split.hpp>

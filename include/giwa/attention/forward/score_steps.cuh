@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What happens to a tile of scores before its softmax, and to a tile of the output after the last: the same on every path.
-#ifndef GIWA_ATTENTION_SCORE_STEPS_CUH
-#define GIWA_ATTENTION_SCORE_STEPS_CUH
+#ifndef GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
+#define GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 
-#include <giwa/attention/schedule.hpp>
+#include <giwa/attention/schedule/schedule.hpp>
 #include <giwa/softmax/online.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {

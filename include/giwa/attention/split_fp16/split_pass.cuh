@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The pass before attention in fp32: numbers into pieces, and which heads have numbers that pieces do not reach.
-#ifndef GIWA_ATTENTION_PIECES_CUH
-#define GIWA_ATTENTION_PIECES_CUH
+#ifndef GIWA_ATTENTION_SPLIT_FP16_SPLIT_PASS_CUH
+#define GIWA_ATTENTION_SPLIT_FP16_SPLIT_PASS_CUH
 
-#include <giwa/attention/pieces.hpp>
+#include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

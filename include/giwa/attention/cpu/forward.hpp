@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // attention_forward on the CPU: flash attention in blocks that stay in the cache, shared among threads.
-#ifndef GIWA_ATTENTION_HOST_FORWARD_HPP
-#define GIWA_ATTENTION_HOST_FORWARD_HPP
+#ifndef GIWA_ATTENTION_CPU_FORWARD_HPP
+#define GIWA_ATTENTION_CPU_FORWARD_HPP
 
-#include <giwa/attention/forward.hpp>
-#include <giwa/attention/host_product.hpp>
+#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/cpu/product.hpp>
 #include <giwa/grid/host_loop.hpp>
 #include <giwa/softmax/state.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Where a score stands: its batch, head, query and key, and what a tile of scores covers.
-#ifndef GIWA_ATTENTION_COORDINATE_HPP
-#define GIWA_ATTENTION_COORDINATE_HPP
+#ifndef GIWA_ATTENTION_PROBLEM_COORDINATE_HPP
+#define GIWA_ATTENTION_PROBLEM_COORDINATE_HPP
 
 #include <giwa/base/std.hpp>
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Attention on Hopper: warpgroups of 64 queries multiply what TMA brings by wgmma, in turns.
-#ifndef GIWA_ATTENTION_FORWARD_SM90_CUH
-#define GIWA_ATTENTION_FORWARD_SM90_CUH
+#ifndef GIWA_ATTENTION_FORWARD_FORWARD_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_FORWARD_SM90_CUH
 
 #include <giwa/arch/elect.cuh>
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
-#include <giwa/attention/supply_sm90.cuh>
-#include <giwa/attention/tuning.hpp>
+#include <giwa/attention/forward/producer_sm90.cuh>
+#include <giwa/attention/forward/policy.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/mma_sm90.cuh>
@@ -15,7 +15,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// FlashAttention-3 (Shah et al. 2024, algorithm 2): one warp loads, the others are told what to do (supply_sm90.cuh). The next
+/// FlashAttention-3 (Shah et al. 2024, algorithm 2): one warp loads, the others are told what to do (producer_sm90.cuh). The next
 /// scores are multiplied just before the last weights, and warpgroups take turns at the tensor cores, so that the softmax of
 /// one runs beside the products of the others; where the output is wide, beside its own too.
 template <class T, class O, class Policy, class Mask, class Score>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Masks: which keys a query sees, as small types that combine with &, | and !.
-#ifndef GIWA_ATTENTION_MASK_HPP
-#define GIWA_ATTENTION_MASK_HPP
+#ifndef GIWA_ATTENTION_PROBLEM_MASK_HPP
+#define GIWA_ATTENTION_PROBLEM_MASK_HPP
 
-#include <giwa/attention/coordinate.hpp>
+#include <giwa/attention/problem/coordinate.hpp>
 #include <giwa/base/status.hpp>
 
 namespace giwa::inline GIWA_ABI {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // What scores and outputs are counted in while they are made of pieces: the same on every path.
-#ifndef GIWA_ATTENTION_PIECE_EXPONENTS_CUH
-#define GIWA_ATTENTION_PIECE_EXPONENTS_CUH
+#ifndef GIWA_ATTENTION_SPLIT_FP16_EXPONENTS_CUH
+#define GIWA_ATTENTION_SPLIT_FP16_EXPONENTS_CUH
 
-#include <giwa/attention/pieces.hpp>
-#include <giwa/attention/score_steps.cuh>
+#include <giwa/attention/split_fp16/layout.hpp>
+#include <giwa/attention/forward/score_steps.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 

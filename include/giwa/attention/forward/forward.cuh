@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // attention_forward on a stream: which kernel, which tile, how many blocks.
-#ifndef GIWA_ATTENTION_FORWARD_CUH
-#define GIWA_ATTENTION_FORWARD_CUH
+#ifndef GIWA_ATTENTION_FORWARD_FORWARD_CUH
+#define GIWA_ATTENTION_FORWARD_FORWARD_CUH
 
-#include <giwa/attention/forward.hpp>
-#include <giwa/attention/forward_simt.cuh>
-#include <giwa/attention/forward_sm80.cuh>
-#include <giwa/attention/forward_sm90.cuh>
-#include <giwa/attention/pieces.cuh>
+#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/forward/forward_simt.cuh>
+#include <giwa/attention/forward/forward_sm80.cuh>
+#include <giwa/attention/forward/forward_sm90.cuh>
+#include <giwa/attention/split_fp16/split_pass.cuh>
 #include <giwa/device/environment.cuh>
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/launch.cuh>

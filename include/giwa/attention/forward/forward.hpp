@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // attention_forward: the call in all its forms, on a stream or on the CPU.
-#ifndef GIWA_ATTENTION_FORWARD_HPP
-#define GIWA_ATTENTION_FORWARD_HPP
+#ifndef GIWA_ATTENTION_FORWARD_FORWARD_HPP
+#define GIWA_ATTENTION_FORWARD_FORWARD_HPP
 
-#include <giwa/attention/params.hpp>
+#include <giwa/attention/problem/params.hpp>
 #include <giwa/base/arch.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/device/stream.hpp>

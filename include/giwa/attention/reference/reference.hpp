@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Attention as its definition says it, one row at a time and in double: what every other path is compared with.
-#ifndef GIWA_ATTENTION_REFERENCE_HPP
-#define GIWA_ATTENTION_REFERENCE_HPP
+#ifndef GIWA_ATTENTION_REFERENCE_REFERENCE_HPP
+#define GIWA_ATTENTION_REFERENCE_REFERENCE_HPP
 
-#include <giwa/attention/params.hpp>
+#include <giwa/attention/problem/params.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/softmax/state.hpp>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // What keeps the warpgroups of attention on Hopper in work: who plans, who loads, who checks, and the memory they share.
-#ifndef GIWA_ATTENTION_SUPPLY_SM90_CUH
-#define GIWA_ATTENTION_SUPPLY_SM90_CUH
+#ifndef GIWA_ATTENTION_FORWARD_PRODUCER_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_PRODUCER_SM90_CUH
 
-#include <giwa/attention/non_finite.cuh>
-#include <giwa/attention/piece_exponents.cuh>
+#include <giwa/attention/forward/nonfinite.cuh>
+#include <giwa/attention/split_fp16/exponents.cuh>
 #include <giwa/tile/stage_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What an attention call needs of memory, and what would fit where it does not.
-#ifndef GIWA_ATTENTION_MEMORY_ADVICE_HPP
-#define GIWA_ATTENTION_MEMORY_ADVICE_HPP
+#ifndef GIWA_ATTENTION_PROBLEM_MEMORY_ADVICE_HPP
+#define GIWA_ATTENTION_PROBLEM_MEMORY_ADVICE_HPP
 
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/problem/problem.hpp>
 #include <giwa/base/assert.hpp>
 #include <giwa/device/memory.hpp>
 

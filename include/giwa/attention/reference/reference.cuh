@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // attention_reference on a stream: the definition, each row by a thread of its own.
-#ifndef GIWA_ATTENTION_REFERENCE_CUH
-#define GIWA_ATTENTION_REFERENCE_CUH
+#ifndef GIWA_ATTENTION_REFERENCE_REFERENCE_CUH
+#define GIWA_ATTENTION_REFERENCE_REFERENCE_CUH
 
-#include <giwa/attention/forward.cuh>
-#include <giwa/attention/reference.hpp>
+#include <giwa/attention/forward/forward.cuh>
+#include <giwa/attention/reference/reference.hpp>
 #include <giwa/grid/for_all.cuh>
 
 namespace giwa::inline GIWA_ABI {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Vectors, small products of matrices and exponentials on the CPU: the inner loops of attention on giwa::host.
-#ifndef GIWA_ATTENTION_HOST_PRODUCT_HPP
-#define GIWA_ATTENTION_HOST_PRODUCT_HPP
+#ifndef GIWA_ATTENTION_CPU_PRODUCT_HPP
+#define GIWA_ATTENTION_CPU_PRODUCT_HPP
 
 #include <giwa/base/std.hpp>
 #include <giwa/numeric/precision.hpp>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What a kernel of attention is told of a call, and what that comes to for one head of one sequence.
-#ifndef GIWA_ATTENTION_PARAMS_HPP
-#define GIWA_ATTENTION_PARAMS_HPP
+#ifndef GIWA_ATTENTION_PROBLEM_PARAMS_HPP
+#define GIWA_ATTENTION_PROBLEM_PARAMS_HPP
 
-#include <giwa/attention/problem.hpp>
+#include <giwa/attention/problem/problem.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
