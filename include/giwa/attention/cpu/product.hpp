@@ -49,7 +49,13 @@ void host_product(const float* a, int64 a_stride, const float* panel, int depth,
     return *reinterpret_cast<vector*>(c + i / Vectors * c_stride + i % Vectors * Lanes);
   };
   vector sum[Rows * Vectors];
-  host_unroll<Rows * Vectors>([&](auto i) { sum[i] = Add ? at(i) : vector{}; });
+  // Zeros by memset: vector{} is an internal error of nvcc 13.0 under --expt-relaxed-constexpr.
+  host_unroll<Rows * Vectors>([&](auto i) {
+    if constexpr (Add)
+      sum[i] = at(i);
+    else
+      __builtin_memset(&sum[i], 0, sizeof(vector));
+  });
   for (int k = 0; k < depth; ++k) {
     vector x[Vectors];
     host_unroll<Vectors>([&](auto v) { x[v] = *reinterpret_cast<const vector*>(panel + v * Lanes); });
