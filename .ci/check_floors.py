@@ -118,10 +118,10 @@ def main():
         error(f"include/{path}", 0, "is missing from cmake/headers.cmake")
     for path in sorted(set(table) - present):
         error("cmake/headers.cmake", 0, f"lists {path}, which does not exist")
-    page = (ROOT / "docs/floors.md").read_text()
+    page = (ROOT / "docs/layers.md").read_text()
     for path in table:
         if not re.search(rf"[`/]{re.escape(Path(path).name)}`", page):
-            error("docs/floors.md", 0, f"has no line for {path}")
+            error("docs/layers.md", 0, f"has no line for {path}")
 
     ours, others, total, long_files = {}, {}, 0, []
     for path in (path for path in table if path in present):

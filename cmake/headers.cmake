@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Every header of giwa with its column, in the order in which they may include each other.
+# Every header of giwa with its kind, in the order in which they may include each other.
 #
-# A file includes only files of lower floors, or files above it in its own folder. The columns:
+# A file includes only files of lower layers, or files above it in its own folder. The kinds:
 #   P  pure     .hpp   host and device; g++ alone, nvcc and NVRTC; includes P
 #   H  host     .hpp   CUDA runtime API; g++ is enough;            includes P, H
 #   D  device   .cuh   nvcc and NVRTC;                             includes P, D
-#   L  launch   .cuh   nvcc; also the doors, where columns meet;   includes all
+#   L  launch   .cuh   nvcc; also the public headers;             includes all
 # The package, the header tests and the floor script (.ci/check_floors.py) read this table.
 set(GIWA_HEADERS
   P giwa/version.hpp
