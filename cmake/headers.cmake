@@ -90,7 +90,8 @@ set(GIWA_HEADERS
   P giwa/tile/tensor_box.hpp
   H giwa/tile/tile_map.hpp
   D giwa/tile/copy_sm90.cuh
-  D giwa/tile/stage.cuh
+  D giwa/tile/pipeline.cuh
+  D giwa/tile/pipeline_sm90.cuh
   D giwa/tile/stage_sm90.cuh
   P giwa/tile/operand.hpp
   P giwa/tile/register_map.hpp

@@ -7,7 +7,7 @@
 //
 // What it teaches, one file of matmul/ a step:
 //   naive.cuh          one thread an element: memory and caches carry every operand to every product
-//   shared_tile.cuh    tiles in shared memory, and the stage that fills the next while this one is used
+//   shared_tile.cuh    tiles in shared memory, and a pipeline that fills the next while this one is used
 //   register_tile.cuh  tiles in registers: 16 numbers read for 64 products; copies that no thread waits for
 //   mma.cuh            tensor cores by mma.sync, 16-bit; swizzled tiles, which ldmatrix reads without bank conflicts
 //   wgmma.cuh          Hopper: one thread loads by TMA, two warpgroups multiply by wgmma, two blocks share their loads

@@ -23,10 +23,10 @@ namespace matmul {
 /// c = epilogue(a b), as step 5 does it: a cluster of two blocks works on 256 x 128 of c, and shares the tiles of b.
 template <class Epilogue>
 struct fp32_op {
-  // Of 232 registers a thread has 64 for its sums, and twice 64 for products under way: those of one slot are added
-  // while those of the next are multiplied. That leaves 128 columns. A slot, 64 KB, keeps the tensor cores busy for
+  // Of 232 registers a thread has 64 for its sums, and twice 64 for products under way: those of one stage are added
+  // while those of the next are multiplied. That leaves 128 columns. A stage, 64 KB, keeps the tensor cores busy for
   // 1536 cycles.
-  static constexpr int rows = 128, columns = 128, depth = 64, slots = 3, blocks = 2;
+  static constexpr int rows = 128, columns = 128, depth = 64, stages = 3, blocks = 2;
   static constexpr int max_threads = 384, min_blocks = 1;
   static constexpr int loader_registers = 40, multiplier_registers = 232;
 
@@ -34,12 +34,12 @@ struct fp32_op {
   using tile_a = giwa::shared_tile<giwa::fp16, giwa::tile_shape<rows, depth>, layout>;
   using tile_b = giwa::shared_tile<giwa::fp16, giwa::tile_shape<depth, columns>, layout>;
 
-  struct slot {
+  struct stage {
     tile_a a[2];  // high pieces, low pieces
     tile_b b[2];
   };
   struct shared_storage {
-    giwa::stage<slot, slots, giwa::tensor_copies<blocks>> stage;
+    giwa::pipeline<stage, stages, giwa::tensor_copies<blocks>> pipeline;
   };
   struct params {
     giwa::tensor_map a, b;  // (2, m, k), (2, k, n): the pieces
@@ -52,16 +52,16 @@ struct fp32_op {
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
     share_out<fp32_op>(
-        block, s.stage, [&] { load(block, p, s); }, [&] { multiply(block, p, s); });
+        block, s.pipeline, [&] { load(block, p, s); }, [&] { multiply(block, p, s); });
   }
 
  private:
   template <class Block>
   GIWA_DEVICE static void load(Block block, const params& p, shared_storage& s) {
-    auto in = s.stage.producer(block);
+    auto in = s.pipeline.producer(block);
     for_each_tile<fp32_op>(block, p.tiles, [&](int row, int column) {
       for (int k = 0; k < p.tiles.steps; ++k)
-        in.put([&](slot& to, const auto& copies) {
+        in.put([&](stage& to, const auto& copies) {
           GIWA_UNROLL
           for (int piece = 0; piece < 2; ++piece) {
             copies.load(p.a, giwa::index<3>{piece, row, k * depth}, to.a[piece]);
@@ -75,11 +75,11 @@ struct fp32_op {
   GIWA_DEVICE static void multiply(Block block, const params& p, shared_storage& s) {
     const int group = block.warp() / 4 - 1, thread = block.rank() % 128;
     using accumulator = giwa::warpgroup_tile<columns>;
-    auto out = s.stage.consumer(block);
+    auto out = s.pipeline.consumer(block);
     for_each_tile<fp32_op>(block, p.tiles, [&](int row, int column) {
       accumulator sum, even, odd;
       const auto start = [&](accumulator& products) {  // the small ones first: a sum still small is cut by less
-        const slot& tile = out.wait();
+        const stage& tile = out.wait();
         giwa::arch::keep(products.value);
         giwa::arch::wgmma_fence();
         giwa::multiply(products, tile.a[1], 64 * group, tile.b[0], false);

@@ -12,17 +12,17 @@ namespace matmul {
 /// swizzled, so that ldmatrix reads them without bank conflicts, those of b across its rows.
 template <class T, class U, class Epilogue>
 struct mma_op {
-  static constexpr int rows = 128, columns = 128, depth = 64, slots = 3;
+  static constexpr int rows = 128, columns = 128, depth = 64, stages = 3;
   static constexpr int warp_rows = 64, warp_columns = 64;
   static constexpr int max_threads = 128, min_blocks = 2;
 
   using layout = giwa::swizzled<giwa::swizzle::bytes_128>;
-  struct slot {
+  struct stage {
     giwa::shared_tile<T, giwa::tile_shape<rows, depth>, layout> a;
     giwa::shared_tile<T, giwa::tile_shape<depth, columns>, layout> b;
   };
   struct shared_storage {
-    giwa::stage<slot, slots, giwa::async_copies> stage;
+    giwa::pipeline<stage, stages, giwa::async_copies> pipeline;
   };
   struct params {
     giwa::tensor_view<const T, 2> a, b;  // (m, k), (k, n)
@@ -39,13 +39,13 @@ struct mma_op {
 
     giwa::warp_tile<warp_rows, warp_columns> sum;
     sum.fill(0);
-    s.stage.stream(
+    s.pipeline.stream(
         giwa::with_threads<max_threads>(block), p.tiles.steps,
-        [&](slot& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
+        [&](stage& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
           copies.load(p.a, giwa::index<2>{first_row, int64{step} * depth}, to.a);
           copies.load(p.b, giwa::index<2>{int64{step} * depth, first_column}, to.b);
         },
-        [&](const slot& from, int) { giwa::multiply_add(block.lane(), sum, from.a, warp_row, from.b, warp_column); });
+        [&](const stage& from, int) { giwa::multiply_add(block.lane(), sum, from.a, warp_row, from.b, warp_column); });
     const giwa::index<2> origin{first_row + warp_row, first_column + warp_column};
     sum.for_each(block.lane(), [&](float& x, int row, int column) {
       const int64 at_row = origin[0] + row, at_column = origin[1] + column;

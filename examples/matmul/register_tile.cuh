@@ -9,16 +9,16 @@
 namespace matmul {
 
 /// How step 3 cuts: a block makes Rows x Columns of c with ThreadRows x ThreadColumns threads, Depth of k at a time, with so
-/// many slots under way.
-template <int Rows, int Columns, int Depth, int ThreadRows, int ThreadColumns, int Slots>
+/// many stages under way.
+template <int Rows, int Columns, int Depth, int ThreadRows, int ThreadColumns, int Stages>
 struct tiling {
-  static constexpr int rows = Rows, columns = Columns, depth = Depth, slots = Slots;
+  static constexpr int rows = Rows, columns = Columns, depth = Depth, stages = Stages;
   static constexpr int thread_rows = ThreadRows, thread_columns = ThreadColumns, threads = ThreadRows * ThreadColumns;
 };
 
 /// For large matrices: 8 x 8 elements a thread, 128 bytes of each row of a at a time. TFLOP/s for 4096 x 4096 x 4096 in fp32
 /// on an H200, 2026-11-21: this 38.4; before the padding
-/// 37.3, and then with three slots 35.8, with half the depth 34.0, 128 x 256 in 8 x 16 a thread 35.4, 64 x 64 24.7.
+/// 37.3, and then with three stages 35.8, with half the depth 34.0, 128 x 256 in 8 x 16 a thread 35.4, 64 x 64 24.7.
 template <class T>
 using large_tiles = tiling<128, 128, 128 / static_cast<int>(sizeof(T)), 16, 16, 2>;
 
@@ -33,12 +33,12 @@ struct register_tile_op {
   // Compute counts them, a quarter of the reads' turns are conflicts; with it, none.
   using tile_a = giwa::shared_tile<T, giwa::tile_shape<rows, depth>, giwa::padded<16 / sizeof(T)>>;
   using tile_b = giwa::shared_tile<T, giwa::tile_shape<depth, columns>>;
-  struct slot {
+  struct stage {
     tile_a a;
     tile_b b;
   };
   struct shared_storage {
-    giwa::stage<slot, Tiling::slots, giwa::async_copies> stage;
+    giwa::pipeline<stage, Tiling::stages, giwa::async_copies> pipeline;
   };
   struct params {
     giwa::tensor_view<const T, 2> a, b;  // (m, k), (k, n)
@@ -58,13 +58,13 @@ struct register_tile_op {
 
     giwa::register_tile<float, map> sum;
     sum.fill(0);
-    s.stage.stream(
+    s.pipeline.stream(
         giwa::with_threads<max_threads>(block), p.tiles.steps,
-        [&](slot& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
+        [&](stage& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
           copies.load(p.a, giwa::index<2>{first_row, int64{step} * depth}, to.a);
           copies.load(p.b, giwa::index<2>{int64{step} * depth, first_column}, to.b);
         },
-        [&](const slot& from, int) { giwa::multiply_add(block.rank(), sum, from.a, from.b); });
+        [&](const stage& from, int) { giwa::multiply_add(block.rank(), sum, from.a, from.b); });
     sum.for_each(block.rank(),
                  [&](float x, int row, int column) { p.c.put(x, first_row + row, first_column + column); });
   }

@@ -8,18 +8,18 @@ namespace matmul {
 
 /// A block of 32 x 32 threads makes a tile of c of that size. It brings a tile of a and one of b at a time into shared memory,
 /// where each element serves 32 threads: the memory is read a 32nd as often as in step 1. While one pair of tiles is used,
-/// the stage fills the other.
+/// the pipeline fills the other.
 template <class T, class U, class Epilogue>
 struct shared_tile_op {
   static constexpr int side = 32;
   static constexpr int max_threads = side * side, min_blocks = 1;
 
   using tile = giwa::shared_tile<T, giwa::tile_shape<side, side>>;
-  struct slot {
+  struct stage {
     tile a, b;
   };
   struct shared_storage {
-    giwa::stage<slot, 2, giwa::plain_copies> stage;
+    giwa::pipeline<stage, 2, giwa::plain_copies> pipeline;
   };
   struct params {
     giwa::tensor_view<const T, 2> a, b;  // (m, k), (k, n)
@@ -34,13 +34,13 @@ struct shared_tile_op {
     const int row = block.rank() / side, column = block.rank() % side;
 
     float sum = 0;
-    s.stage.stream(
+    s.pipeline.stream(
         giwa::with_threads<max_threads>(block), p.tiles.steps,
-        [&](slot& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
+        [&](stage& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
           copies.load(p.a, giwa::index<2>{first_row, int64{step} * side}, to.a);
           copies.load(p.b, giwa::index<2>{int64{step} * side, first_column}, to.b);
         },
-        [&](const slot& from, int) {
+        [&](const stage& from, int) {
           GIWA_UNROLL
           for (int k = 0; k < side; ++k)
             sum += giwa::convert<float>{}(from.a(row, k)) * giwa::convert<float>{}(from.b(k, column));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Matrix product, step 5: wgmma on tiles that TMA stages, one thread loading for two warpgroups that multiply. sm_90a.
+// Matrix product, step 5: wgmma on tiles that TMA loads; one thread loads for two warpgroups that multiply. sm_90a.
 #pragma once
 
 #include "mma.cuh"
@@ -10,7 +10,7 @@
 #include <giwa/arch/registers.cuh>
 #include <giwa/device.hpp>
 #include <giwa/tile/mma_sm90.cuh>
-#include <giwa/tile/stage_sm90.cuh>
+#include <giwa/tile/pipeline_sm90.cuh>
 #include <giwa/tile/tile_map.hpp>
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 namespace matmul {
 
 /// The roles of an op whose first warpgroup loads, by one thread, while two multiply.
-template <class Op, class Block, class Stage, class Load, class Multiply>
-GIWA_DEVICE void share_out(Block block, Stage& stage, const Load& load, const Multiply& multiply) {
-  stage.initialize(block, /*consumer_warps=*/8);
+template <class Op, class Block, class Pipeline, class Load, class Multiply>
+GIWA_DEVICE void share_out(Block block, Pipeline& pipeline, const Load& load, const Multiply& multiply) {
+  pipeline.initialize(block, /*consumer_warps=*/8);
   giwa::arch::cluster_sync();
   if (block.warp() < 4) {
     giwa::arch::release_registers<Op::loader_registers>();
@@ -48,9 +48,9 @@ GIWA_DEVICE void for_each_tile(Block block, const cut& tiles, const Visit& visit
 /// share the tiles of b: each block loads one half, for both.
 template <class T, class Epilogue>
 struct wgmma_op {
-  // 128 x 256 x 64 with 4 slots is what shared memory holds; the products of a slot keep the tensor cores busy for 1024
+  // 128 x 256 x 64 with 4 stages is what shared memory holds; the products of a stage keep the tensor cores busy for 1024
   // cycles, in which 32 KB come from the L2 cache (48 KB without the pair).
-  static constexpr int rows = 128, columns = 256, depth = 64, slots = 4, blocks = 2;
+  static constexpr int rows = 128, columns = 256, depth = 64, stages = 4, blocks = 2;
   static constexpr int max_threads = 384, min_blocks = 1;
   static constexpr int loader_registers = 40, multiplier_registers = 232;
 
@@ -59,12 +59,12 @@ struct wgmma_op {
   using tile_b = giwa::shared_tile<T, giwa::tile_shape<depth, columns>, layout>;
   using tile_c = giwa::shared_tile<T, giwa::tile_shape<64, 64>, layout>;  // what a warpgroup stores at once
 
-  struct slot {
+  struct stage {
     tile_a a;
     tile_b b;
   };
   struct shared_storage {
-    giwa::stage<slot, slots, giwa::tensor_copies<blocks>> stage;
+    giwa::pipeline<stage, stages, giwa::tensor_copies<blocks>> pipeline;
     tile_c c[2][2];  // (warpgroup, turn)
   };
   struct params {
@@ -77,16 +77,16 @@ struct wgmma_op {
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
     share_out<wgmma_op>(
-        block, s.stage, [&] { load(block, p, s); }, [&] { multiply(block, p, s); });
+        block, s.pipeline, [&] { load(block, p, s); }, [&] { multiply(block, p, s); });
   }
 
  private:
   template <class Block>
   GIWA_DEVICE static void load(Block block, const params& p, shared_storage& s) {
-    auto in = s.stage.producer(block);
+    auto in = s.pipeline.producer(block);
     for_each_tile<wgmma_op>(block, p.tiles, [&](int row, int column) {
       for (int k = 0; k < p.tiles.steps; ++k)
-        in.put([&](slot& to, const auto& copies) {
+        in.put([&](stage& to, const auto& copies) {
           copies.load(p.a, giwa::index<2>{row, k * depth}, to.a);
           copies.multicast(p.b, giwa::index<2>{k * depth, column}, to.b, giwa::arch::cluster_rank());
         });
@@ -96,11 +96,11 @@ struct wgmma_op {
   template <class Block>
   GIWA_DEVICE static void multiply(Block block, const params& p, shared_storage& s) {
     const int group = block.warp() / 4 - 1, thread = block.rank() % 128;
-    auto out = s.stage.consumer(block);
+    auto out = s.pipeline.consumer(block);
     for_each_tile<wgmma_op>(block, p.tiles, [&](int row, int column) {
       giwa::warpgroup_tile<columns> sum;
       for (int k = 0; k < p.tiles.steps; ++k) {
-        const slot& tile = out.wait();
+        const stage& tile = out.wait();
         giwa::arch::keep(sum.value);
         giwa::arch::wgmma_fence();
         giwa::multiply(sum, tile.a, 64 * group, tile.b, k > 0);

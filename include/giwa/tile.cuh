@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The door to tiles: shapes, layouts, tiles in shared memory and registers, copies, the stage, and the product of tiles.
+// The door to tiles: shapes, layouts, tiles in shared memory and registers, copies, pipelines, and products.
 #ifndef GIWA_TILE_CUH
 #define GIWA_TILE_CUH
 
@@ -9,11 +9,11 @@
 #include <giwa/tile/copy.cuh>
 #include <giwa/tile/layout.hpp>
 #include <giwa/tile/mma.hpp>
+#include <giwa/tile/pipeline.cuh>
 #include <giwa/tile/register_copy.cuh>
 #include <giwa/tile/register_map.hpp>
 #include <giwa/tile/register_tile.hpp>
 #include <giwa/tile/shape.hpp>
 #include <giwa/tile/shared_tile.hpp>
-#include <giwa/tile/stage.cuh>
 
 #endif

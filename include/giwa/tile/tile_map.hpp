@@ -9,7 +9,7 @@
 namespace giwa::inline GIWA_ABI {
 
 /// make_tensor_map() with the box and the swizzle of a Tile, whose rows and columns are the view's last two dimensions:
-/// `make_tile_map<decltype(slot::a)>(view, "a")`. The same errors.
+/// `make_tile_map<decltype(stage::a)>(view, "a")`. The same errors.
 template <class Tile, class T, int Rank>
 result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* argument = "view",
                                  tensor_map_encoder by = {}) {

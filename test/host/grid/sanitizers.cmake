@@ -61,7 +61,7 @@ endforeach()
 # Ops of tiles, softmax and attention under ThreadSanitizer: two threads that write one element, or a barrier too few. nvcc compiles
 # them, for one architecture, as only the host's part runs.
 if(TARGET tsan_host_for_all)
-  foreach(test IN ITEMS tile/copy tile/stage tile/transpose tile/matmul softmax/row_op softmax/online
+  foreach(test IN ITEMS tile/copy tile/pipeline tile/transpose tile/matmul softmax/row_op softmax/online
       attention/simt)
     string(REPLACE "/" "_" name tsan_${test})
     add_executable(${name} ${dir}/../${test}_test.cu)

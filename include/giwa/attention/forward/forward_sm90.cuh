@@ -6,8 +6,8 @@
 #include <giwa/arch/elect.cuh>
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
-#include <giwa/attention/forward/producer_sm90.cuh>
 #include <giwa/attention/forward/policy.hpp>
+#include <giwa/attention/forward/producer_sm90.cuh>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/mma_sm90.cuh>
@@ -132,7 +132,7 @@ struct sm90_attention_op {
           arch::wgmma_fence();
           // key_slot >> 2 is 0. Without it the compiler prepares the descriptors of q for all of the loop, and spills them.
           const auto& q = s.group[group + (key_slot >> 2)].q;
-          const auto k = transposed(s.keys.slot(key_slot));
+          const auto k = transposed(s.keys.stage(key_slot));
           if constexpr (two_pieces) {  // small products first, as the tensor cores cut what they add
             constexpr int low = round_up(head_size, 64);
             multiply<head_size>(scores, q, 0, k, false, low, 0);
@@ -142,7 +142,7 @@ struct sm90_attention_op {
           arch::wgmma_commit();
         };
         const auto multiply_values = [&](int slice = 0) {
-          auto& v = s.values.slot(value_slot);
+          auto& v = s.values.stage(value_slot);
           if constexpr (two_pieces) {
             constexpr int low = round_up(head_size_v, 64);
             arch::keep(sums.value);

@@ -5,7 +5,7 @@
 
 #include <giwa/attention/forward/nonfinite.cuh>
 #include <giwa/attention/split_fp16/exponents.cuh>
-#include <giwa/tile/stage_sm90.cuh>
+#include <giwa/tile/pipeline_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -82,8 +82,8 @@ struct sm90_attention_supply {
     query_tile q;
   };
   struct shared_storage {
-    stage<key_tile, stages, copies_of_keys> keys;
-    stage<value_tile, stages, copies_of_keys> values;
+    pipeline<key_tile, stages, copies_of_keys> keys;
+    pipeline<value_tile, stages, copies_of_keys> values;
     stdlib::conditional_t<stores_tiles, queries_and_output, queries_alone> group[groups];
     item items[ring];
     key_note key_notes[stages];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The stage that TMA fills: many laps of its ring, alone and in clusters with multicast, each role held up at random.
+// The pipeline that TMA fills: many laps of its ring, alone and in clusters with multicast, each role held up at random.
 #include <giwa/arch/cluster.cuh>
 #include <giwa/arch/elect.cuh>
-#include <giwa/tile/stage_sm90.cuh>
+#include <giwa/tile/pipeline_sm90.cuh>
 #include <giwa/tile/tile_map.hpp>
 
 #include "support/hopper.cuh"
@@ -15,18 +15,18 @@ namespace {
 
 constexpr int view_rows = 500, view_columns = 96;  // the number at (r, c) is r view_columns + c, and 0 outside
 
-/// One warp loads and `Warps` consume. Each slot has a tile of the block's own and one that the blocks of the cluster load
-/// together. A consumer keeps `Held` slots before it gives the oldest back.
+/// One warp loads and `Warps` consume. Each stage has a tile of the block's own and one that the blocks of the cluster load
+/// together. A consumer keeps `Held` stages before it gives the oldest back.
 template <int Depth, int Warps, int Blocks, int Held>
 struct ring_op {
   static constexpr int max_threads = 32 * (1 + Warps), min_blocks = 1, blocks = Blocks;
   using layout = giwa::swizzled<swizzle::bytes_128>;
-  struct slot {
+  struct stage {
     giwa::shared_tile<float, giwa::tile_shape<8, 64>, layout> own;            // two boxes
     giwa::shared_tile<float, giwa::tile_shape<16, 32 * Blocks>, layout> all;  // one box for each block
   };
   struct shared_storage {
-    giwa::stage<slot, Depth, giwa::tensor_copies<Blocks>> stage;
+    giwa::pipeline<stage, Depth, giwa::tensor_copies<Blocks>> pipeline;
   };
   struct params {
     giwa::tensor_map own, all;
@@ -37,7 +37,7 @@ struct ring_op {
 
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
-    s.stage.initialize(block, Warps);
+    s.pipeline.initialize(block, Warps);
     arch::cluster_sync();
     if (block.warp() == 0) {
       if (arch::elect_one()) load(block, p, s);
@@ -71,10 +71,10 @@ struct ring_op {
   template <class Block>
   GIWA_DEVICE static void load(Block block, const params& p, shared_storage& s) {
     const int rank = arch::cluster_rank(), cluster = static_cast<int>(block.block_rank()) / Blocks;
-    auto in = s.stage.producer(block);
+    auto in = s.pipeline.producer(block);
     for (int lap = 0; lap < p.laps; ++lap) {
       giwa_test::sleep_at_random(p.sleep);
-      in.put([&](slot& to, const auto& copies) {
+      in.put([&](stage& to, const auto& copies) {
         copies.load(p.own, origin(lap, 1000 + static_cast<int>(block.block_rank())), to.own);
         giwa_test::sleep_at_random(p.sleep);
         copies.multicast(p.all, origin(lap, cluster), to.all, rank);
@@ -84,16 +84,16 @@ struct ring_op {
   template <class Block>
   GIWA_DEVICE static void consume(Block block, const params& p, shared_storage& s) {
     const int cluster = static_cast<int>(block.block_rank()) / Blocks;
-    auto out = s.stage.consumer(block);
+    auto out = s.pipeline.consumer(block);
     int right_laps = 0;
-    const slot* held[Held];
+    const stage* held[Held];
     for (int lap = 0; lap < p.laps + Held - 1; ++lap) {
       if (lap < p.laps) {
         held[Held - 1] = &out.wait();
         giwa_test::sleep_at_random(p.sleep);
       }
       if (const int oldest = lap - Held + 1; oldest >= 0) {
-        const slot& from = *held[0];
+        const stage& from = *held[0];
         const bool right = holds(from.own, origin(oldest, 1000 + static_cast<int>(block.block_rank())), block.lane()) &&
                            holds(from.all, origin(oldest, cluster), block.lane());
         giwa_test::sleep_at_random(p.sleep);
@@ -109,7 +109,7 @@ struct ring_op {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a stage hands each tile to each consumer, once and whole", "", (ring_op<2, 1, 1, 1>),
+TEMPLATE_TEST_CASE("a pipeline hands each tile to each consumer, once and whole", "", (ring_op<2, 1, 1, 1>),
                    (ring_op<3, 4, 1, 2>), (ring_op<4, 8, 1, 3>), (ring_op<2, 3, 2, 1>), (ring_op<4, 4, 2, 2>),
                    (ring_op<3, 2, 4, 1>)) {
   using op = TestType;
@@ -118,8 +118,8 @@ TEMPLATE_TEST_CASE("a stage hands each tile to each consumer, once and whole", "
   for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i);
   const gpu_array<float> memory_gpu(memory);
   const giwa::tensor_view<const float, 2> view{memory_gpu.data(), {view_rows, view_columns}};
-  const auto own = giwa::throw_if_failed(giwa::make_tile_map<decltype(op::slot::own)>(view));
-  const auto all = giwa::throw_if_failed(giwa::make_tile_map<decltype(op::slot::all)>(view));
+  const auto own = giwa::throw_if_failed(giwa::make_tile_map<decltype(op::stage::own)>(view));
+  const auto all = giwa::throw_if_failed(giwa::make_tile_map<decltype(op::stage::all)>(view));
   constexpr int blocks = 8;
   for (const unsigned sleep : {0u, 100u, 2000u}) {
     const int laps = giwa_test::small_mode() ? 23 : sleep > 1000 ? 3000 : 10007;  // more than Depth, and no multiple
@@ -133,13 +133,13 @@ TEMPLATE_TEST_CASE("a stage hands each tile to each consumer, once and whole", "
 
 namespace {
 
-/// The sum of each of 64 rows, through a stage of any copies: one body, whatever fills the slots.
+/// The sum of each of 64 rows, through a pipeline of any copies: one body, whatever fills the stages.
 template <class Copies, class Source>
 struct row_sums {
   static constexpr int max_threads = 64, min_blocks = 1;
   using tile = giwa::shared_tile<float, giwa::tile_shape<64, 32>, giwa::swizzled<swizzle::bytes_128>>;
   struct shared_storage {
-    giwa::stage<tile, 3, Copies> stage;
+    giwa::pipeline<tile, 3, Copies> pipeline;
   };
   struct params {
     Source in;   // (rows, columns)
@@ -148,10 +148,10 @@ struct row_sums {
   };
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
-    s.stage.initialize(block, /*consumer_warps=*/2);
+    s.pipeline.initialize(block, /*consumer_warps=*/2);
     block.sync();
     float sum = 0;
-    s.stage.stream(
+    s.pipeline.stream(
         block, p.steps,
         [&](tile& to, const auto& copies, int step) {
           copies.load(p.in, giwa::index<2>{64 * block.block_rank(), 32 * step}, to);

@@ -1,17 +1,18 @@
 // EXPECT: with Bytes=262144L, Limit=232448L
 // SPDX-License-Identifier: MIT
-// A stage that cannot fit is an error of the compilation, which names its bytes and the limit.
+// A pipeline that cannot fit fails to compile; the error names its bytes and the limit.
 #include <giwa/grid/launch.cuh>
-#include <giwa/tile/stage.cuh>
+#include <giwa/tile/pipeline.cuh>
 
 struct op {
   struct params {};
-  using slot = giwa::shared_tile<float, giwa::tile_shape<128, 128>, giwa::swizzled<giwa::swizzle::bytes_128>>;  // 64 KB
+  using stage =
+      giwa::shared_tile<float, giwa::tile_shape<128, 128>, giwa::swizzled<giwa::swizzle::bytes_128>>;  // 64 KB
   struct shared_storage {
 #if defined(GIWA_COMPILE_FAIL)
-    giwa::stage<slot, 4> stage;
+    giwa::pipeline<stage, 4> pipeline;
 #else
-    giwa::stage<slot, 3> stage;
+    giwa::pipeline<stage, 3> pipeline;
 #endif
   };
   static constexpr int max_threads = 128, min_blocks = 1;

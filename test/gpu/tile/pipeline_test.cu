@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The stage on a GPU: what goes in comes out, in order and whole.
-#include "host/tile/stage_cases.cuh"
+// The pipeline on a GPU: what goes in comes out, in order and whole.
+#include "host/tile/pipeline_cases.cuh"
 #include "support/gpu.cuh"
 
 using namespace giwa_test;
@@ -15,7 +15,7 @@ class on_a_gpu {
            std::vector<int>& odd_out, int steps, int rows, int odd_rows) const {
     const gpu_array<float> even_gpu(even), even_out_gpu(even_out.size());
     const gpu_array<int> odd_gpu(odd), odd_out_gpu(odd_out.size());
-    const stage_params p{
+    const pipeline_params p{
         {even_gpu.data(), {rows, 40}}, {odd_gpu.data(), {odd_rows, 5}}, even_out_gpu.data(), odd_out_gpu.data(), steps};
     if (!giwa::launch(stream_, {.block = Op::max_threads}, op, p).ok()) return false;
     if (!giwa::synchronize(stream_).ok()) return false;
@@ -30,6 +30,6 @@ class on_a_gpu {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("a stage hands on its slots in order on a GPU", "", all_staged) {
-  check_stage<TestType>(on_a_gpu{});
+TEMPLATE_LIST_TEST_CASE("a pipeline hands on its stages in order on a GPU", "", all_staged) {
+  check_pipeline<TestType>(on_a_gpu{});
 }
