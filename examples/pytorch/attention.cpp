@@ -31,12 +31,13 @@ void raise_if_failed(const giwa::status& s) {
 
 void check(const Tensor& t, const char* name, const Tensor& q) {
   TORCH_CHECK_VALUE(t.is_cuda() && t.layout() == at::kStrided, "giwa_attention: ", name,
-                    " is a tensor in the memory of a GPU, and strided; it is on ", t.device());
+                    " must be a strided tensor in GPU memory; it is on ", t.device());
   TORCH_CHECK_VALUE(t.device() == q.device(), "giwa_attention: ", name, " is on ", t.device(), ", q on ", q.device());
+  // std::to_string, because a number written to a stream by the macro crashes in an extension that links libstdc++ statically.
   TORCH_CHECK_VALUE(t.dim() == 4, "giwa_attention: ", name,
-                    " has four dimensions, (batch, heads, length, head size); it has ", t.dim());
-  TORCH_CHECK_VALUE(t.scalar_type() == q.scalar_type(), "giwa_attention: ", name, " has elements of ", t.scalar_type(),
-                    ", q of ", q.scalar_type());
+                    " must have four dimensions, (batch, heads, length, head size); it has ", std::to_string(t.dim()));
+  TORCH_CHECK_VALUE(t.scalar_type() == q.scalar_type(), "giwa_attention: ", name, " has elements of type ",
+                    t.scalar_type(), ", q of type ", q.scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(
       !(at::GradMode::is_enabled() && t.requires_grad()), "giwa_attention: ", name,
       " requires a gradient, and there is no backward pass; call it under torch.no_grad() or inference_mode()");
@@ -55,7 +56,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
   check(v, "v", q);
   const at::ScalarType type = q.scalar_type();
   TORCH_CHECK_VALUE(type == at::kHalf || type == at::kBFloat16 || type == at::kFloat,
-                    "giwa_attention: elements are float16, bfloat16 or float32; these are ", type);
+                    "giwa_attention: the element type must be float16, bfloat16 or float32; it is ", type);
 
   const c10::cuda::CUDAGuard guard(q.device());
   // Rows of all heads side by side, as PyTorch's own flash attention leaves them: o.transpose(1, 2) is contiguous.

@@ -54,10 +54,12 @@ def giwa_attention(q, k, v, causal=False, window=None, softcap=None, scale=None)
     A query that sees no key gets zeros. There is no backward pass: a tensor that requires a gradient is refused, and so is
     what giwa does not take: ValueError, NotImplementedError or torch.OutOfMemoryError, with the argument and the limit.
     """
+    if q.dim() == 0:
+        raise ValueError("giwa_attention: q must have four dimensions, (batch, heads, length, head size); it has 0")
     if not 1 <= q.shape[-1] <= 256:
-        raise ValueError(f"giwa_attention: head sizes are 1 to 256, got {q.shape[-1]}")
+        raise ValueError(f"giwa_attention: the head size must be 1 to 256, got {q.shape[-1]}")
     if not q.is_cuda:
-        raise ValueError(f"giwa_attention: q is a tensor in the memory of a GPU; it is on {q.device}")
+        raise ValueError(f"giwa_attention: q must be a tensor in GPU memory; it is on {q.device}")
     return load_library(q.shape[-1], native_architecture(q.device)).attention(q, k, v, causal, window, softcap, scale)
 
 

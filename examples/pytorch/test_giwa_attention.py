@@ -164,7 +164,10 @@ def test_errors():
             (ValueError, "cpu", lambda: attend(q, k.cpu(), v)),
             (ValueError, "Double", lambda: attend(q.double(), k.double(), v.double())),
             (ValueError, "BFloat16", lambda: attend(q, k.bfloat16(), v)),
-            (ValueError, "four dimensions", lambda: attend(q[0], k, v)),
+            *((ValueError, f"{name} must have four dimensions, (batch, heads, length, head size); it has {x.dim()}",
+               lambda name=name, x=x: attend(**{"q": q, "k": k, "v": v, name: x}))
+              for name, tensor in (("q", q), ("k", k), ("v", v))
+              for x in (tensor[0, 0, 0, 0], tensor[0, 0], tensor[0], tensor[None])),
             (ValueError, "number of sequences", lambda: attend(q, k[:1], v[:1])),
             (ValueError, "another length", lambda: attend(q, k, v[:, :, :19])),
             (ValueError, "head size", lambda: attend(q, k[..., :37], v)),
