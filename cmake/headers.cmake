@@ -116,9 +116,15 @@ set(GIWA_HEADERS
 
   P giwa/attention/problem/coordinate.hpp
   P giwa/attention/problem/mask.hpp
+  P giwa/attention/problem/masks.hpp
+  P giwa/attention/problem/mask_combinators.hpp
   P giwa/attention/problem/score.hpp
   P giwa/attention/split_fp16/layout.hpp
+  P giwa/attention/problem/options.hpp
   P giwa/attention/problem/problem.hpp
+  P giwa/attention/problem/view_checks.hpp
+  P giwa/attention/problem/views.hpp
+  P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/params.hpp
   P giwa/attention/schedule/schedule.hpp

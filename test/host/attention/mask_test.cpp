@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Laws of masks: what classify says of a tile is what the mask says of its scores; combinations; alignments; checks.
+#include <giwa/attention/problem/checks.hpp>
 #include <giwa/attention/problem/mask.hpp>
-#include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/mask_combinators.hpp>
+#include <giwa/attention/problem/masks.hpp>
+#include <giwa/attention/problem/options.hpp>
 
 #include <climits>
 #include <string>
@@ -15,10 +18,6 @@ using giwa::attention_coord;
 using giwa::score_tile;
 using giwa::tile_keep;
 using namespace std::string_literals;
-// Found by argument-dependent lookup for masks of giwa; a mask of a user's alone needs this.
-using giwa::operator!;
-using giwa::operator&;
-using giwa::operator|;
 
 constexpr int queries = 5, keys = 6;
 
@@ -60,9 +59,14 @@ bool exact(const Mask& mask) {
   return right;
 }
 
-/// A mask of a user's that says nothing of tiles.
+/// User-defined masks without classify().
 struct odd_keys {
   bool operator()(attention_coord c) const { return c.key % 2 == 1; }
+};
+
+struct late_keys {
+  int first;
+  bool operator()(attention_coord c) const { return c.key >= first; }
 };
 
 const int counts[2] = {2, 4};
@@ -93,7 +97,7 @@ void for_each_mask(const Function& f) {
 
 TEST_CASE("classify agrees with the scores of every tile") {
   bool right = true;
-  for_each_mask([&](const auto& mask) { right = right && sound(mask) && sound(!mask); });
+  for_each_mask([&](const auto& mask) { right = right && sound(mask) && sound(giwa::complement(mask)); });
   CHECK(right);
 }
 
@@ -113,17 +117,35 @@ TEST_CASE("combinations of two keep what their parts say") {
   bool right = true, meaning = true;
   for_each_mask([&](const auto& a) {
     for_each_mask([&](const auto& b) {
-      right = right && sound(a & b) && sound(a | b) && sound(!(a & b) | b);
+      right = right && sound(giwa::both(a, b)) && sound(giwa::either(a, b)) && sound(!giwa::both(a, b) | b);
       for (int offset = -1; offset <= 1; ++offset)
         for (int q = 0; q < queries; ++q)
           for (int k = 0; k < keys; ++k) {
             const attention_coord c{1, 0, q, k, q + offset};
-            meaning = meaning && (a & b)(c) == (a(c) && b(c)) && (a | b)(c) == (a(c) || b(c)) && (!a)(c) == !a(c);
+            meaning = meaning && giwa::both(a, b)(c) == (a(c) && b(c)) && giwa::either(a, b)(c) == (a(c) || b(c)) &&
+                      giwa::complement(a)(c) == !a(c);
           }
     });
   });
   CHECK(right);
   CHECK(meaning);
+}
+
+TEST_CASE("user-defined masks combine by name, and by operators with giwa's") {
+  const auto kept = [](const auto& mask) {
+    std::string s;
+    for (int k = 0; k < keys; ++k) s += mask(attention_coord{0, 0, 3, k, 3}) ? '1' : '0';
+    return s;
+  };
+  const odd_keys a;
+  const late_keys b{2};
+  CHECK(kept(giwa::both(a, b)) == "000101");
+  CHECK(kept(giwa::either(a, b)) == "011111");
+  CHECK(kept(giwa::complement(a)) == "101010");
+  CHECK(kept(giwa::complement(giwa::complement(a))) == "010101");
+  CHECK(kept(a & giwa::causal{}) == "010100");
+  CHECK(kept(giwa::both(a, b) | a) == "010101");  // what a function returns is a mask of giwa
+  STATIC_REQUIRE(giwa::attention_mask<decltype(giwa::both(a, b))>);
 }
 
 /// Where a mask names each query's first and last key, those between them are the ones that it keeps.
@@ -147,7 +169,7 @@ TEST_CASE("a query's keys lie between its first and its last") {
   bool right = true;
   for_each_mask([&](const auto& a) {
     right = right && between_first_and_last(a);
-    for_each_mask([&](const auto& b) { right = right && between_first_and_last(a & b); });
+    for_each_mask([&](const auto& b) { right = right && between_first_and_last(giwa::both(a, b)); });
   });
   CHECK(right);
   using window = decltype(giwa::keys_back{1} & giwa::keys_ahead{1});
@@ -187,21 +209,21 @@ TEST_CASE("the farthest coordinates do not overflow") {
   STATIC_REQUIRE(giwa::width{INT_MAX}.classify(corner) == tile_keep::all);
 }
 
-TEST_CASE("an alignment is wished for, or not, and two may disagree") {
-  using giwa::detail::wish_of;
-  CHECK_FALSE(wish_of(giwa::full{}).needed);
-  CHECK_FALSE(wish_of(giwa::prefix{3} | odd_keys{}).needed);
-  CHECK(wish_of(giwa::causal{}).needed);
-  CHECK(wish_of(!giwa::causal::top_left).align == alignment::top_left);
-  CHECK(wish_of(giwa::prefix{3} | giwa::causal::bottom_right).align == alignment::bottom_right);
-  CHECK(wish_of(giwa::causal{} & giwa::width{3, alignment::top_left}).align == alignment::top_left);
-  CHECK_FALSE(wish_of(giwa::causal{} & giwa::width{3, alignment::top_left}).conflict);
-  CHECK(wish_of(giwa::causal::bottom_right & giwa::width{3, alignment::top_left}).conflict);
-  CHECK(wish_of(giwa::causal::bottom_right & (giwa::full{} | !giwa::causal::top_left)).conflict);
+TEST_CASE("an alignment is asked for, or not, and two may disagree") {
+  using giwa::detail::request_of;
+  CHECK_FALSE(request_of(giwa::full{}).needed);
+  CHECK_FALSE(request_of(giwa::prefix{3} | odd_keys{}).needed);
+  CHECK(request_of(giwa::causal{}).needed);
+  CHECK(request_of(!giwa::causal::top_left).align == alignment::top_left);
+  CHECK(request_of(giwa::prefix{3} | giwa::causal::bottom_right).align == alignment::bottom_right);
+  CHECK(request_of(giwa::causal{} & giwa::width{3, alignment::top_left}).align == alignment::top_left);
+  CHECK_FALSE(request_of(giwa::causal{} & giwa::width{3, alignment::top_left}).conflict);
+  CHECK(request_of(giwa::causal::bottom_right & giwa::width{3, alignment::top_left}).conflict);
+  CHECK(request_of(giwa::causal::bottom_right & (giwa::full{} | !giwa::causal::top_left)).conflict);
 
   const giwa::alibi straight{nullptr}, top{nullptr, 0, alignment::top_left};
-  CHECK(wish_of(straight).needed);
-  CHECK(wish_of(giwa::then(giwa::softcap{1}, top)).align == alignment::top_left);
+  CHECK(request_of(straight).needed);
+  CHECK(request_of(giwa::then(giwa::softcap{1}, top)).align == alignment::top_left);
 
   using giwa::detail::alignment_of;
   CHECK(alignment_of(giwa::full{}, giwa::plain_score{}, alignment::unset, false).value == alignment::bottom_right);

@@ -89,49 +89,60 @@ TEST_CASE("sizes that do not belong together") {
   const auto exactly = bound::exactly;
   refused_after([](call_t& c) { c.a.q = resized(c.a.q, 3, 7); }, {"q", "compiled for", exactly, 8, 7});
   refused_after([](call_t& c) { c.a.v = resized(c.a.v, 3, 3); }, {"v", "compiled for", exactly, 4, 3});
-  refused_after([](call_t& c) { c.a.k = resized(c.a.k, 0, 1); }, {"k", "number of sequences", exactly, 2, 1});
-  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 0, 1); }, {"v", "number of sequences", exactly, 2, 1});
-  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 0, 1); }, {"o", "number of sequences", exactly, 2, 1});
-  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 1, 6); }, {"v", "another length than k", exactly, 7, 6});
-  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 1, 4); }, {"o", "another length than q", exactly, 5, 4});
-  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 2, 1); }, {"v", "number of heads than k", exactly, 3, 1});
-  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 2, 3); }, {"o", "number of heads than q", exactly, 6, 3});
-  refused_after([](call_t& c) { c.a.k = resized(c.a.k, 3, 4); }, {"k", "another head size than q", exactly, 8, 4});
-  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 3, 3); }, {"o", "another head size than v", exactly, 4, 3});
+  refused_after([](call_t& c) { c.a.k = resized(c.a.k, 0, 1); },
+                {"k", "k must have as many sequences as q", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 0, 1); },
+                {"v", "v must have as many sequences as k", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 0, 1); },
+                {"o", "o must have as many sequences as q", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 1, 6); }, {"v", "v must have as many rows as k", exactly, 7, 6});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 1, 4); }, {"o", "o must have as many rows as q", exactly, 5, 4});
+  refused_after([](call_t& c) { c.a.v = resized(c.a.v, 2, 1); },
+                {"v", "v must have as many heads as k", exactly, 3, 1});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 2, 3); },
+                {"o", "o must have as many heads as q", exactly, 6, 3});
+  refused_after([](call_t& c) { c.a.k = resized(c.a.k, 3, 4); },
+                {"k", "k must have the head size of q", exactly, 8, 4});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 3, 3); },
+                {"o", "o must have the head size of v", exactly, 4, 3});
   refused_after([](call_t& c) { c.a.k = resized(c.a.k, 2, 0), c.a.v = resized(c.a.v, 2, 0); },
-                {"k", "none of keys", bound::at_least, 1, 0});
-  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 2, 5), c.a.o = resized(c.a.o, 2, 5); }, {"k", "not a multiple"});
+                {"k", "q has heads but k and v have none", bound::at_least, 1, 0});
+  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 2, 5), c.a.o = resized(c.a.o, 2, 5); },
+                {"k", "must be a multiple of"});
 }
 
 TEST_CASE("views that are none") {
   refused_after([](call_t& c) { c.a.q = resized(c.a.q, 1, -1); }, {"q", "a size is negative", bound::at_least, 0, -1});
   refused_after([](call_t& c) { c.a.k = view(nullptr, c.a.k.extents()); }, {"k", "the pointer is null"});
   refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 1, giwa::max_int64 / 2); }, {"v", "reach farther"});
-  refused_after([](call_t& c) { c.a.q = restrided(c.a.q, 3, 2); }, {"q", "side by side", bound::exactly, 1, 2});
-  refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 3, 0); }, {"v", "side by side", bound::exactly, 1, 0});
-  refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 3, -1); }, {"o", "side by side", bound::exactly, 1, -1});
+  refused_after([](call_t& c) { c.a.q = restrided(c.a.q, 3, 2); },
+                {"q", "must be contiguous (stride 1)", bound::exactly, 1, 2});
+  refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 3, 0); },
+                {"v", "must be contiguous (stride 1)", bound::exactly, 1, 0});
+  refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 3, -1); },
+                {"o", "must be contiguous (stride 1)", bound::exactly, 1, -1});
   refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 1, 0); }, {"o", "a stride is zero"});
   refused_after([](call_t& c) { c.a.k = resized(restrided(c.a.k, 1, 0), 1, int64{1} << 31); },
-                {"k", "too long", bound::at_most, giwa::attention_limits::length, int64{1} << 31});
+                {"k", "too many rows", bound::at_most, giwa::attention_limits::length, int64{1} << 31});
 }
 
 TEST_CASE("options that do not fit") {
-  refused_after([](call_t& c) { c.options.scale = NAN; }, {"scale", "no number"});
-  refused_after([](call_t& c) { c.options.scale = -HUGE_VALF; }, {"scale", "no number"});
+  refused_after([](call_t& c) { c.options.scale = NAN; }, {"scale", "finite and at most 1e38"});
+  refused_after([](call_t& c) { c.options.scale = -HUGE_VALF; }, {"scale", "finite and at most 1e38"});
   refused_after(
       [](call_t& c) {
         c.options.lse = {c.options.lse.data(), {2, 5, 6}};
       },
-      {"lse", "(batch, heads, queries)", bound::exactly, 6, 5});
+      {"lse", "it must have as many heads as q", bound::exactly, 6, 5});
   refused_after([](call_t& c) { c.options.lse = restrided(c.options.lse, 2, 0); }, {"lse", "a stride is zero"});
-  refused_after([](call_t& c) { c.options.lse = {c.a.o.data(), {2, 6, 5}}; }, {"lse", "lse and o overlap"});
-  refused_after([](call_t& c) { c.options.lse = {c.c.q.view().data(), {2, 6, 5}}; }, {"lse", "overlaps an input"});
-  refused_after([](call_t& c) { c.options.lse = {c.c.v.view().data(), {2, 6, 5}}; }, {"lse", "overlaps an input"});
+  refused_after([](call_t& c) { c.options.lse = {c.a.o.data(), {2, 6, 5}}; }, {"lse", "lse overlaps o"});
+  refused_after([](call_t& c) { c.options.lse = {c.c.q.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps q"});
+  refused_after([](call_t& c) { c.options.lse = {c.c.v.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps v"});
   refused_after(
       [](call_t& c) {
         c.options.sinks = {c.options.sinks.data(), {5}};
       },
-      {"sinks", "one sink for each head", bound::exactly, 6, 5});
+      {"sinks", "one sink for each head of q", bound::exactly, 6, 5});
   refused_after(
       [](call_t& c) {
         c.options.sinks = {c.options.sinks.data(), {-1}};
@@ -143,9 +154,9 @@ TEST_CASE("an output that overlaps an input") {
   const auto at = [](const view& v, int64 offset) {
     return tensor_view<float, 4>(const_cast<float*>(v.data()) + offset, {2, 5, 6, 4});
   };
-  refused_after([&](call_t& c) { c.a.o = at(c.a.q, 0); }, {"o", "overlaps an input"});
-  refused_after([&](call_t& c) { c.a.o = at(c.a.k, 100); }, {"o", "overlaps an input"});
-  refused_after([&](call_t& c) { c.a.o = at(c.a.v, 7); }, {"o", "overlaps an input"});
+  refused_after([&](call_t& c) { c.a.o = at(c.a.q, 0); }, {"o", "o overlaps q"});
+  refused_after([&](call_t& c) { c.a.o = at(c.a.k, 100); }, {"o", "o overlaps k"});
+  refused_after([&](call_t& c) { c.a.o = at(c.a.v, 7); }, {"o", "o overlaps v"});
 }
 
 TEST_CASE("a workspace that cannot be one") {
@@ -159,20 +170,20 @@ TEST_CASE("a workspace that cannot be one") {
   REQUIRE(needed < int64{sizeof bytes});
   refused_after(with(bytes, needed - 1),
                 {"workspace", "smaller than workspace_bytes()", bound::at_least, needed, needed - 1});
-  refused_after(with(bytes + 1, needed), {"workspace", "from a multiple of 4 on"});
-  refused_after(with(bytes + 4, needed), {"workspace", "begins at a multiple of 16"});
-  refused_after(with(bytes, needed, 2), {"workspace", "side by side"});
+  refused_after(with(bytes + 1, needed), {"workspace", "must be 4-byte aligned"});
+  refused_after(with(bytes + 4, needed), {"workspace", "must be 16-byte aligned"});
+  refused_after(with(bytes, needed, 2), {"workspace", "must be contiguous", bound::exactly, 1, 2});
   refused_after(with(nullptr, needed), {"workspace", "the pointer is null"});
   refused_after(
       [](call_t& c) {
         c.options.workspace = {reinterpret_cast<unsigned char*>(c.a.o.data()), {1 << 16}};
       },
-      {"workspace", "overlaps a tensor"});
+      {"workspace", "the workspace overlaps o"});
   refused_after(
       [](call_t& c) {
         c.options.workspace = {reinterpret_cast<unsigned char*>(const_cast<float*>(c.options.sinks.data())), {1 << 16}};
       },
-      {"sinks", "overlap an output or the workspace"});
+      {"sinks", "sinks overlaps the workspace"});
   call_t call;
   with(bytes, needed + 1)(call);
   CHECK(call.forward().ok());
@@ -195,12 +206,12 @@ TEST_CASE("an output is not written twice in one place") {
 
 TEST_CASE("masks and scores that do not fit the problem") {
   const call_t call;
-  refused(call, call.forward(giwa::causal{}), {"mask", "say which diagonal is meant"});
+  refused(call, call.forward(giwa::causal{}), {"mask", "the diagonal must be chosen"});
   const float x[7] = {};
-  refused(call, call.forward(giwa::full{}, giwa::alibi{x}), {"mask", "say which diagonal is meant"});
+  refused(call, call.forward(giwa::full{}, giwa::alibi{x}), {"mask", "the diagonal must be chosen"});
   refused(call, call.forward(giwa::full{}, giwa::alibi{nullptr}), {"alibi", "null"});
   refused(call, call.forward(giwa::causal::top_left & giwa::width{2, giwa::alignment::bottom_right}),
-          {"mask", "align the diagonal differently"});
+          {"mask", "ask for different diagonals"});
   refused(call, call.forward(giwa::full{} | giwa::keys_back{-3, giwa::alignment::top_left}),
           {"keys_back", "negative", bound::at_least, 0, -3});
   refused(call, call.forward(giwa::full{}, giwa::softcap{0}), {"softcap", "no number from"});
@@ -208,7 +219,7 @@ TEST_CASE("masks and scores that do not fit the problem") {
           {"bias", "neither 1 nor that of", bound::exactly, 5, 7});
   call_t other;
   other.options.align = giwa::alignment::top_left;
-  refused(other, other.forward(giwa::causal::bottom_right), {"mask", "align the diagonal differently"});
+  refused(other, other.forward(giwa::causal::bottom_right), {"mask", "ask for different diagonals"});
   CHECK(other.forward(giwa::causal{}).ok());
 }
 
@@ -235,8 +246,8 @@ TEST_CASE("packed sequences that are none") {
   expect(call({nullptr, k, 2, 3}, giwa::full{}), "q_offsets", 0);
   expect(call({q, nullptr, 2, 3}, giwa::full{}), "k_offsets", 0);
   const int* in_o = reinterpret_cast<const int*>(without_batch(c.o.view()).data());
-  expect(call({in_o, k, 2, 3}, giwa::full{}), "q_offsets", 0);
-  expect(call({q, in_o + 4, 2, 3}, giwa::full{}), "k_offsets", 0);
+  expect(call({in_o, k, 2, 3}, giwa::full{}), "o", 0);
+  expect(call({q, in_o + 4, 2, 3}, giwa::full{}), "o", 0);
   expect(call({q, k, 2, 3}, giwa::causal{}), "mask", 0);  // other offsets: lengths may differ
   const float x[4] = {};
   const status s = giwa::attention_forward<8>(
@@ -295,7 +306,7 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   CHECK(with(&attention_problem::seq_q, -1).ok());
   CHECK(with(&attention_problem::batch, 0).ok());
   CHECK(with(&attention_problem::kv_heads, 3).message ==
-        std::string("the heads of q are not a multiple of the heads of k and v"));
+        std::string("the number of heads of q must be a multiple of the number of heads of k and v"));
   const status old = giwa::supports(fine, 70).state;
   CHECK(old.code == status_code::not_supported);
   expect(old, "capability", bound::at_least, 75, 70);
@@ -329,4 +340,12 @@ TEST_CASE("supports says which kernel answers, and what fp32 lacks without a wor
   constexpr int64 most = int64{1} << 30;
   STATIC_REQUIRE(giwa::workspace_bytes({most, most, most, most, most, 256, 256, 4}) ==
                  giwa::max_int64);  // does not wrap
+  // Sizes out of range are refused by the call, and overflow nowhere: a constant expression would not compile.
+  STATIC_REQUIRE(giwa::workspace_bytes({giwa::max_int64, 100, 200, 8, 2, 128, 64, 4}) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, giwa::max_int64, 200, 8, 2, 128, 64, 4}) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, giwa::max_int64, 1, 128, 64, 4}) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 0, 128, 64, 4}) == 4);
+  constexpr int64 many = (int64{1} << 31) - 1;
+  STATIC_REQUIRE(giwa::workspace_bytes({many, -1, -1, many, many, 256, 256, 4, giwa::max_int64, giwa::max_int64}) ==
+                 giwa::max_int64);
 }

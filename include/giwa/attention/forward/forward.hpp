@@ -28,6 +28,24 @@ struct head_sizes {};
 
 namespace detail {
 
+template <class Queries, class Keys, class Values, class O>
+GIWA_HOST_DEVICE constexpr void require_attention_types() {
+  static_assert(stdlib::same_as<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Keys>> &&
+                    stdlib::same_as<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Values>>,
+                "giwa::attention_forward: q, k and v must have one element type.");
+  static_assert(attention_element<stdlib::remove_const_t<Queries>>,
+                "giwa::attention_forward: elements of q, k and v must be giwa::fp16, bf16 or fp32.");
+  static_assert(!stdlib::is_const_v<O>, "giwa::attention_forward: o is written, so its elements must not be const.");
+  static_assert(attention_element<O>, "giwa::attention_forward: elements of o must be giwa::fp16, bf16 or fp32.");
+}
+
+template <int HeadSize, int HeadSizeV>
+GIWA_HOST_DEVICE constexpr void require_head_sizes() {
+  static_assert(HeadSize >= 1 && HeadSizeV >= 1 && HeadSize <= attention_limits::head_size &&
+                    HeadSizeV <= attention_limits::head_size,
+                "giwa::attention_forward: head sizes must be from 1 to 512.");
+}
+
 template <class Tile>
 inline constexpr bool is_attention_tile = stdlib::same_as<Tile, automatic_tile>;
 template <int Rows, int Columns>

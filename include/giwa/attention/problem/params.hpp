@@ -3,7 +3,9 @@
 #ifndef GIWA_ATTENTION_PROBLEM_PARAMS_HPP
 #define GIWA_ATTENTION_PROBLEM_PARAMS_HPP
 
-#include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/checks.hpp>
+#include <giwa/attention/problem/mask_combinators.hpp>
+#include <giwa/attention/problem/masks.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -92,7 +94,7 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
                                               const attention_options& options) {
   const float head_size = static_cast<float>(a.q.extent(3));
   const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
-  const alignment_wish wish = wish_of(mask).both(wish_of(score)).both({false, false, options.align});
+  const alignment_request asked = request_of(mask).with(request_of(score)).with({false, false, options.align});
   return {a,
           mask,
           score,
@@ -101,7 +103,7 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           options.sinks.data(),
           options.sinks.stride(0),
           options.workspace.extent(0) == 0 ? nullptr : reinterpret_cast<int*>(options.workspace.data()),
-          wish.align == alignment::top_left,
+          asked.align == alignment::top_left,
           static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2))};
 }
 #endif

@@ -25,9 +25,9 @@ namespace detail {
 template <class Mask, class Score>
 GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
   static_assert(attention_mask<Mask>, "giwa: a mask is called with (giwa::attention_coord) and returns bool.");
-  static_assert(
-      !one_range_mask<Mask> || has_first_key<Mask> || has_last_key<Mask>,
-      "giwa: a mask that is one_range has first_key(giwa::attention_coord) const, last_key(…) const, or both.");
+  static_assert(!one_range_mask<Mask> || has_first_key<Mask> || has_last_key<Mask>,
+                "giwa: a mask that is one_range has first_key(giwa::attention_coord) const, "
+                "last_key(giwa::attention_coord) const, or both.");
   static_assert(score_modifier<Score>,
                 "giwa: a score modifier is called with (float, giwa::attention_coord) and returns float.");
 }
@@ -131,8 +131,8 @@ struct then {
   /// What becomes of the score.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const { return second(first(score, c), c); }
   /// The diagonal that its parts ask for.
-  GIWA_HOST_DEVICE constexpr detail::alignment_wish wish() const {
-    return detail::wish_of(first).both(detail::wish_of(second));
+  GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const {
+    return detail::request_of(first).with(detail::request_of(second));
   }
   /// The first rule that it breaks for such a problem.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {

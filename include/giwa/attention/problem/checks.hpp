@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// The first rule that an attention call breaks, found without touching memory.
+#ifndef GIWA_ATTENTION_PROBLEM_CHECKS_HPP
+#define GIWA_ATTENTION_PROBLEM_CHECKS_HPP
+
+#include <giwa/attention/problem/score.hpp>
+#include <giwa/attention/problem/views.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The alignment of a call's diagonal, or why there is none.
+template <class Mask, class Score>
+GIWA_HOST_DEVICE constexpr result<alignment> alignment_of(const Mask& mask, const Score& score, alignment given,
+                                                          bool lengths_agree) {
+  const alignment_request own = request_of(mask).with(request_of(score)), all = own.with({false, false, given});
+  if (all.conflict)
+    return {{}, status::invalid("mask", "the mask, the score modifier and the options ask for different diagonals")};
+  if (own.needed && all.align == alignment::unset && !lengths_agree)
+    return {{},
+            status::invalid("mask",
+                            "queries and keys may differ in number, so the diagonal must be chosen: "
+                            "alignment::top_left or alignment::bottom_right")};
+  // User-defined masks that do not ask get bottom_right, as in FlashAttention and PyTorch's decoding.
+  return {all.align == alignment::unset ? alignment::bottom_right : all.align, {}};
+}
+
+/// An lse that the call writes: (batch, heads, queries), apart from all other tensors. Empty is none.
+template <class T, class O>
+GIWA_HOST_DEVICE status check_lse(const tensor_view<float, 3>& lse, const attention_views<T, O>& a) {
+  if (lse.data() == nullptr && lse.size() == 0) return {};
+  if (const status s = lse.check("lse"); !s.ok()) return s;
+  if (const status s = check_written(lse, "lse"); !s.ok()) return s;
+  const int64 sizes[3] = {a.q.extent(0), a.q.extent(2), a.q.extent(1)};
+  constexpr const char* messages[3] = {"lse is (batch, heads, queries): its batch must be that of q, 1 if packed",
+                                       "lse is (batch, heads, queries): it must have as many heads as q",
+                                       "lse is (batch, heads, queries): it must have as many queries as q"};
+  for (int d = 0; d < 3; ++d)
+    if (lse.extent(d) != sizes[d]) return status::invalid("lse", messages[d], bound::exactly, sizes[d], lse.extent(d));
+  if (may_share(lse, a.o)) return status::invalid("lse", "lse overlaps o");
+  return check_apart_from_inputs(
+      a, lse, "lse",
+      {"lse overlaps q", "lse overlaps k", "lse overlaps v", "lse overlaps q_offsets", "lse overlaps k_offsets"});
+}
+
+/// A workspace of enough bytes, aligned, apart from all tensors. Empty is none.
+template <class T, class O>
+GIWA_HOST_DEVICE status check_workspace(const tensor_view<unsigned char, 1>& w, int64 needed,
+                                        const attention_views<T, O>& a, const tensor_view<float, 3>& lse) {
+  if (w.extent(0) == 0) return {};
+  if (const status s = w.check("workspace"); !s.ok()) return s;
+  if (w.size() < needed)
+    return status::invalid("workspace", "the workspace is smaller than workspace_bytes()", bound::at_least, needed,
+                           w.size());
+  if (w.stride(0) != 1)
+    return status::invalid("workspace", "the workspace must be contiguous (stride 1)", bound::exactly, 1, w.stride(0));
+  const auto address = reinterpret_cast<uint64>(w.data());
+  if (address % alignof(int) != 0) return status::invalid("workspace", "the workspace must be 4-byte aligned");
+  if (sizeof(T) == 4 && address % attention_pieces::alignment != 0)
+    return status::invalid("workspace", "the workspace of an fp32 call must be 16-byte aligned");
+  if (may_share(w, a.o)) return status::invalid("workspace", "the workspace overlaps o");
+  if (may_share(w, lse)) return status::invalid("workspace", "the workspace overlaps lse");
+  return check_apart_from_inputs(a, w, "workspace",
+                                 {"the workspace overlaps q", "the workspace overlaps k", "the workspace overlaps v",
+                                  "the workspace overlaps q_offsets", "the workspace overlaps k_offsets"});
+}
+
+/// One sink for each head of q, apart from what the call writes. Empty is none.
+template <class T, class O>
+GIWA_HOST_DEVICE status check_sinks(const attention_options& options, const attention_views<T, O>& a) {
+  const auto& sinks = options.sinks;
+  if (sinks.data() == nullptr && sinks.size() == 0) return {};
+  if (const status s = sinks.check("sinks"); !s.ok()) return s;
+  if (sinks.extent(0) != a.q.extent(2))
+    return status::invalid("sinks", "there must be one sink for each head of q", bound::exactly, a.q.extent(2),
+                           sinks.extent(0));
+  if (may_share(sinks, a.o)) return status::invalid("sinks", "sinks overlaps o");
+  if (may_share(sinks, options.lse)) return status::invalid("sinks", "sinks overlaps lse");
+  if (may_share(sinks, options.workspace)) return status::invalid("sinks", "sinks overlaps the workspace");
+  return {};
+}
+
+/// The first rule that a forward call breaks, apart from pointers that the device cannot use.
+template <class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Mask& mask, const Score& score,
+                                        const attention_options& options, int64 head_size, int64 head_size_v) {
+  status s;
+  const auto broken = [&](const status& next) {
+    s = next;
+    return !s.ok();
+  };
+  if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_written(a.o, "o"))) return s;
+  if (constexpr float most = 1e38f;
+      options.scale.given && !(options.scale.value >= -most && options.scale.value <= most))
+    return status::invalid("scale", "scale must be finite and at most 1e38 in magnitude");
+  const attention_problem p = a.problem();
+  if (broken(check_apart_from_inputs(
+          a, a.o, "o",
+          {"o overlaps q", "o overlaps k", "o overlaps v", "o overlaps q_offsets", "o overlaps k_offsets"})) ||
+      broken(check_lse(options.lse, a)) ||
+      broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) || broken(check_sinks(options, a)))
+    return s;
+  if (broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k}))) return s;
+  return alignment_of(mask, score, options.align, a.lengths_agree()).state;
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// Combinations of masks: both, either and complement, as functions and as the operators &, | and !.
+#ifndef GIWA_ATTENTION_PROBLEM_MASK_COMBINATORS_HPP
+#define GIWA_ATTENTION_PROBLEM_MASK_COMBINATORS_HPP
+
+#include <giwa/attention/problem/mask.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// Keeps what both masks keep: the type of `a & b`.
+template <attention_mask First, attention_mask Second>
+struct mask_and {
+  First a;   ///< a mask
+  Second b;  ///< another
+
+  /// See attention_mask.
+  ///@{
+  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
+  static constexpr bool one_range = detail::one_range_mask<First> && detail::one_range_mask<Second>;
+  GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const
+    requires(detail::has_first_key<First> || detail::has_first_key<Second>)
+  {
+    if constexpr (!detail::has_first_key<First>)
+      return b.first_key(c);
+    else if constexpr (!detail::has_first_key<Second>)
+      return a.first_key(c);
+    else
+      return a.first_key(c) > b.first_key(c) ? a.first_key(c) : b.first_key(c);
+  }
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const
+    requires(detail::has_last_key<First> || detail::has_last_key<Second>)
+  {
+    if constexpr (!detail::has_last_key<First>)
+      return b.last_key(c);
+    else if constexpr (!detail::has_last_key<Second>)
+      return a.last_key(c);
+    else
+      return a.last_key(c) < b.last_key(c) ? a.last_key(c) : b.last_key(c);
+  }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) && b(c); }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const tile_keep x = detail::classify(a, t), y = x == tile_keep::none ? x : detail::classify(b, t);
+    return x == tile_keep::none || y == tile_keep::none ? tile_keep::none
+           : x == tile_keep::all                        ? y
+           : y == tile_keep::all                        ? x
+                                                        : tile_keep::some;
+  }
+  GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const {
+    return detail::request_of(a).with(detail::request_of(b));
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
+  ///@}
+};
+
+/// Keeps what at least one of two masks keeps: the type of `a | b`.
+template <attention_mask First, attention_mask Second>
+struct mask_or {
+  First a;   ///< a mask
+  Second b;  ///< another
+
+  /// See attention_mask.
+  ///@{
+  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
+    return x == tile_keep::all || y == tile_keep::all ? tile_keep::all
+           : x == tile_keep::none                     ? y
+           : y == tile_keep::none                     ? x
+                                                      : tile_keep::some;
+  }
+  GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const {
+    return detail::request_of(a).with(detail::request_of(b));
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
+  ///@}
+};
+
+/// Keeps what a mask does not keep: the type of `!a`.
+template <attention_mask First>
+struct mask_not {
+  First a;  ///< a mask
+
+  /// See attention_mask.
+  ///@{
+  static constexpr bool any_range = detail::answers_any_range<First>;
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const tile_keep x = detail::classify(a, t);
+    return x == tile_keep::none ? tile_keep::all : x == tile_keep::all ? tile_keep::none : x;
+  }
+  GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const { return detail::request_of(a); }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_callable(a, s); }
+  ///@}
+};
+
+/// Combines masks: what both keep, what at least one keeps, what it does not keep.
+///@{
+template <attention_mask First, attention_mask Second>
+GIWA_HOST_DEVICE constexpr mask_and<First, Second> both(const First& a, const Second& b) {
+  return {a, b};
+}
+template <attention_mask First, attention_mask Second>
+GIWA_HOST_DEVICE constexpr mask_or<First, Second> either(const First& a, const Second& b) {
+  return {a, b};
+}
+template <attention_mask First>
+GIWA_HOST_DEVICE constexpr mask_not<First> complement(const First& a) {
+  return {a};
+}
+///@}
+
+/// The same as operators. C++ finds them where at least one operand is a mask of giwa. Between masks that are all your own, call
+/// both(), either() and complement().
+///@{
+template <attention_mask First, attention_mask Second>
+GIWA_HOST_DEVICE constexpr mask_and<First, Second> operator&(const First& a, const Second& b) {
+  return {a, b};
+}
+template <attention_mask First, attention_mask Second>
+GIWA_HOST_DEVICE constexpr mask_or<First, Second> operator|(const First& a, const Second& b) {
+  return {a, b};
+}
+template <attention_mask First>
+GIWA_HOST_DEVICE constexpr mask_not<First> operator!(const First& a) {
+  return {a};
+}
+///@}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// The tensors of an attention call in four dimensions, packed or not, and the checks of their sizes.
+#ifndef GIWA_ATTENTION_PROBLEM_VIEWS_HPP
+#define GIWA_ATTENTION_PROBLEM_VIEWS_HPP
+
+#include <giwa/attention/problem/options.hpp>
+#include <giwa/attention/problem/view_checks.hpp>
+#include <giwa/numeric/precision.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+template <class T>
+concept attention_element = stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16> || stdlib::same_as<T, fp32>;
+
+/// The tensors of a call: (batch, length, heads, head size). With packed sequences the batch extent is 1, and the problem has
+/// sequences.count sequences.
+template <class T, class O>
+struct attention_views {
+  tensor_view<const T, 4> q, k, v;
+  tensor_view<O, 4> o;
+  sequences packed{nullptr, nullptr, 0, 0};
+
+  GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.q_offsets != nullptr; }
+  GIWA_HOST_DEVICE constexpr attention_problem problem() const {
+    return {.batch = is_packed() ? packed.count : q.extent(0),
+            .seq_q = is_packed() ? -1 : q.extent(1),
+            .seq_k = is_packed() ? -1 : k.extent(1),
+            .heads = q.extent(2),
+            .kv_heads = k.extent(2),
+            .head_size = q.extent(3),
+            .head_size_v = v.extent(3),
+            .element_bytes = int64{sizeof(T)},
+            .rows_q = is_packed() ? q.extent(1) : 0,
+            .rows_k = is_packed() ? k.extent(1) : 0};
+  }
+  /// Whether every sequence is known to have as many queries as keys.
+  GIWA_HOST_DEVICE constexpr bool lengths_agree() const {
+    return is_packed() ? packed.q_offsets == packed.k_offsets : q.extent(1) == k.extent(1);
+  }
+};
+
+template <class T>
+GIWA_HOST_DEVICE constexpr tensor_view<T, 4> as_packed(const tensor_view<T, 3>& v) {
+  return {v.data(), {1, v.extent(0), v.extent(1), v.extent(2)}, {0, v.stride(0), v.stride(1), v.stride(2)}};
+}
+
+GIWA_HOST_DEVICE constexpr status check_sequences(const sequences& p) {
+  if (p.count < 0)
+    return status::invalid("sequences", "the number of sequences is negative", bound::at_least, 0, p.count);
+  if (p.max_q < 0) return status::invalid("sequences", "max_q is negative", bound::at_least, 0, p.max_q);
+  if (p.q_offsets == nullptr) return status::invalid("q_offsets", "the pointer is null");
+  if (p.k_offsets == nullptr) return status::invalid("k_offsets", "the pointer is null");
+  return {};
+}
+
+/// Strides of each tensor, head sizes that the call is compiled for, and sizes that two tensors share.
+template <class T, class O>
+GIWA_HOST_DEVICE constexpr status check_shapes(const attention_views<T, O>& a, int64 head_size, int64 head_size_v) {
+  status s;
+  const auto broken = [&](const status& next) {
+    s = next;
+    return !s.ok();
+  };
+  if (broken(check_rows(a.q, "q")) || broken(check_rows(a.k, "k")) || broken(check_rows(a.v, "v")) ||
+      broken(check_rows(a.o, "o")))
+    return s;
+  if (a.q.extent(3) != head_size)
+    return status::invalid("q", "the head size is not the one that this call was compiled for", bound::exactly,
+                           head_size, a.q.extent(3));
+  if (a.v.extent(3) != head_size_v)
+    return status::invalid("v", "the head size is not the one that this call was compiled for", bound::exactly,
+                           head_size_v, a.v.extent(3));
+  if (broken(check_same(a.k, a.q, 0, "k", "k must have as many sequences as q")) ||
+      broken(check_same(a.v, a.k, 0, "v", "v must have as many sequences as k")) ||
+      broken(check_same(a.o, a.q, 0, "o", "o must have as many sequences as q")) ||
+      broken(check_same(a.v, a.k, 1, "v", "v must have as many rows as k")) ||
+      broken(check_same(a.o, a.q, 1, "o", "o must have as many rows as q")) ||
+      broken(check_same(a.v, a.k, 2, "v", "v must have as many heads as k")) ||
+      broken(check_same(a.o, a.q, 2, "o", "o must have as many heads as q")) ||
+      broken(check_same(a.k, a.q, 3, "k", "k must have the head size of q")) ||
+      broken(check_same(a.o, a.v, 3, "o", "o must have the head size of v")))
+    return s;
+  if (a.is_packed() && a.lengths_agree() && a.q.extent(1) != a.k.extent(1))
+    return status::invalid("k", "with the offsets of q, k must have as many rows as q", bound::exactly, a.q.extent(1),
+                           a.k.extent(1));
+  return check_sizes(a.problem(), 0);
+}
+
+/// A tensor that the call writes shares no memory with an input of the call. `messages` are for q, k, v, q_offsets, k_offsets.
+template <class T, class O, class Written, int Rank>
+GIWA_HOST_DEVICE status check_apart_from_inputs(const attention_views<T, O>& a, const tensor_view<Written, Rank>& w,
+                                                const char* argument, const char* const (&messages)[5]) {
+  const char* shared = may_share(a.q, w) ? messages[0] : may_share(a.k, w) ? messages[1] : nullptr;
+  if (shared == nullptr && may_share(a.v, w)) shared = messages[2];
+  if (shared == nullptr && a.is_packed()) {
+    if (may_share(view_of(a.packed.q_offsets, a.packed.count + 1), w)) shared = messages[3];
+    if (may_share(view_of(a.packed.k_offsets, a.packed.count + 1), w)) shared = messages[4];
+  }
+  return shared == nullptr ? status{} : status::invalid(argument, shared);
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
