@@ -91,7 +91,7 @@ extern "C" int giwa_attention_variant(int kind, float cap, const float* slopes, 
     case 1: return attend<sizes>(p, giwa::causal{});
     case 2: return attend<sizes>(p, giwa::full{}, giwa::softcap{cap});
     case 3: return attend<sizes>(p, giwa::causal{}, giwa::alibi{slopes});
-    case 4: return attend<sizes>(p, giwa::width{window});
+    case 4: return attend<sizes>(p, giwa::sliding_window{window});
     default: return -1;
   }
 }

@@ -24,7 +24,7 @@ giwa::status attend(const attention_call& call) {
     return call.softcap ? run(mask, giwa::softcap{*call.softcap}) : run(mask, giwa::plain_score{});
   };
   // The last query sees the last key: queries are the newest tokens of a cache, whatever their number.
-  if (call.window) return masked(giwa::width{*call.window, giwa::alignment::bottom_right});
+  if (call.window) return masked(giwa::sliding_window{*call.window, giwa::alignment::bottom_right});
   return call.causal ? masked(giwa::causal::bottom_right) : masked(giwa::full{});
 }
 

@@ -61,12 +61,12 @@ TEST_CASE("delays change nothing") {
   CHECK(different_of<128>(1024, 300, giwa::full{}) == 0);  // an even number of tiles: blocks in pairs
   CHECK(different_of<256>(700, 700, giwa::causal{}) == 0);
   CHECK(different_of<64>(700, 700, giwa::causal{}, true) == 0);
-  CHECK(different_of<64>(700, 900, giwa::width{50, giwa::alignment::bottom_right}, true) == 0);
+  CHECK(different_of<64>(700, 900, giwa::sliding_window{50, giwa::alignment::bottom_right}, true) == 0);
   CHECK(different_of<256>(700, 700, giwa::causal{}, true) == 0);
 #if !defined(GIWA_TEST_FEW_SIZES)
   CHECK(different_of<64, float>(700, 700, giwa::causal{}) == 0);
   CHECK(different_of<128, float>(1024, 300, giwa::full{}) == 0);
-  CHECK(different_of<128, float>(500, 900, giwa::width{50, giwa::alignment::bottom_right}) == 0);
+  CHECK(different_of<128, float>(500, 900, giwa::sliding_window{50, giwa::alignment::bottom_right}) == 0);
   CHECK(different_of<256, float>(700, 700, giwa::causal{}) == 0);
 #endif
 }

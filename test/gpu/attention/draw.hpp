@@ -26,9 +26,9 @@ inline constexpr element element_of = std::is_same_v<T, float>  ? element::of_fp
                                                                 : element::of_bf16;
 inline int bytes_of(element e) { return e == element::of_fp32 ? 4 : 2; }
 
-/// window is keys_back & keys_ahead, prefix is prefix | width, documents is documents & causal; scattered is a user's mask
+/// window is keys_back & keys_ahead, prefix is prefix | sliding_window, segments is segments & causal; scattered is a user's mask
 /// that gives no hints and leaves some queries without any key.
-enum class mask_kind : int { full, causal, window, prefix, documents, scattered };
+enum class mask_kind : int { full, causal, window, prefix, segments, scattered };
 /// capped_bias is a softcap, then a bias in fp32; bias has the elements of the inputs.
 enum class score_kind : int { plain, softcap, alibi, bias, capped_bias };
 enum class value_kind : int { even, normal, large, constant, tiny, sparse, outliers, poisoned, rows };
@@ -67,7 +67,7 @@ struct attention_draw {
   float scale;
   giwa::alignment align;
   bool align_in_mask;
-  int back, ahead, prefix_count, document_length;
+  int back, ahead, prefix_count, segment_length;
   bool prefix_per_sequence, ascending;
   float cap;
   value_kind values;
@@ -86,7 +86,7 @@ struct attention_draw {
 
 inline std::string attention_draw::describe() const {
   constexpr const char* elements[] = {"fp32", "fp16", "bf16"};
-  constexpr const char* masks[] = {"full", "causal", "window", "prefix", "documents", "scattered"};
+  constexpr const char* masks[] = {"full", "causal", "window", "prefix", "segments", "scattered"};
   constexpr const char* modifiers[] = {"plain", "softcap", "alibi", "bias", "capped_bias"};
   constexpr const char* kinds[] = {"even",   "normal",   "large",    "constant", "tiny",
                                    "sparse", "outliers", "poisoned", "rows"};
@@ -104,7 +104,7 @@ inline std::string attention_draw::describe() const {
   if (has_lse) s << " lse";
   if (types.mask == mask_kind::window || types.mask == mask_kind::prefix) s << " back " << back << " ahead " << ahead;
   if (types.mask == mask_kind::prefix) s << " prefix " << prefix_count << (prefix_per_sequence ? " each" : "");
-  if (types.mask == mask_kind::documents) s << " documents of " << document_length << (ascending ? " ascending" : "");
+  if (types.mask == mask_kind::segments) s << " segments of " << segment_length << (ascending ? " ascending" : "");
   if (types.score == score_kind::softcap || types.score == score_kind::capped_bias) s << " cap " << cap;
   for (const auto& [name, p] : {std::pair{"q", &q}, std::pair{"k", &k}, std::pair{"v", &v}, std::pair{"o", &o}})
     s << ' ' << name << " strides " << p->stride[0] << ',' << p->stride[1] << ',' << p->stride[2] << " from "
@@ -282,7 +282,7 @@ class drawing {
     d.ahead = static_cast<int>(one_in(3) ? 0 : one_in(6) ? 0x7fffffff : between(0, one_in(2) ? 200 : keys));
     d.prefix_count = static_cast<int>(one_in(6) ? 0 : between(0, one_in(2) ? 100 : keys + 5));
     d.prefix_per_sequence = one_in(2);
-    d.document_length = static_cast<int>(one_in(3) ? between(1, 20) : between(20, 400));
+    d.segment_length = static_cast<int>(one_in(3) ? between(1, 20) : between(20, 400));
     d.ascending = !one_in(4);
     d.cap = of<float>({30.0f, 50.0f, 5.0f});
     d.values =

@@ -155,7 +155,7 @@ TEST_CASE("fp32 has fp32's digits, and tf32 has 11 bits, whatever the inputs") {
 #if !defined(GIWA_TEST_FEW_SIZES)
   check_accuracy<64>(small ? 70 : 500, small ? 130 : 3000, giwa::full{});
   check_accuracy<128>(small ? 70 : 512, small ? 130 : 3000, giwa::full{});
-  check_accuracy<40>(70, 200, giwa::width{50, giwa::alignment::bottom_right});
+  check_accuracy<40>(70, 200, giwa::sliding_window{50, giwa::alignment::bottom_right});
   check_accuracy<192>(small ? 70 : 256, small ? 130 : 1500, giwa::full{});
   check_accuracy<256>(small ? 70 : 256, small ? 130 : 1500, giwa::causal::bottom_right);
 #endif
@@ -178,7 +178,7 @@ TEST_CASE("without a workspace, or with a scale out of reach, fp32 is exact") {
 #if !defined(GIWA_TEST_FEW_SIZES)
 TEST_CASE("a head whose numbers pieces do not reach is exact, and the others do not notice") {
   constexpr int64 queries = 200, keys = 300, heads = 4, kv_heads = 2, size = 64;
-  const auto mask = giwa::width{100, giwa::alignment::bottom_right};
+  const auto mask = giwa::sliding_window{100, giwa::alignment::bottom_right};
   plain_tensors<float> clean(2, queries, keys, heads, kv_heads, size);
   const answer usual = run<giwa::fp32, 64>(clean, mask);
   struct spoiled {

@@ -23,9 +23,9 @@ auto make_mask(const call_arguments& a) {
   if constexpr (Kind == mask_kind::causal) return giwa::causal{align};
   if constexpr (Kind == mask_kind::window) return giwa::keys_back{d.back, align} & giwa::keys_ahead{d.ahead};
   if constexpr (Kind == mask_kind::prefix)
-    return giwa::prefix{d.prefix_count, a.prefix_counts} | giwa::width{d.back, align};
-  if constexpr (Kind == mask_kind::documents)
-    return giwa::documents{a.q_documents, a.k_documents, a.document_stride, a.document_stride, d.ascending} &
+    return giwa::prefix{d.prefix_count, a.prefix_counts} | giwa::sliding_window{d.back, align};
+  if constexpr (Kind == mask_kind::segments)
+    return giwa::segment_ids{a.q_segments, a.k_segments, a.segment_stride, a.segment_stride, d.ascending} &
            giwa::causal{align};
   if constexpr (Kind == mask_kind::scattered) return scattered{};
 }

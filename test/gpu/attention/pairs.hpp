@@ -26,7 +26,7 @@ struct part_of_pairs<0> {
       instance<fp16, fp16, 80, 80, M::causal, S::alibi>, instance<fp16, fp16, 64, 256, M::causal, S::bias>,
       instance<float, float, 40, 40, M::window, S::capped_bias>, instance<fp16, float, 256, 256, M::window, S::alibi>,
       instance<bf16, bf16, 1, 1, M::prefix, S::softcap>, instance<fp16, fp16, 128, 128, M::prefix, S::softcap>,
-      instance<bf16, bf16, 80, 80, M::documents, S::plain>, instance<float, float, 64, 256, M::documents, S::alibi>,
+      instance<bf16, bf16, 80, 80, M::segments, S::plain>, instance<float, float, 64, 256, M::segments, S::alibi>,
       instance<float, float, 40, 40, M::scattered, S::alibi>, instance<bf16, bf16, 256, 256, M::scattered, S::softcap>>;
 };
 
@@ -37,7 +37,7 @@ struct part_of_pairs<1> {
       instance<fp16, fp16, 96, 96, M::causal, S::capped_bias>, instance<fp16, fp16, 192, 128, M::causal, S::softcap>,
       instance<float, float, 64, 64, M::window, S::softcap>, instance<fp16, fp16, 320, 320, M::window, S::bias>,
       instance<float, float, 8, 8, M::prefix, S::capped_bias>, instance<float, float, 160, 160, M::prefix, S::alibi>,
-      instance<bf16, bf16, 96, 96, M::documents, S::plain>, instance<fp16, fp16, 192, 128, M::documents, S::plain>,
+      instance<bf16, bf16, 96, 96, M::segments, S::plain>, instance<fp16, fp16, 192, 128, M::segments, S::plain>,
       instance<fp16, float, 64, 64, M::scattered, S::bias>, instance<fp16, fp16, 320, 320, M::scattered, S::plain>>;
 };
 
@@ -47,20 +47,21 @@ struct part_of_pairs<2> {
       instance<float, float, 33, 33, M::full, S::softcap>, instance<fp16, fp16, 192, 192, M::full, S::softcap>,
       instance<bf16, float, 100, 100, M::causal, S::plain>, instance<bf16, bf16, 72, 72, M::window, S::alibi>,
       instance<bf16, bf16, 512, 512, M::window, S::alibi>, instance<fp16, fp16, 33, 33, M::prefix, S::bias>,
-      instance<fp16, fp16, 192, 192, M::prefix, S::plain>, instance<fp16, fp16, 100, 100, M::documents, S::softcap>,
+      instance<fp16, fp16, 192, 192, M::prefix, S::plain>, instance<fp16, fp16, 100, 100, M::segments, S::softcap>,
       instance<fp16, fp16, 72, 72, M::scattered, S::bias>, instance<fp16, fp16, 512, 512, M::scattered, S::softcap>>;
 };
 
 template <>
 struct part_of_pairs<3> {
-  using instances = type_list<
-      instance<fp16, float, 40, 40, M::full, S::bias>, instance<float, fp16, 256, 256, M::full, S::bias>,
-      instance<fp16, fp16, 1, 1, M::causal, S::plain>, instance<fp16, fp16, 128, 128, M::causal, S::bias>,
-      instance<float, float, 80, 80, M::window, S::capped_bias>, instance<bf16, bf16, 64, 256, M::window, S::plain>,
-      instance<fp16, fp16, 40, 40, M::prefix, S::plain>, instance<bf16, bf16, 256, 256, M::prefix, S::softcap>,
-      instance<fp16, fp16, 1, 1, M::documents, S::bias>, instance<fp16, fp16, 128, 128, M::documents, S::alibi>,
-      instance<bf16, bf16, 80, 80, M::scattered, S::capped_bias>,
-      instance<fp16, fp16, 64, 256, M::scattered, S::alibi>>;
+  using instances =
+      type_list<instance<fp16, float, 40, 40, M::full, S::bias>, instance<float, fp16, 256, 256, M::full, S::bias>,
+                instance<fp16, fp16, 1, 1, M::causal, S::plain>, instance<fp16, fp16, 128, 128, M::causal, S::bias>,
+                instance<float, float, 80, 80, M::window, S::capped_bias>,
+                instance<bf16, bf16, 64, 256, M::window, S::plain>, instance<fp16, fp16, 40, 40, M::prefix, S::plain>,
+                instance<bf16, bf16, 256, 256, M::prefix, S::softcap>, instance<fp16, fp16, 1, 1, M::segments, S::bias>,
+                instance<fp16, fp16, 128, 128, M::segments, S::alibi>,
+                instance<bf16, bf16, 80, 80, M::scattered, S::capped_bias>,
+                instance<fp16, fp16, 64, 256, M::scattered, S::alibi>>;
 };
 
 template <>
@@ -70,7 +71,7 @@ struct part_of_pairs<4> {
       instance<bf16, bf16, 8, 8, M::causal, S::alibi>, instance<bf16, bf16, 160, 160, M::causal, S::bias>,
       instance<float, float, 96, 96, M::window, S::alibi>, instance<float, float, 192, 128, M::window, S::alibi>,
       instance<bf16, bf16, 64, 64, M::prefix, S::capped_bias>, instance<fp16, fp16, 320, 320, M::prefix, S::plain>,
-      instance<bf16, bf16, 8, 8, M::documents, S::softcap>, instance<bf16, bf16, 160, 160, M::documents, S::plain>,
+      instance<bf16, bf16, 8, 8, M::segments, S::softcap>, instance<bf16, bf16, 160, 160, M::segments, S::plain>,
       instance<bf16, bf16, 96, 96, M::scattered, S::bias>, instance<fp16, fp16, 192, 128, M::scattered, S::alibi>>;
 };
 
@@ -80,8 +81,8 @@ struct part_of_pairs<5> {
       instance<bf16, float, 72, 72, M::full, S::plain>, instance<fp16, fp16, 512, 512, M::full, S::capped_bias>,
       instance<float, float, 33, 33, M::causal, S::capped_bias>, instance<bf16, bf16, 192, 192, M::causal, S::alibi>,
       instance<float, float, 100, 100, M::window, S::capped_bias>, instance<fp16, fp16, 72, 72, M::prefix, S::alibi>,
-      instance<float, float, 512, 512, M::prefix, S::plain>, instance<float, float, 33, 33, M::documents, S::alibi>,
-      instance<bf16, float, 192, 192, M::documents, S::capped_bias>,
+      instance<float, float, 512, 512, M::prefix, S::plain>, instance<float, float, 33, 33, M::segments, S::alibi>,
+      instance<bf16, float, 192, 192, M::segments, S::capped_bias>,
       instance<fp16, fp16, 100, 100, M::scattered, S::capped_bias>>;
 };
 
@@ -92,8 +93,8 @@ struct part_of_pairs<6> {
       instance<bf16, bf16, 40, 40, M::causal, S::softcap>, instance<bf16, bf16, 256, 256, M::causal, S::plain>,
       instance<float, float, 1, 1, M::window, S::alibi>, instance<bf16, float, 128, 128, M::window, S::capped_bias>,
       instance<bf16, bf16, 80, 80, M::prefix, S::bias>, instance<bf16, bf16, 64, 256, M::prefix, S::softcap>,
-      instance<fp16, fp16, 40, 40, M::documents, S::capped_bias>,
-      instance<bf16, bf16, 256, 256, M::documents, S::capped_bias>,
+      instance<fp16, fp16, 40, 40, M::segments, S::capped_bias>,
+      instance<bf16, bf16, 256, 256, M::segments, S::capped_bias>,
       instance<bf16, bf16, 1, 1, M::scattered, S::capped_bias>, instance<fp16, fp16, 128, 128, M::scattered, S::plain>>;
 };
 
@@ -104,7 +105,7 @@ struct part_of_pairs<7> {
       instance<fp16, float, 64, 64, M::causal, S::bias>, instance<bf16, bf16, 320, 320, M::causal, S::capped_bias>,
       instance<fp16, fp16, 8, 8, M::window, S::bias>, instance<fp16, fp16, 160, 160, M::window, S::softcap>,
       instance<bf16, float, 96, 96, M::prefix, S::softcap>, instance<fp16, fp16, 192, 128, M::prefix, S::capped_bias>,
-      instance<bf16, bf16, 64, 64, M::documents, S::plain>, instance<fp16, fp16, 320, 320, M::documents, S::softcap>,
+      instance<bf16, bf16, 64, 64, M::segments, S::plain>, instance<fp16, fp16, 320, 320, M::segments, S::softcap>,
       instance<fp16, fp16, 8, 8, M::scattered, S::plain>, instance<bf16, bf16, 160, 160, M::scattered, S::plain>>;
 };
 
@@ -114,7 +115,7 @@ struct part_of_pairs<8> {
       instance<fp16, bf16, 100, 100, M::full, S::alibi>, instance<fp16, fp16, 72, 72, M::causal, S::capped_bias>,
       instance<bf16, float, 512, 512, M::causal, S::softcap>, instance<bf16, bf16, 33, 33, M::window, S::plain>,
       instance<float, float, 192, 192, M::window, S::bias>, instance<fp16, fp16, 100, 100, M::prefix, S::bias>,
-      instance<float, float, 72, 72, M::documents, S::softcap>, instance<fp16, fp16, 512, 512, M::documents, S::bias>,
+      instance<float, float, 72, 72, M::segments, S::softcap>, instance<fp16, fp16, 512, 512, M::segments, S::bias>,
       instance<float, float, 33, 33, M::scattered, S::softcap>, instance<fp16, fp16, 192, 192, M::scattered, S::alibi>>;
 };
 
@@ -124,7 +125,7 @@ using few_pairs =
     type_list<instance<float, float, 40, 40, M::window, S::capped_bias>,
               instance<fp16, float, 256, 256, M::scattered, S::alibi>,
               instance<fp16, fp16, 64, 256, M::causal, S::bias>, instance<bf16, bf16, 1, 1, M::prefix, S::softcap>,
-              instance<bf16, bf16, 80, 80, M::documents, S::plain>>;
+              instance<bf16, bf16, 80, 80, M::segments, S::plain>>;
 
 template <class Where, class... Instances>
 std::vector<callable<Where>> calls_of(type_list<Instances...>) {

@@ -72,14 +72,14 @@ struct call_arguments {
   unsigned char* workspace;  // or null
   int64 workspace_bytes;
   const float *slopes, *sinks;
-  const int *q_offsets, *k_offsets, *q_documents, *k_documents, *prefix_counts;
-  int64 document_stride;
+  const int *q_offsets, *k_offsets, *q_segments, *k_segments, *prefix_counts;
+  int64 segment_stride;
 };
 
 /// The tables of a problem as one array of words, each beginning at a multiple of 64.
 class tables {
  public:
-  explicit tables(const attention_draw& d) : document_stride_(std::max<int64>({d.seq_q, d.seq_k, 1})) {
+  explicit tables(const attention_draw& d) : segment_stride_(std::max<int64>({d.seq_q, d.seq_k, 1})) {
     random_sequence random(d.seed + 1);
     const auto begin = [&] {
       words_.resize(giwa::round_up(words_.size(), std::size_t{64}), -1);
@@ -112,32 +112,32 @@ class tables {
     words_.resize(words_.size() + d.sequences.size() * sizeof(sequence_rows) / sizeof(int));
     if (!d.sequences.empty())
       std::memcpy(words_.data() + sequences, d.sequences.data(), d.sequences.size() * sizeof(sequence_rows));
-    if (d.types.mask != mask_kind::documents) return;
-    const auto documents = [&](bool of_queries) {
+    if (d.types.mask != mask_kind::segments) return;
+    const auto segments = [&](bool of_queries) {
       const std::size_t first = begin();
-      words_.resize(first + static_cast<std::size_t>(d.batch * document_stride_), -1);
+      words_.resize(first + static_cast<std::size_t>(d.batch * segment_stride_), -1);
       for (std::size_t b = 0; b < d.sequences.size(); ++b) {
         const auto& s = d.sequences[b];
         const int64 length = of_queries ? s.q_length : s.k_length;
         const int64 shift = of_queries && d.align != giwa::alignment::top_left ? s.k_length - s.q_length : 0;
         for (int64 i = 0; i < length; ++i)
-          words_[first + b * static_cast<std::size_t>(document_stride_) + static_cast<std::size_t>(i)] =
-              static_cast<int>(d.ascending ? (i + shift + 4096) / d.document_length : random.below(3));
+          words_[first + b * static_cast<std::size_t>(segment_stride_) + static_cast<std::size_t>(i)] =
+              static_cast<int>(d.ascending ? (i + shift + 4096) / d.segment_length : random.below(3));
       }
       return first;
     };
-    q_documents = documents(true);
-    k_documents = documents(false);
+    q_segments = segments(true);
+    k_segments = segments(false);
   }
   const std::vector<int>& words() const { return words_; }
-  int64 document_stride() const { return document_stride_; }
+  int64 segment_stride() const { return segment_stride_; }
 
-  std::size_t q_offsets = 0, k_offsets = 0, prefix_counts = 0, slopes = 0, sinks = 0, sequences = 0, q_documents = 0,
-              k_documents = 0;
+  std::size_t q_offsets = 0, k_offsets = 0, prefix_counts = 0, slopes = 0, sinks = 0, sequences = 0, q_segments = 0,
+              k_segments = 0;
 
  private:
   std::vector<int> words_;
-  int64 document_stride_;
+  int64 segment_stride_;
 };
 
 /// How it went: what giwa answered, and what is wrong with it.
@@ -183,7 +183,7 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
   fill(v, d.v, d.types.input, d.values, 2);
   if (has_bias) fill(bias, d.bias, bias_type, value_kind::normal, 3);
 
-  const bool documents = d.types.mask == mask_kind::documents, prefixes = d.types.mask == mask_kind::prefix;
+  const bool segments = d.types.mask == mask_kind::segments, prefixes = d.types.mask == mask_kind::prefix;
   const auto numbers = [&](std::size_t at) { return reinterpret_cast<const float*>(words + at); };
   const call_arguments a{&d,
                          q,
@@ -198,10 +198,10 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
                          numbers(t.sinks),
                          words + t.q_offsets,
                          words + (d.shared_offsets ? t.q_offsets : t.k_offsets),
-                         documents ? words + t.q_documents : nullptr,
-                         documents ? words + t.k_documents : nullptr,
+                         segments ? words + t.q_segments : nullptr,
+                         segments ? words + t.k_segments : nullptr,
                          prefixes && d.prefix_per_sequence ? words + t.prefix_counts : nullptr,
-                         t.document_stride()};
+                         t.segment_stride()};
   outcome result{call(a), ""};
   if (result.state.ok()) {
     spoil(a);
@@ -221,8 +221,8 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
     std::copy(d.bias.extent, d.bias.extent + 4, p.bias_extent);
     p.sequences = reinterpret_cast<const sequence_rows*>(words + t.sequences);
     p.slopes = a.slopes, p.sinks = a.sinks;
-    p.q_documents = a.q_documents, p.k_documents = a.k_documents, p.prefix_counts = a.prefix_counts;
-    p.document_stride = a.document_stride;
+    p.q_segments = a.q_segments, p.k_segments = a.k_segments, p.prefix_counts = a.prefix_counts;
+    p.segment_stride = a.segment_stride;
     p.batch = d.batch, p.heads = d.heads, p.kv_heads = d.kv_heads;
     p.packed = d.packed, p.has_lse = d.has_lse, p.has_sinks = d.has_sinks;
     p.top_left = d.align == giwa::alignment::top_left;

@@ -25,8 +25,8 @@ struct located_problem {
   int64 bias_extent[4];
   const sequence_rows* sequences;
   const float *slopes, *sinks;  // (heads)
-  const int *q_documents, *k_documents, *prefix_counts;
-  int64 document_stride;  // between sequences
+  const int *q_segments, *k_segments, *prefix_counts;
+  int64 segment_stride;  // between sequences
   int64 batch, heads, kv_heads;
   bool packed, has_lse, has_sinks, top_left;
   float scale, cap;
@@ -54,9 +54,8 @@ GIWA_HOST_DEVICE inline bool keeps(const located_problem& p, const place_of_scor
       const int first = p.prefix_counts != nullptr ? p.prefix_counts[c.batch] : p.prefix_count;
       return c.key < first || (c.key <= c.diagonal && c.diagonal - c.key < p.back);
     }
-    case mask_kind::documents:
-      return p.q_documents[c.batch * p.document_stride + c.query] ==
-                 p.k_documents[c.batch * p.document_stride + c.key] &&
+    case mask_kind::segments:
+      return p.q_segments[c.batch * p.segment_stride + c.query] == p.k_segments[c.batch * p.segment_stride + c.key] &&
              c.key <= c.diagonal;
     case mask_kind::scattered: return scattered_keeps(c.batch, c.head, c.query, c.key);
   }

@@ -20,9 +20,9 @@ const std::vector<callable<host_t>>& instances() {
   using S = score_kind;
   static const auto list =
       list_of<host_t, instance<float, float, 64, 64, M::causal, S::plain>,
-              instance<float, fp16, 33, 33, M::window, S::softcap>,
-              instance<fp16, fp16, 64, 64, M::documents, S::plain>, instance<fp16, float, 8, 8, M::prefix, S::alibi>,
-              instance<bf16, bf16, 80, 80, M::scattered, S::bias>, instance<bf16, float, 1, 1, M::full, S::capped_bias>,
+              instance<float, fp16, 33, 33, M::window, S::softcap>, instance<fp16, fp16, 64, 64, M::segments, S::plain>,
+              instance<fp16, float, 8, 8, M::prefix, S::alibi>, instance<bf16, bf16, 80, 80, M::scattered, S::bias>,
+              instance<bf16, float, 1, 1, M::full, S::capped_bias>,
               instance<bf16, fp16, 192, 128, M::causal, S::alibi>>();
   return list;
 }

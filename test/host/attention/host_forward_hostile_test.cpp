@@ -83,7 +83,7 @@ TEST_CASE("scores of plus and minus infinity, and very negative ones beside mask
       const giwa::bias b{tensor_view<const float, 4>(add.data(), {1, 1, 1, 70})};
       f.add(fault_of<float, 16>(square(70, 70), giwa::full{}, b));
       f.add(fault_of<float, 16>(square(70, 70), causal{}, b));
-      f.add(fault_of<float, 16>(square(70, 70), giwa::width{3}, b));
+      f.add(fault_of<float, 16>(square(70, 70), giwa::sliding_window{3}, b));
     }
   CHECK_NO_FAULTS(f);
 
@@ -133,7 +133,7 @@ TEST_CASE("a sink takes its share and gives nothing") {
   f.add(fault_of<float, 16>(c));
   c.align = giwa::alignment::bottom_right;
   f.add(fault_of<fp16, 16>(c, causal{}, giwa::softcap{2}));
-  f.add(fault_of<float, 16>(c, giwa::width{3}));
+  f.add(fault_of<float, 16>(c, giwa::sliding_window{3}));
   c.q_lengths = {20, 0, 30};
   c.k_lengths = {0, 5, 65};
   f.add(fault_of<bf16, 16>(c, causal{}));

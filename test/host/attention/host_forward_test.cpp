@@ -88,7 +88,7 @@ TEST_CASE("windows of no, one, and more keys than there are, for unequal lengths
         c.seq_q = q;
         c.seq_k = k;
         c.align = align;
-        f.add(fault_of<float, 8>(c, giwa::width{n}));
+        f.add(fault_of<float, 8>(c, giwa::sliding_window{n}));
         f.add(fault_of<float, 8>(c, keys_back{n} & keys_ahead{0}));
         f.add(fault_of<float, 8>(c, keys_back{n} & keys_ahead{n}));
         f.add(fault_of<float, 8>(c, !keys_back{n}));
@@ -96,7 +96,7 @@ TEST_CASE("windows of no, one, and more keys than there are, for unequal lengths
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("prefixes, documents and combinations") {
+TEST_CASE("prefixes, segments and combinations") {
   std::vector<int> ids(2 * 150), mixed(2 * 150);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     ids[i] = static_cast<int>(i % 150 / 37);
@@ -107,9 +107,9 @@ TEST_CASE("prefixes, documents and combinations") {
   c.batch = 2;
   c.seq_q = c.seq_k = 150;
   faults f;
-  f.add(fault_of<float, 8>(c, giwa::documents{ids.data(), ids.data(), 150, 150, true}));
-  f.add(fault_of<float, 8>(c, giwa::documents{ids.data(), ids.data(), 150, 150, true} & causal{}));
-  f.add(fault_of<float, 8>(c, giwa::documents{mixed.data(), mixed.data(), 150, 150}));
+  f.add(fault_of<float, 8>(c, giwa::segment_ids{ids.data(), ids.data(), 150, 150, true}));
+  f.add(fault_of<float, 8>(c, giwa::segment_ids{ids.data(), ids.data(), 150, 150, true} & causal{}));
+  f.add(fault_of<float, 8>(c, giwa::segment_ids{mixed.data(), mixed.data(), 150, 150}));
   f.add(fault_of<float, 8>(c, giwa::prefix{0, counts} | causal{}));
   f.add(fault_of<float, 8>(c, giwa::prefix{0, counts}));
   f.add(fault_of<float, 8>(c, !(giwa::prefix{100} | causal{})));
@@ -137,7 +137,7 @@ TEST_CASE("score modifiers come after the scale and before the mask") {
   f.add(fault_of<float, 8>(c, causal{}, giwa::alibi{slopes.data(), 4}));
   f.add(fault_of<float, 8>(c, giwa::full{}, whole));
   f.add(fault_of<float, 8>(c, causal{}, row));
-  f.add(fault_of<float, 8>(c, giwa::width{30}, column));
+  f.add(fault_of<float, 8>(c, giwa::sliding_window{30}, column));
   f.add(fault_of<float, 8>(c, giwa::full{}, giwa::then(giwa::softcap{1.5f}, whole)));
   f.add(fault_of<float, 8>(c, giwa::full{}, giwa::then(whole, giwa::softcap{1.5f})));
   CHECK_NO_FAULTS(f);
@@ -158,7 +158,7 @@ TEST_CASE("packed sequences, some of them empty") {
     c.align = i < 4 ? giwa::alignment::bottom_right : giwa::alignment::top_left;
     f.add(fault_of<float, 8>(c));
     f.add(fault_of<float, 8>(c, causal{}));
-    f.add(fault_of<float, 8>(c, giwa::prefix{5} | giwa::width{9}));
+    f.add(fault_of<float, 8>(c, giwa::prefix{5} | giwa::sliding_window{9}));
   }
   CHECK_NO_FAULTS(f);
 }

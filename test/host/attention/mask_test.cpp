@@ -83,13 +83,13 @@ void for_each_mask(const Function& f) {
   for (const int n : {0, 1, 2, 4, 9, INT_MAX}) {
     f(giwa::keys_back{n});
     f(giwa::keys_ahead{n});
-    f(giwa::width{n});
+    f(giwa::sliding_window{n});
     f(giwa::prefix{n});
   }
   f(giwa::prefix{0, counts});
-  f(giwa::documents{ascending_q, ascending_k, queries, keys, true});
-  f(giwa::documents{ascending_q, ascending_k, queries, keys, false});
-  f(giwa::documents{mixed_q, mixed_k, queries, keys, false});
+  f(giwa::segment_ids{ascending_q, ascending_k, queries, keys, true});
+  f(giwa::segment_ids{ascending_q, ascending_k, queries, keys, false});
+  f(giwa::segment_ids{mixed_q, mixed_k, queries, keys, false});
   f(odd_keys{});
 }
 
@@ -178,6 +178,14 @@ TEST_CASE("a query's keys lie between its first and its last") {
   STATIC_REQUIRE(!giwa::detail::one_range_mask<decltype(giwa::causal{} & odd_keys{})>);
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+TEST_CASE("former names of masks still compile") {
+  STATIC_REQUIRE(std::is_same_v<giwa::width, giwa::sliding_window>);
+  STATIC_REQUIRE(std::is_same_v<giwa::documents, giwa::segment_ids>);
+}
+#pragma GCC diagnostic pop
+
 TEST_CASE("windows are counted as they say") {
   const auto kept = [](const auto& mask, int diagonal) {
     std::string s;
@@ -185,16 +193,16 @@ TEST_CASE("windows are counted as they say") {
     return s;
   };
   CHECK(kept(giwa::causal{}, 3) == "11110000");
-  CHECK(kept(giwa::width{2}, 3) == "00110000");
-  CHECK(kept(giwa::width{1}, 3) == "00010000");
-  CHECK(kept(giwa::width{0}, 3) == "00000000");
+  CHECK(kept(giwa::sliding_window{2}, 3) == "00110000");
+  CHECK(kept(giwa::sliding_window{1}, 3) == "00010000");
+  CHECK(kept(giwa::sliding_window{0}, 3) == "00000000");
   CHECK(kept(giwa::keys_back{2} & giwa::causal{}, 3) == "01110000");
   CHECK(kept(giwa::keys_back{0} & giwa::keys_ahead{0}, 3) == "00010000");
   CHECK(kept(giwa::keys_back{1} & giwa::keys_ahead{2}, 3) == "00111100");
-  CHECK(kept(giwa::width{100}, 3) == kept(giwa::causal{}, 3));
-  CHECK(kept(giwa::width{INT_MAX}, -1) == "00000000");  // the diagonal lies before the keys
+  CHECK(kept(giwa::sliding_window{100}, 3) == kept(giwa::causal{}, 3));
+  CHECK(kept(giwa::sliding_window{INT_MAX}, -1) == "00000000");  // the diagonal lies before the keys
   CHECK(kept(giwa::keys_ahead{2}, -1) == "11000000");
-  CHECK(kept(giwa::width{3}, 9) == "00000001");  // and behind them
+  CHECK(kept(giwa::sliding_window{3}, 9) == "00000001");  // and behind them
   CHECK(kept(giwa::prefix{5} | giwa::causal{}, 3) == "11111000");
   CHECK(kept(!giwa::causal{}, 3) == "00001111");
 }
@@ -205,8 +213,8 @@ TEST_CASE("the farthest coordinates do not overflow") {
   STATIC_REQUIRE(giwa::keys_ahead{INT_MAX}.classify(corner) == tile_keep::all);
   STATIC_REQUIRE(giwa::keys_back{INT_MAX}.classify(first) == tile_keep::all);
   STATIC_REQUIRE(giwa::keys_back{INT_MAX}(attention_coord{0, 0, 0, 0, -last}));
-  STATIC_REQUIRE(giwa::width{INT_MAX}.classify(first) == tile_keep::none);
-  STATIC_REQUIRE(giwa::width{INT_MAX}.classify(corner) == tile_keep::all);
+  STATIC_REQUIRE(giwa::sliding_window{INT_MAX}.classify(first) == tile_keep::none);
+  STATIC_REQUIRE(giwa::sliding_window{INT_MAX}.classify(corner) == tile_keep::all);
 }
 
 TEST_CASE("an alignment is asked for, or not, and two may disagree") {
@@ -216,9 +224,9 @@ TEST_CASE("an alignment is asked for, or not, and two may disagree") {
   CHECK(request_of(giwa::causal{}).needed);
   CHECK(request_of(!giwa::causal::top_left).align == alignment::top_left);
   CHECK(request_of(giwa::prefix{3} | giwa::causal::bottom_right).align == alignment::bottom_right);
-  CHECK(request_of(giwa::causal{} & giwa::width{3, alignment::top_left}).align == alignment::top_left);
-  CHECK_FALSE(request_of(giwa::causal{} & giwa::width{3, alignment::top_left}).conflict);
-  CHECK(request_of(giwa::causal::bottom_right & giwa::width{3, alignment::top_left}).conflict);
+  CHECK(request_of(giwa::causal{} & giwa::sliding_window{3, alignment::top_left}).align == alignment::top_left);
+  CHECK_FALSE(request_of(giwa::causal{} & giwa::sliding_window{3, alignment::top_left}).conflict);
+  CHECK(request_of(giwa::causal::bottom_right & giwa::sliding_window{3, alignment::top_left}).conflict);
   CHECK(request_of(giwa::causal::bottom_right & (giwa::full{} | !giwa::causal::top_left)).conflict);
 
   const giwa::alibi straight{nullptr}, top{nullptr, 0, alignment::top_left};
@@ -248,8 +256,8 @@ TEST_CASE("a negative window is refused wherever it stands") {
   };
   CHECK(refused(giwa::keys_back{-2}, "keys_back"));
   CHECK(refused(giwa::keys_ahead{-2}, "keys_ahead"));
-  CHECK(refused(giwa::width{-2}, "width"));
-  CHECK(refused(giwa::full{} & !giwa::width{-2}, "width"));
+  CHECK(refused(giwa::sliding_window{-2}, "sliding_window"));
+  CHECK(refused(giwa::full{} & !giwa::sliding_window{-2}, "sliding_window"));
   CHECK(refused((giwa::causal{} | giwa::keys_back{-2}) & giwa::full{}, "keys_back"));
-  CHECK(check_callable(giwa::causal{} & giwa::width{0}, sizes).ok());
+  CHECK(check_callable(giwa::causal{} & giwa::sliding_window{0}, sizes).ok());
 }

@@ -210,7 +210,7 @@ TEST_CASE("masks and scores that do not fit the problem") {
   const float x[7] = {};
   refused(call, call.forward(giwa::full{}, giwa::alibi{x}), {"mask", "the diagonal must be chosen"});
   refused(call, call.forward(giwa::full{}, giwa::alibi{nullptr}), {"alibi", "null"});
-  refused(call, call.forward(giwa::causal::top_left & giwa::width{2, giwa::alignment::bottom_right}),
+  refused(call, call.forward(giwa::causal::top_left & giwa::sliding_window{2, giwa::alignment::bottom_right}),
           {"mask", "ask for different diagonals"});
   refused(call, call.forward(giwa::full{} | giwa::keys_back{-3, giwa::alignment::top_left}),
           {"keys_back", "negative", bound::at_least, 0, -3});

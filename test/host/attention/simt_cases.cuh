@@ -51,15 +51,15 @@ struct wavy_score {
 
 /// What a mask or a score modifier reads.
 struct side_inputs {
-  std::vector<int> q_documents, k_documents, counts;
+  std::vector<int> q_segments, k_segments, counts;
   std::vector<float> slopes, bias;
   case_options c;
 
   explicit side_inputs(const case_options& options) : c(options) {
     for (int64 b = 0; b < c.batch; ++b) {
       counts.push_back(static_cast<int>((b * 37 + 11) % (c.seq_k + 2)));
-      for (int64 i = 0; i < c.seq_q; ++i) q_documents.push_back(static_cast<int>(i / 23 + b % 2));
-      for (int64 i = 0; i < c.seq_k; ++i) k_documents.push_back(static_cast<int>(i / 29));
+      for (int64 i = 0; i < c.seq_q; ++i) q_segments.push_back(static_cast<int>(i / 23 + b % 2));
+      for (int64 i = 0; i < c.seq_k; ++i) k_segments.push_back(static_cast<int>(i / 29));
     }
     for (int64 h = 0; h < c.heads; ++h) slopes.push_back(0.5f / static_cast<float>(h + 1));
     for (int64 i = 0; i < c.heads * c.seq_q * c.seq_k; ++i) bias.push_back(static_cast<float>(i % 17) * 0.25f - 2);
@@ -77,14 +77,14 @@ struct window_mask {
   static auto make(const side_inputs&) { return giwa::keys_back{40} & giwa::keys_ahead{3}; }
 };
 struct width_mask {
-  static auto make(const side_inputs&) { return giwa::width{17}; }
+  static auto make(const side_inputs&) { return giwa::sliding_window{17}; }
 };
 struct prefix_mask {
   static auto make(const side_inputs& s) { return giwa::prefix{0, s.counts.data()} | giwa::causal{}; }
 };
-struct document_mask {
+struct segment_mask {
   static auto make(const side_inputs& s) {
-    return giwa::documents{s.q_documents.data(), s.k_documents.data(), s.c.seq_q, s.c.seq_k, true};
+    return giwa::segment_ids{s.q_segments.data(), s.k_segments.data(), s.c.seq_q, s.c.seq_k, true};
   }
 };
 struct outside_mask {
@@ -129,7 +129,7 @@ using all_simt_types = std::tuple<simt_types<float, float, 64, 64, no_mask, no_s
                                   simt_types<bf16, bf16, 8, 8, width_mask, softcap_score>,         //
                                   simt_types<float, float, 33, 33, window_mask, alibi_score>,      //
                                   simt_types<fp16, float, 40, 40, prefix_mask, bias_score>,        //
-                                  simt_types<bf16, bf16, 80, 80, document_mask, no_score>,         //
+                                  simt_types<bf16, bf16, 80, 80, segment_mask, no_score>,          //
                                   simt_types<float, fp16, 100, 100, outside_mask, no_score>,       //
                                   simt_types<bf16, bf16, 192, 128, user_mask, capped_bias_score>,  //
                                   simt_types<fp16, bf16, 64, 256, causal_mask, alibi_score>,       //

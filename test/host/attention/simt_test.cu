@@ -96,8 +96,8 @@ TEST_CASE("what a row does not see does not reach it, whatever it is") {
     CHECK(unaffected > 0);
     CHECK(same);
   };
-  check(giwa::width{5});
-  check(giwa::width{13} & !giwa::prefix{66});
+  check(giwa::sliding_window{5});
+  check(giwa::sliding_window{13} & !giwa::prefix{66});
   if (cases(5) > 1) check(striped_mask{});
 }
 

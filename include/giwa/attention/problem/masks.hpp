@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The built-in masks: full, causal, windows, prefixes and documents.
+// The built-in masks: full, causal, windows, prefixes and segments.
 #ifndef GIWA_ATTENTION_PROBLEM_MASKS_HPP
 #define GIWA_ATTENTION_PROBLEM_MASKS_HPP
 
@@ -102,7 +102,7 @@ struct keys_ahead {
 };
 
 /// Keeps the last `count` keys up to the diagonal, which include the query's own key.
-struct width {
+struct sliding_window {
   int count;                           ///< number of keys, at least 0
   alignment align = alignment::unset;  ///< of the diagonal; must be set where the lengths differ
 
@@ -121,7 +121,9 @@ struct width {
     return detail::keep_of(t.last_key <= t.first_diagonal() && int64{t.first_key} > int64{t.last_diagonal()} - count,
                            t.first_key <= t.last_diagonal() && int64{t.last_key} > int64{t.first_diagonal()} - count);
   }
-  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const { return detail::check_window("width", count); }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
+    return detail::check_window("sliding_window", count);
+  }
   ///@}
 };
 
@@ -151,7 +153,7 @@ struct prefix {
 };
 
 /// Keeps the keys whose id equals the query's id: a block-diagonal mask for documents that share a sequence.
-struct documents {
+struct segment_ids {
   const int* queries;      ///< ids of the queries, (batch, queries), readable by the kernel
   const int* keys;         ///< ids of the keys, (batch, keys), readable by the kernel
   int64 query_stride = 0;  ///< elements from a sequence's query ids to the next sequence's
@@ -179,10 +181,16 @@ struct documents {
   }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
     const bool missing = (queries == nullptr && s.seq_q != 0) || (keys == nullptr && s.seq_k != 0);
-    return missing ? status::invalid("documents", "a pointer is null") : status{};
+    return missing ? status::invalid("segment_ids", "a pointer is null") : status{};
   }
   ///@}
 };
+
+/// Former names, which the next minor version removes.
+///@{
+using width [[deprecated("giwa::width is now giwa::sliding_window")]] = sliding_window;
+using documents [[deprecated("giwa::documents is now giwa::segment_ids")]] = segment_ids;
+///@}
 
 }  // namespace giwa::inline GIWA_ABI
 
