@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CUH
 
 #include <giwa/attention/problem/params.hpp>
+#include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/forward/forward.cuh>
 #include <giwa/attention/problem/memory_advice.hpp>

@@ -10,6 +10,7 @@
 #include <giwa/numeric/fast_division.hpp>
 #include <giwa/numeric/philox.hpp>
 #include <giwa/numeric/tensor_view.hpp>
+#include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/base/throw.hpp>
 #include <giwa/grid/elementwise.cuh>

@@ -3,14 +3,15 @@
 #ifndef GIWA_HOST_HPP
 #define GIWA_HOST_HPP
 
-#include <giwa/attention/forward/forward.hpp>
 #include <giwa/attention/cpu/forward.hpp>
+#include <giwa/attention/forward/forward.hpp>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/grid/elementwise.hpp>
 #include <giwa/grid/host_for_all.hpp>
 #include <giwa/grid/host_loop.hpp>
 #include <giwa/numeric/philox.hpp>
+#include <giwa/numeric/trigonometry.hpp>
 #include <giwa/softmax/host_rows.hpp>
 #include <giwa/softmax/host_softmax.hpp>
 

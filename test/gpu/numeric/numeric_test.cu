@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Column P on the device: random numbers, products, divisions, views and extents give what they give on the host.
+// Pure headers on the device: random numbers, products, divisions, sines, views and extents give what they give on the host.
 #include <giwa/grid.cuh>
 
 #include <cstring>
@@ -74,6 +74,19 @@ struct write_ranks {
   }
 };
 
+struct sine_and_cosine {
+  float sine, cosine;
+};
+// Of the floats whose bits are 0, step, 2 step, ...
+struct work_out_sines {
+  sine_and_cosine* out;
+  uint32 step;
+  GIWA_DEVICE void operator()(int64 i) const {
+    const float x = __uint_as_float(static_cast<uint32>(i) * step);
+    out[i] = {giwa::sin(x), giwa::cos(x)};
+  }
+};
+
 bool same_bits(const std::vector<random_numbers>& a, const random_numbers* b) {
   for (std::size_t i = 0; i < a.size(); ++i)
     if (!(a[i].words == b[i].words) || std::memcmp(&a[i].narrow, &b[i].narrow, 4) != 0 ||
@@ -131,6 +144,21 @@ TEST_CASE("products and divisions are those of the host") {
     REQUIRE(got[i].high32 == expected.high32);
     REQUIRE(got[i].overflows == expected.overflows);
   }
+}
+
+TEST_CASE("sines and cosines have the same bits on the host and on the device") {
+  const giwa::stream s = giwa_test::new_stream();
+  const uint32 step = 1999, last = 0x47c35000;  // 1e5f
+  const gpu_array<sine_and_cosine> out(last / step + 1);
+  REQUIRE(giwa::for_all(s, out.size(), work_out_sines{out.data(), step}).ok());
+  const std::vector<sine_and_cosine> got = out.to_host();
+  std::size_t differ = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const float x = __builtin_bit_cast(float, static_cast<uint32>(i) * step);
+    const sine_and_cosine expected{giwa::sin(x), giwa::cos(x)};
+    differ += std::memcmp(&got[i], &expected, sizeof expected) != 0;
+  }
+  CHECK(differ == 0);
 }
 
 TEST_CASE("views and extents work on the device") {
