@@ -77,6 +77,19 @@ inline result<int> current_device() {
   return {s.ok() ? device : -1, s};
 }
 
+namespace detail {
+
+/// Binds a context to this host thread if it has none: that of the current device, which stays the current one. A context
+/// that the program has made current by the driver's API stays, too. By creating an event, which any call may do while any
+/// thread captures a graph; cudaFree(nullptr), the usual way, may not. Waits for nothing.
+inline status bind_context() {
+  cudaEvent_t event = nullptr;
+  const status s = consume(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return s.ok() ? consume(cudaEventDestroy(event)) : s;
+}
+
+}  // namespace detail
+
 /// The properties of GPU number `device`. Many questions to the driver: ask once, keep the answer.
 inline result<device_properties> properties_of(int device) {
   if (const status s = detail::check_device(device); !s.ok()) return {{}, s};
