@@ -12,6 +12,14 @@
 #error \
     "giwa needs the CUDA toolkit 13.0 or newer: this nvcc is older. Install a newer toolkit, or put its bin/ first in PATH."
 #endif
+// Masks, the softmax and attention compute with infinities and must pass NaN on. Host compilers assume under these flags
+// that neither occurs, and give finite results where NaN is due. nvcc's --use_fast_math defines neither macro and changes
+// device code only, where giwa calls the instructions by name.
+#if !defined(__CUDACC_RTC__) && !defined(__CUDA_ARCH__) && \
+    (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__))
+#error \
+    "giwa needs NaN and infinity in host code: compile without -ffast-math, -Ofast and -ffinite-math-only. nvcc's --use_fast_math may stay."
+#endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
 #error "giwa needs compute capability 7.5 or newer: drop the older entry from -gencode / CMAKE_CUDA_ARCHITECTURES."
 #endif
@@ -21,6 +29,16 @@
 #define GIWA_DETAIL_VERSION_TAG_(major, minor) v##major##_##minor
 #define GIWA_DETAIL_VERSION_TAG(major, minor) GIWA_DETAIL_VERSION_TAG_(major, minor)
 #define GIWA_ABI GIWA_DETAIL_VERSION_TAG(GIWA_VERSION_MAJOR, GIWA_VERSION_MINOR)
+
+// An attribute of the types that functions return to report: puts the version into the mangled name of each such function,
+// the user's too. Otherwise a return type is no part of that name, and code compiled against two versions would link.
+#if defined(__CUDACC_RTC__)
+#define GIWA_ABI_TAG
+#else
+#define GIWA_DETAIL_STRING_(text) #text
+#define GIWA_DETAIL_STRING(text) GIWA_DETAIL_STRING_(text)
+#define GIWA_ABI_TAG [[gnu::abi_tag(GIWA_DETAIL_STRING(GIWA_ABI))]]
+#endif
 
 #if defined(__CUDACC__)
 #define GIWA_DEVICE __device__

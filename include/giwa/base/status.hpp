@@ -24,7 +24,7 @@ enum class bound : int { none, exactly, at_most, at_least };
 
 /// What a call answers: trivially copyable, made of static strings, never allocates, on the host and on the device.
 /// `argument` names the caller's argument, or is empty. `expected` and `got` count only where `relation` is not none.
-struct [[nodiscard]] status {
+struct [[nodiscard]] GIWA_ABI_TAG status {
   status_code code = status_code::success;  ///< what kind of thing went wrong
   bound relation = bound::none;             ///< how `got` breaks `expected`
   int cuda_code = 0;                        ///< the cudaError_t behind it, 0 if none
@@ -52,7 +52,7 @@ struct [[nodiscard]] status {
 
 /// A value, or the status that says why there is none. The value of a failed result is the type's empty state.
 template <class T>
-struct [[nodiscard]] result {
+struct [[nodiscard]] GIWA_ABI_TAG result {
   T value{};       ///< what was asked for; the empty state where there is none
   status state{};  ///< success, or why there is no value
 

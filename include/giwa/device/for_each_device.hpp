@@ -11,7 +11,7 @@
 namespace giwa::inline GIWA_ABI {
 
 /// Success, or the first failure and the GPU it is of: -1 for the CPU, and for what is wrong before any GPU is asked.
-struct [[nodiscard]] device_status {
+struct [[nodiscard]] GIWA_ABI_TAG device_status {
   int device = -1;  ///< whose failure it is
   status state{};   ///< the failure, or success
 

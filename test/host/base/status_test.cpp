@@ -19,6 +19,12 @@ using giwa::status;
 using giwa::status_code;
 using giwa::throw_if_failed;
 
+// Two functions as a user writes them, and the same by the names that the linker has to see: with the version.
+status returns_status() { return status::invalid("x", "as returned"); }
+result<int> returns_result() { return {7, {}}; }
+status status_by_symbol() __asm__("_Z14returns_statusB4" GIWA_DETAIL_STRING(GIWA_ABI) "v");
+result<int> result_by_symbol() __asm__("_Z14returns_resultB4" GIWA_DETAIL_STRING(GIWA_ABI) "v");
+
 namespace {
 
 struct named_code {
@@ -175,4 +181,9 @@ TEST_CASE("the tags that are part of every symbol") {
   CHECK(GIWA_ARCH_HAS_SM90A == 0);
   CHECK(GIWA_TEST_TEXT(GIWA_ABI) ==
         std::string("v").append(std::to_string(GIWA_VERSION_MAJOR)) + "_" + std::to_string(GIWA_VERSION_MINOR));
+}
+
+TEST_CASE("the version is part of the linker's name of a function that returns a status or a result") {
+  CHECK(status_by_symbol().message == std::string("as returned"));
+  CHECK(result_by_symbol().value == 7);
 }
