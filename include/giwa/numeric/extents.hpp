@@ -99,7 +99,7 @@ class extents {
   }
 
  private:
-  int64 values_[dynamic_rank > 0 ? dynamic_rank : 1] = {};
+  int64 values_[stdlib::size_t{dynamic_rank > 0 ? dynamic_rank : 1}] = {};
 };
 
 /// `extents{rows, columns}` has run-time sizes.

@@ -25,8 +25,8 @@ concept index_like = stdlib::convertible_to<T, int64> && !stdlib::is_floating_po
 template <int Rank>
 struct index {
   static_assert(Rank >= 1, "giwa::index has at least one dimension.");
-  static constexpr int rank = Rank;  ///< the number of dimensions
-  int64 coordinate[Rank];            ///< the last runs fastest
+  static constexpr int rank = Rank;        ///< the number of dimensions
+  int64 coordinate[stdlib::size_t{Rank}];  ///< the last runs fastest
 
   index() = default;  // uninitialised, as an int is; index<2>{} is all zeros
   /// From integers of any type.
@@ -74,7 +74,8 @@ GIWA_HOST_DEVICE index(Coordinates...) -> index<static_cast<int>(sizeof...(Coord
 
 #if !defined(GIWA_DOXYGEN)
 template <int Rank>
-struct std::tuple_size<giwa::index<Rank>> : giwa::stdlib::integral_constant<giwa::stdlib::size_t, Rank> {};
+struct std::tuple_size<giwa::index<Rank>>
+    : giwa::stdlib::integral_constant<giwa::stdlib::size_t, giwa::stdlib::size_t{Rank}> {};
 template <giwa::stdlib::size_t Dim, int Rank>
 struct std::tuple_element<Dim, giwa::index<Rank>> {
   using type = giwa::int64;

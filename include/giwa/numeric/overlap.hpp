@@ -7,9 +7,10 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Whether a sum of i_d * step_d over the dimensions from `from` on, |i_d| < extent_d, comes within `width` of `distance`;
-/// all in bytes. The steps must be sorted, the largest first. Where no step is reached by the dimensions after it, as in
-/// every array whose elements lie apart, two candidates a dimension remain; others are counted as sharing.
+/// Whether a sum of i_d * step_d over the dimensions from `from` on, |i_d| < extent_d, comes within `width` of `distance`,
+/// all in bytes. The steps are sorted, the largest first, and the view passes check(). The answer is exact where each step
+/// is larger than half of what the dimensions after it reach, as in every array whose elements do not overlap; it is true
+/// elsewhere, and for steps and sizes above 2^61, which no memory has.
 template <int Rank>
 GIWA_HOST_DEVICE constexpr bool steps_meet(const index<Rank>& extent, const index<Rank>& step, int from, int64 distance,
                                            int64 width) {
@@ -17,10 +18,12 @@ GIWA_HOST_DEVICE constexpr bool steps_meet(const index<Rank>& extent, const inde
   int64 reach = width - 1;  // of the dimensions after this one
   for (int d = from + 1; d < Rank; ++d) reach += (extent[d] - 1) * step[d];
   if (step[from] == 0) return steps_meet(extent, step, from + 1, distance, width);
-  const int64 quotient = distance / step[from];
-  if (reach >= 2 * step[from]) return true;
-  for (int64 i = quotient - 2; i <= quotient + 2; ++i) {
-    const int64 left = distance - i * step[from];
+  constexpr int64 most = max_int64 / 4;  // sums of three such numbers fit
+  if (step[from] > most || extent[from] > most || reach >= 2 * step[from]) return true;
+  const int64 quotient = distance / step[from], remainder = distance % step[from];
+  if (quotient > extent[from] + 2 || quotient < -extent[from] - 2) return false;
+  for (int k = -2; k <= 2; ++k) {
+    const int64 i = quotient + k, left = remainder - k * step[from];
     if (i < extent[from] && i > -extent[from] && -reach <= left && left <= reach &&
         steps_meet(extent, step, from + 1, left, width))
       return true;
@@ -77,7 +80,7 @@ GIWA_HOST_DEVICE bool overlap(const tensor_view<T, Rank>& a, const tensor_view<U
 template <class T, int Rank>
 GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, const char* argument) {
   if (v.size() == 0) return {};
-  bool done[Rank] = {};
+  bool done[stdlib::size_t{Rank}] = {};
   for (int64 round = 0, reach = 1; round < Rank; ++round) {
     int next = -1;
     int64 step = 0;

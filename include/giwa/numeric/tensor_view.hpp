@@ -25,6 +25,20 @@ concept contiguous_range_like = requires(R& r) {
   { r.size() } -> stdlib::convertible_to<int64>;
 };
 
+/// Whether the pointer is aligned to its element, as every access assumes on the host and on a GPU. Constant expressions
+/// have no addresses, and no misaligned pointers.
+template <class T>
+GIWA_HOST_DEVICE constexpr status check_alignment([[maybe_unused]] const T* pointer,
+                                                  [[maybe_unused]] const char* argument) {
+  if (!__builtin_is_constant_evaluated()) {
+    const auto address = reinterpret_cast<uint64>(pointer);
+    if (address % alignof(T) != 0)
+      return status::invalid(argument, "the pointer must be aligned to its element type, in bytes", bound::at_least,
+                             alignof(T), static_cast<int64>(address & (~address + 1)));  // its lowest set bit
+  }
+  return {};
+}
+
 /// What an array holds, const or not.
 template <class Array>
 using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>().data())>;
@@ -116,8 +130,8 @@ class tensor_view {
     return true;
   }
 
-  /// The first rule that the view breaks: sizes are >= 0, the number of elements and every offset fit in 64 bits,
-  /// and data is not null unless there are no elements.
+  /// Returns the first rule that the view breaks: sizes are >= 0, and the number of elements and every offset in bytes fit in
+  /// 64 bits. A view with elements has a pointer that is not null and is aligned to its element. `argument` names the view.
   GIWA_HOST_DEVICE constexpr status check(const char* argument) const {
     bool empty = false;
     for (int d = 0; d < Rank; ++d) {
@@ -125,7 +139,7 @@ class tensor_view {
       empty = empty || extents_[d] == 0;
     }
     if (empty) return {};
-    int64 product = 1, reach = 1;  // elements, and the farthest distance between two of them, in bytes
+    int64 product = 1, reach = sizeof(T);  // elements, and the bytes from the first of them to the end of the last
     for (int d = 0; d < Rank; ++d) {
       if (product_overflows(product, extents_[d]))
         return status::invalid(argument, "the product of the sizes is larger than any 64-bit index", bound::at_most,
@@ -140,7 +154,7 @@ class tensor_view {
       reach += steps * step * static_cast<int64>(sizeof(T));
     }
     if (data_ == nullptr) return status::invalid(argument, "the pointer is null, but the view has elements");
-    return {};
+    return detail::check_alignment<T>(data_, argument);
   }
 
   /// The element at i, inside the sizes; checked in checked builds.

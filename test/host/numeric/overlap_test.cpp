@@ -84,3 +84,34 @@ TEST_CASE("columns side by side do not overlap") {
   const tensor_view<float, 2> shifted(memory + 99, {10, 100}, {200, 1});
   CHECK(giwa::detail::overlap(left, shifted));
 }
+
+// In constant expressions, where an overflow does not compile.
+TEST_CASE("sizes, strides and distances near the ends of int64 do not overflow") {
+  using giwa::index, giwa::detail::steps_meet;
+  constexpr int64 most = giwa::max_int64, least = -most - 1;
+  // Strides that no memory has count as shared.
+  static_assert(steps_meet<1>({2}, {most - 3}, 0, 8, 4));
+  static_assert(steps_meet<1>({2}, {most / 2 + 1}, 0, least, 4));
+  static_assert(steps_meet<2>({2, 2}, {most / 2 - 8, most / 2 - 8}, 0, 0, 4));
+  static_assert(steps_meet<1>({most}, {1}, 0, most, 1));
+  // Below that the answer is exact, at any distance.
+  constexpr int64 step = most / 4;
+  static_assert(!steps_meet<1>({2}, {step}, 0, most, 4));
+  static_assert(!steps_meet<1>({2}, {step}, 0, least, 4));
+  static_assert(!steps_meet<1>({2}, {step}, 0, step - 4, 4));
+  static_assert(steps_meet<1>({2}, {step}, 0, step - 3, 4));
+  static_assert(steps_meet<1>({2}, {step}, 0, 3 - step, 4));
+  static_assert(!steps_meet<1>({2}, {step}, 0, 2 * step, 4));
+  static_assert(!steps_meet<1>({step}, {1}, 0, least, 1));
+  static_assert(!steps_meet<1>({step}, {1}, 0, most, 1));
+  static_assert(steps_meet<1>({step}, {1}, 0, step - 1, 1));
+  static_assert(!steps_meet<1>({step}, {1}, 0, step, 1));
+
+  // The farthest strides that check() lets pass.
+  double x = 0;
+  const tensor_view<double, 1> far(&x, {2}, {(most - 8) / 8});
+  REQUIRE(far.check("far").ok());
+  CHECK_FALSE(tensor_view<double, 1>(&x, {2}, {(most - 8) / 8 + 1}).check("far").ok());
+  CHECK(giwa::detail::overlap(far, far));
+  CHECK(giwa::detail::check_written(far, "far").ok());
+}

@@ -207,15 +207,33 @@ TEST_CASE("check refuses sizes that no array has") {
   }
 }
 
+TEST_CASE("check refuses a pointer that is not aligned to its element") {
+  alignas(16) char memory[64] = {};
+  const auto check = []<class T>(T* p) { return tensor_view<T, 1>(p, {2}).check("v"); };
+  for (int offset = 0; offset < 16; ++offset) {
+    CAPTURE(offset);
+    CHECK(check(memory + offset).ok());
+    CHECK(check(reinterpret_cast<short*>(memory + offset)).ok() == (offset % 2 == 0));
+    CHECK(check(reinterpret_cast<const float*>(memory + offset)).ok() == (offset % 4 == 0));
+    CHECK(check(reinterpret_cast<double*>(memory + offset)).ok() == (offset % 8 == 0));
+  }
+  const status s = check(reinterpret_cast<double*>(memory + 12));
+  CHECK(s.argument == std::string("v"));
+  CHECK(s.relation == bound::at_least);
+  CHECK(s.expected == 8);
+  CHECK(s.got == 4);
+  CHECK(tensor_view<double, 1>(reinterpret_cast<double*>(memory + 1), {0}).check("v").ok());  // no element to read
+}
+
 TEST_CASE("check refuses strides that no address reaches") {
-  char byte = 0;
+  alignas(8) char byte = 0;
   // Two elements a stride apart: the last byte has to be at most 2^63 - 1 bytes from the first, both counted.
   for (const int64 stride : giwa_test::edges())
     for (const int64 sign : {1, -1}) {
       CAPTURE(stride, sign);
       const bool reachable = stride <= max_int64 - 1;
       REQUIRE(tensor_view<char, 1>(&byte, {2}, {sign * stride}).check("v").ok() == reachable);
-      const bool reachable8 = stride <= (max_int64 - 1) / 8;
+      const bool reachable8 = stride <= (max_int64 - 8) / 8;  // the last byte included
       REQUIRE(tensor_view<double, 1>(reinterpret_cast<double*>(&byte), {2}, {sign * stride}).check("v").ok() ==
               reachable8);
       const bool reachable_in_3 = stride <= (max_int64 - 1) / 3;
