@@ -104,6 +104,7 @@ set(GIWA_HEADERS
 
   P giwa/softmax/exponential.hpp
   P giwa/softmax/state.hpp
+  P giwa/softmax/grouped_sum.hpp
   P giwa/softmax/problem.hpp
   P giwa/softmax/row_plan.hpp
   P giwa/softmax/row_packet.hpp

@@ -4,6 +4,7 @@
 #define GIWA_SOFTMAX_HOST_ROWS_HPP
 
 #include <giwa/grid/host_loop.hpp>
+#include <giwa/softmax/grouped_sum.hpp>
 #include <giwa/softmax/host_softmax.hpp>
 #include <giwa/softmax/state.hpp>
 
@@ -27,26 +28,32 @@ class row_piece {
     for (int i = count; i < padded_; ++i) x_[i] = -infinity_of<Compute>;
   }
 
-  /// Replaces each x by e^(x - max), and answers with the state of the piece.
-  softmax_state<Compute> reduce() {
+  /// Replaces each x by e^(x - max), max being the largest of `so_far` and of the piece, and returns max and their sum.
+  softmax_state<Compute> reduce(Compute so_far) {
     Compute m[lanes];
     for (int j = 0; j < lanes; ++j) m[j] = -infinity_of<Compute>;
     for (int i = 0; i < padded_; i += lanes)
       for (int j = 0; j < lanes; ++j) m[j] = x_[i + j] > m[j] ? x_[i + j] : m[j];
-    softmax_state<Compute> s;
+    softmax_state<Compute> s{so_far, 0};
     for (int j = 0; j < lanes; ++j) s.max = m[j] > s.max ? m[j] : s.max;
     s.sum = exponentials(s.reference());
     return s;
   }
 
-  /// Replaces each x by e^(x - reference), and answers with their sum.
+  /// Replaces each x by e^(x - reference), and returns their sum. Eight elements of a lane are summed up by themselves: a chain
+  /// of all 64 would lose 8 units in the last place where elements are equal.
   Compute exponentials(Compute reference) {
     Compute sum[lanes] = {};
-    for (int i = 0; i < padded_; i += lanes)
-      for (int j = 0; j < lanes; ++j) {
-        x_[i + j] = exponential{}(x_[i + j] - reference);
-        sum[j] += x_[i + j];
-      }
+    for (int begin = 0; begin < padded_; begin += 8 * lanes) {
+      const int end = begin + 8 * lanes < padded_ ? begin + 8 * lanes : padded_;
+      Compute part[lanes] = {};
+      for (int i = begin; i < end; i += lanes)
+        for (int j = 0; j < lanes; ++j) {
+          x_[i + j] = exponential{}(x_[i + j] - reference);
+          part[j] += x_[i + j];
+        }
+      for (int j = 0; j < lanes; ++j) sum[j] += part[j];
+    }
     for (int d = lanes / 2; d > 0; d /= 2)
       for (int j = 0; j < d; ++j) sum[j] += sum[j + d];
     return sum[0];
@@ -93,11 +100,14 @@ struct host_rows {
 
   static void run_row(const T* in, int64 in_stride, U* out, int64 out_stride, int64 columns) {
     piece p;
-    softmax_state<compute> state;
+    using sums = grouped_sum<compute, exponential, 6>;
+    group_state<compute> groups[sums::levels_in_memory];
+    sums sum(groups, 1);
     for (int64 begin = 0; begin < columns; begin += piece::capacity) {
       p.load(in + begin * in_stride, in_stride, count_at(begin, columns));
-      state = softmax_state<compute>::merge(state, p.reduce());
+      sum.add(p.reduce(sum.max()));
     }
+    const softmax_state<compute> state = sum.total();
     const compute factor = state.normalizer();
     if (columns <= piece::capacity) return p.store(out, out_stride, count_at(0, columns), factor);
     for (int64 begin = 0; begin < columns; begin += piece::capacity) {

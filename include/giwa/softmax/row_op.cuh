@@ -4,6 +4,7 @@
 #define GIWA_SOFTMAX_ROW_OP_CUH
 
 #include <giwa/grid/op.hpp>
+#include <giwa/softmax/grouped_sum.hpp>
 #include <giwa/softmax/problem.hpp>
 #include <giwa/softmax/row_group.cuh>
 #include <giwa/softmax/row_packet.hpp>
@@ -54,12 +55,18 @@ struct row_softmax_op {
   struct lines {
     line of[max_threads / 32][32 / lanes];
   };
+  // 16^4 tiles, up to 2^32 elements of a row of a cluster, keep the chains of additions at 16.
+  using sums = grouped_sum<compute, device_exponential, 4>;
   struct exchange {
     row_states<compute, slots> states;
     typename out_memory::words edge[Access == row_access::shifted ? max_threads / 32 : 1];  // each warp's last packet
   };
+  struct grouped_exchange : exchange {
+    group_state<compute> groups[sums::levels_in_memory][max_threads];
+  };
   using shared_storage =
-      stdlib::conditional_t<owner != row_owner::lanes, exchange,
+      stdlib::conditional_t<owner != row_owner::lanes,
+                            stdlib::conditional_t<Shape::resident, exchange, grouped_exchange>,
                             stdlib::conditional_t<Access == row_access::shifted, lines, no_shared_storage>>;
 
   template <class Block>
@@ -204,14 +211,15 @@ struct row_softmax_op {
     }
 
     GIWA_HOST_DEVICE void run_twice(int64 r, int64 columns) const {
-      softmax_state<compute> mine;
+      sums sum(&shared.groups[0][block.rank()], max_threads);
       for (int64 begin = 0; begin < columns; begin += tile) {
         elements x;
         read(source(r, begin, columns), x);
-        const softmax_state<compute> before = mine;
-        mine.max = larger_of(mine.max, max_of(x));
-        mine.sum = before.sum * exp{}(before.max - mine.reference()) + exponentials(x, mine.reference());
+        softmax_state<compute> next{larger_of(sum.max(), max_of(x)), 0};
+        next.sum = exponentials(x, next.reference());
+        sum.add(next);
       }
+      const softmax_state<compute> mine = sum.total();
       softmax_state<compute> own;
       own.max = lanes_max<lanes>(block, mine.max);
       own.sum = lanes_sum<lanes>(block, mine.sum * exp{}(mine.max - own.reference()));

@@ -306,6 +306,32 @@ TEST_CASE("what the GPU cannot use is refused by name") {
   }
 }
 
+TEST_CASE("long rows are as exact as short ones") {
+  const giwa::stream s = new_stream();
+  const auto worst = [&](int64 columns, int kind) {
+    const auto row = softmax_long_row(columns, kind);
+    const gpu_array<float> x(row);
+    const tensor_view<float, 1> v(x.data(), {columns});
+    const status state = softmax(s, v, v);
+    INFO(giwa::format_status(state).c_str());
+    REQUIRE(state.ok());
+    REQUIRE(giwa::synchronize(s).ok());
+    return softmax_units(row, x.to_host());
+  };
+  for (const int kind : {0, 1, 2}) {
+    CAPTURE(kind);
+    CHECK(worst(int64{1} << 18, kind) <= 8);
+    if (!small_mode()) CHECK(worst((int64{1} << 24) - 5, kind) <= 8);
+  }
+  std::size_t free_bytes = 0, all_bytes = 0;
+  check_cuda(cudaMemGetInfo(&free_bytes, &all_bytes));
+  if (small_mode() || free_bytes < (std::size_t{1} << 30)) return;
+  for (const int kind : {0, 1}) {
+    CAPTURE(kind);
+    CHECK(worst(int64{1} << 27, kind) <= 8);
+  }
+}
+
 TEST_CASE("more than 2^31 elements") {
   if (small_mode()) return;
   const giwa::stream s = new_stream();

@@ -76,6 +76,36 @@ TEST_CASE("softmax on the CPU is right") {
   check_all<float, bf16>();
 }
 
+TEST_CASE("long rows are as exact as short ones") {
+  // 2^24 elements are 16384 pieces of 1024.
+  for (const int64 columns : {int64{1024}, int64{1} << 18, (int64{1} << 24) - 5})
+    for (const int kind : {0, 1, 2}) {
+      CAPTURE(columns, kind);
+      const auto row = softmax_long_row(columns, kind);
+      std::vector<float> y(row.size());
+      REQUIRE(softmax(giwa::host, tensor_view<const float, 1>(row.data(), {columns}),
+                      tensor_view<float, 1>(y.data(), {columns}))
+                  .ok());
+      CHECK(softmax_units(row, y) <= 8);
+    }
+}
+
+TEST_CASE("equal elements in one piece of the row") {
+  // Errors of equal additions have one sign: a chain of 64 loses more than 8 units for some values.
+  constexpr int64 columns = 1024;
+  std::vector<float> y(columns);
+  double worst = 0;
+  for (int i = 1; i < 500; ++i) {
+    std::vector<float> row(columns, -1e-3f * static_cast<float>(i));
+    row[0] = 0;
+    REQUIRE(softmax(giwa::host, tensor_view<const float, 1>(row.data(), {columns}),
+                    tensor_view<float, 1>(y.data(), {columns}))
+                .ok());
+    worst = std::max(worst, softmax_units(row, y));
+  }
+  CHECK(worst <= 5);
+}
+
 TEST_CASE("in place, and an input that is broadcast") {
   const auto row = softmax_row<float>(2500, 0);
   std::vector<float> x(row), y(5 * row.size());

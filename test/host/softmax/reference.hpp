@@ -6,6 +6,7 @@
 #include <giwa/numeric/philox.hpp>
 #include <giwa/numeric/precision.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -59,6 +60,46 @@ template <class T, class U>
 bool softmax_agrees(double got, double expected) {
   if (std::isnan(expected)) return std::isnan(got);
   return std::abs(got - expected) <= softmax_tolerance<T, U>(expected);
+}
+
+/// How far the softmax y of an fp32 row is from what is promised for it (docs/softmax.md): the largest error in units of 2^-23 of
+/// the result, less one for each unit of m - x, the distance from the row's maximum, and one for each unit of its mean weighted by the
+/// result. At most 8 are promised. Results below 2^-100 are passed over.
+inline double softmax_units(const std::vector<float>& x, const std::vector<float>& y) {
+  double max = -std::numeric_limits<double>::infinity();
+  for (const float v : x) max = std::max(max, static_cast<double>(v));
+  std::vector<double> tile_sums, tile_means;  // of 2^16 elements: double is then exact enough for any row
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (i % 65536 == 0) tile_sums.push_back(0), tile_means.push_back(0);
+    const double weight = std::exp(x[i] - max);
+    tile_sums.back() += weight;
+    tile_means.back() += weight == 0 ? 0 : weight * (max - x[i]);
+  }
+  double sum = 0, mean = 0, worst = 0;
+  for (std::size_t i = 0; i < tile_sums.size(); ++i) sum += tile_sums[i], mean += tile_means[i];
+  mean /= sum;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double expected = std::exp(x[i] - max) / sum;
+    if (expected < 0x1p-100) continue;
+    const double units = std::abs(y[i] - expected) / (0x1p-23 * expected) - (max - x[i]) - mean;
+    if (std::isnan(units)) return units;
+    worst = std::max(worst, units);
+  }
+  return worst;
+}
+
+/// Rows whose sums are hard to add up: 0 equal elements below one that is larger, whose rounding errors all have one sign; 1
+/// elements that rise slowly, so that each tile has a new maximum; 2 random numbers.
+inline std::vector<float> softmax_long_row(int64 columns, int kind) {
+  const giwa::philox random(7);
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  for (int64 i = 0; i < columns; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (kind == 0) row[at] = i == 0 ? 0.0f : -0.3f;
+    if (kind == 1) row[at] = static_cast<float>(static_cast<double>(i) / static_cast<double>(columns));
+    if (kind == 2) row[at] = random.uniform<float>(static_cast<giwa::uint64>(i)) * 2 - 1;
+  }
+  return row;
 }
 
 /// A row of numbers that T holds; the kind is taken from `which`, so that neighbouring rows differ in nature.

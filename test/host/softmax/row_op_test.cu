@@ -131,6 +131,29 @@ TEST_CASE("the softmax kernel on the host, bf16 to fp32") { check_shapes<bf16, f
 TEST_CASE("the softmax kernel on the host, fp32 to fp16") { check_shapes<float, fp16>(); }
 TEST_CASE("the softmax kernel on the host, fp16 to fp64") { check_shapes<fp16, double>(); }
 
+TEST_CASE("the softmax kernel on the host: a long row is as exact as a short one") {
+  if (small_mode()) return;
+  using op = giwa::detail::row_softmax_op<float, float, giwa::detail::any_row_of_block, row_access::aligned>;
+  constexpr int64 columns = int64{1} << 21;  // 256 tiles: two levels of groups
+  for (const int kind : {0, 1}) {
+    CAPTURE(kind);
+    const auto row = softmax_long_row(columns, kind);
+    std::vector<float> y(row.size());
+    const tensor_view<const float, 1> in(row.data(), {columns});
+    const tensor_view<float, 1> out(y.data(), {columns});
+    op::params p{};
+    p.in = in.data();
+    p.out = out.data();
+    p.in_stride = p.out_stride = 1;
+    p.columns = columns;
+    p.map = giwa::detail::row_map::of(in, out);
+    p.end_row = 1;
+    p.launch = giwa::detail::launch_of<giwa::detail::any_row_of_block>(columns);
+    REQUIRE(giwa::launch(giwa::host, {.grid = 1, .block = p.launch.threads}, op{}, p).ok());
+    CHECK(softmax_units(row, y) <= 8);
+  }
+}
+
 TEST_CASE("every length has one shape, which holds it") {
   using namespace giwa::detail;
   int64 wrong = 0;
