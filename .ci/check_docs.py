@@ -8,10 +8,13 @@ A block is a file of its own, unless an HTML comment on the line before says oth
   <!-- continued -->                comes after the blocks before it on the page, in one file with them
   <!-- does not compile: text -->   must be rejected by the compiler, with this text in its message
 
+A block that includes giwa's .hpp headers and none of its .cuh headers is compiled by the host compiler, with the includes that the
+reader sees; all others by nvcc. A fragment that includes no header of giwa gets <giwa/giwa.cuh>.
 The same program on several pages is compiled once, as that of the first. A translation has the blocks of its original, all of them.
 """
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NVCC = os.environ.get("CUDACXX", "nvcc")
 COMMAND = [NVCC, "-std=c++20", "-arch=sm_80", "--extended-lambda", "-Wno-deprecated-gpu-targets", "-c", "-I", ROOT / "include"]
+HOST_COMMAND = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-x", "c++", "-I", ROOT / "include"]
+CUDA_INCLUDE = Path(shutil.which(NVCC) or "/usr/local/cuda/bin/nvcc").resolve().parent.parent / "include"
 TRANSLATIONS = {ROOT / "docs" / "README.ko.md": ROOT / "README.md"}
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 BLOCK = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n\s*?)?^```(?:cpp|cuda)\n(?P<code>.*?)^```$", re.M | re.S)
@@ -34,6 +39,12 @@ def as_function(code, parameters):
     return "\n".join(includes + [f"void fragment({parameters}) {{"] + body + ["}\n"])
 
 
+def is_for_host(code):
+    """Whether a program includes headers of giwa, and only those that a host compiler takes."""
+    headers = re.findall(r"^#include <giwa/\S+\.(\w+)>", code, re.M)
+    return bool(headers) and set(headers) == {"hpp"}
+
+
 def programs(path):
     """Yields (line, source, error) for each block of a page: what the compiler must say, or None where it must compile."""
     text = path.read_text()
@@ -42,7 +53,8 @@ def programs(path):
         line = text.count("\n", 0, match.start("code")) + 1
         mark, code, error = match.group("mark") or "", match.group("code"), None
         if mark.startswith("fragment"):
-            code = "#include <giwa/giwa.cuh>\n" + as_function(code, mark.partition(":")[2])
+            needs_header = "#include <giwa/" not in code
+            code = "#include <giwa/giwa.cuh>\n" * needs_header + as_function(code, mark.partition(":")[2])
         elif mark == "continued":
             code = before + code
         elif mark.startswith("does not compile: "):
@@ -57,7 +69,11 @@ def check(job):
     path, line, code, error, folder = job
     source = Path(folder) / f"{str(path).replace(os.sep, '_')}_{line}.cu"
     source.write_text(f'#line {line} "{path}"\n{code}')
-    run = subprocess.run([*COMMAND, source, "-o", source.with_suffix(".o")], capture_output=True, text=True)
+    if is_for_host(code):
+        command = [*HOST_COMMAND, "-I", CUDA_INCLUDE, source]
+    else:
+        command = [*COMMAND, source, "-o", source.with_suffix(".o")]
+    run = subprocess.run(command, capture_output=True, text=True)
     message = run.stdout + run.stderr
     if error is None:
         flaw = f"does not compile\n{message}" if run.returncode != 0 else ""
@@ -90,8 +106,9 @@ def main():
     failures = [check_translation(page, original) for page, original in TRANSLATIONS.items() if page in paths]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         failures = [text for text in [*failures, *pool.map(check, [(*job, folder) for job in jobs.values()])] if text]
-    print("".join(failures) + f"docs: {found} code blocks on {len(paths)} pages, {len(jobs)} of them compiled, as the others are the "
-          f"same again; {len(failures)} errors")
+    host = sum(is_for_host(code) for code, _ in jobs)
+    print("".join(failures) + f"docs: {found} code blocks on {len(paths)} pages; {len(jobs)} different ones compiled, {host} of them by "
+          f"the host compiler; {len(failures)} errors")
     return 1 if failures or not jobs else 0
 
 

@@ -224,9 +224,10 @@ def main():
     with Route(f"example {EXAMPLE} by hand"):
         Section.named(readme, "Examples").find(rf"\(examples/({re.escape(EXAMPLE)})\)", f"examples/{EXAMPLE}")
         example = copy / "examples" / EXAMPLE
-        line = re.search(r"^//\s+(nvcc .*)$", example.read_text(), re.M)[1].replace("<giwa>", str(copy))
-        stranger.run(line, example.parent)
-        matches_documentation(example, stranger.run("./a.out", example.parent))
+        line = re.search(r"^//\s+(nvcc .*)$", example.read_text(), re.M)[1]
+        stranger.run(line, copy)
+        matches_documentation(example, stranger.run(f"./{example.stem}", copy))
+        (copy / example.stem).unlink()
 
     section = Section.named(readme, "Two commands")
     [commands] = section.blocks("sh")

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The demo: attention of queries, keys and values from .npy files, checked against double precision, timed, and written back.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 10_attention_npy.cu
-//   ./a.out --in data/layer_0 --out /tmp/result
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/10_attention_npy.cu -o 10_attention_npy
+//   ./10_attention_npy --in examples/data/layer_0 --out /tmp/result
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode …. data/ holds what a language model's
-// attention was given (data/README.md); without --in the numbers are random, and run() below lists the options.
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// examples/data holds queries, keys and values of a language model (see its README.md). Without --in the numbers are random;
+// run() below lists the options.
 //
 // What it teaches: the whole of a call. Sizes that only the files know: head_sizes<…> is the list that is compiled. Three
 // precisions from one template. What refuses: giwa's own sentence about the argument, before anything is written. How to

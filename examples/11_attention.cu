@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Attention in forty lines: one call on the GPU or the CPU, causal, in fp16, with the logarithm of each row's sum.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 11_attention.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/11_attention.cu -o 11_attention
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: attention_forward<head size>(where, q, k, v, o, mask, score, options) takes views, so tensors of any
 // strides need no copy; here q, k and v are the three parts of one projection, as a network makes them. The lse output is

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A score modifier of one's own: the learned relative positions of T5, after a softcap, in the registers of the kernel.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 12_score_modifier.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/12_score_modifier.cu -o 12_score_modifier
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: a score modifier is a small struct that is called with (score, coordinates) between the scale and the
 // mask; what it points to lies where the kernel can read it. It costs a few instructions a score. The same positions as a

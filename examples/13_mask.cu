@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A mask of one's own: pixels that see their neighbours, with a hint that passes over the tiles nobody looks at.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 13_mask.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/13_mask.cu -o 13_mask
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: a mask is a small struct that says whether a score counts. With classify(tile) as well it says which
 // tiles of scores need no work: those are not even loaded. `none` and `all` must be true, `some` is always right, so

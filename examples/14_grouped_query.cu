@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Grouped-query attention: several heads of queries read one head of keys and values, which is stored once.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 14_grouped_query.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/14_grouped_query.cu -o 14_grouped_query
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: k and v just have fewer heads; head h of q reads head h / (heads / kv heads). Any number that divides
 // works: all heads (multi-head), 8 or 7 or 1 (multi-query). What shrinks is the memory of keys and values, which in

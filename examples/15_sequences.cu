@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A batch of sequences of different lengths, one behind the other, without padding.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 15_sequences.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/15_sequences.cu -o 15_sequences
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: giwa::sequences says where each sequence begins in packed tensors (all rows, heads, head size). The
 // offsets stay in the kernel's memory; the host need not know them, which is what a captured graph wants. A sequence may be

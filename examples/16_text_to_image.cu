@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The attention shapes of text-to-image models: pixels among themselves, pixels that read a prompt, and one head of 512.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 16_text_to_image.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/16_text_to_image.cu -o 16_text_to_image
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: head sizes need not be powers of two (Stable Diffusion 1 has 40, 80 and 160), lengths need not be
 // multiples of anything (a prompt has 77 tokens), queries and keys need not be as many, and a head may be as wide as 512 (the

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What fusing is worth: attention as two matrix products and a softmax, beside the one kernel; and the bytes that each moves.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 17_unfused_attention.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/17_unfused_attention.cu -o 17_unfused_attention
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: on their own, the three steps meet in memory. The scores, queries x keys of every head, are written, read,
 // written as weights and read again, while q, k, v and o are smaller by the factor keys / head size. One kernel keeps a tile

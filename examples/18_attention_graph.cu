@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Attention inside a CUDA graph: a step of text generation, 24 layers, recorded once and started again and again.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 18_attention_graph.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/18_attention_graph.cu -o 18_attention_graph
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: attention_forward allocates nothing and waits for nothing, so it can be captured as it is. A graph fixes
 // pointers and sizes; what a mask points to is read when the kernel runs, so the same graph serves while the sequences grow.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // How many digits attention keeps: its errors against double precision, beside those of a plain attention, as a table.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 19_attention_errors.cu
-//   ./a.out    on the GPU if there is one, else on the CPU; ./a.out cpu    on the CPU
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/19_attention_errors.cu -o 19_attention_errors
+//   ./19_attention_errors    on the GPU if there is one, else on the CPU; ./19_attention_errors cpu    on the CPU
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: an online softmax loses nothing. Where scores and weights are 16-bit numbers on their way through memory,
 // each is rounded; where they stay in registers, the scores are not, so one kernel is the more accurate form too. What a

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copies that hide behind the computation: chunks of an array on one, two and three streams, from pinned and ordinary memory.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 20_streams_overlap.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/20_streams_overlap.cu -o 20_streams_overlap
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode …. With -DGIWA_ENABLE_NVTX Nsight Systems
-// shows each pass by its name (nsys profile ./a.out).
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// With -DGIWA_ENABLE_NVTX Nsight Systems shows each pass by its name (nsys profile ./20_streams_overlap).
 //
 // What it teaches: a GPU copies in, computes and copies out at the same time if these belong to different streams and the host's
 // memory is pinned. Each stream has its own buffers, in which its chunks follow each other, so no event is needed. No pass is

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Out of memory, and what to do: keys and values that no GPU holds at once are attended to in parts, which are merged by their lse.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 21_out_of_memory.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/21_out_of_memory.cu -o 21_out_of_memory
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: an allocation that fails is a status with the bytes asked for and the bytes free; format_memory() says the rest.
 // memory_advice() computes what a call needs and which smaller ones fit, on any machine. Attention over parts of the keys is

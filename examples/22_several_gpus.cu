@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Attention of a batch on all GPUs of a machine, in proportion to weights, from one host thread; on the CPU where there is none.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 22_several_gpus.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/22_several_gpus.cu -o 22_several_gpus
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode …. Run it as ./a.out for GPUs of equal weight,
-// or as ./a.out 3 1 for a first GPU that gets three quarters of the batch.
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// ./22_several_gpus gives all GPUs equal weights; with ./22_several_gpus 3 1 the first GPU gets three quarters of the batch.
 //
 // What it teaches: for_each_device() splits the batch, makes each GPU current, and gives it a stream; the function copies its part
 // in, calls attention, and copies its part of the output home. From pinned memory nothing of that waits, so the GPUs work at the

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // How often each of the 256 values occurs among many bytes: atomics in memory, beside counts that a block keeps to itself.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 23_histogram.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/23_histogram.cu -o 23_histogram
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: an op with shared storage, whose threads share any number of bytes out among themselves, 16 to a load; and
 // what atomics cost. Those on one address are done one after the other, and in memory they meet in the L2 cache, from all

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A Monte Carlo estimate whose every bit is known: how likely a random walk touches a barrier, on the GPU and the CPU.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 24_monte_carlo.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/24_monte_carlo.cu -o 24_monte_carlo
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: philox{seed, stream}(i) is 128 random bits that depend on i alone. No generator has a state to set up, to
 // store or to share out, so sample i is the same whichever thread draws it; and as hits are counted in integers, which

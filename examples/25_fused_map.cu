@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Three functions of every element in one pass over memory, beside a pass for each: the same bits, fewer bytes.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 25_fused_map.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/25_fused_map.cu -o 25_fused_map
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: an elementwise pass costs what it moves, not what it computes. Three passes write what the next one reads
 // back; `fuse(f, g, h)` hands it over in a register. It is ten lines, as for_all takes any function of values. Where the

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 // What NVIDIA's two profilers say about three kernels, beside the program's own clock: one fast, one slow, and a softmax.
 //
-//   nvcc -std=c++20 -O3 -DGIWA_ENABLE_NVTX -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 26_profiling.cu
+//   nvcc -std=c++20 -O3 -DGIWA_ENABLE_NVTX -arch=sm_90a -Iinclude examples/26_profiling.cu -o 26_profiling
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode …. Without GIWA_ENABLE_NVTX the program runs
-// as well, and profilers see no names.
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// Without GIWA_ENABLE_NVTX the program runs too, but profilers show no names.
 //
 // What it teaches: which tool answers what. giwa::time_on gives the time of a call; bytes that must move, over that time,
 // beside the memory's peak, tell whether there is anything to gain. If there is, Nsight Systems tells when the GPU waits and for
 // whom, and Nsight Compute why a kernel is slow:
 //
-//   nsys profile --trace=cuda,nvtx --output=timeline ./a.out
+//   nsys profile --trace=cuda,nvtx --output=timeline ./26_profiling
 //   nsys stats --report cuda_gpu_kern_sum,nvtx_gpu_proj_sum timeline.nsys-rep
 //
 // A kernel's median there is the time printed here, but for a microsecond or two that events add. giwa's kernels are all
@@ -19,7 +19,7 @@
 //
 //   metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,dram__bytes_read.sum
 //   metrics=$metrics,dram__bytes_write.sum,l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio
-//   ncu --nvtx --nvtx-include "turned copy/" --launch-count 1 --clock-control none --metrics $metrics ./a.out
+//   ncu --nvtx --nvtx-include "turned copy/" --launch-count 1 --clock-control none --metrics $metrics ./26_profiling
 //
 // dram__throughput is to be near the share of the peak printed here, and the bytes near those that must move; more bytes
 // mean that something is read twice. A warp's load of 32 neighbouring floats takes 4 sectors of 32 bytes, one of 16 bytes a

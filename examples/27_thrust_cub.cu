@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // giwa beside Thrust and CUB: vectors of one in calls of the other, and a CUB collective in a kernel with giwa's loops.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 27_thrust_cub.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/27_thrust_cub.cu -o 27_thrust_cub
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: a thrust::device_vector is a pointer and a size to giwa, by thrust::raw_pointer_cast, and so is a
 // giwa::device_array to Thrust and CUB, by data(); all of them take one stream. In a kernel, giwa says which elements are a

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Views of other libraries: an mdspan and DLPack's struct become a giwa::tensor_view, without a copy.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 28_mdspan.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/28_mdspan.cu -o 28_mdspan
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: a tensor_view is made from an mdspan of any library whose elements lie behind a pointer, with its strides:
 // pass the mdspan where a view is due. A function template that deduces the view's type needs to be told it. from_dlpack

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // giwa's random numbers and softmax state for kernels in Python: device functions as Numba calls them.
 //
-//   nvcc -std=c++20 -rdc=true -ptx -arch=native -I<giwa>/include numba_shim.cu
+//   nvcc -std=c++20 -rdc=true -ptx -arch=native -Iinclude examples/python/numba_shim.cu -o numba_shim.ptx
 //
 // Numba's convention: the function answers 0, and its result goes to the address that it is passed first; a pair is two numbers
 // there, and two arguments on the way in. numba_kernel.py declares these functions and links the PTX.

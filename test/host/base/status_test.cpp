@@ -130,6 +130,21 @@ TEST_CASE("throw_if_failed throws the status and its words, or gives the value")
   CHECK_THROWS_AS(throw_if_failed(std::move(none)), giwa::status_error);
 }
 
+TEST_CASE("throw_if_failed of a named result refers to its value") {
+  result<std::unique_ptr<int>> named{std::make_unique<int>(42), {}};
+  std::unique_ptr<int>& value = throw_if_failed(named);
+  CHECK(&value == &named.value);
+  const result<int> constant{7, {}};
+  const int& seven = throw_if_failed(constant);
+  CHECK(&seven == &constant.value);
+  static_assert(std::is_same_v<decltype(throw_if_failed(result<int>{})), int>);
+
+  named.state = status::invalid("n", "a count is negative", bound::at_least, 0, -5);
+  CHECK_THROWS_AS(throw_if_failed(named), giwa::status_error);
+  const result<int> failed{7, named.state};
+  CHECK_THROWS_AS(throw_if_failed(failed), giwa::status_error);
+}
+
 TEST_CASE("errors of the CUDA runtime become statuses") {
   struct row {
     cudaError_t error;
