@@ -136,7 +136,7 @@ struct case_options {
   double spread = 1;                        // standard deviation of q and k: scores of spread^2
   bool lse = true, sinks = false;
   giwa::attention_scale scale{};
-  giwa::alignment align = giwa::alignment::unset;
+  giwa::alignment align{};
 
   bool packed() const { return !q_lengths.empty(); }
   /// The case in a line.
@@ -149,7 +149,8 @@ struct case_options {
     for (const case_layout l : layout) s << ", " << name_of(l);
     s << ", offset " << offset << ", spread " << spread << (lse ? ", lse" : "") << (sinks ? ", sinks" : "");
     if (scale.given) s << ", scale " << scale.value;
-    if (align != giwa::alignment::unset) s << (align == giwa::alignment::top_left ? ", top_left" : ", bottom_right");
+    if (align.is_bottom_right()) s << ", bottom_right";
+    if (align.is_set() && !align.is_bottom_right()) s << ", diagonal offset " << align.fixed_offset();
     return s.str();
   }
 };

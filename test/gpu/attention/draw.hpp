@@ -81,6 +81,10 @@ struct attention_draw {
   bool speaks_of_diagonal() const {
     return (types.mask != mask_kind::full && types.mask != mask_kind::scattered) || types.score == score_kind::alibi;
   }
+  /// diagonal - query of a sequence.
+  int64 offset_of(const sequence_rows& s) const {
+    return align.is_set() && !align.is_bottom_right() ? align.fixed_offset() : s.k_length - s.q_length;
+  }
   std::string describe() const;
 };
 
@@ -90,14 +94,16 @@ inline std::string attention_draw::describe() const {
   constexpr const char* modifiers[] = {"plain", "softcap", "alibi", "bias", "capped_bias"};
   constexpr const char* kinds[] = {"even",   "normal",   "large",    "constant", "tiny",
                                    "sparse", "outliers", "poisoned", "rows"};
-  constexpr const char* aligns[] = {"unset", "top_left", "bottom_right"};
   const auto word = [](auto& list, auto which) { return list[static_cast<int>(which)]; };
   std::ostringstream s;
   s << "seed " << seed << ": " << word(elements, types.input) << "->" << word(elements, types.output) << " head size "
     << types.head_size << '/' << types.head_size_v << " mask " << word(masks, types.mask) << " score "
     << word(modifiers, types.score) << " batch " << batch << " heads " << heads << '/' << kv_heads << " queries "
-    << seq_q << " keys " << seq_k << " align " << word(aligns, align) << (align_in_mask ? " (in the mask)" : "")
-    << " values " << word(kinds, values);
+    << seq_q << " keys " << seq_k << " align "
+    << (!align.is_set()           ? "unset"
+        : align.is_bottom_right() ? "bottom_right"
+                                  : "offset " + std::to_string(align.fixed_offset()))
+    << (align_in_mask ? " (in the mask)" : "") << " values " << word(kinds, values);
   if (has_scale) s << " scale " << scale;
   if (has_sinks) s << " sinks";
   if (has_workspace) s << " workspace";
@@ -211,6 +217,7 @@ class drawing {
 
     rows(d);
     options(d);
+    if (!fixed) later_options(d);
     const int64 stored = d.packed ? 1 : d.batch;
     const bool tma = !one_in(3);
     d.q = place({stored, d.seq_q, d.heads, types.head_size}, true, plain, true, tma);
@@ -290,6 +297,13 @@ class drawing {
             value_kind::constant, value_kind::tiny, value_kind::sparse, value_kind::outliers, value_kind::poisoned});
     d.has_workspace = !one_in(4);
     if (d.types.input == element::of_fp32 && one_in(6)) d.values = value_kind::rows;
+  }
+
+  // Options that came later, from numbers of their own: the rest of a seed's problem stays what it was.
+  void later_options(attention_draw& d) {
+    drawing other(d.seed ^ 0x5deece66dull);
+    if (d.speaks_of_diagonal() && other.one_in(5))
+      d.align = giwa::alignment::offset(other.between(-d.seq_q - 70, d.seq_k + 70));
   }
 
   random_sequence random_;

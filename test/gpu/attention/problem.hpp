@@ -119,7 +119,7 @@ class tables {
       for (std::size_t b = 0; b < d.sequences.size(); ++b) {
         const auto& s = d.sequences[b];
         const int64 length = of_queries ? s.q_length : s.k_length;
-        const int64 shift = of_queries && d.align != giwa::alignment::top_left ? s.k_length - s.q_length : 0;
+        const int64 shift = of_queries ? d.offset_of(s) : 0;
         for (int64 i = 0; i < length; ++i)
           words_[first + b * static_cast<std::size_t>(segment_stride_) + static_cast<std::size_t>(i)] =
               static_cast<int>(d.ascending ? (i + shift + 4096) / d.segment_length : random.below(3));
@@ -225,7 +225,7 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
     p.segment_stride = a.segment_stride;
     p.batch = d.batch, p.heads = d.heads, p.kv_heads = d.kv_heads;
     p.packed = d.packed, p.has_lse = d.has_lse, p.has_sinks = d.has_sinks;
-    p.top_left = d.align == giwa::alignment::top_left;
+    p.bottom_right = !d.align.is_set() || d.align.is_bottom_right(), p.diagonal_offset = d.align.fixed_offset();
     p.scale = d.has_scale ? d.scale : 1 / std::sqrt(static_cast<float>(d.types.head_size));
     p.cap = d.cap, p.back = d.back, p.ahead = d.ahead, p.prefix_count = d.prefix_count;
     std::vector<row_finding> rows;

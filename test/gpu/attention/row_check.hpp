@@ -28,9 +28,9 @@ struct located_problem {
   const int *q_segments, *k_segments, *prefix_counts;
   int64 segment_stride;  // between sequences
   int64 batch, heads, kv_heads;
-  bool packed, has_lse, has_sinks, top_left;
+  bool packed, has_lse, has_sinks, bottom_right;
   float scale, cap;
-  int back, ahead, prefix_count;
+  int back, ahead, prefix_count, diagonal_offset;  // diagonal_offset: without bottom_right
 };
 
 struct place_of_score {
@@ -164,7 +164,7 @@ GIWA_HOST_DEVICE row_finding check_row(const Group& g, const located_problem& p,
   while (b + 1 < p.batch && p.sequences[b + 1].first_row <= row) ++b;
   const sequence_rows s = p.sequences[b];
   const int64 h = (row - s.first_row) / s.q_length, i = (row - s.first_row) % s.q_length;
-  const int64 kv = h / (p.heads / p.kv_heads), offset = p.top_left ? 0 : s.k_length - s.q_length;
+  const int64 kv = h / (p.heads / p.kv_heads), offset = p.bottom_right ? s.k_length - s.q_length : p.diagonal_offset;
   const int64 stored = p.packed ? 0 : b;
   const T* const q = static_cast<const T*>(p.q.data) + p.q.at(stored, s.q_begin + i, h);
   const auto key = [&](int64 j) { return static_cast<const T*>(p.k.data) + p.k.at(stored, s.k_begin + j, kv); };

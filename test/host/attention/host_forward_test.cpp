@@ -82,7 +82,10 @@ TEST_CASE("any ratio of heads") {
 TEST_CASE("windows of no, one, and more keys than there are, for unequal lengths") {
   faults f;
   for (const auto& [q, k] : {std::pair{70, 70}, {130, 50}, {50, 130}, {1, 200}, {200, 1}})
-    for (const giwa::alignment align : {giwa::alignment::top_left, giwa::alignment::bottom_right})
+    for (const giwa::alignment align :
+         {giwa::alignment(giwa::alignment::top_left), giwa::alignment(giwa::alignment::bottom_right),
+          giwa::alignment::offset(17), giwa::alignment::offset(-60), giwa::alignment::offset(k + 5),
+          giwa::alignment::offset(giwa::attention_limits::length - q)})
       for (const int n : {0, 1, 20, 1000, INT_MAX}) {
         case_options c;
         c.seq_q = q;
@@ -155,10 +158,14 @@ TEST_CASE("packed sequences, some of them empty") {
     c.kv_heads = i % 3 == 0 ? 4 : 2;
     c.sinks = i % 2 == 1;
     c.layout[0] = c.layout[3] = static_cast<case_layout>(i % 5);
-    c.align = i < 4 ? giwa::alignment::bottom_right : giwa::alignment::top_left;
-    f.add(fault_of<float, 8>(c));
-    f.add(fault_of<float, 8>(c, causal{}));
-    f.add(fault_of<float, 8>(c, giwa::prefix{5} | giwa::sliding_window{9}));
+    for (const giwa::alignment align :
+         {giwa::alignment(i < 4 ? giwa::alignment::bottom_right : giwa::alignment::top_left),
+          giwa::alignment::offset(11 * i - 40)}) {
+      c.align = align;
+      f.add(fault_of<float, 8>(c));
+      f.add(fault_of<float, 8>(c, causal{}));
+      f.add(fault_of<float, 8>(c, giwa::prefix{5} | giwa::sliding_window{9}));
+    }
   }
   CHECK_NO_FAULTS(f);
 }

@@ -233,17 +233,54 @@ TEST_CASE("an alignment is asked for, or not, and two may disagree") {
   CHECK(request_of(straight).needed);
   CHECK(request_of(giwa::then(giwa::softcap{1}, top)).align == alignment::top_left);
 
-  using giwa::detail::alignment_of;
-  CHECK(alignment_of(giwa::full{}, giwa::plain_score{}, alignment::unset, false).value == alignment::bottom_right);
-  CHECK(alignment_of(giwa::causal{}, giwa::plain_score{}, alignment::unset, true).ok());
-  CHECK(alignment_of(giwa::causal{}, giwa::plain_score{}, alignment::top_left, false).value == alignment::top_left);
-  CHECK(alignment_of(giwa::full{}, top, alignment::unset, false).value == alignment::top_left);
-  const auto missing = alignment_of(giwa::causal{}, giwa::plain_score{}, alignment::unset, false);
-  CHECK(missing.state.argument == "mask"s);
-  CHECK(std::string(missing.state.message).find("alignment::top_left or alignment::bottom_right") != std::string::npos);
-  CHECK_FALSE(alignment_of(giwa::full{}, straight, alignment::unset, false).ok());
-  CHECK_FALSE(alignment_of(giwa::causal::bottom_right, giwa::plain_score{}, alignment::top_left, true).ok());
-  CHECK_FALSE(alignment_of(giwa::causal::bottom_right, top, alignment::unset, true).ok());
+  using giwa::detail::diagonal_of;
+  const giwa::plain_score plain;
+  CHECK(diagonal_of(giwa::full{}, plain, alignment::unset) == alignment::bottom_right);
+  CHECK(diagonal_of(giwa::causal{}, plain, alignment::top_left) == alignment::top_left);
+  CHECK(diagonal_of(giwa::full{}, top, alignment::unset) == alignment::top_left);
+  CHECK(diagonal_of(giwa::causal{alignment::offset(-3)}, plain, alignment::unset).fixed_offset() == -3);
+
+  const auto checked = [](const auto& mask, const auto& score, alignment given, bool agree) {
+    return giwa::detail::check_alignment(mask, score, given, agree, 5, 7);
+  };
+  CHECK(checked(giwa::causal{}, plain, alignment::unset, true).ok());
+  const auto missing = checked(giwa::causal{}, plain, alignment::unset, false);
+  CHECK(missing.argument == "mask"s);
+  CHECK(std::string(missing.message).find("alignment::top_left, alignment::bottom_right or alignment::offset(n)") !=
+        std::string::npos);
+  CHECK(checked(giwa::causal{}, plain, alignment::offset(2), false).ok());
+  CHECK_FALSE(checked(giwa::full{}, straight, alignment::unset, false).ok());
+  CHECK_FALSE(checked(giwa::causal::bottom_right, plain, alignment::top_left, true).ok());
+  CHECK_FALSE(checked(giwa::causal::bottom_right, top, alignment::unset, true).ok());
+  CHECK_FALSE(checked(giwa::causal{alignment::offset(2)}, plain, alignment::bottom_right, false).ok());
+  CHECK_FALSE(checked(giwa::causal{alignment::offset(2)}, plain, alignment::offset(3), false).ok());
+}
+
+TEST_CASE("an offset of the diagonal is a number or follows from the lengths") {
+  STATIC_REQUIRE_FALSE(alignment{}.is_set());
+  STATIC_REQUIRE(alignment{} == alignment::unset);
+  STATIC_REQUIRE(alignment::offset(0) == alignment::top_left);
+  STATIC_REQUIRE(alignment::offset(1) != alignment::top_left);
+  STATIC_REQUIRE(alignment::offset(1) != alignment::offset(2));
+  STATIC_REQUIRE(alignment(alignment::bottom_right) != alignment::top_left);
+  STATIC_REQUIRE(alignment(alignment::bottom_right).is_bottom_right());
+  STATIC_REQUIRE(alignment::offset(-17).fixed_offset() == -17);
+  STATIC_REQUIRE(alignment::offset(giwa::max_int64).fixed_offset() ==
+                 INT_MAX);  // out of range, and refused by the call
+  STATIC_REQUIRE(alignment::offset(-giwa::max_int64).fixed_offset() == -INT_MAX);
+
+  constexpr giwa::int64 most = giwa::attention_limits::length;
+  const auto checked = [](giwa::int64 n) {
+    return giwa::detail::check_alignment(giwa::causal{}, giwa::plain_score{}, alignment::offset(n), false, 5, 7);
+  };
+  CHECK(checked(most - 5).ok());
+  CHECK(checked(7 - most).ok());
+  const giwa::status beyond = checked(most - 4), before = checked(6 - most);
+  CHECK((beyond.argument == "align"s && beyond.relation == giwa::bound::at_most && beyond.expected == most - 5));
+  CHECK(beyond.got == most - 4);
+  CHECK((before.argument == "align"s && before.relation == giwa::bound::at_least && before.expected == 7 - most));
+  CHECK_FALSE(checked(giwa::max_int64).ok());
+  CHECK_FALSE(checked(-giwa::max_int64).ok());
 }
 
 TEST_CASE("a negative window is refused wherever it stands") {

@@ -221,6 +221,11 @@ TEST_CASE("masks and scores that do not fit the problem") {
   other.options.align = giwa::alignment::top_left;
   refused(other, other.forward(giwa::causal::bottom_right), {"mask", "ask for different diagonals"});
   CHECK(other.forward(giwa::causal{}).ok());
+  constexpr int64 length = giwa::attention_limits::length;
+  refused(call, call.forward(giwa::causal{giwa::alignment::offset(length)}),
+          {"align", "the diagonal of the last query is out of range", bound::at_most, length - 5, length});
+  refused(call, call.forward(giwa::causal{giwa::alignment::offset(-length)}),
+          {"align", "the diagonal of the first query is out of range", bound::at_least, 7 - length, -length});
 }
 
 TEST_CASE("packed sequences that are none") {

@@ -70,6 +70,28 @@ TEST_CASE("values that need no computation") {
   REQUIRE(attention_reference(giwa::host, query, key, value, out, giwa::causal::top_left, {}, options).ok());
   CHECK(o[0] == 1);
   CHECK(o[1] == 1.5);
+  // An offset is the last key of query 0, whatever the lengths are.
+  const auto at = [&](int64 n) {
+    return attention_reference(giwa::host, query, key, value, out, giwa::causal{giwa::alignment::offset(n)}, {},
+                               options);
+  };
+  REQUIRE(at(2).ok());
+  CHECK(std::abs(o[0] - 2) < 1e-15);
+  CHECK(std::abs(o[1] - 2.5) < 1e-15);
+  REQUIRE(at(-1).ok());
+  CHECK(o[0] == 0);
+  CHECK(lse[0] == -HUGE_VALF);
+  CHECK(o[1] == 1);
+  for (const int64 n : {5, 6, 100}) {
+    REQUIRE(at(n).ok());
+    CHECK(std::abs(o[0] - 3.5) < 1e-15);
+    CHECK(std::abs(lse[1] - std::log(6.0f)) < 1e-6f);
+  }
+  for (const int64 n : {-2, -50}) {
+    REQUIRE(at(n).ok());
+    CHECK(o[1] == 0);
+    CHECK(lse[1] == -HUGE_VALF);
+  }
   const float sink[1] = {0};  // one key more, of value 0
   options.sinks = tensor_view<const float, 1>(sink, {1});
   REQUIRE(attention_reference(giwa::host, query, key, value, out, giwa::causal::top_left, {}, options).ok());

@@ -159,6 +159,7 @@ case_options simt_case(int i) {
   c.lse = i % 5 != 3;
   c.sinks = i % 3 == 1;
   c.align = i % 2 == 0 ? giwa::alignment::bottom_right : giwa::alignment::top_left;
+  if (i % 5 >= 3) c.align = giwa::alignment::offset(37 * (i % 4) - 50);
   constexpr float scales[] = {0, -0.3f, 0.01f, 1};
   if (i % 4 == 2) c.scale = giwa::attention_scale(scales[i / 4 % 4] * (Types::head_size > 100 ? 0.1f : 1.f));
   if (i % 4 == 3) c.spread = 2;

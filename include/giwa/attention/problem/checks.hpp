@@ -8,20 +8,33 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The alignment of a call's diagonal, or why there is none.
+/// The diagonal of a call that check_alignment() accepts. Nobody has to choose one where the mask and the score modifier do not ask
+/// for it: user-defined ones get bottom_right, as in FlashAttention and PyTorch's decoding.
 template <class Mask, class Score>
-GIWA_HOST_DEVICE constexpr result<alignment> alignment_of(const Mask& mask, const Score& score, alignment given,
-                                                          bool lengths_agree) {
+GIWA_HOST_DEVICE constexpr alignment diagonal_of(const Mask& mask, const Score& score, alignment given) {
+  const alignment asked = request_of(mask).with(request_of(score)).with({false, false, given}).align;
+  return asked.is_set() ? asked : alignment(alignment::bottom_right);
+}
+
+/// Whether a call has one diagonal, and its numbers fit. An offset puts diagonals, and their distance to any key, at most
+/// attention_limits::length from 0: so masks and score modifiers may subtract them as ints.
+template <class Mask, class Score>
+GIWA_HOST_DEVICE constexpr status check_alignment(const Mask& mask, const Score& score, alignment given,
+                                                  bool lengths_agree, int64 queries, int64 keys) {
   const alignment_request own = request_of(mask).with(request_of(score)), all = own.with({false, false, given});
   if (all.conflict)
-    return {{}, status::invalid("mask", "the mask, the score modifier and the options ask for different diagonals")};
-  if (own.needed && all.align == alignment::unset && !lengths_agree)
-    return {{},
-            status::invalid("mask",
-                            "queries and keys may differ in number, so the diagonal must be chosen: "
-                            "alignment::top_left or alignment::bottom_right")};
-  // User-defined masks that do not ask get bottom_right, as in FlashAttention and PyTorch's decoding.
-  return {all.align == alignment::unset ? alignment::bottom_right : all.align, {}};
+    return status::invalid("mask", "the mask, the score modifier and the options ask for different diagonals");
+  if (own.needed && !all.align.is_set() && !lengths_agree)
+    return status::invalid("mask",
+                           "queries and keys may differ in number, so the diagonal must be chosen: "
+                           "alignment::top_left, alignment::bottom_right or alignment::offset(n)");
+  const int64 n = all.align.fixed_offset(), most = attention_limits::length - queries,
+              least = keys - attention_limits::length;
+  if (n > most)
+    return status::invalid("align", "the diagonal of the last query is out of range", bound::at_most, most, n);
+  if (n < least)
+    return status::invalid("align", "the diagonal of the first query is out of range", bound::at_least, least, n);
+  return {};
 }
 
 /// An lse that the call writes: (batch, heads, queries), apart from all other tensors. Empty is none.
@@ -100,7 +113,7 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
       broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) || broken(check_sinks(options, a)))
     return s;
   if (broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k}))) return s;
-  return alignment_of(mask, score, options.align, a.lengths_agree()).state;
+  return check_alignment(mask, score, options.align, a.lengths_agree(), a.q.extent(1), a.k.extent(1));
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -59,11 +59,11 @@ concept has_last_key = one_range_mask<Mask> && requires(const Mask& mask, attent
 struct alignment_request {
   bool needed = false;    // depends on the diagonal
   bool conflict = false;  // its parts ask for different alignments
-  alignment align = alignment::unset;
+  alignment align{};
 
   GIWA_HOST_DEVICE constexpr alignment_request with(const alignment_request& b) const {
-    const bool differ = align != alignment::unset && b.align != alignment::unset && align != b.align;
-    return {needed || b.needed, conflict || b.conflict || differ, align != alignment::unset ? align : b.align};
+    const bool differ = align.is_set() && b.align.is_set() && align != b.align;
+    return {needed || b.needed, conflict || b.conflict || differ, align.is_set() ? align : b.align};
   }
 };
 template <class F>

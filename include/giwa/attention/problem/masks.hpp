@@ -37,11 +37,12 @@ struct full {
   ///@}
 };
 
-/// Keeps the keys up to the diagonal: `causal{}` where the lengths agree, else `causal::top_left` or `causal::bottom_right`.
+/// Keeps the keys up to the diagonal: `causal{}` where the lengths agree, else `causal::top_left`,
+/// `causal::bottom_right` or `causal{alignment::offset(n)}`.
 struct causal {
-  alignment align = alignment::unset;  ///< of the diagonal; must be set where the lengths differ
-  static const causal top_left;        ///< the diagonal is key = query
-  static const causal bottom_right;    ///< the last query sees the last key
+  alignment align{};                 ///< of the diagonal; must be set where the lengths differ
+  static const causal top_left;      ///< the diagonal is key = query
+  static const causal bottom_right;  ///< the last query sees the last key
 
   /// See attention_mask.
   ///@{
@@ -59,8 +60,8 @@ inline constexpr causal causal::bottom_right{alignment::bottom_right};
 
 /// Keeps the keys from `count` before the diagonal on. Together with causal: the query's own key and `count` before it.
 struct keys_back {
-  int count;                           ///< number of keys before the diagonal, at least 0
-  alignment align = alignment::unset;  ///< of the diagonal; must be set where the lengths differ
+  int count;          ///< number of keys before the diagonal, at least 0
+  alignment align{};  ///< of the diagonal; must be set where the lengths differ
 
   /// See attention_mask.
   ///@{
@@ -82,8 +83,8 @@ struct keys_back {
 
 /// Keeps the keys up to `count` after the diagonal.
 struct keys_ahead {
-  int count;                           ///< number of keys after the diagonal, at least 0
-  alignment align = alignment::unset;  ///< of the diagonal; must be set where the lengths differ
+  int count;          ///< number of keys after the diagonal, at least 0
+  alignment align{};  ///< of the diagonal; must be set where the lengths differ
 
   /// See attention_mask.
   ///@{
@@ -103,8 +104,8 @@ struct keys_ahead {
 
 /// Keeps the last `count` keys up to the diagonal, which include the query's own key.
 struct sliding_window {
-  int count;                           ///< number of keys, at least 0
-  alignment align = alignment::unset;  ///< of the diagonal; must be set where the lengths differ
+  int count;          ///< number of keys, at least 0
+  alignment align{};  ///< of the diagonal; must be set where the lengths differ
 
   /// See attention_mask.
   ///@{

@@ -43,8 +43,9 @@ struct attention_params {
   tensor_view<float, 3> lse;
   const float* sinks;  // (heads) or null
   int64 sink_stride;
-  int* counter;  // or null
-  bool top_left;
+  int* counter;       // or null
+  bool bottom_right;  // the offset of the diagonal is keys - queries, else diagonal_offset
+  int diagonal_offset;
   int heads_per_kv;  // heads of queries for each of keys
 
   GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
@@ -80,7 +81,7 @@ struct attention_params {
             lse.stride(2),
             batch,
             head,
-            top_left ? 0 : static_cast<int>(k_length - q_length),
+            bottom_right ? static_cast<int>(k_length - q_length) : diagonal_offset,
             static_cast<int>(sequence),
             kv_head,
             static_cast<int>(q_begin),
@@ -94,7 +95,7 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
                                               const attention_options& options) {
   const float head_size = static_cast<float>(a.q.extent(3));
   const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
-  const alignment_request asked = request_of(mask).with(request_of(score)).with({false, false, options.align});
+  const alignment align = diagonal_of(mask, score, options.align);
   return {a,
           mask,
           score,
@@ -103,7 +104,8 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           options.sinks.data(),
           options.sinks.stride(0),
           options.workspace.extent(0) == 0 ? nullptr : reinterpret_cast<int*>(options.workspace.data()),
-          asked.align == alignment::top_left,
+          align.is_bottom_right(),
+          align.fixed_offset(),
           static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2))};
 }
 #endif

@@ -72,9 +72,9 @@ class softcap {
 
 /// A straight slope a head: score - slopes[head] |diagonal - key|. (Press et al. 2021, "Train short, test long".)
 struct alibi {
-  const float* slopes;                 ///< (heads), or (batch, heads) with a batch stride
-  int64 batch_stride = 0;              ///< between sequences, 0 where all have the same
-  alignment align = alignment::unset;  ///< of the diagonal, where the lengths differ
+  const float* slopes;     ///< (heads), or (batch, heads) with a batch stride
+  int64 batch_stride = 0;  ///< between sequences, 0 where all have the same
+  alignment align{};       ///< of the diagonal, where the lengths differ
 
   /// What becomes of the score.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
