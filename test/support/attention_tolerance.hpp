@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_SUPPORT_ATTENTION_TOLERANCE_HPP
 #define GIWA_TEST_SUPPORT_ATTENTION_TOLERANCE_HPP
 
-#include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/params.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Score modifiers against their formulas in double, their order, and what they refuse.
-#include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/score.hpp>
 
 #include <cmath>
 #include <string>
