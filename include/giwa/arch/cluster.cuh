@@ -7,8 +7,7 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// The block's rank in its cluster, and the cluster's number of blocks (PTX ISA, "Special Registers: %cluster_ctarank,
-/// %cluster_nctarank").
+/// Returns the block's rank in its cluster (PTX ISA, "Special Registers: %cluster_ctarank").
 GIWA_DEVICE inline int cluster_rank() {
   uint32 rank = 0;
 #if GIWA_ARCH_CAPABILITY >= 90
@@ -18,6 +17,7 @@ GIWA_DEVICE inline int cluster_rank() {
 #endif
   return static_cast<int>(rank);
 }
+/// Returns the number of blocks in the cluster (PTX ISA, "Special Registers: %cluster_nctarank").
 GIWA_DEVICE inline int cluster_size() {
   uint32 size = 0;
 #if GIWA_ARCH_CAPABILITY >= 90
@@ -53,6 +53,7 @@ GIWA_DEVICE inline void cluster_wait() {
   __trap();
 #endif
 }
+/// Arrives and waits.
 GIWA_DEVICE inline void cluster_sync() {
   cluster_arrive();
   cluster_wait();

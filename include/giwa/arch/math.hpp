@@ -55,7 +55,7 @@ GIWA_DEVICE inline float multiply([[maybe_unused]] float a, [[maybe_unused]] flo
   return y;
 }
 
-/// a * b and a + b, rounded up (PTX ISA, "Floating Point Instructions: mul, add").
+/// Returns a * b, rounded up (PTX ISA, "Floating Point Instructions: mul").
 GIWA_DEVICE inline float multiply_up([[maybe_unused]] float a, [[maybe_unused]] float b) {
   float y = 0;
 #if defined(__CUDA_ARCH__)
@@ -63,6 +63,7 @@ GIWA_DEVICE inline float multiply_up([[maybe_unused]] float a, [[maybe_unused]] 
 #endif
   return y;
 }
+/// Returns a + b, rounded up (PTX ISA, "Floating Point Instructions: add").
 GIWA_DEVICE inline float add_up([[maybe_unused]] float a, [[maybe_unused]] float b) {
   float y = 0;
 #if defined(__CUDA_ARCH__)

@@ -15,24 +15,27 @@ namespace giwa::inline GIWA_ABI::arch {
 //   wgmma_wait<n>()     until at most n groups are under way; before it, leave accumulators and A registers alone
 // keep(registers) tells the compiler that registers change at this point; call it after each wait.
 
+/// Orders the registers that ordinary code has written before the products that follow.
 GIWA_DEVICE inline void wgmma_fence() {
 #if GIWA_ARCH_HAS_SM90A
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
+/// Closes a group of products.
 GIWA_DEVICE inline void wgmma_commit() {
 #if GIWA_ARCH_HAS_SM90A
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
+/// Waits until at most `Pending` groups are in flight.
 template <int Pending>
 GIWA_DEVICE void wgmma_wait() {
 #if GIWA_ARCH_HAS_SM90A
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 #endif
 }
-/// The same, where x, which is not negative, is computed before. Otherwise ptxas lets ordinary arithmetic beside the products
-/// sink below the wait for them. Costs a comparison, and a sleep that never comes.
+/// Waits until at most `Pending` groups are in flight and x, which is not negative, is computed. With wgmma_wait() ptxas may move
+/// arithmetic that should overlap the products behind the wait. Costs a comparison and a sleep that never happens.
 template <int Pending>
 GIWA_DEVICE void wgmma_wait_after([[maybe_unused]] float x) {
 #if GIWA_ARCH_HAS_SM90A
@@ -40,6 +43,8 @@ GIWA_DEVICE void wgmma_wait_after([[maybe_unused]] float x) {
   wgmma_wait<Pending>();
 #endif
 }
+/// Tells the compiler that the registers change here. Call it after each wait.
+///@{
 template <int Count>
 GIWA_DEVICE void keep(float (&registers)[Count]) {
   GIWA_UNROLL
@@ -50,6 +55,7 @@ GIWA_DEVICE void keep(uint32 (&registers)[Count]) {
   GIWA_UNROLL
   for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
+///@}
 
 /// Where an operand in shared memory runs fastest: along k (K-major), or along the rows of A and the columns of B.
 enum class major : int { k = 0, mn = 1 };

@@ -96,8 +96,8 @@ class pipeline {
   };
 
  public:
-  static constexpr int stages = Stages;  ///< The number of stages.
-  [[deprecated("use stages")]] static constexpr int depth = Stages;
+  static constexpr int stages = Stages;                              ///< The number of stages.
+  [[deprecated("use stages")]] static constexpr int depth = Stages;  ///< See stages.
 
   /// Does nothing, because these copies need no barriers. A kernel that works with any copies calls it.
   template <class Block>

@@ -108,8 +108,8 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
   };
 
  public:
-  static constexpr int stages = Stages;  ///< The number of stages.
-  [[deprecated("use stages")]] static constexpr int depth = Stages;
+  static constexpr int stages = Stages;                              ///< The number of stages.
+  [[deprecated("use stages")]] static constexpr int depth = Stages;  ///< See stages.
 
   /// Initialises the barriers. Called by all threads before any role is made; `consumer_warps` is the number of warps of
   /// each block that release every stage. A barrier must follow: sync(), or cluster_sync() in a cluster.
