@@ -74,9 +74,11 @@ set(GIWA_HEADERS
   H giwa/grid/fiber.hpp
   H giwa/grid/host_block.hpp
   H giwa/grid/host_executor.hpp
+  P giwa/grid/for_all_checks.hpp
   H giwa/grid/host_for_all.hpp
   H giwa/grid/host_loop.hpp
   H giwa/grid/elementwise.hpp
+  L giwa/grid/explain_launch.cuh
   L giwa/grid/launch.cuh
   L giwa/grid/for_all.cuh
   L giwa/grid/elementwise.cuh

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The door to attention: masks, score modifiers, and attention_forward on a stream.
+// Public header of the attention layer: masks, score modifiers, and attention_forward on a stream.
 #ifndef GIWA_ATTENTION_CUH
 #define GIWA_ATTENTION_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The door to devices: which there are, streams and events, memory and copies, timing; with nvcc also the environment.
+// Public header of the device layer: GPUs, streams, events, memory, copies and timing; with nvcc also the environment.
 #ifndef GIWA_DEVICE_HPP
 #define GIWA_DEVICE_HPP
 

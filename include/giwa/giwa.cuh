@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// All of giwa that runs on a GPU, and the host side of it; <giwa/host.hpp> and <giwa/host_executor.cuh> add the CPU.
+// All of giwa that runs on a GPU, with its host side; <giwa/host.hpp> and <giwa/host_executor.cuh> add the CPU.
 #ifndef GIWA_GIWA_CUH
 #define GIWA_GIWA_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The door to threads and launches: who a thread is, stride loops, launch, for_all.
+// Public header of the grid layer: thread coordinates, stride loops, launch and for_all.
 #ifndef GIWA_GRID_CUH
 #define GIWA_GRID_CUH
 

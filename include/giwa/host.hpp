@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The door to the CPU: for_all, softmax and attention on giwa::host. A host compiler is enough.
+// Public header of the CPU path: for_all, softmax and attention on giwa::host. A host compiler alone compiles it.
 #ifndef GIWA_HOST_HPP
 #define GIWA_HOST_HPP
 

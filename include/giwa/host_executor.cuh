@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Door: run an op on the CPU, thread by thread, for tests and debuggers. nvcc, or a host compiler with -x c++.
+// Public header of the host executor, which runs an op on the CPU for tests and debuggers. nvcc or a host compiler.
 #ifndef GIWA_HOST_EXECUTOR_CUH
 #define GIWA_HOST_EXECUTOR_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The door to softmax: the state and its algebra, and the softmax of rows on a stream.
+// Public header of the softmax layer: the online-softmax state and its algebra, and the softmax of rows on a stream.
 #ifndef GIWA_SOFTMAX_CUH
 #define GIWA_SOFTMAX_CUH
 

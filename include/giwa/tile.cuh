@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The door to tiles: shapes, layouts, tiles in shared memory and registers, copies, pipelines, and products.
+// Public header of the tile layer: shapes, layouts, shared and register tiles, copies, pipelines and products.
 #ifndef GIWA_TILE_CUH
 #define GIWA_TILE_CUH
 

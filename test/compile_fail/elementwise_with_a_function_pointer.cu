@@ -1,4 +1,4 @@
-// EXPECT: a function pointer made on the host leads nowhere on the GPU
+// EXPECT: giwa::for_all: the address of a host function is not valid on the GPU: pass a functor or a lambda.
 // SPDX-License-Identifier: MIT
 // The address of a function of the host is no function for a kernel over whole arrays either.
 #include <giwa/grid/elementwise.cuh>

@@ -1,4 +1,4 @@
-// EXPECT: giwa::elementwise: the first array is written, and this one is const
+// EXPECT: giwa::elementwise: the first array is the output: its elements must not be const.
 // SPDX-License-Identifier: MIT
 // The first array of an elementwise call is its output.
 #include <giwa/grid/elementwise.hpp>

@@ -1,4 +1,4 @@
-// EXPECT: a function pointer made on the host leads nowhere on the GPU
+// EXPECT: giwa::for_all: the address of a host function is not valid on the GPU: pass a functor or a lambda.
 // SPDX-License-Identifier: MIT
 // A function itself, which decays to a pointer, is no function for a kernel.
 #include <giwa/grid/for_all.cuh>

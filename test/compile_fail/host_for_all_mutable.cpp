@@ -1,4 +1,4 @@
-// EXPECT: it must be const: no `mutable` lambda.
+// EXPECT: make its call operator const (no mutable lambda).
 // SPDX-License-Identifier: MIT
 // Each thread has its own copy of the body, so one that counts what it has seen would count wrong.
 #include <giwa/host.hpp>

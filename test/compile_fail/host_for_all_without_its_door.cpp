@@ -1,4 +1,4 @@
-// EXPECT: giwa::for_all(giwa::host, …) needs #include <giwa/host.hpp>.
+// EXPECT: giwa::for_all(giwa::host, ...) needs #include <giwa/host.hpp>.
 // SPDX-License-Identifier: MIT
 // for_all on the host needs the header with its loop, and the message says which that is.
 #include <giwa/grid/host_for_all.hpp>

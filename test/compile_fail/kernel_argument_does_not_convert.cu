@@ -1,4 +1,4 @@
-// EXPECT: giwa::launch: an argument does not convert to the kernel's parameter in its place
+// EXPECT: giwa::launch: each argument must convert to the kernel's parameter at its position.
 // SPDX-License-Identifier: MIT
 // A pointer to another type is no argument for a kernel.
 #include <giwa/grid/launch.cuh>

@@ -1,4 +1,4 @@
-// EXPECT: giwa::launch: a floating-point argument would be cut to an integer parameter
+// EXPECT: giwa::launch: a floating-point argument would be truncated to an integer parameter
 // SPDX-License-Identifier: MIT
 // A floating-point argument does not become an integer on its way to a kernel.
 #include <giwa/grid/launch.cuh>

@@ -1,4 +1,4 @@
-// EXPECT: giwa::launch: the kernel takes another number of arguments
+// EXPECT: giwa::launch: pass one argument for each parameter of the kernel.
 // SPDX-License-Identifier: MIT
 // A launch gives a kernel as many arguments as it has parameters.
 #include <giwa/grid/launch.cuh>

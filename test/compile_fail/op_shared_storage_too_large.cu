@@ -1,4 +1,4 @@
-// EXPECT: is larger than the shared memory that any GPU gives a block
+// EXPECT: is larger than the shared memory of a block on any GPU
 // SPDX-License-Identifier: MIT
 // Shared memory that no GPU has is an error of the compilation, which names both numbers.
 #include <giwa/grid/launch.cuh>

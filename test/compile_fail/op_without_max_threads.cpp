@@ -1,4 +1,4 @@
-// EXPECT: giwa::launch: an op has `params`, `shared_storage`, `max_threads` and `min_blocks`
+// EXPECT: giwa::launch: give the op params, shared_storage, max_threads and min_blocks
 // SPDX-License-Identifier: MIT
 // An op states its launch bounds.
 #include <giwa/grid/op.hpp>

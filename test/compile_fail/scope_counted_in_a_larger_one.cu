@@ -1,4 +1,4 @@
-// EXPECT: giwa: a scope ranks in a larger one: thread < warp < block < cluster < grid
+// EXPECT: giwa: Unit must be a smaller scope than Level: thread < warp < block < cluster < grid
 // SPDX-License-Identifier: MIT
 // A thread has a rank in a block; a block has none in a thread.
 #include <giwa/grid/scope.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// An exception on its way from a fiber or a worker thread to the caller.
+// Carries an exception from a fiber or a worker thread to the caller.
 #ifndef GIWA_GRID_CARRIED_EXCEPTION_HPP
 #define GIWA_GRID_CARRIED_EXCEPTION_HPP
 
@@ -9,7 +9,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Calls f; the exception that leaves it, or null. For std::rethrow_exception.
+/// Calls f and returns the exception that leaves it, or null. The caller passes it to std::rethrow_exception.
 template <class F>
 std::exception_ptr carry_exception(F&& f) {
 #if defined(__cpp_exceptions)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// for_all over whole arrays on a stream: c[i] = f(a[i], b[i]) with 16-byte memory accesses.
+// for_all over arrays on a stream: c[i] = f(a[i], b[i]) with 16-byte memory accesses.
 #ifndef GIWA_GRID_ELEMENTWISE_CUH
 #define GIWA_GRID_ELEMENTWISE_CUH
 
@@ -11,17 +11,17 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// `Count` elements side by side in registers; in memory one aligned access.
+/// `Count` neighbouring elements in registers; in memory one aligned access.
 template <class T, int Count>
 struct packet {
   T element[Count];
 };
 
-/// Whether elements can be gathered in packets.
+/// Whether elements can be moved in packets.
 template <class T>
 inline constexpr bool can_be_packed = is_power_of_two(sizeof(T)) && stdlib::is_default_constructible_v<T>;
 
-/// The word that a packet moves as.
+/// The word as which a packet moves.
 template <int Bytes>
 using word_of = stdlib::conditional_t<
     Bytes == 16, uint4,
@@ -53,7 +53,7 @@ constexpr int largest_size() {
   return largest;
 }
 
-/// c[i] = f(a[i], …) for the i in [first, n) that are this grid's.
+/// Computes out[i] = f(in[i], ...) for the i in [first, n) that belong to this grid.
 template <class F, class Out, class... In>
 struct elementwise_op {
   struct params {
@@ -65,13 +65,11 @@ struct elementwise_op {
   };
   using shared_storage = no_shared_storage;
   static constexpr bool params_go_as_bytes = goes_as_bytes<F>;
-  // One 16-byte access of the widest type a thread, 384 threads. c = a + b, H200, 2026-11-20, speed beside
+  // Each thread makes one 16-byte access of the widest type. c = a + b on an H200, 2026-11-20: speed relative to
   // cub::DeviceTransform in the same run at 2^30 fp16, 2^29 fp32, 2^28 fp64, and at 10^7 of each:
-  //   384 threads 1.01 0.99 1.00, 1.02 1.00 1.00    320, 448, 576, 640 within 0.01 of it
-  //   256 threads 1.01 0.99 1.00, 0.93 0.99 1.00    512 1.01 0.99 1.00, 1.00 0.98 1.00    1024 1.02 0.99 1.00, 0.94 1.00 1.00
-  //   256 threads, two accesses each 1.01 0.99 0.99, 0.93 0.94 0.99    fewer blocks resident 0.90 … 0.98
-  // Loads marked as streaming (ld.global.cs) lose 5 to 10 % behind a kernel that has left the L2 cache full of ordinary
-  // lines, which they cannot push out; measured alone, back to back, they look equal or better. Stores so marked gain 0.2 %.
+  //   384 threads 1.01 0.99 1.00, 1.02 1.00 1.00
+  // Loads are not marked as streaming (ld.global.cs): they lose 5 to 10 % after a kernel that has filled the L2 cache with
+  // ordinary lines, which they do not evict. Streaming stores gain 0.2 %.
   static constexpr int max_threads = 384, min_blocks = 1;
   // Packets are for elements of 1, 2, 4, 8 or 16 bytes; others go one by one.
   static constexpr int widest = largest_size<Out, In...>();
@@ -98,7 +96,7 @@ struct elementwise_op {
 
  private:
 #if defined(__CUDA_ARCH__)
-  // Loads one packet of every input, then calls f for each element, then stores.
+  // Loads one packet of every input, calls f for each element, and stores the results.
   template <class First, class... Rest, class... Packet>
   GIWA_DEVICE static void apply(const params& p, int64 i, const pointers<First, Rest...>& in, const Packet&... loaded) {
     apply(p, i, in.rest, loaded..., load_packet<First, count>(in.first + i));
@@ -112,7 +110,7 @@ struct elementwise_op {
 #endif
 };
 
-/// Whether the kernel may use the pointer, unless that is known, and whether it still is true that all are aligned to
+/// Checks that the kernel may use the pointer, unless it is trusted. Clears `aligned` if the pointer is not aligned to
 /// `Count` elements.
 template <int Count, class T>
 status check_array(const T* pointer, const char* argument, bool trusted, bool& aligned) {
@@ -134,21 +132,22 @@ status check_inputs(const pointers<T...>& in, bool trusted, bool& aligned) {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// out[i] = f(in[i], …) on the GPU for every element: `for_all(stream, elementwise{c, a, b}, add)`, where f is a const
-/// callable on values and its result converts to the output's element. Faster than the index form, above all for 16-bit
-/// types, because it knows what it reads. Pointers of any alignment work; those aligned to 16 bytes are fastest.
-/// Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured.
-/// Errors: sizes that differ, memory that overlaps, strides, null or host pointers, and those of launch().
+/// Computes out[i] = f(in[i], ...) on the GPU for every element: `for_all(stream, elementwise{c, a, b}, add)`. f is a const
+/// callable on the elements of the inputs; its result converts to the element type of the output. Faster than the form by
+/// index, most of all for 16-bit types, because each access moves 16 bytes. Pointers of any alignment work; those aligned
+/// to 16 bytes are fastest. Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured.
+/// Errors: those of elementwise::state(), host pointers, pointers of another GPU, and those of launch().
 template <class Out, class... In, class F>
 status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f) {
   detail::require_device_body<stdlib::decay_t<F>>();
+  detail::require_function_of_elements<F, In...>();
   static_assert(goes_as_bytes<Out> && (goes_as_bytes<In> && ...),
-                "giwa::for_all: the elements are read and written byte by byte: they must be trivially copyable.");
+                "giwa::for_all: elements are read and written as bytes: make their types trivially copyable.");
   using op = detail::elementwise_op<F, Out, In...>;
   if (!arrays.state().ok()) return arrays.state();
   if (arrays.size() == 0) return {};
   bool aligned = true;
-  // device_arrays know their GPU; each other pointer is looked up, about 0.1 us.
+  // A device_array knows its GPU; a look-up of any other pointer takes about 0.1 us.
   const bool trusted = arrays.known_device() >= 0 && current_device().value == arrays.known_device();
   if (const status state = detail::check_array<op::count>(arrays.out(), "out", trusted, aligned); !state.ok())
     return state;

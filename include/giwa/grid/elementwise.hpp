@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// elementwise{c, a, b}: contiguous arrays of one size that for_all walks together, c[i] = f(a[i], b[i]).
+// elementwise{c, a, b}: contiguous arrays of equal size for for_all, which computes c[i] = f(a[i], b[i]).
 #ifndef GIWA_GRID_ELEMENTWISE_HPP
 #define GIWA_GRID_ELEMENTWISE_HPP
 
@@ -10,11 +10,11 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// A list of pointers, one of each element type, that are read at the same place.
+/// A list of pointers, one for each element type, that are read at the same offset.
 template <class... T>
 struct pointers {
 #if defined(__CUDACC__)
-#pragma nv_exec_check_disable  // f is for one side or for both: whoever calls this knows
+#pragma nv_exec_check_disable  // f is for one side or for both; the caller chooses the side
 #endif
   template <class F, class... Value>
   GIWA_HOST_DEVICE auto call(const F& f, int64, const Value&... value) const {
@@ -26,7 +26,7 @@ struct pointers<First, Rest...> {
   const First* first;
   pointers<Rest...> rest;
 
-  /// f(first[i], …): reads every pointer at i and passes the values on.
+  /// Returns f(first[i], ...): reads every pointer at i and passes the values on.
 #if defined(__CUDACC__)
 #pragma nv_exec_check_disable
 #endif
@@ -36,17 +36,21 @@ struct pointers<First, Rest...> {
   }
 };
 
+/// The element type of an elementwise that was made from raw pointers.
+struct raw_pointer {};
+
 }  // namespace detail
 
-/// What `for_all(where, elementwise{c, a, b}, f)` works on: an output and any number of inputs, each a tensor_view of any
-/// rank, a device_array, or anything with data() and size(); all contiguous and of the same number of elements. An input
-/// may be the output itself; any other overlap of memory is an error.
+/// The arrays of `for_all(where, elementwise{c, a, b}, f)`: an output and any number of inputs. Each is a tensor_view of
+/// any rank, a device_array, or a type with data() and size(); all are contiguous and have the same number of elements. An
+/// input may be the output itself; any other overlap with the output is an error. Refers to the arrays; owns nothing.
 template <class Out, class... In>
 class elementwise {
  public:
-  static_assert(!stdlib::is_const_v<Out>, "giwa::elementwise: the first array is written, and this one is const.");
+  static_assert(!stdlib::is_const_v<Out>,
+                "giwa::elementwise: the first array is the output: its elements must not be const.");
 
-  /// The output first. What is wrong with them is state().
+  /// Takes the output first, then the inputs. state() tells what is wrong with them.
   template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
   elementwise(OutArray&& out, InArray&&... in)
       : out_(out.data()), size_(static_cast<int64>(out.size())), in_{make(in.data()...)} {
@@ -57,17 +61,24 @@ class elementwise {
     on_a_gpu_ = device_of(out) >= 0 ? "out" : ((device_of(in) >= 0) || ...) ? "in" : nullptr;
   }
 
-  /// The arrays, and the number of elements of each.
+  template <class... Array>
+    requires(stdlib::is_pointer_v<Array> || ...)
+  elementwise(const Array&...) {
+    static_assert(detail::always_false<Array...>,
+                  "giwa::elementwise: a pointer has no size: pass tensor_view<float, 1>{pointer, {n}}.");
+  }
+
+  /// Returns the output, the inputs, and the number of elements of each.
   ///@{
   Out* out() const { return out_; }
   const detail::pointers<In...>& in() const { return in_; }
   int64 size() const { return size_; }
   ///@}
-  /// The GPU that all arrays say they are on, as a device_array can; -1 if one does not say, or another.
+  /// Returns the GPU that holds all arrays if each has a device(), as a device_array has; otherwise -1.
   int known_device() const { return known_device_; }
-  /// The argument that says that it is on a GPU, null if none does.
+  /// Returns the name of an argument whose device() is a GPU, or null.
   const char* on_a_gpu() const { return on_a_gpu_; }
-  /// The first rule that the arrays break.
+  /// Returns the first error of the arrays: sizes that differ, overlap, strides, a null pointer.
   const status& state() const { return state_; }
 
  private:
@@ -96,7 +107,7 @@ class elementwise {
     if constexpr (requires { array.check(argument); }) {
       state_ = array.check(argument);
       if (state_.ok() && !array.contiguous())
-        state_ = status::invalid(argument, "the elements are not contiguous; use for_all over its extents");
+        state_ = status::invalid(argument, "the elements must be contiguous; use for_all over the extents instead");
     } else {
       using element = const detail::element_of<const Array>;
       state_ = tensor_view<element, 1>(array.data(), {array.size()}).check(argument);
@@ -108,7 +119,7 @@ class elementwise {
     check_array(array, "in");
     if (!state_.ok()) return;
     if (static_cast<int64>(array.size()) != size_) {
-      state_ = status::invalid("in", "an input has another number of elements than the output", bound::exactly, size_,
+      state_ = status::invalid("in", "an input must have as many elements as the output", bound::exactly, size_,
                                static_cast<int64>(array.size()));
       return;
     }
@@ -117,32 +128,42 @@ class elementwise {
     const auto n = static_cast<uint64>(size_);
     const bool overlap = n > 0 && out < in + n * in_bytes && in < out + n * out_bytes;
     if (overlap && (out != in || out_bytes != in_bytes))
-      state_ = status::invalid("in", "an input overlaps the output and is not the output itself");
+      state_ = status::invalid("in", "an input must be the output itself or not overlap it");
   }
 
-  Out* out_;
-  int64 size_;
-  detail::pointers<In...> in_;
+  Out* out_ = nullptr;
+  int64 size_ = 0;
+  detail::pointers<In...> in_{};
   int known_device_ = -1;
   const char* on_a_gpu_ = nullptr;
   status state_{};
 };
 
-/// From arrays of any kind.
+/// Deduces the element types.
 template <detail::contiguous_range_like OutArray, detail::contiguous_range_like... InArray>
 elementwise(OutArray&&, InArray&&...)
     -> elementwise<detail::element_of<stdlib::remove_reference_t<OutArray>>,
                    stdlib::remove_cv_t<detail::element_of<stdlib::remove_reference_t<InArray>>>...>;
 
-/// c[i] = f(a[i], …) on the CPU, for every element; see the overload for streams. Done when it returns. Each worker thread
-/// has its own copy of f. A device_array is refused; other pointers are taken to lead to the host's memory.
+#if !defined(GIWA_DOXYGEN)  // so that the constructor says what is wrong
+template <class... Array>
+  requires(stdlib::is_pointer_v<Array> || ...)
+elementwise(const Array&...) -> elementwise<detail::raw_pointer>;
+
+template <class Out, class... In>
+inline constexpr bool detail::is_iterable<elementwise<Out, In...>> = true;
+#endif
+
+/// Computes out[i] = f(in[i], ...) on the CPU for every element, as the overload for streams does on the GPU, and returns
+/// when all are done. Each worker thread has its own copy of f, a const callable. The arrays must be in host memory.
+/// Errors: those of elementwise::state(), and a device_array. Other pointers are not checked.
 template <class Out, class... In, class F>
 status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) {
   detail::refuse_device_lambda<F>();
+  detail::require_function_of_elements<F, In...>();
   if (!arrays.state().ok()) return arrays.state();
   if (arrays.on_a_gpu() != nullptr)
-    return status::invalid(arrays.on_a_gpu(),
-                           "the array lies in a GPU's memory, which the CPU cannot read; use a stream");
+    return status::invalid(arrays.on_a_gpu(), "the array is in GPU memory, which the CPU cannot read; pass a stream");
   return for_all(where, arrays.size(),
                  [out = arrays.out(), in = arrays.in(), f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
 }

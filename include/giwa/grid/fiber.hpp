@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A fiber: a flow of control inside one operating-system thread, which runs when resumed and until it suspends itself.
+// Fibers: a fiber has its own stack inside an operating-system thread, and runs from resume() to suspend().
 #ifndef GIWA_GRID_FIBER_HPP
 #define GIWA_GRID_FIBER_HPP
 
@@ -11,8 +11,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/// Bytes of a fiber's stack: -DGIWA_FIBER_STACK_BYTES=1048576 for a kernel body with very large local arrays. Memory that
-/// no frame touches costs nothing. Every file of a program should agree on it.
+/// The size of a fiber's stack, in bytes: -DGIWA_FIBER_STACK_BYTES=1048576 for a kernel body with very large local arrays.
+/// Memory that no frame touches costs nothing. All files of a program should use the same value.
 #ifndef GIWA_FIBER_STACK_BYTES
 #if GIWA_DETAIL_ASAN || GIWA_DETAIL_TSAN  // their frames are several times larger
 #define GIWA_FIBER_STACK_BYTES (512 * 1024)
@@ -24,28 +24,28 @@
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_DETAIL_SANITIZER_TAG {
 
 #if GIWA_DETAIL_ASAN || GIWA_DETAIL_TSAN
-// The sanitizers intercept longjmp and swapcontext, and draw conclusions that are wrong between stacks; they leave
-// getcontext and setcontext alone. Each costs a system call: 0.4 µs a switch.
-using fiber_place = ucontext_t;
+// The sanitizers intercept longjmp and swapcontext, and their handling is wrong between stacks. They do not intercept
+// getcontext and setcontext, each of which costs a system call: 0.4 us for a switch.
+using fiber_context = ucontext_t;
 
-[[gnu::noinline]] GIWA_DETAIL_NO_TSAN inline void switch_place(fiber_place& from, fiber_place& to) {
+[[gnu::noinline]] GIWA_DETAIL_NO_TSAN inline void switch_context(fiber_context& from, fiber_context& to) {
   volatile bool back = false;
-  ::getcontext(&from);  // comes back a second time when somebody switches to `from`
+  ::getcontext(&from);  // returns a second time when control switches to `from`
   if (back) return;
   back = true;
   ::setcontext(&to);
 }
 #else
-struct fiber_place {
+struct fiber_context {
   jmp_buf saved;
   ucontext_t* first = nullptr;  // where a new fiber starts; null once it has started
 };
 
-// _longjmp by another name. Under _FORTIFY_SOURCE the header redirects _longjmp to a version that aborts the program when
-// it jumps to another stack.
+// _longjmp under another name. Under _FORTIFY_SOURCE the header redirects _longjmp to a version that aborts the program on a
+// jump to another stack.
 [[noreturn]] void plain_longjmp(jmp_buf, int) noexcept __asm__("_longjmp");
 
-[[gnu::noinline]] inline void switch_place(fiber_place& from, fiber_place& to) {
+[[gnu::noinline]] inline void switch_context(fiber_context& from, fiber_context& to) {
   if (::_setjmp(from.saved) != 0) return;
   if (to.first == nullptr) plain_longjmp(to.saved, 1);
   const ucontext_t* first = to.first;
@@ -54,8 +54,8 @@ struct fiber_place {
 }
 #endif
 
-/// A fiber runs body(argument) on a stack of its own. Exceptions must not leave the body. A fiber that is destroyed in the
-/// middle of its body is abandoned: the destructors of its local variables do not run.
+/// Runs body(argument) on its own stack. Exceptions must not leave the body. A fiber that is destroyed before its body
+/// returns is abandoned: the destructors of its local variables do not run.
 class fiber {
  public:
   using body = void (*)(void* argument);
@@ -71,17 +71,17 @@ class fiber {
 #endif
   }
 
-  /// Gives the fiber its stack and its body, which starts with the first resume().
+  /// Sets the stack and the body, which starts with the first resume().
   void start(char* stack, stdlib::size_t bytes, body run, void* argument) {
     run_ = run;
     argument_ = argument;
     inside_.stack = stack;
     inside_.stack_bytes = bytes;
 #if GIWA_DETAIL_ASAN || GIWA_DETAIL_TSAN
-    ucontext_t& first = inside_.place;
+    ucontext_t& first = inside_.context;
 #else
     ucontext_t& first = first_;
-    inside_.place.first = &first_;
+    inside_.context.first = &first_;
 #endif
 #if GIWA_DETAIL_TSAN
     inside_.tsan = __tsan_create_fiber(0);
@@ -95,7 +95,7 @@ class fiber {
                   static_cast<unsigned>(self & 0xffffffffu));
   }
 
-  /// Runs the fiber until it suspends itself or its body returns; after that it must not be resumed again.
+  /// Runs the fiber until it suspends itself or its body returns. A fiber whose body has returned must not be resumed.
   GIWA_DETAIL_NO_TSAN void resume() {
 #if GIWA_DETAIL_TSAN
     outside_.tsan = __tsan_get_current_fiber();
@@ -106,13 +106,13 @@ class fiber {
 #endif
   }
 
-  /// Called by the body: goes back to whoever resumed the fiber.
+  /// Returns control to the caller of resume(). Called by the body.
   GIWA_DETAIL_NO_TSAN void suspend() {
     leave(inside_, outside_, &inside_.fake_stack);
     arrive();
   }
 
-  /// For ThreadSanitizer: a release by the fiber, while it does not run.
+  /// For ThreadSanitizer: releases `variable` in the name of the fiber, which is suspended.
   GIWA_DETAIL_NO_TSAN void release([[maybe_unused]] void* variable) {
 #if GIWA_DETAIL_TSAN
     void* const self = __tsan_get_current_fiber();
@@ -124,15 +124,15 @@ class fiber {
 
  private:
   struct side {
-    fiber_place place;
-    const void* stack = nullptr;  // the three that AddressSanitizer asks for
+    fiber_context context;
+    const void* stack = nullptr;  // this and the next two are for AddressSanitizer
     stdlib::size_t stack_bytes = 0;
     void* fake_stack = nullptr;
     void* tsan = nullptr;
   };
 
-  // Tells the sanitizers where control goes, and goes there. No happens-before edge: fibers stand for threads of a GPU,
-  // and one running after the other is no reason for it to see what that one wrote.
+  // Tells the sanitizers where control goes and switches. Creates no happens-before edge: fibers model threads of a GPU, and
+  // the order in which they happen to run does not make writes visible.
   GIWA_DETAIL_NO_TSAN static void leave(side& from, side& to, [[maybe_unused]] void** fake_stack) {
 #if GIWA_DETAIL_ASAN
     __sanitizer_start_switch_fiber(fake_stack, to.stack, to.stack_bytes);
@@ -140,7 +140,7 @@ class fiber {
 #if GIWA_DETAIL_TSAN
     __tsan_switch_to_fiber(to.tsan, __tsan_switch_to_fiber_no_sync);
 #endif
-    switch_place(from.place, to.place);
+    switch_context(from.context, to.context);
   }
 
   GIWA_DETAIL_NO_TSAN void arrive() {
@@ -153,7 +153,7 @@ class fiber {
     auto* self = reinterpret_cast<fiber*>((stdlib::uintptr_t{high} << 32) | low);
     self->arrive();
     self->run_(self->argument_);
-    leave(self->inside_, self->outside_, nullptr);  // null: AddressSanitizer may drop what it knows of this stack
+    leave(self->inside_, self->outside_, nullptr);  // null: AddressSanitizer frees the data of this stack
   }
 
   side inside_, outside_;
@@ -164,8 +164,8 @@ class fiber {
   void* argument_ = nullptr;
 };
 
-/// Stacks for fibers. Below each is a page without access: a body that needs more stack ends with a segmentation fault
-/// and not in its neighbour's memory.
+/// Stacks for fibers. Below each is an inaccessible page: a stack overflow is a segmentation fault and does not overwrite
+/// the next stack.
 class fiber_stacks {
  public:
   fiber_stacks() = default;
@@ -177,7 +177,7 @@ class fiber_stacks {
 
   static constexpr stdlib::size_t stack_bytes = GIWA_FIBER_STACK_BYTES;
 
-  /// Reserves `count` stacks, once; false if the system refuses.
+  /// Reserves `count` stacks, once. Returns false if the system refuses.
   bool reserve(int count) {
     const auto page = static_cast<stdlib::size_t>(::sysconf(_SC_PAGESIZE));
     guard_ = page;
@@ -193,7 +193,7 @@ class fiber_stacks {
     return true;
   }
 
-  /// The lowest address of stack i; it is stack_bytes long.
+  /// Returns the lowest address of stack i, which has stack_bytes bytes.
   char* operator[](int i) const { return memory_ + stride_ * static_cast<stdlib::size_t>(i) + guard_; }
 
  private:

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// for_all on a stream: calls a function for every index, and chooses the launch from the sizes alone.
+// for_all on a stream: calls a function for every index, with a launch configuration chosen from the sizes.
 #ifndef GIWA_GRID_FOR_ALL_CUH
 #define GIWA_GRID_FOR_ALL_CUH
 
+#include <giwa/grid/for_all_checks.hpp>
 #include <giwa/grid/launch.cuh>
 #include <giwa/numeric/extents.hpp>
 #include <giwa/numeric/fast_division.hpp>
@@ -11,10 +12,10 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// From the rank of an index to the index: delinearize with the divisions prepared on the host.
+/// Computes the index of a linear rank as delinearize() does, with divisions prepared on the host.
 template <int Rank>
-struct index_of_rank {
-  fast_divisor divisor[Rank - 1];  // the sizes of dimensions 1 … Rank - 1
+struct fast_delinearize {
+  fast_divisor divisor[Rank - 1];  // the sizes of dimensions 1 to Rank - 1
 
   GIWA_HOST_DEVICE index<Rank> operator()(int64 linear) const {
     index<Rank> i;
@@ -28,15 +29,15 @@ struct index_of_rank {
   }
 };
 template <>
-struct index_of_rank<1> {
+struct fast_delinearize<1> {
   GIWA_HOST_DEVICE index<1> operator()(int64 linear) const { return {linear}; }
 };
-/// For a plain count the rank is the index.
-struct rank_itself {
+/// For a count the linear rank is the index.
+struct linear_index {
   GIWA_HOST_DEVICE int64 operator()(int64 linear) const { return linear; }
 };
 
-/// Calls f(to_index(i)) for the i in [first, n) that are this grid's, each once.
+/// Calls f(to_index(i)) once for each i in [first, n) that belongs to this grid.
 template <class F, class ToIndex>
 struct for_all_op {
   struct params {
@@ -46,9 +47,9 @@ struct for_all_op {
   };
   using shared_storage = no_shared_storage;
   static constexpr bool params_go_as_bytes = goes_as_bytes<F>;
-  // 256 threads with 4 indices each, a block apart. c = a + b at 2^28 … 2^30 elements, H200, 2026-11-20, GB/s for fp16,
-  // fp32, fp64: 256 x 4 2617 3778 4397; 256 x 1 2129 3489 4373; 256 x 8 2707 3778 4356; 128 x 4 2693 3822 4374;
-  // 512 x 4 2511 3674 4390. Two adjacent indices a thread reach 3275 in fp16, but cost fp64 20 %.
+  // 256 threads with 4 indices each, one block size apart. c = a + b at 2^28 to 2^30 elements on an H200, 2026-11-20:
+  // 2617 GB/s in fp16, 3778 in fp32, 4397 in fp64. Two adjacent indices for each thread reach 3275 in fp16 and cost fp64
+  // 20 %.
   static constexpr int max_threads = 256, min_blocks = 1, items = 4;
   static constexpr int tile = max_threads * items;
 
@@ -56,7 +57,7 @@ struct for_all_op {
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     const int64 tile_begin = p.first + block.block_index()[2] * tile;
     const int64 mine = tile_begin + block.thread_index()[2];
-    const int64 left = p.n - mine;  // compared by what is left: a sum could pass the largest index
+    const int64 left = p.n - mine;  // compared with the rest, because a sum could overflow
     if (p.n - tile_begin >= tile) {
       for (int i = 0; i < items; ++i) p.f(p.to_index(mine + i * max_threads));
     } else {
@@ -66,7 +67,7 @@ struct for_all_op {
   }
 };
 
-/// Runs an op over [0, n) in tiles of Op::tile; a count beyond one grid's 2^31 - 1 blocks takes several launches.
+/// Runs an op over [0, n) in tiles of Op::tile. More than 2^31 - 1 blocks, the limit of a grid, take several launches.
 template <class Op, class MakeParams>
 status launch_tiles(cudaStream_t s, int64 n, const MakeParams& make_params) {
   for (int64 first = 0; first < n;) {
@@ -83,13 +84,12 @@ status launch_tiles(cudaStream_t s, int64 n, const MakeParams& make_params) {
 
 template <class F>
 constexpr void require_device_body() {
-  static_assert(
-      !stdlib::is_pointer_v<F>,
-      "giwa::for_all: a function pointer made on the host leads nowhere on the GPU; pass a functor or a lambda.");
+  static_assert(!stdlib::is_pointer_v<F>,
+                "giwa::for_all: the address of a host function is not valid on the GPU: pass a functor or a lambda.");
   static_assert(
       goes_as_bytes<F>,
-      "giwa::for_all: the function goes to the GPU byte by byte: capture pointers, views and numbers by value, "
-      "not vectors or device_arrays.");
+      "giwa::for_all: f is copied to the GPU as bytes: capture pointers, views and numbers by value, not vectors or "
+      "device_arrays.");
 }
 
 template <class F, class ToIndex>
@@ -103,29 +103,43 @@ status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Calls f(i) on the GPU for every i in [0, n), each once, in no particular order; `f(int64) const`.
-/// Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured. Nothing is launched for n = 0.
-/// Errors: a negative n, and those of launch().
+/// Calls f(i) on the GPU once for every int64 i in [0, n), in no particular order. f is a trivially copyable functor or
+/// lambda with a const call operator that runs on the device. Asynchronous on `s`, a stream of the current device;
+/// allocates nothing; may be captured. n = 0 launches nothing.
+/// Errors: n is negative or larger than an int64, and those of launch().
 template <stdlib::integral Size, class F>
 status for_all(cudaStream_t s, Size n, const F& f) {
+  detail::require_function_of_index<F, int64>();
   const result<int64> size = detail::checked_count(n);
   if (!size.ok()) return size.state;
-  return detail::for_all_ranks(s, size.value, f, detail::rank_itself{});
+  return detail::for_all_ranks(s, size.value, f, detail::linear_index{});
 }
 
-/// Calls f(i) for every index i inside the extents, an index<Rank>, the last dimension fastest among neighbouring threads.
-/// Any sizes whose product fits in 64 bits: no dimension is bound to a grid limit.
+/// Calls f(i) on the GPU once for every index<rank> i inside the extents; neighbouring threads have neighbouring indices of
+/// the last dimension. The product of the sizes must fit in 64 bits; no dimension has a grid limit. f, the stream and
+/// capture are as for a count.
+/// Errors: a size is negative, the product is too large, and those of launch().
 template <int64... Sizes, class F>
 status for_all(cudaStream_t s, const extents<Sizes...>& e, const F& f) {
+  detail::require_function_of_index<F, index<sizeof...(Sizes)>>();
   const result<int64> size = e.checked_size();
   if (!size.ok()) return size.state;
-  if (size.value == 0) return {};  // before a divisor is made of a size of zero
+  if (size.value == 0) return {};  // a divisor must not be zero
   constexpr int rank = sizeof...(Sizes);
-  detail::index_of_rank<rank> to_index;
+  detail::fast_delinearize<rank> to_index;
   if constexpr (rank > 1)
     for (int d = 1; d < rank; ++d) to_index.divisor[d - 1] = fast_divisor(e[d]);
   return detail::for_all_ranks(s, size.value, f, to_index);
 }
+
+#if !defined(GIWA_DOXYGEN)  // a call that does not compile, and the reason
+template <class What, class F>
+  requires(!detail::is_iterable<What>)
+status for_all(cudaStream_t, const What&, const F&) {
+  detail::refuse_for_all_over<What>();
+  return {};
+}
+#endif
 
 }  // namespace GIWA_ARCH_TAG
 }  // namespace giwa::inline GIWA_ABI

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A thread's view of its block, on the host: the same members as device_block, answered by the host executor.
+// A thread's handle to its block on the host: the members of device_block, implemented by the host executor.
 #ifndef GIWA_GRID_HOST_BLOCK_HPP
 #define GIWA_GRID_HOST_BLOCK_HPP
 
@@ -10,8 +10,8 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_DETAIL_SANITIZER_TAG {
 
-/// Where a thread of a block is: running, done, or waiting to meet others of its block or warp.
-enum class meeting : int {
+/// What a thread waits for: nothing while it runs, exit after its body has returned, otherwise its block or warp.
+enum class wait_kind : int {
   none,
   exit,
   sync,
@@ -25,7 +25,7 @@ enum class meeting : int {
   ballot
 };
 
-/// What the threads of the running block have in common. Positions and sizes are (z, y, x).
+/// The state that the threads of the running block share. Positions and sizes are (z, y, x).
 struct host_block_state {
   index<3> thread_extents{1, 1, 1}, block_extents{1, 1, 1}, block_index{0, 0, 0};
   int size = 0;               // threads
@@ -33,67 +33,68 @@ struct host_block_state {
   const void* job = nullptr;  // the op and its params
 };
 
-/// One thread of the running block, and what it tells the executor when it waits.
+/// One thread of the running block, and its request to the executor while it waits.
 struct host_thread {
   fiber flow;
   host_block_state* block = nullptr;
   void* runner = nullptr;  // the executor's block_runner
   int rank = 0;
-  // The first threads of its block and warp lend ThreadSanitizer two addresses each, that stand for their barriers.
+  // Two addresses in the first thread of each block and warp represent its barriers for ThreadSanitizer.
   host_thread *block_leader = nullptr, *warp_leader = nullptr;
   char block_order[2], warp_order[2];
-  int block_phase = 0, warp_phase = 0;  // 0 or 1: which of the two orders the next barrier
+  int block_phase = 0, warp_phase = 0;  // 0 or 1: which of the two addresses orders the next barrier
 
-  meeting at = meeting::none;
-  int line = 0;              // of the call of sync
-  int operand = 0;           // the lane or distance of a shuffle; the vote, 0 or 1
-  stdlib::size_t bytes = 0;  // a shuffle's value, and where to put what it receives
-  const void* value = nullptr;
-  void* received = nullptr;
-  uint32 votes = 0;  // the answer to a vote: bit i is lane i's
+  wait_kind waits_for = wait_kind::none;
+  int line = 0;                 // the source line of the call of sync
+  int operand = 0;              // the lane or distance of a shuffle; the vote, 0 or 1
+  stdlib::size_t bytes = 0;     // the size of a shuffled value
+  const void* value = nullptr;  // the value that this thread sends
+  void* received = nullptr;     // where the value that it receives goes
+  uint32 votes = 0;             // the result of a vote: bit i is the vote of lane i
 
-  /// Waits until the executor has seen all who must meet here.
-  GIWA_DETAIL_NO_TSAN void meet(meeting kind) {
-    at = kind;
+  /// Suspends the thread until the executor has seen all threads that must wait here.
+  GIWA_DETAIL_NO_TSAN void wait(wait_kind kind) {
+    waits_for = kind;
     flow.suspend();
   }
-  GIWA_DETAIL_NO_TSAN void exchange(meeting kind, int operand_, stdlib::size_t bytes_, const void* value_,
+  GIWA_DETAIL_NO_TSAN void exchange(wait_kind kind, int operand_, stdlib::size_t bytes_, const void* value_,
                                     void* received_) {
     operand = operand_;
     bytes = bytes_;
     value = value_;
     received = received_;
-    meet(kind);
+    wait(kind);
   }
-  GIWA_DETAIL_NO_TSAN uint32 vote(meeting kind, bool mine) {
+  GIWA_DETAIL_NO_TSAN uint32 vote(wait_kind kind, bool mine) {
     operand = mine ? 1 : 0;
-    meet(kind);
+    wait(kind);
     return votes;
   }
 
-  // Barriers order memory, and alternate between two variables: a thread that is already at its next barrier must not
-  // release what a slower one acquires only now, or what it did in between would look ordered as well.
+  // A barrier orders memory. Barriers alternate between two variables: with one, a thread at its next barrier would release
+  // the variable before a slower thread acquires it for this one, and its accesses in between would seem ordered.
   GIWA_DETAIL_NO_TSAN void sync(int line_) {
     char* const order = &block_leader->block_order[block_phase];
     block_phase ^= 1;
     line = line_;
     order_release(order);
-    meet(meeting::sync);
+    wait(wait_kind::sync);
     order_acquire(order);
   }
   GIWA_DETAIL_NO_TSAN void sync_warp() {
     char* const order = &warp_leader->warp_order[warp_phase];
     warp_phase ^= 1;
     order_release(order);
-    meet(meeting::sync_warp);
+    wait(wait_kind::sync_warp);
     order_acquire(order);
   }
 };
 
-/// Atomic read-modify-write by compare and exchange: relaxed, any T of 1, 2, 4 or 8 bytes. Returns the old value.
+/// Replaces `target` by update(target) atomically and relaxed, by compare and exchange, for any T of 1, 2, 4 or 8 bytes.
+/// Returns the old value.
 template <class T, class Update>
 T atomic_update(T& target, Update update) {
-  static_assert(sizeof(T) <= 8, "giwa: an atomic's type has at most 8 bytes.");
+  static_assert(sizeof(T) <= 8, "giwa: use a type of at most 8 bytes for an atomic.");
   T old;
   __atomic_load(&target, &old, __ATOMIC_RELAXED);
   T desired = update(old);
@@ -106,11 +107,11 @@ T atomic_update(T& target, Update update) {
 
 inline namespace GIWA_DETAIL_SANITIZER_TAG {
 
-/// The `block` that an op receives on the host: a handle to its thread in the host executor. See device_block for what
-/// the members mean. Members can be compiled for the device, so that an op's body can; there they do nothing.
+/// The `block` that an op receives on the host, a handle to its thread in the host executor. device_block documents the
+/// members. The members also compile for the device, so that the body of an op does; there they do nothing.
 ///
-/// The executor is stricter than a GPU. That all threads of the block must reach a sync, and the same one, and all lanes
-/// of a warp the same shuffle or vote, also holds for threads that have returned: launch() reports a breach.
+/// The executor is stricter than a GPU: all threads of the block must reach the same sync, and all lanes of a warp the same
+/// shuffle or vote, also threads whose siblings have returned. Otherwise launch() returns an error.
 class host_block {
 #if defined(__CUDA_ARCH__)
 #define GIWA_DETAIL_ON_HOST(expression, elsewhere) return elsewhere
@@ -118,10 +119,10 @@ class host_block {
 #define GIWA_DETAIL_ON_HOST(expression, elsewhere) return expression
 #endif
  public:
-  /// By the executor.
+  /// For the host executor.
   explicit host_block(detail::host_thread& thread) : thread_(&thread) {}
 
-  /// As device_block has it.
+  /// See device_block.
   ///@{
   GIWA_HOST_DEVICE int rank() const { GIWA_DETAIL_ON_HOST(thread_->rank, 0); }
   GIWA_HOST_DEVICE int size() const { GIWA_DETAIL_ON_HOST(thread_->block->size, 1); }
@@ -150,40 +151,40 @@ class host_block {
     return n[0] * n[1] * n[2];
   }
 
-  /// The line is the caller's: leave it out.
+  /// Leave `line` out: it is the line of the caller, which error messages and the check for one common sync use.
   GIWA_HOST_DEVICE void sync([[maybe_unused]] int line = __builtin_LINE()) const {
     GIWA_DETAIL_ON_HOST(thread_->sync(line), void());
   }
   GIWA_HOST_DEVICE void sync_warp() const { GIWA_DETAIL_ON_HOST(thread_->sync_warp(), void()); }
   ///@}
 
-  /// As device_block has it.
+  /// See device_block.
   ///@{
   template <class T>
   GIWA_HOST_DEVICE T shuffle(T value, int source_lane) const {
-    return exchange(detail::meeting::shuffle, value, source_lane);
+    return exchange(detail::wait_kind::shuffle, value, source_lane);
   }
   template <class T>
   GIWA_HOST_DEVICE T shuffle_up(T value, int distance) const {
-    return exchange(detail::meeting::shuffle_up, value, distance);
+    return exchange(detail::wait_kind::shuffle_up, value, distance);
   }
   template <class T>
   GIWA_HOST_DEVICE T shuffle_down(T value, int distance) const {
-    return exchange(detail::meeting::shuffle_down, value, distance);
+    return exchange(detail::wait_kind::shuffle_down, value, distance);
   }
   template <class T>
   GIWA_HOST_DEVICE T shuffle_xor(T value, int lane_mask) const {
-    return exchange(detail::meeting::shuffle_xor, value, lane_mask);
+    return exchange(detail::wait_kind::shuffle_xor, value, lane_mask);
   }
 
   GIWA_HOST_DEVICE bool any(bool vote) const {
-    GIWA_DETAIL_ON_HOST(thread_->vote(detail::meeting::any, vote) != 0, vote);
+    GIWA_DETAIL_ON_HOST(thread_->vote(detail::wait_kind::any, vote) != 0, vote);
   }
   GIWA_HOST_DEVICE bool all(bool vote) const {
-    GIWA_DETAIL_ON_HOST(thread_->vote(detail::meeting::all, vote) == ~uint32{0}, vote);
+    GIWA_DETAIL_ON_HOST(thread_->vote(detail::wait_kind::all, vote) == ~uint32{0}, vote);
   }
   GIWA_HOST_DEVICE uint32 ballot(bool vote) const {
-    GIWA_DETAIL_ON_HOST(thread_->vote(detail::meeting::ballot, vote), vote ? 1u : 0u);
+    GIWA_DETAIL_ON_HOST(thread_->vote(detail::wait_kind::ballot, vote), vote ? 1u : 0u);
   }
 
   template <class T>
@@ -213,7 +214,7 @@ class host_block {
                                              stdlib::type_identity_t<T> desired) const {
 #if !defined(__CUDA_ARCH__)
     __atomic_compare_exchange(&target, &expected, &desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    return expected;  // where they differ, the builtin has put the target's value here
+    return expected;  // if they differ, the builtin has stored the value of the target here
 #else
     return void(expected), void(desired), target;
 #endif
@@ -223,8 +224,8 @@ class host_block {
 
  private:
   template <class T>
-  GIWA_HOST_DEVICE T exchange([[maybe_unused]] detail::meeting kind, T value, [[maybe_unused]] int operand) const {
-    static_assert(goes_as_bytes<T>, "giwa: only trivially copyable values can be shuffled.");
+  GIWA_HOST_DEVICE T exchange([[maybe_unused]] detail::wait_kind kind, T value, [[maybe_unused]] int operand) const {
+    static_assert(goes_as_bytes<T>, "giwa: a shuffled value must be trivially copyable: shuffle its members.");
     T received = value;
 #if !defined(__CUDA_ARCH__)
     thread_->exchange(kind, operand, sizeof(T), &value, &received);

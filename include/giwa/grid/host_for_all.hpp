@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
-// for_all on the CPU: what it promises, and the checks that come before its loop (<giwa/host.hpp>).
+// for_all on the CPU: its contract and its checks. The loop itself comes with <giwa/host.hpp>.
 #ifndef GIWA_GRID_HOST_FOR_ALL_HPP
 #define GIWA_GRID_HOST_FOR_ALL_HPP
 
-#include <giwa/base/status.hpp>
-#include <giwa/device/host.hpp>
-#include <giwa/numeric/extents.hpp>
+#include <giwa/grid/for_all_checks.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -14,29 +12,19 @@ namespace detail {
 template <class F>
 struct host_loop;  // defined by <giwa/host.hpp>
 
-template <class F>
-constexpr void refuse_device_lambda() {
-#if defined(__CUDACC_EXTENDED_LAMBDA__)
-  static_assert(!__nv_is_extended_device_lambda_closure_type(F),
-                "giwa::for_all(giwa::host, …): this lambda is __device__ only and would do nothing on the CPU: "
-                "mark it __host__ __device__ (GIWA_HOST_DEVICE).");
-#endif
-}
-
 template <class F, class Index>
 constexpr void require_host_body() {
   refuse_device_lambda<F>();
-  static_assert(stdlib::is_invocable_v<const F&, Index>,
-                "giwa::for_all: f is called as f(int64) for a number, as f(index<rank>) for extents; it must be const: "
-                "no `mutable` lambda.");
-  static_assert(defined<host_loop<F>>, "giwa::for_all(giwa::host, …) needs #include <giwa/host.hpp>.");
+  require_function_of_index<F, Index>();
+  static_assert(defined<host_loop<F>>, "giwa::for_all(giwa::host, ...) needs #include <giwa/host.hpp>.");
 }
 
 }  // namespace detail
 
-/// Calls f(i) for each int64 i in [0, n), on the CPU, and returns when all are done. Worker threads share the range where
-/// it is long enough to pay for them, from 131072 elements; each has its own copy of f. An exception of f reaches the
-/// caller, and some elements are then left out. Status: n is negative, or larger than an int64.
+/// Calls f(i) on the CPU for each int64 i in [0, n) and returns when all calls are done. From 131072 elements on, worker
+/// threads share the range; each has its own copy of f. f is a const callable. An exception of f reaches the caller; some
+/// elements are then left out.
+/// Errors: n is negative or larger than an int64.
 template <stdlib::integral Size, class F>
 status for_all(host_t, Size n, F f) {
   detail::require_host_body<F, int64>();
@@ -46,9 +34,9 @@ status for_all(host_t, Size n, F f) {
   return {};
 }
 
-/// Calls f(index<rank>) for each position of the extents: `for_all(giwa::host, giwa::extents{height, width}, f)`. A worker
-/// walks along the last dimension, without a division per element. Status: a size is negative, or their product is larger
-/// than an int64. For the rest see above.
+/// Calls f(index<rank>) on the CPU for each position inside the extents: `for_all(giwa::host, giwa::extents{height, width},
+/// f)`. Threads, exceptions and f are as for a count. The last dimension is the inner loop, without a division per element.
+/// Errors: a size is negative, or the product of the sizes is larger than an int64.
 template <int64... Sizes, class F>
 status for_all(host_t, const extents<Sizes...>& e, F f) {
   detail::require_host_body<F, index<sizeof...(Sizes)>>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The loop behind for_all(giwa::host, …): ranges shared among threads of the CPU, without a pool.
+// The loop of for_all(giwa::host, ...): threads of the CPU share a range, without a thread pool.
 #ifndef GIWA_GRID_HOST_LOOP_HPP
 #define GIWA_GRID_HOST_LOOP_HPP
 
@@ -14,27 +14,27 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Elements that pay for a thread. Starting and joining one takes 17 to 60 µs; an element of c = a + b 0.15 ns where it is
-/// vectorised and in cache, 1 ns from memory or with g++ 12 -O2 (2-core x86-64 VM, 2026-11-20).
+/// The fewest elements for which a thread pays. Starting and joining a thread takes 17 to 60 us; an element of c = a + b
+/// takes 0.15 ns if vectorised and in cache, and 1 ns from memory or with g++ 12 -O2 (2-core x86-64 VM, 2026-11-20).
 inline constexpr int64 host_grain = 65536;
 
-/// Calls body(begin, end) on ranges that together cover [0, n), each element once: on the calling thread and on as many
-/// more as the machine has cores for, each with at least `grain` elements, grain > 0. Where that leaves one thread, or the
-/// system gives no more, the caller does all; a single thread gets [0, n) in one call. Rethrows the first exception of a
-/// body, with some ranges left out.
+/// Calls body(begin, end) on ranges that together cover [0, n), each element once. Runs on the calling thread and on one
+/// more for each other core, as long as each has at least `grain` elements, grain > 0. If that is one thread, or the system
+/// starts no more, the caller does everything; a single thread gets [0, n) in one call. Rethrows the first exception of a
+/// body; some ranges are then left out.
 template <class Body>
 void host_parallel(int64 n, int64 grain, Body body) {
   if (n <= 0) return;
   int64 workers = n / grain;
-  if (workers > 1) {                                                             // the question costs 4 µs
+  if (workers > 1) {                                                             // the call below takes 4 us
     const auto cores = static_cast<int64>(std::thread::hardware_concurrency());  // 0 if unknown
     if (cores < workers) workers = cores;
   }
   if (workers <= 1) return body(int64{0}, n);
 
-  // Several pieces for each thread: one that the system slows down leaves its share to the others.
+  // Several pieces for each thread, so that other threads take over from a slow one.
   const int64 even = ceil_div(n, workers * 4);
-  const int64 piece = round_up(even > grain ? even : grain, 64);  // 64: two threads seldom write to one cache line
+  const int64 piece = round_up(even > grain ? even : grain, 64);  // 64: two threads rarely write to one cache line
   const int64 pieces = ceil_div(n, piece);
   std::atomic<int64> next{0};
   std::atomic<bool> failed{false};
@@ -54,7 +54,7 @@ void host_parallel(int64 n, int64 grain, Body body) {
   const auto helpers = static_cast<stdlib::size_t>(workers - 1);
   const std::unique_ptr<std::thread[]> threads(new (std::nothrow) std::thread[helpers]);
   if (threads) {
-    // If the system refuses a thread, those that did start and the caller share the work.
+    // If the system refuses a thread, the caller and the threads that did start share the work.
     static_cast<void>(carry_exception([&] {
       for (stdlib::size_t t = 0; t < helpers; ++t) threads[t] = std::thread(work);
     }));
@@ -65,8 +65,8 @@ void host_parallel(int64 n, int64 grain, Body body) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-/// Calls f on the positions of rank [begin, end), in order. Divides once; after that it walks rows, and the inner loop
-/// counts along the last dimension, so that the compiler can vectorise it.
+/// Calls f on the indices of rank [begin, end), in order. Divides once and then iterates row by row; the inner loop runs
+/// along the last dimension, so that the compiler can vectorise it.
 template <int64... Sizes, class F>
 void for_each_index(const extents<Sizes...>& e, int64 begin, int64 end, const F& f) {
   if (begin >= end) return;
@@ -86,8 +86,8 @@ void for_each_index(const extents<Sizes...>& e, int64 begin, int64 end, const F&
   }
 }
 
-/// See for_all(giwa::host, …). Arguments are checked already. The loops run a local copy of f: no store can change what it
-/// holds, so the compiler keeps that in registers.
+/// Runs for_all(giwa::host, ...), whose arguments are already checked. Each loop uses a local copy of f: no store can alias
+/// its members, so the compiler keeps them in registers.
 template <class F>
 struct host_loop {
   static void run(int64 n, const F& f) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The shape of a launch, and the limits that every CUDA GPU puts on it.
+// launch_config: the shape of a launch, and the limits that hold on every CUDA GPU.
 #ifndef GIWA_GRID_LAUNCH_CONFIG_HPP
 #define GIWA_GRID_LAUNCH_CONFIG_HPP
 
@@ -8,45 +8,45 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Counts along x, y, z, in CUDA's order; 64 bits, so that a count too large is reported and not cut.
+/// Counts along x, y and z, in CUDA's order. They have 64 bits, so that a count that is too large is reported and not
+/// truncated.
 struct dimensions {
-  /// How many along each.
-  ///@{
-  int64 x = 1, y = 1, z = 1;
-  ///@}
+  int64 x = 1;  ///< The fastest dimension.
+  int64 y = 1;  ///< The second dimension.
+  int64 z = 1;  ///< The slowest dimension.
 
-  /// From one to three numbers.
+  /// Takes one to three counts.
   GIWA_HOST_DEVICE constexpr dimensions(int64 x_ = 1, int64 y_ = 1, int64 z_ = 1) : x(x_), y(y_), z(z_) {}
-  /// From a dim3, or anything else with x, y and z.
+  /// Takes a dim3, or any type with x, y and z.
   template <class Dim3>
     requires requires(const Dim3& d) { d.x + d.y + d.z; }
   GIWA_HOST_DEVICE constexpr dimensions(const Dim3& d) : x(d.x), y(d.y), z(d.z) {}
 
-  /// The product; call it on checked dimensions only.
+  /// Returns the product, which must fit in 64 bits.
   GIWA_HOST_DEVICE constexpr int64 count() const { return x * y * z; }
-  /// Whether all three agree.
+  /// Returns whether all three counts are equal.
   GIWA_HOST_DEVICE friend constexpr bool operator==(const dimensions& a, const dimensions& b) {
     return a.x == b.x && a.y == b.y && a.z == b.z;
   }
 };
 
-/// How to launch: `{.grid = 80, .block = 256}`, `{.grid = {8, 4}, .block = {32, 8}, .shared_bytes = 65536}`.
+/// The shape of a launch: `{.grid = 80, .block = 256}`, `{.grid = {8, 4}, .block = {32, 8}, .shared_bytes = 65536}`.
 struct launch_config {
-  dimensions grid{};         ///< blocks
-  dimensions block{};        ///< threads of a block
-  int64 shared_bytes = 0;    ///< dynamic shared memory of a block; more than 48 KB needs no further call
-  dimensions cluster{};      ///< blocks of a cluster; each must divide the grid's; compute capability 9.0
-  bool cooperative = false;  ///< all blocks run at once, so that the grid may synchronise; refused if they cannot
-  /// The kernel may start before the one before it on the stream has ended, once that lets it (arch/dependent_launch.cuh):
-  /// it calls arch::wait_for_previous_kernel before it touches what that one reads or writes. Compute
-  /// capability 9.0.
+  dimensions grid{};         ///< The number of blocks.
+  dimensions block{};        ///< The number of threads of a block.
+  int64 shared_bytes = 0;    ///< Dynamic shared memory of a block, in bytes. More than 48 KB needs no further call.
+  dimensions cluster{};      ///< The number of blocks of a cluster; each divides that of the grid. Capability 9.0.
+  bool cooperative = false;  ///< All blocks run at once, so that the grid can synchronise; refused if they cannot.
+  /// Programmatic dependent launch, compute capability 9.0: the kernel may start before the previous kernel of the stream
+  /// ends, after that kernel allows it. It calls arch::wait_for_previous_kernel before it touches memory that the previous
+  /// kernel reads or writes (arch/dependent_launch.cuh).
   bool dependent = false;
 };
 
 /// Limits of compute capability 7.5 and newer (CUDA C++ Programming Guide, "Technical specifications per compute
-/// capability"). A particular GPU or kernel may allow less; launch() reports that with its number.
+/// capability"). A GPU or kernel may allow less; launch() then reports the smaller limit.
 namespace launch_limits {
-/// The most of each; warp_threads is what every warp has.
+/// The most of each; warp_threads is the size of a warp.
 ///@{
 inline constexpr int64 block_threads = 1024, block_x = 1024, block_y = 1024, block_z = 64;
 inline constexpr int64 grid_x = 2147483647, grid_y = 65535, grid_z = 65535;
@@ -55,8 +55,8 @@ inline constexpr int64 warp_threads = 32;
 ///@}
 }  // namespace launch_limits
 
-/// The first rule that holds for every GPU and that the configuration breaks. A grid of no blocks is an error too: CUDA
-/// refuses it, and whoever computes a grid from a size has to say what an empty size means.
+/// Returns the first error of a configuration that no GPU accepts, with the limit and the value seen. A grid of no blocks is
+/// an error too, because CUDA refuses it; a caller that computes a grid from a size handles the empty size itself.
 GIWA_HOST_DEVICE constexpr status validate(const launch_config& c) {
   namespace limits = launch_limits;
   struct rule {
@@ -79,15 +79,15 @@ GIWA_HOST_DEVICE constexpr status validate(const launch_config& c) {
     if (r.value > r.limit) return status::invalid(r.argument, r.message, bound::at_most, r.limit, r.value);
   }
   if (c.block.count() > limits::block_threads)
-    return status::invalid("block", "a block has too many threads", bound::at_most, limits::block_threads,
+    return status::invalid("block", "the number of threads is out of range", bound::at_most, limits::block_threads,
                            c.block.count());
   if (c.cluster.count() > limits::cluster_blocks)
-    return status::invalid("cluster", "a cluster has too many blocks", bound::at_most, limits::cluster_blocks,
-                           c.cluster.count());
+    return status::invalid("cluster", "the number of blocks in a cluster is out of range", bound::at_most,
+                           limits::cluster_blocks, c.cluster.count());
   if (c.grid.x % c.cluster.x != 0 || c.grid.y % c.cluster.y != 0 || c.grid.z % c.cluster.z != 0)
-    return status::invalid("cluster", "the grid is not a whole number of clusters in every dimension");
+    return status::invalid("cluster", "the grid must be a multiple of the cluster in every dimension");
   if (c.shared_bytes < 0)
-    return status::invalid("shared_bytes", "a size is negative", bound::at_least, 0, c.shared_bytes);
+    return status::invalid("shared_bytes", "a size must not be negative", bound::at_least, 0, c.shared_bytes);
   return {};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How many blocks of a kernel run at once, and the launch configurations that follow from it.
+// Occupancy: how many blocks of a kernel run at once, and launch configurations that follow from it.
 #ifndef GIWA_GRID_OCCUPANCY_HPP
 #define GIWA_GRID_OCCUPANCY_HPP
 
@@ -10,9 +10,9 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// Whether a block of the kernel may have so much dynamic shared memory on the current GPU, after asking for it if need
-/// be: by default static and dynamic shared memory together have 48 KB. Always asks for all that the GPU gives, so that no
-/// call lowers the limit of another; 0.2 us, which only kernels with dynamic shared memory pay.
+/// Returns whether a block of the kernel may have `bytes` of dynamic shared memory on the current GPU, and raises the limit
+/// if necessary: by default static and dynamic shared memory together have 48 KB. Always raises it to the maximum of the
+/// GPU, so that no call lowers the limit of another one. Takes 0.2 us, only for kernels with dynamic shared memory.
 inline result<bool> allow_shared_bytes(const void* kernel, int64 bytes) {
   if (bytes == 0) return {true, {}};
   cudaFuncAttributes f{};
@@ -31,7 +31,7 @@ inline result<bool> allow_shared_bytes(const void* kernel, int64 bytes) {
   return {s.ok(), s};
 }
 
-/// How many blocks of a kernel a multiprocessor holds at once; 0 where not one fits.
+/// Returns how many blocks of a kernel a multiprocessor holds at once; 0 if none fits.
 inline result<int> resident_blocks(const void* kernel, int threads, int64 shared_bytes) {
   const result<bool> fits = allow_shared_bytes(kernel, shared_bytes);
   if (!fits.value) return {0, fits.state};
@@ -42,7 +42,7 @@ inline result<int> resident_blocks(const void* kernel, int threads, int64 shared
   return {s.ok() ? blocks : 0, s};
 }
 
-/// Finds the block size, a multiple of a warp, with which the most threads are resident at once; the largest among equals.
+/// Returns the block size, a multiple of 32, with which the most threads are resident at once; the largest among equals.
 inline result<int> best_block(const void* kernel, int64 shared_bytes) {
   cudaFuncAttributes f{};
   if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return {0, s};
@@ -56,40 +56,44 @@ inline result<int> best_block(const void* kernel, int64 shared_bytes) {
     }
   }
   if (best == 0)
-    return {0, status::invalid("shared_bytes", "not one block of the kernel fits on a multiprocessor with so much")};
+    return {0, status::invalid("shared_bytes", "no block of the kernel fits on a multiprocessor with so much")};
   return {best, {}};
 }
 
 }  // namespace detail
 
-/// How many blocks of the kernel fit on one multiprocessor of the current GPU at once; 0 if not one does.
+/// Returns how many blocks of the kernel, with `threads` threads and `shared_bytes` of dynamic shared memory each, fit on
+/// one multiprocessor of the current GPU at once; 0 if none fits. Launches nothing.
+/// Errors: `threads` or `shared_bytes` is out of range, and those of the runtime.
 template <class... Parameters>
 result<int> resident_blocks(void (*kernel)(Parameters...), int threads, int64 shared_bytes = 0) {
   if (threads < 1 || threads > launch_limits::block_threads)
-    return {0,
-            status::invalid("threads", "a block has 1 to 1024 threads", threads < 1 ? bound::at_least : bound::at_most,
-                            threads < 1 ? 1 : launch_limits::block_threads, threads)};
+    return {0, status::invalid("threads", "a block must have 1 to 1024 threads",
+                               threads < 1 ? bound::at_least : bound::at_most,
+                               threads < 1 ? 1 : launch_limits::block_threads, threads)};
   if (shared_bytes < 0)
-    return {0, status::invalid("shared_bytes", "a size is negative", bound::at_least, 0, shared_bytes)};
+    return {0, status::invalid("shared_bytes", "a size must not be negative", bound::at_least, 0, shared_bytes)};
   return detail::resident_blocks(reinterpret_cast<const void*>(kernel), threads, shared_bytes);
 }
 
-/// A configuration in which one thread has one of n > 0 elements: the block of the highest occupancy, and as many
-/// blocks as cover n.
+/// Returns a configuration with one thread for each of n elements, n > 0: the block of the highest occupancy, and as many
+/// blocks as cover n. Asks the current GPU; launches nothing.
+/// Errors: n < 1, no block fits with `shared_bytes`, the grid would be too large, and those of the runtime.
 template <class... Parameters>
 result<launch_config> cover(void (*kernel)(Parameters...), int64 n, int64 shared_bytes = 0) {
-  if (n < 1) return {{}, status::invalid("n", "there is nothing to launch", bound::at_least, 1, n)};
+  if (n < 1) return {{}, status::invalid("n", "there must be an element to launch for", bound::at_least, 1, n)};
   const result<int> threads = detail::best_block(reinterpret_cast<const void*>(kernel), shared_bytes);
   if (!threads.ok()) return {{}, threads.state};
   const launch_config c{.grid = ceil_div(n, threads.value), .block = threads.value, .shared_bytes = shared_bytes};
   return {c, validate(c)};
 }
 
-/// A configuration for a kernel that shares its work out itself (a grid-stride loop, a cooperative grid): as many blocks
-/// as the current GPU can run at once, times `waves`.
+/// Returns a configuration for a kernel that distributes its work itself (a grid-stride loop, a cooperative grid): as many
+/// blocks as the current GPU can run at once, times `waves`. Launches nothing.
+/// Errors: waves < 1, no block fits with `shared_bytes`, the grid would be too large, and those of the runtime.
 template <class... Parameters>
 result<launch_config> fill(void (*kernel)(Parameters...), int waves = 1, int64 shared_bytes = 0) {
-  if (waves < 1) return {{}, status::invalid("waves", "a count is at least 1", bound::at_least, 1, waves)};
+  if (waves < 1) return {{}, status::invalid("waves", "a count must be at least 1", bound::at_least, 1, waves)};
   const result<int> threads = detail::best_block(reinterpret_cast<const void*>(kernel), shared_bytes);
   if (!threads.ok()) return {{}, threads.state};
   const result<int> blocks = resident_blocks(kernel, threads.value, shared_bytes);

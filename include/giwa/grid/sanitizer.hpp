@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the host executor tells AddressSanitizer and ThreadSanitizer; without them, all of it is nothing.
+// Annotations of the host executor for AddressSanitizer and ThreadSanitizer; without a sanitizer they are empty.
 #ifndef GIWA_GRID_SANITIZER_HPP
 #define GIWA_GRID_SANITIZER_HPP
 
@@ -23,8 +23,8 @@
 #define GIWA_DETAIL_TSAN 0
 #endif
 
-// The executor's types differ with the sanitizer: each kind has its own names, so that files built with one and without
-// can meet in a program.
+// The types of the executor differ with the sanitizer. Each variant has its own inline namespace, so that files built with
+// and without a sanitizer can be linked together.
 #if GIWA_DETAIL_ASAN
 #define GIWA_DETAIL_SANITIZER_TAG with_asan
 #elif GIWA_DETAIL_TSAN
@@ -39,13 +39,13 @@
 #endif
 #if GIWA_DETAIL_TSAN
 #include <sanitizer/tsan_interface.h>
-extern "C" {  // of the run-time library; no header has them
+extern "C" {  // functions of the run-time library that no header declares
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
 void AnnotateIgnoreWritesBegin(const char* file, int line);
 void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
-// A function whose own accesses ThreadSanitizer does not see: the executor's bookkeeping, which fibers share.
+// A function whose own accesses ThreadSanitizer ignores: bookkeeping of the executor, which fibers share.
 #define GIWA_DETAIL_NO_TSAN __attribute__((no_sanitize("thread")))
 #else
 #define GIWA_DETAIL_NO_TSAN
@@ -53,7 +53,7 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// What happened before a release of `variable` happens before what follows an acquire of it.
+/// For ThreadSanitizer: everything before a release of `variable` happens before everything after a later acquire of it.
 inline void order_release([[maybe_unused]] void* variable) {
 #if GIWA_DETAIL_TSAN
   __tsan_release(variable);
@@ -65,22 +65,23 @@ inline void order_acquire([[maybe_unused]] void* variable) {
 #endif
 }
 
-/// While it lives, ThreadSanitizer sees no access of this thread, also none in memcpy, malloc and free.
-struct unseen_accesses {
+/// During the lifetime of an object ThreadSanitizer ignores all accesses of this thread, also those in memcpy, malloc and
+/// free.
+struct ignored_accesses {
 #if GIWA_DETAIL_TSAN
-  unseen_accesses() {
+  ignored_accesses() {
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
   }
-  ~unseen_accesses() {
+  ~ignored_accesses() {
     AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
     AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
   }
 #else
-  unseen_accesses() {}
+  ignored_accesses() {}
 #endif
-  unseen_accesses(const unseen_accesses&) = delete;
-  unseen_accesses& operator=(const unseen_accesses&) = delete;
+  ignored_accesses(const ignored_accesses&) = delete;
+  ignored_accesses& operator=(const ignored_accesses&) = delete;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The order in which the blocks of a grid visit the tiles of a matrix, so that those at work together share their inputs.
+// The order in which the blocks of a grid visit the tiles of a matrix, so that concurrent blocks share inputs in L2.
 #ifndef GIWA_GRID_TILE_ORDER_HPP
 #define GIWA_GRID_TILE_ORDER_HPP
 
@@ -7,24 +7,22 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Tiles in bands of `band` rows of tiles, column by column inside a band: of `t` tiles that are under way at once, about
-/// sqrt(t) rows and columns of inputs are in the cache if band is near that, where row by row there would be one and t.
+/// Numbers the tiles of a matrix in bands of `band` rows of tiles, column by column inside a band. If t blocks run at once
+/// and band is near sqrt(t), their tiles span about sqrt(t) rows and sqrt(t) columns; row by row they would span one row
+/// and t columns, and read more input.
 struct tile_order {
-  /// Of tiles.
-  ///@{
-  int rows, columns, band;
-  ///@}
+  int rows;     ///< The number of rows of tiles.
+  int columns;  ///< The number of columns of tiles.
+  int band;     ///< The number of rows of tiles in a band, at least 1.
 
-  /// The place of a tile.
+  /// The position of a tile, in tiles.
   struct position {
-    /// In tiles.
-    ///@{
-    int row, column;
-    ///@}
+    int row;     ///< From 0.
+    int column;  ///< From 0.
   };
-  /// How many tiles.
+  /// Returns the number of tiles.
   GIWA_HOST_DEVICE constexpr int count() const { return rows * columns; }
-  /// The place of tile number `i`, 0 <= i < count().
+  /// Returns the position of tile number `i`, 0 <= i < count().
   GIWA_HOST_DEVICE constexpr position operator[](int i) const {
     const int full = band < rows ? band : rows, per_band = full * columns;  // at most count(): no overflow
     const int first_row = i / per_band * full, in_band = i % per_band;

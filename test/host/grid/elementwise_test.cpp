@@ -56,7 +56,7 @@ TEST_CASE("arrays of one size are taken, others refused with both numbers") {
       for (const status& s : {elementwise{c, a}.state(), elementwise{c, b, a}.state(), elementwise{c, a, b}.state()}) {
         REQUIRE(s.ok() == (in == out));
         if (s.ok()) continue;
-        CHECK(is(s, "in", "another number of elements"));
+        CHECK(is(s, "in", "as many elements"));
         CHECK(s.relation == bound::exactly);
         CHECK(s.expected == static_cast<int64>(out));
         CHECK(s.got == static_cast<int64>(in));
@@ -84,7 +84,7 @@ TEST_CASE("an input may be the output, and may not overlap it otherwise") {
           const status s = elementwise{c, a}.state();
           CAPTURE(sizeof(out), sizeof(in), n, at_out, at_in);
           REQUIRE(s.ok() == (!overlap || same));
-          if (!s.ok()) REQUIRE(is(s, "in", "overlaps"));
+          if (!s.ok()) REQUIRE(is(s, "in", "not overlap"));
         }
   };
   check(int{}, int{});
@@ -102,10 +102,10 @@ TEST_CASE("views that are not contiguous or break a rule are refused by name") {
       transposed(x.data(), {4, 5}, {1, 4});
   const tensor_view<float, 2> other(y.data(), {4, 5});
   CHECK(elementwise{whole, other}.state().ok());
-  CHECK(is(elementwise{strided, other}.state(), "out", "not contiguous"));
-  CHECK(is(elementwise{transposed, other}.state(), "out", "not contiguous"));
-  CHECK(is(elementwise{other, strided}.state(), "in", "not contiguous"));
-  CHECK(is(elementwise{other, whole, transposed}.state(), "in", "not contiguous"));
+  CHECK(is(elementwise{strided, other}.state(), "out", "must be contiguous"));
+  CHECK(is(elementwise{transposed, other}.state(), "out", "must be contiguous"));
+  CHECK(is(elementwise{other, strided}.state(), "in", "must be contiguous"));
+  CHECK(is(elementwise{other, whole, transposed}.state(), "in", "must be contiguous"));
   CHECK(elementwise{whole, tensor_view<float, 1>(y.data(), {20})}.state().ok());  // only the number of elements counts
 
   const tensor_view<float, 1> null(nullptr, {20}), negative(x.data(), {-20});
@@ -126,9 +126,9 @@ TEST_CASE("views that are not contiguous or break a rule are refused by name") {
 TEST_CASE("the CPU refuses an array that says it is on a GPU, by name") {
   std::vector<float> memory(8), c(4);
   const on_gpu_1 there{memory.data()}, other{memory.data() + 4};
-  CHECK(is(for_all(giwa::host, elementwise{there, c}, sum{}), "out", "GPU's memory"));
-  CHECK(is(for_all(giwa::host, elementwise{c, there}, sum{}), "in", "GPU's memory"));
-  CHECK(is(for_all(giwa::host, elementwise{c, c, there}, sum{}), "in", "GPU's memory"));
+  CHECK(is(for_all(giwa::host, elementwise{there, c}, sum{}), "out", "in GPU memory"));
+  CHECK(is(for_all(giwa::host, elementwise{c, there}, sum{}), "in", "in GPU memory"));
+  CHECK(is(for_all(giwa::host, elementwise{c, c, there}, sum{}), "in", "in GPU memory"));
   CHECK(elementwise{there, other}.known_device() == 1);
   CHECK(elementwise{there, c}.known_device() == -1);
   CHECK(memory == std::vector<float>(8));

@@ -205,8 +205,8 @@ void check_breach(const status& s, const char* words, int64 expected, int64 got)
   CHECK(s.got == got);
 }
 
-const char* const by_some = "by some threads of the block and not by others";
-const char* const by_some_lanes = "by some lanes of a warp and not by others";
+const char* const by_some = "all threads of the block must reach a barrier";
+const char* const by_some_lanes = "all lanes of a warp must reach the same";
 
 }  // namespace
 
@@ -256,7 +256,7 @@ TEST_CASE("threads that wait at different barriers are reported with their lines
       block.sync();  // line + 5
     }
   });
-  check_breach(s, "different barriers", line + 3, line + 5);
+  check_breach(s, "must wait at the same barrier", line + 3, line + 5);
 }
 
 TEST_CASE("lanes that meet in different operations are reported") {
@@ -291,7 +291,7 @@ TEST_CASE("lanes that meet in different operations are reported") {
                        block.shuffle_up(1.0, 1);
                      }
                    }),
-               "different sizes", 4, 8);
+               "values of the same size", 4, 8);
 }
 
 TEST_CASE("an exception of the op reaches the caller, and the next launch is sound") {

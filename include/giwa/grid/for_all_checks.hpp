@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// Compile-time checks of the arguments of for_all, on a stream and on the CPU: each mistake gives one sentence.
+#ifndef GIWA_GRID_FOR_ALL_CHECKS_HPP
+#define GIWA_GRID_FOR_ALL_CHECKS_HPP
+
+#include <giwa/base/status.hpp>
+#include <giwa/device/host.hpp>
+#include <giwa/numeric/extents.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// Whether for_all iterates over a What: a count, extents, or elementwise, which specialises it.
+template <class What>
+inline constexpr bool is_iterable = stdlib::integral<What>;
+template <int64... Sizes>
+inline constexpr bool is_iterable<extents<Sizes...>> = true;
+
+/// A __device__ lambda. Its type in host code has no call operator.
+template <class F>
+inline constexpr bool is_device_lambda =
+#if defined(__CUDACC_EXTENDED_LAMBDA__)
+    __nv_is_extended_device_lambda_closure_type(F);
+#else
+    false;
+#endif
+
+template <class F>
+constexpr void refuse_device_lambda() {
+  static_assert(!is_device_lambda<F>,
+                "giwa::for_all(giwa::host, ...): this lambda is __device__ only and would do nothing on the CPU: "
+                "mark it __host__ __device__ (GIWA_HOST_DEVICE).");
+}
+
+template <class F, class Index>
+constexpr void require_function_of_index() {
+  static_assert(is_device_lambda<F> || stdlib::is_invocable_v<const F&, Index>,
+                "giwa::for_all: f is called as f(int64) for a count and as f(index<rank>) for extents: give it such a "
+                "parameter, and make its call operator const (no mutable lambda).");
+}
+
+template <class F, class... Element>
+constexpr void require_function_of_elements() {
+  static_assert(is_device_lambda<F> || stdlib::is_invocable_v<const F&, const Element&...>,
+                "giwa::for_all: f is called with one element of each input array of elementwise: give it as many "
+                "parameters, of their types, and make its call operator const (no mutable lambda).");
+}
+
+template <class What>
+constexpr void refuse_for_all_over() {
+  static_assert(always_false<What>,
+                "giwa::for_all: pass an integer count, extents{...} or elementwise{...} before f. A tensor_view goes "
+                "into elementwise{...}, or its sizes into extents{...}.");
+}
+
+}  // namespace detail
+
+#if !defined(GIWA_DOXYGEN)  // calls that do not compile, and the reason
+template <class What, class F>
+status for_all(const What&, const F&) {
+  static_assert(detail::always_false<What>,
+                "giwa::for_all: pass a stream or giwa::host as the first argument: for_all(stream, n, f).");
+  return {};
+}
+
+template <class What, class F>
+  requires(!detail::is_iterable<What>)
+status for_all(host_t, const What&, const F&) {
+  detail::refuse_for_all_over<What>();
+  return {};
+}
+#endif
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif
