@@ -123,6 +123,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/masks.hpp
   P giwa/attention/problem/mask_combinators.hpp
   P giwa/attention/problem/score.hpp
+  P giwa/attention/problem/workspace.hpp
   P giwa/attention/split_fp16/layout.hpp
   P giwa/attention/problem/options.hpp
   P giwa/attention/problem/problem.hpp
@@ -131,7 +132,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/params.hpp
-  P giwa/attention/schedule/schedule.hpp
+  P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/forward/policy.hpp
   H giwa/attention/forward/forward.hpp
   P giwa/attention/reference/reference.hpp
@@ -143,8 +144,17 @@ set(GIWA_HEADERS
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/forward/forward_simt.cuh
   D giwa/attention/forward/forward_sm80.cuh
-  D giwa/attention/forward/producer_sm90.cuh
+  D giwa/attention/forward/types_sm90.cuh
+  D giwa/attention/forward/tile_scheduler_sm90.cuh
+  D giwa/attention/forward/loader_sm90.cuh
+  D giwa/attention/forward/nan_scrubber_sm90.cuh
+  D giwa/attention/forward/consumer_state_sm90.cuh
+  D giwa/attention/forward/consumer_sm90.cuh
+  D giwa/attention/forward/epilogue_sm90.cuh
   D giwa/attention/forward/forward_sm90.cuh
+  L giwa/attention/forward/launch.cuh
+  L giwa/attention/forward/launch_sm90.cuh
+  L giwa/attention/split_fp16/launch.cuh
   L giwa/attention/forward/forward.cuh
   L giwa/attention/reference/reference.cuh
 

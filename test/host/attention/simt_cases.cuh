@@ -26,9 +26,9 @@ giwa::status run_simt(const giwa::detail::attention_views<T, O>& views, const Ma
     return s;
   if (views.o.size() == 0 || views.problem().batch == 0) return {};
   typename op::params p{giwa::detail::params_of(views, mask, score, options),
-                        giwa::detail::attention_grid::of(views.problem(), views.packed.max_q, op::rows, 1, 256)};
-  for (; p.grid.first < p.grid.items; p.grid.first += blocks_at_once) {
-    const int64 grid = std::min(p.grid.items - p.grid.first, blocks_at_once);
+                        giwa::detail::attention_schedule::of(views.problem(), views.packed.max_q, op::block_m, 1, 256)};
+  for (; p.schedule.first < p.schedule.work_tiles; p.schedule.first += blocks_at_once) {
+    const int64 grid = std::min(p.schedule.work_tiles - p.schedule.first, blocks_at_once);
     if (const giwa::status s = giwa::launch(giwa::host, {.grid = grid, .block = op::max_threads}, op{}, p); !s.ok())
       return s;
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Attention by ordinary arithmetic in fp32: every element type, every head size, every GPU, and the host executor.
+// Attention by FMA instructions in fp32: every element type, head size and GPU, and the host executor.
 #ifndef GIWA_ATTENTION_FORWARD_FORWARD_SIMT_CUH
 #define GIWA_ATTENTION_FORWARD_FORWARD_SIMT_CUH
 
-#include <giwa/attention/schedule/schedule.hpp>
 #include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/attention/schedule/work_tiles.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/copy.cuh>
@@ -13,9 +13,9 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// How the kernel cuts its work. A block has 64 queries and takes 64 keys at a time; a thread has 4 of the queries, every 16th,
-/// and of those every 8th or 16th score and output. What does not fit in shared memory as a whole comes in slices: queries and
-/// keys by columns of the head size, values by rows.
+/// The tiles of the kernel. A block has 64 queries and takes 64 keys at a time; a thread has 4 of the queries, every 16th, and of
+/// those every 8th or 16th score and output. What does not fit into shared memory comes in slices: q and k by columns of the head
+/// size, v by rows.
 ///
 /// Nothing spills on sm_75, 80 and 90. Registers of a causal fp32 kernel on sm_90 (nvcc 13.0, 2026-11-21):
 ///   head size            8    33    64   100   128   192   256   320   512
@@ -23,7 +23,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// A block has at most 42 KiB of shared memory. With 256 threads and 128 registers a head size of 256 spills 112 bytes.
 template <int HeadSize, int HeadSizeV>
 struct simt_attention_tile {
-  static constexpr int rows = 64, columns = 64, thread_rows = 16;
+  static constexpr int block_m = 64, block_n = 64, thread_rows = 16;
   static constexpr int thread_columns = HeadSizeV <= 256 ? 8 : 16;
   static constexpr int threads = thread_rows * thread_columns;
   static constexpr int min_blocks = HeadSizeV <= 64 ? 3 : HeadSizeV <= 256 ? 2 : 1;
@@ -39,11 +39,10 @@ struct simt_attention_tile {
   static constexpr int value_rows = outputs <= 64 ? 64 : outputs <= 128 ? 32 : outputs <= 256 ? 16 : 8;
 };
 
-/// o += weights values as multiply_add(thread, o, weights, first, values), without the products of keys that a row does not
-/// see: keeps(row, key) tells.
-template <class Map, class Weights, class Values, class Keeps>
-GIWA_HOST_DEVICE void add_kept(int thread, register_tile<float, Map>& o, const Weights& weights, int first,
-                               const Values& values, const Keeps& keeps) {
+/// o += P V like multiply_add(thread, o, p, first, values), without the products of masked keys: keeps(row, key) tells which.
+template <class Map, class P, class Values, class Keeps>
+GIWA_HOST_DEVICE void add_kept_products(int thread, register_tile<float, Map>& o, const P& p, int first,
+                                        const Values& values, const Keeps& keeps) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
@@ -54,62 +53,62 @@ GIWA_HOST_DEVICE void add_kept(int thread, register_tile<float, Map>& o, const W
     GIWA_UNROLL
     for (int i = 0; i < Map::registers; ++i)
       if (kept[Map::slot(i)])
-        o.value[i] = multiply_add(weights(Map::row(thread, Map::slot(i)), first + key),
-                                  values(key, Map::column(thread, i)), o.value[i]);
+        o.value[i] = multiply_add(p(Map::row(thread, Map::slot(i)), first + key), values(key, Map::column(thread, i)),
+                                  o.value[i]);
   }
 }
 
-/// FlashAttention-2 (Dao 2023, algorithm 1). Whatever T is, products and sums are in fp32, and so are the weights.
+/// FlashAttention-2 (Dao 2023, algorithm 1). Products, sums and P are in fp32, whatever T is.
 template <class T, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
 struct simt_attention_op {
   using cut = simt_attention_tile<HeadSize, HeadSizeV>;
   static constexpr int max_threads = cut::threads, min_blocks = cut::min_blocks;
-  static constexpr int rows = cut::rows, columns = cut::columns;
+  static constexpr int block_m = cut::block_m, block_n = cut::block_n;
 
   // 8 or 16 threads read rows of the keys' slice at once, 8 bytes of each: those begin at different banks.
   template <int Rows>
   using slice_tile = shared_tile<float, tile_shape<Rows, cut::slice>, padded<cut::thread_columns == 8 ? 4 : 2>>;
   struct operands {
-    slice_tile<rows> q;     // (queries, slice of the head size)
-    slice_tile<columns> k;  // (keys, slice of the head size)
+    slice_tile<block_m> q;  // (queries, slice of the head size)
+    slice_tile<block_n> k;  // (keys, slice of the head size)
   };
   using value_tile = shared_tile<float, tile_shape<cut::value_rows, cut::outputs>>;  // (slice of the keys, columns)
   struct shared_storage {
     union {
-      operands scores;
-      value_tile values;
-    } stage;
-    // (queries, keys); a warp writes 2 or 4 rows of it at once, which padding puts side by side in the banks.
-    shared_tile<float, tile_shape<rows, columns>, padded<cut::thread_columns>> weights;
-    int found;
-    uninitialized<attention_head<T, O>> head;  // here, as its views would take 40 registers
+      operands qk;
+      value_tile v;
+    } tiles;
+    // (queries, keys); a warp writes 2 or 4 rows of it at once, and padding puts them into different banks.
+    shared_tile<float, tile_shape<block_m, block_n>, padded<cut::thread_columns>> p;
+    int has_nan;
+    uninitialized<attention_head<T, O>> head;  // in shared memory, because its views would take 40 registers
   };
   static_assert(sizeof(shared_storage) <= 48 << 10, "what every GPU has without asking");
   struct params {
     attention_params<T, O, Mask, Score> call;
-    attention_grid grid;
-    const int* chosen = nullptr;      // (batch, heads): only heads with a number other than 0; or null, all
-    const int* any_chosen = nullptr;  // 0 where none is
+    attention_schedule schedule;
+    const int* only = nullptr;      // (batch, heads): heads with a number other than 0; null: all heads
+    const int* any_only = nullptr;  // 0 where there is no such head
   };
 
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
-    if (p.chosen != nullptr && *p.any_chosen == 0) return;
-    const attention_grid::place at = p.grid.at(p.grid.first + block.block_rank());
-    if (p.chosen != nullptr && p.chosen[at.batch * p.call.views.q.extent(2) + at.head] == 0) return;
+    if (p.only != nullptr && *p.any_only == 0) return;
+    const attention_schedule::work_tile at = p.schedule.at(p.schedule.first + block.block_rank());
+    if (p.only != nullptr && p.only[at.batch * p.call.views.q.extent(2) + at.head] == 0) return;
     if (block.rank() == 0) s.head.put(p.call.at(at.batch, at.head));
     block.sync();
     const attention_head<T, O>& head = s.head.get();
-    for (int64 tile = at.tile; tile * rows < head.queries(); tile += p.grid.tiles)
-      one_tile(block, p.call, head, static_cast<int>(tile) * rows, s);
+    for (int64 tile = at.tile; tile * block_m < head.queries(); tile += p.schedule.query_tiles)
+      one_tile(block, p.call, head, static_cast<int>(tile) * block_m, s);
   }
 
  private:
-  using map_of_scores = thread_map<tile_shape<rows, columns>, cut::thread_rows, cut::thread_columns>;
-  using map_of_output = thread_map<tile_shape<rows, cut::outputs>, cut::thread_rows, cut::thread_columns, cut::run>;
+  using map_of_scores = thread_map<tile_shape<block_m, block_n>, cut::thread_rows, cut::thread_columns>;
+  using map_of_output = thread_map<tile_shape<block_m, cut::outputs>, cut::thread_rows, cut::thread_columns, cut::run>;
 
-  /// The view with what is known of it when this is compiled, which then takes no registers and no instructions.
+  /// The view with its width as a constant, which then takes no registers and no instructions.
   template <int Width, class V>
   GIWA_HOST_DEVICE static tensor_view<V, 2> of_width(const tensor_view<V, 2>& v) {
     return {v.data(), {v.extent(0), Width}, {v.stride(0), 1}};
@@ -121,85 +120,86 @@ struct simt_attention_op {
     const int thread = block.rank();
     const score_steps<Mask, Score> steps{call.mask, call.score, call.scale};
     const typename score_steps<Mask, Score>::bounds bounds(head);
-    const key_tiles<Mask> keys{call.mask, head, first_query, rows, columns};
+    const key_tiles<Mask> keys{call.mask, head, first_query, block_m, block_n};
     online_softmax<map_of_scores> softmax;
     register_tile<float, map_of_output> o;
 
-    // Almost always once. Weights of masked keys are 0, but 0 times a NaN or an infinity is NaN. So whoever finds NaN in the end
-    // goes through the keys again and leaves out the products of masked keys; all others come to the same bits.
+    // Almost always one pass. P is 0 for a masked key, but 0 times NaN or infinity is NaN. So a block that ends with a NaN runs a second
+    // pass that leaves out the products of masked keys; the other rows get the same bits.
     for (bool careful = false;; careful = true) {
       softmax.reset();
       o.fill(0);
-      block.sync();  // everybody has read what was found in the round before
+      block.sync();  // all threads have read has_nan of the pass before
       for (int n = keys.next(0); n < keys.count(); n = keys.next(n + 1)) {
-        const int first_key = n * columns;
+        const int first_key = n * block_n;
         const tile_keep keep = keys.keep(n);
         register_tile<float, map_of_scores> scores;
-        multiply_queries(block, head, first_query, first_key, scores, s.stage.scores);
-        load_values(block, head, first_key, s.stage.values);
+        multiply_qk(block, head, first_query, first_key, scores, s.tiles.qk);
+        load_v(block, head, first_key, s.tiles.v);
         steps.apply(thread, scores, bounds, keep, first_query, first_key);
 
         float factor[map_of_scores::rows];
         softmax.update(block, scores, steps.scale_log2(), factor);
         o.transform_rows(factor, [](float x, float f) { return x * f; });
-        scores.for_each(thread, [&](float x, int row, int column) { s.weights(row, column) = x; });
+        scores.for_each(thread, [&](float x, int row, int column) { s.p(row, column) = x; });
 
-        for (int first = 0; first < columns && first < bounds.keys - first_key; first += cut::value_rows) {
-          if (first > 0) load_values(block, head, first_key + first, s.stage.values);
+        for (int first = 0; first < block_n && first < bounds.keys - first_key; first += cut::value_rows) {
+          if (first > 0) load_v(block, head, first_key + first, s.tiles.v);
           copy_wait();
-          block.sync();  // weights and values are there
+          block.sync();  // P and V are complete
           if (careful && keep == tile_keep::some)
-            add_kept(thread, o, s.weights, first, s.stage.values,
-                     [&](int row, int key) { return steps.keeps(bounds, first_query + row, first_key + first + key); });
+            add_kept_products(thread, o, s.p, first, s.tiles.v, [&](int row, int key) {
+              return steps.keeps(bounds, first_query + row, first_key + first + key);
+            });
           else
-            multiply_add(thread, o, s.weights, first, s.stage.values);
-          block.sync();  // everybody has left them
+            multiply_add(thread, o, s.p, first, s.tiles.v);
+          block.sync();  // all threads are done with them
         }
       }
-      if (careful || !any_is_nan(block, o, s.found)) break;
+      if (careful || !any_is_nan(block, o, s.has_nan)) break;
     }
 
     float normalizer[map_of_scores::rows];
     finish_rows(block, thread, softmax, steps.scale_log2(), call, head, first_query, true, normalizer);
-    o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // no -0, which others' NaN might turn
+    o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // + 0 makes -0 positive
     store(thread, o, of_width<HeadSizeV>(head.o), {first_query, 0});
   }
 
-  /// Whether the block's output has a NaN; `found` lies in shared memory, and is free after the next barrier.
+  /// Whether the block's output has a NaN; `has_nan` is in shared memory and free after the next barrier.
   template <class Block>
   GIWA_HOST_DEVICE static bool any_is_nan(const Block& block, const register_tile<float, map_of_output>& o,
-                                          int& found) {
+                                          int& has_nan) {
     bool mine = false;
     GIWA_UNROLL
     for (int i = 0; i < map_of_output::registers; ++i) mine = mine || o.value[i] != o.value[i];
-    if (block.rank() == 0) found = 0;
+    if (block.rank() == 0) has_nan = 0;
     block.sync();
-    if (mine) block.atomic_add(found, 1);
+    if (mine) block.atomic_add(has_nan, 1);
     block.sync();
-    return found != 0;
+    return has_nan != 0;
   }
 
-  /// scores = q k^T, the order of the sum that of the head size. Returns when everybody has left the stage.
+  /// S = Q K^T, summed in the order of the head size. Returns when all threads are done with the tiles.
   template <class Block>
-  GIWA_HOST_DEVICE static void multiply_queries(const Block& block, const attention_head<T, O>& head, int first_query,
-                                                int first_key, register_tile<float, map_of_scores>& scores,
-                                                operands& stage) {
+  GIWA_HOST_DEVICE static void multiply_qk(const Block& block, const attention_head<T, O>& head, int first_query,
+                                           int first_key, register_tile<float, map_of_scores>& scores,
+                                           operands& tiles) {
     scores.fill(0);
     for (int first = 0; first < HeadSize; first += cut::slice) {
-      load_async(block, of_width<HeadSize>(head.q), {first_query, first}, stage.q);
-      load_async(block, of_width<HeadSize>(head.k), {first_key, first}, stage.k);
+      load_async(block, of_width<HeadSize>(head.q), {first_query, first}, tiles.q);
+      load_async(block, of_width<HeadSize>(head.k), {first_key, first}, tiles.k);
       copy_commit();
       copy_wait();
       block.sync();
-      multiply_add(block.rank(), scores, stage.q, transposed(stage.k));
+      multiply_add(block.rank(), scores, tiles.q, transposed(tiles.k));
       block.sync();
     }
   }
 
   template <class Block>
-  GIWA_HOST_DEVICE static void load_values(const Block& block, const attention_head<T, O>& head, int first_key,
-                                           value_tile& stage) {
-    load_async(block, of_width<HeadSizeV>(head.v), {first_key, 0}, stage);
+  GIWA_HOST_DEVICE static void load_v(const Block& block, const attention_head<T, O>& head, int first_key,
+                                      value_tile& tile) {
+    load_async(block, of_width<HeadSizeV>(head.v), {first_key, 0}, tile);
     copy_commit();
   }
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Attention by mma.sync: tiles of queries that stay, tiles of keys and values that stream past them.
+// Attention by mma.sync and cp.async: a tile of queries stays in shared memory, tiles of keys and values stream past it.
 #ifndef GIWA_ATTENTION_FORWARD_FORWARD_SM80_CUH
 #define GIWA_ATTENTION_FORWARD_FORWARD_SM80_CUH
 
 #include <giwa/attention/forward/nonfinite.cuh>
-#include <giwa/attention/split_fp16/exponents.cuh>
-#include <giwa/attention/schedule/schedule.hpp>
 #include <giwa/attention/forward/policy.hpp>
+#include <giwa/attention/schedule/work_tiles.hpp>
+#include <giwa/attention/split_fp16/exponents.cuh>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/copy.cuh>
@@ -15,85 +15,107 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// FlashAttention-2 (Dao 2023, algorithm 1) with the roles of its shared memory: the next keys arrive behind the softmax and
-/// the second product, the values behind the first. Warps share nothing but the tiles of keys and values.
+/// FlashAttention-2 (Dao 2023, algorithm 1). The next K arrives during the softmax and O += P V, and V during S = Q K^T. Warps share
+/// only the tiles of K and V.
 template <class T, class O, class Policy, class Mask, class Score>
 struct sm80_attention_op {
   static constexpr int max_threads = Policy::warps * 32, min_blocks = Policy::min_blocks;
-  static constexpr int rows = Policy::rows, columns = Policy::columns, warp_rows = rows / Policy::warps;
+  static constexpr int block_m = Policy::block_m, block_n = Policy::block_n, warp_rows = block_m / Policy::warps;
 
-  // fp32 comes as fp16 pieces with exponents.
-  static constexpr bool in_pieces = stdlib::same_as<T, fp32>, two_pieces = Policy::pieces == 2;
-  static constexpr int pieces = Policy::pieces;
-  using element = stdlib::conditional_t<in_pieces, fp16, T>;
+  // fp32 arrives as split fp16 (split_fp16/).
+  static constexpr bool is_split = stdlib::same_as<T, fp32>, two_parts = Policy::parts == 2;
+  static constexpr int parts = Policy::parts;
+  using element = stdlib::conditional_t<is_split, fp16, T>;
 
-  // Rows of an odd number of 16 bytes: ldmatrix finds no two of 8 rows in the same banks, whatever the head size.
+  // A row is an odd number of 16-byte units, so that ldmatrix reads 8 rows from different banks, whatever the head size.
   template <class Element, int Rows, int Columns>
   using tile = shared_tile<Element, tile_shape<Rows, Columns>, padded<16 / static_cast<int>(sizeof(Element))>>;
   struct input_tiles {
-    tile<element, rows, Policy::head_size> q[pieces];     // (queries, head size)
-    tile<element, columns, Policy::head_size> k[pieces];  // (keys, head size)
-    tile<element, columns, Policy::slice> v[pieces];      // (keys, columns of the output)
+    tile<element, block_m, Policy::head_size> q[parts];  // (queries, head size)
+    tile<element, block_n, Policy::head_size> k[parts];  // (keys, head size)
+    tile<element, block_n, Policy::slice> v[parts];      // (keys, columns of the output)
   };
-  // The head's views lie in shared memory too: read when they are needed, they leave the registers to the sums.
+  // The head's views are in shared memory too, so that they take no registers.
   struct shared_storage {
     union {
       input_tiles in;
-      tile<O, rows, Policy::slice> o;  // (queries, columns of the output), at the end
+      tile<O, block_m, Policy::slice> o;  // (queries, columns of the output), at the end
     };
     uninitialized<attention_head<T, O>> head;
-    int found;
+    int has_nonfinite;
   };
   struct params {
     attention_params<T, O, Mask, Score> call;
-    attention_grid grid;
-    stdlib::conditional_t<in_pieces, attention_pieces, nothing> pieces{};
+    attention_schedule schedule;
+    stdlib::conditional_t<is_split, split_tensors, nothing> split{};
   };
 
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
-    const attention_grid::place at = p.grid.at(p.grid.first + block.block_rank());
-    if constexpr (in_pieces)
-      if (p.pieces.apart[at.batch * p.call.views.q.extent(2) + at.head] != 0) return;
+    const attention_schedule::work_tile at = p.schedule.at(p.schedule.first + block.block_rank());
+    if constexpr (is_split)
+      if (p.split.fallback[at.batch * p.call.views.q.extent(2) + at.head] != 0) return;
     if (block.rank() == 0) s.head.put(p.call.at(at.batch, at.head));
     block.sync();
     const attention_head<T, O>& head = s.head.get();
-    for (int64 tile = at.tile; tile * rows < head.queries(); tile += p.grid.tiles)
-      one_tile(block, p, head, static_cast<int>(tile) * rows, at.slice * Policy::slice, s);
+    for (int64 tile = at.tile; tile * block_m < head.queries(); tile += p.schedule.query_tiles)
+      one_tile(block, p, head, static_cast<int>(tile) * block_m, at.slice * Policy::slice, s);
   }
 
  private:
-  using map_of_scores = warp_map<warp_rows, columns>;
+  using map_of_scores = warp_map<warp_rows, block_n>;
   using map_of_output = warp_map<warp_rows, Policy::slice>;
+  using steps_of_scores = score_steps<Mask, Score>;
+  using softmax_state = online_softmax<map_of_scores, is_split && !two_parts ? -split_exponents::of_p : 0>;
+  using output_registers = register_tile<float, map_of_output>;
 
-  // The pieces of a tensor of the head, or the tensor itself.
+  // The split parts of a tensor of the head, or the tensor itself.
   struct input {
-    tensor_view<const element, 2> piece[pieces];  // (rows, head size)
+    tensor_view<const element, 2> part[parts];  // (rows, head size)
   };
   static constexpr int largest_row = Policy::head_size > Policy::head_size_v ? Policy::head_size : Policy::head_size_v;
-  GIWA_DEVICE static input input_of(const piece_tensor& t, const attention_head<T, O>& h, int head, int first_row,
+  GIWA_DEVICE static input input_of(const split_tensor& t, const attention_head<T, O>& h, int head, int first_row,
                                     int64 length) {
     input in;
-    for (int i = 0; i < pieces; ++i)
-      in.piece[i] = {t.row(h.sequence, head, first_row) + i * t.low,
-                     {length, t.low < largest_row ? t.low : largest_row},
-                     {t.width, 1}};
+    for (int i = 0; i < parts; ++i)
+      in.part[i] = {t.row(h.sequence, head, first_row) + i * t.lo,
+                    {length, t.lo < largest_row ? t.lo : largest_row},
+                    {t.width, 1}};
     return in;
+  }
+  GIWA_DEVICE static input q_of(const params& p, const attention_head<T, O>& h) {
+    if constexpr (is_split)
+      return input_of(p.split.q, h, h.head, h.first_query_row, h.queries());
+    else
+      return {{h.q}};
+  }
+  GIWA_DEVICE static input k_of(const params& p, const attention_head<T, O>& h) {
+    if constexpr (is_split)
+      return input_of(p.split.k, h, h.kv_head, h.first_key_row, h.keys());
+    else
+      return {{h.k}};
+  }
+  GIWA_DEVICE static input v_of(const params& p, const attention_head<T, O>& h) {
+    if constexpr (is_split)
+      return input_of(p.split.v, h, h.kv_head, h.first_key_row, h.keys());
+    else
+      return {{h.v}};
   }
 
   template <class Block, class Tile>
   GIWA_DEVICE static void start(const Block& block, const input& from, const giwa::index<2>& origin,
-                                Tile (&to)[pieces]) {
+                                Tile (&to)[parts]) {
     GIWA_UNROLL
-    for (int i = 0; i < pieces; ++i) load_async(block, from.piece[i], origin, to[i]);
+    for (int i = 0; i < parts; ++i) load_async(block, from.part[i], origin, to[i]);
   }
+  /// Starts the copy if that takes few registers; else false, and the caller starts it where the scores are gone.
   template <class Block, class Tile>
   GIWA_DEVICE static bool start_early(const Block& block, const input& from, const giwa::index<2>& origin,
-                                      Tile (&to)[pieces]) {
+                                      Tile (&to)[parts]) {
     if constexpr (map_of_scores::registers + map_of_output::registers > 160) {
-      static_assert(pieces == 1);
-      return load_whole_tile(block, from.piece[0], origin, to[0]);
+      static_assert(parts == 1);
+      return load_whole_tile(block, from.part[0], origin, to[0]);
     } else {
       start(block, from, origin, to);
       return true;
@@ -103,127 +125,121 @@ struct sm80_attention_op {
   template <class Block>
   GIWA_DEVICE static void one_tile(const Block& block, const params& p, const attention_head<T, O>& head,
                                    int first_query, int first_column, shared_storage& s) {
-    const attention_params<T, O, Mask, Score>& call = p.call;
     const int lane = block.lane(), warp_row = block.warp() * warp_rows;
-    score_steps<Mask, Score> steps{call.mask, call.score, call.scale};
-    const key_tiles<Mask> keys{call.mask, head, first_query, rows, columns};
-    const auto q_of = [&] {
-      if constexpr (in_pieces)
-        return input_of(p.pieces.q, head, head.head, head.first_query_row, head.queries());
-      else
-        return input{{head.q}};
-    };
-    const auto k_of = [&] {
-      if constexpr (in_pieces)
-        return input_of(p.pieces.k, head, head.kv_head, head.first_key_row, head.keys());
-      else
-        return input{{head.k}};
-    };
-    const auto v_of = [&] {
-      if constexpr (in_pieces)
-        return input_of(p.pieces.v, head, head.kv_head, head.first_key_row, head.keys());
-      else
-        return input{{head.v}};
-    };
-    online_softmax<map_of_scores, in_pieces && !two_pieces ? -piece_exponents::of_weights : 0> softmax;
-    register_tile<float, map_of_output> o;
-    piece_exponents exponents;  // of what scores and o are counted in
+    steps_of_scores steps{p.call.mask, p.call.score, p.call.scale};
+    const key_tiles<Mask> keys{p.call.mask, head, first_query, block_m, block_n};
+    softmax_state softmax;
+    output_registers o;
+    split_exponents exponents;  // what scores and o are counted in
 
     softmax.reset();
     o.fill(0);
-    block.sync();  // everybody has left the tiles of the round before
-    if (block.rank() == 0) s.found = 0;
-    start(block, q_of(), {first_query, 0}, s.in.q);
+    block.sync();  // all warps are done with the tiles of the work tile before
+    if (block.rank() == 0) s.has_nonfinite = 0;
+    start(block, q_of(p, head), {first_query, 0}, s.in.q);
     int n = keys.next(0);
-    if (n < keys.count()) start(block, k_of(), {int64{n} * columns, 0}, s.in.k);
+    if (n < keys.count()) start(block, k_of(p, head), {int64{n} * block_n, 0}, s.in.k);
     copy_commit();
     while (n < keys.count()) {
       const tile_keep keep = keys.keep(n);
       copy_wait();
-      block.sync();  // the keys are there, and everybody has left the values
-      start(block, v_of(), {int64{n} * columns, first_column}, s.in.v);
+      block.sync();  // K has arrived, and all warps are done with V
+      start(block, v_of(p, head), {int64{n} * block_n, first_column}, s.in.v);
       copy_commit();
 
       register_tile<float, map_of_scores> scores;
-      scores.fill(0);
-      if constexpr (two_pieces) {  // small products first, as the tensor cores cut what they add
-        multiply_add(lane, scores, s.in.q[1], warp_row, transposed(s.in.k[0]), 0);
-        multiply_add(lane, scores, s.in.q[0], warp_row, transposed(s.in.k[1]), 0);
-      }
-      multiply_add(lane, scores, s.in.q[0], warp_row, transposed(s.in.k[0]), 0);
-      if constexpr (in_pieces)
-        exponents.enter_scores(p.pieces.q.exponent(head.head, head.first_query_row, head.batch, first_query / rows) +
-                                   p.pieces.k.exponent(head.kv_head, head.first_key_row, head.batch, n),
-                               call.scale, steps, softmax);
-      // Made here, so that the rest of the loop needs no registers for them.
-      steps.apply(lane, scores, typename score_steps<Mask, Score>::bounds(head), keep, first_query + warp_row,
-                  n * columns);
+      multiply_qk(lane, warp_row, scores, s.in);
+      if constexpr (is_split)
+        exponents.begin_scores(p.split.q.exponent(head.head, head.first_query_row, head.batch, first_query / block_m) +
+                                   p.split.k.exponent(head.kv_head, head.first_key_row, head.batch, n),
+                               p.call.scale, steps, softmax);
+      // The bounds are made here, so that the rest of the loop needs no registers for them.
+      steps.apply(lane, scores, typename steps_of_scores::bounds(head), keep, first_query + warp_row, n * block_n);
       const int next = keys.next(n + 1);
       copy_wait();
-      block.sync();  // the values are there, and everybody has left the keys
-      // The next keys at once, if that takes few registers; else where the scores have gone.
-      const giwa::index<2> next_keys{int64{next} * columns, 0};
-      const bool on_their_way = next >= keys.count() || start_early(block, k_of(), next_keys, s.in.k);
+      block.sync();  // V has arrived, and all warps are done with K
+      const giwa::index<2> next_keys{int64{next} * block_n, 0};
+      const bool started = next >= keys.count() || start_early(block, k_of(p, head), next_keys, s.in.k);
 
       float factor[map_of_scores::rows];
       softmax.update(block, scores, steps.scale_log2(), factor);
-      if constexpr (in_pieces)
-        exponents.enter_values(p.pieces.v.exponent(head.kv_head, head.first_key_row, head.batch, n), factor);
+      if constexpr (is_split)
+        exponents.begin_values(p.split.v.exponent(head.kv_head, head.first_key_row, head.batch, n), factor);
       o.transform_rows(factor, [](float x, float f) { return x * f; });
-      if constexpr (!in_pieces)
+      if constexpr (!is_split)
         if (keep == tile_keep::some) {
-          take_non_finite(block, s.in.v[0], s.found);
+          scrub_nonfinite(block, s.in.v[0], s.has_nonfinite);
           block.sync();
         }
-      uint32 weights[pieces][map_of_scores::registers / 2];
-      if constexpr (two_pieces)
-        to_operands(scores, power_of_two(-exponents.of_weights), weights[0], weights[1]);
+      uint32 p_operand[parts][map_of_scores::registers / 2];
+      if constexpr (two_parts)
+        to_operands(scores, power_of_two(-exponents.of_p), p_operand[0], p_operand[1]);
       else
-        to_operand<element>(scores, weights[0]);
-      if (!on_their_way) start(block, k_of(), next_keys, s.in.k);
+        to_operand<element>(scores, p_operand[0]);
+      if (!started) start(block, k_of(p, head), next_keys, s.in.k);
       copy_commit();
-      add_products(lane, o, weights, s.in.v);
+      multiply_pv(lane, o, p_operand, s.in.v);
       n = next;
     }
     copy_wait();
+    finish(block, p, head, first_query, first_column, s, steps, exponents, softmax, o, keys);
+  }
 
+  /// Normalizes O, writes it and the log-sum-exps, and puts scrubbed NaN and infinity back.
+  template <class Block>
+  GIWA_DEVICE static void finish(const Block& block, const params& p, const attention_head<T, O>& head, int first_query,
+                                 int first_column, shared_storage& s, const steps_of_scores& steps,
+                                 const split_exponents& exponents, softmax_state& softmax, output_registers& o,
+                                 const key_tiles<Mask>& keys) {
+    const int lane = block.lane(), warp_row = block.warp() * warp_rows;
     float normalizer[map_of_scores::rows];
-    finish_rows(block, lane, softmax, steps.scale_log2(), call, head, first_query + warp_row, first_column == 0,
+    finish_rows(block, lane, softmax, steps.scale_log2(), p.call, head, first_query + warp_row, first_column == 0,
                 normalizer);
-    if constexpr (in_pieces)
+    if constexpr (is_split)
       if (head.keys() > 0)
-        exponents.leave(lane, o, p.pieces.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)), two_pieces);
-    o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // no -0, which others' NaN might turn
-    block.sync();  // everybody has left the tiles of the inputs
+        exponents.finish(lane, o, p.split.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)), two_parts);
+    o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // + 0 makes -0 positive
+    block.sync();  // all warps are done with the tiles of the inputs
     store(lane, o, 0, s.o, warp_row);
     block.sync();
     store(block, s.o, head.o, {first_query, first_column});
-    if constexpr (!in_pieces)
-      if (s.found != 0) {
+    if constexpr (!is_split)
+      if (s.has_nonfinite != 0) {
         block.sync();
-        add_non_finite(block, steps, head, keys, first_query, rows, first_column, Policy::slice,
-                       [&](int tile) { return keys.keep(tile) == tile_keep::some; });
+        add_nonfinite(block, steps, head, keys, first_query, block_m, first_column, Policy::slice,
+                      [&](int tile) { return keys.keep(tile) == tile_keep::some; });
       }
   }
 
-  /// o += weights v. In pieces each tile is summed up apart, as the tensor cores cut what they add, always towards 0.
-  template <class Weights, class Values>
-  GIWA_DEVICE static void add_products(int lane, register_tile<float, map_of_output>& o, const Weights& weights,
-                                       const Values& v) {
-    if constexpr (!two_pieces) {
-      multiply_add(lane, o, weights[0], v[0], 0);
+  /// S = Q K^T. Of split numbers the small products come first, because tensor-core accumulation truncates toward zero.
+  GIWA_DEVICE static void multiply_qk(int lane, int warp_row, register_tile<float, map_of_scores>& scores,
+                                      const input_tiles& in) {
+    scores.fill(0);
+    if constexpr (two_parts) {
+      multiply_add(lane, scores, in.q[1], warp_row, transposed(in.k[0]), 0);
+      multiply_add(lane, scores, in.q[0], warp_row, transposed(in.k[1]), 0);
+    }
+    multiply_add(lane, scores, in.q[0], warp_row, transposed(in.k[0]), 0);
+  }
+
+  /// O += P V. Of split numbers each tile is summed by itself: truncation of a sum over all keys would add up.
+  template <class P, class V>
+  GIWA_DEVICE static void multiply_pv(int lane, output_registers& o, const P& p, const V& v) {
+    if constexpr (!two_parts) {
+      multiply_add(lane, o, p[0], v[0], 0);
     } else {
-      static_assert(warp_rows == 16, "the registers of a slice of columns lie side by side");
+      static_assert(warp_rows == 16, "the registers of a slice of columns are contiguous");
       constexpr int slice = Policy::slice % 64 == 0 ? 64 : Policy::slice % 32 == 0 ? 32 : 16;
       GIWA_UNROLL
       for (int first = 0; first < Policy::slice; first += slice) {
-        warp_tile<16, slice> sums;
-        sums.fill(0);
-        multiply_add(lane, sums, weights[1], v[0], first);
-        multiply_add(lane, sums, weights[0], v[1], first);
-        multiply_add(lane, sums, weights[0], v[0], first);
+        warp_tile<16, slice> partial_o;
+        partial_o.fill(0);
+        multiply_add(lane, partial_o, p[1], v[0], first);
+        multiply_add(lane, partial_o, p[0], v[1], first);
+        multiply_add(lane, partial_o, p[0], v[0], first);
         GIWA_UNROLL
-        for (int i = 0; i < sums.registers; ++i) o.value[first / slice * sums.registers + i] += sums.value[i];
+        for (int i = 0; i < partial_o.registers; ++i)
+          o.value[first / slice * partial_o.registers + i] += partial_o.value[i];
       }
     }
   }

@@ -9,9 +9,17 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// A block's members for one of its warps.
+template <class Block>
+struct one_warp : Block {
+  GIWA_DEVICE explicit one_warp(const Block& b) : Block(b) {}
+  GIWA_DEVICE int rank() const { return this->lane(); }
+  GIWA_DEVICE static constexpr int size() { return 32; }
+};
+
 /// Whether the bits of an element say infinity or NaN.
 template <class T>
-GIWA_HOST_DEVICE bool is_non_finite(T x) {
+GIWA_HOST_DEVICE bool is_nonfinite(T x) {
   using bits = stdlib::conditional_t<sizeof(T) == 4, uint32, unsigned short>;
   constexpr bits exponent = stdlib::same_as<T, fp16> ? 0x7c00
                             : sizeof(T) == 2         ? 0x7f80
@@ -24,7 +32,7 @@ GIWA_HOST_DEVICE bool is_non_finite(T x) {
 /// Whether a thread's share of a 16-bit tile in shared memory holds a NaN or an infinity: 0 times it is NaN then. Shares are in
 /// the order of memory, as the place of an element says nothing.
 template <int Warps, class Tile>
-GIWA_DEVICE bool has_non_finite(int thread, const Tile& tile) {
+GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
   using two = decltype(pack<typename Tile::value_type>(0.f, 0.f));
   constexpr int own = Tile::bytes / 16 / (32 * Warps), batch = own % 4 == 0   ? 4
                                                                : own % 3 == 0 ? 3
@@ -57,9 +65,9 @@ GIWA_DEVICE bool has_non_finite(int thread, const Tile& tile) {
 
 /// Puts 0 in the place of every NaN and infinity of a tile in shared memory, and counts in `found` if there were any. For tiles of
 /// values of which not every row sees every key: the weight of a masked key is 0, but 0 times such a value would be NaN.
-/// What is taken out here is added by add_non_finite(). All threads of the block call it between barriers.
+/// What is taken out here is added by add_nonfinite(). All threads of the block call it between barriers.
 template <class Block, class Tile>
-GIWA_HOST_DEVICE void take_non_finite(const Block& block, Tile& tile, int& found) {
+GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found) {
   using value = typename Tile::value_type;
   constexpr int run = Tile::placement::run, runs = Tile::columns / run;
   for (int i = block.rank(); i < Tile::rows * runs; i += block.size()) {
@@ -67,21 +75,21 @@ GIWA_HOST_DEVICE void take_non_finite(const Block& block, Tile& tile, int& found
     auto part = element_run<value, run>::read(at);
     bool any = false;
     GIWA_UNROLL
-    for (int j = 0; j < run; ++j) any = any || is_non_finite(part.get(j));
+    for (int j = 0; j < run; ++j) any = any || is_nonfinite(part.get(j));
     if (!any) continue;
     block.atomic_add(found, 1);
     for (int j = 0; j < run; ++j)
-      if (is_non_finite(part.get(j))) at[j] = convert<value>{}(0.f);
+      if (is_nonfinite(part.get(j))) at[j] = convert<value>{}(0.f);
   }
 }
 
-/// Adds the NaNs and infinities of values that take_non_finite() took out to the output where it lies in memory: to columns
+/// Adds the NaNs and infinities of values that scrub_nonfinite() took out to the output where it lies in memory: to columns
 /// [first_column, first_column + columns) of rows [first_row, first_row + rows), where those see their keys. taken(n) tells of
 /// which tiles of the list. For few threads and little code: few inputs have such values. `block` has written those rows.
 template <class Block, class T, class O, class Mask, class Score, class Taken>
-GIWA_HOST_DEVICE void add_non_finite(const Block& block, const score_steps<Mask, Score>& steps,
-                                     const attention_head<T, O>& head, const key_tiles<Mask>& list, int first_row,
-                                     int rows, int first_column, int columns, const Taken& taken) {
+GIWA_HOST_DEVICE void add_nonfinite(const Block& block, const score_steps<Mask, Score>& steps,
+                                    const attention_head<T, O>& head, const key_tiles<Mask>& list, int first_row,
+                                    int rows, int first_column, int columns, const Taken& taken) {
   const typename score_steps<Mask, Score>::bounds bounds(head);
   const int width = static_cast<int>(head.v.extent(1));
   const int end = columns < width - first_column ? first_column + columns : width;
@@ -91,7 +99,7 @@ GIWA_HOST_DEVICE void add_non_finite(const Block& block, const score_steps<Mask,
     for (int key = n * list.columns(); key < (n + 1) * list.columns() && key < head.keys(); ++key)
       for (int column = first_column + block.rank(); column < end; column += block.size()) {
         const T v = head.v(key, column);
-        if (!is_non_finite(v)) continue;
+        if (!is_nonfinite(v)) continue;
         for (int row = first_row; row < last_row; ++row)
           if (steps.keeps(bounds, row, key))
             head.o(row, column) = convert<O>{}(convert<float>{}(head.o(row, column)) + convert<float>{}(v));

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 #define GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 
-#include <giwa/attention/schedule/schedule.hpp>
+#include <giwa/attention/schedule/work_tiles.hpp>
 #include <giwa/softmax/online.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {

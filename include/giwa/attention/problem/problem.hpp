@@ -90,8 +90,8 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   const auto rows = [&](int64 length, int64 packed) {
     return length < 0 ? packed : product_overflows(p.batch, length) ? max_int64 : p.batch * length;
   };
-  return detail::attention_pieces::bytes(p.batch, rows(p.seq_q, p.rows_q), rows(p.seq_k, p.rows_k), p.heads, p.kv_heads,
-                                         p.head_size, p.head_size_v);
+  return detail::split_tensors::bytes(
+      {p.batch, rows(p.seq_q, p.rows_q), rows(p.seq_k, p.rows_k), p.heads, p.kv_heads, p.head_size, p.head_size_v});
 }
 
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the GPU's compute
@@ -101,8 +101,8 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
-  const bool narrow = p.head_size <= 256 && p.head_size_v <= 256, in_pieces = p.element_bytes == 4;
-  if (capability < 80 || (in_pieces && (!narrow || workspace < workspace_bytes(p)))) return {attention_path::simt, {}};
+  const bool narrow = p.head_size <= 256 && p.head_size_v <= 256, is_split = p.element_bytes == 4;
+  if (capability < 80 || (is_split && (!narrow || workspace < workspace_bytes(p)))) return {attention_path::simt, {}};
   return {capability == 90 && narrow ? attention_path::sm90 : attention_path::sm80, {}};
 }
 

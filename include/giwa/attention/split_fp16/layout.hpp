@@ -1,75 +1,97 @@
 // SPDX-License-Identifier: MIT
-// Where the pieces of fp32 tensors lie in a call's workspace, from which tensor cores multiply them.
+// The layout of split fp32 tensors in a call's workspace, from which the tensor cores read them as fp16.
 #ifndef GIWA_ATTENTION_SPLIT_FP16_LAYOUT_HPP
 #define GIWA_ATTENTION_SPLIT_FP16_LAYOUT_HPP
 
-#include <giwa/numeric/integer.hpp>
+#include <giwa/attention/problem/workspace.hpp>
 #include <giwa/numeric/split.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A tensor of attention in fp16 pieces: (sequence, head, row, width) without gaps, a row its high pieces and, from `low` on, the
-/// low ones. `group` rows of a sequence and a head have one exponent, v's columns have theirs besides: a number is a piece times
+/// An fp32 tensor of attention as split fp16: (sequence, head, row, width) without gaps. A row holds the hi parts and, from `lo` on,
+/// the lo parts. `group` rows of a sequence and head share an exponent, and so does each column of v: a number is a part times
 /// 2^exponent.
-struct piece_tensor {
-  fp16* pieces = nullptr;
+struct split_tensor {
+  fp16* parts = nullptr;
   int* exponents = nullptr;  // (head, slot)
-  int* columns = nullptr;    // (batch, head, width), or null
-  // length: of a sequence; packed ones are one here. slots: of all; per_sequence: 0 where they are packed.
+  int* columns = nullptr;    // exponents of columns: (batch, head, width), or null
+  // length: of a sequence; packed sequences are one here. slots: of all; per_sequence: 0 where sequences are packed.
   int64 sequences = 0, length = 0, slots = 0, per_sequence = 0;
-  int heads = 0, width = 0, low = 0, group = 1;
+  int heads = 0, width = 0, lo = 0, group = 1;
 
-  /// Of the first group of a sequence, whose first row is number `row` in the tensor's; the others follow. No two sequences share
-  /// one.
+  /// The slot of a sequence's first group, where the sequence's first row is row number `row` of the tensor; its other groups follow.
+  /// No two sequences share a slot.
   GIWA_HOST_DEVICE int64 slot(int row, int batch) const {
     return per_sequence == 0 ? row / group + batch : batch * per_sequence;
   }
-  /// Of group n of a head's rows, before which there are `first_row` of others.
+  /// The exponent of group n of a sequence whose first row is row number `first_row` of the tensor.
   GIWA_HOST_DEVICE int exponent(int head, int first_row, int batch, int n) const {
     return exponents[head * slots + slot(first_row, batch) + n];
   }
   GIWA_HOST_DEVICE fp16* row(int64 sequence, int64 head, int64 n) const {
-    return pieces + ((sequence * heads + head) * length + n) * width;
+    return parts + ((sequence * heads + head) * length + n) * width;
   }
   GIWA_HOST_DEVICE int* column_exponents(int64 batch, int64 head) const {
     return columns + (batch * heads + head) * width;
   }
-  GIWA_HOST_DEVICE tensor_view<const fp16, 4> view() const { return {pieces, {sequences, heads, length, width}}; }
+  GIWA_HOST_DEVICE tensor_view<const fp16, 4> view() const { return {parts, {sequences, heads, length, width}}; }
 };
 
-/// All that a call has in its workspace, behind the counter.
-struct attention_pieces {
-  piece_tensor q, k, v;
-  int* apart = nullptr;      // (batch, heads): not 0 where pieces do not reach, and the kernel without them answers
-  int* any_apart = nullptr;  // not 0 where one of them is not
+/// What the workspace's size depends on; rows: of all sequences together.
+struct split_sizes {
+  int64 batch, rows_q, rows_k, heads, kv_heads, head_size, head_size_v;
+};
 
-  static constexpr int64 alignment = 16, first = 16;
+/// Stands for split tensors where there are none.
+struct nothing {};
+
+/// All split tensors of a call, after the counter in its workspace.
+struct split_tensors {
+  split_tensor q, k, v;
+  int* fallback = nullptr;      // (batch, heads): not 0 where split fp16 does not reach, and the exact kernel answers
+  int* any_fallback = nullptr;  // not 0 where one of them is not 0
+
   static constexpr int least_group = 16;
 
-  /// A row of `count` pieces that wgmma and TMA take: low ones begin where a slab of 64 does.
-  GIWA_HOST_DEVICE static constexpr int row_of(int64 head_size, int count) {
-    return static_cast<int>(count == 1 ? round_up(head_size, 8) : round_up(head_size, 64) * count);
+  /// The width of a row of `parts` parts that wgmma and TMA accept: lo parts begin where a slab of 64 does.
+  GIWA_HOST_DEVICE static constexpr int width_of(int64 head_size, int parts) {
+    return static_cast<int>(parts == 1 ? round_up(head_size, 8) : round_up(head_size, 64) * parts);
   }
-  /// Groups of a head, and one more for what lies behind packed sequences.
+  /// An upper bound of a head's groups, and one more for the rows after the last packed sequence.
   GIWA_HOST_DEVICE static constexpr int64 slots_of(int64 rows, int64 batch, int group) {
     return rows / group + batch + 1;
   }
 
-  /// Bytes of the workspace, or the largest number where nobody has so many. `rows`: of all sequences together.
-  GIWA_HOST_DEVICE static constexpr int64 bytes(int64 batch, int64 rows_q, int64 rows_k, int64 heads, int64 kv_heads,
-                                                int64 head_size, int64 head_size_v) {
-    const auto sum = [](int64 a, int64 b) { return a > max_int64 - b ? max_int64 : a + b; };
-    const auto product = [](int64 a, int64 b) { return product_overflows(a, b) ? max_int64 : a * b; };
-    const auto tensor = [&](int64 rows, int64 h, int64 size) {
-      const int64 of_rows = product(product(rows, h), 2 * row_of(size, 2));
-      const int64 of_slots = product(product(slots_of(rows, batch, least_group), h), 4);
-      return sum(sum(of_rows, of_slots), 2 * alignment);
+  /// Takes all parts from a workspace, or counts its bytes: `group_q` rows of q share an exponent, `group_k` rows of k and of v. The
+  /// callers set the sizes of each tensor. Sizes are not negative.
+  GIWA_HOST_DEVICE static constexpr split_tensors lay_out(workspace_layout& to, const split_sizes& p, int parts,
+                                                          int group_q, int group_k) {
+    split_tensors in;
+    static_cast<void>(to.take<int>(1));  // the counter
+    const int64 flags = saturated_product(p.batch, p.heads);
+    in.fallback =
+        to.take<int>(flags == max_int64 ? flags : flags + 1);  // any_fallback is the last: one memset clears all
+    if (in.fallback != nullptr) in.any_fallback = in.fallback + flags;
+    const auto place = [&](split_tensor& t, int64 rows, int64 heads, int64 head_size, int group) {
+      t.group = group;
+      t.width = width_of(head_size, parts);
+      t.lo = t.width / parts;
+      t.exponents = to.take<int>(saturated_product(slots_of(rows, p.batch, group), heads));
+      t.parts = to.take<fp16>(saturated_product(saturated_product(rows, heads), t.width));
     };
-    const int64 all = sum(tensor(rows_q, heads, head_size),
-                          sum(tensor(rows_k, kv_heads, head_size), tensor(rows_k, kv_heads, head_size_v)));
-    const int64 of_columns = product(product(batch, kv_heads), 4 * row_of(head_size_v, 2));
-    return sum(sum(all, of_columns), sum(first + 3 * alignment, product(product(batch, heads), 4)));
+    place(in.q, p.rows_q, p.heads, p.head_size, group_q);
+    place(in.k, p.rows_k, p.kv_heads, p.head_size, group_k);
+    place(in.v, p.rows_k, p.kv_heads, p.head_size_v, group_k);
+    in.v.columns = to.take<int>(saturated_product(saturated_product(p.batch, p.kv_heads), in.v.width));
+    return in;
+  }
+
+  /// Bytes that suffice for every kernel, or the largest number where that overflows.
+  GIWA_HOST_DEVICE static constexpr int64 bytes(const split_sizes& p) {
+    workspace_layout counted;
+    static_cast<void>(lay_out(counted, p, 2, least_group, least_group));
+    return counted.bytes;
   }
 };
 

@@ -14,8 +14,8 @@ namespace giwa::inline GIWA_ABI::detail {
 /// column has been divided by a power of two that is near its first rows' largest. So all is finite, M is 0 or from 2^-40 to
 /// 2^25, where no sum of exponents, and the scale's, leaves float's range, and every row, and every column of v, is 0 or has a number of at
 /// least 2^-14 M: to the largest number of each row, and of each column of v, the error is at most 2^-22 then.
-template <int Pieces, int HeadSize, int Group>
-struct piece_op {
+template <int Parts, int HeadSize, int Group>
+struct split_op {
   static constexpr int pairs = ceil_div(HeadSize, 64), columns = 64 * pairs;  // pairs: of columns of a lane
   // What gave most of a copy's speed, with as many bytes under way as registers hold; H200, 2026-11-22.
   static constexpr int max_threads = Group > 64 && pairs > 1 ? 512 : 256, warps = max_threads / 32;
@@ -29,22 +29,22 @@ struct piece_op {
   struct job {
     tensor_view<const float, 4> from;  // (sequence, row, head, head size)
     const int* offsets;                // of packed sequences, or null
-    piece_tensor to;
+    split_tensor to;
     int heads_per_flag;  // heads of queries for each of this tensor's
     uint32 blocks;
   };
   struct params {
     job jobs[3];
     int batch;
-    int* apart;  // (batch, heads)
-    int* any_apart;
+    int* fallback;  // (batch, heads)
+    int* any_fallback;
     int64 heads;  // of queries
   };
   struct shared_storage {
     uint32 row[Group], column[columns];  // the bits of the largest magnitude
     int column_exponent[columns];
     uint32 all;
-    bool apart;
+    bool fallback;
   };
 
   template <class Block>
@@ -53,18 +53,18 @@ struct piece_op {
     uint32 i = static_cast<uint32>(block.block_rank());
     const job* j = p.jobs;
     for (; i >= j->blocks; ++j) i -= j->blocks;
-    const piece_tensor& to = j->to;
+    const split_tensor& to = j->to;
     const uint32 slot = i / static_cast<uint32>(to.heads), head = i - slot * static_cast<uint32>(to.heads);
-    const place at = place_of(*j, static_cast<int>(slot), p.batch);
+    const slot_rows at = rows_of_slot(*j, static_cast<int>(slot), p.batch);
     if (at.rows <= 0) return;
     const rows_of from(*j, at, static_cast<int>(head));
     const bool by_columns = to.columns != nullptr;
 
     for (int c = block.rank(); c < columns; c += max_threads) s.column[c] = 0, s.column_exponent[c] = 0;
-    if (block.rank() == 0) s.all = 0, s.apart = false;
+    if (block.rank() == 0) s.all = 0, s.fallback = false;
     block.sync();
     float2 x[own_rows][pairs];
-    // Two questions: with an else ptxas reads x in another way: head size 256, 512 tokens, 76 TFLOP/s in place of 87.
+    // Two questions: with an else ptxas reads x in another way: head size 256, 512 tokens, 76 TFLOP/s in slot_rows of 87.
     if (!by_columns) from.read(block, at.inside, at.rows, x);
     if (by_columns) {
       float2 of_first[ceil_div(first_rows, warps)][pairs];
@@ -93,35 +93,35 @@ struct piece_op {
     block.sync();
     const uint32 all = s.all, reached = all < least ? 0 : all - (static_cast<uint32>(reach) << 23);
     const auto is_beyond = [&](uint32 bits) { return bits != 0 && bits < reached; };
-    bool apart = all != 0 && !(all >= least && all < most);  // infinity and NaN lie beyond
-    if (block.rank() < at.rows) apart = apart || is_beyond(s.row[block.rank()]);
+    bool fallback = all != 0 && !(all >= least && all < most);  // infinity and NaN lie beyond
+    if (block.rank() < at.rows) fallback = fallback || is_beyond(s.row[block.rank()]);
     if (by_columns)
-      for (int c = block.rank(); c < columns; c += max_threads) apart = apart || is_beyond(s.column[c]);
-    if (apart) s.apart = true;
+      for (int c = block.rank(); c < columns; c += max_threads) fallback = fallback || is_beyond(s.column[c]);
+    if (fallback) s.fallback = true;
     block.sync();
     // What is set apart is not used, but other sequences' tiles reach into it: nothing of it may be infinite.
-    const bool nothing = s.apart || at.sequence == p.batch;
+    const bool nothing = s.fallback || at.sequence == p.batch;
     const int exponent = nothing ? 0 : exponent_for(__uint_as_float(all));
     if (block.rank() == 0) to.exponents[head * to.slots + slot] = exponent;
-    if (s.apart && at.sequence < p.batch) {
+    if (s.fallback && at.sequence < p.batch) {
       for (int h = block.rank(); h < j->heads_per_flag; h += max_threads)
-        p.apart[at.sequence * p.heads + int64{head} * j->heads_per_flag + h] = 1;
-      if (block.rank() == 0) *p.any_apart = 1;
+        p.fallback[at.sequence * p.heads + int64{head} * j->heads_per_flag + h] = 1;
+      if (block.rank() == 0) *p.any_fallback = 1;
     }
     const float factor = power_of_two(-exponent);
-    fp16* const pieces = to.row(from.sequence, head, from.first + at.inside) + 2 * block.lane();
+    fp16* const parts = to.row(from.sequence, head, from.first + at.inside) + 2 * block.lane();
     GIWA_UNROLL
     for (int r = 0; r < own_rows; ++r) {
       const int row = block.warp() + r * warps;
       if (row >= at.rows) break;
       GIWA_UNROLL
       for (int k = 0; k < pairs; ++k) {
-        if (64 * k + 2 * block.lane() >= (Pieces == 2 ? to.low : to.width)) continue;
+        if (64 * k + 2 * block.lane() >= (Parts == 2 ? to.lo : to.width)) continue;
         const float a = nothing ? 0.f : x[r][k].x * factor, b = nothing ? 0.f : x[r][k].y * factor;
         const packed_pieces two = split(a, b);
-        fp16* const here = pieces + int64{row} * to.width + 64 * k;
+        fp16* const here = parts + int64{row} * to.width + 64 * k;
         *reinterpret_cast<__half2*>(here) = two.high;
-        if constexpr (Pieces == 2) *reinterpret_cast<__half2*>(here + to.low) = two.low;
+        if constexpr (Parts == 2) *reinterpret_cast<__half2*>(here + to.lo) = two.low;
       }
     }
   }
@@ -131,12 +131,12 @@ struct piece_op {
                           most = static_cast<uint32>(127 + most_exponent) << 23;
 
   /// The rows of a slot: `rows` from number `inside` of its sequence on, whose own are [first, first + length).
-  struct place {
+  struct slot_rows {
     int sequence, first, length, inside, rows;
   };
-  GIWA_DEVICE static place place_of(const job& j, int slot, int batch) {
+  GIWA_DEVICE static slot_rows rows_of_slot(const job& j, int slot, int batch) {
     const int group = j.to.group, all = static_cast<int>(j.to.length);
-    place at{};
+    slot_rows at{};
     if (j.offsets == nullptr) {
       at.sequence = slot / static_cast<int>(j.to.per_sequence);
       at.inside = (slot - at.sequence * static_cast<int>(j.to.per_sequence)) * group;
@@ -167,7 +167,7 @@ struct piece_op {
     int width;
     bool aligned;
 
-    GIWA_DEVICE rows_of(const job& j, const place& p, int head)
+    GIWA_DEVICE rows_of(const job& j, const slot_rows& p, int head)
         : stride(j.from.stride(1)),
           sequence(j.offsets == nullptr ? p.sequence : 0),
           first(p.first),

@@ -1,53 +1,54 @@
 // SPDX-License-Identifier: MIT
-// Which block makes which part of the output, and which tiles of keys a tile of queries needs.
-#ifndef GIWA_ATTENTION_SCHEDULE_SCHEDULE_HPP
-#define GIWA_ATTENTION_SCHEDULE_SCHEDULE_HPP
+// The order of work tiles, and the tiles of keys that a tile of queries needs.
+#ifndef GIWA_ATTENTION_SCHEDULE_WORK_TILES_HPP
+#define GIWA_ATTENTION_SCHEDULE_WORK_TILES_HPP
 
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/numeric/fast_division.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The work of a call in a row of items, each a tile of queries of one head and a slice of the output's columns. Heads come in
-/// sections whose keys and values the L2 cache holds together; in a section all heads' last tiles come first, as under a causal
-/// mask those have the most keys. A launch takes the items from `first` on.
-struct attention_grid {
-  int64 first = 0, items = 0;  // items: of the whole call
-  int64 tiles = 1;  // of queries; of packed sequences about as many, and an item is every tiles-th from its own on
-  int64 rows = 0;   // heads of all sequences
+/// The work tiles of a call in the order in which blocks take them: each a tile of queries of one head and a slice of the output's
+/// columns. Heads come in sections whose keys and values fit into the L2 cache together; in a section the last tiles of all heads
+/// come first, because under a causal mask those have the most keys. A launch takes the work tiles from `first` on.
+struct attention_schedule {
+  int64 first = 0, work_tiles = 0;  // work_tiles: of the whole call
+  // Tiles of queries of a sequence. Where only the device knows the lengths this is a guess: a block takes every query_tiles-th.
+  int64 query_tiles = 1;
+  int64 rows = 0;  // heads of all sequences
   fast_divisor slices, section, tiles_of_section, heads;
 
-  struct place {
+  struct work_tile {
     int batch, head, slice;
     int64 tile;
   };
-  GIWA_HOST_DEVICE place at(int64 item) const {
-    const int64 tile = item / slices, first_row = tile / tiles_of_section * section.divisor();
-    const int64 left = rows - first_row, rest = tile - first_row * tiles;
+  GIWA_HOST_DEVICE work_tile at(int64 i) const {
+    const int64 tile = i / slices, first_row = tile / tiles_of_section * section.divisor();
+    const int64 left = rows - first_row, rest = tile - first_row * query_tiles;
     const bool whole = left >= section.divisor();
     const int64 turn = whole ? rest / section : rest / left, width = whole ? section.divisor() : left;
     const int64 row = first_row + rest - turn * width, batch = row / heads;
     return {static_cast<int>(batch), static_cast<int>(row - batch * heads.divisor()),
-            static_cast<int>(item - tile * slices.divisor()), tiles - 1 - turn};
+            static_cast<int>(i - tile * slices.divisor()), query_tiles - 1 - turn};
   }
 
-  /// Of tiles of `tile_rows` queries, and outputs in `slices_` slices; a key and its value have `bytes` bytes. There is at least
-  /// one sequence and one head.
-  GIWA_HOST_DEVICE static attention_grid of(const attention_problem& p, int64 longest, int tile_rows, int slices_,
-                                            int bytes) {
+  /// For tiles of `block_m` queries and `slices` slices of the output; a key and its value have `bytes` bytes, and a sequence whose
+  /// length only the device knows has about `longest` rows. There is at least one sequence and one head.
+  GIWA_HOST_DEVICE static attention_schedule of(const attention_problem& p, int64 longest, int block_m, int slices_,
+                                                int bytes) {
     constexpr int64 cached = 24 << 20;
-    attention_grid g;
+    attention_schedule s;
     const int64 queries = p.seq_q < 0 ? longest : p.seq_q, keys = p.seq_k < 0 ? longest : p.seq_k;
-    g.tiles = queries > tile_rows ? ceil_div(queries, int64{tile_rows}) : 1;
+    s.query_tiles = queries > block_m ? ceil_div(queries, int64{block_m}) : 1;
     // Out of the range of 64 bits means out of the range of any memory too: a tensor of so many heads has no address.
-    g.rows = wrapping_product(p.batch, p.heads);
-    g.items = wrapping_product(g.rows, wrapping_product(g.tiles, slices_));
+    s.rows = wrapping_product(p.batch, p.heads);
+    s.work_tiles = wrapping_product(s.rows, wrapping_product(s.query_tiles, slices_));
     const int64 heads_at_once = cached / (bytes * (keys > 0 ? keys : 1)) * (p.heads / p.kv_heads);
-    g.slices = fast_divisor(slices_);
-    g.section = fast_divisor(heads_at_once < 1 ? 1 : heads_at_once > g.rows ? g.rows : heads_at_once);
-    g.tiles_of_section = fast_divisor(g.tiles * g.section.divisor());
-    g.heads = fast_divisor(p.heads);
-    return g;
+    s.slices = fast_divisor(slices_);
+    s.section = fast_divisor(heads_at_once < 1 ? 1 : heads_at_once > s.rows ? s.rows : heads_at_once);
+    s.tiles_of_section = fast_divisor(s.query_tiles * s.section.divisor());
+    s.heads = fast_divisor(p.heads);
+    return s;
   }
 };
 

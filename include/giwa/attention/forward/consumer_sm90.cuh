@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT
+// A consumer warpgroup of the Hopper kernel: FlashAttention-3's loop over the K tiles of 64 queries.
+#ifndef GIWA_ATTENTION_FORWARD_CONSUMER_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_CONSUMER_SM90_CUH
+
+#include <giwa/attention/forward/consumer_state_sm90.cuh>
+#include <giwa/attention/split_fp16/exponents.cuh>
+#include <giwa/tile/mma_sm90.cuh>
+#include <giwa/tile/register_copy.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// One consumer's 64 queries of a work tile: the state of algorithm 2 of FlashAttention-3 (Shah et al. 2024), its steps as verbs, and
+/// a short loop for each schedule. S = Q K^T of the next tile is issued before O += P V of the current one.
+template <class Types, class Block>
+struct sm90_query_rows {
+  using policy = typename Types::policy;
+  using consumer = sm90_consumer<Types, Block>;
+  using score_map = warpgroup_map<Types::block_n>;
+  using output_registers = register_tile<float, warpgroup_map<Types::head_size_v>>;
+  static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
+  using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0>;
+
+  consumer& c;
+  const typename Types::work_tile& work;
+  const int first_query;
+  softmax_state softmax{};
+  output_registers o;          // (queries, head size of v)
+  split_exponents exponents;   // what scores and o are counted in, where numbers are split
+  bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. All threads agree, because the notes say so.
+
+  GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
+      : c(of), work(w), first_query(w.first_query + 64 * of.index) {
+    softmax.reset();
+    o.fill(0);
+  }
+
+  /// All K tiles of the work tile, of which other consumers may need more than this one.
+  GIWA_DEVICE void attend() {
+    wait_k();
+    while (own.keep == tile_keep::none && !own.last) {
+      skip_tile();
+      wait_k_and_skip_turn();
+    }
+    if (own.keep != tile_keep::none) {
+      first_tile();
+      if constexpr (policy::slices_output)
+        loop_sliced();
+      else if constexpr (policy::overlaps)
+        loop_overlapped();
+      else
+        loop_pingpong();
+      last_product();
+    } else {
+      c.release_q();
+      skip_tile();
+    }
+    while (!note.last) {
+      wait_k_and_skip_turn();
+      skip_tile();
+    }
+  }
+
+ private:
+  // --- Schedules ------------------------------------------------------------------------------------------------------
+
+  GIWA_DEVICE void first_tile() {
+    multiply_qk();
+    arch::wgmma_wait<0>();
+    release_k();
+    softmax_step(own.keep);
+    make_p();
+  }
+
+  /// The softmax runs while other consumers use the tensor cores.
+  GIWA_DEVICE void loop_pingpong() {
+    while (!own.last) {
+      wait_k();
+      c.pingpong.acquire();
+      multiply_qk();
+      wait_v();
+      multiply_pv();
+      c.pingpong.release();
+      arch::wgmma_wait<1>();
+      release_k();
+      softmax_step(own.keep);
+      arch::wgmma_wait<0>();
+      add_partial_o();
+      release_v();
+      make_p();
+      rescale_o();
+    }
+  }
+
+  /// The softmax runs beside this consumer's own O += P V too. Tiles without a mask have a body of their own: from the first product
+  /// to the last wait there is no branch, because at a branch ptxas waits for all products.
+  GIWA_DEVICE void loop_overlapped() {
+    while (!own.last) {
+      wait_k();
+      c.pingpong.acquire();
+      wait_v();
+      if (c.needs_scale || own.keep != tile_keep::all)
+        overlapped_step<false>();
+      else
+        overlapped_step<true>();
+    }
+    rescale_o();
+  }
+  template <bool FullyKept>
+  GIWA_DEVICE void overlapped_step() {
+    multiply_qk();
+    rescale_o();
+    multiply_pv();
+    c.pingpong.release();
+    arch::wgmma_wait<1>();
+    release_k();
+    softmax_step<FullyKept>(tile_keep::some);
+    arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
+    release_v();
+    make_p();
+  }
+
+  /// O += P V in slices of columns, each summed in registers of its own.
+  GIWA_DEVICE void loop_sliced() {
+    while (!own.last) {
+      wait_k();
+      c.pingpong.acquire();
+      multiply_qk();
+      wait_v();
+      multiply_pv_and_wait();
+      release_v();
+      release_k();
+      softmax_step(own.keep);
+      make_p();
+      rescale_o();
+    }
+  }
+
+  GIWA_DEVICE void last_product() {
+    wait_v();
+    multiply_pv_and_wait();
+    release_v();
+  }
+
+  // --- Pipelines ------------------------------------------------------------------------------------------------------
+
+  GIWA_DEVICE void wait_k() {
+    k_stage = c.keys.next();
+    c.keys.wait();
+    note = c.s.k_notes[k_stage];
+    own = c.s.consumer_notes[k_stage][c.index];
+  }
+  GIWA_DEVICE void release_k() {
+    arch::keep(scores.value);
+    if (own.last) c.release_q();
+    c.keys.release(k_stage);
+  }
+  GIWA_DEVICE void wait_v(bool needed = true) {
+    v_stage = c.values.next();
+    c.values.wait();
+    if (c.s.v_notes[v_stage].needs_scrub) {
+      if (needed) {
+        c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);
+        has_nonfinite = has_nonfinite || c.s.v_notes[v_stage].has_nonfinite != 0;
+      }
+      c.scrub_phases ^= 1u << v_stage;
+    }
+  }
+  GIWA_DEVICE void release_v() {
+    if constexpr (!two_parts) arch::keep(o.value);
+    c.values.release(v_stage);
+  }
+  /// A tile that only other consumers need. It is waited for, because the barriers of its stage count phases.
+  GIWA_DEVICE void skip_tile() {
+    c.keys.release(k_stage);
+    wait_v(false);
+    c.values.release(v_stage);
+  }
+  GIWA_DEVICE void wait_k_and_skip_turn() {
+    wait_k();
+    c.pingpong.acquire();
+    c.pingpong.release();
+  }
+
+  // --- Arithmetic -----------------------------------------------------------------------------------------------------
+
+  /// S = Q K^T. Of split numbers the small products come first, because tensor-core accumulation truncates toward zero.
+  GIWA_DEVICE void multiply_qk() {
+    arch::wgmma_fence();
+    // k_stage >> 2 is 0. Without it the compiler prepares the descriptors of q for the whole loop, and spills them.
+    const auto& q = c.s.rows[c.index + (k_stage >> 2)].q;
+    const auto k = transposed(c.s.k.stage(k_stage));
+    if constexpr (two_parts) {
+      constexpr int lo = round_up(Types::head_size, 64);
+      multiply<Types::head_size>(scores, q, 0, k, false, lo, 0);
+      multiply<Types::head_size>(scores, q, 0, k, true, 0, lo);
+    }
+    multiply<Types::head_size>(scores, q, 0, k, two_parts);
+    arch::wgmma_commit();
+  }
+
+  /// Scale, modifier, mask and online softmax: S becomes P, and `factor` what O is multiplied by.
+  template <bool FullyKept = false>
+  GIWA_DEVICE void softmax_step(tile_keep keep) {
+    auto& steps = c.steps;
+    const typename consumer::steps_of_scores::bounds bounds(work.head.get());
+    if constexpr (is_split)
+      exponents.begin_scores(work.exponents[c.index] + note.exponent_k, c.p.call.scale, steps, softmax);
+    if (FullyKept || (steps.modified && keep == tile_keep::all))
+      steps.apply_to_whole(c.thread, scores, bounds, first_query, note.first_key);
+    else
+      steps.apply(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, first_query,
+                  note.first_key);
+    softmax.update(c.block, scores, steps.scale_log2(), factor);
+    if constexpr (is_split) exponents.begin_values(note.exponent_v, factor);
+  }
+
+  /// P as an operand in registers.
+  GIWA_DEVICE void make_p() {
+    if constexpr (two_parts)
+      to_operands(scores, power_of_two(-split_exponents::of_p), p[0], p[1]);
+    else
+      to_operand<typename Types::element>(scores, p[0]);
+  }
+
+  GIWA_DEVICE void rescale_o() {
+    o.transform_rows(factor, [](float x, float f) { return x * f; });
+  }
+
+  /// O += P V, or of split numbers a slice of this tile's P V alone.
+  GIWA_DEVICE void multiply_pv(int slice = 0) {
+    auto& v = c.s.v.stage(v_stage);
+    if constexpr (two_parts) {
+      constexpr int lo = round_up(Types::head_size_v, 64);
+      arch::keep(partial_o.value);
+      arch::wgmma_fence();
+      multiply(partial_o, p[1], v, false, slice * policy::slice);
+      multiply(partial_o, p[0], v, true, lo + slice * policy::slice);
+      multiply(partial_o, p[0], v, true, slice * policy::slice);
+    } else {
+      arch::keep(o.value);
+      arch::wgmma_fence();
+      multiply(o, p[0], v, true);
+    }
+    arch::wgmma_commit();
+  }
+  /// Of split numbers each tile is summed by itself: truncation of a sum over all keys would add up.
+  GIWA_DEVICE void add_partial_o(int slice = 0) {
+    if constexpr (two_parts) {
+      arch::keep(partial_o.value);
+      GIWA_UNROLL
+      for (int i = 0; i < partial_o.registers; ++i) o.value[slice * partial_o.registers + i] += partial_o.value[i];
+    }
+  }
+  GIWA_DEVICE void multiply_pv_and_wait() {
+    GIWA_UNROLL
+    for (int slice = 0; slice < Types::head_size_v / policy::slice; ++slice) {
+      multiply_pv(slice);
+      arch::wgmma_wait<0>();
+      add_partial_o(slice);
+    }
+  }
+
+  register_tile<float, score_map> scores;                        // (queries, keys): S, then P in fp32
+  uint32 p[policy::parts][score_map::registers / 2];             // P, two numbers a register
+  register_tile<float, warpgroup_map<policy::slice>> partial_o;  // of one tile, where numbers are split
+  float factor[score_map::rows];
+  typename Types::k_note note;
+  typename Types::consumer_note own;
+  int k_stage = 0, v_stage = 0;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

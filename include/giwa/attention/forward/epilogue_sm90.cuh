@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// The epilogue of the Hopper kernel: normalizes O, writes it and the log-sum-exps, and puts scrubbed NaN and infinity back.
+#ifndef GIWA_ATTENTION_FORWARD_EPILOGUE_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_EPILOGUE_SM90_CUH
+
+#include <giwa/attention/forward/consumer_sm90.cuh>
+#include <giwa/attention/forward/nonfinite.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+template <class Types, class Block>
+struct sm90_epilogue {
+  using consumer = sm90_consumer<Types, Block>;
+  using query_rows = sm90_query_rows<Types, Block>;
+
+  GIWA_DEVICE static void run(consumer& c, query_rows& rows) {
+    const auto& p = c.p;
+    const auto& head = rows.work.head.get();
+    float normalizer[query_rows::score_map::rows];
+    finish_rows(c.block, c.thread, rows.softmax, c.steps.scale_log2(), p.call, head, rows.first_query, true,
+                normalizer);
+    if constexpr (Types::is_split)
+      if (rows.work.has_keys())
+        rows.exponents.finish(c.thread, rows.o, p.split.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)),
+                              query_rows::two_parts);
+    // + 0 makes -0 positive, because NaNs in rows that are not seen could change its sign.
+    rows.o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });
+    if constexpr (Types::stores_tiles) {
+      // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
+      const bool fits = !p.call.views.is_packed() || rows.first_query + 64 <= head.queries();
+      if (p.stores_by_tma && !rows.has_nonfinite && rows.first_query < head.queries() && fits)
+        return store_by_tma(c, rows);
+    }
+    store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
+    if (rows.has_nonfinite) {
+      c.block.sync_warp();
+      const int warp_row = c.thread / 32 * 16;
+      add_nonfinite(one_warp<Block>(c.block), c.steps, head, rows.work.keys.get(), rows.first_query + warp_row, 16, 0,
+                    Types::head_size_v, [&](int n) { return Types::needs_scrub(p, rows.work.keys.get(), n); });
+    }
+  }
+
+ private:
+  GIWA_DEVICE static void store_by_tma(consumer& c, query_rows& rows) {
+    const auto& head = rows.work.head.get();
+    auto& tile = c.s.rows[c.index].o;
+    const int barrier = Types::barrier_of(Types::named_barrier::epilogue, c.index);
+    if (c.thread == 0) arch::wait_stores_read<0>();  // the store of the work tile before
+    arch::barrier_sync(barrier, 128);
+    giwa::store(c.thread, rows.o, 0, tile);
+    arch::fence_async_proxy();
+    arch::barrier_sync(barrier, 128);
+    if (c.thread == 0) {
+      giwa::store(tile, c.p.o, giwa::index<4>{head.sequence, head.head, head.first_query_row + rows.first_query, 0});
+      arch::commit_stores();
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+// Launches the Hopper kernel: tensor maps, clusters, and persistent blocks that pull work tiles from a counter.
+#ifndef GIWA_ATTENTION_FORWARD_LAUNCH_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_LAUNCH_SM90_CUH
+
+#include <giwa/attention/forward/forward_sm90.cuh>
+#include <giwa/attention/forward/launch.cuh>
+#include <giwa/tile/tile_map.hpp>
+
+namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
+
+/// A tensor in the order of dimensions that TMA cuts tiles from: (sequence, head, row, head size).
+template <class T>
+tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
+  return {v.data(),
+          {v.extent(0), v.extent(2), v.extent(1), v.extent(3)},
+          {v.stride(0), v.stride(2), v.stride(1), v.stride(3)}};
+}
+
+/// How many blocks run at once. A block that moves registers takes a multiprocessor's whole register file, so that nobody needs to be
+/// asked how many fit, which takes microseconds.
+template <class Op>
+result<int64> persistent_blocks(int cluster) {
+  if constexpr (Op::consumers == 1) {
+    return blocks_at_once<Op>(cluster);
+  } else {
+    const result<int> device = current_device();
+    if (!device.ok()) return {0, device.state};
+    const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
+    return {processors.value / cluster * cluster, processors.state};
+  }
+}
+
+/// Encodes the tensor maps of q, k, v, and of o where TMA can store it.
+template <class Op, class O, class Element>
+status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
+                   const tensor_view<Element, 4>& v, const tensor_view<O, 4>& o) {
+  using types = typename Op::types;
+  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
+  if (!encoder.ok()) return encoder.state;
+  status state;
+  const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
+    const result<tensor_map> map = make_tile_map<Tile>(view, argument, encoder.value);
+    to = map.value;
+    state = map.state;
+    return state.ok();
+  };
+  if (!encode(p.q, q, "q", static_cast<typename types::q_tile*>(nullptr)) ||
+      !encode(p.k, k, "k", static_cast<typename types::k_tile*>(nullptr)) ||
+      !encode(p.v, v, "v", static_cast<typename types::v_tile*>(nullptr)))
+    return state;
+  if constexpr (types::stores_tiles) {
+    p.stores_by_tma = check_store_map(o, "o").ok();
+    if (p.stores_by_tma) encode(p.o, o, "o", static_cast<typename types::o_tile*>(nullptr));
+  }
+  return state;
+}
+
+/// Launches the op on tensors in the order (sequence, head, row, head size); false without an error where TMA cannot take them.
+template <class Op, class T, class O, class Mask, class Score, class Element>
+result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call,
+                         const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
+                         const tensor_view<Element, 4>& v, const typename Op::types::split_or_nothing& split = {}) {
+  if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
+    return {false, {}};
+  // Without a mask and with equal lengths all work tiles cost the same, and none is pulled from a counter.
+  const bool equal_work = stdlib::same_as<Mask, full> && !call.views.is_packed();
+  const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
+  const int cluster = Op::types::multicasts && equal_work && pairs_up ? 2 : 1;
+  typename Op::params p{.call = call,
+                        .schedule = schedule_of<Op>(call, 1, cluster),
+                        .work_tiles = 0,
+                        .cluster = cluster,
+                        .counter = nullptr,
+                        .stores_by_tma = false,
+                        .split = split,
+                        .q = {},
+                        .k = {},
+                        .v = {},
+                        .o = {}};
+  status state = encode_maps<Op>(p, q, k, v, heads_first(call.views.o));
+  if (!state.ok()) return {false, state};
+  const result<int64> at_once = persistent_blocks<Op>(cluster);
+  if (!at_once.ok()) return {false, at_once.state};
+  constexpr int64 most = int64{1} << 30;  // so that a work tile's number and what comes after it are ints
+  for (; state.ok() && p.schedule.first < p.schedule.work_tiles; p.schedule.first += most) {
+    const int64 left = p.schedule.work_tiles - p.schedule.first;
+    p.work_tiles = static_cast<int>(left < most ? left : most);
+    int64 blocks = int64{p.work_tiles} * cluster;
+    if (at_once.value < blocks && (equal_work || call.counter != nullptr)) {
+      blocks = at_once.value;
+      p.counter = equal_work ? nullptr : call.counter;
+      if (p.counter != nullptr) state = consume(cudaMemsetAsync(p.counter, 0, sizeof(int), s));
+      if (!state.ok()) break;
+    }
+    state = launch(s, {.grid = blocks, .block = Op::max_threads, .cluster = cluster}, Op{}, p);
+  }
+  return {true, state};
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
+
+#endif

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+// The loader of the Hopper kernel: one thread that copies Q, K and V by TMA and says what the mask keeps of each tile.
+#ifndef GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
+
+#include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/attention/forward/types_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Where the K and V tiles of a work tile come from: consecutive rows of one tensor. A paged cache is another key source with
+/// these members.
+template <class Types>
+struct sm90_contiguous_keys {
+  int sequence, kv_head, first_row;
+
+  GIWA_DEVICE explicit sm90_contiguous_keys(const typename Types::head_view& h)
+      : sequence(h.sequence), kv_head(h.kv_head), first_row(h.first_key_row) {}
+
+  /// Starts the copy of tile n by `map`; `rank` is the block's in its cluster.
+  template <class Copies, class Tile>
+  GIWA_DEVICE void load(const tensor_map& map, int n, Tile& to, const Copies& copies, int rank) const {
+    copies.multicast(map, giwa::index<4>{sequence, kv_head, first_row + n * Types::block_n, 0}, to, rank);
+  }
+};
+
+/// For each work tile: K of its first tile, then Q, then K of each tile before V of the one before it, because keys are needed
+/// before the place of the queries is free, and values one product later than keys.
+template <class Types, class KeySource = sm90_contiguous_keys<Types>>
+struct sm90_loader {
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_tile = typename Types::work_tile;
+  using k_note = typename Types::k_note;
+  using v_note = typename Types::v_note;
+  using consumer_note = typename Types::consumer_note;
+  static constexpr int consumers = Types::consumers, queue_depth = Types::queue_depth;
+  // The loader tells the tile scheduler when it is so many K tiles from a work tile's end. The scheduler takes some 2000 cycles.
+  static constexpr int tiles_ahead = 4;
+
+  template <class Block>
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    auto k = s.k.producer(block);
+    auto v = s.v.producer(block);
+    const int rank = Types::multicasts ? arch::cluster_rank() : 0;
+    for (uint32 turn = 0;; ++turn) {
+      s.work_full[turn % queue_depth].wait(turn / queue_depth & 1);
+      const work_tile& work = s.work[turn % queue_depth];
+      if (work.end) {
+        for (int c = 0; c < consumers; ++c) {
+          s.q_empty[c].wait((turn & 1) ^ 1);
+          s.q_full[c].arrive();
+        }
+        v.put([&](auto&, const auto& copies) { s.v_notes[copies.number].end = true; });
+        return;
+      }
+      load(p, s, work, turn, k, v, rank);
+      s.work_empty[turn % queue_depth].arrive();
+    }
+  }
+
+ private:
+  /// All tiles of a work tile. Everything is found out before the wait for a stage: from there to the copy nothing is left to do.
+  template <class K, class V>
+  GIWA_DEVICE static void load(const params& p, shared_storage& s, const work_tile& work, uint32 turn, K& k, V& v,
+                               int rank) {
+    const auto& list = work.keys.get();
+    const int count = list.count();
+    const KeySource source(work.head.get());
+    const auto load_v = [&](const v_note& note, int n) {
+      v.put([&](auto& to, const auto& copies) {
+        s.v_notes[copies.number] = note;
+        source.load(p.v, n, to, copies, rank);
+      });
+    };
+    int before = -1;  // the tile whose K is loaded and whose V is not
+    v_note note_before{};
+    int ahead = work.first_tile;
+    const auto look_ahead = [&] {
+      if (ahead > count) return;
+      if (ahead < count)
+        ahead = list.next(ahead + 1);
+      else
+        s.near_end.arrive(), ahead = count + 1;
+    };
+    for (int i = 0; i < tiles_ahead; ++i) look_ahead();
+    for (int n = work.first_tile; n < count;) {
+      look_ahead();
+      const int next = list.next(n + 1);
+      const k_note note = note_of(p, work, n, next >= count);
+      consumer_note notes[consumers];
+      for (int c = 0; c < consumers; ++c) notes[c] = note_for_consumer(work, n, next, 64 * c);
+      const v_note note_v{Types::needs_scrub(p, list, n), false, 0};
+      k.put([&](auto& to, const auto& copies) {
+        s.k_notes[copies.number] = note;
+        for (int c = 0; c < consumers; ++c) s.consumer_notes[copies.number][c] = notes[c];
+        source.load(p.k, n, to, copies, rank);
+      });
+      if (before < 0)
+        load_q(p, s, work, turn);
+      else
+        load_v(note_before, before);
+      before = n, n = next, note_before = note_v;
+    }
+    if (before < 0)
+      load_q(p, s, work, turn);
+    else
+      load_v(note_before, before);
+    if (ahead <= count) s.near_end.arrive();  // where a mask answers differently the second time
+  }
+
+  GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n, bool last) {
+    k_note note{n * Types::block_n, last, 0, 0};
+    if constexpr (Types::is_split) {
+      const auto& h = work.head.get();
+      using exponent = typename Types::exponent;
+      note.exponent_k = static_cast<exponent>(p.split.k.exponent(h.kv_head, h.first_key_row, h.batch, n));
+      note.exponent_v = static_cast<exponent>(p.split.v.exponent(h.kv_head, h.first_key_row, h.batch, n));
+    }
+    return note;
+  }
+
+  /// Of tile n, after which comes tile `next`, for the consumer whose queries begin at `row` of the work tile's.
+  GIWA_DEVICE static consumer_note note_for_consumer(const work_tile& work, int n, int next, int row) {
+    const auto& list = work.keys.get();
+    const int first_query = work.first_query + row;
+    const tile_keep keep = list.keep(n, first_query, 64);
+    // A score modifier is never asked about queries past the end.
+    const bool asks = score_steps<typename Types::mask, typename Types::score>::modified &&
+                      work.head.get().queries() - first_query < 64;
+    return {asks && keep == tile_keep::all ? tile_keep::some : keep, !list.needs_from(next, first_query, 64)};
+  }
+
+  GIWA_DEVICE static void load_q(const params& p, shared_storage& s, const work_tile& work, uint32 turn) {
+    const auto& head = work.head.get();
+    for (int c = 0; c < consumers; ++c) {
+      arch::mbarrier& full = s.q_full[c];
+      s.q_empty[c].wait((turn & 1) ^ 1);
+      if (!work.has_keys()) {
+        full.arrive();
+      } else {
+        full.arrive_and_expect(Types::q_tile::bytes);
+        giwa::load(p.q, giwa::index<4>{head.sequence, head.head, head.first_query_row + work.first_query + 64 * c, 0},
+                   s.rows[c].q, full);
+      }
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

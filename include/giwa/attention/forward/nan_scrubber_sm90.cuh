@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// The NaN scrubbers of the Hopper kernel: two warps that zero NaN and infinity in V tiles that not every query sees.
+#ifndef GIWA_ATTENTION_FORWARD_NAN_SCRUBBER_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_NAN_SCRUBBER_SM90_CUH
+
+#include <giwa/attention/forward/nonfinite.cuh>
+#include <giwa/attention/forward/types_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// P is 0 for a masked key, but 0 times NaN is NaN. What is scrubbed here is added in the epilogue to the rows that see it.
+template <class Types>
+struct sm90_nan_scrubber {
+  /// Warp `part` of the scrubbers looks through its share of each such tile, and scrubs the whole tile where it finds something;
+  /// the other may do so too.
+  template <class Block>
+  GIWA_DEVICE static void run(const Block& block, typename Types::shared_storage& s, int part) {
+    auto values = s.v.consumer(block);
+    for (;;) {
+      const int stage = values.next();
+      typename Types::v_tile& tile = values.wait();
+      typename Types::v_note& note = s.v_notes[stage];
+      if (note.end) break;
+      if (note.needs_scrub) {
+        if (block.any(has_nonfinite<Types::scrubbers>(block.lane() + 32 * part, tile))) {
+          scrub_nonfinite(one_warp<Block>(block), tile, note.has_nonfinite);
+          arch::fence_async_proxy();
+        }
+        block.sync_warp();
+        if (block.lane() == 0) s.scrubbed[stage].arrive();
+      }
+      values.release();
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// The tile scheduler of the Hopper kernel: one thread that picks the block's next work tile.
+#ifndef GIWA_ATTENTION_FORWARD_TILE_SCHEDULER_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_TILE_SCHEDULER_SM90_CUH
+
+#include <giwa/attention/forward/types_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Puts work tiles into the block's queue: its own share of them, or those it pulls from a shared counter. It runs one work tile
+/// ahead of the loader, because it has divisions to do, but not before the loader comes to the end of its own: a block that claims
+/// early keeps the work from others.
+template <class Types>
+struct sm90_tile_scheduler {
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_tile = typename Types::work_tile;
+  static constexpr int queue_depth = Types::queue_depth;
+
+  template <class Block>
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    uint32 turn = 0;
+    const auto next_free = [&]() -> work_tile& {
+      s.work_empty[turn % queue_depth].wait((turn / queue_depth & 1) ^ 1);
+      if (turn > 0) s.near_end.wait((turn - 1) & 1);
+      return s.work[turn % queue_depth];
+    };
+    const int cluster = Types::multicasts ? p.cluster : 1, rank = Types::multicasts ? arch::cluster_rank() : 0;
+    int i = static_cast<int>(block.block_rank()) / cluster;
+    while (i < p.work_tiles) {
+      const attention_schedule::work_tile at = p.schedule.at(p.schedule.first + i);
+      s.batch = at.batch, s.head = at.head, s.tile = static_cast<int>(at.tile);
+      while (!is_fallback(p, at)) {
+        work_tile& work = next_free();
+        work.head.put(p.call.at(s.batch, s.head));
+        const auto& head = work.head.get();
+        const int count = ceil_div(head.queries(), Types::block_m * cluster);
+        if (s.tile >= count) break;
+        work.first_query = (s.tile * cluster + rank) * Types::block_m;
+        work.keys.put({p.call.mask, head, work.first_query, Types::block_m, Types::block_n});
+        work.first_tile = work.keys.get().next(0);
+        if constexpr (Types::is_split)
+          for (int c = 0; c < Types::consumers; ++c)
+            if (work.first_query + 64 * c < head.queries())
+              work.exponents[c] = static_cast<typename Types::exponent>(
+                  p.split.q.exponent(head.head, head.first_query_row, head.batch, work.first_query / 64 + c));
+        work.end = false;
+        s.work_full[turn++ % queue_depth].arrive();
+        s.tile += static_cast<int>(p.schedule.query_tiles);
+        if (s.tile >= count) break;
+      }
+      next_free();
+      const int step = static_cast<int>(block.block_count()) / cluster;
+      i = step + (p.counter == nullptr ? i : atomicAdd(p.counter, 1));
+    }
+    next_free().end = true;
+    s.work_full[turn % queue_depth].arrive();
+  }
+
+ private:
+  /// Whether a work tile's head is left to the kernel without split numbers.
+  GIWA_DEVICE static bool is_fallback(const params& p, const attention_schedule::work_tile& at) {
+    if constexpr (Types::is_split) return p.split.fallback[at.batch * p.call.views.q.extent(2) + at.head] != 0;
+    return false;
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// What the roles of the Hopper kernel share: tiles, pipelines, work tiles, barriers, and the kernel's parameters.
+#ifndef GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
+#define GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
+
+#include <giwa/attention/schedule/work_tiles.hpp>
+#include <giwa/attention/split_fp16/layout.hpp>
+#include <giwa/tile/pipeline_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A block has one producer warpgroup (tile scheduler, loader, NaN scrubbers) and Policy::consumers consumer warpgroups of 64
+/// queries each. The producer finds out once what the mask keeps of each tile, and passes it on with the tile.
+template <class T, class O, class Policy, class Mask, class Score>
+struct sm90_types {
+  using policy = Policy;
+  using mask = Mask;
+  using score = Score;
+  using head_view = attention_head<T, O>;
+  using tiles_of_keys = key_tiles<Mask>;
+  static constexpr int block_m = Policy::block_m, block_n = Policy::block_n;
+  static constexpr int consumers = Policy::consumers, stages = Policy::stages;
+  static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
+  static constexpr int scrubbers = 2;  // warps
+  static_assert(stages <= 4, "the consumer relies on a stage's number having two bits");
+
+  // fp32 arrives as fp16 parts with exponents (split_fp16/), the parts of a row next to each other.
+  static constexpr bool is_split = stdlib::same_as<T, fp32>;
+  using element = stdlib::conditional_t<is_split, fp16, T>;
+  template <int Rows, int Columns>
+  using input_tile =
+      shared_tile<element, tile_shape<Rows, Policy::parts * round_up(Columns, 64)>, swizzled<swizzle::bytes_128>>;
+  using q_tile = input_tile<64, head_size>;         // (queries of a consumer, head size)
+  using k_tile = input_tile<block_n, head_size>;    // (keys, head size)
+  using v_tile = input_tile<block_n, head_size_v>;  // (keys, head size of v)
+  static constexpr swizzle output_swizzle = head_size_v % 64 == 0   ? swizzle::bytes_128
+                                            : head_size_v % 32 == 0 ? swizzle::bytes_64
+                                                                    : swizzle::bytes_32;
+  // What TMA stores: (queries of a consumer, head size of v). A wider output is stored from registers.
+  static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output;
+  using o_tile = shared_tile<stdlib::conditional_t<stores_tiles, O, element>, tile_shape<64, head_size_v>,
+                             swizzled<output_swizzle>>;
+
+  // Where all blocks have the same amount of work, two of them share each read of K and V from the L2 cache: each loads half of
+  // a tile's slabs for both.
+  static constexpr bool multicasts =
+      stdlib::same_as<Mask, full> && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
+  using copies = tensor_copies<multicasts ? 2 : 1>;
+
+  enum class named_barrier : int { block = 0, pingpong = 1, epilogue = pingpong + consumers };
+  static_assert(static_cast<int>(named_barrier::epilogue) + consumers <= 16, "a block has 16 named barriers");
+  /// The number of a consumer's own barrier.
+  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int consumer) {
+    return static_cast<int>(first) + consumer;
+  }
+
+  using exponent = signed char;
+  /// A tile of queries of one head, and the keys that it needs.
+  struct work_tile {
+    uninitialized<head_view> head;
+    uninitialized<tiles_of_keys> keys;
+    int first_query, first_tile;    // first_tile: of keys
+    bool end;                       // there is no such work tile, and none follows
+    exponent exponents[consumers];  // of q, where it is split
+    GIWA_DEVICE bool has_keys() const { return first_tile < keys.get().count(); }
+  };
+  // Work tiles in flight: one that is computed, one that is loaded, and as many ahead as fit.
+  static constexpr int queue_depth = head_size > 192 ? 3 : 4;
+
+  /// What the producer says of a K tile.
+  struct k_note {
+    int first_key;
+    bool last;  // of the work tile
+    exponent exponent_k, exponent_v;
+  };
+  /// What the mask keeps of a K tile for one consumer, and whether that consumer needs no later tile.
+  struct consumer_note {
+    tile_keep keep;
+    bool last;
+  };
+  /// What the producer says of a V tile.
+  struct v_note {
+    bool needs_scrub;   // it holds rows that some query does not see
+    bool end;           // there is no such tile, and none follows
+    int has_nonfinite;  // NaNs and infinities that were scrubbed; the scrubbers' until they have arrived
+  };
+  struct q_and_o {
+    q_tile q;
+    o_tile o;
+  };
+  struct q_alone {
+    q_tile q;
+  };
+  struct shared_storage {
+    pipeline<k_tile, stages, copies> k;
+    pipeline<v_tile, stages, copies> v;
+    stdlib::conditional_t<stores_tiles, q_and_o, q_alone> rows[consumers];
+    work_tile work[queue_depth];
+    k_note k_notes[stages];
+    consumer_note consumer_notes[stages][consumers];
+    v_note v_notes[stages];
+    int batch, head, tile;  // the tile scheduler's, which has few registers
+    arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
+    arch::mbarrier scrubbed[stages];
+    arch::mbarrier near_end;  // the loader comes to a work tile's last K tiles
+  };
+  using split_or_nothing = stdlib::conditional_t<is_split, split_tensors, nothing>;
+  struct params {
+    attention_params<T, O, Mask, Score> call;
+    attention_schedule schedule;
+    int work_tiles;  // of this launch
+    int cluster;     // blocks that read the same keys, each for its own tile of queries; a work tile is for all of them
+    int* counter;    // of work tiles taken besides each block's first, or null: each block takes every grid-th
+    bool stores_by_tma;
+    split_or_nothing split;
+    tensor_map q, k, v, o;  // (sequence, head, row, head size)
+  };
+
+  template <class Block>
+  GIWA_DEVICE static void initialize(const Block& block, shared_storage& s) {
+    s.k.initialize(block, 4 * consumers);
+    s.v.initialize(block, 4 * consumers + scrubbers);
+    if (block.rank() != 0) return;
+    for (int i = 0; i < consumers; ++i) s.q_full[i].initialize(1), s.q_empty[i].initialize(4);
+    for (int i = 0; i < queue_depth; ++i)
+      s.work_full[i].initialize(1), s.work_empty[i].initialize(4 * consumers + 1);  // and the loader
+    for (int i = 0; i < stages; ++i) s.scrubbed[i].initialize(scrubbers);
+    s.near_end.initialize(1);
+    arch::mbarriers_initialized();
+  }
+
+  /// Whether a V tile holds rows that some query does not see. Past the end of a tensor TMA fills with zeros; past the end of a
+  /// packed sequence comes another one.
+  GIWA_DEVICE static bool needs_scrub(const params& p, const tiles_of_keys& list, int n) {
+    if constexpr (is_split) return false;  // split numbers are finite
+    return (p.call.views.is_packed() ? list.keep(n) : list.kept_by_mask(n)) == tile_keep::some;
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

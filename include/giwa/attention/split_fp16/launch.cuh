@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// Launches the pass that splits q, k and v of an fp32 call into the workspace.
+#ifndef GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
+#define GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
+
+#include <giwa/attention/problem/params.hpp>
+#include <giwa/attention/split_fp16/split_pass.cuh>
+#include <giwa/grid/launch.cuh>
+
+namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
+
+/// The split tensors of a call in its workspace.
+template <class O, class Mask, class Score>
+split_tensors carve_split_tensors(const attention_params<fp32, O, Mask, Score>& call, int parts, int group_q,
+                                  int group_k) {
+  const auto& a = call.views;
+  const attention_problem p = a.problem();
+  workspace_layout workspace{reinterpret_cast<unsigned char*>(call.counter)};
+  const auto rows_of = [](const auto& v) { return v.extent(0) * v.extent(1); };
+  split_tensors in = split_tensors::lay_out(
+      workspace, {p.batch, rows_of(a.q), rows_of(a.k), p.heads, p.kv_heads, p.head_size, p.head_size_v}, parts, group_q,
+      group_k);
+  const auto set_sizes = [&](split_tensor& t, const tensor_view<const float, 4>& from) {
+    t.sequences = from.extent(0), t.length = from.extent(1), t.heads = static_cast<int>(from.extent(2));
+    t.per_sequence = a.is_packed() ? 0 : ceil_div(t.length, int64{t.group});
+    t.slots = a.is_packed() ? split_tensors::slots_of(t.length, p.batch, t.group) : t.sequences * t.per_sequence;
+  };
+  set_sizes(in.q, a.q), set_sizes(in.k, a.k), set_sizes(in.v, a.v);
+  return in;
+}
+
+/// Splits q, k and v, and marks the heads that are left to the exact kernel.
+template <class Op, class O, class Mask, class Score>
+status launch_split_pass(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call, const split_tensors& in) {
+  const auto& a = call.views;
+  const attention_problem problem = a.problem();
+  typename Op::params p{.jobs = {{a.q, a.packed.q_offsets, in.q, 1, 0},
+                                 {a.k, a.packed.k_offsets, in.k, call.heads_per_kv, 0},
+                                 {a.v, a.packed.k_offsets, in.v, call.heads_per_kv, 0}},
+                        .batch = static_cast<int>(problem.batch),
+                        .fallback = in.fallback,
+                        .any_fallback = in.any_fallback,
+                        .heads = problem.heads};
+  int64 blocks = 0;
+  for (typename Op::job& j : p.jobs) {
+    blocks += j.to.slots * j.to.heads;
+    j.blocks = static_cast<uint32>(j.to.slots * j.to.heads);
+  }
+  const auto flags = static_cast<std::size_t>(problem.batch * problem.heads + 1) * sizeof(int);
+  if (const status state = consume(cudaMemsetAsync(in.fallback, 0, flags, s)); !state.ok()) return state;
+  return launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
+
+#endif
