@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The host executor: the results of ops, the statuses for ops that break the rules, and exceptions.
 #include "ops.hpp"
-#include "support/catch.hpp"
+#include "support/catch2.hpp"
 
 #include <giwa/grid/host_executor.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // for_all on the CPU: every element exactly once, sizes that are refused, exceptions, and its ranges beyond 32 bits.
-#include "support/catch.hpp"
+#include "support/catch2.hpp"
 
 #include <giwa/host.hpp>
 
