@@ -15,10 +15,15 @@ set(GIWA_HEADERS
   P giwa/base/std.hpp
   P giwa/base/assert.hpp
   P giwa/base/status.hpp
+  P giwa/base/uninitialized.hpp
   H giwa/base/cuda_status.hpp
   H giwa/base/throw.hpp
 
   P giwa/numeric/integer.hpp
+  P giwa/numeric/constants.hpp
+  P giwa/numeric/maximum.hpp
+  P giwa/numeric/multiply_add.hpp
+  P giwa/numeric/vector_access.hpp
   P giwa/numeric/index.hpp
   P giwa/numeric/extents.hpp
   P giwa/numeric/fast_division.hpp

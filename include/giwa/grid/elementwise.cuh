@@ -6,6 +6,7 @@
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/elementwise.hpp>
 #include <giwa/grid/for_all.cuh>
+#include <giwa/numeric/vector_access.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -20,31 +21,6 @@ struct packet {
 /// Whether elements can be moved in packets.
 template <class T>
 inline constexpr bool can_be_packed = is_power_of_two(sizeof(T)) && stdlib::is_default_constructible_v<T>;
-
-/// The word as which a packet moves.
-template <int Bytes>
-using word_of = stdlib::conditional_t<
-    Bytes == 16, uint4,
-    stdlib::conditional_t<
-        Bytes == 8, uint2,
-        stdlib::conditional_t<Bytes == 4, unsigned, stdlib::conditional_t<Bytes == 2, unsigned short, unsigned char>>>>;
-
-template <class T, int Count>
-GIWA_DEVICE packet<T, Count> load_packet(const T* from) {
-  using word = word_of<sizeof(T) * Count>;
-  const word raw = *reinterpret_cast<const word*>(from);
-  packet<T, Count> p;
-  __builtin_memcpy(&p, &raw, sizeof p);
-  return p;
-}
-
-template <class T, int Count>
-GIWA_DEVICE void store_packet(T* to, const packet<T, Count>& p) {
-  using word = word_of<sizeof(T) * Count>;
-  word raw;
-  __builtin_memcpy(&raw, &p, sizeof p);
-  __stcs(reinterpret_cast<word*>(to), raw);
-}
 
 template <class... T>
 constexpr int largest_size() {
@@ -99,13 +75,13 @@ struct elementwise_op {
   // Loads one packet of every input, calls f for each element, and stores the results.
   template <class First, class... Rest, class... Packet>
   GIWA_DEVICE static void apply(const params& p, int64 i, const pointers<First, Rest...>& in, const Packet&... loaded) {
-    apply(p, i, in.rest, loaded..., load_packet<First, count>(in.first + i));
+    apply(p, i, in.rest, loaded..., load_vector<packet<First, count>>(in.first + i));
   }
   template <class... Packet>
   GIWA_DEVICE static void apply(const params& p, int64 i, const pointers<>&, const Packet&... loaded) {
     packet<Out, count> result;
     for (int e = 0; e < count; ++e) result.element[e] = static_cast<Out>(p.f(loaded.element[e]...));
-    store_packet(p.out + i, result);
+    store_vector_streaming(p.out + i, result);
   }
 #endif
 };

@@ -33,6 +33,23 @@ GIWA_HOST_DEVICE constexpr int64 wrapping_product(int64 a, int64 b) {
   return static_cast<int64>(static_cast<uint64>(a) * static_cast<uint64>(b));
 }
 
+namespace detail {
+
+/// a + b and a * b, both >= 0, or the largest int64 where the result is larger.
+GIWA_HOST_DEVICE constexpr int64 saturating_sum(int64 a, int64 b) { return a > max_int64 - b ? max_int64 : a + b; }
+GIWA_HOST_DEVICE constexpr int64 saturating_product(int64 a, int64 b) {
+  return product_overflows(a, b) ? max_int64 : a * b;
+}
+
+/// a + b, limited to the numbers from -(2^31 - 1) to 2^31 - 1.
+GIWA_HOST_DEVICE constexpr int saturating_sum(int a, int b) {
+  constexpr int64 most = (int64{1} << 31) - 1;
+  const int64 sum = int64{a} + b;
+  return static_cast<int>(sum > most ? most : sum < -most ? -most : sum);
+}
+
+}  // namespace detail
+
 /// The upper 64 bits of the 128-bit product.
 GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
 #if defined(__CUDA_ARCH__)

@@ -3,20 +3,11 @@
 #ifndef GIWA_NUMERIC_TRIGONOMETRY_HPP
 #define GIWA_NUMERIC_TRIGONOMETRY_HPP
 
-#include <giwa/base/std.hpp>
+#include <giwa/numeric/multiply_add.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
-
-/// a * b + c with one rounding, subnormal numbers included, whatever the fast-math flags.
-GIWA_HOST_DEVICE inline float fma_with_subnormals(float a, float b, float c) {
-#if defined(__CUDA_ARCH__)
-  return ::__fmaf_ieee_rn(a, b, c);
-#else
-  return __builtin_fmaf(a, b, c);
-#endif
-}
 
 /// sin(x + quarter_turns * pi / 2). With n = round(2 x / pi), r = x - n pi / 2 lies in [-pi/4, pi/4]; minimax polynomials in r^2
 /// give sin r and cos r (errors 2^-27.9 and 2^-32.9 before rounding), and n chooses among them and their signs.

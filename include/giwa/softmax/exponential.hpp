@@ -3,20 +3,11 @@
 #ifndef GIWA_SOFTMAX_EXPONENTIAL_HPP
 #define GIWA_SOFTMAX_EXPONENTIAL_HPP
 
-#include <giwa/base/std.hpp>
+#include <giwa/numeric/constants.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
-
-template <class T>
-inline constexpr T infinity_of = stdlib::numeric_limits<T>::infinity();
-template <class T>
-inline constexpr T nan_of = stdlib::numeric_limits<T>::quiet_NaN();
-template <class T>
-inline constexpr T log2_e = static_cast<T>(1.44269504088896340736);
-template <class T>
-inline constexpr T ln_2 = static_cast<T>(0.693147180559945309417);
 
 /// The bits of float and double: exponents, and ln 2 in a part of few bits, whose multiples are exact, and the rest.
 template <class T>

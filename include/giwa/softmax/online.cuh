@@ -3,6 +3,7 @@
 #ifndef GIWA_SOFTMAX_ONLINE_CUH
 #define GIWA_SOFTMAX_ONLINE_CUH
 
+#include <giwa/numeric/multiply_add.hpp>
 #include <giwa/softmax/device_exponential.cuh>
 #include <giwa/softmax/state.hpp>
 #include <giwa/tile/register_tile.hpp>
@@ -11,7 +12,7 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// 2^x, and a b + c rounded once: one instruction each on the device, by the host's library in an op that runs there.
+/// 2^x: one instruction on the device; by the library of the host in an op that runs there.
 GIWA_HOST_DEVICE inline float exp2_of(float x) {
 #if defined(__CUDA_ARCH__)
   return arch::exp2_approximate(x);
@@ -19,14 +20,6 @@ GIWA_HOST_DEVICE inline float exp2_of(float x) {
   return __builtin_exp2f(x);
 #endif
 }
-GIWA_HOST_DEVICE inline float fused_multiply_add(float a, float b, float c) {
-#if defined(__CUDA_ARCH__)
-  return __fmaf_rn(a, b, c);
-#else
-  return __builtin_fmaf(a, b, c);
-#endif
-}
-
 /// a b - c, not below it on the device: what is taken from a b leaves no more than c.
 GIWA_HOST_DEVICE inline float reference_of(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)

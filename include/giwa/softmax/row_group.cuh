@@ -5,6 +5,7 @@
 
 #include <giwa/arch/cluster.cuh>
 #include <giwa/arch/mbarrier.cuh>
+#include <giwa/numeric/maximum.hpp>
 #include <giwa/softmax/device_exponential.cuh>
 #include <giwa/softmax/row_plan.hpp>
 #include <giwa/softmax/state.hpp>
@@ -20,15 +21,6 @@ struct row_states {
   state slot[Slots];
   arch::mbarrier arrived;  // of a cluster: all states have come
 };
-
-/// The larger one. Of a number and a NaN either: the sum of such a row is NaN, whatever it is taken relative to.
-template <class T>
-GIWA_HOST_DEVICE T larger_of(T a, T b) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 4) return ::fmaxf(a, b);  // one instruction
-#endif
-  return a > b ? a : b;
-}
 
 /// Over the `Lanes` neighbours of a warp; all lanes get it.
 template <int Lanes, class Block, class Compute>

@@ -4,6 +4,7 @@
 #define GIWA_SOFTMAX_ROW_PACKET_HPP
 
 #include <giwa/numeric/precision.hpp>
+#include <giwa/numeric/vector_access.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -20,12 +21,6 @@ struct alignas(Bytes) packet_words {
   static constexpr int count = Bytes / 4;
   uint32 word[count];
 };
-
-#if defined(__CUDA_ARCH__)
-/// The word that a packet moves as: a structure of several would be stored piece by piece.
-template <int Bytes>
-using packet_access = stdlib::conditional_t<Bytes == 16, uint4, stdlib::conditional_t<Bytes == 8, uint2, uint32>>;
-#endif
 
 template <class T, int Count>
 struct packet_elements {
@@ -158,16 +153,7 @@ struct row_memory {
   GIWA_HOST_DEVICE bool fills(int i) const { return i + Count <= left; }
 
   /// The packet at `i`, a packet boundary, all of it in the row.
-  GIWA_HOST_DEVICE words whole(int i) const {
-    words w;
-#if defined(__CUDA_ARCH__)
-    const auto raw = *reinterpret_cast<const packet_access<bytes>*>(first + i);
-    __builtin_memcpy(&w, &raw, bytes);
-#else
-    __builtin_memcpy(&w, static_cast<const void*>(first + i), bytes);
-#endif
-    return w;
-  }
+  GIWA_HOST_DEVICE words whole(int i) const { return load_vector<words>(first + i); }
 
   /// The same part of the row from the packet boundary before it on.
   GIWA_HOST_DEVICE row_memory from_boundary() const { return {first - shift, left + shift, false, 0, stride}; }
@@ -223,16 +209,7 @@ struct row_memory {
   GIWA_HOST_DEVICE int64 apart(int i) const {
     return Access == row_access::strided ? i * stride : i;
   }
-  GIWA_HOST_DEVICE void write(int i, const words& w) const {
-#if defined(__CUDA_ARCH__)
-    packet_access<bytes> raw;
-    __builtin_memcpy(&raw, &w, bytes);
-    __stcs(reinterpret_cast<packet_access<bytes>*>(first + i),
-           raw);  // an assignment may be split into 4-byte stores
-#else
-    __builtin_memcpy(static_cast<void*>(first + i), &w, bytes);
-#endif
-  }
+  GIWA_HOST_DEVICE void write(int i, const words& w) const { store_vector_streaming(first + i, w); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

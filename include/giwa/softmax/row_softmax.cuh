@@ -95,7 +95,7 @@ status softmax(cudaStream_t s, const tensor_view<T, Rank>& in, const tensor_view
   p.map = detail::row_map::of(in, out);
   const detail::row_access access = detail::access_of<element>(tensor_view<const element, Rank>(in), out);
   constexpr int weight = detail::weight_of<detail::softmax_compute<element, U>>;
-  const int64 places = p.columns <= max_int64 / weight ? p.columns * weight : max_int64;
+  const int64 places = detail::saturating_product(p.columns, weight);
   bool clusters = false;
   if (detail::launch_of<detail::long_row_of_block>(places).threads == 0) {  // longer rows than that depend on the GPU
     using probe = detail::row_softmax_op<element, U, detail::any_row_of_cluster, detail::row_access::aligned>;

@@ -5,51 +5,18 @@
 
 #include <giwa/base/std.hpp>
 #include <giwa/numeric/precision.hpp>
+#include <giwa/numeric/vector_access.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
-
-/// What a GPU reads and writes so many bytes as.
-template <int Bytes>
-struct memory_word;
-template <>
-struct memory_word<2> {
-  using type = unsigned short;
-};
-template <>
-struct memory_word<4> {
-  using type = uint32;
-};
-template <>
-struct memory_word<8> {
-  using type = ::uint2;
-};
-template <>
-struct memory_word<16> {
-  using type = ::uint4;
-};
 
 /// `Count` elements in registers; Count is 1, or Count * sizeof(T) is 2, 4, 8 or 16. Memory is aligned to all of them.
 template <class T, int Count>
 struct element_run {
-  using word = typename memory_word<Count* static_cast<int>(sizeof(T))>::type;
+  using word = typename vector_word<Count* static_cast<int>(sizeof(T))>::type;
   word bits;
 
-  GIWA_HOST_DEVICE static element_run read(const T* from) {
-    element_run r;
-#if defined(__CUDA_ARCH__)
-    r.bits = *reinterpret_cast<const word*>(from);
-#else
-    __builtin_memcpy(&r.bits, from, sizeof r.bits);
-#endif
-    return r;
-  }
-  GIWA_HOST_DEVICE void write(T* to) const {
-#if defined(__CUDA_ARCH__)
-    *reinterpret_cast<word*>(to) = bits;
-#else
-    __builtin_memcpy(static_cast<void*>(to), &bits, sizeof bits);
-#endif
-  }
+  GIWA_HOST_DEVICE static element_run read(const T* from) { return {load_vector<word>(from)}; }
+  GIWA_HOST_DEVICE void write(T* to) const { store_vector(to, bits); }
 
   GIWA_HOST_DEVICE T get(int i) const { return part<1>(i).element; }
   /// Puts an element, or several as a run or a packed pair, at element i.

@@ -5,6 +5,7 @@
 
 #include <giwa/base/assert.hpp>
 #include <giwa/base/std.hpp>
+#include <giwa/numeric/multiply_add.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/tile/element_run.hpp>
 #include <giwa/tile/operand.hpp>
@@ -14,15 +15,6 @@
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
-
-/// a * b + c, on the device in one instruction and with one rounding.
-GIWA_HOST_DEVICE inline float multiply_add(float a, float b, float c) {
-#if defined(__CUDA_ARCH__)
-  return ::fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 
 /// A row's elements from `column` on, a multiple of Count, in the widest accesses that the layout has.
 template <int Count, class Tile>

@@ -4,6 +4,7 @@
 #define GIWA_TILE_REGISTER_TILE_HPP
 
 #include <giwa/base/std.hpp>
+#include <giwa/numeric/maximum.hpp>
 #include <giwa/numeric/split.hpp>
 #include <giwa/tile/register_map.hpp>
 
@@ -112,13 +113,7 @@ GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::ro
 /// The larger of two, for reductions; a NaN is passed over, as by fmaxf.
 struct larger {
   /// max(a, b).
-  GIWA_HOST_DEVICE float operator()(float a, float b) const {
-#if defined(__CUDA_ARCH__)
-    return ::fmaxf(a, b);
-#else
-    return a < b || a != a ? b : a;
-#endif
-  }
+  GIWA_HOST_DEVICE float operator()(float a, float b) const { return detail::larger_of(a, b); }
 };
 /// The sum of two, for reductions.
 struct plus {

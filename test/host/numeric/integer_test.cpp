@@ -25,6 +25,19 @@ static_assert(ceil_div(7, 2) == 4 && giwa::round_up(7, 4) == 8 && ceil_div(max_i
 static_assert(multiply_high(~uint64{0}, ~uint64{0}) == ~uint64{0} - 1);
 static_assert(int64{100} / fast_divisor(7) == 14, "a fast_divisor works in constant expressions");
 
+// Saturating sums and products end at the largest number.
+using giwa::detail::saturating_product, giwa::detail::saturating_sum;
+constexpr int64 most = max_int64;
+static_assert(saturating_sum(most, most) == most && saturating_sum(most, int64{1}) == most);
+static_assert(saturating_sum(most - 5, int64{5}) == most && saturating_sum(most - 5, int64{4}) == most - 1);
+static_assert(saturating_sum(int64{0}, most) == most && saturating_sum(int64{2}, int64{3}) == 5);
+static_assert(saturating_product(most, most) == most && saturating_product(most, 0) == 0);
+static_assert(saturating_product(most / 3, 3) == most - most % 3 && saturating_product(most / 3 + 1, 3) == most);
+constexpr int top = 2147483647;
+static_assert(saturating_sum(top, 1) == top && saturating_sum(-top - 1, -1) == -top);
+static_assert(saturating_sum(-top, -1) == -top && saturating_sum(-top - 1, 1) == -top);
+static_assert(saturating_sum(top, -1) == top - 1 && saturating_sum(2, 3) == 5);
+
 // Both against n / d rounded up in 128 bits; round_up where the result fits.
 template <class T>
 bool rounds_up(T n, T d) {

@@ -4,17 +4,12 @@
 #define GIWA_ATTENTION_PROBLEM_MASKS_HPP
 
 #include <giwa/attention/problem/mask.hpp>
+#include <giwa/numeric/integer.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// a + b, clamped to 32 bits: the bound of a row, which is compared with its keys in 32 bits.
-GIWA_HOST_DEVICE constexpr int saturated_sum(int a, int b) {
-  constexpr int64 most = (int64{1} << 31) - 1;
-  const int64 sum = int64{a} + b;
-  return static_cast<int>(sum > most ? most : sum < -most ? -most : sum);
-}
 GIWA_HOST_DEVICE constexpr status check_window(const char* argument, int count) {
   if (count >= 0) return {};
   return status::invalid(argument, "a window's number of keys is negative", bound::at_least, 0, count);
@@ -68,7 +63,7 @@ struct keys_back {
   static constexpr bool any_range = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
-    return detail::saturated_sum(c.diagonal, -count);
+    return detail::saturating_sum(c.diagonal, -count);
   }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key >= first_key(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
@@ -90,7 +85,7 @@ struct keys_ahead {
   ///@{
   static constexpr bool any_range = true;
   static constexpr bool one_range = true;
-  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return detail::saturated_sum(c.diagonal, count); }
+  GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return detail::saturating_sum(c.diagonal, count); }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::keep_of(int64{t.last_key} <= int64{t.first_diagonal()} + count,
@@ -112,7 +107,7 @@ struct sliding_window {
   static constexpr bool any_range = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
-    return detail::saturated_sum(c.diagonal, 1 - count);
+    return detail::saturating_sum(c.diagonal, 1 - count);
   }
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {

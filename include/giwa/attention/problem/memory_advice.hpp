@@ -21,15 +21,13 @@ struct attention_bytes {
 
   constexpr int64 all() const {
     int64 sum = 0;
-    for (const int64 x : {q, k, v, o, lse, workspace}) sum = x > max_int64 - sum ? max_int64 : sum + x;
+    for (const int64 x : {q, k, v, o, lse, workspace}) sum = detail::saturating_sum(sum, x);
     return sum;
   }
   ///@}
 };
 
 namespace detail {
-
-constexpr int64 saturating_product(int64 a, int64 b) { return product_overflows(a, b) ? max_int64 : a * b; }
 
 /// The problem with a part of its batch. Packed sequences are taken to be equally long.
 constexpr attention_problem with_batch(attention_problem p, int64 batch) {

@@ -6,6 +6,7 @@
 #include <giwa/attention/problem/checks.hpp>
 #include <giwa/attention/problem/mask_combinators.hpp>
 #include <giwa/attention/problem/masks.hpp>
+#include <giwa/base/uninitialized.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -23,14 +24,6 @@ struct attention_head {
 
   GIWA_HOST_DEVICE int queries() const { return static_cast<int>(q.extent(0)); }
   GIWA_HOST_DEVICE int keys() const { return static_cast<int>(k.extent(0)); }
-};
-
-/// Room for a value in shared memory, which starts uninitialised.
-template <class Value>
-struct uninitialized {
-  alignas(Value) unsigned char bytes[sizeof(Value)];
-  GIWA_HOST_DEVICE void put(const Value& v) { __builtin_memcpy(bytes, &v, sizeof v); }
-  GIWA_HOST_DEVICE const Value& get() const { return *reinterpret_cast<const Value*>(bytes); }
 };
 
 /// What a kernel is told, whatever its path. Checked before.

@@ -88,7 +88,7 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(int);
   if (!detail::check_sizes(p, 0).ok()) return sizeof(int);
   const auto rows = [&](int64 length, int64 packed) {
-    return length < 0 ? packed : product_overflows(p.batch, length) ? max_int64 : p.batch * length;
+    return length < 0 ? packed : detail::saturating_product(p.batch, length);
   };
   return detail::split_tensors::bytes(
       {p.batch, rows(p.seq_q, p.rows_q), rows(p.seq_k, p.rows_k), p.heads, p.kv_heads, p.head_size, p.head_size_v});
