@@ -137,6 +137,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/params.hpp
+  P giwa/attention/problem/rows.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/forward/policy.hpp
   H giwa/attention/forward/forward.hpp

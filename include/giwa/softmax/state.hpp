@@ -7,36 +7,36 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// What is known of some elements x of a row: m = max x, and l = sum of e^(x - m). States of parts merge to the state of
-/// the whole, in any order and grouping up to rounding (Milakov and Gimelshein, "Online normalizer calculation for
-/// softmax", 2018, theorem 1). Conventions:
-///   nothing, or only -inf     max = -inf, sum = 0: the identity; every weight is 0, lse() is -inf
-///   a NaN anywhere            sum is NaN, and so are all weights and lse(); max ignores it
-///   a +inf anywhere           max = +inf, sum is NaN: e^(inf - inf) has no value, as in PyTorch
-/// Exp is what computes e^d for d <= 0 (d = -inf and NaN included), with e^0 = 1 exactly.
+/// The softmax state (m, l) of some elements x of a row: m = max x, l = sum of e^(x - m). The states of parts merge to the state of
+/// the whole, in any order and grouping up to rounding (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018,
+/// theorem 1). Special values:
+///   no element, or only -inf  max = -inf, sum = 0: the identity of merge(); every weight is 0, lse() is -inf
+///   a NaN                     sum is NaN, and so are all weights and lse(); max ignores it
+///   a +inf                    max = +inf, sum is NaN: e^(inf - inf) has no value, as in PyTorch
+/// Exp computes e^d for d <= 0, d = -inf and NaN included, with e^0 = 1 exactly.
 template <stdlib::floating_point T>
 struct softmax_state {
   T max = -detail::infinity_of<T>;  ///< m
   T sum = 0;                        ///< l
 
-  /// The state of one element.
+  /// Returns the state of one element.
   GIWA_HOST_DEVICE static constexpr softmax_state of(T x) {
     if (x == -detail::infinity_of<T>) return {};
     const T zero = x - x;  // NaN for +inf and for NaN
     return {x == x ? x : -detail::infinity_of<T>, zero + T(1)};
   }
 
-  /// What exponents are taken relative to: max, or 0 where there is nothing, as -inf - -inf has no value.
+  /// Returns the number that exponents are relative to: max, or 0 for an empty state, because -inf - -inf has no value.
   GIWA_HOST_DEVICE constexpr T reference() const { return max == -detail::infinity_of<T> ? T(0) : max; }
 
-  /// The same elements relative to another maximum, `larger` >= max: sum of e^(x - larger).
+  /// Returns the state of the same elements relative to `larger` >= max: sum becomes the sum of e^(x - larger).
   template <class Exp = exponential>
   GIWA_HOST_DEVICE constexpr softmax_state rescale(T larger, const Exp& exp = {}) const {
     const T factor = larger == -detail::infinity_of<T> ? T(1) : exp(max - larger);
     return {larger, sum * factor};
   }
 
-  /// The state of the elements of both.
+  /// Returns the state of the elements of `a` and `b` together.
   template <class Exp = exponential>
   GIWA_HOST_DEVICE static constexpr softmax_state merge(const softmax_state& a, const softmax_state& b,
                                                         const Exp& exp = {}) {
@@ -44,15 +44,39 @@ struct softmax_state {
     return {larger, a.rescale(larger, exp).sum + b.rescale(larger, exp).sum};
   }
 
-  /// The log-sum-exp, ln(sum of e^x), natural logarithm.
+  /// Returns the log-sum-exp ln(sum of e^x), natural logarithm; -inf for an empty state.
   template <class Log = natural_log>
   GIWA_HOST_DEVICE constexpr T lse(const Log& log = {}) const {
     return sum == 0 ? -detail::infinity_of<T> : max + log(sum);
   }
 
-  /// What e^(x - max) is multiplied by to become the softmax: 1 / sum, or 0 where there is nothing.
+  /// Returns the factor that turns e^(x - max) into the softmax of x: 1 / sum, or 0 for an empty state.
   GIWA_HOST_DEVICE constexpr T normalizer() const { return sum == 0 ? T(0) : T(1) / sum; }
 };
+
+namespace detail {
+
+/// The end of a row of attention. The output is factor * (sum of e^(x - m) v) + prior_factor * prior_o.
+template <class T>
+struct finished_softmax {
+  T factor, prior_factor;  // 0 where there is nothing to multiply
+  T lse;                   // of everything together
+};
+
+/// Computes the end of a row with the state (m, l) of its own keys. `sink` is the score of a key whose value is 0, -inf for none.
+/// `prior_lse` is the log-sum-exp of keys that were attended to before, whose output prior_o is normalized; -inf for none. NaN and
+/// +inf in any of them make the row NaN. Exp is as for softmax_state, Log computes ln x.
+template <class T, class Exp = exponential, class Log = natural_log>
+GIWA_HOST_DEVICE constexpr finished_softmax<T> finish(T m, T l, T sink, T prior_lse = -infinity_of<T>,
+                                                      const Exp& exp = {}, const Log& log = {}) {
+  using state = softmax_state<T>;
+  const state others = state::merge(state::of(sink), state::of(prior_lse), exp);
+  const state all = state::merge(state{m, l}, others, exp);
+  const T normalizer = all.normalizer(), reference = all.reference();
+  return {normalizer * exp(m - reference), normalizer * exp(prior_lse - reference), all.lse(log)};
+}
+
+}  // namespace detail
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -96,6 +96,41 @@ TEST_CASE("scores of plus and minus infinity, and very negative ones beside mask
   CHECK(std::abs(lowest.o.view()(0, 0, 0, 0) - average) < 1e-6f);
 }
 
+TEST_CASE("a key whose score is -infinity counts as masked, if its value is finite") {
+  attention_case<float> c(square(20, 70));
+  for (int64 i = 0; i < 20; ++i) c.q.view()(0, i, 0, 0) = 1 + c.q.view()(0, i, 0, 0) * c.q.view()(0, i, 0, 0);
+  for (int64 j = 5; j < 70; ++j) c.k.view()(0, j, 0, 0) = -infinity;
+  CHECK(fault<16>(c) == "");
+  const auto unmasked = c.o.elements<float>();
+  for (const float x : unmasked) REQUIRE(std::isfinite(x));
+  c.clear_outputs();
+  REQUIRE(run<16>(c, giwa::prefix{5}).empty());
+  CHECK(same_bits(unmasked, c.o.elements<float>()));
+
+  for (int64 j = 0; j < 5; ++j) c.k.view()(0, j, 0, 0) = -infinity;  // all scores are -inf: a row without keys
+  c.clear_outputs();
+  CHECK(fault<16>(c) == "");
+  CHECK(rows_unlike(c, 0, 20, 0.0) == 0);
+  CHECK(c.lse.view()(0, 0, 19) == -infinity);
+}
+
+TEST_CASE("the sum of values may reach the end of fp32's range, and overflows beyond it") {
+  // Equal scores, so every weight is 1: the bound n max|v| <= 3.4e38 of docs/numerics.md is exact.
+  const auto largest = [](int64 keys, float value) {
+    attention_case<float> c(square(3, keys));
+    for (int64 i = 0; i < 3; ++i)
+      for (int64 d = 0; d < 16; ++d) c.q.view()(0, i, 0, d) = 0;
+    for (int64 j = 0; j < keys; ++j)
+      for (int64 d = 0; d < 16; ++d) c.v.view()(0, j, 0, d) = value;
+    REQUIRE(run<16>(c).empty());
+    return c.o.view()(0, 1, 0, 7);
+  };
+  CHECK(std::abs(largest(3, 1e38f) / 1e38f - 1) < 1e-6f);
+  CHECK(std::abs(largest(1024, -3.3e35f) / -3.3e35f - 1) < 1e-5f);
+  CHECK(largest(4, 1e38f) == infinity);
+  CHECK(largest(1024, -3.4e35f) == -infinity);
+}
+
 TEST_CASE("rows without a key give 0 and an lse of -infinity") {
   attention_case<float> c(square(100, 30));  // causal with more queries than keys: 70 rows see nothing
   CHECK(fault<16>(c, causal::bottom_right) == "");

@@ -189,3 +189,38 @@ TEMPLATE_TEST_CASE("natural logarithm", "", float, double) {
     }
   CHECK(worst < 2);
 }
+
+TEMPLATE_TEST_CASE("the end of a row, with a sink and with earlier keys", "", float, double) {
+  using T = TestType;
+  using giwa::detail::finish;
+  const T m = T(1.5), l = T(3.25), sink = T(2.5), prior = T(-0.75);
+
+  const auto plain = finish(m, l, -inf<T>);
+  CHECK(plain.factor == T(1) / l);
+  CHECK(plain.prior_factor == 0);
+  CHECK(plain.lse == (state<T>{m, l}.lse()));
+
+  const T total = l * std::exp(m) + std::exp(sink) + std::exp(prior);
+  const auto all = finish(m, l, sink, prior);
+  CHECK(close(all.factor, std::exp(m) / total, T(8)));
+  CHECK(close(all.prior_factor, std::exp(prior) / total, T(8)));
+  CHECK(close(all.lse, std::log(total), T(8)));
+
+  const auto nothing = finish(-inf<T>, T(0), -inf<T>);
+  CHECK((nothing.factor == 0 && nothing.prior_factor == 0 && nothing.lse == -inf<T>));
+  const auto sink_alone = finish(-inf<T>, T(0), sink);
+  CHECK((sink_alone.factor == 0 && sink_alone.lse == sink));
+  const auto prior_alone = finish(-inf<T>, T(0), -inf<T>, prior);
+  CHECK((prior_alone.factor == 0 && prior_alone.prior_factor == 1 && prior_alone.lse == prior));
+  const auto far_sink = finish(T(-1000), T(2), T(1000));
+  CHECK((far_sink.factor == 0 && far_sink.lse == 1000));
+  const auto far_row = finish(T(1000), T(2), T(-1000), T(-1000));
+  CHECK((far_row.factor == T(0.5) && far_row.prior_factor == 0));
+
+  const T nan = std::numeric_limits<T>::quiet_NaN();
+  for (const T bad : {nan, inf<T>}) {
+    for (const auto& end :
+         {finish(m, l, bad), finish(m, l, sink, bad), finish(-inf<T>, T(0), bad), finish(m, nan, sink)})
+      CHECK((std::isnan(end.factor) && std::isnan(end.lse)));
+  }
+}

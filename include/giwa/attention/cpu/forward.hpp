@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// attention_forward on the CPU: flash attention in blocks that stay in the cache, shared among threads.
+// attention_forward on the CPU: flash attention on tiles that stay in the cache, shared among threads.
 #ifndef GIWA_ATTENTION_CPU_FORWARD_HPP
 #define GIWA_ATTENTION_CPU_FORWARD_HPP
 
-#include <giwa/attention/forward/forward.hpp>
 #include <giwa/attention/cpu/product.hpp>
+#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/problem/rows.hpp>
 #include <giwa/grid/host_loop.hpp>
 #include <giwa/softmax/state.hpp>
 
@@ -14,25 +15,27 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The work of one thread: blocks of queries of one head, in fp32 and in memory of its own. A row is the same sequence of
-/// operations whatever block it is in: keys are cut at multiples of keys_at_once, sums run over keys in order, and what a mask
-/// takes away leaves no trace.
+/// One thread of the CPU path: tiles of block_m queries of one head, in fp32 and in memory of its own. A row of the output is the same
+/// sequence of operations in every tile: keys are cut at multiples of block_n, sums run over keys in order, and masked keys add
+/// exact zeros. So its bits do not depend on the other rows.
+///
+/// The loop of a tile: load q | for each visible tile of keys: load k, load v | for each strip of rows: q k^T, softmax, p v | store.
 template <class T, class O, class Mask, class Score>
 class host_attention_worker {
  public:
-  // 128 keys, or 384 queries, or both, are within 6 % of these (fp32, 8 heads of 1024 x 64, AVX-512, 2-core x86-64 VM,
+  // block_n = 128, or block_m = 384, or both, are within 6 % of these (fp32, 8 heads of 1024 x 64, AVX-512, 2-core x86-64 VM,
   // 2026-11-21).
-  static constexpr int most_queries = 192;  // of a block: packed keys and values serve so many rows
-  static constexpr int keys_at_once = 64;   // a panel of them stays in the first cache, beside
-  static constexpr int rows_at_once = 24;   // so many rows of scores
+  static constexpr int block_m = 192;    // queries of a tile: packed keys and values serve so many rows
+  static constexpr int block_n = 64;     // keys of a tile: a panel of them stays in the L1 cache together with
+  static constexpr int strip_rows = 24;  // so many rows of scores
 
   explicit host_attention_worker(const attention_params<T, O, Mask, Score>& p)
       : p_(p),
         depth_(static_cast<int>(p.views.q.extent(3))),
         width_(static_cast<int>(p.views.v.extent(3))),
         row_(static_cast<int>(round_up(width_, int64{lanes}))) {
-    const int64 floats[] = {int64{most_queries} * depth_, int64{keys_at_once} * depth_, int64{keys_at_once} * row_,
-                            int64{most_queries} * row_,   rows_at_once * keys_at_once,  most_queries * sums,
+    const int64 floats[] = {int64{block_m} * depth_,      int64{block_n} * depth_, int64{block_n} * row_,
+                            int64{block_m} * row_,        strip_rows * block_n,    block_m * sums,
                             round_up(depth_ + width_, 16)};
     int64 total = 0;
     for (const int64 n : floats) total += round_up(n, 16);
@@ -49,71 +52,67 @@ class host_attention_worker {
 
   bool has_memory() const { return memory_ != nullptr; }
 
-  /// The rows of the queries [first, first + count), count <= most_queries.
+  /// Computes the rows of the queries [first, first + count) of a head, count <= block_m.
   void run(const attention_head<T, O>& h, int first, int count) {
-    load_queries(h, first, count);
-    const float sink = p_.sinks == nullptr ? -infinity_of<float> : p_.sinks[h.head * p_.sink_stride];
-    const auto of_sink = softmax_state<float>::of(sink);
-    for (int r = 0; r < count; ++r) {
-      max_[r] = of_sink.max;
-      for (int i = 0; i < sums; ++i) sum_[r * sums + i] = i == 0 ? of_sink.sum : 0;
-    }
-    for (int key = 0; key < h.keys(); key += keys_at_once) {
-      const int keys = h.keys() - key < keys_at_once ? h.keys() - key : keys_at_once;
-      const auto tile = [&](int row, int rows) {
-        return score_tile{h.batch, h.head, first + row, first + row + rows - 1, key, key + keys - 1, h.offset};
+    const head_rows<T, O> rows(h);
+    load_q(rows, first, count);
+    for (int r = 0; r < count; ++r) max_[r] = -infinity_of<float>;
+    for (int i = 0; i < count * sums; ++i) sum_[i] = 0;
+    for (int key = 0; key < h.keys(); key += block_n) {
+      const int keys = h.keys() - key < block_n ? h.keys() - key : block_n;
+      const auto tile = [&](int row, int n) {
+        return score_tile{h.batch, h.head, first + row, first + row + n - 1, key, key + keys - 1, h.offset};
       };
       const tile_keep whole = classify(p_.mask, tile(0, count));
       if (whole == tile_keep::none) continue;
-      load_keys(h, key, keys);
-      const bool finite = load_values(h, key, keys);
-      for (int row = 0; row < count; row += rows_at_once) {
-        const int rows = count - row < rows_at_once ? count - row : rows_at_once;
-        const tile_keep keep = whole == tile_keep::all ? whole : classify(p_.mask, tile(row, rows));
+      load_k(rows, key, keys);
+      const bool finite = load_v(rows, key, keys);
+      for (int row = 0; row < count; row += strip_rows) {
+        const int n = count - row < strip_rows ? count - row : strip_rows;
+        const tile_keep keep = whole == tile_keep::all ? whole : classify(p_.mask, tile(row, n));
         if (keep == tile_keep::none) continue;
-        score(row, rows);
-        for (int r = 0; r < rows; ++r) weigh(h, first + row + r, row + r, r, key, keys, keep);
+        multiply_qk(row, n);
+        for (int r = 0; r < n; ++r) update_softmax(h, first + row + r, row + r, r, key, keys, keep);
         if (keep == tile_keep::all || finite)
-          add(row, rows);
+          multiply_pv(row, n);
         else
-          for (int r = 0; r < rows; ++r) add_kept(h, first + row + r, row + r, r, key, keys);
+          for (int r = 0; r < n; ++r) multiply_kept_pv(h, first + row + r, row + r, r, key, keys);
       }
     }
-    for (int r = 0; r < count; ++r) store(h, first + r, r);
+    for (int r = 0; r < count; ++r) store(h, rows, first + r, r);
   }
 
  private:
   static constexpr int lanes = host_registers::lanes, columns = host_registers::columns, sums = 16;
-  static_assert(keys_at_once % columns == 0 && rows_at_once % host_registers::rows == 0 &&
-                most_queries % rows_at_once == 0);
+  static_assert(block_n % columns == 0 && strip_rows % host_registers::rows == 0 && block_m % strip_rows == 0);
 
-  struct release {
+  struct aligned_delete {
     void operator()(float* p) const { ::operator delete(static_cast<void*>(p), std::align_val_t{64}); }
   };
 
-  /// q_ (queries, depth), with zeros up to where products of several rows read.
-  void load_queries(const attention_head<T, O>& h, int first, int count) {
-    for (int r = 0; r < count; ++r)
-      host_widen(h.q.data() + (first + int64{r}) * h.q.stride(0), q_ + int64{r} * depth_, depth_);
+  /// Loads q_ (queries, depth), with zeros up to the rows that products of several rows read, and clears o_.
+  void load_q(const head_rows<T, O>& rows, int first, int count) {
+    for (int r = 0; r < count; ++r) host_widen(rows.q[first + int64{r}], q_ + int64{r} * depth_, depth_);
     const int64 padded = round_up(count, int64{host_registers::rows});
     for (int64 i = int64{count} * depth_; i < padded * depth_; ++i) q_[i] = 0;
     for (int64 i = 0; i < padded * row_; ++i) o_[i] = 0;
   }
 
-  /// Has the rows of the next block fetched while this one is worked on: heads lie apart, and no hardware sees their stride.
-  static void prefetch(const tensor_view<const T, 2>& rows, int row, int bytes) {
-    if (row >= rows.extent(0)) return;
-    const char* const from = reinterpret_cast<const char*>(rows.data() + row * rows.stride(0));
+  /// Prefetches a row of the next tile while this one is computed: the hardware prefetcher does not see the stride between rows.
+  template <class Rows>
+  static void prefetch(const Rows& rows, int row, int bytes) {
+    if (row >= rows.count()) return;
+    const char* const from = reinterpret_cast<const char*>(rows[row]);
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
   }
 
-  /// k_ (panels, depth, columns): transposed, with zeros behind the last key.
-  void load_keys(const attention_head<T, O>& h, int key, int keys) {
-    for (int j = 0; j < keys_at_once; ++j) {
+  /// Loads k_ (panels, depth, columns): transposed, with zeros past the last key.
+  void load_k(const head_rows<T, O>& rows, int key, int keys) {
+    for (int j = 0; j < block_n; ++j) {
       float* const to = k_ + int64{j / columns} * columns * depth_ + j % columns;
       if (j < keys) {
-        prefetch(h.k, key + j + keys_at_once, depth_ * static_cast<int>(sizeof(T)));
-        host_widen(h.k.data() + (key + int64{j}) * h.k.stride(0), line_, depth_);
+        prefetch(rows.k, key + j + block_n, depth_ * static_cast<int>(sizeof(T)));
+        host_widen(rows.k[key + int64{j}], line_, depth_);
         for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = line_[i];
       } else {
         for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = 0;
@@ -121,18 +120,18 @@ class host_attention_worker {
     }
   }
 
-  /// v_ (panels, keys, columns), the last panel as wide as the rest; with zeros. Whether all of it is finite.
-  bool load_values(const attention_head<T, O>& h, int key, int keys) {
+  /// Loads v_ (panels, keys, columns), all panels equally wide, with zeros in the padding. Returns whether all of it is finite.
+  bool load_v(const head_rows<T, O>& rows, int key, int keys) {
     bool finite = true;
-    for (int j = 0; j < keys_at_once; ++j) {
+    for (int j = 0; j < block_n; ++j) {
       const int have = j < keys ? width_ : 0;
-      if (have > 0) prefetch(h.v, key + j + keys_at_once, width_ * static_cast<int>(sizeof(T)));
-      if (have > 0) host_widen(h.v.data() + (key + int64{j}) * h.v.stride(0), line_, width_);
+      if (have > 0) prefetch(rows.v, key + j + block_n, width_ * static_cast<int>(sizeof(T)));
+      if (have > 0) host_widen(rows.v[key + int64{j}], line_, width_);
       for (int i = have; i < row_; ++i) line_[i] = 0;
       finite = host_finite(line_, row_) && finite;
       for (int first = 0; first < row_; first += columns) {
         const int wide = row_ - first < columns ? row_ - first : columns;
-        float* const to = v_ + int64{first} * keys_at_once + int64{j} * wide;
+        float* const to = v_ + int64{first} * block_n + int64{j} * wide;
         for (int i = 0; i < wide; ++i) to[i] = line_[first + i];
       }
     }
@@ -140,18 +139,18 @@ class host_attention_worker {
   }
 
   /// s_ (rows, keys) = q k^T.
-  void score(int row, int rows) {
-    for (int first = 0; first < keys_at_once; first += columns)
-      host_product_rows<false, host_registers::vectors, lanes>(
-          rows, q_ + int64{row} * depth_, depth_, k_ + int64{first} * depth_, depth_, s_ + first, keys_at_once);
+  void multiply_qk(int row, int rows) {
+    for (int first = 0; first < block_n; first += columns)
+      host_product_rows<false, host_registers::vectors, lanes>(rows, q_ + int64{row} * depth_, depth_,
+                                                               k_ + int64{first} * depth_, depth_, s_ + first, block_n);
   }
 
-  /// Makes a row of scores its weights, e^(score - max), and brings its state and its row of o_ to the new max.
-  void weigh(const attention_head<T, O>& h, int query, int row, int r, int key, int keys, tile_keep keep) {
-    float* const s = s_ + r * keys_at_once;
+  /// Turns a row of scores into weights p = e^(score - max), and rescales the row's sum and its row of o_ to the new max.
+  void update_softmax(const attention_head<T, O>& h, int query, int row, int r, int key, int keys, tile_keep keep) {
+    float* const s = s_ + r * block_n;
     const auto coord = [&](int j) { return attention_coord{h.batch, h.head, query, key + j, query + h.offset}; };
     constexpr bool plain = stdlib::same_as<Score, plain_score>;
-    const bool touched = !plain || keep != tile_keep::all || keys < keys_at_once;
+    const bool touched = !plain || keep != tile_keep::all || keys < block_n;
     if (touched) {
       for (int j = 0; j < keys; ++j) {
         const float x = s[j] * p_.scale;
@@ -162,12 +161,12 @@ class host_attention_worker {
       }
       if (keep != tile_keep::all)
         for (int j = 0; j < keys; ++j) s[j] = p_.mask(coord(j)) ? s[j] : -infinity_of<float>;
-      for (int j = keys; j < keys_at_once; ++j) s[j] = -infinity_of<float>;
+      for (int j = keys; j < block_n; ++j) s[j] = -infinity_of<float>;
     }
     alignas(64) float most[sums];
     for (int i = 0; i < sums; ++i) most[i] = -infinity_of<float>;
-    const float left = touched ? 1.0f : p_.scale;  // what s is still multiplied by
-    for (int j = 0; j < keys_at_once; j += lanes) host_scale_and_max<lanes>(s + j, left, most + j % sums);
+    const float left = touched ? 1.0f : p_.scale;  // the scale that s still lacks
+    for (int j = 0; j < block_n; j += lanes) host_scale_and_max<lanes>(s + j, left, most + j % sums);
 
     softmax_state<float> state{max_[row], 0};
     for (int i = 0; i < sums; ++i) state.max = most[i] > state.max ? most[i] : state.max;
@@ -180,52 +179,53 @@ class host_attention_worker {
       max_[row] = state.max;
     }
     const float reference = state.reference();
-    for (int j = 0; j < keys_at_once; j += lanes) host_exponentials<lanes>(s + j, reference, sum + j % sums);
+    for (int j = 0; j < block_n; j += lanes) host_exponentials<lanes>(s + j, reference, sum + j % sums);
   }
 
-  /// o_ += s_ v_.
-  void add(int row, int rows) {
+  /// o_ += p v, p being in s_.
+  void multiply_pv(int row, int rows) {
     for (int first = 0; first < row_; first += columns) {
       const int wide = row_ - first < columns ? row_ - first : columns;
-      host_product_of<true, lanes>(wide / lanes, rows, s_, keys_at_once, v_ + int64{first} * keys_at_once, keys_at_once,
+      host_product_of<true, lanes>(wide / lanes, rows, s_, block_n, v_ + int64{first} * block_n, block_n,
                                    o_ + int64{row} * row_ + first, row_);
     }
   }
 
-  /// The same for one row and the keys that its mask keeps, one by one: where values of others are infinite or NaN, a weight of
-  /// 0 does not remove them.
-  void add_kept(const attention_head<T, O>& h, int query, int row, int r, int key, int keys) {
+  /// The same for one row, key by key, for the keys that its mask keeps. For values that are infinite or NaN: a weight of 0 does not
+  /// remove those of masked keys.
+  void multiply_kept_pv(const attention_head<T, O>& h, int query, int row, int r, int key, int keys) {
     for (int j = 0; j < keys; ++j) {
       if (!p_.mask(attention_coord{h.batch, h.head, query, key + j, query + h.offset})) continue;
       for (int first = 0; first < row_; first += columns) {
         const int wide = row_ - first < columns ? row_ - first : columns;
-        host_product_of<true, lanes>(wide / lanes, 1, s_ + r * keys_at_once + j, keys_at_once,
-                                     v_ + int64{first} * keys_at_once + int64{j} * wide, 1,
-                                     o_ + int64{row} * row_ + first, row_);
+        host_product_of<true, lanes>(wide / lanes, 1, s_ + r * block_n + j, block_n,
+                                     v_ + int64{first} * block_n + int64{j} * wide, 1, o_ + int64{row} * row_ + first,
+                                     row_);
       }
     }
   }
 
-  void store(const attention_head<T, O>& h, int query, int row) {
-    softmax_state<float> state{max_[row], 0};
-    for (int i = 0; i < sums; ++i) state.sum += sum_[row * sums + i];
-    const float factor = state.normalizer();
+  void store(const attention_head<T, O>& h, const head_rows<T, O>& rows, int query, int row) {
+    float l = 0;
+    for (int i = 0; i < sums; ++i) l += sum_[row * sums + i];
+    const float sink = p_.sinks == nullptr ? -infinity_of<float> : p_.sinks[h.head * p_.sink_stride];
+    const finished_softmax<float> end = finish(max_[row], l, sink);
     const float* const from = o_ + int64{row} * row_;
-    O* const to = h.o.data() + query * h.o.stride(0);
-    // + 0: a sum that is -0 becomes +0, as it does where a masked key's 0 has been added to it.
-    for (int i = 0; i < width_; ++i) to[i] = convert<O>{}(from[i] * factor + 0.0f);
-    if (h.lse != nullptr) h.lse[query * h.lse_stride] = state.lse();
+    O* const to = rows.o[query];
+    // + 0 turns a sum of -0 into +0. A masked key's 0 does the same where it is added, so the result does not depend on the mask.
+    for (int i = 0; i < width_; ++i) to[i] = convert<O>{}(from[i] * end.factor + 0.0f);
+    if (h.lse != nullptr) h.lse[query * h.lse_stride] = end.lse;
   }
 
   const attention_params<T, O, Mask, Score> p_;
   const int depth_, width_;
-  const int row_;  // width_ up to whole vectors
-  std::unique_ptr<float, release> memory_;
+  const int row_;  // width_, rounded up to whole vectors
+  std::unique_ptr<float, aligned_delete> memory_;
   float *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *o_ = nullptr, *s_ = nullptr, *line_ = nullptr, *sum_ = nullptr;
-  float max_[most_queries];
+  float max_[block_m];
 };
 
-/// See attention_forward. Arguments are checked already.
+/// Runs attention_forward on the CPU; the arguments are checked already.
 template <int HeadSize, int HeadSizeV>
 struct host_attention {
   template <class T, class O, class Mask, class Score>
@@ -242,15 +242,15 @@ struct host_attention {
       most_keys = ceil_div(most_keys, sizes.batch);  // on average
     }
     if (longest == 0) return {};
-    // Smaller blocks where there are few: a core without one waits.
-    const int64 queries = longest >= 768 ? worker::most_queries : longest >= 96 ? 96 : 24;
+    // Short sequences get smaller tiles, so that every core has one.
+    const int64 queries = longest >= 768 ? worker::block_m : longest >= 96 ? 96 : 24;
     const int64 blocks = ceil_div(longest, queries), tasks = sizes.batch * sizes.heads * blocks;
     const int64 rows = longest < queries ? longest : queries;
-    const int64 products = rows * (HeadSize + HeadSizeV) * (most_keys + 1);  // of a block
+    const int64 products = rows * (HeadSize + HeadSizeV) * (most_keys + 1);  // multiplications of a tile
 
-    // host_parallel cuts at multiples of 64, which keeps threads that write single elements apart; here a block is 64.
+    // host_parallel cuts at multiples of 64, so that threads that write single elements share no cache line; here a tile counts 64.
     constexpr int64 unit = 64;
-    constexpr int64 enough = 4000000;  // products that pay for a thread: 0.1 to 1 ms
+    constexpr int64 enough = 4000000;  // multiplications that pay for a thread: 0.1 to 1 ms
     std::atomic<bool> no_memory{false};
     host_parallel(tasks * unit, ceil_div(enough, products) * unit, [&](int64 begin, int64 end) {
       worker w(params);
@@ -265,7 +265,7 @@ struct host_attention {
     if (no_memory.load()) {
       status s;
       s.code = status_code::out_of_memory;
-      s.message = "there is no memory for the blocks of attention on the CPU, at most 2 MiB a thread";
+      s.message = "out of host memory for the tiles of attention on the CPU (at most 2 MiB for each thread)";
       return s;
     }
     return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_reference on a stream: the definition, each row by a thread of its own.
+// attention_reference on a stream: the definition, one thread for each row.
 #ifndef GIWA_ATTENTION_REFERENCE_REFERENCE_CUH
 #define GIWA_ATTENTION_REFERENCE_REFERENCE_CUH
 
@@ -26,7 +26,9 @@ struct stream_reference {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// attention_reference (reference.hpp) on a stream of the current device, one thread a row: asynchronous, as attention_forward.
+/// Computes attention by its definition on the GPU, one thread for each row of o, in fp64: attention_reference (reference.hpp) for
+/// device memory. For tests: it is slow. Asynchronous on `s`, a stream of the current device; it allocates nothing and may be
+/// captured. Errors: those of attention_reference on the host, memory that the GPU cannot use, and those of for_all().
 template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
                            const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
@@ -34,7 +36,7 @@ status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, con
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
   return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::stream_reference{s});
 }
-/// The same of packed sequences.
+/// Computes the same for packed sequences; the offsets in `packed` are in device memory.
 template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, 3>& q,
                            const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,

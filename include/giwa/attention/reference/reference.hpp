@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Attention as its definition says it, one row at a time and in double: what every other path is compared with.
+// Attention by its definition, one row at a time in fp64: every other path is compared with it.
 #ifndef GIWA_ATTENTION_REFERENCE_REFERENCE_HPP
 #define GIWA_ATTENTION_REFERENCE_REFERENCE_HPP
 
 #include <giwa/attention/problem/params.hpp>
+#include <giwa/attention/problem/rows.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/softmax/state.hpp>
 
@@ -11,14 +12,14 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// The score of a query and a key, scaled and modified. A modifier is a function of a float and gets one.
+/// The score of a query and a key, scaled and modified. A score modifier is a function of a float, so it gets the rounded score.
 template <class T, class O, class Mask, class Score>
-GIWA_HOST_DEVICE double reference_score(const attention_params<T, O, Mask, Score>& p, const attention_head<T, O>& h,
+GIWA_HOST_DEVICE double reference_score(const attention_params<T, O, Mask, Score>& p, const head_rows<T, O>& rows,
                                         attention_coord c) {
-  const T* const q = h.q.data() + c.query * h.q.stride(0);
-  const T* const k = h.k.data() + c.key * h.k.stride(0);
+  const T* const q = rows.q[c.query];
+  const T* const k = rows.k[c.key];
   double sum = 0;
-  for (int64 i = 0; i < h.q.extent(1); ++i) sum += convert<double>{}(q[i]) * convert<double>{}(k[i]);
+  for (int64 i = 0; i < p.views.q.extent(3); ++i) sum += convert<double>{}(q[i]) * convert<double>{}(k[i]);
   sum *= static_cast<double>(p.scale);
   if constexpr (stdlib::same_as<Score, plain_score>)
     return sum;
@@ -26,39 +27,39 @@ GIWA_HOST_DEVICE double reference_score(const attention_params<T, O, Mask, Score
     return static_cast<double>(p.score(static_cast<float>(sum), c));
 }
 
-/// One row of the output and its lse.
+/// Computes one row of o and its lse.
 template <class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE void attention_reference_row(const attention_params<T, O, Mask, Score>& p,
                                               const attention_head<T, O>& h, int query) {
+  const head_rows<T, O> rows(h);
   const auto at = [&](int key) { return attention_coord{h.batch, h.head, query, key, query + h.offset}; };
-  const double sink = p.sinks == nullptr ? -infinity_of<double> : static_cast<double>(p.sinks[h.head * p.sink_stride]);
-  auto state = softmax_state<double>::of(sink);
-  const double sink_sum = state.sum;  // 1, 0 without a sink, NaN for a sink that is none
+  softmax_state<double> state;
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(at(key))) continue;
-    const double score = reference_score(p, h, at(key));
+    const double score = reference_score(p, rows, at(key));
     if (score > state.max) state.max = score;
   }
 
-  double value[attention_limits::head_size];
-  const int64 width = h.v.extent(1);
-  for (int64 i = 0; i < width; ++i) value[i] = 0;
-  state.sum = sink_sum == 0 ? 0 : sink_sum * exponential{}(sink - state.reference());
+  double sum[attention_limits::head_size];
+  const int64 width = p.views.v.extent(3);
+  for (int64 i = 0; i < width; ++i) sum[i] = 0;
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(at(key))) continue;
-    const double weight = exponential{}(reference_score(p, h, at(key)) - state.reference());
-    const T* const v = h.v.data() + key * h.v.stride(0);
+    const double weight = exponential{}(reference_score(p, rows, at(key)) - state.reference());
+    const T* const v = rows.v[key];
     state.sum += weight;
-    for (int64 i = 0; i < width; ++i) value[i] += weight * convert<double>{}(v[i]);
+    for (int64 i = 0; i < width; ++i) sum[i] += weight * convert<double>{}(v[i]);
   }
 
-  O* const o = h.o.data() + query * h.o.stride(0);
-  for (int64 i = 0; i < width; ++i) o[i] = convert<O>{}(value[i] * state.normalizer());
-  if (h.lse != nullptr) h.lse[query * h.lse_stride] = static_cast<float>(state.lse());
+  const double sink = p.sinks == nullptr ? -infinity_of<double> : static_cast<double>(p.sinks[h.head * p.sink_stride]);
+  const finished_softmax<double> end = finish(state.max, state.sum, sink);
+  O* const o = rows.o[query];
+  for (int64 i = 0; i < width; ++i) o[i] = convert<O>{}(sum[i] * end.factor);
+  if (h.lse != nullptr) h.lse[query * h.lse_stride] = static_cast<float>(end.lse);
 }
 
-/// Row `query` of a head of a sequence, for for_all over (sequences, heads, queries); queries that a packed sequence does not
-/// have are passed over.
+/// Row `query` of a head of a sequence, for for_all over (sequences, heads, queries). Queries beyond the end of a packed sequence
+/// are skipped.
 template <class T, class O, class Mask, class Score>
 struct attention_reference_rows {
   attention_params<T, O, Mask, Score> params;
@@ -69,13 +70,13 @@ struct attention_reference_rows {
 };
 
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
-/// Checks the call, and hands run(params) its parameters.
+/// Checks the call, then calls run(params).
 template <class T, class O, class Mask, class Score, class Run>
 status with_reference(const attention_views<T, O>& views, const Mask& mask, const Score& score,
                       const attention_options& options, const Run& run) {
-  static_assert(
-      attention_element<T> && floating_element<O>,
-      "giwa::attention_reference: elements of q, k and v are giwa::fp16, bf16 or fp32; o's may be fp64 as well.");
+  static_assert(attention_element<T> && floating_element<O>,
+                "giwa::attention_reference: elements of q, k and v must be giwa::fp16, bf16 or fp32; those of o may "
+                "also be fp64.");
   require_mask_and_score<Mask, Score>();
   const attention_problem sizes = views.problem();
   if (const status s = check_attention(views, mask, score, options, sizes.head_size, sizes.head_size_v); !s.ok())
@@ -101,11 +102,20 @@ struct host_reference {
 }  // namespace detail
 
 #if !defined(__CUDACC_RTC__)
-// attention_forward by its definition: three loops, on one thread of the CPU, everything in double but what a score modifier
-// computes. The same arguments, conventions and errors as attention_forward (forward.hpp), but head sizes are those of the views,
-// and o may be of fp64. For tests: it takes about 2 ns for each query, key and element of a head.
-
-/// `attention_reference(giwa::host, q, k, v, o, causal{})`: (batch, length, heads, head size).
+/// Computes attention by its definition, softmax(score(scale q k^T), masked) v, in three loops on one thread of the CPU. All
+/// arithmetic is fp64, except that a score modifier computes in fp32. For tests: it takes about 2 ns for each query, key and element
+/// of a head.
+///
+/// The views, the mask, the score modifier and the options are those of attention_forward, with the same conventions for scale,
+/// masks, sinks, lse and rows without keys. Differences:
+///   - q (batch, queries, heads, head size), k (batch, keys, kv heads, head size), v (batch, keys, kv heads, head size of v): fp16,
+///     bf16 or fp32, one type for all three; o (batch, queries, heads, head size of v) may be any of these, or fp64
+///   - head sizes are those of the views, 1 to 512, not template arguments
+///   - options.workspace is checked but not used
+///   - all memory is host memory
+/// Returns when o and options.lse are written. Errors: those of attention_forward, as a status with the argument, the limit and the
+/// value seen; nothing is written then.
+/// Example: `attention_reference(giwa::host, q, k, v, o, causal{})`.
 template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_reference(host_t, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
                            const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
@@ -113,7 +123,8 @@ status attention_reference(host_t, const tensor_view<Queries, 4>& q, const tenso
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
   return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::host_reference{});
 }
-/// Packed sequences: (all rows, heads, head size).
+/// Computes the same for packed sequences: q and o (all queries, heads, ·), k and v (all keys, kv heads, ·). The offsets in `packed`
+/// are in host memory.
 template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_reference(host_t, const sequences& packed, const tensor_view<Queries, 3>& q,
                            const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
