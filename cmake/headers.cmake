@@ -79,7 +79,7 @@ set(GIWA_HEADERS
   H giwa/grid/fiber.hpp
   H giwa/grid/host_block.hpp
   H giwa/grid/host_executor.hpp
-  P giwa/grid/for_all_checks.hpp
+  H giwa/grid/for_all_checks.hpp
   H giwa/grid/host_for_all.hpp
   H giwa/grid/host_loop.hpp
   H giwa/grid/elementwise.hpp
@@ -94,6 +94,7 @@ set(GIWA_HEADERS
   P giwa/tile/fragment.hpp
   P giwa/tile/element_run.hpp
   P giwa/tile/walk.hpp
+  D giwa/tile/instructions.cuh
   D giwa/tile/copy.cuh
   P giwa/tile/tensor_box.hpp
   H giwa/tile/tile_map.hpp

@@ -64,6 +64,16 @@ status for_all(const What&, const F&) {
   return {};
 }
 
+#if !defined(__CUDACC__)
+template <class Stream, class What, class F>
+  requires(!stdlib::is_same_v<Stream, host_t>)
+status for_all(const Stream&, const What&, const F&) {
+  static_assert(detail::always_false<Stream>,
+                "giwa::for_all: for_all on a stream needs nvcc: compile this file as CUDA, or pass giwa::host.");
+  return {};
+}
+#endif
+
 template <class What, class F>
   requires(!detail::is_iterable<What>)
 status for_all(host_t, const What&, const F&) {

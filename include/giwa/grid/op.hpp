@@ -134,6 +134,16 @@ status launch(host_t, const launch_config& config, const Op& op, const typename 
 }
 
 #if !defined(GIWA_DOXYGEN)  // calls that do not compile, and the reason
+#if !defined(__CUDACC__)
+template <class Stream, class Kernel, class... Arguments>
+  requires(!stdlib::is_same_v<Stream, host_t>)
+status launch(const Stream&, const launch_config&, const Kernel&, const Arguments&...) {
+  static_assert(detail::always_false<Stream>,
+                "giwa::launch: a launch on a stream needs nvcc: compile this file as CUDA, or pass giwa::host.");
+  return {};
+}
+#endif
+
 template <class Op, class... Arguments>
   requires(stdlib::is_class_v<Op> && !detail::params_for<Op, Arguments...>)
 status launch(host_t, const launch_config&, const Op&, const Arguments&...) {

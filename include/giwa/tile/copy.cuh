@@ -3,11 +3,11 @@
 #ifndef GIWA_TILE_COPY_CUH
 #define GIWA_TILE_COPY_CUH
 
-#include <giwa/arch/copy_async.cuh>
 #include <giwa/base/std.hpp>
 #include <giwa/numeric/index.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 #include <giwa/tile/element_run.hpp>
+#include <giwa/tile/instructions.cuh>
 #include <giwa/tile/shared_tile.hpp>
 #include <giwa/tile/walk.hpp>
 

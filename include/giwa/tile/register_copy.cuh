@@ -3,10 +3,10 @@
 #ifndef GIWA_TILE_REGISTER_COPY_CUH
 #define GIWA_TILE_REGISTER_COPY_CUH
 
-#include <giwa/arch/matrix_load.cuh>
-#include <giwa/arch/shared_address.cuh>
+#include <giwa/base/assert.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
+#include <giwa/tile/instructions.cuh>
 #include <giwa/tile/register_tile.hpp>
 #include <giwa/tile/shared_tile.hpp>
 
