@@ -80,7 +80,7 @@ struct fp32_op {
       accumulator sum, even, odd;
       const auto start = [&](accumulator& products) {  // the small ones first: a sum still small is cut by less
         const stage& tile = out.wait();
-        giwa::arch::keep(products.value);
+        giwa::arch::fence_operand(products.value);
         giwa::arch::wgmma_fence();
         giwa::multiply(products, tile.a[1], 64 * group, tile.b[0], false);
         giwa::multiply(products, tile.a[0], 64 * group, tile.b[1], true);
@@ -88,7 +88,7 @@ struct fp32_op {
         giwa::arch::wgmma_commit();
       };
       const auto add = [&](accumulator& products) {  // after the wait for them
-        giwa::arch::keep(products.value);
+        giwa::arch::fence_operand(products.value);
         out.release();
         GIWA_UNROLL
         for (int i = 0; i < accumulator::registers; ++i) sum.value[i] += products.value[i];

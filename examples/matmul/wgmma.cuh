@@ -101,7 +101,7 @@ struct wgmma_op {
       giwa::warpgroup_tile<columns> sum;
       for (int k = 0; k < p.tiles.steps; ++k) {
         const stage& tile = out.wait();
-        giwa::arch::keep(sum.value);
+        giwa::arch::fence_operand(sum.value);
         giwa::arch::wgmma_fence();
         giwa::multiply(sum, tile.a, 64 * group, tile.b, k > 0);
         giwa::arch::wgmma_commit();
@@ -111,7 +111,7 @@ struct wgmma_op {
         }
       }
       giwa::arch::wgmma_wait<0>();
-      giwa::arch::keep(sum.value);
+      giwa::arch::fence_operand(sum.value);
       out.release();
 
       row += 64 * group;

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: MIT
-// Barriers of part of a block: 16 of them, known by number, for as many threads as each use says.
+// Named barriers: 16 for each block, by number, each for as many warps as the call states.
 #ifndef GIWA_ARCH_NAMED_BARRIER_CUH
 #define GIWA_ARCH_NAMED_BARRIER_CUH
 
 #include <giwa/base/arch.hpp>
+#include <giwa/base/std.hpp>
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// Waits until `threads` threads (a multiple of 32, those that only arrive included) have come to barrier `id` (1 … 15;
-/// 0 is the one of __syncthreads). All that they wrote to shared memory is then seen. PTX ISA, "bar, barrier".
-GIWA_DEVICE inline void barrier_sync(int id, int threads) {
-  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+/// The number of a named barrier: an int, or an enumerator of the kernel's own enum, `enum class named_barrier : int`.
+template <class Id>
+concept barrier_id = stdlib::same_as<Id, int> || stdlib::is_enum_v<Id>;
+
+/// Waits until `threads` threads have arrived at barrier `id`, those that only arrive included. What they wrote to shared
+/// memory before is then visible. `threads` is a multiple of 32 and the same in every call for one barrier; `id` is 1 to 15,
+/// since 0 is the barrier of __syncthreads. Source: PTX ISA, "bar, barrier".
+template <barrier_id Id>
+GIWA_DEVICE void barrier_sync(Id id, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(static_cast<int>(id)), "r"(threads) : "memory");
 }
 
-/// Counts as one of the `threads` of barrier `id`, and does not wait.
-GIWA_DEVICE inline void barrier_arrive(int id, int threads) {
-  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+/// Arrives at barrier `id` as one of its `threads` threads, and does not wait.
+template <barrier_id Id>
+GIWA_DEVICE void barrier_arrive(Id id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(static_cast<int>(id)), "r"(threads) : "memory");
 }
 
 }  // namespace giwa::inline GIWA_ABI::arch

@@ -13,7 +13,7 @@ namespace giwa::inline GIWA_ABI::arch {
 //   wgmma<…>::…         products; those of one shape on one accumulator follow each other without a fence
 //   wgmma_commit()      closes a group
 //   wgmma_wait<n>()     until at most n groups are under way; before it, leave accumulators and A registers alone
-// keep(registers) tells the compiler that registers change at this point; call it after each wait.
+//   fence_operand(r)    after each wait: tells the compiler that the registers r change at this point
 
 /// Orders the registers that ordinary code has written before the products that follow.
 GIWA_DEVICE inline void wgmma_fence() {
@@ -45,17 +45,25 @@ GIWA_DEVICE void wgmma_wait_after([[maybe_unused]] float x) {
 }
 /// Tells the compiler that the registers change here. Call it after each wait.
 ///@{
+/// Tells the compiler that registers that a product uses change at this point, so that it moves no access to them across.
+/// Generates no instruction.
+///@{
 template <int Count>
-GIWA_DEVICE void keep(float (&registers)[Count]) {
+GIWA_DEVICE void fence_operand(float (&registers)[Count]) {
   GIWA_UNROLL
   for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 template <int Count>
-GIWA_DEVICE void keep(uint32 (&registers)[Count]) {
+GIWA_DEVICE void fence_operand(uint32 (&registers)[Count]) {
   GIWA_UNROLL
   for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 ///@}
+/// The old name of fence_operand().
+template <class T, int Count>
+[[deprecated("use giwa::arch::fence_operand")]] GIWA_DEVICE void keep(T (&registers)[Count]) {
+  fence_operand(registers);
+}
 
 /// Where an operand in shared memory runs fastest: along k (K-major), or along the rows of A and the columns of B.
 enum class major : int { k = 0, mn = 1 };

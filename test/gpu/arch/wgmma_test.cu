@@ -60,19 +60,19 @@ struct two_products_op {
     float sum[Columns / 2];
     GIWA_UNROLL
     for (float& x : sum) x = __int_as_float(-1);  // NaN
-    giwa::arch::keep(sum);
-    giwa::arch::keep(words);
+    giwa::arch::fence_operand(sum);
+    giwa::arch::fence_operand(words);
     giwa::arch::wgmma_fence();
     wgmma::template shared<T, along_k, along_k>(sum, a, b, 0);
     giwa::arch::wgmma_commit();
     giwa::arch::wgmma_wait<0>();
-    giwa::arch::keep(sum);
+    giwa::arch::fence_operand(sum);
     write(p.d, block.rank(), sum);
     giwa::arch::wgmma_fence();
     wgmma::template registers<T, along_k>(sum, words, b, 1);
     giwa::arch::wgmma_commit();
     giwa::arch::wgmma_wait<0>();
-    giwa::arch::keep(sum);
+    giwa::arch::fence_operand(sum);
     write(p.d + 64 * Columns, block.rank(), sum);
   }
 

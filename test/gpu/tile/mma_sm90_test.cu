@@ -42,13 +42,13 @@ struct shared_op : op_of_a_warpgroup {
     block.sync();
     giwa::warpgroup_tile<Columns> d;
     d.for_each(block.rank(), [&](float& x, int r, int c) { x = p.d[(p.first_row + r) * Columns + c]; });
-    giwa::arch::keep(d.value);
+    giwa::arch::fence_operand(d.value);
     giwa::arch::wgmma_fence();
     giwa::multiply(d, giwa_test::as_operand<left_turned>(s.a), p.first_row, giwa_test::as_operand<right_turned>(s.b),
                    p.accumulate);
     giwa::arch::wgmma_commit();
     giwa::arch::wgmma_wait<0>();
-    giwa::arch::keep(d.value);
+    giwa::arch::fence_operand(d.value);
     d.for_each(block.rank(), [&](float& x, int r, int c) { p.d[(p.first_row + r) * Columns + c] = x; });
   }
 };
@@ -72,13 +72,13 @@ struct registers_op : op_of_a_warpgroup {
     giwa::to_operand<T>(a, words);
     giwa::warpgroup_tile<Columns> d;
     d.for_each(block.rank(), [&](float& x, int r, int c) { x = p.d[r * Columns + c]; });
-    giwa::arch::keep(d.value);
-    giwa::arch::keep(words);
+    giwa::arch::fence_operand(d.value);
+    giwa::arch::fence_operand(words);
     giwa::arch::wgmma_fence();
     giwa::multiply(d, words, giwa_test::as_operand<right_turned>(s.b), p.accumulate);
     giwa::arch::wgmma_commit();
     giwa::arch::wgmma_wait<0>();
-    giwa::arch::keep(d.value);
+    giwa::arch::fence_operand(d.value);
     d.for_each(block.rank(), [&](float& x, int r, int c) { p.d[r * Columns + c] = x; });
   }
 };

@@ -151,7 +151,7 @@ struct sm90_query_rows {
     own = c.s.consumer_notes[k_stage][c.index];
   }
   GIWA_DEVICE void release_k() {
-    arch::keep(scores.value);
+    arch::fence_operand(scores.value);
     if (own.last) c.release_q();
     c.keys.release(k_stage);
   }
@@ -167,7 +167,7 @@ struct sm90_query_rows {
     }
   }
   GIWA_DEVICE void release_v() {
-    if constexpr (!two_parts) arch::keep(o.value);
+    if constexpr (!two_parts) arch::fence_operand(o.value);
     c.values.release(v_stage);
   }
   /// A tile that only other consumers need. It is waited for, because the barriers of its stage count phases.
@@ -232,13 +232,13 @@ struct sm90_query_rows {
     auto& v = c.s.v.stage(v_stage);
     if constexpr (two_parts) {
       constexpr int lo = round_up(Types::head_size_v, 64);
-      arch::keep(partial_o.value);
+      arch::fence_operand(partial_o.value);
       arch::wgmma_fence();
       multiply(partial_o, p[1], v, false, slice * policy::slice);
       multiply(partial_o, p[0], v, true, lo + slice * policy::slice);
       multiply(partial_o, p[0], v, true, slice * policy::slice);
     } else {
-      arch::keep(o.value);
+      arch::fence_operand(o.value);
       arch::wgmma_fence();
       multiply(o, p[0], v, true);
     }
@@ -247,7 +247,7 @@ struct sm90_query_rows {
   /// Of split numbers each tile is summed by itself: truncation of a sum over all keys would add up.
   GIWA_DEVICE void add_partial_o(int slice = 0) {
     if constexpr (two_parts) {
-      arch::keep(partial_o.value);
+      arch::fence_operand(partial_o.value);
       GIWA_UNROLL
       for (int i = 0; i < partial_o.registers; ++i) o.value[slice * partial_o.registers + i] += partial_o.value[i];
     }
