@@ -127,7 +127,7 @@ def transpose_torch(path):
 
 
 def matmul(path):
-    """Each step in TFLOP/s, and in brackets beside cuBLAS."""
+    """Each step in TFLOP/s, and in brackets the speed relative to cuBLAS."""
     cells = read(path, "matmul")
     steps = [s for s in ("register_tile", "mma", "wgmma", "fp32_by_fp16") if any(s in c for c in cells.values())]
     rows = ["| type | m x n x k | cuBLAS | " + " | ".join(f"`{s}`" for s in steps) + " |"]
@@ -140,20 +140,20 @@ def matmul(path):
 
 
 def attention(path, suite="attention_fp16"):
-    """A line for each head size and length, full and causal: giwa's TFLOP/s, and in brackets beside the other columns' owners."""
+    """A line for each head size and length, full and causal: giwa's TFLOP/s, and in brackets the speed relative to each peer."""
     values = {}
     for row in records(path, suite):
         if match := re.fullmatch(r"(\w+)/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
-            beside = ", ".join(f"{float(row[k]):.2f}" for k in row if k.startswith("speed_of_") and row[k])
+            relative = ", ".join(f"{float(row[k]):.2f}" for k in row if k.startswith("speed_of_") and row[k])
             values[match[3], match[5], f"{match[4]} x {match[6]}", match[2]] = (
-                f"{float(row['giwa_tflops']):.0f} ({beside})")
+                f"{float(row['giwa_tflops']):.0f} ({relative})")
     cases = [c for c in dict.fromkeys(key[:3] for key in values) if all((*c, m) in values for m in ("full", "causal"))]
     return lines("| head size | heads | batch x tokens | full | causal |",
                  *(f"| {d} | {h} | {n} | {values[d, h, n, 'full']} | {values[d, h, n, 'causal']} |" for d, h, n in cases))
 
 
 def attention_fp32(path):
-    """A line for each head size and length: each accuracy in TFLOP/s, fp32's with its speed beside PyTorch's memory-efficient."""
+    """A line for each head size and length: each accuracy in TFLOP/s, with the speed of fp32 relative to PyTorch memory-efficient."""
     values = {}
     for row in records(path, "attention_fp32"):
         if match := re.fullmatch(r"fp32/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", row["case"]):
@@ -181,11 +181,11 @@ def accuracy(path):
 NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention", "efficient": "PyTorch, memory-efficient",
          "torch": "PyTorch", "cublas": "cuBLAS", "cub_device_for_bulk": "`cub::DeviceFor::Bulk`",
          "cub_device_transform": "`cub::DeviceTransform`"}
-# What giwa offers of each suite, for whoever compares: not its slower steps, and not beside copies and bare launches.
+# What giwa offers of each suite for a comparison: not its slower steps, nor ratios to copies and bare launches.
 OFFERS = ("giwa", "giwa_fp32", "wgmma", "fp32_by_fp16", "giwa_for_all_index", "giwa_for_all_elementwise")
 
 
-def beside_peers(report):
+def against_peers(report):
     """{(suite, contender, peer): [(ratio, case)]} of speeds."""
     found = {}
     for row in report["rows"]:
@@ -196,8 +196,8 @@ def beside_peers(report):
 
 def overview(path):
     """A line for each suite and peer: how the ratios are spread."""
-    rows = ["| benchmark | of giwa | beside | cases | geometric mean | lowest | highest | behind by 3 % or more |"]
-    for (suite, contender, peer), found in beside_peers(load(path)).items():
+    rows = ["| benchmark | contender | compared with | cases | geometric mean | lowest | highest | behind by 3 % or more |"]
+    for (suite, contender, peer), found in against_peers(load(path)).items():
         ratios = [r for r, _ in found]
         mean = report_rows.geometric_mean(ratios)
         rows.append(f"| {suite} | {contender} | {NAMES[peer]} | {len(ratios)} | {mean:.2f} | {min(ratios):.2f} "
@@ -207,8 +207,8 @@ def overview(path):
 
 def behind(path):
     """Every case in which giwa is behind a peer by 3 % or more, the worst of each suite first."""
-    rows = ["| benchmark | case | beside | speed |"]
-    for (suite, contender, peer), found in beside_peers(load(path)).items():
+    rows = ["| benchmark | case | compared with | speed |"]
+    for (suite, contender, peer), found in against_peers(load(path)).items():
         mine = f" ({contender})" if contender != "giwa" else ""
         rows += [f"| {suite} | {case}{mine} | {NAMES[peer]} | {r:.2f} |" for r, case in sorted(found) if r <= 0.97]
     return lines(*rows)
@@ -229,8 +229,8 @@ def attention_cpu(path):
 def attention_sizes(path):
     rows = ["| type, mask, head size, batch x heads (of keys) x tokens (x keys) | TFLOP/s | against cuDNN | against FlashAttention-2 |"]
     for row in records(path, "attention_sizes"):
-        beside = [f"{row[k]:.2f}" if row.get(k) else "" for k in ("speed_of_cudnn", "speed_of_flash")]
-        rows.append(f"| {row['case']} | {row['giwa_tflops']} | {' | '.join(beside)} |")
+        relative = [f"{row[k]:.2f}" if row.get(k) else "" for k in ("speed_of_cudnn", "speed_of_flash")]
+        rows.append(f"| {row['case']} | {row['giwa_tflops']} | {' | '.join(relative)} |")
     return lines(*rows)
 
 
