@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// e^x and ln x from additions and multiplications alone: the same on host and device, and in a constant expression.
+// e^x and ln x from additions and multiplications alone: usable on host and device and in constant expressions.
 #ifndef GIWA_SOFTMAX_EXPONENTIAL_HPP
 #define GIWA_SOFTMAX_EXPONENTIAL_HPP
 
@@ -9,7 +9,7 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// The bits of float and double: exponents, and ln 2 in a part of few bits, whose multiples are exact, and the rest.
+/// The formats of float and double. ln 2 is split into a high part of few bits, whose multiples are exact, and the rest.
 template <class T>
 struct binary_format;
 template <>
@@ -29,18 +29,18 @@ struct binary_format<double> {
 
 }  // namespace detail
 
-/// e^d for d <= 0, to 1.5 units in the last place, without a branch, so that a loop of it is vectorised. Exactly 1 for 0;
-/// 0 below -87 (float) or -708 (double), where e^d is about to leave the normal numbers; NaN stays NaN.
+/// Computes e^d for d <= 0 to 1.5 units in the last place, without a branch, so compilers vectorise a loop of it. Exactly 1 for 0;
+/// 0 below -87 (float) or -708 (double), the end of the normal numbers; NaN stays NaN.
 ///
-/// d = n ln 2 + r with |r| <= ln(2)/2; e^r by its Taylor series, whose remainder is below half a unit.
+/// Method: d = n ln 2 + r with |r| <= ln(2)/2, and e^r by its Taylor series, whose remainder is below half a unit.
 struct exponential {
-  /// e^d for d <= 0.
+  /// Returns e^d for d <= 0.
   template <stdlib::floating_point T>
   GIWA_HOST_DEVICE constexpr T operator()(T d) const {
     using format = detail::binary_format<T>;
     using bits = typename format::bits;
-    const T c = d > format::lowest ? d : format::lowest;  // NaN goes this way too, as it has no integer part
-    const bits n = static_cast<bits>(c * detail::log2_e<T> - T(0.5));  // the nearest integer, as c <= 0
+    const T c = d > format::lowest ? d : format::lowest;  // NaN becomes `lowest` here, because it has no integer part
+    const bits n = static_cast<bits>(c * detail::log2_e<T> - T(0.5));  // the nearest integer, because c <= 0
     const T r = (c - static_cast<T>(n) * format::ln2_high) - static_cast<T>(n) * format::ln2_low;
     T series = 1;
     for (int k = format::terms; k > 0; --k) series = series * r * (T(1) / static_cast<T>(k)) + T(1);
@@ -50,10 +50,10 @@ struct exponential {
   }
 };
 
-/// ln x, to 2 units in the last place: -inf for 0, NaN for a negative number. For sums of exponentials: a float below
-/// 2^-126 counts as 0.
+/// Computes ln x to 2 units in the last place: -inf for 0, NaN for a negative number. Meant for sums of exponentials: a subnormal x
+/// counts as 0.
 struct natural_log {
-  /// ln x.
+  /// Returns ln x.
   template <stdlib::floating_point T>
   GIWA_HOST_DEVICE constexpr T operator()(T x) const {
     using format = detail::binary_format<T>;

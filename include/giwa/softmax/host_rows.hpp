@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The loops behind softmax(giwa::host, …): rows in pieces that stay in the cache, written for the compiler to vectorise.
+// The loops of softmax(giwa::host, ...): rows in pieces that stay in the cache, written for the compiler to vectorise.
 #ifndef GIWA_SOFTMAX_HOST_ROWS_HPP
 #define GIWA_SOFTMAX_HOST_ROWS_HPP
 
@@ -10,8 +10,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A part of a row in the type that it is computed in. Sums and maxima are kept `lanes` at a time and combined at the end:
-/// a compiler may then use vector instructions, and every compiler adds in the same order.
+/// A piece of a row, converted to the type that it is computed in. `lanes` sums and maxima are kept side by side and combined at the
+/// end: a compiler can then use vector instructions, and every compiler adds in the same order.
 template <class Compute>
 class row_piece {
  public:
@@ -73,15 +73,15 @@ class row_piece {
   int padded_ = 0;
 };
 
-/// See softmax(giwa::host, …). Arguments are checked already.
+/// Runs softmax(giwa::host, ...); the arguments are checked already.
 template <class T, class U>
 struct host_rows {
   using compute = softmax_compute<T, U>;
 
   static void run(const T* in, int64 in_stride, U* out, int64 out_stride, int64 columns, const row_map& map) {
-    // Elements that pay for a thread: one takes 1 to 4 ns.
+    // Elements that pay for starting a thread; an element takes 1 to 4 ns.
     constexpr int64 grain = host_grain / 4;
-    // host_parallel cuts at multiples of 64, which keeps threads that write single elements apart; here a row is 64.
+    // host_parallel cuts at multiples of 64, so that threads that write single elements share no cache line; a row counts 64 here.
     constexpr int64 unit = 64;
     host_parallel(map.rows * unit, ceil_div(grain, columns) * unit, [&](int64 begin, int64 end) {
       for (int64 row = begin / unit; row < end / unit; ++row) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Online softmax on register tiles: rows whose scores come tile by tile, each seen once (flash attention's inner step).
+// Online softmax on register tiles: rows whose scores come tile by tile (the inner step of flash attention).
 #ifndef GIWA_SOFTMAX_ONLINE_CUH
 #define GIWA_SOFTMAX_ONLINE_CUH
 
@@ -12,7 +12,7 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// 2^x: one instruction on the device; by the library of the host in an op that runs there.
+/// 2^x: one instruction on the device; the host's library in an op that runs there.
 GIWA_HOST_DEVICE inline float exp2_of(float x) {
 #if defined(__CUDA_ARCH__)
   return arch::exp2_approximate(x);
@@ -20,7 +20,7 @@ GIWA_HOST_DEVICE inline float exp2_of(float x) {
   return __builtin_exp2f(x);
 #endif
 }
-/// a b - c, not below it on the device: what is taken from a b leaves no more than c.
+/// a b - c, rounded up on the device, so that subtracting it from a b leaves at most c.
 GIWA_HOST_DEVICE inline float reference_of(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   const float product = arch::multiply_up(a, b);
@@ -32,28 +32,27 @@ GIWA_HOST_DEVICE inline float reference_of(float a, float b, float c) {
 
 }  // namespace detail
 
-/// What a thread knows of its rows: m, the largest score so far, the same in all lanes that share the row, and l, the sum of
-/// this thread's 2^((score - m) scale_log2). scale_log2 is the scale times log2(e), so that a score is scaled by the one
-/// multiply-add that takes its maximum away; it is positive. Weights are at most 2^Headroom, and l counts in the same unit, so
-/// that small ones do not leave fp16's range. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2",
-/// algorithm 1.)
+/// The softmax state of a thread's rows: m, the largest score so far, equal in all lanes that share the row, and l, the sum of
+/// 2^((score - m) scale_log2) over this thread's scores. scale_log2 > 0 is the scale times log2(e): one fused multiply-add scales a score
+/// and subtracts the maximum. Weights, and l with them, are multiplied by 2^Headroom, so that small weights stay in fp16's range.
+/// (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2", algorithm 1.)
 template <class Map, int Headroom = 0>
 struct online_softmax {
-  static constexpr int rows = Map::rows;  ///< of which a thread has elements
-  /// Of each such row.
+  static constexpr int rows = Map::rows;  ///< rows of which a thread holds elements
+  /// The state of each of these rows.
   ///@{
   float m[rows], l[rows];
   ///@}
 
-  /// Nothing seen yet.
+  /// Sets the state of an empty row.
   GIWA_HOST_DEVICE void reset() {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) m[r] = -detail::infinity_of<float>, l[r] = 0;
   }
 
-  /// Takes in the next tile of scores, and turns them into weights, 2^((score - m) scale_log2). What was summed up with
-  /// earlier weights is to be multiplied by factor[row], which is 0 in the first call. Rows may be empty (-inf throughout):
-  /// their weights are 0. All lanes of the warp call it.
+  /// Adds the next tile of scores and replaces each score by its weight 2^((score - m) scale_log2 + Headroom). The caller multiplies sums
+  /// of earlier weights by factor[row], which is 0 in the first call. Rows of -inf are empty: their weights are 0. All lanes of the warp
+  /// call it.
   template <class Block>
   GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
                                float (&factor)[rows]) {
@@ -65,27 +64,27 @@ struct online_softmax {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
       const float reference = m[r] == -detail::infinity_of<float> ? 0.f : m[r];
-      // Rounded as it was when `before` was the maximum, and not fused with the difference: the same maximum gives exactly 1.
+      // Rounded as it was when `before` was the maximum, and not fused with the difference: an unchanged maximum gives exactly 1.
       shift[r] = detail::reference_of(reference, scale_log2, Headroom);
       factor[r] = detail::exp2_of(detail::reference_of(before[r], scale_log2, Headroom) - shift[r]);
     }
     scores.transform_rows(shift, [&](float s, float shift_of_row) {
       return detail::exp2_of(detail::fused_multiply_add(s, scale_log2, -shift_of_row));
     });
-    // A tile is summed up by itself: next to a large l, weights too small for its last digit still count together.
+    // A tile is summed separately: weights that are too small for the last digit of a large l still count together.
     reduce_rows_of_thread(scores, sum, plus{});
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) l[r] = detail::fused_multiply_add(l[r], factor[r], sum[r]);
   }
 
-  /// Sums l over the lanes of each row. Then l is the whole sum, normalizer() what to multiply the result by, and lse() the
-  /// natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row. NaN stays NaN. Where |score scale_log2|
-  /// comes to 2^30 and more, a float has no digits left for differences: the row is then right, or infinite or NaN.
+  /// Sums l over the lanes of each row; all lanes of the warp call it. Afterwards l is the row's sum, normalizer() the factor of the
+  /// output and lse() the natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row. NaN stays NaN. If
+  /// |score scale_log2| reaches 2^30, fp32 has no digits left for differences, and the row is correct, or infinite or NaN.
   template <class Block>
   GIWA_HOST_DEVICE void finish(const Block& block) {
     reduce_over_lanes<Map>(block, l, plus{});
   }
-  /// Of a row, after finish().
+  /// Returns the value for one row; call finish() first.
   ///@{
   GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::quick_reciprocal(l[row]); }
   GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
@@ -96,7 +95,7 @@ struct online_softmax {
   ///@}
 
  private:
-  // A sum of 0 alone does not say so: it is also what is left where the scaled scores have outgrown float.
+  // l == 0 alone is not enough: l is also 0 where the scaled scores exceed the range of fp32.
   GIWA_HOST_DEVICE bool is_empty(int row) const { return l[row] == 0 && m[row] == -detail::infinity_of<float>; }
 };
 

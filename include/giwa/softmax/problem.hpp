@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a row softmax is given: the rules for its views, and where each row begins.
+// The problem of a row softmax: the rules for its views, and where each row begins.
 #ifndef GIWA_SOFTMAX_PROBLEM_HPP
 #define GIWA_SOFTMAX_PROBLEM_HPP
 
@@ -9,21 +9,21 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// What a row is computed in: double where an element is one, else float.
+/// The type that a row is computed in: double if either element type is double, else float.
 template <class T, class U>
 using softmax_compute =
     stdlib::conditional_t<stdlib::is_same_v<T, double> || stdlib::is_same_v<U, double>, double, float>;
 
 template <class T, class U, int Rank>
 GIWA_HOST_DEVICE constexpr void require_softmax() {
-  static_assert(!stdlib::is_const_v<U>, "giwa::softmax: the last view is written, and its elements are const.");
+  static_assert(!stdlib::is_const_v<U>, "giwa::softmax: out is written, so its elements must not be const.");
   static_assert(floating_element<stdlib::remove_cv_t<T>> && floating_element<U>,
-                "giwa::softmax: elements are giwa::fp16, bf16, fp32 or fp64.");
-  static_assert(Rank <= 4, "giwa::softmax: a view has at most 4 dimensions; merge or slice the others.");
+                "giwa::softmax: elements must be giwa::fp16, bf16, fp32 or fp64.");
+  static_assert(Rank <= 4, "giwa::softmax: views must have at most 4 dimensions; merge or slice the others.");
 }
 
-/// The first rule that the views break. The output may be the input itself; any other overlap, also of its own elements, is
-/// refused.
+/// Returns the first rule that the views break. The output may be the input itself. Any other overlap is refused, also of the output's
+/// own elements.
 template <class T, class U, int Rank>
 GIWA_HOST_DEVICE status check_softmax(const tensor_view<T, Rank>& in, const tensor_view<U, Rank>& out) {
   if (const status s = in.check("in"); !s.ok()) return s;
@@ -31,20 +31,19 @@ GIWA_HOST_DEVICE status check_softmax(const tensor_view<T, Rank>& in, const tens
   if (const status s = check_written(out, "out"); !s.ok()) return s;
   for (int d = 0; d < Rank; ++d)
     if (in.extent(d) != out.extent(d))
-      return status::invalid("out", "a size differs from the input's in the same dimension", bound::exactly,
-                             in.extent(d), out.extent(d));
+      return status::invalid("out", "out must have the sizes of in in every dimension", bound::exactly, in.extent(d),
+                             out.extent(d));
   bool same = static_cast<const void*>(in.data()) == static_cast<const void*>(out.data()) && sizeof(T) == sizeof(U);
   for (int d = 0; d < Rank; ++d) same = same && (in.extent(d) == 1 || in.stride(d) == out.stride(d));
-  if (!same && overlap(in, out))
-    return status::invalid("out", "the output overlaps the input and is not the input itself");
+  if (!same && overlap(in, out)) return status::invalid("out", "out overlaps in but is not the same view");
   return {};
 }
 
-/// Where the rows of both views begin: all dimensions but the last, merged where both views let them.
+/// Where the rows of both views begin: all dimensions but the last, merged where the strides of both views allow it.
 struct row_map {
   static constexpr int most = 3;
   int dimensions = 0;        // after merging; 0 and 1 need no division
-  int64 rows = 1;            // of all
+  int64 rows = 1;            // in total
   int64 in_stride[most]{};   // in elements; the last of them runs fastest
   int64 out_stride[most]{};  // the same
   fast_divisor extent[most]{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The threads that own a row, part of a warp, a block or a cluster, and how their states become the row's.
+// Reductions over the threads that share a row: part of a warp, a block or a cluster.
 #ifndef GIWA_SOFTMAX_ROW_GROUP_CUH
 #define GIWA_SOFTMAX_ROW_GROUP_CUH
 
@@ -12,17 +12,17 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Shared memory of a block: the states of all warps that own a row.
+/// Shared memory of a block: the states of all warps that share a row.
 template <class Compute, int Slots>
 struct row_states {
   struct state {
     Compute max, sum;
   };
   state slot[Slots];
-  arch::mbarrier arrived;  // of a cluster: all states have come
+  arch::mbarrier arrived;  // in a cluster: completes when all states have arrived
 };
 
-/// Over the `Lanes` neighbours of a warp; all lanes get it.
+/// Reduces over groups of `Lanes` neighbouring lanes; all lanes of the group get the result.
 template <int Lanes, class Block, class Compute>
 GIWA_HOST_DEVICE Compute lanes_max(const Block& block, Compute value) {
   for (int d = Lanes / 2; d > 0; d /= 2) value = larger_of(value, block.shuffle_xor(value, d));
@@ -34,7 +34,7 @@ GIWA_HOST_DEVICE Compute lanes_sum(const Block& block, Compute value) {
   return value;
 }
 
-/// Makes the barrier of a cluster's states, and says that this block runs, before anybody may write to its shared memory.
+/// Initialises the barrier of a cluster's states and signals that this block runs; before that no block may write to its shared memory.
 template <class Block, class States>
 GIWA_HOST_DEVICE void announce([[maybe_unused]] const Block& block, [[maybe_unused]] States& shared) {
 #if defined(__CUDA_ARCH__)
@@ -46,15 +46,15 @@ GIWA_HOST_DEVICE void announce([[maybe_unused]] const Block& block, [[maybe_unus
   arch::cluster_arrive_relaxed();
 #endif
 }
-/// Waits until all blocks of the cluster run; once, before the first is written to.
+/// Waits until all blocks of the cluster run. Called once, before the first write to another block.
 GIWA_HOST_DEVICE inline void await_others() {
 #if defined(__CUDA_ARCH__)
   arch::cluster_wait();
 #endif
 }
 
-/// Sends the warp's state to a slot of all blocks of the cluster, and waits for the states of all its warps. So no block
-/// returns before all that is sent to it has come.
+/// Sends the warp's state to a slot in every block of the cluster, and waits for the states of all warps. So no block exits before
+/// everything that is sent to it has arrived.
 template <class Block, class States, class State>
 GIWA_HOST_DEVICE void exchange_states([[maybe_unused]] const Block& block, [[maybe_unused]] States& shared,
                                       [[maybe_unused]] const State& own, [[maybe_unused]] int slot,
@@ -73,9 +73,9 @@ GIWA_HOST_DEVICE void exchange_states([[maybe_unused]] const Block& block, [[may
 #endif
 }
 
-/// The state of the row from the state of each warp, which all its lanes hold; every thread gets the same bits. A warp
-/// writes its state where all who merge can read it: to its block's shared memory, or to that of every block of the cluster,
-/// so that one barrier is enough. `part` is the block's rank among the `blocks` that own the row.
+/// Merges the states of all warps that share the row; all lanes of a warp pass the same state, and every thread gets the same bits.
+/// A warp writes its state to its block's shared memory, or to that of every block of the cluster, so one barrier is enough. `part` is
+/// the block's rank among the `blocks` that share the row.
 template <row_owner Owner, int Slots, class Exp, class Block, class Compute>
 GIWA_HOST_DEVICE softmax_state<Compute> merge_warps(const Block& block, softmax_state<Compute> own, int blocks,
                                                     int part, row_states<Compute, Slots>& shared) {

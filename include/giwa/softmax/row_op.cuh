@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The softmax of rows as an op: one body for every owner of a row, every precision and every layout.
+// The softmax of rows as an op: one body for every shape, precision and layout.
 #ifndef GIWA_SOFTMAX_ROW_OP_CUH
 #define GIWA_SOFTMAX_ROW_OP_CUH
 
@@ -12,7 +12,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// What the kernel is told; the same for all shapes of one pair of types.
+/// The parameters of the kernel, the same for all shapes of one pair of types.
 template <class T, class U>
 struct row_softmax_params {
   const T* in;
@@ -24,8 +24,8 @@ struct row_softmax_params {
   row_launch launch;
 };
 
-/// out = e^(in - max) / sum over each row. What is read once stays in its owner's registers; of what is read twice the
-/// state of the first reading is merged online.
+/// out = e^(in - max) / sum over each row. A resident row stays in the registers of its threads and is read once. A longer row is
+/// read twice: the first time for its state, tile by tile, the second time for its results.
 template <class T, class U, class Shape, row_access Access>
 struct row_softmax_op {
   using compute = softmax_compute<T, U>;
@@ -33,24 +33,24 @@ struct row_softmax_op {
   static constexpr row_owner owner = Shape::owner;
   static constexpr int max_threads = Shape::max_threads;
   static constexpr bool narrow =
-      Access != row_access::strided && sizeof(compute) == 4;  // fits in the registers foreseen
+      Access != row_access::strided && sizeof(compute) == 4;  // fits the registers of min_blocks blocks
   static constexpr int min_blocks = narrow ? Shape::min_blocks : 1;
   static constexpr int count = packet_count<T, U>;                              // elements of a packet
   static constexpr int packets = Shape::elements / weight_of<compute> / count;  // of a thread
-  static constexpr int lanes = Shape::lanes;                                    // neighbours in a warp that own a row
-  static constexpr int slots = max_threads / 32 * Shape::max_blocks;            // warps that own a row
+  static constexpr int lanes = Shape::lanes;                          // neighbouring lanes of a warp that share a row
+  static constexpr int slots = max_threads / 32 * Shape::max_blocks;  // warps that share a row
   static_assert(Shape::elements % (weight_of<compute> * count) == 0 && packets >= 1);
   using exp = device_exponential;
   using in_memory = row_memory<const T, count>;
   using out_memory = row_memory<U, count>;
 
-  // What the lanes of a row write, on its way from the lane that computed it to the lane that writes it: some packets a
-  // lane, and the one before them.
+  // Staging for the stores of rows off packet boundaries: results on their way from the lane that computed them to the lane that
+  // stores them. A batch of packets for each lane, and the packet before them.
   static constexpr int batch = packets < 4 ? packets : 4;
   static_assert(packets % batch == 0);
   struct line {
     typename out_memory::words before, own[batch * lanes];
-    typename out_memory::words after;  // a word of it is read along with the last packet, and not used
+    typename out_memory::words after;  // one word is read together with the last packet, and not used
   };
   struct lines {
     line of[max_threads / 32][32 / lanes];
@@ -86,9 +86,9 @@ struct row_softmax_op {
     const params& p;
     shared_storage& shared;
     int64 row;     // of the first row of this launch
-    int part = 0;  // the block's rank among those that own the row
-    int first;  // the thread's first packet of the row; the next ones follow `lanes` apart, so that a warp's are together
-    int tile;  // columns that the owner holds at once
+    int part = 0;  // the block's rank among those that share the row
+    int first;  // the thread's first packet of the row; the next ones follow `lanes` apart, so a warp's packets are contiguous
+    int tile;  // columns that the threads of the row hold at once
 
     GIWA_HOST_DEVICE work(const Block& block_, const params& p_, shared_storage& shared_)
         : block(block_), p(p_), shared(shared_) {
@@ -105,7 +105,7 @@ struct row_softmax_op {
       }
     }
 
-    // The thread's part of the row's elements from column `begin` on, of which there are `columns` at most.
+    // The thread's part of the elements [begin, columns) of a row.
     GIWA_HOST_DEVICE in_memory source(int64 r, int64 begin, int64 columns) const {
       const T* const at = p.in + p.map(r).in + begin * p.in_stride;
       return in_memory::template at<Access>(at, clipped(columns - begin), p.in_stride, first * count);
@@ -115,11 +115,11 @@ struct row_softmax_op {
       return out_memory::template at<Access>(at, clipped(columns - begin), p.out_stride, first * count);
     }
 
-    // Elements from the thread's first packet to its packet k.
+    // Distance from the thread's first packet to its packet k, in elements.
     GIWA_HOST_DEVICE static constexpr int behind(int k) { return k * lanes * count; }
 
-    /// The thread's elements of a row or of a tile of it. Where the row has all that the warp wants, every load is on
-    /// its way before the first is used; with the row's ends between them, the compiler waits for one after the other.
+    /// Reads the thread's elements of a row or of a tile of it. Where the row has all elements of the warp, every load is issued before
+    /// the first is used. With tests for the row's end between them, the compiler would wait for one load after the other.
     GIWA_HOST_DEVICE void read(const in_memory& memory, elements& x) const {
       typename in_memory::words raw[packets];
       if constexpr (Access == row_access::strided) {
@@ -141,9 +141,9 @@ struct row_softmax_op {
       convert_all(raw, x);
     }
 
-    /// Packets as they lie in memory, also the one after the warp's; then each lane makes its own out of one and the
-    /// next, which the next lane has. For the inner warps of a block: read as below, and written as staged, fp16 rows
-    /// of 50257 had 0.52 of a copy's speed, and so 0.66.
+    /// Reads aligned packets of memory, including the one after the warp's. Each lane then assembles its own packet from one of them
+    /// and the next, which the next lane holds. For the inner warps of a block: fp16 rows of 50257 reach 0.66 of a copy's speed, and
+    /// 0.52 with read_ends and write_staged.
     GIWA_HOST_DEVICE void read_inside(const in_memory& memory, typename in_memory::words (&raw)[packets]) const {
       const in_memory shifted = memory.from_boundary();
       for (int k = 0; k < packets; ++k) raw[k] = shifted.whole(behind(k));
@@ -162,9 +162,8 @@ struct row_softmax_op {
       }
     }
 
-    /// Rows of 16-bit elements with an end of theirs in the warp. Each lane reads the words around its packets, which
-    /// it has in part in common with the next lane; the second time they come from the L1 cache. No lane waits for
-    /// another.
+    /// Reads 16-bit rows that end within the warp. Each lane reads the words around its packets. Neighbouring lanes share words, which
+    /// come from the L1 cache the second time. No lane waits for another.
     GIWA_HOST_DEVICE void read_ends(const in_memory& memory, typename in_memory::words (&raw)[packets]) const {
       typename in_memory::spanning around[packets]{};
       const word_place place = memory.place();
@@ -187,7 +186,7 @@ struct row_softmax_op {
       for (int k = 0; k < packets; ++k) raw[k] = joined(around[k], bits[k]);
     }
 
-    /// One row. The last warps of a launch may have none, but take part in the shuffles.
+    /// Computes one row. The last warps of a launch may have no row, but take part in the shuffles.
     GIWA_HOST_DEVICE void run(int64 r) const {
       const int64 columns = r < p.end_row ? p.columns : 0;
       if (r >= p.end_row) r = p.first_row;
@@ -225,10 +224,10 @@ struct row_softmax_op {
       own.sum = lanes_sum<lanes>(block, mine.sum * exp{}(mine.max - own.reference()));
       const softmax_state<compute> whole = merge(own);
       const compute factor = normalizer_of(whole), reference = whole.reference();
-      // From the end, whose elements have been read last and may still be in the L2 cache.
+      // From the end: the elements that were read last may still be in the L2 cache.
       for (int64 begin = (columns - 1) / tile * tile; begin >= 0 && columns > 0; begin -= tile) {
         elements x;
-        // Not past the tile, which in place is written already.
+        // Not past the tile: in place, what follows is overwritten already.
         read(source(r, begin, columns - begin < tile ? columns : begin + tile), x);
         static_cast<void>(exponentials(x, reference));
         write(target(r, begin, columns), x, factor);
@@ -257,20 +256,20 @@ struct row_softmax_op {
       }
     }
 
-    /// Each lane writes what memory has from the packet boundary before its own packet on: the end of the packet
-    /// before, which another lane has, or another warp, and the beginning of its own.
+    /// Each lane stores the aligned memory packet that begins before its own packet: the end of the previous packet, which another
+    /// lane or warp holds, and the beginning of its own.
     GIWA_HOST_DEVICE void write_shifted(const out_memory& memory,
                                         const typename out_memory::words (&own)[packets]) const {
       const int warp = block.warp(), lane = block.lane();
       if (lane == 31) shared.edge[warp] = own[packets - 1];
       block.sync();
-      const bool follows = warp > 0, is_followed = warp < block.size() / 32 - 1;  // another warp of the block
+      const bool follows = warp > 0, is_followed = warp < block.size() / 32 - 1;  // by another warp of the block
       typename out_memory::words before_all{};
       if (lane == 0 && follows) before_all = shared.edge[warp - 1];
       for (int k = 0; k < packets; ++k) {
         typename out_memory::words before;
         for (int i = 0; i < before.count; ++i) {
-          // The last lane gives its packet of the round before: what the first lane needs.
+          // The last lane passes its packet of the previous round to the first lane.
           before.word[i] =
               block.shuffle(lane == 31 && k > 0 ? own[k > 0 ? k - 1 : 0].word[i] : own[k].word[i], (lane + 31) % 32);
           if (k == 0 && lane == 0) before.word[i] = before_all.word[i];
@@ -283,9 +282,8 @@ struct row_softmax_op {
       if constexpr (!Shape::resident) block.sync();  // before the next edges
     }
 
-    /// The same by way of shared memory, for the lanes of a warp: rows beside each other in it may begin differently.
-    /// With the reading above, fp16 rows of 1001 have 0.93 of a copy's speed; by shuffles, and with every end of a row
-    /// looked for in every packet, they had 0.67.
+    /// The same through shared memory, for rows that share a warp: they may begin at different alignments. With read_ends, fp16 rows
+    /// of 1001 reach 0.93 of a copy's speed.
     GIWA_HOST_DEVICE void write_staged(const out_memory& memory,
                                        const typename out_memory::words (&own)[packets]) const {
       const int lane = block.lane() % lanes;
@@ -295,7 +293,7 @@ struct row_softmax_op {
         if (k > 0) block.sync_warp();  // all have read the packets before
         for (int i = 0; i < batch; ++i) mine.own[i * lanes + lane] = own[k + i];
         if (k > 0 && last) mine.before = own[k > 0 ? k - 1 : 0];
-        block.sync_warp();  // in place, what a lane writes has been read by another, too
+        block.sync_warp();  // in place, also: another lane has read what this one overwrites
         const int back = memory.shift * out_memory::granule;
         const word_place place = word_place::of(static_cast<uint64>(-back));  // lines begin on whole packets
         const char* const begin = reinterpret_cast<const char*>(&mine.own[lane]) - (back + 3) / 4 * 4;
@@ -355,7 +353,7 @@ struct row_softmax_op {
     return m;
   }
 
-  /// Replaces each x by e^(x - reference) and adds them up.
+  /// Replaces each x by e^(x - reference), and returns their sum.
   GIWA_HOST_DEVICE static compute exponentials(elements& x, compute reference) {
     compute sum = 0;
     for (int k = 0; k < packets; ++k)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A thread's share of a row, in registers: some elements side by side, read and written wherever the row begins.
+// Packets of a row's elements in registers, read and written at any alignment of the row.
 #ifndef GIWA_SOFTMAX_ROW_PACKET_HPP
 #define GIWA_SOFTMAX_ROW_PACKET_HPP
 
@@ -8,11 +8,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// How the elements of a row lie. The access decides no bits: every thread gets the same elements in all of them.
+/// How the elements of a row are laid out in memory. Results do not depend on it: every thread gets the same elements in all three.
 enum class row_access : int {
-  aligned,  // one after the other, every row beginning on a whole packet
-  shifted,  // one after the other, a row may begin anywhere
-  strided,  // apart
+  aligned,  // contiguous, every row begins on a packet boundary
+  shifted,  // contiguous, a row may begin anywhere
+  strided,  // any stride between elements
 };
 
 /// `Bytes` of memory in registers; in memory one access.
@@ -27,22 +27,20 @@ struct packet_elements {
   T element[Count];
 };
 
-/// The smallest T, which no softmax sees: what is read past a row's end.
+/// -inf as T: stands in for elements past a row's end, and has no weight.
 template <class T>
 GIWA_HOST_DEVICE T lowest_element() {
   return convert<T>{}(-__builtin_huge_valf());
 }
 
-/// Words that hold `Bytes` bytes beginning on any granule: one more than the bytes fill, where a granule is less than a
-/// word.
+/// Words that hold `Bytes` bytes beginning on any granule: one more than the bytes fill if a granule is smaller than a word.
 template <int Granule, int Bytes>
 struct spanning_words {
   static constexpr int count = Bytes / 4 + (Granule < 4 ? 1 : 0);
   uint32 word[count];
 };
 
-/// Where bytes begin within words and pairs of words. All packets of a row begin alike, so that its threads take one
-/// path.
+/// Where bytes begin within words and pairs of words. All packets of a row begin alike, so its threads take one path.
 struct word_place {
   int bits;  // of the first word, before them
   bool odd;  // the first word is the second of a pair
@@ -52,12 +50,12 @@ struct word_place {
   }
 };
 
-/// The spanning words from `begin` on, a whole word, in as few accesses as may be: for 16 bytes two pairs and a word.
+/// Loads the spanning words from `begin`, a word boundary, in as few accesses as possible: for 16 bytes two pairs and a word.
 template <bool Odd, int Granule, int Bytes>
 GIWA_HOST_DEVICE spanning_words<Granule, Bytes> load_spanning(const char* begin) {
   spanning_words<Granule, Bytes> w;
 #if defined(__CUDA_ARCH__)
-  constexpr bool pairs = Bytes % 8 == 0;  // else neighbours differ in where their pairs begin
+  constexpr bool pairs = Bytes % 8 == 0;  // else pairs of neighbouring packets begin differently
   for (int i = pairs && Odd ? -1 : 0; i < w.count; i += pairs ? 2 : 1) {
     if (pairs && i >= 0 && i + 1 < w.count) {
       const uint2 pair = *reinterpret_cast<const uint2*>(begin + 4 * i);
@@ -74,7 +72,7 @@ GIWA_HOST_DEVICE spanning_words<Granule, Bytes> load_spanning(const char* begin)
   return w;
 }
 
-/// The bytes from bit `bits` of the first word on.
+/// Returns the bytes from bit `bits` of the first word on.
 template <int Granule, int Bytes>
 GIWA_HOST_DEVICE packet_words<Bytes> joined(const spanning_words<Granule, Bytes>& w, int bits) {
   packet_words<Bytes> out;
@@ -87,8 +85,8 @@ GIWA_HOST_DEVICE packet_words<Bytes> joined(const spanning_words<Granule, Bytes>
   return out;
 }
 
-/// Of the bytes of `low` and `high`, one after the other, those from `bytes` on, 0 <= bytes < Bytes; `bytes` is a
-/// multiple of `Granule`. With Up, those that end `bytes` past the end of `low`.
+/// Concatenates `low` and `high` and returns Bytes of them, from byte `bytes` on; with Up, those that end `bytes` past the end of `low`.
+/// 0 <= bytes < Bytes, a multiple of Granule.
 template <int Granule, bool Up, int Bytes>
 GIWA_HOST_DEVICE packet_words<Bytes> shift_packet(const packet_words<Bytes>& low, const packet_words<Bytes>& high,
                                                   int bytes) {
@@ -122,8 +120,8 @@ GIWA_HOST_DEVICE packet_words<Bytes> shift_packet(const packet_words<Bytes>& low
   return out;
 }
 
-/// A thread's elements of one row: packets of Count, each named by how many elements it lies behind the first, a
-/// constant, so that all accesses go through one pointer.
+/// A thread's elements of one row, in packets of Count. A packet is named by its distance from the first in elements, a constant, so
+/// all accesses go through one pointer.
 template <class T, int Count>
 struct row_memory {
   static constexpr int granule = static_cast<int>(sizeof(T)), bytes = Count * granule;
@@ -133,12 +131,12 @@ struct row_memory {
   using elements = packet_elements<value, Count>;
 
   T* first;      // the thread's first element
-  int left;      // elements that the row has from there on
+  int left;      // elements of the row from there to its end
   bool leads;    // the row begins there
-  int shift;     // elements between the packet boundary in memory before it and it; 0 unless shifted
+  int shift;     // elements from the packet boundary in memory before `first` to `first`; 0 unless shifted
   int64 stride;  // between elements; 1 unless strided
 
-  /// Of the row from `row` on, which has so many columns, the part from `column` on, a multiple of Count.
+  /// The part of a row of `columns` elements from `column` on, a multiple of Count.
   template <row_access Access>
   GIWA_HOST_DEVICE static row_memory at(T* row, int columns, int64 stride, int column) {
     const int64 step = Access == row_access::strided ? stride : 1;
@@ -152,18 +150,18 @@ struct row_memory {
   /// Whether the row has all elements of the packet at `i`.
   GIWA_HOST_DEVICE bool fills(int i) const { return i + Count <= left; }
 
-  /// The packet at `i`, a packet boundary, all of it in the row.
+  /// Loads the packet at `i`, which begins on a packet boundary and lies in the row.
   GIWA_HOST_DEVICE words whole(int i) const { return load_vector<words>(first + i); }
 
-  /// The same part of the row from the packet boundary before it on.
+  /// The same part of the row, from the packet boundary before it on.
   GIWA_HOST_DEVICE row_memory from_boundary() const { return {first - shift, left + shift, false, 0, stride}; }
   /// Whether the row has all of the packets of memory from there to the one after the packet at `i`.
   GIWA_HOST_DEVICE bool inside(int i) const { return (!leads || shift == 0) && i + 2 * Count - shift <= left; }
 
-  /// The same for a packet that begins anywhere: whether the row has all of its spanning words, and these.
+  /// Whether all spanning words of the packet at `i`, which begins anywhere, lie in the row; around() loads them.
   GIWA_HOST_DEVICE bool spans(int i) const {
-    constexpr int others = granule < 4 ? 4 / granule : 0;  // elements of the word that is one more
-    // Else its first word is in part the row's before.
+    constexpr int others = granule < 4 ? 4 / granule : 0;  // elements of the extra word
+    // Otherwise the first word belongs in part to the row before.
     const bool begins = i > 0 || others == 0 || !leads || shift % 2 == 0;
     return begins && i + Count + others <= left;
   }
@@ -174,8 +172,7 @@ struct row_memory {
     return load_spanning<Odd, granule, bytes>(begin + i * granule);
   }
 
-  /// The elements at `i`, one by one, wherever they lie; lowest_element for those outside the row, where nothing is
-  /// touched.
+  /// Loads the elements at `i` one by one, at any stride; -inf for those outside the row, whose memory is not accessed.
   template <row_access Access>
   GIWA_HOST_DEVICE words gather(int i) const {
     elements e;
@@ -185,8 +182,8 @@ struct row_memory {
     return w;
   }
 
-  /// Writes the packet of memory that begins on the packet boundary before the packet at `i`, as far as it lies in the
-  /// row; without its elements before `from`, which are somebody else's.
+  /// Stores the memory packet that begins on the packet boundary before the packet at `i`, as far as it lies in the row, except the
+  /// elements before `from`, which another thread writes.
   template <row_access Access>
   GIWA_HOST_DEVICE void store(int i, const words& w, int from) const {
     const row_memory shifted = from_boundary();
@@ -195,7 +192,7 @@ struct row_memory {
     else if (shifted.holds(i))
       shifted.template scatter<Access>(i, w, from);
   }
-  /// Writes the elements at `i` that lie in the row one by one, but for those before `from`.
+  /// Stores the elements at `i` that lie in the row one by one, except those before `from`.
   template <row_access Access>
   GIWA_HOST_DEVICE void scatter(int i, const words& w, int from) const {
     elements e;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Vectors, small products of matrices and exponentials on the CPU: the inner loops of attention on giwa::host.
+// Vector registers, small matrix products and exponentials on the CPU: the inner loops of attention on giwa::host.
 #ifndef GIWA_ATTENTION_CPU_PRODUCT_HPP
 #define GIWA_ATTENTION_CPU_PRODUCT_HPP
 
@@ -9,8 +9,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// What the registers of the CPU that is compiled for hold: floats of one, and a tile of `rows` times `vectors` of them beside
-/// what it is made from. 6 x 4 of the 32 registers of AVX-512, 6 x 2 of the 16 of AVX2 and SSE.
+/// The vector registers of the CPU that the file is compiled for: `lanes` floats each, and an accumulator tile of `rows` times `vectors`
+/// registers that leaves room for its operands. 6 x 4 of the 32 registers of AVX-512, 6 x 2 of the 16 of AVX2 and SSE.
 struct host_registers {
 #if defined(__AVX512F__)
   static constexpr int lanes = 16, vectors = 4;
@@ -22,14 +22,14 @@ struct host_registers {
   static constexpr int rows = 6, columns = lanes * vectors;
 };
 
-/// A vector register, of floats or of their bits. It stands for elements of an array, so it may alias them.
+/// A vector register of floats, or of their bits. It may alias the elements of an array.
 template <int Lanes>
 struct host_vector {
   typedef float type __attribute__((vector_size(Lanes * sizeof(float)), may_alias));
   typedef stdlib::int32_t bits __attribute__((vector_size(Lanes * sizeof(float)), may_alias));
 };
 
-/// f(0), …, f(Count - 1), the numbers being constants: g++ -O2 unrolls no loop, and registers have no index.
+/// Calls f(0), ..., f(Count - 1) with constants: g++ -O2 does not unroll loops, and registers cannot be indexed.
 template <int... Numbers, class F>
 inline __attribute__((always_inline)) void host_unrolled(stdlib::integer_sequence<int, Numbers...>, const F& f) {
   (f(stdlib::integral_constant<int, Numbers>{}), ...);
@@ -39,9 +39,9 @@ inline __attribute__((always_inline)) void host_unroll(const F& f) {
   host_unrolled(stdlib::make_integer_sequence<int, Count>{}, f);
 }
 
-/// c (Rows, Vectors * Lanes) = or += a (Rows, depth) times panel (depth, Vectors * Lanes), the panel contiguous and aligned to its
-/// vectors, as are the rows of c. Each element of c is one chain of additions in the order of depth: whatever rows are beside
-/// it, its bits are the same.
+/// Computes c = a panel, or c += a panel if Add: a is (Rows, depth), panel (depth, Vectors * Lanes), c (Rows, Vectors * Lanes). The panel
+/// is contiguous and, like the rows of c, aligned to its vectors. Each element of c is one chain of additions in the order of depth, so
+/// its bits do not depend on the number of rows.
 template <bool Add, int Rows, int Vectors, int Lanes>
 void host_product(const float* a, int64 a_stride, const float* panel, int depth, float* c, int64 c_stride) {
   using vector = typename host_vector<Lanes>::type;
@@ -69,7 +69,7 @@ void host_product(const float* a, int64 a_stride, const float* panel, int depth,
   host_unroll<Rows * Vectors>([&](auto i) { at(i) = sum[i]; });
 }
 
-/// The same for any number of rows; those up to the next multiple of 6 are read and written too, unless there is one row.
+/// The same for any number of rows. Rows up to the next multiple of 6 are also read and written, unless there is only one row.
 template <bool Add, int Vectors, int Lanes>
 void host_product_rows(int rows, const float* a, int64 a_stride, const float* panel, int depth, float* c,
                        int64 c_stride) {
@@ -79,7 +79,7 @@ void host_product_rows(int rows, const float* a, int64 a_stride, const float* pa
     host_product<Add, step, Vectors, Lanes>(a + r * a_stride, a_stride, panel, depth, c + r * c_stride, c_stride);
 }
 
-/// And for any number of vectors in a row of the panel, up to host_registers::vectors.
+/// The same for any number of vectors in a row of the panel, at most host_registers::vectors.
 template <bool Add, int Lanes, int Vectors = host_registers::vectors>
 void host_product_of(int vectors, int rows, const float* a, int64 a_stride, const float* panel, int depth, float* c,
                      int64 c_stride) {
@@ -89,16 +89,16 @@ void host_product_of(int vectors, int rows, const float* a, int64 a_stride, cons
   host_product_rows<Add, Vectors, Lanes>(rows, a, a_stride, panel, depth, c, c_stride);
 }
 
-/// x (Lanes) becomes e^(x - reference), for x <= reference, and is added to sum (Lanes): exponential{} without a choice, which
-/// g++ 12 makes a branch of, and with the nearest integer from the bits of a sum. Vectors are made from scalars only in sums
-/// and products: nvcc 13.0's front end does not survive the others at 64 bytes.
+/// Replaces x (Lanes) by e^(x - reference), x <= reference, and adds it to sum (Lanes). This is exponential{} without its conditional,
+/// which g++ 12 turns into a branch; the nearest integer comes from the bits of a sum. Scalars are broadcast only in sums and products:
+/// other broadcasts of 64 bytes crash the front end of nvcc 13.0.
 template <int Lanes>
 void host_exponentials(float* x, float reference, float* sum) {
   using format = binary_format<float>;
   using vector = typename host_vector<Lanes>::type;
   using bits = typename host_vector<Lanes>::bits;
   const vector d = *reinterpret_cast<const vector*>(x) - reference;
-  const bits counts = (bits)(d >= format::lowest), is_nan = (bits)(d != d);  // all ones where it is so
+  const bits counts = (bits)(d >= format::lowest), is_nan = (bits)(d != d);  // all ones where true
   const vector c = (vector)((bits)d & counts);
   const vector shifted = c * log2_e<float> + 0x1.8p23f;  // its low bits hold the nearest integer
   const vector n = shifted - 0x1.8p23f;
@@ -114,7 +114,7 @@ void host_exponentials(float* x, float reference, float* sum) {
   *reinterpret_cast<vector*>(sum) += e;
 }
 
-/// x (Lanes) *= factor, and most becomes the larger of both, where x is no NaN.
+/// Multiplies x (Lanes) by factor, and sets most to the larger of both where x is not NaN.
 template <int Lanes>
 void host_scale_and_max(float* x, float factor, float* most) {
   using vector = typename host_vector<Lanes>::type;
@@ -126,7 +126,7 @@ void host_scale_and_max(float* x, float factor, float* most) {
   *reinterpret_cast<vector*>(most) = (vector)(((bits)scaled & larger) | ((bits)m & ~larger));
 }
 
-/// A row of elements as floats, in a loop that compilers vectorise.
+/// Converts a row of elements to float, in a loop that compilers vectorise.
 inline void host_widen(const float* from, float* to, int count) {
   for (int i = 0; i < count; ++i) to[i] = from[i];
 }
@@ -137,7 +137,7 @@ inline void host_widen(const fp16* from, float* to, int count) {
   for (int i = 0; i < count; ++i) {
     stdlib::uint16_t raw;
     __builtin_memcpy(&raw, from + i, sizeof raw);
-    // Exponent and fraction in their places, off by the difference of the biases, 2^112, which also scales subnormal numbers.
+    // Exponent and fraction in their places; the product with 2^112, the difference of the biases, also scales subnormal numbers.
     const uint32 magnitude = static_cast<uint32>(raw & 0x7fff) << 13;
     const uint32 scaled = __builtin_bit_cast(uint32, __builtin_bit_cast(float, magnitude) * 0x1p112f);
     const uint32 special = magnitude | 0x7f800000u;  // infinity and NaN
@@ -146,7 +146,7 @@ inline void host_widen(const fp16* from, float* to, int count) {
   }
 }
 
-/// Whether none of them is infinite or NaN.
+/// Returns whether all elements are finite.
 inline bool host_finite(const float* x, int count) {
   uint32 largest = 0;
   for (int i = 0; i < count; ++i) {
