@@ -110,9 +110,9 @@ struct split_four {
     giwa::fp16 high[4], low[4];
     GIWA_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const giwa::fp16_pieces p = giwa::split(from.element[i] * giwa::power_of_two_for(scale.element[i]));
-      high[i] = p.high;
-      low[i] = p.low;
+      const giwa::split_fp16 p = giwa::split(from.element[i] * giwa::power_of_two_for(scale.element[i]));
+      high[i] = p.hi;
+      low[i] = p.lo;
     }
     giwa::fp16* const to = pieces.data() + row * pieces.stride(1) + column;
     const auto write = [](giwa::fp16* first, const giwa::fp16(&four_of_them)[4]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The version of giwa: the one place that states it, read by the code and by CMake.
+// The version of giwa. The code and CMake both read it from here.
 #ifndef GIWA_VERSION_HPP
 #define GIWA_VERSION_HPP
 
@@ -7,7 +7,7 @@
 #define GIWA_VERSION_MINOR 1
 #define GIWA_VERSION_PATCH 0
 
-/// One ordered number: 0.1.0 is 100, 1.2.3 is 10203.
+/// The version as one number that can be compared: 0.1.0 is 100, 1.2.3 is 10203.
 #define GIWA_VERSION (GIWA_VERSION_MAJOR * 10000 + GIWA_VERSION_MINOR * 100 + GIWA_VERSION_PATCH)
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// GIWA_ASSERT: a check inside host and device code that is there in checked builds only.
+// GIWA_ASSERT: a check inside host and device code, active in checked builds only.
 #ifndef GIWA_BASE_ASSERT_HPP
 #define GIWA_BASE_ASSERT_HPP
 
 #include <giwa/base/macros.hpp>
 
-/// 1 turns the checks on: -DGIWA_CHECKED=1. Every file of a program should agree on it.
+/// 1 activates the checks: -DGIWA_CHECKED=1. All files of a program should be compiled with the same value.
 #ifndef GIWA_CHECKED
 #define GIWA_CHECKED 0
 #endif
@@ -18,7 +18,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Says what failed, where and in which thread; then stops the kernel (the stream reports it) or the program.
+/// Prints what failed, the file and line and the thread. Then it stops the kernel (the stream reports that) or the program.
 [[noreturn]] GIWA_HOST_DEVICE inline void assertion_failed(const char* condition, const char* sentence,
                                                            const char* file, int line) {
 #if defined(__CUDA_ARCH__)
@@ -33,7 +33,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 }  // namespace giwa::inline GIWA_ABI::detail
 
-/// Checks `condition` in checked builds, and is nothing in others; `sentence` tells the user what to do.
+/// Checks `condition` in checked builds and expands to nothing in others. `sentence` tells the user what is wrong.
 #define GIWA_ASSERT(condition, sentence) \
   ((condition) ? static_cast<void>(0) : ::giwa::detail::assertion_failed(#condition, sentence, __FILE__, __LINE__))
 #else

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// From a CUDA runtime error to a status.
+// Converts CUDA runtime errors to statuses.
 #ifndef GIWA_BASE_CUDA_STATUS_HPP
 #define GIWA_BASE_CUDA_STATUS_HPP
 
@@ -9,18 +9,19 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The status that a CUDA runtime call answers with. `argument` names what the call was about, if anything.
-/// The runtime also keeps the error for cudaGetLastError; see consume() for calls whose error is fully reported.
+/// Converts the result of a CUDA runtime call to a status. `argument` is the name of the caller's argument that the call was
+/// about, or empty. Leaves the error that cudaGetLastError returns as it is.
 inline status to_status(cudaError_t error, const char* argument = "") {
   const auto as = [&](status_code code, const char* message) {
-    // Without a driver no argument is at fault, whatever it was.
+    // A missing driver is not the fault of any argument.
     return status{
         code, bound::none, static_cast<int>(error), message, code == status_code::no_driver ? "" : argument, 0, 0};
   };
   switch (error) {
     case cudaSuccess: return {};
     case cudaErrorNoDevice:
-      return as(status_code::no_device, "the driver sees no GPU; is one installed, and is CUDA_VISIBLE_DEVICES right?");
+      return as(status_code::no_device,
+                "the driver finds no GPU; check that one is installed, and check CUDA_VISIBLE_DEVICES");
     case cudaErrorInvalidDevice: return as(status_code::no_device, "there is no GPU with this number");
     case cudaErrorInsufficientDriver:
     case cudaErrorStubLibrary:
@@ -28,17 +29,17 @@ inline status to_status(cudaError_t error, const char* argument = "") {
                 "no NVIDIA driver is installed, or it is older than the CUDA runtime of this binary");
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorSystemDriverMismatch:
-      return as(status_code::no_driver, "the NVIDIA driver and its libraries do not fit each other or this GPU");
+      return as(status_code::no_driver, "the NVIDIA driver and its libraries do not match each other or this GPU");
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorUnsupportedPtxVersion:
       return as(status_code::no_kernel_image,
-                "this binary holds no code for this GPU; build for it with -gencode or CMAKE_CUDA_ARCHITECTURES");
+                "this binary contains no code for this GPU; build for it with -gencode or CMAKE_CUDA_ARCHITECTURES");
     case cudaErrorInvalidResourceHandle:
       return as(status_code::invalid_argument,
-                "a stream, event or kernel does not exist, or belongs to another GPU than the current one");
+                "a stream, event or kernel does not exist, or does not belong to the current GPU");
     case cudaErrorMemoryAllocation:
-      return as(status_code::out_of_memory, "the allocation does not fit in the memory that is left");
+      return as(status_code::out_of_memory, "the allocation does not fit in the free memory");
     case cudaErrorInvalidValue: return as(status_code::invalid_argument, cudaGetErrorString(error));
     default: return as(status_code::cuda_error, cudaGetErrorString(error));
   }
@@ -46,8 +47,8 @@ inline status to_status(cudaError_t error, const char* argument = "") {
 
 namespace detail {
 
-/// to_status, and takes back the mark that a failed call leaves for the next cudaGetLastError: the caller has it now,
-/// and somebody else's check must not find it. An error of an earlier kernel (a sticky one) stays.
+/// Converts as to_status() does, and clears the error that a failed call leaves for cudaGetLastError: it is reported by the
+/// status, and other code's check must not find it. Sticky errors, which are those of kernels, stay.
 inline status consume(cudaError_t error, const char* argument = "") {
   if (error == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());

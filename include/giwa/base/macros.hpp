@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Language checks, and the few macros that every other file of giwa uses.
+// Checks of the language, toolkit and architecture, and the macros that all other files use.
 #ifndef GIWA_BASE_MACROS_HPP
 #define GIWA_BASE_MACROS_HPP
 
@@ -24,8 +24,8 @@
 #error "giwa needs compute capability 7.5 or newer: drop the older entry from -gencode / CMAKE_CUDA_ARCHITECTURES."
 #endif
 
-// Every name of giwa lives in `giwa` and, inside it, in one inline namespace a minor version, so that two versions of giwa
-// can meet in one process without their symbols merging.
+// All names of giwa are in `giwa` and, inside it, in an inline namespace named after the minor version. The symbols of two
+// versions in one process stay distinct.
 #define GIWA_DETAIL_VERSION_TAG_(major, minor) v##major##_##minor
 #define GIWA_DETAIL_VERSION_TAG(major, minor) GIWA_DETAIL_VERSION_TAG_(major, minor)
 #define GIWA_ABI GIWA_DETAIL_VERSION_TAG(GIWA_VERSION_MAJOR, GIWA_VERSION_MINOR)
@@ -42,15 +42,15 @@
 
 #if defined(__CUDACC__)
 #define GIWA_DEVICE __device__
-/// Marks a function for both sides; an empty word for a host compiler, so that the same source builds with g++ alone.
+/// Marks a function for host and device. Empty for a host compiler, so that the same source compiles with g++ alone.
 #define GIWA_HOST_DEVICE __host__ __device__
 #else
 #define GIWA_DEVICE
 #define GIWA_HOST_DEVICE
 #endif
 
-// Before a loop over registers: unrolled, so that every index is a constant and the array stays out of memory. Nothing where
-// the host's compiler reads it, which warns of a pragma that it does not know.
+// Precedes a loop over an array in registers. The loop is unrolled, so that every index is a constant and the array stays out
+// of local memory. Empty for host compilers, which warn about unknown pragmas.
 #if defined(__CUDA_ARCH__)
 #define GIWA_UNROLL _Pragma("unroll")
 #else

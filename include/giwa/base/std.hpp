@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The standard library that giwa may use everywhere: the host's own, or the toolkit's under run-time compilation.
+// The standard library for host and device code: the host's, or that of the toolkit under NVRTC; and the integer types.
 #ifndef GIWA_BASE_STD_HPP
 #define GIWA_BASE_STD_HPP
 
@@ -33,21 +33,20 @@ struct __nv_bfloat162;
 
 namespace giwa::inline GIWA_ABI {
 
-/// Every index, count and offset into memory is 64 bits wide and signed.
+/// The type of every index, count and offset into memory: 64 bits, signed.
 using int64 = stdlib::int64_t;
-/// For bits, and where counting without a sign is meant.
+/// For bit patterns and modular arithmetic.
 ///@{
 using uint64 = stdlib::uint64_t;
 using uint32 = stdlib::uint32_t;
 ///@}
 
-/// The largest int64, as a value: a function of the standard library cannot be called in device code.
+/// The largest int64. A value, because numeric_limits::max() is a host function that device code cannot call.
 inline constexpr int64 max_int64 = 9223372036854775807;
 
-/// Whether a T may go to the GPU and back as its bytes, as every trivially copyable type may. Three kinds of type have
-/// constructors of their own and count as bytes all the same: CUDA's pairs of 16-bit numbers; nvcc's class for a
-/// __host__ __device__ lambda, which hides what it captures, so that a captured std::vector is not noticed; and types of
-/// yours for which you specialise this as true.
+/// Whether objects of type T can be copied to a GPU and back byte by byte. True of trivially copyable types, and of three
+/// kinds of type that are not: CUDA's pairs of 16-bit numbers; nvcc's type of a __host__ __device__ lambda, which hides its
+/// captures, so that a captured std::vector is not detected; and user types for which the program specialises this as true.
 template <class T>
 inline constexpr bool goes_as_bytes =
 #if defined(__CUDACC_EXTENDED_LAMBDA__)
@@ -58,7 +57,7 @@ inline constexpr bool goes_as_bytes =
 
 namespace detail {
 template <class...>
-inline constexpr bool always_false = false;  // for a static_assert that fires only when a template is used
+inline constexpr bool always_false = false;  // for a static_assert that fires when a template is instantiated
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The opt-in shell for programs that prefer text and exceptions: format_status, status_error, throw_if_failed.
+// For programs that prefer text and exceptions: format_status, status_error and throw_if_failed.
 #ifndef GIWA_BASE_THROW_HPP
 #define GIWA_BASE_THROW_HPP
 
@@ -10,14 +10,14 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// A status in words, in a fixed buffer: no allocation, and a text too long for it is cut.
+/// A status in words, in a buffer of fixed size. Text that does not fit is cut.
 struct status_text {
-  char text[512];  ///< ends with a zero
-  /// The text, for printf.
+  char text[512];  ///< zero-terminated
+  /// Returns the text, for printf.
   const char* c_str() const { return text; }
 };
 
-/// "giwa: invalid argument `block`: a block holds at most 1024 threads (at most 1024, got 2048)".
+/// Returns a status in words: "giwa: invalid argument `block`: too many threads in a block (at most 1024, got 2048)".
 inline status_text format_status(const status& s) {
   status_text out;
   int used = std::snprintf(out.text, sizeof out.text, "giwa: %s", name_of(s.code));
@@ -34,14 +34,14 @@ inline status_text format_status(const status& s) {
   return out;
 }
 
-/// What throw_if_failed throws: the status, and its words as what().
+/// The exception that throw_if_failed() throws: a status, with its words as what().
 class status_error : public std::exception {
  public:
-  /// Puts the status into words.
+  /// Formats the status.
   explicit status_error(const status& s) : state_(s), text_(format_status(s)) {}
-  /// The words of format_status().
+  /// Returns the text of format_status().
   const char* what() const noexcept override { return text_.c_str(); }
-  /// The status that caused it.
+  /// Returns the status.
   const giwa::status& state() const noexcept { return state_; }
 
  private:
@@ -49,8 +49,8 @@ class status_error : public std::exception {
   status_text text_;
 };
 
-#if defined(__cpp_exceptions)  // with -fno-exceptions there is format_status, and the status itself
-/// Throws status_error unless the call succeeded.
+#if defined(__cpp_exceptions)  // -fno-exceptions leaves format_status() and the status itself
+/// Throws status_error if the call failed.
 inline void throw_if_failed(const status& s) {
   if (!s.ok()) throw status_error(s);
 }

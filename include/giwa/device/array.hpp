@@ -12,7 +12,7 @@ namespace detail {
 
 /// Whether an array of `size` elements of so many bytes can be asked for.
 constexpr status check_array_size(int64 size, int64 element_bytes) {
-  if (size < 0) return status::invalid("size", "a size is negative", bound::at_least, 0, size);
+  if (size < 0) return status::invalid("size", "sizes must not be negative", bound::at_least, 0, size);
   if (product_overflows(size, element_bytes))
     return status::invalid("size", "the array has more bytes than a 64-bit size", bound::at_most,
                            max_int64 / element_bytes, size);

@@ -112,7 +112,7 @@ inline status trim(int device) {
 /// synchronisation gives its unused memory back to the driver, and the next allocation has to ask anew. A setting of the driver for
 /// this process; 0 is the default. Errors: there is no such GPU, a negative number of bytes.
 inline status keep_memory(int device, int64 bytes) {
-  if (bytes < 0) return status::invalid("bytes", "a size is negative", bound::at_least, 0, bytes);
+  if (bytes < 0) return status::invalid("bytes", "sizes must not be negative", bound::at_least, 0, bytes);
   const result<cudaMemPool_t> pool = detail::pool_of(device);
   auto threshold = static_cast<unsigned long long>(bytes);
   return pool.ok() ? detail::consume(cudaMemPoolSetAttribute(pool.value, cudaMemPoolAttrReleaseThreshold, &threshold),

@@ -43,7 +43,7 @@ struct weighted_batch {
 
   /// Adds the weights up, or says what is wrong with them.
   GIWA_HOST_DEVICE constexpr status prepare() {
-    if (n < 0) return status::invalid("batch", "a size is negative", bound::at_least, 0, n);
+    if (n < 0) return status::invalid("batch", "sizes must not be negative", bound::at_least, 0, n);
     if (const status s = weights.check("weights"); !s.ok()) return s;
     if (weights.size() != 0 && weights.size() != parts)
       return status::invalid("weights", "there is one weight for each part, or none", bound::exactly, parts,

@@ -21,7 +21,7 @@ struct timing {
 template <class Work>
 result<timing> time_on(cudaStream_t s, Work&& work, int warm_up = 3, int repeats = 1) {
   constexpr int rounds = 15;
-  if (warm_up < 0) return {{}, status::invalid("warm_up", "a count is negative", bound::at_least, 0, warm_up)};
+  if (warm_up < 0) return {{}, status::invalid("warm_up", "a count must not be negative", bound::at_least, 0, warm_up)};
   if (repeats < 1)
     return {{}, status::invalid("repeats", "a round has at least one call", bound::at_least, 1, repeats)};
   const result<event> first = event::create(), last = event::create();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Division by a number that is chosen once at run time, as a multiplication and a shift.
+// Division by a run-time constant as a multiplication and a shift.
 #ifndef GIWA_NUMERIC_FAST_DIVISION_HPP
 #define GIWA_NUMERIC_FAST_DIVISION_HPP
 
@@ -8,16 +8,16 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Divides any n in [0, 2^63) by a divisor d in [1, 2^63). Made on the host, where it costs a 64-step loop; passed to a
-/// kernel by value. Source: Granlund and Montgomery, "Division by invariant integers using multiplication" (1994),
+/// A divisor d in [1, 2^63) that divides any n in [0, 2^63). Construct it on the host, which takes a loop of 63 steps, and pass
+/// it to a kernel by value. Source: Granlund and Montgomery, "Division by invariant integers using multiplication" (1994),
 /// theorem 4.2 with N = 63: s = ceil(log2 d), m = ceil(2^(63 + s) / d) fits in 64 bits, n / d = floor(n m / 2^(63 + s)).
 class fast_divisor {
  public:
   constexpr fast_divisor() = default;
 
-  /// d >= 1. Takes some hundred operations: once on the host.
+  /// Computes the multiplier and the shift for d >= 1, in some hundred operations.
   GIWA_HOST_DEVICE constexpr explicit fast_divisor(int64 d) : divisor_(static_cast<uint64>(d)) {
-    GIWA_ASSERT(d >= 1, "a divisor is at least 1");
+    GIWA_ASSERT(d >= 1, "a divisor must be at least 1");
     while ((uint64{1} << shift_) < divisor_) ++shift_;
     // Long division of 2^(63 + s) by d. The first s quotient bits are zero or reach only 2^s / d <= 1.
     uint64 remainder = uint64{1} << shift_;
@@ -31,10 +31,10 @@ class fast_divisor {
     multiplier_ = quotient + (remainder != 0 ? 1 : 0);
   }
 
-  /// What it divides by.
+  /// Returns d.
   GIWA_HOST_DEVICE constexpr int64 divisor() const { return static_cast<int64>(divisor_); }
 
-  /// n / d for n >= 0.
+  /// Returns n / d for n >= 0.
   GIWA_HOST_DEVICE friend constexpr int64 operator/(int64 n, const fast_divisor& d) {
     return static_cast<int64>(multiply_high(static_cast<uint64>(n) << 1, d.multiplier_) >> d.shift_);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A position in N dimensions, the last one running fastest: (z, y, x), or (row, column).
+// A position in N dimensions, the last one contiguous: (z, y, x), or (row, column).
 #ifndef GIWA_NUMERIC_INDEX_HPP
 #define GIWA_NUMERIC_INDEX_HPP
 
@@ -14,27 +14,27 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// What a coordinate or a size is made from: integers of any type, and what converts to them; no floating-point number,
-/// whose fraction would be lost.
+/// Types of coordinates and sizes: integers and what converts to them, but no floating-point types, which would lose their
+/// fraction.
 template <class T>
 concept index_like = stdlib::convertible_to<T, int64> && !stdlib::is_floating_point_v<stdlib::remove_cvref_t<T>>;
 
 }  // namespace detail
 
-/// `auto [row, column] = i;` and `i[0]`; an index<1> is also usable as a plain integer.
+/// A position in Rank dimensions. Supports `i[0]` and `auto [row, column] = i;`. An index<1> converts to an integer.
 template <int Rank>
 struct index {
-  static_assert(Rank >= 1, "giwa::index has at least one dimension.");
+  static_assert(Rank >= 1, "giwa::index must have at least one dimension.");
   static constexpr int rank = Rank;        ///< the number of dimensions
-  int64 coordinate[stdlib::size_t{Rank}];  ///< the last runs fastest
+  int64 coordinate[stdlib::size_t{Rank}];  ///< the last is contiguous in memory
 
-  index() = default;  // uninitialised, as an int is; index<2>{} is all zeros
-  /// From integers of any type.
+  index() = default;  // uninitialised, like an int; index<2>{} is all zeros
+  /// Takes one integer of any type for each dimension.
   template <detail::index_like... Coordinates>
     requires(sizeof...(Coordinates) == Rank)
   GIWA_HOST_DEVICE constexpr index(Coordinates... i) : coordinate{static_cast<int64>(i)...} {}
 
-  /// Coordinate d, 0 <= d < Rank.
+  /// Returns coordinate d, 0 <= d < Rank.
   ///@{
   GIWA_HOST_DEVICE constexpr int64& operator[](int d) {
     GIWA_ASSERT(0 <= d && d < Rank, "the index has no such dimension");
@@ -45,20 +45,20 @@ struct index {
     return coordinate[d];
   }
   ///@}
-  /// The number that an index of one dimension is.
+  /// Converts an index of one dimension to its coordinate.
   GIWA_HOST_DEVICE constexpr operator int64() const
     requires(Rank == 1)
   {
     return coordinate[0];
   }
-  /// Whether all coordinates agree.
+  /// Returns whether all coordinates are equal.
   GIWA_HOST_DEVICE friend constexpr bool operator==(const index& a, const index& b) {
     for (int d = 0; d < Rank; ++d)
       if (a.coordinate[d] != b.coordinate[d]) return false;
     return true;
   }
 
-  /// Coordinate Dim, for structured bindings.
+  /// Returns coordinate Dim, for structured bindings.
   template <stdlib::size_t Dim>
   GIWA_HOST_DEVICE constexpr int64 get() const {
     static_assert(Dim < Rank);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Integer arithmetic that launches and tiles need: rounding division, products that notice overflow, high products.
+// Integer arithmetic: division that rounds up, overflow checks, saturating arithmetic, high halves of products.
 #ifndef GIWA_NUMERIC_INTEGER_HPP
 #define GIWA_NUMERIC_INTEGER_HPP
 
@@ -7,41 +7,41 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The quotient rounded up, n >= 0 and d > 0: how many groups of d cover n. Right up to the largest n.
+/// Returns n / d rounded up, for n >= 0 and d > 0: how many groups of d cover n. Does not overflow.
 template <stdlib::integral T>
 GIWA_HOST_DEVICE constexpr T ceil_div(T n, stdlib::type_identity_t<T> d) {
   return static_cast<T>(n / d + (n % d != 0 ? 1 : 0));
 }
 
-/// n rounded up to a multiple of d, n >= 0 and d > 0; the result must fit in T.
+/// Returns n rounded up to a multiple of d, for n >= 0 and d > 0. The result must fit in T.
 template <stdlib::integral T>
 GIWA_HOST_DEVICE constexpr T round_up(T n, stdlib::type_identity_t<T> d) {
   return static_cast<T>(ceil_div(n, d) * d);
 }
 
-/// Whether n is 1, 2, 4, 8, …; zero and negative numbers are not.
+/// Returns whether n is a power of two. Zero and negative numbers are not.
 template <stdlib::integral T>
 GIWA_HOST_DEVICE constexpr bool is_power_of_two(T n) {
   return n > 0 && (n & (n - 1)) == 0;
 }
 
-/// Whether a * b, both >= 0, is larger than the largest int64.
+/// Returns whether a * b is larger than the largest int64, for a, b >= 0.
 GIWA_HOST_DEVICE constexpr bool product_overflows(int64 a, int64 b) { return b != 0 && a > max_int64 / b; }
 
-/// a * b modulo 2^64, where a sum or product of sizes that nobody has checked yet must not be undefined.
+/// Returns a * b modulo 2^64: for sizes that are not checked yet, where an overflow must not be undefined behaviour.
 GIWA_HOST_DEVICE constexpr int64 wrapping_product(int64 a, int64 b) {
   return static_cast<int64>(static_cast<uint64>(a) * static_cast<uint64>(b));
 }
 
 namespace detail {
 
-/// a + b and a * b, both >= 0, or the largest int64 where the result is larger.
+/// Returns a + b and a * b for a, b >= 0, or the largest int64 if the result is larger.
 GIWA_HOST_DEVICE constexpr int64 saturating_sum(int64 a, int64 b) { return a > max_int64 - b ? max_int64 : a + b; }
 GIWA_HOST_DEVICE constexpr int64 saturating_product(int64 a, int64 b) {
   return product_overflows(a, b) ? max_int64 : a * b;
 }
 
-/// a + b, limited to the numbers from -(2^31 - 1) to 2^31 - 1.
+/// Returns a + b, clamped to the range from -(2^31 - 1) to 2^31 - 1.
 GIWA_HOST_DEVICE constexpr int saturating_sum(int a, int b) {
   constexpr int64 most = (int64{1} << 31) - 1;
   const int64 sum = int64{a} + b;
@@ -50,7 +50,7 @@ GIWA_HOST_DEVICE constexpr int saturating_sum(int a, int b) {
 
 }  // namespace detail
 
-/// The upper 64 bits of the 128-bit product.
+/// Returns the upper 64 bits of the 128-bit product.
 GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
 #if defined(__CUDA_ARCH__)
   if (!__builtin_is_constant_evaluated()) return __umul64hi(a, b);
@@ -61,7 +61,7 @@ GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
   return a1 * b1 + (middle >> 32) + (carry >> 32);
 }
 
-/// The upper 32 bits of the 64-bit product.
+/// Returns the upper 32 bits of the 64-bit product.
 GIWA_HOST_DEVICE constexpr uint32 multiply_high(uint32 a, uint32 b) {
   return static_cast<uint32>((static_cast<uint64>(a) * b) >> 32);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether two views share memory, or two elements of one: exactly, where strides are alike or nested.
+// Whether two views share memory, and whether two elements of one view do: exact for equal strides and nested dimensions.
 #ifndef GIWA_NUMERIC_OVERLAP_HPP
 #define GIWA_NUMERIC_OVERLAP_HPP
 
@@ -7,7 +7,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Whether a sum of i_d * step_d over the dimensions from `from` on, |i_d| < extent_d, comes within `width` of `distance`,
+/// Returns whether a sum of i_d * step_d over the dimensions from `from` on, |i_d| < extent_d, comes within `width` of `distance`,
 /// all in bytes. The steps are sorted, the largest first, and the view passes check(). The answer is exact where each step
 /// is larger than half of what the dimensions after it reach, as in every array whose elements do not overlap; it is true
 /// elsewhere, and for steps and sizes above 2^61, which no memory has.
@@ -31,7 +31,7 @@ GIWA_HOST_DEVICE constexpr bool steps_meet(const index<Rank>& extent, const inde
   return false;
 }
 
-/// The bytes that a view with elements lies in, [first, last), as numbers.
+/// The address range [first, last) of a view that has elements, in bytes.
 struct byte_range {
   uint64 first, last;
 };
@@ -75,8 +75,8 @@ GIWA_HOST_DEVICE bool overlap(const tensor_view<T, Rank>& a, const tensor_view<U
   return steps_meet<Rank>(extent, step, 0, distance, sizeof(T));
 }
 
-/// Whether positions of a view that is written may share an element: each dimension, from the smallest stride on, steps past all
-/// that those before it reach.
+/// Checks that no two indices of a view that is written share an element: in order of their strides, each dimension steps past
+/// all that the dimensions before it reach.
 template <class T, int Rank>
 GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, const char* argument) {
   if (v.size() == 0) return {};
@@ -91,10 +91,12 @@ GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, c
     }
     if (next < 0) break;
     if (step == 0)
-      return status::invalid(argument, "a stride is zero, so that several elements would be written to one place");
+      return status::invalid(
+          argument, "the strides of an output must not be zero: several elements would be written to one address");
     if (step < reach)
-      return status::invalid(argument, "by their strides, several elements may be written to one place",
-                             bound::at_least, reach, step);
+      return status::invalid(
+          argument, "the strides of an output must keep its elements apart: several may be written to one address",
+          bound::at_least, reach, step);
     reach += (v.extent(next) - 1) * step;
     done[next] = true;
   }

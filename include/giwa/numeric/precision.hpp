@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The floating-point types of giwa, and conversions between them that round to nearest.
+// The floating-point element types, and conversions between them that round to nearest.
 #ifndef GIWA_NUMERIC_PRECISION_HPP
 #define GIWA_NUMERIC_PRECISION_HPP
 
@@ -10,7 +10,7 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The storage types; the 16-bit ones are CUDA's.
+/// The element types. The 16-bit ones are CUDA's.
 ///@{
 using fp16 = __half;
 using bf16 = __nv_bfloat16;
@@ -18,7 +18,7 @@ using fp32 = float;
 using fp64 = double;
 ///@}
 
-/// What is known of a type that elements are stored as; not defined for other types.
+/// Traits of an element type. Not defined for other types.
 template <class T>
 struct precision_of;
 
@@ -38,15 +38,15 @@ struct precision_of<fp32> : detail::precision_base<24> {};
 template <>
 struct precision_of<fp64> : detail::precision_base<53> {};
 
-/// A type that giwa's tiles and kernels store their elements as.
+/// An element type of giwa's tiles and kernels: fp16, bf16, fp32 or fp64.
 template <class T>
 concept floating_element = requires { precision_of<T>::significand_bits; };
 
-/// `convert<fp16>{}(x)`: to the nearest value, ties to even, once, from any of the types; too large a value becomes
-/// infinity, NaN stays NaN. As a function object it converts whole arrays: for_all(s, elementwise{out, in}, convert<fp16>{}).
+/// Converts between element types: `convert<fp16>{}(x)` rounds once, to nearest, ties to even. Values that are too large become
+/// infinity, NaN stays NaN. `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an array.
 template <floating_element To>
 struct convert {
-  /// x, rounded to the nearest To, ties to even.
+  /// Returns x, rounded to the nearest To, ties to even.
   template <floating_element From>
   GIWA_HOST_DEVICE To operator()(From x) const {
     if constexpr (stdlib::same_as<To, From>)
@@ -76,7 +76,7 @@ struct convert {
   }
 };
 
-/// Two elements in one 32-bit register, the first in the low half.
+/// Two 16-bit elements in one 32-bit register, the first in the low half.
 template <class T>
 struct packed_pair;
 /// CUDA's pair of fp16.
@@ -90,7 +90,7 @@ struct packed_pair<bf16> {
   using type = __nv_bfloat162;  ///< the register
 };
 
-/// Two floats rounded to nearest and packed, one instruction on the device.
+/// Rounds two floats to nearest and packs them. One instruction on the device.
 template <class T>
   requires(stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16>)
 GIWA_HOST_DEVICE typename packed_pair<T>::type pack(float low, float high) {

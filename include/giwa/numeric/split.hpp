@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fp32 numbers in two fp16 pieces, for products on tensor cores that keep fp32's digits.
+// fp32 numbers as sums of two fp16 numbers, hi and lo, for products on tensor cores with fp32 accuracy.
 #ifndef GIWA_NUMERIC_SPLIT_HPP
 #define GIWA_NUMERIC_SPLIT_HPP
 
@@ -7,49 +7,54 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// high + low is a number x to 2^-22 |x| or, where that is less, to 2^-25: half of the smallest fp16. The product of two numbers
-/// is high high + high low + low high, each exact in fp32; what is left out, low low, is below 2^-22 of it. (Markidis et al.
-/// 2018; Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor Cores".)
-struct fp16_pieces {
-  /// The rounded number, and what the rounding lost, rounded.
+/// An fp32 number x as the sum of two fp16 numbers: hi + lo is x to within 2^-22 |x|, or 2^-25 if that is larger: half of the
+/// smallest fp16. The product of two such numbers is hi hi + hi lo + lo hi, each exact in fp32; the omitted lo lo is below
+/// 2^-22 of it. Source: Markidis et al. 2018; Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor Cores".
+struct split_fp16 {
+  /// The rounded number, and its rounding error, rounded.
   ///@{
-  fp16 high, low;
+  fp16 hi, lo;
   ///@}
 };
+/// The old name of split_fp16, whose members high and low are now hi and lo.
+using fp16_pieces [[deprecated("use giwa::split_fp16")]] = split_fp16;
 
-/// x in pieces; |x| is below 65520, the end of fp16: power_of_two_for() brings it there.
-GIWA_HOST_DEVICE inline fp16_pieces split(float x) {
-  const fp16 high = __float2half_rn(x);
-  return {high, __float2half_rn(x - __half2float(high))};
+/// Splits x, where |x| is below 65520, the end of fp16: power_of_two_for() scales x into that range.
+GIWA_HOST_DEVICE inline split_fp16 split(float x) {
+  const fp16 hi = __float2half_rn(x);
+  return {hi, __float2half_rn(x - __half2float(hi))};
 }
 
-/// The pieces of two numbers, packed, those of the first in the low halves.
-struct packed_pieces {
-  /// As in fp16_pieces, of both numbers.
+/// Two split numbers, packed in registers, the first in the low halves.
+struct split_fp16_pair {
+  /// As in split_fp16, of both numbers.
   ///@{
-  packed_pair<fp16>::type high, low;
+  packed_pair<fp16>::type hi, lo;
   ///@}
 };
-/// Two numbers in pieces at once.
-GIWA_HOST_DEVICE inline packed_pieces split(float first, float second) {
-  const auto high = pack<fp16>(first, second);
-  return {high, pack<fp16>(first - __low2float(high), second - __high2float(high))};
+/// The old name of split_fp16_pair, whose members high and low are now hi and lo.
+using packed_pieces [[deprecated("use giwa::split_fp16_pair")]] = split_fp16_pair;
+
+/// Splits two numbers at once, each below 65520 in magnitude.
+GIWA_HOST_DEVICE inline split_fp16_pair split(float first, float second) {
+  const auto hi = pack<fp16>(first, second);
+  return {hi, pack<fp16>(first - __low2float(hi), second - __high2float(hi))};
 }
 
-/// 2^n for n from -126 to 127.
+/// Returns 2^n for n from -126 to 127.
 GIWA_HOST_DEVICE constexpr float power_of_two(int n) {
   return __builtin_bit_cast(float, static_cast<unsigned>(n + 127) << 23);
 }
 
-/// The exponent of the power of two by which numbers up to `largest` (not negative) are divided to lie below 2^15, and not
-/// below 2^14: there pieces reach farthest down, to 2^-22 |x| for numbers down to 2^-17 of the largest. At least -126; what
-/// then stays below 2^14 is too coarse itself to lose more. 0 for 0 and NaN.
+/// Returns the exponent n of a scale for numbers up to `largest` >= 0: divided by 2^n, the largest lies in [2^14, 2^15). There
+/// split() loses least: numbers down to 2^-17 of the largest are kept to within 2^-22 of themselves. n is at least -126; numbers
+/// that stay below 2^14 for that reason have too few digits themselves to lose more. Returns 0 for 0 and NaN.
 GIWA_HOST_DEVICE constexpr int exponent_for(float largest) {
   if (!(largest > 0)) return 0;
   const int exponent = static_cast<int>(__builtin_bit_cast(unsigned, largest) >> 23) - 127;  // -127: subnormal
   return exponent < -112 ? -126 : exponent - 14;
 }
-/// The power of two that brings numbers up to `largest` there.
+/// Returns the factor 2^-exponent_for(largest), which scales numbers up to `largest` into that range.
 GIWA_HOST_DEVICE constexpr float power_of_two_for(float largest) { return power_of_two(-exponent_for(largest)); }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The ranges behind every stride loop: first, first + stride, … below an end, in one or more dimensions.
+// The ranges of all stride loops: first, first + stride, ... below an end, in one or more dimensions.
 #ifndef GIWA_NUMERIC_STRIDE_RANGE_HPP
 #define GIWA_NUMERIC_STRIDE_RANGE_HPP
 
@@ -7,20 +7,20 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// `for (int64 i : stride_range{first, end, stride})` for 0 <= first, 0 <= end, 1 <= stride < 2^62. Counts without sign,
-/// so that the step past the largest end does not overflow.
+/// The range of `for (int64 i : stride_range{first, end, stride})`, for 0 <= first, 0 <= end, 1 <= stride < 2^62. Counts in
+/// unsigned integers, so that the step past the largest end does not overflow.
 class stride_range {
  public:
-  /// From `first` to before `end`.
+  /// The range from `first` to before `end`.
   GIWA_HOST_DEVICE constexpr stride_range(int64 first, int64 end, int64 stride)
       : first_(static_cast<uint64>(first)),
         end_(end > 0 ? static_cast<uint64>(end) : 0),
         stride_(static_cast<uint64>(stride)) {}
 
   struct sentinel {};
-  /// Where a loop is.
+  /// The position of a loop.
   struct iterator {
-    /// What a range-based for asks; i is the loop's index.
+    /// What a range-based for loop needs; i is the loop's index.
     ///@{
     uint64 i, end, stride;
     GIWA_HOST_DEVICE constexpr int64 operator*() const { return static_cast<int64>(i); }
@@ -31,7 +31,7 @@ class stride_range {
     GIWA_HOST_DEVICE friend constexpr bool operator==(const iterator& a, sentinel) { return a.i >= a.end; }
     ///@}
   };
-  /// For a range-based for.
+  /// For a range-based for loop.
   ///@{
   GIWA_HOST_DEVICE constexpr iterator begin() const { return {first_, end_, stride_}; }
   GIWA_HOST_DEVICE constexpr sentinel end() const { return {}; }
@@ -41,20 +41,20 @@ class stride_range {
   uint64 first_, end_, stride_;
 };
 
-/// The same in N dimensions: the product of one stride_range for each, the last dimension innermost.
+/// The product of one stride_range for each of Rank dimensions, the last dimension innermost.
 template <int Rank>
 class stride_range_nd {
  public:
-  /// From `first` to before `end` in every dimension.
+  /// The range from `first` to before `end` in every dimension.
   GIWA_HOST_DEVICE constexpr stride_range_nd(const index<Rank>& first, const index<Rank>& end,
                                              const index<Rank>& stride)
       : first_(first), end_(end), stride_(stride) {}
 
   struct sentinel {};
-  /// Where a loop is.
+  /// The position of a loop.
   class iterator {
    public:
-    /// What a range-based for asks.
+    /// What a range-based for loop needs.
     ///@{
     GIWA_HOST_DEVICE constexpr iterator(const stride_range_nd& range)
         : first_(range.first_), end_(range.end_), stride_(range.stride_), i_(range.first_) {
@@ -86,7 +86,7 @@ class stride_range_nd {
     index<Rank> first_, end_, stride_, i_;  // not the range itself: to NVRTC it is incomplete here
     bool done_ = false;
   };
-  /// For a range-based for.
+  /// For a range-based for loop.
   ///@{
   GIWA_HOST_DEVICE constexpr iterator begin() const { return iterator(*this); }
   GIWA_HOST_DEVICE constexpr sentinel end() const { return {}; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A view of somebody else's array in N dimensions: a pointer, sizes, and 64-bit strides in elements.
+// A view of an N-dimensional array that it does not own: a pointer, sizes, and 64-bit strides in elements.
 #ifndef GIWA_NUMERIC_TENSOR_VIEW_HPP
 #define GIWA_NUMERIC_TENSOR_VIEW_HPP
 
@@ -25,8 +25,8 @@ concept contiguous_range_like = requires(R& r) {
   { r.size() } -> stdlib::convertible_to<int64>;
 };
 
-/// Whether the pointer is aligned to its element, as every access assumes on the host and on a GPU. Constant expressions
-/// have no addresses, and no misaligned pointers.
+/// Checks that the pointer is aligned to its element type, as every access on the host and on a GPU assumes. Constant
+/// expressions have no addresses, and no misaligned pointers.
 template <class T>
 GIWA_HOST_DEVICE constexpr status check_alignment([[maybe_unused]] const T* pointer,
                                                   [[maybe_unused]] const char* argument) {
@@ -39,20 +39,20 @@ GIWA_HOST_DEVICE constexpr status check_alignment([[maybe_unused]] const T* poin
   return {};
 }
 
-/// What an array holds, const or not.
+/// The element type of an array, const or not.
 template <class Array>
 using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>().data())>;
 
 }  // namespace detail
 
-/// `tensor_view<const float, 2> a{pointer, {rows, columns}}`: contiguous, the last dimension fastest; a third argument
-/// gives other strides. Does not own, is trivially copyable (a kernel parameter), and is made from an mdspan of any
-/// library, or in one dimension from anything with data() and size().
+/// A view of an array: `tensor_view<const float, 2> a{pointer, {rows, columns}}` is contiguous in row-major order, and a third
+/// argument gives other strides. Does not own the array. Trivially copyable, so that it can be a kernel parameter. Converts
+/// from the mdspan of any library, and in one dimension from any type with data() and size().
 template <class T, int Rank>
 class tensor_view {
  public:
-  static_assert(Rank >= 1, "giwa::tensor_view has at least one dimension.");
-  /// The element, with its const and without, and the number of dimensions.
+  static_assert(Rank >= 1, "giwa::tensor_view must have at least one dimension.");
+  /// The element type with and without const, and the number of dimensions.
   ///@{
   using element_type = T;
   using value_type = stdlib::remove_cv_t<T>;
@@ -62,25 +62,25 @@ class tensor_view {
   /// No elements.
   constexpr tensor_view() = default;
 
-  /// Contiguous, the last dimension fastest.
+  /// A contiguous view in row-major order.
   GIWA_HOST_DEVICE constexpr tensor_view(T* data, const index<Rank>& extents) : data_(data), extents_(extents) {
     for (int64 d = Rank - 1, stride = 1; d >= 0; --d) {
       strides_[static_cast<int>(d)] = stride;
-      // Wraps where it would overflow (such a view is refused by check), instead of undefined behaviour.
+      // Wraps on overflow, which check() refuses; overflow itself would be undefined behaviour.
       stride = static_cast<int64>(static_cast<uint64>(stride) * static_cast<uint64>(extents[static_cast<int>(d)]));
     }
   }
-  /// Strides in elements, of any sign and order.
+  /// A view with strides in elements, of any sign and order.
   GIWA_HOST_DEVICE constexpr tensor_view(T* data, const index<Rank>& extents, const index<Rank>& strides)
       : data_(data), extents_(extents), strides_(strides) {}
 
-  /// A view of T serves where a view of const T is due.
+  /// Converts a view of T to a view of const T.
   template <class U>
     requires(!stdlib::same_as<U, T> && stdlib::convertible_to<U (*)[], T (*)[]>)
   GIWA_HOST_DEVICE constexpr tensor_view(const tensor_view<U, Rank>& v)
       : tensor_view(v.data(), v.extents(), v.strides()) {}
 
-  /// From an mdspan.
+  /// Converts from an mdspan.
   template <class V>
     requires(detail::mdspan_like<V, Rank> &&
              stdlib::convertible_to<decltype(stdlib::declval<const V&>().data_handle()), T*>)
@@ -93,7 +93,7 @@ class tensor_view {
   }
 
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
-  /// From anything with data() and size().
+  /// Converts from any type with data() and size().
   template <class R>
     requires(Rank == 1 && detail::contiguous_range_like<R> && !requires(R& r) { r.strides(); } &&
              !detail::mdspan_like<stdlib::remove_cv_t<R>, Rank> &&
@@ -101,26 +101,26 @@ class tensor_view {
   constexpr tensor_view(R& range) : tensor_view(range.data(), {range.size()}) {}
 #endif
 
-  /// The element whose index is 0 in every dimension.
+  /// Returns a pointer to the element whose index is 0 in every dimension.
   GIWA_HOST_DEVICE constexpr T* data() const { return data_; }
-  /// The size of dimension d.
+  /// Returns the size of dimension d.
   GIWA_HOST_DEVICE constexpr int64 extent(int d) const { return extents_[d]; }
-  /// In elements.
+  /// Returns the stride of dimension d, in elements.
   GIWA_HOST_DEVICE constexpr int64 stride(int d) const { return strides_[d]; }
-  /// All sizes, and all strides in elements.
+  /// Returns all sizes, and all strides in elements.
   ///@{
   GIWA_HOST_DEVICE constexpr const index<Rank>& extents() const { return extents_; }
   GIWA_HOST_DEVICE constexpr const index<Rank>& strides() const { return strides_; }
   ///@}
 
-  /// The number of elements, of a view that check() accepts.
+  /// Returns the number of elements. Valid only if check() succeeds.
   GIWA_HOST_DEVICE constexpr int64 size() const {
     int64 product = 1;
     for (int d = 0; d < Rank; ++d) product = wrapping_product(product, extents_[d]);
     return product;
   }
 
-  /// Whether the elements lie one after the other in row-major order; a dimension of size 1 may have any stride.
+  /// Returns whether the elements are contiguous in row-major order. A dimension of size 1 may have any stride.
   GIWA_HOST_DEVICE constexpr bool contiguous() const {
     for (int64 d = Rank - 1, stride = 1; d >= 0; --d) {
       const int i = static_cast<int>(d);
@@ -135,14 +135,15 @@ class tensor_view {
   GIWA_HOST_DEVICE constexpr status check(const char* argument) const {
     bool empty = false;
     for (int d = 0; d < Rank; ++d) {
-      if (extents_[d] < 0) return status::invalid(argument, "a size is negative", bound::at_least, 0, extents_[d]);
+      if (extents_[d] < 0)
+        return status::invalid(argument, "sizes must not be negative", bound::at_least, 0, extents_[d]);
       empty = empty || extents_[d] == 0;
     }
     if (empty) return {};
     int64 product = 1, reach = sizeof(T);  // elements, and the bytes from the first of them to the end of the last
     for (int d = 0; d < Rank; ++d) {
       if (product_overflows(product, extents_[d]))
-        return status::invalid(argument, "the product of the sizes is larger than any 64-bit index", bound::at_most,
+        return status::invalid(argument, "the product of the sizes must fit in 64 bits", bound::at_most,
                                max_int64 / product, extents_[d]);
       product *= extents_[d];
       const int64 stride = strides_[d] < -max_int64 ? -max_int64 : strides_[d];  // the smallest has no negative
@@ -150,14 +151,14 @@ class tensor_view {
       if (steps == 0) continue;
       if (product_overflows(steps, step) || product_overflows(steps * step, sizeof(T)) ||
           steps * step * static_cast<int64>(sizeof(T)) > max_int64 - reach)
-        return status::invalid(argument, "the strides reach farther than any 64-bit offset");
+        return status::invalid(argument, "the offsets in bytes must fit in 64 bits: the strides are too large");
       reach += steps * step * static_cast<int64>(sizeof(T));
     }
-    if (data_ == nullptr) return status::invalid(argument, "the pointer is null, but the view has elements");
+    if (data_ == nullptr) return status::invalid(argument, "the pointer must not be null if the view has elements");
     return detail::check_alignment<T>(data_, argument);
   }
 
-  /// The element at i, inside the sizes; checked in checked builds.
+  /// Returns the element at index i, which must be inside the view. Checked builds check that.
   GIWA_HOST_DEVICE constexpr T& operator[](const index<Rank>& i) const {
     int64 offset = 0;
     for (int d = 0; d < Rank; ++d) {
@@ -166,7 +167,7 @@ class tensor_view {
     }
     return data_[offset];
   }
-  /// The same from numbers: `view(row, column)`.
+  /// Returns the element at the given coordinates: `view(row, column)`.
   template <detail::index_like... Coordinates>
     requires(sizeof...(Coordinates) == Rank)
   GIWA_HOST_DEVICE constexpr T& operator()(Coordinates... i) const {

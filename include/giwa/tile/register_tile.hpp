@@ -70,9 +70,9 @@ GIWA_HOST_DEVICE void to_operands(const register_tile<float, Map>& from, float s
                                   uint32 (&high)[Map::registers / 2], uint32 (&low)[Map::registers / 2]) {
   GIWA_UNROLL
   for (int i = 0; i < Map::registers / 2; ++i) {
-    const packed_pieces two = split(from.value[2 * i] * scale, from.value[2 * i + 1] * scale);
-    __builtin_memcpy(&high[i], &two.high, 4);
-    __builtin_memcpy(&low[i], &two.low, 4);
+    const split_fp16_pair two = split(from.value[2 * i] * scale, from.value[2 * i + 1] * scale);
+    __builtin_memcpy(&high[i], &two.hi, 4);
+    __builtin_memcpy(&low[i], &two.lo, 4);
   }
 }
 

@@ -112,16 +112,18 @@ TEST_CASE("sizes that do not belong together") {
 }
 
 TEST_CASE("views that are none") {
-  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 1, -1); }, {"q", "a size is negative", bound::at_least, 0, -1});
-  refused_after([](call_t& c) { c.a.k = view(nullptr, c.a.k.extents()); }, {"k", "the pointer is null"});
-  refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 1, giwa::max_int64 / 2); }, {"v", "reach farther"});
+  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 1, -1); },
+                {"q", "sizes must not be negative", bound::at_least, 0, -1});
+  refused_after([](call_t& c) { c.a.k = view(nullptr, c.a.k.extents()); }, {"k", "the pointer must not be null"});
+  refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 1, giwa::max_int64 / 2); },
+                {"v", "the strides are too large"});
   refused_after([](call_t& c) { c.a.q = restrided(c.a.q, 3, 2); },
                 {"q", "must be contiguous (stride 1)", bound::exactly, 1, 2});
   refused_after([](call_t& c) { c.a.v = restrided(c.a.v, 3, 0); },
                 {"v", "must be contiguous (stride 1)", bound::exactly, 1, 0});
   refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 3, -1); },
                 {"o", "must be contiguous (stride 1)", bound::exactly, 1, -1});
-  refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 1, 0); }, {"o", "a stride is zero"});
+  refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 1, 0); }, {"o", "must not be zero"});
   refused_after([](call_t& c) { c.a.k = resized(restrided(c.a.k, 1, 0), 1, int64{1} << 31); },
                 {"k", "too many rows", bound::at_most, giwa::attention_limits::length, int64{1} << 31});
 }
@@ -134,7 +136,7 @@ TEST_CASE("options that do not fit") {
         c.options.lse = {c.options.lse.data(), {2, 5, 6}};
       },
       {"lse", "it must have as many heads as q", bound::exactly, 6, 5});
-  refused_after([](call_t& c) { c.options.lse = restrided(c.options.lse, 2, 0); }, {"lse", "a stride is zero"});
+  refused_after([](call_t& c) { c.options.lse = restrided(c.options.lse, 2, 0); }, {"lse", "must not be zero"});
   refused_after([](call_t& c) { c.options.lse = {c.a.o.data(), {2, 6, 5}}; }, {"lse", "lse overlaps o"});
   refused_after([](call_t& c) { c.options.lse = {c.c.q.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps q"});
   refused_after([](call_t& c) { c.options.lse = {c.c.v.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps v"});
@@ -147,7 +149,7 @@ TEST_CASE("options that do not fit") {
       [](call_t& c) {
         c.options.sinks = {c.options.sinks.data(), {-1}};
       },
-      {"sinks", "a size is negative", bound::at_least, 0, -1});
+      {"sinks", "sizes must not be negative", bound::at_least, 0, -1});
 }
 
 TEST_CASE("an output that overlaps an input") {
@@ -173,7 +175,7 @@ TEST_CASE("a workspace that cannot be one") {
   refused_after(with(bytes + 1, needed), {"workspace", "must be 4-byte aligned"});
   refused_after(with(bytes + 4, needed), {"workspace", "must be 16-byte aligned"});
   refused_after(with(bytes, needed, 2), {"workspace", "must be contiguous", bound::exactly, 1, 2});
-  refused_after(with(nullptr, needed), {"workspace", "the pointer is null"});
+  refused_after(with(nullptr, needed), {"workspace", "the pointer must not be null"});
   refused_after(
       [](call_t& c) {
         c.options.workspace = {reinterpret_cast<unsigned char*>(c.a.o.data()), {1 << 16}};

@@ -103,12 +103,12 @@ TEST_CASE("an argument of a status is taken as text, not as a format") {
 
 TEST_CASE("throw_if_failed throws the status and its words, or gives the value") {
   CHECK_NOTHROW(throw_if_failed(status{}));
-  const status bad = status::invalid("n", "a count is negative", bound::at_least, 0, -5);
+  const status bad = status::invalid("n", "a count must not be negative", bound::at_least, 0, -5);
   try {
     throw_if_failed(bad);
     FAIL("it did not throw");
   } catch (const std::exception& e) {
-    CHECK(e.what() == std::string("giwa: invalid argument `n`: a count is negative (at least 0, got -5)"));
+    CHECK(e.what() == std::string("giwa: invalid argument `n`: a count must not be negative (at least 0, got -5)"));
   }
   try {
     static_cast<void>(throw_if_failed(result<int>{7, bad}));
@@ -139,7 +139,7 @@ TEST_CASE("throw_if_failed of a named result refers to its value") {
   CHECK(&seven == &constant.value);
   static_assert(std::is_same_v<decltype(throw_if_failed(result<int>{})), int>);
 
-  named.state = status::invalid("n", "a count is negative", bound::at_least, 0, -5);
+  named.state = status::invalid("n", "a count must not be negative", bound::at_least, 0, -5);
   CHECK_THROWS_AS(throw_if_failed(named), giwa::status_error);
   const result<int> failed{7, named.state};
   CHECK_THROWS_AS(throw_if_failed(failed), giwa::status_error);

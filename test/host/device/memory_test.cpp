@@ -132,7 +132,7 @@ TEST_CASE("out of memory in words has all numbers, and other failures are not dr
         "40.0 GiB of it in use");
   s.relation = bound::none;
   CHECK(std::string(giwa::format_memory(s, m).c_str()) == giwa::format_status(s).c_str());
-  s = status::invalid("size", "a size is negative", bound::at_most, 0, 1);
+  s = status::invalid("size", "sizes must not be negative", bound::at_most, 0, 1);
   CHECK(std::string(giwa::format_memory(s, m).c_str()) == giwa::format_status(s).c_str());
 
   char* text = nullptr;

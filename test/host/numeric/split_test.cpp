@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fp32 numbers in two fp16 pieces: how near they come, and the power of two that brings numbers where they come nearest.
+// fp32 numbers as sums of two fp16 numbers: their error, and the power of two that scales numbers into the best range.
 #include <giwa/numeric/split.hpp>
 
 #include <algorithm>
@@ -20,12 +20,12 @@ constexpr float smallest_float = std::numeric_limits<float>::denorm_min();
 
 double value(giwa::fp16 x) { return giwa::convert<double>{}(x); }
 
-// The error of the pieces, and that they are as the kernels take them: finite, and low at most half a unit of high.
-bool pieces_are_near(float x) {
-  const giwa::fp16_pieces p = giwa::split(x);
+// Whether the error of the split is within its bound, and lo is at most half a unit of hi, as the kernels assume.
+bool split_is_accurate(float x) {
+  const giwa::split_fp16 p = giwa::split(x);
   const double exact = static_cast<double>(x), size = std::abs(exact);
-  return std::abs(exact - value(p.high) - value(p.low)) <= std::max(0x1p-22 * size, 0x1p-25) &&
-         std::abs(value(p.low)) <= std::max(0x1p-11 * size, 0x1p-25);
+  return std::abs(exact - value(p.hi) - value(p.lo)) <= std::max(0x1p-22 * size, 0x1p-25) &&
+         std::abs(value(p.lo)) <= std::max(0x1p-11 * size, 0x1p-25);
 }
 
 // What the power promises of numbers up to `largest`, of which x is one.
@@ -35,40 +35,40 @@ bool power_fits(float largest, float x) {
   if (std::frexp(power, &exponent) != 0.5f || !std::isnormal(power) || !std::isnormal(1 / power)) return false;
   const float scaled = largest * power;
   if (!(scaled < 0x1p15f) || !(scaled >= 0x1p14f || power == 0x1p126f)) return false;
-  const giwa::fp16_pieces p = giwa::split(x * power);
-  const double back = (value(p.high) + value(p.low)) / static_cast<double>(power), exact = static_cast<double>(x);
+  const giwa::split_fp16 p = giwa::split(x * power);
+  const double back = (value(p.hi) + value(p.lo)) / static_cast<double>(power), exact = static_cast<double>(x);
   return std::abs(back - exact) <= std::max(0x1p-22 * std::abs(exact), 0x1p-39 * static_cast<double>(largest));
 }
 
 }  // namespace
 
-TEST_CASE("two pieces come as near to a number as they promise") {
+TEST_CASE("the error of a split number is within its bound") {
   giwa_test::random_sequence random(2026);
   for (int exponent = -149; exponent < 15; ++exponent)
     for (int i = 0; i < 2000; ++i) {
       const float x = std::ldexp(1 + static_cast<float>(random.below(1 << 23)) * 0x1p-23f, exponent);
       CAPTURE(exponent, x);
-      REQUIRE((pieces_are_near(x) && pieces_are_near(-x)));
+      REQUIRE((split_is_accurate(x) && split_is_accurate(-x)));
     }
   for (const float x : {0.0f, 1.0f, 0x1.ffcp14f, 0x1.ffffffp14f, 65504.0f, 65519.0f, smallest_float, 0x1p-24f, 0x1p-25f,
                         0x1.8p-25f, 0x1p-14f, 0x1.001p0f, 0x1.002p0f, 0x1.003p0f, 0x1.ffep0f, 0x1.ffffffp0f})
-    REQUIRE((pieces_are_near(x) && pieces_are_near(-x)));
+    REQUIRE((split_is_accurate(x) && split_is_accurate(-x)));
 }
 
-TEST_CASE("the pieces of integers below 2^22 are exact") {
+TEST_CASE("integers below 2^22 are split exactly") {
   for (int i = 0; i < 65504; ++i) {  // the integer itself, and as many in the finest steps
-    const giwa::fp16_pieces p = giwa::split(static_cast<float>(i));
-    REQUIRE(value(p.high) + value(p.low) == i);
+    const giwa::split_fp16 p = giwa::split(static_cast<float>(i));
+    REQUIRE(value(p.hi) + value(p.lo) == i);
   }
   giwa_test::random_sequence random(1);
   for (int i = 0; i < 100000; ++i) {
     const float x = std::ldexp(static_cast<float>(random.below(1 << 22)), -8);  // below 2^14, in steps of 2^-8
-    const giwa::fp16_pieces p = giwa::split(x);
-    REQUIRE(value(p.high) + value(p.low) == static_cast<double>(x));
+    const giwa::split_fp16 p = giwa::split(x);
+    REQUIRE(value(p.hi) + value(p.lo) == static_cast<double>(x));
   }
 }
 
-TEST_CASE("a power of two brings numbers of every exponent where pieces reach farthest") {
+TEST_CASE("power_of_two_for scales numbers of every exponent into the range in which split loses least") {
   giwa_test::random_sequence random(7);
   for (unsigned exponent = 0; exponent < 255; ++exponent)
     for (int i = 0; i < 200; ++i) {
@@ -91,10 +91,10 @@ TEST_CASE("a power of two brings numbers of every exponent where pieces reach fa
 }
 
 TEST_CASE("what is not finite stays so, in one piece at least") {
-  CHECK(std::isnan(value(giwa::split(std::nanf("")).high)));
+  CHECK(std::isnan(value(giwa::split(std::nanf("")).hi)));
   for (const float x : {infinity, -infinity}) {
-    CHECK(value(giwa::split(x).high) == static_cast<double>(x));
-    CHECK(std::isnan(value(giwa::split(x).low)));  // infinity - infinity
+    CHECK(value(giwa::split(x).hi) == static_cast<double>(x));
+    CHECK(std::isnan(value(giwa::split(x).lo)));  // infinity - infinity
   }
   CHECK(power_of_two_for(std::nanf("")) == 1);
   CHECK((std::isnormal(power_of_two_for(infinity)) && std::isnormal(1 / power_of_two_for(infinity))));

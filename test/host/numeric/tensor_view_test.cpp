@@ -191,7 +191,7 @@ TEST_CASE("check refuses sizes that no array has") {
   CHECK(negative.relation == bound::at_least);
   CHECK(negative.expected == 0);
   CHECK(negative.got == -7);
-  CHECK(refused(square(&x, {min_int64, 1}), "a size is negative"));
+  CHECK(refused(square(&x, {min_int64, 1}), "sizes must not be negative"));
   CHECK(refused(floats(nullptr, {1}), "null"));
   CHECK(refused(floats(nullptr, {1}, {0}), "null"));
   CHECK_FALSE(square(&x, {int64{1} << 32, int64{1} << 31}).check("v").ok());  // default strides that wrapped
@@ -243,7 +243,7 @@ TEST_CASE("check refuses strides that no address reaches") {
       const bool both = stride <= (max_int64 - 1) / 2;
       REQUIRE(tensor_view<char, 2>(&byte, {2, 2}, {stride, -sign * stride}).check("v").ok() == both);
     }
-  CHECK(refused(tensor_view<char, 1>(&byte, {2}, {min_int64}), "the strides reach"));
+  CHECK(refused(tensor_view<char, 1>(&byte, {2}, {min_int64}), "the offsets in bytes must fit"));
   CHECK(tensor_view<char, 1>(&byte, {1}, {min_int64}).check("v").ok());
   CHECK(tensor_view<char, 1>(&byte, {max_int64}, {0}).check("v").ok());
 }

@@ -100,7 +100,7 @@ struct attention_advice {
 constexpr result<attention_advice> memory_advice(const attention_problem& p, int64 free, int64 total) {
   result<attention_advice> r;
   r.state = detail::check_sizes(p, 0);
-  if (r.ok() && free < 0) r.state = status::invalid("free", "a size is negative", bound::at_least, 0, free);
+  if (r.ok() && free < 0) r.state = status::invalid("free", "sizes must not be negative", bound::at_least, 0, free);
   if (!r.ok()) return r;
   attention_advice& a = r.value;
   a.asked = p;

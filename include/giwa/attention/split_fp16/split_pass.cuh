@@ -118,10 +118,10 @@ struct split_op {
       for (int k = 0; k < pairs; ++k) {
         if (64 * k + 2 * block.lane() >= (Parts == 2 ? to.lo : to.width)) continue;
         const float a = nothing ? 0.f : x[r][k].x * factor, b = nothing ? 0.f : x[r][k].y * factor;
-        const packed_pieces two = split(a, b);
+        const split_fp16_pair two = split(a, b);
         fp16* const here = parts + int64{row} * to.width + 64 * k;
-        *reinterpret_cast<__half2*>(here) = two.high;
-        if constexpr (Parts == 2) *reinterpret_cast<__half2*>(here + to.lo) = two.low;
+        *reinterpret_cast<__half2*>(here) = two.hi;
+        if constexpr (Parts == 2) *reinterpret_cast<__half2*>(here + to.lo) = two.lo;
       }
     }
   }
