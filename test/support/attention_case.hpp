@@ -130,10 +130,12 @@ case_buffer<T, Rank> new_buffer(const giwa::index<Rank>& extents, case_layout la
 struct case_options {
   uint64 seed = 1;
   int64 batch = 1, heads = 1, kv_heads = 1, seq_q = 1, seq_k = 1, head_size = 1, head_size_v = 1;
-  std::vector<int64> q_lengths, k_lengths;  // of packed sequences, instead of batch, seq_q and seq_k
-  std::array<case_layout, 4> layout{};      // of q, k, v, o
-  int offset = 0;                           // of each tensor's first element, in elements
-  double spread = 1;                        // standard deviation of q and k: scores of spread^2
+  std::vector<int64> q_lengths, k_lengths;   // of packed sequences, instead of batch, seq_q and seq_k
+  std::vector<int> q_used, k_used, k_index;  // giwa::sequences::q_lengths, k_lengths and k_batch_index, or empty
+  int64 k_batch = 0;                         // of k and v where there is a k_index
+  std::array<case_layout, 4> layout{};       // of q, k, v, o
+  int offset = 0;                            // of each tensor's first element, in elements
+  double spread = 1;                         // standard deviation of q and k: scores of spread^2
   bool lse = true, sinks = false;
   giwa::attention_scale scale{};
   giwa::alignment align{};
@@ -146,6 +148,9 @@ struct case_options {
       << ", keys " << seq_k << ", head size " << head_size << '/' << head_size_v;
     for (std::size_t i = 0; i < q_lengths.size(); ++i)
       s << (i == 0 ? ", packed " : " ") << q_lengths[i] << 'x' << k_lengths[i];
+    for (const auto& [name, list] :
+         {std::pair{", used q", &q_used}, std::pair{", used k", &k_used}, std::pair{", k of", &k_index}})
+      for (std::size_t i = 0; i < list->size(); ++i) s << (i == 0 ? name : "") << ' ' << (*list)[i];
     for (const case_layout l : layout) s << ", " << name_of(l);
     s << ", offset " << offset << ", spread " << spread << (lse ? ", lse" : "") << (sinks ? ", sinks" : "");
     if (scale.given) s << ", scale " << scale.value;
@@ -184,8 +189,9 @@ struct attention_case {
       c.seq_k = sum(c.k_lengths, k_offsets);
     }
     q = new_buffer<T, 4>({c.batch, c.seq_q, c.heads, c.head_size}, c.layout[0], c.offset, false);
-    k = new_buffer<T, 4>({c.batch, c.seq_k, c.kv_heads, c.head_size}, c.layout[1], c.offset, false);
-    v = new_buffer<T, 4>({c.batch, c.seq_k, c.kv_heads, c.head_size_v}, c.layout[2], c.offset, false);
+    const int64 k_batch = c.k_index.empty() || c.packed() ? c.batch : c.k_batch;
+    k = new_buffer<T, 4>({k_batch, c.seq_k, c.kv_heads, c.head_size}, c.layout[1], c.offset, false);
+    v = new_buffer<T, 4>({k_batch, c.seq_k, c.kv_heads, c.head_size_v}, c.layout[2], c.offset, false);
     o = new_buffer<O, 4>({c.batch, c.seq_q, c.heads, c.head_size_v}, c.layout[3], c.offset, true);
     lse = new_buffer<float, 3>({c.batch, c.heads, c.seq_q}, c.layout[3], c.offset, true);
     sinks = new_buffer<float, 1>({c.heads}, case_layout::contiguous, c.offset, false);
@@ -206,7 +212,12 @@ struct attention_case {
 
   giwa::detail::attention_views<T, O> views() {
     giwa::detail::attention_views<T, O> a{q.view(), k.view(), v.view(), o.view()};
-    if (packed()) a.packed = {q_offsets.data(), k_offsets.data(), sequence_count(), max_q()};
+    const auto given = [](const std::vector<int>& list) { return list.empty() ? nullptr : list.data(); };
+    a.packed.q_lengths = given(options.q_used), a.packed.k_lengths = given(options.k_used);
+    a.packed.k_batch_index = given(options.k_index);
+    if (!packed()) return a;
+    a.packed.q_offsets = q_offsets.data(), a.packed.k_offsets = k_offsets.data();
+    a.packed.count = sequence_count(), a.packed.max_q = max_q();
     return a;
   }
   giwa::attention_options call_options() {
@@ -245,6 +256,9 @@ giwa::status forward_of(const Where& where, const giwa::detail::attention_views<
   if (a.is_packed())
     return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, a.packed, without_batch(a.q), without_batch(a.k),
                                                               without_batch(a.v), without_batch(a.o), mask, score,
+                                                              options);
+  if (a.is_ragged())
+    return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, a.packed, a.q, a.k, a.v, a.o, mask, score,
                                                               options);
   return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, a.q, a.k, a.v, a.o, mask, score, options);
 }

@@ -52,15 +52,20 @@ struct placement {
 struct sequence_rows {
   int64 q_begin, q_length, k_begin, k_length;
   int64 first_row;  // rows (a query of a head) before this sequence's, in the order (sequence, head, query)
+  int64 k_stored;   // where its keys are in the batch of k
 };
 
 struct attention_draw {
   uint64 seed;
   compiled_types types;
   bool packed;
-  bool shared_offsets;                         // packed: queries and keys have the very same offsets
-  int64 batch, seq_q, seq_k, heads, kv_heads;  // packed: lengths of the tensors
-  int64 max_q;                                 // packed: what the call is told
+  bool shared_offsets;                               // packed: queries and keys have the very same offsets
+  int64 batch, seq_q, seq_k, heads, kv_heads;        // packed: lengths of the tensors
+  int64 max_q;                                       // packed: what the call is told
+  int64 k_batch;                                     // the batch of k and v
+  std::vector<int64> q_offsets, k_offsets;           // packed: what the call is told
+  std::vector<int64> q_lengths, k_lengths, k_index;  // what the call is told, or empty
+  bool shared_lengths;                               // queries and keys have the very same lengths
   std::vector<sequence_rows> sequences;
   placement q, k, v, o, lse, bias;
   bool has_lse, has_sinks, has_scale, has_workspace;
@@ -81,6 +86,7 @@ struct attention_draw {
   bool speaks_of_diagonal() const {
     return (types.mask != mask_kind::full && types.mask != mask_kind::scattered) || types.score == score_kind::alibi;
   }
+  bool is_ragged() const { return !q_lengths.empty() || !k_lengths.empty() || !k_index.empty(); }
   /// diagonal - query of a sequence.
   int64 offset_of(const sequence_rows& s) const {
     return align.is_set() && !align.is_bottom_right() ? align.fixed_offset() : s.k_length - s.q_length;
@@ -117,7 +123,10 @@ inline std::string attention_draw::describe() const {
       << p->first % 8;
   if (packed) s << " packed, max_q " << max_q << ':';
   for (const auto& r : sequences)
-    if (packed) s << ' ' << r.q_length << 'x' << r.k_length;
+    if (packed || is_ragged()) s << ' ' << r.q_length << 'x' << r.k_length;
+  for (const auto& [name, list] :
+       {std::pair{" q_lengths", &q_lengths}, std::pair{" k_lengths", &k_lengths}, std::pair{" k_index", &k_index}})
+    for (std::size_t i = 0; i < list->size(); ++i) s << (i == 0 ? name : "") << ' ' << (*list)[i];
   return s.str();
 }
 
@@ -221,8 +230,9 @@ class drawing {
     const int64 stored = d.packed ? 1 : d.batch;
     const bool tma = !one_in(3);
     d.q = place({stored, d.seq_q, d.heads, types.head_size}, true, plain, true, tma);
-    d.k = place({stored, d.seq_k, d.kv_heads, types.head_size}, true, plain, true, tma);
-    d.v = place({stored, d.seq_k, d.kv_heads, types.head_size_v}, true, plain, true, tma);
+    const int64 k_stored = d.packed ? 1 : d.k_batch;
+    d.k = place({k_stored, d.seq_k, d.kv_heads, types.head_size}, true, plain, true, tma);
+    d.v = place({k_stored, d.seq_k, d.kv_heads, types.head_size_v}, true, plain, true, tma);
     d.o = place({stored, d.seq_q, d.heads, types.head_size_v}, false, plain, true, tma && one_in(2));
     d.lse = place({stored, d.heads, d.seq_q, 1}, false, plain, false);
     const auto one_or = [&](int64 n) { return d.packed || one_in(2) ? 1 : n; };
@@ -252,16 +262,17 @@ class drawing {
 
   void rows(attention_draw& d) {
     d.max_q = d.seq_q;
+    d.k_batch = d.batch;
     d.shared_offsets = d.packed && d.seq_q == d.seq_k && one_in(2);
     if (!d.packed) {
-      for (int64 b = 0; b < d.batch; ++b) d.sequences.push_back({0, d.seq_q, 0, d.seq_k, b * d.heads * d.seq_q});
+      for (int64 b = 0; b < d.batch; ++b) d.sequences.push_back({0, d.seq_q, 0, d.seq_k, b * d.heads * d.seq_q, b});
       return;
     }
     // The first sequence has the lengths drawn, the others any; rows that belong to none lie before and behind.
     int64 q_next = one_in(2) ? between(0, 9) : 0, k_next = one_in(2) ? between(0, 9) : 0, row = 0;
     if (d.shared_offsets) k_next = q_next;
     for (int64 b = 0; b < d.batch; ++b) {
-      sequence_rows r{q_next, d.seq_q, k_next, d.seq_k, row};
+      sequence_rows r{q_next, d.seq_q, k_next, d.seq_k, row, 0};
       if (b > 0) r.q_length = one_in(4) ? 0 : between(0, d.seq_q), r.k_length = one_in(4) ? 0 : between(0, d.seq_k);
       if (d.shared_offsets) r.k_length = r.q_length;
       q_next += r.q_length;
@@ -304,6 +315,49 @@ class drawing {
     drawing other(d.seed ^ 0x5deece66dull);
     if (d.speaks_of_diagonal() && other.one_in(5))
       d.align = giwa::alignment::offset(other.between(-d.seq_q - 70, d.seq_k + 70));
+    for (const auto& s : d.sequences) d.q_offsets.push_back(s.q_begin), d.k_offsets.push_back(s.k_begin);
+    const auto end = [](int64 begin, int64 length) { return begin + length; };
+    d.q_offsets.push_back(d.sequences.empty() ? 0 : end(d.sequences.back().q_begin, d.sequences.back().q_length));
+    d.k_offsets.push_back(d.sequences.empty() ? 0 : end(d.sequences.back().k_begin, d.sequences.back().k_length));
+    if (d.batch > 0 && other.one_in(4)) other.ragged(d);
+  }
+
+  // Lengths of their own, some of them out of range, and keys that other sequences may read too.
+  void ragged(attention_draw& d) {
+    const bool agree = d.packed ? d.shared_offsets : d.seq_q == d.seq_k;
+    const auto said = [&](int64 most) {
+      return one_in(8) ? most + between(0, 5) : one_in(16) ? -3 : between(one_in(4) ? 0 : most - most / 8, most);
+    };
+    const auto used = [](int64 length, int64 most) { return length < 0 ? 0 : length > most ? most : length; };
+    const std::vector<sequence_rows> rows = d.sequences;
+    if (one_in(3)) {
+      if (!d.packed) d.k_batch = between(1, d.batch + 2);
+      for (sequence_rows& s : d.sequences) {
+        const int64 n = one_in(10) ? (one_in(2) ? -1 : d.k_batch) : between(0, d.k_batch - 1);
+        const bool exists = n >= 0 && n < d.k_batch;
+        const auto& of = rows[static_cast<std::size_t>(exists && d.packed ? n : 0)];
+        d.k_index.push_back(n);
+        s.k_stored = d.packed || !exists ? 0 : n;
+        s.k_begin = of.k_begin;
+        s.k_length = exists ? (d.packed ? of.k_length : d.seq_k) : 0;
+      }
+    }
+    d.shared_lengths = agree && d.k_index.empty() && one_in(3);
+    if (d.shared_lengths || one_in(2))
+      for (sequence_rows& s : d.sequences) {
+        d.q_lengths.push_back(said(s.q_length));
+        s.q_length = used(d.q_lengths.back(), s.q_length);
+      }
+    if (d.shared_lengths) d.k_lengths = d.q_lengths;
+    if (!d.shared_lengths && !one_in(4))
+      for (const sequence_rows& s : d.sequences) d.k_lengths.push_back(said(s.k_length));
+    if (!d.k_lengths.empty())
+      for (std::size_t b = 0; b < d.sequences.size(); ++b)
+        d.sequences[b].k_length = used(d.k_lengths[b], d.sequences[b].k_length);
+    int64 row = 0;
+    for (sequence_rows& s : d.sequences) s.first_row = row, row += d.heads * s.q_length;
+    if (!d.align.is_set() && d.speaks_of_diagonal() && !(agree && d.shared_lengths))
+      d.align = giwa::alignment::bottom_right;
   }
 
   random_sequence random_;

@@ -87,11 +87,14 @@ struct instance {
     const auto o = view_of<O>(a.o, d.o);
     const auto mask = make_mask<Mask>(a);
     const auto score = make_score<Score, T>(a);
-    if (!d.packed)
+    if (!d.packed && !d.is_ragged())
       return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, q, k, v, o, mask, score, options(a));
+    giwa::sequences rows{.q_lengths = a.q_lengths, .k_lengths = a.k_lengths, .k_batch_index = a.k_index};
+    if (!d.packed)
+      return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, rows, q, k, v, o, mask, score, options(a));
+    rows.q_offsets = a.q_offsets, rows.k_offsets = a.k_offsets, rows.count = d.batch, rows.max_q = d.max_q;
     return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(
-        where, giwa::sequences{a.q_offsets, a.k_offsets, d.batch, d.max_q}, without_first(q), without_first(k),
-        without_first(v), without_first(o), mask, score, options(a));
+        where, rows, without_first(q), without_first(k), without_first(v), without_first(o), mask, score, options(a));
   }
 };
 

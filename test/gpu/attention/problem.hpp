@@ -63,6 +63,38 @@ struct fill_tensor {
   }
 };
 
+/// Makes NaN of element i of a tensor, in row-major order, whose row no sequence has.
+struct poison_gaps {
+  void* buffer;
+  int element_bytes;
+  placement at;
+  const sequence_rows* sequences;
+  int64 batch;
+  bool packed, of_queries;
+
+  /// Whether a row is in the tensor twice: then it may belong to a sequence all the same.
+  bool shares_rows() const {
+    for (int d = 0; d < 3; ++d)
+      if (at.extent[d] > 1 && at.stride[d] == 0) return true;
+    return false;
+  }
+  GIWA_HOST_DEVICE void operator()(int64 i) const {
+    int64 position[4], place = at.first;
+    for (int d = 3; d >= 0; --d) {
+      position[d] = i % at.extent[d];
+      i /= at.extent[d];
+      place += at.extent[d] == 1 ? 0 : position[d] * at.stride[d];
+    }
+    for (int64 b = 0; b < batch; ++b) {
+      const sequence_rows& s = sequences[b];
+      const int64 stored = packed ? 0 : of_queries ? b : s.k_stored;
+      const int64 row = position[1] - (of_queries ? s.q_begin : s.k_begin);
+      if (stored == position[0] && row >= 0 && row < (of_queries ? s.q_length : s.k_length)) return;
+    }
+    for (int j = 0; j < element_bytes; ++j) static_cast<unsigned char*>(buffer)[place * element_bytes + j] = 0xff;
+  }
+};
+
 /// What a call of giwa is made from: pointers lead to where it runs.
 struct call_arguments {
   const attention_draw* draw;
@@ -72,7 +104,8 @@ struct call_arguments {
   unsigned char* workspace;  // or null
   int64 workspace_bytes;
   const float *slopes, *sinks;
-  const int *q_offsets, *k_offsets, *q_segments, *k_segments, *prefix_counts;
+  const int *q_offsets, *k_offsets, *q_lengths, *k_lengths, *k_index;  // lengths and index may be null
+  const int *q_segments, *k_segments, *prefix_counts;
   int64 segment_stride;
 };
 
@@ -85,16 +118,13 @@ class tables {
       words_.resize(giwa::round_up(words_.size(), std::size_t{64}), -1);
       return words_.size();
     };
-    q_offsets = begin();
-    for (const auto& s : d.sequences) words_.push_back(static_cast<int>(s.q_begin));
-    if (!d.sequences.empty())
-      words_.push_back(static_cast<int>(d.sequences.back().q_begin + d.sequences.back().q_length));
-    if (d.sequences.empty()) words_.push_back(0);
-    k_offsets = begin();
-    for (const auto& s : d.sequences) words_.push_back(static_cast<int>(s.k_begin));
-    if (!d.sequences.empty())
-      words_.push_back(static_cast<int>(d.sequences.back().k_begin + d.sequences.back().k_length));
-    if (d.sequences.empty()) words_.push_back(0);
+    const auto put = [&](const std::vector<int64>& list) {
+      const std::size_t first = begin();
+      for (const int64 n : list) words_.push_back(static_cast<int>(n));
+      return first;
+    };
+    q_offsets = put(d.q_offsets), k_offsets = put(d.k_offsets);
+    q_lengths = put(d.q_lengths), k_lengths = put(d.k_lengths), k_index = put(d.k_index);
     prefix_counts = begin();
     for (int64 b = 0; b < d.batch; ++b) words_.push_back(static_cast<int>(random.below(d.prefix_count + 1)));
     const auto number = [&](float x) {
@@ -132,8 +162,8 @@ class tables {
   const std::vector<int>& words() const { return words_; }
   int64 segment_stride() const { return segment_stride_; }
 
-  std::size_t q_offsets = 0, k_offsets = 0, prefix_counts = 0, slopes = 0, sinks = 0, sequences = 0, q_segments = 0,
-              k_segments = 0;
+  std::size_t q_offsets = 0, k_offsets = 0, q_lengths = 0, k_lengths = 0, k_index = 0, prefix_counts = 0, slopes = 0,
+              sinks = 0, sequences = 0, q_segments = 0, k_segments = 0;
 
  private:
   std::vector<int> words_;
@@ -153,6 +183,7 @@ template <class Place, class Call, class Spoil>
 outcome run_problem(Place& place, const attention_draw& d, const Call& call, const Spoil& spoil) {
   const element bias_type = d.types.score == score_kind::capped_bias ? element::of_fp32 : d.types.input;
   const bool has_bias = d.types.score == score_kind::bias || d.types.score == score_kind::capped_bias;
+  const int bytes_of_element = giwa_test::attention::bytes_of(d.types.input);
   place.clear();
   const auto memory = [&](const placement& p, element e) {
     return place.take(p.size * giwa_test::attention::bytes_of(e));
@@ -181,6 +212,14 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
   fill(q, d.q, d.types.input, d.values, 0);
   fill(k, d.k, d.types.input, d.values, 1);
   fill(v, d.v, d.types.input, d.values, 2);
+  if (d.is_ragged()) {
+    const auto* const sequences = reinterpret_cast<const sequence_rows*>(words + t.sequences);
+    const auto poison = [&](void* buffer, const placement& p, bool of_queries) {
+      const poison_gaps f{buffer, bytes_of_element, p, sequences, d.batch, d.packed, of_queries};
+      if (!f.shares_rows()) place.for_all(p.extent[0] * p.extent[1] * p.extent[2] * p.extent[3], f);
+    };
+    poison(q, d.q, true), poison(k, d.k, false), poison(v, d.v, false);
+  }
   if (has_bias) fill(bias, d.bias, bias_type, value_kind::normal, 3);
 
   const bool segments = d.types.mask == mask_kind::segments, prefixes = d.types.mask == mask_kind::prefix;
@@ -198,6 +237,9 @@ outcome run_problem(Place& place, const attention_draw& d, const Call& call, con
                          numbers(t.sinks),
                          words + t.q_offsets,
                          words + (d.shared_offsets ? t.q_offsets : t.k_offsets),
+                         d.q_lengths.empty() ? nullptr : words + t.q_lengths,
+                         d.k_lengths.empty() ? nullptr : words + (d.shared_lengths ? t.q_lengths : t.k_lengths),
+                         d.k_index.empty() ? nullptr : words + t.k_index,
                          segments ? words + t.q_segments : nullptr,
                          segments ? words + t.k_segments : nullptr,
                          prefixes && d.prefix_per_sequence ? words + t.prefix_counts : nullptr,

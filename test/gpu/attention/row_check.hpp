@@ -165,10 +165,10 @@ GIWA_HOST_DEVICE row_finding check_row(const Group& g, const located_problem& p,
   const sequence_rows s = p.sequences[b];
   const int64 h = (row - s.first_row) / s.q_length, i = (row - s.first_row) % s.q_length;
   const int64 kv = h / (p.heads / p.kv_heads), offset = p.bottom_right ? s.k_length - s.q_length : p.diagonal_offset;
-  const int64 stored = p.packed ? 0 : b;
+  const int64 stored = p.packed ? 0 : b, k_stored = s.k_stored;
   const T* const q = static_cast<const T*>(p.q.data) + p.q.at(stored, s.q_begin + i, h);
-  const auto key = [&](int64 j) { return static_cast<const T*>(p.k.data) + p.k.at(stored, s.k_begin + j, kv); };
-  const auto value = [&](int64 j) { return static_cast<const T*>(p.v.data) + p.v.at(stored, s.k_begin + j, kv); };
+  const auto key = [&](int64 j) { return static_cast<const T*>(p.k.data) + p.k.at(k_stored, s.k_begin + j, kv); };
+  const auto value = [&](int64 j) { return static_cast<const T*>(p.v.data) + p.v.at(k_stored, s.k_begin + j, kv); };
   const auto real = giwa::convert<float>{};
 
   constexpr double infinite = HUGE_VAL;

@@ -102,7 +102,7 @@ TEST_CASE("the check of a row agrees with the reference and with judge_attention
   // By hand: two keys with scores 0 and log 3, values 1 and 5: 1/4 + 15/4.
   const float q[1] = {1}, k[2] = {0, std::log(3.0f)}, v[2] = {1, 5};
   float o = 4, lse = std::log(4.0f);
-  const sequence_rows rows{0, 1, 0, 2, 0};
+  const sequence_rows rows{0, 1, 0, 2, 0, 0};
   located_problem p{};
   p.types = {element::of_fp32, element::of_fp32, 1, 1, mask_kind::full, score_kind::plain};
   p.q = {const_cast<float*>(q), {0, 0, 0, 1}};

@@ -170,6 +170,55 @@ TEST_CASE("packed sequences, some of them empty") {
   CHECK_NO_FAULTS(f);
 }
 
+TEST_CASE("lengths apart from offsets, and keys by index") {
+  faults f;
+  for (int i = 0; i < 8; ++i) {
+    case_options c;
+    c.seed = static_cast<uint64>(i);
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.align = i < 4 ? giwa::alignment(giwa::alignment::bottom_right) : giwa::alignment::offset(20);
+    if (i % 2 == 0) {
+      c.q_lengths = {80, 3, 64, 9}, c.k_lengths = {140, 40, 10, 66};
+    } else {
+      c.batch = 4, c.seq_q = 200, c.seq_k = 140;
+      c.layout[0] = c.layout[1] = static_cast<case_layout>(i % 5);
+    }
+    if (i % 4 < 3) c.q_used = {70, -5, 64, 1000}, c.k_used = {131, 7, 0, 200};
+    if (i % 4 != 0) c.k_index = {3, 4, -1, 1}, c.k_batch = 4;  // 4 and -1 are none
+    f.add(fault_of<float, 8>(c));
+    f.add(fault_of<float, 8>(c, causal{}));
+    f.add(fault_of<float, 8>(c, giwa::prefix{5} | giwa::sliding_window{90}));
+  }
+  CHECK_NO_FAULTS(f);
+}
+
+TEST_CASE("lengths and indices are those of the batch, by hand") {
+  // Queries of 0 average the values 1 to 4 and 10 to 13.
+  const std::vector<float> q(6, 0.0f), k(8, 1.0f), v{1, 2, 3, 4, 10, 11, 12, 13};
+  const tensor_view<const float, 4> query(q.data(), {3, 2, 1, 1}), key(k.data(), {2, 4, 1, 1}),
+      value(v.data(), {2, 4, 1, 1});
+  const int lengths[3] = {2, 4, 1}, index[3] = {1, 0, 1}, rows[3] = {2, 1, 0};
+  const auto attend = [&](const giwa::sequences& s, auto&& run) {
+    std::vector<float> o(6, -1.0f);
+    REQUIRE(run(s, tensor_view<float, 4>(o.data(), {3, 2, 1, 1})).ok());
+    return o;
+  };
+  const auto forward = [&](const giwa::sequences& s, const tensor_view<float, 4>& o) {
+    return giwa::attention_forward<1>(giwa::host, s, query, key, value, o);
+  };
+  const auto reference = [&](const giwa::sequences& s, const tensor_view<float, 4>& o) {
+    return giwa::attention_reference(giwa::host, s, query, key, value, o);
+  };
+  using floats = std::vector<float>;
+  const giwa::sequences all{.q_lengths = rows, .k_lengths = lengths, .k_batch_index = index};
+  CHECK(attend(all, forward) == floats{10.5f, 10.5f, 2.5f, -1, -1, -1});
+  CHECK(attend(all, reference) == floats{10.5f, 10.5f, 2.5f, -1, -1, -1});
+  CHECK(attend({.k_batch_index = index}, forward) == floats{11.5f, 11.5f, 2.5f, 2.5f, 11.5f, 11.5f});
+  const giwa::sequences counted{.count = 3, .k_lengths = lengths, .k_batch_index = index};
+  CHECK(attend(counted, forward) == floats{10.5f, 10.5f, 2.5f, 2.5f, 10, 10});
+}
+
 TEST_CASE("packed offsets that fall or overshoot read and write nothing of others") {
   case_options c;
   c.q_lengths = {10, 20, 30};

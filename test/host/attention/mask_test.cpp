@@ -258,7 +258,7 @@ TEST_CASE("an alignment is asked for, or not, and two may disagree") {
 }
 
 TEST_CASE("an offset of the diagonal is a number or follows from the lengths") {
-  STATIC_REQUIRE_FALSE(alignment{}.is_set());
+  STATIC_REQUIRE(!alignment{}.is_set());
   STATIC_REQUIRE(alignment{} == alignment::unset);
   STATIC_REQUIRE(alignment::offset(0) == alignment::top_left);
   STATIC_REQUIRE(alignment::offset(1) != alignment::top_left);

@@ -267,6 +267,30 @@ TEST_CASE("packed sequences that are none") {
   CHECK(c.o.written() > 0);
 }
 
+TEST_CASE("sequences of a batch that are none") {
+  call_t call;
+  const std::vector<int> lengths(2, 1);
+  const auto with = [&](const giwa::sequences& s, const auto& mask) {
+    return giwa::attention_forward<8, 4>(giwa::host, s, call.a.q, call.a.k, call.a.v, call.a.o, mask);
+  };
+  const int* n = lengths.data();
+  refused(call, with({.q_offsets = n}, giwa::full{}), {"q_offsets", "tensors of rank 4 take lengths"});
+  refused(call, with({.k_offsets = n}, giwa::full{}), {"k_offsets", "tensors of rank 4 take lengths"});
+  refused(call, with({.count = 3}, giwa::full{}), {"sequences", "the batch of q, or 0", bound::exactly, 2, 3});
+  refused(call, with({.q_lengths = n}, giwa::causal{}), {"mask", "the diagonal must be chosen"});
+  const int* in_o = reinterpret_cast<const int*>(call.a.o.data());
+  refused(call, with({.q_lengths = in_o}, giwa::full{}), {"o", "o overlaps q_lengths"});
+  refused(call, with({.k_lengths = in_o}, giwa::full{}), {"o", "o overlaps k_lengths"});
+  refused(call, with({.k_batch_index = in_o}, giwa::full{}), {"o", "o overlaps k_batch_index"});
+  call.a.k = resized(call.a.k, 0, 1);
+  refused(call, with({.k_batch_index = n}, giwa::full{}),
+          {"v", "v must have as many sequences as k", bound::exactly, 1, 2});
+  call.a.v = resized(call.a.v, 0, 1);
+  refused(call, with({.k_lengths = n}, giwa::full{}),
+          {"k", "k must have as many sequences as q", bound::exactly, 2, 1});
+  CHECK(with({.k_lengths = n, .k_batch_index = n}, giwa::full{}).ok());  // 1 is no index: there are no keys
+}
+
 TEST_CASE("a head size from a list") {
   attention_case<float> c(call_t::sizes());
   const auto q = c.q.view();

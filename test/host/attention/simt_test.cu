@@ -65,6 +65,30 @@ TEST_CASE("packed sequences, empty ones among them, in as many blocks as there h
   }
 }
 
+TEST_CASE("sequences that end before their rows do, and keys that others read too") {
+  for (int i = 0; i < cases(4); ++i) {
+    case_options options;
+    options.seed = static_cast<giwa_test::uint64>(i);
+    options.heads = 4, options.kv_heads = 2, options.head_size = options.head_size_v = 40;
+    options.align = giwa::alignment::bottom_right;
+    options.sinks = i == 1;
+    options.q_used = {70, 0, 64, 9}, options.k_used = {131, 7, 0, 200};  // the last is beyond the rows
+    if (i % 2 == 0) {
+      options.q_lengths = {80, 3, 64, 9}, options.k_lengths = {140, 40, 10, 66};
+    } else {
+      options.batch = 4, options.seq_q = 70, options.seq_k = 140;
+    }
+    if (i >= 2) options.k_index = {3, 0, 0, 1}, options.k_batch = 4;
+    attention_case<fp16> c(options);
+    // Rows of no sequence, with NaN in them: of the first, that two others may read to its 131st key.
+    const auto k = c.k.view(), v = c.v.view();
+    if (i == 1)
+      for (int64 row = 131; row < 140; ++row)
+        for (int64 head = 0; head < 2; ++head) k(0, row, head, 3) = v(0, row, head, 5) = giwa::convert<fp16>{}(NAN);
+    CHECK(failure_of<40, 40>(c, giwa::causal{}, giwa::plain_score{}) == "");
+  }
+}
+
 TEST_CASE("what a row does not see does not reach it, whatever it is") {
   case_options options;
   options.heads = 2, options.seq_q = 70, options.seq_k = 135, options.head_size = options.head_size_v = 40;

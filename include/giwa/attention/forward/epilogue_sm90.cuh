@@ -27,7 +27,7 @@ struct sm90_epilogue {
     rows.o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });
     if constexpr (Types::stores_tiles) {
       // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
-      const bool fits = !p.call.views.is_packed() || rows.first_query + 64 <= head.queries();
+      const bool fits = !p.call.ragged || rows.first_query + 64 <= head.queries();
       if (p.stores_by_tma && !rows.has_nonfinite && rows.first_query < head.queries() && fits)
         return store_by_tma(c, rows);
     }

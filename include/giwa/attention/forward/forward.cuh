@@ -58,7 +58,9 @@ struct stream_attention {
       // The exponents of split numbers, at least -54 each, and of the scale add up to a normal float.
       const float size = call.scale < 0 ? -call.scale : call.scale;
       const bool reached = size == 0 || (size >= 0x1p-18f && size <= 0x1p60f);
-      if (call.counter != nullptr && reached && call.views.k.extent(1) > 0) {
+      // Exponents and fallback flags belong to one sequence: none may read the keys of another.
+      const bool own_keys = call.views.packed.k_batch_index == nullptr;
+      if (call.counter != nullptr && reached && own_keys && call.views.k.extent(1) > 0) {
         const result<attention_path> path = path_here();
         if (!path.ok()) return path.state;
         const result<split_tensors> done = run_split(s, call, path.value);

@@ -98,10 +98,7 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
                                          const sequences& packed) {
   require_attention_types<Queries, Keys, Values, O>();
   using views = attention_views<stdlib::remove_const_t<Queries>, O>;
-  if constexpr (Rank == 4)
-    return views{q, k, v, o, packed};
-  else
-    return views{as_packed(q), as_packed(k), as_packed(v), as_packed(o), packed};
+  return views{in_four_dimensions(q), in_four_dimensions(k), in_four_dimensions(v), in_four_dimensions(o), packed};
 }
 
 }  // namespace detail
@@ -140,11 +137,12 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
 }
 /// The same of packed sequences.
 template <int HeadSize, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, 3>& q,
-                         const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
-                         const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
-  if (const status s = detail::check_sequences(packed); !s.ok()) return s;
+          class Values, class O, int Rank, class Mask = full, class Score = plain_score>
+status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
+                         const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
+                         const attention_options& options = {}) {
+  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
   return detail::run_attention<HeadSize, HeadSize, Tile>(where, detail::views_of(q, k, v, o, packed), mask, score,
                                                          options);
 }
@@ -160,11 +158,12 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
 }
 /// The same of packed sequences.
 template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, detail::attention_place Where, class Queries,
-          class Keys, class Values, class O, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, 3>& q,
-                         const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
-                         const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
-  if (const status s = detail::check_sequences(packed); !s.ok()) return s;
+          class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
+status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
+                         const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
+                         const attention_options& options = {}) {
+  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
   return detail::run_attention<HeadSize, HeadSizeV, Tile>(where, detail::views_of(q, k, v, o, packed), mask, score,
                                                           options);
 }
@@ -205,11 +204,12 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
 }
 /// The same of packed sequences.
 template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, 3>& q,
-                         const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
-                         const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
-  return detail::choice_of_size<Sizes>::run(q.extent(2), [&](auto size) {
+          class Values, class O, int Rank, class Mask = full, class Score = plain_score>
+status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
+                         const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
+                         const attention_options& options = {}) {
+  return detail::choice_of_size<Sizes>::run(q.extent(Rank - 1), [&](auto size) {
     return attention_forward<decltype(size)::value, Tile>(where, packed, q, k, v, o, mask, score, options);
   });
 }

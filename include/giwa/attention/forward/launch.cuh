@@ -66,7 +66,9 @@ status check_pointers(const Params& call) {
     return !s.ok();
   };
   static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(call.counter, "workspace") ||
-                    bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets"));
+                    bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets") ||
+                    bad_pointer(a.packed.q_lengths, "q_lengths") || bad_pointer(a.packed.k_lengths, "k_lengths") ||
+                    bad_pointer(a.packed.k_batch_index, "k_batch_index"));
   return s;
 }
 

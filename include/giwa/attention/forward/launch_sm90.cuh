@@ -64,7 +64,7 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
   if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
     return {false, {}};
   // Without a mask and with equal lengths all work tiles cost the same, and none is pulled from a counter.
-  const bool equal_work = stdlib::same_as<Mask, full> && !call.views.is_packed();
+  const bool equal_work = stdlib::same_as<Mask, full> && !call.ragged;
   const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
   const int cluster = Op::types::multicasts && equal_work && pairs_up ? 2 : 1;
   typename Op::params p{.call = call,

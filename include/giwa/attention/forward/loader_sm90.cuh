@@ -15,7 +15,7 @@ struct sm90_contiguous_keys {
   int sequence, kv_head, first_row;
 
   GIWA_DEVICE explicit sm90_contiguous_keys(const typename Types::head_view& h)
-      : sequence(h.sequence), kv_head(h.kv_head), first_row(h.first_key_row) {}
+      : sequence(h.key_sequence), kv_head(h.kv_head), first_row(h.first_key_row) {}
 
   /// Starts the copy of tile n by `map`; `rank` is the block's in its cluster.
   template <class Copies, class Tile>

@@ -133,7 +133,7 @@ struct sm90_types {
   /// packed sequence comes another one.
   GIWA_DEVICE static bool needs_scrub(const params& p, const tiles_of_keys& list, int n) {
     if constexpr (is_split) return false;  // split numbers are finite
-    return (p.call.views.is_packed() ? list.keep(n) : list.kept_by_mask(n)) == tile_keep::some;
+    return (p.call.ragged ? list.keep(n) : list.kept_by_mask(n)) == tile_keep::some;
   }
 };
 

@@ -52,7 +52,8 @@ GIWA_HOST_DEVICE status check_lse(const tensor_view<float, 3>& lse, const attent
   if (may_share(lse, a.o)) return status::invalid("lse", "lse overlaps o");
   return check_apart_from_inputs(
       a, lse, "lse",
-      {"lse overlaps q", "lse overlaps k", "lse overlaps v", "lse overlaps q_offsets", "lse overlaps k_offsets"});
+      {"lse overlaps q", "lse overlaps k", "lse overlaps v", "lse overlaps q_offsets", "lse overlaps k_offsets",
+       "lse overlaps q_lengths", "lse overlaps k_lengths", "lse overlaps k_batch_index"});
 }
 
 /// A workspace of enough bytes, aligned, apart from all tensors. Empty is none.
@@ -72,9 +73,11 @@ GIWA_HOST_DEVICE status check_workspace(const tensor_view<unsigned char, 1>& w, 
     return status::invalid("workspace", "the workspace of an fp32 call must be 16-byte aligned");
   if (may_share(w, a.o)) return status::invalid("workspace", "the workspace overlaps o");
   if (may_share(w, lse)) return status::invalid("workspace", "the workspace overlaps lse");
-  return check_apart_from_inputs(a, w, "workspace",
-                                 {"the workspace overlaps q", "the workspace overlaps k", "the workspace overlaps v",
-                                  "the workspace overlaps q_offsets", "the workspace overlaps k_offsets"});
+  return check_apart_from_inputs(
+      a, w, "workspace",
+      {"the workspace overlaps q", "the workspace overlaps k", "the workspace overlaps v",
+       "the workspace overlaps q_offsets", "the workspace overlaps k_offsets", "the workspace overlaps q_lengths",
+       "the workspace overlaps k_lengths", "the workspace overlaps k_batch_index"});
 }
 
 /// One sink for each head of q, apart from what the call writes. Empty is none.
@@ -108,7 +111,8 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
   const attention_problem p = a.problem();
   if (broken(check_apart_from_inputs(
           a, a.o, "o",
-          {"o overlaps q", "o overlaps k", "o overlaps v", "o overlaps q_offsets", "o overlaps k_offsets"})) ||
+          {"o overlaps q", "o overlaps k", "o overlaps v", "o overlaps q_offsets", "o overlaps k_offsets",
+           "o overlaps q_lengths", "o overlaps k_lengths", "o overlaps k_batch_index"})) ||
       broken(check_lse(options.lse, a)) ||
       broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) || broken(check_sinks(options, a)))
     return s;

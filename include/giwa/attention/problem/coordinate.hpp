@@ -79,8 +79,8 @@ struct score_tile {
 struct attention_sizes {
   int64 batch;  ///< number of sequences
   int64 heads;  ///< heads of q
-  int64 seq_q;  ///< queries of each sequence, -1 if only the device knows
-  int64 seq_k;  ///< keys of each sequence, -1 if only the device knows
+  int64 seq_q;  ///< rows of q for each sequence, -1 for packed sequences
+  int64 seq_k;  ///< rows of k for each sequence, -1 for packed sequences
 };
 
 /// What a mask keeps of a tile of scores.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the caller of attention chooses: the options, and where packed sequences begin.
+// What the caller of attention chooses: the options, and which rows each sequence has.
 #ifndef GIWA_ATTENTION_PROBLEM_OPTIONS_HPP
 #define GIWA_ATTENTION_PROBLEM_OPTIONS_HPP
 
@@ -41,13 +41,28 @@ struct attention_options {
   tensor_view<unsigned char, 1> workspace{};
 };
 
-/// Sequences of different lengths packed one after the other: sequence i has the rows [offsets[i], offsets[i + 1]) of the
-/// packed tensors. The kernel reads the offsets, which must never decrease.
+/// Where the rows of each sequence are, if sequences differ in length. Every array is read by the kernel when it runs.
+///
+/// Packed tensors of rank 3, (all rows, heads, head size): `sequences{q_offsets, k_offsets, count, max_q}`. Sequence i has the rows
+/// [offsets[i], offsets[i + 1]), or with lengths the first lengths[i] of them. Offsets must never decrease.
+/// Tensors of rank 4, (batch, rows, heads, head size): `sequences{.k_lengths = lengths}`, without offsets. Sequence i has the first
+/// lengths[i] rows of element i of the batch.
+///
+/// Rows that belong to no sequence do not affect the result, whatever they contain, and o and lse are not written there. A length
+/// below 0 counts as 0, and a length beyond the rows that the offsets or the tensor give a sequence is cut to them.
 struct sequences {
-  const int* q_offsets;  ///< (count + 1), readable by the kernel
-  const int* k_offsets;  ///< (count + 1), readable by the kernel
-  int64 count;           ///< number of sequences
-  int64 max_q;           ///< about the longest query length: a launch hint; correctness does not depend on it
+  const int* q_offsets = nullptr;  ///< (count + 1), first rows of packed queries; null for rank 4
+  const int* k_offsets = nullptr;  ///< (count + 1), first rows of packed keys; null for rank 4
+  int64 count = 0;                 ///< number of packed sequences; for rank 4 the batch of q, or 0
+  /// About the longest query length of packed sequences: a launch hint; correctness does not depend on it.
+  int64 max_q = 0;
+  const int* q_lengths =
+      nullptr;  ///< (count), queries of each sequence, or null: all rows (seqused_q in FlashAttention)
+  const int* k_lengths = nullptr;  ///< (count), keys that sequence i sees, or null: all rows (seqused_k, cache_seqlens)
+  /// (count), or null: sequence i reads the keys and values of sequence k_batch_index[i] (cache_batch_idx). For rank 4 that is an
+  /// element of the batch of k and v, which may be larger or smaller than the batch of q. An index out of range is a sequence
+  /// without keys. fp32 runs without tensor cores then.
+  const int* k_batch_index = nullptr;
 };
 
 }  // namespace giwa::inline GIWA_ABI

@@ -19,8 +19,10 @@ struct attention_head {
   int64 lse_stride;
   int batch, head;
   int offset;                          // diagonal - query
-  int sequence, kv_head;               // in the tensors, of which packed ones have one sequence,
-  int first_query_row, first_key_row;  // and rows of others before this one's
+  int sequence;                        // index into the batch of q and o: 0 for packed ones
+  int key_sequence;                    // index into the batch of k and v
+  int kv_head;                         // index into the heads of k and v
+  int first_query_row, first_key_row;  // rows of the tensors before this sequence's
 
   GIWA_HOST_DEVICE int queries() const { return static_cast<int>(q.extent(0)); }
   GIWA_HOST_DEVICE int keys() const { return static_cast<int>(k.extent(0)); }
@@ -40,25 +42,37 @@ struct attention_params {
   bool bottom_right;  // the offset of the diagonal is keys - queries, else diagonal_offset
   int diagonal_offset;
   int heads_per_kv;  // heads of queries for each of keys
+  bool ragged;       // rows of the tensors may belong to no sequence, or to another one
 
   GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
     const auto& a = views;
-    int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1), sequence = batch;
+    const sequences& of = a.packed;
+    // Lengths, offsets and indices are the caller's: out of range they give no rows instead of somebody else's memory.
+    const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
+    int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1);
+    int64 sequence = batch, key_sequence = batch;
+    bool has_keys = true;
+    if (of.k_batch_index != nullptr) {
+      key_sequence = of.k_batch_index[batch];
+      has_keys = key_sequence >= 0 && key_sequence < (a.is_packed() ? of.count : a.k.extent(0));
+      if (!has_keys) key_sequence = 0;
+    }
     if (a.is_packed()) {
-      // Offsets that fall, or reach past the tensors, give no rows instead of somebody else's memory.
-      const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
-      const int64 q_end = clamp(a.packed.q_offsets[batch + 1], q_length),
-                  k_end = clamp(a.packed.k_offsets[batch + 1], k_length);
-      q_begin = clamp(a.packed.q_offsets[batch], q_end);
-      k_begin = clamp(a.packed.k_offsets[batch], k_end);
+      const int64 q_end = clamp(of.q_offsets[batch + 1], q_length),
+                  k_end = clamp(of.k_offsets[key_sequence + 1], k_length);
+      q_begin = clamp(of.q_offsets[batch], q_end);
+      k_begin = clamp(of.k_offsets[key_sequence], k_end);
       q_length = q_end - q_begin;
       k_length = k_end - k_begin;
-      sequence = 0;
+      sequence = key_sequence = 0;
     }
+    if (of.q_lengths != nullptr) q_length = clamp(of.q_lengths[batch], q_length);
+    if (of.k_lengths != nullptr) k_length = clamp(of.k_lengths[batch], k_length);
+    if (!has_keys) k_length = 0;
     const int kv_head = heads_per_kv == 1 ? head : head / heads_per_kv;
-    const auto slice = [&](const auto& v, int64 begin, int64 length, int64 h) {
+    const auto slice = [&](const auto& v, int64 n, int64 begin, int64 length, int64 h) {
       using view = tensor_view<typename stdlib::remove_cvref_t<decltype(v)>::element_type, 2>;
-      return view{v.data() + (sequence * v.stride(0) + begin * v.stride(1) + h * v.stride(2)),
+      return view{v.data() + (n * v.stride(0) + begin * v.stride(1) + h * v.stride(2)),
                   {length, v.extent(3)},
                   {v.stride(1), v.extent(3) == 1 ? 1 : v.stride(3)}};
     };
@@ -66,16 +80,17 @@ struct attention_params {
         lse.data() == nullptr
             ? nullptr
             : lse.data() + (sequence * lse.stride(0) + head * lse.stride(1) + q_begin * lse.stride(2));
-    return {slice(a.q, q_begin, q_length, head),
-            slice(a.k, k_begin, k_length, kv_head),
-            slice(a.v, k_begin, k_length, kv_head),
-            slice(a.o, q_begin, q_length, head),
+    return {slice(a.q, sequence, q_begin, q_length, head),
+            slice(a.k, key_sequence, k_begin, k_length, kv_head),
+            slice(a.v, key_sequence, k_begin, k_length, kv_head),
+            slice(a.o, sequence, q_begin, q_length, head),
             lse_row,
             lse.stride(2),
             batch,
             head,
             bottom_right ? static_cast<int>(k_length - q_length) : diagonal_offset,
             static_cast<int>(sequence),
+            static_cast<int>(key_sequence),
             kv_head,
             static_cast<int>(q_begin),
             static_cast<int>(k_begin)};
@@ -99,7 +114,8 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           options.workspace.extent(0) == 0 ? nullptr : reinterpret_cast<int*>(options.workspace.data()),
           align.is_bottom_right(),
           align.fixed_offset(),
-          static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2))};
+          static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2)),
+          a.is_ragged()};
 }
 #endif
 

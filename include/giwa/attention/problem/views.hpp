@@ -13,12 +13,12 @@ template <class T>
 concept attention_element = stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16> || stdlib::same_as<T, fp32>;
 
 /// The tensors of a call: (batch, length, heads, head size). With packed sequences the batch extent is 1, and the problem has
-/// sequences.count sequences.
+/// packed.count sequences.
 template <class T, class O>
 struct attention_views {
   tensor_view<const T, 4> q, k, v;
   tensor_view<O, 4> o;
-  sequences packed{nullptr, nullptr, 0, 0};
+  sequences packed{};
 
   GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.q_offsets != nullptr; }
   GIWA_HOST_DEVICE constexpr attention_problem problem() const {
@@ -33,24 +33,56 @@ struct attention_views {
             .rows_q = is_packed() ? q.extent(1) : 0,
             .rows_k = is_packed() ? k.extent(1) : 0};
   }
+  /// Whether rows of a tensor may belong to no sequence, or to another one.
+  GIWA_HOST_DEVICE constexpr bool is_ragged() const {
+    return is_packed() || packed.q_lengths != nullptr || packed.k_lengths != nullptr || packed.k_batch_index != nullptr;
+  }
   /// Whether every sequence is known to have as many queries as keys.
   GIWA_HOST_DEVICE constexpr bool lengths_agree() const {
-    return is_packed() ? packed.q_offsets == packed.k_offsets : q.extent(1) == k.extent(1);
+    if (packed.q_lengths != packed.k_lengths) return false;
+    return is_packed() ? packed.q_offsets == packed.k_offsets && packed.k_batch_index == nullptr
+                       : q.extent(1) == k.extent(1);
   }
 };
 
-template <class T>
-GIWA_HOST_DEVICE constexpr tensor_view<T, 4> as_packed(const tensor_view<T, 3>& v) {
-  return {v.data(), {1, v.extent(0), v.extent(1), v.extent(2)}, {0, v.stride(0), v.stride(1), v.stride(2)}};
-}
-
-GIWA_HOST_DEVICE constexpr status check_sequences(const sequences& p) {
+/// The rules of `sequences` for packed tensors, and for tensors of rank 4 with `batch` sequences.
+GIWA_HOST_DEVICE constexpr status check_packed(const sequences& p) {
   if (p.count < 0)
     return status::invalid("sequences", "the number of sequences is negative", bound::at_least, 0, p.count);
   if (p.max_q < 0) return status::invalid("sequences", "max_q is negative", bound::at_least, 0, p.max_q);
-  if (p.q_offsets == nullptr) return status::invalid("q_offsets", "the pointer is null");
-  if (p.k_offsets == nullptr) return status::invalid("k_offsets", "the pointer is null");
+  if (p.q_offsets == nullptr)
+    return status::invalid("q_offsets", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
+  if (p.k_offsets == nullptr)
+    return status::invalid("k_offsets", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
   return {};
+}
+GIWA_HOST_DEVICE constexpr status check_padded(const sequences& p, int64 batch) {
+  if (p.q_offsets != nullptr)
+    return status::invalid("q_offsets", "offsets are for packed tensors of rank 3; tensors of rank 4 take lengths");
+  if (p.k_offsets != nullptr)
+    return status::invalid("k_offsets", "offsets are for packed tensors of rank 3; tensors of rank 4 take lengths");
+  if (p.count != 0 && p.count != batch)
+    return status::invalid("sequences", "the number of sequences must be the batch of q, or 0", bound::exactly, batch,
+                           p.count);
+  return {};
+}
+template <class T, int Rank>
+GIWA_HOST_DEVICE constexpr status check_sequences(const sequences& p, const tensor_view<T, Rank>& q) {
+  static_assert(
+      Rank == 3 || Rank == 4,
+      "giwa: attention with sequences takes q, k, v and o of rank 3 (packed: all rows, heads, head size) or rank 4 "
+      "(batch, rows, heads, head size).");
+  if constexpr (Rank == 3)
+    return check_packed(p);
+  else
+    return check_padded(p, q.extent(0));
+}
+template <class T, int Rank>
+GIWA_HOST_DEVICE constexpr tensor_view<T, 4> in_four_dimensions(const tensor_view<T, Rank>& v) {
+  if constexpr (Rank == 3)
+    return {v.data(), {1, v.extent(0), v.extent(1), v.extent(2)}, {0, v.stride(0), v.stride(1), v.stride(2)}};
+  else
+    return v;
 }
 
 /// Strides of each tensor, head sizes that the call is compiled for, and sizes that two tensors share.
@@ -70,7 +102,8 @@ GIWA_HOST_DEVICE constexpr status check_shapes(const attention_views<T, O>& a, i
   if (a.v.extent(3) != head_size_v)
     return status::invalid("v", "the head size is not the one that this call was compiled for", bound::exactly,
                            head_size_v, a.v.extent(3));
-  if (broken(check_same(a.k, a.q, 0, "k", "k must have as many sequences as q")) ||
+  if ((a.packed.k_batch_index == nullptr &&
+       broken(check_same(a.k, a.q, 0, "k", "k must have as many sequences as q"))) ||
       broken(check_same(a.v, a.k, 0, "v", "v must have as many sequences as k")) ||
       broken(check_same(a.o, a.q, 0, "o", "o must have as many sequences as q")) ||
       broken(check_same(a.v, a.k, 1, "v", "v must have as many rows as k")) ||
@@ -80,21 +113,25 @@ GIWA_HOST_DEVICE constexpr status check_shapes(const attention_views<T, O>& a, i
       broken(check_same(a.k, a.q, 3, "k", "k must have the head size of q")) ||
       broken(check_same(a.o, a.v, 3, "o", "o must have the head size of v")))
     return s;
-  if (a.is_packed() && a.lengths_agree() && a.q.extent(1) != a.k.extent(1))
+  if (a.is_packed() && a.packed.q_offsets == a.packed.k_offsets && a.q.extent(1) != a.k.extent(1))
     return status::invalid("k", "with the offsets of q, k must have as many rows as q", bound::exactly, a.q.extent(1),
                            a.k.extent(1));
   return check_sizes(a.problem(), 0);
 }
 
-/// A tensor that the call writes shares no memory with an input of the call. `messages` are for q, k, v, q_offsets, k_offsets.
+/// A tensor that the call writes shares no memory with an input of the call. `messages` are for q, k, v, q_offsets, k_offsets,
+/// q_lengths, k_lengths, k_batch_index.
 template <class T, class O, class Written, int Rank>
 GIWA_HOST_DEVICE status check_apart_from_inputs(const attention_views<T, O>& a, const tensor_view<Written, Rank>& w,
-                                                const char* argument, const char* const (&messages)[5]) {
+                                                const char* argument, const char* const (&messages)[8]) {
   const char* shared = may_share(a.q, w) ? messages[0] : may_share(a.k, w) ? messages[1] : nullptr;
   if (shared == nullptr && may_share(a.v, w)) shared = messages[2];
-  if (shared == nullptr && a.is_packed()) {
-    if (may_share(view_of(a.packed.q_offsets, a.packed.count + 1), w)) shared = messages[3];
-    if (may_share(view_of(a.packed.k_offsets, a.packed.count + 1), w)) shared = messages[4];
+  if (shared == nullptr && a.is_ragged()) {
+    const sequences& p = a.packed;
+    const int64 count = a.problem().batch;
+    const int* const numbers[] = {p.q_offsets, p.k_offsets, p.q_lengths, p.k_lengths, p.k_batch_index};
+    for (int i = 0; i < 5 && shared == nullptr; ++i)
+      if (may_share(view_of(numbers[i], i < 2 ? count + 1 : count), w)) shared = messages[3 + i];
   }
   return shared == nullptr ? status{} : status::invalid(argument, shared);
 }

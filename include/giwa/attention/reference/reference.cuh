@@ -37,15 +37,16 @@ status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, con
   return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::stream_reference{s});
 }
 /// Computes the same for packed sequences; the offsets in `packed` are in device memory.
-template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
-status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, 3>& q,
-                           const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
-                           const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
+template <class Queries, class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
+status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, Rank>& q,
+                           const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+                           const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
+                           const attention_options& options = {}) {
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
-  if (const status state = detail::check_sequences(packed); !state.ok()) return state;
-  return detail::with_reference(
-      views{detail::as_packed(q), detail::as_packed(k), detail::as_packed(v), detail::as_packed(o), packed}, mask,
-      score, options, detail::stream_reference{s});
+  if (const status state = detail::check_sequences(packed, q); !state.ok()) return state;
+  return detail::with_reference(views{detail::in_four_dimensions(q), detail::in_four_dimensions(k),
+                                      detail::in_four_dimensions(v), detail::in_four_dimensions(o), packed},
+                                mask, score, options, detail::stream_reference{s});
 }
 
 }  // namespace GIWA_ARCH_TAG

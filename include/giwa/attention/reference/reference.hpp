@@ -125,15 +125,16 @@ status attention_reference(host_t, const tensor_view<Queries, 4>& q, const tenso
 }
 /// Computes the same for packed sequences: q and o (all queries, heads, ·), k and v (all keys, kv heads, ·). The offsets in `packed`
 /// are in host memory.
-template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
-status attention_reference(host_t, const sequences& packed, const tensor_view<Queries, 3>& q,
-                           const tensor_view<Keys, 3>& k, const tensor_view<Values, 3>& v, const tensor_view<O, 3>& o,
-                           const Mask& mask = {}, const Score& score = {}, const attention_options& options = {}) {
+template <class Queries, class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
+status attention_reference(host_t, const sequences& packed, const tensor_view<Queries, Rank>& q,
+                           const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+                           const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
+                           const attention_options& options = {}) {
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
-  if (const status s = detail::check_sequences(packed); !s.ok()) return s;
-  return detail::with_reference(
-      views{detail::as_packed(q), detail::as_packed(k), detail::as_packed(v), detail::as_packed(o), packed}, mask,
-      score, options, detail::host_reference{});
+  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
+  return detail::with_reference(views{detail::in_four_dimensions(q), detail::in_four_dimensions(k),
+                                      detail::in_four_dimensions(v), detail::in_four_dimensions(o), packed},
+                                mask, score, options, detail::host_reference{});
 }
 #endif
 

@@ -34,9 +34,9 @@ template <class Op, class O, class Mask, class Score>
 status launch_split_pass(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call, const split_tensors& in) {
   const auto& a = call.views;
   const attention_problem problem = a.problem();
-  typename Op::params p{.jobs = {{a.q, a.packed.q_offsets, in.q, 1, 0},
-                                 {a.k, a.packed.k_offsets, in.k, call.heads_per_kv, 0},
-                                 {a.v, a.packed.k_offsets, in.v, call.heads_per_kv, 0}},
+  typename Op::params p{.jobs = {{a.q, a.packed.q_offsets, a.packed.q_lengths, in.q, 1, 0},
+                                 {a.k, a.packed.k_offsets, a.packed.k_lengths, in.k, call.heads_per_kv, 0},
+                                 {a.v, a.packed.k_offsets, a.packed.k_lengths, in.v, call.heads_per_kv, 0}},
                         .batch = static_cast<int>(problem.batch),
                         .fallback = in.fallback,
                         .any_fallback = in.any_fallback,

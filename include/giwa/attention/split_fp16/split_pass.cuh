@@ -29,6 +29,7 @@ struct split_op {
   struct job {
     tensor_view<const float, 4> from;  // (sequence, row, head, head size)
     const int* offsets;                // of packed sequences, or null
+    const int* lengths;                // of sequences, or null
     split_tensor to;
     int heads_per_flag;  // heads of queries for each of this tensor's
     uint32 blocks;
@@ -64,13 +65,13 @@ struct split_op {
     if (block.rank() == 0) s.all = 0, s.fallback = false;
     block.sync();
     float2 x[own_rows][pairs];
-    // Two questions: with an else ptxas reads x in another way: head size 256, 512 tokens, 76 TFLOP/s in slot_rows of 87.
-    if (!by_columns) from.read(block, at.inside, at.rows, x);
+    // Two questions: with an else ptxas reads x in another way: head size 256, 512 tokens, 76 TFLOP/s instead of 87.
+    if (!by_columns) from.read(block, at.inside, at.used, x);
     if (by_columns) {
       float2 of_first[ceil_div(first_rows, warps)][pairs];
       from.read(block, 0, at.length < first_rows ? at.length : first_rows, of_first);
       find_maxima<false>(block, of_first, s);
-      from.read(block, at.inside, at.rows, x);
+      from.read(block, at.inside, at.used, x);
       block.sync();
       for (int c = block.rank(); c < columns; c += max_threads) {
         const uint32 bits = s.column[c];
@@ -130,9 +131,10 @@ struct split_op {
   static constexpr uint32 least = static_cast<uint32>(127 + least_exponent) << 23,
                           most = static_cast<uint32>(127 + most_exponent) << 23;
 
-  /// The rows of a slot: `rows` from number `inside` of its sequence on, whose own are [first, first + length).
+  /// The rows of a slot: `rows` from number `inside` of its sequence on, whose own are [first, first + length). The first `used` of
+  /// them are read; the others belong to no sequence, and zeros are written for them.
   struct slot_rows {
-    int sequence, first, length, inside, rows;
+    int sequence, first, length, inside, rows, used;
   };
   GIWA_DEVICE static slot_rows rows_of_slot(const job& j, int slot, int batch) {
     const int group = j.to.group, all = static_cast<int>(j.to.length);
@@ -157,6 +159,13 @@ struct split_op {
     }
     const int left = at.length - at.inside;
     at.rows = at.inside < 0 ? 0 : left < group ? left : group;
+    at.used = at.rows;
+    if (j.lengths != nullptr && at.sequence < batch) {
+      const int given = j.lengths[at.sequence], length = given < 0 ? 0 : given < at.length ? given : at.length;
+      at.length = length;
+      const int left_of_own = length - at.inside;
+      at.used = left_of_own < 0 ? 0 : left_of_own < at.rows ? left_of_own : at.rows;
+    }
     return at;
   }
 
