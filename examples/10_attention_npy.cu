@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The demo: attention of queries, keys and values from .npy files, checked against double precision, timed, and written back.
+// The demo: computes attention of queries, keys and values from .npy files, checks it in double precision, times it, writes it.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/10_attention_npy.cu -o 10_attention_npy
 //   ./10_attention_npy --in examples/data/layer_0 --out /tmp/result
@@ -8,9 +8,9 @@
 // examples/data holds queries, keys and values of a language model (see its README.md). Without --in the numbers are random;
 // run() below lists the options.
 //
-// What it teaches: the whole of a call. Sizes that only the files know: head_sizes<…> is the list that is compiled. Three
-// precisions from one template. What refuses: giwa's own sentence about the argument, before anything is written. How to
-// judge a result: beside double precision, and beside an attention without tricks in the same precision.
+// What it teaches: a complete call. head_sizes<…> lists the head sizes to compile if only the files know the size. One
+// template serves three precisions. A wrong argument returns giwa's sentence before anything is written. A result is
+// judged by its error against double precision, compared with the error of unfused attention in the same precision.
 //
 // Expected output, with the times of your machine:
 //   layer_0: 1 x 108 queries of 12 heads of 32, 108 keys of 12 heads, mask full

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// A score modifier of one's own: the learned relative positions of T5, after a softcap, in the registers of the kernel.
+// A custom score modifier: the learned relative positions of T5, after a softcap, in the registers of the kernel.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/12_score_modifier.cu -o 12_score_modifier
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: a score modifier is a small struct that is called with (score, coordinates) between the scale and the
-// mask; what it points to lies where the kernel can read it. It costs a few instructions a score. The same positions as a
-// bias tensor, giwa::bias, must be made, stored and read: (1, heads, queries, keys), which at long lengths is larger than
-// all the rest together. `then` joins two modifiers.
+// What it teaches: a score modifier is a small struct that is called with (score, coordinates) after the scale and
+// before the mask. Its pointers must lead to memory that the kernel can read. It costs a few instructions per score.
+// The same positions as a bias tensor, giwa::bias, must be computed, stored and read: (1, heads, queries, keys), which
+// at long lengths is larger than all other tensors together. `then` joins two modifiers.
 //
 // Expected output, with the times of your machine:
 //   1 x 2048 tokens, 8 heads of 64, fp16

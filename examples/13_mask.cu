@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// A mask of one's own: pixels that see their neighbours, with a hint that passes over the tiles nobody looks at.
+// A custom mask: each pixel sees its neighbours, and classify() skips the tiles in which no pixel sees another.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/13_mask.cu -o 13_mask
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: a mask is a small struct that says whether a score counts. With classify(tile) as well it says which
-// tiles of scores need no work: those are not even loaded. `none` and `all` must be true, `some` is always right, so
-// a hint may be rough. Masks combine by &, | and !: below, neighbours & !same_pixel.
+// What it teaches: a mask is a small struct that says whether a score is kept. With classify(tile) it also says which
+// tiles of scores need no work; those are not even loaded. The answers `none` and `all` must be true; `some` is always
+// correct, so classify() may be coarse. Masks combine by &, | and !: below, neighbours & !same_pixel.
 //
 // Expected output, with the times of your machine:
 //   4096 pixels, 64 x 64, each sees 15 x 15; 8 heads of 64, fp16

@@ -5,9 +5,10 @@
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: k and v just have fewer heads; head h of q reads head h / (heads / kv heads). Any number that divides
-// works: all heads (multi-head), 8 or 7 or 1 (multi-query). What shrinks is the memory of keys and values, which in
-// generation is most of what is read. The result has the bits of a call in which they are repeated for every head.
+// What it teaches: k and v have fewer heads than q. Head h of q reads head h / (heads / kv heads). Any number that
+// divides the heads works: all heads (multi-head), 8, 7 or 1 (multi-query). This reduces the memory of keys and values,
+// which is most of what text generation reads. The result has the same bits as a call in which they are repeated for
+// every head.
 //
 // Expected output, with the times of your machine:
 //   1 x 2048 tokens, 28 heads of 64, bf16

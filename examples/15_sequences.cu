@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// A batch of sequences of different lengths, one behind the other, without padding.
+// A batch of sequences of different lengths, stored one after the other without padding.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/15_sequences.cu -o 15_sequences
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
 // What it teaches: giwa::sequences says where each sequence begins in packed tensors (all rows, heads, head size). The
-// offsets stay in the kernel's memory; the host need not know them, which is what a captured graph wants. A sequence may be
-// empty, and its result does not depend on its neighbours: it has the bits that it has alone. The other way to have lengths
-// is to pad to the longest and mask with giwa::prefix{.counts = lengths}: as right, but with rows that nobody needs.
+// offsets are in memory that the kernel reads. The host need not know them, so the call works in a captured graph. A
+// sequence may be empty. A sequence gives identical bits alone or in a batch. Alternatively, pad to the longest
+// sequence and mask with giwa::prefix{.counts = lengths}: this gives the same results but computes rows that are not
+// needed.
 //
 // Expected output, with the times of your machine:
 //   8 sequences of 0 to 2000 tokens, 4213 in all, 8 heads of 64, fp16

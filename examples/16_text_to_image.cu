@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The attention shapes of text-to-image models: pixels among themselves, pixels that read a prompt, and one head of 512.
+// The attention shapes of text-to-image models: pixels to pixels, pixels to a prompt, and one head of 512.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/16_text_to_image.cu -o 16_text_to_image
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: head sizes need not be powers of two (Stable Diffusion 1 has 40, 80 and 160), lengths need not be
-// multiples of anything (a prompt has 77 tokens), queries and keys need not be as many, and a head may be as wide as 512 (the
-// autoencoder). All it takes is the head size as a template argument: each is compiled, so list those that you have.
+// What it teaches: head sizes need not be powers of two (Stable Diffusion 1 has 40, 80 and 160). Lengths need not be
+// multiples of anything (a prompt has 77 tokens), and the numbers of queries and keys may differ. A head may be as wide
+// as 512 (the autoencoder). The head size is a template argument, and each is compiled, so list those that you need.
 //
 // Expected output, with the times of your machine; on a CPU there are fewer pixels:
 //   2 images, fp16             queries   keys  heads x size         ms   TFLOP/s   error, of a plain one

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// What fusing is worth: attention as two matrix products and a softmax, beside the one kernel; and the bytes that each moves.
+// The gain of fusion: attention as two matrix products and a softmax, compared with one kernel; the bytes that each moves.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/17_unfused_attention.cu -o 17_unfused_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: on their own, the three steps meet in memory. The scores, queries x keys of every head, are written, read,
-// written as weights and read again, while q, k, v and o are smaller by the factor keys / head size. One kernel keeps a tile
-// of scores in registers, folds it into the output (online softmax), and forgets it: only q, k, v and o reach memory.
-// The arithmetic is the same. The pieces here are giwa's own: matmul/mma.cuh of example 06, giwa::softmax.
+// What it teaches: three separate kernels exchange data through memory. The scores, queries x keys of every head, are
+// written, read, written as probabilities and read again, while q, k, v and o are smaller by the factor keys / head
+// size. One kernel keeps a tile of scores in registers and adds it to the output (online softmax). Only q, k, v and o
+// are in memory. The arithmetic is the same. The separate kernels are giwa's own: matmul/mma.cuh of example 06 and
+// giwa::softmax.
 //
 // Expected output, with the times of your machine:
 //   1 x 4096 tokens, 16 heads of 64, fp16

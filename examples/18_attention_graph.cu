@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Attention inside a CUDA graph: a step of text generation, 24 layers, recorded once and started again and again.
+// Attention inside a CUDA graph: one step of text generation with 24 layers, captured once and replayed.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/18_attention_graph.cu -o 18_attention_graph
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: attention_forward allocates nothing and waits for nothing, so it can be captured as it is. A graph fixes
-// pointers and sizes; what a mask points to is read when the kernel runs, so the same graph serves while the sequences grow.
-// Here the step itself makes them longer. Small calls gain most: the host gives the GPU one thing to do in place of 25.
-// Without a GPU there is no graph, and the calls are made one by one.
+// What it teaches: attention_forward allocates nothing and does not synchronise, so it can be captured as it is. A
+// graph fixes pointers and sizes. The memory that a mask refers to is read when the kernel runs, so one graph serves
+// while the sequences grow. Here the captured step itself makes them longer. Small calls gain most, because the host
+// submits one graph in place of 25 calls. Without a GPU there is no graph, and the calls are made one by one.
 //
 // Expected output, with the times of your machine:
 //   24 layers, 4 sequences of 1 to 64 keys, 8 heads of 64, fp16

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// How many digits attention keeps: its errors against double precision, beside those of a plain attention, as a table.
+// The accuracy of attention: its errors against double precision, compared with those of unfused attention, as a table.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/19_attention_errors.cu -o 19_attention_errors
 //   ./19_attention_errors    on the GPU if there is one, else on the CPU; ./19_attention_errors cpu    on the CPU
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: an online softmax loses nothing. Where scores and weights are 16-bit numbers on their way through memory,
-// each is rounded; where they stay in registers, the scores are not, so one kernel is the more accurate form too. What a
-// reader may ask of a result is in the last column: at most twice a plain attention's error, and one unit in the last place.
+// What it teaches: the online softmax loses no accuracy. Unfused kernels write scores and probabilities to memory as
+// 16-bit numbers and round each of them. A fused kernel keeps the scores in registers in fp32, so it is more accurate
+// too. The last column has the ratio that the tests bound: at most twice the error of unfused attention, plus one unit
+// in the last place.
 //
 // Expected output, one line for each precision, length and size of the inputs:
 //   | precision | keys | deviation of the scores | largest error | plain attention's | ratio |

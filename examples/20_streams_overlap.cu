@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Copies that hide behind the computation: chunks of an array on one, two and three streams, from pinned and ordinary memory.
+// Copies that overlap with computation: chunks of an array on one, two and three streams, from pinned and ordinary memory.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/20_streams_overlap.cu -o 20_streams_overlap
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // With -DGIWA_ENABLE_NVTX Nsight Systems shows each pass by its name (nsys profile ./20_streams_overlap).
 //
-// What it teaches: a GPU copies in, computes and copies out at the same time if these belong to different streams and the host's
-// memory is pinned. Each stream has its own buffers, in which its chunks follow each other, so no event is needed. No pass is
-// faster than the slowest of its three steps alone; with ordinary memory each copy out keeps the host waiting.
+// What it teaches: a GPU copies in, computes and copies out at the same time if the operations are in different streams
+// and the host's memory is pinned. Each stream has its own buffers, which its chunks use one after the other, so no
+// event is needed. No pass is faster than the slowest of its three steps alone. With ordinary memory each copy out
+// blocks the host.
 //
 // Expected output, with the times of your machine:
 //   268.4 MB in, 268.4 MB out, 32 chunks

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Out of memory, and what to do: keys and values that no GPU holds at once are attended to in parts, which are merged by their lse.
+// Out of memory: attention to keys and values that no GPU can hold at once, in parts that are merged by their lse.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/21_out_of_memory.cu -o 21_out_of_memory
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: an allocation that fails is a status with the bytes asked for and the bytes free; format_memory() says the rest.
-// memory_advice() computes what a call needs and which smaller ones fit, on any machine. Attention over parts of the keys is
-// exact: each part gives o_i and lse_i, and then lse = log(sum exp(lse_i)), o = sum exp(lse_i - lse) o_i.
+// What it teaches: a failed allocation returns a status with the bytes asked for and the bytes free; format_memory()
+// gives the whole account. memory_advice() computes, on any machine, what a call needs and which smaller calls fit.
+// Attention over parts of the keys is exact: each part gives o_i and lse_i, and then lse = log(sum exp(lse_i)), o = sum
+// exp(lse_i - lse) o_i.
 //
 // Expected output on an H200, with the numbers of your machine:
 //   in three parts: error 2.1e-04 beside double precision, which may be 9.3e-04

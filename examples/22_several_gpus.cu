@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Attention of a batch on all GPUs of a machine, in proportion to weights, from one host thread; on the CPU where there is none.
+// Attention of a batch on all GPUs of a machine, split by weights, from one host thread; without a GPU on the CPU.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/22_several_gpus.cu -o 22_several_gpus
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // ./22_several_gpus gives all GPUs equal weights; with ./22_several_gpus 3 1 the first GPU gets three quarters of the batch.
 //
-// What it teaches: for_each_device() splits the batch, makes each GPU current, and gives it a stream; the function copies its part
-// in, calls attention, and copies its part of the output home. From pinned memory nothing of that waits, so the GPUs work at the
-// same time. The function takes a stream or giwa::host, and so serves without a GPU too. A row has the same bits whichever GPU of
-// a kind computes it, and in whichever batch.
+// What it teaches: for_each_device() splits the batch, makes each GPU current, and gives it a stream. The function
+// copies its part in, calls attention, and copies its part of the output back. With pinned memory none of this blocks,
+// so the GPUs work at the same time. The function takes a stream or giwa::host, so it works without a GPU too. A row
+// has the same bits on all GPUs of one kind and in every batch.
 //
 // Expected output on two H200, with the times of your machine:
 //   8 x 4096 tokens, 16 heads of 64, causal, fp16; parts: 4 4

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
-// How often each of the 256 values occurs among many bytes: atomics in memory, beside counts that a block keeps to itself.
+// A histogram of bytes: atomics in global memory, compared with private counts in each block.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/23_histogram.cu -o 23_histogram
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: an op with shared storage, whose threads share any number of bytes out among themselves, 16 to a load; and
-// what atomics cost. Those on one address are done one after the other, and in memory they meet in the L2 cache, from all
-// over the GPU. Counts of its own, in shared memory, leave a block 256 sums for memory. Equal bytes in the lanes of a warp
-// cost nothing there: Hopper adds up a warp's increments of one address at once. Different bytes cost, as several of them fall
-// into one of the 32 banks. With counts for each lane, every lane in a bank of its own, they do not, and the time no longer
-// depends on the data: 3570 and 3620 GB/s, against 2120 and 3780. Privatising helps where each count is raised
-// many times: with few bytes a block, clearing and adding up the private counts is the work. And they must fit in shared
-// memory, where those by lane take 32 KB a block.
+// What it teaches: an op with shared storage whose threads process any number of bytes, 16 per load, and the cost of
+// atomics. Atomics on one address are serialised, and those in global memory meet in the L2 cache from the whole GPU.
+// With private counts in shared memory a block adds only 256 sums to global memory. Equal bytes in the lanes of a warp
+// cost nothing there, because Hopper adds a warp's increments of one address at once. Different bytes cost more,
+// because several of them fall into one of the 32 banks. With separate counts for each lane, each lane has its own
+// bank, and the time does not depend on the data: 3570 and 3620 GB/s, compared with 2120 and 3780. Private counts help
+// if each is incremented many times: with few bytes per block, most of the work is to clear and to add the counts. They
+// must also fit into shared memory; counts by lane take 32 KB per block.
 //
-// For real use take cub::DeviceHistogram, which has ranges of any width and several channels. It is no peer here because its
-// header alone takes longer to compile than this file.
+// In production use cub::DeviceHistogram, which has bins of any width and several channels. It is not measured here
+// because its header alone takes longer to compile than this file.
 //
 // Expected output, with the times of your machine; on a CPU, where threads are simulated, there are fewer bytes:
 //   268435461 bytes              random: ms      GB/s    equal: ms      GB/s

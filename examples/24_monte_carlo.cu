@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT
-// A Monte Carlo estimate whose every bit is known: how likely a random walk touches a barrier, on the GPU and the CPU.
+// A Monte Carlo estimate with identical bits everywhere: the probability that a random walk touches a barrier, on GPU and CPU.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/24_monte_carlo.cu -o 24_monte_carlo
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: philox{seed, stream}(i) is 128 random bits that depend on i alone. No generator has a state to set up, to
-// store or to share out, so sample i is the same whichever thread draws it; and as hits are counted in integers, which
-// add up to the same in any order, the estimate is the same bit by bit for every launch and machine. (A sum of floats would
-// not be: its rounding depends on the order.) More samples continue the same sequence; another stream is independent.
-// And how to trust an estimate: it comes with its standard error, and lies within 4 of them of what is known.
+// What it teaches: philox{seed, stream}(i) is 128 random bits that depend only on i. There is no generator state to set
+// up, store or distribute, so sample i is the same in whichever thread computes it. Hits are counted in integers, whose
+// sum does not depend on the order, so the estimate has the same bits for every launch and machine. (A sum of floats
+// would not, because its rounding depends on the order.) More samples continue the same sequence; another stream is
+// independent. The estimate comes with its standard error, and the check is that it lies within 4 standard errors of
+// the exact value.
 //
-// A walk has 128 steps up or down, a bit each. What a one-touch option pays is of this kind: 1 if the price ever reaches a
-// barrier. By reflection, P(maximum >= b) = P(end >= b) + P(end > b): what was above b at the end has touched it, and of
-// the walks that touch b, as many end above as below it (Feller, An Introduction to Probability Theory, III.7).
+// A walk has 128 steps up or down, one bit each. The payoff of a one-touch option is of this kind: 1 if the price ever
+// reaches a barrier. By reflection, P(maximum >= b) = P(end >= b) + P(end > b): a walk that ends above b has touched b,
+// and of the walks that touch b, as many end above as below it (Feller, An Introduction to Probability Theory, III.7).
 //
 // Expected output, with the times of your machine; on a CPU there are fewer samples:
 //   P(128 steps touch 16): exact 0.1586537

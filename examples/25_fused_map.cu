@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Three functions of every element in one pass over memory, beside a pass for each: the same bits, fewer bytes.
+// Three functions of every element in one pass over memory, compared with one pass for each: the same bits, fewer bytes.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/25_fused_map.cu -o 25_fused_map
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: an elementwise pass costs what it moves, not what it computes. Three passes write what the next one reads
-// back; `fuse(f, g, h)` hands it over in a register. It is ten lines, as for_all takes any function of values. Where the
-// arrays fit in the L2 cache, as small ones do, the three passes lose less by their bytes and more by their launches.
-// Fusing changes bits only where a product of one function meets a sum of the next: the compiler then sees both, and joins
-// them into one rounding (fma). Here none does, and all bits agree; -fmad=false, or __fmul_rn, keeps them apart elsewhere.
+// What it teaches: an elementwise pass costs what it moves, not what it computes. Three passes write what the next one
+// reads back; `fuse(f, g, h)` passes it in a register. It takes ten lines, because for_all accepts any function of
+// values. If the arrays fit into the L2 cache, as small ones do, the three passes lose less by their bytes and more by
+// their launches. Fusion changes bits only if a sum in one function uses a product of the function before: the compiler
+// then sees both and may contract them into one rounding (fma). This does not happen here, so all bits agree;
+// -fmad=false or __fmul_rn prevents it elsewhere.
 //
 // Expected output, with the times of your machine; on a CPU there are fewer elements:
 //   y = h(g(f(a, b))): three passes move 28 bytes an element, one pass 12; 2.33 times as many

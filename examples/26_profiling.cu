@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: MIT
-// What NVIDIA's two profilers say about three kernels, beside the program's own clock: one fast, one slow, and a softmax.
+// Three kernels under NVIDIA's two profilers and the program's own clock: one fast, one slow, and a softmax.
 //
 //   nvcc -std=c++20 -O3 -DGIWA_ENABLE_NVTX -arch=sm_90a -Iinclude examples/26_profiling.cu -o 26_profiling
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // Without GIWA_ENABLE_NVTX the program runs too, but profilers show no names.
 //
-// What it teaches: which tool answers what. giwa::time_on gives the time of a call; bytes that must move, over that time,
-// beside the memory's peak, tell whether there is anything to gain. If there is, Nsight Systems tells when the GPU waits and for
-// whom, and Nsight Compute why a kernel is slow:
+// What it teaches: which tool answers which question. giwa::time_on measures the time of a call. The bytes that must
+// move, divided by that time and compared with the memory's peak, show whether a kernel can be faster. If it can,
+// Nsight Systems shows when the GPU waits and for what, and Nsight Compute why a kernel is slow:
 //
 //   nsys profile --trace=cuda,nvtx --output=timeline ./26_profiling
 //   nsys stats --report cuda_gpu_kern_sum,nvtx_gpu_proj_sum timeline.nsys-rep
 //
-// A kernel's median there is the time printed here, but for a microsecond or two that events add. giwa's kernels are all
-// called entry<op>, and the op's name tells them apart: elementwise_op, for_all_op, row_op. named_range gives the stretches of
-// the program names of its own, and nvtx_gpu_proj_sum has the GPU's time by them. Then one launch of one range:
+// The median of a kernel there is the time printed here, minus one or two microseconds that events add. All kernels of
+// giwa are named entry<op>, and the op distinguishes them: elementwise_op, for_all_op, row_op. named_range names parts
+// of the program, and nvtx_gpu_proj_sum lists GPU time by these names. Then profile one launch in one range:
 //
 //   metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,dram__bytes_read.sum
 //   metrics=$metrics,dram__bytes_write.sum,l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio
 //   ncu --nvtx --nvtx-include "turned copy/" --launch-count 1 --clock-control none --metrics $metrics ./26_profiling
 //
-// dram__throughput is to be near the share of the peak printed here, and the bytes near those that must move; more bytes
-// mean that something is read twice. A warp's load of 32 neighbouring floats takes 4 sectors of 32 bytes, one of 16 bytes a
-// thread 16. The turned copy's takes 32, one for each thread: memory waits while the caches work. On an H200 ncu says 955 us,
-// 23 % of the peak, 537 MB read, 522 MB written and 32 sectors. --set full in place of --metrics shows all there is; its
-// sections Speed Of Light, Memory Workload Analysis and Occupancy come first.
+// dram__throughput should be near the share of the peak printed here, and the bytes near those that must move; more
+// bytes mean that something is read twice. A warp's load of 32 neighbouring floats takes 4 sectors of 32 bytes; a load
+// of 16 bytes per thread takes 16. The load of the turned copy takes 32, one for each thread: the caches limit it, not
+// the memory. On an H200 ncu reports 955 us, 23 % of the peak, 537 MB read, 522 MB written and 32 sectors. --set full
+// in place of --metrics shows everything; read the sections Speed Of Light, Memory Workload Analysis and Occupancy
+// first.
 //
 // Expected output, with the figures of your machine; on a CPU the matrix is smaller:
 //   16384 x 8192 floats, each read once and written once

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// giwa beside Thrust and CUB: vectors of one in calls of the other, and a CUB collective in a kernel with giwa's loops.
+// giwa with Thrust and CUB: vectors of one library in calls of the other, and a CUB collective in a kernel with giwa's loops.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/27_thrust_cub.cu -o 27_thrust_cub
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: a thrust::device_vector is a pointer and a size to giwa, by thrust::raw_pointer_cast, and so is a
-// giwa::device_array to Thrust and CUB, by data(); all of them take one stream. In a kernel, giwa says which elements are a
-// block's, and CUB adds up what its threads have.
+// What it teaches: giwa takes a thrust::device_vector as a pointer and a size, by thrust::raw_pointer_cast. Thrust and
+// CUB take a giwa::device_array by data(). All of them take the same stream. In a kernel, giwa's loops assign the
+// elements to the threads of a block, and CUB adds the threads' sums.
 //
 // Expected output, with the times of your machine; on a CPU the matrix is smaller:
 //   16384 x 4096 random numbers in a thrust::device_vector

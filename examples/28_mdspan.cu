@@ -5,10 +5,10 @@
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: a tensor_view is made from an mdspan of any library whose elements lie behind a pointer, with its strides:
-// pass the mdspan where a view is due. A function template that deduces the view's type needs to be told it. from_dlpack
-// does the same for what frameworks in Python exchange, and checks first: where the memory is, element type, dimensions,
-// strides; a tensor that does not fit is a status.
+// What it teaches: an mdspan of any library with a plain pointer converts to a tensor_view with its strides, so pass
+// the mdspan where a view is expected. For a function template that deduces the view's type, name the type. from_dlpack
+// converts the structs that Python frameworks exchange. It first checks the kind of memory, element type, dimensions
+// and strides, and returns a status for a tensor that does not fit.
 //
 // Expected output, with the times of your machine:
 //   mdspan, column-major:   sums of rows are right
