@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// softmax on a GPU against the double reference: every length at which the path changes, every layout, every precision.
+// softmax on a GPU against the double reference: every length at which the shape changes, every layout, every precision.
 #include <giwa/device.hpp>
 #include <giwa/softmax.cuh>
 
@@ -22,7 +22,7 @@ using namespace giwa_test;
 
 namespace {
 
-// How a matrix lies in memory: strides in elements, and where it begins.
+// The layout of a matrix in memory: strides and offset in elements.
 struct layout {
   int64 row_stride, column_stride, offset;
   int64 first(int64 rows, int64 columns) const {  // of the element (0, 0)
@@ -35,7 +35,7 @@ struct layout {
   }
 };
 
-// A matrix on the GPU with its image on the host; all around it is 0xff, which no kernel may touch.
+// A matrix on the GPU and its image on the host. All bytes around it are 0xff, and no kernel may change them.
 template <class T>
 class matrix {
  public:
@@ -77,7 +77,7 @@ const std::vector<double>& reference_row(int64 columns, int which) {
   return row;
 }
 
-// One call; row r is of kind first_kind + r. Everything is checked, to the byte.
+// One call; row r is of kind first_kind + r. Every byte is checked.
 template <class T, class U>
 void check(int64 rows, int64 columns, const layout& in_layout, const layout& out_layout, int first_kind = 0) {
   CAPTURE(rows, columns, in_layout.row_stride, in_layout.column_stride, in_layout.offset, out_layout.row_stride,
@@ -114,7 +114,7 @@ void check(int64 rows, int64 columns, const layout& in_layout, const layout& out
   REQUIRE(touched == 0);
 }
 
-// Around every length at which another shape takes over, and some between.
+// Lengths around every change of shape, and some between.
 std::vector<int64> lengths() {
   std::vector<int64> all{1, 2, 3, 7, 8, 9, 33, 64, 100, 1000, 1500, 2048, 2056, 4096, 5003, 12345, 16383, 33000, 50257};
   for (const int64 limit : {128, 256, 512, 1024, 8192, 16384, 32768, 65536, 131072})
@@ -156,7 +156,7 @@ TEST_CASE("every pair of misalignments") {
       }
 }
 
-TEST_CASE("strides: negative, gaps, transposed, either side") {
+TEST_CASE("strides of input and output: negative, with gaps, transposed") {
   for (const int64 columns : {1, 37, 300, 1000, 5000, 40'000}) {
     CAPTURE(columns);
     check<float, float>(5, columns, {-(columns + 4), 1, 0}, {columns, 1, 0});
@@ -198,7 +198,7 @@ TEST_CASE("three and four dimensions") {
   }
 }
 
-// The bits of a row, wherever it lies, whatever is beside it.
+// The bits of a row do not depend on its place, its layout or the other rows.
 template <class T, class U>
 void check_bits(int64 columns) {
   CAPTURE(columns, sizeof(T), sizeof(U));
@@ -232,7 +232,7 @@ void check_bits(int64 columns) {
   compare(7, 2, {columns, -1, 0}, {columns * 2, 2, 1});
 }
 
-TEST_CASE("the bits of a row depend on the row alone") {
+TEST_CASE("the bits of a row depend only on the row") {
   for (const int64 columns : {5, 100, 128, 200, 256, 400, 999, 1024, 1100, 8192, 9000, 50257, 131072, 150'001}) {
     check_bits<float, float>(columns);
     check_bits<fp16, fp16>(columns);
@@ -264,7 +264,7 @@ TEST_CASE("in place gives the same bits") {
   }
 }
 
-TEST_CASE("captured in a graph, and nothing to do") {
+TEST_CASE("softmax captured in a graph, and of empty views") {
   const giwa::stream s = new_stream();
   for (const int64 columns : {300, 5000, 50257, 200'000}) {
     matrix<float> in(6, columns, {columns, 1, 0}), out(6, columns, {columns, 1, 0}), again(6, columns, {columns, 1, 0});
@@ -281,7 +281,7 @@ TEST_CASE("captured in a graph, and nothing to do") {
   CHECK(softmax(s, tensor_view<float, 2>(nullptr, {7, 0}), tensor_view<float, 2>(nullptr, {7, 0})).ok());
 }
 
-TEST_CASE("what the GPU cannot use is refused by name") {
+TEST_CASE("invalid views and host memory are refused with the argument named") {
   const giwa::stream s = new_stream();
   const gpu_array<float> memory(100, 0);
   float* const p = memory.data();
@@ -306,7 +306,7 @@ TEST_CASE("what the GPU cannot use is refused by name") {
   }
 }
 
-TEST_CASE("long rows are as exact as short ones") {
+TEST_CASE("long rows keep the error bound") {
   const giwa::stream s = new_stream();
   const auto worst = [&](int64 columns, int kind) {
     const auto row = softmax_long_row(columns, kind);

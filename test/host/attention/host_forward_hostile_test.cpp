@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_forward on the CPU where it hurts: NaN and infinity, empty rows, sinks, odd scales, far strides, bits that must stay.
+// attention_forward on the CPU in hostile cases: NaN and infinity, empty rows, sinks, unusual scales, large strides, equal bits.
 #include <sys/mman.h>
 
 #include "host/attention/check.hpp"
@@ -14,7 +14,7 @@ using giwa::fp16;
 
 constexpr float infinity = HUGE_VALF;
 
-/// Rows of o that hold something else than `value` everywhere.
+/// Returns how many elements of the rows [first_row, last_row) of o differ from `value`.
 template <class T, class O>
 int64 rows_unlike(const attention_case<T, O>& c, int64 first_row, int64 last_row, double value) {
   const auto o = c.o.template elements<double>();
@@ -32,7 +32,7 @@ case_options square(int64 queries, int64 keys) {
   return c;
 }
 
-/// A case whose keys and values from `first` on are NaN, infinite, or huge.
+/// Returns a case in which all keys and values from number `first` on are `key` and `value`.
 template <class T>
 attention_case<T> poisoned(const case_options& options, int64 first, float key, float value) {
   attention_case<T> c(options);
@@ -46,11 +46,11 @@ attention_case<T> poisoned(const case_options& options, int64 first, float key, 
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("what is masked or masked for one row alone is never seen", "", float, fp16, bf16) {
+TEMPLATE_TEST_CASE("NaN and infinity in masked keys never reach a row", "", float, fp16, bf16) {
   faults f;
   for (const float bad : {NAN, infinity, -infinity})
     for (const int64 first : {1, 40, 64, 90}) {
-      // Rows keep keys up to their own: those from `first` on see the poison, those before must not.
+      // The mask is causal: rows from `first` on see the poison, rows before must not.
       auto c = poisoned<TestType>(square(100, 100), first, bad, bad);
       f.add(fault<16>(c, causal{}));
       CHECK(std::isfinite(giwa::convert<float>{}(c.o.view()(0, first - 1, 0, 3))));
@@ -64,7 +64,7 @@ TEMPLATE_TEST_CASE("what is masked or masked for one row alone is never seen", "
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("one NaN in a query touches its own row alone") {
+TEST_CASE("a NaN in a query changes only its own row") {
   attention_case<float> c(square(30, 70));
   c.q.view()(0, 7, 0, 3) = NAN;
   CHECK(fault<16>(c) == "");
@@ -73,7 +73,7 @@ TEST_CASE("one NaN in a query touches its own row alone") {
   CHECK(bad == 16);
 }
 
-TEST_CASE("scores of plus and minus infinity, and very negative ones beside masked ones") {
+TEST_CASE("infinite and very negative scores, with and without masked keys") {
   faults f;
   for (const float number : {infinity, -infinity, 3e38f, -3e38f, -1e30f, 100.0f, -100.0f})
     for (const int which : {0, 1, 2}) {
@@ -87,7 +87,7 @@ TEST_CASE("scores of plus and minus infinity, and very negative ones beside mask
     }
   CHECK_NO_FAULTS(f);
 
-  attention_case<float> lowest(square(1, 70));  // a row of -3e38: an average, no empty row
+  attention_case<float> lowest(square(1, 70));  // scores of -3e38 give an average, not an empty row
   std::vector<float> add(70, -3e38f);
   const giwa::bias b{tensor_view<const float, 4>(add.data(), {1, 1, 1, 70})};
   CHECK(fault<16>(lowest, giwa::prefix{2}, b) == "");
@@ -96,7 +96,7 @@ TEST_CASE("scores of plus and minus infinity, and very negative ones beside mask
   CHECK(std::abs(lowest.o.view()(0, 0, 0, 0) - average) < 1e-6f);
 }
 
-TEST_CASE("a key whose score is -infinity counts as masked, if its value is finite") {
+TEST_CASE("a key with a score of -infinity counts as masked") {
   attention_case<float> c(square(20, 70));
   for (int64 i = 0; i < 20; ++i) c.q.view()(0, i, 0, 0) = 1 + c.q.view()(0, i, 0, 0) * c.q.view()(0, i, 0, 0);
   for (int64 j = 5; j < 70; ++j) c.k.view()(0, j, 0, 0) = -infinity;
@@ -114,7 +114,7 @@ TEST_CASE("a key whose score is -infinity counts as masked, if its value is fini
   CHECK(c.lse.view()(0, 0, 19) == -infinity);
 }
 
-TEST_CASE("the sum of values may reach the end of fp32's range, and overflows beyond it") {
+TEST_CASE("the output is finite up to n max|v| = 3.4e38 and overflows beyond") {
   // Equal scores, so every weight is 1: the bound n max|v| <= 3.4e38 of docs/numerics.md is exact.
   const auto largest = [](int64 keys, float value) {
     attention_case<float> c(square(3, keys));
@@ -131,7 +131,7 @@ TEST_CASE("the sum of values may reach the end of fp32's range, and overflows be
   CHECK(largest(1024, -3.4e35f) == -infinity);
 }
 
-TEST_CASE("rows without a key give 0 and an lse of -infinity") {
+TEST_CASE("rows without keys give 0 and an lse of -infinity") {
   attention_case<float> c(square(100, 30));  // causal with more queries than keys: 70 rows see nothing
   CHECK(fault<16>(c, causal::bottom_right) == "");
   CHECK(rows_unlike(c, 0, 70, 0.0) == 0);
@@ -159,7 +159,7 @@ TEST_CASE("an empty problem succeeds and writes nothing") {
   }
 }
 
-TEST_CASE("a sink takes its share and gives nothing") {
+TEST_CASE("a sink is part of the sum and has no value") {
   case_options c = square(50, 70);
   c.heads = 4;
   c.kv_heads = 2;
@@ -174,7 +174,7 @@ TEST_CASE("a sink takes its share and gives nothing") {
   f.add(fault_of<bf16, 16>(c, causal{}));
   CHECK_NO_FAULTS(f);
 
-  case_options few = square(3, 0);  // no key: 0, and the sink itself as lse
+  case_options few = square(3, 0);  // no key: o is 0, lse is the sink
   few.sinks = true;
   attention_case<float> a(few);
   CHECK(fault<16>(a) == "");
@@ -189,7 +189,7 @@ TEST_CASE("a sink takes its share and gives nothing") {
   }
 }
 
-TEST_CASE("scales of 0, below it, and large ones") {
+TEST_CASE("scales of 0, negative and large ones") {
   faults f;
   for (const double scale : {0.0, -0.3, 1.0, 20.0, 1e-30}) {
     case_options c = square(40, 90);
@@ -200,7 +200,7 @@ TEST_CASE("scales of 0, below it, and large ones") {
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("the bits of a row are its own: alone, in a batch, in another block, beside other heads") {
+TEST_CASE("a row gives identical bits alone, in a batch, in another tile and with other heads") {
   for (const bool masked : {false, true}) {
     case_options c = square(250, 150);
     c.batch = 3;
@@ -211,7 +211,7 @@ TEST_CASE("the bits of a row are its own: alone, in a batch, in another block, b
     const auto call = [&](const giwa::detail::attention_views<float, float>& a, giwa::attention_options options,
                           int first) {
       options.align = giwa::alignment::top_left;
-      // The row keeps what it keeps in the whole problem, where it is query `first`.
+      // The row sees the same keys as in the whole problem, where it is query `first`.
       const giwa::status s = masked ? forward_of<16, 16>(giwa::host, a, giwa::keys_ahead{first} & giwa::prefix{140},
                                                          giwa::softcap{3}, options)
                                     : forward_of<16, 16>(giwa::host, a, giwa::full{}, giwa::softcap{3}, options);
@@ -240,7 +240,7 @@ TEST_CASE("the bits of a row are its own: alone, in a batch, in another block, b
   }
 }
 
-TEST_CASE("bits do not depend on what is masked") {
+TEST_CASE("bits do not depend on masked keys") {
   auto clean = poisoned<float>(square(100, 100), 100, 0, 0), dirty = poisoned<float>(square(100, 100), 50, NAN, NAN);
   REQUIRE(run<16>(clean, causal{}).empty());
   REQUIRE(run<16>(dirty, causal{}).empty());
@@ -265,8 +265,8 @@ TEST_CASE("twenty calls give the same bits") {
   CHECK(same);
 }
 
-TEST_CASE("tensors whose rows lie more than 2^31 elements apart") {
-  // Pages that are touched are all that this takes of 4 x 72 GiB of addresses.
+TEST_CASE("rows more than 2^31 elements apart") {
+  // Only the touched pages of these 72 GiB of addresses take memory.
   constexpr int64 stride = (int64{1} << 32) + 16, rows = 4;
   constexpr std::size_t bytes = static_cast<std::size_t>((rows + 0.5) * stride) * sizeof(float);
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -286,7 +286,7 @@ TEST_CASE("tensors whose rows lie more than 2^31 elements apart") {
   const auto q = near.q.view(), k = near.k.view(), v = near.v.view();
   const giwa::detail::attention_views<float, float> a{far(0, &q), far(1, &k), far(2, &v), far(3, nullptr)};
   REQUIRE(fault<16>(near, causal{}) == "");
-  // Interleaved tensors do not share an element, but their ranges overlap: told apart by their strides.
+  // The tensors interleave: their address ranges overlap, but they share no element.
   const giwa::status s = forward_of<16, 16>(giwa::host, a, causal{}, giwa::plain_score{}, {});
   INFO(giwa::format_status(s).c_str());
   CHECK(s.ok());

@@ -13,7 +13,7 @@ constexpr int64 lengths[] = {1, 2, 63, 64, 65, 127, 128, 129, 255, 256, 257};
 
 }  // namespace
 
-TEST_CASE("all pairs of lengths around the blocks") {
+TEST_CASE("all pairs of lengths around the tile sizes") {
   faults f;
   for (const int64 q : lengths)
     for (const int64 k : lengths) {
@@ -28,7 +28,7 @@ TEST_CASE("all pairs of lengths around the blocks") {
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("several blocks of queries, and enough work for threads") {
+TEST_CASE("several tiles of queries, and enough work for threads") {
   faults f;
   case_options c;
   c.heads = 4;
@@ -71,7 +71,7 @@ TEST_CASE("any ratio of heads") {
         c.batch = 2;
         c.heads = ratio * kv_heads;
         c.kv_heads = kv_heads;
-        c.seq_q = queries;  // one: the lse of every head has its own place
+        c.seq_q = queries;  // with one query, the lse of every head must have its own place
         c.seq_k = 20;
         c.sinks = ratio % 2 == 0;
         f.add(fault_of<float, 8>(c));
@@ -79,7 +79,7 @@ TEST_CASE("any ratio of heads") {
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("windows of no, one, and more keys than there are, for unequal lengths") {
+TEST_CASE("windows of no, one, and more keys than there are, with unequal lengths") {
   faults f;
   for (const auto& [q, k] : {std::pair{70, 70}, {130, 50}, {50, 130}, {1, 200}, {200, 1}})
     for (const giwa::alignment align :
@@ -219,7 +219,7 @@ TEST_CASE("lengths and indices are those of the batch, by hand") {
   CHECK(attend(counted, forward) == floats{10.5f, 10.5f, 2.5f, 2.5f, 10, 10});
 }
 
-TEST_CASE("packed offsets that fall or overshoot read and write nothing of others") {
+TEST_CASE("packed offsets that decrease or exceed the tensor do not reach other sequences") {
   case_options c;
   c.q_lengths = {10, 20, 30};
   c.k_lengths = {30, 20, 10};

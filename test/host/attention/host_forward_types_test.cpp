@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_forward on the CPU for every precision and for head sizes that are no multiple of anything.
+// attention_forward on the CPU in every precision and for head sizes that are not multiples of a vector.
 #include "host/attention/check.hpp"
 
 namespace {
@@ -28,7 +28,7 @@ void add_cases(faults& f) {
 
 }  // namespace
 
-TEST_CASE("fp32 and its head sizes") {
+TEST_CASE("fp32 in several head sizes") {
   faults f;
   add_cases<float, 1>(f);
   add_cases<float, 7>(f);
@@ -40,7 +40,7 @@ TEST_CASE("fp32 and its head sizes") {
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("fp16 and its head sizes") {
+TEST_CASE("fp16 in several head sizes") {
   faults f;
   add_cases<fp16, 1, 72>(f);
   add_cases<fp16, 40>(f);
@@ -50,7 +50,7 @@ TEST_CASE("fp16 and its head sizes") {
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("bf16 and its head sizes") {
+TEST_CASE("bf16 in several head sizes") {
   faults f;
   add_cases<bf16, 8>(f);
   add_cases<bf16, 96>(f);
@@ -68,7 +68,7 @@ TEST_CASE("an output of another precision") {
   CHECK_NO_FAULTS(f);
 }
 
-TEST_CASE("every fp16 number is widened as it is") {
+TEST_CASE("every fp16 number is widened exactly") {
   bool same = true;
   for (int bits = 0; bits < 65536; ++bits) {
     const auto raw = static_cast<std::uint16_t>(bits);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// softmax on the CPU against the double reference: lengths, layouts, types, in place; what it refuses; the tolerance.
+// softmax on the CPU against the double reference: lengths, layouts, types, in place, refusals, the tolerance.
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 
@@ -62,12 +62,12 @@ void check_all() {
     check<T, U>(13, columns, -(columns + 3), 1);
   }
   check<T, U>(13, 1500, 2, 26);      // a transposed view
-  check<T, U>(26, 20000, 20000, 1);  // long enough for threads
+  check<T, U>(26, 20000, 20000, 1);  // enough elements for threads
 }
 
 }  // namespace
 
-TEST_CASE("softmax on the CPU is right") {
+TEST_CASE("softmax on the CPU agrees with the reference") {
   check_all<float, float>();
   check_all<fp16, fp16>();
   check_all<bf16, bf16>();
@@ -76,7 +76,7 @@ TEST_CASE("softmax on the CPU is right") {
   check_all<float, bf16>();
 }
 
-TEST_CASE("long rows are as exact as short ones") {
+TEST_CASE("rows of 2^24 elements keep the error bound") {
   // 2^24 elements are 16384 pieces of 1024.
   for (const int64 columns : {int64{1024}, int64{1} << 18, (int64{1} << 24) - 5})
     for (const int kind : {0, 1, 2}) {
@@ -90,7 +90,7 @@ TEST_CASE("long rows are as exact as short ones") {
     }
 }
 
-TEST_CASE("equal elements in one piece of the row") {
+TEST_CASE("1024 equal elements keep the error bound") {
   // Errors of equal additions have one sign: a chain of 64 loses more than 8 units for some values.
   constexpr int64 columns = 1024;
   std::vector<float> y(columns);
@@ -106,7 +106,7 @@ TEST_CASE("equal elements in one piece of the row") {
   CHECK(worst <= 5);
 }
 
-TEST_CASE("in place, and an input that is broadcast") {
+TEST_CASE("softmax in place, and of an input with stride 0") {
   const auto row = softmax_row<float>(2500, 0);
   std::vector<float> x(row), y(5 * row.size());
   const tensor_view<float, 1> v(x.data(), {2500});
@@ -116,7 +116,7 @@ TEST_CASE("in place, and an input that is broadcast") {
   for (std::size_t r = 0; r < 5; ++r) CHECK(std::memcmp(x.data(), y.data() + r * 2500, 2500 * sizeof(float)) == 0);
 }
 
-TEST_CASE("what softmax refuses, and what is empty") {
+TEST_CASE("softmax refuses invalid views and accepts empty ones") {
   std::vector<float> memory(100);
   float* const p = memory.data();
   const tensor_view<float, 2> a(p, {4, 10}), b(p + 50, {4, 10});
@@ -137,7 +137,7 @@ TEST_CASE("what softmax refuses, and what is empty") {
   CHECK(softmax(giwa::host, tensor_view<float, 2>(nullptr, {4, 0}), tensor_view<float, 2>(nullptr, {4, 0})).ok());
 }
 
-TEST_CASE("the tolerance finds small errors") {
+TEST_CASE("the tolerance detects small errors") {
   CHECK(softmax_agrees<float, float>(0.125, 0.125));
   CHECK_FALSE(softmax_agrees<float, float>(0.125 * (1 + 2e-6), 0.125));
   CHECK_FALSE(softmax_agrees<float, float>(1e-30 * (1 + 1e-5), 1e-30));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Online softmax for the tests on the host executor and on a GPU: rows that come tile by tile, against the answer in double.
+// Online softmax for the tests on the host executor and on a GPU: rows that come tile by tile, against the reference in double.
 #ifndef GIWA_TEST_HOST_SOFTMAX_ONLINE_CASES_CUH
 #define GIWA_TEST_HOST_SOFTMAX_ONLINE_CASES_CUH
 
@@ -18,7 +18,7 @@ namespace giwa_test {
 
 using giwa::thread_map, giwa::tile_shape, giwa::warp_map, giwa::warpgroup_map;
 
-/// Takes in `tiles` tiles, and writes down all that the caller of online_softmax sees.
+/// Updates the state with `tiles` tiles, and stores everything that the caller of online_softmax sees.
 template <class Map>
 struct online_op {
   static constexpr int max_threads = Map::threads, min_blocks = 1;
@@ -32,7 +32,7 @@ struct online_op {
     float* weights;  // (rows, tiles columns)
     float* factors;  // (tiles, rows)
     float* results;  // (4, rows): m, l, lse, normalizer
-    int* unequal;    // lanes of a row that do not agree
+    int* unequal;    // number of lanes that disagree with others of their row
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
@@ -77,7 +77,7 @@ struct online_results {
   std::vector<int> unequal;
 };
 
-/// Where.run(op, scores, tiles, scale_log2) gives online_results.
+/// Runs Op by where.run(op, scores, tiles, scale_log2, results).
 template <class Op, class Where>
 online_results run_online(const Where& where, const std::vector<float>& scores, int tiles, float scale_log2) {
   online_results r{std::vector<float>(scores.size(), -1.0f),
@@ -88,20 +88,19 @@ online_results run_online(const Where& where, const std::vector<float>& scores, 
   return r;
 }
 
-/// The scores of a row: those of the softmax's tests, and rows of which whole tiles are masked. Those that hold a NaN or
-/// an infinity have some of it in any tile.
+/// Returns the scores of a row: those of the softmax tests, and rows with fully masked tiles.
 inline std::vector<float> online_row(int columns, int tile_columns, int which) {
   std::vector<float> row = softmax_row<float>(columns, which);
   if (which % 3 == 1)  // masked tiles, the first among them
     for (int c = 0; c < columns; ++c)
       if (c / tile_columns % 2 == 0) row[static_cast<std::size_t>(c)] = -std::numeric_limits<float>::infinity();
-  // Scores times the scale stay below 2^30; for what is larger see the case of its own.
+  // Scores times the scale stay below 2^30; check_overflow has larger ones.
   for (float& x : row)
     if (std::isfinite(x)) x = std::fmin(std::fmax(x, -5e7f), 5e7f);
   return row;
 }
 
-/// Whether what came out for one row is its softmax and log-sum-exp, where `additions` floats were added up one after another.
+/// Returns whether the results of one row are its softmax and log-sum-exp; `additions` is the longest chain of additions.
 inline bool online_row_agrees(const std::vector<float>& row, double scale, int additions,
                               const std::vector<double>& softmax, double m, double l, double lse, double normalizer) {
   constexpr double inf = std::numeric_limits<double>::infinity();
@@ -127,8 +126,8 @@ inline bool online_row_agrees(const std::vector<float>& row, double scale, int a
   double largest = -inf;
   for (const float x : row) largest = x > largest ? x : largest;
   bool all = m == largest;
-  // Each exponent is rounded once, and so is what it is taken relative to, which cancels; a weight of 2^-126 counts as 0.
-  // Each addition rounds the sum.
+  // Each exponent is rounded once; the rounding of its reference cancels. Weights below 2^-126 count as 0. Each addition rounds the
+  // sum.
   const double rounding_of_sum = 0x1p-24 * additions;
   for (std::size_t i = 0; i < row.size(); ++i) {
     const double depth = maximum - scaled[i];
@@ -158,7 +157,7 @@ void check_online(const Where& where, int tiles) {
     };
     bool first_factors = true;
     for (int r = 0; r < Op::rows; ++r) {
-      // What is made of the weights: each is multiplied by the factors of all later tiles, and by the normalizer.
+      // A weight is multiplied by the factors of all later tiles and by the normalizer.
       std::vector<double> softmax(static_cast<std::size_t>(columns));
       double factor = result(3, r);
       for (int t = tiles - 1; t >= 0; --t) {
@@ -180,13 +179,13 @@ void check_online(const Where& where, int tiles) {
   }
 }
 
-/// Where the largest score stays, what was summed up before is multiplied by exactly 1: over hundreds of tiles nothing drifts.
+/// While the largest score stays the same, the factor is exactly 1: nothing drifts over hundreds of tiles.
 template <class Op, class Where>
 void check_factors_of_one(const Where& where) {
   constexpr int tiles = 40;
   std::vector<float> scores(static_cast<std::size_t>(Op::rows * tiles * Op::columns));
   random_sequence random(8);
-  for (int r = 0; r < Op::rows; ++r)  // the first score is the largest, of many sizes and with all bits in use
+  for (int r = 0; r < Op::rows; ++r)  // the first score is the largest; many magnitudes, all bits in use
     for (int c = 0; c < tiles * Op::columns; ++c)
       scores[static_cast<std::size_t>(r * tiles * Op::columns + c)] =
           1.37f * static_cast<float>(r * r - 100) -
@@ -198,8 +197,8 @@ void check_factors_of_one(const Where& where) {
   CHECK(ones);
 }
 
-/// Scores whose product with the scale has no unit in the last place that means anything, or no value, do not make their row
-/// look empty: what comes out is a softmax, or no number.
+/// Scores whose product with the scale has no significant digits, or overflows, do not make their row look empty: the result is a
+/// softmax or not a number.
 template <class Op, class Where>
 void check_overflow(const Where& where) {
   for (const float size : {1e11f, 3.3e22f, 3e38f}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Online softmax on the host executor: every kind of row, masked tiles, and rows with nothing in them.
+// Online softmax on the host executor: every kind of row, masked tiles and empty rows.
 #include <giwa/host_executor.cuh>
 
 #include "online_cases.cuh"

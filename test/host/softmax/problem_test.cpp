@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which views a row softmax takes, and where a merged map says that rows begin.
+// The views that a row softmax accepts, and where rows begin after dimensions are merged.
 #include <giwa/softmax/problem.hpp>
 
 #include <string>
@@ -11,7 +11,7 @@
 using giwa::int64;
 using giwa::tensor_view;
 
-TEST_CASE("a softmax may be written over its input, not beside it") {
+TEST_CASE("out may be in itself, or interleave with it, but not overlap it") {
   float memory[2000];
   const tensor_view<float, 2> left(memory, {10, 100}, {200, 1}), right(memory + 100, {10, 100}, {200, 1});
   CHECK(giwa::detail::check_softmax(left, left).ok());
@@ -20,14 +20,14 @@ TEST_CASE("a softmax may be written over its input, not beside it") {
   CHECK(giwa::detail::check_softmax(left, shifted).argument == std::string("out"));
 }
 
-TEST_CASE("a softmax does not write two elements to one place") {
+TEST_CASE("elements of out must not overlap each other") {
   float in[16], out[16];
   const tensor_view<float, 2> x(in, {4, 4});
   CHECK(giwa::detail::check_softmax(x, tensor_view<float, 2>(out, {4, 4})).ok());
   CHECK(giwa::detail::check_softmax(x, tensor_view<float, 2>(out, {4, 4}, {2, 1})).argument == std::string("out"));
 }
 
-TEST_CASE("the rows of merged dimensions begin where the view says") {
+TEST_CASE("rows of merged dimensions begin where the view has them") {
   giwa_test::random_sequence random(9);
   std::vector<int> memory(100'000);
   int merged = 0, wrong = 0;

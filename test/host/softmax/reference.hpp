@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the softmax tests share: the answer in double, how far from it a result may be, and rows that are hostile.
+// Shared by the softmax tests: the reference in double, the error bounds, and hostile rows.
 #ifndef GIWA_TEST_HOST_SOFTMAX_REFERENCE_HPP
 #define GIWA_TEST_HOST_SOFTMAX_REFERENCE_HPP
 
@@ -15,11 +15,11 @@ namespace giwa_test {
 
 using giwa::int64;
 
-/// The softmax of one row, to double precision; giwa's conventions for rows with no finite element.
+/// Returns the softmax of one row in double precision, with giwa's conventions for rows without a finite element.
 inline std::vector<double> softmax_reference(const std::vector<double>& x) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   double max = -inf;
-  long double sum = 0;  // wider, so that results in double can be judged
+  long double sum = 0;  // wider than double, so that results in double can be checked
   bool bad = false;
   for (const double v : x) {
     bad = bad || std::isnan(v) || v == inf;
@@ -44,9 +44,9 @@ double ulp_at(double x) {
   return std::ldexp(1.0, exponent - bits + 1);
 }
 
-/// How far a softmax may be from the double reference: half a unit of U, and the error of the arithmetic before it. That is
-/// 8 units in the last place of what is computed in, and, as e^d inherits the absolute error of d = x - max and of its
-/// product with log2 e, half a unit of each for every unit of |d|, about the logarithm of the result.
+/// Returns the largest legal distance from the reference: half a unit of U, plus the error of the arithmetic. That is 8 units in the
+/// last place of the computing type. And because e^d inherits the absolute errors of d = x - max and of d log2 e, half a unit for each
+/// of the two, times |d|, which is about the logarithm of the result.
 template <class T, class U>
 double softmax_tolerance(double expected) {
   constexpr bool wide = std::is_same_v<T, double> || std::is_same_v<U, double>;
@@ -62,13 +62,13 @@ bool softmax_agrees(double got, double expected) {
   return std::abs(got - expected) <= softmax_tolerance<T, U>(expected);
 }
 
-/// How far the softmax y of an fp32 row is from what is promised for it (docs/softmax.md): the largest error in units of 2^-23 of
-/// the result, less one for each unit of m - x, the distance from the row's maximum, and one for each unit of its mean weighted by the
-/// result. At most 8 are promised. Results below 2^-100 are passed over.
+/// Returns the error of the softmax y of an fp32 row, in the terms of docs/softmax.md: the largest error in units of 2^-23 of the
+/// result, minus one for each unit of m - x, minus one for each unit of the mean of m - x weighted by the result. The bound is 8.
+/// Results below 2^-100 are skipped.
 inline double softmax_units(const std::vector<float>& x, const std::vector<float>& y) {
   double max = -std::numeric_limits<double>::infinity();
   for (const float v : x) max = std::max(max, static_cast<double>(v));
-  std::vector<double> tile_sums, tile_means;  // of 2^16 elements: double is then exact enough for any row
+  std::vector<double> tile_sums, tile_means;  // of 2^16 elements each, so that the error of these sums stays negligible
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (i % 65536 == 0) tile_sums.push_back(0), tile_means.push_back(0);
     const double weight = std::exp(x[i] - max);
@@ -88,8 +88,8 @@ inline double softmax_units(const std::vector<float>& x, const std::vector<float
   return worst;
 }
 
-/// Rows whose sums are hard to add up: 0 equal elements below one that is larger, whose rounding errors all have one sign; 1
-/// elements that rise slowly, so that each tile has a new maximum; 2 random numbers.
+/// Returns a row whose sum is hard to add up. Kind 0: one element, and equal smaller ones, whose rounding errors have one sign.
+/// Kind 1: elements that rise slowly, so that every tile has a new maximum. Kind 2: random numbers.
 inline std::vector<float> softmax_long_row(int64 columns, int kind) {
   const giwa::philox random(7);
   std::vector<float> row(static_cast<std::size_t>(columns));
@@ -102,7 +102,7 @@ inline std::vector<float> softmax_long_row(int64 columns, int kind) {
   return row;
 }
 
-/// A row of numbers that T holds; the kind is taken from `which`, so that neighbouring rows differ in nature.
+/// Returns a row of T of one of 13 kinds, chosen by `which`, so that neighbouring rows are of different kinds.
 template <class T>
 std::vector<T> softmax_row(int64 columns, int which) {
   constexpr double inf = std::numeric_limits<double>::infinity();
@@ -117,13 +117,13 @@ std::vector<T> softmax_row(int64 columns, int which) {
       case 1: x = 100 * u; break;   // most weights vanish
       case 2: x = 1000 + u; break;  // overflows without the maximum
       case 3: x = huge * u; break;
-      case 4: x = i % 3 == 0 ? huge : -huge; break;  // a difference that no float holds
+      case 4: x = i % 3 == 0 ? huge : -huge; break;  // the difference overflows float
       case 5: x = -inf; break;
       case 6: x = i < columns / 2 ? -inf : 3 * u; break;  // whole warps without an element
       case 7: x = i == columns - 1 ? 2.0 : -inf; break;
       case 8: x = i == columns / 3 ? std::nan("") : u; break;
       case 9: x = i == columns / 2 ? inf : 5 * u; break;
-      case 10: x = 1.5; break;  // all alike
+      case 10: x = 1.5; break;  // all equal
       case 11: x = i == 0 ? -inf : -200 + 20 * u; break;
       default: x = i % 7 == 0 ? std::nan("") : -inf; break;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernel of softmax on the host executor, thread by thread: every shape but those of clusters, every access.
+// The softmax kernel on the host executor, thread by thread: every shape except those of clusters, every access.
 #include <giwa/base/throw.hpp>
 #include <giwa/host_executor.cuh>
 #include <giwa/softmax/row_op.cuh>
@@ -21,7 +21,7 @@ using giwa::tensor_view;
 using giwa::detail::row_access;
 using namespace giwa_test;
 
-// Memory of exactly so many elements, all bytes 0xff, beginning `offset` elements past a multiple of 16 bytes.
+// Memory of exactly `size` elements, all bytes 0xff, beginning `offset` elements past a multiple of 16 bytes.
 template <class T>
 class exact {
  public:
@@ -90,7 +90,7 @@ std::vector<U> run(int64 rows, int64 columns, int64 gap, int64 in_offset, int64 
   return result;
 }
 
-// All accesses, which must agree to the bit.
+// All accesses must give the same bits.
 template <class T, class U, class Shape>
 void check(int64 rows, int64 columns) {
   constexpr int count = giwa::detail::packet_count<T, U>;
@@ -106,7 +106,7 @@ void check(int64 rows, int64 columns) {
   }
 }
 
-// Lengths in places, of which a double takes two.
+// Lengths in places; a double takes two.
 template <class T, class U>
 void check_shapes() {
   using namespace giwa::detail;
@@ -115,7 +115,7 @@ void check_shapes() {
   for (const int64 places : {15, 129, 256}) check<T, U, row_of_16_lanes>(13, places / weight);
   for (const int64 places : {255, 300, 512}) check<T, U, row_of_warp>(13, places / weight);
   for (const int64 places : {513, 1001, 1024}) check<T, U, long_row_of_warp>(13, places / weight);
-  // ThreadSanitizer takes minutes for the long rows, and sees no more in them.
+  // ThreadSanitizer takes minutes for the long rows and finds no more in them.
   const bool brief = small_mode();
   for (const int64 places : {1025, brief ? 1100 : 2000, brief ? 1300 : 4099})
     check<T, U, row_of_block>(3, places / weight);
@@ -131,7 +131,7 @@ TEST_CASE("the softmax kernel on the host, bf16 to fp32") { check_shapes<bf16, f
 TEST_CASE("the softmax kernel on the host, fp32 to fp16") { check_shapes<float, fp16>(); }
 TEST_CASE("the softmax kernel on the host, fp16 to fp64") { check_shapes<fp16, double>(); }
 
-TEST_CASE("the softmax kernel on the host: a long row is as exact as a short one") {
+TEST_CASE("the softmax kernel on the host: a row of 2^21 elements keeps the error bound") {
   if (small_mode()) return;
   using op = giwa::detail::row_softmax_op<float, float, giwa::detail::any_row_of_block, row_access::aligned>;
   constexpr int64 columns = int64{1} << 21;  // 256 tiles: two levels of groups
@@ -154,7 +154,7 @@ TEST_CASE("the softmax kernel on the host: a long row is as exact as a short one
   }
 }
 
-TEST_CASE("every length has one shape, which holds it") {
+TEST_CASE("every length has a shape that holds it") {
   using namespace giwa::detail;
   int64 wrong = 0;
   for (const bool clusters : {false, true})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The laws of the softmax state, over hostile values, and the two functions it is made of.
+// The laws of the softmax state over hostile values, its exponential and logarithm, and the end of a row.
 #include <giwa/softmax/state.hpp>
 
 #include <cmath>
@@ -49,7 +49,7 @@ std::vector<T> hostile() {
           T(1e4),  T(-1e4),  T(0.3)};
 }
 
-// Elements, states of several, and the identity.
+// The identity, states of one element, and states of several.
 template <class T>
 std::vector<state<T>> states() {
   std::vector<state<T>> all{{}};
@@ -106,10 +106,10 @@ TEMPLATE_TEST_CASE("empty, masked, infinite and undefined rows", "", float, doub
     }
   }
   CHECK(s::of(inf<TestType>).max == inf<TestType>);
-  CHECK(s::of(nan).max == -inf<TestType>);  // the maximum of what is a number
+  CHECK(s::of(nan).max == -inf<TestType>);  // max ignores NaN
 }
 
-TEMPLATE_TEST_CASE("a row in any order and grouping", "", float, double) {
+TEMPLATE_TEST_CASE("a row merges in any order and grouping", "", float, double) {
   giwa_test::random_sequence random(3);
   for (const double scale : {1.0, 50.0, 1e6}) {
     for (int size = 1; size <= 200; size += 13) {
@@ -120,7 +120,7 @@ TEMPLATE_TEST_CASE("a row in any order and grouping", "", float, double) {
         max = std::max<long double>(max, x.back());
       }
       for (const TestType v : x) sum += std::exp(static_cast<long double>(v) - max);
-      // one by one, and as a tree with splits at random
+      // element by element, and as a random tree
       state<TestType> line;
       for (const TestType v : x) line = state<TestType>::merge(line, state<TestType>::of(v));
       std::vector<state<TestType>> parts;
@@ -140,7 +140,7 @@ TEMPLATE_TEST_CASE("a row in any order and grouping", "", float, double) {
   }
 }
 
-TEMPLATE_TEST_CASE("rescaling keeps what the state stands for", "", float, double) {
+TEMPLATE_TEST_CASE("rescaling keeps the log-sum-exp", "", float, double) {
   using s = state<TestType>;
   const s a = s::merge(s::of(TestType(1)), s::of(TestType(2)));
   const s b = a.rescale(TestType(5));
@@ -151,7 +151,7 @@ TEMPLATE_TEST_CASE("rescaling keeps what the state stands for", "", float, doubl
   CHECK(s{}.rescale(TestType(5)).sum == 0);
 }
 
-TEMPLATE_TEST_CASE("exponential", "", float, double) {
+TEMPLATE_TEST_CASE("the exponential is within 1.5 units in the last place", "", float, double) {
   const giwa::exponential exp;
   static_assert(giwa::exponential{}(TestType(0)) == 1);
   CHECK(exp(TestType(-0.0)) == 1);
@@ -171,7 +171,7 @@ TEMPLATE_TEST_CASE("exponential", "", float, double) {
   CHECK(exp(static_cast<TestType>(lowest * 1.001)) == 0);
 }
 
-TEMPLATE_TEST_CASE("natural logarithm", "", float, double) {
+TEMPLATE_TEST_CASE("the natural logarithm is within 2 units in the last place", "", float, double) {
   const giwa::natural_log log;
   static_assert(giwa::natural_log{}(TestType(1)) == 0);
   CHECK(log(TestType(0)) == -inf<TestType>);
