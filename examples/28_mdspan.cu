@@ -14,8 +14,8 @@
 //   mdspan, column-major:   sums of rows are right
 //   mdspan, every 2nd row:  sums of rows are right
 //   DLPack:                 sums of rows are right
-//   DLPack, as fp64:        giwa: invalid argument `tensor`: its elements have another number of bits than the view's (exactly 64, got 32)
-//   DLPack, elsewhere:      giwa: invalid argument `tensor`: it lies in memory that is not CUDA's (DLDeviceType) (exactly 2, got 10)
+//   DLPack, as fp64:        giwa: invalid argument `tensor`: the bits of its elements must be those of the view (exactly 64, got 32)
+//   DLPack, elsewhere:      giwa: invalid argument `tensor`: it must be in memory of CUDA (DLDeviceType) (exactly 2, got 10)
 //   measured: 0.648 ms for 4096 x 1000
 //   device: NVIDIA H200
 #include <giwa/giwa.cuh>

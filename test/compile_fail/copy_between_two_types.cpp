@@ -1,4 +1,4 @@
-// EXPECT: giwa::copy: source and target have one element type
+// EXPECT: giwa::copy: source and target must have one element type
 // SPDX-License-Identifier: MIT
 // A copy moves bytes; what converts is a for_all.
 #include <giwa/device/copy.hpp>

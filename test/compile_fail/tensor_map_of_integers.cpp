@@ -1,6 +1,6 @@
 // EXPECT: giwa: a tensor map holds fp16, bf16, fp32 or fp64.
 // SPDX-License-Identifier: MIT
-// The copy engine is told the type of the elements.
+// A tensor map holds the type of the elements, and giwa supports floating-point types.
 #include <giwa/device/tensor_map.hpp>
 
 #if defined(GIWA_COMPILE_FAIL)

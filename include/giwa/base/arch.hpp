@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the compiler says about architectures: the features of this pass, and a tag for the list that the file is compiled for.
+// What the compiler says about architectures: the features of this pass, and a tag for the list of the whole file.
 #ifndef GIWA_BASE_ARCH_HPP
 #define GIWA_BASE_ARCH_HPP
 
@@ -12,8 +12,8 @@
 #define GIWA_ARCH_CAPABILITY 0
 #endif
 
-// 1 in a device pass that may use the instructions of compute_90a (wgmma, setmaxnreg), else 0. A pass for plain compute_90
-// has __CUDA_ARCH__ == 900 too, but cannot assemble them.
+// 1 in a device pass that may use the instructions of compute_90a (wgmma, setmaxnreg), else 0. A pass for plain
+// compute_90 has __CUDA_ARCH__ == 900 too, but cannot assemble them.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define GIWA_ARCH_HAS_SM90A 1
 #else
@@ -21,10 +21,10 @@
 #endif
 
 // GIWA_ARCH_TAG names the architecture list of this translation unit: archs_800900 for 80 and 90, archs_none without
-// nvcc. Everything that launches is in an inline namespace of that name, so that two files compiled for different lists keep
-// their own launchers. With one name the linker would keep only one of them, which might launch code that the other file
-// does not contain. The compiler's list does not distinguish 90 from 90a, nor machine code from PTX. A program that mixes
-// such files gives each kind its own tag: -DGIWA_ARCH_TAG=any_name.
+// nvcc. Everything that launches is in an inline namespace of that name, so that two files compiled for different lists
+// keep their own launchers. With one name the linker would keep only one of them, which might launch code that the
+// other file does not contain. The compiler's list does not distinguish 90 from 90a, nor machine code from PTX. A
+// program that mixes such files gives each kind its own tag: -DGIWA_ARCH_TAG=any_name.
 #define GIWA_DETAIL_TAG_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ...) \
   archs_##a##b##c##d##e##f##g##h##i##j##k##l##m##n##o##p
 #define GIWA_DETAIL_TAG(...) GIWA_DETAIL_TAG_(__VA_ARGS__, , , , , , , , , , , , , , , , )

@@ -18,7 +18,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Prints what failed, the file and line and the thread. Then it stops the kernel (the stream reports that) or the program.
+/// Prints what failed, the file and line and the thread. Then it stops the kernel (the stream reports that) or the
+/// program.
 [[noreturn]] GIWA_HOST_DEVICE inline void assertion_failed(const char* condition, const char* sentence,
                                                            const char* file, int line) {
 #if defined(__CUDA_ARCH__)

@@ -9,8 +9,8 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Converts the result of a CUDA runtime call to a status. `argument` is the name of the caller's argument that the call was
-/// about, or empty. Leaves the error that cudaGetLastError returns as it is.
+/// Converts the result of a CUDA runtime call to a status. `argument` is the name of the caller's argument that the
+/// call was about, or empty. Leaves the error that cudaGetLastError returns as it is.
 inline status to_status(cudaError_t error, const char* argument = "") {
   const auto as = [&](status_code code, const char* message) {
     // A missing driver is not the fault of any argument.
@@ -47,8 +47,8 @@ inline status to_status(cudaError_t error, const char* argument = "") {
 
 namespace detail {
 
-/// Converts as to_status() does, and clears the error that a failed call leaves for cudaGetLastError: it is reported by the
-/// status, and other code's check must not find it. Sticky errors, which are those of kernels, stay.
+/// Converts as to_status() does, and clears the error that a failed call leaves for cudaGetLastError: it is reported by
+/// the status, and other code's check must not find it. Sticky errors, which are those of kernels, stay.
 inline status consume(cudaError_t error, const char* argument = "") {
   if (error == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());

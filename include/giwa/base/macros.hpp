@@ -12,9 +12,9 @@
 #error \
     "giwa needs the CUDA toolkit 13.0 or newer: this nvcc is older. Install a newer toolkit, or put its bin/ first in PATH."
 #endif
-// Masks, the softmax and attention compute with infinities and must pass NaN on. Host compilers assume under these flags
-// that neither occurs, and give finite results where NaN is due. nvcc's --use_fast_math defines neither macro and changes
-// device code only, where giwa calls the instructions by name.
+// Masks, the softmax and attention compute with infinities and must pass NaN on. Host compilers assume under these
+// flags that neither occurs, and give finite results where NaN is due. nvcc's --use_fast_math defines neither macro and
+// changes device code only, where giwa calls the instructions by name.
 #if !defined(__CUDACC_RTC__) && !defined(__CUDA_ARCH__) && \
     (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__))
 #error \
@@ -24,14 +24,15 @@
 #error "giwa needs compute capability 7.5 or newer: drop the older entry from -gencode / CMAKE_CUDA_ARCHITECTURES."
 #endif
 
-// All names of giwa are in `giwa` and, inside it, in an inline namespace named after the minor version. The symbols of two
-// versions in one process stay distinct.
+// All names of giwa are in `giwa` and, inside it, in an inline namespace named after the minor version. The symbols of
+// two versions in one process stay distinct.
 #define GIWA_DETAIL_VERSION_TAG_(major, minor) v##major##_##minor
 #define GIWA_DETAIL_VERSION_TAG(major, minor) GIWA_DETAIL_VERSION_TAG_(major, minor)
 #define GIWA_ABI GIWA_DETAIL_VERSION_TAG(GIWA_VERSION_MAJOR, GIWA_VERSION_MINOR)
 
-// An attribute of the types that functions return to report: puts the version into the mangled name of each such function,
-// the user's too. Otherwise a return type is no part of that name, and code compiled against two versions would link.
+// An attribute of the types that functions return to report: puts the version into the mangled name of each such
+// function, the user's too. Otherwise a return type is no part of that name, and code compiled against two versions
+// would link.
 #if defined(__CUDACC_RTC__)
 #define GIWA_ABI_TAG
 #else
@@ -49,8 +50,8 @@
 #define GIWA_HOST_DEVICE
 #endif
 
-// Precedes a loop over an array in registers. The loop is unrolled, so that every index is a constant and the array stays out
-// of local memory. Empty for host compilers, which warn about unknown pragmas.
+// Precedes a loop over an array in registers. The loop is unrolled, so that every index is a constant and the array
+// stays out of local memory. Empty for host compilers, which warn about unknown pragmas.
 #if defined(__CUDA_ARCH__)
 #define GIWA_UNROLL _Pragma("unroll")
 #else

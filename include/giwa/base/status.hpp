@@ -22,8 +22,9 @@ enum class status_code : int {
 /// The relation to `expected` that `got` violates.
 enum class bound : int { none, exactly, at_most, at_least };
 
-/// The result of a call that can fail: what is wrong, with which argument, the bound and the value. Trivially copyable, made of
-/// static strings, never allocates; for host and device code. `expected` and `got` are valid if `relation` is not none.
+/// The result of a call that can fail: what is wrong, with which argument, the bound and the value. Trivially copyable,
+/// made of static strings, never allocates; for host and device code. `expected` and `got` are valid if `relation` is
+/// not none.
 struct [[nodiscard]] GIWA_ABI_TAG status {
   status_code code = status_code::success;  ///< the kind of error
   bound relation = bound::none;             ///< the relation to `expected` that `got` violates

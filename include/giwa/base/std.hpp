@@ -44,9 +44,10 @@ using uint32 = stdlib::uint32_t;
 /// The largest int64. A value, because numeric_limits::max() is a host function that device code cannot call.
 inline constexpr int64 max_int64 = 9223372036854775807;
 
-/// Whether objects of type T can be copied to a GPU and back byte by byte. True of trivially copyable types, and of three
-/// kinds of type that are not: CUDA's pairs of 16-bit numbers; nvcc's type of a __host__ __device__ lambda, which hides its
-/// captures, so that a captured std::vector is not detected; and user types for which the program specialises this as true.
+/// Whether objects of type T can be copied to a GPU and back byte by byte. True of trivially copyable types, and of
+/// three kinds of type that are not: CUDA's pairs of 16-bit numbers; nvcc's type of a __host__ __device__ lambda, which
+/// hides its captures, so that a captured std::vector is not detected; and user types for which the program specialises
+/// this as true.
 template <class T>
 inline constexpr bool goes_as_bytes =
 #if defined(__CUDACC_EXTENDED_LAMBDA__)

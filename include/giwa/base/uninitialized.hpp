@@ -7,8 +7,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Storage for a trivially copyable Value whose default constructor is not trivial. It starts uninitialised; get() is valid
-/// after put().
+/// Storage for a trivially copyable Value whose default constructor is not trivial. It starts uninitialised; get() is
+/// valid after put().
 template <class Value>
 struct uninitialized {
   alignas(Value) unsigned char bytes[sizeof(Value)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// An array in device memory, allocated and freed in stream order, and the copies to and from it.
+// device_array: an array in device memory, allocated and freed in stream order; and copies to and from it.
 #ifndef GIWA_DEVICE_ARRAY_HPP
 #define GIWA_DEVICE_ARRAY_HPP
 
@@ -10,34 +10,37 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// Whether an array of `size` elements of so many bytes can be asked for.
+/// Checks the size of an array: not negative, and its bytes fit in 64 bits.
 constexpr status check_array_size(int64 size, int64 element_bytes) {
   if (size < 0) return status::invalid("size", "sizes must not be negative", bound::at_least, 0, size);
   if (product_overflows(size, element_bytes))
-    return status::invalid("size", "the array has more bytes than a 64-bit size", bound::at_most,
+    return status::invalid("size", "the bytes of the array must fit in 64 bits", bound::at_most,
                            max_int64 / element_bytes, size);
   return {};
 }
 
 }  // namespace detail
 
-/// Owns `size()` elements of device memory; moves, does not copy. Passes as a tensor_view<T, 1>.
+/// An array of `size()` elements in device memory, which it owns. Movable, not copyable. Converts to tensor_view<T, 1>.
 ///
-/// The memory is usable by work that the same stream gets after allocate(), and is given back in that stream's order
-/// when the array goes: other streams must be made to wait (see event), and the stream must outlive the array.
+/// Allocation and deallocation are ordered by the stream: work that the stream gets after allocate() may use the
+/// memory, and the destructor frees it after the work that the stream has by then. Other streams must be made to wait
+/// (see event), and the stream must outlive the array. The destructor may run in any host thread and with any GPU
+/// current.
 template <class T>
 class device_array {
  public:
   static_assert(goes_as_bytes<T> && !stdlib::is_const_v<T>,
-                "giwa::device_array: elements are copied byte by byte: T must be trivially copyable, and not const.");
-  using element_type = T;  ///< of the array
+                "giwa::device_array: elements are copied byte by byte, so T must be trivially copyable and not const.");
+  using element_type = T;  ///< the element type
 
-  /// No elements.
+  /// An array without elements.
   device_array() = default;
 
-  /// Uninitialised elements, of the pool that cudaMallocAsync takes from. Asynchronous. Fails on a negative or impossible size,
-  /// and with out_of_memory: then `got` are the bytes asked for and `expected` the GPU's free bytes; format_memory() (memory.hpp)
-  /// has the rest.
+  /// Allocates `size` uninitialised elements on the GPU of the stream `s`, from the pool of cudaMallocAsync.
+  /// Asynchronous; not to be called while `s` captures a graph. Errors: a size that is negative or too large;
+  /// out_of_memory, with the bytes requested as `got` and the free bytes of the GPU as `expected` (format_memory()
+  /// prints both).
   static result<device_array> allocate(cudaStream_t s, int64 size) {
     result<device_array> r;
     r.state = detail::check_array_size(size, sizeof(T));
@@ -48,7 +51,7 @@ class device_array {
     if (r.state.code == status_code::out_of_memory) {
       stdlib::size_t free = 0, total = 0;
       if (detail::consume(cudaMemGetInfo(&free, &total)).ok()) {
-        r.state.message = "the bytes of the array do not fit in the free memory of this GPU";
+        r.state.message = "the bytes of the array must fit in the free memory of this GPU";
         r.state.relation = bound::at_most;
         r.state.expected = static_cast<int64>(free);
         r.state.got = bytes;
@@ -58,7 +61,7 @@ class device_array {
       r.value.data_ = static_cast<T*>(memory);
       r.value.size_ = size;
       r.value.stream_ = s;
-      cudaPointerAttributes a{};  // the stream's GPU, which need not be the current one
+      cudaPointerAttributes a{};  // the GPU of the stream, which may not be the current one
       r.state = detail::consume(cudaPointerGetAttributes(&a, memory));
       r.value.device_ = a.device;
     }
@@ -66,7 +69,7 @@ class device_array {
     return r;
   }
 
-  /// Takes the memory over; the other array is left empty.
+  /// Takes over the memory of the other array, which becomes empty.
   ///@{
   device_array(device_array&& other) noexcept { swap(other); }
   device_array& operator=(device_array&& other) noexcept {
@@ -77,20 +80,20 @@ class device_array {
   ///@}
   ~device_array() {
     if (data_ == nullptr) return;
-    // The default stream means that of the array's own GPU.
+    // A default stream is that of the array's GPU, which has to be current for it.
     const result<device_guard> guard =
         current_device().value == device_ ? result<device_guard>{} : device_guard::activate(device_);
     static_cast<void>(detail::consume(cudaFreeAsync(data_, stream_)));
   }
 
-  /// The first element, null where there is none.
+  /// Returns a pointer to the first element, or null if there are no elements.
   ///@{
   T* data() { return data_; }
   const T* data() const { return data_; }
   ///@}
-  /// The number of elements.
+  /// Returns the number of elements.
   int64 size() const { return size_; }
-  /// The number of the GPU whose memory it is, -1 for an array without elements.
+  /// Returns the number of the GPU that holds the array, or -1 if there are no elements.
   int device() const { return device_; }
 
  private:
@@ -106,16 +109,18 @@ class device_array {
   int device_ = -1;
 };
 
-/// Uninitialised elements on the current device, of the type and number of those of `array`: a device_array, a std::vector, a view.
-/// Errors: those of device_array::allocate().
+/// Allocates an uninitialised device_array with the element type and the size of `array`, which is a device_array, a
+/// std::vector, a view, or any type with data() and size(). Asynchronous on `s`. Errors: those of
+/// device_array::allocate().
 template <detail::contiguous_range_like Array>
 auto like(cudaStream_t s, const Array& array) {
   using element = stdlib::remove_const_t<detail::element_of<const Array>>;
   return device_array<element>::allocate(s, static_cast<int64>(array.size()));
 }
 
-/// A copy of `source`, one contiguous dimension in the memory of the host or of a GPU, on the current device. When the call
-/// returns, pageable host memory may be reused; pinned and device memory must stay as they are until the stream has come this far.
+/// Copies `source`, a contiguous view of host or device memory, to a new device_array. Asynchronous on `s`. Pageable
+/// host memory may change as soon as the call returns; pinned and device memory must not change until the stream has
+/// done the copy. Errors: `source` is null or not contiguous, and those of device_array::allocate().
 template <class T>
 result<device_array<T>> to_device(cudaStream_t s, tensor_view<const T, 1> source) {
   const auto all = detail::flat(source, "source");
@@ -126,7 +131,7 @@ result<device_array<T>> to_device(cudaStream_t s, tensor_view<const T, 1> source
   return r;
 }
 
-/// The same from a std::vector, std::array or std::span, or from a contiguous view of more dimensions.
+/// Copies a std::vector, std::array or std::span, or a contiguous view of any rank, to a new device_array.
 template <detail::contiguous_range_like Array>
 auto to_device(cudaStream_t s, const Array& source) {
   using element = stdlib::remove_const_t<detail::element_of<const Array>>;
@@ -135,7 +140,8 @@ auto to_device(cudaStream_t s, const Array& source) {
                   : result<device_array<element>>{{}, all.state};
 }
 
-/// Copies into host memory of the same size, waits for the stream, and reports what went wrong in it.
+/// Copies `source` to `target`, views of equal size, and waits for the stream `s`. Errors: those of copy(), and errors
+/// of earlier work in the stream.
 template <class T>
 status to_host(cudaStream_t s, tensor_view<const T, 1> source, tensor_view<T, 1> target) {
   if (const status state = detail::flat(source, "source").state; !state.ok()) return state;
@@ -144,7 +150,8 @@ status to_host(cudaStream_t s, tensor_view<const T, 1> source, tensor_view<T, 1>
   return detail::consume(cudaStreamSynchronize(s), "stream");
 }
 
-/// The same from a device_array into a std::vector, std::array, std::span or pinned_array of the same size.
+/// Copies a device_array to a std::vector, std::array, std::span or pinned_array of equal size, and waits for the
+/// stream.
 template <class T, detail::contiguous_range_like Range>
 status to_host(cudaStream_t s, const device_array<T>& source, Range&& target) {
   return to_host<T>(s, tensor_view<const T, 1>(source), tensor_view<T, 1>(target));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Copies of whole arrays between host, pinned and device memory, in stream order or on the CPU.
+// Copies of arrays between pageable, pinned, managed and device memory, in stream order or on the CPU.
 #ifndef GIWA_DEVICE_COPY_HPP
 #define GIWA_DEVICE_COPY_HPP
 
@@ -13,13 +13,14 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// All elements of an array, or of a contiguous view of any rank, in one dimension; or the rule that it breaks.
+/// Returns the elements of an array, or of a contiguous view of any rank, as a view of one dimension. Errors: those of
+/// the view.
 template <class Array>
 result<tensor_view<element_of<Array>, 1>> flat(Array& array, const char* argument) {
   result<tensor_view<element_of<Array>, 1>> r;
   if constexpr (requires { array.check(argument); }) {
     r.state = array.check(argument);
-    if (r.ok() && !array.contiguous()) r.state = status::invalid(argument, "only contiguous elements can be copied");
+    if (r.ok() && !array.contiguous()) r.state = status::invalid(argument, "the elements of a copy must be contiguous");
     if (r.ok()) r.value = {array.data(), {array.size()}};
   } else {
     const tensor_view<element_of<Array>, 1> all(array.data(), {static_cast<int64>(array.size())});
@@ -29,20 +30,20 @@ result<tensor_view<element_of<Array>, 1>> flat(Array& array, const char* argumen
   return r;
 }
 
-/// The rules of a copy between two flat views that are right in themselves.
+/// Checks two views that pass check() for a copy: equal sizes, no overlap.
 template <class T>
 status check_copy(const tensor_view<const T, 1>& from, const tensor_view<T, 1>& to, const char* to_argument) {
   if (from.size() != to.size())
-    return status::invalid(to_argument, "the number of elements differs from the source's", bound::exactly, from.size(),
-                           to.size());
+    return status::invalid(to_argument, "the target must have as many elements as the source", bound::exactly,
+                           from.size(), to.size());
   const auto first = reinterpret_cast<uint64>(from.data()), second = reinterpret_cast<uint64>(to.data());
   const uint64 bytes = static_cast<uint64>(from.size()) * sizeof(T);
   if (first < second + bytes && second < first + bytes)
-    return status::invalid(to_argument, "the target overlaps the source");
+    return status::invalid(to_argument, "the target must not overlap the source");
   return {};
 }
 
-/// Gives the stream a copy, by the addresses' own places.
+/// Enqueues a copy. The direction follows from the locations of the two addresses.
 template <class T>
 status copy_flat(cudaStream_t s, const tensor_view<const T, 1>& from, const tensor_view<T, 1>& to,
                  const char* to_argument) {
@@ -51,7 +52,7 @@ status copy_flat(cudaStream_t s, const tensor_view<const T, 1>& from, const tens
   const result<pointer_location> source = location_of(from.data()), target = location_of(to.data());
   if (!source.ok()) return source.state;
   if (!target.ok()) return target.state;
-  // Between the pools of two GPUs, which need not see each other's memory, only this call finds a way.
+  // The only copy that works between the pools of two GPUs without access to each other's memory.
   if (source.value.kind == memory_kind::device && target.value.kind == memory_kind::device &&
       source.value.device != target.value.device)
     return consume(cudaMemcpyPeerAsync(to.data(), target.value.device, from.data(), source.value.device, bytes, s),
@@ -62,25 +63,25 @@ status copy_flat(cudaStream_t s, const tensor_view<const T, 1>& from, const tens
 template <class From, class To>
 constexpr void require_copy() {
   using element = element_of<To>;
-  static_assert(!stdlib::is_const_v<element>, "giwa::copy: the target is written, and its elements are const.");
+  static_assert(!stdlib::is_const_v<element>, "giwa::copy: the elements of the target must not be const.");
   static_assert(stdlib::is_same_v<stdlib::remove_const_t<element_of<From>>, element>,
-                "giwa::copy: source and target have one element type; for_all(where, elementwise{to, from}, "
+                "giwa::copy: source and target must have one element type; for_all(where, elementwise{to, from}, "
                 "convert<T>{}) converts.");
   static_assert(goes_as_bytes<element>,
-                "giwa::copy: elements are copied byte by byte: they must be trivially copyable.");
+                "giwa::copy: elements are copied byte by byte, so they must be trivially copyable.");
 }
 
 }  // namespace detail
 
-/// Copies every element of `from` to `to`: arrays, or contiguous views of any rank, of one element type and equal numbers of
-/// elements, each in pageable, pinned, managed or device memory, also of two GPUs. Where they lie is found by their addresses.
+/// Copies all elements of `from` to `to` in the order of the stream `s`. Both are arrays, or contiguous views of any
+/// rank, of one element type and of equal size. Each may be in pageable, pinned, managed or device memory, and on
+/// different GPUs: the direction follows from the addresses.
 ///
-/// In the order of the stream `s`. The call returns at once between pinned and device memory, and between device memories; the
-/// host's memory must stay as it is, and is not to be read, until the stream has come that far. From pageable memory to a GPU the
-/// call returns when the source has been read, to pageable memory when the copy is done: then the stream has no work left, and
-/// nothing overlaps. `giwa::pinned_array` is what makes a copy asynchronous.
-/// Errors: `from` or `to` is null or not contiguous, has another number of elements, or overlaps the other. To capture a copy in a
-/// graph, both sides are pinned or on the device.
+/// Between pinned and device memory, and between device memories, the call returns at once. Host memory must then not
+/// be changed or read until the stream has done the copy. From pageable memory to a GPU the call returns when the
+/// source has been read; to pageable memory it returns when the copy is done, so that nothing overlaps with it. A
+/// pinned_array makes a copy asynchronous. A copy can be captured in a graph if both sides are in pinned or device
+/// memory. Errors: `from` or `to` is null, misaligned or not contiguous; the sizes differ; the two overlap.
 template <detail::contiguous_range_like From, detail::contiguous_range_like To>
 status copy(cudaStream_t s, const From& from, To&& to) {
   detail::require_copy<const From, stdlib::remove_reference_t<To>>();
@@ -92,7 +93,8 @@ status copy(cudaStream_t s, const From& from, To&& to) {
   return detail::copy_flat<element>(s, source.value, target.value, "to");
 }
 
-/// The same by the CPU, between host, pinned and managed memory; done when it returns. Memory of a GPU is refused.
+/// Copies all elements of `from` to `to` on the CPU, between pageable, pinned and managed memory. Done when it returns.
+/// Errors: those of the overload for streams; device memory.
 template <detail::contiguous_range_like From, detail::contiguous_range_like To>
 status copy(host_t, const From& from, To&& to) {
   detail::require_copy<const From, stdlib::remove_reference_t<To>>();

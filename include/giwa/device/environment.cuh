@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether this program, this driver and this GPU fit each other, in plain words; and the GPU to use, else the CPU.
+// Whether this program, the driver and a GPU work together, in plain words; and the choice of a GPU, or the CPU.
 #ifndef GIWA_DEVICE_ENVIRONMENT_CUH
 #define GIWA_DEVICE_ENVIRONMENT_CUH
 
@@ -11,17 +11,18 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The machine code that this program would run on the current GPU.
+/// The machine code of this program that a GPU runs.
 struct device_code {
-  int architecture = 0;  ///< 90 for sm_90 or sm_90a; of the code that runs, which may be older than the GPU
-  int ptx = 0;           ///< the architecture of the PTX it comes from
-  bool architecture_specific = false;  ///< holds the instructions of sm_90a
+  int architecture = 0;                ///< 90 for sm_90 or sm_90a: that of the code, which may be older than the GPU
+  int ptx = 0;                         ///< the architecture of the PTX that the code comes from
+  bool architecture_specific = false;  ///< contains the instructions of sm_90a
 };
 
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// Tells by its static shared memory which of its bodies runs: host code cannot see whether a build for 90 is one for
-/// 90a, and cudaFuncGetAttributes answers for the body that the driver has chosen.
+/// A kernel that is never launched, whose static shared memory tells which of its bodies the driver has chosen. Host
+/// code cannot distinguish a build for 90 from one for 90a, but cudaFuncGetAttributes reports the shared memory of the
+/// chosen body.
 template <class>
 __global__ void __launch_bounds__(32, 1) architecture_probe(int* never) {
 #if defined(__CUDA_ARCH__) && !GIWA_ARCH_HAS_SM90A
@@ -38,7 +39,8 @@ __global__ void __launch_bounds__(32, 1) architecture_probe(int* never) {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Which code of this file's build the current GPU would run; no_kernel_image if there is none. Launches nothing.
+/// Returns which code of this file the current GPU runs. Launches nothing. Errors: no_kernel_image if the file has no
+/// code for it.
 inline result<device_code> code_for_current_device() {
   cudaFuncAttributes f{};
   const void* probe = reinterpret_cast<const void*>(&detail::architecture_probe<void>);
@@ -46,19 +48,20 @@ inline result<device_code> code_for_current_device() {
   return {{f.binaryVersion, f.ptxVersion, f.sharedSizeBytes == 0}, {}};
 }
 
-/// What a bug report should begin with.
+/// What check_environment() finds: what a bug report should begin with.
 struct environment {
-  int toolkit = CUDART_VERSION;    ///< 13000 for CUDA 13.0: what this file was compiled with
+  int toolkit = CUDART_VERSION;    ///< of the compilation: 13000 for CUDA 13.0
   int runtime = 0;                 ///< the CUDA runtime library in this program
   int driver = 0;                  ///< the newest CUDA that the driver supports, 0 without a driver
-  int devices = 0;                 ///< how many GPUs the driver shows
-  device_properties properties{};  ///< of the GPU asked about
-  device_code code{};              ///< what that GPU would run of this program
-  status verdict{};                ///< success, or the first thing that is in the way
-  char advice[512] = {};           ///< a sentence: what holds, or what to do; never empty
+  int devices = 0;                 ///< how many GPUs the driver finds
+  device_properties properties{};  ///< of the GPU in question
+  device_code code{};              ///< the code of this program that the GPU runs
+  status verdict{};                ///< success, or the first obstacle
+  char advice[512] = {};           ///< what was found, or what to do; never empty
 };
 
-/// Looks at GPU number `device` (-1: the current one) and at this program. Never fails: what is wrong is the verdict.
+/// Checks whether this program runs on GPU number `device` (-1: the current one). Never fails: an error is the verdict.
+/// Launches nothing, and leaves the current device as it is.
 inline environment check_environment(int device = -1) {
   environment e;
   const auto conclude = [&](const status& verdict, const char* format, auto... values) {
@@ -82,7 +85,7 @@ inline environment check_environment(int device = -1) {
                     "with the older toolkit.",
                     e.driver / 1000, e.driver % 1000 / 10, e.runtime / 1000, e.runtime % 1000 / 10);
   if (!counted.ok())
-    return conclude(counted, "The driver shows no GPU (%s): giwa runs on the CPU. Is CUDA_VISIBLE_DEVICES right?",
+    return conclude(counted, "The driver finds no GPU (%s): giwa runs on the CPU. Check CUDA_VISIBLE_DEVICES.",
                     counted.message);
   e.devices = count;
   if (device < 0) device = current_device().value;
@@ -96,7 +99,7 @@ inline environment check_environment(int device = -1) {
   const int capability = e.properties.capability.value();
   if (code.state.code == status_code::no_kernel_image)
     return conclude(code.state,
-                    "This program holds no code for %s (compute capability %d.%d): build it with "
+                    "This program contains no code for %s (compute capability %d.%d): build it with "
                     "-DCMAKE_CUDA_ARCHITECTURES=%d or nvcc -arch=sm_%d.",
                     e.properties.name, e.properties.capability.major, e.properties.capability.minor, capability,
                     capability);
@@ -104,17 +107,18 @@ inline environment check_environment(int device = -1) {
   e.code = code.value;
   if (capability == 90 && !e.code.architecture_specific)
     return conclude({},
-                    "%s runs code for sm_%d: right, but without its fastest instructions. Add -gencode "
+                    "%s runs code for sm_%d, without its fastest instructions. Results are right. Add -gencode "
                     "arch=compute_90a,code=sm_90a (CMake: 90a-real).",
                     e.properties.name, e.code.architecture);
   if (e.code.architecture < capability)
     return conclude({},
-                    "%s runs code for the older sm_%d: right, but not tuned for it. Add sm_%d to the architectures.",
+                    "%s runs code for the older sm_%d, which is not tuned for it. Results are right. Add sm_%d to the "
+                    "architectures.",
                     e.properties.name, e.code.architecture, capability);
-  return conclude({}, "%s runs code made for it.", e.properties.name);
+  return conclude({}, "%s runs code that was compiled for it.", e.properties.name);
 }
 
-/// Prints the report, some ten lines, for people.
+/// Prints the environment in about ten lines.
 inline void print(const environment& e, std::FILE* to = stdout) {
   const auto version = [&](const char* what, int v) {
     std::fprintf(to, "%-20s %d.%d\n", what, v / 1000, v % 1000 / 10);
@@ -142,28 +146,29 @@ inline void print(const environment& e, std::FILE* to = stdout) {
   std::fprintf(to, "%s\n", e.advice);
 }
 
-/// Where to run: a GPU, or the CPU and why.
+/// A choice between a GPU and the CPU, with the reason.
 struct device_choice {
   int device = -1;      ///< the GPU's number, or -1 for the CPU
-  environment found{};  ///< what was found; found.advice says why in a sentence
+  environment found{};  ///< found.advice states the reason in a sentence
 
-  /// Whether a GPU was chosen.
+  /// Returns whether a GPU was chosen.
   bool on_gpu() const { return device >= 0; }
-  /// f(cudaStream_t{}) for the GPU's default stream, or f(giwa::host): `choice.visit([&](auto where) { … });`
+  /// Calls f(cudaStream_t{}), the default stream of the GPU, or f(giwa::host): `choice.visit([&](auto where) { ...
+  /// });`.
   template <class F>
   auto visit(F&& f) const {
     return on_gpu() ? f(cudaStream_t{}) : f(host);
   }
 };
 
-/// Prints "device: NVIDIA H200"; or "device: CPU", and in a second line why.
+/// Prints "device: NVIDIA H200", or "device: CPU" and the reason in a second line.
 inline void print(const device_choice& choice, std::FILE* to = stdout) {
   std::fprintf(to, "device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
   if (!choice.on_gpu()) std::fprintf(to, "        %s\n", choice.found.advice);
 }
 
-/// The current GPU if this program has code for it, else the first GPU for which it has, else the CPU. A GPU chosen is
-/// made current. Never fails.
+/// Chooses the current GPU if this program has code for it, else the first GPU for which it has code, else the CPU.
+/// Makes the chosen GPU current. Never fails.
 inline device_choice choose_device() {
   device_choice choice;
   choice.found = check_environment();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A batch over several GPUs: each gets its part and a stream, from one host thread; without a GPU the CPU gets all.
+// for_each_device: splits a batch over several GPUs, each with its part and a stream, from one host thread.
 #ifndef GIWA_DEVICE_FOR_EACH_DEVICE_HPP
 #define GIWA_DEVICE_FOR_EACH_DEVICE_HPP
 
@@ -10,12 +10,12 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Success, or the first failure and the GPU it is of: -1 for the CPU, and for what is wrong before any GPU is asked.
+/// A status with the number of the GPU that it is about: -1 for the CPU, and for errors of the arguments.
 struct [[nodiscard]] GIWA_ABI_TAG device_status {
-  int device = -1;  ///< whose failure it is
-  status state{};   ///< the failure, or success
+  int device = -1;  ///< the GPU that failed, or -1
+  status state{};   ///< success, or the first failure
 
-  /// Whether all parts succeeded.
+  /// Returns whether all parts succeeded.
   ///@{
   bool ok() const { return state.ok(); }
   explicit operator bool() const { return ok(); }
@@ -24,7 +24,7 @@ struct [[nodiscard]] GIWA_ABI_TAG device_status {
 
 namespace detail {
 
-/// A stream that has been given work on the caller's memory: waits for it, also where an exception passes.
+/// A stream with work on the caller's memory. The destructor waits for the work, also when an exception propagates.
 class awaited_stream {
  public:
   awaited_stream() = default;
@@ -56,7 +56,7 @@ status start_part(awaited_stream& s, const batch_part& part, F& f) {
   return f(s.get(), part);
 }
 
-/// The parts from number i on, which begin at item `first`: all are started before the first is waited for.
+/// Runs the parts from number i on, which begin at item `first`. Starts all of them before it waits for the first.
 template <class F>
 device_status run_parts(const tensor_view<const int, 1>& devices, const weighted_batch& batch, int64 i, int64 first,
                         F& f) {
@@ -75,24 +75,25 @@ device_status run_parts(const tensor_view<const int, 1>& devices, const weighted
 
 }  // namespace detail
 
-/// Splits a batch over `devices`, the numbers of GPUs, in proportion to `weights` (see split_batch(); empty: equally), and calls
-/// `status f(cudaStream_t stream, const batch_part& part)` for each part that has items: with the part's GPU current and a stream
-/// of its own, in the order of `devices`, which is that of the items. f copies its items to the GPU, gives the stream the work, and
-/// copies the results home, `copy(stream, part.of(q), …)`; a GPU may be named twice. Then it waits for all streams.
+/// Splits a batch over `devices`, a list of GPU numbers, in proportion to `weights` (see split_batch(); equally if
+/// empty). Calls `status f(cudaStream_t stream, const batch_part& part)` for each part that has items, in the order of
+/// `devices`, with the GPU of the part current and a new stream of that GPU. f copies its items to the GPU, enqueues
+/// the work, and copies the results back, as in `copy(stream, part.of(q), ...)`. A GPU may be listed twice. Then the
+/// call waits for all streams.
 ///
-/// Everything is given out by the calling thread: where f waits, as copies to pageable memory do, GPUs wait for each other; with
-/// pinned_array they work at the same time. No GPU reads the memory of another.
-/// Without devices f(giwa::host, part) does the whole batch on the CPU, where f takes that (`[&](auto where, …)`).
-/// The first failure ends the giving out and is returned with its GPU; what has been started is awaited, also where f throws.
-/// The current device is as before. Errors besides those of f: no such GPU, and those of split_batch().
+/// The calling thread makes all calls of f. If f waits, as copies to pageable memory do, the GPUs take turns; with
+/// pinned_array they work at the same time. No GPU reads the memory of another. If `devices` is empty, f(giwa::host,
+/// part) processes the whole batch on the CPU, if f accepts that (`[&](auto where, ...)`). The first failure stops
+/// further calls and is returned with its GPU. Parts that were started are waited for, also if f throws. The current
+/// device is restored. Errors: those of f and of split_batch(); a GPU that does not exist.
 template <class F>
 device_status for_each_device(const tensor_view<const int, 1>& devices, const tensor_view<const int64, 1>& weights,
                               int64 batch, F&& f) {
-  static_assert(stdlib::is_invocable_r_v<status, F&, cudaStream_t, const batch_part&>,
-                "giwa::for_each_device: f is called with (cudaStream_t, const giwa::batch_part&) and returns a "
-                "giwa::status.");
+  static_assert(
+      stdlib::is_invocable_r_v<status, F&, cudaStream_t, const batch_part&>,
+      "giwa::for_each_device: f must take (cudaStream_t, const giwa::batch_part&) and return a giwa::status.");
   if (const status s = devices.check("devices"); !s.ok()) return {-1, s};
-  // The CPU is one part, whose weight does not matter.
+  // The CPU is one part; its weight has no effect.
   const bool on_cpu = devices.size() == 0;
   detail::weighted_batch b{batch, on_cpu ? 1 : devices.size(), on_cpu ? tensor_view<const int64, 1>{} : weights, 0};
   if (const status s = b.prepare(); !s.ok()) return {-1, s};
@@ -102,8 +103,8 @@ device_status for_each_device(const tensor_view<const int, 1>& devices, const te
       return {-1, f(host, batch_part{-1, 0, batch})};
     } else {
       return {-1,
-              {status_code::no_device, bound::none, 0,
-               "there is no GPU in the list, and the function does not take giwa::host", "devices", 0, 0}};
+              {status_code::no_device, bound::none, 0, "the list has no GPU, and the function does not take giwa::host",
+               "devices", 0, 0}};
     }
   }
   for (int64 i = 0; i < devices.size(); ++i)

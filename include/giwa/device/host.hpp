@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// giwa::host, the CPU as a place to run: the argument that stands where a stream would.
+// giwa::host: the argument that selects the CPU, in the place of a stream.
 #ifndef GIWA_DEVICE_HOST_HPP
 #define GIWA_DEVICE_HOST_HPP
 
@@ -12,12 +12,12 @@ struct host_t {
   explicit host_t() = default;
 };
 
-/// `for_all(giwa::host, …)`, `launch(giwa::host, …)`: on the CPU, done when the call returns.
+/// Selects the CPU, as in `for_all(giwa::host, ...)`. The work is done when the call returns.
 inline constexpr host_t host{};
 
 namespace detail {
 
-/// Whether the header that defines T, and with it a way to run on the host, has been included.
+/// Whether T is defined: whether the header that runs work on the host has been included.
 template <class T>
 concept defined = requires { sizeof(T); };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// An array in page-locked host memory, from and to which copies are asynchronous.
+// pinned_array: an array in page-locked host memory, for asynchronous copies.
 #ifndef GIWA_DEVICE_PINNED_ARRAY_HPP
 #define GIWA_DEVICE_PINNED_ARRAY_HPP
 
@@ -8,23 +8,25 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Owns `size()` elements of page-locked ("pinned") host memory, for all GPUs; moves, does not copy. Passes as a
-/// tensor_view<T, 1>, a std::span, or anything else that wants data() and size().
+/// An array of `size()` elements in page-locked ("pinned") host memory, which it owns. Movable, not copyable. Converts
+/// to tensor_view<T, 1>, std::span, and other types that take data() and size(). Every GPU can access it.
 ///
-/// Copies between it and a GPU are asynchronous, and need no second copy through the driver's own pinned memory. Must outlive the
-/// copies that use it. Allocating is slow, and what is pinned is not there for the rest of the machine: allocate once, reuse.
+/// Copies between it and a GPU are asynchronous, and do not pass through pinned memory of the driver. It must outlive
+/// the copies that use it. Allocation is slow, and pinned memory is not available to the rest of the system: allocate
+/// once and reuse.
 template <class T>
 class pinned_array {
  public:
   static_assert(goes_as_bytes<T> && !stdlib::is_const_v<T>,
-                "giwa::pinned_array: elements are copied byte by byte: T must be trivially copyable, and not const.");
-  using element_type = T;  ///< of the array
+                "giwa::pinned_array: elements are copied byte by byte, so T must be trivially copyable and not const.");
+  using element_type = T;  ///< the element type
 
-  /// No elements.
+  /// An array without elements.
   pinned_array() = default;
 
-  /// Uninitialised elements. May wait for the GPU. Errors: a negative or impossible size, out_of_memory, no_driver and no_device:
-  /// it is the driver that locks pages, so without one a std::vector is what to use.
+  /// Allocates `size` uninitialised elements. May synchronise with the GPU. Errors: a size that is negative or too
+  /// large; out_of_memory; no_driver and no_device, since the driver locks the pages. Without a driver use a
+  /// std::vector.
   static result<pinned_array> allocate(int64 size) {
     result<pinned_array> r;
     r.state = detail::check_array_size(size, sizeof(T));
@@ -33,14 +35,14 @@ class pinned_array {
     const auto bytes = static_cast<stdlib::size_t>(size) * sizeof(T);
     r.state = detail::consume(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "size");
     if (r.state.code == status_code::out_of_memory)
-      r.state.message = "the bytes of the array do not fit in what host memory can be page-locked";
+      r.state.message = "the bytes of the array must fit in the host memory that can be page-locked";
     if (!r.ok()) return r;
     r.value.data_ = static_cast<T*>(memory);
     r.value.size_ = size;
     return r;
   }
 
-  /// Takes the memory over; the other array is left empty.
+  /// Takes over the memory of the other array, which becomes empty.
   ///@{
   pinned_array(pinned_array&& other) noexcept { swap(other); }
   pinned_array& operator=(pinned_array&& other) noexcept {
@@ -53,7 +55,7 @@ class pinned_array {
     if (data_ != nullptr) static_cast<void>(detail::consume(cudaFreeHost(data_)));
   }
 
-  /// As a std::vector has it; not checked.
+  /// As in std::vector. Subscripts are not checked.
   ///@{
   T* data() { return data_; }
   const T* data() const { return data_; }
@@ -75,7 +77,8 @@ class pinned_array {
   int64 size_ = 0;
 };
 
-/// Uninitialised pinned memory for as many elements of the same type as `array` has. Errors: those of pinned_array::allocate().
+/// Allocates an uninitialised pinned_array with the element type and the size of `array`. Errors: those of
+/// pinned_array::allocate().
 template <detail::contiguous_range_like Array>
 auto like(host_t, const Array& array) {
   using element = stdlib::remove_const_t<detail::element_of<const Array>>;

@@ -44,20 +44,20 @@ inline pointer_location location_from(const cudaPointerAttributes& a) {
   }
 }
 
-/// Whether CUDA's answer gives registered memory an address on the current device: that of its own memory, of managed or
-/// pinned memory, or of the memory of another GPU to which it has access.
+/// Whether CUDA's answer gives registered memory an address on the current device: that of its own memory, of managed
+/// or pinned memory, or of the memory of another GPU to which it has access.
 inline bool has_device_address(const cudaPointerAttributes& a) {
   return a.type != cudaMemoryTypeUnregistered && a.devicePointer != nullptr;
 }
 
-/// Whether the answer may be about a host thread that has no context rather than about the memory. Until the first call of
-/// a thread that needs a context, CUDA 13.0 answers device 0 and a null devicePointer for the memory of every GPU.
+/// Whether the answer may be about a host thread that has no context rather than about the memory. Until the first call
+/// of a thread that needs a context, CUDA 13.0 answers device 0 and a null devicePointer for the memory of every GPU.
 inline bool may_lack_context(const cudaPointerAttributes& a) {
   return a.type != cudaMemoryTypeUnregistered && a.devicePointer == nullptr;
 }
 
-/// Whether a kernel on GPU number `device`, the current one, may use memory of which CUDA answers `a`. `reads_pageable`:
-/// this GPU reads the host's pageable memory.
+/// Whether a kernel on GPU number `device`, the current one, may use memory of which CUDA answers `a`.
+/// `reads_pageable`: this GPU reads the host's pageable memory.
 inline status check_attributes(const cudaPointerAttributes& a, int device, bool reads_pageable, const char* argument) {
   if (has_device_address(a)) return {};
   if (a.type == cudaMemoryTypeDevice)
@@ -70,9 +70,9 @@ inline status check_attributes(const cudaPointerAttributes& a, int device, bool 
 
 }  // namespace detail
 
-/// Returns the kind of memory that the pointer refers to, and whose it is. Without a driver every pointer is a host pointer.
-/// Takes about 0.1 microseconds, and a few for the memory of a GPU to which the current one has no access. Changes neither the
-/// current device nor a stream. May be called from any host thread, and while a graph is captured.
+/// Returns the kind of memory that the pointer refers to, and whose it is. Without a driver every pointer is a host
+/// pointer. Takes about 0.1 microseconds, and a few for the memory of a GPU to which the current one has no access.
+/// Changes neither the current device nor a stream. May be called from any host thread, and while a graph is captured.
 inline result<pointer_location> location_of(const void* pointer) {
   cudaPointerAttributes a{};
   const auto ask = [&] { return detail::consume(cudaPointerGetAttributes(&a, pointer), "pointer"); };
@@ -94,10 +94,11 @@ inline status check_host_pointer(const void* pointer, const char* argument) {
                          "the pointer refers to a GPU's memory, which the CPU cannot read; copy it with to_host");
 }
 
-/// Returns whether a kernel on the current device may use the pointer. The failure names the argument and what was found.
-/// Memory of another GPU passes where the current one has been given access (cudaDeviceEnablePeerAccess,
-/// cudaMemPoolSetAccess), and pageable host memory where this GPU reads it. Takes about 0.1 microseconds where it succeeds.
-/// Changes neither the current device nor a stream. May be called from any host thread, and while a graph is captured.
+/// Returns whether a kernel on the current device may use the pointer. The failure names the argument and what was
+/// found. Memory of another GPU passes where the current one has been given access (cudaDeviceEnablePeerAccess,
+/// cudaMemPoolSetAccess), and pageable host memory where this GPU reads it. Takes about 0.1 microseconds where it
+/// succeeds. Changes neither the current device nor a stream. May be called from any host thread, and while a graph is
+/// captured.
 inline status check_device_pointer(const void* pointer, const char* argument) {
   cudaPointerAttributes a{};
   const auto ask = [&] { return detail::consume(cudaPointerGetAttributes(&a, pointer), argument); };

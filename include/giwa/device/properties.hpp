@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which GPUs there are, which one is current, and what each can do.
+// The GPUs of the machine: their number, their properties, and which one is current.
 #ifndef GIWA_DEVICE_PROPERTIES_HPP
 #define GIWA_DEVICE_PROPERTIES_HPP
 
@@ -9,21 +9,21 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The number of usable GPUs: 0 without a driver or without a GPU. Never fails, leaves no CUDA error behind.
+/// Returns the number of GPUs: 0 without a driver or without a GPU. Never fails, and leaves no CUDA error behind.
 inline int device_count() {
   int count = 0;
   return detail::consume(cudaGetDeviceCount(&count)).ok() ? count : 0;
 }
 
-/// 9.0 is {9, 0}; ordered.
+/// A compute capability: 9.0 is {9, 0}. Ordered.
 struct compute_capability {
-  /// As NVIDIA counts them.
+  /// The numbers before and after the point.
   ///@{
   int major = 0, minor = 0;
   ///@}
-  /// 90, as in sm_90.
+  /// Returns 90 for 9.0, as in sm_90.
   constexpr int value() const { return 10 * major + minor; }
-  /// By major, then by minor.
+  /// Compares major, then minor.
   ///@{
   friend constexpr auto operator<=>(const compute_capability& a, const compute_capability& b) {
     return a.value() <=> b.value();
@@ -32,27 +32,27 @@ struct compute_capability {
   ///@}
 };
 
-/// What giwa and its users ask of a GPU. Sizes in bytes.
+/// The properties of a GPU. Sizes are in bytes.
 struct device_properties {
-  int device = -1;                     ///< its number
-  char name[256] = {};                 ///< as the driver has it
-  compute_capability capability{};     ///< of its instructions
-  int multiprocessors = 0;             ///< how many
-  int threads_per_multiprocessor = 0;  ///< the most at once
-  int64 memory_bytes = 0;              ///< global memory
-  int64 l2_bytes = 0;                  ///< of the cache before it
-  int64 shared_bytes_per_block = 0;    ///< the most a block may ask for (launch() does what is needed above 48 KB)
+  int device = -1;                            ///< its number
+  char name[256] = {};                        ///< its name, from the driver
+  compute_capability capability{};            ///< its compute capability
+  int multiprocessors = 0;                    ///< their number
+  int threads_per_multiprocessor = 0;         ///< the most resident threads
+  int64 memory_bytes = 0;                     ///< global memory
+  int64 l2_bytes = 0;                         ///< the L2 cache
+  int64 shared_bytes_per_block = 0;           ///< the most that a block may use (launch() opts in above 48 KB)
   int64 shared_bytes_per_multiprocessor = 0;  ///< for all its blocks
   int64 clock_khz = 0;                        ///< the multiprocessors' highest clock
-  int64 memory_bytes_per_second = 0;  ///< the memory's peak rate, by its clock and width; 0 if the driver does not say
-  bool cooperative_launch = false;    ///< whether a whole grid can synchronise
-  bool cluster_launch = false;        ///< whether blocks can form clusters
-  bool pageable_memory_access = false;  ///< kernels may read memory that malloc gave
+  int64 memory_bytes_per_second = 0;          ///< peak rate of global memory, from clock and bus width; 0 if unknown
+  bool cooperative_launch = false;            ///< whether a whole grid can synchronise
+  bool cluster_launch = false;                ///< whether blocks can form clusters
+  bool pageable_memory_access = false;        ///< kernels can read memory from malloc
 };
 
 namespace detail {
 
-/// A device number that exists, or why it does not.
+/// Checks that a GPU with this number exists.
 inline status check_device(int device) {
   int count = 0;
   if (const status s = consume(cudaGetDeviceCount(&count), "device"); !s.ok()) return s;
@@ -70,7 +70,7 @@ inline result<int64> attribute(int device, cudaDeviceAttr which) {
 
 }  // namespace detail
 
-/// The GPU that this host thread's next launch would use.
+/// Returns the number of the GPU that is current in this host thread.
 inline result<int> current_device() {
   int device = -1;
   const status s = detail::consume(cudaGetDevice(&device));
@@ -79,9 +79,9 @@ inline result<int> current_device() {
 
 namespace detail {
 
-/// Binds a context to this host thread if it has none: that of the current device, which stays the current one. A context
-/// that the program has made current by the driver's API stays, too. By creating an event, which any call may do while any
-/// thread captures a graph; cudaFree(nullptr), the usual way, may not. Waits for nothing.
+/// Binds a context to this host thread if it has none: that of the current device, which stays the current one. A
+/// context that the program has made current by the driver's API stays, too. By creating an event, which any call may
+/// do while any thread captures a graph; cudaFree(nullptr), the usual way, may not. Waits for nothing.
 inline status bind_context() {
   cudaEvent_t event = nullptr;
   const status s = consume(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -90,7 +90,8 @@ inline status bind_context() {
 
 }  // namespace detail
 
-/// The properties of GPU number `device`. Many questions to the driver: ask once, keep the answer.
+/// Returns the properties of GPU number `device`. Queries the driver many times: call it once and keep the result.
+/// Errors: there is no such GPU.
 inline result<device_properties> properties_of(int device) {
   if (const status s = detail::check_device(device); !s.ok()) return {{}, s};
   device_properties p;
@@ -123,12 +124,12 @@ inline result<device_properties> properties_of(int device) {
   return {failure.ok() ? p : device_properties{}, failure};
 }
 
-/// Makes a GPU current for this host thread until the guard goes, then the one that was current before.
+/// Makes a GPU current for this host thread. The destructor restores the one that was current before.
 class device_guard {
  public:
   device_guard() = default;
 
-  /// Fails, and changes nothing, if there is no such GPU.
+  /// Makes GPU number `device` current. Errors: there is no such GPU; then nothing changes.
   static result<device_guard> activate(int device) {
     result<device_guard> r;
     r.state = detail::check_device(device);
@@ -139,9 +140,9 @@ class device_guard {
     return r;
   }
 
-  /// Takes over the duty to go back.
+  /// Takes over the restoring of the previous GPU.
   device_guard(device_guard&& other) noexcept : previous_(other.previous_) { other.previous_ = -1; }
-  // No assignment: the guard that goes would restore its GPU over the one that the other has just made current.
+  // No assignment: the guard that is overwritten would restore its GPU after the other guard has made its GPU current.
   device_guard& operator=(device_guard&&) = delete;
   ~device_guard() {
     if (previous_ >= 0) static_cast<void>(detail::consume(cudaSetDevice(previous_)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A batch in parts, in proportion to weights, exact to the last item.
+// split_batch: splits a batch in proportion to weights, exactly.
 #ifndef GIWA_DEVICE_SPLIT_BATCH_HPP
 #define GIWA_DEVICE_SPLIT_BATCH_HPP
 
@@ -8,18 +8,19 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Items [first, first + count) of a batch, and whose they are.
+/// The items [first, first + count) of a batch, and the GPU that processes them.
 struct batch_part {
   int device = -1;  ///< the GPU's number, or -1 for the CPU
-  /// Items.
+  /// The first item, and the number of items.
   ///@{
   int64 first = 0, count = 0;
   ///@}
 
-  /// These items of a tensor whose first dimension is the batch. Contiguous if the tensor is.
+  /// Returns these items of a tensor whose first dimension is the batch. Contiguous if the tensor is.
   template <class T, int Rank>
   GIWA_HOST_DEVICE constexpr tensor_view<T, Rank> of(const tensor_view<T, Rank>& whole) const {
-    GIWA_ASSERT(0 <= first && 0 <= count && first <= whole.extent(0) - count, "the tensor is smaller than the batch");
+    GIWA_ASSERT(0 <= first && 0 <= count && first <= whole.extent(0) - count,
+                "the first dimension of the tensor must be the batch");
     index<Rank> extents = whole.extents();
     extents[0] = count;
     return {whole.data() + first * whole.stride(0), extents, whole.strides()};
@@ -28,7 +29,7 @@ struct batch_part {
 
 namespace detail {
 
-/// A batch and the weights of its parts; without weights all parts weigh the same.
+/// A batch and the weights of its parts. Without weights all parts weigh the same.
 struct weighted_batch {
   int64 n = 0, parts = 0;
   tensor_view<const int64, 1> weights{};
@@ -41,27 +42,28 @@ struct weighted_batch {
 
   GIWA_HOST_DEVICE constexpr int64 weight(int64 part) const { return weights.size() == 0 ? 1 : weights(part); }
 
-  /// Adds the weights up, or says what is wrong with them.
+  /// Computes the sum of the weights. Errors: those of split_batch().
   GIWA_HOST_DEVICE constexpr status prepare() {
     if (n < 0) return status::invalid("batch", "sizes must not be negative", bound::at_least, 0, n);
     if (const status s = weights.check("weights"); !s.ok()) return s;
     if (weights.size() != 0 && weights.size() != parts)
-      return status::invalid("weights", "there is one weight for each part, or none", bound::exactly, parts,
+      return status::invalid("weights", "there must be one weight for each part, or none", bound::exactly, parts,
                              weights.size());
     sum = 0;
     for (int64 i = 0; i < parts; ++i) {
       const int64 w = weight(i);
-      if (w < 0) return status::invalid("weights", "a weight is negative", bound::at_least, 0, w);
+      if (w < 0) return status::invalid("weights", "weights must not be negative", bound::at_least, 0, w);
       if (w > max_int64 - sum)
-        return status::invalid("weights", "the sum of the weights is larger than any 64-bit number", bound::at_most,
-                               max_int64 - sum, w);
+        return status::invalid("weights", "the sum of the weights must fit in 64 bits", bound::at_most, max_int64 - sum,
+                               w);
       sum += w;
     }
-    if (sum == 0) return status::invalid("weights", "no weight is above zero");
+    if (sum == 0) return status::invalid("weights", "at least one weight must be above zero");
     return {};
   }
 
-  /// n * weight / sum and what is left over. Exact: 128 bits of product would be needed, so it goes bit by bit of n.
+  /// Returns n * weight / sum and the remainder. Exact: since the product would need 128 bits, it goes bit by bit
+  /// through n.
   GIWA_HOST_DEVICE constexpr share share_of(int64 part) const {
     const auto w = static_cast<uint64>(weight(part)), all = static_cast<uint64>(sum);
     uint64 whole = 0, rest = 0;  // rest < all < 2^63
@@ -80,7 +82,7 @@ struct weighted_batch {
     return {static_cast<int64>(whole), rest};
   }
 
-  /// The items of a part: its share rounded down, and one of those left over if few parts have a larger rest.
+  /// Returns the items of a part: its share rounded down, and one more if its remainder is among the largest.
   GIWA_HOST_DEVICE constexpr int64 count_of(int64 part) const {
     const share mine = share_of(part);
     int64 left = n, before = 0;
@@ -95,12 +97,12 @@ struct weighted_batch {
 
 }  // namespace detail
 
-/// Splits `batch` items in proportion to `weights`, in any unit: numbers of multiprocessors, items per second, 3 and 1. parts[i] is the
-/// number of items of part i; the parts follow each other in order, and their sum is `batch`. Each is its exact share rounded down or
-/// up: up for the largest remainders, the earlier part first where they are equal. A weight of zero gets nothing.
-/// Time: 64 steps for each two parts. Errors: `batch` or a weight is negative, all weights are zero, or their sum overflows; not as many
-/// parts as weights. Without weights (an empty view) all weigh the same. `parts` is not
-/// the memory of `weights`.
+/// Splits `batch` items in proportion to `weights`, which may be in any unit: multiprocessors, items per second, 3 and
+/// 1. Writes the number of items of part i to parts[i]. Their sum is `batch`. Each is its exact share, rounded up for
+/// the largest remainders (the earlier part first if they are equal) and down for the others. A weight of zero gets
+/// nothing. If `weights` is empty, all parts weigh the same. `parts` and `weights` must not share memory. Takes 64
+/// steps for each pair of parts. Errors: `batch` or a weight is negative; all weights are zero; their sum overflows;
+/// `parts` and `weights` differ in size.
 GIWA_HOST_DEVICE constexpr status split_batch(int64 batch, const tensor_view<const int64, 1>& weights,
                                               const tensor_view<int64, 1>& parts) {
   if (const status s = parts.check("parts"); !s.ok()) return s;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Streams and events that clean up after themselves, and the time between two events.
+// Owning types for streams and events, and the time between two events.
 #ifndef GIWA_DEVICE_STREAM_HPP
 #define GIWA_DEVICE_STREAM_HPP
 
@@ -9,7 +9,7 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// Owns one handle of the CUDA runtime; moves, does not copy.
+/// Owns one handle of the CUDA runtime. Movable, not copyable.
 template <class Handle, cudaError_t (*Destroy)(Handle)>
 class unique_handle {
  public:
@@ -24,7 +24,7 @@ class unique_handle {
   }
   ~unique_handle() { reset(); }
 
-  /// The runtime's handle; stays owned here.
+  /// Returns the handle of the runtime, which this object still owns.
   Handle get() const { return handle_; }
   operator Handle() const { return handle_; }
 
@@ -46,12 +46,13 @@ class unique_handle {
 
 }  // namespace detail
 
-/// A stream of the current device, which does not wait for the default stream. Passes wherever a cudaStream_t is due.
-/// Its work goes on when it is destroyed. An empty stream object is the default stream.
+/// Owns a CUDA stream. Converts to cudaStream_t. Created on the current device; does not synchronise with the default
+/// stream. Work that is enqueued when the object is destroyed still runs. A default-constructed object is the default
+/// stream.
 class stream : public detail::unique_handle<cudaStream_t, cudaStreamDestroy> {
  public:
   stream() = default;
-  /// On the current device. Does not wait for the default stream.
+  /// Creates a stream of the current device that does not synchronise with the default stream.
   static result<stream> create() {
     cudaStream_t handle = nullptr;
     const status s = detail::consume(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
@@ -62,14 +63,14 @@ class stream : public detail::unique_handle<cudaStream_t, cudaStreamDestroy> {
   explicit stream(cudaStream_t handle) : unique_handle(handle) {}
 };
 
-/// Waits until the stream has done all that it was given, and reports the first thing that went wrong in it.
+/// Waits until the stream has done all its work. Errors: those of the work, as the CUDA runtime reports them.
 inline status synchronize(cudaStream_t s) { return detail::consume(cudaStreamSynchronize(s), "stream"); }
 
-/// A point in a stream's work.
+/// Owns a CUDA event: a point in the work of a stream.
 class event : public detail::unique_handle<cudaEvent_t, cudaEventDestroy> {
  public:
   event() = default;
-  /// With `timed` an event carries a time stamp; without it waiting for it is cheaper.
+  /// Creates an event. With `timed` it records the time; without, waiting for it is cheaper.
   static result<event> create(bool timed = true) {
     cudaEvent_t handle = nullptr;
     const status s =
@@ -77,18 +78,18 @@ class event : public detail::unique_handle<cudaEvent_t, cudaEventDestroy> {
     return {event(handle), s};
   }
 
-  /// Marks what the stream has been given so far. Asynchronous.
+  /// Records the event after the work that the stream has so far. Asynchronous.
   status record(cudaStream_t s) const { return detail::consume(cudaEventRecord(get(), s), "stream"); }
-  /// Makes the stream's later work wait for this event. Asynchronous.
+  /// Makes later work of the stream `s` wait for the event. Asynchronous.
   status hold(cudaStream_t s) const { return detail::consume(cudaStreamWaitEvent(s, get(), 0), "stream"); }
-  /// Waits on the host until the event has happened.
+  /// Waits on the host until the work before the event is done.
   status synchronize() const { return detail::consume(cudaEventSynchronize(get())); }
 
  private:
   explicit event(cudaEvent_t handle) : unique_handle(handle) {}
 };
 
-/// The milliseconds between two timed events that have both happened.
+/// Returns the milliseconds between two timed events. Errors: one has no time, or its work is not done yet.
 inline result<float> milliseconds_between(const event& first, const event& last) {
   float ms = 0;
   const status s = detail::consume(cudaEventElapsedTime(&ms, first, last));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The time of a piece of work on a stream: warmed up, repeated, by events, as median and spread.
+// time_on: the time of work on a stream, measured by events, as median and spread.
 #ifndef GIWA_DEVICE_TIMER_HPP
 #define GIWA_DEVICE_TIMER_HPP
 
@@ -7,23 +7,24 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Milliseconds of one run.
+/// The time of one call, in milliseconds.
 struct timing {
-  /// Over the measurements.
+  /// The median, the least and the greatest of the measurements.
   ///@{
   double median = 0, fastest = 0, slowest = 0;
   ///@}
 };
 
-/// Runs `work()`, which gives the stream something to do and returns a status, `warm_up` times and then 15 times between
-/// two events each, `repeats` calls to a measurement; synchronises. Stops at the first failure. The data stays where it
-/// is: what fits in the L2 cache is measured from there.
+/// Measures the time of `work()`, which enqueues work on the stream `s` and returns a status. Calls it `warm_up` times,
+/// then takes 15 measurements of `repeats` calls, each between two events. Synchronises with the stream. Stops at the
+/// first failure. Does not flush caches: data that fits in the L2 cache is read from there. Errors: those of `work`;
+/// `warm_up` is negative; `repeats` is less than 1.
 template <class Work>
 result<timing> time_on(cudaStream_t s, Work&& work, int warm_up = 3, int repeats = 1) {
   constexpr int rounds = 15;
   if (warm_up < 0) return {{}, status::invalid("warm_up", "a count must not be negative", bound::at_least, 0, warm_up)};
   if (repeats < 1)
-    return {{}, status::invalid("repeats", "a round has at least one call", bound::at_least, 1, repeats)};
+    return {{}, status::invalid("repeats", "a measurement must have at least one call", bound::at_least, 1, repeats)};
   const result<event> first = event::create(), last = event::create();
   if (!first.ok()) return {{}, first.state};
   if (!last.ok()) return {{}, last.state};

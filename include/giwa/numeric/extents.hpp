@@ -12,9 +12,9 @@ namespace giwa::inline GIWA_ABI {
 /// Marks a size that is known only at run time.
 inline constexpr int64 dynamic = -1;
 
-/// The sizes of an N-dimensional index space. `extents{height, width}` has two run-time sizes. In `extents<dynamic, 128>{height}`
-/// the second is static: it takes no register, and the compiler divides by a constant. The last dimension is contiguous. A
-/// negative size is stored, and checked_size() reports it.
+/// The sizes of an N-dimensional index space. `extents{height, width}` has two run-time sizes. In `extents<dynamic,
+/// 128>{height}` the second is static: it takes no register, and the compiler divides by a constant. The last dimension
+/// is contiguous. A negative size is stored, and checked_size() reports it.
 template <int64... Sizes>
   requires(sizeof...(Sizes) >= 1)
 class extents {
@@ -134,8 +134,8 @@ GIWA_HOST_DEVICE constexpr int64 linearize(const extents<Sizes...>& e, const ind
   return linear;
 }
 
-/// Returns the index with this linear rank: the inverse of linearize(). Each dimension but the first costs a 64-bit division,
-/// which for_all avoids.
+/// Returns the index with this linear rank: the inverse of linearize(). Each dimension but the first costs a 64-bit
+/// division, which for_all avoids.
 template <int64... Sizes>
 GIWA_HOST_DEVICE constexpr index<sizeof...(Sizes)> delinearize(const extents<Sizes...>& e, int64 linear) {
   index<sizeof...(Sizes)> i{};

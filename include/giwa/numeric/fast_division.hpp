@@ -8,9 +8,10 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// A divisor d in [1, 2^63) that divides any n in [0, 2^63). Construct it on the host, which takes a loop of 63 steps, and pass
-/// it to a kernel by value. Source: Granlund and Montgomery, "Division by invariant integers using multiplication" (1994),
-/// theorem 4.2 with N = 63: s = ceil(log2 d), m = ceil(2^(63 + s) / d) fits in 64 bits, n / d = floor(n m / 2^(63 + s)).
+/// A divisor d in [1, 2^63) that divides any n in [0, 2^63). Construct it on the host, which takes a loop of 63 steps,
+/// and pass it to a kernel by value. Source: Granlund and Montgomery, "Division by invariant integers using
+/// multiplication" (1994), theorem 4.2 with N = 63: s = ceil(log2 d), m = ceil(2^(63 + s) / d) fits in 64 bits, n / d =
+/// floor(n m / 2^(63 + s)).
 class fast_divisor {
  public:
   constexpr fast_divisor() = default;

@@ -14,8 +14,8 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// Types of coordinates and sizes: integers and what converts to them, but no floating-point types, which would lose their
-/// fraction.
+/// Types of coordinates and sizes: integers and what converts to them, but no floating-point types, which would lose
+/// their fraction.
 template <class T>
 concept index_like = stdlib::convertible_to<T, int64> && !stdlib::is_floating_point_v<stdlib::remove_cvref_t<T>>;
 

@@ -7,8 +7,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// max(a, b). If one of two floats is NaN, the result is the other, as of fmaxf. If one of two doubles is NaN, the result is
-/// either of them.
+/// max(a, b). If one of two floats is NaN, the result is the other, as of fmaxf. If one of two doubles is NaN, the
+/// result is either of them.
 template <class T>
 GIWA_HOST_DEVICE T larger_of(T a, T b) {
   if constexpr (stdlib::same_as<T, float>) {

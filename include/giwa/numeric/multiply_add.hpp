@@ -7,7 +7,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// a * b + c with one rounding, on host and device. Without a compiler flag for FMA instructions the host calls its library.
+/// a * b + c with one rounding, on host and device. Without a compiler flag for FMA instructions the host calls its
+/// library.
 GIWA_HOST_DEVICE inline float fused_multiply_add(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return ::__fmaf_rn(a, b, c);
@@ -16,8 +17,8 @@ GIWA_HOST_DEVICE inline float fused_multiply_add(float a, float b, float c) {
 #endif
 }
 
-/// a * b + c: one instruction and one rounding on the device; on the host what its compiler makes of it, so that loops of it
-/// are fast without FMA instructions too.
+/// a * b + c: one instruction and one rounding on the device; on the host what its compiler makes of it, so that loops
+/// of it are fast without FMA instructions too.
 GIWA_HOST_DEVICE inline float multiply_add(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return ::__fmaf_rn(a, b, c);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether two views share memory, and whether two elements of one view do: exact for equal strides and nested dimensions.
+// Whether two views share memory, or two elements of one view do: exact for equal strides and nested dimensions.
 #ifndef GIWA_NUMERIC_OVERLAP_HPP
 #define GIWA_NUMERIC_OVERLAP_HPP
 
@@ -7,10 +7,10 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Returns whether a sum of i_d * step_d over the dimensions from `from` on, |i_d| < extent_d, comes within `width` of `distance`,
-/// all in bytes. The steps are sorted, the largest first, and the view passes check(). The answer is exact where each step
-/// is larger than half of what the dimensions after it reach, as in every array whose elements do not overlap; it is true
-/// elsewhere, and for steps and sizes above 2^61, which no memory has.
+/// Returns whether a sum of i_d * step_d over the dimensions from `from` on, |i_d| < extent_d, comes within `width` of
+/// `distance`, all in bytes. The steps are sorted, the largest first, and the view passes check(). The answer is exact
+/// where each step is larger than half of what the dimensions after it reach, as in every array whose elements do not
+/// overlap; it is true elsewhere, and for steps and sizes above 2^61, which no memory has.
 template <int Rank>
 GIWA_HOST_DEVICE constexpr bool steps_meet(const index<Rank>& extent, const index<Rank>& step, int from, int64 distance,
                                            int64 width) {
@@ -48,8 +48,8 @@ GIWA_HOST_DEVICE byte_range range_of(const tensor_view<T, Rank>& v) {
   return r;
 }
 
-/// Whether two views of equal extents, both of which check() accepts, share a byte. Views with other strides, or elements
-/// of another size, count as sharing where their ranges do.
+/// Whether two views of equal extents, both of which check() accepts, share a byte. Views with other strides, or
+/// elements of another size, count as sharing where their ranges do.
 template <class T, class U, int Rank>
 GIWA_HOST_DEVICE bool overlap(const tensor_view<T, Rank>& a, const tensor_view<U, Rank>& b) {
   if (a.size() == 0) return false;
@@ -75,8 +75,8 @@ GIWA_HOST_DEVICE bool overlap(const tensor_view<T, Rank>& a, const tensor_view<U
   return steps_meet<Rank>(extent, step, 0, distance, sizeof(T));
 }
 
-/// Checks that no two indices of a view that is written share an element: in order of their strides, each dimension steps past
-/// all that the dimensions before it reach.
+/// Checks that no two indices of a view that is written share an element: in order of their strides, each dimension
+/// steps past all that the dimensions before it reach.
 template <class T, int Rank>
 GIWA_HOST_DEVICE constexpr status check_written(const tensor_view<T, Rank>& v, const char* argument) {
   if (v.size() == 0) return {};

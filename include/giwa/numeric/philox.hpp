@@ -16,10 +16,11 @@ struct random_words {
   }
 };
 
-/// A generator of random numbers without state: `philox random{seed, stream}; float u = random.uniform<float>(i);`. Gives the
-/// same bits for the same i on host and device, whatever the launch. Different streams of one seed are independent. The name
-/// stream is that of random number generation and has nothing to do with CUDA streams. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox4x32-10; the key is the seed,
-/// the counter is (i, stream).
+/// A generator of random numbers without state: `philox random{seed, stream}; float u = random.uniform<float>(i);`.
+/// Gives the same bits for the same i on host and device, whatever the launch. Different streams of one seed are
+/// independent. The name stream is that of random number generation and has nothing to do with CUDA streams. Source:
+/// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox4x32-10; the key is the seed, the
+/// counter is (i, stream).
 class philox {
  public:
   /// Takes any seed and any stream number.

@@ -42,8 +42,8 @@ struct precision_of<fp64> : detail::precision_base<53> {};
 template <class T>
 concept floating_element = requires { precision_of<T>::significand_bits; };
 
-/// Converts between element types: `convert<fp16>{}(x)` rounds once, to nearest, ties to even. Values that are too large become
-/// infinity, NaN stays NaN. `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an array.
+/// Converts between element types: `convert<fp16>{}(x)` rounds once, to nearest, ties to even. Values that are too
+/// large become infinity, NaN stays NaN. `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an array.
 template <floating_element To>
 struct convert {
   /// Returns x, rounded to the nearest To, ties to even.

@@ -7,9 +7,10 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// An fp32 number x as the sum of two fp16 numbers: hi + lo is x to within 2^-22 |x|, or 2^-25 if that is larger: half of the
-/// smallest fp16. The product of two such numbers is hi hi + hi lo + lo hi, each exact in fp32; the omitted lo lo is below
-/// 2^-22 of it. Source: Markidis et al. 2018; Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor Cores".
+/// An fp32 number x as the sum of two fp16 numbers: hi + lo is x to within 2^-22 |x|, or 2^-25 if that is larger: half
+/// of the smallest fp16. The product of two such numbers is hi hi + hi lo + lo hi, each exact in fp32; the omitted lo
+/// lo is below 2^-22 of it. Source: Markidis et al. 2018; Ootomo and Yokota 2022, "Recovering single precision accuracy
+/// from Tensor Cores".
 struct split_fp16 {
   /// The rounded number, and its rounding error, rounded.
   ///@{
@@ -46,9 +47,10 @@ GIWA_HOST_DEVICE constexpr float power_of_two(int n) {
   return __builtin_bit_cast(float, static_cast<unsigned>(n + 127) << 23);
 }
 
-/// Returns the exponent n of a scale for numbers up to `largest` >= 0: divided by 2^n, the largest lies in [2^14, 2^15). There
-/// split() loses least: numbers down to 2^-17 of the largest are kept to within 2^-22 of themselves. n is at least -126; numbers
-/// that stay below 2^14 for that reason have too few digits themselves to lose more. Returns 0 for 0 and NaN.
+/// Returns the exponent n of a scale for numbers up to `largest` >= 0: divided by 2^n, the largest lies in [2^14,
+/// 2^15). There split() loses least: numbers down to 2^-17 of the largest are kept to within 2^-22 of themselves. n is
+/// at least -126; numbers that stay below 2^14 for that reason have too few digits themselves to lose more. Returns 0
+/// for 0 and NaN.
 GIWA_HOST_DEVICE constexpr int exponent_for(float largest) {
   if (!(largest > 0)) return 0;
   const int exponent = static_cast<int>(__builtin_bit_cast(unsigned, largest) >> 23) - 127;  // -127: subnormal

@@ -7,8 +7,8 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The range of `for (int64 i : stride_range{first, end, stride})`, for 0 <= first, 0 <= end, 1 <= stride < 2^62. Counts in
-/// unsigned integers, so that the step past the largest end does not overflow.
+/// The range of `for (int64 i : stride_range{first, end, stride})`, for 0 <= first, 0 <= end, 1 <= stride < 2^62.
+/// Counts in unsigned integers, so that the step past the largest end does not overflow.
 class stride_range {
  public:
   /// The range from `first` to before `end`.

@@ -45,9 +45,9 @@ using element_of = stdlib::remove_reference_t<decltype(*stdlib::declval<Array&>(
 
 }  // namespace detail
 
-/// A view of an array: `tensor_view<const float, 2> a{pointer, {rows, columns}}` is contiguous in row-major order, and a third
-/// argument gives other strides. Does not own the array. Trivially copyable, so that it can be a kernel parameter. Converts
-/// from the mdspan of any library, and in one dimension from any type with data() and size().
+/// A view of an array: `tensor_view<const float, 2> a{pointer, {rows, columns}}` is contiguous in row-major order, and
+/// a third argument gives other strides. Does not own the array. Trivially copyable, so that it can be a kernel
+/// parameter. Converts from the mdspan of any library, and in one dimension from any type with data() and size().
 template <class T, int Rank>
 class tensor_view {
  public:
@@ -130,8 +130,9 @@ class tensor_view {
     return true;
   }
 
-  /// Returns the first rule that the view breaks: sizes are >= 0, and the number of elements and every offset in bytes fit in
-  /// 64 bits. A view with elements has a pointer that is not null and is aligned to its element. `argument` names the view.
+  /// Returns the first rule that the view breaks: sizes are >= 0, and the number of elements and every offset in bytes
+  /// fit in 64 bits. A view with elements has a pointer that is not null and is aligned to its element. `argument`
+  /// names the view.
   GIWA_HOST_DEVICE constexpr status check(const char* argument) const {
     bool empty = false;
     for (int d = 0; d < Rank; ++d) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sine and cosine of moderate fp32 arguments, without a branch: for score modifiers and other code that a kernel inlines often.
+// Sine and cosine of moderate fp32 arguments without a branch, for code that a kernel inlines often, such as score modifiers.
 #ifndef GIWA_NUMERIC_TRIGONOMETRY_HPP
 #define GIWA_NUMERIC_TRIGONOMETRY_HPP
 
@@ -9,9 +9,9 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// sin(x + quarter_turns * pi / 2). With n = round(2 x / pi), r = x - n pi / 2 lies in [-pi/4, pi/4]; minimax polynomials in r^2
-/// give sin r and cos r (errors 2^-27.9 and 2^-32.9 before rounding), and n chooses among them and their signs.
-/// pi / 2 is the sum of three floats, so that r is exact to its last bits (Cody and Waite 1980).
+/// sin(x + quarter_turns * pi / 2). With n = round(2 x / pi), r = x - n pi / 2 lies in [-pi/4, pi/4]; minimax
+/// polynomials in r^2 give sin r and cos r (errors 2^-27.9 and 2^-32.9 before rounding), and n chooses among them and
+/// their signs. pi / 2 is the sum of three floats, so that r is exact to its last bits (Cody and Waite 1980).
 GIWA_HOST_DEVICE inline float sine_of_reduced(float x, unsigned quarter_turns) {
   constexpr float two_over_pi = 0x1.45f306p-1f,
                   round_to_integer = 0x1.8p23f;  // adding 1.5 * 2^23 leaves the nearest integer
@@ -39,14 +39,14 @@ GIWA_HOST_DEVICE inline float sine_of_reduced(float x, unsigned quarter_turns) {
 
 }  // namespace detail
 
-/// Computes sin x for |x| <= 1e5, x in radians, to 1.6 units in the last place. Beyond 1e5 the error grows, and from about 1e6
-/// on the result is meaningless; infinity and NaN give NaN.
+/// Computes sin x for |x| <= 1e5, x in radians, to 1.6 units in the last place. Beyond 1e5 the error grows, and from
+/// about 1e6 on the result is meaningless; infinity and NaN give NaN.
 ///
-/// The same bits on host and device, whatever the fast-math flags of nvcc. The body is about 20 instructions without a branch.
-/// sinf of the CUDA library holds a slow path for large arguments too, which every inlined copy repeats. On the host the
-/// compiler needs -march=native, or another flag for FMA instructions, to inline and to vectorise it.
-/// A template, so that a program with `using namespace giwa` keeps its own sin(float).
-/// Source: W. J. Cody and W. Waite, "Software Manual for the Elementary Functions" (1980), chapter 8; own polynomials.
+/// The same bits on host and device, whatever the fast-math flags of nvcc. The body is about 20 instructions without a
+/// branch. sinf of the CUDA library holds a slow path for large arguments too, which every inlined copy repeats. On the
+/// host the compiler needs -march=native, or another flag for FMA instructions, to inline and to vectorise it. A
+/// template, so that a program with `using namespace giwa` keeps its own sin(float). Source: W. J. Cody and W. Waite,
+/// "Software Manual for the Elementary Functions" (1980), chapter 8; own polynomials.
 template <stdlib::same_as<float> T>
 GIWA_HOST_DEVICE T sin(T x) {
   return detail::sine_of_reduced(x, 0);

@@ -11,8 +11,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The type that a GPU reads and writes so many bytes as, in one access. A structure of smaller members of the same size may be
-/// accessed piece by piece.
+/// The type that a GPU reads and writes so many bytes as, in one access. A structure of smaller members of the same
+/// size may be accessed piece by piece.
 template <int Bytes>
 struct vector_word;
 template <>

@@ -131,10 +131,10 @@ TEST_CASE("element types are DLPack's", "[dlpack]") {
   refused(from_dlpack<double, 2>(giwa::host, t).state, "bits", 64, 32);
   refused(from_dlpack<float, 3>(giwa::host, t).state, "dimensions", 3, 2);
   t.dtype.lanes = 4;
-  refused(from_dlpack<float, 2>(giwa::host, t).state, "lanes", 1, 4);
+  refused(from_dlpack<float, 2>(giwa::host, t).state, "lane", 1, 4);
 }
 
-TEST_CASE("memory is that of the place", "[dlpack]") {
+TEST_CASE("the memory must be that of the requested device", "[dlpack]") {
   rows own;
   tensor_struct t = own.tensor();
   for (const device_kind type : {cpu, cuda, cuda_host, opencl, rocm, cuda_managed}) {
@@ -144,10 +144,10 @@ TEST_CASE("memory is that of the place", "[dlpack]") {
     CHECK(from_dlpack<float, 2>(1, t).ok() == (type == cuda || type == cuda_host || type == cuda_managed));
   }
   t.device = {cuda, 1};
-  refused(from_dlpack<float, 2>(0, t).state, "another GPU", 0, 1);
-  refused(from_dlpack<float, 2>(giwa::host, t).state, "not the CPU's", 1, 2);
+  refused(from_dlpack<float, 2>(0, t).state, "memory of this GPU", 0, 1);
+  refused(from_dlpack<float, 2>(giwa::host, t).state, "memory of the CPU", 1, 2);
   t.device = {cpu, 0};
-  refused(from_dlpack<float, 2>(0, t).state, "not CUDA's", 2, 1);
+  refused(from_dlpack<float, 2>(0, t).state, "memory of CUDA", 2, 1);
 }
 
 TEST_CASE("sizes, strides and offsets are checked", "[dlpack]") {
@@ -159,7 +159,7 @@ TEST_CASE("sizes, strides and offsets are checked", "[dlpack]") {
   refused(from_dlpack<float, 2>(giwa::host, t).state, "address space", 0, 0);
   t = own.tensor();
   t.shape = nullptr;
-  refused(from_dlpack<float, 2>(giwa::host, t).state, "sizes is null", 0, 0);
+  refused(from_dlpack<float, 2>(giwa::host, t).state, "shape must not be null", 0, 0);
   t = own.tensor();
   own.shape[1] = -1;
   refused(from_dlpack<float, 2>(giwa::host, t).state, "negative", 0, -1);
@@ -179,7 +179,7 @@ TEST_CASE("owners are looked into, and what may only be read is not written", "[
   CHECK(giwa::throw_if_failed(from_dlpack<float, 2>(giwa::host, versioned))(2, 3) == 11);
   versioned.flags = 1;
   CHECK(from_dlpack<const float, 2>(giwa::host, versioned).ok());
-  refused(from_dlpack<float, 2>(giwa::host, versioned).state, "only be read", 0, 0);
+  refused(from_dlpack<float, 2>(giwa::host, versioned).state, "read-only", 0, 0);
   versioned.version.major = 2;
   refused(from_dlpack<const float, 2>(giwa::host, versioned).state, "version", 1, 2);
 }

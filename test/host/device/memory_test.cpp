@@ -57,10 +57,10 @@ TEST_CASE("copy names the argument that is wrong, on a stream and on the CPU") {
     CHECK(names(giwa::copy(where, apart, other), "from", "contiguous"));
     CHECK(names(giwa::copy(where, other, null), "to", "null"));
     CHECK(names(giwa::copy(where, other, apart), "to", "contiguous"));
-    CHECK(names(giwa::copy(where, some, some), "to", "overlaps"));
-    CHECK(names(giwa::copy(where, std::span(some).first(8), std::span(some).last(8)), "to", "overlaps"));
+    CHECK(names(giwa::copy(where, some, some), "to", "overlap"));
+    CHECK(names(giwa::copy(where, std::span(some).first(8), std::span(some).last(8)), "to", "overlap"));
     const status s = giwa::copy(where, some, std::span(other).first(5));
-    CHECK(names(s, "to", "number of elements"));
+    CHECK(names(s, "to", "as many elements"));
     CHECK(s.relation == bound::exactly);
     CHECK(s.expected == 12);
     CHECK(s.got == 5);
@@ -75,7 +75,7 @@ TEST_CASE("pinned arrays and arrays like others refuse sizes as device arrays do
   const status negative = pinned::allocate(-1).state, huge = pinned::allocate(int64{1} << 60).state;
   CHECK(names(negative, "size", "negative"));
   CHECK(negative.got == -1);
-  CHECK(names(huge, "size", "64-bit"));
+  CHECK(names(huge, "size", "64 bits"));
   CHECK(huge.expected == max_int64 / 8);
   const giwa::result<pinned> none = pinned::allocate(0);
   CHECK(none.ok());

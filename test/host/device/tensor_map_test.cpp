@@ -126,7 +126,7 @@ TEST_CASE("dimensions of size 1 may have any stride") {
   CHECK(giwa::make_tensor_map(column, {5, 4}, swizzle::none).ok());
 }
 
-TEST_CASE("a view that the copy engine cannot address is refused with the reason") {
+TEST_CASE("a view that TMA cannot address is refused with the reason") {
   CHECK(refusal<float, 2>({4, 8}, {8, 1}).ok());
   const giwa::status misaligned = refusal<float, 2>({4, 8}, {8, 1}, 4);
   CHECK(misaligned.code == status_code::invalid_argument);
