@@ -1,4 +1,4 @@
-// EXPECT: giwa::extents: a static size is >= 0, or giwa::dynamic
+// EXPECT: giwa::extents: a static size must be at least 0, or giwa::dynamic
 // SPDX-License-Identifier: MIT
 // A size in the type is not negative.
 #include <giwa/numeric/extents.hpp>

@@ -1,4 +1,4 @@
-// EXPECT: giwa::philox::uniform gives float or double
+// EXPECT: giwa::philox::uniform returns float or double
 // SPDX-License-Identifier: MIT
 // Uniform numbers in [0, 1) are floating-point numbers.
 #include <giwa/numeric/philox.hpp>

@@ -1,4 +1,4 @@
-// EXPECT: giwa::tensor_view has at least one dimension
+// EXPECT: giwa::tensor_view must have at least one dimension
 // SPDX-License-Identifier: MIT
 // A view has a rank of at least 1.
 #include <giwa/numeric/tensor_view.hpp>
