@@ -36,7 +36,7 @@ status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, con
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
   return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::stream_reference{s});
 }
-/// Computes the same for packed sequences; the offsets in `packed` are in device memory.
+/// Computes the same for sequences of several lengths; the arrays that `packed` points to are in device memory.
 template <class Queries, class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_reference(cudaStream_t s, const sequences& packed, const tensor_view<Queries, Rank>& q,
                            const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,

@@ -123,8 +123,8 @@ status attention_reference(host_t, const tensor_view<Queries, 4>& q, const tenso
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
   return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::host_reference{});
 }
-/// Computes the same for packed sequences: q and o (all queries, heads, ·), k and v (all keys, kv heads, ·). The offsets in `packed`
-/// are in host memory.
+/// Computes the same for sequences of several lengths: rank 3 packed, q and o (all queries, heads, head size), k and v (all keys, kv
+/// heads, head size), or rank 4 with lengths for each sequence. The arrays that `packed` points to are in host memory.
 template <class Queries, class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_reference(host_t, const sequences& packed, const tensor_view<Queries, Rank>& q,
                            const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
