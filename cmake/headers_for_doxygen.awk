@@ -21,7 +21,7 @@ FNR == 1 {
 {
   line = $0
   if (line ~ /^(inline namespace|}  \/\/ namespace) GIWA_/) sub(/GIWA_[A-Z_]*/, "archs", line)
-  sub(/::inline GIWA_[A-Z_]*/, "", line)
+  gsub(/::inline GIWA_[A-Z_]*/, "", line)
   if (line ~ /^(namespace giwa(::arch)?|inline namespace archs) {$/)
     line = "/** giwa. */ " line (layer == "" ? "" : " /** @addtogroup layer_" layer " */ /** @{ */")
   else if (layer != "" && line ~ /^}  \/\/ namespace (giwa(::arch)?|archs)$/)

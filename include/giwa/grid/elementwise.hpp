@@ -61,6 +61,7 @@ class elementwise {
     on_a_gpu_ = device_of(out) >= 0 ? "out" : ((device_of(in) >= 0) || ...) ? "in" : nullptr;
   }
 
+  /// Rejects pointers at compile time, because a pointer has no size.
   template <class... Array>
     requires(stdlib::is_pointer_v<Array> || ...)
   elementwise(const Array&...) {

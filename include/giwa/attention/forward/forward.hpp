@@ -11,18 +11,18 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The best tile that giwa knows for a GPU and a head size.
+/// The fastest measured tile for a GPU and a head size.
 struct automatic_tile {};
 
-/// How a call on a stream multiplies fp32 tensors, in the place of a tile: `attention_forward<128, tf32>(…)`. fp32, the default:
-/// to fp32's accuracy, relative to the largest numbers of each row, on tensor cores where there is a workspace (attention_options),
-/// else as fp32_exact. A tile that is named for it holds two pieces: twice the bytes of a 16-bit one.
-/// fp32_exact: by ordinary arithmetic.
+/// Multiplies fp32 tensors with ordinary arithmetic. fp32_exact, tf32 and fp32 stand in the place of a tile in a call on a stream:
+/// `attention_forward<128, fp32_exact>(…)`. The default, fp32, has fp32's accuracy relative to the largest numbers of each row. With a
+/// workspace (attention_options) it runs on tensor cores, without one as fp32_exact. Its tiles hold two fp16 numbers per element,
+/// twice the bytes of a 16-bit tile.
 struct fp32_exact {};
-/// Numbers and weights rounded to 11 bits, which are tf32's; where there is no workspace, as fp32_exact.
+/// Multiplies fp32 tensors on tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace as fp32_exact.
 struct tf32 {};
 
-/// Head sizes to choose from when the program runs: `attention_forward<head_sizes<64, 128>>(…)`.
+/// A list of head sizes from which a call chooses at run time: `attention_forward<head_sizes<64, 128>>(…)`.
 template <int... Sizes>
 struct head_sizes {};
 
@@ -103,31 +103,43 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
 
 }  // namespace detail
 
-// softmax(score(scale q k^T) masked) v, for every head, in one pass that never writes the scores to memory ("FlashAttention",
-// Dao et al. 2022, and 2023 for the order of the loops).
-//
-// q (batch, queries, heads, head size), k and v (batch, keys, kv heads, head size), o like q with v's head size. Any strides of
-// 64 bits, also 0 and negative ones, but the last is 1; kv heads divide heads, and head h reads kv head h / (heads / kv heads).
-// Head sizes 1 to 512, v's own where two are given. Elements are fp16, bf16 or fp32, o's may be another of them; sums are in
-// fp32. With `sequences` the tensors are packed, (all queries, heads, head size), and lengths are read by the kernel.
-//
-// A score is scaled, then modified (score.hpp), then masked (mask.hpp). A row that keeps no key gives 0, and an lse of -inf;
-// NaN in what is kept propagates, an infinite value that is kept gives an infinity or NaN; what is masked or lies outside its
-// sequence is never seen, be it NaN.
-// The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the tensors; not on batch, heads, other
-// rows or other sequences, but for what an infinite value gives, and but for fp32 on tensor cores, whose groups of rows share a
-// power of two (docs/attention_fp32.md).
-//
-// On a stream of the current device: asynchronous, allocates nothing, may be captured in a graph. With giwa::host: done when it
-// returns, pointers lead to the host's memory.
-// A tile that is named is that of the kernel for the newest architecture in the build, 8.0 or 9.0, of fp32 on tensor cores 9.0
-// alone; others keep their own.
-// Errors: sizes that do not belong together, no heads of keys, an output that overlaps a tensor (what masks and score modifiers
-// point to is not looked at) or, as far as its strides tell, itself, unequal lengths without an alignment where a mask speaks of
-// the diagonal, those of launch(). Nothing is written then.
 inline namespace GIWA_ARCH_TAG {
 
-/// `attention_forward<128>(stream, q, k, v, o)`, `attention_forward<128, tile_shape<64, 64>>(…)`: of one head size.
+/// Computes attention of every head, o = softmax(mask(score(scale q k^T))) v, in one pass that never writes the scores to memory.
+///
+/// Template arguments:
+///   - HeadSize: the head size of q, k, v and o, 1 to 512; other overloads take a second one for v and o, or a list
+///   - Tile: automatic_tile, or tile_shape<queries, keys> for the kernel of the newest architecture in the build, 8.0 or 9.0 (for
+///     fp32 on tensor cores 9.0 only); the other kernels keep their own tiles. For fp32 also fp32, fp32_exact or tf32
+///
+/// Parameters:
+///   - where: a stream of the current device, or giwa::host
+///   - q: (batch, queries, heads, head size)
+///   - k, v: (batch, keys, kv heads, head size); kv heads divide heads, and head h of q reads head h / (heads / kv heads)
+///   - o: (batch, queries, heads, head size of v); written
+///   - mask: which scores are kept (attention_mask), such as causal{}; full{} keeps all
+///   - score: changes scores after the scale and before the mask (score_modifier)
+///   - options: scale, lse, sinks, alignment of the diagonal, workspace (attention_options)
+///
+/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have another of them. Strides have 64 bits and any values, 0 and
+/// negative ones included, except that the last is 1. Sums are in fp32.
+///
+/// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be accessible to the
+/// device. On giwa::host all memory is host memory, and the call returns when o and lse are written.
+///
+/// A row that keeps no key gives 0 and an lse of -inf. A NaN that a row sees makes it NaN; an infinity that it sees in v gives an
+/// infinity or NaN. Values that are masked for a row, or outside its sequence, do not affect it, NaN included.
+/// The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the tensors. They do not depend on the batch, the
+/// heads, other rows or other sequences, with two exceptions: what an infinite value gives, and fp32 on tensor cores, where a group
+/// of rows shares a power of two (docs/attention_fp32.md).
+///
+/// Errors, as a status with the argument, the limit and the value seen; nothing is written then: sizes that do not match, heads in q
+/// but none in k and v, an output that overlaps an input or, as far as its strides show, itself (the memory of masks and score
+/// modifiers is not checked), different lengths without an alignment if the mask or the score modifier uses the diagonal, memory
+/// that the device cannot access, and the errors of launch().
+///
+/// Source: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2", for the order of the loops.
+/// Example: `attention_forward<128>(stream, q, k, v, o, causal::bottom_right, {}, {.lse = lse})`.
 template <int HeadSize, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
@@ -135,7 +147,8 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
                          const Score& score = {}, const attention_options& options = {}) {
   return detail::run_attention<HeadSize, HeadSize, Tile>(where, detail::views_of(q, k, v, o, {}), mask, score, options);
 }
-/// The same of packed sequences.
+/// Computes attention of sequences of different lengths (see `sequences`), which the kernel reads from memory. Packed tensors have
+/// rank 3: q and o (all queries, heads, head size), k and v (all keys, kv heads, head size). Tensors of rank 4 are as above.
 template <int HeadSize, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
@@ -147,7 +160,7 @@ status attention_forward(const Where& where, const sequences& packed, const tens
                                                          options);
 }
 
-/// `attention_forward<192, 128>(…)`: v and o have a head size of their own.
+/// With two head sizes, `attention_forward<192, 128>(stream, q, k, v, o)`, the second one is that of v and o.
 template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, detail::attention_place Where, class Queries,
           class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
@@ -156,7 +169,7 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
   return detail::run_attention<HeadSize, HeadSizeV, Tile>(where, detail::views_of(q, k, v, o, {}), mask, score,
                                                           options);
 }
-/// The same of packed sequences.
+/// With two head sizes, the second one is that of v and o.
 template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, detail::attention_place Where, class Queries,
           class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
@@ -191,8 +204,8 @@ struct choice_of_size<head_sizes<Sizes...>> {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// `attention_forward<head_sizes<64, 128>>(…)`: the head size is looked up in the caller's list, and is v's as well. There is
-/// no list by default: each size is compiled.
+/// With `attention_forward<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in the list. Every
+/// size of the list is compiled, so there is no default list.
 template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
@@ -202,7 +215,7 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
     return attention_forward<decltype(size)::value, Tile>(where, q, k, v, o, mask, score, options);
   });
 }
-/// The same of packed sequences.
+/// With head_sizes<…> the head size of all tensors is known at run time and must be in the list.
 template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
