@@ -188,7 +188,7 @@ int main(int count, char** words) try {
     std::fputs(usage, stderr);
     return 2;
   }
-  const giwa::device_choice choice = giwa::choose_device();
+  const auto choice = example::choose_device();
   if (o.device == "gpu" && !choice.on_gpu()) throw npy::error("--device gpu", choice.found.advice);
   const bool gpu = choice.on_gpu() && o.device != "cpu";
   const bool right = gpu ? attend(example::on_gpu{}, o) : attend(example::on_cpu{}, o);

@@ -5,7 +5,9 @@
 #include "attention_compare.hpp"
 #include "place.cuh"
 
+#if defined(__CUDACC__)
 #include <giwa/attention.cuh>
+#endif
 
 namespace example {
 

@@ -2,7 +2,11 @@
 // Where an example runs, a GPU or the CPU: memory, copies and a clock by the same names; and tensors of random numbers.
 #pragma once
 
+#if defined(__CUDACC__)
 #include <giwa/giwa.cuh>
+#else
+#include <giwa/device.hpp>
+#endif
 #include <giwa/host.hpp>
 
 #include <algorithm>
@@ -15,6 +19,7 @@ namespace example {
 using giwa::int64;
 using giwa::throw_if_failed;
 
+#if defined(__CUDACC__)
 /// Memory, and what runs, on the current GPU.
 struct on_gpu {
   static constexpr bool is_gpu = true;
@@ -42,6 +47,7 @@ struct on_gpu {
     return throw_if_failed(giwa::time_on(stream, work, /*warm_up=*/3, repeats)).median;
   }
 };
+#endif
 
 /// The same on the CPU.
 struct on_cpu {
@@ -74,6 +80,24 @@ struct on_cpu {
     return times[times.size() / 2];
   }
 };
+
+#if defined(__CUDACC__)
+using giwa::choose_device;
+#else
+/// What a host compiler makes of an example has no kernels: it runs on the CPU.
+using on_gpu = on_cpu;
+struct device_choice {
+  struct {
+    const char* advice = "compiled for the CPU alone; nvcc compiles the kernels for a GPU";
+    struct {
+      const char* name = "";
+    } properties;
+  } found;
+  bool on_gpu() const { return false; }
+};
+inline device_choice choose_device() { return {}; }
+inline void print(const device_choice& choice) { std::printf("device: CPU\n        %s\n", choice.found.advice); }
+#endif
 
 /// Evenly distributed over [-2, 2), the same wherever it is computed.
 template <class T>
@@ -110,12 +134,12 @@ class tensor {
 /// where `cpu` asks for that.
 template <class Body>
 int run_anywhere(Body body, bool cpu = false) try {
-  const giwa::device_choice choice = giwa::choose_device();
+  const auto choice = choose_device();
   const bool right = choice.on_gpu() && !cpu ? body(on_gpu{}) : body(on_cpu{});
   if (cpu)
     std::printf("device: CPU, as asked for\n");
   else
-    giwa::print(choice);
+    print(choice);
   std::printf("check:  %s\n", right ? "right" : "FAILED");
   return right ? 0 : 1;
 } catch (const giwa::status_error& error) {

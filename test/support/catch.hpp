@@ -238,28 +238,36 @@ int register_types(const List<T...>*, const Test& test, const char* file, int li
 #define STATIC_REQUIRE(...)                 \
   static_assert(__VA_ARGS__, #__VA_ARGS__); \
   ::giwa_test::pass(GIWA_TEST_SITE("STATIC_REQUIRE", true, #__VA_ARGS__))
+#define STATIC_REQUIRE_FALSE(...) STATIC_REQUIRE(!(__VA_ARGS__))
+#define SUCCEED(...) ::giwa_test::pass(GIWA_TEST_SITE("SUCCEED", false, ""))
 #define FAIL(...) ::giwa_test::stop(GIWA_TEST_SITE("FAIL", true, ""), (::giwa_test::text{} << __VA_ARGS__).all())
 
 // Another exception leaves the test case, which then fails.
-#define CHECK_THROWS_AS(expression, ...)                                                                 \
-  do {                                                                                                   \
-    const auto giwa_test_site = GIWA_TEST_SITE("CHECK_THROWS_AS", false, #expression ", " #__VA_ARGS__); \
-    bool giwa_test_thrown = false;                                                                       \
-    try {                                                                                                \
-      static_cast<void>(expression);                                                                     \
-    } catch (const __VA_ARGS__&) {                                                                       \
-      giwa_test_thrown = true;                                                                           \
-    }                                                                                                    \
-    if (giwa_test_thrown)                                                                                \
-      ::giwa_test::pass(giwa_test_site);                                                                 \
-    else                                                                                                 \
-      ::giwa_test::fail(giwa_test_site, "no exception");                                                 \
+#define GIWA_TEST_THROWS(macro, stops, expression, ...)                    \
+  do {                                                                     \
+    const auto giwa_test_site = GIWA_TEST_SITE(macro, stops, #expression); \
+    bool giwa_test_thrown = false;                                         \
+    try {                                                                  \
+      static_cast<void>(expression);                                       \
+    } catch (__VA_ARGS__) {                                                \
+      giwa_test_thrown = true;                                             \
+    }                                                                      \
+    if (giwa_test_thrown)                                                  \
+      ::giwa_test::pass(giwa_test_site);                                   \
+    else                                                                   \
+      ::giwa_test::fail(giwa_test_site, "no exception");                   \
   } while (false)
-#define CHECK_NOTHROW(...)                                                   \
-  do {                                                                       \
-    static_cast<void>(__VA_ARGS__);                                          \
-    ::giwa_test::pass(GIWA_TEST_SITE("CHECK_NOTHROW", false, #__VA_ARGS__)); \
+#define CHECK_THROWS(...) GIWA_TEST_THROWS("CHECK_THROWS", false, (__VA_ARGS__), ...)
+#define REQUIRE_THROWS(...) GIWA_TEST_THROWS("REQUIRE_THROWS", true, (__VA_ARGS__), ...)
+#define CHECK_THROWS_AS(expression, ...) GIWA_TEST_THROWS("CHECK_THROWS_AS", false, expression, const __VA_ARGS__&)
+#define REQUIRE_THROWS_AS(expression, ...) GIWA_TEST_THROWS("REQUIRE_THROWS_AS", true, expression, const __VA_ARGS__&)
+#define GIWA_TEST_NOTHROW(macro, stops, ...)                       \
+  do {                                                             \
+    static_cast<void>(__VA_ARGS__);                                \
+    ::giwa_test::pass(GIWA_TEST_SITE(macro, stops, #__VA_ARGS__)); \
   } while (false)
+#define CHECK_NOTHROW(...) GIWA_TEST_NOTHROW("CHECK_NOTHROW", false, __VA_ARGS__)
+#define REQUIRE_NOTHROW(...) GIWA_TEST_NOTHROW("REQUIRE_NOTHROW", true, __VA_ARGS__)
 
 #define INFO(...)                                                                                     \
   const ::giwa_test::scoped_info GIWA_TEST_UNIQUE(giwa_test_info_)(GIWA_TEST_SITE("INFO", false, ""), \

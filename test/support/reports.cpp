@@ -54,6 +54,9 @@ TEST_CASE("passes") {
   CHECK(of(25) == 25);
   WARN("a warning " << 26);
   STATIC_REQUIRE(sizeof(char) == 1);
+  STATIC_REQUIRE_FALSE(sizeof(char) == 2);
   CHECK_NOTHROW(of(27));
+  CHECK_THROWS(throw std::runtime_error("expected"));
+  SUCCEED();
   CHECK_THROWS_AS(throw std::runtime_error("expected"), std::exception);
 }

@@ -136,11 +136,11 @@ GIWA_HOST_DEVICE void store_rows(const Block& block, int thread, const register_
     if (block.all(pieces)) {  // a vote, as lanes that might not agree could not exchange anything
       const int lane = thread % 4, own = lane % 2 * 8 + lane / 2 * piece;
       const int64 left = to.extent(1) - origin[1] - own;
-      const int width = left < 0 ? 0 : left < columns ? static_cast<int>(left) : columns;
+      const int valid_columns = left < 0 ? 0 : left < columns ? static_cast<int>(left) : columns;
       GIWA_UNROLL
       for (int slot = 0; slot < Map::rows; ++slot) {
         const int64 row = origin[0] + Map::row(thread, slot);
-        const int end = detail::is_inside(row, to.extent(0)) ? width : 0;
+        const int end = detail::is_inside(row, to.extent(0)) ? valid_columns : 0;
         T* const at = to.data() + (row * to.stride(0) + origin[1] + own);
         GIWA_UNROLL
         for (int first = 0; first < columns; first += 16) {

@@ -9,7 +9,7 @@ endif()
 math(EXPR last "${parts} - 1")
 foreach(part RANGE ${last})
   giwa_add_gpu_test(gpu.attention.forward_${part} ${CMAKE_CURRENT_LIST_DIR}/forward.cu)
-  if(GIWA_TEST_BRIEF AND NOT part EQUAL 0)  # one of them for Hopper, whose kernel comes beside the other
+  if(NOT GIWA_ON_GPU AND NOT part EQUAL 0) # one of them for Hopper, whose kernel comes beside the other
     set_target_properties(gpu.attention.forward_${part} PROPERTIES CUDA_ARCHITECTURES 80-real)
   endif()
   target_compile_definitions(gpu.attention.forward_${part} PRIVATE GIWA_TEST_PART=${part} GIWA_TEST_PARTS=${parts})

@@ -77,7 +77,7 @@ if(TARGET tsan_host_for_all)
       $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O1,-g,-fsanitize=thread>)
     target_link_options(${name} PRIVATE -fsanitize=thread)
     target_link_libraries(${name} PRIVATE giwa::giwa giwa_warnings giwa_test_main CUDA::cudart_static)
-    set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES 80-real)
+    giwa_device_code_never_runs(${name})
     add_test(NAME sanitizer.${name} COMMAND ${CMAKE_COMMAND} -E env GIWA_TEST_SMALL=1
       ${CMAKE_COMMAND} "-DPROGRAM=$<TARGET_FILE:${name}>" -DCASE= -DREPORT= -P ${dir}/check_report.cmake)
     set_tests_properties(sanitizer.${name} PROPERTIES LABELS "host;sanitizer")
