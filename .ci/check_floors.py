@@ -119,9 +119,14 @@ def main():
     for path in sorted(set(table) - present):
         error("cmake/headers.cmake", 0, f"lists {path}, which does not exist")
     page = (ROOT / "docs/layers.md").read_text()
-    for path in table:
-        if not re.search(rf"[`/]{re.escape(Path(path).name)}`", page):
-            error("docs/layers.md", 0, f"has no line for {path}")
+    rows = set(re.findall(r"^\| (?:[PHDL] \| )?`[^`]+`", page, re.M))
+    for path, kind in table.items():
+        row = f"| {kind} | `{path.removeprefix('giwa/')}`" if path.count("/") > 1 else f"| `{path}`"
+        if row not in rows:
+            error("docs/layers.md", 0, f"has no row that begins with {row}")
+    for row in re.findall(r"^\| [PHDL] \| `([^`]+)`", page, re.M):
+        if f"giwa/{row}" not in table:
+            error("docs/layers.md", 0, f"has a row for {row}, which cmake/headers.cmake does not list")
 
     ours, others, total, long_files = {}, {}, 0, []
     for path in (path for path in table if path in present):
