@@ -11,7 +11,7 @@
 // exp(lse_i - lse) o_i.
 //
 // Expected output on an H200, with the numbers of your machine:
-//   in three parts: error 2.1e-04 beside double precision, which may be 9.3e-04
+//   in three parts: error 2.1e-04 against double precision, at most 9.3e-04 allowed
 //   giwa: out of memory `size`: 174.8 GiB asked for, 138.4 GiB free of 139.8 GiB; this process's pool holds 32.0 MiB, 0 bytes of it in use
 //   attention needs 174.8 GiB (q 8.0 MiB, k 87.4 GiB, v 87.4 GiB, o 8.0 MiB, workspace 4 bytes), 131.4 GiB free of 139.8 GiB: does not fit
 //     the batch halved: 87.4 GiB, fits; the largest batch that fits is 48
@@ -81,7 +81,8 @@ bool small(const Place& place) {
     attention.add(part(k.view()), part(v.view()));
   }
   const example::comparison c = example::compare(place, q, k, v, o);
-  std::printf("in three parts: error %.1e beside double precision, which may be %.1e\n", c.error, 2 * c.plain + c.ulp);
+  std::printf("in three parts: error %.1e against double precision, at most %.1e allowed\n", c.error,
+              2 * c.plain + c.ulp);
   return c.good();
 }
 

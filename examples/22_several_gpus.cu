@@ -15,7 +15,7 @@
 //   8 x 4096 tokens, 16 heads of 64, causal, fp16; parts: 4 4
 //   on all: 2.87 ms, on one: 5.62 ms, copies included
 //   the bits of one GPU
-//   error 7.6e-05 beside double precision, which may be 6.8e-04
+//   error 7.6e-05 against double precision, at most 6.8e-04 allowed
 //   device: NVIDIA H200
 //   check:  right
 #include "support/attention_check.cuh"
@@ -98,7 +98,7 @@ bool run(const std::vector<int>& devices, const std::vector<int64>& weights, int
   }
   const example::comparison c =
       example::compare<fp16>(view(q), view(k), view(v), view(o), giwa::causal{}, giwa::plain_score{}, 2);
-  std::printf("error %.1e beside double precision, which may be %.1e\n", c.error, 2 * c.plain + c.ulp);
+  std::printf("error %.1e against double precision, at most %.1e allowed\n", c.error, 2 * c.plain + c.ulp);
   return right && c.good();
 }
 

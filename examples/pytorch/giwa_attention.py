@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""giwa's attention on PyTorch tensors, and in the models of Hugging Face transformers.
+"""giwa's attention for PyTorch tensors and for the models of Hugging Face transformers.
 
     from giwa_attention import giwa_attention
     o = giwa_attention(q, k, v, causal=True)
 
-The kernels are compiled for a head size when it is first used, which takes a minute or two, and kept where PyTorch keeps its
-extensions (TORCH_EXTENSIONS_DIR). load_library(128) does it ahead of time. nvcc 13 and ninja are needed.
+The kernels of a head size are compiled at its first use, which takes a minute or two, and cached where PyTorch caches its
+extensions (TORCH_EXTENSIONS_DIR). load_library(128) compiles ahead of time. nvcc 13 and ninja are needed.
 """
 import functools
 from pathlib import Path
@@ -18,14 +18,14 @@ SOURCES = ("attention.cpp", "attention_fp16.cu", "attention_bf16.cu", "attention
 
 
 def native_architecture(device=None):
-    """What nvcc compiles for: Hopper's tensor cores need the a of 90a."""
+    """Returns the architecture for nvcc. Hopper's tensor cores need the a of 90a."""
     major, minor = torch.cuda.get_device_capability(device)
     return "90a" if (major, minor) == (9, 0) else f"{major}{minor}"
 
 
 @functools.cache
 def load_library(head_size, architecture=None, verbose=False):
-    """The operators of one head size, compiled if need be. `architecture`, as "80", is for a machine without a GPU."""
+    """Returns the operators of one head size, compiled if necessary. On a machine without a GPU name an architecture, as "80"."""
     target = architecture or native_architecture()
     name = f"giwa_attention_{head_size}_sm_{target}"
     cpp_extension.load(
@@ -38,21 +38,21 @@ def load_library(head_size, architecture=None, verbose=False):
 
 
 def giwa_attention(q, k, v, causal=False, window=None, softcap=None, scale=None):
-    """softmax(softcap(scale q kᵀ), masked) v for every head.
+    """Computes softmax(mask(softcap(scale q kᵀ))) v for every head.
 
     q (batch, heads, length, head size), k and v (batch, kv heads, their length, head size), as for PyTorch's
     scaled_dot_product_attention; kv heads divide heads, head sizes are 1 to 256. float16, bfloat16 or float32 on one GPU. Any
-    strides, taken without a copy, but those of the head size are 1. The answer is like q, in memory (batch, length, heads,
-    head size), on PyTorch's current stream; it may be captured in a CUDA graph.
+    strides without a copy, if the last is 1. Returns a tensor like q, whose memory order is (batch, length, heads, head size).
+    Runs on PyTorch's current stream and can be captured in a CUDA graph.
 
-    causal   a query sees the keys up to its own. The last query's own is the last key (bottom-right), as for the new tokens of
-             a cache, and in FlashAttention; is_causal of PyTorch counts from the first key (top-left) where lengths differ.
-    window   a query sees so many keys up to its own, which is one of them; causal is implied.
+    causal   a query sees the keys up to its own. The last query's own key is the last key (bottom-right), as for the new tokens
+             of a cache, and in FlashAttention. PyTorch's is_causal counts from the first key (top-left) if lengths differ.
+    window   a query sees this number of keys up to and including its own; causal is implied.
     softcap  scores become softcap * tanh(score / softcap), before the mask.
-    scale    1 / sqrt(head size) where it is None.
+    scale    factor of the scores; None is 1 / sqrt(head size).
 
-    A query that sees no key gets zeros. There is no backward pass: a tensor that requires a gradient is refused, and so is
-    what giwa does not take: ValueError, NotImplementedError or torch.OutOfMemoryError, with the argument and the limit.
+    A query that sees no key gets zeros. There is no backward pass. Raises ValueError, NotImplementedError (also for a tensor
+    that requires a gradient) or torch.OutOfMemoryError, with the argument and the limit.
     """
     if q.dim() == 0:
         raise ValueError("giwa_attention: q must have four dimensions, (batch, heads, length, head size); it has 0")
