@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// giwa::attention_forward: with a workspace beside without one, with functors that do nothing beside the plain call, and what a
-// call costs its thread beside a bare launch. Beside cuDNN, FlashAttention-2 and FlexAttention: bench/torch/attention.py.
+// giwa::attention_forward with and without a workspace, with no-op functors, and the host time of a call compared with a launch.
+// The comparison with cuDNN, FlashAttention-2 and FlexAttention is bench/torch/attention.py.
 #include "alternate.hpp"
 #include "random.hpp"
 
@@ -12,7 +12,7 @@ namespace {
 
 using giwa::fp16, giwa::int64;
 
-/// A score modifier and a mask of one's own that change nothing.
+/// A no-op score modifier and a no-op custom mask.
 struct same_score {
   GIWA_HOST_DEVICE float operator()(float score, giwa::attention_coord) const { return score; }
 };
@@ -145,7 +145,7 @@ struct payload {
 template <class Payload>
 __global__ void nothing(const __grid_constant__ Payload) {}
 
-/// What a call keeps its thread for, beside a launch with the parameters of its kernel on Hopper.
+/// The host time of a call, compared with a launch with the parameters of its kernel on Hopper.
 void add_call() {
   using policy = giwa::detail::sm90_policy_of<64, 64, giwa::automatic_tile>::type;
   using op = giwa::detail::sm90_attention_op<fp16, fp16, policy, giwa::full, giwa::plain_score>;

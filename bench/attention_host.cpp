@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_forward on the CPU, beside the same written as three loops in fp32. PyTorch on the CPU: bench/torch/attention.py.
+// attention_forward on the CPU, compared with three loops in fp32. The comparison with PyTorch is bench/torch/attention.py.
 #include <giwa/host.hpp>
 #include <giwa/numeric/philox.hpp>
 

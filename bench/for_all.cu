@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// c = a + b: the forms of giwa::for_all beside a plain kernel, CUB's DeviceFor::Bulk and DeviceTransform, and Thrust.
+// c = a + b: the forms of giwa::for_all compared with a plain kernel, CUB's DeviceFor::Bulk and DeviceTransform, and Thrust.
 #include "alternate.hpp"
 #include "random.hpp"
 

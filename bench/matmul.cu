@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The matrix product of examples/matmul, step by step, beside cuBLAS.
+// The matrix product of examples/matmul, step by step, compared with cuBLAS.
 #include "alternate.hpp"
 #include "random.hpp"
 

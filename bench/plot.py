@@ -263,7 +263,7 @@ def transpose(report, folder):
     axes[0][0].tick_params(axis="x", labelsize=8)
     axes[0][0].set_ylabel("GB/s, read and written")
     legend(f, axes)
-    report.save(f, "transpose", folder, "Transpose, beside a plain copy", "PyTorch was measured at four of the sizes")
+    report.save(f, "transpose", folder, "Transpose, compared with a plain copy", "PyTorch was measured at four of the sizes")
 
 
 def for_all(report, folder):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the benchmarks of giwa beside their peers on a machine with a GPU, and writes one dated report of them.
+"""Runs the benchmarks of giwa and their peers on a machine with a GPU, and writes one dated report.
 
   bench/report.py OUT_DIR                                   all suites: builds first, then times, one suite after the other
   bench/report.py OUT_DIR --suites matmul,softmax           these
@@ -66,32 +66,32 @@ def attention(name, seconds, about, libraries, *options, watch=True):
 FP32 = {name: name for name in ("fp32", "tf32", "fp32_exact")}
 # In the order in which they run: what matters most comes first, in case the time is short.
 SUITES = (
-    attention("attention_fp16", 60, "512 to 16384 tokens beside cuDNN and FlashAttention-2", {"giwa": "fp16"},
+    attention("attention_fp16", 60, "512 to 16384 tokens compared with cuDNN and FlashAttention-2", {"giwa": "fp16"},
               "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash"),
-    attention("attention_fp32", 50, "three accuracies beside PyTorch's memory-efficient fp32", FP32,
+    attention("attention_fp32", 50, "three accuracies compared with PyTorch's memory-efficient fp32", FP32,
               "--element", "fp32", "--backends", "efficient", "--calls", "4", "--rounds", "5"),
-    attention("attention_flex", 70, "score modifiers and masks beside compiled FlexAttention", {"giwa": "fp16"},
+    attention("attention_flex", 70, "score modifiers and masks compared with compiled FlexAttention", {"giwa": "fp16"},
               "--only", "/flex/", "--backends", "flex"),
-    script("accuracy", 40, "errors in fp32 beside PyTorch's", "accuracy", report_rows.of_accuracy, {**FP32, "fp16": "fp16"},
+    script("accuracy", 40, "errors in fp32 compared with PyTorch's", "accuracy", report_rows.of_accuracy, {**FP32, "fp16": "fp16"},
            "--lengths", "1024,4096,65536", watch=False),
-    program("matmul", 20, "the steps of the matrix product beside cuBLAS"),
-    program("softmax", 15, "rows of softmax beside a copy"),
-    program("transpose", 8, "the transpose beside a copy"),
-    program("for_all", 10, "element by element beside CUB and Thrust"),
+    program("matmul", 20, "the steps of the matrix product compared with cuBLAS"),
+    program("softmax", 15, "rows of softmax compared with a copy"),
+    program("transpose", 8, "the transpose compared with a copy"),
+    program("for_all", 10, "element by element compared with CUB and Thrust"),
     program("launch", 3, "the host's time of a launch", watch=False),
     program("attention_calls", 20, "workspace, own functors, the host's time of a call", "bench_attention", watch=False),
     Suite("compile_time", 140, "nvcc, and what compiles at its first use", ("nvcc",),
           [sys.executable, f"{TORCH}/compile_time.py", "--csv", "{out}", "--architecture", "{architecture}",
            "--library", "{fp16}"], report_rows.of_rows, watch=False),
-    Suite("torch", 45, "softmax and transpose beside PyTorch", ("torch", "entries"),
+    Suite("torch", 45, "softmax and transpose compared with PyTorch", ("torch", "entries"),
           [sys.executable, f"{TORCH}/compare.py", "{out}"], report_rows.of_compare),
-    attention("attention_bf16", 30, "bf16 beside cuDNN", {"giwa": "bf16"},
+    attention("attention_bf16", 30, "bf16 compared with cuDNN", {"giwa": "bf16"},
               "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
-    attention("attention_sizes", 15, "other head sizes, and grouped queries, beside cuDNN and FlashAttention-2",
+    attention("attention_sizes", 15, "other head sizes, and grouped queries, compared with cuDNN and FlashAttention-2",
               {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
-    attention("attention_cpu", 60, "attention on the CPU beside PyTorch's", {},
+    attention("attention_cpu", 60, "attention on the CPU compared with PyTorch's", {},
               "--cpu", "--only", "O3", "--rounds", "5", watch=False),
-    program("attention_host", 15, "attention on the CPU beside three loops", watch=False),
+    program("attention_host", 15, "attention on the CPU compared with three loops", watch=False),
 )
 ENTRIES = f"{TORCH}/attention_entries.cu"
 # Built with nvcc for PyTorch's process: source and definitions. The slowest first.

@@ -227,7 +227,7 @@ def of_compare(suite, path):
 
 
 def of_accuracy(suite, path):
-    """torch/accuracy.py's CSV: relative errors, beside those of PyTorch's unfused attention."""
+    """torch/accuracy.py's CSV: relative errors, compared with those of PyTorch's unfused attention."""
     rows = []
     for r in read_csv(path):
         names = [k.removesuffix("_all") for k in r if k.endswith("_all") and r[k]]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// giwa::softmax of rows of 256 to 131072 elements, beside a device-to-device copy of the same bytes.
+// giwa::softmax of rows of 256 to 131072 elements, compared with a device-to-device copy of the same bytes.
 #include "alternate.hpp"
 #include "random.hpp"
 

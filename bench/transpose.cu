@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The transpose of examples/transpose.cuh beside a device-to-device copy of the same bytes.
+// The transpose of examples/transpose.cuh compared with a device-to-device copy of the same bytes.
 #include "../examples/transpose.cuh"
 #include "alternate.hpp"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Errors of giwa's attention in fp32, in each of its accuracies, against float64, beside PyTorch's unfused and memory-efficient
+"""Errors of giwa's attention in fp32, in each of its accuracies, against float64, compared with PyTorch's unfused and memory-efficient
 fp32 (TF32 off).
 
 Inputs come in families: `random` (normal), `sharp` (queries 8 times as large), `wide` (each element times 2^-10 to 2^10),

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Times giwa's attention beside PyTorch's: cuDNN, FlashAttention-2 and compiled FlexAttention on a GPU, on the CPU
+"""Times giwa's attention and PyTorch's: cuDNN, FlashAttention-2 and compiled FlexAttention on a GPU, on the CPU
 scaled_dot_product_attention.
 
 Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that are built: --library NAME=PATH, as often as
 wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that take turns on the same inputs, new
 ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
-In fp32 giwa's three accuracies stand beside PyTorch's memory-efficient and unfused attention. FlexAttention has cases of its own, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
+In fp32 giwa's three accuracies are compared with PyTorch's memory-efficient and unfused attention. FlexAttention has cases of its own, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
 a side cannot be captured in a graph, all sides of the case are timed as plain calls, and the case is named so.
 """
 import argparse
@@ -202,7 +202,7 @@ class Gpu:
 
 
 class Flex(Gpu):
-    """A variant beside FlexAttention: its score modifier and its mask are compiled into both."""
+    """A variant compared with FlexAttention: its score modifier and its mask are compiled into both."""
 
     def __init__(self, libraries, element, variant, workspace):
         batch, length, heads, size = VARIANT_SIZES

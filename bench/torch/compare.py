@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Times giwa beside PyTorch on this machine's GPU: compare.py [out.csv] [filter]
+"""Times giwa and PyTorch on this machine's GPU: compare.py [out.csv] [filter]
 
 Builds entries.cu next to it (nvcc in PATH) unless GIWA_ENTRIES names a built library, checks each result against float64,
 then lets the contenders take turns on fresh random inputs; medians of events, several calls between two.
@@ -65,7 +65,7 @@ class Softmax:
         assert code == 0, code
 
     def check(self):
-        """Some rows against float64, and that all was written; the error beside half a unit of the type."""
+        """Some rows against float64, and that all was written; the error compared with half a unit of the type."""
         out = self.outputs[0].fill_(float("nan"))
         self.giwa(0)
         assert not torch.isnan(out).any(), f"{self.case}: not all was written"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What it takes until an attention kernel runs: nvcc's time for giwa, which compiles ahead, beside what compiles at its first use.
+"""What it takes until an attention kernel runs: nvcc's time for giwa, which compiles ahead, compared with what compiles at its first use.
 
 Each figure, in seconds of a wall clock, one thing at a time on a quiet machine, contains just this:
 
