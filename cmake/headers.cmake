@@ -94,7 +94,9 @@ set(GIWA_HEADERS
   P giwa/tile/fragment.hpp
   P giwa/tile/element_run.hpp
   P giwa/tile/walk.hpp
+  P giwa/tile/copy_checks.hpp
   D giwa/tile/instructions.cuh
+  D giwa/tile/copy_runs.cuh
   D giwa/tile/copy.cuh
   P giwa/tile/tensor_box.hpp
   H giwa/tile/tile_map.hpp

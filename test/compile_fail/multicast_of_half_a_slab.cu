@@ -1,4 +1,4 @@
-// EXPECT: giwa: a tile for all of a cluster has as many slabs for each block.
+// EXPECT: giwa: the number of slabs of a multicast tile must be a multiple of the blocks of the cluster
 // SPDX-License-Identifier: MIT
 // The blocks of a cluster share a tile slab by slab.
 #include <giwa/grid/device_block.cuh>

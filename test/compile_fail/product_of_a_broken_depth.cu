@@ -1,4 +1,4 @@
-// EXPECT: giwa::multiply_add: the depth of a tile is a multiple of 16 elements, or of 8 fp32.
+// EXPECT: giwa::multiply_add: the columns of a must be a multiple of 16, or of 8 in fp32.
 // SPDX-License-Identifier: MIT
 // mma.sync takes 16 elements of the depth at once.
 #include <giwa/tile/mma_sm80.cuh>

@@ -1,4 +1,4 @@
-// EXPECT: giwa: the operands of a product have one element type.
+// EXPECT: giwa: give both operands of a product the same element type.
 // SPDX-License-Identifier: MIT
 // The operands of a product agree in type.
 #include <giwa/tile/mma_sm80.cuh>

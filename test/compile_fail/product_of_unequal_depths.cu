@@ -1,4 +1,4 @@
-// EXPECT: giwa: a product's left operand has as many columns as the right has rows.
+// EXPECT: giwa: the left operand of a product must have as many columns as the right one has rows
 // SPDX-License-Identifier: MIT
 // The operands of a product agree in depth.
 #include <giwa/tile/mma_sm80.cuh>

@@ -1,4 +1,4 @@
-// EXPECT: giwa: the right operand's columns are those of the accumulator, or a multiple of them.
+// EXPECT: giwa: the columns of the right operand must be a multiple of the columns of the accumulator.
 // SPDX-License-Identifier: MIT
 // The right operand has the columns of the accumulator.
 #include <giwa/tile/mma_sm90.cuh>

@@ -1,4 +1,4 @@
-// EXPECT: giwa: a row reduction needs two elements of each row in a thread.
+// EXPECT: giwa: a row reduction needs two elements of each row in a thread: choose a map with more columns
 // SPDX-License-Identifier: MIT
 // Rows are reduced in two chains.
 #include <giwa/tile/register_tile.hpp>

@@ -1,4 +1,4 @@
-// EXPECT: giwa::swizzled: the pattern repeats every 8 rows; choose a multiple of 8 rows.
+// EXPECT: giwa::swizzled: the pattern repeats every 8 rows: choose a multiple of 8 rows.
 // SPDX-License-Identifier: MIT
 // The rows of a swizzled tile come by eight.
 #include <giwa/tile/shared_tile.hpp>

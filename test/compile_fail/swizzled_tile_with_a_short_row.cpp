@@ -1,4 +1,4 @@
-// EXPECT: giwa::swizzled: a row is a whole number of the swizzle's spans; choose more columns or a smaller span.
+// EXPECT: giwa::swizzled: make a row a multiple of the swizzle's span: choose more columns or a smaller span.
 // SPDX-License-Identifier: MIT
 // The rows of a swizzled tile are whole spans.
 #include <giwa/tile/shared_tile.hpp>

@@ -1,4 +1,4 @@
-// EXPECT: giwa: TMA writes tiles whose layout is row_major or swizzled
+// EXPECT: giwa: TMA copies tiles with the layout row_major or swizzled
 // SPDX-License-Identifier: MIT
 // TMA knows no padding.
 #include <giwa/tile/tile_map.hpp>

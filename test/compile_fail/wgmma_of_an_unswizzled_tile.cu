@@ -1,4 +1,4 @@
-// EXPECT: giwa::multiply: wgmma reads tiles whose layout is swizzled<…>.
+// EXPECT: giwa::multiply: wgmma reads swizzled tiles: use the layout swizzled<swizzle::bytes_128>.
 // SPDX-License-Identifier: MIT
 // wgmma reads swizzled tiles only.
 #include <giwa/tile/mma_sm90.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Runs: neighbouring elements of a row, read, converted and written in one access of up to 16 bytes.
+// Runs: neighbouring elements of a row that are read, converted and written in one access of up to 16 bytes.
 #ifndef GIWA_TILE_ELEMENT_RUN_HPP
 #define GIWA_TILE_ELEMENT_RUN_HPP
 
@@ -9,7 +9,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// `Count` elements in registers; Count is 1, or Count * sizeof(T) is 2, 4, 8 or 16. Memory is aligned to all of them.
+/// `Count` elements in registers; Count is 1, or Count * sizeof(T) is 2, 4, 8 or 16. Memory is aligned to that size.
 template <class T, int Count>
 struct element_run {
   using word = typename vector_word<Count* static_cast<int>(sizeof(T))>::type;
@@ -19,12 +19,12 @@ struct element_run {
   GIWA_HOST_DEVICE void write(T* to) const { store_vector(to, bits); }
 
   GIWA_HOST_DEVICE T get(int i) const { return part<1>(i).element; }
-  /// Puts an element, or several as a run or a packed pair, at element i.
+  /// Sets element i, or several elements from i on if `part` is a run or a packed pair.
   template <class Part>
   GIWA_HOST_DEVICE void set(int i, const Part& part) {
     __builtin_memcpy(reinterpret_cast<char*>(&bits) + i * static_cast<int>(sizeof(T)), &part, sizeof part);
   }
-  /// `Length` of them, from `first` on.
+  /// Returns `Length` elements from `first` on.
   template <int Length>
   GIWA_HOST_DEVICE element_run<T, Length> part(int first) const {
     element_run<T, Length> r;
@@ -32,7 +32,7 @@ struct element_run {
                      sizeof r);
     return r;
   }
-  /// All the same.
+  /// Returns a run whose elements all have this value.
   GIWA_HOST_DEVICE static element_run filled(const T& value) {
     element_run r;
     for (int i = 0; i < Count; ++i) r.set(i, value);
@@ -55,15 +55,14 @@ struct element_run<T, 1> {
   GIWA_HOST_DEVICE static element_run filled(const T& value) { return {value}; }
 };
 
-/// Rounded to nearest, as convert<To> does; in pairs where an instruction packs two.
+/// Converts a run with rounding to nearest, as convert<To> does; in pairs if an instruction packs two.
 template <class To, class From, int Count>
 GIWA_HOST_DEVICE element_run<To, Count> convert_run(const element_run<From, Count>& from) {
   if constexpr (stdlib::same_as<To, From>) {
     return from;
   } else {
     static_assert(floating_element<To> && floating_element<From>,
-                  "giwa: a tile and a view of different element types can be copied where both are fp16, bf16, fp32 "
-                  "or fp64.");
+                  "giwa: a copy converts fp16, bf16, fp32 and fp64 only: give the tile and the view one element type.");
     if constexpr (Count == 1) {
       return {convert<To>{}(from.get(0))};
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Fragments: which element of a small matrix each lane holds in which of its registers, as the tensor cores have it.
+// Fragments of the tensor cores: which element of a small matrix each lane holds in which of its registers.
 #ifndef GIWA_TILE_FRAGMENT_HPP
 #define GIWA_TILE_FRAGMENT_HPP
 
@@ -7,27 +7,25 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// A place in a tile or a fragment's matrix.
+/// A position in a tile or in the matrix of a fragment.
 struct tile_position {
-  /// Both from 0.
-  ///@{
-  int row, column;
-  ///@}
-  /// The same place.
+  int row;     ///< From 0.
+  int column;  ///< From 0.
+  /// Returns whether the positions are equal.
   GIWA_HOST_DEVICE friend constexpr bool operator==(const tile_position& a, const tile_position& b) {
     return a.row == b.row && a.column == b.column;
   }
 };
 
-// Each fragment is a type with
-//   rows, columns            of the matrix
-//   lanes                    that hold it together: 32 of a warp, or the 128 threads of a warpgroup
-//   elements                 that each holds
-//   position(lane, element)  where one of them belongs in the matrix
-// Elements of 16 bits lie in pairs: element 2 r in the lower half of register r, 2 r + 1 in the upper. PTX ISA, "Matrix
-// Fragments for mma.m16n8k16" and the sections around it, "Register Fragments" of wgmma.
+// A fragment is a type with
+//   rows, columns            the sizes of the matrix
+//   lanes                    the number of lanes that hold it: 32 of a warp, or the 128 threads of a warpgroup
+//   elements                 the number of elements that each lane holds
+//   position(lane, element)  the position of an element of a lane in the matrix
+// Elements of 16 bits are packed in pairs: element 2 r in the lower half of register r, 2 r + 1 in the upper half. PTX ISA,
+// "Matrix Fragments for mma.m16n8k16" and the neighbouring sections, and "Register Fragments" of wgmma.
 
-/// A matrix of ldmatrix and stmatrix: 8 rows of 16 bytes of 16-bit elements.
+/// A matrix of ldmatrix and stmatrix: 8 rows of 16 bytes, of 16-bit elements.
 struct matrix_8x8_fragment {
   /// (rows, columns), held by `lanes` threads, `elements` each; position(lane, element) is where one belongs.
   ///@{
@@ -49,7 +47,7 @@ struct mma_a_fragment {
   ///@}
 };
 
-/// B of mma.m16n8k16, 16-bit elements; rows are k. ldmatrix x2 of its columns, or, with .trans, of its rows.
+/// B of mma.m16n8k16, 16-bit elements; rows are k. ldmatrix x2 of its columns, or of its rows with .trans.
 struct mma_b_fragment {
   /// (rows, columns), held by `lanes` threads, `elements` each; position(lane, element) is where one belongs.
   ///@{
@@ -93,10 +91,11 @@ struct mma_b_tf32_fragment {
   ///@}
 };
 
-/// D of wgmma.m64nNk…, fp32: each warp holds 16 rows, as accumulators of mma side by side.
+/// D of wgmma.m64nNk16 and m64nNk8, fp32: each warp holds 16 rows, as a row of accumulators of mma.
 template <int Columns>
 struct wgmma_accumulator_fragment {
-  static_assert(Columns % 8 == 0 && Columns >= 8 && Columns <= 256, "giwa: wgmma has 8, 16, … 256 columns.");
+  static_assert(Columns % 8 == 0 && Columns >= 8 && Columns <= 256,
+                "giwa: wgmma has 8 to 256 columns: choose a multiple of 8.");
   /// (rows, columns), held by `lanes` threads, `elements` each; position(lane, element) is where one belongs.
   ///@{
   static constexpr int rows = 64, columns = Columns, lanes = 128, elements = Columns / 2;
@@ -108,7 +107,8 @@ struct wgmma_accumulator_fragment {
 };
 
 /// A of wgmma.m64nNk16 in registers, 16-bit elements: each warp holds 16 rows, as A of mma. Elements 8 t to 8 t + 7 of an
-/// accumulator are, rounded and in the same order, the A whose k are its columns 16 t to 16 t + 15; so with mma.
+/// accumulator, rounded to 16 bits and in the same order, are the A whose k are columns 16 t to 16 t + 15 of the
+/// accumulator. The same holds for mma.
 struct wgmma_a_fragment {
   /// (rows, columns), held by `lanes` threads, `elements` each; position(lane, element) is where one belongs.
   ///@{

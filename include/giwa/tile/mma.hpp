@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The product of two shared tiles, added to a register tile by the ordinary arithmetic of a group of threads.
+// multiply_add: the product of two shared tiles, added to a register tile by the ordinary arithmetic of a group of threads.
 #ifndef GIWA_TILE_MMA_HPP
 #define GIWA_TILE_MMA_HPP
 
@@ -16,7 +16,7 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// A row's elements from `column` on, a multiple of Count, in the widest accesses that the layout has.
+/// Reads Count elements of a row from `column` on, a multiple of Count, in the widest accesses that the layout allows.
 template <int Count, class Tile>
 GIWA_HOST_DEVICE void read_row(const Tile& tile, int row, int column, float* to) {
   constexpr int run = common_power_of_two(Count, Tile::placement::run, 16);
@@ -28,30 +28,42 @@ GIWA_HOST_DEVICE void read_row(const Tile& tile, int row, int column, float* to)
   }
 }
 
+/// Whether multiply_add() takes these operands for d of this shape: a (rows, k), and b (k, columns) or transposed.
+template <class Shape, class Left, class Right>
+inline constexpr bool fits_product = false;
+template <class Shape, class T, int K, class LayoutOfA, class U, class LayoutOfB>
+inline constexpr bool fits_product<Shape, shared_tile<T, tile_shape<Shape::rows, K>, LayoutOfA>,
+                                   shared_tile<U, tile_shape<K, Shape::columns>, LayoutOfB>> = true;
+template <class Shape, class T, int K, class LayoutOfA, class U, class LayoutOfB>
+inline constexpr bool fits_product<Shape, shared_tile<T, tile_shape<Shape::rows, K>, LayoutOfA>,
+                                   transposed_tile<shared_tile<U, tile_shape<Shape::columns, K>, LayoutOfB>>> = true;
+
 }  // namespace detail
 
-/// d += a b, for a of (rows, k) and b of (k, columns): fp16, bf16 or fp32, multiplied and added in fp32, in the order of k.
-/// Each of the map's threads calls it, `thread` its rank among them; it waits for nobody. `multiply_add(thread, d, a, first,
-/// b)` multiplies so many of a's columns from `first` on as b has rows; `first` is a multiple of that.
+/// Computes d += a b for shared tiles a (rows, k) and b (k, columns) of fp16, bf16 or fp32. Multiplies and adds in fp32, in
+/// the order of k. All threads of d's map call it; `thread` is the rank among them. Contains no barrier. The form with
+/// `first` multiplies columns [first, first + rows of b) of a; `first` is a multiple of the rows of b.
 ///
-/// A thread reads 8 bytes of each of its rows of a, which serve for so many k, and its runs of a row of b. Where a warp's rows
-/// of a begin at different banks (padded<16 / sizeof(T)>), and Run is 16 bytes of b or one word, that is free of bank
-/// conflicts: Nsight Compute counts 0.1 % in the matrix product of the examples, and 25 % with a row-major a.
+/// A thread reads 8 bytes of each of its rows of a and uses them for several k, and reads its runs of a row of b. This is
+/// free of bank conflicts if the rows of a that a warp reads start at different banks (padded<16 / sizeof(T)>) and Run is
+/// 16 bytes of b or one word: Nsight Compute counts 0.1 % in the matrix product of the examples, and 25 % with a row-major
+/// a.
 template <class Shape, int ThreadRows, int ThreadColumns, int Run, class T, class U, int DepthOfLeft, int Depth,
           class LayoutOfA, class LayoutOfB>
 GIWA_HOST_DEVICE void multiply_add(int thread,
                                    register_tile<float, thread_map<Shape, ThreadRows, ThreadColumns, Run>>& d,
                                    const shared_tile<T, tile_shape<Shape::rows, DepthOfLeft>, LayoutOfA>& a, int first,
                                    const shared_tile<U, tile_shape<Depth, Shape::columns>, LayoutOfB>& b) {
-  static_assert(DepthOfLeft % Depth == 0, "giwa::multiply_add: a has a multiple of the columns that b has rows.");
-  GIWA_ASSERT(first % Depth == 0 && 0 <= first && first < DepthOfLeft, "a's columns are cut as b's rows are");
+  static_assert(DepthOfLeft % Depth == 0, "giwa::multiply_add: the columns of a must be a multiple of the rows of b.");
+  GIWA_ASSERT(first % Depth == 0 && 0 <= first && first < DepthOfLeft,
+              "first must be a column of a and a multiple of the rows of b");
   static_assert(floating_element<T> && floating_element<U> && sizeof(T) <= 4 && sizeof(U) <= 4,
-                "giwa::multiply_add multiplies tiles of fp16, bf16 or fp32.");
+                "giwa::multiply_add: use tiles of fp16, bf16 or fp32.");
   using map = thread_map<Shape, ThreadRows, ThreadColumns, Run>;
-  // 8 bytes of a row of a: with 16, 8 rows would take 32 registers, and 8 x 8 sums and they do not fit in 128.
+  // 8 bytes of a row of a: with 16 bytes, 8 rows take 32 registers, which do not fit in 128 with 8 x 8 sums.
   using of_row = typename shared_tile<T, tile_shape<Shape::rows, DepthOfLeft>, LayoutOfA>::placement;
   constexpr int step = detail::common_power_of_two(of_row::run, Depth, 8 / static_cast<int>(sizeof(T)));
-  // A thread with few sums looks ahead, so that it does not wait for every read by itself.
+  // A thread with few sums unrolls several steps, so that their reads overlap.
   [[maybe_unused]] constexpr int products = map::registers * step, ahead = products < 128 ? 128 / products : 1;
 #if defined(__CUDA_ARCH__)
 #pragma unroll ahead
@@ -78,7 +90,7 @@ GIWA_HOST_DEVICE void multiply_add(int thread,
     }
   }
 }
-/// The same from the first column of a on, which has as many as b has rows.
+/// Computes d += a b as above, for an a with as many columns as b has rows.
 template <class Shape, int ThreadRows, int ThreadColumns, int Run, class T, class U, int Depth, class LayoutOfA,
           class LayoutOfB>
 GIWA_HOST_DEVICE void multiply_add(int thread,
@@ -88,9 +100,9 @@ GIWA_HOST_DEVICE void multiply_add(int thread,
   multiply_add(thread, d, a, 0, b);
 }
 
-/// The same for `transposed(b)`, b of (columns, k): the product of the rows of two tiles. A thread reads 8 bytes of each of its
-/// rows of both at a time. Where Run is 1, that is free of bank conflicts if the rows of a tile that the threads of a warp read
-/// at once begin at different pairs of banks: up to 8 of them with padded<16 / sizeof(T)>, up to 16 with padded<8 / sizeof(T)>.
+/// Computes d += a b^T for `transposed(b)`, b (columns, k). Otherwise as above. A thread reads 8 bytes of each of its rows of
+/// both tiles at a time. With Run 1 this is free of bank conflicts if the rows of a tile that a warp reads at once start at
+/// different pairs of banks: up to 8 rows with padded<16 / sizeof(T)>, up to 16 with padded<8 / sizeof(T)>.
 template <class Shape, int ThreadRows, int ThreadColumns, int Run, class T, class U, int Depth, class LayoutOfA,
           class LayoutOfB>
 GIWA_HOST_DEVICE void multiply_add(
@@ -98,7 +110,7 @@ GIWA_HOST_DEVICE void multiply_add(
     const shared_tile<T, tile_shape<Shape::rows, Depth>, LayoutOfA>& a,
     const transposed_tile<shared_tile<U, tile_shape<Shape::columns, Depth>, LayoutOfB>>& b) {
   static_assert(floating_element<T> && floating_element<U> && sizeof(T) <= 4 && sizeof(U) <= 4,
-                "giwa::multiply_add multiplies tiles of fp16, bf16 or fp32.");
+                "giwa::multiply_add: use tiles of fp16, bf16 or fp32.");
   using map = thread_map<Shape, ThreadRows, ThreadColumns, Run>;
   using row_of_a = typename shared_tile<T, tile_shape<Shape::rows, Depth>, LayoutOfA>::placement;
   using row_of_b = typename shared_tile<U, tile_shape<Shape::columns, Depth>, LayoutOfB>::placement;
@@ -131,6 +143,21 @@ GIWA_HOST_DEVICE void multiply_add(
     }
   }
 }
+
+#if !defined(GIWA_DOXYGEN)  // a call that does not compile, and the reason
+template <class Shape, int ThreadRows, int ThreadColumns, int Run, class Left, class Right>
+  requires(!detail::fits_product<Shape, Left, Right>)
+GIWA_HOST_DEVICE void multiply_add(int, register_tile<float, thread_map<Shape, ThreadRows, ThreadColumns, Run>>&,
+                                   const Left&, const Right&) {
+  using left = operand_traits<Left>;
+  using right = operand_traits<Right>;
+  static_assert(!left::is_transposed, "giwa::multiply_add: b alone may be transposed() with a thread_map.");
+  static_assert(left::columns == right::rows,
+                "giwa::multiply_add: a must have as many columns as b has rows: use transposed(b) for d += a b^T.");
+  static_assert(left::rows == Shape::rows && right::columns == Shape::columns,
+                "giwa::multiply_add: d must have the rows of a and the columns of b.");
+}
+#endif
 
 }  // namespace giwa::inline GIWA_ABI
 

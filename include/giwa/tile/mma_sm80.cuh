@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Products of tiles by a warp on the tensor cores of every GPU (mma.sync), with operands in shared memory.
+// multiply_add with mma.sync: products of tiles by a warp on the tensor cores of every GPU, with operands in shared memory.
 #ifndef GIWA_TILE_MMA_SM80_CUH
 #define GIWA_TILE_MMA_SM80_CUH
 
@@ -12,18 +12,18 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// What a warp accumulates in: (Rows, Columns) in fp32.
+/// The accumulator of a warp: (Rows, Columns) in fp32.
 template <int Rows, int Columns>
 using warp_tile = register_tile<float, warp_map<Rows, Columns>>;
 
 namespace detail {
 
-/// Fragments of 16-bit operands, by ldmatrix: free of bank conflicts in tiles swizzled over 128 bytes.
+/// Loads fragments of 16-bit operands by ldmatrix, free of bank conflicts in tiles with a 128-byte swizzle.
 template <class T>
 struct fragment_loader {
   static constexpr int depth = 16;
 
-  /// (16, 16) of a left operand from (row, k) on.
+  /// Loads (16, 16) of a left operand from (row, k) on.
   template <class Left>
   GIWA_DEVICE static void left(uint32 (&to)[4], const Left& a, int row, int k, int lane) {
     if constexpr (operand_traits<Left>::is_transposed)
@@ -32,7 +32,7 @@ struct fragment_loader {
       arch::load_matrices(to, address(a, row + lane % 16, k + lane / 16 * 8));
   }
 
-  /// (16, 16) of a right operand from (k, column) on: the fragments of two products side by side.
+  /// Loads (16, 16) of a right operand from (k, column) on: the fragments of two neighbouring products.
   template <class Right>
   GIWA_DEVICE static void right(uint32 (&to)[4], const Right& b, int k, int column, int lane) {
     if constexpr (operand_traits<Right>::is_transposed)
@@ -41,12 +41,14 @@ struct fragment_loader {
       arch::load_matrices<true>(to, address(b, k + lane % 16, column + lane / 16 * 8));
   }
 
-  // The tile's address and an offset, not the address of an element: of the latter the compiler keeps one for each fragment
-  // in a register, of the former constants in the instructions.
+  // The address of the tile plus an offset, not the address of an element. The compiler makes the offsets constants in the
+  // instructions; it would keep the address of each fragment's element in a register.
   template <class Operand>
   GIWA_DEVICE static uint32 address(const Operand& o, int row, int column) {
     using tile = typename operand_traits<Operand>::tile;
-    static_assert(tile::has_chunks, "giwa::multiply_add: a tile has the 16 bytes of a fragment's row together.");
+    static_assert(tile::has_chunks,
+                  "giwa::multiply_add: ldmatrix reads 16 contiguous bytes: use the layout row_major, swizzled or "
+                  "padded<16 / sizeof(T)>, with rows of a multiple of 16 bytes.");
     return arch::shared_address(operand_traits<Operand>::get(o).data()) +
            static_cast<uint32>(tile::placement::offset(row, column)) * uint32{sizeof(T)};
   }
@@ -56,7 +58,7 @@ struct fragment_loader {
   }
 };
 
-/// Fragments of fp32 operands, rounded to tf32, element by element.
+/// Loads fragments of fp32 operands element by element and rounds them to tf32.
 template <>
 struct fragment_loader<float> {
   static constexpr int depth = 8;
@@ -82,17 +84,19 @@ struct fragment_loader<float> {
   }
 };
 
-/// Whether a product finds `count` rows or columns of an operand that has `all`, from `first` on: ldmatrix reads eight at once.
+/// Returns whether an operand of `all` rows or columns has `count` of them from `first` on; `first` is a multiple of 8,
+/// because ldmatrix reads 8 at once.
 GIWA_HOST_DEVICE constexpr bool has_part(int first, int count, int all) {
   return first >= 0 && first % 8 == 0 && first + count <= all;
 }
 
-/// The loop of a warp's product: `Steps` of k, and in each the fragments of b for 16 columns after one another. Those of b are read
-/// so many products ahead as pass while shared memory answers; left(to, k) reads a's, one step ahead.
+/// The loop of a warp's product: `Steps` steps of k, each with the fragments of b for 16 columns at a time. Fragments of b are
+/// read `ahead` products before their use, which hides the latency of shared memory; left(to, k) reads those of a one step
+/// ahead.
 template <int Steps, int Rows, int Columns, class Loader, class Left, class Right>
 GIWA_DEVICE void multiply_by_steps(int lane, warp_tile<Rows, Columns>& d, const Left& left, const Right& b,
                                    int first_column) {
-  static_assert(Columns % 16 == 0, "giwa::multiply_add: a warp's columns come by 16.");
+  static_assert(Columns % 16 == 0, "giwa::multiply_add: the columns of a warp_tile must be a multiple of 16.");
   constexpr int blocks = Columns / 16, total = Steps * blocks, row_registers = warp_map<Rows, Columns>::fragment_row;
   constexpr int wanted = Rows == 16 ? 4 : 2, ahead = wanted < total ? wanted : total;
   uint32 of_a[2][Rows / 16][4], of_b[ahead][4];
@@ -121,19 +125,23 @@ GIWA_DEVICE void multiply_by_steps(int lane, warp_tile<Rows, Columns>& d, const 
 
 }  // namespace detail
 
-/// d (Rows, Columns) += rows [first_row, first_row + Rows) of a (m, k) times columns [first_column, first_column + Columns)
-/// of b (k, n), by the 32 lanes of a warp. a and b are shared tiles, swizzled best, or transposed() ones, of fp16 or bf16
-/// (fp16 from sm_75 on), or of fp32, which is rounded to tf32: 10 bits of fraction.
+/// Computes d (Rows, Columns) += rows [first_row, first_row + Rows) of a (m, k) times columns [first_column, first_column +
+/// Columns) of b (k, n). All lanes of a warp call it; `lane` is the rank in the warp. a and b are shared tiles or transposed()
+/// tiles of fp16 (sm_75 and later), bf16 (sm_80), or fp32 (sm_80), which is rounded to tf32 with 10 bits of fraction; sums
+/// are fp32. Both operands are complete: a barrier lies before the call. Swizzled tiles are fastest. first_row and
+/// first_column are multiples of 8.
 template <int Rows, int Columns, class Left, class Right>
 GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const Left& a, int first_row, const Right& b,
                               int first_column) {
   detail::require_product<Columns, Left, Right>();
   using loader = detail::fragment_loader<typename operand_traits<Left>::value_type>;
-  static_assert(operand_traits<Left>::rows % Rows == 0, "giwa::multiply_add: a has a multiple of d's rows.");
+  static_assert(operand_traits<Left>::rows % Rows == 0,
+                "giwa::multiply_add: the rows of a must be a multiple of the rows of d.");
   static_assert(operand_traits<Left>::columns % loader::depth == 0,
-                "giwa::multiply_add: the depth of a tile is a multiple of 16 elements, or of 8 fp32.");
-  GIWA_ASSERT(detail::has_part(first_row, Rows, operand_traits<Left>::rows), "a has no such rows");
-  GIWA_ASSERT(detail::has_part(first_column, Columns, operand_traits<Right>::columns), "b has no such columns");
+                "giwa::multiply_add: the columns of a must be a multiple of 16, or of 8 in fp32.");
+  GIWA_ASSERT(detail::has_part(first_row, Rows, operand_traits<Left>::rows), "a must have the rows from first_row on");
+  GIWA_ASSERT(detail::has_part(first_column, Columns, operand_traits<Right>::columns),
+              "b must have the columns from first_column on");
   const auto left = [&](uint32(&to)[Rows / 16][4], int k) {
     GIWA_UNROLL
     for (int i = 0; i < Rows / 16; ++i) loader::left(to[i], a, first_row + 16 * i, k * loader::depth, lane);
@@ -142,15 +150,17 @@ GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const Left&
                                                                                                   first_column);
 }
 
-/// The same with a (Rows, k) in registers, as to_operand() makes it, of the 16-bit type of b.
+/// Computes d += a b as above with a (Rows, k) in registers, as to_operand() makes it, of the 16-bit type of b.
 template <int Rows, int Columns, int Words, class Right>
 GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const uint32 (&a)[Words], const Right& b,
                               int first_column) {
   using loader = detail::fragment_loader<typename operand_traits<Right>::value_type>;
   constexpr int steps = operand_traits<Right>::rows / 16;
-  static_assert(loader::depth == 16 && Words == Rows / 16 * steps * 4 && operand_traits<Right>::rows % 16 == 0,
-                "giwa::multiply_add: a in registers has a word for every 64 / rows of k of 16-bit elements.");
-  GIWA_ASSERT(detail::has_part(first_column, Columns, operand_traits<Right>::columns), "b has no such columns");
+  static_assert(
+      loader::depth == 16 && Words == Rows / 16 * steps * 4 && operand_traits<Right>::rows % 16 == 0,
+      "giwa::multiply_add: a in registers must have Rows * k / 64 words of 16-bit elements, k the rows of b.");
+  GIWA_ASSERT(detail::has_part(first_column, Columns, operand_traits<Right>::columns),
+              "b must have the columns from first_column on");
   const auto left = [&](uint32(&to)[Rows / 16][4], int k) {
     GIWA_UNROLL
     for (int i = 0; i < 4 * (Rows / 16); ++i) to[i / 4][i % 4] = a[(i / 4 * steps + k) * 4 + i % 4];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Shared tiles as operands of a product: as they are, or with rows and columns exchanged.
+// Shared tiles as operands of a product, transposed or not.
 #ifndef GIWA_TILE_OPERAND_HPP
 #define GIWA_TILE_OPERAND_HPP
 
@@ -7,21 +7,21 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// A shared tile with rows and columns exchanged. Nothing moves: a product reads the tile the other way.
+/// A shared tile as a transposed operand. Refers to the tile; no data moves.
 template <class Tile>
 struct transposed_tile {
-  const Tile& tile;  ///< as it lies
+  const Tile& tile;  ///< The tile, not transposed.
 };
-/// A shared tile as an operand with rows and columns exchanged: `multiply(d, q, 0, transposed(k), false)` is d = q k^T.
+/// Returns a shared tile as a transposed operand: `multiply(d, q, 0, transposed(k), false)` computes d = q k^T.
 template <class Tile>
 GIWA_HOST_DEVICE constexpr transposed_tile<Tile> transposed(const Tile& tile) {
   return {tile};
 }
 
-/// What a product asks of an operand: its tile, whether it is transposed, and its sizes as the product sees them.
+/// The tile of an operand, whether it is transposed, and the sizes of the operand.
 template <class Operand>
 struct operand_traits {
-  /// Of the operand.
+  /// The properties of the operand; get() returns its tile.
   ///@{
   using tile = Operand;
   using value_type = typename Operand::value_type;
@@ -30,10 +30,10 @@ struct operand_traits {
   GIWA_HOST_DEVICE static constexpr const tile& get(const Operand& o) { return o; }
   ///@}
 };
-/// Of a tile that is read the other way.
+/// The traits of a transposed tile.
 template <class Tile>
 struct operand_traits<transposed_tile<Tile>> {
-  /// Of the operand.
+  /// The properties of the operand; get() returns its tile.
   ///@{
   using tile = Tile;
   using value_type = typename Tile::value_type;
@@ -44,17 +44,18 @@ struct operand_traits<transposed_tile<Tile>> {
 };
 
 namespace detail {
-/// The rules that hold for d (rows, columns) = a (rows, k) b (k, columns) on every path.
+/// Checks what holds for d (rows, columns) = a (rows, k) b (k, columns) with every instruction.
 template <int Columns, class Left, class Right>
 GIWA_HOST_DEVICE constexpr void require_product() {
   using left = operand_traits<Left>;
   using right = operand_traits<Right>;
   static_assert(stdlib::is_same_v<typename left::value_type, typename right::value_type>,
-                "giwa: the operands of a product have one element type.");
+                "giwa: give both operands of a product the same element type.");
   static_assert(left::columns == right::rows,
-                "giwa: a product's left operand has as many columns as the right has rows.");
+                "giwa: the left operand of a product must have as many columns as the right one has rows: use "
+                "transposed(b) for d = a b^T.");
   static_assert(right::columns % Columns == 0,
-                "giwa: the right operand's columns are those of the accumulator, or a multiple of them.");
+                "giwa: the columns of the right operand must be a multiple of the columns of the accumulator.");
 }
 }  // namespace detail
 

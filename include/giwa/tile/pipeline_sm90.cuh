@@ -39,7 +39,13 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
       bytes += Tile::bytes;
       giwa::load(from, origin, to, full, policy);
     }
-    /// Loads this block's share of a tile that all blocks of the cluster get.
+    template <class From, class Tile, int Rank>
+      requires(!stdlib::is_same_v<From, tensor_map>)
+    GIWA_DEVICE void load(const From&, const giwa::index<Rank>&, Tile&) const {
+      static_assert(detail::always_false<From>,
+                    "giwa::pipeline: with tensor_copies<> load() takes the tensor map of make_tile_map(), not a view.");
+    }
+    /// Loads this block's share of a tile that all blocks of the cluster receive.
     template <class Tile, int Rank>
     GIWA_DEVICE void multicast(const tensor_map& from, const giwa::index<Rank>& origin, Tile& to, int block) const {
       if (blocks() == 1) return load(from, origin, to);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// From a register tile to shared and global memory: rounded to the target's type, predicated at the target's edge.
+// store: writes a register tile to shared or global memory, rounded to the type of the target.
 #ifndef GIWA_TILE_REGISTER_COPY_CUH
 #define GIWA_TILE_REGISTER_COPY_CUH
 
 #include <giwa/base/assert.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
+#include <giwa/tile/copy_checks.hpp>
 #include <giwa/tile/instructions.cuh>
 #include <giwa/tile/register_tile.hpp>
 #include <giwa/tile/shared_tile.hpp>
@@ -14,7 +15,7 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
-/// Whether a map is that of tensor-core accumulators, whose registers come by two neighbouring columns.
+/// Whether a map is that of a tensor-core accumulator, whose registers are pairs of neighbouring columns.
 template <class Map>
 inline constexpr bool is_accumulator_map = false;
 template <int Rows, int Columns>
@@ -32,17 +33,19 @@ GIWA_HOST_DEVICE uint32 packed_word(float low, float high) {
 
 }  // namespace detail
 
-/// Writes columns [first_column, first_column + the target's columns) of a register tile, rounded, to a shared tile that
-/// takes its rows from `first_row` on; first_column is a multiple of 8, and constant once loops are unrolled. `thread` is the rank in the group that holds the
-/// registers; the whole group calls it. Accumulators go to 16-bit tiles by stmatrix where there is one (sm_90), without
-/// bank conflicts if the tile is swizzled over 128 bytes.
+/// Writes columns [first_column, first_column + columns of `to`) of a register tile, rounded to T, to rows from `first_row` on
+/// of a shared tile. first_column is a multiple of 8 and a constant after unrolling. All threads of the group that holds the
+/// registers call it; `thread` is the rank in the group. Accumulators are written to 16-bit tiles by stmatrix on sm_90 and
+/// later, without bank conflicts if the tile has a 128-byte swizzle.
 template <class Map, class T, class Shape, class Layout>
 GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, int first_column,
                             shared_tile<T, Shape, Layout>& to, int first_row = 0) {
-  static_assert(Map::shape::columns % Shape::columns == 0 && Shape::rows % Map::shape::rows == 0,
-                "giwa::store: the shared tile takes a whole part of the register tile's columns, and all of its rows.");
+  static_assert(
+      Map::shape::columns % Shape::columns == 0 && Shape::rows % Map::shape::rows == 0,
+      "giwa::store: the columns of the shared tile must divide those of the register tile, and its rows must be "
+      "a multiple of the rows of the register tile.");
   GIWA_ASSERT(first_column % 8 == 0 && first_column >= 0 && first_column + Shape::columns <= Map::shape::columns,
-              "the register tile has no such columns, or they do not begin at a multiple of 8");
+              "the register tile must have the columns from first_column on, a multiple of 8");
   using tile = shared_tile<T, Shape, Layout>;
   constexpr bool by_matrices = GIWA_ARCH_CAPABILITY >= 90 && detail::is_accumulator_map<Map> && sizeof(T) == 2 &&
                                tile::has_chunks && Shape::columns % 16 == 0;
@@ -69,12 +72,13 @@ GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, i
   }
 }
 
-/// Writes a register tile, each element rounded, to the view from `origin` on; what lies outside the view is left out.
-/// 64-bit addresses, one for each of a thread's rows; pairs of neighbouring elements go together where both are there and
-/// aligned.
+/// Writes a register tile, rounded to T, to the view from `origin` on; elements outside the view are not written. All threads
+/// of the group that holds the registers may call it, in any order; `thread` is the rank in the group. Two neighbouring
+/// elements of an accumulator are written at once if both are in the view and aligned.
 template <class Map, class T>
 GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, const tensor_view<T, 2>& to,
                             const giwa::index<2>& origin) {
+  detail::require_output<T>();
   constexpr bool pairs = detail::is_accumulator_map<Map>;
   struct alignas(2 * sizeof(T)) pair {
     T element[2];
@@ -101,18 +105,18 @@ GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, c
 
 namespace detail {
 
-/// Whether i is a place among `extent`.
+/// Returns whether 0 <= i < extent.
 GIWA_HOST_DEVICE constexpr bool is_inside(int64 i, int64 extent) {
   return static_cast<uint64>(i) < static_cast<uint64>(extent);
 }
 
-/// 8 bytes that are moved at once.
+/// 8 bytes that are written at once.
 struct alignas(8) pair_of_words {
   uint32 word[2];
 };
 
-/// Four lanes hold a word each of two chunks of 16 bytes; afterwards lanes 0 and 2 have the halves of the first chunk, and lanes
-/// 1 and 3 those of the second. All lanes call.
+/// Each of four lanes holds a word of two chunks of 16 bytes. Returns the halves of the first chunk in lanes 0 and 2, and
+/// those of the second in lanes 1 and 3. All lanes of the warp call it.
 template <class Block>
 GIWA_HOST_DEVICE pair_of_words exchange_words(const Block& block, uint32 first, uint32 second) {
   const bool odd = (block.lane() & 1) != 0;
@@ -122,18 +126,23 @@ GIWA_HOST_DEVICE pair_of_words exchange_words(const Block& block, uint32 first, 
 
 }  // namespace detail
 
-/// store() of an accumulator to a view whose rows' elements lie side by side. Where rows are whole pieces of 8 bytes of 16-bit
-/// elements, lanes exchange what they hold, and four of them write 32 bytes. All lanes of the warp call it.
+/// Writes an accumulator as store() does, to a view whose last dimension is contiguous. If T has 16 bits and the rows of the
+/// view are aligned to 8 bytes and a multiple of them, lanes exchange elements so that four of them write 32 bytes. All lanes
+/// of the warp call it.
 template <class Block, class Map, class T>
 GIWA_HOST_DEVICE void store_rows(const Block& block, int thread, const register_tile<float, Map>& from,
                                  const tensor_view<T, 2>& to, const giwa::index<2>& origin) {
-  static_assert(detail::is_accumulator_map<Map>, "giwa::store_rows: the tile is an accumulator of the tensor cores.");
+  detail::require_output<T>();
+  static_assert(
+      detail::is_accumulator_map<Map>,
+      "giwa::store_rows: pass an accumulator of the tensor cores, a warp_tile or warpgroup_tile; use store() for "
+      "others.");
   constexpr int columns = Map::shape::columns, per_row = columns / 2;  // registers of 16 rows
   if constexpr (sizeof(T) == 2 && columns % 16 == 0) {
     constexpr int piece = 4;
     const bool pieces = (to.stride(0) | to.extent(1) | origin[1]) % piece == 0 && origin[1] >= 0 &&
                         reinterpret_cast<uint64>(to.data()) % 8 == 0;
-    if (block.all(pieces)) {  // a vote, as lanes that might not agree could not exchange anything
+    if (block.all(pieces)) {  // a vote, because all lanes must take part in the exchange
       const int lane = thread % 4, own = lane % 2 * 8 + lane / 2 * piece;
       const int64 left = to.extent(1) - origin[1] - own;
       const int valid_columns = left < 0 ? 0 : left < columns ? static_cast<int>(left) : columns;
@@ -164,6 +173,21 @@ GIWA_HOST_DEVICE void store_rows(const Block& block, int thread, const register_
         at[first + Map::column(0, i)] = convert<T>{}(from.value[i]);
   }
 }
+
+#if !defined(GIWA_DOXYGEN)  // calls that do not compile, and the reason
+template <class Map, class To>
+  requires(!detail::matrix_view<To> && !stdlib::integral<To>)
+GIWA_HOST_DEVICE void store(int, const register_tile<float, Map>&, const To&, const giwa::index<2>&) {
+  detail::require_matrix_view<To>();
+}
+template <class Group, class Map, class... Arguments>
+  requires requires(const Group& group) { group.rank(); }
+GIWA_HOST_DEVICE void store(const Group&, const register_tile<float, Map>&, const Arguments&...) {
+  static_assert(detail::always_false<Group>,
+                "giwa::store: pass the rank of the thread, block.lane() or block.rank(), as the first argument for a "
+                "register tile.");
+}
+#endif
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT
-// Which elements of a tile each thread of a group holds in its registers.
+// Register maps: which elements of a tile each thread of a group holds in its registers.
 #ifndef GIWA_TILE_REGISTER_MAP_HPP
 #define GIWA_TILE_REGISTER_MAP_HPP
 
 #include <giwa/tile/fragment.hpp>
 #include <giwa/tile/shape.hpp>
 
-// A register map tells, for a tile that `threads` threads hold together, each `registers` elements of it:
-//   shape               the tile
-//   rows                how many rows a thread has elements of, its row slots
-//   lanes               how many lanes share a row: a power of two, of consecutive lanes
+// A register map describes a tile that `threads` threads hold together, each `registers` elements of it:
+//   shape               the shape of the tile
+//   rows                the number of rows of which a thread has elements: its row slots
+//   lanes               the number of lanes that share a row: a power of two, of consecutive lanes
 //   slot(i)             the row slot of register i
-//   row(thread, slot)   the tile's row that it stands for
-//   column(thread, i)   the tile's column of register i
-//   period              registers i and i + period are of one column
+//   row(thread, slot)   the row of the tile for a row slot
+//   column(thread, i)   the column of the tile for register i
+//   period              registers i and i + period have the same column
 
 namespace giwa::inline GIWA_ABI {
 
-/// The accumulators of mma.sync, (Rows / 16, Columns / 8) fragments of them, row by row. A lane has elements of two rows of
-/// each 16, and four lanes share a row.
+/// The map of accumulators of mma.sync: (Rows / 16, Columns / 8) fragments, row by row. A lane has elements of two of every
+/// 16 rows, and four lanes share a row.
 template <int Rows, int Columns>
 struct warp_map {
-  static_assert(Rows % 16 == 0 && Columns % 8 == 0, "giwa::warp_map: rows come by 16, columns by 8.");
+  static_assert(Rows % 16 == 0 && Columns % 8 == 0, "giwa::warp_map: choose a multiple of 16 rows and of 8 columns.");
   /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
   /// a slot is row(thread, slot).
   ///@{
@@ -42,7 +42,7 @@ struct warp_map {
   ///@}
 };
 
-/// The accumulator of wgmma m64n(Columns): each of the four warps of a warpgroup has 16 rows.
+/// The map of the accumulator of wgmma m64n(Columns): each of the four warps of a warpgroup has 16 rows.
 template <int Columns>
 struct warpgroup_map {
   /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
@@ -60,14 +60,15 @@ struct warpgroup_map {
   ///@}
 };
 
-/// A tile cut into ThreadRows x ThreadColumns threads, row-major: each has every ThreadRows-th row and every
-/// ThreadColumns-th group of `Run` columns, so that neighbours read neighbouring columns.
+/// The map of ThreadRows x ThreadColumns threads, row-major: each thread has every ThreadRows-th row and every
+/// ThreadColumns-th group of `Run` columns, so that neighbouring threads read neighbouring columns.
 template <class Shape, int ThreadRows, int ThreadColumns, int Run = 1>
 struct thread_map {
   static_assert(Shape::rows % ThreadRows == 0 && Shape::columns % (ThreadColumns * Run) == 0,
-                "giwa::thread_map: every thread has as many rows and columns as every other.");
-  static_assert((ThreadColumns & (ThreadColumns - 1)) == 0 && ThreadColumns <= 32,
-                "giwa::thread_map: the threads of a row lie in one warp, and their number is a power of two.");
+                "giwa::thread_map: make the rows a multiple of ThreadRows and the columns one of ThreadColumns * Run.");
+  static_assert(
+      (ThreadColumns & (ThreadColumns - 1)) == 0 && ThreadColumns <= 32,
+      "giwa::thread_map: make ThreadColumns a power of two of at most 32: the threads of a row share a warp.");
   /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
   /// a slot is row(thread, slot).
   ///@{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A tile in registers: each thread of a group holds the elements that a register map gives it.
+// register_tile: a tile in registers, of which each thread of a group holds the elements that a register map assigns to it.
 #ifndef GIWA_TILE_REGISTER_TILE_HPP
 #define GIWA_TILE_REGISTER_TILE_HPP
 
@@ -10,10 +10,10 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// This thread's elements of a tile. Uninitialised, as a number is.
+/// This thread's elements of a tile. Starts uninitialised.
 template <class T, class Map>
 struct register_tile {
-  /// The element, the map, the tile, and how many elements a thread has.
+  /// The element type, the map, the shape of the tile, and the number of elements of a thread.
   ///@{
   using value_type = T;
   using map = Map;
@@ -21,27 +21,27 @@ struct register_tile {
   static constexpr int registers = Map::registers;
   ///@}
 
-  T value[registers];  ///< in the order of the map
+  T value[registers];  ///< The elements, in the order of the map.
 
-  /// The same in all elements.
+  /// Sets all elements to x.
   GIWA_HOST_DEVICE constexpr void fill(T x) {
     GIWA_UNROLL
     for (int i = 0; i < registers; ++i) value[i] = x;
   }
-  /// Each element becomes f(element).
+  /// Replaces each element by f(element).
   template <class F>
   GIWA_HOST_DEVICE constexpr void transform(const F& f) {
     GIWA_UNROLL
     for (int i = 0; i < registers; ++i) value[i] = f(value[i]);
   }
-  /// Each element becomes f(element, the number of its row).
+  /// Replaces each element by f(element, of_row[row slot of the element]).
   template <class F>
   GIWA_HOST_DEVICE constexpr void transform_rows(const T (&of_row)[Map::rows], const F& f) {
     GIWA_UNROLL
     for (int i = 0; i < registers; ++i) value[i] = f(value[i], of_row[Map::slot(i)]);
   }
-  /// Calls f(element, row, column) for each, rows and columns counted in the tile; `thread` is the rank in the group. Column by
-  /// column: what f knows of one, it may forget with the next.
+  /// Calls f(element, row, column) for each element, with its position in the tile; `thread` is the rank of the thread in its
+  /// group. Runs column by column, so that values of f that depend on the column are needed for one column at a time.
   template <class F>
   GIWA_HOST_DEVICE constexpr void for_each(int thread, const F& f) {
     GIWA_UNROLL
@@ -53,8 +53,8 @@ struct register_tile {
   }
 };
 
-/// Rounds an accumulator of the tensor cores (warp_map, warpgroup_map) to the 16-bit left operand of the next product: fragments
-/// of both agree, nothing moves between lanes.
+/// Rounds an accumulator of the tensor cores (warp_map, warpgroup_map) to the 16-bit left operand `to` of the next product.
+/// The fragments of both have the same layout, so no data moves between lanes.
 template <class T, class Map>
 GIWA_HOST_DEVICE void to_operand(const register_tile<float, Map>& from, uint32 (&to)[Map::registers / 2]) {
   GIWA_UNROLL
@@ -64,24 +64,26 @@ GIWA_HOST_DEVICE void to_operand(const register_tile<float, Map>& from, uint32 (
   }
 }
 
-/// The same times `scale`, in two pieces (split.hpp): high + low has fp32's digits.
+/// Splits `scale` times an accumulator into two fp16 left operands: hi + lo has the precision of fp32 (numeric/split.hpp).
 template <class Map>
-GIWA_HOST_DEVICE void to_operands(const register_tile<float, Map>& from, float scale,
-                                  uint32 (&high)[Map::registers / 2], uint32 (&low)[Map::registers / 2]) {
+GIWA_HOST_DEVICE void to_operands(const register_tile<float, Map>& from, float scale, uint32 (&hi)[Map::registers / 2],
+                                  uint32 (&lo)[Map::registers / 2]) {
   GIWA_UNROLL
   for (int i = 0; i < Map::registers / 2; ++i) {
     const split_fp16_pair two = split(from.value[2 * i] * scale, from.value[2 * i + 1] * scale);
-    __builtin_memcpy(&high[i], &two.hi, 4);
-    __builtin_memcpy(&low[i], &two.lo, 4);
+    __builtin_memcpy(&hi[i], &two.hi, 4);
+    __builtin_memcpy(&lo[i], &two.lo, 4);
   }
 }
 
-/// Reduces this thread's part of each of its rows: partial[r] = op(… op(partial[r], element) …, element). Two chains a row where
-/// a thread has few rows, as each step waits for the one before.
+/// Reduces this thread's elements of each of its rows: partial[r] = op(... op(partial[r], element) ..., element). Uses two
+/// chains for each row if a thread has few rows, because each step of a chain waits for the previous one.
 template <class T, class Map, class Op>
 GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map>& tile, T (&partial)[Map::rows],
                                                       const Op& op) {
-  static_assert(Map::registers >= 2 * Map::rows, "giwa: a row reduction needs two elements of each row in a thread.");
+  static_assert(Map::registers >= 2 * Map::rows,
+                "giwa: a row reduction needs two elements of each row in a thread: choose a map with more columns for "
+                "each thread.");
   constexpr bool two_chains = Map::rows < 4;
   T second[Map::rows];
   bool started[Map::rows] = {};
@@ -100,7 +102,8 @@ GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map
     if (two_chains) partial[r] = op(partial[r], second[r]);
 }
 
-/// Reduces over the lanes that share a row; afterwards each of them has the row's result. All lanes of the warp call it.
+/// Reduces `partial` over the lanes that share a row; afterwards each of them has the result of the row. All lanes of the
+/// warp call it.
 template <class Map, class Block, class T, class Op>
 GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::rows], const Op& op) {
   GIWA_UNROLL
@@ -110,14 +113,14 @@ GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::ro
   }
 }
 
-/// The larger of two, for reductions; a NaN is passed over, as by fmaxf.
+/// The maximum as the operation of a reduction. Ignores a NaN, as fmaxf does.
 struct larger {
-  /// max(a, b).
+  /// Returns max(a, b).
   GIWA_HOST_DEVICE float operator()(float a, float b) const { return detail::larger_of(a, b); }
 };
-/// The sum of two, for reductions.
+/// The sum as the operation of a reduction.
 struct plus {
-  /// a + b.
+  /// Returns a + b.
   template <class T>
   GIWA_HOST_DEVICE constexpr T operator()(T a, T b) const {
     return a + b;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The boxes of which TMA makes a shared tile: one for each slab of a swizzled tile, one for all of a row-major one.
+// The boxes as which TMA copies a shared tile: one for each slab of a swizzled tile, a single one for a row-major tile.
 #ifndef GIWA_TILE_TENSOR_BOX_HPP
 #define GIWA_TILE_TENSOR_BOX_HPP
 
@@ -12,7 +12,7 @@ namespace detail {
 
 template <class Layout>
 struct tensor_layout {
-  static_assert(always_false<Layout>, "giwa: TMA writes tiles whose layout is row_major or swizzled<…>.");
+  static_assert(always_false<Layout>, "giwa: TMA copies tiles with the layout row_major or swizzled: use one of them.");
 };
 template <>
 struct tensor_layout<row_major> {
@@ -29,10 +29,10 @@ struct tensor_layout<swizzled<Swizzle>> {
 
 }  // namespace detail
 
-/// How TMA makes a Tile: boxes of (rows, columns), one after the other in memory, with a swizzle.
+/// The boxes of (rows, columns) as which TMA copies a Tile. In shared memory one follows the other.
 template <class Tile>
 struct tensor_box {
-  /// The layout and its swizzle; the sizes of a box, in elements.
+  /// The layout and its swizzle, and the sizes of a box in elements.
   ///@{
   using layout = detail::tensor_layout<typename Tile::layout>;
   static constexpr swizzle pattern = layout::pattern;
@@ -43,12 +43,13 @@ struct tensor_box {
   static_assert(rows <= 256 && columns <= 256,
                 "giwa: a box of TMA has at most 256 rows, and 256 columns if it is row-major: use smaller tiles.");
   static_assert(columns * sizeof(typename Tile::value_type) % 16 == 0,
-                "giwa: a row of a box of TMA is a multiple of 16 bytes.");
+                "giwa: a row of a box of TMA must be a multiple of 16 bytes: choose more columns.");
 
-  /// The sizes of the box in a tensor of Rank dimensions, of which the last two are the tile's rows and columns.
+  /// Returns the sizes of a box in a tensor of Rank dimensions, whose last two are the rows and columns of the tile.
   template <int Rank>
   GIWA_HOST_DEVICE static constexpr giwa::index<Rank> sizes() {
-    static_assert(Rank >= 2, "giwa: a tile lies in a tensor of at least two dimensions.");
+    static_assert(Rank >= 2,
+                  "giwa: a tile map needs a tensor of at least two dimensions: the last two are the tile's.");
     giwa::index<Rank> size;
     for (int d = 0; d < Rank; ++d) size[d] = d == Rank - 2 ? rows : d == Rank - 1 ? columns : 1;
     return size;

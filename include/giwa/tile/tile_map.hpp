@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tensor maps with which TMA makes a kind of shared tile out of a view, or stores it there.
+// The tensor maps with which TMA loads shared tiles from a view, or stores them to it.
 #ifndef GIWA_TILE_TILE_MAP_HPP
 #define GIWA_TILE_TILE_MAP_HPP
 
@@ -8,25 +8,38 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// make_tensor_map() with the box and the swizzle of a Tile, whose rows and columns are the view's last two dimensions:
-/// `make_tile_map<decltype(stage::a)>(view, "a")`. The same errors.
+/// Returns a tensor map with the box and the swizzle of a Tile, whose rows and columns are the last two dimensions of the
+/// view: `make_tile_map<decltype(stage::a)>(view, "a")`. `argument` names the view in errors.
+/// Errors: those of make_tensor_map().
 template <class Tile, class T, int Rank>
 result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* argument = "view",
                                  tensor_map_encoder by = {}) {
   static_assert(stdlib::is_same_v<stdlib::remove_const_t<T>, typename Tile::value_type>,
-                "giwa::make_tile_map: TMA converts nothing: the tile's and the view's elements have one type.");
+                "giwa::make_tile_map: TMA does not convert: give the tile and the view the same element type.");
   using box = tensor_box<Tile>;
   return make_tensor_map(view, box::template sizes<Rank>(), box::pattern, argument, by);
 }
 
-/// make_tile_map() for tiles that are stored. Errors: also what check_store_map() finds.
+/// Returns a tensor map as make_tile_map() does, for tiles that are stored to the view.
+/// Errors: those of make_tile_map() and check_store_map().
 template <class Tile, class T, int Rank>
 result<tensor_map> make_store_map(const tensor_view<T, Rank>& view, const char* argument = "view") {
+  static_assert(!stdlib::is_const_v<T>,
+                "giwa::make_store_map: the elements of the view must not be const, because stores write them.");
   result<tensor_map> r;
   r.state = check_store_map(view, argument);
   if (!r.ok()) return r;
   return make_tile_map<Tile>(view, argument);
 }
+
+#if !defined(GIWA_DOXYGEN)  // a call that does not compile, and the reason
+template <class Tile, class T, class... Arguments>
+result<tensor_map> make_tile_map(T*, const Arguments&...) {
+  static_assert(detail::always_false<T>,
+                "giwa::make_tile_map: a pointer has no sizes: pass tensor_view<T, 2>{pointer, {rows, columns}}.");
+  return {};
+}
+#endif
 
 }  // namespace giwa::inline GIWA_ABI
 
