@@ -1,4 +1,4 @@
-// EXPECT: giwa: wgmma has 16, 32, … 256 columns here.
+// EXPECT: giwa: wgmma needs a multiple of 16 columns
 // SPDX-License-Identifier: MIT
 // The widths of wgmma are multiples of 16.
 #include <giwa/arch/wgmma.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Thread block clusters: the cluster's barrier, and the shared memory of its other blocks (compute capability 9.0).
+// Thread block clusters: the barrier of a cluster, and the shared memory of its other blocks (compute capability 9.0).
 #ifndef GIWA_ARCH_CLUSTER_CUH
 #define GIWA_ARCH_CLUSTER_CUH
 
@@ -28,8 +28,9 @@ GIWA_DEVICE inline int cluster_size() {
   return static_cast<int>(size);
 }
 
-/// Arrives at the cluster's barrier: what this thread wrote before is seen by who has waited. Every thread of every block
-/// arrives, and then waits, once for each time (PTX ISA, "Parallel Synchronization: barrier.cluster").
+/// Arrives at the barrier of the cluster. Earlier writes of this thread are visible to threads that have waited. Every
+/// thread of every block arrives once and then waits once in each phase. Source: PTX ISA, "Parallel Synchronization:
+/// barrier.cluster".
 GIWA_DEVICE inline void cluster_arrive() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -37,7 +38,7 @@ GIWA_DEVICE inline void cluster_arrive() {
   __trap();
 #endif
 }
-/// The same, ordering no memory: says only that this thread has come so far, and so that its block runs.
+/// Arrives without ordering memory: it shows only that this thread has arrived, and so that its block runs.
 GIWA_DEVICE inline void cluster_arrive_relaxed() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
@@ -54,13 +55,14 @@ GIWA_DEVICE inline void cluster_wait() {
 #endif
 }
 /// Arrives and waits.
+/// Arrives at the barrier of the cluster and waits for all its threads.
 GIWA_DEVICE inline void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
 
-/// The address, in the cluster's shared window, that an object of this block's shared memory has in the block of the
-/// given rank (PTX ISA, "Data Movement and Conversion: mapa").
+/// Returns the address, in the shared window of the cluster, of the same object in the block of the given rank.
+/// `shared_address` is that of the object in this block. Source: PTX ISA, "Data Movement and Conversion: mapa".
 GIWA_DEVICE inline uint32 cluster_address(uint32 shared_address, int rank) {
   uint32 address = shared_address;
 #if GIWA_ARCH_CAPABILITY >= 90
@@ -72,11 +74,12 @@ GIWA_DEVICE inline uint32 cluster_address(uint32 shared_address, int rank) {
   return address;
 }
 
-/// Writes 4 or 8 bytes to an address of cluster_address. The block must run, which a barrier tells, and must not have
-/// returned (PTX ISA, "State Spaces: Shared State Space", "Data Movement and Conversion: st").
+/// Writes 4 or 8 bytes to an address from cluster_address(). The other block must have started, which a barrier shows,
+/// and must not have returned. Source: PTX ISA, "State Spaces: Shared State Space", "Data Movement and Conversion: st".
 template <class T>
 GIWA_DEVICE void cluster_store(uint32 address, T value) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "giwa: a store to another block's shared memory has 4 or 8 bytes.");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8,
+                "giwa: a store to another block's shared memory must have 4 or 8 bytes.");
 #if GIWA_ARCH_CAPABILITY >= 90
   if constexpr (sizeof(T) == 4) {
     uint32 word;
@@ -95,12 +98,13 @@ GIWA_DEVICE void cluster_store(uint32 address, T value) {
 #endif
 }
 
-/// The same without a fence: the barrier (mbarrier) at `barrier`, an address in the same block, counts the bytes once they
-/// can be read there; who has waited for it sees them. A release over the cluster costs a fence of the whole GPU, which
-/// waits for everything that the thread has ever stored (PTX ISA, "Data Movement and Conversion: st.async").
+/// Writes 8 bytes asynchronously. The mbarrier at `barrier`, an address in the same block as `address`, counts the
+/// bytes when they are visible there, so that the threads that wait for it can read them. Needs no fence: a release at
+/// cluster scope costs a fence of the whole GPU, which waits for all earlier stores of the thread. Source: PTX ISA,
+/// "Data Movement and Conversion: st.async".
 template <class T>
 GIWA_DEVICE void cluster_store_async(uint32 address, T value, uint32 barrier) {
-  static_assert(sizeof(T) == 8, "giwa: an asynchronous store to another block's shared memory has 8 bytes.");
+  static_assert(sizeof(T) == 8, "giwa: an asynchronous store to another block's shared memory must have 8 bytes.");
 #if GIWA_ARCH_CAPABILITY >= 90
   uint64 word;
   __builtin_memcpy(&word, &value, 8);
@@ -115,10 +119,11 @@ GIWA_DEVICE void cluster_store_async(uint32 address, T value, uint32 barrier) {
 #endif
 }
 
-/// Reads 4 or 8 bytes from such an address (PTX ISA, "Data Movement and Conversion: ld").
+/// Reads 4 or 8 bytes from an address from cluster_address(). Source: PTX ISA, "Data Movement and Conversion: ld".
 template <class T>
 GIWA_DEVICE T cluster_load(uint32 address) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "giwa: a load of another block's shared memory has 4 or 8 bytes.");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8,
+                "giwa: a load of another block's shared memory must have 4 or 8 bytes.");
   T value{};
 #if GIWA_ARCH_CAPABILITY >= 90
   if constexpr (sizeof(T) == 4) {

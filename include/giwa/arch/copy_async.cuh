@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Copies from global to shared memory that run behind the thread that asked for them (cp.async).
+// Asynchronous copies from global to shared memory (cp.async).
 #ifndef GIWA_ARCH_COPY_ASYNC_CUH
 #define GIWA_ARCH_COPY_ASYNC_CUH
 
@@ -7,11 +7,11 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-// sm_80 and newer. PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy". Each thread waits for its own copies;
-// a barrier after that shows them to the others.
+// sm_80 and newer. PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy". Each thread waits for its own
+// copies. A barrier after that makes them visible to other threads.
 
-/// Starts copying `Bytes` (4, 8 or 16) from global memory at `from` to shared memory at address `to`, both aligned to Bytes.
-/// 16 bytes go past the first-level cache (.cg), fewer through it (.ca): there is no other way for them.
+/// Starts a copy of `Bytes` (4, 8 or 16) bytes from global memory at `from` to shared memory at address `to`, both
+/// aligned to Bytes. A copy of 16 bytes bypasses the L1 cache (.cg); smaller ones can only go through it (.ca).
 template <int Bytes>
 GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "giwa: cp.async copies 4, 8 or 16 bytes.");
@@ -26,7 +26,7 @@ GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const v
 #endif
 }
 
-/// Closes the group of this thread's copies that are not yet in one; an empty group is a group.
+/// Commits this thread's copies since the last commit as one group, which may be empty.
 GIWA_DEVICE inline void copy_async_commit() {
 #if GIWA_ARCH_CAPABILITY >= 80
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -35,10 +35,10 @@ GIWA_DEVICE inline void copy_async_commit() {
 #endif
 }
 
-/// Waits until at most `Pending` of this thread's latest groups are under way.
+/// Waits until at most `Pending` of this thread's groups, the latest, are incomplete.
 template <int Pending>
 GIWA_DEVICE void copy_async_wait() {
-  static_assert(Pending >= 0, "giwa: the number of groups under way is not negative.");
+  static_assert(Pending >= 0, "giwa: the number of pending groups must not be negative.");
 #if GIWA_ARCH_CAPABILITY >= 80
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 #else

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Kernels that overlap with the next one on the stream: letting it start, and waiting for the one before (griddepcontrol).
+// Programmatic dependent launch: letting the next kernel start, and waiting for the previous one (griddepcontrol).
 #ifndef GIWA_ARCH_DEPENDENT_LAUNCH_CUH
 #define GIWA_ARCH_DEPENDENT_LAUNCH_CUH
 
@@ -7,19 +7,20 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-// For kernels that are launched with launch_config::dependent; sm_90 and newer. Elsewhere, on the host, and in a launch
-// without it, a kernel starts when the one before has ended, and both do nothing. PTX ISA, "griddepcontrol".
+// For kernels launched with launch_config::dependent on sm_90 and newer. In other launches, on older GPUs and on the
+// host a kernel starts when the previous one has ended, and both functions do nothing. PTX ISA, "griddepcontrol".
 
-/// The next kernel on the stream, if it was launched as dependent, may start once all blocks of this one have called this or
-/// ended. It says nothing about results: the next kernel still waits for those.
+/// Lets the next kernel on the stream start, if it was launched as dependent, once all blocks of this kernel have
+/// called this function or ended. Results are not visible yet: the next kernel waits for them with
+/// wait_for_previous_kernel().
 GIWA_HOST_DEVICE inline void launch_dependents() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Waits until the kernels before this one on the stream have ended and all that they wrote can be read. Each thread that
-/// reads their results calls it before, and so does each that writes what they may still read or write.
+/// Waits until the previous kernels on the stream have ended and their writes are visible. A thread calls it before it
+/// reads their results, or writes memory that they may still read or write.
 GIWA_HOST_DEVICE inline void wait_for_previous_kernel() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("griddepcontrol.wait;" ::: "memory");

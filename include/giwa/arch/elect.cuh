@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One lane of a warp, chosen so that the compiler knows it is one (elect.sync).
+// Election of one lane of a warp, in a way that the compiler understands (elect.sync).
 #ifndef GIWA_ARCH_ELECT_CUH
 #define GIWA_ARCH_ELECT_CUH
 
@@ -8,9 +8,9 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// True in one lane of the warp, the same at every call; all 32 lanes call it together. Around instructions that one thread
-/// issues for all (tensor copies, wgmma's barriers) ptxas then needs no loop over the lanes. Below sm_90 lane 0.
-/// PTX ISA, "elect.sync".
+/// Returns true in one lane of the warp, the same in every call. All 32 lanes call it together. Around instructions
+/// that one thread issues (tensor copies, arrivals at mbarriers) ptxas then needs no loop over the lanes. Below sm_90
+/// it elects lane 0. Source: PTX ISA, "elect.sync".
 GIWA_DEVICE inline bool elect_one() {
 #if GIWA_ARCH_CAPABILITY >= 90
   uint32 elected;

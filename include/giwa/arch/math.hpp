@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Floating-point instructions by name: the same results whatever the fast-math flags of the compilation.
+// Floating-point instructions by name: the compiler's fast-math flags do not change them.
 #ifndef GIWA_ARCH_MATH_HPP
 #define GIWA_ARCH_MATH_HPP
 
@@ -7,8 +7,8 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// 2^x to about 2 units in the last place; results below 2^-126 become 0; exact for 0, and 0 for -inf
-/// (PTX ISA, "Floating Point Instructions: ex2").
+/// Returns 2^x with an error of about 2 units in the last place. Results below 2^-126 become 0. Exactly 1 for 0, and 0
+/// for -inf. Source: PTX ISA, "Floating Point Instructions: ex2".
 GIWA_DEVICE inline float exp2_approximate([[maybe_unused]] float x) {
   float y = 0;
 #if defined(__CUDA_ARCH__)
@@ -17,8 +17,8 @@ GIWA_DEVICE inline float exp2_approximate([[maybe_unused]] float x) {
   return y;
 }
 
-/// The binary logarithm, absolute error 2^-22 near 1 and relative 2^-22 elsewhere; -inf for 0 and for subnormal numbers
-/// (PTX ISA, "Floating Point Instructions: lg2").
+/// Returns log2 x with an absolute error of 2^-22 near 1 and a relative error of 2^-22 elsewhere; -inf for 0 and for
+/// subnormal numbers. Source: PTX ISA, "Floating Point Instructions: lg2".
 GIWA_DEVICE inline float log2_approximate([[maybe_unused]] float x) {
   float y = 0;
 #if defined(__CUDA_ARCH__)
@@ -27,7 +27,8 @@ GIWA_DEVICE inline float log2_approximate([[maybe_unused]] float x) {
   return y;
 }
 
-/// 1 / x to 1 unit in the last place; subnormal numbers count as 0 (PTX ISA, "Floating Point Instructions: rcp").
+/// Returns 1 / x with an error of 1 unit in the last place. Subnormal numbers count as 0. Source: PTX ISA, "Floating
+/// Point Instructions: rcp".
 GIWA_DEVICE inline float reciprocal_approximate([[maybe_unused]] float x) {
   float y = 0;
 #if defined(__CUDA_ARCH__)
@@ -36,7 +37,7 @@ GIWA_DEVICE inline float reciprocal_approximate([[maybe_unused]] float x) {
   return y;
 }
 
-/// 1 / x to the nearest, subnormal numbers included.
+/// Returns 1 / x rounded to nearest, subnormal numbers included.
 GIWA_DEVICE inline float reciprocal([[maybe_unused]] float x) {
   float y = 0;
 #if defined(__CUDA_ARCH__)
@@ -45,8 +46,8 @@ GIWA_DEVICE inline float reciprocal([[maybe_unused]] float x) {
   return y;
 }
 
-/// a * b to the nearest, subnormal results kept; never contracted into a fused multiply-add, and no -ftz reaches it
-/// (PTX ISA, "Floating Point Instructions: mul").
+/// Returns a * b rounded to nearest, subnormal results included. It is never contracted to a fused multiply-add, and
+/// -ftz does not apply to it. Source: PTX ISA, "Floating Point Instructions: mul".
 GIWA_DEVICE inline float multiply([[maybe_unused]] float a, [[maybe_unused]] float b) {
   float y = 0;
 #if defined(__CUDA_ARCH__)

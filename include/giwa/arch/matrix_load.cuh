@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Moving 8x8 matrices of 16-bit elements between shared memory and the registers of a warp (ldmatrix, stmatrix).
+// Loads and stores of 8x8 matrices of 16-bit elements: shared memory to the registers of a warp (ldmatrix, stmatrix).
 #ifndef GIWA_ARCH_MATRIX_LOAD_CUH
 #define GIWA_ARCH_MATRIX_LOAD_CUH
 
@@ -7,11 +7,12 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-// All lanes of a warp together. Matrix m is 8 rows of 16 bytes; lane 8 m + r gives the address of its row r, a multiple of
-// 16. Register m of lane l holds the elements (l / 4, 2 (l % 4)) and, in its upper half, (l / 4, 2 (l % 4) + 1) of matrix m;
-// transposed, of that matrix with rows and columns exchanged. tile/fragment.hpp has the same as functions.
+// All lanes of a warp call these together. Matrix m has 8 rows of 16 bytes; lane 8 m + r passes the address of its row
+// r, a multiple of 16. Register m of lane l holds element (l / 4, 2 (l % 4)) of matrix m in its lower half and element
+// (l / 4, 2 (l % 4) + 1) in its upper half; if Transposed, those of the transposed matrix. tile/fragment.hpp has these
+// maps as functions.
 
-/// Loads 1, 2 or 4 matrices. The addresses of lanes from 8 * Count upwards do not count. PTX ISA, "ldmatrix".
+/// Loads 1, 2 or 4 matrices. The addresses of lanes from 8 * Count on are ignored. Source: PTX ISA, "ldmatrix".
 template <bool Transposed = false, int Count>
 GIWA_DEVICE void load_matrices([[maybe_unused]] uint32 (&to)[Count], [[maybe_unused]] uint32 row) {
   static_assert(Count == 1 || Count == 2 || Count == 4, "giwa: ldmatrix loads 1, 2 or 4 matrices.");
@@ -41,7 +42,7 @@ GIWA_DEVICE void load_matrices([[maybe_unused]] uint32 (&to)[Count], [[maybe_unu
                  : "memory");
 }
 
-/// Stores 1, 2 or 4 matrices, the reverse of load_matrices. sm_90 and newer. PTX ISA, "stmatrix".
+/// Stores 1, 2 or 4 matrices, the reverse of load_matrices(). sm_90 and newer. Source: PTX ISA, "stmatrix".
 template <bool Transposed = false, int Count>
 GIWA_DEVICE void store_matrices([[maybe_unused]] uint32 row, [[maybe_unused]] const uint32 (&from)[Count]) {
   static_assert(Count == 1 || Count == 2 || Count == 4, "giwa: stmatrix stores 1, 2 or 4 matrices.");

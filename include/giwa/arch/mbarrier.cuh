@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The barrier in shared memory that counts arrivals of threads and bytes of asynchronous copies.
+// mbarrier: a barrier in shared memory that counts arrivals of threads and bytes of asynchronous copies.
 #ifndef GIWA_ARCH_MBARRIER_CUH
 #define GIWA_ARCH_MBARRIER_CUH
 
@@ -8,8 +8,8 @@
 namespace giwa::inline GIWA_ABI::arch {
 
 #if defined(GIWA_RANDOM_DELAYS)
-// For tests, in all files of a program or in none: before each wait for an mbarrier a thread sleeps up to so many nanoseconds,
-// so that the roles of a kernel meet in every order.
+// For tests, in all files of a program or in none: a thread sleeps for up to this many nanoseconds before each wait for
+// an mbarrier, so that the roles of a kernel meet in many orders.
 static __device__ unsigned random_delay = 0;
 GIWA_DEVICE inline void sleep_at_random() {
   if (random_delay == 0) return;
@@ -19,15 +19,17 @@ GIWA_DEVICE inline void sleep_at_random() {
 }
 #endif
 
-/// A phase is over when `count` arrivals have come and all the bytes that were announced have landed; then the next one
-/// begins by itself. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
+/// A barrier in shared memory. A phase is complete when `count` threads have arrived and all expected bytes have been
+/// written; then the next phase begins. Source: PTX ISA, "Parallel Synchronization and Communication Instructions:
+/// mbarrier".
 ///
-/// wait(parity) returns once the phase of that parity is over, for the first phase parity is 0. It cannot tell a phase from
-/// the one two later: nobody may run two phases ahead of somebody who waits.
+/// wait(parity) returns when the phase of that parity is complete; the parity of the first phase is 0. A phase cannot
+/// be distinguished from the second one after it, so no thread may run two phases ahead of a thread that waits.
 struct mbarrier {
-  uint64 state;  ///< of the hardware's; in shared memory
+  uint64 state;  ///< written by the hardware; in shared memory
 
-  /// By one thread; then mbarriers_initialized() by the same, then a barrier of all who use it.
+  /// Initialises the barrier. One thread calls it, then mbarriers_initialized(); then all users of the barrier
+  /// synchronise.
   GIWA_DEVICE void initialize(int count) {
 #if GIWA_ARCH_CAPABILITY >= 80
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
@@ -36,7 +38,7 @@ struct mbarrier {
 #endif
   }
 
-  /// One arrival.
+  /// Arrives once.
   GIWA_DEVICE void arrive() {
 #if GIWA_ARCH_CAPABILITY >= 80
     asm volatile("{ .reg .b64 token; mbarrier.arrive.shared::cta.b64 token, [%0]; }" ::"r"(address()) : "memory");
@@ -45,7 +47,7 @@ struct mbarrier {
 #endif
   }
 
-  /// Arrives, and announces so many bytes of asynchronous copies (fewer than 2^20 a phase). sm_90.
+  /// Arrives, and adds `bytes` of asynchronous copies to those that the phase expects (fewer than 2^20). sm_90.
   GIWA_DEVICE void arrive_and_expect(int bytes) {
 #if GIWA_ARCH_CAPABILITY >= 90
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
@@ -54,9 +56,10 @@ struct mbarrier {
 #endif
   }
 
-  /// Arrives at the barrier in the same place of another block of the cluster, so that its copies may overwrite what this
-  /// thread's warp has read. sm_90. It releases to the own block only: what lies in the other block's memory is not ordered,
-  /// and an order over the cluster costs a fence of the whole GPU (a matrix product of 8192^3 fell from 750 to 510 TFLOP/s).
+  /// Arrives at the barrier at the same offset in another block of the cluster, so that copies of that block may
+  /// overwrite what this thread's warp has read. sm_90. Releases at block scope only: accesses to the memory of the
+  /// other block are not ordered. A release at cluster scope costs a fence of the whole GPU (a matrix product of 8192^3
+  /// fell from 750 to 510 TFLOP/s).
   GIWA_DEVICE void arrive_in(int cluster_rank) {
 #if GIWA_ARCH_CAPABILITY >= 90
     asm volatile(
@@ -69,7 +72,7 @@ struct mbarrier {
 #endif
   }
 
-  /// Whether the phase of that parity is over; may wait for a moment before it says no. sm_90.
+  /// Returns whether the phase of that parity is complete. May wait for a short time before it returns false. sm_90.
   GIWA_DEVICE bool is_over(uint32 parity) {
 #if GIWA_ARCH_CAPABILITY >= 90
     uint32 over;
@@ -84,7 +87,7 @@ struct mbarrier {
 #endif
   }
 
-  /// Returns when the phase of that parity is over. sm_90.
+  /// Waits until the phase of that parity is complete. sm_90.
   GIWA_DEVICE void wait(uint32 parity) {
 #if defined(GIWA_RANDOM_DELAYS)
     sleep_at_random();
@@ -93,11 +96,11 @@ struct mbarrier {
     }
   }
 
-  /// Its address in shared memory.
+  /// Returns the address in shared memory.
   GIWA_DEVICE uint32 address() const { return shared_address(this); }
 };
 
-/// Makes initialised barriers known to the other blocks of the cluster and to the copy engine. sm_90.
+/// Makes initialised barriers visible to the other blocks of the cluster and to TMA. sm_90.
 GIWA_DEVICE inline void mbarriers_initialized() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

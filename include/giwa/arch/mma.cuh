@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tensor cores of a warp: d += a b for small matrices in the registers of its lanes (mma.sync).
+// Tensor-core products of a warp: d += a b for small matrices in registers (mma.sync).
 #ifndef GIWA_ARCH_MMA_CUH
 #define GIWA_ARCH_MMA_CUH
 
@@ -8,14 +8,16 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-// All lanes of a warp together. a is (16, k), b (k, 8), d (16, 8); which lane holds what is in tile/fragment.hpp. PTX ISA,
-// "Warp Level Matrix Multiply-Accumulate Instructions: mma". Sums are kept in fp32, and cut rather than rounded.
+// All lanes of a warp call these together. a is (16, k), b is (k, 8), d is (16, 8); tile/fragment.hpp maps elements to
+// lanes. PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions: mma". Accumulation is in fp32 and truncates
+// toward zero.
 
-/// d (16, 8) += a (16, 16) b (16, 8); T is fp16 (sm_75; there in two steps) or bf16 (sm_80), in pairs.
+/// Computes d (16, 8) += a (16, 16) b (16, 8). T is fp16 (sm_75 and newer, there in two steps) or bf16 (sm_80), packed
+/// in pairs.
 template <class T>
 GIWA_DEVICE void mma_16x8x16([[maybe_unused]] float (&d)[4], [[maybe_unused]] const uint32 (&a)[4],
                              [[maybe_unused]] const uint32 (&b)[2]) {
-  static_assert(stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16>, "giwa: mma_16x8x16 multiplies fp16 or bf16.");
+  static_assert(stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16>, "giwa: mma_16x8x16 needs fp16 or bf16.");
 #if GIWA_ARCH_CAPABILITY >= 80
   if constexpr (stdlib::same_as<T, fp16>)
     asm volatile(
@@ -42,7 +44,7 @@ GIWA_DEVICE void mma_16x8x16([[maybe_unused]] float (&d)[4], [[maybe_unused]] co
 #endif
 }
 
-/// d (16, 8) += a (16, 8) b (8, 8), in tf32: see to_tf32. sm_80.
+/// Computes d (16, 8) += a (16, 8) b (8, 8) in tf32; see to_tf32(). sm_80.
 GIWA_DEVICE inline void mma_16x8x8_tf32([[maybe_unused]] float (&d)[4], [[maybe_unused]] const uint32 (&a)[4],
                                         [[maybe_unused]] const uint32 (&b)[2]) {
 #if GIWA_ARCH_CAPABILITY >= 80
@@ -56,8 +58,8 @@ GIWA_DEVICE inline void mma_16x8x8_tf32([[maybe_unused]] float (&d)[4], [[maybe_
 #endif
 }
 
-/// A float to the nearest with 10 bits of fraction, ties away from zero; what is not rounded first is cut by the tensor
-/// core. sm_80. PTX ISA, "cvt", .rna.tf32.
+/// Rounds a float to 10 bits of fraction, to nearest, ties away from zero. The tensor cores truncate operands that are
+/// not rounded before. sm_80. Source: PTX ISA, "cvt", .rna.tf32.
 GIWA_DEVICE inline uint32 to_tf32([[maybe_unused]] float x) {
 #if GIWA_ARCH_CAPABILITY >= 80
   uint32 bits;

@@ -12,9 +12,9 @@ namespace giwa::inline GIWA_ABI::arch {
 template <class Id>
 concept barrier_id = stdlib::same_as<Id, int> || stdlib::is_enum_v<Id>;
 
-/// Waits until `threads` threads have arrived at barrier `id`, those that only arrive included. What they wrote to shared
-/// memory before is then visible. `threads` is a multiple of 32 and the same in every call for one barrier; `id` is 1 to 15,
-/// since 0 is the barrier of __syncthreads. Source: PTX ISA, "bar, barrier".
+/// Waits until `threads` threads have arrived at barrier `id`, those that only arrive included. What they wrote to
+/// shared memory before is then visible. `threads` is a multiple of 32 and the same in every call for one barrier; `id`
+/// is 1 to 15, since 0 is the barrier of __syncthreads. Source: PTX ISA, "bar, barrier".
 template <barrier_id Id>
 GIWA_DEVICE void barrier_sync(Id id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(static_cast<int>(id)), "r"(threads) : "memory");

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Addresses in the shared window: what every instruction on shared memory takes in place of a pointer.
+// Addresses in the shared window, which instructions on shared memory take instead of pointers.
 #ifndef GIWA_ARCH_SHARED_ADDRESS_CUH
 #define GIWA_ARCH_SHARED_ADDRESS_CUH
 
 #include <giwa/base/arch.hpp>
 #include <giwa/base/std.hpp>
 
-// Every file of this floor wraps one family of instructions. Where the pass's architecture lacks an instruction its wrapper
-// compiles to a trap, so that every file compiles for every architecture, and no kernel goes on with a wrong answer. Only
-// what merely waits, fences or prefetches for such an instruction compiles to nothing there.
+// Every file of this layer wraps one family of instructions. If the architecture of the compiler pass lacks an
+// instruction, its wrapper compiles to a trap: every file compiles for every architecture, and no kernel continues with
+// a wrong result. Wrappers that only wait, fence or prefetch for such an instruction compile to nothing.
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// The 32-bit address of an object in this block's shared memory (PTX ISA, "cvta").
+/// Returns the 32-bit address of an object in the shared memory of this block. Source: PTX ISA, "cvta".
 GIWA_DEVICE inline uint32 shared_address(const void* p) { return static_cast<uint32>(__cvta_generic_to_shared(p)); }
 
 }  // namespace giwa::inline GIWA_ABI::arch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// TMA: the engine that copies boxes of a tensor between global and shared memory, and says so on an mbarrier.
+// TMA: asynchronous copies of boxes of a tensor between global and shared memory, with completion on an mbarrier.
 #ifndef GIWA_ARCH_TENSOR_COPY_CUH
 #define GIWA_ARCH_TENSOR_COPY_CUH
 
@@ -8,28 +8,30 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-// One thread issues a copy. `map` lies in a __grid_constant__ parameter (device/tensor_map.hpp), coordinates are
-// those of the box's first element, innermost dimension first; the innermost is a multiple of 16 bytes. They may lie outside:
-// what is outside reads as zero, counts as transferred, and is not written. A store knows less: a negative coordinate
-// is an illegal instruction (H200, 2026-11-21), and it writes whole chunks of 16 bytes, also the one in which a row of the
-// tensor ends. sm_90. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy".
+// One thread issues a copy. `map` is in a __grid_constant__ parameter (device/tensor_map.hpp). `c` are the coordinates
+// of the first element of the box, innermost dimension first; the innermost is a multiple of 16 bytes. A box may extend
+// past the tensor: the elements outside are loaded as zero and count as transferred, and stores skip them. Two limits
+// of stores: a negative coordinate is an illegal instruction (H200, 2026-11-21), and whole chunks of 16 bytes are
+// written, including the chunk in which a row of the tensor ends. sm_90. PTX ISA, "Data Movement and Conversion
+// Instructions: Tensor copy".
 
-/// What the L2 cache shall do with the lines of a copy; the numbers are createpolicy's results for a whole access.
+/// The policy of the L2 cache for the lines of a copy. The values are those that createpolicy returns for a whole
+/// access.
 enum class l2_policy : uint64 {
   normal = 0x1000000000000000,
   evict_first = 0x12F0000000000000,
   evict_last = 0x14F0000000000000
 };
 
-/// Fetches the map into the cache that the engine reads it from.
+/// Prefetches the map into the cache from which TMA reads it.
 GIWA_DEVICE inline void prefetch_tensor_map(const tensor_map& map) {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 #endif
 }
 
-// One instruction for each rank: `head` rank "d" `middle` {coordinates} `tail`. The coordinates are operands 0 to 4, whether
-// the rank has them or not; the others follow.
+// One instruction for each rank: `head` rank "d" `middle` {coordinates} `tail`. The coordinates are operands 0 to 4,
+// also for smaller ranks; the other operands follow.
 #if GIWA_ARCH_CAPABILITY >= 90
 #define GIWA_DETAIL_COPY_OF_RANK(rank, head, middle, list, tail, ...)                                    \
   if constexpr (Rank == rank)                                                                            \
@@ -46,7 +48,8 @@ GIWA_DEVICE inline void prefetch_tensor_map(const tensor_map& map) {
 #define GIWA_DETAIL_TENSOR_COPY(head, middle, tail, ...) __trap()
 #endif
 
-/// Global to shared. `full` counts the box's bytes; announce them with arrive_and_expect.
+/// Loads a box from global to shared memory at `to`. `full` counts the bytes of the box, which arrive_and_expect()
+/// announces.
 template <int Rank>
 GIWA_DEVICE void load_box(void* to, const tensor_map& map, const int (&c)[Rank], mbarrier& full,
                           l2_policy policy = l2_policy::normal) {
@@ -55,8 +58,8 @@ GIWA_DEVICE void load_box(void* to, const tensor_map& map, const int (&c)[Rank],
       "], [%7], %8;", "r"(shared_address(to)), "l"(&map), "r"(full.address()), "l"(static_cast<uint64>(policy)));
 }
 
-/// The same to every block of the cluster that has its bit in `blocks`: to the same offset of its shared memory, with the
-/// barrier at the same offset.
+/// Loads a box into the shared memory of every block of the cluster whose bit is set in `blocks`: at the same offset as
+/// `to`, with the barrier at the same offset as `full`.
 template <int Rank>
 GIWA_DEVICE void load_box_multicast(void* to, const tensor_map& map, const int (&c)[Rank], mbarrier& full,
                                     uint32 blocks, l2_policy policy = l2_policy::normal) {
@@ -67,7 +70,7 @@ GIWA_DEVICE void load_box_multicast(void* to, const tensor_map& map, const int (
       "h"(static_cast<unsigned short>(blocks)), "l"(static_cast<uint64>(policy)));
 }
 
-/// Shared to global, in the bulk group that commit_stores() closes.
+/// Stores a box from shared to global memory, in the bulk group that commit_stores() closes.
 template <int Rank>
 GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const void* from) {
   GIWA_DETAIL_TENSOR_COPY("cp.async.bulk.tensor.", ".global.shared::cta.bulk_group [%6, ", "], [%5];",
@@ -77,7 +80,8 @@ GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const vo
 #undef GIWA_DETAIL_TENSOR_COPY
 #undef GIWA_DETAIL_COPY_OF_RANK
 
-/// `bytes` (a multiple of 16) in one piece from global to shared memory, both aligned to 16 bytes.
+/// Loads `bytes` contiguous bytes, a multiple of 16, from global to shared memory, both aligned to 16 bytes. `full`
+/// counts them.
 GIWA_DEVICE inline void load_bytes(void* to, const void* from, int bytes, mbarrier& full) {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -95,14 +99,14 @@ GIWA_DEVICE inline void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-/// Waits until at most `Pending` of this thread's bulk groups still read shared memory.
+/// Waits until at most `Pending` of this thread's bulk groups, the latest, still read shared memory.
 template <int Pending>
 GIWA_DEVICE void wait_stores_read() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 #endif
 }
-/// Waits until at most `Pending` of them are not yet written.
+/// Waits until at most `Pending` of this thread's bulk groups, the latest, are incomplete.
 template <int Pending>
 GIWA_DEVICE void wait_stores() {
 #if GIWA_ARCH_CAPABILITY >= 90
@@ -110,8 +114,8 @@ GIWA_DEVICE void wait_stores() {
 #endif
 }
 
-/// Orders this thread's ordinary writes to shared memory before what the copy engine and wgmma do after the next barrier.
-/// PTX ISA, "membar / fence: fence.proxy.async".
+/// Orders earlier writes of this thread to shared memory before accesses by TMA and wgmma that follow the next barrier.
+/// Source: PTX ISA, "membar / fence: fence.proxy.async".
 GIWA_DEVICE inline void fence_async_proxy() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the copy engine is told about a tensor: 128 bytes that the driver writes and a kernel takes as a parameter.
+// tensor_map: the description of a tensor for TMA, 128 bytes that the driver encodes.
 #ifndef GIWA_ARCH_TENSOR_MAP_HPP
 #define GIWA_ARCH_TENSOR_MAP_HPP
 
@@ -7,10 +7,11 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Sizes, strides, element type, and the box that one copy moves. device/tensor_map.hpp makes it; it goes to the kernel
-/// inside the params of an op, and is handed on by reference: a copy of it in a kernel is no tensor map.
+/// The description of a tensor for TMA: sizes, strides, element type, and the box of one copy. make_tensor_map() makes
+/// it. A kernel takes it in a parameter, such as the params of an op, and passes it by reference: a copy in a local
+/// variable is not valid.
 struct alignas(64) tensor_map {
-  uint64 words[16];  ///< as the driver has encoded them
+  uint64 words[16];  ///< encoded by the driver
 };
 
 }  // namespace giwa::inline GIWA_ABI

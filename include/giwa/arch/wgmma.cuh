@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tensor cores of Hopper: a warpgroup multiplies (64, k) by (k, n), asynchronously, from shared memory or registers.
+// Tensor-core products of a Hopper warpgroup: (64, k) by (k, n), asynchronous, from shared memory or registers (wgmma).
 #ifndef GIWA_ARCH_WGMMA_CUH
 #define GIWA_ARCH_WGMMA_CUH
 
@@ -8,11 +8,11 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-// All of this is for the four warps of a warpgroup together. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
-//   wgmma_fence()       before the first product, and whenever ordinary code has written a register that one uses
-//   wgmma<…>::…         products; those of one shape on one accumulator follow each other without a fence
-//   wgmma_commit()      closes a group
-//   wgmma_wait<n>()     until at most n groups are under way; before it, leave accumulators and A registers alone
+// The four warps of a warpgroup call these together. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+//   wgmma_fence()       before the first product, and after other code has written a register that a product uses
+//   wgmma<n>::shared    products; those of one shape on one accumulator need no fence between them
+//   wgmma_commit()      closes a group of products
+//   wgmma_wait<n>()     until at most n groups are incomplete; do not access accumulators or registers of A before
 //   fence_operand(r)    after each wait: tells the compiler that the registers r change at this point
 
 /// Orders the registers that ordinary code has written before the products that follow.
@@ -34,8 +34,9 @@ GIWA_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 #endif
 }
-/// Waits until at most `Pending` groups are in flight and x, which is not negative, is computed. With wgmma_wait() ptxas may move
-/// arithmetic that should overlap the products behind the wait. Costs a comparison and a sleep that never happens.
+/// Waits until at most `Pending` groups are in flight and x, which is not negative, is computed. With wgmma_wait()
+/// ptxas may move arithmetic that should overlap the products behind the wait. Costs a comparison and a sleep that
+/// never happens.
 template <int Pending>
 GIWA_DEVICE void wgmma_wait_after([[maybe_unused]] float x) {
 #if GIWA_ARCH_HAS_SM90A
@@ -43,10 +44,8 @@ GIWA_DEVICE void wgmma_wait_after([[maybe_unused]] float x) {
   wgmma_wait<Pending>();
 #endif
 }
-/// Tells the compiler that the registers change here. Call it after each wait.
-///@{
-/// Tells the compiler that registers that a product uses change at this point, so that it moves no access to them across.
-/// Generates no instruction.
+/// Tells the compiler that registers of a product change at this point, so that it does not move accesses to them past
+/// it. Call it after each wait. Generates no instruction.
 ///@{
 template <int Count>
 GIWA_DEVICE void fence_operand(float (&registers)[Count]) {
@@ -65,17 +64,20 @@ template <class T, int Count>
   fence_operand(registers);
 }
 
-/// Where an operand in shared memory runs fastest: along k (K-major), or along the rows of A and the columns of B.
+/// The contiguous dimension of an operand in shared memory: k (K-major), or the rows of A and the columns of B
+/// (MN-major).
 enum class major : int { k = 0, mn = 1 };
 
-/// d = a b, or d += a b if `accumulate`, with d (64, Columns) in fp32, k = 32 bytes of T.
-///   shared: a and b are matrix descriptors     registers: a is in registers, b a descriptor
+/// Products d = a b, or d += a b if `accumulate` is not 0. d is (64, Columns) in fp32; k is 32 bytes of T.
+///   shared      a and b are matrix descriptors
+///   registers   a is in registers, b is a matrix descriptor
 template <int Columns>
 struct wgmma {
-  static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256, "giwa: wgmma has 16, 32, … 256 columns here.");
+  static_assert(Columns % 16 == 0 && Columns >= 16 && Columns <= 256,
+                "giwa: wgmma needs a multiple of 16 columns, from 16 to 256.");
 };
 
-// The accumulator's operands, eight by eight.
+// The operands of the accumulator, eight at a time.
 #define GIWA_DETAIL_D8(i)                                                                                     \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
@@ -94,7 +96,7 @@ struct wgmma {
 #define GIWA_DETAIL_D112(i) GIWA_DETAIL_D64(i), GIWA_DETAIL_D48(i + 64)
 #define GIWA_DETAIL_D120(i) GIWA_DETAIL_D64(i), GIWA_DETAIL_D56(i + 64)
 #define GIWA_DETAIL_D128(i) GIWA_DETAIL_D64(i), GIWA_DETAIL_D64(i + 64)
-// Their places in the instruction.
+// Their numbers in the instruction.
 #define GIWA_DETAIL_P8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define GIWA_DETAIL_P16 GIWA_DETAIL_P8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define GIWA_DETAIL_P24 GIWA_DETAIL_P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
@@ -113,7 +115,7 @@ struct wgmma {
 #define GIWA_DETAIL_P128 GIWA_DETAIL_P120 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
 #if GIWA_ARCH_HAS_SM90A
-// `a` to `g` are the places of the operands behind the accumulator. Only 16-bit operands may be MN-major.
+// `a` to `g` are the numbers of the operands after the accumulator. Only 16-bit operands may be MN-major.
 #define GIWA_DETAIL_WGMMA(columns, k, type, count, operands, accumulate, tail, ...)                            \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, " accumulate                                                    \
                ", 0;"                                                                                          \

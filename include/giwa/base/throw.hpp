@@ -58,7 +58,7 @@ inline void throw_if_failed(const status& s) {
 /// Returns the value of a result, or throws status_error if there is none. A temporary gives up its value, as in `auto
 /// a = throw_if_failed(to_device(stream, x));`. A named result keeps it and gives a reference: `auto& a =
 /// throw_if_failed(r);`.
-/// @{
+///@{
 template <class T>
 T throw_if_failed(result<T>&& r) {
   if (!r.ok()) throw status_error(r.state);

@@ -36,7 +36,7 @@ struct memory_report {
   int64 free = 0;   ///< free for every process, without what the pool of this process has reserved
   /// The pool of this process that device_array allocates from: the memory that it has reserved, the part of that which
   /// arrays use, and the highest value of each so far.
-  /// @{
+  ///@{
   int64 pool_reserved = 0, pool_used = 0;
   int64 pool_reserved_most = 0, pool_used_most = 0;
   ///@}

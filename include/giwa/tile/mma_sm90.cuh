@@ -45,7 +45,7 @@ struct wgmma_operand : operand_traits<Operand> {
     constexpr bool along_k = major == arch::major::k;
     constexpr uint64 shape = arch::matrix_descriptor(pattern, along_k ? 16 : tile_rows * span, 8 * span);
     const int offset = along_k ? first * span : first * size / span * tile_rows * span;
-    return arch::advance(arch::placed_at(shape, arch::shared_address(traits::get(o).data())), offset);
+    return arch::advance(arch::descriptor_at(shape, arch::shared_address(traits::get(o).data())), offset);
   }
   /// Returns the offset in bytes of instruction number `step` from the first one.
   GIWA_HOST_DEVICE static constexpr int offset_of(int step) {

@@ -53,8 +53,8 @@ struct two_products_op {
     giwa::arch::fence_async_proxy();
     block.sync();
     constexpr giwa::uint64 shape = giwa::arch::matrix_descriptor(pattern, 16, eight_rows);
-    const giwa::uint64 a = giwa::arch::placed_at(shape, giwa::arch::shared_address(s.a.data()));
-    const giwa::uint64 b = giwa::arch::placed_at(shape, giwa::arch::shared_address(s.b.data()));
+    const giwa::uint64 a = giwa::arch::descriptor_at(shape, giwa::arch::shared_address(s.a.data()));
+    const giwa::uint64 b = giwa::arch::descriptor_at(shape, giwa::arch::shared_address(s.b.data()));
 
     using wgmma = giwa::arch::wgmma<Columns>;
     float sum[Columns / 2];

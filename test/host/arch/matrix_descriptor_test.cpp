@@ -35,7 +35,7 @@ TEST_CASE("the fields of a descriptor lie where the PTX ISA has them") {
 TEST_CASE("a descriptor is placed at an address and moved on") {
   constexpr uint64 shape = arch::matrix_descriptor(swizzle::bytes_128, 16, 1024);
   for (const uint32 address : {0u, 1024u, 0x38000u, 227u * 1024 - 1024}) {
-    const uint64 d = arch::placed_at(shape, address);
+    const uint64 d = arch::descriptor_at(shape, address);
     CAPTURE(address);
     CHECK(field(d, 0, 13) == address / 16);
     CHECK((d & ~uint64{0x3fff}) == shape);
@@ -43,5 +43,5 @@ TEST_CASE("a descriptor is placed at an address and moved on") {
     CHECK(field(arch::advance(d, 512), 14, 63) == field(shape, 14, 63));
   }
   // An address in a cluster's window has the block's rank above the 24 bits of shared memory: it is no part of the field.
-  CHECK(arch::placed_at(shape, 0x03000400u) == arch::placed_at(shape, 0x400u));
+  CHECK(arch::descriptor_at(shape, 0x03000400u) == arch::descriptor_at(shape, 0x400u));
 }
