@@ -28,7 +28,7 @@ LOOKS = {
     "giwa_fp32": ("giwa fp32", "#0072B2", "o"), "giwa_tf32": ("giwa tf32", "#56B4E9", "P"),
     "giwa_fp32_exact": ("giwa fp32_exact", "#CC79A7", "X"), "giwa_fp16": ("giwa fp16", "#000000", "*"),
     "cublas": ("cuBLAS", "#E69F00", "s"), "wgmma": ("giwa: wgmma", "#0072B2", "o"), "mma": ("giwa: mma.sync", "#56B4E9", "P"),
-    "register_tile": ("giwa: register tile", "#CC79A7", "X"), "fp32_by_fp16": ("giwa: fp32 by fp16 pieces", "#0072B2", "o"),
+    "register_tile": ("giwa: register tile", "#CC79A7", "X"), "fp32_by_fp16": ("giwa: fp32 by split fp16", "#0072B2", "o"),
     "giwa_softmax": ("giwa", "#0072B2", "o"), "giwa_transpose": ("giwa", "#0072B2", "o"),
     "cub_device_for_bulk": ("cub::DeviceFor::Bulk", "#E69F00", "s"), "cub_device_transform": ("cub::DeviceTransform", "#D55E00", "D"),
     "thrust_transform": ("thrust::transform", "#009E73", "^"), "plain_kernel": ("plain kernel", "#999999", "v"),

@@ -25,7 +25,7 @@ class ReportError(ValueError):
 
 
 def number(value):
-    """Six digits are more than any of them deserves; None where there is no number, or none that is finite."""
+    """Six digits are more than any of them deserves; None if there is no finite number."""
     if value is None or value == "" or not math.isfinite(float(value)):
         return None
     return float(f"{float(value):.6g}")

@@ -55,7 +55,7 @@ inline std::vector<int64> parse_shape(std::string_view text, const std::string& 
     if (first == text.npos) return shape;
     int64 n = -1;
     const auto [rest, fault] = std::from_chars(text.data() + first, text.data() + text.size(), n);
-    if (fault != std::errc{} || n < 0) throw error(path, "a size in the header is no number, or negative");
+    if (fault != std::errc{} || n < 0) throw error(path, "a size in the header is not a number, or negative");
     if (n > most_elements || (n > 0 && size > most_elements / n)) throw error(path, "the array is too large");
     if (n > 0) size *= n;
     shape.push_back(n);

@@ -33,7 +33,7 @@ def uniform(seed, elements, stream=0):
 
 
 def softmax_error(weights, x):
-    """How far softmax weights of rows are from float64's, in each row's largest weight."""
+    """Returns the error of a row softmax against float64, relative to the largest probability of each row."""
     x = np.asarray(x, dtype=np.float64)
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     exact = e / e.sum(axis=-1, keepdims=True)

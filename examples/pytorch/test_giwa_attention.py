@@ -53,7 +53,7 @@ def by_definition(q, k, v, causal=False, window=None, softcap=None, scale=None, 
 
 
 def compare(what, o, q, k, v, **options):
-    """giwa's error beside a plain attention's."""
+    """Returns the errors of giwa and of unfused attention."""
     exact = by_definition(*(x.double() for x in (q, k, v)), **options)
     plain = by_definition(*(x.float() for x in (q, k, v)), rounded=q.dtype, **options).to(q.dtype)
     assert o.shape == exact.shape and o.dtype == q.dtype, f"{what}: {o.dtype} {tuple(o.shape)}"
@@ -286,7 +286,7 @@ def test_transformers_llama():
 def test_transformers_windows_and_softcaps():
     register_with_transformers()
     swap("Mistral", "sdpa", (torch.float16, torch.bfloat16), sliding_window=40)
-    # Windows in every second layer. sdpa leaves the softcap out, so eager is what giwa stands beside.
+    # Windows in every second layer. sdpa omits the softcap, so giwa is compared with eager.
     swap("Gemma2", "eager", (torch.float16, torch.bfloat16), sliding_window=40, attn_logit_softcapping=5.0,
          query_pre_attn_scalar=64)
 

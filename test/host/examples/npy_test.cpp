@@ -67,8 +67,8 @@ TEST_CASE("what is no array is refused", "[npy]") {
   CHECK(with_shape("(0, 7)") == "");
   CHECK(with_shape("7") == "the header's shape is no tuple");
   CHECK(with_shape("(2 3)") == "the header's shape is no tuple of numbers");
-  CHECK(with_shape("(-1,)") == "a size in the header is no number, or negative");
-  CHECK(with_shape("(99999999999999999999,)") == "a size in the header is no number, or negative");
+  CHECK(with_shape("(-1,)") == "a size in the header is not a number, or negative");
+  CHECK(with_shape("(99999999999999999999,)") == "a size in the header is not a number, or negative");
   CHECK(with_shape("(9223372036854775807, 2)") == "the array is too large");
   CHECK(with_shape("(1048576, 1048576, 2)") == "the array is too large");
   CHECK(refusal(file_of("{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}", 4)) ==
