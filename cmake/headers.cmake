@@ -144,6 +144,8 @@ set(GIWA_HEADERS
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/forward/policy.hpp
   H giwa/attention/forward/forward.hpp
+  H giwa/attention/merge.hpp
+  H giwa/attention/merge_host.hpp
   P giwa/attention/reference/reference.hpp
   H giwa/attention/cpu/product.hpp
   H giwa/attention/cpu/forward.hpp
@@ -166,6 +168,7 @@ set(GIWA_HEADERS
   L giwa/attention/split_fp16/launch.cuh
   L giwa/attention/forward/forward.cuh
   L giwa/attention/reference/reference.cuh
+  L giwa/attention/merge.cuh
 
   L giwa/device.hpp
   L giwa/host.hpp

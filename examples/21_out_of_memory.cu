@@ -7,8 +7,8 @@
 //
 // What it teaches: a failed allocation returns a status with the bytes asked for and the bytes free; format_memory()
 // gives the whole account. memory_advice() computes, on any machine, what a call needs and which smaller calls fit.
-// Attention over parts of the keys is exact: each part gives o_i and lse_i, and then lse = log(sum exp(lse_i)), o = sum
-// exp(lse_i - lse) o_i.
+// Attention over parts of the keys is exact: each part gives o_i and lse_i, and merge_attention() computes
+// lse = log(sum exp(lse_i)), o = sum exp(lse_i - lse) o_i.
 //
 // Expected output on an H200, with the numbers of your machine:
 //   in three parts: error 2.1e-04 against double precision, at most 9.3e-04 allowed
@@ -24,46 +24,29 @@
 
 using giwa::fp16, giwa::int64, giwa::tensor_view;
 
-// Makes o and lse, of the keys so far, those of the keys of another part as well. A position is (batch, query, head).
-struct merge {
-  tensor_view<fp16, 4> o, part;         // (batch, queries, heads, head size)
-  tensor_view<float, 3> lse, part_lse;  // (batch, heads, queries)
-  GIWA_HOST_DEVICE void operator()(giwa::index<3> at) const {
-    const auto [b, query, head] = at;
-    const float mine = lse(b, head, query), other = part_lse(b, head, query), most = mine > other ? mine : other;
-    if (most == -INFINITY) return;  // no key yet: o is 0
-    const float sum = most + std::log(std::exp(mine - most) + std::exp(other - most));
-    const float keep = std::exp(mine - sum), add = std::exp(other - sum);
-    for (int64 i = 0; i < o.extent(3); ++i)
-      o(b, query, head, i) = giwa::convert<fp16>{}(keep * giwa::convert<float>{}(o(b, query, head, i)) +
-                                                   add * giwa::convert<float>{}(part(b, query, head, i)));
-    lse(b, head, query) = sum;
-  }
-};
-
 struct ones {
   GIWA_HOST_DEVICE fp16 operator()() const { return giwa::convert<fp16>{}(1.0f); }
 };
 
-// Attention of queries over keys that come in parts.
+// Attention of queries over keys that come in parts: o and lse of each part, and in the end of all keys.
 template <class Place>
 struct parts_of_attention {
   const Place& place;
-  example::tensor<fp16, 4, Place>&q, &o;
-  const giwa::index<3> rows{q.sizes()[0], q.sizes()[2], q.sizes()[1]};  // (batch, heads, queries)
-  example::tensor<fp16, 4, Place> part{place, o.sizes()};
-  example::tensor<float, 3, Place> lse{place, rows}, part_lse{place, rows};
-  bool first = true;
+  example::tensor<fp16, 4, Place>& q;
+  int64 parts;
+  giwa::index<4> sizes = q.sizes();
+  example::tensor<fp16, 5, Place> o{place, {parts, sizes[0], sizes[1], sizes[2], sizes[3]}};
+  example::tensor<float, 4, Place> lse{place, {parts, sizes[0], sizes[2], sizes[1]}};  // (parts, batch, heads, queries)
 
-  void add(const tensor_view<fp16, 4>& k, const tensor_view<fp16, 4>& v) {
-    const auto attention = [&](const tensor_view<fp16, 4>& to, const tensor_view<float, 3>& sums) {
-      throw_if_failed(giwa::attention_forward<128>(place.where(), q.view(), k, v, to, giwa::full{}, giwa::plain_score{},
-                                                   {.lse = sums}));
-    };
-    if (std::exchange(first, false)) return attention(o.view(), lse.view());
-    attention(part.view(), part_lse.view());
-    throw_if_failed(giwa::for_all(place.where(), giwa::extents{rows[0], rows[2], rows[1]},
-                                  merge{o.view(), part.view(), lse.view(), part_lse.view()}));
+  void add(int64 part, const tensor_view<fp16, 4>& k, const tensor_view<fp16, 4>& v) {
+    const tensor_view<fp16, 4> part_o(o.view().data() + part * o.view().stride(0), sizes);
+    const tensor_view<float, 3> part_lse(lse.view().data() + part * lse.view().stride(0),
+                                         {sizes[0], sizes[2], sizes[1]});
+    throw_if_failed(giwa::attention_forward<128>(place.where(), q.view(), k, v, part_o, giwa::full{},
+                                                 giwa::plain_score{}, {.lse = part_lse}));
+  }
+  void merge(const tensor_view<fp16, 4>& all) {
+    throw_if_failed(giwa::merge_attention(place.where(), o.view(), lse.view(), all));
   }
 };
 
@@ -72,14 +55,15 @@ template <class Place>
 bool small(const Place& place) {
   example::tensor<fp16, 4, Place> q(place, {2, 40, 4, 128}, 1), k(place, {2, 1000, 4, 128}, 2), v(place, k.sizes(), 3),
       o(place, q.sizes());
-  parts_of_attention<Place> attention{place, q, o};
+  parts_of_attention<Place> attention{place, q, 3};
   for (const int64 begin : {0, 400, 800}) {
     const giwa::index<4> sizes{2, begin < 800 ? 400 : 200, 4, 128};
     const auto part = [&](tensor_view<fp16, 4> all) {
       return tensor_view<fp16, 4>(all.data() + begin * all.stride(1), sizes, all.strides());
     };
-    attention.add(part(k.view()), part(v.view()));
+    attention.add(begin / 400, part(k.view()), part(v.view()));
   }
+  attention.merge(o.view());
   const example::comparison c = example::compare(place, q, k, v, o);
   std::printf("in three parts: error %.1e against double precision, at most %.1e allowed\n", c.error,
               2 * c.plain + c.ulp);
@@ -112,7 +96,7 @@ bool run(const Place& place) {
   example::tensor<fp16, 4, Place> q(place, {batch, queries, heads, 128}, 1), o(place, q.sizes()),
       k(place, {batch, most, heads, 128}), v(place, k.sizes());
   throw_if_failed(giwa::for_all(place.where(), giwa::elementwise{v.view()}, ones{}));
-  parts_of_attention<Place> attention{place, q, o};
+  parts_of_attention<Place> attention{place, q, advice.key_parts};
   double ms = 0;
   for (int64 done = 0; done < keys; done += most) {  // new keys each time, as they would come from the host
     const giwa::index<4> sizes{batch, std::min(most, keys - done), heads, 128};
@@ -120,7 +104,8 @@ bool run(const Place& place) {
                                   example::fill<fp16>{k.view().data(), static_cast<giwa::uint64>(done)}));
     place.wait();
     const auto start = std::chrono::steady_clock::now();
-    attention.add({k.view().data(), sizes}, {v.view().data(), sizes});
+    attention.add(done / most, {k.view().data(), sizes}, {v.view().data(), sizes});
+    if (done + most >= keys) attention.merge(o.view());
     place.wait();
     ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   }

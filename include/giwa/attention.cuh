@@ -7,6 +7,7 @@
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/forward/forward.cuh>
+#include <giwa/attention/merge.cuh>
 #include <giwa/attention/problem/memory_advice.hpp>
 #include <giwa/attention/reference/reference.cuh>
 #include <giwa/base/throw.hpp>

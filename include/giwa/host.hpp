@@ -5,6 +5,7 @@
 
 #include <giwa/attention/cpu/forward.hpp>
 #include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/merge_host.hpp>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/grid/elementwise.hpp>
