@@ -10,7 +10,7 @@ A block is a file of its own, unless an HTML comment on the line before says oth
 
 A block that includes giwa's .hpp headers and none of its .cuh headers is compiled by the host compiler, with the includes that the
 reader sees; all others by nvcc. A fragment that includes no header of giwa gets <giwa/giwa.cuh>.
-The same program on several pages is compiled once, as that of the first. A translation has the blocks of its original, all of them.
+A program that is on several pages is compiled once. A translation must have all code blocks of its original.
 """
 import os
 import re
@@ -46,7 +46,7 @@ def is_for_host(code):
 
 
 def programs(path):
-    """Yields (line, source, error) for each block of a page: what the compiler must say, or None where it must compile."""
+    """Yields (line, source, error) for each block of a page. `error` is text that the compiler must print, or None if it must compile."""
     text = path.read_text()
     before = ""
     for match in BLOCK.finditer(text):
@@ -85,7 +85,7 @@ def check(job):
 
 
 def check_translation(page, original):
-    """A sentence for the first block, whatever its language, that is not the original's."""
+    """Returns a sentence about the first block, in any language, that differs from the original's, or an empty string."""
     wanted, found = (FENCED.findall(path.read_text()) for path in (original, page))
     for i, (theirs, mine) in enumerate(zip_longest(wanted, found), 1):
         if theirs != mine:

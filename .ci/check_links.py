@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks that links lead somewhere, without a network: check_links.py [folder of HTML]...
+"""Checks links without a network: check_links.py [folder of HTML]...
 
-In README.md and in all pages of docs/ and examples/: every relative link and image is a file of the repository, every #anchor
-a heading of that page, by GitHub's rules. In a folder of HTML, the site: every href, src and data is a file there, every
-#anchor an id in it.
+In README.md and in all pages of docs/ and examples/, every relative link and image must be a file of the repository, and every
+#anchor a heading of that page by GitHub's rules. In a folder of HTML (the site), every href, src and data must be a file there,
+and every #anchor an id in it.
 """
 import re
 import sys
@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "cmake"))
 from pages_for_doxygen import CODE, FENCE, FIRST, LINK, anchors, target_of  # noqa: E402
 
 OUTSIDE = re.compile(r"[a-z]+:|//")
-KNOWN = "#nested-classes"  # Doxygen's link to a heading that it leaves out where all nested types are private
+KNOWN = "#nested-classes"  # Doxygen links to this heading but omits it if all nested types are private
 
 
 def check_pages():

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-# The target `docs`: the site, build/docs/html/index.html, of the pages, the examples and the reference, links checked.
+# The target `docs` builds the site, build/docs/html/index.html: the pages, the examples and the reference. It checks all links.
 
 find_program(GIWA_DOXYGEN doxygen)
 mark_as_advanced(GIWA_DOXYGEN)
 find_package(Python3 COMPONENTS Interpreter QUIET)
 if(GIWA_DOXYGEN AND Python3_FOUND)
   set(GIWA_DOCS_DIR ${PROJECT_BINARY_DIR}/docs)
-  # What pages link to and is neither a page nor an example goes along as it is.
+  # Files that pages link to, other than pages and examples, are copied.
   file(GLOB GIWA_DOCS_FILES RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS LICENSE docs/results/*.csv docs/results/*.json
     docs/results/*.txt docs/results/*.xml)
   file(GLOB GIWA_DOCS_PICTURES RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS docs/pictures docs/plots)
@@ -21,6 +21,6 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM USES_TERMINAL)
 else()
   add_custom_target(docs
-    COMMAND ${CMAKE_COMMAND} -E echo "giwa: the site needs doxygen (1.9.4 is tried) and python3 (Debian: apt-get install doxygen python3); after that configure again."
+    COMMAND ${CMAKE_COMMAND} -E echo "giwa: the site needs doxygen (tried: 1.9.4) and python3 (Debian: apt-get install doxygen python3). Install them and configure again."
     COMMAND ${CMAKE_COMMAND} -E false VERBATIM)
 endif()
