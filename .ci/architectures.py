@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compiles kernels for the architectures on which no test runs: architectures.py [--all] [--jobs N] [--write] [example or arch]...
+"""Compiles kernels that no test without a GPU runs: architectures.py [--all] [--slice K/N] [--jobs N] [--write] [example or arch]...
 
 Device code only, and nothing is run. Without options what CI compiles: each kernel of attention, softmax and the matrix product once
-for each architecture that has a way of its own. --all compiles every example for every architecture, or those that are named;
---write puts the table into docs/architectures.md. A line says how many kernels there are, the most registers of a thread, the
+for each architecture that has a way of its own. --slice 2/8 adds an eighth of all examples for 80 and 90a, where spills are errors,
+and of all examples with the flags that other builds have. --all compiles every example for every architecture, or those that are
+named; --write puts the table into docs/architectures.md. A line says how many kernels there are, the most registers of a thread, the
 kernels that keep something in local memory, and the CPU seconds. A warning of ptxas about wgmma is an error.
 """
 import argparse
@@ -29,12 +30,27 @@ CI = [
     ("100", "11_attention"),
     ("120", "06_matmul"), ("120", "11_attention"),
 ]
+# What an example is compiled with in other builds: the flag, and whether it is compiled to PTX only.
+FLAGS = ["--expt-relaxed-constexpr", "-DNDEBUG", "-G", "--use_fast_math"]
+# Attention up to a head size of 128 may spill some bytes, see attention/forward/policy.hpp.
+MAY_SPILL = re.compile(r"^(1[0-9]|2[12])_")
+
+
+def command_of(architecture, example):
+    """Of an architecture, or of a flag in its place: then PTX is enough, with the host's part, which the flag changes as well."""
+    command = [NVCC, "-std=c++20", "-Wno-deprecated-gpu-targets", "-I", ROOT / "include", ROOT / "examples" / f"{example}.cu"]
+    if architecture in FLAGS:
+        fast = [] if architecture == "-G" else ["--Ofast-compile=max"]
+        return [*command, architecture, *fast, "-gencode", "arch=compute_90a,code=compute_90a", "-c", "-o"]
+    command += ["-O3", "-gencode", f"arch=compute_{architecture},code=sm_{architecture}", "-cubin", "-Xptxas=-v"]
+    if architecture in ("80", "90a") and not MAY_SPILL.match(example):
+        command += ["-Xptxas=-warn-spills,-warn-lmem-usage", "-Werror=all-warnings"]
+    return [*command, "-o"]
 
 
 def compile_one(job):
     architecture, example = job
-    command = [NVCC, "-std=c++20", "-O3", f"-arch=sm_{architecture}", "-cubin", "-Xptxas=-v", "-Wno-deprecated-gpu-targets",
-               "-I", ROOT / "include", ROOT / "examples" / f"{example}.cu", "-o"]
+    command = command_of(architecture, example)
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
         with open(Path(folder) / "log", "w+") as log:
@@ -45,11 +61,13 @@ def compile_one(job):
             text = log.read()
     registers = [int(n) for n in re.findall(r"Used (\d+) registers", text)]
     local = sum(int(n) > 0 for n in re.findall(r"(\d+) bytes stack frame", text))
-    right = process.returncode == 0 and bool(registers) and "(C75" not in text
+    right = process.returncode == 0 and (architecture in FLAGS or bool(registers)) and "(C75" not in text
     row = {"right": right, "kernels": len(registers), "registers": max(registers, default=0), "local": local,
            "seconds": usage.ru_utime + usage.ru_stime, "log": text}
-    print(f"{'ok    ' if right else 'FAILED'} sm_{architecture:4} {example:22} {row['kernels']:3} kernels, up to "
-          f"{row['registers']:3} registers, {local:2} with local memory; {row['seconds']:5.1f} CPU s, "
+    what = "" if architecture in FLAGS else (f"{row['kernels']:3} kernels, up to {row['registers']:3} registers, "
+                                             f"{local:2} with local memory; ")
+    name = architecture if architecture in FLAGS else f"sm_{architecture:4}"
+    print(f"{'ok    ' if right else 'FAILED'} {name} {example:22} {what}{row['seconds']:5.1f} CPU s, "
           f"{time.monotonic() - begin:5.1f} s", flush=True)
     if not right:
         print("\n".join(line for line in text.splitlines() if not line.startswith("ptxas info") or "(C75" in line)[:4000])
@@ -76,6 +94,7 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--all", action="store_true", help="every example, or those named, for every architecture, or those named")
+    parser.add_argument("--slice", metavar="K/N", help="also this part of the examples, for 80 and 90a and with other builds' flags")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--write", action="store_true", help="put the table into docs/architectures.md")
     parser.add_argument("names", nargs="*")
@@ -85,7 +104,11 @@ def main():
     examples = sorted(path.stem for path in (ROOT / "examples").glob("[0-9][0-9]_*.cu") if "__" not in path.stem)
     # 09 has no kernel.
     examples = [e for e in examples if not e.startswith("09_")]
-    jobs = CI
+    jobs = list(CI)
+    if arguments.slice:
+        part, parts = map(int, arguments.slice.split("/"))
+        rotating = [(a, e) for e in examples for a in ["80", "90a"]] + [(f, e) for e in examples for f in FLAGS]
+        jobs += rotating[part % parts::parts]
     if arguments.all:
         unknown = [n for n in arguments.names if n not in ARCHITECTURES + examples]
         if unknown:

@@ -6,7 +6,7 @@
 #   H  host     .hpp   CUDA runtime API; g++ is enough;            includes P, H
 #   D  device   .cuh   nvcc and NVRTC;                             includes P, D
 #   L  launch   .cuh   nvcc; also the public headers;             includes all
-# The package, the header tests and the floor script (.ci/check_floors.py) read this table.
+# The package, the header tests and .ci/check_layers.py read this table.
 set(GIWA_HEADERS
   P giwa/version.hpp
 
@@ -180,12 +180,12 @@ set(GIWA_HEADERS
   L giwa/giwa.cuh
 )
 
-# Splits the table: GIWA_HEADERS_<column> holds the paths of one column, GIWA_HEADER_FILES those of all.
+# Splits the table: GIWA_HEADERS_<kind> holds the paths of one kind, GIWA_HEADER_FILES those of all.
 foreach(word IN LISTS GIWA_HEADERS)
   if(word MATCHES "^[PHDL]$")
-    set(column ${word})
+    set(kind ${word})
   else()
     list(APPEND GIWA_HEADER_FILES ${word})
-    list(APPEND GIWA_HEADERS_${column} ${word})
+    list(APPEND GIWA_HEADERS_${kind} ${word})
   endif()
 endforeach()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The doors that a host compiler can open, compiled with -fno-exceptions.
+// The public headers that a host compiler can compile, with -fno-exceptions.
 #include <giwa/device.hpp>
 #include <giwa/host.hpp>
 #include <giwa/host_executor.cuh>

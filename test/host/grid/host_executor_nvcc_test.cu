@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The host executor through its door and under nvcc, where an op's body is compiled for the device as well.
+// The host executor through its public header and under nvcc, where an op's body is compiled for the device as well.
 #include "ops.hpp"
 #include "support/catch.hpp"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks the headers against the plan of the house: floors, columns, order, size, and what a header must not contain.
+"""Checks the rules for headers: layers, kinds, order, size, and what a header must not contain.
 
-The table in cmake/headers.cmake says which headers there are, their column, and the order inside a folder.
+The table in cmake/headers.cmake says which headers there are, their kind, and the order inside a folder.
 """
 import re
 import sys
@@ -10,10 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "include"
-FLOORS = ["base", "numeric", "arch", "device", "grid", "tile", "softmax", "attention", "multi"]
+LAYERS = ["base", "numeric", "arch", "device", "grid", "tile", "softmax", "attention", "multi"]
+NAMES = {"P": "P (pure)", "H": "H (host)", "D": "D (device)", "L": "L (launch)"}
 MAY_INCLUDE = {"P": "P", "H": "PH", "D": "PD", "L": "PHDL"}
 SUFFIX = {"P": (".hpp",), "H": (".hpp",), "D": (".cuh",), "L": (".cuh",)}
-DEVICE_DOORS = ["grid.cuh", "device.hpp", "tile.cuh", "softmax.cuh", "attention.cuh", "giwa.cuh"]
+DEVICE_HEADERS = ["grid.cuh", "device.hpp", "tile.cuh", "softmax.cuh", "attention.cuh", "giwa.cuh"]
 EXPENSIVE = {"thread", "barrier", "atomic", "future", "functional", "string", "iostream"}
 MAX_LINES, LONG_LINES = 400, 200
 
@@ -25,24 +26,24 @@ def error(path, line, text):
 
 
 def read_table():
-    """The table as {path: column}, in its order."""
+    """The table as {path: kind}, in its order."""
     text = (ROOT / "cmake/headers.cmake").read_text()
     table = {}
-    for column, path in re.findall(r"^\s+([PHDL]) (\S+)$", text, re.M):
+    for kind, path in re.findall(r"^\s+([PHDL]) (\S+)$", text, re.M):
         if path in table:
             error("cmake/headers.cmake", 0, f"{path} is listed twice")
-        table[path] = column
+        table[path] = kind
     return table
 
 
 def place(path):
-    """(folder, floor): the folder under giwa/, and its height; version.hpp lies below all, doors above."""
+    """(folder, layer) of a path: the folder under giwa/ and its number; version.hpp is below all, public headers are above all."""
     parts = path.split("/")
     if len(parts) == 2:
-        return ("version", -1) if path == "giwa/version.hpp" else ("door", len(FLOORS))
-    if parts[1] in FLOORS:
-        return parts[1], FLOORS.index(parts[1])
-    return parts[1], len(FLOORS) if parts[1] == "interop" else None
+        return ("version", -1) if path == "giwa/version.hpp" else ("public", len(LAYERS))
+    if parts[1] in LAYERS:
+        return parts[1], LAYERS.index(parts[1])
+    return parts[1], len(LAYERS) if parts[1] == "interop" else None
 
 
 def strip_comments(text):
@@ -53,19 +54,19 @@ def strip_comments(text):
 
 
 def check_include(path, line, target, table, order):
-    column, target_column = table[path], table[target]
-    folder, floor = place(path)
-    target_folder, target_floor = place(target)
+    kind, target_kind = table[path], table[target]
+    folder, layer = place(path)
+    target_folder, target_layer = place(target)
     if target_folder == "interop" and folder != "interop":
         error(path, line, f"includes {target}: nothing outside interop/ may")
-    elif target_folder == "door" and folder not in ("door", "interop"):
-        error(path, line, f"includes the door {target}: include the file that is meant")
-    elif target_floor > floor:
-        error(path, line, f"includes {target}, of a higher floor")
-    elif target_floor == floor and order[target] >= order[path]:
+    elif target_folder == "public" and folder not in ("public", "interop"):
+        error(path, line, f"includes the public header {target}: include the file that declares the name")
+    elif target_layer > layer:
+        error(path, line, f"includes {target}, of a higher layer")
+    elif target_layer == layer and order[target] >= order[path]:
         error(path, line, f"includes {target}, which cmake/headers.cmake lists after it")
-    if target_column not in MAY_INCLUDE[column]:
-        error(path, line, f"is column {column} and includes {target}, of column {target_column}")
+    if target_kind not in MAY_INCLUDE[kind]:
+        error(path, line, f"is of kind {NAMES[kind]} and includes {target}, of kind {NAMES[target_kind]}")
 
 
 def check_content(path, text, code):
@@ -130,12 +131,12 @@ def main():
 
     ours, others, total, long_files = {}, {}, 0, []
     for path in (path for path in table if path in present):
-        folder, floor = place(path)
-        if floor is None:
-            error(path, 0, f"lies in giwa/{folder}/, which is no floor")
+        folder, layer = place(path)
+        if layer is None:
+            error(path, 0, f"lies in giwa/{folder}/, which is not a layer")
             continue
-        if folder != "door" and Path(path).suffix not in SUFFIX[table[path]]:
-            error(path, 0, f"is column {table[path]}, whose files end in {SUFFIX[table[path]][0]}")
+        if folder != "public" and Path(path).suffix not in SUFFIX[table[path]]:
+            error(path, 0, f"is of kind {NAMES[table[path]]}, whose files end in {SUFFIX[table[path]][0]}")
         text = (INCLUDE / path).read_text()
         code = strip_comments(text)
         count = text.count("\n")
@@ -159,9 +160,9 @@ def main():
                 others[path].add(target)
         check_content(path, text, code)
 
-    # Floor and order leave no room for a cycle. What a door brings along is looked up through all it includes.
-    for door in (f"giwa/{name}" for name in DEVICE_DOORS):
-        reached, open_paths = {}, [(door, door)]
+    # Layers and order leave no room for a cycle. What a public header includes is followed through all files.
+    for public in (f"giwa/{name}" for name in DEVICE_HEADERS):
+        reached, open_paths = {}, [(public, public)]
         while open_paths:
             path, way = open_paths.pop()
             if path in reached or path not in ours:
@@ -170,11 +171,11 @@ def main():
             open_paths += [(target, f"{way} -> {target}") for target in ours[path]]
         for path, way in reached.items():
             for name in sorted(others[path] & EXPENSIVE):
-                error(door, 0, f"reaches <{name}>, which costs every user compile time: {way}")
+                error(public, 0, f"reaches <{name}>, which costs every user compile time: {way}")
 
     for line in errors:
         print(line)
-    print(f"floors: {len(ours)} headers, {total} lines, {len(errors)} errors; "
+    print(f"layers: {len(ours)} headers, {total} lines, {len(errors)} errors; "
           f"over {LONG_LINES} lines: {', '.join(long_files) or 'none'}")
     return 1 if errors else 0
 

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Looks for words that giwa's vocabulary has other words for: check_voice.py [--report-only] [file or folder]...
+
+Without paths it reads include/, docs/ and README.md. A hit names the file, the line and the word to use. A line that needs the word in
+its plain meaning has `voice: allow` in it, or stands in ALLOWED. --report-only prints how often each word occurs, and exits with 0.
+"""
+import argparse
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = {".hpp", ".cuh", ".md"}
+SKIPPED = ("docs/results/", "docs/README.ko.md")
+
+# (pattern, the word to use). Matched line by line; CODE patterns in headers and in code of the pages, WORDS everywhere.
+WORDS = [
+    (r"\b(?:one's|your) own\b", "custom"),
+    (r"\bof (?:its|their|one's|your) own\b", "custom, separate"),
+    (r"\blies? side by side\b|\bside by side\b", "contiguous"),
+    (r"\bis no (?:number|function|multiple|power|view|test|tensor)\b", "must be ..., out of range"),
+    (r"\bmend(?:s|ed|ing)?\b", "fix"),
+    (r"\bbeside (?:cuDNN|cuBLAS|CUB|PyTorch|FlashAttention|FlexAttention|each|other|others|the|a|an|its|double)\b",
+     "compared with, versus, next to"),
+    (r"\b(?:those )?who multipl(?:y|ies)\b|\bmultipliers\b", "consumer"),
+    (r"\bthe suppl(?:y|ier)\b|\bsupply warps?\b", "producer"),
+    (r"\bplanners?\b", "tile scheduler"),
+    (r"\bchecker warps?\b|\bthe checkers?\b", "NaN scrubber"),
+    (r"\bdoubtful\b", "needs_scrub, has_nonfinite"),
+    (r"\b(?:take|takes|taking|in) turns\b", "ping-pong (acquire, release); alternate"),
+    (r"\bfloors?\b(?! *\()", "layer"),
+    (r"\bdoors?\b", "public header"),
+    (r"\bcolumn [PHDL]\b|\bcolumns P\b", "kind"),
+    (r"\bfor nothing\b", "at no cost"),
+    (r"\bis asked for\b(?= by nobody)|\bno score is asked\b", "say what is skipped"),
+    (r"\bbehind (?:the|its|their) end\b", "past the end"),
+    (r"\bdocuments? of one's own\b", "segment"),
+    (r"\btensor cores (?:cut|chop)\b|\bcuts? what (?:it|they) adds?\b", "truncate toward zero"),
+    (r"\bhas in it\b|\bhave in them\b", "contains"),
+    (r"\b(?:by itself|alone) the bits\b|\bthe bits that it has\b", "identical bits"),
+    (r"\bhalf a page\b|\babout a page\b", "fits on one page"),
+    (r"\bsome has more than other\b", "uneven"),
+    (r"\bnobody\b", "no thread, no caller"),
+    (r"\bthe house\b", "the library, the source tree"),
+]
+CODE = [
+    (r"\bleave_[a-z_]+", "release_*"),
+    (r"\bkeep\s*\((?!\s*\))", "fence_operand (compiler fence); tile_keep of a mask is fine"),
+    (r"\b(?:take|give)_turn\w*", "acquire, release"),
+    (r"\bturns\b(?=[.;(])", "ping-pong"),
+    (r"\bdocuments\s*\{", "segment_ids"),
+    (r"\bgiwa::width\b|[^.\w]width\s*\{", "sliding_window"),
+    (r"\bstruct (?:item|planner|checker|supply)\b", "work_tile, tile_scheduler, nan_scrubber, producer"),
+    (r"\bkey_share\b|\bshare::", "tile_keep::all, none, some"),
+    (r"\bplace\b(?= at\b)", "attention_coord"),
+    (r"\bapart\b", "fallback (work left to the slow exact path)"),
+]
+# (path, pattern of the line): plain meanings, and names that the vocabulary does not concern.
+ALLOWED = [
+    (r"docs/changelog\.md", r""),  # names of before
+    (r"", r"std::floor|\bfloor\(|floor of the (?:logarithm|quotient)|\bflooring\b"),
+    (r"", r"\[\[deprecated"),
+    (r"", r"\bnobody else\b"),
+]
+
+
+def lines_of(path):
+    """(number, line, whether it is code): all of a header, the fenced blocks and `code` of a page."""
+    fenced = False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if path.suffix == ".md" and line.startswith("```"):
+            fenced = not fenced
+            continue
+        yield number, line, path.suffix != ".md" or fenced
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--report-only", action="store_true", help="count, and exit with 0")
+    parser.add_argument("paths", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    paths = [p.resolve() for p in arguments.paths] or [ROOT / "include", ROOT / "docs", ROOT / "README.md"]
+    files = sorted(f for p in paths for f in ([p] if p.is_file() else p.rglob("*")) if f.suffix in FILES)
+    words = [(re.compile(p, re.I), use, False) for p, use in WORDS] + [(re.compile(p), use, True) for p, use in CODE]
+    allowed = [(re.compile(p), re.compile(line)) for p, line in ALLOWED]
+
+    counts, in_files = Counter(), Counter()
+    for file in files:
+        name = str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file)
+        if name.startswith(SKIPPED):
+            continue
+        for number, line, is_code in lines_of(file):
+            for pattern, use, code_only in words:
+                match = pattern.search(line) if is_code or not code_only else None
+                if match is None or "voice: allow" in line or any(p.search(name) and of.search(line) for p, of in allowed):
+                    continue
+                counts[f"{match.group().strip().lower()} -> {use}"] += 1
+                in_files[name] += 1
+                if not arguments.report_only:
+                    print(f"{name}:{number}: `{match.group().strip()}`: use {use}: {line.strip()[:120]}")
+    total = sum(counts.values())
+    if arguments.report_only:
+        for what, count in counts.most_common(40):
+            print(f"  {count:4} {what}")
+    print(f"voice: {len(files)} files, {total} words to replace" +
+          (f", most in {', '.join(f'{f} ({n})' for f, n in in_files.most_common(5))}" if total else ""))
+    return 1 if total and not arguments.report_only else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
