@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Looks for words that giwa's vocabulary has other words for: check_voice.py [--report-only] [file or folder]...
 
-Without paths it reads include/, docs/ and README.md. A hit names the file, the line and the word to use. A line that needs the word in
+Without paths it reads include/, docs/, examples/, bench/ and README.md. A hit names the file, the line and the word to use. A line that needs the word in
 its plain meaning has `voice: allow` in it, or stands in ALLOWED. --report-only prints how often each word occurs, and exits with 0.
 """
 import argparse
@@ -12,25 +12,24 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = {".hpp", ".cuh", ".md"}
+FILES = {".hpp", ".cuh", ".cu", ".cpp", ".md", ".py"}
 SKIPPED = ("docs/results/", "docs/README.ko.md")
 
 # (pattern, the word to use). Matched line by line; CODE patterns in headers and in code of the pages, WORDS everywhere.
 WORDS = [
     (r"\b(?:one's|your) own\b", "custom"),
-    (r"\bof (?:its|their|one's|your) own\b", "custom, separate"),
+    (r"\bof (?:its|their) own\b|\b(?:its|their) own mask\b", "custom, separate"),
     (r"\blies? side by side\b|\bside by side\b", "contiguous"),
     (r"\bis no (?:number|function|multiple|power|view|test|tensor)\b", "must be ..., out of range"),
     (r"\bmend(?:s|ed|ing)?\b", "fix"),
-    (r"\bbeside (?:cuDNN|cuBLAS|CUB|PyTorch|FlashAttention|FlexAttention|each|other|others|the|a|an|its|double)\b",
-     "compared with, versus, next to"),
+    (r"(?<!\*)\bbeside\b(?! =|[-}])", "compared with, versus, next to"),
     (r"\b(?:those )?who multipl(?:y|ies)\b|\bmultipliers\b", "consumer"),
     (r"\bthe suppl(?:y|ier)\b|\bsupply warps?\b", "producer"),
     (r"\bplanners?\b", "tile scheduler"),
     (r"\bchecker warps?\b|\bthe checkers?\b", "NaN scrubber"),
     (r"\bdoubtful\b", "needs_scrub, has_nonfinite"),
     (r"\b(?:take|takes|taking|in) turns\b", "ping-pong (acquire, release); alternate"),
-    (r"\bfloors?\b(?! *\()", "layer"),
+    (r"(?<!std::)(?<!math\.)(?<!`)\bfloors?\b(?! ?\(|::)", "layer"),
     (r"\bdoors?\b", "public header"),
     (r"\bcolumn [PHDL]\b|\bcolumns P\b", "kind"),
     (r"\bfor nothing\b", "at no cost"),
@@ -40,6 +39,10 @@ WORDS = [
     (r"\btensor cores (?:cut|chop)\b|\bcuts? what (?:it|they) adds?\b", "truncate toward zero"),
     (r"\bhas in it\b|\bhave in them\b", "contains"),
     (r"\b(?:by itself|alone) the bits\b|\bthe bits that it has\b", "identical bits"),
+    (r"\bkeeps \d+ to \d+ bytes elsewhere\b", "spills ... bytes"),
+    (r"\b(?:fp16|fp32) (?:in |on )?pieces\b|\bpieces of fp32\b", "split fp16, hi and lo"),
+    (r"\bsoftmax weights\b", "P, probabilities"),
+    (r"\bin the mean\b", "on average, geometric mean"),
     (r"\bhalf a page\b|\babout a page\b", "fits on one page"),
     (r"\bsome has more than other\b", "uneven"),
     (r"\bnobody\b", "no thread, no caller"),
@@ -81,7 +84,7 @@ def main():
     parser.add_argument("--report-only", action="store_true", help="count, and exit with 0")
     parser.add_argument("paths", nargs="*", type=Path)
     arguments = parser.parse_args()
-    paths = [p.resolve() for p in arguments.paths] or [ROOT / "include", ROOT / "docs", ROOT / "README.md"]
+    paths = [p.resolve() for p in arguments.paths] or [ROOT / "include", ROOT / "docs", ROOT / "examples", ROOT / "bench", ROOT / "README.md"]
     files = sorted(f for p in paths for f in ([p] if p.is_file() else p.rglob("*")) if f.suffix in FILES)
     words = [(re.compile(p, re.I), use, False) for p, use in WORDS] + [(re.compile(p), use, True) for p, use in CODE]
     allowed = [(re.compile(p), re.compile(line)) for p, line in ALLOWED]
