@@ -10,7 +10,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A piece of a row, converted to the type that it is computed in. `lanes` sums and maxima are kept side by side and combined at the
+/// A piece of a row, converted to the type that it is computed in. `lanes` separate sums and maxima are combined at the
 /// end: a compiler can then use vector instructions, and every compiler adds in the same order.
 template <class Compute>
 class row_piece {

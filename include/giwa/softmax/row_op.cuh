@@ -116,25 +116,26 @@ struct row_softmax_op {
     }
 
     // Distance from the thread's first packet to its packet k, in elements.
-    GIWA_HOST_DEVICE static constexpr int behind(int k) { return k * lanes * count; }
+    GIWA_HOST_DEVICE static constexpr int offset_of(int k) { return k * lanes * count; }
 
     /// Reads the thread's elements of a row or of a tile of it. Where the row has all elements of the warp, every load is issued before
     /// the first is used. With tests for the row's end between them, the compiler would wait for one load after the other.
     GIWA_HOST_DEVICE void read(const in_memory& memory, elements& x) const {
       typename in_memory::words raw[packets];
       if constexpr (Access == row_access::strided) {
-        for (int k = 0; k < packets; ++k) raw[k] = memory.template gather<Access>(behind(k));
+        for (int k = 0; k < packets; ++k) raw[k] = memory.template gather<Access>(offset_of(k));
       } else if constexpr (Access == row_access::aligned) {
-        if (block.all(memory.fills(behind(packets - 1)))) {
-          for (int k = 0; k < packets; ++k) raw[k] = memory.whole(behind(k));
+        if (block.all(memory.fills(offset_of(packets - 1)))) {
+          for (int k = 0; k < packets; ++k) raw[k] = memory.whole(offset_of(k));
         } else {
           for (int k = 0; k < packets; ++k)
-            raw[k] = memory.fills(behind(k)) ? memory.whole(behind(k)) : memory.template gather<Access>(behind(k));
+            raw[k] =
+                memory.fills(offset_of(k)) ? memory.whole(offset_of(k)) : memory.template gather<Access>(offset_of(k));
         }
-      } else if (owner != row_owner::lanes && block.all(memory.inside(behind(packets - 1)))) {
+      } else if (owner != row_owner::lanes && block.all(memory.inside(offset_of(packets - 1)))) {
         read_inside(memory, raw);
       } else if constexpr (sizeof(T) >= 4) {
-        for (int k = 0; k < packets; ++k) raw[k] = memory.template gather<Access>(behind(k));
+        for (int k = 0; k < packets; ++k) raw[k] = memory.template gather<Access>(offset_of(k));
       } else {
         read_ends(memory, raw);
       }
@@ -146,9 +147,9 @@ struct row_softmax_op {
     /// 0.52 with read_ends and write_staged.
     GIWA_HOST_DEVICE void read_inside(const in_memory& memory, typename in_memory::words (&raw)[packets]) const {
       const in_memory shifted = memory.from_boundary();
-      for (int k = 0; k < packets; ++k) raw[k] = shifted.whole(behind(k));
+      for (int k = 0; k < packets; ++k) raw[k] = shifted.whole(offset_of(k));
       typename in_memory::words after{};
-      if (block.lane() == 31) after = shifted.whole(behind(packets - 1) + count);
+      if (block.lane() == 31) after = shifted.whole(offset_of(packets - 1) + count);
       const int lane = block.lane();
       for (int k = 0; k < packets; ++k) {
         const bool last = k + 1 == packets;
@@ -169,16 +170,16 @@ struct row_softmax_op {
       const word_place place = memory.place();
       if (place.odd) {
         for (int k = 0; k < packets; ++k)
-          if (memory.spans(behind(k))) around[k] = memory.template around<true>(behind(k));
+          if (memory.spans(offset_of(k))) around[k] = memory.template around<true>(offset_of(k));
       } else {
         for (int k = 0; k < packets; ++k)
-          if (memory.spans(behind(k))) around[k] = memory.template around<false>(behind(k));
+          if (memory.spans(offset_of(k))) around[k] = memory.template around<false>(offset_of(k));
       }
       int bits[packets];
       for (int k = 0; k < packets; ++k) {
         bits[k] = place.bits;
-        if (!memory.spans(behind(k))) {
-          const auto some = memory.template gather<Access>(behind(k));
+        if (!memory.spans(offset_of(k))) {
+          const auto some = memory.template gather<Access>(offset_of(k));
           for (int i = 0; i < around[k].count; ++i) around[k].word[i] = i < some.count ? some.word[i] : 0;
           bits[k] = 0;
         }
@@ -246,9 +247,9 @@ struct row_softmax_op {
       typename out_memory::words own[packets];
       for (int k = 0; k < packets; ++k) own[k] = packed(x[k], factor);
       if constexpr (Access == row_access::aligned) {
-        for (int k = 0; k < packets; ++k) memory.template store<Access>(behind(k), own[k], 0);
+        for (int k = 0; k < packets; ++k) memory.template store<Access>(offset_of(k), own[k], 0);
       } else if constexpr (Access == row_access::strided) {
-        for (int k = 0; k < packets; ++k) memory.template scatter<Access>(behind(k), own[k], 0);
+        for (int k = 0; k < packets; ++k) memory.template scatter<Access>(offset_of(k), own[k], 0);
       } else if constexpr (owner == row_owner::lanes) {
         write_staged(memory, own);
       } else {
@@ -275,10 +276,10 @@ struct row_softmax_op {
           if (k == 0 && lane == 0) before.word[i] = before_all.word[i];
         }
         const auto w = shift_packet<out_memory::granule, true>(before, own[k], memory.shift * out_memory::granule);
-        memory.template store<Access>(behind(k), w, k > 0 || lane > 0 || follows ? 0 : memory.shift);
+        memory.template store<Access>(offset_of(k), w, k > 0 || lane > 0 || follows ? 0 : memory.shift);
       }
       if (lane == 31 && !is_followed)
-        memory.template scatter<Access>(behind(packets - 1), own[packets - 1], count - memory.shift);
+        memory.template scatter<Access>(offset_of(packets - 1), own[packets - 1], count - memory.shift);
       if constexpr (!Shape::resident) block.sync();  // before the next edges
     }
 
@@ -303,10 +304,10 @@ struct row_softmax_op {
         else
           load_staged<false>(begin, place.bits, w);
         for (int i = 0; i < batch; ++i)
-          memory.template store<Access>(behind(k + i), w[i], k + i > 0 || lane > 0 ? 0 : memory.shift);
+          memory.template store<Access>(offset_of(k + i), w[i], k + i > 0 || lane > 0 ? 0 : memory.shift);
       }
       if (last)
-        memory.template scatter<Access>(behind(packets - 1), mine.own[(batch - 1) * lanes + lane],
+        memory.template scatter<Access>(offset_of(packets - 1), mine.own[(batch - 1) * lanes + lane],
                                         count - memory.shift);
     }
     template <bool Odd>
