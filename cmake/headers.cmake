@@ -148,6 +148,7 @@ set(GIWA_HEADERS
   H giwa/attention/merge_host.hpp
   P giwa/attention/reference/reference.hpp
   H giwa/attention/cpu/product.hpp
+  H giwa/attention/cpu/worker.hpp
   H giwa/attention/cpu/forward.hpp
   D giwa/attention/forward/score_steps.cuh
   D giwa/attention/forward/nonfinite.cuh

@@ -39,10 +39,13 @@ inline __attribute__((always_inline)) void host_unroll(const F& f) {
   host_unrolled(stdlib::make_integer_sequence<int, Count>{}, f);
 }
 
-/// Computes c = a panel, or c += a panel if Add: a is (Rows, depth), panel (depth, Vectors * Lanes), c (Rows, Vectors * Lanes). The panel
-/// is contiguous and, like the rows of c, aligned to its vectors. Each element of c is one chain of additions in the order of depth, so
-/// its bits do not depend on the number of rows.
-template <bool Add, int Rows, int Vectors, int Lanes>
+/// What a product does with c: store it, continue the chain of additions in c with it, or sum it separately and add the sum to c.
+enum class host_sum { store, extend, add };
+
+/// Computes c = a panel or c += a panel: a is (Rows, depth), panel (depth, Vectors * Lanes), c (Rows, Vectors * Lanes). The panel is
+/// contiguous and, like the rows of c, aligned to its vectors. Each element is one chain of additions in the order of depth, so its bits
+/// do not depend on the number of rows.
+template <host_sum Sum, int Rows, int Vectors, int Lanes>
 void host_product(const float* a, int64 a_stride, const float* panel, int depth, float* c, int64 c_stride) {
   using vector = typename host_vector<Lanes>::type;
   const auto at = [&](int i) -> vector& {
@@ -51,7 +54,7 @@ void host_product(const float* a, int64 a_stride, const float* panel, int depth,
   vector sum[Rows * Vectors];
   // Zeros by memset: vector{} is an internal error of nvcc 13.0 under --expt-relaxed-constexpr.
   host_unroll<Rows * Vectors>([&](auto i) {
-    if constexpr (Add)
+    if constexpr (Sum == host_sum::extend)
       sum[i] = at(i);
     else
       __builtin_memset(&sum[i], 0, sizeof(vector));
@@ -66,27 +69,32 @@ void host_product(const float* a, int64 a_stride, const float* panel, int depth,
     panel += Vectors * Lanes;
     ++a;
   }
-  host_unroll<Rows * Vectors>([&](auto i) { at(i) = sum[i]; });
+  host_unroll<Rows * Vectors>([&](auto i) {
+    if constexpr (Sum == host_sum::add)
+      at(i) += sum[i];
+    else
+      at(i) = sum[i];
+  });
 }
 
 /// The same for any number of rows. Rows up to the next multiple of 6 are also read and written, unless there is only one row.
-template <bool Add, int Vectors, int Lanes>
+template <host_sum Sum, int Vectors, int Lanes>
 void host_product_rows(int rows, const float* a, int64 a_stride, const float* panel, int depth, float* c,
                        int64 c_stride) {
   constexpr int step = host_registers::rows;
-  if (rows == 1) return host_product<Add, 1, Vectors, Lanes>(a, a_stride, panel, depth, c, c_stride);
+  if (rows == 1) return host_product<Sum, 1, Vectors, Lanes>(a, a_stride, panel, depth, c, c_stride);
   for (int r = 0; r < rows; r += step)
-    host_product<Add, step, Vectors, Lanes>(a + r * a_stride, a_stride, panel, depth, c + r * c_stride, c_stride);
+    host_product<Sum, step, Vectors, Lanes>(a + r * a_stride, a_stride, panel, depth, c + r * c_stride, c_stride);
 }
 
 /// The same for any number of vectors in a row of the panel, at most host_registers::vectors.
-template <bool Add, int Lanes, int Vectors = host_registers::vectors>
+template <host_sum Sum, int Lanes, int Vectors = host_registers::vectors>
 void host_product_of(int vectors, int rows, const float* a, int64 a_stride, const float* panel, int depth, float* c,
                      int64 c_stride) {
   if constexpr (Vectors > 1)
     if (vectors < Vectors)
-      return host_product_of<Add, Lanes, Vectors - 1>(vectors, rows, a, a_stride, panel, depth, c, c_stride);
-  host_product_rows<Add, Vectors, Lanes>(rows, a, a_stride, panel, depth, c, c_stride);
+      return host_product_of<Sum, Lanes, Vectors - 1>(vectors, rows, a, a_stride, panel, depth, c, c_stride);
+  host_product_rows<Sum, Vectors, Lanes>(rows, a, a_stride, panel, depth, c, c_stride);
 }
 
 /// Replaces x (Lanes) by e^(x - reference), x <= reference, and adds it to sum (Lanes). This is exponential{} without its conditional,

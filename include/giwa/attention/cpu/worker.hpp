@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT
+// One thread of attention on the CPU: flash attention on tiles that stay in the cache.
+#ifndef GIWA_ATTENTION_CPU_WORKER_HPP
+#define GIWA_ATTENTION_CPU_WORKER_HPP
+
+#include <giwa/attention/cpu/product.hpp>
+#include <giwa/attention/problem/rows.hpp>
+#include <giwa/softmax/state.hpp>
+
+#include <memory>
+#include <new>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// One thread of the CPU path: tiles of block_m queries of one head, in fp32 and in memory of its own. A row of the output is the same
+/// sequence of operations in every tile, so its bits do not depend on the other rows: keys are cut at multiples of block_n, sums run over
+/// keys in order, and masked keys add exact zeros. A tile of keys is summed by itself, and so are groups of group_keys keys: over 2^20
+/// keys, chains of additions have 64, 32 and 512 links.
+///
+/// The loop of a tile: load q | for each visible tile of keys: load k, load v | for each strip of rows: q k^T, softmax, p v | store.
+template <class T, class O, class Mask, class Score>
+class host_attention_worker {
+ public:
+  // block_n = 128, or block_m = 384, or both, are within 6 % of these (fp32, 8 heads of 1024 x 64, AVX-512, 2-core x86-64 VM,
+  // 2026-11-21).
+  static constexpr int block_m = 192;    // queries of a tile: packed keys and values serve so many rows
+  static constexpr int block_n = 64;     // keys of a tile: a panel of them stays in the L1 cache together with
+  static constexpr int strip_rows = 24;  // so many rows of scores
+
+  static constexpr int group_keys = 2048;  // summed before they are added to the keys before them
+
+  explicit host_attention_worker(const attention_params<T, O, Mask, Score>& p)
+      : p_(p),
+        depth_(static_cast<int>(p.views.q.extent(3))),
+        width_(static_cast<int>(p.views.v.extent(3))),
+        row_(static_cast<int>(round_up(width_, int64{lanes}))) {
+    const int64 floats[] = {int64{block_m} * depth_,       int64{block_n} * depth_, int64{block_n} * row_,
+                            int64{block_m} * row_,         strip_rows * block_n,    block_m * sums,
+                            round_up(depth_ + width_, 16), int64{block_m} * row_};
+    int64 total = 0;
+    for (const int64 n : floats) total += round_up(n, 16);
+    memory_.reset(static_cast<float*>(
+        ::operator new(static_cast<stdlib::size_t>(total) * sizeof(float), std::align_val_t{64}, std::nothrow)));
+    if (!memory_) return;
+    float* next = memory_.get();
+    float** const parts[] = {&q_, &k_, &v_, &o_, &s_, &sum_, &line_, &group_o_};
+    const int64* count = floats;
+    for (float** const part : parts) {
+      *part = next;
+      next += round_up(*count++, 16);
+    }
+  }
+
+  bool has_memory() const { return memory_ != nullptr; }
+
+  /// Computes the rows of the queries [first, first + count) of a head, count <= block_m.
+  void run(const attention_head<T, O>& h, int first, int count) {
+    const head_rows<T, O> rows(h);
+    load_q(rows, first, count);
+    for (int r = 0; r < count; ++r) max_[r] = group_max_[r] = -infinity_of<float>, group_sum_[r] = 0;
+    for (int i = 0; i < count * sums; ++i) sum_[i] = 0;
+    int group = 0;  // of keys, of which there are more than one in long sequences only
+    for (int key = 0; key < h.keys(); key += block_n) {
+      const int keys = h.keys() - key < block_n ? h.keys() - key : block_n;
+      const auto tile = [&](int row, int n) {
+        return score_tile{h.batch, h.head, first + row, first + row + n - 1, key, key + keys - 1, h.offset};
+      };
+      const tile_keep whole = classify(p_.mask, tile(0, count));
+      if (whole == tile_keep::none) continue;
+      if (key / group_keys != group) {
+        if (group == 0)
+          for (int64 i = 0; i < int64{count} * row_; ++i) group_o_[i] = 0;
+        close_group(count);
+        group = key / group_keys;
+      }
+      load_k(rows, key, keys);
+      const bool finite = load_v(rows, key, keys);
+      for (int row = 0; row < count; row += strip_rows) {
+        const int n = count - row < strip_rows ? count - row : strip_rows;
+        const tile_keep keep = whole == tile_keep::all ? whole : classify(p_.mask, tile(row, n));
+        if (keep == tile_keep::none) continue;
+        multiply_qk(row, n);
+        for (int r = 0; r < n; ++r) update_softmax(h, first + row + r, row + r, r, key, keys, keep);
+        if (keep == tile_keep::all || finite)
+          multiply_pv(row, n);
+        else
+          for (int r = 0; r < n; ++r) multiply_kept_pv(h, first + row + r, row + r, r, key, keys);
+      }
+    }
+    if (group > 0) close_group(count);
+    for (int r = 0; r < count; ++r) store(h, rows, first + r, r, group > 0);
+  }
+
+ private:
+  static constexpr int lanes = host_registers::lanes, columns = host_registers::columns, sums = 16;
+  static_assert(block_n % columns == 0 && strip_rows % host_registers::rows == 0 && block_m % strip_rows == 0);
+
+  struct aligned_delete {
+    void operator()(float* p) const { ::operator delete(static_cast<void*>(p), std::align_val_t{64}); }
+  };
+
+  /// Loads q_ (queries, depth), with zeros up to the rows that products of several rows read, and clears o_.
+  void load_q(const head_rows<T, O>& rows, int first, int count) {
+    for (int r = 0; r < count; ++r) host_widen(rows.q[first + int64{r}], q_ + int64{r} * depth_, depth_);
+    const int64 padded = round_up(count, int64{host_registers::rows});
+    for (int64 i = int64{count} * depth_; i < padded * depth_; ++i) q_[i] = 0;
+    for (int64 i = 0; i < padded * row_; ++i) o_[i] = 0;
+  }
+
+  /// Prefetches a row of the next tile while this one is computed: the hardware prefetcher does not see the stride between rows.
+  template <class Rows>
+  static void prefetch(const Rows& rows, int row, int bytes) {
+    if (row >= rows.count()) return;
+    const char* const from = reinterpret_cast<const char*>(rows[row]);
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+  }
+
+  /// Loads k_ (panels, depth, columns): transposed, with zeros past the last key.
+  void load_k(const head_rows<T, O>& rows, int key, int keys) {
+    for (int j = 0; j < block_n; ++j) {
+      float* const to = k_ + int64{j / columns} * columns * depth_ + j % columns;
+      if (j < keys) {
+        prefetch(rows.k, key + j + block_n, depth_ * static_cast<int>(sizeof(T)));
+        host_widen(rows.k[key + int64{j}], line_, depth_);
+        for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = line_[i];
+      } else {
+        for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = 0;
+      }
+    }
+  }
+
+  /// Loads v_ (panels, keys, columns), all panels equally wide, with zeros in the padding. Returns whether all of it is finite.
+  bool load_v(const head_rows<T, O>& rows, int key, int keys) {
+    bool finite = true;
+    for (int j = 0; j < block_n; ++j) {
+      const int have = j < keys ? width_ : 0;
+      if (have > 0) prefetch(rows.v, key + j + block_n, width_ * static_cast<int>(sizeof(T)));
+      if (have > 0) host_widen(rows.v[key + int64{j}], line_, width_);
+      for (int i = have; i < row_; ++i) line_[i] = 0;
+      finite = host_finite(line_, row_) && finite;
+      for (int first = 0; first < row_; first += columns) {
+        const int wide = row_ - first < columns ? row_ - first : columns;
+        float* const to = v_ + int64{first} * block_n + int64{j} * wide;
+        for (int i = 0; i < wide; ++i) to[i] = line_[first + i];
+      }
+    }
+    return finite;
+  }
+
+  /// s_ (rows, keys) = q k^T.
+  void multiply_qk(int row, int rows) {
+    for (int first = 0; first < block_n; first += columns)
+      host_product_rows<host_sum::store, host_registers::vectors, lanes>(
+          rows, q_ + int64{row} * depth_, depth_, k_ + int64{first} * depth_, depth_, s_ + first, block_n);
+  }
+
+  /// Turns a row of scores into weights p = e^(score - max), and rescales the row's sum and its row of o_ to the new max.
+  void update_softmax(const attention_head<T, O>& h, int query, int row, int r, int key, int keys, tile_keep keep) {
+    float* const s = s_ + r * block_n;
+    const auto coord = [&](int j) { return attention_coord{h.batch, h.head, query, key + j, query + h.offset}; };
+    constexpr bool plain = stdlib::same_as<Score, plain_score>;
+    const bool touched = !plain || keep != tile_keep::all || keys < block_n;
+    if (touched) {
+      for (int j = 0; j < keys; ++j) {
+        const float x = s[j] * p_.scale;
+        if constexpr (plain)
+          s[j] = x;
+        else
+          s[j] = p_.score(x, coord(j));
+      }
+      if (keep != tile_keep::all)
+        for (int j = 0; j < keys; ++j) s[j] = p_.mask(coord(j)) ? s[j] : -infinity_of<float>;
+      for (int j = keys; j < block_n; ++j) s[j] = -infinity_of<float>;
+    }
+    alignas(64) float most[sums];
+    for (int i = 0; i < sums; ++i) most[i] = -infinity_of<float>;
+    const float left = touched ? 1.0f : p_.scale;  // the scale that s still lacks
+    for (int j = 0; j < block_n; j += lanes) host_scale_and_max<lanes>(s + j, left, most + j % sums);
+
+    softmax_state<float> state{max_[row], 0};
+    for (int i = 0; i < sums; ++i) state.max = most[i] > state.max ? most[i] : state.max;
+    float* const sum = sum_ + row * sums;
+    if (state.max > max_[row]) {
+      const float factor = exponential{}(max_[row] - state.max);
+      float* const o = o_ + int64{row} * row_;
+      for (int i = 0; i < row_; ++i) o[i] *= factor;
+      for (int i = 0; i < sums; ++i) sum[i] *= factor;
+      max_[row] = state.max;
+    }
+    const float reference = state.reference();
+    alignas(64) float sum_of_tile[sums] = {};
+    for (int j = 0; j < block_n; j += lanes) host_exponentials<lanes>(s + j, reference, sum_of_tile + j % sums);
+    for (int i = 0; i < sums; ++i) sum[i] += sum_of_tile[i];
+  }
+
+  /// o_ += p v, p being in s_. The products of one tile of keys are summed separately.
+  void multiply_pv(int row, int rows) {
+    for (int first = 0; first < row_; first += columns) {
+      const int wide = row_ - first < columns ? row_ - first : columns;
+      host_product_of<host_sum::add, lanes>(wide / lanes, rows, s_, block_n, v_ + int64{first} * block_n, block_n,
+                                            o_ + int64{row} * row_ + first, row_);
+    }
+  }
+
+  /// The same for one row, key by key, for the keys that its mask keeps. For values that are infinite or NaN: a weight of 0 does not
+  /// remove those of masked keys.
+  void multiply_kept_pv(const attention_head<T, O>& h, int query, int row, int r, int key, int keys) {
+    for (int i = 0; i < row_; ++i) line_[i] = 0;
+    for (int j = 0; j < keys; ++j) {
+      if (!p_.mask(attention_coord{h.batch, h.head, query, key + j, query + h.offset})) continue;
+      for (int first = 0; first < row_; first += columns) {
+        const int wide = row_ - first < columns ? row_ - first : columns;
+        host_product_of<host_sum::extend, lanes>(wide / lanes, 1, s_ + r * block_n + j, block_n,
+                                                 v_ + int64{first} * block_n + int64{j} * wide, 1, line_ + first, row_);
+      }
+    }
+    float* const o = o_ + int64{row} * row_;
+    for (int i = 0; i < row_; ++i) o[i] += line_[i];
+  }
+
+  /// Adds the sums of a group of tiles to those of the groups before it, and clears them. A row that saw no key of the group keeps its
+  /// bits, because factor is then exactly 1.
+  void close_group(int count) {
+    for (int r = 0; r < count; ++r) {
+      const softmax_state<float> now{max_[r], 0};
+      const float factor = exponential{}(group_max_[r] - now.reference());
+      float* const o = o_ + int64{r} * row_;
+      float* const all = group_o_ + int64{r} * row_;
+      for (int i = 0; i < row_; ++i) all[i] = all[i] * factor + o[i], o[i] = 0;
+      group_sum_[r] = group_sum_[r] * factor + sum_of(r);
+      for (int i = 0; i < sums; ++i) sum_[r * sums + i] = 0;
+      group_max_[r] = max_[r];
+    }
+  }
+  float sum_of(int row) const {
+    float l = 0;
+    for (int i = 0; i < sums; ++i) l += sum_[row * sums + i];
+    return l;
+  }
+
+  /// Stores a row. grouped: its sums are those of the closed groups.
+  void store(const attention_head<T, O>& h, const head_rows<T, O>& rows, int query, int row, bool grouped) {
+    const float l = grouped ? group_sum_[row] : sum_of(row);
+    const float sink = p_.sinks == nullptr ? -infinity_of<float> : p_.sinks[h.head * p_.sink_stride];
+    const finished_softmax<float> end = finish(max_[row], l, sink);
+    const float* const from = (grouped ? group_o_ : o_) + int64{row} * row_;
+    O* const to = rows.o[query];
+    // + 0 turns a sum of -0 into +0. A masked key's 0 does the same where it is added, so the result does not depend on the mask.
+    for (int i = 0; i < width_; ++i) to[i] = convert<O>{}(from[i] * end.factor + 0.0f);
+    if (h.lse != nullptr) h.lse[query * h.lse_stride] = end.lse;
+  }
+
+  const attention_params<T, O, Mask, Score> p_;
+  const int depth_, width_;
+  const int row_;  // width_, rounded up to whole vectors
+  std::unique_ptr<float, aligned_delete> memory_;
+  float *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *o_ = nullptr, *s_ = nullptr, *line_ = nullptr, *sum_ = nullptr;
+  float max_[block_m];
+  // Closed groups of keys: sums relative to group_max_. Used in sequences of more than one group.
+  float* group_o_ = nullptr;
+  float group_max_[block_m], group_sum_[block_m];
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
