@@ -87,8 +87,8 @@ struct row_softmax_op {
     shared_storage& shared;
     int64 row;     // of the first row of this launch
     int part = 0;  // the block's rank among those that share the row
-    int first;  // the thread's first packet of the row; the next ones follow `lanes` apart, so a warp's packets are contiguous
-    int tile;  // columns that the threads of the row hold at once
+    int first;  // the thread's first packet of the row; the next ones follow at a distance of `lanes`, so a warp's packets are contiguous
+    int tile;   // columns that the threads of the row hold at once
 
     GIWA_HOST_DEVICE work(const Block& block_, const params& p_, shared_storage& shared_)
         : block(block_), p(p_), shared(shared_) {
@@ -258,7 +258,7 @@ struct row_softmax_op {
     }
 
     /// Each lane stores the aligned memory packet that begins before its own packet: the end of the previous packet, which another
-    /// lane or warp holds, and the beginning of its own.
+    /// lane or warp holds, and the beginning of this lane's packet.
     GIWA_HOST_DEVICE void write_shifted(const out_memory& memory,
                                         const typename out_memory::words (&own)[packets]) const {
       const int warp = block.warp(), lane = block.lane();

@@ -176,7 +176,8 @@ struct row_memory {
   template <row_access Access>
   GIWA_HOST_DEVICE words gather(int i) const {
     elements e;
-    for (int j = 0; j < Count; ++j) e.element[j] = holds(i + j) ? first[apart<Access>(i + j)] : lowest_element<value>();
+    for (int j = 0; j < Count; ++j)
+      e.element[j] = holds(i + j) ? first[address<Access>(i + j)] : lowest_element<value>();
     words w;
     __builtin_memcpy(&w, &e, bytes);
     return w;
@@ -198,12 +199,12 @@ struct row_memory {
     elements e;
     __builtin_memcpy(&e, &w, bytes);
     for (int j = 0; j < Count; ++j)
-      if (j >= from && holds(i + j)) first[apart<Access>(i + j)] = e.element[j];
+      if (j >= from && holds(i + j)) first[address<Access>(i + j)] = e.element[j];
   }
 
  private:
   template <row_access Access>
-  GIWA_HOST_DEVICE int64 apart(int i) const {
+  GIWA_HOST_DEVICE int64 address(int i) const {
     return Access == row_access::strided ? i * stride : i;
   }
   GIWA_HOST_DEVICE void write(int i, const words& w) const { store_vector_streaming(first + i, w); }

@@ -22,8 +22,8 @@ bool packets_aligned(const tensor_view<T, Rank>& v, int count) {
 
 template <class T, class U, int Rank>
 row_access access_of(const tensor_view<const T, Rank>& in, const tensor_view<U, Rank>& out) {
-  const bool apart = in.extent(Rank - 1) != 1 && (in.stride(Rank - 1) != 1 || out.stride(Rank - 1) != 1);
-  if (apart) return row_access::strided;
+  const bool strided = in.extent(Rank - 1) != 1 && (in.stride(Rank - 1) != 1 || out.stride(Rank - 1) != 1);
+  if (strided) return row_access::strided;
   constexpr int count = packet_count<T, U>;
   return packets_aligned(in, count) && packets_aligned(out, count) ? row_access::aligned : row_access::shifted;
 }

@@ -63,7 +63,7 @@ struct finished_softmax {
   T lse;                   // of everything together
 };
 
-/// Computes the end of a row with the state (m, l) of its own keys. `sink` is the score of a key whose value is 0, -inf for none.
+/// Computes the end of a row with the state (m, l) of its keys. `sink` is the score of a key whose value is 0, -inf for none.
 /// `prior_lse` is the log-sum-exp of keys that were attended to before, whose output prior_o is normalized; -inf for none. NaN and
 /// +inf in any of them make the row NaN. Exp is as for softmax_state, Log computes ln x.
 template <class T, class Exp = exponential, class Log = natural_log>

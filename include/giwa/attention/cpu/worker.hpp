@@ -12,7 +12,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// One thread of the CPU path: tiles of block_m queries of one head, in fp32 and in memory of its own. A row of the output is the same
+/// One thread of the CPU path: tiles of block_m queries of one head, in fp32 and in separate memory. A row of the output is the same
 /// sequence of operations in every tile, so its bits do not depend on the other rows: keys are cut at multiples of block_n, sums run over
 /// keys in order, and masked keys add exact zeros. A tile of keys is summed by itself, and so are groups of group_keys keys: over 2^20
 /// keys, chains of additions have 64, 32 and 512 links.

@@ -7,7 +7,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The rows of a view (rows, head size) that are one stride apart.
+/// The rows of a view (rows, head size) with a constant stride.
 template <class T>
 class strided_rows {
  public:
