@@ -5,6 +5,7 @@
 # changes the first and adds the second.
 FNR == 1 {
   layer = FILENAME
+  in_detail = 0
   sub(/^.*include\/giwa\//, "", layer)
   if (layer == "version.hpp") {  # the layers, in their order
     group("base", "Macros, compiler checks, status and exceptions")
@@ -22,9 +23,11 @@ FNR == 1 {
   line = $0
   if (line ~ /^(inline namespace|}  \/\/ namespace) GIWA_/) sub(/GIWA_[A-Z_]*/, "archs", line)
   gsub(/::inline GIWA_[A-Z_]*/, "", line)
-  if (line ~ /^(namespace giwa(::arch)?|inline namespace archs) {$/)
+  if (line ~ /^namespace detail {$/) in_detail = 1  # nothing in it is on the site
+  if (line ~ /^}  \/\/ namespace detail$/) in_detail = 0
+  if (!in_detail && line ~ /^(namespace giwa(::arch)?|inline namespace archs) {$/)
     line = "/** giwa. */ " line (layer == "" ? "" : " /** @addtogroup layer_" layer " */ /** @{ */")
-  else if (layer != "" && line ~ /^}  \/\/ namespace (giwa(::arch)?|archs)$/)
+  else if (!in_detail && layer != "" && line ~ /^}  \/\/ namespace (giwa(::arch)?|archs)$/)
     line = "/** @} */ " line
   print line
 }

@@ -215,7 +215,7 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
     return attention_forward<decltype(size)::value, Tile>(where, q, k, v, o, mask, score, options);
   });
 }
-/// With head_sizes<…> the head size of all tensors is known at run time and must be in the list.
+/// With `head_sizes<…>` the head size of all tensors is known at run time and must be in the list.
 template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
