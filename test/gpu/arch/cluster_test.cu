@@ -31,8 +31,8 @@ struct ranks_op {
   }
 };
 
-/// In each lap every thread writes a number into the memory of every block of its cluster, in a place of its own, and after
-/// the barrier checks what the others wrote in its own block, and, reading, what they have in theirs.
+/// In each lap every thread writes a number to the memory of every block of its cluster, at its own offset. After the barrier
+/// it checks the numbers of the others in its own block, and reads and checks those in the other blocks.
 template <class T>
 struct exchange_op {
   static constexpr int max_threads = 64, min_blocks = 1;

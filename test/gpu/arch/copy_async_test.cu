@@ -14,7 +14,7 @@ namespace {
 
 constexpr int threads = 64, stages = 4;
 
-// Each thread copies a piece of Bytes to the place of its mirror image; then all read others'.
+// Each thread copies Bytes bytes to the mirrored position; then each reads the bytes of another thread.
 template <int Bytes>
 __global__ void __launch_bounds__(threads) copy(const unsigned char* in, unsigned char* out) {
   __shared__ __align__(16) unsigned char shared[threads * Bytes];

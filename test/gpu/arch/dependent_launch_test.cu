@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(32) speak(volatile int* word) {
 
 }  // namespace
 
-TEST_CASE("a chain of dependent kernels gives what it gives in order") {
+TEST_CASE("a chain of dependent kernels gives the results of the kernels in order") {
   constexpr int length = 60;
   const giwa::stream s = giwa_test::new_stream();
   const std::vector<uint32> start = numbers();

@@ -60,7 +60,7 @@ uint32 expected_register(int matrix, int lane) {
   return bits;
 }
 
-// A place for each lane's row: all different, in random order.
+// An offset for the row of each lane: all different, in random order.
 std::vector<int> shuffled_slots(giwa_test::random_sequence& random) {
   std::vector<int> all(slots);
   std::iota(all.begin(), all.end(), 0);

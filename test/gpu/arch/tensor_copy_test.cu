@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// TMA through tensor maps: boxes of 1 to 5 dimensions, every swizzle, any place, loads and stores.
+// TMA through tensor maps: boxes of 1 to 5 dimensions, every swizzle, any position, loads and stores.
 #include <giwa/arch/cluster.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/device/tensor_map.hpp>

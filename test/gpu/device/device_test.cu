@@ -282,14 +282,14 @@ TEST_CASE("copies take arrays, spans and views, and refuse what they cannot copy
   CHECK(no_error_left());
 }
 
-TEST_CASE("a pointer's place is known, and a kernel may use it or not") {
+TEST_CASE("the location of a pointer is known, and whether a kernel may use it") {
   const bool pageable_works = device_attribute(cudaDevAttrPageableMemoryAccess) != 0;
   const int current = throw_if_failed(giwa::current_device());
-  const auto place = [](const void* p) { return throw_if_failed(giwa::location_of(p)); };
+  const auto location = [](const void* p) { return throw_if_failed(giwa::location_of(p)); };
 
   const std::vector<char> on_host(100);
-  CHECK(place(on_host.data()).kind == memory_kind::pageable);
-  CHECK(place(on_host.data()).device == -1);
+  CHECK(location(on_host.data()).kind == memory_kind::pageable);
+  CHECK(location(on_host.data()).device == -1);
   const status host_pointer = giwa::check_device_pointer(on_host.data(), "input");
   CHECK(host_pointer.ok() == pageable_works);
   if (!pageable_works) {
@@ -298,26 +298,26 @@ TEST_CASE("a pointer's place is known, and a kernel may use it or not") {
   }
 
   const gpu_array<char> on_device(100);
-  CHECK(place(on_device.data()).kind == memory_kind::device);
-  CHECK(place(on_device.data() + 99).device == current);
+  CHECK(location(on_device.data()).kind == memory_kind::device);
+  CHECK(location(on_device.data() + 99).device == current);
   CHECK(giwa::check_device_pointer(on_device.data() + 99, "input").ok());
 
   const giwa::stream s = giwa_test::new_stream();
   const device_array<char> in_order = throw_if_failed(device_array<char>::allocate(s, 100));
-  CHECK(place(in_order.data()).kind == memory_kind::device);
+  CHECK(location(in_order.data()).kind == memory_kind::device);
   CHECK(giwa::check_device_pointer(in_order.data(), "input").ok());
 
   void* pinned = nullptr;
   check_cuda(cudaMallocHost(&pinned, 100));
-  CHECK(place(pinned).kind == memory_kind::pinned);
-  CHECK(place(pinned).device == -1);
+  CHECK(location(pinned).kind == memory_kind::pinned);
+  CHECK(location(pinned).device == -1);
   CHECK(giwa::check_device_pointer(pinned, "input").ok());
   check_cuda(cudaFreeHost(pinned));
 
   if (device_attribute(cudaDevAttrManagedMemory) != 0) {
     void* managed = nullptr;
     check_cuda(cudaMallocManaged(&managed, 4096));
-    CHECK(place(managed).kind == memory_kind::managed);
+    CHECK(location(managed).kind == memory_kind::managed);
     CHECK(giwa::check_device_pointer(managed, "input").ok());
     check_cuda(cudaFree(managed));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A batch over the GPUs that there are: one of them, one of them several times, all; what fails, and what is left in order.
+// for_each_device over one GPU, one GPU several times, and all GPUs; failures, and the state that they leave.
 #include <giwa/giwa.cuh>
 
 #include <chrono>
@@ -45,7 +45,7 @@ std::vector<int> all_devices() {
 
 }  // namespace
 
-TEST_CASE("every item is done once and in its place, whatever GPUs and weights there are") {
+TEST_CASE("every item is processed once, at its own position, for all lists of GPUs and weights") {
   constexpr int64 batch = 37, width = 1001;
   pinned_array<int> in = throw_if_failed(pinned_array<int>::allocate(batch * width)),
                     out = throw_if_failed(giwa::like(giwa::host, in));
@@ -112,7 +112,7 @@ TEST_CASE("parts run at the same time") {
   CHECK(seconds.count() < 0.39);
 }
 
-TEST_CASE("a failure is reported with its GPU, ends the giving out, and what was started is awaited") {
+TEST_CASE("a failure is reported with its GPU and stops further calls, and started parts are waited for") {
   const int before = throw_if_failed(giwa::current_device());
   const std::vector<int> devices(3, before);
   pinned_array<int> in = throw_if_failed(pinned_array<int>::allocate(3)),

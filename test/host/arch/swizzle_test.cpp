@@ -45,7 +45,7 @@ TEST_CASE("chunks move as the tables of the PTX ISA say") {
     }
 }
 
-TEST_CASE("one chunk of eight rows of 128 bytes lies in all banks") {
+TEST_CASE("the same chunk of eight rows of 128 bytes covers all banks") {
   for (int chunk = 0; chunk < 8; ++chunk) {
     std::set<int> places;
     for (int row = 0; row < 8; ++row) places.insert(swizzled_offset(swizzle::bytes_128, row * 128 + chunk * 16) % 128);

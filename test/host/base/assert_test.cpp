@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checked builds: an index outside stops the program with a sentence, the place and the condition.
+// Checked builds: an index outside a view stops the program with a sentence, the file and line, and the condition.
 #define GIWA_CHECKED 1
 #include <giwa/numeric/extents.hpp>
 #include <giwa/numeric/tensor_view.hpp>

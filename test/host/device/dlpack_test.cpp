@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// from_dlpack: which element an index leads to, and each tensor that is refused, with the number that it is refused for.
+// from_dlpack: the elements of the view, and each tensor that is refused, with the numbers of the status.
 #include <giwa/device.hpp>
 #include <giwa/numeric/precision.hpp>
 
@@ -171,7 +171,7 @@ TEST_CASE("sizes, strides and offsets are checked", "[dlpack]") {
   CHECK_FALSE(from_dlpack<float, 2>(giwa::host, t).ok());
 }
 
-TEST_CASE("owners are looked into, and what may only be read is not written", "[dlpack]") {
+TEST_CASE("managed tensors are accepted, and a read-only one only as const", "[dlpack]") {
   rows own;
   const managed_tensor managed{own.tensor(), nullptr, nullptr};
   CHECK(giwa::throw_if_failed(from_dlpack<float, 2>(giwa::host, managed))(2, 3) == 11);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// named_range is an NVTX range where that is asked for, nothing where it is not, and two types, so that both fit in one program.
+// named_range: an NVTX range with GIWA_ENABLE_NVTX, nothing without, and two types, so that both can be linked together.
 #include <giwa/device/named_range.hpp>
 
 #undef GIWA_DEVICE_NAMED_RANGE_HPP

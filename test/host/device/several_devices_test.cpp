@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How a batch is split, against arithmetic in 128 bits; and for_each_device where there is no GPU, or none that was asked for.
+// split_batch against 128-bit arithmetic, and for_each_device without a GPU, or with GPUs that do not exist.
 #include <giwa/device.hpp>
 
 #include <algorithm>

@@ -90,7 +90,7 @@ TEST_CASE("power_of_two_for scales numbers of every exponent into the range in w
   static_assert(power_of_two_for(largest_float) == 0x1p-113f && power_of_two_for(smallest_float) == 0x1p126f);
 }
 
-TEST_CASE("what is not finite stays so, in one piece at least") {
+TEST_CASE("infinity and NaN stay non-finite in hi") {
   CHECK(std::isnan(value(giwa::split(std::nanf("")).hi)));
   for (const float x : {infinity, -infinity}) {
     CHECK(value(giwa::split(x).hi) == static_cast<double>(x));

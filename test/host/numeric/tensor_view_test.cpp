@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// tensor_view: which element an index leads to, what it is made from, what it calls contiguous, and what check refuses.
+// tensor_view: the address of an element, conversions, what is contiguous, and what check() refuses.
 #include <giwa/numeric/tensor_view.hpp>
 
 #include <array>
