@@ -160,6 +160,7 @@ set(GIWA_HEADERS
   D giwa/attention/forward/tile_scheduler_sm90.cuh
   D giwa/attention/forward/loader_sm90.cuh
   D giwa/attention/forward/nan_scrubber_sm90.cuh
+  D giwa/attention/forward/chunks.cuh
   D giwa/attention/forward/consumer_state_sm90.cuh
   D giwa/attention/forward/consumer_sm90.cuh
   D giwa/attention/forward/epilogue_sm90.cuh

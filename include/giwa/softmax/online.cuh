@@ -77,6 +77,22 @@ struct online_softmax {
     for (int r = 0; r < rows; ++r) l[r] = detail::fused_multiply_add(l[r], factor[r], sum[r]);
   }
 
+  /// Takes in the state of other keys of the same rows, before finish(). What was summed with that state is to be multiplied by
+  /// of_other[row], and what was summed with this one by of_own[row].
+  GIWA_HOST_DEVICE void merge(const float (&other_m)[rows], const float (&other_l)[rows], float scale_log2,
+                              float (&of_other)[rows], float (&of_own)[rows]) {
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      const float largest = other_m[r] > m[r] ? other_m[r] : m[r];
+      const float reference = largest == -detail::infinity_of<float> ? 0.f : largest;
+      const float shift = detail::reference_of(reference, scale_log2, Headroom);
+      of_other[r] = detail::exp2_of(detail::reference_of(other_m[r], scale_log2, Headroom) - shift);
+      of_own[r] = detail::exp2_of(detail::reference_of(m[r], scale_log2, Headroom) - shift);
+      m[r] = largest;
+      l[r] = detail::fused_multiply_add(other_l[r], of_other[r], l[r] * of_own[r]);
+    }
+  }
+
   /// Sums l over the lanes of each row; all lanes of the warp call it. Afterwards l is the row's sum, normalizer() the factor of the
   /// output and lse() the natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row. NaN stays NaN. If
   /// |score scale_log2| reaches 2^30, fp32 has no digits left for differences, and the row is correct, or infinite or NaN.

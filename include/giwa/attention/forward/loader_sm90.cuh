@@ -128,7 +128,12 @@ struct sm90_loader {
     // A score modifier is never asked about queries past the end.
     const bool asks = score_steps<typename Types::mask, typename Types::score>::modified &&
                       work.head.get().queries() - first_query < 64;
-    return {asks && keep == tile_keep::all ? tile_keep::some : keep, !list.needs_from(next, first_query, 64)};
+    using after = typename Types::after;
+    const bool same_chunk = !Types::has_chunks || next / Types::tiles_of_chunk == n / Types::tiles_of_chunk;
+    const after needed = !list.needs_from(next, first_query, 64) ? after::nothing
+                         : same_chunk                            ? after::same_chunk
+                                                                 : after::next_chunk;
+    return {asks && keep == tile_keep::all ? tile_keep::some : keep, needed};
   }
 
   GIWA_DEVICE static void load_q(const params& p, shared_storage& s, const work_tile& work, uint32 turn) {

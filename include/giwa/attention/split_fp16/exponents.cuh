@@ -33,6 +33,21 @@ struct split_exponents {
     for (int r = 0; r < Rows; ++r) factor[r] *= power_of_two(values - exponent);
     values = exponent;
   }
+  /// Maxima and factors of what was counted in `earlier`, in the present exponents.
+  ///@{
+  template <class Mask, class Score, int Rows>
+  GIWA_DEVICE void convert_scores(const split_exponents& earlier, const score_steps<Mask, Score>& steps,
+                                  float (&m)[Rows]) const {
+    if (steps.scale_first()) return;
+    GIWA_UNROLL
+    for (int r = 0; r < Rows; ++r) m[r] *= power_of_two(earlier.scores - scores);
+  }
+  template <int Rows>
+  GIWA_DEVICE void convert_values(const split_exponents& earlier, float (&factor)[Rows]) const {
+    GIWA_UNROLL
+    for (int r = 0; r < Rows; ++r) factor[r] *= power_of_two(earlier.values - values);
+  }
+  ///@}
   /// At the end, of a row that has keys: the output, before it is normalized, to where it belongs.
   template <class Tile>
   GIWA_DEVICE void finish(int thread, Tile& o, const split_tensor& v, int batch, int kv_head, int columns,

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Attention over up to a million keys: a sum over all of them loses nothing, and chunks of keys merge to the whole.
+#include <cmath>
+
+#include "gpu/attention/plain_tensors.cuh"
+#include "support/catch.hpp"
+
+using namespace giwa_test;
+using namespace giwa_test::attention;
+
+namespace {
+
+template <class T>
+double number_of(T x) {
+  return static_cast<double>(giwa::convert<float>{}(x));
+}
+
+/// One head, all scores equal, values 10 + a normal number: the output is the mean of the values that the mask leaves.
+template <class T, int HeadSize, class Tile, class Mask>
+double worst_error_of_means(int64 queries, int64 keys, const Mask& mask, int64 first_key_of_last, bool is_causal) {
+  const giwa::stream s = new_stream();
+  plain_tensors<T> t(1, queries, keys, 1, 1, HeadSize);
+  std::vector<T> v = t.v.to_host();
+  for (T& x : v) x = giwa::convert<T>{}(10.f + static_cast<float>(number_of(x)));
+  check_cuda(cudaMemcpy(t.v.data(), v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+  t.q.fill(0);
+  const gpu_array<float> o(static_cast<std::size_t>(queries) * HeadSize);
+  const gpu_array<unsigned char> workspace(
+      static_cast<std::size_t>(giwa::workspace_bytes({1, queries, keys, 1, 1, HeadSize, HeadSize, sizeof(T)})));
+  giwa::attention_options options;
+  options.lse = t.lse_view();
+  options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
+  giwa::throw_if_failed(giwa::attention_forward<HeadSize, Tile>(s, t.q_view(), t.k_view(), t.v_view(),
+                                                                view_4<float>(o.data(), {1, queries, 1, HeadSize}),
+                                                                mask, giwa::plain_score{}, options));
+  giwa::throw_if_failed(giwa::synchronize(s));
+  const std::vector<float> got = o.to_host(), lse = t.lse.to_host();
+
+  double worst = 0;
+  std::vector<double> sum(HeadSize, 0.0);
+  const auto add = [&](int64 key, double sign) {
+    for (std::size_t c = 0; c < HeadSize; ++c)
+      sum[c] += sign * number_of(v[static_cast<std::size_t>(key) * HeadSize + c]);
+  };
+  int64 first = 0, end = 0;
+  for (int64 i = 0; i < queries; ++i) {
+    const int64 last_end = is_causal ? keys - queries + i + 1 : keys;
+    const int64 new_first = first_key_of_last < 0 ? 0 : last_end - first_key_of_last;
+    for (; end < last_end; ++end) add(end, 1);
+    for (; first < new_first; ++first) add(first, -1);
+    const double count = static_cast<double>(end - first);
+    for (std::size_t c = 0; c < HeadSize; ++c)
+      worst = std::max(worst,
+                       std::abs(static_cast<double>(got[static_cast<std::size_t>(i) * HeadSize + c]) - sum[c] / count));
+    CHECK(std::abs(static_cast<double>(lse[static_cast<std::size_t>(i)]) - std::log(count)) < 1e-5);
+  }
+  return worst;
+}
+
+}  // namespace
+
+// One sum over 2^20 keys in the accumulators of wgmma is 6.7e-3 off.
+TEST_CASE("the mean of values of one sign over a million keys") {
+  if (small_mode()) return;
+  constexpr int64 keys = (int64{1} << 20) - 77;
+  const giwa::full all{};
+  CHECK(worst_error_of_means<fp16, 64, giwa::automatic_tile>(200, keys, all, -1, false) < 1e-3);
+  CHECK(worst_error_of_means<bf16, 128, giwa::automatic_tile>(130, keys, all, -1, false) < 1e-3);
+  CHECK(worst_error_of_means<fp16, 256, giwa::automatic_tile>(130, keys, all, -1, false) < 1e-3);
+  CHECK(worst_error_of_means<float, 128, giwa::tf32>(130, keys, all, -1, false) < 1e-3);
+  CHECK(worst_error_of_means<float, 64, giwa::automatic_tile>(130, keys, all, -1, false) < 1e-4);
+}
+
+// The consumers of a work tile end in different chunks, and a window begins in one and ends in the next.
+TEST_CASE("masks across the ends of chunks") {
+  if (small_mode()) return;
+  const giwa::causal causal = giwa::causal::bottom_right;
+  for (const int64 keys : {int64{65536}, int64{65537}, int64{65600}, int64{131072 + 100}, int64{3 * 65536 + 33}}) {
+    CAPTURE(keys);
+    CHECK(worst_error_of_means<fp16, 64, giwa::automatic_tile>(400, keys, causal, -1, true) < 1e-3);
+    CHECK(worst_error_of_means<fp16, 128, giwa::automatic_tile>(300, keys, causal, -1, true) < 1e-3);
+    CHECK(worst_error_of_means<bf16, 256, giwa::automatic_tile>(300, keys, causal, -1, true) < 1e-3);
+    CHECK(worst_error_of_means<fp16, 128, giwa::automatic_tile>(300, keys, giwa::sliding_window{1000} & causal, 1000,
+                                                                true) < 1e-3);
+    CHECK(worst_error_of_means<fp16, 64, giwa::automatic_tile>(400, keys, giwa::sliding_window{40000} & causal, 40000,
+                                                               true) < 1e-3);
+  }
+}
+
+namespace {
+
+/// Attention over all keys against its parts of at most one chunk each, merged on the host in double.
+template <class T, int HeadSize, class Tile>
+double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
+  const giwa::stream s = new_stream();
+  plain_tensors<T> t(1, queries, keys, 1, 1, HeadSize);
+  const gpu_array<float> o(static_cast<std::size_t>(queries) * HeadSize);
+  const gpu_array<unsigned char> workspace(
+      static_cast<std::size_t>(giwa::workspace_bytes({1, queries, keys, 1, 1, HeadSize, HeadSize, sizeof(T)})));
+  giwa::attention_options options;
+  options.lse = t.lse_view();
+  options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
+  options.scale = 1.0f;  // scores of many sizes: a few keys count most
+  const view_4<float> o_view(o.data(), {1, queries, 1, HeadSize});
+  const auto run = [&](const view_4<const T>& k, const view_4<const T>& v) {
+    giwa::throw_if_failed(giwa::attention_forward<HeadSize, Tile>(s, t.q_view(), k, v, o_view, giwa::full{},
+                                                                  giwa::plain_score{}, options));
+    giwa::throw_if_failed(giwa::synchronize(s));
+  };
+  std::vector<double> merged(o.size(), 0.0), total(static_cast<std::size_t>(queries), 0.0);
+  std::vector<double> reference(static_cast<std::size_t>(queries), 0.0);
+  for (int64 first = 0; first < keys; first += part_keys) {
+    const int64 count = std::min(part_keys, keys - first);
+    run(part(t.k_view(), 0, 1, first, count, 0, 1), part(t.v_view(), 0, 1, first, count, 0, 1));
+    const std::vector<float> part_o = o.to_host(), part_lse = t.lse.to_host();
+    for (std::size_t i = 0; i < total.size(); ++i) {
+      if (first == 0) reference[i] = static_cast<double>(part_lse[i]);
+      const double weight = std::exp(static_cast<double>(part_lse[i]) - reference[i]);
+      total[i] += weight;
+      for (std::size_t c = 0; c < HeadSize; ++c)
+        merged[i * HeadSize + c] += weight * static_cast<double>(part_o[i * HeadSize + c]);
+    }
+  }
+  run(t.k_view(), t.v_view());
+  const std::vector<float> whole = o.to_host(), lse = t.lse.to_host();
+  double worst = 0;
+  for (std::size_t i = 0; i < merged.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(whole[i]) - merged[i] / total[i / HeadSize]));
+  for (std::size_t i = 0; i < total.size(); ++i)
+    CHECK(std::abs(static_cast<double>(lse[i]) - reference[i] - std::log(total[i])) < 1e-4);
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("chunks merge to the whole") {
+  if (small_mode()) return;
+  const int64 keys = 5 * 65536 + 1000;
+  CHECK(distance_to_merged_parts<fp16, 64, giwa::automatic_tile>(200, keys, 40000) < 4e-3);
+  CHECK(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 40000) < 4e-3);
+  CHECK(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, keys, 40000) < 4e-3);
+  CHECK(distance_to_merged_parts<float, 128, giwa::tf32>(200, keys, 40000) < 4e-3);
+}
