@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """What moved between two benchmark reports: compare_reports.py OLD.json NEW.json [--threshold PERCENT]
 
-First the ratios to a peer, which one run measured side by side; then the figures themselves, which also move with the machine's
+First the ratios to a peer, which one run measured together; then the figures themselves, which also move with the machine's
 clocks: the peers' say by how much. Below that what is new, what is gone, and which versions differ. The largest changes come first;
 + is better. The exit status is 0 whatever moved, and 2 for a file that is no report.
 """

@@ -129,7 +129,7 @@ std::shared_ptr<void> prepare(std::vector<bench::contest::contender>& contenders
   return data;
 }
 
-constexpr int64 columns = 8191;  // an odd width, as nobody would choose it
+constexpr int64 columns = 8191;  // an odd width
 
 std::shared_ptr<void> prepare_2d(std::vector<bench::contest::contender>& contenders, int64 rows, int sets) {
   const auto data = make_buffers<float>(rows * columns, sets);

@@ -46,7 +46,7 @@ struct doubled {
   GIWA_HOST_DEVICE float operator()(float x) const { return 2 * x; }
 };
 
-// Neighbouring threads write neighbouring elements, but read elements one row apart. Example 04 fixes this with a tile.
+// Neighbouring threads write neighbouring elements, but read elements of different rows. Example 04 fixes this with a tile.
 struct turned_copy {
   matrix in;                        // (rows, columns)
   giwa::tensor_view<float, 2> out;  // (columns, rows)

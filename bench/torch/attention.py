@@ -4,9 +4,9 @@
 scaled_dot_product_attention.
 
 Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that are built: --library NAME=PATH, as often as
-wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that take turns on the same inputs, new
+wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that alternate on the same inputs, new
 ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
-In fp32 giwa's three accuracies are compared with PyTorch's memory-efficient and unfused attention. FlexAttention has cases of its own, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
+In fp32 giwa's three accuracies are compared with PyTorch's memory-efficient and unfused attention. FlexAttention has separate cases, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
 a side cannot be captured in a graph, all sides of the case are timed as plain calls, and the case is named so.
 """
 import argparse
@@ -138,7 +138,7 @@ class Gpu:
         return library.giwa_attention(int(self.causal), *call)
 
     def torch(self, name):
-        # The backend is chosen here, at capture; replaying a graph asks nobody.
+        # The backend is chosen here, at capture; replaying a graph does not choose again.
         with sdpa_kernel(BACKENDS[name]):
             o = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)),
                                              is_causal=self.causal, enable_gqa=self.grouped)

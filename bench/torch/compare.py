@@ -3,7 +3,7 @@
 """Times giwa and PyTorch on this machine's GPU: compare.py [out.csv] [filter]
 
 Builds entries.cu next to it (nvcc in PATH) unless GIWA_ENTRIES names a built library, checks each result against float64,
-then lets the contenders take turns on fresh random inputs; medians of events, several calls between two.
+then lets the contenders alternate on fresh random inputs; medians of events, several calls between two.
 """
 import csv
 import ctypes

@@ -59,7 +59,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                     "giwa_attention: the element type must be float16, bfloat16 or float32; it is ", type);
 
   const c10::cuda::CUDAGuard guard(q.device());
-  // Rows of all heads side by side, as PyTorch's own flash attention leaves them: o.transpose(1, 2) is contiguous.
+  // The memory order (batch, length, heads, head size) of PyTorch's flash attention: o.transpose(1, 2) is contiguous.
   const Tensor o = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
 
   attention_call call{as_giwa(q), as_giwa(k), as_giwa(v), as_giwa(o), causal, {}, {}, {}, {}, nullptr};

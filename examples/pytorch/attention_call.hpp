@@ -24,7 +24,7 @@ struct attention_call {
   cudaStream_t stream;
 };
 
-// One file each, so that they are compiled side by side. Asynchronous; all of giwa's checks are made here.
+// Each is in a separate file, so that they compile in parallel. Asynchronous; these functions make all of giwa's checks.
 giwa::status attend_fp16(const attention_call& call);
 giwa::status attend_bf16(const attention_call& call);
 giwa::status attend_fp32(const attention_call& call);

@@ -182,7 +182,7 @@ def test_errors():
             (NotImplementedError, "backward", lambda: attend(q, k, v.clone().requires_grad_()))):
         said.append(raises(kind, part, call))
     with torch.no_grad():
-        attend(q.clone().requires_grad_(), k, v)  # nobody asks for a gradient
+        attend(q.clone().requires_grad_(), k, v)  # no gradient is needed
     with torch.inference_mode():
         compare("inference mode", attend(q, k, v), q, k, v)
     print(f"   {len(said)} refused, as: {said[7]}")
