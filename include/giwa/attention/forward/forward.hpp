@@ -3,60 +3,11 @@
 #ifndef GIWA_ATTENTION_FORWARD_FORWARD_HPP
 #define GIWA_ATTENTION_FORWARD_FORWARD_HPP
 
-#include <giwa/attention/problem/params.hpp>
-#include <giwa/base/arch.hpp>
-#include <giwa/device/host.hpp>
-#include <giwa/device/stream.hpp>
-#include <giwa/tile/shape.hpp>
+#include <giwa/attention/forward/call_types.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
-/// The fastest measured tile for a GPU and a head size.
-struct automatic_tile {};
-
-/// Multiplies fp32 tensors with ordinary arithmetic. fp32_exact, tf32 and fp32 stand in the place of a tile in a call on a stream:
-/// `attention_forward<128, fp32_exact>(…)`. The default, fp32, has fp32's accuracy relative to the largest numbers of each row. With a
-/// workspace (attention_options) it runs on tensor cores, without one as fp32_exact. Its tiles hold two fp16 numbers per element,
-/// twice the bytes of a 16-bit tile.
-struct fp32_exact {};
-/// Multiplies fp32 tensors on tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace as fp32_exact.
-struct tf32 {};
-
-/// A list of head sizes from which a call chooses at run time: `attention_forward<head_sizes<64, 128>>(…)`.
-template <int... Sizes>
-struct head_sizes {};
-
 namespace detail {
-
-template <class Queries, class Keys, class Values, class O>
-GIWA_HOST_DEVICE constexpr void require_attention_types() {
-  static_assert(stdlib::same_as<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Keys>> &&
-                    stdlib::same_as<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Values>>,
-                "giwa::attention_forward: q, k and v must have one element type.");
-  static_assert(attention_element<stdlib::remove_const_t<Queries>>,
-                "giwa::attention_forward: elements of q, k and v must be giwa::fp16, bf16 or fp32.");
-  static_assert(!stdlib::is_const_v<O>, "giwa::attention_forward: o is written, so its elements must not be const.");
-  static_assert(attention_element<O>, "giwa::attention_forward: elements of o must be giwa::fp16, bf16 or fp32.");
-}
-
-template <int HeadSize, int HeadSizeV>
-GIWA_HOST_DEVICE constexpr void require_head_sizes() {
-  static_assert(HeadSize >= 1 && HeadSizeV >= 1 && HeadSize <= attention_limits::head_size &&
-                    HeadSizeV <= attention_limits::head_size,
-                "giwa::attention_forward: head sizes must be from 1 to 512.");
-}
-
-template <class Tile>
-inline constexpr bool is_attention_tile = stdlib::same_as<Tile, automatic_tile>;
-template <int Rows, int Columns>
-inline constexpr bool is_attention_tile<tile_shape<Rows, Columns>> = true;
-template <class How>
-inline constexpr bool is_fp32_accuracy =
-    stdlib::same_as<How, fp32> || stdlib::same_as<How, fp32_exact> || stdlib::same_as<How, tf32>;
-
-/// Where a call runs: a stream, or anything that converts to one, or the host.
-template <class Where>
-concept attention_place = stdlib::same_as<Where, host_t> || stdlib::convertible_to<const Where&, cudaStream_t>;
 
 template <int HeadSize, int HeadSizeV>
 struct host_attention;  // defined by <giwa/host.hpp>
@@ -81,7 +32,7 @@ status run_attention(const Where& where, const attention_views<T, O>& views, con
   const auto params = params_of(views, mask, score, options);
   if constexpr (stdlib::same_as<Where, host_t>) {
     static_assert(defined<host_attention<HeadSize, HeadSizeV>>,
-                  "giwa::attention_forward(giwa::host, …) needs #include <giwa/host.hpp>.");
+                  "giwa::attention_forward(giwa::host, ...) needs #include <giwa/host.hpp>.");
     return host_attention<HeadSize, HeadSizeV>::run(params);
   } else {
     static_assert(
@@ -96,8 +47,17 @@ template <class Queries, class Keys, class Values, class O, int Rank>
 GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
                                          const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
                                          const sequences& packed) {
-  require_attention_types<Queries, Keys, Values, O>();
-  using views = attention_views<stdlib::remove_const_t<Queries>, O>;
+  // Here, not in a function of their own: they come before the errors that they explain.
+  using element = stdlib::remove_const_t<Queries>;
+  static_assert(stdlib::same_as<element, stdlib::remove_const_t<Keys>> &&
+                    stdlib::same_as<element, stdlib::remove_const_t<Values>>,
+                "giwa::attention_forward: q, k and v must have one element type.");
+  static_assert(attention_element<element>,
+                "giwa::attention_forward: elements of q, k and v must be giwa::fp16, bf16 or fp32.");
+  static_assert(!stdlib::is_const_v<O>, "giwa::attention_forward: o is written, so its elements must not be const.");
+  static_assert(attention_element<stdlib::remove_const_t<O>>,
+                "giwa::attention_forward: elements of o must be giwa::fp16, bf16 or fp32.");
+  using views = attention_views<element, O>;
   return views{in_four_dimensions(q), in_four_dimensions(k), in_four_dimensions(v), in_four_dimensions(o), packed};
 }
 
@@ -121,12 +81,18 @@ inline namespace GIWA_ARCH_TAG {
 ///   - score: changes scores after the scale and before the mask (score_modifier)
 ///   - options: scale, lse, sinks, alignment of the diagonal, workspace (attention_options)
 ///
+/// The key on the diagonal of query i is i + offset. With as many keys as queries the offset is 0. Otherwise a mask or a score modifier
+/// that uses the diagonal needs an alignment, its own or that of the options: top_left, bottom_right or offset(n).
+/// lse, if asked for, is the natural logarithm of the sum of e^score over the keys that the row keeps, fp32.
+/// A sink adds e^sink to that sum and nothing to o.
+///
 /// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have another of them. Strides have 64 bits and any values, 0 and
 /// negative ones included, except that the last is 1. Sums are in fp32.
 ///
 /// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be accessible to the
 /// device. On giwa::host all memory is host memory, and the call returns when o and lse are written.
 ///
+/// The result is finite if (keys that a row sees) * max |v| and (head size) * max |q| * max |k| are at most 3.4e38 (docs/numerics.md).
 /// A row that keeps no key gives 0 and an lse of -inf. A NaN that a row sees makes it NaN; an infinity that it sees in v gives an
 /// infinity or NaN. Values that are masked for a row, or outside its sequence, do not affect it, NaN included.
 /// The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the tensors. They do not depend on the batch, the
@@ -226,6 +192,25 @@ status attention_forward(const Where& where, const sequences& packed, const tens
     return attention_forward<decltype(size)::value, Tile>(where, packed, q, k, v, o, mask, score, options);
   });
 }
+
+/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
+///@{
+template <int HeadSize, class Tile = automatic_tile, class... Arguments>
+status attention_forward(const Arguments&...) {
+  detail::explain_call<true, Arguments...>();
+  return {};
+}
+template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class... Arguments>
+status attention_forward(const Arguments&...) {
+  detail::explain_call<true, Arguments...>();
+  return {};
+}
+template <class Sizes = void, class Tile = automatic_tile, class... Arguments>
+status attention_forward(const Arguments&...) {
+  detail::explain_call<detail::is_head_sizes<Sizes>, Arguments...>();
+  return {};
+}
+///@}
 
 }  // namespace GIWA_ARCH_TAG
 
