@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT
-// c = a + b for 10 000 000 elements, in float and in double, on the GPU and on the CPU, compared honestly.
+// Computes c = a + b for 10 000 000 elements in float and in double, and compares the GPU with the CPU.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 01_vector_add.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/01_vector_add.cu -o 01_vector_add
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
-// Without -O3 nvcc leaves the CPU's loops unoptimised, and the comparison would be none.
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// Without -O3 the loops of the CPU are not optimised, and the comparison is meaningless.
 //
-// What it teaches: one body, `add`, runs on the GPU and on the CPU's threads; elementwise{c, a, b} is the faster form
-// for whole arrays; philox gives both sides the same random numbers; and how to compare a GPU with a CPU without
-// fooling yourself:
-//  - The GPU's time is the median of 15 rounds of 20 calls, between two events on the stream, after a warm-up.
-//  - The calls rotate through sets of arrays of more than four times the L2 cache, so that memory is measured,
-//    not cache.
-//  - The CPU's time is the median of 9 calls by the CPU's clock, for a plain loop and for all the threads there are. It
-//    has one set of arrays: where that fits a cache, it favours the CPU.
-//  - Data that starts and ends in ordinary host memory has to be copied. That is measured on its own, and both ratios
-//    are printed: with the copies a GPU seldom wins such a small sum. It pays when the data stays there.
+// What it teaches: one body, `add`, runs on the GPU and on the threads of the CPU. elementwise{c, a, b} is the faster form
+// for whole arrays. philox gives both sides the same random numbers. A fair comparison of a GPU with a CPU:
+//  - The time of the GPU is the median of 15 rounds of 20 calls, between two events on the stream, after a warm-up.
+//  - The calls rotate through sets of arrays of more than four times the L2 cache, so that memory is measured and not the
+//    cache.
+//  - The time of the CPU is the median of 9 calls by its clock, for a plain loop and for all threads. It has one set of
+//    arrays; if they fit in a cache, this favours the CPU.
+//  - Data that starts and ends in host memory must be copied. The copies are measured separately, and both ratios are
+//    printed: with copies a GPU rarely wins for so little work. It pays if the data stays on the GPU.
 //
 // Expected output, with the figures of an H200 and its host, 2026-11-20:
 //   c = a + b, 10000000 elements
@@ -65,7 +64,7 @@ struct sum {
   }
 };
 
-// Random inputs: element i depends on i alone, so the GPU and the CPU make the same ones.
+// Random inputs: element i depends on i alone, so the GPU and the CPU generate the same ones.
 template <class T>
 struct random_inputs {
   T* a;
@@ -119,8 +118,8 @@ struct outcome {
   double ms = 0;    // of the fastest way
 };
 
-// Compares with what the plain loop found; IEEE 754 leaves a single sum no freedom, so equal means equal in every bit.
-// Then fills c with NaN, so that an element which the next sum leaves out cannot look right.
+// Compares with the result of the plain loop. IEEE 754 defines a single sum exactly, so all bits must be equal. Then fills c
+// with NaN, so that an element that the next sum does not write is found.
 template <class T>
 int64 count_wrong(std::vector<T>& c, const std::vector<T>& expected) {
   int64 wrong = 0;
@@ -136,7 +135,7 @@ struct device_set {
   giwa::device_array<T> a, b, c;
 };
 
-// The sums on the GPU, between arrays that are there already; and the copies, had they been on the host.
+// Sums on the GPU between arrays in GPU memory, and the copies for arrays in host memory.
 template <class T>
 outcome run_on_gpu(const giwa::device_properties& gpu, const std::vector<T>& a, const std::vector<T>& b,
                    const std::vector<T>& expected, double cpu_ms) {
@@ -172,7 +171,7 @@ outcome run_on_gpu(const giwa::device_properties& gpu, const std::vector<T>& a, 
     return giwa::for_all(stream, giwa::elementwise{set.c, set.a, set.b}, sum{});
   });
 
-  // The whole way: from host memory and back into it, the stream drained after each part.
+  // From host memory and back, with a wait for the stream after each part.
   std::vector<double> in, out;
   for (int round = 0; round < 10; ++round) {
     device_set<T> set;
@@ -195,7 +194,7 @@ outcome run_on_gpu(const giwa::device_properties& gpu, const std::vector<T>& a, 
 
 // --- On the CPU, and together ---
 
-// The sums in T; on the GPU too if there is one. The time is the GPU's, else the CPU's.
+// Sums in T, also on the GPU if there is one. Returns the time of the GPU, otherwise of the CPU.
 template <class T>
 outcome run(const giwa::device_choice& choice, const char* type) {
   const int64 bytes = 3 * n * int64{sizeof(T)};

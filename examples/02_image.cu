@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Draws the Mandelbrot set, with a two-dimensional index, on the GPU and on the CPU: the same picture to the last bit.
+// Draws the Mandelbrot set with a two-dimensional index on the GPU and on the CPU, with the same bits.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 02_image.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/02_image.cu -o 02_image
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: for_all over extents{height, width} calls the body with an index<2>, (row, column); a tensor_view
-// gives the pixels their rows and columns; and a body in integer arithmetic has one answer wherever it runs. (In
-// floating point the compilers may join a product and a sum into one rounding on one side, and not on the other.)
+// What it teaches: for_all over extents{height, width} calls the body with an index<2>, (row, column). A tensor_view
+// addresses pixels by row and column. A body in integer arithmetic gives the same result everywhere. (In floating point a
+// compiler may fuse a product and a sum on one side and not on the other.)
 //
-// Writes the picture, a PGM file, only if a file name is given.
+// Writes the picture as a PGM file if a file name is given.
 //
 // Expected output, with the figures of an H200 and its host, 2026-11-20:
 //   GPU: 0.096 ms, 6370 million pixels a second, checksum b9294b21e3b223b7
@@ -30,8 +30,8 @@ using pixel = unsigned char;
 constexpr int64 height = 640, width = 960;
 constexpr giwa::uint64 expected_checksum = 0xb9294b21e3b223b7;
 
-// The value of one pixel: how fast z = z^2 + c leaves the circle of radius 2, where c is the pixel's place in the
-// plane. Numbers are fixed point with 28 bits after the point: |z| < 8 there, so that a product fits in 64 bits.
+// The value of one pixel: after how many steps z = z^2 + c leaves the circle of radius 2, where c is the position of the
+// pixel in the plane. Fixed point with 28 fractional bits: |z| < 8, so that a product fits in 64 bits.
 struct mandelbrot {
   giwa::tensor_view<pixel, 2> image;  // (rows, columns)
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Which device is there, which one is used, where memory lies, and what a mistake looks like.
+// Which devices exist, which one is used, in which memory a pointer points, and how errors are reported.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 03_device_choice.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/03_device_choice.cu -o 03_device_choice
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: choose_device() answers "a GPU, else the CPU" and says why; the environment report is what a bug
-// report should begin with; a device_guard makes a GPU current for a scope; location_of() tells whose memory a pointer
-// leads to; a status is a value that names the argument, the limit and what was seen, and can be thrown if that is your
-// style.
+// What it teaches: choose_device() returns a GPU, otherwise the CPU, and says why. A bug report starts with the environment
+// report. A device_guard makes a GPU current in a scope. location_of() returns the kind of memory of a pointer. A status
+// is a value with the argument, the limit and the value seen; throw_if_failed() throws it.
 //
 // Expected output, on a machine without a GPU, with the time of your machine:
 //   giwa                 0.1.0
@@ -46,7 +45,7 @@ struct square {
   GIWA_HOST_DEVICE void operator()(int64 i) const { out[i] = i * i; }
 };
 
-// One function for each place to run: the GPU's works in the GPU's memory and brings the result home …
+// One overload for each device. This one works in GPU memory and copies the result to the host.
 giwa::status squares(cudaStream_t stream, std::vector<int64>& out) {
   auto on_device = giwa::device_array<int64>::allocate(stream, std::ssize(out));
   if (!on_device.ok()) return on_device.state;
@@ -55,21 +54,21 @@ giwa::status squares(cudaStream_t stream, std::vector<int64>& out) {
   return giwa::to_host(stream, on_device.value, out);
 }
 
-// … and the CPU's works where the result belongs.
+// This one works in host memory.
 giwa::status squares(giwa::host_t, std::vector<int64>& out) {
   return giwa::for_all(giwa::host, out.size(), square{out.data()});
 }
 
 __global__ void __launch_bounds__(1024) does_nothing() {}
 
-// A status is a value: look at it, print it, go on. The mistake is found before CUDA is asked, on any machine.
+// A status is a value: inspect it, print it, continue. This error is found before any CUDA call, on every machine.
 bool print_a_mistake() {
   const giwa::status s = giwa::launch(cudaStreamPerThread, {.grid = 1, .block = 2048}, does_nothing);
   std::printf("printed: %s\n", giwa::format_status(s).c_str());
   return s.code == giwa::status_code::invalid_argument && s.expected == 1024 && s.got == 2048;
 }
 
-// Or throw it: the exception carries the status, and its text as what().
+// Or throw it: the exception has the status, and its text as what().
 bool throw_a_mistake() try {
   const giwa::device_guard guard = throw_if_failed(giwa::device_guard::activate(giwa::device_count()));  // one too far
   return false;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Transposes matrices of 4-byte and 2-byte elements at the speed of a copy.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 04_transpose.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/04_transpose.cu -o 04_transpose
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches, in transpose.cuh: a tile in shared memory turns reading along columns into reading along rows; load() and
-// store() take any view, so that a transpose of any strides is three lines; how a layout keeps a warp out of bank conflicts,
-// and how to write one; and what the last third takes: 16 bytes an access on both sides, and an order of the blocks
-// that suits the memory. The same ops run in the host executor, where a debugger can follow a thread.
+// What it teaches, in transpose.cuh: with a tile in shared memory both the reads and the writes run along rows. load() and
+// store() take any view, so a transpose with any strides has three lines. How a layout avoids bank conflicts, and how to
+// write a layout. The last third of the speed needs 16-byte accesses on both sides and an order of the blocks that suits
+// the memory. The same ops run in the host executor, where a debugger can follow a thread.
 //
 // Expected output, with the figures of an H200, 2026-11-21:
 //   fp32, 16384 x 16384   0.522 ms, 4114 GB/s, 0.97 of a copy's speed
@@ -16,7 +16,7 @@
 //   fp32, 10007 x 9973    0.290 ms, 2753 GB/s, 0.67 of a copy's speed
 //   fp16, 10007 x 9973    0.193 ms, 2074 GB/s, 0.54 of a copy's speed
 //   device: NVIDIA H200
-//   check:  every element of all matrices is in its place
+//   check:  every element of all matrices is at its new position
 #include "transpose.cuh"
 
 #include <giwa/giwa.cuh>
@@ -30,7 +30,7 @@
 using giwa::int64;
 using giwa::throw_if_failed;
 
-// Element i of the matrix that is transposed: what moves is bits, whatever they mean.
+// Element i of the matrix that is transposed, as bits.
 template <class T>
 GIWA_HOST_DEVICE T element(int64 i) {
   const giwa::uint32 word = giwa::philox{2026}(static_cast<giwa::uint64>(i)).word[0];
@@ -44,7 +44,7 @@ struct fill {
   GIWA_HOST_DEVICE void operator()(int64 i) const { to[i] = element<T>(i); }
 };
 
-// Compares bits, as a NaN among them is not equal to itself.
+// Compares bits, because a NaN is not equal to itself.
 template <class T>
 int64 count_wrong(const std::vector<T>& out, int64 rows, int64 columns) {
   int64 wrong = 0;
@@ -80,7 +80,7 @@ int64 run_on_gpu(const char* type, int64 rows, int64 columns) {
   return count_wrong(result, rows, columns);
 }
 
-// The op's threads one by one: to look at, not for speed.
+// Runs the threads of the op one by one, for a debugger.
 template <class T>
 int64 run_on_cpu(const char* type, int64 rows, int64 columns) {
   std::vector<T> in(static_cast<std::size_t>(rows * columns)), out(in.size());
@@ -111,7 +111,7 @@ int main() try {
   std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
   if (!choice.on_gpu()) std::printf("        %s\n", choice.found.advice);
   if (wrong == 0)
-    std::printf("check:  every element of all matrices is in its place\n");
+    std::printf("check:  every element of all matrices is at its new position\n");
   else
     std::printf("check:  FAILED, %lld elements are wrong\n", static_cast<long long>(wrong));
   return wrong == 0 ? 0 : 1;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Solves Laplace's equation on a square by Jacobi sweeps, several of them for one way to memory and back.
+// Solves Laplace's equation on a square by Jacobi sweeps, with several sweeps for each pass over memory.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 05_stencil.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/05_stencil.cu -o 05_stencil
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches, in stencil.cuh: a tile with a halo is loaded from an origin that may lie before the grid; each point of a
-// tile in shared memory is read by its neighbours without another way to memory; and what goes beyond the memory's bound is
-// to do more with each tile that is loaded. And how to trust a solver: against a solution that is known,
-// u = sin(pi x) sinh(pi y) / sinh(pi), and bit by bit against the plain sweep.
+// What it teaches, in stencil.cuh: a tile with a halo is loaded from an origin that may lie outside the grid. In shared memory
+// each point is read by its neighbours without another global access. Several sweeps on each loaded tile beat the limit of
+// memory bandwidth. A solver is checked against a known solution, u = sin(pi x) sinh(pi y) / sinh(pi), and bit by bit
+// against the plain sweep.
 //
 // Expected output, with the figures of an H200, 2026-11-21:
 //   solution: 65 x 65, 12000 sweeps, residual 5.2e-08, error 6.4e-05, 0.26 of the spacing squared
@@ -42,7 +42,7 @@ double solution(double x, double y) {
   return std::sin(pi * x) * std::sinh(pi * y) / std::sinh(pi);
 }
 
-// The solution on the border, zero inside.
+// The grid with the solution on its border and zeros inside.
 grid border(int64 size) {
   grid u(static_cast<std::size_t>(size * size), 0.0f);
   const double h = 1.0 / static_cast<double>(size - 1);
@@ -61,7 +61,7 @@ struct noise {
   }
 };
 
-// Two grids where the sweeps run, and what is done there.
+// Two grids in the memory of the device, and the sweeps on them.
 struct on_gpu {
   giwa::stream stream = throw_if_failed(giwa::stream::create());
   cudaStream_t where() const { return stream; }
@@ -88,7 +88,7 @@ struct on_cpu {
   }
 };
 
-// Solves on size x size points; whether what comes out is the solution.
+// Solves on size x size points and returns whether the result is the solution.
 template <class Machine>
 bool solve(Machine& machine, int64 size, int sweeps) {
   grid u = border(size);
@@ -103,7 +103,7 @@ bool solve(Machine& machine, int64 size, int sweeps) {
   const double h = 1.0 / static_cast<double>(size - 1);
   double residual = 0, error = 0;
   const auto at = [&](int64 row, int64 column) -> double { return u[static_cast<std::size_t>(row * size + column)]; };
-  const auto keep_larger = [](double& largest, double x) { largest = x <= largest ? largest : x; };  // NaN too
+  const auto keep_larger = [](double& largest, double x) { largest = x <= largest ? largest : x; };  // also keeps a NaN
   for (int64 row = 1; row < size - 1; ++row)
     for (int64 column = 1; column < size - 1; ++column) {
       const double neighbours = at(row - 1, column) + at(row + 1, column) + at(row, column - 1) + at(row, column + 1);
@@ -116,7 +116,7 @@ bool solve(Machine& machine, int64 size, int sweeps) {
   return residual < 1e-6 && error < 0.5 * h * h;
 }
 
-// Four sweeps of noise in both ways, on a grid of no round size.
+// Runs four sweeps over random numbers in both ways, on a grid whose sizes are not multiples of a tile.
 template <class Machine>
 bool same_as_plain(Machine& machine, int64 rows, int64 columns) {
   const giwa::index<2> extents{rows, columns};
@@ -132,7 +132,7 @@ bool same_as_plain(Machine& machine, int64 rows, int64 columns) {
                                   tiled::plain_sweep{{b.data(), extents}, {a.data(), extents}}));
   }
   machine.get(a, plain);
-  const bool same = staged == plain;  // no NaN among them
+  const bool same = staged == plain;  // there is no NaN
   std::printf("same:     %lld x %lld, 4 sweeps: %s\n", static_cast<long long>(rows), static_cast<long long>(columns),
               same ? "all bits agree" : "they DIFFER");
   return same;

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT
-// The matrix product in steps, each the page of code that makes the one before it faster.
+// The matrix product in six steps, each of which makes the previous one faster.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 06_matmul.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/06_matmul.cu -o 06_matmul
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches, one file of matmul/ a step:
-//   naive.cuh          one thread an element: memory and caches carry every operand to every product
-//   shared_tile.cuh    tiles in shared memory, and a pipeline that fills the next while this one is used
-//   register_tile.cuh  tiles in registers: 16 numbers read for 64 products; copies that no thread waits for
-//   mma.cuh            tensor cores by mma.sync, 16-bit; swizzled tiles, which ldmatrix reads without bank conflicts
+// What it teaches, with one file of matmul/ for each step:
+//   naive.cuh          one thread for each element: every product reads its operands from memory or a cache
+//   shared_tile.cuh    tiles in shared memory, and a pipeline that fills the next tile while this one is used
+//   register_tile.cuh  tiles in registers: 16 numbers are read for 64 products; asynchronous copies
+//   mma.cuh            16-bit tensor cores by mma.sync; swizzled tiles, which ldmatrix reads without bank conflicts
 //   wgmma.cuh          Hopper: one thread loads by TMA, two warpgroups multiply by wgmma, two blocks share their loads
-//   fp32.cuh           fp32 on Hopper's tensor cores: each number in two fp16 pieces, three products for one, fp32's digits
-// Every step takes any sizes and strides, sums in fp32, and applies a function of one's own to the sum before it is stored
-// (07_fused_layer.cu). The first three run on the CPU too, in the host executor. How to check a product without computing
-// all of it again: some elements, in double precision, from inputs that are a function of their place.
+//   fp32.cuh           split fp16: fp32 on Hopper's tensor cores by three fp16 products, with the precision of fp32
+// Every step takes any sizes and strides, sums in fp32, and applies a custom function to each sum before it is stored
+// (07_fused_layer.cu). The first three also run on the CPU, in the host executor. The check of a product does not compute
+// all of it: it computes some elements in double precision, from inputs that are a function of their position.
 //
 // Expected output, with the figures of an H200, 2026-11-21, step 6 2026-11-22:
 //   c = a b, 4096 x 4096 x 4096
-//   fp32                     ms   TFLOP/s   beside the step before
+//   fp32                     ms   TFLOP/s   vs previous step
 //     1 naive             68.57         2
 //     2 shared tile       29.78      4.62   2.3
 //     3 register tile      3.60      38.1   8.3
 //     6 fp32 by fp16       0.73       188   4.9
-//   fp16                     ms   TFLOP/s   beside the step before
+//   fp16                     ms   TFLOP/s   vs previous step
 //     1 naive             62.26      2.21
 //     2 shared tile       33.84      4.06   1.8
 //     3 register tile      3.63      37.9   9.3
@@ -51,7 +51,7 @@
 using giwa::int64;
 using giwa::throw_if_failed;
 
-// Element i of a matrix, in [-1/2, 1/2), the same wherever it is computed.
+// Element i of a matrix, in [-1/2, 1/2), the same on the GPU and the CPU.
 template <class T>
 struct random_matrix {
   T* to;
@@ -62,7 +62,7 @@ struct random_matrix {
   GIWA_HOST_DEVICE void operator()(int64 i) const { to[i] = element(stream, i); }
 };
 
-// Elements of c in double precision: corners, and some that chance picks.
+// Elements of c in double precision: the corners and random ones.
 template <class T>
 class samples {
  public:
@@ -81,9 +81,9 @@ class samples {
       samples_.push_back(s);
     }
   }
-  // A sum's rounding errors grow with its partial sums, of about the root of `squares`, and the tensor cores cut instead of
-  // rounding; one product left out is 20 times what is allowed. Of fp32 four times less is allowed, so that numbers cut to
-  // fp16 or tf32 are found out. Then c is rounded to T. NaN is never close.
+  // The rounding error of a sum grows with its partial sums, which are about the root of `squares`; tensor-core accumulation
+  // truncates toward zero. One missing product is 20 times the tolerance. The tolerance of fp32 is four times smaller, so
+  // that operands rounded to fp16 or tf32 fail. Then c is rounded to T. A NaN fails.
   bool agree(const std::vector<T>& c, int64 k) const {
     const double half_ulp = std::ldexp(1.0, -giwa::precision_of<T>::significand_bits);
     return std::ranges::all_of(samples_, [&](const sample& s) {
@@ -103,7 +103,7 @@ class samples {
   std::vector<sample> samples_;
 };
 
-// Where the matrices are, and how time is taken there.
+// The memory of the matrices, and the clock.
 template <class T>
 struct on_gpu {
   giwa::stream stream = throw_if_failed(giwa::stream::create());
@@ -146,7 +146,7 @@ bool climb(const char* type, int64 size) {
   const samples<T> expected(m, n, k);
   std::vector<T> result(static_cast<std::size_t>(m * n));
 
-  std::printf("%-18s %8s %9s   beside the step before\n", type, "ms", "TFLOP/s");
+  std::printf("%-18s %8s %9s   vs previous step\n", type, "ms", "TFLOP/s");
   bool right = true;
   double before = 0;
   const auto step = [&](const char* name, auto product) {

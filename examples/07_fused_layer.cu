@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Two layers of a network, 784 - 256 - 10, with bias and ReLU applied to the sums before they leave the registers.
+// Two layers of a network, 784 - 256 - 10, with bias and ReLU applied to the sums in registers.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 07_fused_layer.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/07_fused_layer.cu -o 07_fused_layer
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: an epilogue, a small functor that the product of matmul/register_tile.cuh applies to each sum, saves the
-// launch that would read the product and write it again; and a product with few rows wants small tiles, so that enough
-// blocks share the work: 16 x 8 here, where 128 x 128 would leave all but two multiprocessors idle. The data come from a
-// counter-based generator: the GPU, the CPU and the reference in double precision make the same numbers.
+// What it teaches: an epilogue is a functor that the product of matmul/register_tile.cuh applies to each sum. It saves a
+// launch that reads the product and writes it again. A product with few rows needs small tiles, so that enough blocks share
+// the work: 16 x 8 here, because 128 x 128 leaves all but two multiprocessors idle. The data come from a counter-based
+// generator: the GPU, the CPU and the reference in double precision generate the same numbers.
 //
 // Expected output, with the figures of an H200, 2026-11-21:
 //   fp16, batch 32: fused 15.2 us; products, then bias and ReLU 19.7 us, 1.29 times as long
@@ -33,11 +33,11 @@ using giwa::throw_if_failed;
 
 constexpr int64 inputs = 784, hidden = 256, outputs = 10;
 
-// 16 x 8 elements by 8 x 8 threads; three steps of 128 are on their way while one is used. Both layers at batch 32 in fp32 on an
-// H200, 2026-11-21: this 13.8 us, 16 x 16 elements 16.4, these by 256 threads 16.5, steps of 64 18.2.
+// 16 x 8 elements by 8 x 8 threads; three steps of 128 are in flight while one is used. Both layers at batch 32 in fp32 on an
+// H200, 2026-11-21: 13.8 us; 16 x 16 elements take 16.4, 256 threads 16.5, steps of 64 18.2.
 using small_tiles = matmul::tiling<16, 8, 128, 8, 8, 4>;
 
-// --- What a layer does to the sum x w, (batch, features) ---
+// --- Epilogues of a layer for the sum x w, (batch, features) ---
 
 struct add_bias {
   const float* bias;  // (features)
@@ -47,10 +47,10 @@ struct add_bias_and_relu {
   const float* bias;
   GIWA_HOST_DEVICE float operator()(float sum, int64 /*row*/, int64 column) const {
     const float x = sum + bias[column];
-    return x < 0 ? 0 : x;  // a NaN stays one
+    return x < 0 ? 0 : x;  // keeps a NaN
   }
 };
-// The same in a kernel of its own, on what a product has stored.
+// The epilogue as a separate kernel, on a stored product.
 template <class T, class Function>
 struct apply {
   giwa::tensor_view<T, 2> x;
@@ -105,8 +105,8 @@ struct network {
   }
 };
 
-// In double precision, and how far off an output may be: h is rounded to T, once or, one by one, twice, and the fp32 sums
-// have errors of their own.
+// The outputs in double precision, and their tolerance: h is rounded to T once, or twice in separate kernels, and fp32 sums
+// have rounding errors.
 template <class T>
 bool right(const std::vector<float>& y, int64 batch) {
   const double rounding = std::ldexp(1.0, -giwa::precision_of<T>::significand_bits), sums = 1e-5;
@@ -186,7 +186,7 @@ bool run(Machine& machine, const char* type, int64 batch) {
   const double fused = machine.microseconds([&] { return net.fused(machine.where()); });
   machine.read(y, result);
   bool all = right<T>(result, batch);
-  fill(y, bias_2);  // not the result of before
+  fill(y, bias_2);  // overwrites the previous result
   const double one_by_one = machine.microseconds([&] { return net.one_by_one(machine.where()); });
   machine.read(y, result);
   all = right<T>(result, batch) && all;

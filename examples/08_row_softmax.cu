@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The softmax of rows: one call on the GPU or the CPU, for any row length, type and stride; and the algebra behind it.
+// The softmax of rows by one call on the GPU or the CPU, for any row length, type and stride, and its algebra.
 //
-//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I<giwa>/include 08_row_softmax.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/08_row_softmax.cu -o 08_row_softmax
 //
-// That is for an H100 or H200; another GPU wants -arch=native in place of -gencode ….
+// Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: softmax(where, in, out) takes views, so a transposed matrix or a few columns of a larger one need no copy;
-// elements may be fp16, bf16, fp32 or fp64 on either side. What makes it fast is that the state of a softmax, largest value
-// and sum, can be taken of any parts of a row and merged: softmax_state is that, for kernels of your own.
+// What it teaches: softmax(where, in, out) takes views, so a transposed matrix or some columns of a larger one need no copy.
+// Inputs and outputs may be fp16, bf16, fp32 or fp64. The state of a softmax, the largest value and the sum, can be computed
+// for parts of a row and merged, which makes it fast. softmax_state is this state for custom kernels.
 //
 // Expected output, with the time of an H200, 2026-11-21; on a CPU the matrix is smaller:
 //   ln(e^1 + e^2 + e^3 + e^4) = 4.440190, from two halves 4.440190
@@ -29,7 +29,7 @@ using giwa::softmax;
 using giwa::tensor_view;
 using giwa::throw_if_failed;
 
-// The state of a part: any part, in any order.
+// The state of a part of a row; parts merge in any order.
 giwa::softmax_state<float> state_of(std::initializer_list<float> part) {
   giwa::softmax_state<float> s;
   for (const float x : part) s = giwa::softmax_state<float>::merge(s, giwa::softmax_state<float>::of(x));
@@ -51,7 +51,7 @@ struct fill_logits {
   }
 };
 
-// Every row adds up to 1, and the rows that were read through a transposed view have the same bits.
+// Every row must add up to 1, and rows that were read through a transposed view must have the same bits.
 bool right(const std::vector<fp16>& rows, const std::vector<fp16>& turned, int64 columns) {
   bool good = true;
   for (int64 r = 0; r < 4; ++r) {
@@ -73,7 +73,7 @@ void report(int64 rows, int64 columns, double ms) {
               static_cast<long long>(columns), ms, bytes * 1e-6 / ms);
 }
 
-// (rows, columns) in memory that `where` can use; `turned` gets the first four rows as (columns, 4).
+// (rows, columns) in memory of `where`; `turned` gets the first four rows as (columns, 4).
 template <class Where>
 void call_both(Where&& where, const fp16* in, fp16* out, fp16* turned, int64 rows, int64 columns) {
   throw_if_failed(

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT
-// Draws layouts of shared tiles and fragment maps as SVG, so that you can see what the index arithmetic does.
+// Draws layouts of shared tiles and fragment maps as SVG.
 //
-//   nvcc -std=c++20 -O3 -I<giwa>/include 09_layout_svg.cu
-//   ./a.out                        lists the pictures
-//   ./a.out swizzled_128 > a.svg   draws one
-//   ./a.out all docs/pictures      draws all, into a folder that exists
+//   nvcc -std=c++20 -O3 -Iinclude examples/09_layout_svg.cu -o 09_layout_svg
+//   ./09_layout_svg                        lists the pictures
+//   ./09_layout_svg swizzled_128 > a.svg   draws one
+//   ./09_layout_svg all docs/pictures      draws all into an existing folder
 //
-// What it teaches: a layout is a function from (row, column) to a place in memory, a map one from (thread, register) to
-// (row, column). Both are constexpr, so that the host can draw and test what the GPU does. In the pictures of layouts the
-// colour is the bank: where a column shows all colours, reading down it meets no conflict.
+// Run from the root of the repository.
+//
+// What it teaches: a layout is a function from (row, column) to an offset in memory; a map is a function from (thread,
+// register) to (row, column). Both are constexpr, so that the host can draw and test the index arithmetic of the GPU. In the
+// pictures of layouts the colour is the bank: a column with all colours is read without bank conflicts.
 //
 // Expected output without arguments:
 //   row_major        fp16 (8, 64), row-major: the 16-byte chunks of a column share their banks
 //   …
-//   check: 11 pictures, each place of each layout and map drawn once
+//   check: 11 pictures, each position of each layout and map drawn once
 #include <giwa/tile.cuh>
 
 #include <cstdio>
@@ -32,7 +34,7 @@ class picture {
   picture(std::string title, int rows, int columns, int cell_width)
       : title_(std::move(title)), rows_(rows), columns_(columns), width_(cell_width) {}
 
-  /// `shade` of `shades` is the cell's place on the colour circle.
+  /// `shade` of `shades` is the position of the cell on the colour circle.
   void cell(int row, int column, const std::string& text, int shade, int shades) {
     const int x = margin + column * width_, y = top + row * height;
     body_ << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << width_ << "\" height=\"" << height
@@ -62,13 +64,13 @@ class picture {
   std::ostringstream body_;
 };
 
-/// A picture to choose, and whether drawing it met every place once.
+/// A picture, and whether it contains every position once.
 struct drawing {
   std::string name, title;
   picture (*draw)(const std::string& title, bool& complete);
 };
 
-/// Marks places, and tells whether each was marked once.
+/// Marks positions and checks that each was marked once.
 class places {
  public:
   explicit places(int count) : seen_(static_cast<std::size_t>(count)) {}
@@ -83,7 +85,7 @@ class places {
   std::vector<int> seen_;
 };
 
-/// A layout: `Run` elements a cell, which lie together; the text is the cell's first byte, the colour its bank.
+/// A layout with `Run` contiguous elements in each cell; the text is the first byte of the cell, the colour its bank.
 template <class T, class Shape, class Layout, int Run>
 picture draw_layout(const std::string& title, bool& complete) {
   using layout = typename Layout::template of<T, Shape>;
@@ -97,7 +99,7 @@ picture draw_layout(const std::string& title, bool& complete) {
       const int byte = offset * static_cast<int>(sizeof(T));
       if (column % Run == 0) p.cell(row, column / Run, std::to_string(byte), byte / bank_bytes % banks, banks);
     }
-  constexpr bool padding = layout::elements != Shape::size;  // which nothing marks
+  constexpr bool padding = layout::elements != Shape::size;  // padding is not marked
   complete = complete && (padding || met.once());
   return p;
 }
@@ -166,7 +168,7 @@ int main(int argc, char** argv) {
       std::ofstream file(std::string(argv[2]) + "/" + d.name + ".svg");
       file << d.draw(d.title, complete).svg();
       if (!file || !complete) {
-        std::cerr << d.name << (complete ? ": cannot be written\n" : ": a place is missing or drawn twice\n");
+        std::cerr << d.name << (complete ? ": cannot be written\n" : ": a position is missing or drawn twice\n");
         return 1;
       }
     }
@@ -191,6 +193,6 @@ int main(int argc, char** argv) {
     ++count;
   }
   std::printf("check: %d pictures, %s\n", count,
-              complete ? "each place of each layout and map drawn once" : "a place is missing or drawn twice");
+              complete ? "each position of each layout and map drawn once" : "a position is missing or drawn twice");
   return complete ? 0 : 1;
 }

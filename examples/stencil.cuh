@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Jacobi sweeps for Laplace's equation: from memory one at a time, and several on a tile in shared memory.
+// Jacobi sweeps for Laplace's equation: one at a time from global memory, and several on a tile in shared memory.
 #pragma once
 
 #include <giwa/grid.cuh>
@@ -9,7 +9,7 @@ namespace tiled {
 
 using giwa::int64;
 
-/// Whether an element is computed; those on the border of the grid are given, and stay.
+/// Returns whether an element is computed. Elements on the border of the grid are fixed.
 GIWA_HOST_DEVICE constexpr bool is_inner(int64 row, int64 column, const giwa::index<2>& extents) {
   return 0 < row && row < extents[0] - 1 && 0 < column && column < extents[1] - 1;
 }
@@ -18,17 +18,18 @@ struct span {
   int begin, end;
   GIWA_HOST_DEVICE constexpr bool contains(int i) const { return begin <= i && i < end; }
 };
-/// Those of `size` numbers from `origin` on that lie in [begin, end), counted from the origin.
+/// Returns the part of [origin, origin + size) in [begin, end), counted from the origin.
 GIWA_HOST_DEVICE constexpr span clip(int64 begin, int64 end, int64 origin, int size) {
   const int64 first = begin - origin, last = end - origin;
   return {static_cast<int>(first < 0 ? 0 : first < size ? first : size), static_cast<int>(last < size ? last : size)};
 }
-/// The mean of the four neighbours. No product of it meets a sum, so that every machine rounds it alike.
+/// Returns the mean of the four neighbours. No product is added to a sum, so there is nothing to fuse, and every machine
+/// rounds it the same way.
 GIWA_HOST_DEVICE constexpr float mean(float up, float down, float left, float right) {
   return 0.25f * ((up + down) + (left + right));
 }
 
-/// One sweep, straight from memory, for for_all. The caches find the neighbours.
+/// One sweep from global memory, for for_all. Neighbours come from the caches.
 struct plain_sweep {
   giwa::tensor_view<const float, 2> in;
   giwa::tensor_view<float, 2> out;
@@ -40,11 +41,12 @@ struct plain_sweep {
   }
 };
 
-/// `Sweeps` of them on a tile: it is loaded with a halo as wide as there are sweeps, each of which leaves one ring of the
-/// halo out of date, and what is left in the middle is written. So memory is read and written once for all the sweeps.
+/// `Sweeps` sweeps on a tile in shared memory. The tile is loaded with a halo of at least Sweeps elements. Each sweep
+/// invalidates one ring of the halo, and the valid middle is written. So global memory is read and written once for all
+/// sweeps.
 template <int Sweeps>
 struct staged_sweeps {
-  static constexpr int halo = giwa::round_up(Sweeps, 4);  // whole 16 bytes, so that rows begin aligned
+  static constexpr int halo = giwa::round_up(Sweeps, 4);  // a multiple of 16 bytes, so that rows are aligned
   static constexpr int all_rows = 64, all_columns = 128;  // of the tile with its halo
   static constexpr int rows = all_rows - 2 * halo, columns = all_columns - 2 * halo;
   static constexpr int parts = 4, rows_each = all_rows / parts;
@@ -54,22 +56,22 @@ struct staged_sweeps {
   struct params {
     giwa::tensor_view<const float, 2> in;  // (rows, columns) of the grid
     giwa::tensor_view<float, 2> out;
-    int tile_columns;  // tiles beside each other
+    int tile_columns;  // number of columns of tiles
   };
   struct shared_storage {
-    giwa::shared_tile<float, giwa::tile_shape<all_rows, all_columns>> u[2];  // before a sweep and after it, in turn
+    giwa::shared_tile<float, giwa::tile_shape<all_rows, all_columns>> u[2];  // before and after a sweep, alternating
   };
 
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
     const int tile = static_cast<int>(block.block_rank());
-    // Where the halo begins: the first tiles' lies before the grid. There load() fills in zeros, which nobody uses.
+    // The first element of the halo. That of the first tiles is outside the grid; load() reads zeros there, which are not used.
     const giwa::index<2> origin{int64{tile / p.tile_columns} * rows - halo,
                                 int64{tile % p.tile_columns} * columns - halo};
     giwa::load(giwa::with_threads<max_threads>(block), p.in, origin, s.u[0]);
     block.sync();
 
-    // In the tile's own numbers: what is computed, and what is written.
+    // The computed and the written part, in the coordinates of the tile.
     const span inner_rows = clip(1, p.in.extent(0) - 1, origin[0], all_rows),
                inner_columns = clip(1, p.in.extent(1) - 1, origin[1], all_columns),
                out_rows = clip(origin[0] + halo, p.out.extent(0), origin[0], halo + rows),
@@ -79,9 +81,9 @@ struct staged_sweeps {
     for (int sweep = 0; sweep < Sweeps; ++sweep) {
       const auto& from = s.u[sweep % 2];
       auto& to = s.u[1 - sweep % 2];
-      const int edge = sweep + 1;  // rings that are out of date after this sweep
+      const int edge = sweep + 1;  // rings that are invalid after this sweep
       const bool current = edge <= column && column < all_columns - edge;
-      // Each thread goes down its column, and keeps what it has read of it.
+      // Each thread goes down its column and keeps the elements that it has read.
       float up = current && first_row > 0 ? from(first_row - 1, column) : 0, here = from(first_row, column);
       GIWA_UNROLL
       for (int i = 0; i < rows_each; ++i) {
@@ -103,8 +105,8 @@ struct staged_sweeps {
   }
 };
 
-/// `Sweeps` Jacobi sweeps from `in` to `out`, two grids of the same size, any strides; they must not overlap. `where` is a
-/// stream, on which it is asynchronous, or giwa::host.
+/// Computes `Sweeps` Jacobi sweeps from `in` to `out`, two grids of equal size with any strides that must not overlap. `where`
+/// is a stream, and the call is asynchronous, or giwa::host.
 template <int Sweeps, class Where>
 giwa::status sweep(const Where& where, const giwa::tensor_view<const float, 2>& in,
                    const giwa::tensor_view<float, 2>& out) {

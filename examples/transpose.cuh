@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The transpose of a matrix: tiles go through shared memory, so that rows are read and rows are written.
+// The transpose of a matrix by way of tiles in shared memory, so that reads and writes both run along rows.
 #pragma once
 
 #include <giwa/grid.cuh>
@@ -11,16 +11,15 @@ namespace tiled {
 
 using giwa::int64;
 
-/// 16 bytes of a row: what one access moves, here and in the tile.
+/// 16 bytes of a row, which one access moves in global and shared memory.
 template <class T>
 struct alignas(16) packet {
   static constexpr int size = 16 / static_cast<int>(sizeof(T));
   T element[size];
 };
 
-/// A layout of one's own. Rows lie one after the other, the packets of a row are exchanged with each other by the number of
-/// their row, in steps of a packet: then 8 lanes that write the same packet of rows `size` apart, and 8 lanes that read
-/// neighbouring packets of a row, reach all 32 banks.
+/// A custom layout. Rows are contiguous; the packets of a row are permuted by the number of the row. So 8 lanes that write
+/// the same packet of rows `size` apart reach all 32 banks, and so do 8 lanes that read neighbouring packets of a row.
 struct exchanged_packets {
   template <class T, class Shape>
   struct of {
@@ -36,20 +35,20 @@ template <class T>
 struct transpose_params {
   giwa::tensor_view<const T, 2> in;  // (rows, columns)
   giwa::tensor_view<T, 2> out;       // (columns, rows)
-  int tile_rows;                     // how many tiles of `in` lie below each other
+  int tile_rows;                     // number of rows of tiles of `in`
 
-  /// The element of `in` where the tile of block number `i` begins. Down the columns of tiles: the blocks that are under way
-  /// together then write neighbouring parts of the same rows, which matters more than that they read such. fp32 32768 x 32768
-  /// on an H200, 2026-11-21, in percent of a copy's speed: down the columns 96, along the rows 93, in squares of 16 or 32
-  /// rows of tiles 88 to 90.
+  /// Returns the first element of `in` of the tile of block number `i`. Blocks go down the columns of tiles: concurrent blocks
+  /// then write neighbouring parts of the same rows, which matters more than reading them. fp32 32768 x 32768 on an H200,
+  /// 2026-11-21, in percent of the speed of a copy: 96 down the columns, 93 along the rows, 88 to 90 in squares of 16 or 32
+  /// rows of tiles.
   GIWA_HOST_DEVICE giwa::index<2> origin(int64 i, int rows, int columns) const {
     const int block = static_cast<int>(i);
     return {int64{block % tile_rows} * rows, int64{block / tile_rows} * columns};
   }
 };
 
-/// Any sizes, strides and alignment, in three lines: a tile is loaded as it lies in `in`, and stored as it lies in `out`,
-/// which is `in`'s shape seen with the strides exchanged. The layout `transposable` frees both ways of bank conflicts.
+/// Transposes with any sizes, strides and alignment: loads a tile from `in` and stores it to a view of `out` with exchanged
+/// strides, which has the shape of `in`. The layout `transposable` makes both free of bank conflicts.
 template <class T>
 struct any_transpose {
   using params = transpose_params<T>;
@@ -68,9 +67,9 @@ struct any_transpose {
   }
 };
 
-/// Where rows on both sides consist of whole aligned packets. Each thread reads a square of the tile, one packet a row; turns
-/// it in its registers, which costs fp32 nothing and 16-bit elements a byte permutation for two; and writes it to the tile,
-/// which is then the transpose, and leaves by rows.
+/// Transposes if the rows of both matrices consist of aligned packets. Each thread reads a square of the tile, one packet for
+/// each row, transposes it in registers (free in fp32, one byte permutation for two 16-bit elements), and writes it to the
+/// tile. The tile then holds the transpose and is stored by rows.
 template <class T, int Rows, int Columns>
 struct packet_transpose {
   using params = transpose_params<T>;
@@ -86,7 +85,7 @@ struct packet_transpose {
     {
       const int row = block.rank() / (columns / side) * side, column = block.rank() % (columns / side) * side;
       packet<T> in[side];
-      const int64 left = p.in.extent(0) - first_row - row;  // rows; all of a square or none are inside
+      const int64 left = p.in.extent(0) - first_row - row;  // rows; a square is inside as a whole or not at all
       if (left > 0 && first_column + column < p.in.extent(1)) {
         const T* from = &p.in(first_row + row, first_column + column);
         GIWA_UNROLL
@@ -112,7 +111,7 @@ struct packet_transpose {
   }
 };
 
-/// Whether a view's rows consist of whole packets at aligned addresses.
+/// Returns whether the rows of a view consist of packets at aligned addresses.
 template <class T>
 bool made_of_packets(const giwa::tensor_view<T, 2>& view) {
   constexpr int size = packet<T>::size;
@@ -131,8 +130,8 @@ giwa::status run_transpose(const Where& where, const giwa::tensor_view<const T, 
                       {in, out, static_cast<int>(tile_rows)});
 }
 
-/// out(j, i) = in(i, j), for elements of 2 or 4 bytes; any sizes and strides. The two must not overlap. `where` is a stream,
-/// on which it is asynchronous, or giwa::host.
+/// Computes out(j, i) = in(i, j) for elements of 2 or 4 bytes, any sizes and strides. `in` and `out` must not overlap. `where`
+/// is a stream, and the call is asynchronous, or giwa::host.
 template <class T, class Where>
 giwa::status transpose(const Where& where, const giwa::tensor_view<const T, 2>& in,
                        const giwa::tensor_view<T, 2>& out) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Matrix product, step 4: tensor cores by mma.sync, fed by asynchronous copies. Every GPU that giwa knows.
+// Matrix product, step 4: tensor cores by mma.sync, with asynchronous copies. Any GPU.
 #pragma once
 
 #include "problem.cuh"
@@ -8,8 +8,8 @@
 
 namespace matmul {
 
-/// A block of 4 warps makes 128 x 128 of c, each warp 64 x 64 of it in the accumulators of its tensor core. The tiles are
-/// swizzled, so that ldmatrix reads them without bank conflicts, those of b across its rows.
+/// A block of 4 warps computes 128 x 128 of c, each warp 64 x 64 of it in tensor-core accumulators. The tiles are swizzled, so
+/// that ldmatrix reads rows of a and columns of b without bank conflicts.
 template <class T, class U, class Epilogue>
 struct mma_op {
   static constexpr int rows = 128, columns = 128, depth = 64, stages = 3;
@@ -41,7 +41,7 @@ struct mma_op {
     sum.fill(0);
     s.pipeline.stream(
         giwa::with_threads<max_threads>(block), p.tiles.steps,
-        [&](stage& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
+        [&](stage& to, const auto& copies, int step) {  // elements past the edges become zero
           copies.load(p.a, giwa::index<2>{first_row, int64{step} * depth}, to.a);
           copies.load(p.b, giwa::index<2>{int64{step} * depth, first_column}, to.b);
         },
@@ -55,8 +55,8 @@ struct mma_op {
   }
 };
 
-/// c = epilogue(a b), summed in fp32, for fp16 (sm_75 and newer) and bf16 (sm_80). Any sizes, strides and alignment;
-/// addresses and leading dimensions that are multiples of 16 bytes are fastest. Asynchronous on `stream`.
+/// Computes c = epilogue(a b), summed in fp32, for fp16 (sm_75 and newer) and bf16 (sm_80 and newer). Any sizes, strides and
+/// alignment; addresses and leading dimensions that are multiples of 16 bytes are fastest. Asynchronous on `stream`.
 template <class T, class U, class Epilogue = identity>
 giwa::status mma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, const giwa::tensor_view<const T, 2>& b,
                  const giwa::tensor_view<U, 2>& c, const Epilogue& epilogue = {}) {

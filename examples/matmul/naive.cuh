@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Matrix product, step 1: one thread an element, straight from memory. Any GPU, and the CPU.
+// Matrix product, step 1: one thread for each element, from global memory. Any GPU, and the CPU.
 #pragma once
 
 #include "problem.cuh"
 
 namespace matmul {
 
-/// One element of c. Neighbouring threads read neighbouring elements of b and the same of a; each element of a and b is read
-/// again for every element of c that needs it, n and m times: the caches are all that stands between that and the memory.
+/// A thread computes one element of c. Neighbouring threads read neighbouring elements of b and the same element of a. Each
+/// element of a is read n times and each element of b m times, by way of the caches.
 template <class T, class U, class Epilogue>
 struct naive_body {
   giwa::tensor_view<const T, 2> a, b;  // (m, k), (k, n)
@@ -22,7 +22,7 @@ struct naive_body {
   }
 };
 
-/// c = epilogue(a b), summed in fp32. `where` is a stream, on which it is asynchronous, or giwa::host.
+/// Computes c = epilogue(a b), summed in fp32. `where` is a stream, and the call is asynchronous, or giwa::host.
 template <class T, class U, class Where, class Epilogue = identity>
 giwa::status naive(const Where& where, const giwa::tensor_view<const T, 2>& a, const giwa::tensor_view<const T, 2>& b,
                    const giwa::tensor_view<U, 2>& c, const Epilogue& epilogue = {}) {

@@ -8,29 +8,29 @@
 
 namespace matmul {
 
-/// How step 3 cuts: a block makes Rows x Columns of c with ThreadRows x ThreadColumns threads, Depth of k at a time, with so
-/// many stages under way.
+/// The tiles of step 3: a block computes Rows x Columns of c with ThreadRows x ThreadColumns threads, Depth of k at a time,
+/// with a pipeline of `Stages` stages.
 template <int Rows, int Columns, int Depth, int ThreadRows, int ThreadColumns, int Stages>
 struct tiling {
   static constexpr int rows = Rows, columns = Columns, depth = Depth, stages = Stages;
   static constexpr int thread_rows = ThreadRows, thread_columns = ThreadColumns, threads = ThreadRows * ThreadColumns;
 };
 
-/// For large matrices: 8 x 8 elements a thread, 128 bytes of each row of a at a time. TFLOP/s for 4096 x 4096 x 4096 in fp32
-/// on an H200, 2026-11-21: this 38.4; before the padding
-/// 37.3, and then with three stages 35.8, with half the depth 34.0, 128 x 256 in 8 x 16 a thread 35.4, 64 x 64 24.7.
+/// For large matrices: 8 x 8 elements for each thread, 128 bytes of each row of a at a time. 38.4 TFLOP/s for 4096 x 4096 x
+/// 4096 in fp32 on an H200, 2026-11-21. Without the padding of a 37.3; then with three stages 35.8, half the depth 34.0, 128
+/// x 256 in 8 x 16 for each thread 35.4, 64 x 64 24.7.
 template <class T>
 using large_tiles = tiling<128, 128, 128 / static_cast<int>(sizeof(T)), 16, 16, 2>;
 
-/// Each thread keeps a piece of the block's tile of c in its registers: of 8 x 8 elements, say, so that 16 numbers read from
-/// shared memory serve for 64 products, where step 2 reads two for each.
+/// Each thread accumulates a part of the block's tile of c in registers, for example 8 x 8 elements: 16 numbers that are read
+/// from shared memory give 64 products. Step 2 reads two numbers for each product.
 template <class T, class U, class Epilogue, class Tiling>
 struct register_tile_op {
   static constexpr int rows = Tiling::rows, columns = Tiling::columns, depth = Tiling::depth;
   static constexpr int max_threads = Tiling::threads, min_blocks = 512 / max_threads;
 
-  // A warp reads two neighbouring rows of a at a time: the padding puts them in different banks. Without it, as Nsight
-  // Compute counts them, a quarter of the reads' turns are conflicts; with it, none.
+  // A warp reads two neighbouring rows of a at a time; the padding puts them in different banks. Without it Nsight Compute
+  // counts bank conflicts for a quarter of the reads; with it, none.
   using tile_a = giwa::shared_tile<T, giwa::tile_shape<rows, depth>, giwa::padded<16 / sizeof(T)>>;
   using tile_b = giwa::shared_tile<T, giwa::tile_shape<depth, columns>>;
   struct stage {
@@ -60,7 +60,7 @@ struct register_tile_op {
     sum.fill(0);
     s.pipeline.stream(
         giwa::with_threads<max_threads>(block), p.tiles.steps,
-        [&](stage& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
+        [&](stage& to, const auto& copies, int step) {  // elements past the edges become zero
           copies.load(p.a, giwa::index<2>{first_row, int64{step} * depth}, to.a);
           copies.load(p.b, giwa::index<2>{int64{step} * depth, first_column}, to.b);
         },
@@ -70,7 +70,8 @@ struct register_tile_op {
   }
 };
 
-/// c = epilogue(a b), summed in fp32, in a tiling of one's own or in large_tiles. `where` is a stream, on which it is asynchronous, or giwa::host.
+/// Computes c = epilogue(a b), summed in fp32, with a custom tiling or large_tiles. `where` is a stream, and the call is
+/// asynchronous, or giwa::host.
 template <class Tiling = void, class T, class U, class Where, class Epilogue = identity>
 giwa::status register_tile(const Where& where, const giwa::tensor_view<const T, 2>& a,
                            const giwa::tensor_view<const T, 2>& b, const giwa::tensor_view<U, 2>& c,

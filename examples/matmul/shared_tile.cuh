@@ -6,9 +6,9 @@
 
 namespace matmul {
 
-/// A block of 32 x 32 threads makes a tile of c of that size. It brings a tile of a and one of b at a time into shared memory,
-/// where each element serves 32 threads: the memory is read a 32nd as often as in step 1. While one pair of tiles is used,
-/// the pipeline fills the other.
+/// A block of 32 x 32 threads computes a tile of c of that size. It loads a tile of a and a tile of b at a time into shared
+/// memory, where 32 threads use each element: global memory is read 1/32 as often as in step 1. The pipeline fills one pair
+/// of tiles while the other is used.
 template <class T, class U, class Epilogue>
 struct shared_tile_op {
   static constexpr int side = 32;
@@ -36,7 +36,7 @@ struct shared_tile_op {
     float sum = 0;
     s.pipeline.stream(
         giwa::with_threads<max_threads>(block), p.tiles.steps,
-        [&](stage& to, const auto& copies, int step) {  // what lies beyond the edges becomes zero
+        [&](stage& to, const auto& copies, int step) {  // elements past the edges become zero
           copies.load(p.a, giwa::index<2>{first_row, int64{step} * side}, to.a);
           copies.load(p.b, giwa::index<2>{int64{step} * side, first_column}, to.b);
         },
@@ -49,7 +49,7 @@ struct shared_tile_op {
   }
 };
 
-/// c = epilogue(a b), summed in fp32. `where` is a stream, on which it is asynchronous, or giwa::host.
+/// Computes c = epilogue(a b), summed in fp32. `where` is a stream, and the call is asynchronous, or giwa::host.
 template <class T, class U, class Where, class Epilogue = identity>
 giwa::status shared_tile(const Where& where, const giwa::tensor_view<const T, 2>& a,
                          const giwa::tensor_view<const T, 2>& b, const giwa::tensor_view<U, 2>& c,

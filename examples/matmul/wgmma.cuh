@@ -17,7 +17,7 @@
 
 namespace matmul {
 
-/// The roles of an op whose first warpgroup loads, by one thread, while two multiply.
+/// Runs the roles of an op: one thread of the first warpgroup is the producer, two warpgroups are consumers.
 template <class Op, class Block, class Pipeline, class Load, class Multiply>
 GIWA_DEVICE void share_out(Block block, Pipeline& pipeline, const Load& load, const Multiply& multiply) {
   pipeline.initialize(block, /*consumer_warps=*/8);
@@ -30,11 +30,11 @@ GIWA_DEVICE void share_out(Block block, Pipeline& pipeline, const Load& load, co
     giwa::arch::claim_registers<Op::multiplier_registers>();
     multiply();
   }
-  giwa::arch::cluster_sync();  // neither block leaves while the other may still signal it
+  giwa::arch::cluster_sync();  // no block exits while the other may still signal it
 }
 
-/// Calls visit(first row, first column) for each tile of c that is this block's. A cluster takes the tiles of its blocks one
-/// below the other.
+/// Calls visit(first row, first column) for each tile of c of this block. The tiles of the blocks of a cluster are vertical
+/// neighbours.
 template <class Op, class Block, class Visit>
 GIWA_DEVICE void for_each_tile(Block block, const cut& tiles, const Visit& visit) {
   const int cluster = static_cast<int>(block.block_rank()) / Op::blocks, rank = giwa::arch::cluster_rank();
@@ -44,12 +44,12 @@ GIWA_DEVICE void for_each_tile(Block block, const cut& tiles, const Visit& visit
   }
 }
 
-/// c = epilogue(a b) for 16-bit elements. A cluster of two blocks works on 256 x 256 of c, each block on 128 rows of it. They
-/// share the tiles of b: each block loads one half, for both.
+/// Computes c = epilogue(a b) for 16-bit elements. A cluster of two blocks computes 256 x 256 of c, each block 128 rows of it.
+/// The blocks share the tiles of b: each loads one half for both.
 template <class T, class Epilogue>
 struct wgmma_op {
-  // 128 x 256 x 64 with 4 stages is what shared memory holds; the products of a stage keep the tensor cores busy for 1024
-  // cycles, in which 32 KB come from the L2 cache (48 KB without the pair).
+  // 128 x 256 x 64 with 4 stages fills shared memory. The products of a stage take 1024 cycles of the tensor cores, in which
+  // 32 KB are loaded from the L2 cache (48 KB without the cluster).
   static constexpr int rows = 128, columns = 256, depth = 64, stages = 4, blocks = 2;
   static constexpr int max_threads = 384, min_blocks = 1;
   static constexpr int loader_registers = 40, multiplier_registers = 232;
@@ -57,7 +57,7 @@ struct wgmma_op {
   using layout = giwa::swizzled<giwa::swizzle::bytes_128>;
   using tile_a = giwa::shared_tile<T, giwa::tile_shape<rows, depth>, layout>;
   using tile_b = giwa::shared_tile<T, giwa::tile_shape<depth, columns>, layout>;
-  using tile_c = giwa::shared_tile<T, giwa::tile_shape<64, 64>, layout>;  // what a warpgroup stores at once
+  using tile_c = giwa::shared_tile<T, giwa::tile_shape<64, 64>, layout>;  // one store of a warpgroup
 
   struct stage {
     tile_a a;
@@ -65,7 +65,7 @@ struct wgmma_op {
   };
   struct shared_storage {
     giwa::pipeline<stage, stages, giwa::tensor_copies<blocks>> pipeline;
-    tile_c c[2][2];  // (warpgroup, turn)
+    tile_c c[2][2];  // (warpgroup, buffer)
   };
   struct params {
     giwa::tensor_map a, b, c;  // (m, k), (k, n), (m, n)
@@ -106,7 +106,7 @@ struct wgmma_op {
         giwa::multiply(sum, tile.a, 64 * group, tile.b, k > 0);
         giwa::arch::wgmma_commit();
         if (k > 0) {
-          giwa::arch::wgmma_wait<1>();  // for the product before this one
+          giwa::arch::wgmma_wait<1>();  // for the previous product
           out.release();
         }
       }
@@ -136,10 +136,10 @@ struct wgmma_op {
   }
 };
 
-/// The largest size of a matrix whose tiles' ends TMA's coordinates, which are ints, still reach.
+/// The largest size of a matrix for which the end of every tile fits in a TMA coordinate, an int.
 inline constexpr int64 largest_of_wgmma = std::numeric_limits<int>::max() - 512;
 
-/// Launches such an op for c (m, n) = a (m, k) b (k, n), as many blocks as run at once; to_params(tiles) are its params.
+/// Launches such an op for c (m, n) = a (m, k) b (k, n) with as many blocks as run at once and the params to_params(tiles).
 template <class Op, class ToParams>
 giwa::status launch_clusters(cudaStream_t stream, int64 m, int64 n, int64 k, const ToParams& to_params) {
   giwa::result<cut> tiles = cut_into(m, n, k, Op::rows * Op::blocks, Op::columns, Op::depth);
@@ -152,8 +152,9 @@ giwa::status launch_clusters(cudaStream_t stream, int64 m, int64 n, int64 k, con
                       to_params(tiles.value));
 }
 
-/// c = epilogue(a b), summed in fp32, for fp16 or bf16: by wgmma where this program and the GPU have it and TMA can address
-/// the matrices (multiples of 16 bytes, rows of a and b in one piece, and of c a multiple of 16 bytes long), else by step 4. Asynchronous on `stream`.
+/// Computes c = epilogue(a b), summed in fp32, for fp16 or bf16. Uses wgmma if the program and the GPU have it and TMA can
+/// address the matrices (addresses and strides are multiples of 16 bytes, rows are contiguous, rows of c are a multiple of
+/// 16 bytes long), otherwise step 4. Asynchronous on `stream`.
 template <class T, class Epilogue = identity>
 giwa::status wgmma(cudaStream_t stream, const giwa::tensor_view<const T, 2>& a, const giwa::tensor_view<const T, 2>& b,
                    const giwa::tensor_view<T, 2>& c, const Epilogue& epilogue = {}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Matrix product, before step 6: a matrix of fp32 becomes two of fp16, scaled by rows or columns. Any GPU, and the CPU.
+// Matrix product, before step 6: splits an fp32 matrix into two fp16 matrices, hi and lo, scaled by rows or columns.
 #pragma once
 
 #include "problem.cuh"
@@ -10,7 +10,7 @@
 
 namespace matmul {
 
-/// What gets a power of two of its own.
+/// The lines that share a power of two as their scale.
 enum class lines { rows, columns };
 
 /// Four neighbours in a row.
@@ -18,7 +18,7 @@ struct alignas(16) four {
   float element[4];
 };
 
-/// Elements (row, column) to (row, column + 3) of a matrix, zeros outside; at once if side by side and aligned.
+/// Returns elements (row, column) to (row, column + 3) of a matrix, zeros outside; one access if contiguous and aligned.
 GIWA_HOST_DEVICE inline four read_four(const giwa::tensor_view<const float, 2>& x, int64 row, int64 column) {
   if (row >= x.extent(0)) return {};
   const float* const at = x.data() + (row * x.stride(0) + column * x.stride(1));
@@ -32,11 +32,11 @@ GIWA_HOST_DEVICE inline four read_four(const giwa::tensor_view<const float, 2>& 
   return r;
 }
 
-/// Raises largest[line] to the largest size of an element of the line, as the bits of a float, which have the same
-/// order. A NaN may be passed over.
+/// Raises largest[line] to the largest magnitude of an element of the line, as the bits of a float, which have the same
+/// order. May ignore a NaN.
 template <lines Lines>
 struct largest_op {
-  // A thread reads 64 times four elements: its warp along a row, its block down the columns.
+  // A thread reads 64 times four elements: along a row by its warp, or down the columns by its block.
   static constexpr int max_threads = 128, min_blocks = 8, reads = 64;
   static constexpr bool along = Lines == lines::rows;
   static constexpr int rows = along ? max_threads / 32 : reads, columns = 4 * (along ? 32 * reads : max_threads);
@@ -46,7 +46,7 @@ struct largest_op {
   struct params {
     giwa::tensor_view<const float, 2> x;
     unsigned* largest;
-    int64 across;  // blocks beside each other
+    int64 across;  // blocks along a row
   };
 
   template <class Block>
@@ -64,7 +64,7 @@ struct largest_op {
     const int64 step = row_step * p.x.stride(0) + column_step;
     if (inside && p.x.stride(1) == 1 && reinterpret_cast<giwa::uint64>(first) % sizeof(four) == 0 && step % 4 == 0) {
 #if defined(__CUDA_ARCH__)
-#pragma unroll 8  // reads under way at once
+#pragma unroll 8  // reads in flight
 #endif
       for (int i = 0; i < reads; ++i) take(*reinterpret_cast<const four*>(first + i * step));
     } else {
@@ -92,12 +92,12 @@ struct largest_op {
   }
 };
 
-/// Writes four elements of x in pieces: at[1] counts fours of a row.
+/// Writes hi and lo of four elements of x; at[1] counts groups of four of a row.
 template <lines Lines>
 struct split_four {
   giwa::tensor_view<const float, 2> x;
-  giwa::tensor_view<giwa::fp16, 3> pieces;  // (high and low, rows, columns), in memory a multiple of four columns
-  const float* largest;                     // of each line, readable and aligned by four
+  giwa::tensor_view<giwa::fp16, 3> parts;  // (hi and lo, rows, columns); the row stride is a multiple of four
+  const float* largest;                    // of each line, readable and aligned in groups of four
 
   GIWA_HOST_DEVICE void operator()(const giwa::index<2>& at) const {
     const int64 row = at[0], column = 4 * at[1];
@@ -107,14 +107,14 @@ struct split_four {
       for (float& of : scale.element) of = largest[row];
     else
       scale = *reinterpret_cast<const four*>(largest + column);
-    giwa::fp16 high[4], low[4];
+    giwa::fp16 hi[4], lo[4];
     GIWA_UNROLL
     for (int i = 0; i < 4; ++i) {
       const giwa::split_fp16 p = giwa::split(from.element[i] * giwa::power_of_two_for(scale.element[i]));
-      high[i] = p.hi;
-      low[i] = p.lo;
+      hi[i] = p.hi;
+      lo[i] = p.lo;
     }
-    giwa::fp16* const to = pieces.data() + row * pieces.stride(1) + column;
+    giwa::fp16* const to = parts.data() + row * parts.stride(1) + column;
     const auto write = [](giwa::fp16* first, const giwa::fp16(&four_of_them)[4]) {
       giwa::uint64 word;
       __builtin_memcpy(&word, four_of_them, sizeof word);
@@ -124,16 +124,16 @@ struct split_four {
       __builtin_memcpy(static_cast<void*>(first), &word, sizeof word);
 #endif
     };
-    write(to, high);
-    write(to + pieces.stride(0), low);
+    write(to, hi);
+    write(to + parts.stride(0), lo);
   }
 };
 
-/// Splits a matrix; `largest` holds zeros before, and the largest size of each line afterwards. `where` is a stream or
-/// giwa::host.
+/// Splits a matrix into hi and lo. `largest` holds zeros before, and the largest magnitude of each line afterwards. `where` is
+/// a stream or giwa::host.
 template <lines Lines, class Where>
 giwa::status split_lines(const Where& where, const giwa::tensor_view<const float, 2>& x,
-                         const giwa::tensor_view<giwa::fp16, 3>& pieces, float* largest) {
+                         const giwa::tensor_view<giwa::fp16, 3>& parts, float* largest) {
   using op = largest_op<Lines>;
   const int64 across = giwa::ceil_div(x.extent(1), op::columns), down = giwa::ceil_div(x.extent(0), op::rows);
   if (const giwa::status s = giwa::launch(where, {.grid = across * down, .block = op::max_threads}, op{},
@@ -141,11 +141,11 @@ giwa::status split_lines(const Where& where, const giwa::tensor_view<const float
       !s.ok())
     return s;
   return giwa::for_all(where, giwa::extents{x.extent(0), giwa::ceil_div(x.extent(1), 4)},
-                       split_four<Lines>{x, pieces, largest});
+                       split_four<Lines>{x, parts, largest});
 }
 
-/// A sum of products of scaled elements without the powers of their lines, in two steps that both go up or both go
-/// down: nothing is lost on the way that the result could hold.
+/// Returns a sum of products of scaled elements without the scales of their lines. Multiplies in two steps in the same
+/// direction, so that no intermediate result overflows or underflows if the final one does not.
 GIWA_HOST_DEVICE inline float unscaled(float sum, float largest_of_row, float largest_of_column) {
   const int exponent = giwa::exponent_for(largest_of_row) + giwa::exponent_for(largest_of_column), half = exponent / 2;
   return sum * giwa::power_of_two(half) * giwa::power_of_two(exponent - half);
