@@ -31,12 +31,13 @@ GIWA_HOST_DEVICE void read_row(const Tile& tile, int row, int column, float* to)
 /// Whether multiply_add() takes these operands for d of this shape: a (rows, k), and b (k, columns) or transposed.
 template <class Shape, class Left, class Right>
 inline constexpr bool fits_product = false;
-template <class Shape, class T, int K, class LayoutOfA, class U, class LayoutOfB>
-inline constexpr bool fits_product<Shape, shared_tile<T, tile_shape<Shape::rows, K>, LayoutOfA>,
-                                   shared_tile<U, tile_shape<K, Shape::columns>, LayoutOfB>> = true;
-template <class Shape, class T, int K, class LayoutOfA, class U, class LayoutOfB>
-inline constexpr bool fits_product<Shape, shared_tile<T, tile_shape<Shape::rows, K>, LayoutOfA>,
-                                   transposed_tile<shared_tile<U, tile_shape<Shape::columns, K>, LayoutOfB>>> = true;
+template <class Shape, class T, int Depth, class LayoutOfA, class U, class LayoutOfB>
+inline constexpr bool fits_product<Shape, shared_tile<T, tile_shape<Shape::rows, Depth>, LayoutOfA>,
+                                   shared_tile<U, tile_shape<Depth, Shape::columns>, LayoutOfB>> = true;
+template <class Shape, class T, int Depth, class LayoutOfA, class U, class LayoutOfB>
+inline constexpr bool fits_product<Shape, shared_tile<T, tile_shape<Shape::rows, Depth>, LayoutOfA>,
+                                   transposed_tile<shared_tile<U, tile_shape<Shape::columns, Depth>, LayoutOfB>>> =
+    true;
 
 }  // namespace detail
 
