@@ -21,7 +21,7 @@ struct merge_views {
   tensor_view<float, 3> lse;              // (batch, heads, queries), or empty
 
   GIWA_HOST_DEVICE int64 parts() const { return parts_o.extent(0); }
-  /// The lse of part 0 of a row; those of the others are parts_lse.stride(0) apart.
+  /// The lse of part 0 of a row; that of part i is i * parts_lse.stride(0) elements further.
   GIWA_HOST_DEVICE const float* lse_of(int64 batch, int64 query, int64 head) const {
     return parts_lse.data() + batch * parts_lse.stride(1) + head * parts_lse.stride(2) + query * parts_lse.stride(3);
   }
@@ -46,8 +46,8 @@ struct merge_packet {
   T element[Count];
 };
 
-/// sum = sum of w_i x_i over the parts, `Count` elements of a row at once. `part`: those of part 0, `lse`: that of part 0; the others
-/// are a stride apart. A part without keys counts as 0, whatever it contains.
+/// sum = sum of w_i x_i over the parts, `Count` elements of a row at once. `part`: those of part 0, `lse`: that of part 0; part i is
+/// i strides further. A part without keys counts as 0, whatever it contains.
 template <int Count, class T>
 GIWA_HOST_DEVICE void merge_elements(const softmax_state<float>& all, int64 parts, const T* part, int64 part_stride,
                                      const float* lse, int64 lse_stride, float (&sum)[Count]) {
@@ -150,7 +150,7 @@ inline namespace GIWA_ARCH_TAG {
 /// parts_o: (parts, batch, queries, heads, head size), or packed (parts, rows, heads, head size): o of attention_forward() for each
 /// part of the keys. parts_lse: (parts, batch, heads, queries), packed (parts, 1, heads, rows): its lse, natural logarithms.
 /// o: parts_o without the first dimension. lse: parts_lse without the first dimension, or empty, and then not written.
-/// Elements of parts_o and o are fp16, bf16 or fp32, each of its own type; sums are in fp32. Any strides, but the last of parts_o
+/// Elements of parts_o and o are fp16, bf16 or fp32, and the two types may differ; sums are in fp32. Any strides, but the last of parts_o
 /// and o is 1. Parts in fp32 are not rounded twice.
 ///
 /// A part whose lse is -inf has no keys, and its o is not used. A row without keys in any part gives o = 0 and lse = -inf. NaN in an

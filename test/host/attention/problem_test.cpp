@@ -216,9 +216,9 @@ TEST_CASE("masks and scores that do not fit the problem") {
           {"mask", "ask for different diagonals"});
   refused(call, call.forward(giwa::full{} | giwa::keys_back{-3, giwa::alignment::top_left}),
           {"keys_back", "negative", bound::at_least, 0, -3});
-  refused(call, call.forward(giwa::full{}, giwa::softcap{0}), {"softcap", "no number from"});
+  refused(call, call.forward(giwa::full{}, giwa::softcap{0}), {"softcap", "must be from 1e-30 to 1e30"});
   refused(call, call.forward(giwa::full{}, giwa::bias{view(x, {1, 1, 7, 1})}),
-          {"bias", "neither 1 nor that of", bound::exactly, 5, 7});
+          {"bias", "each size must be 1 or that of", bound::exactly, 5, 7});
   call_t other;
   other.options.align = giwa::alignment::top_left;
   refused(other, other.forward(giwa::causal::bottom_right), {"mask", "ask for different diagonals"});

@@ -47,7 +47,7 @@ template <class Queries, class Keys, class Values, class O, int Rank>
 GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
                                          const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
                                          const sequences& packed) {
-  // Here, not in a function of their own: they come before the errors that they explain.
+  // In this function, so that the sentences come before the errors of the conversions below.
   using element = stdlib::remove_const_t<Queries>;
   static_assert(stdlib::same_as<element, stdlib::remove_const_t<Keys>> &&
                     stdlib::same_as<element, stdlib::remove_const_t<Values>>,

@@ -8,8 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The diagonal of a call that check_alignment() accepts. Nobody has to choose one where the mask and the score modifier do not ask
-/// for it: user-defined ones get bottom_right, as in FlashAttention and PyTorch's decoding.
+/// The diagonal of a call that check_alignment() accepts: bottom_right if the mask, the score modifier and the options leave it unset,
+/// as in FlashAttention and in PyTorch's decoding.
 template <class Mask, class Score>
 GIWA_HOST_DEVICE constexpr alignment diagonal_of(const Mask& mask, const Score& score, alignment given) {
   const alignment asked = request_of(mask).with(request_of(score)).with({false, false, given}).align;
@@ -37,7 +37,7 @@ GIWA_HOST_DEVICE constexpr status check_alignment(const Mask& mask, const Score&
   return {};
 }
 
-/// An lse that the call writes: (batch, heads, queries), apart from all other tensors. Empty is none.
+/// The lse that the call writes: (batch, heads, queries), without overlap with another tensor. Empty means none.
 template <class T, class O>
 GIWA_HOST_DEVICE status check_lse(const tensor_view<float, 3>& lse, const attention_views<T, O>& a) {
   if (lse.data() == nullptr && lse.size() == 0) return {};
@@ -56,7 +56,7 @@ GIWA_HOST_DEVICE status check_lse(const tensor_view<float, 3>& lse, const attent
        "lse overlaps q_lengths", "lse overlaps k_lengths", "lse overlaps k_batch_index"});
 }
 
-/// A workspace of enough bytes, aligned, apart from all tensors. Empty is none.
+/// The workspace: enough bytes, aligned, without overlap with a tensor. Empty means none.
 template <class T, class O>
 GIWA_HOST_DEVICE status check_workspace(const tensor_view<unsigned char, 1>& w, int64 needed,
                                         const attention_views<T, O>& a, const tensor_view<float, 3>& lse) {
@@ -80,7 +80,7 @@ GIWA_HOST_DEVICE status check_workspace(const tensor_view<unsigned char, 1>& w, 
        "the workspace overlaps k_lengths", "the workspace overlaps k_batch_index"});
 }
 
-/// One sink for each head of q, apart from what the call writes. Empty is none.
+/// The sinks: one for each head of q, without overlap with what the call writes. Empty means none.
 template <class T, class O>
 GIWA_HOST_DEVICE status check_sinks(const attention_options& options, const attention_views<T, O>& a) {
   const auto& sinks = options.sinks;
@@ -95,7 +95,7 @@ GIWA_HOST_DEVICE status check_sinks(const attention_options& options, const atte
   return {};
 }
 
-/// The first rule that a forward call breaks, apart from pointers that the device cannot use.
+/// The first rule that a forward call breaks. Whether the device can use the pointers is checked elsewhere.
 template <class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Mask& mask, const Score& score,
                                         const attention_options& options, int64 head_size, int64 head_size_v) {

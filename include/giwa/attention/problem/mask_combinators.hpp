@@ -110,7 +110,7 @@ GIWA_HOST_DEVICE constexpr mask_not<First> complement(const First& a) {
 }
 ///@}
 
-/// The same as operators. C++ finds them where at least one operand is a mask of giwa. Between masks that are all your own, call
+/// The same as operators. C++ finds them if at least one operand is a mask of giwa. To combine custom masks with each other, call
 /// both(), either() and complement().
 ///@{
 template <attention_mask First, attention_mask Second>

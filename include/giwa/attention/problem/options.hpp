@@ -33,7 +33,7 @@ struct attention_options {
   /// (heads): the score of a virtual key of each head, which takes its share of the softmax and has the value 0. It counts in lse.
   /// (Xiao et al. 2023, "Efficient streaming language models with attention sinks".)
   tensor_view<const float, 1> sinks{};
-  /// The diagonal of masks and score modifiers that leave theirs unset, and of user-defined ones. bottom_right if nobody sets one.
+  /// The diagonal of masks and score modifiers that leave theirs unset, and of user-defined ones. bottom_right if that is unset too.
   alignment align{};
   /// Scratch memory of at least workspace_bytes() bytes for this call alone until it is done, or empty. Aligned to 4 bytes, for
   /// fp32 to 16. Its contents do not matter. With it, blocks of sm90 pull work tiles from a shared counter when work is uneven

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a kernel of attention is told of a call, and what that comes to for one head of one sequence.
+// The parameters of an attention kernel, and the view of one head of one sequence that follows from them.
 #ifndef GIWA_ATTENTION_PROBLEM_PARAMS_HPP
 #define GIWA_ATTENTION_PROBLEM_PARAMS_HPP
 
@@ -10,7 +10,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// One head of one sequence, as the kernels see it. Views reach no farther than their own sequence.
+/// One head of one sequence. The views contain the rows of this sequence and no others.
 template <class T, class O>
 struct attention_head {
   tensor_view<const T, 2> q, k, v;  // (length, head size)
@@ -28,7 +28,7 @@ struct attention_head {
   GIWA_HOST_DEVICE int keys() const { return static_cast<int>(k.extent(0)); }
 };
 
-/// What a kernel is told, whatever its path. Checked before.
+/// The parameters of every attention kernel and of the CPU path, after the checks.
 template <class T, class O, class Mask, class Score>
 struct attention_params {
   attention_views<T, O> views;
@@ -47,7 +47,7 @@ struct attention_params {
   GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
     const auto& a = views;
     const sequences& of = a.packed;
-    // Lengths, offsets and indices are the caller's: out of range they give no rows instead of somebody else's memory.
+    // Lengths, offsets and indices come from device memory, unchecked. Out of range they give no rows, never rows of another tensor.
     const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
     int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1);
     int64 sequence = batch, key_sequence = batch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Score modifiers: what happens to a score between the scale and the mask.
+// Score modifiers: functions of a score, between the scale and the mask.
 #ifndef GIWA_ATTENTION_PROBLEM_SCORE_HPP
 #define GIWA_ATTENTION_PROBLEM_SCORE_HPP
 
@@ -13,8 +13,10 @@
 namespace giwa::inline GIWA_ABI {
 
 /// A score modifier is any trivially copyable callable, `GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const`,
-/// of the scaled score, before the mask. What it reads lies where the kernel can read it; it is called for scores inside both
-/// sequences only. Like a mask it may have a member `giwa::alignment align`, and check().
+/// that returns the new score. It is called with the scaled score, before the mask, and only for queries and keys of the sequence.
+/// Memory that it reads must be readable by the kernel. Two members are optional:
+/// - `giwa::alignment align`: it depends on the diagonal, which the caller must choose where the lengths differ.
+/// - `status check(const attention_sizes& s) const`: the first rule that it breaks for a problem of these sizes.
 template <class F>
 concept score_modifier = requires(const F& f, float score, attention_coord c) {
   { f(score, c) } -> stdlib::same_as<float>;
@@ -38,24 +40,24 @@ GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
 }
 }  // namespace detail
 
-/// The score as it is.
+/// Leaves the score as it is.
 struct plain_score {
-  /// What becomes of the score.
+  /// See score_modifier.
   GIWA_HOST_DEVICE constexpr float operator()(float score, attention_coord) const { return score; }
 };
 
-/// cap tanh(score / cap): between -cap and cap, for a cap of 1e-30 to 1e30. (Gemma 2; Bello et al. 2016.)
+/// Caps the score: cap * tanh(score / cap), which is between -cap and cap. (Gemma 2; Bello et al. 2016.)
 class softcap {
  public:
-  /// From 1e-30 to 1e30; others are refused by the call.
+  /// The cap, from 1e-30 to 1e30; the call refuses others.
   GIWA_HOST_DEVICE explicit constexpr softcap(float cap) : cap_(cap), rate_(-2.88539008177792681472f / cap) {}
 
-  /// What becomes of the score.
+  /// See score_modifier.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord) const {
-    // tanh |x| = 1 - 2 e / (1 + e) with e = 2^(-2 log2(e) |x|), to 7 times 2^-24 of the cap: what digits it loses near 0 are
-    // those that a score of the cap's size does not have either.
+    // tanh |x| = 1 - 2 e / (1 + e) with e = 2^(-2 log2(e) |x|). The error is at most 7 * 2^-24 of the cap: near 0 it loses digits
+    // that a score of the size of the cap does not have either.
 #if defined(__CUDA_ARCH__)
-    // By name: the compiler's quotients and exponentials guard against ranges that these do not leave, in twice the time.
+    // The compiler's quotient and exponential take twice the time, for ranges that do not occur here.
     const float e = arch::exp2_approximate(::fabsf(score) * rate_);
     return ::copysignf(cap_ - 2.0f * cap_ * (e * arch::reciprocal_approximate(1.0f + e)), score);
 #else
@@ -64,82 +66,82 @@ class softcap {
     return score < 0 ? -size : size;
 #endif
   }
-  /// The first rule that it breaks for such a problem.
+  /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
-    constexpr float least = 1e-30f, most = 1e30f;  // beyond, quotients leave float's range
-    return cap_ >= least && cap_ <= most ? status{}
-                                         : status::invalid("softcap", "the cap is no number from 1e-30 to 1e30");
+    constexpr float least = 1e-30f, most = 1e30f;  // beyond, quotients leave the range of float
+    return cap_ >= least && cap_ <= most ? status{} : status::invalid("softcap", "the cap must be from 1e-30 to 1e30");
   }
 
  private:
-  float cap_, rate_;
+  float cap_;
+  [[maybe_unused]] float rate_;  // on the device
 };
 
-/// A straight slope a head: score - slopes[head] |diagonal - key|. (Press et al. 2021, "Train short, test long".)
+/// Adds a linear bias by distance: score - slopes[head] * |diagonal - key|. (Press et al. 2021, "Train short, test long".)
 struct alibi {
-  const float* slopes;     ///< (heads), or (batch, heads) with a batch stride
-  int64 batch_stride = 0;  ///< between sequences, 0 where all have the same
-  alignment align{};       ///< of the diagonal, where the lengths differ
+  const float* slopes;     ///< (heads), or (batch, heads) with a batch stride; readable by the kernel
+  int64 batch_stride = 0;  ///< elements from a sequence's slopes to the next sequence's, 0 if all share them
+  alignment align{};       ///< of the diagonal; must be set where the lengths differ
 
-  /// What becomes of the score.
+  /// See score_modifier.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
     const int distance = c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal;
     return score - slopes[c.batch * batch_stride + c.head] * static_cast<float>(distance);
   }
-  /// The first rule that it breaks for such a problem.
+  /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return slopes != nullptr ? status{} : status::invalid("alibi", "the pointer to the slopes is null");
   }
 };
 
-/// Adds a tensor (batch, heads, queries, keys), a dimension of size 1 serving for all: `bias(view)`. Any strides.
+/// Adds a tensor (batch, heads, queries, keys) of any strides: `bias(view)`. A dimension of size 1 is broadcast.
 template <class T>
 struct bias {
-  static_assert(floating_element<stdlib::remove_const_t<T>>, "giwa::bias: elements are fp16, bf16, fp32 or fp64.");
+  static_assert(floating_element<stdlib::remove_const_t<T>>, "giwa::bias: elements must be fp16, bf16, fp32 or fp64.");
   tensor_view<const T, 4> values;  ///< (batch, heads, queries, keys)
 
-  /// Of the tensor.
+  /// The tensor, readable by the kernel.
   GIWA_HOST_DEVICE explicit constexpr bias(const tensor_view<const T, 4>& values_) : values(values_) {}
 
-  /// What becomes of the score.
+  /// See score_modifier.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
     const auto at = [&](int d, int i) { return values.extent(d) == 1 ? 0 : i * values.stride(d); };
     return score + convert<float>{}(values.data()[at(0, c.batch) + at(1, c.head) + at(2, c.query) + at(3, c.key)]);
   }
-  /// The first size that is neither 1 nor the problem's.
+  /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
     if (const status own = values.check("bias"); !own.ok()) return own;
     const int64 sizes[4] = {s.batch, s.heads, s.seq_q, s.seq_k};
     for (int d = 0; d < 4; ++d) {
       if (values.extent(d) == 1) continue;
       if (sizes[d] < 0)
-        return status::invalid("bias", "where lengths are known to the device alone, a bias cannot differ along them",
+        return status::invalid("bias", "with packed sequences a bias must have size 1 along queries and keys",
                                bound::exactly, 1, values.extent(d));
       if (values.extent(d) != sizes[d])
-        return status::invalid("bias", "a size is neither 1 nor that of (batch, heads, queries, keys)", bound::exactly,
+        return status::invalid("bias", "each size must be 1 or that of (batch, heads, queries, keys)", bound::exactly,
                                sizes[d], values.extent(d));
     }
     return {};
   }
 };
-/// From a view of any constness.
+/// Deduces the element type.
 template <class T>
 bias(const tensor_view<T, 4>&) -> bias<stdlib::remove_const_t<T>>;
 
-/// The second of what the first makes of the score: `then(softcap{30}, bias(b))`.
+/// Applies two score modifiers, one after the other: `then(softcap{30}, bias(b))`.
 template <score_modifier First, score_modifier Second>
 struct then {
-  First first;    ///< on the score
-  Second second;  ///< on what that makes of it
-  /// `b` of what `a` makes of the score.
+  First first;    ///< applied to the score
+  Second second;  ///< applied to the result
+  /// First `a`, then `b`.
   GIWA_HOST_DEVICE constexpr then(const First& a, const Second& b) : first(a), second(b) {}
-  /// What becomes of the score.
+  /// See score_modifier.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const { return second(first(score, c), c); }
-  /// The diagonal that its parts ask for.
+  /// See score_modifier.
   GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const {
     return detail::request_of(first).with(detail::request_of(second));
   }
-  /// The first rule that it breaks for such a problem.
+  /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
     return detail::check_both(first, second, s);
   }
