@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What an attention call needs of memory, and what would fit where it does not.
+// The memory that an attention call needs, and smaller calls that fit if it does not.
 #ifndef GIWA_ATTENTION_PROBLEM_MEMORY_ADVICE_HPP
 #define GIWA_ATTENTION_PROBLEM_MEMORY_ADVICE_HPP
 
@@ -11,12 +11,12 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The bytes of a call's tensors, each contiguous, o of q's element type. What no 64-bit number holds is max_int64.
+/// The bytes of the tensors of a call, each contiguous, with o of the element type of q. A size that overflows is max_int64.
 struct attention_bytes {
   /// Of each tensor.
   ///@{
   int64 q = 0, k = 0, v = 0, o = 0;
-  int64 lse = 0;        ///< where it is asked for
+  int64 lse = 0;        ///< 0 if the call does not ask for it
   int64 workspace = 0;  ///< workspace_bytes()
 
   constexpr int64 all() const {
@@ -29,9 +29,9 @@ struct attention_bytes {
 
 namespace detail {
 
-/// The problem with a part of its batch. Packed sequences are taken to be equally long.
+/// The problem with a part of its batch. Packed sequences are assumed to be equally long.
 constexpr attention_problem with_batch(attention_problem p, int64 batch) {
-  if (batch == p.batch) return p;     // to the row, where the sequences are not equally long
+  if (batch == p.batch) return p;     // exact, even if the sequences are not equally long
   const auto rows = [&](int64 all) {  // a part has no more rows than the whole
     const int64 some = saturating_product(ceil_div(all, p.batch), batch);
     return some < all ? some : all;
@@ -44,7 +44,7 @@ constexpr attention_problem with_batch(attention_problem p, int64 batch) {
 
 }  // namespace detail
 
-/// The bytes of a call of attention_forward on such a problem. Packed sequences: of all rows together.
+/// Returns the bytes of a call of attention_forward on such a problem. For packed sequences, those of all rows.
 constexpr attention_bytes bytes_of(const attention_problem& p, bool with_lse = false) {
   const auto tensor = [&](int64 length, int64 packed, int64 heads, int64 size, int64 element) {
     const int64 rows = length < 0 ? packed : detail::saturating_product(p.batch, length);
@@ -59,8 +59,8 @@ constexpr attention_bytes bytes_of(const attention_problem& p, bool with_lse = f
           workspace_bytes(p)};
 }
 
-/// The bytes at once where the keys of each sequence are split in `parts`, which go through the GPU one after the other: q; k, v
-/// and workspace of one part; and o and lse twice, of the parts so far and of the one that is merged into them.
+/// Returns the bytes that are needed at once if the keys of each sequence are split into `parts`, which the GPU processes one after the
+/// other: q; k, v and workspace of one part; and o and lse twice, for the parts so far and for the one that merge_attention() adds.
 constexpr attention_bytes bytes_split_along_keys(attention_problem p, int64 parts) {
   GIWA_ASSERT(parts >= 1, "there is at least one part");
   int64& keys = p.seq_k < 0 ? p.rows_k : p.seq_k;
@@ -71,7 +71,7 @@ constexpr attention_bytes bytes_split_along_keys(attention_problem p, int64 part
   return b;
 }
 
-/// What memory_advice() answers; all in bytes.
+/// The result of memory_advice(); sizes are in bytes.
 struct attention_advice {
   attention_problem asked{};  ///< the problem
   /// Of the GPU.
@@ -79,24 +79,24 @@ struct attention_advice {
   int64 free = 0, total = 0;
   ///@}
   attention_bytes whole{};  ///< as asked, without lse
-  /// The same in 16-bit elements; as asked, where they are that already.
+  /// The same with 16-bit elements; as asked if they are that already.
   attention_bytes half_precision{};
-  /// The larger half of the batch; the larger half of the keys, see bytes_split_along_keys(). As asked, where there is one item or
-  /// one key.
+  /// The larger half of the batch, and the larger half of the keys, see bytes_split_along_keys(). As asked for a batch of one
+  /// or for one key.
   ///@{
   attention_bytes half_batch{}, half_keys{};
   ///@}
   int64 batch = 0;  ///< the largest batch that fits, 0 if none does
   int64 key_parts =
-      0;  ///< the fewest parts of the keys that fit, 1 if nothing need be split, 0 if none does, or packed
+      0;  ///< the fewest parts of the keys that fit, 1 if no split is needed, 0 if none fits or sequences are packed
 
-  /// Whether so much is free.
+  /// Whether so many bytes are free.
   constexpr bool fits(const attention_bytes& b) const { return b.all() <= free; }
 };
 
-/// What a call needs, and which smaller calls would fit in `free` of a GPU's `total` bytes. Arithmetic alone: no GPU is asked.
-/// Lengths of packed sequences are not known here: parts of a batch are taken to be equally long, and splitting along the keys is
-/// not considered. Errors: the sizes are none that attention_forward() takes, or `free` is negative.
+/// Computes what a call needs, and which smaller calls fit in `free` of the `total` bytes of a GPU. It is arithmetic only: no GPU is used.
+/// Lengths of packed sequences are not known here: they are assumed to be equal, and a split along the keys is not considered.
+/// Errors: sizes that attention_forward() does not take, a negative `free`.
 constexpr result<attention_advice> memory_advice(const attention_problem& p, int64 free, int64 total) {
   result<attention_advice> r;
   r.state = detail::check_sizes(p, 0);
@@ -112,7 +112,7 @@ constexpr result<attention_advice> memory_advice(const attention_problem& p, int
   a.half_precision = bytes_of(narrow);
   a.half_batch = bytes_of(detail::with_batch(p, ceil_div(p.batch, 2)));
   a.half_keys = p.seq_k > 1 ? bytes_split_along_keys(p, 2) : a.whole;
-  // The largest number in [0, most] that does, where `most` and all below one that does do: halving.
+  // The largest number in [0, most] for which `does` holds, by bisection: it holds for all smaller ones too.
   const auto largest = [](int64 most, auto does) {
     int64 least = 0;
     while (least < most) {
@@ -128,7 +128,7 @@ constexpr result<attention_advice> memory_advice(const attention_problem& p, int
   if (a.fits(a.whole)) {
     a.key_parts = 1;
   } else if (p.seq_k > 1) {
-    // As many parts as do not fit, and one more.
+    // One more than the largest number of parts that does not fit.
     const int64 too_few =
         largest(p.seq_k, [&](int64 parts) { return !a.fits(bytes_split_along_keys(p, parts < 2 ? 2 : parts)); });
     a.key_parts = too_few == p.seq_k ? 0 : too_few < 1 ? 2 : too_few + 1;
@@ -136,12 +136,12 @@ constexpr result<attention_advice> memory_advice(const attention_problem& p, int
   return r;
 }
 
-/// The same for a GPU, as memory_of() has found it: what its pool has reserved and does not use is free for a device_array.
+/// Computes the same for the memory of a GPU that memory_of() reports. What its pool has reserved and does not use counts as free.
 constexpr result<attention_advice> memory_advice(const attention_problem& p, const memory_report& m) {
   return memory_advice(p, m.free + (m.pool_reserved - m.pool_used), m.total);
 }
 
-/// Some lines, for people: "needs 96.0 GiB (q 32.0 GiB, …), 80.2 GiB free of 139.8 GiB", and what would fit.
+/// Prints the advice: "attention needs 96.0 GiB (q 32.0 GiB, ...), 80.2 GiB free of 139.8 GiB: does not fit", and what would fit.
 inline void print(const attention_advice& a, std::FILE* to = stdout) {
   const auto text = [](int64 bytes) { return format_bytes(bytes); };
   const auto verdict = [&](const attention_bytes& b) { return a.fits(b) ? "fits" : "does not fit"; };
