@@ -10,8 +10,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Merges rows of parts. A group of lanes has a row: they all read its lse before one of them writes it, so that o and lse may be
-/// those of a part.
+/// Merges rows of parts. A group of lanes has a row: they all read its lse before one of them writes it, so that o and
+/// lse may be those of a part.
 template <class T, class O, int Count>
 struct merge_op {
   static constexpr int max_threads = 256, min_blocks = 4, warps = max_threads / 32;

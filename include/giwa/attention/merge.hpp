@@ -46,8 +46,8 @@ struct merge_packet {
   T element[Count];
 };
 
-/// sum = sum of w_i x_i over the parts, `Count` elements of a row at once. `part`: those of part 0, `lse`: that of part 0; part i is
-/// i strides further. A part without keys counts as 0, whatever it contains.
+/// sum = sum of w_i x_i over the parts, `Count` elements of a row at once. `part`: those of part 0, `lse`: that of part
+/// 0; part i is i strides further. A part without keys counts as 0, whatever it contains.
 template <int Count, class T>
 GIWA_HOST_DEVICE void merge_elements(const softmax_state<float>& all, int64 parts, const T* part, int64 part_stride,
                                      const float* lse, int64 lse_stride, float (&sum)[Count]) {
@@ -144,25 +144,25 @@ struct stream_merge;  // defined by <giwa/attention.cuh>
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Computes attention over a set of keys from the attention over disjoint parts of it: `merge_attention(stream, parts_o, parts_lse,
-/// o, lse)`. With L = ln(sum of e^(lse_i)), o = sum of e^(lse_i - L) o_i and lse = L.
+/// Computes attention over a set of keys from the attention over disjoint parts of it: `merge_attention(stream,
+/// parts_o, parts_lse, o, lse)`. With L = ln(sum of e^(lse_i)), o = sum of e^(lse_i - L) o_i and lse = L.
 ///
-/// parts_o: (parts, batch, queries, heads, head size), or packed (parts, rows, heads, head size): o of attention_forward() for each
-/// part of the keys. parts_lse: (parts, batch, heads, queries), packed (parts, 1, heads, rows): its lse, natural logarithms.
-/// o: parts_o without the first dimension. lse: parts_lse without the first dimension, or empty, and then not written.
-/// Elements of parts_o and o are fp16, bf16 or fp32, and the two types may differ; sums are in fp32. Any strides, but the last of parts_o
-/// and o is 1. Parts in fp32 are not rounded twice.
+/// parts_o: (parts, batch, queries, heads, head size), or packed (parts, rows, heads, head size): o of
+/// attention_forward() for each part of the keys. parts_lse: (parts, batch, heads, queries), packed (parts, 1, heads,
+/// rows): its lse, natural logarithms. o: parts_o without the first dimension. lse: parts_lse without the first
+/// dimension, or empty, and then not written. Elements of parts_o and o are fp16, bf16 or fp32, and the two types may
+/// differ; sums are in fp32. Any strides, but the last of parts_o and o is 1. Parts in fp32 are not rounded twice.
 ///
-/// A part whose lse is -inf has no keys, and its o is not used. A row without keys in any part gives o = 0 and lse = -inf. NaN in an
-/// lse makes its row NaN, and NaN in an o_i its element. An lse of +inf counts as NaN. Sinks belong to one part only.
-/// Parts are added in their order: the result is deterministic, does not depend on the batch, and is that of the one part that has
-/// keys, to the bit, where others have none.
+/// A part whose lse is -inf has no keys, and its o is not used. A row without keys in any part gives o = 0 and lse =
+/// -inf. NaN in an lse makes its row NaN, and NaN in an o_i its element. An lse of +inf counts as NaN. Sinks belong to
+/// one part only. Parts are added in their order: the result is deterministic, does not depend on the batch, and is
+/// that of the one part that has keys, to the bit, where others have none.
 ///
 /// In place: o may be one of the parts, the same view of the same elements, and so may lse. Other overlaps are refused.
-/// On a stream of the current device: asynchronous, allocates nothing, may be captured. With giwa::host: done when it returns,
-/// pointers are to host memory (`#include <giwa/host.hpp>`).
-/// Errors: sizes that do not fit together, no part, overlaps, memory that the GPU cannot use, those of launch(). Nothing is written
-/// then. Source: Dao et al. 2022, "FlashAttention", section 3.1; Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding".
+/// On a stream of the current device: asynchronous, allocates nothing, may be captured. With giwa::host: done when it
+/// returns, pointers are to host memory (`#include <giwa/host.hpp>`). Errors: sizes that do not fit together, no part,
+/// overlaps, memory that the GPU cannot use, those of launch(). Nothing is written then. Source: Dao et al. 2022,
+/// "FlashAttention", section 3.1; Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding".
 template <detail::attention_place Where, class Parts, int PartsRank, class O, int Rank>
 status merge_attention(const Where& where, const tensor_view<Parts, PartsRank>& parts_o,
                        const tensor_view<const float, 4>& parts_lse, const tensor_view<O, Rank>& o,

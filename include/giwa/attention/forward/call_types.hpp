@@ -14,12 +14,14 @@ namespace giwa::inline GIWA_ABI {
 /// The fastest measured tile for a GPU and a head size.
 struct automatic_tile {};
 
-/// Multiplies fp32 tensors with ordinary arithmetic. fp32_exact, tf32 and fp32 stand in the place of a tile in a call on a stream:
-/// `attention_forward<128, fp32_exact>(…)`. The default, fp32, has fp32's accuracy relative to the largest numbers of each row. With a
-/// workspace (attention_options) it runs on tensor cores, without one as fp32_exact. Its tiles hold two fp16 numbers per element,
-/// twice the bytes of a 16-bit tile.
+/// Multiplies fp32 tensors with ordinary arithmetic. fp32_exact, tf32 and fp32 stand in the place of a tile in a call
+/// on a stream:
+/// `attention_forward<128, fp32_exact>(…)`. The default, fp32, has fp32's accuracy relative to the largest numbers of
+/// each row. With a workspace (attention_options) it runs on tensor cores, without one as fp32_exact. Its tiles hold
+/// two fp16 numbers per element, twice the bytes of a 16-bit tile.
 struct fp32_exact {};
-/// Multiplies fp32 tensors on tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace as fp32_exact.
+/// Multiplies fp32 tensors on tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace as
+/// fp32_exact.
 struct tf32 {};
 
 /// A list of head sizes from which a call chooses at run time: `attention_forward<head_sizes<64, 128>>(…)`.

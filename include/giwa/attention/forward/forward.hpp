@@ -65,44 +65,48 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Computes attention of every head, o = softmax(mask(score(scale q k^T))) v, in one pass that never writes the scores to memory.
+/// Computes attention of every head, o = softmax(mask(score(scale q k^T))) v, in one pass that never writes the scores
+/// to memory.
 ///
 /// Template arguments:
 ///   - HeadSize: the head size of q, k, v and o, 1 to 512; other overloads take a second one for v and o, or a list
-///   - Tile: automatic_tile, or tile_shape<queries, keys> for the kernel of the newest architecture in the build, 8.0 or 9.0 (for
-///     fp32 on tensor cores 9.0 only); the other kernels keep their own tiles. For fp32 also fp32, fp32_exact or tf32
+///   - Tile: automatic_tile, or tile_shape<queries, keys> for the kernel of the newest architecture in the build, 8.0
+///     or 9.0 (for fp32 on tensor cores 9.0 only); the other kernels keep their own tiles. For fp32 also fp32,
+///     fp32_exact or tf32
 ///
 /// Parameters:
 ///   - where: a stream of the current device, or giwa::host
 ///   - q: (batch, queries, heads, head size)
-///   - k, v: (batch, keys, kv heads, head size); kv heads divide heads, and head h of q reads head h / (heads / kv heads)
+///   - k, v: (batch, keys, kv heads, head size); kv heads divide heads, and head h of q reads head h / (heads / kv
+///     heads)
 ///   - o: (batch, queries, heads, head size of v); written
 ///   - mask: which scores are kept (attention_mask), such as causal{}; full{} keeps all
 ///   - score: changes scores after the scale and before the mask (score_modifier)
 ///   - options: scale, lse, sinks, alignment of the diagonal, workspace (attention_options)
 ///
-/// The key on the diagonal of query i is i + offset. With as many keys as queries the offset is 0. Otherwise a mask or a score modifier
-/// that uses the diagonal needs an alignment, its own or that of the options: top_left, bottom_right or offset(n).
-/// lse, if asked for, is the natural logarithm of the sum of e^score over the keys that the row keeps, fp32.
-/// A sink adds e^sink to that sum and nothing to o.
+/// The key on the diagonal of query i is i + offset. With as many keys as queries the offset is 0. Otherwise a mask or
+/// a score modifier that uses the diagonal needs an alignment, its own or that of the options: top_left, bottom_right
+/// or offset(n). lse, if asked for, is the natural logarithm of the sum of e^score over the keys that the row keeps,
+/// fp32. A sink adds e^sink to that sum and nothing to o.
 ///
-/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have another of them. Strides have 64 bits and any values, 0 and
-/// negative ones included, except that the last is 1. Sums are in fp32.
+/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have another of them. Strides have 64 bits and any
+/// values, 0 and negative ones included, except that the last is 1. Sums are in fp32.
 ///
-/// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be accessible to the
-/// device. On giwa::host all memory is host memory, and the call returns when o and lse are written.
+/// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be
+/// accessible to the device. On giwa::host all memory is host memory, and the call returns when o and lse are written.
 ///
-/// The result is finite if (keys that a row sees) * max |v| and (head size) * max |q| * max |k| are at most 3.4e38 (docs/numerics.md).
-/// A row that keeps no key gives 0 and an lse of -inf. A NaN that a row sees makes it NaN; an infinity that it sees in v gives an
-/// infinity or NaN. Values that are masked for a row, or outside its sequence, do not affect it, NaN included.
-/// The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the tensors. They do not depend on the batch, the
-/// heads, other rows or other sequences, with two exceptions: what an infinite value gives, and fp32 on tensor cores, where a group
-/// of rows shares a power of two (docs/attention_fp32.md).
+/// The result is finite if (keys that a row sees) * max |v| and (head size) * max |q| * max |k| are at most 3.4e38
+/// (docs/numerics.md). A row that keeps no key gives 0 and an lse of -inf. A NaN that a row sees makes it NaN; an
+/// infinity that it sees in v gives an infinity or NaN. Values that are masked for a row, or outside its sequence, do
+/// not affect it, NaN included. The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the
+/// tensors. They do not depend on the batch, the heads, other rows or other sequences, with two exceptions: what an
+/// infinite value gives, and fp32 on tensor cores, where a group of rows shares a power of two
+/// (docs/attention_fp32.md).
 ///
-/// Errors, as a status with the argument, the limit and the value seen; nothing is written then: sizes that do not match, heads in q
-/// but none in k and v, an output that overlaps an input or, as far as its strides show, itself (the memory of masks and score
-/// modifiers is not checked), different lengths without an alignment if the mask or the score modifier uses the diagonal, memory
-/// that the device cannot access, and the errors of launch().
+/// Errors, as a status with the argument, the limit and the value seen; nothing is written then: sizes that do not
+/// match, heads in q but none in k and v, an output that overlaps an input or, as far as its strides show, itself (the
+/// memory of masks and score modifiers is not checked), different lengths without an alignment if the mask or the score
+/// modifier uses the diagonal, memory that the device cannot access, and the errors of launch().
 ///
 /// Source: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2", for the order of the loops.
 /// Example: `attention_forward<128>(stream, q, k, v, o, causal::bottom_right, {}, {.lse = lse})`.
@@ -113,8 +117,9 @@ status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, c
                          const Score& score = {}, const attention_options& options = {}) {
   return detail::run_attention<HeadSize, HeadSize, Tile>(where, detail::views_of(q, k, v, o, {}), mask, score, options);
 }
-/// Computes attention of sequences of different lengths (see `sequences`), which the kernel reads from memory. Packed tensors have
-/// rank 3: q and o (all queries, heads, head size), k and v (all keys, kv heads, head size). Tensors of rank 4 are as above.
+/// Computes attention of sequences of different lengths (see `sequences`), which the kernel reads from memory. Packed
+/// tensors have rank 3: q and o (all queries, heads, head size), k and v (all keys, kv heads, head size). Tensors of
+/// rank 4 are as above.
 template <int HeadSize, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
@@ -170,8 +175,8 @@ struct choice_of_size<head_sizes<Sizes...>> {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// With `attention_forward<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in the list. Every
-/// size of the list is compiled, so there is no default list.
+/// With `attention_forward<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in
+/// the list. Every size of the list is compiled, so there is no default list.
 template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, class Mask = full, class Score = plain_score>
 status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,

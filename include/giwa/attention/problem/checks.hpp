@@ -8,16 +8,16 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The diagonal of a call that check_alignment() accepts: bottom_right if the mask, the score modifier and the options leave it unset,
-/// as in FlashAttention and in PyTorch's decoding.
+/// The diagonal of a call that check_alignment() accepts: bottom_right if the mask, the score modifier and the options
+/// leave it unset, as in FlashAttention and in PyTorch's decoding.
 template <class Mask, class Score>
 GIWA_HOST_DEVICE constexpr alignment diagonal_of(const Mask& mask, const Score& score, alignment given) {
   const alignment asked = request_of(mask).with(request_of(score)).with({false, false, given}).align;
   return asked.is_set() ? asked : alignment(alignment::bottom_right);
 }
 
-/// Whether a call has one diagonal, and its numbers fit. An offset puts diagonals, and their distance to any key, at most
-/// attention_limits::length from 0: so masks and score modifiers may subtract them as ints.
+/// Whether a call has one diagonal, and its numbers fit. An offset puts diagonals, and their distance to any key, at
+/// most attention_limits::length from 0: so masks and score modifiers may subtract them as ints.
 template <class Mask, class Score>
 GIWA_HOST_DEVICE constexpr status check_alignment(const Mask& mask, const Score& score, alignment given,
                                                   bool lengths_agree, int64 queries, int64 keys) {

@@ -7,8 +7,9 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The diagonal of a score matrix: the key on the diagonal of query i is i + offset, where the offset is a number or follows from
-/// the lengths. `alignment::top_left`, `alignment::bottom_right` and `alignment::offset(n)` are its values.
+/// The diagonal of a score matrix: the key on the diagonal of query i is i + offset, where the offset is a number or
+/// follows from the lengths. `alignment::top_left`, `alignment::bottom_right` and `alignment::offset(n)` are its
+/// values.
 class alignment {
  public:
   /// The alignments that have names.
@@ -22,9 +23,9 @@ class alignment {
   constexpr alignment() = default;
   /// An alignment by its name.
   GIWA_HOST_DEVICE constexpr alignment(kind k) : kind_(k) {}
-  /// The diagonal on which query 0 has key `n`, in every sequence and whatever the lengths: for a part of longer queries or keys,
-  /// as in ring attention and chunked prefill. Negative where query 0 comes before the first key, at least keys where it comes
-  /// after the last. 0 is top_left.
+  /// The diagonal on which query 0 has key `n`, in every sequence and whatever the lengths: for a part of longer
+  /// queries or keys, as in ring attention and chunked prefill. Negative where query 0 comes before the first key, at
+  /// least keys where it comes after the last. 0 is top_left.
   GIWA_HOST_DEVICE static constexpr alignment offset(int64 n) {
     constexpr int most = 2147483647;
     alignment a(top_left);
@@ -49,7 +50,8 @@ class alignment {
   int offset_ = 0;
 };
 
-/// The coordinates of one score, for masks and score modifiers. Queries and keys count from 0 within their own sequence.
+/// The coordinates of one score, for masks and score modifiers. Queries and keys count from 0 within their own
+/// sequence.
 struct attention_coord {
   int batch;     ///< number of the sequence
   int head;      ///< head of q

@@ -8,16 +8,16 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// A mask is any trivially copyable callable, `GIWA_HOST_DEVICE bool operator()(attention_coord c) const`: true keeps the score.
-/// Pointers that it holds must be readable by the kernel. The other members are optional:
-/// - `GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const`: whether a tile of scores is fully kept, fully masked or
-///   mixed. A fully masked tile is not loaded; in a fully kept one operator() is not called. `some` is always a correct answer.
-///   Without classify() every tile is mixed.
-/// - `static constexpr bool any_range = true`: classify() is correct for a range of keys of any length. Otherwise it is asked
-///   about one tile of keys at a time.
-/// - `static constexpr bool one_range = true`: the keys of a query are the range from `int first_key(attention_coord c) const` to
-///   `int last_key(attention_coord c) const`, both ends included. The mask has one of the two functions or both, and kernels call
-///   them instead of operator(). c.key is not set there.
+/// A mask is any trivially copyable callable, `GIWA_HOST_DEVICE bool operator()(attention_coord c) const`: true keeps
+/// the score. Pointers that it holds must be readable by the kernel. The other members are optional:
+/// - `GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const`: whether a tile of scores is fully kept, fully
+///   masked or mixed. A fully masked tile is not loaded; in a fully kept one operator() is not called. `some` is always
+///   a correct answer. Without classify() every tile is mixed.
+/// - `static constexpr bool any_range = true`: classify() is correct for a range of keys of any length. Otherwise it is
+///   asked about one tile of keys at a time.
+/// - `static constexpr bool one_range = true`: the keys of a query are the range from `int first_key(attention_coord c)
+///   const` to `int last_key(attention_coord c) const`, both ends included. The mask has one of the two functions or
+///   both, and kernels call them instead of operator(). c.key is not set there.
 /// - `giwa::alignment align`: the mask depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that the mask breaks for a problem of these sizes.
 template <class Mask>

@@ -110,8 +110,8 @@ GIWA_HOST_DEVICE constexpr mask_not<First> complement(const First& a) {
 }
 ///@}
 
-/// The same as operators. C++ finds them if at least one operand is a mask of giwa. To combine custom masks with each other, call
-/// both(), either() and complement().
+/// The same as operators. C++ finds them if at least one operand is a mask of giwa. To combine custom masks with each
+/// other, call both(), either() and complement().
 ///@{
 template <attention_mask First, attention_mask Second>
 GIWA_HOST_DEVICE constexpr mask_and<First, Second> operator&(const First& a, const Second& b) {

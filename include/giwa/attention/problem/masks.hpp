@@ -123,7 +123,8 @@ struct sliding_window {
   ///@}
 };
 
-/// Keeps the first `count` keys, or of each sequence its own number. With causal it is the mask of a prefix language model:
+/// Keeps the first `count` keys, or of each sequence its own number. With causal it is the mask of a prefix language
+/// model:
 /// `prefix{100} | causal{}`.
 struct prefix {
   int count = 0;                ///< number of keys, at least 0

@@ -11,7 +11,8 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The bytes of the tensors of a call, each contiguous, with o of the element type of q. A size that overflows is max_int64.
+/// The bytes of the tensors of a call, each contiguous, with o of the element type of q. A size that overflows is
+/// max_int64.
 struct attention_bytes {
   /// Of each tensor.
   ///@{
@@ -59,8 +60,9 @@ constexpr attention_bytes bytes_of(const attention_problem& p, bool with_lse = f
           workspace_bytes(p)};
 }
 
-/// Returns the bytes that are needed at once if the keys of each sequence are split into `parts`, which the GPU processes one after the
-/// other: q; k, v and workspace of one part; and o and lse twice, for the parts so far and for the one that merge_attention() adds.
+/// Returns the bytes that are needed at once if the keys of each sequence are split into `parts`, which the GPU
+/// processes one after the other: q; k, v and workspace of one part; and o and lse twice, for the parts so far and for
+/// the one that merge_attention() adds.
 constexpr attention_bytes bytes_split_along_keys(attention_problem p, int64 parts) {
   GIWA_ASSERT(parts >= 1, "there is at least one part");
   int64& keys = p.seq_k < 0 ? p.rows_k : p.seq_k;
@@ -81,8 +83,8 @@ struct attention_advice {
   attention_bytes whole{};  ///< as asked, without lse
   /// The same with 16-bit elements; as asked if they are that already.
   attention_bytes half_precision{};
-  /// The larger half of the batch, and the larger half of the keys, see bytes_split_along_keys(). As asked for a batch of one
-  /// or for one key.
+  /// The larger half of the batch, and the larger half of the keys, see bytes_split_along_keys(). As asked for a batch
+  /// of one or for one key.
   ///@{
   attention_bytes half_batch{}, half_keys{};
   ///@}
@@ -94,9 +96,9 @@ struct attention_advice {
   constexpr bool fits(const attention_bytes& b) const { return b.all() <= free; }
 };
 
-/// Computes what a call needs, and which smaller calls fit in `free` of the `total` bytes of a GPU. It is arithmetic only: no GPU is used.
-/// Lengths of packed sequences are not known here: they are assumed to be equal, and a split along the keys is not considered.
-/// Errors: sizes that attention_forward() does not take, a negative `free`.
+/// Computes what a call needs, and which smaller calls fit in `free` of the `total` bytes of a GPU. It is arithmetic
+/// only: no GPU is used. Lengths of packed sequences are not known here: they are assumed to be equal, and a split
+/// along the keys is not considered. Errors: sizes that attention_forward() does not take, a negative `free`.
 constexpr result<attention_advice> memory_advice(const attention_problem& p, int64 free, int64 total) {
   result<attention_advice> r;
   r.state = detail::check_sizes(p, 0);
@@ -136,12 +138,14 @@ constexpr result<attention_advice> memory_advice(const attention_problem& p, int
   return r;
 }
 
-/// Computes the same for the memory of a GPU that memory_of() reports. What its pool has reserved and does not use counts as free.
+/// Computes the same for the memory of a GPU that memory_of() reports. What its pool has reserved and does not use
+/// counts as free.
 constexpr result<attention_advice> memory_advice(const attention_problem& p, const memory_report& m) {
   return memory_advice(p, m.free + (m.pool_reserved - m.pool_used), m.total);
 }
 
-/// Prints the advice: "attention needs 96.0 GiB (q 32.0 GiB, ...), 80.2 GiB free of 139.8 GiB: does not fit", and what would fit.
+/// Prints the advice: "attention needs 96.0 GiB (q 32.0 GiB, ...), 80.2 GiB free of 139.8 GiB: does not fit", and what
+/// would fit.
 inline void print(const attention_advice& a, std::FILE* to = stdout) {
   const auto text = [](int64 bytes) { return format_bytes(bytes); };
   const auto verdict = [&](const attention_bytes& b) { return a.fits(b) ? "fits" : "does not fit"; };

@@ -27,29 +27,32 @@ struct attention_scale {
 /// The options of attention_forward(): `{.scale = 0.09f, .lse = lse}`.
 struct attention_options {
   attention_scale scale{};  ///< multiplies q k^T; 1 / sqrt(head size) where none is given
-  /// Receives the natural logarithm of the sum of e^score over the keys that are kept, fp32, -inf for a row without keys.
-  /// (batch, heads, queries), for packed sequences (1, heads, all queries). An empty view is not written.
+  /// Receives the natural logarithm of the sum of e^score over the keys that are kept, fp32, -inf for a row without
+  /// keys. (batch, heads, queries), for packed sequences (1, heads, all queries). An empty view is not written.
   tensor_view<float, 3> lse{};
-  /// (heads): the score of a virtual key of each head, which takes its share of the softmax and has the value 0. It counts in lse.
-  /// (Xiao et al. 2023, "Efficient streaming language models with attention sinks".)
+  /// (heads): the score of a virtual key of each head, which takes its share of the softmax and has the value 0. It
+  /// counts in lse. (Xiao et al. 2023, "Efficient streaming language models with attention sinks".)
   tensor_view<const float, 1> sinks{};
-  /// The diagonal of masks and score modifiers that leave theirs unset, and of user-defined ones. bottom_right if that is unset too.
+  /// The diagonal of masks and score modifiers that leave theirs unset, and of user-defined ones. bottom_right if that
+  /// is unset too.
   alignment align{};
-  /// Scratch memory of at least workspace_bytes() bytes for this call alone until it is done, or empty. Aligned to 4 bytes, for
-  /// fp32 to 16. Its contents do not matter. With it, blocks of sm90 pull work tiles from a shared counter when work is uneven
-  /// (under a mask, or with packed sequences), which does not change the bits; and fp32 runs on tensor cores.
+  /// Scratch memory of at least workspace_bytes() bytes for this call alone until it is done, or empty. Aligned to 4
+  /// bytes, for fp32 to 16. Its contents do not matter. With it, blocks of sm90 pull work tiles from a shared counter
+  /// when work is uneven (under a mask, or with packed sequences), which does not change the bits; and fp32 runs on
+  /// tensor cores.
   tensor_view<unsigned char, 1> workspace{};
 };
 
 /// Where the rows of each sequence are, if sequences differ in length. Every array is read by the kernel when it runs.
 ///
-/// Packed tensors of rank 3, (all rows, heads, head size): `sequences{q_offsets, k_offsets, count, max_q}`. Sequence i has the rows
-/// [offsets[i], offsets[i + 1]), or with lengths the first lengths[i] of them. Offsets must never decrease.
-/// Tensors of rank 4, (batch, rows, heads, head size): `sequences{.k_lengths = lengths}`, without offsets. Sequence i has the first
-/// lengths[i] rows of element i of the batch.
+/// Packed tensors of rank 3, (all rows, heads, head size): `sequences{q_offsets, k_offsets, count, max_q}`. Sequence i
+/// has the rows [offsets[i], offsets[i + 1]), or with lengths the first lengths[i] of them. Offsets must never
+/// decrease. Tensors of rank 4, (batch, rows, heads, head size): `sequences{.k_lengths = lengths}`, without offsets.
+/// Sequence i has the first lengths[i] rows of element i of the batch.
 ///
-/// Rows that belong to no sequence do not affect the result, whatever they contain, and o and lse are not written there. A length
-/// below 0 counts as 0, and a length beyond the rows that the offsets or the tensor give a sequence is cut to them.
+/// Rows that belong to no sequence do not affect the result, whatever they contain, and o and lse are not written
+/// there. A length below 0 counts as 0, and a length beyond the rows that the offsets or the tensor give a sequence is
+/// cut to them.
 struct sequences {
   const int* q_offsets = nullptr;  ///< (count + 1), first rows of packed queries; null for rank 4
   const int* k_offsets = nullptr;  ///< (count + 1), first rows of packed keys; null for rank 4
@@ -59,9 +62,9 @@ struct sequences {
   const int* q_lengths =
       nullptr;  ///< (count), queries of each sequence, or null: all rows (seqused_q in FlashAttention)
   const int* k_lengths = nullptr;  ///< (count), keys that sequence i sees, or null: all rows (seqused_k, cache_seqlens)
-  /// (count), or null: sequence i reads the keys and values of sequence k_batch_index[i] (cache_batch_idx). For rank 4 that is an
-  /// element of the batch of k and v, which may be larger or smaller than the batch of q. An index out of range is a sequence
-  /// without keys. fp32 runs without tensor cores then.
+  /// (count), or null: sequence i reads the keys and values of sequence k_batch_index[i] (cache_batch_idx). For rank 4
+  /// that is an element of the batch of k and v, which may be larger or smaller than the batch of q. An index out of
+  /// range is a sequence without keys. fp32 runs without tensor cores then.
   const int* k_batch_index = nullptr;
 };
 

@@ -47,7 +47,8 @@ struct attention_params {
   GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
     const auto& a = views;
     const sequences& of = a.packed;
-    // Lengths, offsets and indices come from device memory, unchecked. Out of range they give no rows, never rows of another tensor.
+    // Lengths, offsets and indices come from device memory, unchecked. Out of range they give no rows, never rows of
+    // another tensor.
     const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
     int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1);
     int64 sequence = batch, key_sequence = batch;

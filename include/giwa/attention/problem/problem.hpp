@@ -81,9 +81,9 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
 
 }  // namespace detail
 
-/// Returns the bytes of workspace that a call can use: a 4-byte work counter, and for fp32 with head sizes up to 256 the split fp16
-/// copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest int64 where no 64-bit
-/// number holds the size, 4 for sizes that supports() refuses.
+/// Returns the bytes of workspace that a call can use: a 4-byte work counter, and for fp32 with head sizes up to 256
+/// the split fp16 copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest
+/// int64 where no 64-bit number holds the size, 4 for sizes that supports() refuses.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(int);
   if (!detail::check_sizes(p, 0).ok()) return sizeof(int);
@@ -94,10 +94,10 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
       {p.batch, rows(p.seq_q, p.rows_q), rows(p.seq_k, p.rows_k), p.heads, p.kv_heads, p.head_size, p.head_size_v});
 }
 
-/// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the GPU's compute
-/// capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. `workspace` is the number of bytes that the
-/// call gets: fp32 with fewer than workspace_bytes() runs without tensor cores. Layouts are not known here: tensors that TMA cannot
-/// address run on sm80 where the answer is sm90. Needs no GPU.
+/// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
+/// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. `workspace` is the
+/// number of bytes that the call gets: fp32 with fewer than workspace_bytes() runs without tensor cores. Layouts are
+/// not known here: tensors that TMA cannot address run on sm80 where the answer is sm90. Needs no GPU.
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};

@@ -23,7 +23,8 @@ class strided_rows {
   int64 stride_, count_;
 };
 
-/// The rows of one head of one sequence. Keys and values that lie elsewhere, in pages for example, get another type of rows here:
+/// The rows of one head of one sequence. Keys and values that lie elsewhere, in pages for example, get another type of
+/// rows here:
 /// all that is asked of it is operator[] and count().
 template <class T, class O>
 struct head_rows {

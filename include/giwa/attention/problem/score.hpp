@@ -12,9 +12,9 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// A score modifier is any trivially copyable callable, `GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const`,
-/// that returns the new score. It is called with the scaled score, before the mask, and only for queries and keys of the sequence.
-/// Memory that it reads must be readable by the kernel. Two members are optional:
+/// A score modifier is any trivially copyable callable, `GIWA_HOST_DEVICE float operator()(float score, attention_coord
+/// c) const`, that returns the new score. It is called with the scaled score, before the mask, and only for queries and
+/// keys of the sequence. Memory that it reads must be readable by the kernel. Two members are optional:
 /// - `giwa::alignment align`: it depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that it breaks for a problem of these sizes.
 template <class F>
@@ -54,8 +54,8 @@ class softcap {
 
   /// See score_modifier.
   GIWA_HOST_DEVICE float operator()(float score, attention_coord) const {
-    // tanh |x| = 1 - 2 e / (1 + e) with e = 2^(-2 log2(e) |x|). The error is at most 7 * 2^-24 of the cap: near 0 it loses digits
-    // that a score of the size of the cap does not have either.
+    // tanh |x| = 1 - 2 e / (1 + e) with e = 2^(-2 log2(e) |x|). The error is at most 7 * 2^-24 of the cap: near 0 it
+    // loses digits that a score of the size of the cap does not have either.
 #if defined(__CUDA_ARCH__)
     // The compiler's quotient and exponential take twice the time, for ranges that do not occur here.
     const float e = arch::exp2_approximate(::fabsf(score) * rate_);
@@ -77,7 +77,8 @@ class softcap {
   [[maybe_unused]] float rate_;  // on the device
 };
 
-/// Adds a linear bias by distance: score - slopes[head] * |diagonal - key|. (Press et al. 2021, "Train short, test long".)
+/// Adds a linear bias by distance: score - slopes[head] * |diagonal - key|. (Press et al. 2021, "Train short, test
+/// long".)
 struct alibi {
   const float* slopes;     ///< (heads), or (batch, heads) with a batch stride; readable by the kernel
   int64 batch_stride = 0;  ///< elements from a sequence's slopes to the next sequence's, 0 if all share them

@@ -12,8 +12,8 @@ namespace giwa::inline GIWA_ABI::detail {
 template <class T>
 concept attention_element = stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16> || stdlib::same_as<T, fp32>;
 
-/// The tensors of a call: (batch, length, heads, head size). With packed sequences the batch extent is 1, and the problem has
-/// packed.count sequences.
+/// The tensors of a call: (batch, length, heads, head size). With packed sequences the batch extent is 1, and the
+/// problem has packed.count sequences.
 template <class T, class O>
 struct attention_views {
   tensor_view<const T, 4> q, k, v;
@@ -119,8 +119,8 @@ GIWA_HOST_DEVICE constexpr status check_shapes(const attention_views<T, O>& a, i
   return check_sizes(a.problem(), 0);
 }
 
-/// A tensor that the call writes shares no memory with an input of the call. `messages` are for q, k, v, q_offsets, k_offsets,
-/// q_lengths, k_lengths, k_batch_index.
+/// A tensor that the call writes shares no memory with an input of the call. `messages` are for q, k, v, q_offsets,
+/// k_offsets, q_lengths, k_lengths, k_batch_index.
 template <class T, class O, class Written, int Rank>
 GIWA_HOST_DEVICE status check_apart_from_inputs(const attention_views<T, O>& a, const tensor_view<Written, Rank>& w,
                                                 const char* argument, const char* const (&messages)[8]) {
