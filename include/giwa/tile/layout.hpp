@@ -93,7 +93,7 @@ struct swizzled {
 
     GIWA_HOST_DEVICE static constexpr int offset(int row, int column) {
       // The swizzle permutes the chunks of a row; the exchange is its effect on the row's first byte. In this form, and
-      // unsigned, the compiler sees that the offsets of rows eight apart differ by a constant.
+      // unsigned, the compiler sees that the offsets of rows r and r + 8 differ by a constant.
       const int first = swizzled_offset(Swizzle, row * span_of(Swizzle)) & (span_of(Swizzle) - 1);
       const unsigned exchange = static_cast<unsigned>(first) / unsigned{sizeof(T)};
       const auto at = static_cast<unsigned>(column);

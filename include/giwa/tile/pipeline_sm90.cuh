@@ -10,7 +10,7 @@
 namespace giwa::inline GIWA_ABI {
 
 /// A pipeline whose producer is one thread and whose consumers are whole warps. In a cluster the producer of each block
-/// fills the stages of its own block, or of all blocks at once (copies.multicast); a stage is filled again after all blocks
+/// fills the stages of that block, or of all blocks at once (copies.multicast); a stage is filled again after all blocks
 /// have released it. The launch has clusters of ClusterBlocks blocks or no clusters, in which case each block is alone.
 template <class Stage, int Stages, int ClusterBlocks>
 class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
