@@ -9,9 +9,9 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 template <class V>
-void as_matrix(const tensor_view<V, 2>&);
+GIWA_HOST_DEVICE void as_matrix(const tensor_view<V, 2>&);
 template <class T, class Shape, class Layout>
-void as_tile(shared_tile<T, Shape, Layout>&);
+GIWA_HOST_DEVICE void as_tile(shared_tile<T, Shape, Layout>&);
 
 /// A tensor_view of two dimensions.
 template <class View>
