@@ -62,12 +62,14 @@ class elementwise {
   }
 
   /// Rejects pointers at compile time, because a pointer has no size.
+#if !defined(GIWA_DOXYGEN)  // a call that does not compile, and the reason
   template <class... Array>
     requires(stdlib::is_pointer_v<Array> || ...)
   elementwise(const Array&...) {
     static_assert(detail::always_false<Array...>,
                   "giwa::elementwise: a pointer has no size: pass tensor_view<float, 1>{pointer, {n}}.");
   }
+#endif
 
   /// Returns the output, the inputs, and the number of elements of each.
   ///@{
