@@ -85,6 +85,8 @@ def check_content(path, text, code):
         (r"\bnamespace\s*\{", "an anonymous namespace"),
         (r"\busing\s+namespace\b", "`using namespace`"),
         (r"^\s*#\s*(?:define|undef)\s+(?!GIWA_)\w+", "a macro without GIWA_"),
+        # As test/header/traps.in shows, more slowly.
+        (r"\b(?:class|typename|int|bool|auto) (?:\.\.\.)?[ABCDEHIKLMNPSWXYZ]\b(?!\()", "a name that may be a macro of a program"),
         (r"^\s*#\s*pragma\s+once", "`#pragma once`: use the include guard"),
         # `static const name a, b;` without a value only declares a member.
         (r"^\s{2,}(?:static|thread_local)\s+(?!constexpr\b|_?assert|const \w+ [\w, ]+;)[\w:<>, *&]+?\b\w+\s*(?:=[^=]|\{[^}]*\};|;)",

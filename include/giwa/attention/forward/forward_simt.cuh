@@ -40,8 +40,8 @@ struct simt_attention_tile {
 };
 
 /// o += P V like multiply_add(thread, o, p, first, values), without the products of masked keys: keeps(row, key) tells which.
-template <class Map, class P, class Values, class Keeps>
-GIWA_HOST_DEVICE void add_kept_products(int thread, register_tile<float, Map>& o, const P& p, int first,
+template <class Map, class Probabilities, class Values, class Keeps>
+GIWA_HOST_DEVICE void add_kept_products(int thread, register_tile<float, Map>& o, const Probabilities& p, int first,
                                         const Values& values, const Keeps& keeps) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1

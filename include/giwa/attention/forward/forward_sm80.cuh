@@ -223,8 +223,8 @@ struct sm80_attention_op {
   }
 
   /// O += P V. Of split numbers each tile is summed by itself: truncation of a sum over all keys would add up.
-  template <class P, class V>
-  GIWA_DEVICE static void multiply_pv(int lane, output_registers& o, const P& p, const V& v) {
+  template <class Probabilities, class V>
+  GIWA_DEVICE static void multiply_pv(int lane, output_registers& o, const Probabilities& p, const V& v) {
     if constexpr (!two_parts) {
       multiply_add(lane, o, p[0], v[0], 0);
     } else {

@@ -61,8 +61,8 @@ struct sm90_loader {
 
  private:
   /// All tiles of a work tile. Everything is found out before the wait for a stage: from there to the copy nothing is left to do.
-  template <class K, class V>
-  GIWA_DEVICE static void load(const params& p, shared_storage& s, const work_tile& work, uint32 turn, K& k, V& v,
+  template <class KStages, class V>
+  GIWA_DEVICE static void load(const params& p, shared_storage& s, const work_tile& work, uint32 turn, KStages& k, V& v,
                                int rank) {
     const auto& list = work.keys.get();
     const int count = list.count();
