@@ -77,7 +77,9 @@ struct device_block {
   /// Returns the `value` of lane source_lane modulo 32. T is any trivially copyable type (PTX ISA, "shfl.sync").
   template <class T>
   GIWA_HOST_DEVICE T shuffle(T value, int source_lane) const {
-    return exchange(value, [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_sync(~0u, word, source_lane), word); });
+    return exchange(value, [=](uint32 word) {
+      GIWA_DETAIL_ON_DEVICE(__shfl_sync(~0u, word, source_lane), (void(source_lane), word));
+    });
   }
   /// Returns the `value` of the lane `distance` below, distance modulo 32, or the own value if there is no such lane.
   template <class T>
@@ -95,7 +97,9 @@ struct device_block {
   /// Returns the `value` of the lane whose rank is the own rank XOR lane_mask.
   template <class T>
   GIWA_HOST_DEVICE T shuffle_xor(T value, int lane_mask) const {
-    return exchange(value, [=](uint32 word) { GIWA_DETAIL_ON_DEVICE(__shfl_xor_sync(~0u, word, lane_mask), word); });
+    return exchange(value, [=](uint32 word) {
+      GIWA_DETAIL_ON_DEVICE(__shfl_xor_sync(~0u, word, lane_mask), (void(lane_mask), word));
+    });
   }
 
   /// Returns whether any lane of the warp votes true.
