@@ -118,8 +118,8 @@ TEST_CASE("views that are not contiguous or break a rule are refused by name") {
   // Sizes that no memory has, and whose bytes no 64-bit number holds.
   CHECK(is(elementwise{std::span<float>(x.data(), ~std::size_t{0})}.state(), "out", "negative"));
   const std::span<float> huge(x.data(), std::size_t{1} << 62), behind(x.data() + 1, std::size_t{1} << 62);
-  CHECK(is(elementwise{huge, behind}.state(), "out", "64-bit"));
-  CHECK(is(elementwise{tensor_view<char, 1>(nullptr, {0}), huge}.state(), "in", "64-bit"));
+  CHECK(is(elementwise{huge, behind}.state(), "out", "64 bits"));
+  CHECK(is(elementwise{tensor_view<char, 1>(nullptr, {0}), huge}.state(), "in", "64 bits"));
   CHECK(for_all(giwa::host, elementwise{null, other}, sum{}).argument == std::string("out"));
 }
 
