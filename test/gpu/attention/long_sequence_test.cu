@@ -10,6 +10,11 @@ using namespace giwa_test::attention;
 
 namespace {
 
+void check_below(double worst, double bound) {
+  CAPTURE(worst);
+  CHECK(worst < bound);
+}
+
 template <class T>
 double number_of(T x) {
   return static_cast<double>(giwa::convert<float>{}(x));
@@ -59,16 +64,16 @@ double worst_error_of_means(int64 queries, int64 keys, const Mask& mask, int64 f
 
 }  // namespace
 
-// One sum over 2^20 keys in the accumulators of wgmma is 6.7e-3 off.
+// One sum over 2^20 keys in the accumulators of wgmma is 6.7e-3 off; a chunk of 2^16 keys is 1.5e-3 off at worst (H200).
 TEST_CASE("the mean of values of one sign over a million keys") {
   if (small_mode()) return;
   constexpr int64 keys = (int64{1} << 20) - 77;
   const giwa::full all{};
-  CHECK(worst_error_of_means<fp16, 64, giwa::automatic_tile>(200, keys, all, -1, false) < 1e-3);
-  CHECK(worst_error_of_means<bf16, 128, giwa::automatic_tile>(130, keys, all, -1, false) < 1e-3);
-  CHECK(worst_error_of_means<fp16, 256, giwa::automatic_tile>(130, keys, all, -1, false) < 1e-3);
-  CHECK(worst_error_of_means<float, 128, giwa::tf32>(130, keys, all, -1, false) < 1e-3);
-  CHECK(worst_error_of_means<float, 64, giwa::automatic_tile>(130, keys, all, -1, false) < 1e-4);
+  check_below(worst_error_of_means<fp16, 64, giwa::automatic_tile>(200, keys, all, -1, false), 2e-3);
+  check_below(worst_error_of_means<bf16, 128, giwa::automatic_tile>(130, keys, all, -1, false), 2e-3);
+  check_below(worst_error_of_means<fp16, 256, giwa::automatic_tile>(130, keys, all, -1, false), 2e-3);
+  check_below(worst_error_of_means<float, 128, giwa::tf32>(130, keys, all, -1, false), 2e-3);
+  check_below(worst_error_of_means<float, 64, giwa::automatic_tile>(130, keys, all, -1, false), 1e-4);
 }
 
 // The consumers of a work tile end in different chunks, and a window begins in one and ends in the next.
@@ -77,13 +82,15 @@ TEST_CASE("masks across the ends of chunks") {
   const giwa::causal causal = giwa::causal::bottom_right;
   for (const int64 keys : {int64{65536}, int64{65537}, int64{65600}, int64{131072 + 100}, int64{3 * 65536 + 33}}) {
     CAPTURE(keys);
-    CHECK(worst_error_of_means<fp16, 64, giwa::automatic_tile>(400, keys, causal, -1, true) < 1e-3);
-    CHECK(worst_error_of_means<fp16, 128, giwa::automatic_tile>(300, keys, causal, -1, true) < 1e-3);
-    CHECK(worst_error_of_means<bf16, 256, giwa::automatic_tile>(300, keys, causal, -1, true) < 1e-3);
-    CHECK(worst_error_of_means<fp16, 128, giwa::automatic_tile>(300, keys, giwa::sliding_window{1000} & causal, 1000,
-                                                                true) < 1e-3);
-    CHECK(worst_error_of_means<fp16, 64, giwa::automatic_tile>(400, keys, giwa::sliding_window{40000} & causal, 40000,
-                                                               true) < 1e-3);
+    check_below(worst_error_of_means<fp16, 64, giwa::automatic_tile>(400, keys, causal, -1, true), 2e-3);
+    check_below(worst_error_of_means<fp16, 128, giwa::automatic_tile>(300, keys, causal, -1, true), 2e-3);
+    check_below(worst_error_of_means<bf16, 256, giwa::automatic_tile>(300, keys, causal, -1, true), 2e-3);
+    check_below(worst_error_of_means<fp16, 128, giwa::automatic_tile>(300, keys, giwa::sliding_window{1000} & causal,
+                                                                      1000, true),
+                1e-3);
+    check_below(worst_error_of_means<fp16, 64, giwa::automatic_tile>(400, keys, giwa::sliding_window{40000} & causal,
+                                                                     40000, true),
+                1e-3);
   }
 }
 
@@ -136,8 +143,8 @@ double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
 TEST_CASE("chunks merge to the whole") {
   if (small_mode()) return;
   const int64 keys = 5 * 65536 + 1000;
-  CHECK(distance_to_merged_parts<fp16, 64, giwa::automatic_tile>(200, keys, 40000) < 4e-3);
-  CHECK(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 40000) < 4e-3);
-  CHECK(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, keys, 40000) < 4e-3);
-  CHECK(distance_to_merged_parts<float, 128, giwa::tf32>(200, keys, 40000) < 4e-3);
+  check_below(distance_to_merged_parts<fp16, 64, giwa::automatic_tile>(200, keys, 40000), 1e-3);
+  check_below(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 40000), 1e-3);
+  check_below(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, keys, 40000), 1e-3);
+  check_below(distance_to_merged_parts<float, 128, giwa::tf32>(200, keys, 40000), 1e-3);
 }

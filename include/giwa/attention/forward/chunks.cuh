@@ -9,39 +9,43 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// m, l and O of a thread's rows, in local memory: volatile, so that they take no registers beside those of the present chunk.
-template <class Softmax, class Output, bool IsSplit>
+/// `QueryRows` is what computes a chunk (sm90_query_rows).
+template <class QueryRows>
 struct earlier_chunks {
-  static constexpr int rows = Softmax::rows, registers = Output::registers;
+  using softmax_state = typename QueryRows::softmax_state;
+  using output_registers = typename QueryRows::output_registers;
+  static constexpr int rows = softmax_state::rows, registers = output_registers::registers;
   volatile float m[rows], l[rows], o[registers];
-  split_exponents exponents;
+  volatile int exponent_of_scores, exponent_of_values;
+  volatile bool has_nonfinite;
 
-  /// Saves the state, and resets it for the next chunk.
-  GIWA_DEVICE void save(Softmax& softmax, Output& own, const split_exponents& own_exponents) {
+  GIWA_DEVICE void save(const QueryRows& chunk) {
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) m[r] = softmax.m[r], l[r] = softmax.l[r];
+    for (int r = 0; r < rows; ++r) m[r] = chunk.softmax.m[r], l[r] = chunk.softmax.l[r];
     GIWA_UNROLL
-    for (int i = 0; i < registers; ++i) o[i] = own.value[i];
-    exponents = own_exponents;
-    softmax.reset();
-    own.fill(0);
+    for (int i = 0; i < registers; ++i) o[i] = chunk.o.value[i];
+    exponent_of_scores = chunk.exponents.scores, exponent_of_values = chunk.exponents.values;
+    has_nonfinite = chunk.has_nonfinite;
   }
 
   /// Merges the saved state into that of the present chunk, in fp32.
-  template <class Block, class Mask, class Score>
-  GIWA_DEVICE void add_to(const Block& block, Softmax& softmax, Output& own, const split_exponents& own_exponents,
-                          const score_steps<Mask, Score>& steps) const {
+  template <class Block, class Steps>
+  GIWA_DEVICE void add_to(const Block& block, QueryRows& chunk, const Steps& steps) const {
     float earlier_m[rows], earlier_l[rows], of_earlier[rows], of_own[rows];
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) earlier_m[r] = m[r], earlier_l[r] = l[r];
-    if constexpr (IsSplit) own_exponents.convert_scores(exponents, steps, earlier_m);
-    softmax.merge(earlier_m, earlier_l, steps.scale_log2(), of_earlier, of_own);
-    if constexpr (IsSplit) own_exponents.convert_values(exponents, of_earlier);
+    const split_exponents earlier{exponent_of_scores, exponent_of_values};
+    if constexpr (QueryRows::is_split) chunk.exponents.convert_scores(earlier, steps, earlier_m);
+    chunk.softmax.merge(earlier_m, earlier_l, steps.scale_log2(), of_earlier, of_own);
+    if constexpr (QueryRows::is_split) chunk.exponents.convert_values(earlier, of_earlier);
     GIWA_UNROLL
     for (int i = 0; i < registers; ++i) {
-      if (i % 8 == 0) block.sync_warp();  // else all loads come first, and spill what is in registers
-      const int r = Output::map::slot(i);
-      own.value[i] = fused_multiply_add(o[i], of_earlier[r], own.value[i] * of_own[r]);
+      const int r = output_registers::map::slot(i);
+      chunk.o.value[i] = fused_multiply_add(o[i], of_earlier[r], chunk.o.value[i] * of_own[r]);
     }
+    const bool earlier_nonfinite = has_nonfinite;
+    chunk.has_nonfinite =
+        block.any(chunk.has_nonfinite | earlier_nonfinite);  // by a vote, so that branches on it are uniform
   }
 };
 

@@ -3,7 +3,6 @@
 #ifndef GIWA_ATTENTION_FORWARD_CONSUMER_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_CONSUMER_SM90_CUH
 
-#include <giwa/attention/forward/chunks.cuh>
 #include <giwa/attention/forward/consumer_state_sm90.cuh>
 #include <giwa/attention/split_fp16/exponents.cuh>
 #include <giwa/tile/mma_sm90.cuh>
@@ -20,7 +19,6 @@ struct sm90_query_rows {
   using score_map = warpgroup_map<Types::block_n>;
   using output_registers = register_tile<float, warpgroup_map<Types::head_size_v>>;
   static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
-  using after = typename Types::after;
   using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0>;
 
   consumer& c;
@@ -37,17 +35,25 @@ struct sm90_query_rows {
     o.fill(0);
   }
 
-  /// All K tiles of the work tile, chunk by chunk; other consumers may need more of them than this one.
+  /// All K tiles of the work tile, of which other consumers may need more than this one.
   GIWA_DEVICE void attend() {
-    earlier_chunks<softmax_state, output_registers, is_split> earlier;
     wait_k();
-    for (bool first = true;; first = false) {
-      attend_chunk();
-      if constexpr (!Types::has_chunks) break;
-      if (!first) earlier.add_to(c.block, softmax, o, exponents, c.steps);
-      if (own.next == after::nothing) break;
-      earlier.save(softmax, o, exponents);
+    while (own.keep == tile_keep::none && !own.last) {
+      skip_tile();
       wait_k_and_skip_turn();
+    }
+    if (own.keep != tile_keep::none) {
+      first_tile();
+      if constexpr (policy::slices_output)
+        loop_sliced();
+      else if constexpr (policy::overlaps)
+        loop_overlapped();
+      else
+        loop_pingpong();
+      last_product();
+    } else {
+      c.release_q();
+      skip_tile();
     }
     while (!note.last) {
       wait_k_and_skip_turn();
@@ -55,27 +61,11 @@ struct sm90_query_rows {
     }
   }
 
+  /// Whether chunks of the same queries come before or after, where the work tile has keys.
+  GIWA_DEVICE bool is_chunk() const { return Types::has_chunks && note.chunked; }
+
  private:
   // --- Schedules ------------------------------------------------------------------------------------------------------
-
-  GIWA_DEVICE void attend_chunk() {
-    while (own.keep == tile_keep::none && own.next == after::same_chunk) {
-      skip_tile();
-      wait_k_and_skip_turn();
-    }
-    if (own.keep == tile_keep::none) {
-      if (own.next == after::nothing) c.release_q();
-      return skip_tile();
-    }
-    first_tile();
-    if constexpr (policy::slices_output)
-      loop_sliced();
-    else if constexpr (policy::overlaps)
-      loop_overlapped();
-    else
-      loop_pingpong();
-    last_product();
-  }
 
   GIWA_DEVICE void first_tile() {
     multiply_qk();
@@ -87,7 +77,7 @@ struct sm90_query_rows {
 
   /// The softmax runs while other consumers use the tensor cores.
   GIWA_DEVICE void loop_pingpong() {
-    while (own.next == after::same_chunk) {
+    while (!own.last) {
       wait_k();
       c.pingpong.acquire();
       multiply_qk();
@@ -108,7 +98,7 @@ struct sm90_query_rows {
   /// The softmax runs beside this consumer's own O += P V too. Tiles without a mask have a body of their own: from the first product
   /// to the last wait there is no branch, because at a branch ptxas waits for all products.
   GIWA_DEVICE void loop_overlapped() {
-    while (own.next == after::same_chunk) {
+    while (!own.last) {
       wait_k();
       c.pingpong.acquire();
       wait_v();
@@ -135,7 +125,7 @@ struct sm90_query_rows {
 
   /// O += P V in slices of columns, each summed in registers of its own.
   GIWA_DEVICE void loop_sliced() {
-    while (own.next == after::same_chunk) {
+    while (!own.last) {
       wait_k();
       c.pingpong.acquire();
       multiply_qk();
@@ -165,7 +155,7 @@ struct sm90_query_rows {
   }
   GIWA_DEVICE void release_k() {
     arch::fence_operand(scores.value);
-    if (own.next == after::nothing) c.release_q();
+    if (own.last) c.release_q();
     c.keys.release(k_stage);
   }
   GIWA_DEVICE void wait_v(bool needed = true) {

@@ -40,6 +40,12 @@ struct sm90_epilogue {
     }
   }
 
+  /// Waits until the rows that the chunk before stored are written, because this one overwrites them.
+  GIWA_DEVICE static void wait_for_stores(consumer& c) {
+    if (c.thread == 0) arch::wait_stores<0>();
+    arch::barrier_sync(Types::barrier_of(Types::named_barrier::epilogue, c.index), 128);
+  }
+
  private:
   GIWA_DEVICE static void store_by_tma(consumer& c, query_rows& rows) {
     const auto& head = rows.work.head.get();

@@ -5,6 +5,7 @@
 
 #include <giwa/arch/elect.cuh>
 #include <giwa/arch/registers.cuh>
+#include <giwa/attention/forward/chunks.cuh>
 #include <giwa/attention/forward/epilogue_sm90.cuh>
 #include <giwa/attention/forward/loader_sm90.cuh>
 #include <giwa/attention/forward/nan_scrubber_sm90.cuh>
@@ -56,18 +57,28 @@ struct sm90_attention_op {
  private:
   template <class Block>
   GIWA_DEVICE static void consume(const Block& block, const params& p, shared_storage& s) {
+    using epilogue = sm90_epilogue<types, Block>;
     sm90_consumer<types, Block> c(block, p, s);
+    earlier_chunks<sm90_query_rows<types, Block>> earlier;
     if (c.index == consumers - 1) c.pingpong.release();
     for (uint32 turn = 0;; ++turn) {
       s.q_full[c.index].wait(turn & 1);
       const auto& work = s.work[turn % types::queue_depth];
       if (work.end) break;
       sm90_query_rows<types, Block> rows(c, work);
-      if (work.has_keys())
+      if (work.has_keys()) {
         rows.attend();
-      else
+        if (rows.is_chunk()) {
+          if (work.continues) {
+            earlier.add_to(block, rows, c.steps);
+            epilogue::wait_for_stores(c);
+          }
+          if (work.continued) earlier.save(rows);  // the epilogue stores too soon then; the last chunk overwrites that
+        }
+      } else {
         c.release_q();
-      sm90_epilogue<types, Block>::run(c, rows);
+      }
+      epilogue::run(c, rows);
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
     }

@@ -65,7 +65,7 @@ struct sm90_loader {
   GIWA_DEVICE static void load(const params& p, shared_storage& s, const work_tile& work, uint32 turn, KStages& k, V& v,
                                int rank) {
     const auto& list = work.keys.get();
-    const int count = list.count();
+    const int count = work.end_tile;
     const KeySource source(work.head.get());
     const auto load_v = [&](const v_note& note, int n) {
       v.put([&](auto& to, const auto& copies) {
@@ -110,7 +110,7 @@ struct sm90_loader {
   }
 
   GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n, bool last) {
-    k_note note{n * Types::block_n, last, 0, 0};
+    k_note note{n * Types::block_n, last, Types::has_chunks && (work.continues || work.continued), 0, 0};
     if constexpr (Types::is_split) {
       const auto& h = work.head.get();
       using exponent = typename Types::exponent;
@@ -128,12 +128,8 @@ struct sm90_loader {
     // A score modifier is never asked about queries past the end.
     const bool asks = score_steps<typename Types::mask, typename Types::score>::modified &&
                       work.head.get().queries() - first_query < 64;
-    using after = typename Types::after;
-    const bool same_chunk = !Types::has_chunks || next / Types::tiles_of_chunk == n / Types::tiles_of_chunk;
-    const after needed = !list.needs_from(next, first_query, 64) ? after::nothing
-                         : same_chunk                            ? after::same_chunk
-                                                                 : after::next_chunk;
-    return {asks && keep == tile_keep::all ? tile_keep::some : keep, needed};
+    const bool last = next >= work.end_tile || !list.needs_from(next, first_query, 64);
+    return {asks && keep == tile_keep::all ? tile_keep::some : keep, last};
   }
 
   GIWA_DEVICE static void load_q(const params& p, shared_storage& s, const work_tile& work, uint32 turn) {

@@ -29,7 +29,7 @@ struct sm90_tile_scheduler {
     int i = static_cast<int>(block.block_rank()) / cluster;
     while (i < p.work_tiles) {
       const attention_schedule::work_tile at = p.schedule.at(p.schedule.first + i);
-      s.batch = at.batch, s.head = at.head, s.tile = static_cast<int>(at.tile);
+      s.batch = at.batch, s.head = at.head, s.tile = static_cast<int>(at.tile), s.next_chunk = 0;
       while (!is_fallback(p, at)) {
         work_tile& work = next_free();
         work.head.put(p.call.at(s.batch, s.head));
@@ -38,7 +38,7 @@ struct sm90_tile_scheduler {
         if (s.tile >= count) break;
         work.first_query = (s.tile * cluster + rank) * Types::block_m;
         work.keys.put({p.call.mask, head, work.first_query, Types::block_m, Types::block_n});
-        work.first_tile = work.keys.get().next(0);
+        take_keys(work, s);
         if constexpr (Types::is_split)
           for (int c = 0; c < Types::consumers; ++c)
             if (work.first_query + 64 * c < head.queries())
@@ -46,6 +46,7 @@ struct sm90_tile_scheduler {
                   p.split.q.exponent(head.head, head.first_query_row, head.batch, work.first_query / 64 + c));
         work.end = false;
         s.work_full[turn++ % queue_depth].arrive();
+        if (Types::has_chunks && s.next_chunk > 0) continue;
         s.tile += static_cast<int>(p.schedule.query_tiles);
         if (s.tile >= count) break;
       }
@@ -58,6 +59,24 @@ struct sm90_tile_scheduler {
   }
 
  private:
+  /// The K tiles of a work tile: all that it needs, or the next chunk of them.
+  GIWA_DEVICE static void take_keys(work_tile& work, shared_storage& s) {
+    const auto& list = work.keys.get();
+    const int count = list.count();
+    work.continues = work.continued = false;
+    work.end_tile = count;
+    if (!Types::has_chunks || count <= Types::tiles_of_chunk) {
+      work.first_tile = list.next(0);
+      return;
+    }
+    work.continues = s.next_chunk > 0;
+    work.first_tile = list.next(s.next_chunk);
+    const int end = (work.first_tile / Types::tiles_of_chunk + 1) * Types::tiles_of_chunk;
+    work.continued = end < count && list.next(end) < count;
+    if (work.continued) work.end_tile = end;
+    s.next_chunk = work.continued ? end : 0;
+  }
+
   /// Whether a work tile's head is left to the kernel without split numbers.
   GIWA_DEVICE static bool is_fallback(const params& p, const attention_schedule::work_tile& at) {
     if constexpr (Types::is_split) return p.split.fallback[at.batch * p.call.views.q.extent(2) + at.head] != 0;

@@ -60,14 +60,15 @@ struct sm90_types {
   }
 
   using exponent = signed char;
-  /// A tile of queries of one head, and the keys that it needs.
+  /// A tile of queries of one head, and the K tiles [first_tile, end_tile) of which it needs some: a chunk of the keys.
   struct work_tile {
     uninitialized<head_view> head;
     uninitialized<tiles_of_keys> keys;
-    int first_query, first_tile;    // first_tile: of keys
+    int first_query, first_tile, end_tile;
     bool end;                       // there is no such work tile, and none follows
+    bool continues, continued;      // chunks of the same queries come before, and after
     exponent exponents[consumers];  // of q, where it is split
-    GIWA_DEVICE bool has_keys() const { return first_tile < keys.get().count(); }
+    GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
   };
   // Work tiles in flight: one that is computed, one that is loaded, and as many ahead as fit.
   static constexpr int queue_depth = head_size > 192 ? 3 : 4;
@@ -75,15 +76,14 @@ struct sm90_types {
   /// What the producer says of a K tile.
   struct k_note {
     int first_key;
-    bool last;  // of the work tile
+    bool last;     // of the work tile
+    bool chunked;  // chunks of the same queries come before or after this work tile
     exponent exponent_k, exponent_v;
   };
-  /// What comes after a K tile for one consumer: tiles of the same chunk, of the next chunk, or none that it needs.
-  enum class after : unsigned char { same_chunk, next_chunk, nothing };
-  /// What the mask keeps of a K tile for one consumer.
+  /// What the mask keeps of a K tile for one consumer, and whether that consumer needs no later tile of the work tile.
   struct consumer_note {
     tile_keep keep;
-    after next;
+    bool last;
   };
   /// What the producer says of a V tile.
   struct v_note {
@@ -106,7 +106,7 @@ struct sm90_types {
     k_note k_notes[stages];
     consumer_note consumer_notes[stages][consumers];
     v_note v_notes[stages];
-    int batch, head, tile;  // the tile scheduler's, which has few registers
+    int batch, head, tile, next_chunk;  // the tile scheduler's, which has few registers
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
     arch::mbarrier near_end;  // the loader comes to a work tile's last K tiles

@@ -47,29 +47,31 @@ struct attention_params {
   GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
     const auto& a = views;
     const sequences& of = a.packed;
-    // Lengths, offsets and indices come from device memory, unchecked. Out of range they give no rows, never rows of
-    // another tensor.
-    const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
     int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1);
     int64 sequence = batch, key_sequence = batch;
-    bool has_keys = true;
-    if (of.k_batch_index != nullptr) {
-      key_sequence = of.k_batch_index[batch];
-      has_keys = key_sequence >= 0 && key_sequence < (a.is_packed() ? of.count : a.k.extent(0));
-      if (!has_keys) key_sequence = 0;
+    if (ragged) {  // one question for plain tensors: the tile scheduler of the Hopper kernel has no time for more
+      // Lengths, offsets and indices come from device memory, unchecked. Out of range they give no rows, never rows of
+      // another tensor.
+      const auto clamp = [](int64 x, int64 most) { return x < 0 ? 0 : x > most ? most : x; };
+      bool has_keys = true;
+      if (of.k_batch_index != nullptr) {
+        key_sequence = of.k_batch_index[batch];
+        has_keys = key_sequence >= 0 && key_sequence < (a.is_packed() ? of.count : a.k.extent(0));
+        if (!has_keys) key_sequence = 0;
+      }
+      if (a.is_packed()) {
+        const int64 q_end = clamp(of.q_offsets[batch + 1], q_length),
+                    k_end = clamp(of.k_offsets[key_sequence + 1], k_length);
+        q_begin = clamp(of.q_offsets[batch], q_end);
+        k_begin = clamp(of.k_offsets[key_sequence], k_end);
+        q_length = q_end - q_begin;
+        k_length = k_end - k_begin;
+        sequence = key_sequence = 0;
+      }
+      if (of.q_lengths != nullptr) q_length = clamp(of.q_lengths[batch], q_length);
+      if (of.k_lengths != nullptr) k_length = clamp(of.k_lengths[batch], k_length);
+      if (!has_keys) k_length = 0;
     }
-    if (a.is_packed()) {
-      const int64 q_end = clamp(of.q_offsets[batch + 1], q_length),
-                  k_end = clamp(of.k_offsets[key_sequence + 1], k_length);
-      q_begin = clamp(of.q_offsets[batch], q_end);
-      k_begin = clamp(of.k_offsets[key_sequence], k_end);
-      q_length = q_end - q_begin;
-      k_length = k_end - k_begin;
-      sequence = key_sequence = 0;
-    }
-    if (of.q_lengths != nullptr) q_length = clamp(of.q_lengths[batch], q_length);
-    if (of.k_lengths != nullptr) k_length = clamp(of.k_lengths[batch], k_length);
-    if (!has_keys) k_length = 0;
     const int kv_head = heads_per_kv == 1 ? head : head / heads_per_kv;
     const auto slice = [&](const auto& v, int64 n, int64 begin, int64 length, int64 h) {
       using view = tensor_view<typename stdlib::remove_cvref_t<decltype(v)>::element_type, 2>;
