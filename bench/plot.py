@@ -20,7 +20,7 @@ try:
 except ImportError:
     sys.exit("plot.py needs matplotlib: pip install matplotlib")
 
-# Colours of Okabe and Ito, which the colour-blind can tell apart; giwa's are the blues, with the thick lines. Name, colour, marker.
+# Colours of Okabe and Ito, which colour-blind readers can distinguish; giwa's are the blues, with the thick lines. Name, colour, marker.
 LOOKS = {
     "giwa": ("giwa", "#0072B2", "o"), "cudnn": ("cuDNN", "#E69F00", "s"), "flash": ("FlashAttention-2", "#009E73", "^"),
     "flex": ("FlexAttention, compiled", "#D55E00", "D"), "efficient": ("PyTorch, memory-efficient", "#E69F00", "s"),

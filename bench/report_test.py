@@ -168,7 +168,7 @@ class Compare(unittest.TestCase):
 
 
 class Pages(unittest.TestCase):
-    """.ci/check_figures.py with pages, a report and a plot of its own."""
+    """Runs .ci/check_figures.py on pages, a report and a plot that the test writes."""
 
     def setUp(self):
         spec = importlib.util.spec_from_file_location("check_figures", HERE.parent / ".ci" / "check_figures.py")

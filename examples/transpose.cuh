@@ -18,8 +18,9 @@ struct alignas(16) packet {
   T element[size];
 };
 
-/// A custom layout. Rows are contiguous; the packets of a row are permuted by the number of the row. So 8 lanes that write
-/// the same packet of rows `size` apart reach all 32 banks, and so do 8 lanes that read neighbouring packets of a row.
+/// A custom layout. Rows are contiguous; the packets of a row are permuted by the number of the row. So 8 lanes that
+/// write the same packet of rows at a distance of `size` reach all 32 banks, and so do 8 lanes that read neighbouring
+/// packets of a row.
 struct exchanged_packets {
   template <class T, class Shape>
   struct of {

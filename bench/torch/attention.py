@@ -91,12 +91,12 @@ def flops(batch, queries, keys, heads, size, causal):
 
 def compare(case, ours, theirs, accuracy=""):
     """The largest difference; both have errors of the type's own, and of weights in that type."""
-    apart = (ours.float() - theirs.float()).abs().max().item()
+    difference = (ours.float() - theirs.float()).abs().max().item()
     largest = theirs.float().abs().max().item()
     eps = torch.finfo(torch.float16 if accuracy == "tf32" else ours.dtype).eps
     allowed = max(4 * eps, 2e-5) * largest
-    assert apart <= allowed, f"{case}: {apart} apart, with {largest} the largest"
-    return apart
+    assert difference <= allowed, f"{case}: a difference of {difference}, with {largest} the largest number"
+    return difference
 
 
 class Gpu:
@@ -184,7 +184,7 @@ class Gpu:
             run()
         torch.cuda.synchronize()
         last = list(self.results)[-1]  # a backend's, where there is one
-        apart = max((compare(self.case, o, self.results[last], name) for name, o in self.results.items() if name != last),
+        difference = max((compare(self.case, o, self.results[last], name) for name, o in self.results.items() if name != last),
                     default=0)
         spent = {name: [] for name in runs}
         for round_ in range(rounds + 1):  # one to warm up
@@ -198,7 +198,7 @@ class Gpu:
                 end.synchronize()
                 if round_ > 0:
                     spent[name].append(begin.elapsed_time(end) * 1e-3 / calls)
-        return apart, spent
+        return difference, spent
 
 
 class Flex(Gpu):
@@ -252,7 +252,7 @@ class Cpu:
     def measure(self, rounds, _):
         self.giwa()
         self.torch()
-        apart = compare(self.case, self.o, self.theirs.transpose(1, 2))
+        difference = compare(self.case, self.o, self.theirs.transpose(1, 2))
         spent = {"giwa": [], "torch": []}
         for round_ in range(rounds):
             for x in (self.q, self.k, self.v):
@@ -261,7 +261,7 @@ class Cpu:
                 begin = time.perf_counter()
                 getattr(self, name)()
                 spent[name].append(time.perf_counter() - begin)
-        return apart, spent
+        return difference, spent
 
 
 def cases(arguments):
@@ -307,7 +307,7 @@ def main():
         case = make()
         if not re.search(arguments.only, case.case):
             continue
-        apart, spent = case.measure(arguments.rounds, arguments.calls)
+        difference, spent = case.measure(arguments.rounds, arguments.calls)
         first, *others = spent
         row = {"case": case.case}
         for name, times in spent.items():
@@ -317,7 +317,7 @@ def main():
             ratios = [t / g for t, g in zip(spent[name], spent[first], strict=True)]
             row.update({f"speed_of_{name}": f"{statistics.median(ratios):.3f}", f"lowest_{name}": f"{min(ratios):.3f}",
                         f"highest_{name}": f"{max(ratios):.3f}"})
-        row["apart"] = f"{apart:.3g}"
+        row["apart"] = f"{difference:.3g}"
         rows.append(row)
         print(f"{case.case:<32}" + "".join(f" {n} {float(row[f'{n}_tflops']):.4g}" for n in spent)
               + " |" + "".join(f" /{n} {row[f'speed_of_{n}']}" for n in others), flush=True)

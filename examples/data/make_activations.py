@@ -33,7 +33,7 @@ def read_safetensors(path):
 
 
 def tokenise(text, vocabulary):
-    """WordPiece: lower case, no accents, punctuation apart, then the longest pieces that the vocabulary has."""
+    """WordPiece: lower case, no accents, punctuation split off, then the longest pieces that the vocabulary has."""
     text = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
     ids = [vocabulary["[CLS]"]]
     for word in re.findall(r"\w+|[^\w\s]", text):

@@ -268,11 +268,11 @@ def swap(kind, yardstick, dtypes, **sizes):
         exact_model = model_of(kind, "eager", dtype, **sizes).float()
         exact = logits_of(exact_model, tokens, steps)
         found = {name: logits_of(model_of(kind, name, dtype, **sizes), tokens, steps) for name in ("giwa", yardstick)}
-        apart = {name: relative(x, exact) for name, x in found.items()}
+        error = {name: relative(x, exact) for name, x in found.items()}
         step = {name: relative(x[:, -sum(steps):], exact[:, -sum(steps):]) for name, x in found.items()}
-        print(f"   {kind} in {short(dtype)}, from eager in fp32: giwa {apart['giwa']:.2e}, {yardstick} {apart[yardstick]:.2e}; "
+        print(f"   {kind} in {short(dtype)}, from eager in fp32: giwa {error['giwa']:.2e}, {yardstick} {error[yardstick]:.2e}; "
               f"with a cache: giwa {step['giwa']:.2e}, {yardstick} {step[yardstick]:.2e}")
-        for errors in (apart, step):
+        for errors in (error, step):
             assert errors["giwa"] <= 1.25 * errors[yardstick] + 1e-6, "farther from the truth"
     giwa_attention.giwa_attention = real
     assert calls, "transformers did not call giwa"

@@ -81,11 +81,11 @@ device_status run_parts(const tensor_view<const int, 1>& devices, const weighted
 /// the work, and copies the results back, as in `copy(stream, part.of(q), ...)`. A GPU may be listed twice. Then the
 /// call waits for all streams.
 ///
-/// The calling thread makes all calls of f. If f waits, as copies to pageable memory do, the GPUs take turns; with
-/// pinned_array they work at the same time. No GPU reads the memory of another. If `devices` is empty, f(giwa::host,
-/// part) processes the whole batch on the CPU, if f accepts that (`[&](auto where, ...)`). The first failure stops
-/// further calls and is returned with its GPU. Parts that were started are waited for, also if f throws. The current
-/// device is restored. Errors: those of f and of split_batch(); a GPU that does not exist.
+/// The calling thread makes all calls of f. If f waits, as copies to pageable memory do, the GPUs work one after the
+/// other; with pinned_array they work at the same time. No GPU reads the memory of another. If `devices` is empty,
+/// f(giwa::host, part) processes the whole batch on the CPU, if f accepts that (`[&](auto where, ...)`). The first
+/// failure stops further calls and is returned with its GPU. Parts that were started are waited for, also if f throws.
+/// The current device is restored. Errors: those of f and of split_batch(); a GPU that does not exist.
 template <class F>
 device_status for_each_device(const tensor_view<const int, 1>& devices, const tensor_view<const int64, 1>& weights,
                               int64 batch, F&& f) {

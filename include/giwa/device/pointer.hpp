@@ -44,8 +44,8 @@ inline pointer_location location_from(const cudaPointerAttributes& a) {
   }
 }
 
-/// Whether CUDA's answer gives registered memory an address on the current device: that of its own memory, of managed
-/// or pinned memory, or of the memory of another GPU to which it has access.
+/// Whether CUDA reports an address on the current device for registered memory: the memory of this device, managed or
+/// pinned memory, or the memory of another GPU to which it has access.
 inline bool has_device_address(const cudaPointerAttributes& a) {
   return a.type != cudaMemoryTypeUnregistered && a.devicePointer != nullptr;
 }

@@ -79,9 +79,9 @@ inline result<int> current_device() {
 
 namespace detail {
 
-/// Binds a context to this host thread if it has none: that of the current device, which stays the current one. A
-/// context that the program has made current by the driver's API stays, too. By creating an event, which any call may
-/// do while any thread captures a graph; cudaFree(nullptr), the usual way, may not. Waits for nothing.
+/// Binds the context of the current device to this host thread if the thread has no context. A context that the program
+/// has made current with the driver API stays current. Creates and destroys an event, which is allowed while any thread
+/// captures a graph; cudaFree(nullptr), the usual way, is not. Does not wait for the device.
 inline status bind_context() {
   cudaEvent_t event = nullptr;
   const status s = consume(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

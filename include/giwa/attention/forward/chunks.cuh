@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The merged state of earlier chunks of keys, while the next chunk is summed by itself.
+// The merged state of earlier chunks of keys, while the next chunk is summed separately.
 #ifndef GIWA_ATTENTION_FORWARD_CHUNKS_CUH
 #define GIWA_ATTENTION_FORWARD_CHUNKS_CUH
 
@@ -8,8 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// m, l and O of a thread's rows, in local memory: volatile, so that they take no registers beside those of the present chunk.
-/// `QueryRows` is what computes a chunk (sm90_query_rows).
+/// m, l and O of a thread's rows. They are volatile, in local memory, so that they take no registers while the current
+/// chunk is summed. `QueryRows` computes a chunk (sm90_query_rows).
 template <class QueryRows>
 struct earlier_chunks {
   using softmax_state = typename QueryRows::softmax_state;
@@ -28,7 +28,7 @@ struct earlier_chunks {
     has_nonfinite = chunk.has_nonfinite;
   }
 
-  /// Merges the saved state into that of the present chunk, in fp32.
+  /// Merges the saved state into the state of the current chunk, in fp32.
   template <class Block, class Steps>
   GIWA_DEVICE void add_to(const Block& block, QueryRows& chunk, const Steps& steps) const {
     float earlier_m[rows], earlier_l[rows], of_earlier[rows], of_own[rows];

@@ -10,8 +10,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// One consumer's 64 queries of a work tile: the state of algorithm 2 of FlashAttention-3 (Shah et al. 2024), its steps as verbs, and
-/// a short loop for each schedule. S = Q K^T of the next tile is issued before O += P V of the current one.
+/// One consumer's 64 queries of a work tile: the state and the steps of algorithm 2 of FlashAttention-3 (Shah et al.
+/// 2024), and a short loop for each schedule. S = Q K^T of the next tile is issued before O += P V of the current one.
 template <class Types, class Block>
 struct sm90_query_rows {
   using policy = typename Types::policy;
@@ -26,8 +26,8 @@ struct sm90_query_rows {
   const int first_query;
   softmax_state softmax{};
   output_registers o;          // (queries, head size of v)
-  split_exponents exponents;   // what scores and o are counted in, where numbers are split
-  bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. All threads agree, because the notes say so.
+  split_exponents exponents;   // of two, in which scores and o are counted (split fp16)
+  bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
 
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
       : c(of), work(w), first_query(w.first_query + 64 * of.index) {
@@ -35,7 +35,7 @@ struct sm90_query_rows {
     o.fill(0);
   }
 
-  /// All K tiles of the work tile, of which other consumers may need more than this one.
+  /// Processes all K tiles of the work tile. Other consumers may need more of them than this one.
   GIWA_DEVICE void attend() {
     wait_k();
     while (own.keep == tile_keep::none && !own.last) {
@@ -61,11 +61,11 @@ struct sm90_query_rows {
     }
   }
 
-  /// Whether chunks of the same queries come before or after, where the work tile has keys.
+  /// Whether chunks of the same queries come before or after this one. Valid if the work tile has keys.
   GIWA_DEVICE bool is_chunk() const { return Types::has_chunks && note.chunked; }
 
  private:
-  // --- Schedules ------------------------------------------------------------------------------------------------------
+  // --- Schedules -----------------------------------------------------------------------------------------------------
 
   GIWA_DEVICE void first_tile() {
     multiply_qk();
@@ -95,8 +95,8 @@ struct sm90_query_rows {
     }
   }
 
-  /// The softmax runs beside this consumer's own O += P V too. Tiles without a mask have a body of their own: from the first product
-  /// to the last wait there is no branch, because at a branch ptxas waits for all products.
+  /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
+  /// from the first product to the last wait, because ptxas waits for all products at a branch.
   GIWA_DEVICE void loop_overlapped() {
     while (!own.last) {
       wait_k();
@@ -123,7 +123,7 @@ struct sm90_query_rows {
     make_p();
   }
 
-  /// O += P V in slices of columns, each summed in registers of its own.
+  /// O += P V in slices of columns, each summed in separate registers.
   GIWA_DEVICE void loop_sliced() {
     while (!own.last) {
       wait_k();
@@ -145,7 +145,7 @@ struct sm90_query_rows {
     release_v();
   }
 
-  // --- Pipelines ------------------------------------------------------------------------------------------------------
+  // --- Pipelines -----------------------------------------------------------------------------------------------------
 
   GIWA_DEVICE void wait_k() {
     k_stage = c.keys.next();
@@ -173,7 +173,8 @@ struct sm90_query_rows {
     if constexpr (!two_parts) arch::fence_operand(o.value);
     c.values.release(v_stage);
   }
-  /// A tile that only other consumers need. It is waited for, because the barriers of its stage count phases.
+  /// Skips a tile that only other consumers need. It waits for the tile, because the barriers of its stage count
+  /// phases.
   GIWA_DEVICE void skip_tile() {
     c.keys.release(k_stage);
     wait_v(false);
@@ -185,12 +186,12 @@ struct sm90_query_rows {
     c.pingpong.release();
   }
 
-  // --- Arithmetic -----------------------------------------------------------------------------------------------------
+  // --- Arithmetic ----------------------------------------------------------------------------------------------------
 
-  /// S = Q K^T. Of split numbers the small products come first, because tensor-core accumulation truncates toward zero.
+  /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
   GIWA_DEVICE void multiply_qk() {
     arch::wgmma_fence();
-    // k_stage >> 2 is 0. Without it the compiler prepares the descriptors of q for the whole loop, and spills them.
+    // k_stage >> 2 is 0. Without it the compiler computes the descriptors of q before the loop, and spills them.
     const auto& q = c.s.rows[c.index + (k_stage >> 2)].q;
     const auto k = transposed(c.s.k.stage(k_stage));
     if constexpr (two_parts) {
@@ -202,7 +203,7 @@ struct sm90_query_rows {
     arch::wgmma_commit();
   }
 
-  /// Scale, modifier, mask and online softmax: S becomes P, and `factor` what O is multiplied by.
+  /// Applies scale, modifier, mask and online softmax: S becomes P, and `factor` is what O must be multiplied by.
   template <bool FullyKept = false>
   GIWA_DEVICE void softmax_step(tile_keep keep) {
     auto& steps = c.steps;
@@ -218,7 +219,7 @@ struct sm90_query_rows {
     if constexpr (is_split) exponents.begin_values(note.exponent_v, factor);
   }
 
-  /// P as an operand in registers.
+  /// Converts P to an operand in registers.
   GIWA_DEVICE void make_p() {
     if constexpr (two_parts)
       to_operands(scores, power_of_two(-split_exponents::of_p), p[0], p[1]);
@@ -230,7 +231,7 @@ struct sm90_query_rows {
     o.transform_rows(factor, [](float x, float f) { return x * f; });
   }
 
-  /// O += P V, or of split numbers a slice of this tile's P V alone.
+  /// O += P V; with split fp16, partial O = P V of this tile and one slice.
   GIWA_DEVICE void multiply_pv(int slice = 0) {
     auto& v = c.s.v.stage(v_stage);
     if constexpr (two_parts) {
@@ -247,7 +248,8 @@ struct sm90_query_rows {
     }
     arch::wgmma_commit();
   }
-  /// Of split numbers each tile is summed by itself: truncation of a sum over all keys would add up.
+  /// With split fp16 each tile is summed separately, because the truncation errors of one sum over all keys would add
+  /// up.
   GIWA_DEVICE void add_partial_o(int slice = 0) {
     if constexpr (two_parts) {
       arch::fence_operand(partial_o.value);
@@ -265,8 +267,8 @@ struct sm90_query_rows {
   }
 
   register_tile<float, score_map> scores;                        // (queries, keys): S, then P in fp32
-  uint32 p[policy::parts][score_map::registers / 2];             // P, two numbers a register
-  register_tile<float, warpgroup_map<policy::slice>> partial_o;  // of one tile, where numbers are split
+  uint32 p[policy::parts][score_map::registers / 2];             // P, two numbers per register
+  register_tile<float, warpgroup_map<policy::slice>> partial_o;  // of one tile, with split fp16
   float factor[score_map::rows];
   typename Types::k_note note;
   typename Types::consumer_note own;

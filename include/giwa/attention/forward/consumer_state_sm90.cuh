@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a consumer warpgroup of the Hopper kernel keeps from one work tile to the next, and its ping-pong.
+// The state of a consumer warpgroup of the Hopper kernel across work tiles, and its ping-pong.
 #ifndef GIWA_ATTENTION_FORWARD_CONSUMER_STATE_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_CONSUMER_STATE_SM90_CUH
 
@@ -9,11 +9,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Alternating use of the tensor cores: the products of one consumer run while the others compute their softmax.
+/// Alternates the use of the tensor cores: the products of one consumer run while the others compute their softmax.
 template <class Types>
 struct sm90_pingpong {
   static constexpr int threads = 256;
-  int own, next;  // named barriers: this consumer's, and the next one's
+  int own, next;  // named barriers of this consumer and of the next one
 
   GIWA_DEVICE explicit sm90_pingpong(int consumer)
       : own(Types::barrier_of(Types::named_barrier::pingpong, consumer)),
@@ -26,7 +26,7 @@ struct sm90_pingpong {
   }
 };
 
-/// What a consumer keeps from one work tile to the next.
+/// The state of a consumer across work tiles.
 template <class Types, class Block>
 struct sm90_consumer {
   using policy = typename Types::policy;
@@ -63,7 +63,7 @@ struct sm90_consumer {
   }
 
  private:
-  // By votes, which tell the compiler that all threads of a warp agree.
+  // Uses votes, because their results tell the compiler that all threads of a warp agree.
   GIWA_DEVICE static int index_of(const Block& block) {
     const int warpgroup = block.warp() / 4 - 1;
     return (block.any((warpgroup & 1) != 0) ? 1 : 0) + (block.any((warpgroup & 2) != 0) ? 2 : 0);

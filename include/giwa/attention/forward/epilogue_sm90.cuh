@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The epilogue of the Hopper kernel: normalizes O, writes it and the log-sum-exps, and puts scrubbed NaN and infinity back.
+// The epilogue of the Hopper kernel: normalizes O, stores it and lse, and adds scrubbed NaN and infinity back.
 #ifndef GIWA_ATTENTION_FORWARD_EPILOGUE_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_EPILOGUE_SM90_CUH
 
@@ -23,7 +23,7 @@ struct sm90_epilogue {
       if (rows.work.has_keys())
         rows.exponents.finish(c.thread, rows.o, p.split.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)),
                               query_rows::two_parts);
-    // + 0 makes -0 positive, because NaNs in rows that are not seen could change its sign.
+    // + 0 makes -0 positive: a NaN in a row that is not seen could change its sign.
     rows.o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });
     if constexpr (Types::stores_tiles) {
       // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
@@ -40,7 +40,7 @@ struct sm90_epilogue {
     }
   }
 
-  /// Waits until the rows that the chunk before stored are written, because this one overwrites them.
+  /// Waits until the rows that the previous chunk stored are written, because this chunk overwrites them.
   GIWA_DEVICE static void wait_for_stores(consumer& c) {
     if (c.thread == 0) arch::wait_stores<0>();
     arch::barrier_sync(Types::barrier_of(Types::named_barrier::epilogue, c.index), 128);
@@ -51,7 +51,7 @@ struct sm90_epilogue {
     const auto& head = rows.work.head.get();
     auto& tile = c.s.rows[c.index].o;
     const int barrier = Types::barrier_of(Types::named_barrier::epilogue, c.index);
-    if (c.thread == 0) arch::wait_stores_read<0>();  // the store of the work tile before
+    if (c.thread == 0) arch::wait_stores_read<0>();  // of the previous work tile's store
     arch::barrier_sync(barrier, 128);
     giwa::store(c.thread, rows.o, 0, tile);
     arch::fence_async_proxy();

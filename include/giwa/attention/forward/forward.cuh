@@ -50,15 +50,16 @@ struct stream_attention {
     return launch_work_tiles<op>(s, call, choice::type::slices);
   }
 
-  /// On tensor cores, then the heads that split fp16 does not reach exactly; or all of them exactly.
+  /// Runs on tensor cores, and then the fallback kernel for the heads that split fp16 cannot represent. Without a
+  /// workspace all heads run in the fallback kernel.
   template <class O, class Mask, class Score>
   static status run_fp32(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call) {
     split_tensors split;
     if constexpr (!stdlib::same_as<Tile, fp32_exact> && HeadSize <= 256 && HeadSizeV <= 256) {
-      // The exponents of split numbers, at least -54 each, and of the scale add up to a normal float.
+      // Within this range the exponents of split fp16, at least -54 each, and of the scale add up to a normal float.
       const float size = call.scale < 0 ? -call.scale : call.scale;
       const bool reached = size == 0 || (size >= 0x1p-18f && size <= 0x1p60f);
-      // Exponents and fallback flags belong to one sequence: none may read the keys of another.
+      // Exponents and fallback flags belong to one sequence, so no sequence may read the keys of another.
       const bool own_keys = call.views.packed.k_batch_index == nullptr;
       if (call.counter != nullptr && reached && own_keys && call.views.k.extent(1) > 0) {
         const result<attention_path> path = path_here();
@@ -72,7 +73,8 @@ struct stream_attention {
     return launch_work_tiles<op>(s, call, 1, split.fallback, split.any_fallback);
   }
 
-  /// The split tensors, which say which heads are left to the exact kernel; without a fallback, all are.
+  /// Returns the split tensors, whose flags say which heads are left to the fallback kernel. Without flags all heads
+  /// are.
   template <class O, class Mask, class Score>
   static result<split_tensors> run_split(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call,
                                          attention_path path) {

@@ -13,9 +13,9 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The tiles of the kernel. A block has 64 queries and takes 64 keys at a time; a thread has 4 of the queries, every 16th, and of
-/// those every 8th or 16th score and output. What does not fit into shared memory comes in slices: q and k by columns of the head
-/// size, v by rows.
+/// The tile sizes of the kernel. A block has 64 queries and processes 64 keys at a time. A thread has 4 of the queries,
+/// every 16th, and of each of them every 8th or 16th score and output. Inputs that do not fit into shared memory are
+/// loaded in slices: q and k by columns of the head size, v by rows.
 ///
 /// Nothing spills on sm_75, 80 and 90. Registers of a causal fp32 kernel on sm_90 (nvcc 13.0, 2026-11-21):
 ///   head size            8    33    64   100   128   192   256   320   512
@@ -31,15 +31,16 @@ struct simt_attention_tile {
   // At most 40 columns, and a multiple of 16 bytes of each type.
   static constexpr int slices = ceil_div(HeadSize, 40), slice = round_up(ceil_div(HeadSize, slices), 8);
 
-  // Outputs of a thread that lie together: 4, 2, or 1 where more would round the head size up further.
+  // Consecutive outputs of a thread: 4, or 2 or 1 if more would round the head size up further.
   GIWA_HOST_DEVICE static constexpr int rounded(int run) { return round_up(HeadSizeV, thread_columns * run); }
   static constexpr int run = rounded(4) == rounded(1) ? 4 : rounded(2) == rounded(1) ? 2 : 1;
   static constexpr int outputs = rounded(run);
-  // Rows of values at once: at most 16 KiB, and at most 64.
+  // Rows of V per slice: at most 16 KiB, and at most 64 rows.
   static constexpr int value_rows = outputs <= 64 ? 64 : outputs <= 128 ? 32 : outputs <= 256 ? 16 : 8;
 };
 
-/// o += P V like multiply_add(thread, o, p, first, values), without the products of masked keys: keeps(row, key) tells which.
+/// Computes o += P V as multiply_add(thread, o, p, first, values) does, but skips the products of masked keys:
+/// keeps(row, key) is false for those.
 template <class Map, class Probabilities, class Values, class Keeps>
 GIWA_HOST_DEVICE void add_kept_products(int thread, register_tile<float, Map>& o, const Probabilities& p, int first,
                                         const Values& values, const Keeps& keeps) {
@@ -65,20 +66,20 @@ struct simt_attention_op {
   static constexpr int max_threads = cut::threads, min_blocks = cut::min_blocks;
   static constexpr int block_m = cut::block_m, block_n = cut::block_n;
 
-  // 8 or 16 threads read rows of the keys' slice at once, 8 bytes of each: those begin at different banks.
+  // 8 or 16 threads read rows of the K slice at once, 8 bytes of each row. Padding puts the rows into different banks.
   template <int Rows>
   using slice_tile = shared_tile<float, tile_shape<Rows, cut::slice>, padded<cut::thread_columns == 8 ? 4 : 2>>;
   struct operands {
     slice_tile<block_m> q;  // (queries, slice of the head size)
     slice_tile<block_n> k;  // (keys, slice of the head size)
   };
-  using value_tile = shared_tile<float, tile_shape<cut::value_rows, cut::outputs>>;  // (slice of the keys, columns)
+  using value_tile = shared_tile<float, tile_shape<cut::value_rows, cut::outputs>>;  // (rows of a slice, columns)
   struct shared_storage {
     union {
       operands qk;
       value_tile v;
     } tiles;
-    // (queries, keys); a warp writes 2 or 4 rows of it at once, and padding puts them into different banks.
+    // (queries, keys). A warp writes 2 or 4 rows of it at once, and padding puts them into different banks.
     shared_tile<float, tile_shape<block_m, block_n>, padded<cut::thread_columns>> p;
     int has_nan;
     uninitialized<attention_head<T, O>> head;  // in shared memory, because its views would take 40 registers
@@ -87,8 +88,8 @@ struct simt_attention_op {
   struct params {
     attention_params<T, O, Mask, Score> call;
     attention_schedule schedule;
-    const int* only = nullptr;      // (batch, heads): heads with a number other than 0; null: all heads
-    const int* any_only = nullptr;  // 0 where there is no such head
+    const int* only = nullptr;      // (batch, heads): computes the heads whose flag is not 0; null: all heads
+    const int* any_only = nullptr;  // 0 if no flag is set
   };
 
   template <class Block>
@@ -108,7 +109,7 @@ struct simt_attention_op {
   using map_of_scores = thread_map<tile_shape<block_m, block_n>, cut::thread_rows, cut::thread_columns>;
   using map_of_output = thread_map<tile_shape<block_m, cut::outputs>, cut::thread_rows, cut::thread_columns, cut::run>;
 
-  /// The view with its width as a constant, which then takes no registers and no instructions.
+  /// Returns the view with its width as a constant, which takes no registers and no instructions.
   template <int Width, class V>
   GIWA_HOST_DEVICE static tensor_view<V, 2> of_width(const tensor_view<V, 2>& v) {
     return {v.data(), {v.extent(0), Width}, {v.stride(0), 1}};
@@ -124,12 +125,12 @@ struct simt_attention_op {
     online_softmax<map_of_scores> softmax;
     register_tile<float, map_of_output> o;
 
-    // Almost always one pass. P is 0 for a masked key, but 0 times NaN or infinity is NaN. So a block that ends with a NaN runs a second
-    // pass that leaves out the products of masked keys; the other rows get the same bits.
+    // Usually one pass. P is 0 for a masked key, but 0 times NaN or infinity is NaN. So a block whose output has a NaN
+    // runs a second pass, which skips the products of masked keys. The other rows get the same bits in it.
     for (bool careful = false;; careful = true) {
       softmax.reset();
       o.fill(0);
-      block.sync();  // all threads have read has_nan of the pass before
+      block.sync();  // all threads have read has_nan of the first pass
       for (int n = keys.next(0); n < keys.count(); n = keys.next(n + 1)) {
         const int first_key = n * block_n;
         const tile_keep keep = keys.keep(n);
@@ -165,7 +166,7 @@ struct simt_attention_op {
     store(thread, o, of_width<HeadSizeV>(head.o), {first_query, 0});
   }
 
-  /// Whether the block's output has a NaN; `has_nan` is in shared memory and free after the next barrier.
+  /// Whether the block's output has a NaN. `has_nan` is in shared memory, and free after the next barrier.
   template <class Block>
   GIWA_HOST_DEVICE static bool any_is_nan(const Block& block, const register_tile<float, map_of_output>& o,
                                           int& has_nan) {
@@ -179,7 +180,7 @@ struct simt_attention_op {
     return has_nan != 0;
   }
 
-  /// S = Q K^T, summed in the order of the head size. Returns when all threads are done with the tiles.
+  /// Computes S = Q K^T, summed in the order of the head size. Returns when all threads are done with the tiles.
   template <class Block>
   GIWA_HOST_DEVICE static void multiply_qk(const Block& block, const attention_head<T, O>& head, int first_query,
                                            int first_key, register_tile<float, map_of_scores>& scores,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention by mma.sync and cp.async: a tile of queries stays in shared memory, tiles of keys and values stream past it.
+// Attention by mma.sync and cp.async: a tile of queries stays in shared memory, and tiles of K and V stream past it.
 #ifndef GIWA_ATTENTION_FORWARD_FORWARD_SM80_CUH
 #define GIWA_ATTENTION_FORWARD_FORWARD_SM80_CUH
 
@@ -15,8 +15,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// FlashAttention-2 (Dao 2023, algorithm 1). The next K arrives during the softmax and O += P V, and V during S = Q K^T. Warps share
-/// only the tiles of K and V.
+/// FlashAttention-2 (Dao 2023, algorithm 1). The next K is loaded during the softmax and O += P V, and V during S = Q
+/// K^T. Warps share only the tiles of K and V.
 template <class T, class O, class Policy, class Mask, class Score>
 struct sm80_attention_op {
   static constexpr int max_threads = Policy::warps * 32, min_blocks = Policy::min_blocks;
@@ -27,7 +27,7 @@ struct sm80_attention_op {
   static constexpr int parts = Policy::parts;
   using element = stdlib::conditional_t<is_split, fp16, T>;
 
-  // A row is an odd number of 16-byte units, so that ldmatrix reads 8 rows from different banks, whatever the head size.
+  // A row is an odd number of 16-byte units, so ldmatrix reads 8 rows from different banks for every head size.
   template <class Element, int Rows, int Columns>
   using tile = shared_tile<Element, tile_shape<Rows, Columns>, padded<16 / static_cast<int>(sizeof(Element))>>;
   struct input_tiles {
@@ -35,7 +35,7 @@ struct sm80_attention_op {
     tile<element, block_n, Policy::head_size> k[parts];  // (keys, head size)
     tile<element, block_n, Policy::slice> v[parts];      // (keys, columns of the output)
   };
-  // The head's views are in shared memory too, so that they take no registers.
+  // The head's views are in shared memory, so that they take no registers.
   struct shared_storage {
     union {
       input_tiles in;
@@ -70,7 +70,7 @@ struct sm80_attention_op {
   using softmax_state = online_softmax<map_of_scores, is_split && !two_parts ? -split_exponents::of_p : 0>;
   using output_registers = register_tile<float, map_of_output>;
 
-  // The split parts of a tensor of the head, or the tensor itself.
+  // The hi and lo parts of a tensor of the head, or the tensor itself.
   struct input {
     tensor_view<const element, 2> part[parts];  // (rows, head size)
   };
@@ -109,7 +109,8 @@ struct sm80_attention_op {
     GIWA_UNROLL
     for (int i = 0; i < parts; ++i) load_async(block, from.part[i], origin, to[i]);
   }
-  /// Starts the copy if that takes few registers; else false, and the caller starts it where the scores are gone.
+  /// Starts the copy if that takes few registers. Otherwise returns false, and the caller starts it when the scores no
+  /// longer take registers.
   template <class Block, class Tile>
   GIWA_DEVICE static bool start_early(const Block& block, const input& from, const giwa::index<2>& origin,
                                       Tile (&to)[parts]) {
@@ -130,11 +131,11 @@ struct sm80_attention_op {
     const key_tiles<Mask> keys{p.call.mask, head, first_query, block_m, block_n};
     softmax_state softmax;
     output_registers o;
-    split_exponents exponents;  // what scores and o are counted in
+    split_exponents exponents;  // of two, in which scores and o are counted
 
     softmax.reset();
     o.fill(0);
-    block.sync();  // all warps are done with the tiles of the work tile before
+    block.sync();  // all warps are done with the tiles of the previous work tile
     if (block.rank() == 0) s.has_nonfinite = 0;
     start(block, q_of(p, head), {first_query, 0}, s.in.q);
     int n = keys.next(0);
@@ -153,7 +154,7 @@ struct sm80_attention_op {
         exponents.begin_scores(p.split.q.exponent(head.head, head.first_query_row, head.batch, first_query / block_m) +
                                    p.split.k.exponent(head.kv_head, head.first_key_row, head.batch, n),
                                p.call.scale, steps, softmax);
-      // The bounds are made here, so that the rest of the loop needs no registers for them.
+      // The bounds are computed here, so that they take no registers in the rest of the loop.
       steps.apply(lane, scores, typename steps_of_scores::bounds(head), keep, first_query + warp_row, n * block_n);
       const int next = keys.next(n + 1);
       copy_wait();
@@ -185,7 +186,7 @@ struct sm80_attention_op {
     finish(block, p, head, first_query, first_column, s, steps, exponents, softmax, o, keys);
   }
 
-  /// Normalizes O, writes it and the log-sum-exps, and puts scrubbed NaN and infinity back.
+  /// Normalizes O, stores it and lse, and adds scrubbed NaN and infinity back.
   template <class Block>
   GIWA_DEVICE static void finish(const Block& block, const params& p, const attention_head<T, O>& head, int first_query,
                                  int first_column, shared_storage& s, const steps_of_scores& steps,
@@ -211,7 +212,7 @@ struct sm80_attention_op {
       }
   }
 
-  /// S = Q K^T. Of split numbers the small products come first, because tensor-core accumulation truncates toward zero.
+  /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
   GIWA_DEVICE static void multiply_qk(int lane, int warp_row, register_tile<float, map_of_scores>& scores,
                                       const input_tiles& in) {
     scores.fill(0);
@@ -222,7 +223,8 @@ struct sm80_attention_op {
     multiply_add(lane, scores, in.q[0], warp_row, transposed(in.k[0]), 0);
   }
 
-  /// O += P V. Of split numbers each tile is summed by itself: truncation of a sum over all keys would add up.
+  /// O += P V. With split fp16 each tile is summed separately, because the truncation errors of one sum over all keys
+  /// would add up.
   template <class Probabilities, class V>
   GIWA_DEVICE static void multiply_pv(int lane, output_registers& o, const Probabilities& p, const V& v) {
     if constexpr (!two_parts) {

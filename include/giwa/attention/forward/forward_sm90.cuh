@@ -15,8 +15,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// FlashAttention-3 (Shah et al. 2024, algorithm 2), warp-specialized: warps 0 to 3 are the producer (0 loads, 1 and 3 scrub NaNs,
-/// 2 schedules tiles), the other warpgroups are consumers of 64 queries each (consumer_sm90.cuh).
+/// FlashAttention-3 (Shah et al. 2024, algorithm 2), warp-specialized. Warps 0 to 3 are the producer: 0 loads, 1 and 3
+/// scrub NaN, 2 schedules tiles. The other warpgroups are consumers of 64 queries each (consumer_sm90.cuh).
 template <class T, class O, class Policy, class Mask, class Score>
 struct sm90_attention_op {
   using types = sm90_types<T, O, Policy, Mask, Score>;
@@ -47,7 +47,7 @@ struct sm90_attention_op {
       if constexpr (Policy::moves_registers) arch::claim_registers<Policy::consumer_registers>();
       consume(block, p, s);
     }
-    if (clustered) arch::cluster_sync();  // the other block may still load into this one, or arrive here
+    if (clustered) arch::cluster_sync();  // the other block may still load into this one or arrive at its barriers
 #else
     static_cast<void>(plain_block), static_cast<void>(p), static_cast<void>(s);
     __trap();  // never launched: the host asks for code_for_current_device() first
@@ -73,7 +73,7 @@ struct sm90_attention_op {
             earlier.add_to(block, rows, c.steps);
             epilogue::wait_for_stores(c);
           }
-          if (work.continued) earlier.save(rows);  // the epilogue stores too soon then; the last chunk overwrites that
+          if (work.continued) earlier.save(rows);  // the epilogue stores a part now; the last chunk overwrites it
         }
       } else {
         c.release_q();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How attention is launched: which kernels this program holds, checks of pointers, and a grid for the work tiles.
+// Launching attention: the kernels that this program contains, checks of pointers, and a grid for the work tiles.
 #ifndef GIWA_ATTENTION_FORWARD_LAUNCH_CUH
 #define GIWA_ATTENTION_FORWARD_LAUNCH_CUH
 
@@ -24,15 +24,16 @@ constexpr bool compiled_for(int first, int last) {
   return false;
 }
 
-/// Whether this file may run on a GPU without asynchronous copies: then it holds the portable kernel for every type.
+/// Whether this file may run on a GPU without asynchronous copies. Then it contains the portable kernel for every type.
 inline constexpr bool runs_below_sm80 = compiled_for(0, 800);
 
-/// Whether this file may hold the Hopper kernel. A build for 90 without the a has an empty one, which is never launched. Newer GPUs do
-/// not run its instructions: a file for them alone has no such kernel, and a caller's tile applies to mma.sync.
+/// Whether this file may contain the Hopper kernel. A build for 90 instead of 90a contains an empty kernel, which is
+/// never launched. Newer GPUs do not run its instructions: a file only for them has no such kernel, and the caller's
+/// tile applies to the mma.sync kernel.
 inline constexpr bool has_sm90 = compiled_for(900, 1000);
 
-/// Which tensor-core kernel this program has for the current GPU. Layouts that TMA cannot take, and head sizes above 256, go from the
-/// sm_90 kernel to the sm_80 kernel.
+/// Returns the tensor-core kernel that this program has for the current GPU. Layouts that TMA cannot address, and head
+/// sizes above 256, fall back from the sm_90 kernel to the sm_80 kernel.
 inline result<attention_path> path_here() {
   if constexpr (!runs_below_sm80 && !has_sm90) {
     return {attention_path::sm80, {}};
@@ -43,7 +44,7 @@ inline result<attention_path> path_here() {
   }
 }
 
-/// Whether the current GPU gives a block so much shared memory.
+/// Whether the current GPU gives a block at least `bytes` bytes of shared memory.
 inline result<bool> has_shared_bytes(int64 bytes) {
   const result<int> device = current_device();
   if (!device.ok()) return {false, device.state};
@@ -51,7 +52,7 @@ inline result<bool> has_shared_bytes(int64 bytes) {
   return {limit.ok() && limit.value >= bytes, limit.state};
 }
 
-/// Whether the kernel may use the pointers of a call; the failure names the argument.
+/// Checks that the kernel may use the pointers of a call. The failure names the argument.
 template <class Params>
 status check_pointers(const Params& call) {
   const auto& a = call.views;
@@ -72,18 +73,18 @@ status check_pointers(const Params& call) {
   return s;
 }
 
-/// The work tiles of a call for an op's block_m queries.
+/// Returns the work tiles of a call for an op with block_m queries per tile.
 template <class Op, class T, class O, class Mask, class Score>
 attention_schedule schedule_of(const attention_params<T, O, Mask, Score>& call, int slices, int cluster = 1) {
-  // No sequence is longer than all of them, whatever the caller says.
+  // No sequence is longer than all queries together, whatever max_q says.
   const int64 all = call.views.q.extent(1), said = call.views.packed.max_q, longest = said < all ? said : all;
   const attention_problem p = call.views.problem();
   const int bytes = static_cast<int>(p.head_size + p.head_size_v) * static_cast<int>(sizeof(T));
   return attention_schedule::of(p, longest, Op::block_m * cluster, slices, bytes);
 }
 
-/// Launches an op with one block for each work tile, in as many launches as the limit of a grid asks for. `more` are the members of
-/// its params after the schedule.
+/// Launches an op with one block for each work tile, in several launches if the grid would exceed its limit. `more` are
+/// the members of its params after the schedule.
 template <class Op, class Params, class... More>
 status launch_work_tiles(cudaStream_t s, const Params& call, int slices, const More&... more) {
   typename Op::params p{call, schedule_of<Op>(call, slices), more...};

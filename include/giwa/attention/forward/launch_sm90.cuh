@@ -9,7 +9,7 @@
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-/// A tensor in the order of dimensions that TMA cuts tiles from: (sequence, head, row, head size).
+/// Returns a tensor with its dimensions in the order of the tensor maps: (sequence, head, row, head size).
 template <class T>
 tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
   return {v.data(),
@@ -17,8 +17,8 @@ tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
           {v.stride(0), v.stride(2), v.stride(1), v.stride(3)}};
 }
 
-/// How many blocks run at once. A block that moves registers takes a multiprocessor's whole register file, so that nobody needs to be
-/// asked how many fit, which takes microseconds.
+/// Returns how many blocks run at once. A block that moves registers takes the whole register file of a multiprocessor,
+/// so one block fits, and the occupancy query, which takes microseconds, is skipped.
 template <class Op>
 result<int64> persistent_blocks(int cluster) {
   if constexpr (Op::consumers == 1) {
@@ -31,7 +31,7 @@ result<int64> persistent_blocks(int cluster) {
   }
 }
 
-/// Encodes the tensor maps of q, k, v, and of o where TMA can store it.
+/// Encodes the tensor maps of q, k and v, and of o if TMA can store it.
 template <class Op, class O, class Element>
 status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
                    const tensor_view<Element, 4>& v, const tensor_view<O, 4>& o) {
@@ -56,14 +56,15 @@ status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, con
   return state;
 }
 
-/// Launches the op on tensors in the order (sequence, head, row, head size); false without an error where TMA cannot take them.
+/// Launches the op on tensors in the order (sequence, head, row, head size). Returns false without an error if TMA
+/// cannot address them.
 template <class Op, class T, class O, class Mask, class Score, class Element>
 result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call,
                          const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
                          const tensor_view<Element, 4>& v, const typename Op::types::split_or_nothing& split = {}) {
   if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
     return {false, {}};
-  // Without a mask and with equal lengths all work tiles cost the same, and none is pulled from a counter.
+  // Without a mask and with equal lengths all work tiles cost the same, so blocks need no shared counter.
   const bool equal_work = stdlib::same_as<Mask, full> && !call.ragged;
   const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
   const int cluster = Op::types::multicasts && equal_work && pairs_up ? 2 : 1;
@@ -82,7 +83,7 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
   if (!state.ok()) return {false, state};
   const result<int64> at_once = persistent_blocks<Op>(cluster);
   if (!at_once.ok()) return {false, at_once.state};
-  constexpr int64 most = int64{1} << 30;  // so that a work tile's number and what comes after it are ints
+  constexpr int64 most = int64{1} << 30;  // so that the numbers of work tiles, and steps beyond the last, fit in int
   for (; state.ok() && p.schedule.first < p.schedule.work_tiles; p.schedule.first += most) {
     const int64 left = p.schedule.work_tiles - p.schedule.first;
     p.work_tiles = static_cast<int>(left < most ? left : most);

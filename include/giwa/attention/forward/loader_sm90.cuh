@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The loader of the Hopper kernel: one thread that copies Q, K and V by TMA and says what the mask keeps of each tile.
+// The loader of the Hopper kernel: one thread that loads Q, K and V by TMA and classifies each tile by the mask.
 #ifndef GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 
@@ -8,8 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Where the K and V tiles of a work tile come from: consecutive rows of one tensor. A paged cache is another key source with
-/// these members.
+/// The source of the K and V tiles of a work tile: consecutive rows of one tensor. A paged cache is another key source
+/// with the same members.
 template <class Types>
 struct sm90_contiguous_keys {
   int sequence, kv_head, first_row;
@@ -17,15 +17,15 @@ struct sm90_contiguous_keys {
   GIWA_DEVICE explicit sm90_contiguous_keys(const typename Types::head_view& h)
       : sequence(h.key_sequence), kv_head(h.kv_head), first_row(h.first_key_row) {}
 
-  /// Starts the copy of tile n by `map`; `rank` is the block's in its cluster.
+  /// Starts the copy of tile n with the tensor map `map`; `rank` is the block's rank in its cluster.
   template <class Copies, class Tile>
   GIWA_DEVICE void load(const tensor_map& map, int n, Tile& to, const Copies& copies, int rank) const {
     copies.multicast(map, giwa::index<4>{sequence, kv_head, first_row + n * Types::block_n, 0}, to, rank);
   }
 };
 
-/// For each work tile: K of its first tile, then Q, then K of each tile before V of the one before it, because keys are needed
-/// before the place of the queries is free, and values one product later than keys.
+/// Loads, for each work tile, K of the first tile, then Q, then K of each tile before V of the previous one: K is
+/// needed before the buffer of Q is free, and V one product later than K.
 template <class Types, class KeySource = sm90_contiguous_keys<Types>>
 struct sm90_loader {
   using params = typename Types::params;
@@ -35,7 +35,8 @@ struct sm90_loader {
   using v_note = typename Types::v_note;
   using consumer_note = typename Types::consumer_note;
   static constexpr int consumers = Types::consumers, queue_depth = Types::queue_depth;
-  // The loader tells the tile scheduler when it is so many K tiles from a work tile's end. The scheduler takes some 2000 cycles.
+  // The loader notifies the tile scheduler this many K tiles before the end of a work tile. The scheduler takes about
+  // 2000 cycles.
   static constexpr int tiles_ahead = 4;
 
   template <class Block>
@@ -60,7 +61,8 @@ struct sm90_loader {
   }
 
  private:
-  /// All tiles of a work tile. Everything is found out before the wait for a stage: from there to the copy nothing is left to do.
+  /// Loads all tiles of a work tile. All notes are computed before the wait for a stage, so that the copy starts right
+  /// after it.
   template <class KStages, class V>
   GIWA_DEVICE static void load(const params& p, shared_storage& s, const work_tile& work, uint32 turn, KStages& k, V& v,
                                int rank) {
@@ -106,7 +108,7 @@ struct sm90_loader {
       load_q(p, s, work, turn);
     else
       load_v(note_before, before);
-    if (ahead <= count) s.near_end.arrive();  // where a mask answers differently the second time
+    if (ahead <= count) s.near_end.arrive();  // if a mask gave different answers the second time
   }
 
   GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n, bool last) {
@@ -120,12 +122,13 @@ struct sm90_loader {
     return note;
   }
 
-  /// Of tile n, after which comes tile `next`, for the consumer whose queries begin at `row` of the work tile's.
+  /// Returns the note on tile n for the consumer whose queries begin at `row` of the work tile. `next` is the tile
+  /// after n.
   GIWA_DEVICE static consumer_note note_for_consumer(const work_tile& work, int n, int next, int row) {
     const auto& list = work.keys.get();
     const int first_query = work.first_query + row;
     const tile_keep keep = list.keep(n, first_query, 64);
-    // A score modifier is never asked about queries past the end.
+    // A score modifier is never called for queries past the end.
     const bool asks = score_steps<typename Types::mask, typename Types::score>::modified &&
                       work.head.get().queries() - first_query < 64;
     const bool last = next >= work.end_tile || !list.needs_from(next, first_query, 64);

@@ -8,11 +8,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// P is 0 for a masked key, but 0 times NaN is NaN. What is scrubbed here is added in the epilogue to the rows that see it.
+/// P is 0 for a masked key, but 0 times NaN is NaN. The epilogue adds the scrubbed values to the rows that see them.
 template <class Types>
 struct sm90_nan_scrubber {
-  /// Warp `part` of the scrubbers looks through its share of each such tile, and scrubs the whole tile where it finds something;
-  /// the other may do so too.
+  /// Scans the share of warp `part` in each such tile. A warp that finds NaN or infinity scrubs the whole tile; both
+  /// warps may do so.
   template <class Block>
   GIWA_DEVICE static void run(const Block& block, typename Types::shared_storage& s, int part) {
     auto values = s.v.consumer(block);

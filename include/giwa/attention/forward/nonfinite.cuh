@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// NaN and infinite values of keys that not every row sees: taken out of the tiles, and added to the rows that see them.
+// NaN and infinity in V: removed from tiles that not every row sees, and added to the rows that see them.
 #ifndef GIWA_ATTENTION_FORWARD_NONFINITE_CUH
 #define GIWA_ATTENTION_FORWARD_NONFINITE_CUH
 
@@ -9,7 +9,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A block's members for one of its warps.
+/// A block whose rank and size are those of one of its warps.
 template <class Block>
 struct one_warp : Block {
   GIWA_DEVICE explicit one_warp(const Block& b) : Block(b) {}
@@ -17,7 +17,7 @@ struct one_warp : Block {
   GIWA_DEVICE static constexpr int size() { return 32; }
 };
 
-/// Whether the bits of an element say infinity or NaN.
+/// Whether an element is infinity or NaN, by its bits.
 template <class T>
 GIWA_HOST_DEVICE bool is_nonfinite(T x) {
   using bits = stdlib::conditional_t<sizeof(T) == 4, uint32, unsigned short>;
@@ -29,8 +29,8 @@ GIWA_HOST_DEVICE bool is_nonfinite(T x) {
   return (b & exponent) == exponent;
 }
 
-/// Whether a thread's share of a 16-bit tile in shared memory holds a NaN or an infinity: 0 times it is NaN then. Shares are in
-/// the order of memory, as the place of an element says nothing.
+/// Whether a thread's share of a 16-bit tile in shared memory holds NaN or infinity: 0 times such an element is NaN.
+/// Shares follow the order of memory, because the position of an element does not matter here.
 template <int Warps, class Tile>
 GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
   using two = decltype(pack<typename Tile::value_type>(0.f, 0.f));
@@ -57,15 +57,15 @@ GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
       for (int k = 0; k < 4; ++k) sum[k] = __hfma2(part[k], zero, sum[k]);
     }
   }
-  bool any = false;  // by name, as PyTorch's extensions are built without the operators of 16-bit types
+  bool any = false;  // by function: PyTorch's extensions are built without the operators of 16-bit types
   GIWA_UNROLL
   for (int j = 0; j < 4; ++j) any = any || __hneu(sum[j].x, sum[j].x) || __hneu(sum[j].y, sum[j].y);
   return any;
 }
 
-/// Puts 0 in the place of every NaN and infinity of a tile in shared memory, and counts in `found` if there were any. For tiles of
-/// values of which not every row sees every key: the weight of a masked key is 0, but 0 times such a value would be NaN.
-/// What is taken out here is added by add_nonfinite(). All threads of the block call it between barriers.
+/// Replaces every NaN and infinity of a V tile in shared memory by 0, and adds their number to `found`. Needed for
+/// tiles of which not every row sees every key: P is 0 for a masked key, but 0 times such a value is NaN.
+/// add_nonfinite() adds the removed values to the output. All threads of the block call it between barriers.
 template <class Block, class Tile>
 GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found) {
   using value = typename Tile::value_type;
@@ -83,9 +83,10 @@ GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found
   }
 }
 
-/// Adds the NaNs and infinities of values that scrub_nonfinite() took out to the output where it lies in memory: to columns
-/// [first_column, first_column + columns) of rows [first_row, first_row + rows), where those see their keys. taken(n) tells of
-/// which tiles of the list. For few threads and little code: few inputs have such values. `block` has written those rows.
+/// Adds the values that scrub_nonfinite() removed to the output in global memory: to columns [first_column,
+/// first_column + columns) of rows [first_row, first_row + rows), if the row sees the key. taken(n) tells whether tile
+/// n of the list was scrubbed. It is written for small code, not for speed, because few inputs have such values.
+/// `block` has written those rows.
 template <class Block, class T, class O, class Mask, class Score, class Taken>
 GIWA_HOST_DEVICE void add_nonfinite(const Block& block, const score_steps<Mask, Score>& steps,
                                     const attention_head<T, O>& head, const key_tiles<Mask>& list, int first_row,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What happens to a tile of scores before its softmax, and to a tile of the output after the last: the same on every path.
+// The steps between S = Q K^T and the softmax, and the final factors of the output: the same on every path.
 #ifndef GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 #define GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 
@@ -8,7 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Scale, score modifier, mask. Where nothing modifies the scores, the scale waits for the softmax, which has it for nothing.
+/// Applies scale, score modifier and mask. Without a modifier, and with a positive scale, the scale is folded into the
+/// softmax's FMA at no cost.
 template <class Mask, class Score>
 struct score_steps {
   const Mask& mask;
@@ -17,10 +18,10 @@ struct score_steps {
 
   static constexpr bool modified = !stdlib::same_as<Score, plain_score>;
   GIWA_HOST_DEVICE bool scale_first() const { return modified || !(scale > 0); }
-  /// What the softmax multiplies the scores by, times log2(e).
+  /// The factor by which the softmax multiplies scores, times log2(e).
   GIWA_HOST_DEVICE float scale_log2() const { return scale_first() ? log2_e<float> : scale * log2_e<float>; }
 
-  /// What the questions about a score are answered from: copied out of the head, which lies in shared memory.
+  /// What masks and modifiers are told about a head: copied out of the head's views, which are in shared memory.
   struct bounds {
     int batch, head, queries, keys, offset;
     template <class T, class O>
@@ -31,12 +32,12 @@ struct score_steps {
       return {batch, head, query, key, query + offset};
     }
   };
-  /// Whether a query sees a key; no outside one is shown to the mask.
+  /// Whether a query sees a key. The mask is called only for keys and queries of the tensor.
   GIWA_HOST_DEVICE bool keeps(const bounds& b, int query, int key) const {
     return b.contain(query, key) && mask(b.place(query, key));
   }
 
-  /// Scores of the queries from first_query and the keys from first_key on.
+  /// Applies the steps to the scores of the queries from first_query on and the keys from first_key on.
   template <class Map>
   GIWA_HOST_DEVICE void apply(int thread, register_tile<float, Map>& scores, const bounds& b, tile_keep keep,
                               int first_query, int first_key) const {
@@ -60,8 +61,8 @@ struct score_steps {
         });
     }
   }
-  /// The same where every score lies inside and is kept, and the scale is positive or the scores are modified: without a branch,
-  /// unless the modifier has one.
+  /// Applies the steps to a tile in which every score is in range and kept. Requires that the scale is positive or that
+  /// there is a modifier. Has no branch, unless the modifier has one.
   template <class Map>
   GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const bounds& b, int first_query,
                                        int first_key) const {
@@ -72,7 +73,8 @@ struct score_steps {
   }
 
  private:
-  // Masks by each row's first and last key: a score's column is a constant beyond the thread's first, and is compared with them.
+  // Masks by the first and the last key of each row. A score's column is a constant plus the thread's first column, so
+  // each comparison is with a constant.
   template <class Map>
   GIWA_HOST_DEVICE void keep_range(int thread, register_tile<float, Map>& scores, const bounds& b, int first_query,
                                    int first_key) const {
@@ -86,7 +88,7 @@ struct score_steps {
       int last = b.keys - 1;
       if constexpr (has_first_key<Mask>) {
         const int bound = mask.first_key(place);
-        first[r] = (bound > first_key ? bound : first_key) - origin;  // below it there is none to compare
+        first[r] = (bound > first_key ? bound : first_key) - origin;  // no score of the tile has a smaller key
       }
       if constexpr (has_last_key<Mask>) {
         const int bound = mask.last_key(place);
@@ -102,8 +104,8 @@ struct score_steps {
   }
 };
 
-/// What the rows' sums come to at the end: factor[row] for the output, and the log-sum-exps, which those threads write that
-/// begin a row, if `write`. All lanes of the warp call it. A sink is one more score, whose value is 0.
+/// Computes factor[row], which normalizes the output, and the log-sum-exp of each row. If `write`, the first thread of
+/// each row stores the log-sum-exp. All lanes of the warp must call it. A sink is one more score, whose value is 0.
 template <class Map, int Headroom, class Block, class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map, Headroom>& softmax,
                                   float scale_log2, const attention_params<T, O, Mask, Score>& call,
@@ -116,7 +118,8 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
     factor[r] = softmax.normalizer(r);
     if (call.sinks != nullptr) {
       const float sink = call.sinks[h.head * call.sink_stride];
-      // With s the sum without the sink: s / (s + e^sink), by the difference of their logarithms.
+      // With s the sum without the sink, the factor is s / (s + e^sink), computed from the difference of their
+      // logarithms.
       const float larger_one = lse > sink ? lse : sink, smaller = lse > sink ? sink : lse;
       const float ratio = smaller == -infinity_of<float> ? 0.f : exp2_of((smaller - larger_one) * log2_e<float>);
       if (factor[r] != 0) factor[r] *= quick_reciprocal(1.f + ratio) * (lse > sink ? 1.f : ratio);

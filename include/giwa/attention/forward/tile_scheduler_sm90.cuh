@@ -7,9 +7,9 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Puts work tiles into the block's queue: its own share of them, or those it pulls from a shared counter. It runs one work tile
-/// ahead of the loader, because it has divisions to do, but not before the loader comes to the end of its own: a block that claims
-/// early keeps the work from others.
+/// Puts work tiles into the block's queue: a static share, or those that it pulls from a shared counter. It runs one
+/// work tile ahead of the loader, because it computes divisions. It claims the next work tile only when the loader
+/// nears the end of the current one: an early claim keeps work from other blocks.
 template <class Types>
 struct sm90_tile_scheduler {
   using params = typename Types::params;
@@ -59,7 +59,7 @@ struct sm90_tile_scheduler {
   }
 
  private:
-  /// The K tiles of a work tile: all that it needs, or the next chunk of them.
+  /// Sets the K tiles of a work tile: all that it needs, or their next chunk.
   GIWA_DEVICE static void take_keys(work_tile& work, shared_storage& s) {
     const auto& list = work.keys.get();
     const int count = list.count();
@@ -77,7 +77,7 @@ struct sm90_tile_scheduler {
     s.next_chunk = work.continued ? end : 0;
   }
 
-  /// Whether a work tile's head is left to the kernel without split numbers.
+  /// Whether the head of a work tile is left to the fallback kernel.
   GIWA_DEVICE static bool is_fallback(const params& p, const attention_schedule::work_tile& at) {
     if constexpr (Types::is_split) return p.split.fallback[at.batch * p.call.views.q.extent(2) + at.head] != 0;
     return false;

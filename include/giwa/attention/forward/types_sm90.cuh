@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the roles of the Hopper kernel share: tiles, pipelines, work tiles, barriers, and the kernel's parameters.
+// Types that the roles of the Hopper kernel share: tiles, pipelines, work tiles, barriers, and the kernel's parameters.
 #ifndef GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
 
@@ -9,8 +9,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A block has one producer warpgroup (tile scheduler, loader, NaN scrubbers) and Policy::consumers consumer warpgroups of 64
-/// queries each. The producer finds out once what the mask keeps of each tile, and passes it on with the tile.
+/// A block has one producer warpgroup (tile scheduler, loader, NaN scrubbers) and Policy::consumers consumer warpgroups
+/// of 64 queries each. The producer classifies each tile by the mask once, and passes the result on with the tile.
 template <class T, class O, class Policy, class Mask, class Score>
 struct sm90_types {
   using policy = Policy;
@@ -24,7 +24,7 @@ struct sm90_types {
   static constexpr int scrubbers = 2;  // warps
   static_assert(stages <= 4, "the consumer relies on a stage's number having two bits");
 
-  // fp32 arrives as fp16 parts with exponents (split_fp16/), the parts of a row next to each other.
+  // fp32 arrives as split fp16 with exponents (split_fp16/). The hi and lo parts of a row are contiguous.
   static constexpr bool is_split = stdlib::same_as<T, fp32>;
   using element = stdlib::conditional_t<is_split, fp16, T>;
   template <int Rows, int Columns>
@@ -36,60 +36,61 @@ struct sm90_types {
   static constexpr swizzle output_swizzle = head_size_v % 64 == 0   ? swizzle::bytes_128
                                             : head_size_v % 32 == 0 ? swizzle::bytes_64
                                                                     : swizzle::bytes_32;
-  // What TMA stores: (queries of a consumer, head size of v). A wider output is stored from registers.
+  // The tile that TMA stores: (queries of a consumer, head size of v). A wider output is stored from registers.
   static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output;
   using o_tile = shared_tile<stdlib::conditional_t<stores_tiles, O, element>, tile_shape<64, head_size_v>,
                              swizzled<output_swizzle>>;
 
-  // Where all blocks have the same amount of work, two of them share each read of K and V from the L2 cache: each loads half of
-  // a tile's slabs for both.
+  // If all blocks have the same amount of work, the two blocks of a cluster share each read of K and V from the L2
+  // cache: each loads half of a tile's slabs for both.
   static constexpr bool multicasts =
       stdlib::same_as<Mask, full> && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
   using copies = tensor_copies<multicasts ? 2 : 1>;
 
-  // Tensor-core accumulation truncates toward zero, and in one sum over all keys that adds up: the output loses 4e-5 of itself at 2^16
-  // keys whose values have one sign, and 6.7e-4 at 2^20 (H200). So the keys are summed in chunks, which are merged in fp32. Of split
-  // numbers each tile is summed by itself.
+  // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: for values of one
+  // sign the output is 4e-5 too small, relatively, at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
+  // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
   static constexpr bool has_chunks = Policy::parts == 1;
   static constexpr int tiles_of_chunk = ceil_div(1 << 16, block_n);
   enum class named_barrier : int { block = 0, pingpong = 1, epilogue = pingpong + consumers };
   static_assert(static_cast<int>(named_barrier::epilogue) + consumers <= 16, "a block has 16 named barriers");
-  /// The number of a consumer's own barrier.
+  /// Returns the number of the named barrier of a consumer.
   GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int consumer) {
     return static_cast<int>(first) + consumer;
   }
 
   using exponent = signed char;
-  /// A tile of queries of one head, and the K tiles [first_tile, end_tile) of which it needs some: a chunk of the keys.
+  /// A tile of queries of one head, and a chunk of its keys: the needed K tiles in [first_tile, end_tile).
   struct work_tile {
     uninitialized<head_view> head;
     uninitialized<tiles_of_keys> keys;
     int first_query, first_tile, end_tile;
-    bool end;                       // there is no such work tile, and none follows
+    bool end;                       // marks the end of the queue: not a work tile
     bool continues, continued;      // chunks of the same queries come before, and after
-    exponent exponents[consumers];  // of q, where it is split
+    exponent exponents[consumers];  // of q, with split fp16
     GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
   };
-  // Work tiles in flight: one that is computed, one that is loaded, and as many ahead as fit.
+  // Work tiles in flight: one is computed, one is loaded, and the others are scheduled ahead.
   static constexpr int queue_depth = head_size > 192 ? 3 : 4;
 
-  /// What the producer says of a K tile.
+  /// The producer's notes on a K tile.
   struct k_note {
     int first_key;
     bool last;     // of the work tile
     bool chunked;  // chunks of the same queries come before or after this work tile
     exponent exponent_k, exponent_v;
   };
-  /// What the mask keeps of a K tile for one consumer, and whether that consumer needs no later tile of the work tile.
+  /// The part of a K tile that the mask keeps for one consumer, and whether it is that consumer's last of the work
+  /// tile.
   struct consumer_note {
     tile_keep keep;
     bool last;
   };
-  /// What the producer says of a V tile.
+  /// The producer's notes on a V tile.
   struct v_note {
     bool needs_scrub;   // it holds rows that some query does not see
-    bool end;           // there is no such tile, and none follows
-    int has_nonfinite;  // NaNs and infinities that were scrubbed; the scrubbers' until they have arrived
+    bool end;           // marks the end: not a tile
+    int has_nonfinite;  // NaNs and infinities scrubbed; valid once the scrubbers have arrived
   };
   struct q_and_o {
     q_tile q;
@@ -106,18 +107,18 @@ struct sm90_types {
     k_note k_notes[stages];
     consumer_note consumer_notes[stages][consumers];
     v_note v_notes[stages];
-    int batch, head, tile, next_chunk;  // the tile scheduler's, which has few registers
+    int batch, head, tile, next_chunk;  // the tile scheduler's state: it has few registers
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
-    arch::mbarrier near_end;  // the loader comes to a work tile's last K tiles
+    arch::mbarrier near_end;  // the loader has reached the last K tiles of a work tile
   };
   using split_or_nothing = stdlib::conditional_t<is_split, split_tensors, nothing>;
   struct params {
     attention_params<T, O, Mask, Score> call;
     attention_schedule schedule;
     int work_tiles;  // of this launch
-    int cluster;     // blocks that read the same keys, each for its own tile of queries; a work tile is for all of them
-    int* counter;    // of work tiles taken besides each block's first, or null: each block takes every grid-th
+    int cluster;     // blocks of a cluster: same keys, different queries; a work tile is for all of them
+    int* counter;    // of work tiles claimed after each block's first; null: each block takes every grid-th
     bool stores_by_tma;
     split_or_nothing split;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
@@ -136,8 +137,8 @@ struct sm90_types {
     arch::mbarriers_initialized();
   }
 
-  /// Whether a V tile holds rows that some query does not see. Past the end of a tensor TMA fills with zeros; past the end of a
-  /// packed sequence comes another one.
+  /// Whether a V tile holds rows that some query does not see. TMA fills zeros past the end of a tensor, but past the
+  /// end of a packed sequence it reads the next sequence.
   GIWA_DEVICE static bool needs_scrub(const params& p, const tiles_of_keys& list, int n) {
     if constexpr (is_split) return false;  // split numbers are finite
     return (p.call.ragged ? list.keep(n) : list.kept_by_mask(n)) == tile_keep::some;

@@ -8,12 +8,14 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The work tiles of a call in the order in which blocks take them: each a tile of queries of one head and a slice of the output's
-/// columns. Heads come in sections whose keys and values fit into the L2 cache together; in a section the last tiles of all heads
-/// come first, because under a causal mask those have the most keys. A launch takes the work tiles from `first` on.
+/// The work tiles of a call in the order in which blocks process them. Each is a tile of queries of one head and a
+/// slice of the output's columns. Heads are grouped in sections whose keys and values fit into the L2 cache together.
+/// Within a section the last tiles of all heads come first, because under a causal mask they have the most keys. A
+/// launch processes the work tiles from `first` on.
 struct attention_schedule {
   int64 first = 0, work_tiles = 0;  // work_tiles: of the whole call
-  // Tiles of queries of a sequence. Where only the device knows the lengths this is a guess: a block takes every query_tiles-th.
+  // Tiles of queries per sequence. If only the device knows the lengths, this is an estimate: a block processes every
+  // query_tiles-th tile.
   int64 query_tiles = 1;
   int64 rows = 0;  // heads of all sequences
   fast_divisor slices, section, tiles_of_section, heads;
@@ -32,15 +34,16 @@ struct attention_schedule {
             static_cast<int>(i - tile * slices.divisor()), query_tiles - 1 - turn};
   }
 
-  /// For tiles of `block_m` queries and `slices` slices of the output; a key and its value have `bytes` bytes, and a sequence whose
-  /// length only the device knows has about `longest` rows. There is at least one sequence and one head.
+  /// Returns the schedule for tiles of `block_m` queries and `slices` slices of the output. A key and its value have
+  /// `bytes` bytes, and a sequence whose length only the device knows has about `longest` rows. There must be at least
+  /// one sequence and one head.
   GIWA_HOST_DEVICE static attention_schedule of(const attention_problem& p, int64 longest, int block_m, int slices_,
                                                 int bytes) {
     constexpr int64 cached = 24 << 20;
     attention_schedule s;
     const int64 queries = p.seq_q < 0 ? longest : p.seq_q, keys = p.seq_k < 0 ? longest : p.seq_k;
     s.query_tiles = queries > block_m ? ceil_div(queries, int64{block_m}) : 1;
-    // Out of the range of 64 bits means out of the range of any memory too: a tensor of so many heads has no address.
+    // A product that overflows 64 bits needs no check: a tensor of so many heads exceeds any memory.
     s.rows = wrapping_product(p.batch, p.heads);
     s.work_tiles = wrapping_product(s.rows, wrapping_product(s.query_tiles, slices_));
     const int64 heads_at_once = cached / (bytes * (keys > 0 ? keys : 1)) * (p.heads / p.kv_heads);
@@ -52,7 +55,7 @@ struct attention_schedule {
   }
 };
 
-/// The tiles of `columns` keys that some of the queries [first_query, first_query + rows) see, one after the other.
+/// Lists the tiles of `columns` keys that some of the queries [first_query, first_query + rows) see, in order.
 template <class Mask>
 class key_tiles {
  public:
@@ -69,15 +72,15 @@ class key_tiles {
   GIWA_HOST_DEVICE int count() const { return count_; }
   GIWA_HOST_DEVICE int columns() const { return columns_; }
 
-  /// What the mask and the end of the keys leave of a tile.
+  /// Returns what the mask and the end of the keys keep of a tile.
   GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(kept_by_mask(n), n); }
-  /// What they leave for some of the queries; none where there are no such queries.
+  /// Returns what they keep for queries [first_query, first_query + rows); none if there are no such queries.
   GIWA_HOST_DEVICE tile_keep keep(int n, int first_query, int rows) const {
     const score_tile t = range(n, 1);
     return first_query > t.last_query ? tile_keep::none
                                       : with_end(classify(mask_, of_queries(t, first_query, rows)), n);
   }
-  /// Whether some of the queries may need a tile from n on. Masks that do not answer for any range are not asked.
+  /// Whether some of those queries may need a tile from n on. True for masks that cannot classify any range.
   GIWA_HOST_DEVICE bool needs_from(int n, int first_query, int rows) const {
     if (n >= count_) return false;
     if constexpr (!answers_any_range<Mask>) {
@@ -87,11 +90,12 @@ class key_tiles {
       return first_query <= t.last_query && classify(mask_, of_queries(t, first_query, rows)) != tile_keep::none;
     }
   }
-  /// What the mask alone leaves.
+  /// Returns what the mask alone keeps of a tile.
   GIWA_HOST_DEVICE tile_keep kept_by_mask(int n) const { return classify(mask_, range(n, 1)); }
 
-  /// The first tile from n on that is needed, or count(). A mask that answers for any range is asked about runs of tiles, twice
-  /// as many while none is: a window in a million keys is found in some forty questions.
+  /// Returns the first needed tile from n on, or count(). If the mask classifies any range, runs of tiles are
+  /// classified at once, and the run doubles while it is fully masked: a window in a million keys is found by about
+  /// forty calls of classify.
   GIWA_HOST_DEVICE int next(int n) const {
     for (int run = 1; n < count_;) {
       if (run > count_ - n) run = count_ - n;

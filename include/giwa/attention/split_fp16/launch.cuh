@@ -9,7 +9,7 @@
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-/// The split tensors of a call in its workspace.
+/// Returns the split tensors of a call, laid out in its workspace.
 template <class O, class Mask, class Score>
 split_tensors carve_split_tensors(const attention_params<fp32, O, Mask, Score>& call, int parts, int group_q,
                                   int group_k) {
@@ -29,7 +29,7 @@ split_tensors carve_split_tensors(const attention_params<fp32, O, Mask, Score>& 
   return in;
 }
 
-/// Splits q, k and v, and marks the heads that are left to the exact kernel.
+/// Splits q, k and v, and flags the heads that are left to the fallback kernel.
 template <class Op, class O, class Mask, class Score>
 status launch_split_pass(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call, const split_tensors& in) {
   const auto& a = call.views;

@@ -9,23 +9,24 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// An fp32 tensor of attention as split fp16: (sequence, head, row, width) without gaps. A row holds the hi parts and, from `lo` on,
-/// the lo parts. `group` rows of a sequence and head share an exponent, and so does each column of v: a number is a part times
-/// 2^exponent.
+/// An fp32 tensor of attention as split fp16: (sequence, head, row, width) without gaps. A row holds the hi parts, and
+/// from column `lo` on the lo parts. `group` rows of a sequence and head share an exponent, and so does each column of
+/// v. A number is the sum of its parts times 2^exponent.
 struct split_tensor {
   fp16* parts = nullptr;
   int* exponents = nullptr;  // (head, slot)
   int* columns = nullptr;    // exponents of columns: (batch, head, width), or null
-  // length: of a sequence; packed sequences are one here. slots: of all; per_sequence: 0 where sequences are packed.
+  // length: of a sequence; packed sequences count as one. slots: of all sequences; per_sequence: 0 if sequences are
+  // packed.
   int64 sequences = 0, length = 0, slots = 0, per_sequence = 0;
   int heads = 0, width = 0, lo = 0, group = 1;
 
-  /// The slot of a sequence's first group, where the sequence's first row is row number `row` of the tensor; its other groups follow.
-  /// No two sequences share a slot.
+  /// Returns the slot of a sequence's first group. `row` is the row of the tensor at which the sequence begins. The
+  /// slots of its other groups follow. No two sequences share a slot.
   GIWA_HOST_DEVICE int64 slot(int row, int batch) const {
     return per_sequence == 0 ? row / group + batch : batch * per_sequence;
   }
-  /// The exponent of group n of a sequence whose first row is row number `first_row` of the tensor.
+  /// Returns the exponent of group n of a sequence that begins at row `first_row` of the tensor.
   GIWA_HOST_DEVICE int exponent(int head, int first_row, int batch, int n) const {
     return exponents[head * slots + slot(first_row, batch) + n];
   }
@@ -38,33 +39,33 @@ struct split_tensor {
   GIWA_HOST_DEVICE tensor_view<const fp16, 4> view() const { return {parts, {sequences, heads, length, width}}; }
 };
 
-/// What the workspace's size depends on; rows: of all sequences together.
+/// The sizes that determine the workspace. rows: of all sequences together.
 struct split_sizes {
   int64 batch, rows_q, rows_k, heads, kv_heads, head_size, head_size_v;
 };
 
-/// Stands for split tensors where there are none.
+/// Takes the place of split tensors in calls that have none.
 struct nothing {};
 
 /// All split tensors of a call, after the counter in its workspace.
 struct split_tensors {
   split_tensor q, k, v;
-  int* fallback = nullptr;      // (batch, heads): not 0 where split fp16 does not reach, and the exact kernel answers
-  int* any_fallback = nullptr;  // not 0 where one of them is not 0
+  int* fallback = nullptr;      // (batch, heads): not 0 if the head is left to the fallback kernel
+  int* any_fallback = nullptr;  // not 0 if one of them is not 0
 
   static constexpr int least_group = 16;
 
-  /// The width of a row of `parts` parts that wgmma and TMA accept: lo parts begin where a slab of 64 does.
+  /// Returns the width of a row of `parts` parts that wgmma and TMA accept. The lo parts begin at a slab of 64 columns.
   GIWA_HOST_DEVICE static constexpr int width_of(int64 head_size, int parts) {
     return static_cast<int>(parts == 1 ? round_up(head_size, 8) : round_up(head_size, 64) * parts);
   }
-  /// An upper bound of a head's groups, and one more for the rows after the last packed sequence.
+  /// Returns an upper bound of a head's groups, plus one for the rows after the last packed sequence.
   GIWA_HOST_DEVICE static constexpr int64 slots_of(int64 rows, int64 batch, int group) {
     return rows / group + batch + 1;
   }
 
-  /// Takes all parts from a workspace, or counts its bytes: `group_q` rows of q share an exponent, `group_k` rows of k and of v. The
-  /// callers set the sizes of each tensor. Sizes are not negative.
+  /// Takes all tensors from a workspace, or counts their bytes. `group_q` rows of q share an exponent, and `group_k`
+  /// rows of k and of v. The caller sets the sizes of each tensor. Sizes must not be negative.
   GIWA_HOST_DEVICE static constexpr split_tensors lay_out(workspace_layout& to, const split_sizes& p, int parts,
                                                           int group_q, int group_k) {
     split_tensors in;
@@ -87,7 +88,7 @@ struct split_tensors {
     return in;
   }
 
-  /// Bytes that suffice for every kernel, or the largest number where that overflows.
+  /// Returns a number of bytes that suffices for every kernel, or the largest number if that overflows.
   GIWA_HOST_DEVICE static constexpr int64 bytes(const split_sizes& p) {
     workspace_layout counted;
     static_cast<void>(lay_out(counted, p, 2, least_group, least_group));

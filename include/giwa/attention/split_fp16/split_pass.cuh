@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The pass before attention in fp32: numbers into pieces, and which heads have numbers that pieces do not reach.
+// The pass before attention in fp32: splits numbers into hi and lo parts, and finds the heads that need the fallback.
 #ifndef GIWA_ATTENTION_SPLIT_FP16_SPLIT_PASS_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_SPLIT_PASS_CUH
 
@@ -8,18 +8,20 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A block makes the pieces of one group of rows of one head. What pieces have to reach, or the head is set apart:
-///
-/// In a group whose largest magnitude is M, a number x is pieces times a power of two to max(2^-22 |x|, 2^-39 M); of v, after each
-/// column has been divided by a power of two that is near its first rows' largest. So all is finite, M is 0 or from 2^-40 to
-/// 2^25, where no sum of exponents, and the scale's, leaves float's range, and every row, and every column of v, is 0 or has a number of at
-/// least 2^-14 M: to the largest number of each row, and of each column of v, the error is at most 2^-22 then.
+/// Splits one group of rows of one head into hi and lo parts; one block does this. M is the largest magnitude of the
+/// group. For v each column is first divided by a power of two near the column's largest number in the first 16 rows of
+/// the sequence. The head is left to the fallback kernel if in one of its groups
+/// - a number is not finite,
+/// - M is not 0 and not in [2^-40, 2^25): a sum of exponents, with that of the scale, could be out of float's range, or
+/// - a row, or a column of v, is not 0 and has no number of at least 2^-14 M.
+/// Otherwise the error of a number x is at most max(2^-22 |x|, 2^-39 M), which is at most 2^-22 of the largest number
+/// of its row, and of its column of v.
 template <int Parts, int HeadSize, int Group>
 struct split_op {
-  static constexpr int pairs = ceil_div(HeadSize, 64), columns = 64 * pairs;  // pairs: of columns of a lane
-  // What gave most of a copy's speed, with as many bytes under way as registers hold; H200, 2026-11-22.
+  static constexpr int pairs = ceil_div(HeadSize, 64), columns = 64 * pairs;  // pairs of columns per lane
+  // The sizes that came closest to the speed of a copy: as many bytes in flight as registers hold (H200, 2026-11-22).
   static constexpr int max_threads = Group > 64 && pairs > 1 ? 512 : 256, warps = max_threads / 32;
-  static constexpr int own_rows = ceil_div(Group, warps);  // of a warp, all in registers
+  static constexpr int own_rows = ceil_div(Group, warps);  // per warp, all in registers
   static constexpr int floats = 2 * pairs * own_rows;
   static constexpr int threads_at_once = floats > 48 ? 256 : floats > 32 ? 512 : floats > 16 ? 768 : 1024;
   static constexpr int min_blocks = ceil_div(threads_at_once, max_threads);
@@ -31,7 +33,7 @@ struct split_op {
     const int* offsets;                // of packed sequences, or null
     const int* lengths;                // of sequences, or null
     split_tensor to;
-    int heads_per_flag;  // heads of queries for each of this tensor's
+    int heads_per_flag;  // heads of q for each head of this tensor
     uint32 blocks;
   };
   struct params {
@@ -39,7 +41,7 @@ struct split_op {
     int batch;
     int* fallback;  // (batch, heads)
     int* any_fallback;
-    int64 heads;  // of queries
+    int64 heads;  // of q
   };
   struct shared_storage {
     uint32 row[Group], column[columns];  // the bits of the largest magnitude
@@ -65,7 +67,8 @@ struct split_op {
     if (block.rank() == 0) s.all = 0, s.fallback = false;
     block.sync();
     float2 x[own_rows][pairs];
-    // Two questions: with an else ptxas reads x in another way: head size 256, 512 tokens, 76 TFLOP/s instead of 87.
+    // Two ifs, not an else: with an else ptxas reads x less well (76 instead of 87 TFLOP/s, head size 256, 512 tokens,
+    // H200).
     if (!by_columns) from.read(block, at.inside, at.used, x);
     if (by_columns) {
       float2 of_first[ceil_div(first_rows, warps)][pairs];
@@ -94,13 +97,14 @@ struct split_op {
     block.sync();
     const uint32 all = s.all, reached = all < least ? 0 : all - (static_cast<uint32>(reach) << 23);
     const auto is_beyond = [&](uint32 bits) { return bits != 0 && bits < reached; };
-    bool fallback = all != 0 && !(all >= least && all < most);  // infinity and NaN lie beyond
+    bool fallback = all != 0 && !(all >= least && all < most);  // infinity and NaN are above `most`
     if (block.rank() < at.rows) fallback = fallback || is_beyond(s.row[block.rank()]);
     if (by_columns)
       for (int c = block.rank(); c < columns; c += max_threads) fallback = fallback || is_beyond(s.column[c]);
     if (fallback) s.fallback = true;
     block.sync();
-    // What is set apart is not used, but other sequences' tiles reach into it: nothing of it may be infinite.
+    // No kernel uses the parts of a head that falls back, but tiles of other sequences may extend into them. They are
+    // zeros, because they must be finite.
     const bool nothing = s.fallback || at.sequence == p.batch;
     const int exponent = nothing ? 0 : exponent_for(__uint_as_float(all));
     if (block.rank() == 0) to.exponents[head * to.slots + slot] = exponent;
@@ -131,8 +135,8 @@ struct split_op {
   static constexpr uint32 least = static_cast<uint32>(127 + least_exponent) << 23,
                           most = static_cast<uint32>(127 + most_exponent) << 23;
 
-  /// The rows of a slot: `rows` from number `inside` of its sequence on, whose own are [first, first + length). The first `used` of
-  /// them are read; the others belong to no sequence, and zeros are written for them.
+  /// The rows of a slot: rows [inside, inside + rows) of a sequence that is rows [first, first + length) of the tensor.
+  /// The pass reads the first `used` of them. The others belong to no sequence, and zeros are written for them.
   struct slot_rows {
     int sequence, first, length, inside, rows, used;
   };
@@ -144,7 +148,8 @@ struct split_op {
       at.inside = (slot - at.sequence * static_cast<int>(j.to.per_sequence)) * group;
       at.length = at.sequence < batch ? all : 0;
     } else {
-      // The last sequence whose slots begin at this one or before. Number `batch` is what lies behind the others.
+      // Finds the last sequence whose slots begin at or before this one. Number `batch` stands for the rows after all
+      // sequences.
       const auto first_of = [&](int sequence) {
         const int row = sequence > batch ? all : j.offsets[sequence];
         return row < 0 ? 0 : row > all ? all : row;
@@ -172,7 +177,7 @@ struct split_op {
   /// The rows of one head of one sequence.
   struct rows_of {
     const float* at;
-    int64 stride, sequence, first;  // the last two: in the tensor
+    int64 stride, sequence, first;  // sequence and first row in the tensor
     int width;
     bool aligned;
 
@@ -185,7 +190,8 @@ struct split_op {
       aligned = reinterpret_cast<uint64>(at) % 8 == 0 && stride % 2 == 0 && width % 2 == 0;
     }
 
-    /// This lane's pairs of columns of the warp's rows, every eighth, of [begin, begin + count); 0 stands behind the ends.
+    /// Reads this lane's pairs of columns of rows [begin, begin + count), every `warps`-th row from the warp's number
+    /// on. Rows and columns past the end are read as 0.
     template <int Rows, class Block>
     GIWA_DEVICE void read(const Block& block, int begin, int count, float2 (&x)[Rows][pairs]) const {
       GIWA_UNROLL
@@ -215,7 +221,7 @@ struct split_op {
     return x;
   }
 
-  /// The largest magnitude of each column, and, if `All`, of each row and of all.
+  /// Finds the largest magnitude of each column, and if `All` of each row and of the group.
   template <bool All, int Rows, class Block>
   GIWA_DEVICE static void find_maxima(const Block& block, const float2 (&x)[Rows][pairs], shared_storage& s) {
     uint32 all = 0;
