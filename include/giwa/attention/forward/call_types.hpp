@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The types that choose a call of attention_forward, and a sentence for each call that no overload takes.
+// The types that select a variant of attention_forward, and an error sentence for each call that no overload accepts.
 #ifndef GIWA_ATTENTION_FORWARD_CALL_TYPES_HPP
 #define GIWA_ATTENTION_FORWARD_CALL_TYPES_HPP
 
@@ -20,11 +20,11 @@ struct automatic_tile {};
 /// each row. With a workspace (attention_options) it runs on tensor cores, without one as fp32_exact. Its tiles hold
 /// two fp16 numbers per element, twice the bytes of a 16-bit tile.
 struct fp32_exact {};
-/// Multiplies fp32 tensors on tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace as
-/// fp32_exact.
+/// Multiplies fp32 tensors on tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace it
+/// runs as fp32_exact.
 struct tf32 {};
 
-/// A list of head sizes from which a call chooses at run time: `attention_forward<head_sizes<64, 128>>(…)`.
+/// A list of head sizes from which a call selects one at run time: `attention_forward<head_sizes<64, 128>>(…)`.
 template <int... Sizes>
 struct head_sizes {};
 
@@ -55,13 +55,13 @@ template <class T, int Rank>
 inline constexpr int view_rank<tensor_view<T, Rank>> = Rank;
 template <class T>
 inline constexpr bool is_data_pointer = stdlib::is_pointer_v<T> && !stdlib::convertible_to<T, cudaStream_t>;
-/// Whether a call names its head sizes; void stands for none.
+/// Whether a template argument is a list of head sizes.
 template <class Sizes>
 inline constexpr bool is_head_sizes = false;
 template <int... Sizes>
 inline constexpr bool is_head_sizes<head_sizes<Sizes...>> = true;
 
-/// Fails to compile, with the first thing that is wrong with arguments that no overload of attention_forward takes.
+/// Fails to compile, with a sentence about the first error in arguments that no overload of attention_forward accepts.
 template <bool HasHeadSize, class Where = void, class... Rest>
 constexpr void explain_call() {
   constexpr bool pointers = (is_data_pointer<Rest> || ... || false);
