@@ -26,7 +26,7 @@ struct sm90_query_rows {
   const int first_query;
   softmax_state softmax{};
   output_registers o;          // (queries, head size of v)
-  split_exponents exponents;   // of two, in which scores and o are counted (split fp16)
+  split_exponents exponents;   // powers of two in which scores and o are counted (split fp16)
   bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
 
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)

@@ -85,12 +85,12 @@ inline namespace GIWA_ARCH_TAG {
 ///   - options: scale, lse, sinks, alignment of the diagonal, workspace (attention_options)
 ///
 /// The key on the diagonal of query i is i + offset. With as many keys as queries the offset is 0. Otherwise a mask or
-/// a score modifier that uses the diagonal needs an alignment, its own or that of the options: top_left, bottom_right
-/// or offset(n). lse, if asked for, is the natural logarithm of the sum of e^score over the keys that the row keeps,
-/// fp32. A sink adds e^sink to that sum and nothing to o.
+/// a score modifier that uses the diagonal needs an alignment, from the mask, the modifier or the options: top_left,
+/// bottom_right or offset(n). If options.lse is set, it receives the natural logarithm of the sum of e^score over the
+/// keys that the row keeps, in fp32. A sink adds e^sink to that sum and nothing to o.
 ///
-/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have another of them. Strides have 64 bits and any
-/// values, 0 and negative ones included, except that the last is 1. Sums are in fp32.
+/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have a different one. Strides are 64-bit numbers of
+/// any value, including 0 and negative ones, except that the last must be 1. Sums are in fp32.
 ///
 /// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be
 /// accessible to the device. On giwa::host all memory is host memory, and the call returns when o and lse are written.
@@ -99,14 +99,14 @@ inline namespace GIWA_ARCH_TAG {
 /// (docs/numerics.md). A row that keeps no key gives 0 and an lse of -inf. A NaN that a row sees makes it NaN; an
 /// infinity that it sees in v gives an infinity or NaN. Values that are masked for a row, or outside its sequence, do
 /// not affect it, NaN included. The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the
-/// tensors. They do not depend on the batch, the heads, other rows or other sequences, with two exceptions: what an
-/// infinite value gives, and fp32 on tensor cores, where a group of rows shares a power of two
+/// tensors. They do not depend on the batch, the heads, other rows or other sequences, with two exceptions: the result
+/// of an infinite value, and fp32 on tensor cores, where a group of rows shares a power of two
 /// (docs/attention_fp32.md).
 ///
-/// Errors, as a status with the argument, the limit and the value seen; nothing is written then: sizes that do not
-/// match, heads in q but none in k and v, an output that overlaps an input or, as far as its strides show, itself (the
-/// memory of masks and score modifiers is not checked), different lengths without an alignment if the mask or the score
-/// modifier uses the diagonal, memory that the device cannot access, and the errors of launch().
+/// Errors are returned as a status with the argument, the limit and the value seen, and nothing is written: sizes that
+/// do not match, heads in q but none in k and v, an output that overlaps an input or, as far as its strides show,
+/// itself (the memory of masks and score modifiers is not checked), different lengths without an alignment if the mask
+/// or the score modifier uses the diagonal, memory that the device cannot access, and the errors of launch().
 ///
 /// Source: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2", for the order of the loops.
 /// Example: `attention_forward<128>(stream, q, k, v, o, causal::bottom_right, {}, {.lse = lse})`.

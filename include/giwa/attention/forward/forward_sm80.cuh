@@ -131,7 +131,7 @@ struct sm80_attention_op {
     const key_tiles<Mask> keys{p.call.mask, head, first_query, block_m, block_n};
     softmax_state softmax;
     output_registers o;
-    split_exponents exponents;  // of two, in which scores and o are counted
+    split_exponents exponents;  // powers of two in which scores and o are counted
 
     softmax.reset();
     o.fill(0);

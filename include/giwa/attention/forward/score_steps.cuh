@@ -21,7 +21,7 @@ struct score_steps {
   /// The factor by which the softmax multiplies scores, times log2(e).
   GIWA_HOST_DEVICE float scale_log2() const { return scale_first() ? log2_e<float> : scale * log2_e<float>; }
 
-  /// What masks and modifiers are told about a head: copied out of the head's views, which are in shared memory.
+  /// The inputs of masks and modifiers that a head determines, copied out of the head, which is in shared memory.
   struct bounds {
     int batch, head, queries, keys, offset;
     template <class T, class O>

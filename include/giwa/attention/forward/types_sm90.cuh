@@ -47,8 +47,8 @@ struct sm90_types {
       stdlib::same_as<Mask, full> && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
   using copies = tensor_copies<multicasts ? 2 : 1>;
 
-  // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: for values of one
-  // sign the output is 4e-5 too small, relatively, at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
+  // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
+  // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
   // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
   static constexpr bool has_chunks = Policy::parts == 1;
   static constexpr int tiles_of_chunk = ceil_div(1 << 16, block_n);
@@ -65,7 +65,7 @@ struct sm90_types {
     uninitialized<head_view> head;
     uninitialized<tiles_of_keys> keys;
     int first_query, first_tile, end_tile;
-    bool end;                       // marks the end of the queue: not a work tile
+    bool end;                       // no work tile: the queue ends here
     bool continues, continued;      // chunks of the same queries come before, and after
     exponent exponents[consumers];  // of q, with split fp16
     GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
@@ -89,7 +89,7 @@ struct sm90_types {
   /// The producer's notes on a V tile.
   struct v_note {
     bool needs_scrub;   // it holds rows that some query does not see
-    bool end;           // marks the end: not a tile
+    bool end;           // no tile: the stream of tiles ends here
     int has_nonfinite;  // NaNs and infinities scrubbed; valid once the scrubbers have arrived
   };
   struct q_and_o {

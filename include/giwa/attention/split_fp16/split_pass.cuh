@@ -14,6 +14,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// - a number is not finite,
 /// - M is not 0 and not in [2^-40, 2^25): a sum of exponents, with that of the scale, could be out of float's range, or
 /// - a row, or a column of v, is not 0 and has no number of at least 2^-14 M.
+///
 /// Otherwise the error of a number x is at most max(2^-22 |x|, 2^-39 M), which is at most 2^-22 of the largest number
 /// of its row, and of its column of v.
 template <int Parts, int HeadSize, int Group>
