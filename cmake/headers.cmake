@@ -142,6 +142,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/params.hpp
   P giwa/attention/problem/rows.hpp
   P giwa/attention/schedule/work_tiles.hpp
+  P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp

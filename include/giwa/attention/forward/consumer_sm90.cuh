@@ -208,13 +208,13 @@ struct sm90_query_rows {
   GIWA_DEVICE void softmax_step(tile_keep keep) {
     auto& steps = c.steps;
     const typename consumer::steps_of_scores::bounds bounds(work.head.get());
+    const rows_are_queries at{first_query, note.first_key};
     if constexpr (is_split)
       exponents.begin_scores(work.exponents[c.index] + note.exponent_k, c.p.call.scale, steps, softmax);
     if (FullyKept || (steps.modified && keep == tile_keep::all))
-      steps.apply_to_whole(c.thread, scores, bounds, first_query, note.first_key);
+      steps.apply_to_whole(c.thread, scores, bounds, at);
     else
-      steps.apply(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, first_query,
-                  note.first_key);
+      steps.apply(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, at);
     softmax.update(c.block, scores, steps.scale_log2(), factor);
     if constexpr (is_split) exponents.begin_values(note.exponent_v, factor);
   }

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_FORWARD_FORWARD_SIMT_CUH
 
 #include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/attention/schedule/visible_tiles.hpp>
 #include <giwa/attention/schedule/work_tiles.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/softmax/online.cuh>
@@ -137,7 +138,7 @@ struct simt_attention_op {
         register_tile<float, map_of_scores> scores;
         multiply_qk(block, head, first_query, first_key, scores, s.tiles.qk);
         load_v(block, head, first_key, s.tiles.v);
-        steps.apply(thread, scores, bounds, keep, first_query, first_key);
+        steps.apply(thread, scores, bounds, keep, rows_are_queries{first_query, first_key});
 
         float factor[map_of_scores::rows];
         softmax.update(block, scores, steps.scale_log2(), factor);

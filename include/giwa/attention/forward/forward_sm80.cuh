@@ -5,6 +5,7 @@
 
 #include <giwa/attention/forward/nonfinite.cuh>
 #include <giwa/attention/forward/policy.hpp>
+#include <giwa/attention/schedule/visible_tiles.hpp>
 #include <giwa/attention/schedule/work_tiles.hpp>
 #include <giwa/attention/split_fp16/exponents.cuh>
 #include <giwa/grid/op.hpp>
@@ -155,7 +156,8 @@ struct sm80_attention_op {
                                    p.split.k.exponent(head.kv_head, head.first_key_row, head.batch, n),
                                p.call.scale, steps, softmax);
       // The bounds are computed here, so that they take no registers in the rest of the loop.
-      steps.apply(lane, scores, typename steps_of_scores::bounds(head), keep, first_query + warp_row, n * block_n);
+      steps.apply(lane, scores, typename steps_of_scores::bounds(head), keep,
+                  rows_are_queries{first_query + warp_row, n * block_n});
       const int next = keys.next(n + 1);
       copy_wait();
       block.sync();  // V has arrived, and all warps are done with K

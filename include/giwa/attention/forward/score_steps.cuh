@@ -3,10 +3,23 @@
 #ifndef GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 #define GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 
-#include <giwa/attention/schedule/work_tiles.hpp>
+#include <giwa/attention/schedule/visible_tiles.hpp>
 #include <giwa/softmax/online.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
+
+/// Maps the (row, column) of a tile of scores to its query and key. In a forward pass the rows are queries; a backward pass may have
+/// keys as rows. Packed rows of grouped heads are another map with these members.
+struct rows_are_queries {
+  int first_query, first_key;
+  GIWA_HOST_DEVICE int query(int row, int) const { return first_query + row; }
+  GIWA_HOST_DEVICE int key(int, int column) const { return first_key + column; }
+};
+struct rows_are_keys {
+  int first_query, first_key;
+  GIWA_HOST_DEVICE int query(int, int column) const { return first_query + column; }
+  GIWA_HOST_DEVICE int key(int row, int) const { return first_key + row; }
+};
 
 /// Applies scale, score modifier and mask. Without a modifier, and with a positive scale, the scale is folded into the
 /// softmax's FMA at no cost.
@@ -37,13 +50,13 @@ struct score_steps {
     return b.contain(query, key) && mask(b.place(query, key));
   }
 
-  /// Applies the steps to the scores of the queries from first_query on and the keys from first_key on.
-  template <class Map>
+  /// Applies the steps to a tile of scores, whose rows and columns `at` maps to queries and keys.
+  template <class Map, class RowMap>
   GIWA_HOST_DEVICE void apply(int thread, register_tile<float, Map>& scores, const bounds& b, tile_keep keep,
-                              int first_query, int first_key) const {
+                              const RowMap& at) const {
     if constexpr (modified) {
       scores.for_each(thread, [&](float& x, int row, int column) {
-        const int query = first_query + row, key = first_key + column;
+        const int query = at.query(row, column), key = at.key(row, column);
         const bool inside = b.contain(query, key);
         if (inside) x = score(device_product(x, scale), b.place(query, key));
         if (!inside || (keep == tile_keep::some && !mask(b.place(query, key)))) x = -infinity_of<float>;
@@ -53,22 +66,22 @@ struct score_steps {
       const float first = scale_first() ? scale : 1.f;
       scores.transform([&](float x) { return x * first; });
       if (keep == tile_keep::all) return;
-      if constexpr (one_range_mask<Mask>)
-        keep_range(thread, scores, b, first_query, first_key);
+      if constexpr (one_range_mask<Mask> && stdlib::same_as<RowMap, rows_are_queries>)
+        keep_range(thread, scores, b, at.first_query, at.first_key);
       else
         scores.for_each(thread, [&](float& x, int row, int column) {
-          if (!keeps(b, first_query + row, first_key + column)) x = -infinity_of<float>;
+          if (!keeps(b, at.query(row, column), at.key(row, column))) x = -infinity_of<float>;
         });
     }
   }
   /// Applies the steps to a tile in which every score is in range and kept. Requires that the scale is positive or that
   /// there is a modifier. Has no branch, unless the modifier has one.
-  template <class Map>
-  GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const bounds& b, int first_query,
-                                       int first_key) const {
+  template <class Map, class RowMap>
+  GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const bounds& b,
+                                       const RowMap& at) const {
     if constexpr (modified)
       scores.for_each(thread, [&](float& x, int row, int column) {
-        x = score(device_product(x, scale), b.place(first_query + row, first_key + column));
+        x = score(device_product(x, scale), b.place(at.query(row, column), at.key(row, column)));
       });
   }
 

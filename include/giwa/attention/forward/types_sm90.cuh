@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
 
+#include <giwa/attention/schedule/visible_tiles.hpp>
 #include <giwa/attention/schedule/work_tiles.hpp>
 #include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/tile/pipeline_sm90.cuh>

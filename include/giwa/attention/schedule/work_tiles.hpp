@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The order of work tiles, and the tiles of keys that a tile of queries needs.
+// The order of work tiles, in which blocks take the tiles of queries of all heads.
 #ifndef GIWA_ATTENTION_SCHEDULE_WORK_TILES_HPP
 #define GIWA_ATTENTION_SCHEDULE_WORK_TILES_HPP
 
@@ -53,83 +53,6 @@ struct attention_schedule {
     s.heads = fast_divisor(p.heads);
     return s;
   }
-};
-
-/// Lists the tiles of `columns` keys that some of the queries [first_query, first_query + rows) see, in order.
-template <class Mask>
-class key_tiles {
- public:
-  template <class T, class O>
-  GIWA_HOST_DEVICE key_tiles(const Mask& mask, const attention_head<T, O>& h, int first_query, int rows, int columns)
-      : mask_(mask),
-        queries_{
-            h.batch, h.head, first_query, (rows < h.queries() - first_query ? first_query + rows : h.queries()) - 1,
-            0,       0,      h.offset},
-        keys_(h.keys()),
-        columns_(columns),
-        count_(ceil_div(h.keys(), columns)) {}
-
-  GIWA_HOST_DEVICE int count() const { return count_; }
-  GIWA_HOST_DEVICE int columns() const { return columns_; }
-
-  /// Returns what the mask and the end of the keys keep of a tile.
-  GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(kept_by_mask(n), n); }
-  /// Returns what they keep for queries [first_query, first_query + rows); none if there are no such queries.
-  GIWA_HOST_DEVICE tile_keep keep(int n, int first_query, int rows) const {
-    const score_tile t = range(n, 1);
-    return first_query > t.last_query ? tile_keep::none
-                                      : with_end(classify(mask_, of_queries(t, first_query, rows)), n);
-  }
-  /// Whether some of those queries may need a tile from n on. True for masks that cannot classify any range.
-  GIWA_HOST_DEVICE bool needs_from(int n, int first_query, int rows) const {
-    if (n >= count_) return false;
-    if constexpr (!answers_any_range<Mask>) {
-      return true;
-    } else {
-      const score_tile t = range(n, count_ - n);
-      return first_query <= t.last_query && classify(mask_, of_queries(t, first_query, rows)) != tile_keep::none;
-    }
-  }
-  /// Returns what the mask alone keeps of a tile.
-  GIWA_HOST_DEVICE tile_keep kept_by_mask(int n) const { return classify(mask_, range(n, 1)); }
-
-  /// Returns the first needed tile from n on, or count(). If the mask classifies any range, runs of tiles are
-  /// classified at once, and the run doubles while it is fully masked: a window in a million keys is found by about
-  /// forty calls of classify.
-  GIWA_HOST_DEVICE int next(int n) const {
-    for (int run = 1; n < count_;) {
-      if (run > count_ - n) run = count_ - n;
-      if (classify(mask_, range(n, run)) == tile_keep::none) {
-        n += run;
-        if constexpr (answers_any_range<Mask>) run *= 2;
-      } else if (run == 1) {
-        return n;
-      } else {
-        run = run / 2;
-      }
-    }
-    return count_;
-  }
-
- private:
-  GIWA_HOST_DEVICE score_tile range(int n, int run) const {
-    score_tile t = queries_;
-    t.first_key = n * columns_;
-    t.last_key = (run < count_ - n ? t.first_key + run * columns_ : keys_) - 1;
-    return t;
-  }
-  GIWA_HOST_DEVICE static score_tile of_queries(score_tile t, int first_query, int rows) {
-    t.first_query = first_query;
-    if (rows <= t.last_query - first_query) t.last_query = first_query + rows - 1;
-    return t;
-  }
-  GIWA_HOST_DEVICE tile_keep with_end(tile_keep k, int n) const {
-    return k == tile_keep::all && (n + 1) * columns_ > keys_ ? tile_keep::some : k;
-  }
-
-  const Mask& mask_;
-  score_tile queries_;
-  int keys_, columns_, count_;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail
