@@ -9,15 +9,26 @@
 namespace giwa::inline GIWA_ABI {
 
 /// Returns a tensor map with the box and the swizzle of a Tile, whose rows and columns are the last two dimensions of the
-/// view: `make_tile_map<decltype(stage::a)>(view, "a")`. `argument` names the view in errors.
-/// Errors: those of make_tensor_map().
+/// view: `make_tile_map<decltype(stage::a)>(view, "a")`. `argument` names the view in errors. One copy has `rows` rows, at most
+/// those of the tile: several copies fill a tile whose rows are in different places, as the pages of a cache are.
+/// Errors: those of make_tensor_map(); rows out of range.
 template <class Tile, class T, int Rank>
 result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* argument = "view",
-                                 tensor_map_encoder by = {}) {
+                                 tensor_map_encoder by = {}, int rows = Tile::rows) {
   static_assert(stdlib::is_same_v<stdlib::remove_const_t<T>, typename Tile::value_type>,
                 "giwa::make_tile_map: TMA does not convert: give the tile and the view the same element type.");
   using box = tensor_box<Tile>;
-  return make_tensor_map(view, box::template sizes<Rank>(), box::pattern, argument, by);
+  giwa::index<Rank> sizes = box::template sizes<Rank>();
+  sizes[Rank - 2] = rows;
+  result<tensor_map> r;
+  if (rows < 1)
+    r.state = status::invalid("rows", "a copy of TMA must have at least one row", bound::at_least, 1, rows);
+  else if (rows > Tile::rows)
+    r.state = status::invalid("rows", "a copy of TMA must not have more rows than the tile", bound::at_most, Tile::rows,
+                              rows);
+  else
+    r = make_tensor_map(view, sizes, box::pattern, argument, by);
+  return r;
 }
 
 /// Returns a tensor map as make_tile_map() does, for tiles that are stored to the view.

@@ -50,6 +50,7 @@ cudaError_t look_up(const char* symbol, void** function, unsigned, unsigned long
 
 #define cudaGetDriverEntryPointByVersion look_up
 #include <giwa/device/tensor_map.hpp>
+#include <giwa/tile/tile_map.hpp>
 #undef cudaGetDriverEntryPointByVersion
 
 using giwa::bf16, giwa::fp16, giwa::int64, giwa::status_code, giwa::swizzle, giwa::tensor_view;
@@ -109,10 +110,27 @@ TEST_CASE("every element type, swizzle and number of dimensions has its code") {
   CHECK((seen.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 && seen.swizzle == CU_TENSOR_MAP_SWIZZLE_64B));
   encode(double{}, swizzle::bytes_128);
   CHECK((seen.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64 && seen.swizzle == CU_TENSOR_MAP_SWIZZLE_128B));
+  using byte = unsigned char;
+  encode(byte{}, swizzle::none);
+  CHECK(seen.type == CU_TENSOR_MAP_DATA_TYPE_UINT8);
   const tensor_view<float, 5> view{data<float>(), {2, 3, 4, 5, 8}};
   REQUIRE(giwa::make_tensor_map(view, {1, 1, 2, 2, 8}, swizzle::none).ok());
   CHECK(seen.sizes == std::vector<cuuint64_t>{8, 5, 4, 3, 2});
   CHECK(seen.strides == std::vector<cuuint64_t>{32, 160, 640, 1920});
+}
+
+TEST_CASE("a tile's map copies the whole tile at once, or fewer rows") {
+  using tile = giwa::shared_tile<fp16, giwa::tile_shape<32, 64>, giwa::swizzled<swizzle::bytes_128>>;
+  const tensor_view<fp16, 3> view{data<fp16>(), {2, 100, 64}};
+  REQUIRE(giwa::make_tile_map<tile>(view, "view", {}).ok());
+  CHECK(seen.box == std::vector<cuuint32_t>{64, 32, 1});
+  REQUIRE(giwa::make_tile_map<tile>(view, "view", {}, 4).ok());
+  CHECK(seen.box == std::vector<cuuint32_t>{64, 4, 1});
+  for (const int rows : {0, -1, 33}) {
+    const giwa::status refused = giwa::make_tile_map<tile>(view, "view", {}, rows).state;
+    CHECK(refused.code == status_code::invalid_argument);
+    CHECK((std::string(refused.argument) == "rows" && refused.got == rows));
+  }
 }
 
 TEST_CASE("dimensions of size 1 may have any stride") {
