@@ -103,6 +103,7 @@ set(GIWA_HEADERS
   D giwa/tile/copy_sm90.cuh
   D giwa/tile/pipeline.cuh
   D giwa/tile/pipeline_sm90.cuh
+  D giwa/tile/stage.cuh
   D giwa/tile/stage_sm90.cuh
   P giwa/tile/operand.hpp
   P giwa/tile/register_map.hpp
@@ -140,6 +141,9 @@ set(GIWA_HEADERS
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/params.hpp
+  P giwa/attention/mask.hpp
+  P giwa/attention/score.hpp
+  P giwa/attention/problem.hpp
   P giwa/attention/problem/rows.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp

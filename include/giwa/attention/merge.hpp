@@ -184,6 +184,8 @@ status merge_attention(const Where& where, const tensor_view<Parts, PartsRank>& 
                  {p.extent(0), 1, p.extent(1), p.extent(2), p.extent(3)},
                  {p.stride(0), 0, p.stride(1), p.stride(2), p.stride(3)}};
   if (const status s = detail::check_merge(m); !s.ok()) return s;
+  if (o.extent(Rank - 1) < 1)
+    return status::invalid("o", "the head size must be at least 1", bound::at_least, 1, o.extent(Rank - 1));
   if (m.o.size() == 0) return {};
   if constexpr (stdlib::same_as<Where, host_t>) {
     static_assert(detail::defined<detail::host_merge<element>>,

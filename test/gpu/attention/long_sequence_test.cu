@@ -140,6 +140,56 @@ double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
 
 }  // namespace
 
+// Between the two parts of the mask there are K tiles that no query sees, also where a chunk ends.
+TEST_CASE("a mask with a hole at the end of a chunk") {
+  if (small_mode()) return;
+  const giwa::stream s = new_stream();
+  const auto mask = (giwa::sliding_window{4096} | giwa::prefix{4}) & giwa::causal::bottom_right;
+  for (const int64 keys : {int64{131072 + 500}, int64{4 * 65536 + 5000}}) {
+    plain_tensors<fp16> t(1, 200, keys, 1, 1, 128);
+    t.q.fill(0);
+    giwa::attention_options options;
+    options.lse = t.lse_view();
+    giwa::throw_if_failed(giwa::attention_forward<128>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask,
+                                                       giwa::plain_score{}, options));
+    giwa::throw_if_failed(giwa::synchronize(s));
+    for (const float lse : t.lse.to_host()) CHECK(std::abs(static_cast<double>(lse) - std::log(4100.0)) < 1e-5);
+  }
+}
+
+// tf32 counts in powers of two that change from tile to tile; a consumer may need nothing of the last chunk.
+TEST_CASE("tf32 across the end of a chunk, with sinks") {
+  if (small_mode()) return;
+  const giwa::stream s = new_stream();
+  for (const int64 keys : {int64{65600}, int64{131072 + 70}}) {
+    plain_tensors<float> t(1, 128, keys, 1, 1, 128);
+    gpu_array<float> sink(1);
+    sink.fill(0);
+    const gpu_array<unsigned char> workspace(
+        static_cast<std::size_t>(giwa::workspace_bytes({1, 128, keys, 1, 1, 128, 128, 4})));
+    giwa::attention_options options;
+    options.lse = t.lse_view();
+    options.sinks = {sink.data(), {1}};
+    options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
+    const auto run = [&](auto tile) {
+      giwa::throw_if_failed(giwa::attention_forward<128, decltype(tile)>(
+          s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), giwa::causal::bottom_right, giwa::plain_score{}, options));
+      giwa::throw_if_failed(giwa::synchronize(s));
+    };
+    run(giwa::automatic_tile{});
+    const std::vector<float> o = t.o.to_host(), lse = t.lse.to_host();
+    run(giwa::tf32{});
+    const std::vector<float> o_tf32 = t.o.to_host(), lse_tf32 = t.lse.to_host();
+    double worst_o = 0, worst_lse = 0;
+    for (std::size_t i = 0; i < o.size(); ++i)
+      worst_o = std::max(worst_o, std::abs(static_cast<double>(o[i]) - static_cast<double>(o_tf32[i])));
+    for (std::size_t i = 0; i < lse.size(); ++i)
+      worst_lse = std::max(worst_lse, std::abs(static_cast<double>(lse[i]) - static_cast<double>(lse_tf32[i])));
+    check_below(worst_o, 1e-3);
+    check_below(worst_lse, 1e-3);
+  }
+}
+
 TEST_CASE("chunks merge to the whole") {
   if (small_mode()) return;
   const int64 keys = 5 * 65536 + 1000;

@@ -70,6 +70,8 @@ struct sm90_attention_op {
         rows.attend();
         if (rows.is_chunk()) {
           if (work.continues) {
+            // A consumer without a tile in this chunk still has the scale of the chunk before.
+            if constexpr (types::is_split) c.steps.scale = p.call.scale * power_of_two(rows.exponents.scores);
             earlier.add_to(block, rows, c.steps);
             epilogue::wait_for_stores(c);
           }

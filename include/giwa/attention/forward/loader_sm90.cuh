@@ -80,10 +80,12 @@ struct sm90_loader {
     int ahead = work.first_tile;
     const auto look_ahead = [&] {
       if (ahead > count) return;
-      if (ahead < count)
+      if (ahead < count) {
         ahead = list.next(ahead + 1);
-      else
+        if (ahead > count) ahead = count;  // the next needed tile is in a later chunk
+      } else {
         s.near_end.arrive(), ahead = count + 1;
+      }
     };
     for (int i = 0; i < tiles_ahead; ++i) look_ahead();
     for (int n = work.first_tile; n < count;) {
