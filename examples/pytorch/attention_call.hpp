@@ -3,7 +3,7 @@
 #ifndef GIWA_EXAMPLES_PYTORCH_ATTENTION_CALL_HPP
 #define GIWA_EXAMPLES_PYTORCH_ATTENTION_CALL_HPP
 
-#include <giwa/attention/problem/options.hpp>
+#include <giwa/host.hpp>
 
 #include <cuda_runtime_api.h>
 

@@ -6,6 +6,7 @@
 #include <giwa/attention/forward/forward.hpp>
 #include <giwa/numeric/philox.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // TMA beyond the single box: multicast in a cluster, plain bytes, and shared memory used again while stores are under way.
+#include <algorithm>
+
 #include <giwa/arch/cluster.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/device/tensor_map.hpp>

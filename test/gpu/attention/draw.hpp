@@ -6,6 +6,7 @@
 #include <giwa/attention/problem/coordinate.hpp>
 #include <giwa/numeric/precision.hpp>
 
+#include <algorithm>
 #include <initializer_list>
 #include <sstream>
 #include <string>

@@ -3,6 +3,7 @@
 #include <giwa/attention.cuh>
 #include <giwa/device.hpp>
 
+#include <algorithm>
 #include <chrono>
 
 #include "gpu/attention/gpu_place.cuh"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Attention in fp32 by tensor cores: fp32's digits on inputs of many kinds, exact where pieces do not reach, and the same bits.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>

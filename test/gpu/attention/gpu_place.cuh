@@ -3,6 +3,8 @@
 #ifndef GIWA_TEST_GPU_ATTENTION_GPU_PLACE_CUH
 #define GIWA_TEST_GPU_ATTENTION_GPU_PLACE_CUH
 
+#include <algorithm>
+
 #include <giwa/grid/for_all.cuh>
 
 #include "gpu/attention/row_check.hpp"

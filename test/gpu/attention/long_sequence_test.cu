@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Attention over up to a million keys: a sum over all of them loses nothing, and chunks of keys merge to the whole.
+#include <algorithm>
 #include <cmath>
 
 #include "gpu/attention/plain_tensors.cuh"

@@ -6,6 +6,7 @@
 #include <giwa/attention/forward/forward.hpp>
 #include <giwa/base/throw.hpp>
 
+#include <algorithm>
 #include <cstring>
 
 #include "gpu/attention/verdict.hpp"

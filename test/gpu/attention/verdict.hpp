@@ -5,6 +5,7 @@
 
 #include <giwa/softmax/state.hpp>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "gpu/attention/row_check.hpp"

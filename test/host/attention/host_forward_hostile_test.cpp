@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_forward on the CPU in hostile cases: NaN and infinity, empty rows, sinks, unusual scales, large strides, equal bits.
+#include <algorithm>
+
 #include <sys/mman.h>
 
 #include "host/attention/check.hpp"

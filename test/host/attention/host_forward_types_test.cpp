@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_forward on the CPU in every precision and for head sizes that are not multiples of a vector.
+#include <cstdint>
+
 #include "host/attention/check.hpp"
 
 namespace {

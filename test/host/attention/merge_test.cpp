@@ -2,6 +2,7 @@
 // merge_attention on the CPU: against double precision, against attention over all keys, its special values and its refusals.
 #include <giwa/host.hpp>
 
+#include <algorithm>
 #include <limits>
 
 #include "host/attention/merge_cases.hpp"

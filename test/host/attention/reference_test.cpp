@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The reference itself: against sums written out with the standard library, and against values known by thought.
+#include <algorithm>
+
 #include "host/attention/check.hpp"
 
 namespace {

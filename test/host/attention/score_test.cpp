@@ -2,6 +2,7 @@
 // Score modifiers against their formulas in double, their order, and what they refuse.
 #include <giwa/attention/problem/score.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>

@@ -7,6 +7,7 @@
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/host_executor.cuh>
 
+#include <algorithm>
 #include <tuple>
 
 #include "support/attention.hpp"

@@ -6,6 +6,7 @@
 #include <giwa/grid/host_executor.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>

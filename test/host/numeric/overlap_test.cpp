@@ -2,6 +2,7 @@
 // Whether views share memory, against every pair of elements.
 #include <giwa/numeric/overlap.hpp>
 
+#include <cstdint>
 #include <vector>
 
 #include "support/catch.hpp"

@@ -3,6 +3,7 @@
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 

@@ -2,6 +2,7 @@
 // The laws of the softmax state over hostile values, its exponential and logarithm, and the end of a row.
 #include <giwa/softmax/state.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -3,6 +3,7 @@
 #include <giwa/numeric/precision.hpp>
 #include <giwa/tile/shared_tile.hpp>
 
+#include <algorithm>
 #include <tuple>
 #include <type_traits>
 #include <vector>

@@ -5,6 +5,7 @@
 
 #include <giwa/giwa.cuh>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -3,6 +3,7 @@
 #include <giwa/host.hpp>
 #include <giwa/host_executor.cuh>
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <tuple>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Products of shared tiles on the host executor, and the bank conflicts of their reads.
+#include <algorithm>
+
 #include <giwa/host_executor.cuh>
 
 #include "bank_model.hpp"

@@ -2,6 +2,7 @@
 // The transpose and the stencil of the examples on the host executor, and the bank conflicts of the transpose's layout.
 #include <giwa/host_executor.cuh>
 
+#include <algorithm>
 #include <string_view>
 
 #include "bank_model.hpp"
