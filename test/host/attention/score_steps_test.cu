@@ -20,6 +20,18 @@ struct add_place {
   }
 };
 
+template <class RowMap>
+struct set_score {
+  RowMap at;
+  GIWA_HOST_DEVICE void operator()(float& x, int row, int column) const {
+    x = static_cast<float>(3 * at.query(row, column) - at.key(row, column));
+  }
+};
+struct copy_out {
+  float* to;  // (size, size)
+  GIWA_HOST_DEVICE void operator()(float& x, int row, int column) const { to[row * size + column] = x; }
+};
+
 /// Element (row, column) of the tile after the steps, where the score of (query, key) was 3 query - key.
 template <class RowMap, class Mask, class Score>
 std::vector<float> stepped(const Mask& mask, const Score& score, float scale, const RowMap& at) {
@@ -32,12 +44,9 @@ std::vector<float> stepped(const Mask& mask, const Score& score, float scale, co
   std::vector<float> result(size * size);
   for (int thread = 0; thread < threads; ++thread) {
     giwa::register_tile<float, map> tile;
-    tile.for_each(thread, [&](float& x, int row, int column) {
-      x = static_cast<float>(3 * at.query(row, column) - at.key(row, column));
-    });
+    tile.for_each(thread, set_score<RowMap>{at});
     steps.apply(thread, tile, bounds, giwa::tile_keep::some, at);
-    tile.for_each(thread,
-                  [&](float& x, int row, int column) { result[static_cast<std::size_t>(row * size + column)] = x; });
+    tile.for_each(thread, copy_out{result.data()});
   }
   return result;
 }

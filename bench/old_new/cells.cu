@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+// Times and bits of attention_forward in 36 cells (fp16, head sizes 64, 128 and 256), for run.py to compare two source trees.
+#include <giwa/attention.cuh>
+#include <giwa/grid.cuh>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+using namespace giwa;
+
+namespace {
+
+constexpr int64 tokens = 16384, row_width = 2048;  // row_width: heads times head size
+
+template <class T>
+T* allocate(int64 count) {
+  void* memory = nullptr;
+  throw_if_failed(detail::consume(cudaMalloc(&memory, static_cast<std::size_t>(count) * sizeof(T))));
+  return static_cast<T*>(memory);
+}
+
+struct normal_numbers {
+  fp16* to;
+  uint64 seed;
+  GIWA_HOST_DEVICE void operator()(int64 i) const {
+    uint64 x = static_cast<uint64>(i) * 0x9E3779B97F4A7C15u + seed * 0xD1B54A32D192ED03u;
+    for (int round = 0; round < 2; ++round) x ^= x >> 32, x *= 0xD6E8FEB86659FD93u;
+    float sum = -6;  // twelve uniform numbers are nearly normal
+    for (int k = 0; k < 12; ++k)
+      x = x * 6364136223846793005u + 1442695040888963407u, sum += static_cast<float>(x >> 40) * 0x1p-24f;
+    to[i] = convert<fp16>{}(sum);
+  }
+};
+
+struct buffers {
+  fp16 *q = allocate<fp16>(tokens * row_width), *k = allocate<fp16>(tokens * row_width),
+       *v = allocate<fp16>(tokens * row_width), *o = allocate<fp16>(tokens * row_width);
+  float* lse = allocate<float>(tokens * row_width / 64);
+  unsigned char* workspace = allocate<unsigned char>(256);
+};
+
+uint64 hash_of(const void* device, int64 bytes) {
+  std::vector<uint32> words(static_cast<std::size_t>(bytes / 4));
+  throw_if_failed(
+      detail::consume(cudaMemcpy(words.data(), device, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost)));
+  uint64 hash = 1469598103934665603u;
+  for (const uint32 w : words) hash = (hash ^ w) * 1099511628211u;
+  return hash;
+}
+
+template <int HeadSize, class Mask>
+void measure(const char* name, const Mask& mask, const buffers& b) {
+  constexpr int64 heads = row_width / HeadSize;
+  for (int64 length = 512; length <= tokens; length *= 2) {
+    const int64 batch = tokens / length;
+    const auto view = [&](fp16* p) { return tensor_view<fp16, 4>{p, {batch, length, heads, HeadSize}}; };
+    attention_options options;
+    options.lse = {b.lse, {batch, heads, length}};
+    options.workspace = {b.workspace, {4}};
+    const auto call = [&] {
+      throw_if_failed(attention_forward<HeadSize>(cudaStream_t{}, view(b.q), view(b.k), view(b.v), view(b.o), mask,
+                                                  plain_score{}, options));
+    };
+    for (int i = 0; i < 5; ++i) call();
+    cudaEvent_t begin, end;
+    throw_if_failed(detail::consume(cudaEventCreate(&begin)));
+    throw_if_failed(detail::consume(cudaEventCreate(&end)));
+    std::vector<float> times;
+    for (int i = 0; i < 11; ++i) {
+      throw_if_failed(detail::consume(cudaEventRecord(begin)));
+      for (int j = 0; j < 4; ++j) call();
+      throw_if_failed(detail::consume(cudaEventRecord(end)));
+      throw_if_failed(detail::consume(cudaEventSynchronize(end)));
+      float milliseconds = 0;
+      throw_if_failed(detail::consume(cudaEventElapsedTime(&milliseconds, begin, end)));
+      times.push_back(milliseconds / 4);
+    }
+    std::sort(times.begin(), times.end());
+    std::printf(
+        "%s_D%d_%lld %.5f %016llx\n", name, HeadSize, static_cast<long long>(length),
+        static_cast<double>(times[times.size() / 2]),
+        static_cast<unsigned long long>(hash_of(b.o, tokens * row_width * 2) ^ hash_of(b.lse, tokens * heads * 4)));
+  }
+}
+
+template <int HeadSize>
+void measure_both(const buffers& b) {
+  measure<HeadSize>("full", full{}, b);
+  measure<HeadSize>("causal", causal{}, b);
+}
+
+}  // namespace
+
+int main() {
+  const buffers b;
+  uint64 seed = 1;
+  for (fp16* p : {b.q, b.k, b.v})
+    throw_if_failed(for_all(cudaStream_t{}, tokens * row_width, normal_numbers{p, seed++}));
+  measure_both<64>(b);
+  measure_both<128>(b);
+  measure_both<256>(b);
+}
