@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compares the speed and the bits of attention_forward of two source trees, on a machine with a GPU.
+"""Compares the speed and the bits of attention_forward of source trees, on a machine with a GPU.
 
-  python3 bench/old_new/run.py OLD NEW [--rounds 4] [--nvcc nvcc]
+  python3 bench/old_new/run.py OLD NEW... [--rounds 4] [--nvcc nvcc]
 
-OLD and NEW are git revisions, or folders that contain giwa/ (an include folder). Both are compiled for the GPU that is
-there, and run alternately together with OLD once more: the ratio of OLD to itself is the noise of the machine. Prints
-old time / new time for each of 36 cells, and exits with 1 if a bit of an output differs.
+OLD and each NEW are git revisions, or folders that contain giwa/ (an include folder). All are compiled for the GPU that
+is there, and run alternately together with OLD once more: the ratio of OLD to itself is the noise of the machine. Prints
+old time / new time for each of 36 cells, one column for each tree, and exits with 1 if a bit of an output differs.
 """
 import argparse
 import statistics
@@ -45,37 +45,42 @@ def run(program):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old")
-    parser.add_argument("new")
+    parser.add_argument("new", nargs="+")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--nvcc", default="nvcc")
     options = parser.parse_args()
+    trees = [options.old, *options.new]
     with tempfile.TemporaryDirectory() as folder:
         scratch, arch = Path(folder), architecture()
-        jobs = {}
-        for name, tree in (("old", options.old), ("new", options.new)):
-            include = include_folder(tree, scratch / f"tree_{name}")
-            jobs[name] = subprocess.Popen([options.nvcc, "-std=c++20", "-O3", f"-arch={arch}", f"-I{include}",
-                                           HERE / "cells.cu", "-o", scratch / name])
-        if any([job.wait() for job in jobs.values()]):
-            sys.exit("a tree does not compile")
-        order = ["old", "new", "old_again"]
-        programs = {"old": scratch / "old", "new": scratch / "new", "old_again": scratch / "old"}
-        results = {name: [] for name in order}
+        programs = [scratch / f"program_{i}" for i in range(len(trees))]
+        includes = [include_folder(tree, scratch / f"tree_{i}") for i, tree in enumerate(trees)]
+        jobs = [subprocess.Popen([options.nvcc, "-std=c++20", "-O3", f"-arch={arch}", f"-I{include}", HERE / "cells.cu",
+                                  "-o", program]) for include, program in zip(includes, programs)]
+        failed = [tree for tree, job in zip(trees, jobs) if job.wait() != 0]  # waits for all
+        if failed:
+            sys.exit("does not compile: " + ", ".join(failed))
+        columns = [*(Path(tree).name for tree in options.new), "old again"]
+        programs.append(programs[0])
+        results = [[] for _ in programs]
         for _ in range(options.rounds):
-            for name in order:
-                results[name].append(run(programs[name]))
-    ratios, noise, different = [], [], []
-    for cell in results["old"][0]:
-        time = {name: statistics.median(r[cell][0] for r in results[name]) for name in order}
-        bits = {r[cell][1] for name in order for r in results[name]}
-        ratios.append(time["old"] / time["new"])
-        noise.append(time["old"] / time["old_again"])
-        different += [cell] if len(bits) > 1 else []
-        print(f"{cell:18} {time['old']:9.4f} ms  {ratios[-1]:.3f}  (old again {noise[-1]:.3f})"
-              + ("  DIFFERENT BITS" if len(bits) > 1 else ""))
-    for title, values in (("new", ratios), ("old again", noise)):
-        print(f"{title}: geometric mean {statistics.geometric_mean(values):.4f}, lowest {min(values):.3f}")
-    sys.exit(1 if different else 0)
+            for program, of_program in zip(programs, results):
+                of_program.append(run(program))
+    width = max(9, *map(len, columns))
+    print(f"{'':18} {'old, ms':>9}", *(f"{column:>{width}}" for column in columns))
+    ratios, any_different = [[] for _ in columns], False
+    for cell in results[0][0]:
+        times = [statistics.median(r[cell][0] for r in of_program) for of_program in results]
+        line = f"{cell:18} {times[0]:9.4f}"
+        for of_column, time in zip(ratios, times[1:]):
+            of_column.append(times[0] / time)
+            line += f" {of_column[-1]:{width}.3f}"
+        bits = [{r[cell][1] for r in of_program} for of_program in results]
+        different = [column for column, b in zip(columns, bits[1:]) if len(b | bits[0]) > 1]
+        any_different = any_different or bool(different)
+        print(line + ("  DIFFERENT BITS: " + ", ".join(different) if different else ""))
+    for column, of_column in zip(columns, ratios):
+        print(f"{column}: geometric mean {statistics.geometric_mean(of_column):.4f}, lowest {min(of_column):.3f}")
+    sys.exit(1 if any_different else 0)
 
 
 if __name__ == "__main__":
