@@ -145,6 +145,9 @@ set(GIWA_HEADERS
   P giwa/attention/score.hpp
   P giwa/attention/problem.hpp
   P giwa/attention/problem/rows.hpp
+  P giwa/attention/cached/cache.hpp
+  P giwa/attention/cached/views.hpp
+  P giwa/attention/cached/params.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp

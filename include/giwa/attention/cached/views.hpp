@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// The tensors of an attention_cached call in four dimensions, and the sizes that follow from them.
+#ifndef GIWA_ATTENTION_CACHED_VIEWS_HPP
+#define GIWA_ATTENTION_CACHED_VIEWS_HPP
+
+#include <giwa/attention/cached/cache.hpp>
+#include <giwa/attention/problem/workspace.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The tensors of a call: T is the element type of q, Element that of the cache. With packed queries the batch extent of q
+/// and o is 1.
+template <class T, class Element, class O>
+struct cached_views {
+  tensor_view<const T, 4> q;  // (batch, queries, heads, head size)
+  tensor_view<O, 4> o;        // (batch, queries, heads, head size of v)
+  kv_cache<const Element> cache;
+  giwa::queries packed{};
+
+  GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.offsets != nullptr; }
+  GIWA_HOST_DEVICE constexpr bool is_paged() const { return cache.pages.indices != nullptr; }
+  GIWA_HOST_DEVICE constexpr int64 sequence_count() const { return is_packed() ? packed.count : q.extent(0); }
+  /// Keys of one sequence, at most; the largest number where no 64-bit number holds it.
+  GIWA_HOST_DEVICE constexpr int64 capacity() const {
+    return is_paged() ? saturated_product(cache.pages.most, cache.k.extent(1)) : cache.k.extent(1);
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
