@@ -33,12 +33,14 @@ set(GIWA_HEADERS
   P giwa/numeric/philox.hpp
   P giwa/numeric/trigonometry.hpp
   P giwa/numeric/precision.hpp
+  P giwa/numeric/fp8.hpp
   P giwa/numeric/split.hpp
 
   P giwa/arch/swizzle.hpp
   P giwa/arch/matrix_descriptor.hpp
   P giwa/arch/tensor_map.hpp
   P giwa/arch/math.hpp
+  D giwa/arch/convert_fp8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
   D giwa/arch/copy_async.cuh

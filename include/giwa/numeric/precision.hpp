@@ -38,16 +38,21 @@ struct precision_of<fp32> : detail::precision_base<24> {};
 template <>
 struct precision_of<fp64> : detail::precision_base<53> {};
 
+/// What convert<> converts: an element type, or a type that is only stored, as e4m3 of `numeric/fp8.hpp`.
+template <class T>
+concept floating_format = requires { precision_of<T>::significand_bits; };
+
 /// An element type of giwa's tiles and kernels: fp16, bf16, fp32 or fp64.
 template <class T>
-concept floating_element = requires { precision_of<T>::significand_bits; };
+concept floating_element = floating_format<T> && sizeof(T) >= 2;
 
-/// Converts between element types: `convert<fp16>{}(x)` rounds once, to nearest, ties to even. Values that are too
-/// large become infinity, NaN stays NaN. `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an array.
-template <floating_element To>
+/// Converts between formats: `convert<fp16>{}(x)` rounds once, to nearest, ties to even. Values that are too large
+/// become infinity, or 448 in e4m3; NaN stays NaN. `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an
+/// array.
+template <floating_format To>
 struct convert {
   /// Returns x, rounded to the nearest To, ties to even.
-  template <floating_element From>
+  template <floating_format From>
   GIWA_HOST_DEVICE To operator()(From x) const {
     if constexpr (stdlib::same_as<To, From>)
       return x;
