@@ -37,19 +37,32 @@ GIWA_HOST_DEVICE constexpr status check_alignment(const Mask& mask, const Score&
   return {};
 }
 
-/// The lse that the call writes: (batch, heads, queries), without overlap with another tensor. Empty means none.
+/// The scale that the caller gives, if any.
+GIWA_HOST_DEVICE constexpr status check_scale(const attention_scale& scale) {
+  constexpr float most = 1e38f;
+  if (!scale.given || (scale.value >= -most && scale.value <= most)) return {};
+  return status::invalid("scale", "scale must be finite and at most 1e38 in magnitude");
+}
+
+/// The lse that the call writes: (batch, heads, queries), without overlap with o. Empty means none.
 template <class T, class O>
-GIWA_HOST_DEVICE status check_lse(const tensor_view<float, 3>& lse, const attention_views<T, O>& a) {
+GIWA_HOST_DEVICE status check_lse_view(const tensor_view<float, 3>& lse, const tensor_view<const T, 4>& q,
+                                       const tensor_view<O, 4>& o) {
   if (lse.data() == nullptr && lse.size() == 0) return {};
   if (const status s = lse.check("lse"); !s.ok()) return s;
   if (const status s = check_written(lse, "lse"); !s.ok()) return s;
-  const int64 sizes[3] = {a.q.extent(0), a.q.extent(2), a.q.extent(1)};
+  const int64 sizes[3] = {q.extent(0), q.extent(2), q.extent(1)};
   constexpr const char* messages[3] = {"lse is (batch, heads, queries): its batch must be that of q, 1 if packed",
                                        "lse is (batch, heads, queries): it must have as many heads as q",
                                        "lse is (batch, heads, queries): it must have as many queries as q"};
   for (int d = 0; d < 3; ++d)
     if (lse.extent(d) != sizes[d]) return status::invalid("lse", messages[d], bound::exactly, sizes[d], lse.extent(d));
-  if (may_share(lse, a.o)) return status::invalid("lse", "lse overlaps o");
+  return check_apart(lse, o, "lse", "lse overlaps o");
+}
+/// The same, and no overlap with an input.
+template <class T, class O>
+GIWA_HOST_DEVICE status check_lse(const tensor_view<float, 3>& lse, const attention_views<T, O>& a) {
+  if (const status s = check_lse_view(lse, a.q, a.o); !s.ok()) return s;
   return check_apart_from_inputs(
       a, lse, "lse",
       {"lse overlaps q", "lse overlaps k", "lse overlaps v", "lse overlaps q_offsets", "lse overlaps k_offsets",
@@ -80,15 +93,18 @@ GIWA_HOST_DEVICE status check_workspace(const tensor_view<unsigned char, 1>& w, 
        "the workspace overlaps k_lengths", "the workspace overlaps k_batch_index"});
 }
 
-/// The sinks: one for each head of q, without overlap with what the call writes. Empty means none.
+/// The sinks: one for each head of q. Empty means none.
+GIWA_HOST_DEVICE constexpr status check_sinks_view(const tensor_view<const float, 1>& sinks, int64 heads) {
+  if (sinks.data() == nullptr && sinks.size() == 0) return {};
+  if (const status s = sinks.check("sinks"); !s.ok()) return s;
+  if (sinks.extent(0) == heads) return {};
+  return status::invalid("sinks", "there must be one sink for each head of q", bound::exactly, heads, sinks.extent(0));
+}
+/// The same, and no overlap with what the call writes.
 template <class T, class O>
 GIWA_HOST_DEVICE status check_sinks(const attention_options& options, const attention_views<T, O>& a) {
   const auto& sinks = options.sinks;
-  if (sinks.data() == nullptr && sinks.size() == 0) return {};
-  if (const status s = sinks.check("sinks"); !s.ok()) return s;
-  if (sinks.extent(0) != a.q.extent(2))
-    return status::invalid("sinks", "there must be one sink for each head of q", bound::exactly, a.q.extent(2),
-                           sinks.extent(0));
+  if (const status s = check_sinks_view(sinks, a.q.extent(2)); !s.ok()) return s;
   if (may_share(sinks, a.o)) return status::invalid("sinks", "sinks overlaps o");
   if (may_share(sinks, options.lse)) return status::invalid("sinks", "sinks overlaps lse");
   if (may_share(sinks, options.workspace)) return status::invalid("sinks", "sinks overlaps the workspace");
@@ -104,10 +120,9 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
     s = next;
     return !s.ok();
   };
-  if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_written(a.o, "o"))) return s;
-  if (constexpr float most = 1e38f;
-      options.scale.given && !(options.scale.value >= -most && options.scale.value <= most))
-    return status::invalid("scale", "scale must be finite and at most 1e38 in magnitude");
+  if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_written(a.o, "o")) ||
+      broken(check_scale(options.scale)))
+    return s;
   const attention_problem p = a.problem();
   if (broken(check_apart_from_inputs(
           a, a.o, "o",

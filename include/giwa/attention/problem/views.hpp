@@ -85,33 +85,43 @@ GIWA_HOST_DEVICE constexpr tensor_view<T, 4> in_four_dimensions(const tensor_vie
     return v;
 }
 
-/// Strides of each tensor, head sizes that the call is compiled for, and sizes that two tensors share.
-template <class T, class O>
-GIWA_HOST_DEVICE constexpr status check_shapes(const attention_views<T, O>& a, int64 head_size, int64 head_size_v) {
+/// Strides of each tensor, head sizes that the call is compiled for, and sizes that two tensors share. `same_batch`: the
+/// batch of k is that of q.
+template <class T, class Element, class O>
+GIWA_HOST_DEVICE constexpr status check_tensors(const tensor_view<const T, 4>& q,
+                                                const tensor_view<const Element, 4>& k,
+                                                const tensor_view<const Element, 4>& v, const tensor_view<O, 4>& o,
+                                                int64 head_size, int64 head_size_v, bool same_batch) {
   status s;
   const auto broken = [&](const status& next) {
     s = next;
     return !s.ok();
   };
-  if (broken(check_rows(a.q, "q")) || broken(check_rows(a.k, "k")) || broken(check_rows(a.v, "v")) ||
-      broken(check_rows(a.o, "o")))
+  if (broken(check_rows(q, "q")) || broken(check_rows(k, "k")) || broken(check_rows(v, "v")) ||
+      broken(check_rows(o, "o")))
     return s;
-  if (a.q.extent(3) != head_size)
+  if (q.extent(3) != head_size)
     return status::invalid("q", "the head size is not the one that this call was compiled for", bound::exactly,
-                           head_size, a.q.extent(3));
-  if (a.v.extent(3) != head_size_v)
+                           head_size, q.extent(3));
+  if (v.extent(3) != head_size_v)
     return status::invalid("v", "the head size is not the one that this call was compiled for", bound::exactly,
-                           head_size_v, a.v.extent(3));
-  if ((a.packed.k_batch_index == nullptr &&
-       broken(check_same(a.k, a.q, 0, "k", "k must have as many sequences as q"))) ||
-      broken(check_same(a.v, a.k, 0, "v", "v must have as many sequences as k")) ||
-      broken(check_same(a.o, a.q, 0, "o", "o must have as many sequences as q")) ||
-      broken(check_same(a.v, a.k, 1, "v", "v must have as many rows as k")) ||
-      broken(check_same(a.o, a.q, 1, "o", "o must have as many rows as q")) ||
-      broken(check_same(a.v, a.k, 2, "v", "v must have as many heads as k")) ||
-      broken(check_same(a.o, a.q, 2, "o", "o must have as many heads as q")) ||
-      broken(check_same(a.k, a.q, 3, "k", "k must have the head size of q")) ||
-      broken(check_same(a.o, a.v, 3, "o", "o must have the head size of v")))
+                           head_size_v, v.extent(3));
+  if ((same_batch && broken(check_same(k, q, 0, "k", "k must have as many sequences as q"))) ||
+      broken(check_same(v, k, 0, "v", "v must have as many sequences as k")) ||
+      broken(check_same(o, q, 0, "o", "o must have as many sequences as q")) ||
+      broken(check_same(v, k, 1, "v", "v must have as many rows as k")) ||
+      broken(check_same(o, q, 1, "o", "o must have as many rows as q")) ||
+      broken(check_same(v, k, 2, "v", "v must have as many heads as k")) ||
+      broken(check_same(o, q, 2, "o", "o must have as many heads as q")) ||
+      broken(check_same(k, q, 3, "k", "k must have the head size of q")))
+    return s;
+  return check_same(o, v, 3, "o", "o must have the head size of v");
+}
+/// The same for an attention_forward call, and the rules for its sizes.
+template <class T, class O>
+GIWA_HOST_DEVICE constexpr status check_shapes(const attention_views<T, O>& a, int64 head_size, int64 head_size_v) {
+  if (const status s = check_tensors(a.q, a.k, a.v, a.o, head_size, head_size_v, a.packed.k_batch_index == nullptr);
+      !s.ok())
     return s;
   if (a.is_packed() && a.packed.q_offsets == a.packed.k_offsets && a.q.extent(1) != a.k.extent(1))
     return status::invalid("k", "with the offsets of q, k must have as many rows as q", bound::exactly, a.q.extent(1),
