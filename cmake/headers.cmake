@@ -148,13 +148,17 @@ set(GIWA_HEADERS
   P giwa/attention/problem.hpp
   P giwa/attention/problem/rows.hpp
   P giwa/attention/cached/cache.hpp
+  P giwa/attention/cached/problem.hpp
   P giwa/attention/cached/views.hpp
+  P giwa/attention/cached/checks.hpp
   P giwa/attention/cached/params.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp
+  H giwa/attention/cached/call_types.hpp
+  H giwa/attention/cached/cached.hpp
   H giwa/attention/merge.hpp
   H giwa/attention/merge_host.hpp
   P giwa/attention/reference/reference.hpp
@@ -189,6 +193,7 @@ set(GIWA_HEADERS
   L giwa/tile.cuh
   L giwa/softmax.cuh
   L giwa/attention.cuh
+  L giwa/cache.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh
 )

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CACHED_VIEWS_HPP
 
 #include <giwa/attention/cached/cache.hpp>
+#include <giwa/attention/cached/problem.hpp>
 #include <giwa/attention/problem/workspace.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -23,6 +24,19 @@ struct cached_views {
   /// Keys of one sequence, at most; the largest number where no 64-bit number holds it.
   GIWA_HOST_DEVICE constexpr int64 capacity() const {
     return is_paged() ? saturated_product(cache.pages.most, cache.k.extent(1)) : cache.k.extent(1);
+  }
+  GIWA_HOST_DEVICE constexpr cached_problem problem() const {
+    return {.sequences = sequence_count(),
+            .queries = is_packed() ? packed.most : q.extent(1),
+            .rows = is_packed() ? q.extent(1) : 0,
+            .keys = capacity(),
+            .heads = q.extent(2),
+            .kv_heads = cache.k.extent(2),
+            .head_size = q.extent(3),
+            .head_size_v = cache.v.extent(3),
+            .element_bytes = int64{sizeof(T)},
+            .cache_bytes = int64{sizeof(Element)},
+            .page_size = is_paged() ? cache.k.extent(1) : 0};
   }
 };
 
