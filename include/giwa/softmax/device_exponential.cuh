@@ -60,6 +60,14 @@ GIWA_HOST_DEVICE inline float quick_log(float x) {
 #endif
 }
 
+/// The last two as function objects.
+struct quick_logarithm {
+  GIWA_HOST_DEVICE float operator()(float x) const { return quick_log(x); }
+};
+struct quick_inverse {
+  GIWA_HOST_DEVICE float operator()(float x) const { return quick_reciprocal(x); }
+};
+
 /// a * b; a subnormal result is kept.
 GIWA_HOST_DEVICE inline double device_product(double a, double b) { return a * b; }
 GIWA_HOST_DEVICE inline float device_product(float a, float b) {

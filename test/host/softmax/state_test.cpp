@@ -225,3 +225,44 @@ TEMPLATE_TEST_CASE("the end of a row, with a sink and with earlier keys", "", fl
       CHECK((std::isnan(end.factor) && std::isnan(end.lse)));
   }
 }
+
+TEMPLATE_TEST_CASE("more keys for a finished row", "", float, double) {
+  using T = TestType;
+  using giwa::detail::with_prior;
+  giwa_test::random_sequence random(17);
+  double worst = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const auto number = [&](double range) {
+      return static_cast<T>(range * (static_cast<double>(random.below(giwa::int64{1} << 40)) * 0x1p-39 - 1));
+    };
+    const T size = i % 3 == 0 ? T(1) : i % 3 == 1 ? T(30) : T(1e4);
+    const T factor = number(1) + T(1.5), lse = number(size), prior = i % 7 == 0 ? lse : number(size);
+    const auto end = with_prior(T(1), factor, lse, prior);
+    const double difference = static_cast<double>(prior) - static_cast<double>(lse);
+    const double share = 1 / (1 + std::exp(difference)), other = 1 / (1 + std::exp(-difference));
+    const double total =
+        std::max(static_cast<double>(lse), static_cast<double>(prior)) + std::log1p(std::exp(-std::abs(difference)));
+    // exp() gives 0 where its result would be subnormal; before that the rounded difference counts.
+    const auto error = [&](T got, double truth) {
+      if (truth < 2 * static_cast<double>(std::numeric_limits<T>::min()))
+        return got < 4 * std::numeric_limits<T>::min() ? 0. : 1e9;
+      return std::abs(static_cast<double>(got) / truth - 1) /
+             ((4 + std::abs(difference)) * static_cast<double>(eps<T>));
+    };
+    worst = std::max(
+        {worst, error(end.factor, static_cast<double>(factor) * share), error(end.prior_factor, other),
+         std::abs(static_cast<double>(end.lse) - total) / ((1 + std::abs(total)) * static_cast<double>(eps<T>))});
+  }
+  CHECK(worst < 1.5);
+  CHECK(worst > 0.1);
+
+  for (const T row : {-inf<T>, T(-1e30), T(0), T(1e30)}) {  // a row without keys has factor 0
+    const T factor = row == -inf<T> ? T(0) : T(0.25);
+    const auto alone = with_prior(T(1), factor, row, -inf<T>);
+    CHECK((alone.factor == factor && alone.prior_factor == 0 && alone.lse == row));
+    for (const T bad : {std::numeric_limits<T>::quiet_NaN(), inf<T>}) {
+      const auto end = with_prior(T(1), factor, row, bad);
+      CHECK((std::isnan(end.factor) && std::isnan(end.prior_factor) && std::isnan(end.lse)));
+    }
+  }
+}

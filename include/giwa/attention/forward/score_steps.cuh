@@ -131,13 +131,10 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
     factor[r] = softmax.normalizer(r);
     if (call.sinks != nullptr) {
       const float sink = call.sinks[h.head * call.sink_stride];
-      // With s the sum without the sink, the factor is s / (s + e^sink), computed from the difference of their
-      // logarithms.
-      const float larger_one = lse > sink ? lse : sink, smaller = lse > sink ? sink : lse;
-      const float ratio = smaller == -infinity_of<float> ? 0.f : exp2_of((smaller - larger_one) * log2_e<float>);
-      if (factor[r] != 0) factor[r] *= quick_reciprocal(1.f + ratio) * (lse > sink ? 1.f : ratio);
-      if (larger_one > -infinity_of<float>) lse = larger_one + quick_log(1.f + ratio);
-      if (softmax.l[r] != softmax.l[r] || !(sink < infinity_of<float>)) lse = factor[r] = nan_of<float>;
+      const finished_softmax<float> end =
+          with_prior(softmax.l[r], factor[r], lse, sink, device_exponential{}, quick_logarithm{}, quick_inverse{});
+      factor[r] = end.factor;
+      lse = end.lse;
     }
     const int query = first_query + Map::row(thread, r);
     if (write && h.lse != nullptr && thread % Map::lanes == 0 && query < h.queries()) h.lse[query * h.lse_stride] = lse;
