@@ -36,4 +36,22 @@
 #define GIWA_ARCH_TAG archs_none
 #endif
 
+namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
+
+/// Whether this file is compiled for an architecture in [first, last), 900 for 90 and 90a. False without nvcc.
+GIWA_HOST_DEVICE constexpr bool compiled_for(int first, int last) {
+  constexpr int list[] = {
+#if defined(__CUDA_ARCH_LIST__)
+    __CUDA_ARCH_LIST__
+#else
+    0
+#endif
+  };
+  for (const int a : list)
+    if (first <= a && a < last) return true;
+  return false;
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
+
 #endif

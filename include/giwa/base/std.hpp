@@ -59,7 +59,10 @@ inline constexpr bool goes_as_bytes =
 namespace detail {
 template <class...>
 inline constexpr bool always_false = false;  // for a static_assert that fires when a template is instantiated
-}
+
+/// Takes the place of a member that some instantiations of a template do not have.
+struct nothing {};
+}  // namespace detail
 
 }  // namespace giwa::inline GIWA_ABI
 

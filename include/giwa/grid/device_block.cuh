@@ -152,6 +152,18 @@ struct device_block {
   }
 };
 
+namespace detail {
+
+/// A block whose rank and size are those of one of its warps.
+template <class Block>
+struct one_warp : Block {
+  GIWA_DEVICE explicit one_warp(const Block& b) : Block(b) {}
+  GIWA_DEVICE int rank() const { return this->lane(); }
+  GIWA_DEVICE static constexpr int size() { return 32; }
+};
+
+}  // namespace detail
+
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

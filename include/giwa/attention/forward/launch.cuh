@@ -4,25 +4,12 @@
 #define GIWA_ATTENTION_FORWARD_LAUNCH_CUH
 
 #include <giwa/attention/schedule/work_tiles.hpp>
+#include <giwa/base/arch.hpp>
 #include <giwa/device/environment.cuh>
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/launch.cuh>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
-
-/// Whether this file is compiled for an architecture in [first, last), times ten.
-constexpr bool compiled_for(int first, int last) {
-  constexpr int list[] = {
-#if defined(__CUDA_ARCH_LIST__)
-    __CUDA_ARCH_LIST__
-#else
-    0
-#endif
-  };
-  for (const int a : list)
-    if (first <= a && a < last) return true;
-  return false;
-}
 
 /// Whether this file may run on a GPU without asynchronous copies. Then it contains the portable kernel for every type.
 inline constexpr bool runs_below_sm80 = compiled_for(0, 800);

@@ -4,18 +4,11 @@
 #define GIWA_ATTENTION_FORWARD_NONFINITE_CUH
 
 #include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/grid/device_block.cuh>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/tile/element_run.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
-
-/// A block whose rank and size are those of one of its warps.
-template <class Block>
-struct one_warp : Block {
-  GIWA_DEVICE explicit one_warp(const Block& b) : Block(b) {}
-  GIWA_DEVICE int rank() const { return this->lane(); }
-  GIWA_DEVICE static constexpr int size() { return 32; }
-};
 
 /// Whether an element is infinity or NaN, by its bits.
 template <class T>

@@ -44,9 +44,6 @@ struct split_sizes {
   int64 batch, rows_q, rows_k, heads, kv_heads, head_size, head_size_v;
 };
 
-/// Takes the place of split tensors in calls that have none.
-struct nothing {};
-
 /// All split tensors of a call, after the counter in its workspace.
 struct split_tensors {
   split_tensor q, k, v;
