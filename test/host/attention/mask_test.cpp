@@ -149,6 +149,76 @@ TEST_CASE("user-defined masks combine by name, and by operators with giwa's") {
   STATIC_REQUIRE(giwa::attention_mask<decltype(giwa::both(a, b))>);
 }
 
+namespace {
+
+/// A window of the length that each head has, as a user writes it: it says nothing about heads.
+struct window_of_head {
+  GIWA_HOST_DEVICE static constexpr int length(int head) { return head < 2 ? 2 : head < 4 ? 100 : 0; }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
+    return giwa::sliding_window{length(c.head)}(c);
+  }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    return giwa::sliding_window{length(t.head)}.classify(t);
+  }
+};
+/// The same, but counts the tiles that it is asked about, and says that the head does not matter.
+struct counted_window {
+  static constexpr bool any_head = true;
+  int* asked;
+  bool operator()(attention_coord c) const { return giwa::sliding_window{2}(c); }
+  tile_keep classify(const score_tile& t) const {
+    ++*asked;
+    return giwa::sliding_window{2}.classify(t);
+  }
+};
+
+/// Whether the answer about several heads is true of the scores of all of them, and `some` only if one head's answer is, or two differ.
+template <class Mask>
+bool right_for_heads(const Mask& mask) {
+  bool right = true;
+  for_each_tile([&](score_tile t) {
+    for (t.head = 0; t.head < 3; ++t.head)
+      for (int heads = 1; heads <= 3; ++heads) {
+        const tile_keep said = giwa::detail::classify_heads(mask, t, heads);
+        bool all = true, none = true;
+        for (score_tile of_one = t; of_one.head < t.head + heads; ++of_one.head) {
+          const tile_keep of_head = giwa::detail::classify(mask, of_one);
+          all = all && of_head == tile_keep::all;
+          none = none && of_head == tile_keep::none;
+          right = right && (said == tile_keep::some || said == by_scores(mask, of_one));
+        }
+        right = right && said == (all ? tile_keep::all : none ? tile_keep::none : tile_keep::some);
+      }
+  });
+  return right;
+}
+
+}  // namespace
+
+TEST_CASE("a tile of several heads") {
+  using giwa::detail::answers_any_head;
+  const window_of_head by_head;
+  bool right = right_for_heads(by_head) && right_for_heads(giwa::complement(by_head)), known = true;
+  for_each_mask([&](const auto& mask) {
+    using type = std::remove_cvref_t<decltype(mask)>;
+    known = known && answers_any_head<type> == !std::is_same_v<type, odd_keys>;
+    known = known && !answers_any_head<decltype(giwa::either(mask, by_head))>;
+    right = right && right_for_heads(mask) && right_for_heads(giwa::both(mask, by_head)) &&
+            right_for_heads(giwa::either(by_head, mask));
+  });
+  CHECK(right);
+  CHECK(known);
+  STATIC_REQUIRE(answers_any_head<decltype((!(giwa::causal{} & giwa::prefix{1})) | giwa::full{})>);
+  STATIC_REQUIRE(!answers_any_head<decltype(!(giwa::causal{} & window_of_head{}))>);
+  constexpr score_tile tile{0, 1, 3, 3, 3, 3, 0};  // heads 1, 2 and 3 keep it, 4 does not
+  STATIC_REQUIRE(giwa::detail::classify_heads(by_head, tile, 3) == tile_keep::all);
+  STATIC_REQUIRE(giwa::detail::classify_heads(by_head, tile, 4) == tile_keep::some);
+
+  int asked = 0;
+  CHECK(giwa::detail::classify_heads(counted_window{&asked}, tile, 8) == tile_keep::all);
+  CHECK(asked == 1);
+}
+
 /// Where a mask names each query's first and last key, those between them are the ones that it keeps.
 template <class Mask>
 bool between_first_and_last(const Mask& mask) {

@@ -15,6 +15,7 @@ namespace giwa::inline GIWA_ABI {
 ///   a correct answer. Without classify() every tile is mixed.
 /// - `static constexpr bool any_range = true`: classify() is correct for a range of keys of any length. Otherwise it is
 ///   asked about one tile of keys at a time.
+/// - `static constexpr bool any_head = true`: no member reads the head. One answer of classify() then holds for all heads.
 /// - `static constexpr bool one_range = true`: the keys of a query are the range from `int first_key(attention_coord c)
 ///   const` to `int last_key(attention_coord c) const`, both ends included. The mask has one of the two functions or
 ///   both, and kernels call them instead of operator(). c.key is not set there.
@@ -46,6 +47,27 @@ GIWA_HOST_DEVICE constexpr bool asks_any_range() {
 }
 template <class Mask>
 inline constexpr bool answers_any_range = asks_any_range<Mask>();
+
+/// Whether all heads have the same mask. A mask that does not say so may depend on the head.
+template <class Mask>
+GIWA_HOST_DEVICE constexpr bool asks_any_head() {
+  if constexpr (requires { Mask::any_head; })
+    return bool{Mask::any_head};
+  else
+    return false;
+}
+template <class Mask>
+inline constexpr bool answers_any_head = asks_any_head<Mask>();
+
+/// What a mask keeps of a tile in the heads [t.head, t.head + heads) together, heads >= 1: all or none if it is so in each of them.
+template <class Mask>
+GIWA_HOST_DEVICE constexpr tile_keep classify_heads(const Mask& mask, score_tile t, int heads) {
+  const tile_keep first = classify(mask, t);
+  if constexpr (!answers_any_head<Mask>)
+    for (const int end = t.head + heads; first != tile_keep::some && ++t.head < end;)
+      if (classify(mask, t) != first) return tile_keep::some;
+  return first;
+}
 
 /// Masks described by each query's first and last key.
 template <class Mask>

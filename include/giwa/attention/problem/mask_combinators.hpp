@@ -16,6 +16,7 @@ struct mask_and {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
+  static constexpr bool any_head = detail::answers_any_head<First> && detail::answers_any_head<Second>;
   static constexpr bool one_range = detail::one_range_mask<First> && detail::one_range_mask<Second>;
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const
     requires(detail::has_first_key<First> || detail::has_first_key<Second>)
@@ -61,6 +62,7 @@ struct mask_or {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
+  static constexpr bool any_head = detail::answers_any_head<First> && detail::answers_any_head<Second>;
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
@@ -84,6 +86,7 @@ struct mask_not {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = detail::answers_any_range<First>;
+  static constexpr bool any_head = detail::answers_any_head<First>;
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t);

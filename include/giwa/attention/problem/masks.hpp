@@ -25,6 +25,7 @@ struct full {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord) const { return 2147483647; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
@@ -42,6 +43,7 @@ struct causal {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= c.diagonal; }
@@ -61,6 +63,7 @@ struct keys_back {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturating_sum(c.diagonal, -count);
@@ -84,6 +87,7 @@ struct keys_ahead {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return detail::saturating_sum(c.diagonal, count); }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
@@ -105,6 +109,7 @@ struct sliding_window {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturating_sum(c.diagonal, 1 - count);
@@ -136,6 +141,7 @@ struct prefix {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
   static constexpr bool one_range = true;
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return of(c.batch) - 1; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
@@ -166,6 +172,7 @@ struct segment_ids {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
     return of_query(c.batch, c.query) == of_key(c.batch, c.key);
   }
