@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 using namespace giwa;
@@ -50,9 +51,9 @@ uint64 hash_of(const void* device, int64 bytes) {
 }
 
 template <int HeadSize, class Mask>
-void measure(const char* name, const Mask& mask, const buffers& b) {
+void measure(const char* name, const Mask& mask, int64 longest, const buffers& b) {
   constexpr int64 heads = row_width / HeadSize;
-  for (int64 length = 512; length <= tokens; length *= 2) {
+  for (int64 length = 512; length <= longest; length *= 2) {
     const int64 batch = tokens / length;
     const auto view = [&](fp16* p) { return tensor_view<fp16, 4>{p, {batch, length, heads, HeadSize}}; };
     attention_options options;
@@ -85,19 +86,20 @@ void measure(const char* name, const Mask& mask, const buffers& b) {
 }
 
 template <int HeadSize>
-void measure_both(const buffers& b) {
-  measure<HeadSize>("full", full{}, b);
-  measure<HeadSize>("causal", causal{}, b);
+void measure_both(int64 longest, const buffers& b) {
+  measure<HeadSize>("full", full{}, longest, b);
+  measure<HeadSize>("causal", causal{}, longest, b);
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const int64 given = argc > 1 ? std::atoll(argv[1]) : tokens, longest = given < tokens ? given : tokens;
   const buffers b;
   uint64 seed = 1;
   for (fp16* p : {b.q, b.k, b.v})
     throw_if_failed(for_all(cudaStream_t{}, tokens * row_width, normal_numbers{p, seed++}));
-  measure_both<64>(b);
-  measure_both<128>(b);
-  measure_both<256>(b);
+  measure_both<64>(longest, b);
+  measure_both<128>(longest, b);
+  measure_both<256>(longest, b);
 }

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: MIT
 """Compares the speed and the bits of attention_forward of source trees, on a machine with a GPU.
 
-  python3 bench/old_new/run.py OLD NEW... [--rounds 4] [--nvcc nvcc]
+  python3 bench/old_new/run.py OLD NEW... [--rounds 4] [--longest 16384] [--nvcc nvcc]
 
 OLD and each NEW are git revisions, or folders that contain giwa/ (an include folder). All are compiled for the GPU that
-is there, and run alternately together with OLD once more: the ratio of OLD to itself is the noise of the machine. Prints
-old time / new time for each of 36 cells, one column for each tree, and exits with 1 if a bit of an output differs.
+is there, and run alternately together with OLD once more: the ratio of OLD to itself is the noise of the machine. Each
+round begins with another tree, because the clock falls as the GPU warms up. Prints old time / new time for each of 36
+cells, or of those with at most --longest tokens a sequence, one column for each tree, and exits with 1 if a bit of an
+output differs.
 """
 import argparse
 import statistics
@@ -36,9 +38,9 @@ def architecture():
     return "sm_" + capability + ("a" if capability == "90" else "")
 
 
-def run(program):
+def run(program, longest):
     """{cell: (milliseconds, hash)}"""
-    text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run([program, str(longest)], check=True, capture_output=True, text=True).stdout
     return {cell: (float(time), bits) for cell, time, bits in (line.split() for line in text.splitlines())}
 
 
@@ -47,6 +49,7 @@ def main():
     parser.add_argument("old")
     parser.add_argument("new", nargs="+")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--longest", type=int, default=16384)
     parser.add_argument("--nvcc", default="nvcc")
     options = parser.parse_args()
     trees = [options.old, *options.new]
@@ -62,9 +65,10 @@ def main():
         columns = [*(Path(tree).name for tree in options.new), "old again"]
         programs.append(programs[0])
         results = [[] for _ in programs]
-        for _ in range(options.rounds):
-            for program, of_program in zip(programs, results):
-                of_program.append(run(program))
+        for i in range(options.rounds):
+            for j in range(len(programs)):
+                at = (i + j) % len(programs)
+                results[at].append(run(programs[at], options.longest))
     width = max(9, *map(len, columns))
     print(f"{'':18} {'old, ms':>9}", *(f"{column:>{width}}" for column in columns))
     ratios, any_different = [[] for _ in columns], False
