@@ -162,9 +162,13 @@ set(GIWA_HEADERS
   H giwa/attention/merge.hpp
   H giwa/attention/merge_host.hpp
   P giwa/attention/reference/reference.hpp
+  P giwa/attention/cached/rows.hpp
+  P giwa/attention/cached/reference.hpp
   H giwa/attention/cpu/product.hpp
   H giwa/attention/cpu/worker.hpp
+  H giwa/attention/cpu/run.hpp
   H giwa/attention/cpu/forward.hpp
+  H giwa/attention/cached/host_cached.hpp
   D giwa/attention/forward/score_steps.cuh
   D giwa/attention/forward/nonfinite.cuh
   D giwa/attention/split_fp16/split_pass.cuh

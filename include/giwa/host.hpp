@@ -3,6 +3,8 @@
 #ifndef GIWA_HOST_HPP
 #define GIWA_HOST_HPP
 
+#include <giwa/attention/cached/host_cached.hpp>
+#include <giwa/attention/cached/reference.hpp>
 #include <giwa/attention/cpu/forward.hpp>
 #include <giwa/attention/forward/forward.hpp>
 #include <giwa/attention/merge_host.hpp>

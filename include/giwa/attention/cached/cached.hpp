@@ -49,8 +49,7 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const giwa
   require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   const auto views = cached_views_of(cache, packed, q, o);
-  if (Rank == 3 && !views.is_packed())
-    return status::invalid("queries", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
+  if (const status s = check_rank<Rank>(views); !s.ok()) return s;
   if (const status s = check_cached(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   if constexpr (stdlib::same_as<Which, few_queries>)
     if (const status s = check_few_queries(views); !s.ok()) return s;

@@ -156,6 +156,13 @@ GIWA_HOST_DEVICE status check_workspace(const cached_options& options, const ten
   return check_apart(w, options.lse, "workspace", "the workspace overlaps lse");
 }
 
+/// Tensors of rank 3 are packed.
+template <int Rank, class T, class Element, class O>
+GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a) {
+  if (Rank == 4 || a.is_packed()) return {};
+  return status::invalid("queries", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
+}
+
 /// Sizes of the tensors, of the cache and of packed queries.
 template <class T, class Element, class O>
 GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>& a, int64 head_size,

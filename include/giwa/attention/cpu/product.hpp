@@ -154,6 +154,13 @@ inline void host_widen(const fp16* from, float* to, int count) {
   }
 }
 
+/// Prefetches a row of elements.
+template <class T>
+inline void host_prefetch(const T* row, int count) {
+  const char* const from = reinterpret_cast<const char*>(row);
+  for (int i = 0; i < count * static_cast<int>(sizeof(T)); i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 /// Returns whether all elements are finite.
 inline bool host_finite(const float* x, int count) {
   uint32 largest = 0;

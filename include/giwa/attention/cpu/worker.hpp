@@ -18,9 +18,12 @@ namespace giwa::inline GIWA_ABI::detail {
 /// keys, chains of additions have 64, 32 and 512 links.
 ///
 /// The loop of a tile: load q | for each visible tile of keys: load k, load v | for each strip of rows: q k^T, softmax, p v | store.
-template <class T, class O, class Mask, class Score>
+template <class Params>
 class host_attention_worker {
  public:
+  using head = head_type<Params>;
+  using head_rows = rows_type<Params>;
+
   // block_n = 128, or block_m = 384, or both, are within 6 % of these (fp32, 8 heads of 1024 x 64, AVX-512, 2-core x86-64 VM,
   // 2026-11-21).
   static constexpr int block_m = 192;    // queries of a tile: packed keys and values serve so many rows
@@ -29,10 +32,10 @@ class host_attention_worker {
 
   static constexpr int group_keys = 2048;  // summed before they are added to the keys before them
 
-  explicit host_attention_worker(const attention_params<T, O, Mask, Score>& p)
+  explicit host_attention_worker(const Params& p)
       : p_(p),
         depth_(static_cast<int>(p.views.q.extent(3))),
-        width_(static_cast<int>(p.views.v.extent(3))),
+        width_(static_cast<int>(p.views.o.extent(3))),
         row_(static_cast<int>(round_up(width_, int64{lanes}))) {
     const int64 floats[] = {int64{block_m} * depth_,       int64{block_n} * depth_, int64{block_n} * row_,
                             int64{block_m} * row_,         strip_rows * block_n,    block_m * sums,
@@ -54,8 +57,8 @@ class host_attention_worker {
   bool has_memory() const { return memory_ != nullptr; }
 
   /// Computes the rows of the queries [first, first + count) of a head, count <= block_m.
-  void run(const attention_head<T, O>& h, int first, int count) {
-    const head_rows<T, O> rows(h);
+  void run(const head& h, int first, int count) {
+    const head_rows rows = rows_of(h);
     load_q(rows, first, count);
     for (int r = 0; r < count; ++r) max_[r] = group_max_[r] = -infinity_of<float>, group_sum_[r] = 0;
     for (int i = 0; i < count * sums; ++i) sum_[i] = 0;
@@ -100,7 +103,7 @@ class host_attention_worker {
   };
 
   /// Loads q_ (queries, depth), with zeros up to the rows that products of several rows read, and clears o_.
-  void load_q(const head_rows<T, O>& rows, int first, int count) {
+  void load_q(const head_rows& rows, int first, int count) {
     for (int r = 0; r < count; ++r) host_widen(rows.q[first + int64{r}], q_ + int64{r} * depth_, depth_);
     const int64 padded = round_up(count, int64{host_registers::rows});
     for (int64 i = int64{count} * depth_; i < padded * depth_; ++i) q_[i] = 0;
@@ -109,18 +112,16 @@ class host_attention_worker {
 
   /// Prefetches a row of the next tile while this one is computed: the hardware prefetcher does not see the stride between rows.
   template <class Rows>
-  static void prefetch(const Rows& rows, int row, int bytes) {
-    if (row >= rows.count()) return;
-    const char* const from = reinterpret_cast<const char*>(rows[row]);
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+  static void prefetch(const Rows& rows, int row, int count) {
+    if (row < rows.count()) host_prefetch(rows[row], count);
   }
 
   /// Loads k_ (panels, depth, columns): transposed, with zeros past the last key.
-  void load_k(const head_rows<T, O>& rows, int key, int keys) {
+  void load_k(const head_rows& rows, int key, int keys) {
     for (int j = 0; j < block_n; ++j) {
       float* const to = k_ + int64{j / columns} * columns * depth_ + j % columns;
       if (j < keys) {
-        prefetch(rows.k, key + j + block_n, depth_ * static_cast<int>(sizeof(T)));
+        prefetch(rows.k, key + j + block_n, depth_);
         host_widen(rows.k[key + int64{j}], line_, depth_);
         for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = line_[i];
       } else {
@@ -130,11 +131,11 @@ class host_attention_worker {
   }
 
   /// Loads v_ (panels, keys, columns), all panels equally wide, with zeros in the padding. Returns whether all of it is finite.
-  bool load_v(const head_rows<T, O>& rows, int key, int keys) {
+  bool load_v(const head_rows& rows, int key, int keys) {
     bool finite = true;
     for (int j = 0; j < block_n; ++j) {
       const int have = j < keys ? width_ : 0;
-      if (have > 0) prefetch(rows.v, key + j + block_n, width_ * static_cast<int>(sizeof(T)));
+      if (have > 0) prefetch(rows.v, key + j + block_n, width_);
       if (have > 0) host_widen(rows.v[key + int64{j}], line_, width_);
       for (int i = have; i < row_; ++i) line_[i] = 0;
       finite = host_finite(line_, row_) && finite;
@@ -155,10 +156,10 @@ class host_attention_worker {
   }
 
   /// Turns a row of scores into weights p = e^(score - max), and rescales the row's sum and its row of o_ to the new max.
-  void update_softmax(const attention_head<T, O>& h, int query, int row, int r, int key, int keys, tile_keep keep) {
+  void update_softmax(const head& h, int query, int row, int r, int key, int keys, tile_keep keep) {
     float* const s = s_ + r * block_n;
     const auto coord = [&](int j) { return attention_coord{h.batch, h.head, query, key + j, query + h.offset}; };
-    constexpr bool plain = stdlib::same_as<Score, plain_score>;
+    constexpr bool plain = stdlib::same_as<decltype(Params::score), plain_score>;
     const bool touched = !plain || keep != tile_keep::all || keys < block_n;
     if (touched) {
       for (int j = 0; j < keys; ++j) {
@@ -204,7 +205,7 @@ class host_attention_worker {
 
   /// The same for one row, key by key, for the keys that its mask keeps. For values that are infinite or NaN: a weight of 0 does not
   /// remove those of masked keys.
-  void multiply_kept_pv(const attention_head<T, O>& h, int query, int row, int r, int key, int keys) {
+  void multiply_kept_pv(const head& h, int query, int row, int r, int key, int keys) {
     for (int i = 0; i < row_; ++i) line_[i] = 0;
     for (int j = 0; j < keys; ++j) {
       if (!p_.mask(attention_coord{h.batch, h.head, query, key + j, query + h.offset})) continue;
@@ -239,18 +240,30 @@ class host_attention_worker {
   }
 
   /// Stores a row. grouped: its sums are those of the closed groups.
-  void store(const attention_head<T, O>& h, const head_rows<T, O>& rows, int query, int row, bool grouped) {
+  void store(const head& h, const head_rows& rows, int query, int row, bool grouped) {
     const float l = grouped ? group_sum_[row] : sum_of(row);
     const float sink = p_.sinks == nullptr ? -infinity_of<float> : p_.sinks[h.head * p_.sink_stride];
-    const finished_softmax<float> end = finish(max_[row], l, sink);
+    float prior_lse = -infinity_of<float>;
+    if constexpr (head_rows::has_prior) prior_lse = rows.prior_lse(query);
+    const finished_softmax<float> end = finish(max_[row], l, sink, prior_lse);
     const float* const from = (grouped ? group_o_ : o_) + int64{row} * row_;
-    O* const to = rows.o[query];
+    auto* const to = rows.o[query];
+    using element = stdlib::remove_cvref_t<decltype(*to)>;
     // + 0 turns a sum of -0 into +0. A masked key's 0 does the same where it is added, so the result does not depend on the mask.
-    for (int i = 0; i < width_; ++i) to[i] = convert<O>{}(from[i] * end.factor + 0.0f);
+    if constexpr (head_rows::has_prior) {
+      if (prior_lse == -infinity_of<float>)  // without keys its o may contain anything
+        for (int i = 0; i < width_; ++i) line_[i] = 0;
+      else
+        host_widen(rows.prior_o[query], line_, width_);
+      const float factor = prior_lse == -infinity_of<float> ? 0 : end.prior_factor;
+      for (int i = 0; i < width_; ++i) to[i] = convert<element>{}(from[i] * end.factor + (line_[i] * factor + 0.0f));
+    } else {
+      for (int i = 0; i < width_; ++i) to[i] = convert<element>{}(from[i] * end.factor + 0.0f);
+    }
     if (h.lse != nullptr) h.lse[query * h.lse_stride] = end.lse;
   }
 
-  const attention_params<T, O, Mask, Score> p_;
+  const Params p_;
   const int depth_, width_;
   const int row_;  // width_, rounded up to whole vectors
   std::unique_ptr<float, aligned_delete> memory_;

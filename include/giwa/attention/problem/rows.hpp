@@ -23,15 +23,37 @@ class strided_rows {
   int64 stride_, count_;
 };
 
-/// The rows of one head of one sequence. Keys and values that lie elsewhere, in pages for example, get another type of
-/// rows here:
-/// all that is asked of it is operator[] and count().
+/// The rows of one head of one sequence. The CPU path and the reference take any type with these members: operator[] of
+/// k and v gives what host_widen() and exact_element() read, and an lse of -inf is no prior.
 template <class T, class O>
 struct head_rows {
   strided_rows<const T> q, k, v;
   strided_rows<O> o;
+  static constexpr bool has_prior = false;
   GIWA_HOST_DEVICE explicit head_rows(const attention_head<T, O>& h) : q(h.q), k(h.k), v(h.v), o(h.o) {}
 };
+
+/// The head that a call's parameters describe, and its rows. Parameters of other calls have other overloads.
+///@{
+template <class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE attention_head<T, O> head_of(const attention_params<T, O, Mask, Score>& p, int batch, int head) {
+  return p.at(batch, head);
+}
+template <class T, class O>
+GIWA_HOST_DEVICE head_rows<T, O> rows_of(const attention_head<T, O>& h) {
+  return head_rows<T, O>(h);
+}
+template <class Params>
+using head_type = decltype(head_of(stdlib::declval<const Params&>(), 0, 0));
+template <class Params>
+using rows_type = decltype(rows_of(stdlib::declval<const head_type<Params>&>()));
+///@}
+
+/// Element i of a row, exactly.
+template <floating_element T>
+GIWA_HOST_DEVICE double exact_element(const T* row, int64 i) {
+  return convert<double>{}(row[i]);
+}
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

@@ -21,8 +21,9 @@ struct attention_views {
   sequences packed{};
 
   GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.q_offsets != nullptr; }
+  GIWA_HOST_DEVICE constexpr int64 sequence_count() const { return is_packed() ? packed.count : q.extent(0); }
   GIWA_HOST_DEVICE constexpr attention_problem problem() const {
-    return {.batch = is_packed() ? packed.count : q.extent(0),
+    return {.batch = sequence_count(),
             .seq_q = is_packed() ? -1 : q.extent(1),
             .seq_k = is_packed() ? -1 : k.extent(1),
             .heads = q.extent(2),

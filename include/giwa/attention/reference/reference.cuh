@@ -18,7 +18,7 @@ struct stream_reference {
     if (const status state = check_pointers(params); !state.ok()) return state;
     const attention_problem sizes = params.views.problem();
     return for_all(stream, extents{sizes.batch, sizes.heads, params.views.q.extent(1)},
-                   attention_reference_rows<T, O, Mask, Score>{params});
+                   attention_reference_rows<attention_params<T, O, Mask, Score>>{params});
   }
 };
 

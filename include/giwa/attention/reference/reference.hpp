@@ -13,25 +13,23 @@ namespace giwa::inline GIWA_ABI {
 namespace detail {
 
 /// The score of a query and a key, scaled and modified. A score modifier is a function of a float, so it gets the rounded score.
-template <class T, class O, class Mask, class Score>
-GIWA_HOST_DEVICE double reference_score(const attention_params<T, O, Mask, Score>& p, const head_rows<T, O>& rows,
-                                        attention_coord c) {
-  const T* const q = rows.q[c.query];
-  const T* const k = rows.k[c.key];
+template <class Params>
+GIWA_HOST_DEVICE double reference_score(const Params& p, const rows_type<Params>& rows, attention_coord c) {
+  const auto q = rows.q[c.query];
+  const auto k = rows.k[c.key];
   double sum = 0;
-  for (int64 i = 0; i < p.views.q.extent(3); ++i) sum += convert<double>{}(q[i]) * convert<double>{}(k[i]);
+  for (int64 i = 0; i < p.views.q.extent(3); ++i) sum += exact_element(q, i) * exact_element(k, i);
   sum *= static_cast<double>(p.scale);
-  if constexpr (stdlib::same_as<Score, plain_score>)
+  if constexpr (stdlib::same_as<stdlib::remove_cvref_t<decltype(p.score)>, plain_score>)
     return sum;
   else
     return static_cast<double>(p.score(static_cast<float>(sum), c));
 }
 
 /// Computes one row of o and its lse.
-template <class T, class O, class Mask, class Score>
-GIWA_HOST_DEVICE void attention_reference_row(const attention_params<T, O, Mask, Score>& p,
-                                              const attention_head<T, O>& h, int query) {
-  const head_rows<T, O> rows(h);
+template <class Params>
+GIWA_HOST_DEVICE void attention_reference_row(const Params& p, const head_type<Params>& h, int query) {
+  const rows_type<Params> rows = rows_of(h);
   const auto at = [&](int key) { return attention_coord{h.batch, h.head, query, key, query + h.offset}; };
   softmax_state<double> state;
   for (int key = 0; key < h.keys(); ++key) {
@@ -41,30 +39,36 @@ GIWA_HOST_DEVICE void attention_reference_row(const attention_params<T, O, Mask,
   }
 
   double sum[attention_limits::head_size];
-  const int64 width = p.views.v.extent(3);
+  const int64 width = p.views.o.extent(3);
   for (int64 i = 0; i < width; ++i) sum[i] = 0;
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(at(key))) continue;
     const double weight = exponential{}(reference_score(p, rows, at(key)) - state.reference());
-    const T* const v = rows.v[key];
+    const auto v = rows.v[key];
     state.sum += weight;
-    for (int64 i = 0; i < width; ++i) sum[i] += weight * convert<double>{}(v[i]);
+    for (int64 i = 0; i < width; ++i) sum[i] += weight * exact_element(v, i);
   }
 
   const double sink = p.sinks == nullptr ? -infinity_of<double> : static_cast<double>(p.sinks[h.head * p.sink_stride]);
-  const finished_softmax<double> end = finish(state.max, state.sum, sink);
-  O* const o = rows.o[query];
-  for (int64 i = 0; i < width; ++i) o[i] = convert<O>{}(sum[i] * end.factor);
+  double prior_lse = -infinity_of<double>;
+  if constexpr (rows_type<Params>::has_prior) prior_lse = static_cast<double>(rows.prior_lse(query));
+  const finished_softmax<double> end = finish(state.max, state.sum, sink, prior_lse);
+  for (int64 i = 0; i < width; ++i) sum[i] *= end.factor;
+  if constexpr (rows_type<Params>::has_prior)
+    for (int64 i = 0; i < width && prior_lse != -infinity_of<double>; ++i)
+      sum[i] += end.prior_factor * exact_element(rows.prior_o[query], i);
+  auto* const o = rows.o[query];
+  for (int64 i = 0; i < width; ++i) o[i] = convert<stdlib::remove_cvref_t<decltype(*o)>>{}(sum[i]);
   if (h.lse != nullptr) h.lse[query * h.lse_stride] = static_cast<float>(end.lse);
 }
 
 /// Row `query` of a head of a sequence, for for_all over (sequences, heads, queries). Queries beyond the end of a packed sequence
 /// are skipped.
-template <class T, class O, class Mask, class Score>
+template <class Params>
 struct attention_reference_rows {
-  attention_params<T, O, Mask, Score> params;
+  Params params;
   GIWA_HOST_DEVICE void operator()(index<3> at) const {
-    const attention_head<T, O> h = params.at(static_cast<int>(at[0]), static_cast<int>(at[1]));
+    const auto h = head_of(params, static_cast<int>(at[0]), static_cast<int>(at[1]));
     if (at[2] < h.queries()) attention_reference_row(params, h, static_cast<int>(at[2]));
   }
 };
@@ -88,10 +92,9 @@ status with_reference(const attention_views<T, O>& views, const Mask& mask, cons
 struct host_reference {
   template <class Params>
   status operator()(const Params& params) const {
-    const attention_problem sizes = params.views.problem();
-    for (int64 batch = 0; batch < sizes.batch; ++batch)
-      for (int64 head = 0; head < sizes.heads; ++head) {
-        const auto h = params.at(static_cast<int>(batch), static_cast<int>(head));
+    for (int64 batch = 0; batch < params.views.sequence_count(); ++batch)
+      for (int64 head = 0; head < params.views.q.extent(2); ++head) {
+        const auto h = head_of(params, static_cast<int>(batch), static_cast<int>(head));
         for (int query = 0; query < h.queries(); ++query) attention_reference_row(params, h, query);
       }
     return {};
