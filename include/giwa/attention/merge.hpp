@@ -43,14 +43,14 @@ struct merge_views {
 /// Elements that are next to each other in memory.
 template <class T, int Count>
 struct merge_packet {
-  T element[Count];
+  T element[stdlib::size_t{Count}];
 };
 
 /// sum = sum of w_i x_i over the parts, `Count` elements of a row at once. `part`: those of part 0, `lse`: that of part
 /// 0; part i is i strides further. A part without keys counts as 0, whatever it contains.
 template <int Count, class T>
 GIWA_HOST_DEVICE void merge_elements(const softmax_state<float>& all, int64 parts, const T* part, int64 part_stride,
-                                     const float* lse, int64 lse_stride, float (&sum)[Count]) {
+                                     const float* lse, int64 lse_stride, float (&sum)[stdlib::size_t{Count}]) {
   for (int e = 0; e < Count; ++e) sum[e] = 0;
   const float normalizer = all.normalizer();
   for (int64 i = 0; i < parts; ++i) {

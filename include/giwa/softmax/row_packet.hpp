@@ -19,12 +19,12 @@ enum class row_access : int {
 template <int Bytes>
 struct alignas(Bytes) packet_words {
   static constexpr int count = Bytes / 4;
-  uint32 word[count];
+  uint32 word[stdlib::size_t{count}];
 };
 
 template <class T, int Count>
 struct packet_elements {
-  T element[Count];
+  T element[stdlib::size_t{Count}];
 };
 
 /// -inf as T: stands in for elements past a row's end, and has no weight.
@@ -37,7 +37,7 @@ GIWA_HOST_DEVICE T lowest_element() {
 template <int Granule, int Bytes>
 struct spanning_words {
   static constexpr int count = Bytes / 4 + (Granule < 4 ? 1 : 0);
-  uint32 word[count];
+  uint32 word[stdlib::size_t{count}];
 };
 
 /// Where bytes begin within words and pairs of words. All packets of a row begin alike, so its threads take one path.
@@ -91,7 +91,7 @@ template <int Granule, bool Up, int Bytes>
 GIWA_HOST_DEVICE packet_words<Bytes> shift_packet(const packet_words<Bytes>& low, const packet_words<Bytes>& high,
                                                   int bytes) {
   constexpr int n = Bytes / 4;
-  uint32 w[2 * n];
+  uint32 w[stdlib::size_t{2 * n}];
   for (int i = 0; i < n; ++i) {
     w[i] = low.word[i];
     w[n + i] = high.word[i];

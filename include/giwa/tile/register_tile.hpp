@@ -21,7 +21,7 @@ struct register_tile {
   static constexpr int registers = Map::registers;
   ///@}
 
-  T value[registers];  ///< The elements, in the order of the map.
+  T value[stdlib::size_t{registers}];  ///< The elements, in the order of the map.
 
   /// Sets all elements to x.
   GIWA_HOST_DEVICE constexpr void fill(T x) {

@@ -51,7 +51,7 @@ void host_product(const float* a, int64 a_stride, const float* panel, int depth,
   const auto at = [&](int i) -> vector& {
     return *reinterpret_cast<vector*>(c + i / Vectors * c_stride + i % Vectors * Lanes);
   };
-  vector sum[Rows * Vectors];
+  vector sum[stdlib::size_t{Rows} * Vectors];
   // Zeros by memset: vector{} is an internal error of nvcc 13.0 under --expt-relaxed-constexpr.
   host_unroll<Rows * Vectors>([&](auto i) {
     if constexpr (Sum == host_sum::extend)
@@ -60,7 +60,7 @@ void host_product(const float* a, int64 a_stride, const float* panel, int depth,
       __builtin_memset(&sum[i], 0, sizeof(vector));
   });
   for (int k = 0; k < depth; ++k) {
-    vector x[Vectors];
+    vector x[stdlib::size_t{Vectors}];
     host_unroll<Vectors>([&](auto v) { x[v] = *reinterpret_cast<const vector*>(panel + v * Lanes); });
     host_unroll<Rows>([&](auto r) {
       const float y = a[r * a_stride];
