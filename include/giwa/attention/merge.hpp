@@ -46,6 +46,11 @@ struct merge_packet {
   T element[stdlib::size_t{Count}];
 };
 
+/// The weight of a part with the log-sum-exp `lse` in a row with the state `all`.
+GIWA_HOST_DEVICE inline float merge_weight(const softmax_state<float>& all, float normalizer, float lse) {
+  return lse == -infinity_of<float> ? 0.f : exponential{}(lse - all.reference()) * normalizer;
+}
+
 /// sum = sum of w_i x_i over the parts, `Count` elements of a row at once. `part`: those of part 0, `lse`: that of part
 /// 0; part i is i strides further. A part without keys counts as 0, whatever it contains.
 template <int Count, class T>
@@ -57,7 +62,7 @@ GIWA_HOST_DEVICE void merge_elements(const softmax_state<float>& all, int64 part
     const auto x = load_vector<merge_packet<T, Count>>(part + i * part_stride);
     const float own = lse[i * lse_stride];
     const bool empty = own == -infinity_of<float>;
-    const float weight = empty ? 0.f : exponential{}(own - all.reference()) * normalizer;
+    const float weight = merge_weight(all, normalizer, own);
     for (int e = 0; e < Count; ++e) sum[e] = multiply_add(weight, empty ? 0.f : convert<float>{}(x.element[e]), sum[e]);
   }
 }
