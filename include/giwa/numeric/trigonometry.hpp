@@ -37,6 +37,13 @@ GIWA_HOST_DEVICE inline float sine_of_reduced(float x, unsigned quarter_turns) {
   return (n & 2) != 0 ? -value : value;
 }
 
+/// sin |x| with the sign of x: the reduction would make +0 of -0.
+GIWA_HOST_DEVICE inline float sine_with_sign(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits & 0x80000000u;
+  const float sine = sine_of_reduced(__builtin_bit_cast(float, bits ^ sign), 0);
+  return __builtin_bit_cast(float, __builtin_bit_cast(unsigned, sine) ^ sign);
+}
+
 }  // namespace detail
 
 /// Computes sin x for |x| <= 1e5, x in radians, to 1.6 units in the last place. Beyond 1e5 the error grows, and from
@@ -49,7 +56,7 @@ GIWA_HOST_DEVICE inline float sine_of_reduced(float x, unsigned quarter_turns) {
 /// "Software Manual for the Elementary Functions" (1980), chapter 8; own polynomials.
 template <stdlib::same_as<float> T>
 GIWA_HOST_DEVICE T sin(T x) {
-  return detail::sine_of_reduced(x, 0);
+  return detail::sine_with_sign(x);
 }
 
 /// Computes cos x for |x| <= 1e5, x in radians: as sin().

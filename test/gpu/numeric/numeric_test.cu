@@ -77,12 +77,15 @@ struct write_ranks {
 struct sine_and_cosine {
   float sine, cosine;
 };
-// Of the floats whose bits are 0, step, 2 step, ...
+// Number i of the floats whose bits are 0, step, 2 step, ..., the even ones negative.
+GIWA_HOST_DEVICE float argument(int64 i, uint32 step) {
+  return __builtin_bit_cast(float, static_cast<uint32>(i) * step | (i % 2 == 0 ? 0x80000000u : 0u));
+}
 struct work_out_sines {
   sine_and_cosine* out;
   uint32 step;
   GIWA_DEVICE void operator()(int64 i) const {
-    const float x = __uint_as_float(static_cast<uint32>(i) * step);
+    const float x = argument(i, step);
     out[i] = {giwa::sin(x), giwa::cos(x)};
   }
 };
@@ -154,7 +157,7 @@ TEST_CASE("sines and cosines have the same bits on the host and on the device") 
   const std::vector<sine_and_cosine> got = out.to_host();
   std::size_t differ = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const float x = __builtin_bit_cast(float, static_cast<uint32>(i) * step);
+    const float x = argument(static_cast<int64>(i), step);
     const sine_and_cosine expected{giwa::sin(x), giwa::cos(x)};
     differ += std::memcmp(&got[i], &expected, sizeof expected) != 0;
   }
