@@ -53,6 +53,11 @@ template <class T>
 inline constexpr int view_rank = 0;
 template <class T, int Rank>
 inline constexpr int view_rank<tensor_view<T, Rank>> = Rank;
+template <class T, int Rank>
+void from_view(const tensor_view<T, Rank>*);
+/// A type derived from tensor_view. The overload that explains wrong calls would be a better match for it than the right one.
+template <class T>
+concept derived_view = view_rank<T> == 0 && requires(const T* view) { from_view(view); };
 template <class T>
 inline constexpr bool is_data_pointer = stdlib::is_pointer_v<T> && !stdlib::convertible_to<T, cudaStream_t>;
 /// Whether a template argument is a list of head sizes.

@@ -201,16 +201,19 @@ status attention_forward(const Where& where, const sequences& packed, const tens
 /// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
 ///@{
 template <int HeadSize, class Tile = automatic_tile, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
 status attention_forward(const Arguments&...) {
   detail::explain_call<true, Arguments...>();
   return {};
 }
 template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
 status attention_forward(const Arguments&...) {
   detail::explain_call<true, Arguments...>();
   return {};
 }
 template <class Sizes = void, class Tile = automatic_tile, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
 status attention_forward(const Arguments&...) {
   detail::explain_call<detail::is_head_sizes<Sizes>, Arguments...>();
   return {};
