@@ -21,9 +21,11 @@ template <class Element>
 GIWA_HOST_DEVICE constexpr status check_page_table(const kv_cache<Element>& cache) {
   const page_table& pages = cache.pages;
   if (pages.indices == nullptr) {
-    if (pages.most != 0 || pages.offsets != nullptr)
-      return status::invalid("pages", "the pointer to the indices is null, so there must be no offsets and no pages",
+    if (pages.most != 0)
+      return status::invalid("pages", "the pointer to the indices is null, so the number of pages must be 0",
                              bound::exactly, 0, pages.most);
+    if (pages.offsets != nullptr)
+      return status::invalid("pages", "the pointer to the indices is null, so there must be no offsets");
     if (cache.sequences != 0)
       return status::invalid("sequences", "a cache without pages has the sequences of k: the number must be 0",
                              bound::exactly, 0, cache.sequences);

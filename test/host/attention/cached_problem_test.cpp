@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: MIT
+// Every refusal of attention_cached, with its argument, message and numbers; nothing is written then. Limits of supports().
+#include "host/attention/cached_check.hpp"
+
+#include <functional>
+#include <string>
+
+namespace {
+
+using namespace giwa_test;
+using giwa::bound;
+using giwa::status;
+using giwa::status_code;
+
+/// A right call, to be spoiled: 3 sequences, 4 heads over 2, 2 queries, pages of 5 keys, head sizes 8 and 4.
+template <class Element>
+struct call_of {
+  cached_case<float, Element> c;
+  giwa::detail::cached_views<float, Element, float> a;
+  giwa::cached_options options;
+  std::vector<float> prior_o, prior_lse;
+  alignas(16) unsigned char memory[64] = {};
+
+  explicit call_of(const cached_case_options& given = sizes(5))
+      : c(given), a(c.views()), options(c.call_options()), prior_o(3 * 2 * 4 * 4), prior_lse(3 * 4 * 2) {}
+  static cached_case_options sizes(int64 page_size) {
+    cached_case_options c;
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.queries = {2, 2, 2};
+    c.head_size = 8;
+    c.head_size_v = 4;
+    c.page_size = page_size;
+    c.keys = 12;
+    c.most = page_size == 0 ? 0 : 3;
+    c.lengths = {11, 0, 7};
+    c.sinks = true;
+    c.k_scales = c.v_scales = sizeof(Element) == 1 ? 7 : -1;
+    return c;
+  }
+  void set_prior() {
+    options.prior = {tensor_view<float, 4>(prior_o.data(), a.o.extents()),
+                     tensor_view<const float, 3>(prior_lse.data(), {3, 4, 2})};
+  }
+  template <class Which = giwa::any_queries, class Mask = giwa::full, class Score = giwa::plain_score>
+  status run(const Mask& mask = {}, const Score& score = {}) const {
+    return cached_of<8, 4, Which>(giwa::host, a, mask, score, options);
+  }
+  int64 written() const { return c.o.written() + c.lse.written(); }
+};
+using call_t = call_of<float>;
+call_t contiguous() { return call_t(call_t::sizes(0)); }
+call_t packed(int64 page_size = 5) {
+  auto sizes = call_t::sizes(page_size);
+  sizes.packed = true;
+  return call_t(sizes);
+}
+
+template <class T, int Rank>
+tensor_view<T, Rank> resized(const tensor_view<T, Rank>& v, int d, int64 size) {
+  auto extents = v.extents();
+  extents[d] = size;
+  return {v.data(), extents, v.strides()};
+}
+template <class T, int Rank>
+tensor_view<T, Rank> restrided(const tensor_view<T, Rank>& v, int d, int64 stride) {
+  auto strides = v.strides();
+  strides[d] = stride;
+  return {v.data(), v.extents(), strides};
+}
+template <class T, int Rank>
+tensor_view<T, Rank> moved(const tensor_view<T, Rank>& v, const void* to) {
+  return {static_cast<T*>(const_cast<void*>(to)), v.extents(), v.strides()};
+}
+
+struct expectation {
+  const char* argument;
+  const char* words;  // part of the message
+  bound relation = bound::none;
+  int64 expected = 0, got = 0;
+};
+
+template <class Call>
+void refused(const Call& call, const status& s, const expectation& e) {
+  INFO(giwa::format_status(s).c_str() << " / " << e.argument << ": " << e.words);
+  CHECK(s.code == status_code::invalid_argument);
+  CHECK(s.argument == std::string(e.argument));
+  CHECK(std::string(s.message).find(e.words) != std::string::npos);
+  CHECK(s.relation == e.relation);
+  if (e.relation != bound::none) {
+    CHECK(s.expected == e.expected);
+    CHECK(s.got == e.got);
+  }
+  CHECK(call.written() == 0);
+}
+/// The same after `spoil(call)`, of a call without a mask.
+void refused_after(const std::function<void(call_t&)>& spoil, const expectation& e, call_t call = call_t()) {
+  spoil(call);
+  refused(call, call.run(), e);
+}
+
+}  // namespace
+
+TEST_CASE("the calls that are spoiled below are right") {
+  for (call_t call : {call_t(), contiguous(), packed(), packed(0)}) {
+    call.a = call.c.views();  // of the copy
+    call.options = call.c.call_options();
+    CHECK(call.run().ok());
+    CHECK(call.run<giwa::few_queries>().ok());
+    CHECK(call.written() > 0);
+  }
+  CHECK(call_of<giwa::e4m3>().run().ok());
+}
+
+TEST_CASE("page tables and lengths") {
+  const auto exactly = bound::exactly, at_least = bound::at_least;
+  refused_after([](call_t& c) { c.a.cache.lengths = nullptr; }, {"lengths", "needs the lengths"});
+  refused_after([](call_t& c) { c.a.cache.pages.indices = nullptr; },
+                {"pages", "the pointer to the indices is null", exactly, 0, 3});
+  refused_after([](call_t& c) { c.a.cache.pages.most = 2; }, {"pages", "the indices is null", exactly, 0, 2},
+                contiguous());
+  refused_after([](call_t& c) { c.a.cache.pages.offsets = c.c.options.lengths.data(); },
+                {"pages", "the indices is null, so there must be no offsets"}, contiguous());
+  refused_after([](call_t& c) { c.a.cache.sequences = 3; }, {"sequences", "must be 0", exactly, 0, 3}, contiguous());
+  refused_after([](call_t& c) { c.a.cache.sequences = -1; }, {"sequences", "is negative", at_least, 0, -1});
+  refused_after([](call_t& c) { c.a.cache.pages.most = -1; }, {"pages", "is negative", at_least, 0, -1});
+  refused_after([](call_t& c) { c.a.cache.sequences = 2; }, {"sequences", "as many sequences as q", exactly, 3, 2});
+  refused_after([](call_t& c) { c.a.packed.count = 2; }, {"sequences", "as many sequences as q", exactly, 2, 3},
+                packed());
+  refused_after([](call_t& c) { c.a.packed.count = 2; }, {"k", "as many sequences as q", exactly, 2, 3}, packed(0));
+  refused_after([](call_t& c) { c.a.cache.k = resized(c.a.cache.k, 1, 0), c.a.cache.v = resized(c.a.cache.v, 1, 0); },
+                {"k", "a page must have at least one key", at_least, 1, 0});
+  const int64 most = giwa::attention_limits::length / 5;
+  refused_after([&](call_t& c) { c.a.cache.pages.most = most + 1; },
+                {"pages", "too many keys", bound::at_most, most, most + 1});
+  refused_after([](call_t& c) { c.a.cache.pages.stride = giwa::max_int64 / 2; }, {"pages", "too large"});
+  refused_after([](call_t& c) { c.a.packed.offsets = nullptr; }, {"k", "as many sequences as q", exactly, 1, 3},
+                packed(0));  // q of rank 4 with a batch of 1
+  const call_t rank_3 = packed();
+  refused(rank_3,
+          giwa::attention_cached<8, 4>(giwa::host, rank_3.a.cache, giwa::queries{}, without_batch(rank_3.a.q),
+                                       without_batch(rank_3.a.o)),
+          {"queries", "the pointer is null"});
+  refused(rank_3,
+          giwa::attention_cached_reference(giwa::host, rank_3.a.cache, giwa::queries{}, without_batch(rank_3.a.q),
+                                           without_batch(rank_3.a.o)),
+          {"queries", "the pointer is null"});
+  refused_after([](call_t& c) { c.a.packed.count = -1; }, {"queries", "is negative", at_least, 0, -1}, packed());
+  refused_after([](call_t& c) { c.a.packed.most = -1; }, {"queries", "is negative", at_least, 0, -1}, packed());
+}
+
+TEST_CASE("sizes that do not belong together, and views that are none") {
+  const auto exactly = bound::exactly;
+  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 3, 7); }, {"q", "compiled for", exactly, 8, 7});
+  refused_after([](call_t& c) { c.a.cache.v = resized(c.a.cache.v, 3, 3); }, {"v", "compiled for", exactly, 4, 3});
+  refused_after([](call_t& c) { c.a.cache.k = resized(c.a.cache.k, 0, 1); },
+                {"k", "k must have as many sequences as q", exactly, 3, 1}, contiguous());
+  refused_after([](call_t& c) { c.a.cache.v = resized(c.a.cache.v, 1, 4); },
+                {"v", "v must have as many rows as k", exactly, 5, 4});
+  refused_after([](call_t& c) { c.a.cache.v = resized(c.a.cache.v, 2, 1); },
+                {"v", "v must have as many heads as k", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.cache.k = resized(c.a.cache.k, 3, 4); },
+                {"k", "k must have the head size of q", exactly, 8, 4});
+  refused_after([](call_t& c) { c.a.o = resized(c.a.o, 1, 1); }, {"o", "o must have as many rows as q", exactly, 2, 1});
+  refused_after([](call_t& c) { c.a.q = resized(c.a.q, 2, 3), c.a.o = resized(c.a.o, 2, 3); },
+                {"k", "must be a multiple of"});
+  refused_after([](call_t& c) { c.a.cache.k = restrided(c.a.cache.k, 3, 2); }, {"k", "stride 1", exactly, 1, 2});
+  refused_after([](call_t& c) { c.a.cache.v = moved(c.a.cache.v, nullptr); }, {"v", "the pointer must not be null"});
+  refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 1, 0); }, {"o", "must not be zero"});
+  refused_after([](call_t& c) { c.options.scale = NAN; }, {"scale", "finite and at most 1e38"});
+  refused_after([](call_t& c) { c.options.lse = resized(c.options.lse, 1, 3); },
+                {"lse", "it must have as many heads as q", exactly, 4, 3});
+  refused_after([](call_t& c) { c.options.sinks = resized(c.options.sinks, 0, 3); },
+                {"sinks", "one sink for each head of q", exactly, 4, 3});
+  refused_after([](call_t& c) { c.options.expected_keys = -1; },
+                {"expected_keys", "is negative", bound::at_least, 0, -1});
+}
+
+TEST_CASE("scales") {
+  refused_after(
+      [](call_t& c) {
+        c.a.cache.scales.v = {c.prior_o.data(), {1, 1, 1}};
+      },
+      {"scales", "only a cache of 8-bit elements"});
+  constexpr const char* words[3] = {"the first size must be 1", "one for each row of k", "one for each head of k"};
+  for (int d = 0; d < 3; ++d)
+    for (const bool of_k : {true, false}) {
+      call_of<giwa::e4m3> call;
+      auto& scales = of_k ? call.a.cache.scales.k : call.a.cache.scales.v;
+      const int64 size = scales.extent(d);
+      scales = resized(scales, d, size - 1 == 1 ? size + 1 : size - 1);
+      refused(call, call.run(), {"scales", words[d], bound::exactly, size, scales.extent(d)});
+    }
+  call_of<giwa::e4m3> call;
+  call.a.cache.scales.k = moved(call.a.cache.scales.k, nullptr);
+  refused(call, call.run(), {"scales", "must not be null"});
+}
+
+TEST_CASE("values that are columns of the keys") {
+  call_t call;
+  call.a.cache.v = {call.a.cache.k.data(), call.a.cache.v.extents(), call.a.cache.k.strides()};
+  CHECK(call.run().ok());  // the first columns
+  const auto v = call.a.cache.v;
+  for (const int64 column : {1, 3, 4}) {  // of the last four
+    call_t other;
+    other.a.cache.v = {other.a.cache.k.data() + column, v.extents(), v.strides()};
+    if (column < 4)
+      refused(other, other.run(), {"v", "is not its first columns"});
+    else
+      CHECK(other.run().ok());  // apart from the columns that the first ones would be
+  }
+  // Keys and values in turns: each page has the rows of k, then those of v, with other strides.
+  std::vector<float> pool(8 * 5 * 2 * 12);
+  call_t page;
+  page.a.cache.k = {pool.data(), {8, 5, 2, 8}, {120, 16, 8, 1}};
+  page.a.cache.v = {pool.data() + 80, {8, 5, 2, 4}, {120, 8, 4, 1}};
+  CHECK(page.run().ok());
+  call_t row;  // and in each row
+  row.a.cache.k = {pool.data(), {8, 5, 2, 8}, {120, 24, 12, 1}};
+  row.a.cache.v = {pool.data() + 8, {8, 5, 2, 4}, {120, 24, 12, 1}};
+  CHECK(row.run().ok());
+}
+
+TEST_CASE("memory that is written and read") {
+  struct input {
+    const char* argument;
+    std::function<const void*(const call_of<giwa::e4m3>&)> address;
+  };
+  using call8 = call_of<giwa::e4m3>;
+  const input inputs[] = {
+      {"q", [](const call8& c) { return c.a.q.data(); }},
+      {"k", [](const call8& c) { return c.a.cache.k.data(); }},
+      {"v", [](const call8& c) { return c.a.cache.v.data(); }},
+      {"queries", [](const call8& c) { return c.a.packed.offsets; }},
+      {"lengths", [](const call8& c) { return c.a.cache.lengths; }},
+      {"pages", [](const call8& c) { return c.a.cache.pages.indices; }},
+      {"scales", [](const call8& c) { return c.a.cache.scales.k.data(); }},
+      {"scales", [](const call8& c) { return c.a.cache.scales.v.data(); }},
+      {"sinks", [](const call8& c) { return c.options.sinks.data(); }},
+  };
+  // One row of 4 elements, so that what is moved onto an input does not reach another one.
+  auto sizes = call8::sizes(5);
+  sizes.packed = true;
+  sizes.heads = sizes.kv_heads = 1;
+  sizes.queries = {1};
+  sizes.lengths = {7};
+  const auto small = [](call8& c) {
+    c.a.q = resized(c.a.q, 1, 1), c.a.o = resized(c.a.o, 1, 1);
+    c.options.lse = resized(c.options.lse, 2, 1);
+  };
+  for (const input& i : inputs) {
+    INFO(i.argument);
+    call8 o(sizes), lse(sizes), workspace(sizes);
+    for (call8* c : {&o, &lse, &workspace}) small(*c);
+    o.a.o = moved(o.a.o, i.address(o));
+    refused(o, o.run(), {i.argument, "must not overlap o"});
+    lse.options.lse = moved(lse.options.lse, i.address(lse));
+    refused(lse, lse.run(), {i.argument, "must not overlap lse"});
+    const auto start = reinterpret_cast<std::uintptr_t>(i.address(workspace)) & ~std::uintptr_t{15};
+    workspace.options.workspace = {reinterpret_cast<unsigned char*>(start), {16}};
+    refused(workspace, workspace.run(), {i.argument, "must not overlap the workspace"});
+  }
+  call_t lists([] {
+    auto s = call_t::sizes(5);
+    s.lists = true;
+    return s;
+  }());
+  lists.options.lse = moved(lists.options.lse, lists.a.cache.pages.offsets + 3);
+  refused(lists, lists.run(), {"pages", "must not overlap lse"});
+  call_t first(lists.c.options);
+  first.options.lse = moved(first.options.lse, first.a.cache.pages.indices);
+  refused(first, first.run(), {"pages", "must not overlap lse"});
+  refused_after([](call_t& c) { c.options.lse = moved(c.options.lse, c.a.o.data()); }, {"lse", "lse overlaps o"});
+}
+
+TEST_CASE("workspaces") {
+  for (const int64 size : {1, 16, 64}) {  // any size
+    call_t call;
+    call.options.workspace = {call.memory, {size}};
+    CHECK(call.run().ok());
+  }
+  refused_after([](call_t& c) { c.options.workspace = {c.memory + 8, {16}}; }, {"workspace", "16-byte aligned"});
+  refused_after(
+      [](call_t& c) {
+        c.options.workspace = {c.memory, {8}, {2}};
+      },
+      {"workspace", "stride 1", bound::exactly, 1, 2});
+  const auto at = [](const void* p) {
+    return tensor_view<unsigned char, 1>(
+        reinterpret_cast<unsigned char*>(reinterpret_cast<std::uintptr_t>(p) & ~std::uintptr_t{15}), {32});
+  };
+  refused_after([&](call_t& c) { c.options.workspace = at(c.a.o.data()); }, {"workspace", "overlaps o"});
+  refused_after([&](call_t& c) { c.options.workspace = at(c.options.lse.data()); }, {"workspace", "overlaps lse"});
+}
+
+TEST_CASE("priors") {
+  const auto spoiled = [](const std::function<void(call_t&)>& spoil, const expectation& e) {
+    refused_after(
+        [&](call_t& c) {
+          c.set_prior();
+          spoil(c);
+        },
+        e);
+  };
+  const auto exactly = bound::exactly;
+  spoiled([](call_t& c) { c.options.prior.lse = {}; }, {"prior", "an o without its lse"});
+  spoiled([](call_t& c) { c.options.prior.o = {}; }, {"prior", "an lse without its o"});
+  spoiled(
+      [](call_t& c) {
+        c.options.prior.o = tensor_view<const double, 4>(nullptr, {3, 2, 4, 4});
+      },
+      {"prior", "the element type of the o"});
+  const auto o_of = [](call_t& c) { return c.options.prior.o.view<float>(); };
+  const int64 sizes[4] = {3, 2, 4, 4};
+  for (int d = 0; d < 4; ++d)
+    spoiled([&](call_t& c) { c.options.prior.o = resized(o_of(c), d, 1); },
+            {"prior", "the sizes of the o", exactly, sizes[d], 1});
+  const int64 of_lse[3] = {3, 4, 2};
+  for (int d = 0; d < 3; ++d)
+    spoiled([&](call_t& c) { c.options.prior.lse = resized(c.options.prior.lse, d, 1); },
+            {"prior", "its lse is (batch, heads, queries)", exactly, of_lse[d], 1});
+  spoiled([&](call_t& c) { c.options.prior.o = restrided(o_of(c), 3, 2); },
+          {"prior", "the last dimension must be contiguous", exactly, 1, 2});
+  spoiled([&](call_t& c) { c.options.prior.o = moved(o_of(c), nullptr); }, {"prior", "must not be null"});
+  spoiled([](call_t& c) { c.options.prior.lse = moved(c.options.prior.lse, nullptr); }, {"prior", "must not be null"});
+  spoiled([&](call_t& c) { c.options.prior.o = moved(o_of(c), c.a.o.data() + 4); },
+          {"prior", "overlaps o and is not the same view"});
+  spoiled([](call_t& c) { c.options.prior.lse = moved(c.options.prior.lse, c.a.o.data()); }, {"prior", "overlaps o"});
+  spoiled([](call_t& c) { c.options.prior.lse = moved(c.options.prior.lse, c.options.lse.data() + 1); },
+          {"prior", "overlaps lse and is not the same view"});
+  spoiled([&](call_t& c) { c.options.prior.o = moved(o_of(c), c.options.lse.data()); }, {"prior", "overlaps lse"});
+  spoiled(
+      [](call_t& c) {
+        c.options.prior.lse = moved(c.options.prior.lse, c.memory);
+        c.options.workspace = {c.memory, {64}};
+      },
+      {"prior", "overlaps the workspace"});
+  call_t in_place;
+  in_place.options.prior = {in_place.a.o, in_place.options.lse};
+  CHECK(in_place.run().ok());
+}
+
+TEST_CASE("few queries") {
+  const auto many = [](int64 queries, bool is_packed) {
+    auto sizes = call_t::sizes(5);
+    sizes.queries = {queries, queries, queries};
+    sizes.packed = is_packed;
+    return sizes;
+  };
+  for (const bool is_packed : {false, true}) {
+    CHECK(call_t(many(16, is_packed)).run<giwa::few_queries>().ok());  // 2 heads for each head of k
+    const call_t call(many(17, is_packed));
+    refused(call, call.run<giwa::few_queries>(), {"few_queries", "too many queries", bound::at_most, 32, 34});
+    CHECK(call.run().ok());
+  }
+  call_t unknown = packed();
+  unknown.a.packed.most = 0;
+  refused(unknown, unknown.run<giwa::few_queries>(), {"queries", "the most queries", bound::at_least, 1, 0});
+  CHECK(unknown.run().ok());
+}
+
+TEST_CASE("masks, score modifiers and the diagonal") {
+  const call_t call, flat = contiguous(), of_packed = packed();
+  refused(call, call.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
+  refused(of_packed, of_packed.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
+  refused(flat, flat.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
+  refused(call, call.run(giwa::causal::top_left & giwa::keys_back{3, giwa::alignment::bottom_right}),
+          {"mask", "ask for different diagonals"});
+  refused(call, call.run(giwa::sliding_window{-1, giwa::alignment::bottom_right}),
+          {"sliding_window", "is negative", bound::at_least, 0, -1});
+  const std::vector<float> values(3 * 4 * 2 * 15);
+  const giwa::bias whole(tensor_view<const float, 4>(values.data(), {3, 4, 2, 15}));  // as many keys as the table gives
+  CHECK(call.run(giwa::full{}, whole).ok());
+  const call_t again, again_packed = packed();
+  refused(again, again.run(giwa::full{}, giwa::bias(resized(whole.values, 3, 11))),
+          {"bias", "that of (batch, heads, queries, keys)", bound::exactly, 15, 11});
+  refused(again_packed, again_packed.run(giwa::full{}, whole), {"bias", "size 1", bound::exactly, 1, 2});
+  CHECK(again_packed.run(giwa::full{}, giwa::bias(resized(whole.values, 2, 1))).ok());
+  refused(again, again.run(giwa::causal{giwa::alignment::offset(giwa::max_int64)}),
+          {"align", "out of range", bound::at_most, giwa::attention_limits::length - 2, 2147483647});
+}
+
+TEST_CASE("supports") {
+  using giwa::attention_path;
+  const giwa::cached_problem right{
+      .sequences = 4, .keys = 100, .heads = 8, .kv_heads = 2, .head_size = 128, .head_size_v = 128, .page_size = 16};
+  static_assert(
+      giwa::supports(giwa::cached_problem{.heads = 1, .kv_heads = 1, .head_size = 1, .head_size_v = 1}, 90).value ==
+      attention_path::sm90);
+  CHECK(giwa::supports(right, 0).value == attention_path::simt);
+  CHECK(giwa::supports(right, 75).value == attention_path::simt);
+  CHECK(giwa::supports(right, 80).value == attention_path::sm80);
+  CHECK(giwa::supports(right, 90).value == attention_path::sm90);
+  CHECK(giwa::supports(right, 100).value == attention_path::sm80);
+  const auto refused_with = [&](const auto& spoil, int capability, const char* argument, bound relation, int64 expected,
+                                int64 got) {
+    giwa::cached_problem p = right;
+    spoil(p);
+    const status s = giwa::supports(p, capability).state;
+    INFO(giwa::format_status(s).c_str() << " / " << argument);
+    CHECK(s.argument == std::string(argument));
+    CHECK((s.relation == relation && s.expected == expected && s.got == got));
+  };
+  using problem = giwa::cached_problem;
+  const auto at_least = bound::at_least, at_most = bound::at_most;
+  const int64 limit = giwa::attention_limits::length;
+  refused_with([](problem&) {}, 70, "capability", at_least, 75, 70);
+  refused_with([](problem& p) { p.queries = -1; }, 90, "q", at_least, 0, -1);
+  refused_with([](problem& p) { p.keys = -1; }, 90, "k", at_least, 0, -1);
+  refused_with([&](problem& p) { p.keys = limit + 1; }, 90, "k", at_most, limit, limit + 1);
+  refused_with([](problem& p) { p.sequences = -1; }, 90, "q", at_least, 0, -1);
+  refused_with([](problem& p) { p.rows = -1; }, 90, "q", at_least, 0, -1);
+  refused_with([](problem& p) { p.head_size = 513; }, 90, "q", at_most, 512, 513);
+  refused_with([](problem& p) { p.kv_heads = 0; }, 90, "k", at_least, 1, 0);
+  refused_with([](problem& p) { p.cache_bytes = 4; }, 90, "k", bound::exactly, 2, 4);
+  refused_with([](problem& p) { p.page_size = -1; }, 90, "k", at_least, 0, -1);
+  giwa::cached_problem bytes = right;
+  bytes.cache_bytes = 1;
+  CHECK(giwa::supports(bytes, 90).value == attention_path::sm90);
+  bytes.element_bytes = 4;
+  CHECK(giwa::supports(bytes, 90).value == attention_path::simt);
+}
