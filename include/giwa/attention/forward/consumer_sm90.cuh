@@ -61,9 +61,6 @@ struct sm90_query_rows {
     }
   }
 
-  /// Whether chunks of the same queries come before or after this one. Valid if the work tile has keys.
-  GIWA_DEVICE bool is_chunk() const { return Types::has_chunks && note.chunked; }
-
  private:
   // --- Schedules -----------------------------------------------------------------------------------------------------
 

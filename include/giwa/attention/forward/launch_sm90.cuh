@@ -68,11 +68,14 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
   const bool equal_work = stdlib::same_as<Mask, full> && !call.ragged;
   const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
   const int cluster = Op::types::multicasts && equal_work && pairs_up ? 2 : 1;
+  // No sequence has more keys than the tensor has rows, whatever the offsets and lengths on the device are.
+  const bool chunked = call.views.k.extent(1) > int64{Op::types::tiles_of_chunk} * Op::types::block_n;
   typename Op::params p{.call = call,
                         .schedule = schedule_of<Op>(call, 1, cluster),
                         .work_tiles = 0,
                         .cluster = cluster,
                         .counter = nullptr,
+                        .chunked = chunked,
                         .stores_by_tma = false,
                         .split = split,
                         .q = {},

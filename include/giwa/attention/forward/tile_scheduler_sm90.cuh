@@ -67,8 +67,16 @@ struct sm90_tile_scheduler {
     work.end_tile = count;
     if (!Types::has_chunks || count <= Types::tiles_of_chunk) {
       work.first_tile = list.next(0);
-      return;
+    } else {
+      take_chunk(work, s);
     }
+  }
+
+  /// Sets the next chunk of the K tiles of a work tile. It is rare, so it is not inlined: the scheduler is on the
+  /// critical path of short calls, and its loop has 66 instructions fewer (128, causal).
+  GIWA_DEVICE __noinline__ static void take_chunk(work_tile& work, shared_storage& s) {
+    const auto& list = work.keys.get();
+    const int count = list.count();
     work.continues = s.next_chunk > 0;
     work.first_tile = list.next(s.next_chunk);
     const int end = (work.first_tile / Types::tiles_of_chunk + 1) * Types::tiles_of_chunk;

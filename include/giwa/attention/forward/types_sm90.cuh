@@ -70,6 +70,7 @@ struct sm90_types {
     bool continues, continued;      // chunks of the same queries come before, and after
     exponent exponents[consumers];  // of q, with split fp16
     GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
+    GIWA_DEVICE bool is_chunk() const { return continues || continued; }
   };
   // Work tiles in flight: one is computed, one is loaded, and the others are scheduled ahead.
   static constexpr int queue_depth = head_size > 192 ? 3 : 4;
@@ -77,8 +78,7 @@ struct sm90_types {
   /// The producer's notes on a K tile.
   struct k_note {
     int first_key;
-    bool last;     // of the work tile
-    bool chunked;  // chunks of the same queries come before or after this work tile
+    bool last;  // of the work tile
     exponent exponent_k, exponent_v;
   };
   /// The part of a K tile that the mask keeps for one consumer, and whether it is that consumer's last of the work
@@ -120,6 +120,7 @@ struct sm90_types {
     int work_tiles;  // of this launch
     int cluster;     // blocks of a cluster: same keys, different queries; a work tile is for all of them
     int* counter;    // of work tiles claimed after each block's first; null: each block takes every grid-th
+    bool chunked;    // a head may have more keys than a chunk; if not, no work tile is a chunk
     bool stores_by_tma;
     split_or_nothing split;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
