@@ -35,6 +35,11 @@ struct own_score {
   }
 };
 
+template <class T, int Rank>
+struct named_view : giwa::tensor_view<T, Rank> {
+  explicit named_view(const giwa::tensor_view<T, Rank>& v) : giwa::tensor_view<T, Rank>(v) {}
+};
+
 }  // namespace
 
 TEST_CASE("pages of 1 to 17 keys, in tables and in lists") {
@@ -209,4 +214,23 @@ TEST_CASE("a list of head sizes, and few queries") {
   c.options.lse = false;
   CHECK(judge<float>(c, answers_of<float>(c, giwa::full{}, giwa::plain_score{})).failure == "");
   CHECK(giwa::attention_cached<giwa::head_sizes<8, 32>>(giwa::host, a.cache, a.q, a.o).argument == std::string("q"));
+  c.clear_outputs();  // views of derived types
+  const named_view q(a.q);
+  const named_view o(a.o);
+  CHECK(giwa::attention_cached<16>(giwa::host, a.cache, q, o).ok());
+  CHECK(judge<float>(c, answers_of<float>(c, giwa::full{}, giwa::plain_score{})).failure == "");
+  c.clear_outputs();
+  CHECK(giwa::attention_cached<giwa::head_sizes<16>>(giwa::host, a.cache, q, o).ok());
+  CHECK(judge<float>(c, answers_of<float>(c, giwa::full{}, giwa::plain_score{})).failure == "");
+}
+
+TEST_CASE("all numbers of e4m3, as rows of the CPU path widen them") {
+  giwa::e4m3 row[256];
+  float wide[256];
+  for (int i = 0; i < 256; ++i) row[i] = giwa::e4m3::from_bits(static_cast<unsigned char>(i));
+  giwa::detail::host_widen(row, wide, 256);
+  for (int i = 0; i < 256; ++i) {
+    const float one = giwa::convert<float>{}(row[i]);
+    CHECK(std::memcmp(&one, &wide[i], sizeof one) == 0);
+  }
 }

@@ -164,16 +164,19 @@ status attention_cached(const Where& where, const kv_cache<Element>& cache, cons
 /// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
 ///@{
 template <int HeadSize, class Which = any_queries, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
 status attention_cached(const Arguments&...) {
   detail::explain_cached_call<true, Arguments...>();
   return {};
 }
 template <int HeadSize, int HeadSizeV, class Which = any_queries, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
 status attention_cached(const Arguments&...) {
   detail::explain_cached_call<true, Arguments...>();
   return {};
 }
 template <class Sizes = void, class Which = any_queries, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
 status attention_cached(const Arguments&...) {
   detail::explain_cached_call<detail::is_head_sizes<Sizes>, Arguments...>();
   return {};
