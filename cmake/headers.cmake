@@ -40,6 +40,7 @@ set(GIWA_HEADERS
   P giwa/arch/matrix_descriptor.hpp
   P giwa/arch/tensor_map.hpp
   P giwa/arch/math.hpp
+  P giwa/arch/round_fp8.hpp
   D giwa/arch/convert_fp8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
@@ -152,6 +153,11 @@ set(GIWA_HEADERS
   P giwa/attention/cached/views.hpp
   P giwa/attention/cached/checks.hpp
   P giwa/attention/cached/params.hpp
+  P giwa/attention/cached/rotary.hpp
+  P giwa/attention/cached/append_options.hpp
+  P giwa/attention/cached/append_params.hpp
+  P giwa/attention/cached/append_unit.hpp
+  P giwa/attention/cached/append_rows.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp
@@ -159,6 +165,9 @@ set(GIWA_HEADERS
   H giwa/attention/forward/forward.hpp
   H giwa/attention/cached/call_types.hpp
   H giwa/attention/cached/cached.hpp
+  H giwa/attention/cached/append_checks.hpp
+  H giwa/attention/cached/append.hpp
+  H giwa/attention/cached/append_host.hpp
   H giwa/attention/merge.hpp
   H giwa/attention/merge_host.hpp
   P giwa/attention/reference/reference.hpp
@@ -190,6 +199,7 @@ set(GIWA_HEADERS
   L giwa/attention/forward/forward.cuh
   L giwa/attention/reference/reference.cuh
   L giwa/attention/merge.cuh
+  L giwa/attention/cached/append.cuh
 
   L giwa/device.hpp
   L giwa/host.hpp

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Public header of attention to a cache of keys and values: attention_cached, masks and score modifiers.
+// Public header of attention to a cache of keys and values: attention_cached, append_to_cache, masks and score modifiers.
 #ifndef GIWA_CACHE_CUH
 #define GIWA_CACHE_CUH
 
+#include <giwa/attention/cached/append_rows.hpp>
 #include <giwa/attention/cached/params.hpp>
 #include <giwa/numeric/fp8.hpp>
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
+#include <giwa/attention/cached/append.cuh>
 #include <giwa/attention/cached/cached.hpp>
 #include <giwa/base/throw.hpp>
 #endif

@@ -3,6 +3,7 @@
 #ifndef GIWA_HOST_HPP
 #define GIWA_HOST_HPP
 
+#include <giwa/attention/cached/append_host.hpp>
 #include <giwa/attention/cached/host_cached.hpp>
 #include <giwa/attention/cached/reference.hpp>
 #include <giwa/attention/cpu/forward.hpp>

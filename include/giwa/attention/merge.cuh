@@ -71,16 +71,6 @@ int64 merge_blocks(const typename Op::params& p) {
   return blocks < most ? blocks : most;
 }
 
-/// Whether rows of a view begin at multiples of `bytes`, and are multiples of it.
-template <class T, int Rank>
-bool rows_are_aligned(const tensor_view<T, Rank>& v, int64 bytes) {
-  const int64 element = sizeof(T);
-  bool aligned =
-      reinterpret_cast<uint64>(v.data()) % static_cast<uint64>(bytes) == 0 && v.extent(Rank - 1) * element % bytes == 0;
-  for (int d = 0; d + 1 < Rank; ++d) aligned = aligned && (v.extent(d) == 1 || v.stride(d) * element % bytes == 0);
-  return aligned;
-}
-
 inline namespace GIWA_ARCH_TAG {
 
 template <class T>

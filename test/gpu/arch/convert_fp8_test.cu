@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // e4m3 on the device: all values, and numbers around every boundary, convert to the bits of the host.
 #include <giwa/arch/convert_fp8.cuh>
+#include <giwa/arch/round_fp8.hpp>
 #include <giwa/grid.cuh>
 
 #include <cmath>

@@ -47,6 +47,16 @@ GIWA_HOST_DEVICE status check_apart(const tensor_view<First, RankOfA>& a, const 
   return may_share(a, b) ? status::invalid(argument, message) : status{};
 }
 
+/// Whether rows of a view begin at multiples of `bytes`, and are multiples of it.
+template <class T, int Rank>
+GIWA_HOST_DEVICE bool rows_are_aligned(const tensor_view<T, Rank>& v, int64 bytes) {
+  const int64 element = sizeof(T);
+  bool aligned =
+      reinterpret_cast<uint64>(v.data()) % static_cast<uint64>(bytes) == 0 && v.extent(Rank - 1) * element % bytes == 0;
+  for (int d = 0; d + 1 < Rank; ++d) aligned = aligned && (v.extent(d) == 1 || v.stride(d) * element % bytes == 0);
+  return aligned;
+}
+
 /// Numbers that the device reads, one for each sequence or one more; null is none.
 GIWA_HOST_DEVICE constexpr tensor_view<const int, 1> view_of(const int* numbers, int64 count) {
   return numbers == nullptr ? tensor_view<const int, 1>() : tensor_view<const int, 1>(numbers, {count});

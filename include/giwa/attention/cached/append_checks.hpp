@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+// The first rule that an append_to_cache call breaks, found without touching memory.
+#ifndef GIWA_ATTENTION_CACHED_APPEND_CHECKS_HPP
+#define GIWA_ATTENTION_CACHED_APPEND_CHECKS_HPP
+
+#include <giwa/attention/cached/append_params.hpp>
+#include <giwa/attention/cached/checks.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The elements that are rotated, and a rotation's own rules.
+template <class Rotary>
+constexpr status check_rotary(const Rotary& r, int64 head_size) {
+  const rotary_layout& layout = r;
+  if (layout.size < 0 || layout.size % 2 != 0)
+    return status::invalid("rotary", "the number of rotated elements must be even and at least 0", bound::at_least, 0,
+                           layout.size);
+  if (layout.first < 0)
+    return status::invalid("rotary", "the first rotated element is negative", bound::at_least, 0, layout.first);
+  if (layout.size > 0 && int64{layout.first} + layout.size > head_size)
+    return status::invalid("rotary", "the rotated elements reach past the head size of k_new", bound::at_most,
+                           head_size, int64{layout.first} + layout.size);
+  if constexpr (requires {
+                  { r.check() } -> stdlib::same_as<status>;
+                })
+    return r.check();
+  else
+    return {};
+}
+
+/// f(view, argument) for the tables of a rotation, if it has some, until f returns true.
+template <class Rotary, class F>
+bool any_table(const Rotary& r, const F& f) {
+  if constexpr (requires {
+                  r.cosines();
+                  r.sines();
+                })
+    return r.size > 0 && (f(r.cosines(), "cos") || f(r.sines(), "sin"));
+  else
+    return false;
+}
+
+/// f(view, argument) for each input of the call, q aside, until f returns true.
+template <class T, class Element, class Rotary, class F>
+bool any_append_input(const append_views<T, Element>& a, const Rotary& rotary, bool needs_sequences, const F& f) {
+  const kv_cache<Element>& c = a.cache;
+  const int64 count = a.sequence_count();
+  if (f(a.k, "k_new") || (a.has_v() && f(a.v, "v_new")) || f(a.positions.narrow(), "positions") ||
+      f(a.positions.wide(), "positions") || f(a.slots.narrow(), "slots") || f(a.slots.wide(), "slots") ||
+      f(c.scales.k, "scales") || f(c.scales.v, "scales") || any_table(rotary, f))
+    return true;
+  if (!needs_sequences) return false;
+  return f(view_of(a.packed.offsets, count + 1), "queries") || f(view_of(c.lengths, count), "lengths") ||
+         (a.is_paged() && (f(indices_of(c.pages, count), "pages") || f(view_of(c.pages.offsets, count + 1), "pages")));
+}
+
+/// Numbers of rows: one for each.
+constexpr status check_row_numbers(const row_numbers& numbers, int64 rows, const char* argument) {
+  if (!numbers.given()) return {};
+  if (const status s = numbers.narrow().check(argument); !s.ok()) return s;
+  if (const status s = numbers.wide().check(argument); !s.ok()) return s;
+  const int64 count = numbers.narrow().size() + numbers.wide().size();
+  return count == rows
+             ? status{}
+             : status::invalid(argument, "there must be one number for each row of k_new", bound::exactly, rows, count);
+}
+
+/// The sizes of new rows and of the cache.
+template <class T, class Element>
+constexpr status check_append_tensors(const append_views<T, Element>& a) {
+  status s;
+  const auto broken = [&](const status& next) {
+    s = next;
+    return !s.ok();
+  };
+  const kv_cache<Element>& c = a.cache;
+  if (broken(check_rows(a.k, "k_new")) || broken(check_rows(c.k, "k")) ||
+      broken(check_same(c.k, a.k, 2, "k", "k of the cache must have as many heads as k_new")) ||
+      broken(check_same(c.k, a.k, 3, "k", "k of the cache must have the head size of k_new")))
+    return s;
+  if (c.k.extent(1) < 1)
+    return status::invalid("k", "the cache must have room for at least one key", bound::at_least, 1, c.k.extent(1));
+  if (a.k.extent(3) < 1 || a.k.extent(3) > attention_limits::length)
+    return status::invalid("k_new", "the head size must be at least 1", bound::at_least, 1, a.k.extent(3));
+  if (!a.has_v()) return {};
+  if (broken(check_rows(a.v, "v_new")) || broken(check_rows(c.v, "v")) ||
+      broken(check_same(a.v, a.k, 0, "v_new", "v_new must have as many sequences as k_new")) ||
+      broken(check_same(a.v, a.k, 1, "v_new", "v_new must have as many rows as k_new")) ||
+      broken(check_same(a.v, a.k, 2, "v_new", "v_new must have as many heads as k_new")) ||
+      broken(check_same(c.v, c.k, 0, "v", "v must have as many sequences or pages as k")) ||
+      broken(check_same(c.v, c.k, 1, "v", "v must have as many rows as k")) ||
+      broken(check_same(c.v, c.k, 2, "v", "v must have as many heads as k")) ||
+      broken(check_same(c.v, a.v, 3, "v", "v of the cache must have the head size of v_new")))
+    return s;
+  if (a.v.extent(3) < 1 || a.v.extent(3) > attention_limits::length)
+    return status::invalid("v_new", "the head size must be at least 1", bound::at_least, 1, a.v.extent(3));
+  return {};
+}
+
+/// Queries to rotate: both views or none, with the sizes of k_new. `q_rank` and `to_rank` are 0 for none.
+template <class T, class Element>
+constexpr status check_append_queries(const append_views<T, Element>& a, int rank, int q_rank, int to_rank) {
+  if (q_rank == 0 && to_rank == 0) return {};
+  if (to_rank == 0) return status::invalid("q_to", "q needs q_to, the view that is written; it may be q");
+  if (q_rank == 0) return status::invalid("q", "there is q_to, which is written, without q");
+  if (q_rank != rank || to_rank != rank)
+    return status::invalid(q_rank != rank ? "q" : "q_to", "q and q_to must have the rank of k_new", bound::exactly,
+                           rank, q_rank != rank ? q_rank : to_rank);
+  if (const status s = check_rows(a.q, "q"); !s.ok()) return s;
+  if (const status s = check_rows(a.q_to, "q_to"); !s.ok()) return s;
+  constexpr const char* messages[4] = {"q must have as many sequences as k_new", "q must have as many rows as k_new",
+                                       "", "q must have the head size of k_new"};
+  for (int d = 0; d < 4; ++d) {
+    if (d != 2 && a.q.extent(d) != a.k.extent(d))
+      return status::invalid("q", messages[d], bound::exactly, a.k.extent(d), a.q.extent(d));
+    if (a.q_to.extent(d) != a.q.extent(d))
+      return status::invalid("q_to", "q_to must have the sizes of q", bound::exactly, a.q.extent(d), a.q_to.extent(d));
+  }
+  return a.q.extent(2) <= attention_limits::length ? status{}
+                                                   : status::invalid("q", "there are too many heads", bound::at_most,
+                                                                     attention_limits::length, a.q.extent(2));
+}
+
+/// What gives each row its place: sequences, or slots and positions.
+template <class T, class Element>
+constexpr status check_append_places(const append_views<T, Element>& a, bool needs_sequences) {
+  if (const status s = check_row_numbers(a.positions, a.rows(), "positions"); !s.ok()) return s;
+  if (const status s = check_row_numbers(a.slots, a.rows(), "slots"); !s.ok()) return s;
+  if (!needs_sequences) return {};
+  if (a.is_packed && a.packed.offsets == nullptr)
+    return status::invalid("queries",
+                           "packed rows need the offsets of their sequences, or slots and, if k is rotated, positions");
+  if (a.is_packed && (a.packed.count < 0 || a.packed.count > attention_limits::length))
+    return status::invalid("queries", "the number of sequences is out of range", bound::at_most,
+                           attention_limits::length, a.packed.count);
+  if (const status s = check_page_table(a.cache); !s.ok()) return s;
+  const int64 sequences = a.is_paged() ? a.cache.sequences : a.cache.k.extent(0);
+  if (sequences != a.sequence_count())
+    return status::invalid(a.is_paged() ? "sequences" : "k", "the cache must have as many sequences as k_new",
+                           bound::exactly, a.sequence_count(), sequences);
+  return check_reach(a.cache);
+}
+
+/// Whether heads of rows share memory, exactly where their strides are alike: q, k and v may be parts of one tensor. Where one
+/// tensor has more heads, or larger ones, as many as the other has are compared at a time.
+template <class First, class Second>
+bool heads_share(const tensor_view<First, 4>& a, const tensor_view<Second, 4>& b) {
+  if (!may_share(a, b)) return false;
+  for (int d = 2; d < 4; ++d) {
+    if (a.extent(d) < b.extent(d)) return heads_share(b, a);
+    if (a.extent(d) == b.extent(d)) continue;
+    auto extents = a.extents();
+    extents[d] = b.extent(d);
+    for (int64 i = 0, last = a.extent(d) - b.extent(d);; i += b.extent(d)) {
+      const int64 first = i < last ? i : last;
+      if (heads_share(tensor_view<First, 4>(a.data() + first * a.stride(d), extents, a.strides()), b)) return true;
+      if (first == last) return false;
+    }
+  }
+  return true;
+}
+template <class Any, int Rank, class Second>
+bool heads_share(const tensor_view<Any, Rank>& a, const tensor_view<Second, 4>& b) {
+  return may_share(a, b);
+}
+
+/// No two elements that are written share memory, and none of them is read, but for q where it is q_to.
+template <class T, class Element, class Rotary>
+status check_append_overlap(const append_views<T, Element>& a, const Rotary& rotary, bool needs_sequences) {
+  status s;
+  const auto broken = [&](const status& next) {
+    s = next;
+    return !s.ok();
+  };
+  const tensor_view<Element, 4> no_v, &k = a.cache.k, &v = a.has_v() ? a.cache.v : no_v;
+  if (broken(check_written(k, "k")) || broken(check_written(v, "v")) || broken(check_written(a.q_to, "q_to"))) return s;
+  constexpr const char *of_k = "must not overlap k of the cache, which the call writes",
+                       *of_v = "must not overlap v of the cache, which the call writes",
+                       *of_q = "must not overlap q_to, which the call writes";
+  const auto shares = [&](const auto& input, const char* argument) {
+    return broken(check_apart(input, k, argument, of_k)) || broken(check_apart(input, v, argument, of_v)) ||
+           (heads_share(input, a.q_to) && broken(status::invalid(argument, of_q)));
+  };
+  if (any_append_input(a, rotary, needs_sequences, shares)) return s;
+  if (broken(check_apart(v, k, "v", of_k)) || broken(check_apart(a.q_to, k, "q_to", of_k)) ||
+      broken(check_apart(a.q_to, v, "q_to", of_v)) || broken(check_apart(a.q, k, "q", of_k)) ||
+      broken(check_apart(a.q, v, "q", of_v)))
+    return s;
+  return may_share(a.q, a.q_to) && !same_elements(a.q, a.q_to)
+             ? status::invalid("q_to", "q_to overlaps q and is not the same view")
+             : status{};
+}
+
+/// The first rule that a call breaks. Whether the device can use the pointers is checked elsewhere.
+template <class T, class Element, class Rotary>
+status check_append(const append_views<T, Element>& a, const Rotary& rotary, int rank, int q_rank, int to_rank) {
+  const bool needs_sequences = a.needs_sequences(rotary.size > 0);
+  status s;
+  const auto broken = [&](const status& next) {
+    s = next;
+    return !s.ok();
+  };
+  if (broken(check_append_tensors(a)) || broken(check_append_queries(a, rank, q_rank, to_rank)) ||
+      broken(check_rotary(rotary, a.k.extent(3))) || broken(check_append_places(a, needs_sequences)) ||
+      broken(check_scales(a.cache)))
+    return s;
+  return check_append_overlap(a, rotary, needs_sequences);
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

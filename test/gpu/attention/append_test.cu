@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+// append_to_cache on a GPU: against double precision and the CPU's bits, with hostile indices, in a graph that is replayed.
+#include <giwa/cache.cuh>
+#include <giwa/host.hpp>
+
+#include "host/attention/append_cases.hpp"
+#include "support/catch.hpp"
+#include "support/gpu.cuh"
+#include "support/same_bits.hpp"
+
+using namespace giwa_test;
+using giwa::bf16;
+using giwa::fp16;
+
+namespace {
+
+// The memory of a call on the GPU.
+template <class T, class Element>
+struct gpu_memory {
+  gpu_array<T> k_new, v_new, q, q_to;
+  gpu_array<Element> k, v;
+  gpu_array<int> lengths, indices, page_offsets, row_offsets, slots, positions;
+  gpu_array<int64> wide_slots, wide_positions;
+  gpu_array<float> k_scales, v_scales, cos, sin;
+
+  explicit gpu_memory(const append_memory<T, Element>& m)
+      : k_new(m.k_new),
+        v_new(m.v_new),
+        q(m.q),
+        q_to(m.q_to),
+        k(m.k),
+        v(m.v),
+        lengths(m.lengths),
+        indices(m.indices),
+        page_offsets(m.page_offsets),
+        row_offsets(m.row_offsets),
+        slots(m.slots),
+        positions(m.positions),
+        wide_slots(m.wide_slots),
+        wide_positions(m.wide_positions),
+        k_scales(m.k_scales),
+        v_scales(m.v_scales),
+        cos(m.cos),
+        sin(m.sin) {}
+
+  append_pointers<T, Element> pointers() const {
+    return {k_new.data(),    v_new.data(),     q.data(),          q_to.data(),           k.data(),
+            v.data(),        lengths.data(),   indices.data(),    page_offsets.data(),   row_offsets.data(),
+            slots.data(),    positions.data(), wide_slots.data(), wide_positions.data(), k_scales.data(),
+            v_scales.data(), cos.data(),       sin.data()};
+  }
+  // What a call may write.
+  void read_back(append_memory<T, Element>& m) const {
+    m.k_new = k_new.to_host();  // q may be part of it
+    m.q = q.to_host();
+    m.q_to = q_to.to_host();
+    m.k = k.to_host();
+    m.v = v.to_host();
+  }
+};
+
+template <class T, class Element>
+bool same_memory(const append_memory<T, Element>& a, const append_memory<T, Element>& b) {
+  return same_bits(a.k_new, b.k_new) && same_bits(a.q, b.q) && same_bits(a.q_to, b.q_to) && same_bits(a.k, b.k) &&
+         same_bits(a.v, b.v);
+}
+
+struct on_stream {
+  template <class T, class Element>
+  std::string operator()(const append_data<T, Element>& data, append_memory<T, Element>& memory) const {
+    const giwa::stream s = new_stream();
+    append_memory<T, Element> on_host = memory;
+    const giwa::status of_host = data.call(giwa::host, pointers_to(on_host));
+    const gpu_memory<T, Element> gpu(memory);
+    const giwa::status state = data.call(s, gpu.pointers());
+    if (!state.ok() || !of_host.ok()) return giwa::format_status(state).c_str();
+    check_cuda(cudaStreamSynchronize(s));
+    gpu.read_back(memory);
+    return same_memory(memory, on_host) ? "" : "not the bits of the CPU";
+  }
+};
+
+}  // namespace
+
+TEST_CASE("rows are appended on the GPU as double precision says, with the bits of the CPU") {
+  CHECK(append_failures<float, float>(append_cases(), on_stream{}) == "");
+  CHECK(append_failures<bf16, bf16>(append_cases(), on_stream{}) == "");
+}
+
+TEST_CASE("rows are appended on the GPU to an 8-bit cache, divided by scales of every shape") {
+  CHECK(append_failures<bf16, e4m3>(scale_cases(), on_stream{}) == "");
+  CHECK(append_failures<fp16, e4m3>(append_cases(), on_stream{}) == "");
+}
+
+TEST_CASE("many rows, of which a thread has several heads") {
+  const append_case many{.rows = std::vector<int64>(1500, 9),
+                         .kv_heads = 8,
+                         .heads = 11,
+                         .size = 64,
+                         .size_v = 64,
+                         .rotary = rotary_kind::base,
+                         .layout = {64},
+                         .kind = cache_kind::blocks,
+                         .page_size = 16};
+  CHECK(append_failures<bf16, bf16>({many}, on_stream{}) == "");
+  CHECK(append_failures<bf16, e4m3>({many}, on_stream{}) == "");
+}
+
+TEST_CASE("a captured call is one node, and appends by the lengths of the replay") {
+  append_data<bf16, bf16> data({.rows = std::vector<int64>(20, 1),
+                                .kv_heads = 2,
+                                .heads = 4,
+                                .size = 32,
+                                .size_v = 32,
+                                .rotary = rotary_kind::base,
+                                .layout = {32},
+                                .kind = cache_kind::blocks,
+                                .page_size = 3,
+                                .packed = true});
+  const giwa::stream s = new_stream();
+  const gpu_memory<bf16, bf16> gpu(data.memory);
+  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+  const giwa::status state = data.call(s, gpu.pointers());
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamEndCapture(s, &graph));
+  REQUIRE(state.ok());
+  std::size_t nodes = 0;
+  check_cuda(cudaGraphGetNodes(graph, nullptr, &nodes));
+  CHECK(nodes == 1);
+  cudaGraphExec_t replay = nullptr;
+  check_cuda(cudaGraphInstantiate(&replay, graph, 0));
+  for (int round = 0; round < 5; ++round) {
+    for (int& length : data.memory.lengths) length = length % static_cast<int>(data.capacity) + 1;
+    check_cuda(cudaMemcpy(gpu.lengths.data(), data.memory.lengths.data(), gpu.lengths.bytes(), cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy(gpu.k.data(), data.memory.k.data(), gpu.k.bytes(), cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy(gpu.v.data(), data.memory.v.data(), gpu.v.bytes(), cudaMemcpyHostToDevice));
+    check_cuda(cudaDeviceSynchronize());
+    check_cuda(cudaGraphLaunch(replay, s));
+    check_cuda(cudaStreamSynchronize(s));
+    append_memory<bf16, bf16> after = data.memory;
+    gpu.read_back(after);
+    CAPTURE(round);
+    CHECK(data.failure(after) == "");
+  }
+  check_cuda(cudaGraphExecDestroy(replay));
+  check_cuda(cudaGraphDestroy(graph));
+}
+
+TEST_CASE("memory of the host is refused on a stream, by name") {
+  append_data<float, float> data(append_cases()[1]);
+  const giwa::stream s = new_stream();
+  const gpu_memory<float, float> gpu(data.memory);
+  int reads_pageable = 0;
+  check_cuda(cudaDeviceGetAttribute(&reads_pageable, cudaDevAttrPageableMemoryAccess, 0));
+  if (reads_pageable != 0) return;
+  auto p = gpu.pointers();
+  p.lengths = data.memory.lengths.data();
+  CHECK(std::string(data.call(s, p).argument) == "lengths");
+  p = gpu.pointers();
+  p.v = data.memory.v.data();
+  CHECK(std::string(data.call(s, p).argument) == "v");
+}

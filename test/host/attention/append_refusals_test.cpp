@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT
+// Calls of append_to_cache that are refused, by which rule; and those next to them that are not.
+#include <giwa/host.hpp>
+
+#include <concepts>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using giwa::int64;
+using giwa::rotary_base;
+using giwa::status;
+using giwa::tensor_view;
+
+namespace {
+
+using view3 = tensor_view<const float, 3>;
+using view4 = tensor_view<const float, 4>;
+using written = tensor_view<float, 4>;
+
+// A call that is right: 2 sequences, 3 new rows, 2 heads of 8, pages of 4 keys. Each test changes something.
+struct append_call {
+  std::vector<float> memory = std::vector<float>(6000, 1.0f);
+  std::vector<int> numbers = std::vector<int>(100, 1);
+  float* const x = memory.data();
+  int* const n = numbers.data();
+  view4 k_new{x, {2, 3, 2, 8}}, v_new{x + 100, {2, 3, 2, 8}};
+  giwa::kv_cache<float> cache{.k = {x + 1000, {6, 4, 2, 8}},
+                              .v = {x + 2000, {6, 4, 2, 8}},
+                              .pages = {.indices = n, .stride = 3, .most = 3},
+                              .lengths = n + 20,
+                              .sequences = 2};
+  giwa::append_options<float> options{.q = view4(x + 300, {2, 3, 4, 8}), .q_to = written(x + 500, {2, 3, 4, 8})};
+  giwa::queries packed{n + 30, 2, 0};
+
+  append_call() {
+    numbers[20] = numbers[21] = 3;
+    numbers[30] = 0;
+    numbers[31] = 3;
+    numbers[32] = 6;
+  }
+  append_call(const append_call&) = delete;
+
+  template <class Rotary = rotary_base>
+  status run(const Rotary& rotary = rotary_base(10000, {8})) const {
+    return giwa::append_to_cache(giwa::host, cache, k_new, v_new, rotary, options);
+  }
+  view3 in_rows(const view4& v) const { return {v.data(), {v.extent(0) * v.extent(1), v.extent(2), v.extent(3)}}; }
+  void pack() {
+    options.q = in_rows(options.q.view());
+    const auto to = options.q_to.view();
+    options.q_to = tensor_view<float, 3>(to.data(), {6, 4, 8});
+  }
+  status run_packed() const {
+    return giwa::append_to_cache(giwa::host, cache, packed, in_rows(k_new), in_rows(v_new), rotary_base(10000, {8}),
+                                 options);
+  }
+  status run_slots() const {
+    return giwa::append_to_cache(giwa::host, cache, in_rows(k_new), in_rows(v_new), rotary_base(10000, {8}), options);
+  }
+};
+
+// Changes a right call and checks the rule that it then breaks, and that nothing is written.
+template <class Change, std::invocable<const append_call&> Run>
+void refused(const Change& change, const Run& run, const std::string& argument, const std::string& words,
+             int64 expected = 0, int64 got = 0) {
+  append_call c;
+  change(c);
+  const std::vector<float> before = c.memory;
+  const status s = run(c);
+  INFO(giwa::format_status(s).c_str() << " / " << argument << ": " << words);
+  CHECK(s.code == giwa::status_code::invalid_argument);
+  CHECK((s.argument == argument && std::string(s.message).find(words) != std::string::npos));
+  CHECK((s.expected == expected && s.got == got));
+  CHECK(c.memory == before);
+}
+template <class Change>
+void refused(const Change& change, const std::string& argument, const std::string& words, int64 expected = 0,
+             int64 got = 0) {
+  refused(
+      change, [](const append_call& c) { return c.run(); }, argument, words, expected, got);
+}
+using call = append_call;
+
+struct checked_rotary : giwa::rotary_layout {
+  giwa::rotation operator()(int64, int) const { return {1, 0}; }
+  status check() const { return status::invalid("mine", "a rule of mine"); }
+};
+
+}  // namespace
+
+TEST_CASE("the call that the refusals change is right") {
+  append_call c;
+  CHECK(c.run().ok());
+  CHECK(c.memory[1000 + 64 + 16] != 1.0f);
+  c.pack();
+  CHECK(c.run_packed().ok());
+  c.options.slots = tensor_view<int, 1>(c.n, {6});
+  CHECK(c.run_packed().ok());  // positions by the lengths
+  c.options.positions = tensor_view<int, 1>(c.n, {6});
+  CHECK(c.run_slots().ok());
+  c.cache.pages = {};
+  c.cache.sequences = 77;  // no longer used
+  CHECK(c.run_slots().ok());
+}
+
+TEST_CASE("sizes of new rows and of the cache that do not fit together") {
+  refused([](call& c) { c.k_new = {c.x, {2, 3, 3, 8}}; }, "k", "as many heads as k_new", 3, 2);
+  refused([](call& c) { c.k_new = {c.x, {2, 3, 2, 6}}; }, "k", "the head size of k_new", 6, 8);
+  refused([](call& c) { c.k_new = {c.x, {2, 3, 2, 8}, {96, 32, 16, 2}}; }, "k_new", "contiguous (stride 1)", 1, 2);
+  refused([](call& c) { c.k_new = {nullptr, {2, 3, 2, 8}}; }, "k_new", "null");
+  refused(
+      [](call& c) {
+        c.k_new = {c.x, {2, 3, 2, 0}}, c.cache.k = {c.x, {6, 4, 2, 0}};
+      },
+      "k_new", "the head size must be at least 1", 1, 0);
+  refused([](call& c) { c.v_new = {c.x + 100, {1, 3, 2, 8}}; }, "v_new", "as many sequences as k_new", 2, 1);
+  refused([](call& c) { c.v_new = {c.x + 100, {2, 2, 2, 8}}; }, "v_new", "as many rows as k_new", 3, 2);
+  refused([](call& c) { c.v_new = {c.x + 100, {2, 3, 1, 8}}; }, "v_new", "as many heads as k_new", 2, 1);
+  refused([](call& c) { c.v_new = {c.x + 100, {2, 3, 2, 7}}; }, "v", "the head size of v_new", 7, 8);
+  refused([](call& c) { c.cache.v = {c.x + 2000, {5, 4, 2, 8}}; }, "v", "as many sequences or pages as k", 6, 5);
+  refused([](call& c) { c.cache.v = {c.x + 2000, {6, 3, 2, 8}}; }, "v", "as many rows as k", 4, 3);
+  refused([](call& c) { c.cache.v = {c.x + 2000, {6, 4, 1, 8}}; }, "v", "as many heads as k", 2, 1);
+  refused([](call& c) { c.cache.k = {c.x + 1000, {6, 0, 2, 8}}; }, "k", "room for at least one key", 1, 0);
+}
+
+TEST_CASE("page tables, sequences and lengths that do not fit the call") {
+  refused([](call& c) { c.cache.lengths = nullptr; }, "lengths", "needs the lengths");
+  refused([](call& c) { c.cache.sequences = 3; }, "sequences", "as many sequences as k_new", 2, 3);
+  refused([](call& c) { c.cache.pages = {}; }, "sequences", "the number must be 0", 0, 2);
+  refused([](call& c) { c.cache.pages = {}, c.cache.sequences = 0; }, "k", "as many sequences as k_new", 2, 6);
+  refused([](call& c) { c.cache.pages.most = -1; }, "pages", "negative", 0, -1);
+  refused([](call& c) { c.cache.pages.most = int64{1} << 40; }, "pages", "too many keys", 536869887, int64{1} << 40);
+  const auto packed = [](const call& c) { return c.run_packed(); };
+  const auto slots = [](const call& c) { return c.run_slots(); };
+  refused([](call& c) { c.pack(), c.packed.offsets = nullptr; }, packed, "queries", "offsets of their sequences");
+  refused([](call& c) { c.pack(), c.packed.count = -1; }, packed, "queries", "out of range", 2147479551, -1);
+  refused([](call& c) { c.pack(), c.packed.count = 3; }, packed, "sequences", "as many sequences", 3, 2);
+  refused([](call& c) { c.pack(); }, slots, "queries", "slots and, if k is rotated, positions");
+  refused([](call& c) { c.pack(), c.options.slots = tensor_view<int, 1>(c.n, {6}); }, slots, "queries", "slots and");
+  refused([](call& c) { c.pack(), c.options.positions = tensor_view<int, 1>(c.n, {6}); }, slots, "queries",
+          "slots and");
+  refused([](call& c) { c.options.slots = tensor_view<int, 1>(c.n, {5}); }, "slots", "one number for each row", 6, 5);
+  refused([](call& c) { c.options.positions = tensor_view<const int64, 1>(); }, "positions", "one number for each row",
+          6, 0);
+  refused([](call& c) { c.options.slots = tensor_view<int, 1>(nullptr, {6}); }, "slots", "null");
+}
+
+TEST_CASE("queries and rotations that do not fit the call") {
+  refused([](call& c) { c.options.q_to = {}; }, "q_to", "q needs q_to");
+  refused([](call& c) { c.options.q = {}; }, "q", "without q");
+  refused([](call& c) { c.options.q = view3(c.x + 300, {6, 4, 8}); }, "q", "the rank of k_new", 4, 3);
+  refused(
+      [](call& c) {
+        c.options.q_to = tensor_view<float, 3>(c.x + 500, {6, 4, 8});
+      },
+      "q_to", "the rank of k_new", 4, 3);
+  refused([](call& c) { c.options.q = view4(c.x + 300, {3, 3, 4, 8}); }, "q", "as many sequences as k_new", 2, 3);
+  refused([](call& c) { c.options.q = view4(c.x + 300, {2, 2, 4, 8}); }, "q", "as many rows as k_new", 3, 2);
+  refused([](call& c) { c.options.q = view4(c.x + 300, {2, 3, 4, 6}); }, "q", "the head size of k_new", 8, 6);
+  refused([](call& c) { c.options.q_to = written(c.x + 500, {2, 3, 5, 8}); }, "q_to", "the sizes of q", 4, 5);
+  const auto rotate = [](const giwa::rotary_layout& layout) {
+    return [=](const call& c) { return c.run(rotary_base(100, layout)); };
+  };
+  const auto nothing = [](call&) {};
+  refused(nothing, rotate({7}), "rotary", "must be even", 0, 7);
+  refused(nothing, rotate({-2}), "rotary", "at least 0", 0, -2);
+  refused(nothing, rotate({10}), "rotary", "past the head size", 8, 10);
+  refused(nothing, rotate({4, false, 6}), "rotary", "past the head size", 8, 10);
+  refused(nothing, rotate({4, false, -2}), "rotary", "is negative", 0, -2);
+  refused(
+      nothing, [](const call& c) { return c.run(rotary_base(0, {8})); }, "rotary", "theta must be");
+  refused(
+      nothing, [](const call& c) { return c.run(checked_rotary{{8}}); }, "mine", "a rule of mine");
+}
+
+TEST_CASE("memory that is written and shared") {
+  const std::string k = "must not overlap k of the cache", v = "must not overlap v of the cache",
+                    q = "must not overlap q_to";
+  refused([](call& c) { c.k_new = {c.x + 1100, {2, 3, 2, 8}}; }, "k_new", k);
+  refused([](call& c) { c.v_new = {c.x + 2000, {2, 3, 2, 8}}; }, "v_new", v);
+  refused([](call& c) { c.k_new = {c.x + 450, {2, 3, 2, 8}}; }, "k_new", q);
+  refused([](call& c) { c.cache.v = {c.x + 1200, {6, 4, 2, 8}}; }, "v", k);
+  refused([](call& c) { c.cache.v = c.cache.k; }, "v", k);
+  refused([](call& c) { c.options.q = view4(c.x + 1200, {2, 3, 4, 8}); }, "q", k);
+  refused([](call& c) { c.options.q_to = written(c.x + 2300, {2, 3, 4, 8}); }, "q_to", v);
+  refused([](call& c) { c.options.q_to = written(c.x + 301, {2, 3, 4, 8}); }, "q_to", "is not the same view");
+  refused(
+      [](call& c) {
+        c.options.q_to = written(c.x + 500, {2, 3, 4, 8}, {96, 32, 0, 1});
+      },
+      "q_to", "must not be zero");
+  refused(
+      [](call& c) {
+        c.cache.k = {c.x + 1000, {6, 4, 2, 8}, {32, 16, 8, 1}};
+      },
+      "k", "keep its elements apart", 64, 32);
+  const auto as_numbers = [](float* x) { return reinterpret_cast<int*>(x); };
+  refused([&](call& c) { c.cache.lengths = as_numbers(c.x + 1010); }, "lengths", k);
+  refused([&](call& c) { c.cache.pages.indices = as_numbers(c.x + 2010); }, "pages", v);
+  refused([&](call& c) { c.cache.pages.offsets = as_numbers(c.x + 510); }, "pages", q);
+  refused([&](call& c) { c.options.positions = tensor_view<int, 1>(as_numbers(c.x + 1010), {6}); }, "positions", k);
+  refused([&](call& c) { c.options.slots = tensor_view<int, 1>(as_numbers(c.x + 1010), {6}); }, "slots", k);
+  refused([&](call& c) { c.pack(), c.packed.offsets = as_numbers(c.x + 1010); },
+          [](const call& c) { return c.run_packed(); }, "queries", k);
+  const auto by_table = [](const call& c) {
+    const tensor_view<const float, 2> cos(c.x + 3000, {10, 4}), sin(c.x + 1000, {10, 4});
+    return c.run(giwa::rotary_table(cos, sin));
+  };
+  refused([](call&) {}, by_table, "sin", k);
+}
+
+TEST_CASE("q, k and v may be parts of one tensor, and q rotated in place") {
+  append_call c;
+  const giwa::index<4> strides{3 * 64, 64, 8, 1};  // 4 heads of q, 2 of k, 2 of v
+  c.k_new = {c.x + 32, {2, 3, 2, 8}, strides};
+  c.v_new = {c.x + 48, {2, 3, 2, 8}, strides};
+  const written q(c.x, {2, 3, 4, 8}, strides);
+  c.options = {.q = q, .q_to = q};
+  CHECK(c.run().ok());
+  c.k_new = {c.x + 24, {2, 3, 2, 8}, strides};  // the last head of q is the first of k
+  CHECK(std::string(c.run().message).find("must not overlap q_to") != std::string::npos);
+}
+
+TEST_CASE("scales that do not fit the cache") {
+  std::vector<giwa::e4m3> x(1000);
+  const std::vector<float> k_new(16), scales(100, 1.0f);
+  giwa::kv_cache<giwa::e4m3> cache{.k = {x.data(), {1, 5, 2, 8}}, .v = {x.data() + 500, {1, 5, 2, 8}}};
+  const tensor_view<const float, 4> k(k_new.data(), {1, 1, 2, 8});
+  const auto append = [&](const giwa::index<3>& sizes) {
+    cache.scales.v = {scales.data(), sizes};
+    return giwa::append_to_cache(giwa::host, cache, k, k);
+  };
+  CHECK(append({1, 1, 1}).ok());
+  CHECK(append({1, 5, 2}).ok());
+  CHECK(std::string(append({1, 4, 1}).argument) == "scales");
+  CHECK(std::string(append({1, 1, 3}).argument) == "scales");
+  CHECK(std::string(append({2, 1, 1}).argument) == "scales");
+  append_call c;
+  c.cache.scales.k = {scales.data(), {1, 1, 1}};
+  CHECK(std::string(c.run().message).find("8-bit") != std::string::npos);
+}
+
+TEST_CASE("a call without rows, or without v") {
+  append_call c;
+  const std::vector<float> before = c.memory;
+  c.k_new = c.v_new = {nullptr, {2, 0, 2, 8}};
+  c.options = {};
+  CHECK(c.run().ok());
+  CHECK(c.memory == before);
+  append_call d;
+  d.cache.v = {d.x + 1000, {6, 4, 2, 4}, d.cache.k.strides()};  // the first columns of k, which are left to it
+  CHECK(giwa::append_to_cache(giwa::host, d.cache, d.k_new, {}, rotary_base(10000, {8}), d.options).ok());
+  CHECK(d.memory[1000 + 64 + 16] != 1.0f);
+}
+
+TEST_CASE("offsets of any numbers end at a sequence that contains the row, or none") {
+  append_call c;
+  c.pack();
+  for (const std::vector<int>& offsets :
+       {std::vector<int>{5, 3, 0}, {-7, 100, -3}, {6, 6, 6}, {0, 0, 0}, {2147483647, 0, 2147483647}, {9, 9, 4}}) {
+    for (std::size_t i = 0; i < 3; ++i) c.numbers[30 + i] = offsets[i];
+    const std::vector<float> before = c.memory;
+    CHECK(c.run_packed().ok());
+    for (std::size_t i = 0; i < c.memory.size(); ++i)  // k, v and q_to: 384, 384 and 192 elements
+      if (c.memory[i] != before[i])
+        CHECK(((i >= 1000 && i < 1384) || (i >= 2000 && i < 2384) || (i >= 500 && i < 692)));
+  }
+}
