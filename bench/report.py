@@ -77,6 +77,7 @@ SUITES = (
     program("matmul", 20, "the steps of the matrix product compared with cuBLAS"),
     program("softmax", 15, "rows of softmax compared with a copy"),
     program("transpose", 8, "the transpose compared with a copy"),
+    program("append", 15, "rows appended to a cache compared with a copy"),
     program("for_all", 10, "element by element compared with CUB and Thrust"),
     program("launch", 3, "the host's time of a launch", watch=False),
     program("attention_calls", 20, "workspace, own functors, the host's time of a call", "bench_attention", watch=False),
