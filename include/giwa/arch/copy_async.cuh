@@ -26,6 +26,18 @@ GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const v
 #endif
 }
 
+/// Starts a copy of the first `bytes` of 16 bytes, and fills the others with zeros. `from` is aligned to 16 bytes, and is
+/// not read if `bytes` is 0.
+GIWA_DEVICE inline void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
+                                            [[maybe_unused]] int bytes) {
+#if GIWA_ARCH_CAPABILITY >= 80
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes)
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
 /// Commits this thread's copies since the last commit as one group, which may be empty.
 GIWA_DEVICE inline void copy_async_commit() {
 #if GIWA_ARCH_CAPABILITY >= 80

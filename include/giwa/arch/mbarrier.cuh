@@ -72,11 +72,18 @@ struct mbarrier {
 #endif
   }
 
-  /// Returns whether the phase of that parity is complete. May wait for a short time before it returns false. sm_90.
+  /// Returns whether the phase of that parity is complete. On sm_90 it may wait for a short time before it returns false.
   GIWA_DEVICE bool is_over(uint32 parity) {
 #if GIWA_ARCH_CAPABILITY >= 90
     uint32 over;
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(over)
+                 : "r"(address()), "r"(parity)
+                 : "memory");
+    return over != 0;
+#elif GIWA_ARCH_CAPABILITY >= 80
+    uint32 over;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(over)
                  : "r"(address()), "r"(parity)
                  : "memory");
@@ -87,7 +94,17 @@ struct mbarrier {
 #endif
   }
 
-  /// Waits until the phase of that parity is complete. sm_90.
+  /// Arrives when all earlier asynchronous copies (cp.async) of this thread are complete. Counts as one of the arrivals
+  /// of initialize().
+  GIWA_DEVICE void arrive_after_copies() {
+#if GIWA_ARCH_CAPABILITY >= 80
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
+#else
+    __trap();
+#endif
+  }
+
+  /// Waits until the phase of that parity is complete.
   GIWA_DEVICE void wait(uint32 parity) {
 #if defined(GIWA_RANDOM_DELAYS)
     sleep_at_random();

@@ -86,13 +86,19 @@ struct tensor_map_encoder {
   }
 };
 
+/// How many bytes the L2 cache reads at once around a line that a copy misses. 256: a matrix product of 8192^3 was 5 %
+/// faster than with 128 (H200, 2026-11-21). 128: for data that is read once; streaming reached 4460 GB/s, with 256 4110
+/// (H200, 2026-11-22).
+enum class l2_promotion : int { bytes_128, bytes_256 };
+
 /// Makes the tensor map of a view for copies of boxes: `box` has the elements of a box in each dimension, in the order
 /// of the view, each from 1 to 256. A row of the box is 16 bytes to the span of the swizzle. Without `by` it looks up
 /// the encoder. Does not access the memory of the view. May be called while a graph is captured. Errors: those of
 /// check_tensor_map(); a box that the driver refuses; a driver without tensor maps.
 template <class T, int Rank>
 result<tensor_map> make_tensor_map(const tensor_view<T, Rank>& v, const giwa::index<Rank>& box, swizzle pattern,
-                                   const char* argument = "view", tensor_map_encoder by = {}) {
+                                   const char* argument = "view", tensor_map_encoder by = {},
+                                   l2_promotion promotion = l2_promotion::bytes_256) {
   static_assert(Rank >= 1 && Rank <= 5, "giwa: a tensor map must have 1 to 5 dimensions.");
   constexpr int64 size = sizeof(T);
   result<tensor_map> r;
@@ -124,11 +130,12 @@ result<tensor_map> make_tensor_map(const tensor_view<T, Rank>& v, const giwa::in
                                   : pattern == swizzle::bytes_32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
   CUtensorMap map;
-  // Promotion to 256 bytes: a matrix product of 8192^3 was 5 % faster than with 128 (H200, 2026-11-21).
   const auto encode = [&] {
     return by.encode(&map, detail::tensor_map_type<stdlib::remove_const_t<T>>(), Rank,
                      const_cast<stdlib::remove_const_t<T>*>(v.data()), sizes, strides, boxes, steps,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE, mode, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, mode,
+                     promotion == l2_promotion::bytes_128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                                          : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult code = encode();

@@ -14,7 +14,8 @@ namespace giwa::inline GIWA_ABI {
 /// Errors: those of make_tensor_map(); rows out of range.
 template <class Tile, class T, int Rank>
 result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* argument = "view",
-                                 tensor_map_encoder by = {}, int rows = Tile::rows) {
+                                 tensor_map_encoder by = {}, int rows = Tile::rows,
+                                 l2_promotion promotion = l2_promotion::bytes_256) {
   static_assert(stdlib::is_same_v<stdlib::remove_const_t<T>, typename Tile::value_type>,
                 "giwa::make_tile_map: TMA does not convert: give the tile and the view the same element type.");
   using box = tensor_box<Tile>;
@@ -27,7 +28,7 @@ result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* a
     r.state = status::invalid("rows", "a copy of TMA must not have more rows than the tile", bound::at_most, Tile::rows,
                               rows);
   else
-    r = make_tensor_map(view, sizes, box::pattern, argument, by);
+    r = make_tensor_map(view, sizes, box::pattern, argument, by, promotion);
   return r;
 }
 

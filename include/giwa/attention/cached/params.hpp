@@ -51,6 +51,10 @@ struct cached_params {
   int capacity;            // keys of one sequence, at most
   fast_divisor page_size;  // 1 without pages
 
+  /// Whether only the device knows how many queries and keys sequences have.
+  GIWA_HOST_DEVICE bool is_ragged() const {
+    return views.is_packed() || views.cache.lengths != nullptr || views.cache.pages.offsets != nullptr;
+  }
   GIWA_HOST_DEVICE bool has_prior() const { return prior_lse.data() != nullptr; }
 
   /// Keys of sequence b.

@@ -9,7 +9,7 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// Maps the (row, column) of a tile of scores to its query and key. In a forward pass the rows are queries; a backward pass may have
-/// keys as rows. Packed rows of grouped heads are another map with these members.
+/// keys as rows. Packed rows of grouped heads (cached/packed_rows.hpp) are another map with these members.
 struct rows_are_queries {
   int first_query, first_key;
   GIWA_HOST_DEVICE int query(int row, int) const { return first_query + row; }
@@ -46,13 +46,14 @@ struct score_steps {
     }
   };
   /// Whether a query sees a key. The mask is called only for keys and queries of the tensor.
-  GIWA_HOST_DEVICE bool keeps(const bounds& b, int query, int key) const {
+  template <class Bounds>
+  GIWA_HOST_DEVICE bool keeps(const Bounds& b, int query, int key) const {
     return b.contain(query, key) && mask(b.place(query, key));
   }
 
   /// Applies the steps to a tile of scores, whose rows and columns `at` maps to queries and keys.
-  template <class Map, class RowMap>
-  GIWA_HOST_DEVICE void apply(int thread, register_tile<float, Map>& scores, const bounds& b, tile_keep keep,
+  template <class Map, class Bounds, class RowMap>
+  GIWA_HOST_DEVICE void apply(int thread, register_tile<float, Map>& scores, const Bounds& b, tile_keep keep,
                               const RowMap& at) const {
     if constexpr (modified) {
       scores.for_each(thread, [&](float& x, int row, int column) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// attention_cached on a stream: chooses the kernel, the way keys are copied, and the shape of the runs.
+#ifndef GIWA_ATTENTION_CACHED_CACHED_CUH
+#define GIWA_ATTENTION_CACHED_CACHED_CUH
+
+#include <giwa/attention/cached/cached.hpp>
+#include <giwa/attention/cached/few_rows.cuh>
+#include <giwa/attention/cached/merge_runs.cuh>
+#include <giwa/attention/forward/launch.cuh>
+#include <giwa/attention/forward/launch_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
+
+/// Checks that the kernel may use the pointers of a call. The failure names the argument.
+template <class Params>
+status check_cached_pointers(const Params& call) {
+  const auto& a = call.views;
+  status s;
+  const auto bad = [&](const void* pointer, const char* argument) {
+    if (pointer != nullptr) s = check_device_pointer(pointer, argument);
+    return !s.ok();
+  };
+  static_cast<void>(bad(a.q.data(), "q") || bad(a.cache.k.data(), "k") || bad(a.cache.v.data(), "v") ||
+                    bad(a.o.data(), "o") || bad(call.lse.data(), "lse") || bad(call.sinks, "sinks") ||
+                    bad(call.prior_o.data(), "prior") || bad(call.prior_lse.data(), "prior") ||
+                    bad(call.workspace, "workspace") || bad(a.packed.offsets, "queries") ||
+                    bad(a.cache.lengths, "lengths") || bad(a.cache.pages.indices, "pages") ||
+                    bad(a.cache.pages.offsets, "pages"));
+  return s;
+}
+
+/// Whether rows of a view begin at multiples of 16 bytes.
+template <class T>
+bool rows_begin_at_16_bytes(const tensor_view<T, 4>& v) {
+  bool aligned = reinterpret_cast<uint64>(v.data()) % 16 == 0;
+  for (int d = 0; d < 3; ++d) aligned = aligned && (v.extent(d) == 1 || v.stride(d) * int64{sizeof(T)} % 16 == 0);
+  return aligned;
+}
+
+template <int HeadSize, int HeadSizeV, class Which>
+struct stream_cached {
+  template <class T, class Element, class O, class Mask, class Score>
+  static status run(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
+    static_assert(stdlib::same_as<T, Element> && sizeof(T) == 2);
+    if (const status state = check_cached_pointers(call); !state.ok()) return state;
+    const result<attention_path> path = path_here();
+    if (!path.ok()) return path.state;
+    // Packed queries may be more than `most` says: then a sequence has several tiles of rows.
+    const int64 group = call.heads_per_kv, queries = call.views.is_packed() ? call.views.packed.most : call.views.q.extent(1);
+    if (queries > 0 && group * queries <= 16) return run_rows<16>(s, call, path.value);
+    return run_rows<32>(s, call, path.value);
+  }
+
+ private:
+  template <int Rows, class Params>
+  static status run_rows(cudaStream_t s, const Params& call, attention_path path) {
+    return launch_both<few_rows_policy<HeadSize, HeadSizeV, Rows, 2>>(s, call, path);
+  }
+
+  template <class Policy, class T, class O, class Mask, class Score>
+  static status launch_both(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call, attention_path path) {
+    using op = few_rows_op<T, O, Policy, Mask, Score>;
+    using types = typename op::types;
+    const result<int> device = current_device();
+    if (!device.ok()) return device.state;
+    const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
+    if (!processors.ok()) return processors.state;
+    typename op::params p{.call = call,
+                          .shape = shape_of_runs(work_of<types>(call), processors.value,
+                                                 call.workspace == nullptr ? 0 : call.workspace_bytes),
+                          .states = reinterpret_cast<float*>(call.workspace),
+                          .group = fast_divisor(call.heads_per_kv),
+                          .copies = key_copies::elements,
+                          .box_rows = types::leaf_keys,
+                          .q_aligned = rows_begin_at_16_bytes(call.views.q),
+                          .k = {},
+                          .v = {}};
+    if (const status state = choose_copies<types>(p, path); !state.ok()) return state;
+    const int64 grid = int64{p.shape.runs} * p.shape.columns;
+    if (const status state = launch(s, {.grid = grid, .block = op::max_threads}, op{}, p); !state.ok()) return state;
+    if (p.shape.states == 0) return {};
+    using merge = merge_runs_op<types>;
+    return launch(s, {.grid = grid, .block = merge::max_threads}, merge{}, p);
+  }
+
+  template <class Types, class Params>
+  static run_work work_of(const Params& call) {
+    const auto& a = call.views;
+    const int64 group = call.heads_per_kv, sequences = a.sequence_count();
+    const int64 leaves = ceil_div(int64{call.capacity}, int64{Types::leaf_keys});
+    const int64 all_rows = saturated_product(a.q.extent(1), group);
+    const int64 tiles = ceil_div(all_rows, int64{Types::rows});
+    const int64 rows = all_rows < Types::rows ? all_rows : Types::rows;
+    return {.sequences = sequences,
+            .kv_heads = a.cache.k.extent(2),
+            .units = a.is_packed() ? sequences + tiles : saturated_product(sequences, tiles),
+            .unit_leaves = leaves > 0 ? leaves : 1,
+            .rows = rows,
+            .columns = Types::columns,
+            .exact = !call.is_ragged() && !mask_bounds_leaves<stdlib::remove_cvref_t<decltype(call.mask)>>};
+  }
+
+  /// TMA where it can address the cache; its boxes are pages or parts of them.
+  template <class Types, class Params>
+  static status choose_copies(Params& p, attention_path path) {
+    const auto& cache = p.call.views.cache;
+    const auto k = heads_first(cache.k), v = heads_first(cache.v);
+    if (rows_begin_at_16_bytes(cache.k) && rows_begin_at_16_bytes(cache.v)) p.copies = key_copies::chunks;
+    if (p.call.views.is_paged()) p.box_rows = common_power_of_two(static_cast<int>(cache.k.extent(1)), 0, Types::leaf_keys);
+    if (path != attention_path::sm90 || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() ||
+        !check_tensor_map(v, "v").ok())
+      return {};
+    const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
+    if (!encoder.ok()) return encoder.state;
+    const auto of_k = make_tile_map<typename Types::k_tile>(k, "k", encoder.value, p.box_rows, l2_promotion::bytes_128);
+    const auto of_v = make_tile_map<typename Types::v_tile>(v, "v", encoder.value, p.box_rows, l2_promotion::bytes_128);
+    p.k = of_k.value, p.v = of_v.value;
+    p.copies = key_copies::boxes;
+    return of_k.ok() ? of_v.state : of_k.state;
+  }
+  static constexpr int least_box_rows = 32;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
+
+#endif

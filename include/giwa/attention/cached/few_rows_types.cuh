@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+// Types of the kernel for few rows: tiles, the ring of leaves, softmax states, the kernel's parameters.
+#ifndef GIWA_ATTENTION_CACHED_FEW_ROWS_TYPES_CUH
+#define GIWA_ATTENTION_CACHED_FEW_ROWS_TYPES_CUH
+
+#include <giwa/arch/mbarrier.cuh>
+#include <giwa/arch/tensor_map.hpp>
+#include <giwa/attention/cached/runs.hpp>
+#include <giwa/softmax/online.cuh>
+#include <giwa/tile/shared_tile.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Merges two softmax states of a row, m in units of log2: returns the larger m and sets the factors of both.
+GIWA_HOST_DEVICE inline float merge_maxima(float a, float b, float& of_a, float& of_b) {
+  const float larger_one = larger_of(a, b), reference = larger_one == -infinity_of<float> ? 0.f : larger_one;
+  of_a = exp2_of(a - reference), of_b = exp2_of(b - reference);
+  return larger_one;
+}
+
+/// How keys come into shared memory.
+enum class key_copies : int {
+  boxes,     // TMA, sm_90
+  chunks,    // cp.async of 16 bytes
+  elements,  // element by element: rows that are not aligned to 16 bytes
+};
+
+/// Rows: packed rows of a tile, 16 or 32. A leaf has 32 KB of keys or of values at most, and the ring `Stages` of each.
+template <int HeadSize, int HeadSizeV, int Rows, int Stages>
+struct few_rows_policy {
+  static constexpr int head_size = HeadSize, head_size_v = HeadSizeV, rows = Rows, stages = Stages;
+  static constexpr int wider = round_up(HeadSize > HeadSizeV ? HeadSize : HeadSizeV, 64);
+  static constexpr int leaf_keys = wider <= 128 ? 128 : wider <= 256 ? 64 : 32;
+};
+
+template <class T, class O, class Policy, class Mask, class Score>
+struct few_rows_types {
+  using policy = Policy;
+  using element = T;
+  using output = O;
+  static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = Policy::leaf_keys;
+  static constexpr int consumers = 8, producers = 4;  // warps
+  static constexpr int max_threads = 32 * (consumers + producers);
+
+  using layout = swizzled<swizzle::bytes_128>;
+  using q_tile = shared_tile<T, tile_shape<rows, round_up(Policy::head_size, 64)>, layout>;         // (rows, head size)
+  using k_tile = shared_tile<T, tile_shape<leaf_keys, round_up(Policy::head_size, 64)>, layout>;    // (keys, head size)
+  using v_tile = shared_tile<T, tile_shape<leaf_keys, round_up(Policy::head_size_v, 64)>, layout>;  // (keys, columns)
+  using p_tile = shared_tile<T, tile_shape<rows, leaf_keys>,
+                             swizzled<leaf_keys % 64 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;  // (rows, keys)
+
+  // Warps share out the keys of S = Q K^T, 16 each, and the columns of O = P V.
+  static constexpr int score_warps = leaf_keys / 16;
+  static constexpr int columns = round_up(Policy::head_size_v, 16);
+  static constexpr int warp_columns = round_up(ceil_div(columns, consumers), 16);
+  static constexpr int output_warps = ceil_div(columns, warp_columns);
+  static_assert(score_warps <= consumers && output_warps * warp_columns <= v_tile::columns);
+
+  enum class named_barrier : int { block, consumers };
+
+  /// A ring of tiles of keys or values.
+  template <class Tile>
+  struct ring {
+    Tile tile[stages];
+    arch::mbarrier full[stages], empty[stages];
+  };
+  struct shared_storage {
+    ring<k_tile> k;
+    ring<v_tile> v;
+    q_tile q;
+    p_tile p[2];
+    float maxima[2][rows][score_warps], sums[2][rows][score_warps];
+    int has_nonfinite[2];
+    run_search search;
+  };
+  struct params {
+    cached_params<T, T, O, Mask, Score> call;
+    run_shape shape;
+    float* states;  // the workspace
+    fast_divisor group;
+    key_copies copies;
+    int box_rows;    // of a copy of TMA
+    bool q_aligned;  // rows of q are aligned to 16 bytes
+    tensor_map k, v;  // (element of the cache, head, row, head size)
+  };
+
+  /// The memory of state number `i` that a run hands on: of the unit that it begins, or of the one that began before.
+  GIWA_HOST_DEVICE static float* state_of(const params& p, int64 run, int column, bool begins, int i) {
+    const int64 slot = (run * p.shape.columns + column) * state_slots(p.shape) + (begins ? p.shape.states : 0) + i;
+    return p.states + slot * state_floats(p.shape.rows, columns);
+  }
+
+  /// What the mask and the end of the keys keep of a leaf.
+  GIWA_HOST_DEVICE static tile_keep keep_of(const params& p, const packed_rows& r, int leaf) {
+    const int first = leaf * leaf_keys;
+    if (first >= r.keys) return tile_keep::none;
+    const bool whole = r.keys - first >= leaf_keys;
+    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
+    const tile_keep keep = classify_heads(p.call.mask, t, p.call.heads_per_kv);
+    return keep == tile_keep::all && !whole ? tile_keep::some : keep;
+  }
+};
+
+/// The end of a row: factors for its output, and its log-sum-exp, with the sink and the prior. m is in units of log2.
+template <class Params>
+GIWA_DEVICE finished_softmax<float> finish_row(const Params& call, const cached_sequence& s, int head, int query, float m,
+                                               float l) {
+  const bool empty = l == 0 && m == -infinity_of<float>;
+  const float own_factor = empty ? 0.f : quick_reciprocal(l);
+  const float own_lse = empty ? -infinity_of<float> : m * ln_2<float> + quick_log(l == 0 ? -1.f : l);
+  finished_softmax<float> end{own_factor, 0, own_lse};
+  const auto add = [&](float lse) {
+    const finished_softmax<float> more =
+        with_prior(l, end.factor, end.lse, lse, device_exponential{}, quick_logarithm{}, quick_inverse{});
+    end = more;
+  };
+  if (call.sinks != nullptr) add(call.sinks[head * call.sink_stride]);
+  if (call.has_prior()) add(call.prior_lse(s.q_batch, head, s.first_query_row + query));
+  return end;
+}
+
+/// Writes one element of o.
+template <class Params>
+GIWA_DEVICE void store_element(const Params& call, const cached_sequence& s, int head, int query, int column, float sum,
+                               const finished_softmax<float>& end) {
+  auto& o = call.views.o;
+  using output = stdlib::remove_cvref_t<decltype(*o.data())>;
+  if (column >= o.extent(3)) return;
+  const int64 row = s.first_query_row + query;
+  float x = sum * end.factor;
+  if (call.has_prior() && end.prior_factor != 0)
+    x = fused_multiply_add(convert<float>{}(call.prior_o(s.q_batch, row, head, column)), end.prior_factor, x);
+  o(s.q_batch, row, head, column) = convert<output>{}(x + 0.f);  // + 0 makes -0 positive
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
