@@ -247,8 +247,8 @@ struct run_work {
   bool exact;         // units and unit_leaves are those of every sequence
 };
 
-/// Floats of a state in the workspace: the output, and m and l, of each row.
-GIWA_HOST_DEVICE constexpr int64 state_floats(int64 rows, int64 columns) { return rows * (columns + 2); }
+/// Floats of a state in the workspace: the output of each row, then m and l of each row. A multiple of 16 bytes.
+GIWA_HOST_DEVICE constexpr int64 state_floats(int64 rows, int64 columns) { return rows * columns + round_up(2 * rows, 4); }
 
 /// Slots of a run: the states of the unit that began before it, and those of the unit that it begins.
 GIWA_HOST_DEVICE constexpr int64 state_slots(const run_shape& s) { return s.states + fold_levels::count; }
