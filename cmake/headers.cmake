@@ -158,6 +158,9 @@ set(GIWA_HEADERS
   P giwa/attention/cached/append_params.hpp
   P giwa/attention/cached/append_unit.hpp
   P giwa/attention/cached/append_rows.hpp
+  P giwa/attention/cached/leaf_fold.hpp
+  P giwa/attention/cached/packed_rows.hpp
+  P giwa/attention/cached/runs.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp
@@ -180,6 +183,10 @@ set(GIWA_HEADERS
   H giwa/attention/cached/host_cached.hpp
   D giwa/attention/forward/score_steps.cuh
   D giwa/attention/forward/nonfinite.cuh
+  D giwa/attention/cached/few_rows_types.cuh
+  D giwa/attention/cached/few_rows_loader.cuh
+  D giwa/attention/cached/few_rows.cuh
+  D giwa/attention/cached/merge_runs.cuh
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/forward/forward_simt.cuh
@@ -194,6 +201,7 @@ set(GIWA_HEADERS
   D giwa/attention/forward/epilogue_sm90.cuh
   D giwa/attention/forward/forward_sm90.cuh
   L giwa/attention/forward/launch.cuh
+  L giwa/attention/cached/cached.cuh
   L giwa/attention/forward/launch_sm90.cuh
   L giwa/attention/split_fp16/launch.cuh
   L giwa/attention/forward/forward.cuh

@@ -9,7 +9,7 @@
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/cached/append.cuh>
-#include <giwa/attention/cached/cached.hpp>
+#include <giwa/attention/cached/cached.cuh>
 #include <giwa/base/throw.hpp>
 #endif
 

@@ -31,7 +31,8 @@ GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const v
 GIWA_DEVICE inline void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
                                             [[maybe_unused]] int bytes) {
 #if GIWA_ARCH_CAPABILITY >= 80
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+               "r"(bytes)
                : "memory");
 #else
   __trap();

@@ -131,12 +131,12 @@ result<tensor_map> make_tensor_map(const tensor_view<T, Rank>& v, const giwa::in
                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
   CUtensorMap map;
   const auto encode = [&] {
-    return by.encode(&map, detail::tensor_map_type<stdlib::remove_const_t<T>>(), Rank,
-                     const_cast<stdlib::remove_const_t<T>*>(v.data()), sizes, strides, boxes, steps,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE, mode,
-                     promotion == l2_promotion::bytes_128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-                                                          : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return by.encode(
+        &map, detail::tensor_map_type<stdlib::remove_const_t<T>>(), Rank,
+        const_cast<stdlib::remove_const_t<T>*>(v.data()), sizes, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        mode,
+        promotion == l2_promotion::bytes_128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult code = encode();
   if (code == CUDA_ERROR_INVALID_CONTEXT || code == CUDA_ERROR_NOT_INITIALIZED) {

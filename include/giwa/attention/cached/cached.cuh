@@ -7,7 +7,7 @@
 #include <giwa/attention/cached/few_rows.cuh>
 #include <giwa/attention/cached/merge_runs.cuh>
 #include <giwa/attention/forward/launch.cuh>
-#include <giwa/attention/forward/launch_sm90.cuh>
+#include <giwa/tile/tile_map.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
@@ -20,12 +20,11 @@ status check_cached_pointers(const Params& call) {
     if (pointer != nullptr) s = check_device_pointer(pointer, argument);
     return !s.ok();
   };
-  static_cast<void>(bad(a.q.data(), "q") || bad(a.cache.k.data(), "k") || bad(a.cache.v.data(), "v") ||
-                    bad(a.o.data(), "o") || bad(call.lse.data(), "lse") || bad(call.sinks, "sinks") ||
-                    bad(call.prior_o.data(), "prior") || bad(call.prior_lse.data(), "prior") ||
-                    bad(call.workspace, "workspace") || bad(a.packed.offsets, "queries") ||
-                    bad(a.cache.lengths, "lengths") || bad(a.cache.pages.indices, "pages") ||
-                    bad(a.cache.pages.offsets, "pages"));
+  static_cast<void>(
+      bad(a.q.data(), "q") || bad(a.cache.k.data(), "k") || bad(a.cache.v.data(), "v") || bad(a.o.data(), "o") ||
+      bad(call.lse.data(), "lse") || bad(call.sinks, "sinks") || bad(call.prior_o.data(), "prior") ||
+      bad(call.prior_lse.data(), "prior") || bad(call.workspace, "workspace") || bad(a.packed.offsets, "queries") ||
+      bad(a.cache.lengths, "lengths") || bad(a.cache.pages.indices, "pages") || bad(a.cache.pages.offsets, "pages"));
   return s;
 }
 
@@ -41,12 +40,14 @@ template <int HeadSize, int HeadSizeV, class Which>
 struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
   static status run(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
-    static_assert(stdlib::same_as<T, Element> && sizeof(T) == 2);
+    static_assert(stdlib::same_as<T, Element> && sizeof(T) == 2,
+                  "giwa::attention_cached: on a stream q and the cache must be fp16 or bf16, one type for both.");
     if (const status state = check_cached_pointers(call); !state.ok()) return state;
     const result<attention_path> path = path_here();
     if (!path.ok()) return path.state;
     // Packed queries may be more than `most` says: then a sequence has several tiles of rows.
-    const int64 group = call.heads_per_kv, queries = call.views.is_packed() ? call.views.packed.most : call.views.q.extent(1);
+    const int64 group = call.heads_per_kv,
+                queries = call.views.is_packed() ? call.views.packed.most : call.views.q.extent(1);
     if (queries > 0 && group * queries <= 16) return run_rows<16>(s, call, path.value);
     return run_rows<32>(s, call, path.value);
   }
@@ -65,22 +66,23 @@ struct stream_cached {
     if (!device.ok()) return device.state;
     const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
     if (!processors.ok()) return processors.state;
-    typename op::params p{.call = call,
-                          .shape = shape_of_runs(work_of<types>(call), processors.value,
-                                                 call.workspace == nullptr ? 0 : call.workspace_bytes),
-                          .states = reinterpret_cast<float*>(call.workspace),
-                          .group = fast_divisor(call.heads_per_kv),
-                          .copies = key_copies::elements,
-                          .box_rows = types::leaf_keys,
-                          .q_aligned = rows_begin_at_16_bytes(call.views.q),
-                          .k = {},
-                          .v = {}};
+    const run_shape shape =
+        shape_of_runs(work_of<types>(call), processors.value, call.workspace == nullptr ? 0 : call.workspace_bytes);
+    using run_parameters = run_params<cached_params<T, T, O, Mask, Score>>;
+    typename op::params p{
+        .runs = run_parameters{call, shape, reinterpret_cast<float*>(call.workspace), fast_divisor(call.heads_per_kv),
+                               types::leaf_keys, types::rows, types::columns},
+        .copies = key_copies::elements,
+        .box_rows = types::leaf_keys,
+        .q_aligned = rows_begin_at_16_bytes(call.views.q),
+        .k = {},
+        .v = {}};
     if (const status state = choose_copies<types>(p, path); !state.ok()) return state;
-    const int64 grid = int64{p.shape.runs} * p.shape.columns;
+    const int64 grid = int64{shape.runs} * shape.columns;
     if (const status state = launch(s, {.grid = grid, .block = op::max_threads}, op{}, p); !state.ok()) return state;
-    if (p.shape.states == 0) return {};
-    using merge = merge_runs_op<types>;
-    return launch(s, {.grid = grid, .block = merge::max_threads}, merge{}, p);
+    if (shape.states == 0) return {};
+    using merge = merge_runs_op<cached_params<T, T, O, Mask, Score>>;
+    return launch(s, {.grid = grid, .block = merge::max_threads}, merge{}, p.runs);
   }
 
   template <class Types, class Params>
@@ -103,10 +105,11 @@ struct stream_cached {
   /// TMA where it can address the cache; its boxes are pages or parts of them.
   template <class Types, class Params>
   static status choose_copies(Params& p, attention_path path) {
-    const auto& cache = p.call.views.cache;
+    const auto& cache = p.runs.call.views.cache;
     const auto k = heads_first(cache.k), v = heads_first(cache.v);
     if (rows_begin_at_16_bytes(cache.k) && rows_begin_at_16_bytes(cache.v)) p.copies = key_copies::chunks;
-    if (p.call.views.is_paged()) p.box_rows = common_power_of_two(static_cast<int>(cache.k.extent(1)), 0, Types::leaf_keys);
+    if (p.runs.call.views.is_paged())
+      p.box_rows = common_power_of_two(static_cast<int>(cache.k.extent(1)), 0, Types::leaf_keys);
     if (path != attention_path::sm90 || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() ||
         !check_tensor_map(v, "v").ok())
       return {};

@@ -56,6 +56,7 @@ struct few_rows_consumer {
 
   const Block& block;
   const params& p;
+  const typename Types::call_params& call;
   shared_storage& s;
   const int lane, warp;
   const score_steps<Mask, Score> steps;
@@ -64,37 +65,43 @@ struct few_rows_consumer {
   GIWA_DEVICE few_rows_consumer(const Block& b, const params& parameters, shared_storage& storage)
       : block(b),
         p(parameters),
+        call(parameters.runs.call),
         s(storage),
         lane(b.lane()),
         warp(b.warp()),
-        steps{parameters.call.mask, parameters.call.score, parameters.call.scale} {}
+        steps{call.mask, call.score, call.scale} {}
 
   /// Computes all items of a walk.
   template <class Walk>
   GIWA_DEVICE void run(Walk& walk, int64 run, int column) {
     while (walk.next()) {
       const run_item& item = walk.item();
-      const packed_rows rows = rows_of(p.call, item, p.group, Types::rows);
+      const packed_rows rows = rows_of(call, item, p.runs.group, Types::rows);
       load_q(item, rows);
       leaf_fold<state> fold;
       fold.reset();
-      const bool whole = item.has_beginning() && item.has_end();
       const int begin = item.fold_begin();
       int handed_on = 0;
-      const auto emit = [&](const state& x) {
-        store_state(x, rows, Types::state_of(p, run, column, item.has_beginning(), handed_on++));
+      const auto hand_on = [&](const state& x) {
+        store_state(x, rows, p.runs.state_of(run, column, item.has_beginning(), handed_on++));
       };
       for (int leaf = item.begin; leaf < item.end; ++leaf) {
-        state of_leaf;
-        of_leaf.reset();
-        const tile_keep keep = Types::keep_of(p, rows, leaf);
-        if (keep != tile_keep::none) compute(item, rows, leaf, keep, of_leaf);
-        fold.template push<0>(leaf, of_leaf, begin, emit);
+        state x;
+        x.reset();
+        const tile_keep keep = Types::keep_of(call, rows, leaf);
+        if (keep != tile_keep::none) compute(item, rows, leaf, keep, x);
+        if (fold.push(0, leaf, x, begin)) hand_on(x);
       }
-      if (whole)
+      if (item.has_beginning() && item.has_end()) {
         store_output(item, rows, fold.finish());
-      else
-        fold.flush(run_states(begin, item.end), emit);
+      } else {
+        const run_states states(begin, item.end);
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+        for (int l = fold_levels::count - 1; l >= 0; --l)
+          if (states.unfinished[l]) hand_on(fold.at(l));
+      }
     }
   }
 
@@ -104,7 +111,7 @@ struct few_rows_consumer {
   /// Loads the packed rows of q. All warps have read the previous ones: they have met after that.
   GIWA_DEVICE void load_q(const run_item& item, const packed_rows& rows) const {
     constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Types::q_tile::columns / run;
-    const auto& q = p.call.views.q;
+    const auto& q = call.views.q;
     const int width = static_cast<int>(q.extent(3));
     for (int i = block.rank(); i < Types::rows * chunks; i += threads) {
       const int row = i / chunks, column = i % chunks * run;
@@ -184,9 +191,8 @@ struct few_rows_consumer {
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) shift[r] = x.m[r] == -infinity_of<float> ? 0.f : x.m[r], sum[r] = 0;
     const float scale = steps.scale_log2();
-    scores.transform_rows(shift, [&](float score, float reference) {
-      return exp2_of(fused_multiply_add(score, scale, -reference));
-    });
+    scores.transform_rows(
+        shift, [&](float score, float reference) { return exp2_of(fused_multiply_add(score, scale, -reference)); });
     reduce_rows_of_thread(scores, sum, plus{});
     reduce_over_lanes<typename scores_tile::map>(block, sum, plus{});
     GIWA_UNROLL
@@ -229,10 +235,10 @@ struct few_rows_consumer {
   /// Adds what scrub() removed to the rows that see it.
   GIWA_DEVICE void add_nonfinite(const run_item& item, const packed_rows& rows, int leaf, state& x) const {
     if (warp >= Types::output_warps) return;
-    const auto& v = p.call.views.cache.v;
+    const auto& v = call.views.cache.v;
     const int first = leaf * leaf_keys, end = first + leaf_keys < rows.keys ? first + leaf_keys : rows.keys;
     for (int key = first; key < end; ++key) {
-      const cache_row from = p.call.row_of(item.sequence, key);
+      const cache_row from = call.row_of(item.sequence, key);
       if (from.element < 0) continue;
       x.o.for_each(lane, [&](float& sum, int row, int column) {
         column += warp * Types::warp_columns;
@@ -246,7 +252,7 @@ struct few_rows_consumer {
   /// Writes a state to the workspace.
   GIWA_DEVICE void store_state(const state& x, const packed_rows& rows, float* to) const {
     using map = typename output_tile::map;
-    float* const of_rows = to + int64{p.shape.rows} * Types::columns;
+    float* const of_rows = to + int64{p.runs.shape.rows} * Types::columns;
     if (warp < Types::output_warps) {
       GIWA_UNROLL
       for (int i = 0; i < x.o.registers; i += 2) {
@@ -266,29 +272,27 @@ struct few_rows_consumer {
   GIWA_DEVICE void store_output(const run_item& item, const packed_rows& rows, const state& x) const {
     using map = typename output_tile::map;
     const cached_sequence& q = item.sequence;
+    float lse[row_slots];
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) {
       const int row = map::row(lane, r);
       if (row >= rows.rows) continue;
       const int query = rows.query(row), head = rows.head(row);
-      const finished_softmax<float> end = finish_row(p.call, q, head, query, x.m[r], x.l[r]);
+      const finished_softmax<float> end = finish_row(call, q, head, query, x.m[r], x.l[r]);
+      lse[r] = end.lse;
+      if (warp >= Types::output_warps) continue;
       GIWA_UNROLL
-      for (int i = 0; i < x.o.registers; ++i) {
-        if (map::slot(i) != r || warp >= Types::output_warps) continue;
-        store_element(p.call, q, head, query, warp * Types::warp_columns + map::column(lane, i), x.o.value[i], end);
-      }
+      for (int i = 0; i < x.o.registers; ++i)
+        if (map::slot(i) == r)
+          store_element(call, q, head, query, warp * Types::warp_columns + map::column(lane, i), x.o.value[i], end);
     }
-    // A prior may be lse itself: it is written after all threads have read it.
-    if (p.call.has_prior()) sync();
-    if (p.call.lse.data() == nullptr || warp != 0 || lane % 4 != 0) return;
+    if (call.lse.data() == nullptr) return;
+    if (call.has_prior()) sync();  // the prior's lse may be the one that is written: all warps have read it
+    if (warp != 0 || lane % 4 != 0) return;
     GIWA_UNROLL
-    for (int r = 0; r < row_slots; ++r) {
-      const int row = map::row(lane, r);
-      if (row >= rows.rows) continue;
-      const int query = rows.query(row), head = rows.head(row);
-      const finished_softmax<float> end = finish_row(p.call, q, head, query, x.m[r], x.l[r]);
-      p.call.lse(q.q_batch, head, q.first_query_row + query) = end.lse;
-    }
+    for (int r = 0; r < row_slots; ++r)
+      if (const int row = map::row(lane, r); row < rows.rows)
+        call.lse(q.q_batch, rows.head(row), q.first_query_row + rows.query(row)) = lse[r];
   }
 };
 
@@ -304,8 +308,8 @@ struct few_rows_op {
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     using loader = few_rows_loader<types>;
     const auto block = with_threads<max_threads>(plain_block);
-    const int64 run = block.block_rank() / p.shape.columns;
-    const int column = static_cast<int>(block.block_rank() % p.shape.columns);
+    const int64 run = block.block_rank() / p.runs.shape.columns;
+    const int column = static_cast<int>(block.block_rank() % p.runs.shape.columns);
     if (block.rank() == 0) {
       for (int i = 0; i < types::stages; ++i) {
         s.k.full[i].initialize(loader::arrivals(p)), s.k.empty[i].initialize(types::consumers);
@@ -313,9 +317,9 @@ struct few_rows_op {
       }
       arch::mbarriers_initialized();
     }
-    find_run(block, p.call, p.shape, run, types::leaf_keys, types::rows, s.search);
-    const int64 length = s.search.run_length(p.shape), left = s.search.total - run * length;
-    run_walk walk(p.call, p.shape, column, s.search.found, left < length ? left : length, types::leaf_keys,
+    find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
+    const int64 length = s.search.run_length(p.runs.shape), left = s.search.total - run * length;
+    run_walk walk(p.runs.call, p.runs.shape, column, s.search.found, left < length ? left : length, types::leaf_keys,
                   types::rows);
     if (block.warp() < types::consumers)
       few_rows_consumer<types, Mask, Score, decltype(block)>(block, p, s).run(walk, run, column);

@@ -20,76 +20,102 @@ struct few_rows_loader {
   static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
 
   /// Arrivals that complete a tile.
-  GIWA_DEVICE static int arrivals(const params& p) {
-    return p.copies == key_copies::boxes ? 1 : 32 * Types::producers;
-  }
+  GIWA_DEVICE static int arrivals(const params& p) { return p.copies == key_copies::boxes ? 1 : 32 * Types::producers; }
 
-  /// Loads all leaves of a walk. `warp` is the rank among the producers.
+  /// Loads all leaves of a walk. `warp` is the rank among the producers. Places are looked up one leaf ahead: a load from
+  /// the page table returns only after the copies that the warp started before it.
   template <class Block, class Walk>
   GIWA_DEVICE static void run(const Block& block, int warp, const params& p, shared_storage& s, Walk& walk) {
     if (p.copies == key_copies::boxes && warp > 0) return;
-    for (uint32 turn = 0; walk.next();) {
-      const run_item item = walk.item();
-      const packed_rows rows = rows_of(p.call, item, p.group, Types::rows);
-      for (int leaf = item.begin; leaf < item.end; ++leaf) {
-        if (Types::keep_of(p, rows, leaf) == tile_keep::none) continue;
-        const int stage = static_cast<int>(turn % stages);
-        const uint32 phase = turn++ / stages & 1;
-        if (p.copies == key_copies::boxes)
-          load_boxes(block, p, s, item, leaf, stage, phase);
-        else
-          load_rows(block, warp, p, s, item, leaf, stage, phase);
+    leaves_to_load<Walk> list{p, walk};
+    if (!list.next()) return;
+    leaf_places at = places_of(block, warp, p, list);
+    for (uint32 turn = 0;; ++turn) {
+      const bool more = list.next();
+      leaf_places next{};
+      if (more) next = places_of(block, warp, p, list);
+      const int stage = static_cast<int>(turn % stages);
+      const uint32 free = (turn / stages & 1) ^ 1;
+      if (p.copies == key_copies::boxes) {
+        load_boxes(block, p, p.k, at, s.k, stage, free);
+        load_boxes(block, p, p.v, at, s.v, stage, free);
+      } else {
+        load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
+        load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
       }
+      if (!more) return;
+      at = next;
     }
   }
 
  private:
-  /// One warp, whose lanes issue the boxes of a tile: pages of the cache, or one box.
-  template <class Block>
-  GIWA_DEVICE static void load_boxes(const Block& block, const params& p, shared_storage& s, const run_item& item,
-                                     int leaf, int stage, uint32 phase) {
-    const int first_key = leaf * leaf_keys, left = item.sequence.keys - first_key;
-    const int boxes = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
-    const int row = block.lane() * p.box_rows;  // at most 32 boxes: box_rows is at least leaf_keys / 32
-    cache_row from{-1, 0};
-    if (block.lane() < boxes) from = p.call.row_of(item.sequence, first_key + row);
-    const auto load = [&](auto& ring, const tensor_map& map) {
-      using tile = stdlib::remove_reference_t<decltype(ring.tile[0])>;
-      using box = tensor_box<tile>;
-      ring.empty[stage].wait(phase ^ 1);
-      if (block.lane() == 0) ring.full[stage].arrive_and_expect(boxes * p.box_rows * tile::columns * int{sizeof(element)});
-      block.sync_warp();
-      if (block.lane() < boxes) {
-        GIWA_UNROLL
-        for (int i = 0; i * box::columns < tile::columns; ++i) {
-          const int at[4] = {i * box::columns, from.row, item.head, from.element};
-          arch::load_box(ring.tile[stage].data() + i * box::elements + row * box::columns, map, at, ring.full[stage]);
+  /// The leaves of a walk that are not masked, one after the other.
+  template <class Walk>
+  struct leaves_to_load {
+    const params& p;
+    Walk& walk;
+    int leaf = 0, end = 0;
+    packed_rows rows{};
+    GIWA_DEVICE bool next() {
+      for (++leaf;; ++leaf) {
+        while (leaf >= end) {
+          if (!walk.next()) return false;
+          rows = rows_of(p.runs.call, walk.item(), p.runs.group, Types::rows);
+          leaf = walk.item().begin, end = walk.item().end;
         }
+        if (Types::keep_of(p.runs.call, rows, leaf) != tile_keep::none) return true;
       }
-    };
-    load(s.k, p.k);
-    load(s.v, p.v);
+    }
+  };
+
+  /// Where the keys of a leaf lie: for the box of this lane, or for the key of this lane.
+  struct leaf_places {
+    int head, boxes;
+    cache_row own;  // element -1: zeros
+  };
+  template <class Block, class List>
+  GIWA_DEVICE static leaf_places places_of(const Block& block, int warp, const params& p, const List& list) {
+    const run_item& item = list.walk.item();
+    const int first_key = list.leaf * leaf_keys, left = item.sequence.keys - first_key;
+    leaf_places at{item.head, 0, {-1, 0}};
+    int own = warp * warp_keys + block.lane() % warp_keys;  // of the leaf's keys
+    if (p.copies == key_copies::boxes) {
+      own = block.lane() * p.box_rows;  // at most 32 boxes: box_rows is at least leaf_keys / 32
+      at.boxes = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
+    }
+    if (own < left && own < leaf_keys) at.own = p.runs.call.row_of(item.sequence, first_key + own);
+    return at;
+  }
+
+  /// One warp, whose lanes issue the boxes of a tile: pages of the cache or parts of them, or one box.
+  template <class Block, class Ring>
+  GIWA_DEVICE static void load_boxes(const Block& block, const params& p, const tensor_map& map, const leaf_places& at,
+                                     Ring& ring, int stage, uint32 free) {
+    using tile = stdlib::remove_reference_t<decltype(ring.tile[0])>;
+    using box = tensor_box<tile>;
+    ring.empty[stage].wait(free);
+    if (block.lane() == 0)
+      ring.full[stage].arrive_and_expect(at.boxes * p.box_rows * tile::columns * static_cast<int>(sizeof(element)));
+    block.sync_warp();
+    if (block.lane() >= at.boxes) return;
+    element* const to = ring.tile[stage].data() + block.lane() * p.box_rows * box::columns;
+    GIWA_UNROLL
+    for (int i = 0; i * box::columns < tile::columns; ++i) {
+      const int origin[4] = {i * box::columns, at.own.row, at.head, at.own.element};
+      arch::load_box(to + i * box::elements, map, origin, ring.full[stage]);
+    }
   }
 
   /// All producer warps, with a share of the leaf's keys each.
-  template <class Block>
-  GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, shared_storage& s,
-                                    const run_item& item, int leaf, int stage, uint32 phase) {
-    // A lane looks up the place of one key and the others get it by shuffles.
-    const int own = warp * warp_keys + block.lane() % warp_keys, key = leaf * leaf_keys + own;
-    const bool exists = key < item.sequence.keys;
-    cache_row from{-1, 0};
-    if (exists) from = p.call.row_of(item.sequence, key);
-    const auto load = [&](auto& ring, const auto& view) {
-      ring.empty[stage].wait(phase ^ 1);
-      copy_rows(block, warp, p, view, item.head, from, ring.tile[stage]);
-      if (p.copies == key_copies::chunks)
-        ring.full[stage].arrive_after_copies();
-      else
-        ring.full[stage].arrive();
-    };
-    load(s.k, p.call.views.cache.k);
-    load(s.v, p.call.views.cache.v);
+  template <class Block, class View, class Ring>
+  GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view,
+                                    const leaf_places& at, Ring& ring, int stage, uint32 free) {
+    ring.empty[stage].wait(free);
+    copy_rows(block, warp, p, view, at.head, at.own, ring.tile[stage]);
+    if (p.copies == key_copies::chunks)
+      ring.full[stage].arrive_after_copies();
+    else
+      ring.full[stage].arrive();
   }
 
   /// Copies this warp's keys. `from` is the place of the key of this lane. Columns past the head size become zeros.

@@ -18,6 +18,22 @@ GIWA_HOST_DEVICE inline float merge_maxima(float a, float b, float& of_a, float&
   return larger_one;
 }
 
+/// The parameters of a launch that divides leaves into runs, and of the launch that merges them.
+template <class Call>
+struct run_params {
+  Call call;
+  run_shape shape;
+  float* states;  // the workspace
+  fast_divisor group;
+  int leaf_keys, tile_rows, columns;  // columns: of a state in the workspace
+
+  /// The memory of state number `i` that a run hands on: of the unit that it begins, or of the one that began before.
+  GIWA_HOST_DEVICE float* state_of(int64 run, int column, bool begins, int i) const {
+    const int64 slot = (run * shape.columns + column) * state_slots(shape) + (begins ? shape.states : 0) + i;
+    return states + slot * state_floats(shape.rows, columns);
+  }
+};
+
 /// How keys come into shared memory.
 enum class key_copies : int {
   boxes,     // TMA, sm_90
@@ -38,6 +54,7 @@ struct few_rows_types {
   using policy = Policy;
   using element = T;
   using output = O;
+  using call_params = cached_params<T, T, O, Mask, Score>;
   static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = Policy::leaf_keys;
   static constexpr int consumers = 8, producers = 4;  // warps
   static constexpr int max_threads = 32 * (consumers + producers);
@@ -74,37 +91,28 @@ struct few_rows_types {
     run_search search;
   };
   struct params {
-    cached_params<T, T, O, Mask, Score> call;
-    run_shape shape;
-    float* states;  // the workspace
-    fast_divisor group;
+    run_params<call_params> runs;
     key_copies copies;
-    int box_rows;    // of a copy of TMA
-    bool q_aligned;  // rows of q are aligned to 16 bytes
+    int box_rows;     // of a copy of TMA
+    bool q_aligned;   // rows of q are aligned to 16 bytes
     tensor_map k, v;  // (element of the cache, head, row, head size)
   };
 
-  /// The memory of state number `i` that a run hands on: of the unit that it begins, or of the one that began before.
-  GIWA_HOST_DEVICE static float* state_of(const params& p, int64 run, int column, bool begins, int i) {
-    const int64 slot = (run * p.shape.columns + column) * state_slots(p.shape) + (begins ? p.shape.states : 0) + i;
-    return p.states + slot * state_floats(p.shape.rows, columns);
-  }
-
   /// What the mask and the end of the keys keep of a leaf.
-  GIWA_HOST_DEVICE static tile_keep keep_of(const params& p, const packed_rows& r, int leaf) {
+  GIWA_HOST_DEVICE static tile_keep keep_of(const call_params& call, const packed_rows& r, int leaf) {
     const int first = leaf * leaf_keys;
     if (first >= r.keys) return tile_keep::none;
     const bool whole = r.keys - first >= leaf_keys;
     const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep keep = classify_heads(p.call.mask, t, p.call.heads_per_kv);
+    const tile_keep keep = classify_heads(call.mask, t, call.heads_per_kv);
     return keep == tile_keep::all && !whole ? tile_keep::some : keep;
   }
 };
 
 /// The end of a row: factors for its output, and its log-sum-exp, with the sink and the prior. m is in units of log2.
 template <class Params>
-GIWA_DEVICE finished_softmax<float> finish_row(const Params& call, const cached_sequence& s, int head, int query, float m,
-                                               float l) {
+GIWA_DEVICE finished_softmax<float> finish_row(const Params& call, const cached_sequence& s, int head, int query,
+                                               float m, float l) {
   const bool empty = l == 0 && m == -infinity_of<float>;
   const float own_factor = empty ? 0.f : quick_reciprocal(l);
   const float own_lse = empty ? -infinity_of<float> : m * ln_2<float> + quick_log(l == 0 ? -1.f : l);

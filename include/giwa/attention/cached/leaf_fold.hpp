@@ -25,7 +25,7 @@ struct fold_levels {
 /// end, the largest first. `begin` is 0 for the run that has the beginning of the sequence.
 struct run_states {
   int first[fold_levels::count], count_of[fold_levels::count];  // complete nodes of each level
-  bool unfinished[fold_levels::count];                          // [l]: a node of level l + 1, and for the last the result
+  bool unfinished[fold_levels::count];  // [l]: a node of level l + 1, and for the last the result
 
   GIWA_HOST_DEVICE constexpr run_states(int begin, int end) : first{}, count_of{}, unfinished{} {
     for (int l = 0; l < fold_levels::count; ++l) {
@@ -59,67 +59,68 @@ struct run_states {
   }
 };
 
-/// The unfinished nodes of a fold: level[l] has the children of level l that came so far of a node of level l + 1, and the
-/// last one those of the whole sequence. State has reset(), the state of no keys, and merge(later).
+/// The unfinished nodes of a fold: node[l] has the children of level l that came so far of a node of level l + 1, and the
+/// last one those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later).
 template <class State>
 struct leaf_fold {
-  State level[fold_levels::count];
+  static constexpr int levels = fold_levels::count;
+  State node[levels];
 
   GIWA_HOST_DEVICE constexpr void reset() {
     GIWA_UNROLL
-    for (int l = 0; l < fold_levels::count; ++l) level[l].reset();
+    for (int l = 0; l < levels; ++l) node[l].reset();
   }
 
-  /// Adds node n of a level. A node whose parent begins before the run is handed on, by emit(state).
-  template <int Level, class Emit>
-  GIWA_HOST_DEVICE constexpr void push(int n, const State& x, int begin, const Emit& emit) {
-    if constexpr (Level + 1 == fold_levels::count) {
-      if (begin == 0)
-        level[Level].merge(x);
-      else
-        emit(x);
-    } else {
-      constexpr int parent_span = fold_levels::span(Level + 1), children = parent_span / fold_levels::span(Level);
-      const int parent = n / children;
-      if (parent * parent_span < begin) {
-        emit(x);
-      } else {
-        level[Level].merge(x);
-        if (n % children == children - 1) {
-          push<Level + 1>(parent, level[Level], begin, emit);
-          level[Level].reset();
-        }
-      }
-    }
-  }
-
-  /// Hands on the unfinished nodes at the end of a run.
-  template <class Emit>
-  GIWA_HOST_DEVICE constexpr void flush(const run_states& states, const Emit& emit) const {
+  /// Adds the state x of node n of a level. A node whose parent begins before the run is handed on: then x becomes its
+  /// state, and the result is true.
+  GIWA_HOST_DEVICE constexpr bool push(int level, int n, State& x, int begin) {
     GIWA_UNROLL
-    for (int l = fold_levels::count - 1; l >= 0; --l)
-      if (states.unfinished[l]) emit(level[l]);
+    for (int l = 0; l < levels; ++l) {
+      if (l < level) continue;
+      if (l + 1 == levels) {
+        if (begin == 0) node[l].merge(x);
+        return begin != 0;
+      }
+      const int parent_span = fold_levels::span(l + 1), children = parent_span / fold_levels::span(l);
+      const int parent = n / children;
+      if (parent * parent_span < begin) return true;
+      node[l].merge(x);
+      if (n % children != children - 1) return false;
+      x = node[l];
+      node[l].reset();
+      n = parent;
+    }
+    return false;
   }
 
   /// Takes state number i of a run, in the order of run_states. Runs come in order.
-  GIWA_HOST_DEVICE constexpr void replay(const run_states& states, int i, const State& x) {
-    const auto nothing_left = [](const State&) {};
-    if (i < states.count_of[0]) return push<0>(states.first[0] + i, x, 0, nothing_left);
-    i -= states.count_of[0];
-    if (i < states.count_of[1]) return push<1>(states.first[1] + i, x, 0, nothing_left);
-    i -= states.count_of[1];
-    if (i < states.count_of[2]) return push<2>(states.first[2] + i, x, 0, nothing_left);
-    i -= states.count_of[2];
+  GIWA_HOST_DEVICE constexpr void replay(const run_states& states, int i, State x) {
+    int level = levels, n = 0;  // n = 0: not the last child of its parent
     GIWA_UNROLL
-    for (int l = fold_levels::count - 1; l >= 0; --l)
-      if (states.unfinished[l] && i-- == 0) level[l].merge(x);
+    for (int l = 0; l < levels; ++l) {
+      if (level == levels && i < states.count_of[l]) level = l, n = states.first[l] + i;
+      i -= states.count_of[l];
+    }
+    GIWA_UNROLL
+    for (int l = levels - 1; l >= 0; --l)
+      if (states.unfinished[l] && i-- == 0) level = l;
+    push(level, n, x, 0);
+  }
+
+  /// Returns the state of unfinished node l of a run at its end.
+  GIWA_HOST_DEVICE constexpr State at(int l) const {
+    State x = node[0];
+    GIWA_UNROLL
+    for (int i = 1; i < levels; ++i)
+      if (i == l) x = node[i];
+    return x;
   }
 
   /// Returns the result, after the last leaf of the sequence.
   GIWA_HOST_DEVICE constexpr const State& finish() {
     GIWA_UNROLL
-    for (int l = 1; l < fold_levels::count; ++l) level[l].merge(level[l - 1]);
-    return level[fold_levels::count - 1];
+    for (int l = 1; l < levels; ++l) node[l].merge(node[l - 1]);
+    return node[levels - 1];
   }
 };
 

@@ -11,7 +11,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 // A unit is a tile of packed rows of one sequence and one head of keys, with all leaves that these rows need. Units are
 // numbered by sequence, then head, then tile of rows, and so are their leaves; run r of a launch has the leaves [r
-// run_length, (r + 1) run_length) of all. If heads run side by side, each head has its own runs, all alike.
+// run_length, (r + 1) run_length) of all. If heads are columns, each head of keys has its own runs, all alike.
 
 /// The leaves [first, end) that the rows of a sequence need, at least one, and the number of its tiles of rows.
 struct sequence_leaves {
@@ -22,7 +22,7 @@ struct sequence_leaves {
 /// What the host decides of a launch.
 struct run_shape {
   int runs;             // of one column of heads
-  int columns;          // heads side by side: all, or 1
+  int columns;          // heads of keys that are computed at once, each by its own blocks: all, or 1
   int heads_in_column;  // 1, or all
   int states;           // slots of a run in the workspace, of run_states::most(); 0: no unit is divided
   int rows;             // rows of a state in the workspace
@@ -227,14 +227,10 @@ template <class Params>
 GIWA_HOST_DEVICE packed_rows rows_of(const Params& p, const run_item& item, const fast_divisor& group, int tile_rows) {
   const cached_sequence& s = item.sequence;
   const int first = item.row_tile * tile_rows, all = s.queries * p.heads_per_kv;
-  return {s.batch,
-          item.head * p.heads_per_kv,
-          first,
-          all - first < tile_rows ? all - first : tile_rows,
-          s.queries,
-          s.keys,
-          s.offset,
-          group};
+  return {s.batch,   item.head * p.heads_per_kv,
+          first,     all - first < tile_rows ? all - first : tile_rows,
+          s.queries, s.keys,
+          s.offset,  group};
 }
 
 /// What the host knows of the work of a launch, for the shape of its runs.
@@ -248,7 +244,9 @@ struct run_work {
 };
 
 /// Floats of a state in the workspace: the output of each row, then m and l of each row. A multiple of 16 bytes.
-GIWA_HOST_DEVICE constexpr int64 state_floats(int64 rows, int64 columns) { return rows * columns + round_up(2 * rows, 4); }
+GIWA_HOST_DEVICE constexpr int64 state_floats(int64 rows, int64 columns) {
+  return rows * columns + round_up(2 * rows, 4);
+}
 
 /// Slots of a run: the states of the unit that began before it, and those of the unit that it begins.
 GIWA_HOST_DEVICE constexpr int64 state_slots(const run_shape& s) { return s.states + fold_levels::count; }
@@ -260,11 +258,11 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes_of(const run_shape& s, int64 co
   return saturated_product(saturated_product(floats, int64{sizeof(float)}), int64{s.runs} * s.columns);
 }
 
-/// Shares the work among `blocks` blocks, with at most `available` bytes of workspace. Heads run side by side, because
+/// Shares the work among `blocks` blocks, with at most `available` bytes of workspace. Heads are columns, because
 /// neighbouring heads of a key are neighbours in memory, unless more than a tenth of the blocks would have no work.
 GIWA_HOST_DEVICE constexpr run_shape shape_of_runs(const run_work& w, int64 blocks, int64 available) {
-  const bool side_by_side = w.kv_heads <= blocks && blocks % w.kv_heads * 10 <= blocks;
-  const int64 columns = side_by_side ? w.kv_heads : 1, in_column = side_by_side ? 1 : w.kv_heads;
+  const bool by_columns = w.kv_heads <= blocks && blocks % w.kv_heads * 10 <= blocks;
+  const int64 columns = by_columns ? w.kv_heads : 1, in_column = by_columns ? 1 : w.kv_heads;
   const int64 units = saturated_product(w.units, in_column), leaves = saturated_product(units, w.unit_leaves);
   const int64 most = blocks / columns < leaves ? blocks / columns : leaves;
   const auto shape = [&](int64 runs, int64 states) {

@@ -9,14 +9,6 @@
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-/// Returns a tensor with its dimensions in the order of the tensor maps: (sequence, head, row, head size).
-template <class T>
-tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
-  return {v.data(),
-          {v.extent(0), v.extent(2), v.extent(1), v.extent(3)},
-          {v.stride(0), v.stride(2), v.stride(1), v.stride(3)}};
-}
-
 /// Returns how many blocks run at once. A block that moves registers takes the whole register file of a multiprocessor,
 /// so one block fits, and the occupancy query, which takes microseconds, is skipped.
 template <class Op>
