@@ -187,6 +187,7 @@ set(GIWA_HEADERS
   D giwa/attention/cached/few_rows_loader.cuh
   D giwa/attention/cached/few_rows.cuh
   D giwa/attention/cached/merge_runs.cuh
+  D giwa/attention/cached/cached_simt.cuh
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/forward/forward_simt.cuh

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CACHED_CACHED_CUH
 
 #include <giwa/attention/cached/cached.hpp>
+#include <giwa/attention/cached/cached_simt.cuh>
 #include <giwa/attention/cached/few_rows.cuh>
 #include <giwa/attention/cached/merge_runs.cuh>
 #include <giwa/attention/forward/launch.cuh>
@@ -24,6 +25,7 @@ status check_cached_pointers(const Params& call) {
       bad(a.q.data(), "q") || bad(a.cache.k.data(), "k") || bad(a.cache.v.data(), "v") || bad(a.o.data(), "o") ||
       bad(call.lse.data(), "lse") || bad(call.sinks, "sinks") || bad(call.prior_o.data(), "prior") ||
       bad(call.prior_lse.data(), "prior") || bad(call.workspace, "workspace") || bad(a.packed.offsets, "queries") ||
+      bad(a.cache.scales.k.data(), "scales") || bad(a.cache.scales.v.data(), "scales") ||
       bad(a.cache.lengths, "lengths") || bad(a.cache.pages.indices, "pages") || bad(a.cache.pages.offsets, "pages"));
   return s;
 }
@@ -40,11 +42,27 @@ template <int HeadSize, int HeadSizeV, class Which>
 struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
   static status run(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
-    static_assert(stdlib::same_as<T, Element> && sizeof(T) == 2,
-                  "giwa::attention_cached: on a stream q and the cache must be fp16 or bf16, one type for both.");
     if (const status state = check_cached_pointers(call); !state.ok()) return state;
+    if constexpr (stdlib::same_as<T, Element> && sizeof(T) == 2)
+      return run_16_bits(s, call);
+    else
+      return run_simt(s, call);
+  }
+
+ private:
+  // GPUs of capability 9.0 to 11.x have the shared memory that the kernel for few rows needs; not all others do.
+  static constexpr bool may_lack_shared_memory = compiled_for(0, 900) || compiled_for(1200, 1 << 20);
+
+  template <class T, class O, class Mask, class Score>
+  static status run_16_bits(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call) {
     const result<attention_path> path = path_here();
     if (!path.ok()) return path.state;
+    if constexpr (may_lack_shared_memory) {
+      using largest_op = few_rows_op<T, O, few_rows_policy<HeadSize, HeadSizeV, 32, 2>, Mask, Score>;
+      const result<bool> fits = has_shared_bytes(shared_bytes_of<largest_op>);
+      if (!fits.ok()) return fits.state;
+      if (!fits.value || path.value == attention_path::simt) return run_simt(s, call);
+    }
     // Packed queries may be more than `most` says: then a sequence has several tiles of rows.
     const int64 group = call.heads_per_kv,
                 queries = call.views.is_packed() ? call.views.packed.most : call.views.q.extent(1);
@@ -52,7 +70,14 @@ struct stream_cached {
     return run_rows<32>(s, call, path.value);
   }
 
- private:
+  template <class T, class Element, class O, class Mask, class Score>
+  static status run_simt(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
+    using op = cached_simt_op<T, Element, O, HeadSize, HeadSizeV, Mask, Score>;
+    constexpr int64 most = 1 << 20;  // blocks: each computes several rows if there are more
+    const int64 rows = op::rows_of_heads(call);
+    return launch(s, {.grid = rows < most ? rows : most, .block = op::max_threads}, op{}, call);
+  }
+
   template <int Rows, class Params>
   static status run_rows(cudaStream_t s, const Params& call, attention_path path) {
     return launch_both<few_rows_policy<HeadSize, HeadSizeV, Rows, 2>>(s, call, path);

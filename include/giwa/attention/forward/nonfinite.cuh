@@ -46,8 +46,10 @@ GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
     for (int j = 0; j < batch; ++j) {
       two part[4];
       __builtin_memcpy(part, &read[j], sizeof part);
+#if GIWA_ARCH_CAPABILITY >= 80  // older GPUs never run it, and have no such function of bf16
       GIWA_UNROLL
       for (int k = 0; k < 4; ++k) sum[k] = __hfma2(part[k], zero, sum[k]);
+#endif
     }
   }
   bool any = false;  // by function: PyTorch's extensions are built without the operators of 16-bit types
