@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+// The tree of leaves: any division into runs does the same merges on the same operands, and hands on as many states as said.
+#include <giwa/attention/cached/leaf_fold.hpp>
+
+#include "support/catch.hpp"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+using namespace giwa::detail;
+using giwa::int64;
+
+namespace {
+
+/// A state that is the sum of leaves as it was computed: "((0+1)+2)". The state of no keys is empty, and adds nothing.
+struct sum {
+  std::string text;
+  void reset() { text.clear(); }
+  void merge(const sum& later) {
+    if (text.empty())
+      text = later.text;
+    else if (!later.text.empty())
+      text = '(' + text + '+' + later.text + ')';
+  }
+};
+
+/// The leaves [first, end) added by the definition of the tree: in order, nodes of 4, of those nodes of 64, of those the
+/// result. span is the number of leaves of a child.
+sum sum_of(int first, int end, int level = fold_levels::count) {
+  sum all{};
+  if (level == 0) {
+    all.text = std::to_string(first);
+    return all;
+  }
+  const int span = fold_levels::span(level - 1);
+  for (int n = first / span; n * span < end; ++n)
+    all.merge(sum_of(std::max(first, n * span), std::min(end, (n + 1) * span), level - 1));
+  return all;
+}
+
+/// What a run hands on.
+struct run_result {
+  run_states states;
+  std::vector<sum> handed_on;
+};
+
+/// The run [from, to) of leaves that begin with `first`, as the kernel does it. If it has all leaves, the only state is the
+/// result.
+run_result fold_run(int first, int from, int to, int end) {
+  const int begin = from == first ? 0 : from;
+  run_result r{run_states(begin, to), {}};
+  leaf_fold<sum> fold;
+  fold.reset();
+  for (int leaf = from; leaf < to; ++leaf) {
+    sum x{std::to_string(leaf)};
+    if (fold.push(0, leaf, x, begin)) r.handed_on.push_back(x);
+  }
+  if (from == first && to == end) return {r.states, {fold.finish()}};
+  for (int l = fold_levels::count - 1; l >= 0; --l)
+    if (r.states.unfinished[l]) r.handed_on.push_back(fold.at(l));
+  return r;
+}
+
+/// Counts what is wrong about leaves [first, end) in runs that end at `cuts` and at `end`.
+struct law {
+  int64 other_result = 0, other_count = 0, too_many = 0, checked = 0;
+
+  void check(int first, int end, const std::vector<int>& cuts, const std::string& right) {
+    ++checked;
+    leaf_fold<sum> fold;
+    fold.reset();
+    int from = first;
+    for (std::size_t i = 0; i <= cuts.size(); ++i) {
+      const int to = i < cuts.size() ? cuts[i] : end;
+      const run_result r = fold_run(first, from, to, end);
+      if (cuts.empty()) {
+        other_result += r.handed_on[0].text == right ? 0 : 1;
+        return;
+      }
+      const int count = static_cast<int>(r.handed_on.size());
+      other_count += r.states.count() == count ? 0 : 1;
+      too_many += r.states.count() <= run_states::most(to - from) ? 0 : 1;
+      for (int n = 0; n < count; ++n) fold.replay(r.states, n, r.handed_on[static_cast<std::size_t>(n)]);
+      from = to;
+    }
+    other_result += fold.finish().text == right ? 0 : 1;
+  }
+  void holds() const {
+    CHECK(other_result == 0);
+    CHECK(other_count == 0);
+    CHECK(too_many == 0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("one run adds leaves as the tree says") {
+  CHECK(sum_of(0, 1).text == "0");
+  CHECK(sum_of(0, 6).text == "((((0+1)+2)+3)+(4+5))");
+  CHECK(sum_of(3, 9).text == "((3+(((4+5)+6)+7))+8)");
+  CHECK(sum_of(62, 66).text == "((62+63)+(64+65))");
+  law broken;
+  for (int end = 1; end <= 300; ++end)
+    for (const int first : {0, 1, 3, 4, 5, 63, 64, 65, 128, 200, 255})
+      if (first < end) broken.check(first, end, {}, sum_of(first, end).text);
+  broken.holds();
+  CHECK(broken.checked == 300 + 299 + 297 + 296 + 295 + 237 + 236 + 235 + 172 + 100 + 45);
+}
+
+TEST_CASE("two runs of up to 300 leaves") {
+  law broken;
+  for (int end = 2; end <= 300; ++end) {
+    const std::string right = sum_of(0, end).text;
+    for (int cut = 1; cut < end; ++cut) broken.check(0, end, {cut}, right);
+  }
+  broken.holds();
+  CHECK(broken.checked == 300 * 299 / 2);
+}
+
+TEST_CASE("two runs of leaves that do not begin with 0") {
+  law broken;
+  for (const int first : {1, 2, 3, 4, 7, 8, 60, 63, 64, 65, 127, 130})
+    for (int count = 2; count <= 150; count += 1 + count / 20) {
+      const std::string right = sum_of(first, first + count).text;
+      for (int cut = 1; cut < count; ++cut) broken.check(first, first + count, {first + cut}, right);
+    }
+  broken.holds();
+}
+
+TEST_CASE("random runs, short and long, also of one leaf each") {
+  std::mt19937 random(2026);
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+  law broken;
+  for (int i = 0; i < 10000; ++i) {
+    const int first = i % 2 == 0 ? 0 : up_to(200), count = 2 + up_to(i % 100 == 0 ? 1500 : 298);
+    const int run = 1 + up_to(up_to(3) == 0 ? 5 : count);  // leaves of one run, about
+    std::vector<int> cuts;
+    for (int at = first + 1 + up_to(run); at < first + count; at += 1 + up_to(run)) cuts.push_back(at);
+    broken.check(first, first + count, cuts, sum_of(first, first + count).text);
+  }
+  broken.holds();
+}
+
+TEST_CASE("equal runs, as launches have them") {
+  law broken;
+  for (const int first : {0, 5, 64})
+    for (const int count : {64, 65, 127, 130, 300, 512, 700}) {
+      const std::string right = sum_of(first, first + count).text;
+      for (const int run : {1, 2, 3, 4, 5, 16, 31, 64, 65, 128, 256})
+        for (const int phase : {1, run}) {  // the first run may begin in another unit
+          std::vector<int> cuts;
+          for (int at = first + phase; at < first + count; at += run) cuts.push_back(at);
+          broken.check(first, first + count, cuts, right);
+        }
+    }
+  broken.holds();
+}
+
+TEST_CASE("a bound of the states of a run") {
+  int64 too_many = 0, decreases = 0, most_seen = 0;
+  for (int leaves = 1; leaves <= 700; ++leaves) {
+    for (int begin = 0; begin <= 400; ++begin) {
+      const int count = run_states(begin, begin + leaves).count();
+      too_many += count <= run_states::most(leaves) ? 0 : 1;
+      if (leaves <= 64) most_seen = std::max<int64>(most_seen, count);
+    }
+    decreases += run_states::most(leaves) >= run_states::most(leaves - 1) ? 0 : 1;
+  }
+  CHECK(too_many == 0);
+  CHECK(decreases == 0);
+  CHECK(most_seen + 4 >= run_states::most(64));  // the bound is not far above what happens
+  // Of long sequences, where numbers of leaves are large.
+  constexpr int many = 1 << 25;
+  for (const int begin : {0, 1, many - 63, many - 1, many, many + 1})
+    for (const int leaves : {1, 64, 100000, many}) {
+      const run_states states(begin, begin + leaves);
+      CHECK(states.count() <= run_states::most(leaves));
+      CHECK(states.count() >= 1);
+    }
+}
