@@ -161,6 +161,7 @@ set(GIWA_HEADERS
   P giwa/attention/cached/leaf_fold.hpp
   P giwa/attention/cached/packed_rows.hpp
   P giwa/attention/cached/runs.hpp
+  P giwa/attention/cached/workspace.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp

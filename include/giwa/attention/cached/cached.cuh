@@ -7,6 +7,7 @@
 #include <giwa/attention/cached/cached_simt.cuh>
 #include <giwa/attention/cached/few_rows.cuh>
 #include <giwa/attention/cached/merge_runs.cuh>
+#include <giwa/attention/cached/workspace.hpp>
 #include <giwa/attention/forward/launch.cuh>
 #include <giwa/tile/tile_map.hpp>
 
@@ -112,19 +113,12 @@ struct stream_cached {
 
   template <class Types, class Params>
   static run_work work_of(const Params& call) {
-    const auto& a = call.views;
-    const int64 group = call.heads_per_kv, sequences = a.sequence_count();
-    const int64 leaves = ceil_div(int64{call.capacity}, int64{Types::leaf_keys});
-    const int64 all_rows = saturated_product(a.q.extent(1), group);
-    const int64 tiles = ceil_div(all_rows, int64{Types::rows});
-    const int64 rows = all_rows < Types::rows ? all_rows : Types::rows;
-    return {.sequences = sequences,
-            .kv_heads = a.cache.k.extent(2),
-            .units = a.is_packed() ? sequences + tiles : saturated_product(sequences, tiles),
-            .unit_leaves = leaves > 0 ? leaves : 1,
-            .rows = rows,
-            .columns = Types::columns,
-            .exact = !call.is_ragged() && !mask_bounds_leaves<stdlib::remove_cvref_t<decltype(call.mask)>>};
+    constexpr run_tiles tiles{Types::leaf_keys, Types::rows, Types::columns};
+    constexpr run_tiles known = run_tiles_of({.head_size = HeadSize, .head_size_v = HeadSizeV});
+    static_assert(tiles.leaf_keys == known.leaf_keys && tiles.columns == known.columns,
+                  "giwa: run_tiles_of() in workspace.hpp differs from the kernel.");
+    const bool exact = !call.is_ragged() && !mask_bounds_leaves<stdlib::remove_cvref_t<decltype(call.mask)>>;
+    return detail::work_of(call.views.problem(), tiles, exact);
   }
 
   /// TMA where it can address the cache; its boxes are pages or parts of them.

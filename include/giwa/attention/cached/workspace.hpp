@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// The work of an attention_cached call from its sizes, and the workspace that it can use.
+#ifndef GIWA_ATTENTION_CACHED_WORKSPACE_HPP
+#define GIWA_ATTENTION_CACHED_WORKSPACE_HPP
+
+#include <giwa/attention/cached/problem.hpp>
+#include <giwa/attention/cached/runs.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// The sizes of a kernel that decide its runs and its workspace: keys of a leaf, packed rows of a tile, columns of a state.
+struct run_tiles {
+  int leaf_keys, rows, columns;
+};
+
+/// The sizes of the kernel that runs a problem.
+GIWA_HOST_DEVICE constexpr run_tiles run_tiles_of(const cached_problem& p) {
+  const int64 wider = round_up(p.head_size > p.head_size_v ? p.head_size : p.head_size_v, 64);
+  const int64 rows = p.kv_heads == 0 ? 0 : saturated_product(p.heads / p.kv_heads, p.queries);
+  return {.leaf_keys = wider <= 128   ? 128
+                       : wider <= 256 ? 64
+                                      : 32,
+          .rows = rows > 0 && rows <= 16 ? 16 : 32,
+          .columns = static_cast<int>(round_up(p.head_size_v, 16))};
+}
+
+/// The work of a problem. `exact`: all sequences have as many queries and keys as the problem says.
+GIWA_HOST_DEVICE constexpr run_work work_of(const cached_problem& p, const run_tiles& tiles, bool exact) {
+  const bool packed = p.rows > 0;
+  const int64 rows = saturated_product(packed ? p.rows : p.queries, p.heads / p.kv_heads);
+  const int64 row_tiles = ceil_div(rows, int64{tiles.rows}), leaves = ceil_div(p.keys, int64{tiles.leaf_keys});
+  return {.sequences = p.sequences,
+          .kv_heads = p.kv_heads,
+          .units = packed ? p.sequences + row_tiles : saturated_product(p.sequences, row_tiles),
+          .unit_leaves = leaves > 0 ? leaves : 1,
+          .rows = rows < tiles.rows ? rows : tiles.rows,
+          .columns = tiles.columns,
+          .exact = exact};
+}
+
+}  // namespace detail
+
+/// Returns the largest workspace, in bytes, that a call of attention_cached() with these sizes uses on a GPU with this
+/// many multiprocessors, whatever the lengths, the mask and the pages are. With fewer bytes the call uses fewer
+/// multiprocessors where there are few sequences, and returns the same bits. 0 where no workspace is used and for sizes
+/// that supports() refuses. Needs no GPU.
+/// Example: `cached_workspace_bytes({.sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128,
+/// .head_size_v = 128}, 132)`.
+GIWA_HOST_DEVICE constexpr int64 cached_workspace_bytes(const cached_problem& p, int multiprocessors) {
+  if (!detail::check_sizes(p, 0).ok()) return 0;
+  if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
+  const detail::run_tiles tiles = detail::run_tiles_of(p);
+  const detail::run_work work = detail::work_of(p, tiles, false);
+  return detail::workspace_bytes_of(detail::shape_of_runs(work, multiprocessors, max_int64), tiles.columns);
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: MIT
+// Runs: every leaf is computed once, in order, and what runs hand on fits into the workspace.
+#include <giwa/attention/cached/workspace.hpp>
+#include <giwa/grid/host_executor.hpp>
+
+#include "support/catch.hpp"
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace giwa::detail;
+using giwa::causal;
+using giwa::fp16;
+using giwa::full;
+using giwa::int64;
+using giwa::sliding_window;
+
+namespace {
+
+/// A call without tensors: only sizes, lengths and offsets are read.
+struct call_sizes {
+  int64 sequences = 1, queries = 1, keys = 1, heads = 1, kv_heads = 1;
+  std::vector<int> lengths{};  // empty: every sequence has `keys`
+  std::vector<int> offsets{};  // of packed queries, whose rows are `queries` together; empty: not packed
+
+  template <class Mask>
+  auto params(const Mask& mask) const {
+    const bool packed = !offsets.empty();
+    cached_views<fp16, fp16, fp16> a{};
+    a.q = {nullptr, {packed ? 1 : sequences, queries, heads, 128}};
+    a.cache.k = a.cache.v = {nullptr, {sequences, keys, kv_heads, 128}};
+    a.cache.lengths = lengths.empty() ? nullptr : lengths.data();
+    if (packed) a.packed = {offsets.data(), sequences, 1};
+    return cached_params_of(a, mask, giwa::plain_score{}, giwa::cached_options{});
+  }
+};
+
+template <class Params>
+run_work work_of_call(const Params& p, int leaf_keys, int tile_rows) {
+  const bool exact = !p.is_ragged() && !mask_bounds_leaves<std::remove_cvref_t<decltype(p.mask)>>;
+  return work_of(p.views.problem(), {leaf_keys, tile_rows, 128}, exact);
+}
+
+/// Runs that find_run() has to find, by adding up all sequences.
+template <class Params>
+class plain_search {
+ public:
+  plain_search(const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
+    for (int b = 0; b < p.views.sequence_count(); ++b) {
+      first_.push_back(total);
+      const sequence_leaves l = leaves_of(p, p.at(b), leaf_keys, tile_rows);
+      total += int64{l.count()} * l.row_tiles * shape.heads_in_column;
+    }
+    length = giwa::ceil_div(total, int64{shape.runs});
+  }
+  leaf_position find(int64 run) const {
+    const int64 at = run * length;
+    if (at >= total) return {0, 0};
+    const auto after = std::upper_bound(first_.begin(), first_.end(), at);  // sequences without leaves begin there too
+    return {static_cast<int>(after - first_.begin()) - 1, at - after[-1]};
+  }
+  int64 total = 0, length = 0;
+
+ private:
+  std::vector<int64> first_;
+};
+
+/// What is wrong with the items of all runs.
+struct law {
+  int64 out_of_order = 0, missed = 0, divided = 0, empty = 0, too_many_states = 0, too_many_begun = 0, too_long = 0,
+        items = 0;
+  void holds() const {
+    CHECK(out_of_order == 0);
+    CHECK(missed == 0);
+    CHECK(divided == 0);
+    CHECK(empty == 0);
+    CHECK(too_many_states == 0);
+    CHECK(too_many_begun == 0);
+    CHECK(too_long == 0);
+  }
+};
+
+/// Walks all runs of a launch. The leaves of each (sequence, head, tile of rows) must come in order, each once.
+template <class Params>
+void check_runs(law& broken, const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
+  const int kv_heads = static_cast<int>(p.views.cache.k.extent(2));
+  const plain_search search(p, shape, leaf_keys, tile_rows);
+  std::vector<int64> first_unit{0};
+  std::vector<int> next, end;  // of each unit
+  for (int b = 0; b < p.views.sequence_count(); ++b) {
+    const sequence_leaves l = leaves_of(p, p.at(b), leaf_keys, tile_rows);
+    first_unit.push_back(first_unit.back() + kv_heads * l.row_tiles);
+    next.insert(next.end(), static_cast<std::size_t>(kv_heads * l.row_tiles), l.first);
+    end.insert(end.end(), static_cast<std::size_t>(kv_heads * l.row_tiles), l.end);
+  }
+  for (int64 run = 0; run < shape.runs; ++run)
+    for (int column = 0; column < shape.columns; ++column) {
+      const int64 left = search.total - run * search.length;
+      run_walk walk(p, shape, column, search.find(run), std::min(left, search.length), leaf_keys, tile_rows);
+      int64 leaves = 0;
+      int states_before = 0, states_begun = 0;
+      while (walk.next()) {
+        const run_item& item = walk.item();
+        ++broken.items;
+        leaves += item.end - item.begin;
+        broken.empty += item.begin < item.end && item.row_tile < item.leaves.row_tiles && item.head < kv_heads ? 0 : 1;
+        const auto unit = static_cast<std::size_t>(first_unit[static_cast<std::size_t>(item.sequence.batch)] +
+                                                   item.head * item.leaves.row_tiles + item.row_tile);
+        if (unit >= next.size() || next[unit] != item.begin || item.end > end[unit])
+          ++broken.out_of_order;
+        else
+          next[unit] = item.end;
+        if (item.has_beginning() && item.has_end()) continue;
+        (item.has_beginning() ? states_begun : states_before) += run_states(item.fold_begin(), item.end).count();
+      }
+      if (shape.states == 0)
+        broken.divided += states_begun + states_before;
+      else
+        broken.too_long += leaves <= search.length ? 0 : 1;
+      broken.too_many_states += states_before <= shape.states ? 0 : 1;
+      broken.too_many_begun += states_begun <= fold_levels::count ? 0 : 1;
+    }
+  broken.missed += next == end ? 0 : 1;
+}
+
+/// The runs for some numbers of blocks, with any workspace and with none.
+template <class Mask = full>
+void check_shapes(law& broken, const call_sizes& sizes, int leaf_keys, int tile_rows,
+                  const std::vector<int>& all_blocks, const Mask& mask = {}) {
+  const auto p = sizes.params(mask);
+  const run_work work = work_of_call(p, leaf_keys, tile_rows);
+  for (const int blocks : all_blocks)
+    for (const int64 available : {giwa::max_int64, int64{0}})
+      check_runs(broken, p, shape_of_runs(work, blocks, available), leaf_keys, tile_rows);
+}
+
+std::vector<int> up_to_200() {
+  std::vector<int> all(200);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i) + 1;
+  return all;
+}
+const std::vector<int> some_blocks{1, 2, 3, 7, 8, 16, 31, 64, 78, 114, 132, 148, 200};
+
+/// find_run() by the threads of a block.
+template <class Params>
+struct find_run_op {
+  static constexpr int max_threads = 384, min_blocks = 1;
+  struct params {
+    Params call;
+    run_shape shape;
+    int leaf_keys, tile_rows;
+    leaf_position* found;
+    int64* total;
+  };
+  struct shared_storage {
+    run_search search;
+  };
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
+    find_run(block, p.call, p.shape, block.block_rank(), p.leaf_keys, p.tile_rows, s.search);
+    if (block.rank() != 0) return;
+    p.found[block.block_rank()] = s.search.found;
+    p.total[block.block_rank()] = s.search.total;
+  }
+};
+
+/// Counts the runs that a block finds elsewhere than plain_search.
+template <class Params>
+int64 runs_elsewhere(const Params& call, const run_shape& shape, int leaf_keys, int tile_rows, int threads) {
+  using op = find_run_op<Params>;
+  const auto runs = static_cast<std::size_t>(shape.runs);
+  std::vector<leaf_position> found(runs, leaf_position{-1, -1});
+  std::vector<int64> total(runs, -1);
+  const typename op::params p{call, shape, leaf_keys, tile_rows, found.data(), total.data()};
+  REQUIRE(giwa::launch(giwa::host, {.grid = shape.runs, .block = threads}, op{}, p).ok());
+  const plain_search right(call, shape, leaf_keys, tile_rows);
+  int64 elsewhere = 0;
+  for (std::size_t run = 0; run < runs; ++run) {
+    const leaf_position at = right.find(static_cast<int64>(run));
+    const bool has_leaves = static_cast<int64>(run) * right.length < right.total;
+    if (total[run] != right.total ||
+        (has_leaves && (found[run].sequence != at.sequence || found[run].before != at.before)))
+      ++elsewhere;
+  }
+  return elsewhere;
+}
+
+std::vector<int> random_lengths(std::mt19937& random, int64 sequences, int most) {
+  std::vector<int> lengths(static_cast<std::size_t>(sequences));
+  for (int& l : lengths) {
+    l = std::uniform_int_distribution<int>(-2, most + 2)(random);  // those out of range are cut
+    if (std::uniform_int_distribution<int>(0, 3)(random) == 0) l = 0;
+  }
+  return lengths;
+}
+
+}  // namespace
+
+TEST_CASE("runs of sequences of one length") {
+  law broken;
+  for (const int64 keys : {0, 1, 127, 128, 129, 255, 256, 257, 1024, 8192})
+    for (const int64 sequences : {1, 2, 5}) {
+      check_shapes(broken, {.sequences = sequences, .keys = keys}, 128, 16, some_blocks);
+      check_shapes(broken, {.sequences = sequences, .queries = 3, .keys = keys, .heads = 24, .kv_heads = 3}, 128, 16,
+                   some_blocks);
+    }
+  broken.holds();
+}
+
+TEST_CASE("every number of blocks from 1 to 200") {
+  law broken;
+  std::mt19937 random(1);
+  const std::vector<int> all = up_to_200();
+  check_shapes(broken, {.keys = 70000, .heads = 8, .kv_heads = 8}, 128, 16, all);
+  check_shapes(broken, {.sequences = 3, .keys = 4096, .heads = 5, .kv_heads = 5}, 128, 16, all);
+  check_shapes(broken,
+               {.sequences = 7, .keys = 9000, .heads = 32, .kv_heads = 8, .lengths = {1, 9000, 0, 127, 129, 4000, -5}},
+               128, 16, all);
+  check_shapes(broken, {.sequences = 40, .keys = 1 << 16, .lengths = random_lengths(random, 40, 1 << 16)}, 64, 32, all);
+  check_shapes(broken, {.sequences = 2, .queries = 9, .keys = 1000, .heads = 64, .kv_heads = 1, .lengths = {1000, 3}},
+               32, 32, all);
+  broken.holds();
+}
+
+TEST_CASE("many sequences, and heads of keys that leave no block idle or are not columns") {
+  law broken;
+  std::mt19937 random(2);
+  for (const int64 sequences : {64, 333, 4096})
+    for (const int64 kv_heads : {1, 8, 48, 96, 150, 250}) {
+      if (sequences * kv_heads > 40000) continue;
+      const call_sizes sizes{.sequences = sequences,
+                             .keys = 3000,
+                             .heads = kv_heads,
+                             .kv_heads = kv_heads,
+                             .lengths = random_lengths(random, sequences, 3000)};
+      check_shapes(broken, sizes, 128, 16, {1, 78, 132, 200});
+    }
+  broken.holds();
+  CHECK(broken.items > 100000);
+}
+
+TEST_CASE("runs of the longest sequences") {
+  law broken;
+  const int longest = static_cast<int>(giwa::attention_limits::length);
+  check_shapes(broken, {.keys = longest}, 128, 16, some_blocks);
+  check_shapes(broken,
+               {.sequences = 3, .keys = longest, .heads = 8, .kv_heads = 2, .lengths = {longest, 5, 2147483647}}, 32,
+               16, some_blocks);
+  broken.holds();
+}
+
+TEST_CASE("runs of packed queries, also of sequences without any") {
+  law broken;
+  for (const std::vector<int>& offsets :
+       {std::vector{0, 1, 1, 5, 40}, {0, 0, 0, 0, 0}, {3, 20, 20, 21, 64}, {-5, 2, 30, 100, 2000000000}})
+    check_shapes(broken,
+                 {.sequences = 4,
+                  .queries = 64,
+                  .keys = 2000,
+                  .heads = 8,
+                  .kv_heads = 2,
+                  .lengths = {2000, 700, 0, 129},
+                  .offsets = offsets},
+                 128, 16, some_blocks);
+  broken.holds();
+}
+
+TEST_CASE("masks that leave leaves out at either end") {
+  law broken;
+  std::mt19937 random(3);
+  const call_sizes sizes{.sequences = 30,
+                         .queries = 5,
+                         .keys = 20000,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .lengths = random_lengths(random, 30, 20000)};
+  for (const int window : {0, 1, 128, 1000, 30000})
+    check_shapes(broken, sizes, 128, 16, some_blocks, sliding_window{window} & causal::bottom_right);
+  check_shapes(broken, sizes, 128, 16, some_blocks, causal{giwa::alignment::offset(300)});
+  check_shapes(broken, sizes, 128, 16, some_blocks, causal{giwa::alignment::offset(-30000)});
+  broken.holds();
+}
+
+TEST_CASE("leaves_of leaves out what a mask leaves out, and nothing else") {
+  int64 missed = 0, in_vain = 0, without = 0;
+  const auto check = [&](const auto& mask) {
+    for (const int64 queries : {1, 4, 9})
+      for (int keys = 0; keys <= 400; keys += keys < 40 ? 1 : 13) {
+        const call_sizes sizes{.queries = queries, .keys = 400, .lengths = {keys}};
+        const auto p = sizes.params(mask);
+        const cached_sequence s = p.at(0);
+        const sequence_leaves l = leaves_of(p, s, 8, 16);
+        std::set<int> kept;
+        for (int i = 0; i < s.queries; ++i)
+          for (int key = 0; key < s.keys; ++key)
+            if (mask(giwa::attention_coord{0, 0, i, key, i + s.offset})) kept.insert(key / 8);
+        for (const int leaf : kept) missed += leaf >= l.first && leaf < l.end ? 0 : 1;
+        without += l.count() >= 1 ? 0 : 1;
+        if (kept.empty())
+          in_vain += l.count() == 1 ? 0 : 1;
+        else
+          in_vain += kept.count(l.first) == 1 && kept.count(l.end - 1) == 1 ? 0 : 1;
+      }
+  };
+  check(full{});
+  check(causal::bottom_right);
+  check(causal{giwa::alignment::offset(17)});
+  check(causal{giwa::alignment::offset(-5)});
+  for (const int window : {1, 7, 8, 9, 100}) check(sliding_window{window} & causal::bottom_right);
+  check(giwa::prefix{13});
+  CHECK(missed == 0);
+  CHECK(in_vain == 0);
+  CHECK(without == 0);
+}
+
+TEST_CASE("blocks find their runs") {
+  std::mt19937 random(4);
+  int64 elsewhere = 0;
+  for (const int64 sequences : {1, 31, 32, 33, 127, 129, 500, 1030})
+    for (const int threads : {32, 128, 384}) {
+      const call_sizes sizes{.sequences = sequences,
+                             .queries = 2,
+                             .keys = 5000,
+                             .heads = 12,
+                             .kv_heads = 3,
+                             .lengths = random_lengths(random, sequences, 5000)};
+      const auto p = sizes.params(full{});
+      for (const int blocks : {3, 20})
+        elsewhere +=
+            runs_elsewhere(p, shape_of_runs(work_of_call(p, 128, 16), blocks, giwa::max_int64), 128, 16, threads);
+    }
+  CHECK(elsewhere == 0);
+  // Without lengths all sequences are alike, under a mask they are not treated so.
+  for (const int64 keys : {0, 1, 128, 3000}) {
+    const call_sizes sizes{.sequences = 77, .keys = keys, .heads = 4, .kv_heads = 2};
+    const auto plain = sizes.params(full{});
+    const auto masked = sizes.params(sliding_window{200} & causal::bottom_right);
+    for (const int blocks : {2, 5, 26}) {
+      elsewhere +=
+          runs_elsewhere(plain, shape_of_runs(work_of_call(plain, 128, 16), blocks, giwa::max_int64), 128, 16, 64);
+      elsewhere +=
+          runs_elsewhere(masked, shape_of_runs(work_of_call(masked, 128, 16), blocks, giwa::max_int64), 128, 16, 64);
+    }
+  }
+  CHECK(elsewhere == 0);
+  const call_sizes packed{.sequences = 5,
+                          .queries = 50,
+                          .keys = 900,
+                          .heads = 16,
+                          .kv_heads = 2,
+                          .lengths = {900, 1, 0, 450, 900},
+                          .offsets = {0, 0, 7, 7, 20, 50}};
+  const auto p = packed.params(full{});
+  for (const int blocks : {1, 2, 9, 40})
+    elsewhere += runs_elsewhere(p, shape_of_runs(work_of_call(p, 64, 32), blocks, giwa::max_int64), 64, 32, 96);
+  CHECK(elsewhere == 0);
+}
+
+TEST_CASE("the shape of runs: within the workspace, and on all blocks where it is large enough") {
+  std::mt19937 random(5);
+  const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
+  int64 too_large = 0, too_many = 0, idle = 0, fewer = 0, split = 0;
+  for (int i = 0; i < 100000; ++i) {
+    const run_work w{.sequences = 1,
+                     .kv_heads = 1 + up_to(up_to(1) == 0 ? 12 : 200),
+                     .units = 1 + up_to(up_to(2) == 0 ? 4000 : 30),
+                     .unit_leaves = 1 + up_to(up_to(2) == 0 ? int64{1} << 24 : 300),
+                     .rows = 1 + up_to(31),
+                     .columns = 16 * (1 + up_to(31)),
+                     .exact = up_to(3) == 0};
+    const int64 blocks = 1 + up_to(199), available = int64{1} << up_to(40);
+    const run_shape s = shape_of_runs(w, blocks, available), all = shape_of_runs(w, blocks, giwa::max_int64),
+                    none = shape_of_runs(w, blocks, 0);
+    for (const run_shape& x : {s, all, none}) {
+      too_many += int64{x.runs} * x.columns <= blocks && x.runs >= 1 ? 0 : 1;
+      too_many += int64{x.columns} * x.heads_in_column == w.kv_heads ? 0 : 1;
+    }
+    too_large += workspace_bytes_of(s, w.columns) <= available && none.states == 0 ? 0 : 1;
+    // At least nine tenths of the blocks, or one for each leaf.
+    const int64 leaves = w.units * w.unit_leaves * w.kv_heads;
+    idle += int64{all.runs} * all.columns * 10 >= std::min(blocks * 9, leaves * 9) ? 0 : 1;
+    // Without a workspace, a block for each unit.
+    idle += int64{none.runs} * none.columns * 10 >= std::min(blocks, w.units * w.kv_heads) * 9 ? 0 : 1;
+    fewer += none.runs <= s.runs && s.runs <= all.runs ? 0 : 1;
+    split += s.states > 0 ? 1 : 0;
+  }
+  CHECK(too_large == 0);
+  CHECK(too_many == 0);
+  CHECK(idle == 0);
+  CHECK(fewer == 0);
+  CHECK(split > 10000);
+}
+
+TEST_CASE("packed rows are the queries of all heads of a group, each once") {
+  int64 wrong = 0;
+  for (int group = 1; group <= 128; ++group)
+    for (int queries = 1; queries <= 64; ++queries)
+      for (const int tile_rows : {16, 32}) {
+        const call_sizes sizes{.queries = queries, .keys = 1, .heads = 3 * group, .kv_heads = 3};
+        const auto p = sizes.params(full{});
+        const giwa::fast_divisor divisor(group);
+        std::vector<int> times(static_cast<std::size_t>(group * queries), 0);
+        run_item item{};
+        item.sequence = p.at(0);
+        item.head = 2;
+        for (; item.row_tile * tile_rows < group * queries; ++item.row_tile) {
+          const packed_rows rows = rows_of(p, item, divisor, tile_rows);
+          wrong += rows.rows >= 1 && rows.rows <= tile_rows ? 0 : 1;
+          for (int row = 0; row < rows.rows; ++row) {
+            const int query = rows.query(row), head = rows.head(row) - 2 * group;
+            if (query < 0 || query >= queries || head < 0 || head >= group)
+              ++wrong;
+            else
+              ++times[static_cast<std::size_t>(query * group + head)];
+          }
+        }
+        for (const int n : times) wrong += n == 1 ? 0 : 1;
+      }
+  CHECK(wrong == 0);
+}
+
+namespace {
+
+constexpr giwa::cached_problem decode{
+    .sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128, .head_size_v = 128};
+// 16 runs of 8 heads, each of 4 leaves of 128 keys: at least 4 states of 4 rows, and not many more.
+constexpr int64 four_states = 16 * 8 * 4 * (4 * 128 + 4 * 2) * 4;
+static_assert(giwa::cached_workspace_bytes(decode, 132) >= four_states);
+static_assert(giwa::cached_workspace_bytes(decode, 132) <= 3 * four_states);
+
+}  // namespace
+
+TEST_CASE("cached_workspace_bytes is what a call uses") {
+  std::mt19937 random(6);
+  const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
+  int64 other = 0, less = 0, used = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const bool packed = up_to(2) == 0;
+    giwa::cached_problem p{.sequences = 1 + up_to(up_to(1) == 0 ? 2 : 300),
+                           .queries = 1 + up_to(up_to(1) == 0 ? 3 : 200),
+                           .rows = packed ? 1 + up_to(1000) : 0,
+                           .keys = up_to(up_to(1) == 0 ? 1000 : 1000000),
+                           .heads = 0,
+                           .kv_heads = 1 + up_to(15),
+                           .head_size = 1 + up_to(511),
+                           .head_size_v = 1 + up_to(511)};
+    p.heads = p.kv_heads * (1 + up_to(15));
+    const int blocks = 1 + static_cast<int>(up_to(199));
+    const int64 bytes = giwa::cached_workspace_bytes(p, blocks);
+    const run_tiles tiles = run_tiles_of(p);
+    for (const bool exact : {false, true}) {
+      const run_work work = work_of(p, tiles, exact);
+      const auto bytes_with = [&](int64 available) {
+        return workspace_bytes_of(shape_of_runs(work, blocks, available), tiles.columns);
+      };
+      other += bytes_with(bytes) == bytes || (exact && bytes_with(bytes) <= bytes) ? 0 : 1;
+      other += bytes_with(giwa::max_int64) <= bytes ? 0 : 1;
+      if (bytes > 0) less += bytes_with(bytes - 1) < bytes ? 0 : 1;
+    }
+    used += bytes > 0 ? 1 : 0;
+  }
+  CHECK(other == 0);
+  CHECK(less == 0);
+  CHECK(used > 5000);
+}
+
+TEST_CASE("cached_workspace_bytes of sizes without work") {
+  giwa::cached_problem p = decode;
+  CHECK(giwa::cached_workspace_bytes(p, 0) == 0);
+  for (int64 giwa::cached_problem::*size :
+       {&giwa::cached_problem::sequences, &giwa::cached_problem::queries, &giwa::cached_problem::heads}) {
+    p = decode;
+    p.*size = 0;
+    CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+    p.*size = -1;
+    CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+  }
+  p = decode;
+  p.head_size = 513;
+  CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+}
