@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT
+// attention_cached on a GPU gives a row the same bits alone and in a batch, in slices of heads, in pages of any size.
+#include "gpu/attention/cached_gpu.cuh"
+#include "support/catch.hpp"
+
+using namespace giwa_test;
+using giwa::causal;
+using giwa::fp16;
+
+namespace {
+
+constexpr int head_size = 128;
+
+cached_case_options case_of(int64 page_size, bool packed) {
+  cached_case_options c;
+  c.heads = 10;
+  c.kv_heads = 2;
+  c.head_size = c.head_size_v = head_size;
+  c.queries = packed ? std::vector<int64>{1, 9, 0, 2, 13, 1} : std::vector<int64>{3, 3, 3, 3, 3, 3};
+  c.packed = packed;
+  c.page_size = page_size;
+  c.keys = 1500;
+  c.most = page_size == 0 ? 0 : giwa::ceil_div(c.keys, page_size);
+  c.lengths = {1500, 130, 5, 0, 800, 256};
+  return c;
+}
+
+/// A case on the GPU, and what the first call wrote.
+template <class T, class Element>
+struct bits {
+  cached_case<T, Element> on_host;
+  cached_on_gpu<T, Element, T> gpu{on_host};
+  giwa::stream stream = new_stream();
+  std::vector<T> o;
+  std::vector<float> lse;
+
+  explicit bits(const cached_case_options& options) : on_host(options) {
+    check_cuda(cudaDeviceSynchronize());
+    run(gpu.views(), gpu.call_options(1 << 20));
+    gpu.read_back();
+    o = on_host.o.memory, lse = on_host.lse.memory;
+    gpu.clear_outputs();
+  }
+  template <class Options>
+  void run(const giwa::detail::cached_views<T, Element, T>& a, const Options& options) {
+    const giwa::status s =
+        cached_of<head_size, head_size>(stream, a, causal::bottom_right, giwa::plain_score{}, options);
+    INFO(giwa::format_status(s).c_str());
+    REQUIRE(s.ok());
+  }
+  /// Whether the calls since the last look wrote the same; clears the outputs.
+  bool same() {
+    gpu.read_back();
+    gpu.clear_outputs();
+    return same_bits(on_host.o.memory, o) && same_bits(on_host.lse.memory, lse);
+  }
+};
+
+/// Elements [first, last) of a dimension.
+template <class T, int Rank>
+tensor_view<T, Rank> slice(const tensor_view<T, Rank>& v, int d, int64 first, int64 last) {
+  if (v.data() == nullptr) return v;
+  auto extents = v.extents();
+  if (extents[d] == 1 && last - first != 1) return v;  // scales that all share
+  extents[d] = last - first;
+  return {v.data() + first * v.stride(d), extents, v.strides()};
+}
+template <class T, int Rank>
+tensor_view<T, Rank> reversed(const tensor_view<T, Rank>& v) {
+  auto strides = v.strides();
+  strides[0] = -strides[0];
+  return {v.data() + (v.extent(0) - 1) * v.stride(0), v.extents(), strides};
+}
+
+/// Sequence b alone. `most` is exact, so that a call of few rows may choose another tile than the batch.
+template <class T, class Element>
+void run_alone(bits<T, Element>& x, int64 b, int64 workspace_bytes) {
+  const auto all = x.gpu.views();
+  auto a = all;
+  giwa::cached_options options = x.gpu.call_options(workspace_bytes);
+  options.expected_keys = b % 2 == 0 ? 1 : 100000;
+  a.cache.lengths += b;
+  if (all.is_paged()) {
+    if (all.cache.pages.offsets != nullptr)
+      a.cache.pages.offsets += b;
+    else
+      a.cache.pages.indices += b * all.cache.pages.stride;
+    a.cache.sequences = 1;
+  } else {
+    a.cache.k = slice(all.cache.k, 0, b, b + 1), a.cache.v = slice(all.cache.v, 0, b, b + 1);
+    a.cache.scales.k = slice(all.cache.scales.k, 0, 0, 1), a.cache.scales.v = slice(all.cache.scales.v, 0, 0, 1);
+  }
+  if (all.is_packed()) {
+    a.packed = {all.packed.offsets + b, 1, x.on_host.options.queries[static_cast<std::size_t>(b)]};
+  } else {
+    a.q = slice(all.q, 0, b, b + 1), a.o = slice(all.o, 0, b, b + 1);
+    options.lse = slice(options.lse, 0, b, b + 1);
+  }
+  x.run(a, options);
+}
+
+template <class T, class Element>
+void check_bits(cached_case_options c) {
+  bits<T, Element> x(c);
+  CAPTURE(c.text());
+  for (const int64 bytes : {int64{0}, int64{16}, int64{50000}, int64{200000}, int64{8} << 20}) {
+    CAPTURE(bytes);
+    x.run(x.gpu.views(), x.gpu.call_options(bytes));
+    CHECK(x.same());
+    for (int64 b = 0; b < c.sequences(); ++b) run_alone(x, b, bytes);
+    CHECK(x.same());
+  }
+  // The head of each group of heads alone, and heads of one group in two calls.
+  const auto all = x.gpu.views();
+  const int64 group = c.heads / c.kv_heads;
+  const auto run_heads = [&](int64 first, int64 last, int64 kv) {
+    auto a = all;
+    giwa::cached_options options = x.gpu.call_options(1 << 20);
+    a.q = slice(all.q, 2, first, last), a.o = slice(all.o, 2, first, last);
+    a.cache.k = slice(all.cache.k, 2, kv, kv + 1), a.cache.v = slice(all.cache.v, 2, kv, kv + 1);
+    if (c.k_scales >= 0 && (c.k_scales & 4) != 0) a.cache.scales.k = slice(all.cache.scales.k, 2, kv, kv + 1);
+    if (c.v_scales >= 0 && (c.v_scales & 4) != 0) a.cache.scales.v = slice(all.cache.scales.v, 2, kv, kv + 1);
+    options.lse = slice(options.lse, 1, first, last);
+    x.run(a, options);
+  };
+  for (int64 kv = 0; kv < c.kv_heads; ++kv) run_heads(kv * group, (kv + 1) * group, kv);
+  CHECK(x.same());
+  for (int64 kv = 0; kv < c.kv_heads; ++kv) {
+    run_heads(kv * group, kv * group + 2, kv);
+    run_heads(kv * group + 2, (kv + 1) * group, kv);
+  }
+  CHECK(x.same());
+}
+
+}  // namespace
+
+TEST_CASE("alone, with any workspace, and in slices of heads, on tensor cores") {
+  for (const int64 page : {0, 16, 128})
+    for (const bool packed : {false, true}) {
+      cached_case_options c = case_of(page, packed);
+      c.lists = page == 16 && packed;
+      check_bits<fp16, fp16>(c);
+    }
+}
+
+TEST_CASE("alone and in slices of heads, of an 8-bit cache") {
+  cached_case_options c = case_of(16, true);
+  c.k_scales = 7, c.v_scales = 4;
+  check_bits<fp16, giwa::e4m3>(c);
+}
+
+TEST_CASE("a batch in reverse order, and 60 copies of it") {
+  for (const int64 page : {0, 64}) {
+    const cached_case_options c = case_of(page, false);
+    bits<fp16, fp16> x(c);
+    const auto all = x.gpu.views();
+    auto a = all;
+    giwa::cached_options options = x.gpu.call_options(1 << 20);
+    a.q = reversed(all.q), a.o = reversed(all.o);
+    options.lse = reversed(options.lse);
+    const std::vector<int> lengths(c.lengths.rbegin(), c.lengths.rend());
+    const gpu_array<int> reversed_lengths(lengths);
+    a.cache.lengths = reversed_lengths.data();
+    if (page == 0) {
+      a.cache.k = reversed(all.cache.k), a.cache.v = reversed(all.cache.v);
+    } else {
+      a.cache.pages.indices += 5 * all.cache.pages.stride;
+      a.cache.pages.stride = -all.cache.pages.stride;
+    }
+    x.run(a, options);
+    CHECK(x.same());
+    if (page == 0) continue;
+    // 360 sequences: a batch stride of 0 would make rows of o overlap, so q, the table and o are copied.
+    std::vector<int> many_lengths, indices;
+    for (int n = 0; n < 60; ++n) {
+      many_lengths.insert(many_lengths.end(), c.lengths.begin(), c.lengths.end());
+      indices.insert(indices.end(), x.on_host.indices.begin(), x.on_host.indices.end());
+    }
+    const gpu_array<int> gpu_lengths(many_lengths), gpu_indices(indices);
+    const std::vector<fp16> of_q = x.on_host.q.elements<fp16>(), expected = x.on_host.o.elements<fp16>();
+    std::vector<fp16> q;
+    for (int n = 0; n < 60; ++n) q.insert(q.end(), of_q.begin(), of_q.end());
+    const gpu_array<fp16> gpu_q(q), gpu_o(q.size());
+    const giwa::index<4> shape{360, 3, c.heads, head_size};
+    a = all;
+    a.q = tensor_view<const fp16, 4>(gpu_q.data(), shape);
+    a.o = tensor_view<fp16, 4>(gpu_o.data(), shape);
+    a.cache.lengths = gpu_lengths.data();
+    a.cache.pages.indices = gpu_indices.data();
+    a.cache.sequences = 360;
+    options = x.gpu.call_options(1 << 20);
+    options.lse = {};
+    x.run(a, options);
+    const std::vector<fp16> o = gpu_o.to_host();
+    int copies = 0;
+    for (std::size_t n = 0; n < 60; ++n)
+      copies += same_bits(std::vector<fp16>(o.begin() + static_cast<std::ptrdiff_t>(n * expected.size()),
+                                            o.begin() + static_cast<std::ptrdiff_t>((n + 1) * expected.size())),
+                          expected);
+    CHECK(copies == 60);
+  }
+}
+
+TEST_CASE("TMA, cp.async and copies of elements: pages and layouts of every kind") {
+  std::vector<fp16> o;
+  std::vector<float> lse;
+  for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
+    for (const case_layout layout : {case_layout::contiguous, case_layout::heads_first, case_layout::padded})
+      for (const int offset : {0, 1}) {
+        cached_case_options c = case_of(page, true);
+        c.layout.fill(layout);
+        c.offset = offset;
+        bits<fp16, fp16> x(c);  // the numbers of the same seed
+        const auto next = x.on_host.o.template elements<fp16>();
+        const auto next_lse = x.on_host.lse.template elements<float>();
+        CAPTURE(c.text());
+        CHECK((o.empty() || same_bits(next, o)));
+        CHECK((lse.empty() || same_bits(next_lse, lse)));
+        o = next, lse = next_lse;
+        if (small_mode() && offset == 0) break;
+      }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// attention_cached on a GPU where the device's numbers are out of range, inputs are not finite, or there is nothing to do.
+#include <climits>
+
+#include "gpu/attention/cached_gpu.cuh"
+#include "support/catch.hpp"
+
+using namespace giwa_test;
+using giwa::bf16;
+using giwa::causal;
+using giwa::e4m3;
+
+namespace {
+
+cached_case_options mixed_case(int64 page_size) {
+  cached_case_options c;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_size = c.head_size_v = 64;
+  c.queries = {1, 3, 0, 2, 20};
+  c.packed = true;
+  c.page_size = page_size;
+  c.keys = 600;
+  c.most = page_size == 0 ? 0 : giwa::ceil_div(c.keys, page_size);
+  c.lengths = {600, 3, 5, 0, 277};
+  return c;
+}
+
+// bf16 on tensor cores, fp32 without.
+template <class T, class Mask = giwa::full>
+std::string fault(cached_case<T>& c, const Mask& mask = {}) {
+  return cached_fault_on_gpu<64, 64>(c, mask, giwa::plain_score{});
+}
+
+template <class T>
+void set_every_page(cached_case<T>& c, int number, int64 element) {
+  std::fill(c.indices.begin(), c.indices.end(), number);
+  for (auto& of_sequence : c.element) std::fill(of_sequence.begin(), of_sequence.end(), element);
+}
+
+template <class T>
+void check_strange_pages() {
+  for (const int64 page : {6, 64}) {
+    cached_case_options options = mixed_case(page);
+    for (const int nowhere : {-1, INT_MAX, INT_MIN}) {
+      cached_case<T> c(options);
+      set_every_page(c, nowhere, -1);
+      CHECK(fault(c) == "");
+    }
+    options.strange = 3;
+    options.lengths = {INT_MAX, INT_MIN, -1, 601, 599};
+    for (const bool lists : {false, true}) {
+      options.lists = lists;
+      cached_case<T> c(options);
+      CHECK(fault(c) == "");
+      CHECK(fault(c, causal::bottom_right) == "");
+    }
+    options.shared = true;
+    options.strange = 0;
+    options.lists = false;
+    cached_case<T> c(options);  // a page that every sequence has
+    set_every_page(c, 3, 3);
+    c.k.for_each([&](std::size_t at) { c.k.memory[at] = giwa::convert<T>{}(0.25f * static_cast<float>(at % 7)); });
+    c.v.for_each([&](std::size_t at) { c.v.memory[at] = giwa::convert<T>{}(static_cast<float>(at % 5)); });
+    CHECK(fault(c, causal::bottom_right) == "");
+  }
+}
+
+template <class T>
+void check_nonfinite() {
+  for (const bool in_k : {true, false})
+    for (const float strange : {NAN, HUGE_VALF, -HUGE_VALF})
+      for (const int64 key : {0, 130, 276}) {  // of the last sequence, which has 20 queries
+        const int64 page_size = key == 130 ? 0 : 24;
+        cached_case<T> c(mixed_case(page_size));
+        const int64 size = page_size == 0 ? 600 : page_size;
+        const int64 element = c.element[4][static_cast<std::size_t>(key / size)];
+        (in_k ? c.k : c.v).view()(element, key % size, 0, 1) = giwa::convert<T>{}(strange);
+        CHECK(fault(c, causal::bottom_right) == "");
+        CHECK(fault(c) == "");
+        if (small_mode()) return;
+      }
+}
+
+}  // namespace
+
+TEST_CASE("page numbers and lengths out of range, and pages that all sequences share") {
+  check_strange_pages<bf16>();
+  check_strange_pages<float>();
+}
+
+TEST_CASE("NaN and infinity in keys and values that some rows see") {
+  check_nonfinite<bf16>();
+  check_nonfinite<float>();
+}
+
+TEST_CASE("NaN in e4m3, and in scales") {
+  cached_case_options options = mixed_case(6);
+  options.k_scales = options.v_scales = 7;
+  cached_case<bf16, e4m3> c(options);
+  c.v.view()(c.element[0][2], 1, 0, 3) = e4m3::from_bits(0x7f);
+  CHECK(cached_fault_on_gpu<64, 64>(c, causal::bottom_right, giwa::plain_score{}) == "");
+  CHECK(std::isnan(giwa::convert<float>{}(c.o.view()(0, c.q_offsets[0], 0, 3))));
+  CHECK(!std::isnan(giwa::convert<float>{}(c.o.view()(0, c.q_offsets[0], 0, 2))));
+  c.k_scales.view()(c.element[4][46 - 1], 5, 1) = NAN;  // key 275 of 277, which the last two queries see
+  CHECK(cached_fault_on_gpu<64, 64>(c, causal::bottom_right, giwa::plain_score{}) == "");
+}
+
+TEST_CASE("offsets of queries that are negative or end past the rows, and NaN in rows of no sequence") {
+  for (const bool on_tensor_cores : {true, false}) {
+    const auto check = [](auto& c) {
+      for (const int64 row : {int64{0}, int64{1}, c.rows() - 1})
+        for (int64 head = 0; head < 4; ++head)
+          c.q.memory[static_cast<std::size_t>(&c.q.view()(0, row, head, 0) - c.q.memory.data())] = c.o.memory[0];
+      CHECK(fault(c) == "");
+      // Cut to the rows there are: the first sequence gains rows 0 and 1, the last one the three after it.
+      cached_on_gpu gpu(c);
+      auto offsets = c.q_offsets;
+      offsets.front() = -7, offsets.back() = INT_MAX;
+      check_cuda(cudaMemcpy(gpu.q_offsets.data(), offsets.data(), gpu.q_offsets.bytes(), cudaMemcpyHostToDevice));
+      const giwa::stream s = new_stream();
+      REQUIRE(cached_of<64, 64>(s, gpu.views(), giwa::full{}, giwa::plain_score{}, gpu.call_options(1 << 20)).ok());
+      gpu.read_back();
+      c.q_offsets.front() = 0, c.q_offsets.back() = static_cast<int>(c.rows());
+      const auto answers =
+          answers_of<std::remove_cvref_t<decltype(c.q.memory[0])>>(c, giwa::full{}, giwa::plain_score{});
+      CHECK(judge<std::remove_cvref_t<decltype(c.q.memory[0])>>(c, answers).failure == "");
+    };
+    if (on_tensor_cores) {
+      cached_case<bf16> c(mixed_case(16));
+      check(c);
+    } else {
+      cached_case<float> c(mixed_case(16));
+      check(c);
+    }
+  }
+}
+
+TEST_CASE("no keys, no queries, no sequences, no heads") {
+  cached_case_options options = mixed_case(16);
+  options.lengths = {0, -1, INT_MIN, 0, 0};
+  options.sinks = true;
+  cached_case<bf16> empty(options);
+  CHECK(fault(empty) == "");
+  options.queries = {0, 0, 0, 0, 0};
+  cached_case<float> none(options);
+  CHECK(fault(none, causal::bottom_right) == "");
+  cached_on_gpu gpu(empty);
+  const giwa::stream s = new_stream();
+  auto a = gpu.views();
+  a.cache.sequences = a.packed.count = 0;
+  CHECK(cached_of<64, 64>(s, a, giwa::full{}, giwa::plain_score{}, gpu.call_options()).ok());
+  CHECK(same_bits(gpu.o.to_host(), gpu_array<bf16>(gpu.o.size()).to_host()));
+}
+
+TEST_CASE("memory of the host is refused on a stream, by name") {
+  if (device_attribute(cudaDevAttrPageableMemoryAccess) != 0) return;
+  cached_case_options options = mixed_case(16);
+  options.k_scales = options.v_scales = 0;
+  cached_case<bf16, e4m3> c(options);
+  cached_on_gpu gpu(c);
+  const giwa::stream s = new_stream();
+  const auto of_host = c.views();
+  const auto refused = [&](const auto& spoil, const char* argument) {
+    auto a = gpu.views();
+    spoil(a);
+    const giwa::status state = cached_of<64, 64>(s, a, causal::bottom_right, giwa::plain_score{}, gpu.call_options());
+    INFO(giwa::format_status(state).c_str());
+    return state.argument == std::string(argument) && no_error_left();
+  };
+  CHECK(refused([&](auto& a) { a.q = of_host.q; }, "q"));
+  CHECK(refused([&](auto& a) { a.cache.k = of_host.cache.k; }, "k"));
+  CHECK(refused([&](auto& a) { a.cache.v = of_host.cache.v; }, "v"));
+  CHECK(refused([&](auto& a) { a.o = of_host.o; }, "o"));
+  CHECK(refused([&](auto& a) { a.cache.lengths = of_host.cache.lengths; }, "lengths"));
+  CHECK(refused([&](auto& a) { a.cache.pages.indices = of_host.cache.pages.indices; }, "pages"));
+  CHECK(refused([&](auto& a) { a.cache.scales.v = of_host.cache.scales.v; }, "scales"));
+  CHECK(refused([&](auto& a) { a.packed.offsets = of_host.packed.offsets; }, "queries"));
+}
