@@ -479,6 +479,11 @@ TEST_CASE("cached_workspace_bytes of sizes without work") {
     CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
   }
   p = decode;
+  p.cache_bytes = 1;  // a kernel without a workspace
+  CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+  p.cache_bytes = p.element_bytes = 4;
+  CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+  p = decode;
   p.head_size = 513;
   CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
 }
