@@ -15,6 +15,7 @@
 //   25 calls     … us a step   largest error …, of a plain attention …
 //   one graph    … us a step   largest error …, of a plain attention …
 #include "support/attention_check.cuh"
+#include "support/graph.cuh"
 
 using giwa::fp16, giwa::int64;
 
@@ -37,29 +38,6 @@ giwa::status step(const Place& place, int* lengths, const View& q, const View& k
   return {};
 }
 
-/// What a stream is given by `work`, to be started as often as one likes.
-class graph {
- public:
-  template <class Work>
-  graph(cudaStream_t stream, Work work) {
-    using giwa::to_status;
-    throw_if_failed(to_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
-    const giwa::status recorded = work();
-    cudaGraph_t what = nullptr;
-    throw_if_failed(to_status(cudaStreamEndCapture(stream, &what)));
-    throw_if_failed(recorded);
-    throw_if_failed(to_status(cudaGraphInstantiate(&graph_, what, 0)));
-    throw_if_failed(to_status(cudaGraphDestroy(what)));
-  }
-  graph(const graph&) = delete;
-  ~graph() { static_cast<void>(cudaGraphExecDestroy(graph_)); }
-
-  giwa::status start(cudaStream_t stream) const { return giwa::to_status(cudaGraphLaunch(graph_, stream)); }
-
- private:
-  cudaGraphExec_t graph_ = nullptr;
-};
-
 template <class Place>
 bool run(const Place& place) {
   example::tensor<fp16, 4, Place> q(place, {count, 1, heads, head_size}, 1),
@@ -80,7 +58,7 @@ bool run(const Place& place) {
               static_cast<long long>(heads), static_cast<long long>(head_size));
   show("25 calls", calls);
   if constexpr (Place::is_gpu) {
-    const graph recorded(place.where(), calls);
+    const example::graph recorded(place.where(), calls);
     show("one graph", [&] { return recorded.start(place.where()); });
     throw_if_failed(giwa::synchronize(place.where()));  // a graph outlives its last start
   }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// A CUDA graph of what a stream is given, captured once.
+#pragma once
+
+#include <giwa/giwa.cuh>
+
+namespace example {
+
+/// What a stream is given by `work`, to be started as often as one likes.
+class graph {
+ public:
+  template <class Work>
+  graph(cudaStream_t stream, Work work) {
+    using giwa::throw_if_failed, giwa::to_status;
+    throw_if_failed(to_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
+    const giwa::status recorded = work();
+    cudaGraph_t what = nullptr;
+    throw_if_failed(to_status(cudaStreamEndCapture(stream, &what)));
+    throw_if_failed(recorded);
+    throw_if_failed(to_status(cudaGraphInstantiate(&graph_, what, 0)));
+    throw_if_failed(to_status(cudaGraphDestroy(what)));
+  }
+  graph(const graph&) = delete;
+  ~graph() { static_cast<void>(cudaGraphExecDestroy(graph_)); }
+
+  giwa::status start(cudaStream_t stream) const { return giwa::to_status(cudaGraphLaunch(graph_, stream)); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+}  // namespace example
