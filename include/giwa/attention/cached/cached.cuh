@@ -92,8 +92,13 @@ struct stream_cached {
     if (!device.ok()) return device.state;
     const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
     if (!processors.ok()) return processors.state;
-    const run_shape shape =
-        shape_of_runs(work_of<types>(call), processors.value, call.workspace == nullptr ? 0 : call.workspace_bytes);
+    const run_work work = work_of<types>(call);
+    run_shape shape = shape_of_runs(work, processors.value, call.workspace == nullptr ? 0 : call.workspace_bytes);
+    if (work.exact) {
+      const sequence_leaves l = leaves_of(call, call.at(0), types::leaf_keys, types::rows);
+      shape.sequence_leaves = int64{l.count()} * l.row_tiles * shape.heads_in_column;
+      shape.total = shape.sequence_leaves * work.sequences;
+    }
     using run_parameters = run_params<cached_params<T, T, O, Mask, Score>>;
     typename op::params p{
         .runs = run_parameters{call, shape, reinterpret_cast<float*>(call.workspace), fast_divisor(call.heads_per_kv),
@@ -108,7 +113,8 @@ struct stream_cached {
     if (const status state = launch(s, {.grid = grid, .block = op::max_threads}, op{}, p); !state.ok()) return state;
     if (shape.states == 0) return {};
     using merge = merge_runs_op<cached_params<T, T, O, Mask, Score>>;
-    return launch(s, {.grid = grid, .block = merge::max_threads}, merge{}, p.runs);
+    const bool dependent = path == attention_path::sm90;  // it looks for its work while the runs are computed
+    return launch(s, {.grid = grid, .block = merge::max_threads, .dependent = dependent}, merge{}, p.runs);
   }
 
   template <class Types, class Params>

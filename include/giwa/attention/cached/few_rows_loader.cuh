@@ -18,6 +18,7 @@ struct few_rows_loader {
   using element = typename Types::element;
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages;
   static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
+  static constexpr int lane_keys = ceil_div(warp_keys, 32);
 
   /// Arrivals that complete a tile.
   GIWA_DEVICE static int arrivals(const params& p) { return p.copies == key_copies::boxes ? 1 : 32 * Types::producers; }
@@ -68,22 +69,26 @@ struct few_rows_loader {
     }
   };
 
-  /// Where the keys of a leaf lie: for the box of this lane, or for the key of this lane.
+  /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
   struct leaf_places {
     int head, boxes;
-    cache_row own;  // element -1: zeros
+    cache_row own[lane_keys];  // element -1: zeros
   };
   template <class Block, class List>
   GIWA_DEVICE static leaf_places places_of(const Block& block, int warp, const params& p, const List& list) {
     const run_item& item = list.walk.item();
     const int first_key = list.leaf * leaf_keys, left = item.sequence.keys - first_key;
-    leaf_places at{item.head, 0, {-1, 0}};
-    int own = warp * warp_keys + block.lane() % warp_keys;  // of the leaf's keys
-    if (p.copies == key_copies::boxes) {
-      own = block.lane() * p.box_rows;  // at most 32 boxes: box_rows is at least leaf_keys / 32
-      at.boxes = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
+    leaf_places at{item.head, 0, {}};
+    const bool boxes = p.copies == key_copies::boxes;
+    if (boxes) at.boxes = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
+    GIWA_UNROLL
+    for (int i = 0; i < lane_keys; ++i) {
+      // At most 32 boxes: box_rows is at least leaf_keys / 32.
+      const int of_warp = block.lane() + 32 * i, own = boxes ? of_warp * p.box_rows : warp * warp_keys + of_warp;
+      at.own[i] = {-1, 0};
+      if (own < left && own < leaf_keys && (boxes || of_warp < warp_keys))
+        at.own[i] = p.runs.call.row_of(item.sequence, first_key + own);
     }
-    if (own < left && own < leaf_keys) at.own = p.runs.call.row_of(item.sequence, first_key + own);
     return at;
   }
 
@@ -101,7 +106,7 @@ struct few_rows_loader {
     element* const to = ring.tile[stage].data() + block.lane() * p.box_rows * box::columns;
     GIWA_UNROLL
     for (int i = 0; i * box::columns < tile::columns; ++i) {
-      const int origin[4] = {i * box::columns, at.own.row, at.head, at.own.element};
+      const int origin[4] = {i * box::columns, at.own[0].row, at.head, at.own[0].element};
       arch::load_box(to + i * box::elements, map, origin, ring.full[stage]);
     }
   }
@@ -111,41 +116,58 @@ struct few_rows_loader {
   GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view,
                                     const leaf_places& at, Ring& ring, int stage, uint32 free) {
     ring.empty[stage].wait(free);
-    copy_rows(block, warp, p, view, at.head, at.own, ring.tile[stage]);
-    if (p.copies == key_copies::chunks)
+    if (p.copies == key_copies::chunks) {
+      copy_chunks(block, warp, view, at, ring.tile[stage]);
       ring.full[stage].arrive_after_copies();
-    else
+    } else {
+      copy_elements(block, warp, view, at, ring.tile[stage]);
       ring.full[stage].arrive();
+    }
   }
 
-  /// Copies this warp's keys. `from` is the place of the key of this lane. Columns past the head size become zeros.
+  /// Copies this warp's keys in chunks of 16 bytes. Columns past the head size become zeros.
   template <class Block, class View, class Tile>
-  GIWA_DEVICE static void copy_rows(const Block& block, int warp, const params& p, const View& view, int head,
-                                    const cache_row& from, Tile& to) {
+  GIWA_DEVICE static void copy_chunks(const Block& block, int warp, const View& view, const leaf_places& at, Tile& to) {
     constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Tile::columns / run;
-    constexpr int lanes = common_power_of_two(chunks, 0, chunks % 32 == 0 ? 32 : chunks % 16 == 0 ? 16 : 8);
-    constexpr int at_once = 32 / lanes;
-    static_assert(chunks % lanes == 0);
+    constexpr int lanes = chunks % 32 == 0 ? 32 : chunks % 16 == 0 ? 16 : 8, at_once = 32 / lanes;
     const int width = static_cast<int>(view.extent(3));
-    const element* const base = view.data() + head * view.stride(2);
+    const element* const base = view.data() + at.head * view.stride(2);
     GIWA_UNROLL
-    for (int first = 0; first < warp_keys; first += at_once) {
-      const int row = first + block.lane() / lanes;  // beyond warp_keys where warp_keys < at_once
-      const int of_row = block.shuffle(from.element, row), in_row = block.shuffle(from.row, row);
-      if (warp_keys % at_once != 0 && row >= warp_keys) continue;
-      const element* const source = base + of_row * view.stride(0) + in_row * view.stride(1);
-      GIWA_UNROLL
-      for (int c = 0; c < chunks; c += lanes) {
-        const int column = (c + block.lane() % lanes) * run;
-        const int count = of_row < 0 || column >= width ? 0 : width - column < run ? width - column : run;
-        element* const target = to.chunk(warp * warp_keys + row, column);
-        if (p.copies == key_copies::chunks) {
-          arch::copy_async_and_fill(arch::shared_address(target), count == 0 ? base : source + column,
-                                    count * static_cast<int>(sizeof(element)));
-        } else {
-          for (int i = 0; i < run; ++i) target[i] = i < count ? source[column + i] : convert<element>{}(0.f);
+    for (int i = 0; i < lane_keys; ++i) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 4
+#endif
+      for (int first = 0; first < (warp_keys < 32 ? warp_keys : 32); first += at_once) {
+        const int of_32 = first + block.lane() / lanes, key = 32 * i + of_32;
+        const int of_key = block.shuffle(at.own[i].element, of_32), in_element = block.shuffle(at.own[i].row, of_32);
+        const element* const from = base + of_key * view.stride(0) + in_element * view.stride(1);
+        GIWA_UNROLL
+        for (int c = 0; c < chunks; c += lanes) {
+          const int column = (c + block.lane() % lanes) * run, left = of_key < 0 ? 0 : width - column;
+          const int count = left < 0 ? 0 : left < run ? left : run;
+          if (key < warp_keys)
+            arch::copy_async_and_fill(arch::shared_address(to.chunk(warp * warp_keys + key, column)),
+                                      count == 0 ? base : from + column, count * static_cast<int>(sizeof(element)));
         }
       }
+    }
+  }
+
+  /// The same element by element, a lane for each key.
+  template <class Block, class View, class Tile>
+  GIWA_DEVICE static void copy_elements(const Block& block, int warp, const View& view, const leaf_places& at,
+                                        Tile& to) {
+    GIWA_UNROLL
+    for (int i = 0; i < lane_keys; ++i) {
+      const cache_row& own = at.own[i];
+      if (block.lane() + 32 * i >= warp_keys) continue;
+      const int key = warp * warp_keys + block.lane() + 32 * i;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+      for (int column = 0; column < Tile::columns; ++column)
+        to(key, column) = own.element < 0 || column >= view.extent(3) ? convert<element>{}(0.f)
+                                                                      : view(own.element, own.row, at.head, column);
     }
   }
 };

@@ -46,7 +46,7 @@ template <int HeadSize, int HeadSizeV, int Rows, int Stages>
 struct few_rows_policy {
   static constexpr int head_size = HeadSize, head_size_v = HeadSizeV, rows = Rows, stages = Stages;
   static constexpr int wider = round_up(HeadSize > HeadSizeV ? HeadSize : HeadSizeV, 64);
-  static constexpr int leaf_keys = wider <= 128 ? 128 : wider <= 256 ? 64 : 32;
+  static constexpr int leaf_keys = wider <= 64 ? 256 : wider <= 128 ? 128 : wider <= 256 ? 64 : 32;
 };
 
 template <class T, class O, class Policy, class Mask, class Score>
@@ -56,8 +56,9 @@ struct few_rows_types {
   using output = O;
   using call_params = cached_params<T, T, O, Mask, Score>;
   static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = Policy::leaf_keys;
-  static constexpr int consumers = 8, producers = 4;  // warps
-  static constexpr int max_threads = 32 * (consumers + producers);
+  // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys.
+  static constexpr int output_warps = 8, score_warps = 4, producers = 4;
+  static constexpr int max_threads = 32 * (output_warps + score_warps + producers);
 
   using layout = swizzled<swizzle::bytes_128>;
   using q_tile = shared_tile<T, tile_shape<rows, round_up(Policy::head_size, 64)>, layout>;         // (rows, head size)
@@ -66,14 +67,21 @@ struct few_rows_types {
   using p_tile = shared_tile<T, tile_shape<rows, leaf_keys>,
                              swizzled<leaf_keys % 64 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;  // (rows, keys)
 
-  // Warps share out the keys of S = Q K^T, 16 each, and the columns of O = P V.
-  static constexpr int score_warps = leaf_keys / 16;
+  // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
+  static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
+  static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
   static constexpr int columns = round_up(Policy::head_size_v, 16);
-  static constexpr int warp_columns = round_up(ceil_div(columns, consumers), 16);
-  static constexpr int output_warps = ceil_div(columns, warp_columns);
-  static_assert(score_warps <= consumers && output_warps * warp_columns <= v_tile::columns);
+  static constexpr int warp_columns = round_up(ceil_div(columns, output_warps), 16);
+  static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
+  static_assert(outputs_in_use * warp_columns <= v_tile::columns);
 
-  enum class named_barrier : int { block, consumers };
+  /// p_full and p_empty: the score warps hand P of a leaf to the output warps in one of two buffers.
+  enum class named_barrier : int { block, scores, outputs, p_full, p_empty = p_full + 2 };
+  static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
+  /// Returns the barrier of a buffer.
+  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
+    return static_cast<int>(first) + buffer;
+  }
 
   /// A ring of tiles of keys or values.
   template <class Tile>
@@ -86,7 +94,9 @@ struct few_rows_types {
     ring<v_tile> v;
     q_tile q;
     p_tile p[2];
-    float maxima[2][rows][score_warps], sums[2][rows][score_warps];
+    float m[2][rows];                                // of a leaf, in units of log2
+    alignas(16) float maxima[2][rows][score_warps];  // of each score warp's keys
+    alignas(16) float sums[2][rows][score_warps];
     int has_nonfinite[2];
     run_search search;
   };

@@ -8,20 +8,21 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 // A leaf is a fixed number of consecutive keys of a sequence; leaf n has the keys from n times that number on. Leaves are
-// merged in order into nodes of 4 leaves, those into nodes of 64, and those into the result, also in order. A run is a
+// merged in order into nodes of 4 leaves, those into nodes of 16, those into nodes of 64, and those into the result, also
+// in order. A run is a
 // range of leaves that one block folds. It does the merges whose operands it has, and hands on the other states; the
 // merge of all runs of a sequence repeats what they left. So every merge of the tree has the same operands in any division
 // into runs, and the result has the same bits.
 
-/// The levels of the tree: leaves, nodes of 4, nodes of 64.
+/// The levels of the tree: leaves, nodes of 4, of 16 and of 64.
 struct fold_levels {
-  static constexpr int count = 3;
+  static constexpr int count = 4;
   /// Leaves of a node of a level.
-  GIWA_HOST_DEVICE static constexpr int span(int level) { return level == 0 ? 1 : level == 1 ? 4 : 64; }
+  GIWA_HOST_DEVICE static constexpr int span(int level) { return 1 << 2 * level; }
 };
 
 /// The states that the run [begin, end) of a sequence's leaves hands on, in this order: its first leaves, its first nodes
-/// of 4, its nodes of 64, each up to where the tree has a node that begins in the run; then the unfinished nodes at its
+/// of 4, and so on, each up to where the tree has a larger node that begins in the run; then the unfinished nodes at its
 /// end, the largest first. `begin` is 0 for the run that has the beginning of the sequence.
 struct run_states {
   int first[fold_levels::count], count_of[fold_levels::count];  // complete nodes of each level
@@ -49,6 +50,23 @@ struct run_states {
     int n = 0;
     for (int l = 0; l < fold_levels::count; ++l) n += count_of[l] + (unfinished[l] ? 1 : 0);
     return n;
+  }
+  /// Where state number i belongs: a node of a level, or an unfinished one.
+  struct place {
+    int level, node;
+  };
+  GIWA_HOST_DEVICE constexpr place at(int i) const {
+    place p{fold_levels::count, 0};  // node 0 is never the last child of its parent, so that an unfinished one stays so
+    GIWA_UNROLL
+    for (int l = 0; l < fold_levels::count; ++l) {
+      if (p.level == fold_levels::count && i < count_of[l]) p = {l, first[l] + i};
+      i -= count_of[l];
+    }
+    if (p.level < fold_levels::count) return p;
+    GIWA_UNROLL
+    for (int l = fold_levels::count - 1; l >= 0; --l)
+      if (unfinished[l] && i-- == 0) p.level = l;
+    return p;
   }
   /// An upper bound of count() for any run of at most `leaves` leaves.
   GIWA_HOST_DEVICE static constexpr int64 most(int64 leaves) {
@@ -93,19 +111,8 @@ struct leaf_fold {
     return false;
   }
 
-  /// Takes state number i of a run, in the order of run_states. Runs come in order.
-  GIWA_HOST_DEVICE constexpr void replay(const run_states& states, int i, State x) {
-    int level = levels, n = 0;  // n = 0: not the last child of its parent
-    GIWA_UNROLL
-    for (int l = 0; l < levels; ++l) {
-      if (level == levels && i < states.count_of[l]) level = l, n = states.first[l] + i;
-      i -= states.count_of[l];
-    }
-    GIWA_UNROLL
-    for (int l = levels - 1; l >= 0; --l)
-      if (states.unfinished[l] && i-- == 0) level = l;
-    push(level, n, x, 0);
-  }
+  /// Takes a state that a run handed on. Runs and their states come in order.
+  GIWA_HOST_DEVICE constexpr void replay(const run_states::place& at, State x) { push(at.level, at.node, x, 0); }
 
   /// Returns the state of unfinished node l of a run at its end.
   GIWA_HOST_DEVICE constexpr State at(int l) const {

@@ -16,11 +16,13 @@ template <class Call>
 struct merge_runs_op {
   using params = run_params<Call>;
   static constexpr int max_threads = 128, min_blocks = 1, warps = max_threads / 32;
-  static constexpr int lane_columns = 4, warp_columns = 32 * lane_columns, batch = 16;
+  static constexpr int lane_columns = 4, warp_columns = 32 * lane_columns, batch = 32;
   struct shared_storage {
     run_search search;
     struct {
       alignas(16) float o[batch][warp_columns], ml[batch][2];
+      run_states::place place[batch];
+      const float* from[batch];
     } of_warp[warps];
   };
 
@@ -53,20 +55,6 @@ struct merge_runs_op {
               l.first + (to < l.count() ? static_cast<int>(to) : l.count())};
     }
   };
-  /// Walks the states of a unit in order.
-  struct state_walk {
-    const divided_unit& unit;
-    int64 run;
-    run_states of_run;
-    int i = 0, count;
-    GIWA_DEVICE explicit state_walk(const divided_unit& u)
-        : unit(u), run(u.first_run), of_run(u.states(run)), count(of_run.count()) {}
-    GIWA_DEVICE bool ended() const { return run > unit.last_run; }
-    GIWA_DEVICE void next() {
-      if (++i == count) of_run = unit.states(++run), count = of_run.count(), i = 0;
-    }
-  };
-
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
@@ -74,9 +62,12 @@ struct merge_runs_op {
     const int column = static_cast<int>(block.block_rank() % p.shape.columns);
     find_run(block, p.call, p.shape, run, p.leaf_keys, p.tile_rows, s.search);
     divided_unit unit;
-    if (!find_unit(p, s.search, run, column, unit)) return;
-    const packed_rows rows = rows_of(p.call, unit.item, p.group, p.tile_rows);
+    const bool found = find_unit(p, s.search, run, column, unit);
+    // This launch begins while the runs are computed. One block that waits keeps it from ending before them.
+    if (!found && block.block_rank() != 0) return;
     arch::wait_for_previous_kernel();
+    if (!found) return;
+    const packed_rows rows = rows_of(p.call, unit.item, p.group, p.tile_rows);
     for (int row = block.warp(); row < rows.rows; row += warps) merge_row(block, p, s, unit, rows, row, column);
   }
 
@@ -128,30 +119,58 @@ struct merge_runs_op {
                                         const divided_unit& unit, int row, int at, int column) {
     auto& buffer = s.of_warp[block.warp()];
     const int lane_at = block.lane() * lane_columns;
+    const int64 of_ml = int64{p.shape.rows} * p.columns + 2 * row;
     leaf_fold<state> fold;
     fold.reset();
-    state_walk loaded(unit), merged(unit);
-    while (!merged.ended()) {
-      int count = 0;
+    int64 run = unit.first_run;  // the first that is not listed completely, and how many of its states are
+    int listed = 0;
+    while (run <= unit.last_run) {
+      const int count = list_states(block, p, unit, column, buffer, run, listed);
 #pragma unroll 1
-      for (; count < batch && !loaded.ended(); ++count, loaded.next()) {
-        const float* const from = p.state_of(loaded.run, column, loaded.run == unit.first_run, loaded.i);
+      for (int k = 0; k < count; ++k) {
+        const float* const from = buffer.from[k];
         if (at < p.columns)
-          arch::copy_async<16>(arch::shared_address(&buffer.o[count][lane_at]), from + row * p.columns + at);
-        if (block.lane() == 0)
-          arch::copy_async<8>(arch::shared_address(buffer.ml[count]), from + int64{p.shape.rows} * p.columns + 2 * row);
+          arch::copy_async<16>(arch::shared_address(&buffer.o[k][lane_at]), from + row * p.columns + at);
       }
+      if (block.lane() < count)
+        arch::copy_async<8>(arch::shared_address(buffer.ml[block.lane()]), buffer.from[block.lane()] + of_ml);
       arch::copy_async_commit();
       arch::copy_async_wait<0>();
       block.sync_warp();
 #pragma unroll 1
-      for (int k = 0; k < count; ++k, merged.next()) {
+      for (int k = 0; k < count; ++k) {
         const float4 o = *reinterpret_cast<const float4*>(&buffer.o[k][lane_at]);
-        fold.replay(merged.of_run, merged.i, {buffer.ml[k][0], buffer.ml[k][1], {o.x, o.y, o.z, o.w}});
+        fold.replay(buffer.place[k], {buffer.ml[k][0], buffer.ml[k][1], {o.x, o.y, o.z, o.w}});
       }
       block.sync_warp();
     }
     return fold.finish();
+  }
+
+  /// Lists the next states in order, at most `batch`, and returns their number. Each lane has a run.
+  template <class Block, class Buffer>
+  GIWA_DEVICE static int list_states(const Block& block, const params& p, const divided_unit& unit, int column,
+                                     Buffer& buffer, int64& run, int& listed) {
+    const int64 own = run + block.lane();
+    const run_states states = unit.states(own <= unit.last_run ? own : unit.last_run);
+    const int first = block.lane() == 0 ? listed : 0, count = own <= unit.last_run ? states.count() - first : 0;
+    int end = count;  // of this run's states in the list
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int below = block.shuffle_up(end, distance);
+      if (block.lane() >= distance) end += below;
+    }
+    for (int i = 0, k = end - count; i < count && k < batch; ++i, ++k) {
+      buffer.place[k] = states.at(first + i);
+      buffer.from[k] = p.state_of(own, column, own == unit.first_run, first + i);
+    }
+    block.sync_warp();
+    // The first run that did not fit goes on in the next list.
+    const int complete = __popc(block.ballot(end <= batch));
+    const int all = block.shuffle(end, 31);
+    const int in_next = complete < 32 ? batch - block.shuffle(end - count, complete) : 0;
+    listed = complete == 0 ? listed + in_next : in_next;
+    run += complete;
+    return all < batch ? all : batch;
   }
 };
 

@@ -26,6 +26,8 @@ struct run_shape {
   int heads_in_column;  // 1, or all
   int states;           // slots of a run in the workspace, of run_states::most(); 0: no unit is divided
   int rows;             // rows of a state in the workspace
+  // If all sequences are alike, as the host knows: leaves of one sequence in a column, and of all. Else 0.
+  int64 sequence_leaves = 0, total = 0;
 };
 
 /// Whether leaves_of() asks the mask which leaves all rows of a sequence leave out.
@@ -128,23 +130,22 @@ GIWA_HOST_DEVICE void find_run(const Block& block, const Params& p, const run_sh
     const sequence_leaves l = leaves_of(p, p.at(static_cast<int>(b)), leaf_keys, tile_rows);
     return int64{l.count()} * l.row_tiles * shape.heads_in_column;
   };
-  const bool alike = !mask_bounds_leaves<stdlib::remove_cvref_t<decltype(p.mask)>> && !p.is_ragged();
-  int64 sum = 0, total = 0, own = 0, before = 0;
-  if (alike) {
-    own = leaves(0);
-    total = own * sequences;
-  } else {
+  const bool alike = shape.total > 0;
+  int64 sum = 0, total = shape.total, own = shape.sequence_leaves, before = 0;
+  if (!alike)
     for (int64 first = 0; first < sequences; first += block.size()) {
       own = leaves(first + block.rank());
       before = exclusive_scan(block, own, s.warp_sums, sum);
       total += sum;
     }
-  }
   const int64 position = run * ceil_div(total, int64{shape.runs});
   if (block.rank() == 0) {
     s.total = total;
     s.found = {0, 0};
-    if (alike && position < total) s.found = {static_cast<int>(position / own), position % own};
+    if (alike && position < total) {
+      s.found.sequence = static_cast<int>(position / own);
+      s.found.before = position - s.found.sequence * own;
+    }
   }
   block.sync();
   if (!alike && position < total) {

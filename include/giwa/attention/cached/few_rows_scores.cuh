@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// The score warps of the kernel for few rows: S = Q K^T of a leaf, and P.
+#ifndef GIWA_ATTENTION_CACHED_FEW_ROWS_SCORES_CUH
+#define GIWA_ATTENTION_CACHED_FEW_ROWS_SCORES_CUH
+
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/attention/cached/few_rows_types.cuh>
+#include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/tile/mma_sm80.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Each warp has some keys of a leaf. They compute P and its sums relative to the largest score of the leaf, while the
+/// output warps are at the leaf before.
+template <class Types, class Mask, class Score, class Block>
+struct few_rows_scores {
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using element = typename Types::element;
+  using barrier = typename Types::named_barrier;
+  static constexpr int leaf_keys = Types::leaf_keys, warp_keys = Types::warp_keys, stages = Types::stages;
+  static constexpr int threads = Types::score_threads;
+  using scores_tile = warp_tile<Types::rows, warp_keys>;
+  using map = typename scores_tile::map;
+
+  const Block& block;
+  const params& p;
+  const typename Types::call_params& call;
+  shared_storage& s;
+  const int lane, warp;  // the rank among the score warps
+  const score_steps<Mask, Score> steps;
+
+  GIWA_DEVICE few_rows_scores(const Block& b, const params& parameters, shared_storage& storage, int w)
+      : block(b),
+        p(parameters),
+        call(parameters.runs.call),
+        s(storage),
+        lane(b.lane()),
+        warp(w),
+        steps{call.mask, call.score, call.scale} {}
+
+  /// Computes P of all leaves of a walk.
+  template <class Walk>
+  GIWA_DEVICE void run(Walk& walk) {
+    for (uint32 turn = 0; walk.next();) {
+      const run_item& item = walk.item();
+      const packed_rows rows = rows_of(call, item, p.runs.group, Types::rows);
+      load_q(item, rows);
+      for (int leaf = item.begin; leaf < item.end; ++leaf) {
+        const tile_keep keep = Types::keep_of(call, rows, leaf);
+        if (keep != tile_keep::none) compute(rows, leaf, keep, turn++);
+      }
+    }
+  }
+
+ private:
+  GIWA_DEVICE void sync() const { arch::barrier_sync(barrier::scores, threads); }
+  GIWA_DEVICE bool has_keys() const { return warp < Types::scores_in_use; }
+
+  /// Loads the packed rows of q. The score warps have read the previous ones: they have met since.
+  GIWA_DEVICE void load_q(const run_item& item, const packed_rows& rows) const {
+    constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Types::q_tile::columns / run;
+    const auto& q = call.views.q;
+    const int width = static_cast<int>(q.extent(3));
+    for (int i = warp * 32 + lane; i < Types::rows * chunks; i += threads) {
+      const int row = i / chunks, column = i % chunks * run;
+      const int count = row >= rows.rows || column >= width ? 0 : width - column < run ? width - column : run;
+      element* const to = s.q.chunk(row, column);
+      const element* from = nullptr;
+      if (count > 0)
+        from = &q(item.sequence.q_batch, item.sequence.first_query_row + rows.query(row), rows.head(row), column);
+      if (count == run && p.q_aligned)
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      else
+        for (int j = 0; j < run; ++j) to[j] = j < count ? from[j] : convert<element>{}(0.f);
+    }
+    sync();
+  }
+
+  /// Computes P of a leaf.
+  GIWA_DEVICE void compute(const packed_rows& rows, int leaf, tile_keep keep, uint32 turn) const {
+    constexpr int threads_of_both = Types::score_threads + Types::output_threads;
+    const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
+    scores_tile scores;
+    s.k.full[stage].wait(turn / stages & 1);
+    if (has_keys()) {
+      scores.fill(0);
+      multiply_add(lane, scores, s.q, 0, transposed(s.k.tile[stage]), warp_keys * warp);
+    }
+    block.sync_warp();
+    if (lane == 0) s.k.empty[stage].arrive();
+    if (has_keys()) {
+      steps.apply(lane, scores, rows, keep, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
+      share_maxima(scores, buffer);
+    }
+    sync();
+    float m[map::rows];
+    read_maxima(buffer, m);
+    arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
+    if (has_keys()) share_p(scores, m, buffer);
+    arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
+  }
+
+  /// Writes the largest score of each row among this warp's keys.
+  GIWA_DEVICE void share_maxima(const scores_tile& scores, int buffer) const {
+    float largest[map::rows];
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r) largest[r] = -infinity_of<float>;
+    reduce_rows_of_thread(scores, largest, larger{});
+    reduce_over_lanes<map>(block, largest, larger{});
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r)
+      if (lane % map::lanes == 0) s.maxima[buffer][map::row(lane, r)][warp] = largest[r];
+  }
+  /// Sets m of the leaf, rounded up in units of log2, so that no weight is above 1.
+  GIWA_DEVICE void read_maxima(int buffer, float (&m)[map::rows]) const {
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r) {
+      const auto& of_row = s.maxima[buffer][map::row(lane, r)];
+      float largest = of_row[0];
+      GIWA_UNROLL
+      for (int w = 1; w < Types::scores_in_use; ++w) largest = larger_of(largest, of_row[w]);
+      m[r] = largest == -infinity_of<float> ? largest : reference_of(largest, steps.scale_log2(), 0);
+    }
+  }
+  /// Writes m, P, and the sum of each row among this warp's keys.
+  GIWA_DEVICE void share_p(scores_tile& scores, const float (&m)[map::rows], int buffer) const {
+    float shift[map::rows], sum[map::rows];
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r) shift[r] = m[r] == -infinity_of<float> ? 0.f : m[r], sum[r] = 0;
+    const float scale = steps.scale_log2();
+    scores.transform_rows(
+        shift, [&](float score, float reference) { return exp2_of(fused_multiply_add(score, scale, -reference)); });
+    GIWA_UNROLL
+    for (int i = 0; i < scores.registers; i += 2) {
+      const auto two = pack<element>(scores.value[i], scores.value[i + 1]);
+      element* const to = &s.p[buffer](map::row(lane, map::slot(i)), warp_keys * warp + map::column(lane, i));
+      __builtin_memcpy(to, &two, sizeof two);
+    }
+    reduce_rows_of_thread(scores, sum, plus{});
+    reduce_over_lanes<map>(block, sum, plus{});
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r)
+      if (lane % map::lanes == 0) {
+        s.sums[buffer][map::row(lane, r)][warp] = sum[r];
+        if (warp == 0) s.m[buffer][map::row(lane, r)] = m[r];
+      }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
