@@ -186,6 +186,8 @@ set(GIWA_HEADERS
   D giwa/attention/forward/nonfinite.cuh
   D giwa/attention/cached/few_rows_types.cuh
   D giwa/attention/cached/few_rows_loader.cuh
+  D giwa/attention/cached/few_rows_scores.cuh
+  D giwa/attention/cached/few_rows_output.cuh
   D giwa/attention/cached/few_rows.cuh
   D giwa/attention/cached/merge_runs.cuh
   D giwa/attention/cached/cached_simt.cuh

@@ -82,7 +82,7 @@ struct law {
       const int count = static_cast<int>(r.handed_on.size());
       other_count += r.states.count() == count ? 0 : 1;
       too_many += r.states.count() <= run_states::most(to - from) ? 0 : 1;
-      for (int n = 0; n < count; ++n) fold.replay(r.states, n, r.handed_on[static_cast<std::size_t>(n)]);
+      for (int n = 0; n < count; ++n) fold.replay(r.states.at(n), r.handed_on[static_cast<std::size_t>(n)]);
       from = to;
     }
     other_result += fold.finish().text == right ? 0 : 1;

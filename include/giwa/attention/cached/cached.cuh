@@ -120,9 +120,6 @@ struct stream_cached {
   template <class Types, class Params>
   static run_work work_of(const Params& call) {
     constexpr run_tiles tiles{Types::leaf_keys, Types::rows, Types::columns};
-    constexpr run_tiles known = run_tiles_of({.head_size = HeadSize, .head_size_v = HeadSizeV});
-    static_assert(tiles.leaf_keys == known.leaf_keys && tiles.columns == known.columns,
-                  "giwa: run_tiles_of() in workspace.hpp differs from the kernel.");
     const bool exact = !call.is_ragged() && !mask_bounds_leaves<stdlib::remove_cvref_t<decltype(call.mask)>>;
     return detail::work_of(call.views.problem(), tiles, exact);
   }

@@ -41,12 +41,11 @@ enum class key_copies : int {
   elements,  // element by element: rows that are not aligned to 16 bytes
 };
 
-/// Rows: packed rows of a tile, 16 or 32. A leaf has 32 KB of keys or of values at most, and the ring `Stages` of each.
+/// Rows: packed rows of a tile, 16 or 32. Stages: of the ring of keys, and of the ring of values.
 template <int HeadSize, int HeadSizeV, int Rows, int Stages>
 struct few_rows_policy {
   static constexpr int head_size = HeadSize, head_size_v = HeadSizeV, rows = Rows, stages = Stages;
-  static constexpr int wider = round_up(HeadSize > HeadSizeV ? HeadSize : HeadSizeV, 64);
-  static constexpr int leaf_keys = wider <= 64 ? 256 : wider <= 128 ? 128 : wider <= 256 ? 64 : 32;
+  static constexpr int leaf_keys = leaf_keys_of(HeadSize, HeadSizeV);
 };
 
 template <class T, class O, class Policy, class Mask, class Score>

@@ -52,11 +52,12 @@ struct run_states {
     return n;
   }
   /// Where state number i belongs: a node of a level, or an unfinished one.
-  struct place {
+  struct position {
     int level, node;
   };
-  GIWA_HOST_DEVICE constexpr place at(int i) const {
-    place p{fold_levels::count, 0};  // node 0 is never the last child of its parent, so that an unfinished one stays so
+  GIWA_HOST_DEVICE constexpr position at(int i) const {
+    position p{fold_levels::count,
+               0};  // node 0 is never the last child of its parent, so that an unfinished one stays so
     GIWA_UNROLL
     for (int l = 0; l < fold_levels::count; ++l) {
       if (p.level == fold_levels::count && i < count_of[l]) p = {l, first[l] + i};
@@ -112,7 +113,7 @@ struct leaf_fold {
   }
 
   /// Takes a state that a run handed on. Runs and their states come in order.
-  GIWA_HOST_DEVICE constexpr void replay(const run_states::place& at, State x) { push(at.level, at.node, x, 0); }
+  GIWA_HOST_DEVICE constexpr void replay(const run_states::position& at, State x) { push(at.level, at.node, x, 0); }
 
   /// Returns the state of unfinished node l of a run at its end.
   GIWA_HOST_DEVICE constexpr State at(int l) const {

@@ -21,7 +21,7 @@ struct merge_runs_op {
     run_search search;
     struct {
       alignas(16) float o[batch][warp_columns], ml[batch][2];
-      run_states::place place[batch];
+      run_states::position at[batch];
       const float* from[batch];
     } of_warp[warps];
   };
@@ -140,7 +140,7 @@ struct merge_runs_op {
 #pragma unroll 1
       for (int k = 0; k < count; ++k) {
         const float4 o = *reinterpret_cast<const float4*>(&buffer.o[k][lane_at]);
-        fold.replay(buffer.place[k], {buffer.ml[k][0], buffer.ml[k][1], {o.x, o.y, o.z, o.w}});
+        fold.replay(buffer.at[k], {buffer.ml[k][0], buffer.ml[k][1], {o.x, o.y, o.z, o.w}});
       }
       block.sync_warp();
     }
@@ -160,7 +160,7 @@ struct merge_runs_op {
       if (block.lane() >= distance) end += below;
     }
     for (int i = 0, k = end - count; i < count && k < batch; ++i, ++k) {
-      buffer.place[k] = states.at(first + i);
+      buffer.at[k] = states.at(first + i);
       buffer.from[k] = p.state_of(own, column, own == unit.first_run, first + i);
     }
     block.sync_warp();
