@@ -22,7 +22,7 @@
 
 using giwa::fp16, giwa::int64, giwa::kv_cache, giwa::tensor_view;
 
-constexpr int64 heads = 32, kv_heads = 8, head_size = 128, page_size = 64, row = kv_heads * head_size;
+constexpr int64 heads = 32, kv_heads = 8, head_size = 128, page_size = 64, row_elements = kv_heads * head_size;
 
 template <class Place>
 bool run(const Place& place) {
@@ -93,7 +93,7 @@ bool run(const Place& place) {
   int64 all_keys = 0, own_keys = 0;
   for (const int n : lengths) all_keys += n;
   for (const int n : own_lengths) own_keys += n;
-  const auto megabytes = [](int64 keys) { return 1e-6 * 2 * static_cast<double>(keys * row) * sizeof(fp16); };
+  const auto megabytes = [](int64 keys) { return 1e-6 * 2 * static_cast<double>(keys * row_elements) * sizeof(fp16); };
   std::printf("%d sequences: %d shared keys and %d to %d of their own, %d heads of %d over %d, fp16\n",
               static_cast<int>(sequences), static_cast<int>(prefix_pages * page_size), std::ranges::min(own_lengths),
               std::ranges::max(own_lengths), static_cast<int>(heads), static_cast<int>(head_size),
@@ -111,8 +111,8 @@ bool run(const Place& place) {
     const auto gathered = [&](const std::vector<fp16>& pool) {
       std::vector<fp16> all;
       for (int64 i = 0; i < stride; ++i) {
-        const auto from = pool.begin() + table[static_cast<std::size_t>(b * stride + i)] * page_size * row;
-        all.insert(all.end(), from, from + page_size * row);
+        const auto from = pool.begin() + table[static_cast<std::size_t>(b * stride + i)] * page_size * row_elements;
+        all.insert(all.end(), from, from + page_size * row_elements);
       }
       return all;
     };
