@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sequences that share a prefix: attention to the prefix is computed once for all of them, then merged with their own keys.
+// Sequences that share a prefix: one call reads it for all of them, and a second one merges what each has besides.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/30_shared_prefix.cu -o 30_shared_prefix
 //
@@ -8,13 +8,13 @@
 // What it teaches: page tables may list the same pages for several sequences, so a prefix is stored once, and the plain
 // call reads it once for each sequence. Instead, one call takes the queries of all sequences as queries of one sequence
 // whose keys are the prefix: these are views of the same memory with other sizes. Its o and lse are the `prior` of a second
-// call, for the keys that each sequence has of its own. The second call reads the prior and writes the result in place.
+// call, for the separate keys of each sequence. The second call reads the prior and writes the result in place.
 // Its page table is the plain call's without the first columns. Every query sees all of the prefix, so no mask is needed.
 //
 // Expected output, with the times of your machine:
-//   64 sequences: 8192 shared keys and 193 to 256 of their own, 32 heads of 128 over 8, fp16
+//   64 sequences: 8192 shared keys and 193 to 256 separate ones, 32 heads of 128 over 8, fp16
 //   plain call          … ms   2206.3 MB of keys and values
-//   prefix and own keys … ms     92.4 MB
+//   prefix and separate … ms     92.4 MB
 //   largest error …, plain call …, of a plain attention …
 #include <giwa/cache.cuh>
 
@@ -94,12 +94,12 @@ bool run(const Place& place) {
   for (const int n : lengths) all_keys += n;
   for (const int n : own_lengths) own_keys += n;
   const auto megabytes = [](int64 keys) { return 1e-6 * 2 * static_cast<double>(keys * row_elements) * sizeof(fp16); };
-  std::printf("%d sequences: %d shared keys and %d to %d of their own, %d heads of %d over %d, fp16\n",
+  std::printf("%d sequences: %d shared keys and %d to %d separate ones, %d heads of %d over %d, fp16\n",
               static_cast<int>(sequences), static_cast<int>(prefix_pages * page_size), std::ranges::min(own_lengths),
               std::ranges::max(own_lengths), static_cast<int>(heads), static_cast<int>(head_size),
               static_cast<int>(kv_heads));
   std::printf("plain call          %9.3f ms %8.1f MB of keys and values\n", plain_ms, megabytes(all_keys));
-  std::printf("prefix and own keys %9.3f ms %8.1f MB\n", shared_ms, megabytes(prefix_pages * page_size + own_keys));
+  std::printf("prefix and separate %9.3f ms %8.1f MB\n", shared_ms, megabytes(prefix_pages * page_size + own_keys));
 
   // Some sequences against double precision.
   const std::vector<fp16> qs = q.on_host(place), ks = k.on_host(place), vs = v.on_host(place), os = o.on_host(place),
