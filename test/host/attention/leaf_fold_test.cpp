@@ -26,7 +26,7 @@ struct sum {
   }
 };
 
-/// The leaves [first, end) added by the definition of the tree: in order, nodes of 4, of those nodes of 64, of those the
+/// The leaves [first, end) added by the definition of the tree: in order, into nodes of each level, and those into the
 /// result. span is the number of leaves of a child.
 sum sum_of(int first, int end, int level = fold_levels::count) {
   sum all{};
@@ -170,7 +170,7 @@ TEST_CASE("a bound of the states of a run") {
   }
   CHECK(too_many == 0);
   CHECK(decreases == 0);
-  CHECK(most_seen + 4 >= run_states::most(64));  // the bound is not far above what happens
+  CHECK(2 * most_seen >= run_states::most(64));  // the bound is not far above what happens
   // Of long sequences, where numbers of leaves are large.
   constexpr int many = 1 << 25;
   for (const int begin : {0, 1, many - 63, many - 1, many, many + 1})
