@@ -26,7 +26,9 @@ enum class cache_kind { contiguous, blocks, lists };
 /// A user's rotation: angles that grow with the pair, and a factor, as YaRN has one.
 struct custom_rotary : giwa::rotary_layout {
   GIWA_HOST_DEVICE giwa::rotation operator()(int64 position, int pair) const {
-    const float angle = 0.01f * static_cast<float>(position % 1000) + static_cast<float>(pair);
+    // One rounding on host and device: compilers differ in what they fuse.
+    const float angle =
+        giwa::detail::fused_multiply_add(0.01f, static_cast<float>(position % 1000), static_cast<float>(pair));
     return {1.25f * giwa::cos(angle), 1.25f * giwa::sin(angle)};
   }
 };

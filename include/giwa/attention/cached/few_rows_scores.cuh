@@ -125,9 +125,9 @@ struct few_rows_scores {
   }
   /// Writes m, P, and the sum of each row among this warp's keys.
   GIWA_DEVICE void share_p(scores_tile& scores, const float (&m)[map::rows], int buffer) const {
-    float shift[map::rows], sum[map::rows];
+    float shift[map::rows], sum[map::rows], odd[map::rows];
     GIWA_UNROLL
-    for (int r = 0; r < map::rows; ++r) shift[r] = m[r] == -infinity_of<float> ? 0.f : m[r], sum[r] = 0;
+    for (int r = 0; r < map::rows; ++r) shift[r] = m[r] == -infinity_of<float> ? 0.f : m[r], sum[r] = odd[r] = 0;
     const float scale = steps.scale_log2();
     scores.transform_rows(
         shift, [&](float score, float reference) { return exp2_of(fused_multiply_add(score, scale, -reference)); });
@@ -137,7 +137,12 @@ struct few_rows_scores {
       element* const to = &s.p[buffer](map::row(lane, map::slot(i)), warp_keys * warp + map::column(lane, i));
       __builtin_memcpy(to, &two, sizeof two);
     }
-    reduce_rows_of_thread(scores, sum, plus{});
+    // In the same order for tiles of 16 and of 32 rows, which reduce_rows_of_thread() does not promise.
+    GIWA_UNROLL
+    for (int i = 0; i < scores.registers; i += 2)
+      sum[map::slot(i)] += scores.value[i], odd[map::slot(i)] += scores.value[i + 1];
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r) sum[r] += odd[r];
     reduce_over_lanes<map>(block, sum, plus{});
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r)

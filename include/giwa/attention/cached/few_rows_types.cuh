@@ -70,7 +70,7 @@ struct few_rows_types {
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
   static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
   static constexpr int columns = round_up(Policy::head_size_v, 16);
-  static constexpr int warp_columns = round_up(ceil_div(columns, output_warps), 16);
+  static constexpr int warp_columns = columns <= 16 * output_warps ? 16 : columns <= 32 * output_warps ? 32 : 64;
   static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns);
 

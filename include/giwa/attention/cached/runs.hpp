@@ -279,7 +279,8 @@ GIWA_HOST_DEVICE constexpr run_shape shape_of_runs(const run_work& w, int64 bloc
   if (most <= 0) return shape(1, 0);
   for (int64 runs = most; runs > units || (runs == most && runs > 0); runs -= ceil_div(runs, int64{8})) {
     const int64 length = ceil_div(leaves, runs);
-    if (w.exact && length % w.unit_leaves == 0) return shape(runs, 0);  // no unit is divided
+    // No unit is divided.
+    if (runs == 1 || w.unit_leaves == 1 || (w.exact && length % w.unit_leaves == 0)) return shape(runs, 0);
     const int64 by_tree = run_states::most(length), by_leaf = length + fold_levels::count;
     const int64 states = by_tree < by_leaf ? by_tree : by_leaf;
     if (states > 1 << 20) break;
