@@ -140,11 +140,13 @@ class rotary_table : public rotary_layout {
 
   tensor_view<const T, 2> cos_, sin_;  // (positions, pairs)
 };
+#if !defined(GIWA_DOXYGEN)  // deduction guides
 template <class T, class U>
 rotary_table(const tensor_view<T, 2>&, const tensor_view<U, 2>&) -> rotary_table<stdlib::remove_const_t<T>>;
 template <class T, class U>
 rotary_table(const tensor_view<T, 2>&, const tensor_view<U, 2>&, const rotary_layout&)
     -> rotary_table<stdlib::remove_const_t<T>>;
+#endif
 
 }  // namespace giwa::inline GIWA_ABI
 
