@@ -44,7 +44,9 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const cached_problem& p, int capab
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
 /// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. fp32 runs without
 /// tensor cores. Needs no GPU.
-GIWA_HOST_DEVICE constexpr result<attention_path> supports(const cached_problem& p, int capability) {
+/// A template, so that a list in braces is an attention_problem.
+template <stdlib::same_as<cached_problem> Problem>
+GIWA_HOST_DEVICE constexpr result<attention_path> supports(const Problem& p, int capability) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
   if (capability < 80 || p.element_bytes == 4) return {attention_path::simt, {}};
   return {capability == 90 ? attention_path::sm90 : attention_path::sm80, {}};
