@@ -121,15 +121,15 @@ TEST_CASE("slightly more keys than a chunk") {
 }
 
 // The sm_80 kernel, which also runs on Hopper where TMA cannot address a tensor. mma.sync truncates as wgmma does, and this
-// kernel does not sum in chunks yet: the errors were 0.065, 0.041 and 0.065 (H200, 2026-11-22), 30 times the rule.
+// kernel does not sum in chunks yet, so this fails: the errors were 0.065, 0.041 and 0.065 (H200, 2026-11-22).
 TEST_CASE("the mean of values of one sign over a million keys without TMA") {
   if (small_mode()) return;
   constexpr int64 keys = (int64{1} << 20) - 77;
   const giwa::full all{};
   constexpr auto odd = values_begin::at_an_odd_element;
-  check_below(worst_error_of_means<fp16, 64, giwa::automatic_tile>(200, keys, all, -1, false, odd), 0.08);
-  check_below(worst_error_of_means<bf16, 128, giwa::automatic_tile>(130, keys, all, -1, false, odd), 0.08);
-  check_below(worst_error_of_means<fp16, 256, giwa::automatic_tile>(130, keys, all, -1, false, odd), 0.08);
+  check_below(worst_error_of_means<fp16, 64, giwa::automatic_tile>(200, keys, all, -1, false, odd), 2e-3);
+  check_below(worst_error_of_means<bf16, 128, giwa::automatic_tile>(130, keys, all, -1, false, odd), 2e-3);
+  check_below(worst_error_of_means<fp16, 256, giwa::automatic_tile>(130, keys, all, -1, false, odd), 2e-3);
 }
 
 namespace {
