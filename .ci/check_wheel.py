@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Builds the wheel of cmake/wheel, installs it into an empty environment, and uses it there: check_wheel.py
+
+The commands are those of docs/frameworks.md under "A wheel". Both the printed folder of the headers and that of the CMake package
+must do for test/consumer. Needs pip, which gets the build backend from PyPI.
+"""
+import filecmp
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSUMER = ROOT / "test" / "consumer"
+
+
+def fail(why):
+    sys.exit(f"check_wheel: {why}")
+
+
+def documented_commands():
+    page = (ROOT / "docs" / "frameworks.md").read_text()
+    block = re.search(r"^#+ A wheel\n.*?^```sh\n(.*?)^```$", page, re.M | re.S)
+    return block[1].splitlines() if block else fail("docs/frameworks.md has no commands under `A wheel`")
+
+
+def version_of_the_sources():
+    text = (ROOT / "include" / "giwa" / "version.hpp").read_text()
+    return ".".join(re.search(rf"^#define GIWA_VERSION_{part} (\d+)$", text, re.M)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def same_files(a, b):
+    """Whether two folders hold the same files, in all depths."""
+    names = [sorted(str(f.relative_to(d)) for f in d.rglob("*") if f.is_file()) for d in (a, b)]
+    return names[0] == names[1] and not any(filecmp.cmpfiles(a, b, names[0], shallow=False)[1:])
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="giwa-wheel-") as folder:
+        folder = Path(folder)
+        # An environment without pip costs no time; PIP_PYTHON makes the pip outside install into it.
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
+        python = folder / "env" / "bin" / "python3"
+        environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "PIP_PYTHON": str(python)}
+
+        def run(*command, cwd=folder):
+            done = subprocess.run(command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if done.returncode != 0:
+                fail(f"exit status {done.returncode}: {' '.join(map(str, command))}\n{done.stdout}")
+            return done.stdout.strip()
+
+        printed = [run("bash", "-c", command, cwd=ROOT).splitlines()[-1] for command in documented_commands()]
+        include, package = Path(printed[-2]), Path(printed[-1])
+        if not same_files(ROOT / "include" / "giwa", include / "giwa"):
+            fail(f"{include}/giwa is not include/giwa")
+        for printed_folder in (include, package):
+            if folder not in printed_folder.parents:
+                fail(f"{printed_folder} is not in the environment")
+        if run("python3", "-m", "giwa", "--version") != version_of_the_sources():
+            fail(f"the wheel is not of version {version_of_the_sources()}")
+        if "Tag: py3-none-any" not in next(folder.rglob("giwa-*.dist-info/WHEEL")).read_text():
+            fail("the wheel is not for every platform")
+
+        run("g++", "-std=c++20", "-I", include, CONSUMER / "host_only.cpp", "-o", folder / "compiled")
+        run(folder / "compiled")
+        run("cmake", "-S", CONSUMER, "-B", folder / "build", f"-Dgiwa_DIR={package}", "-DGIWA_ROUTE=find_package",
+            "-DCONSUMER_LANGUAGES=CXX", "-DCONSUMER_SOURCES=host_only.cpp")
+        run("cmake", "--build", folder / "build")
+        run(folder / "build" / "consumer")
+    print("wheel: headers and CMake package found through python3 -m giwa")
+
+
+if __name__ == "__main__":
+    main()
