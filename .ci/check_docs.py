@@ -10,7 +10,8 @@ A block is a file of its own, unless an HTML comment on the line before says oth
 
 A block that includes giwa's .hpp headers and none of its .cuh headers is compiled by the host compiler, with the includes that the
 reader sees; all others by nvcc. A fragment that includes no header of giwa gets <giwa/giwa.cuh>.
-A program that is on several pages is compiled once. A translation must have all code blocks of its original.
+A program that is on several pages is compiled once. A translation, docs/NAME.ko.md, must have all code blocks of its original,
+its figures, and links to what that links to.
 """
 import os
 import re
@@ -23,12 +24,16 @@ from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "cmake"))
+from pages_for_doxygen import LINK, target_of  # noqa: E402
+
 NVCC = os.environ.get("CUDACXX", "nvcc")
 # PTX only, hardly optimised: nothing is run.
 COMMAND = [NVCC, "-std=c++20", "-gencode", "arch=compute_80,code=compute_80", "--Ofast-compile=max", "--extended-lambda", "-Wno-deprecated-gpu-targets", "-c", "-I", ROOT / "include"]
 HOST_COMMAND = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-x", "c++", "-I", ROOT / "include"]
 CUDA_INCLUDE = Path(shutil.which(NVCC) or "/usr/local/cuda/bin/nvcc").resolve().parent.parent / "include"
-TRANSLATIONS = {ROOT / "docs" / "README.ko.md": ROOT / "README.md"}
+TRANSLATIONS = {page: page.with_name(page.name.replace(".ko", "")) for page in (ROOT / "docs").glob("*.ko.md")}
+TRANSLATIONS[ROOT / "docs" / "README.ko.md"] = ROOT / "README.md"
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 BLOCK = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n\s*?)?^```(?:cpp|cuda)\n(?P<code>.*?)^```$", re.M | re.S)
 
@@ -85,13 +90,26 @@ def check(job):
     return f"{path}:{line}: {flaw}" if flaw else ""
 
 
+def figures_of(path):
+    """The numbers in the text of a page."""
+    return set(re.findall(r"\d+(?:\.\d+)?", LINK.sub(r"\2", FENCED.sub("", path.read_text()))))
+
+
+def linked_from(path):
+    """The files and addresses that a page links to, in English; the language of a page and the headings are left out."""
+    targets = [match.group(3) for match in LINK.finditer(FENCED.sub("", path.read_text()))]
+    files = {target if ":" in target else target_of(path, target)[0] for target in targets}
+    return {str(TRANSLATIONS.get(file, file)) for file in files}
+
+
 def check_translation(page, original):
-    """Returns a sentence about the first block, in any language, that differs from the original's, or an empty string."""
+    """Returns a sentence about the first block, in any language, that differs from the original's, or about missing links and figures."""
     wanted, found = (FENCED.findall(path.read_text()) for path in (original, page))
     for i, (theirs, mine) in enumerate(zip_longest(wanted, found), 1):
         if theirs != mine:
             return f"{page.relative_to(ROOT)}: code block {i} is not that of {original.relative_to(ROOT)}, {(theirs or 'none')[:80]!r}…\n"
-    return ""
+    missing = sorted(linked_from(original) - linked_from(page) - {str(original)}) + sorted(figures_of(original) - figures_of(page))
+    return f"{page.relative_to(ROOT)}: {original.relative_to(ROOT)} has, and this page has not: {', '.join(missing)}\n" if missing else ""
 
 
 def main():
