@@ -205,6 +205,23 @@ def overview(path):
     return lines(*rows)
 
 
+def headline_values(path):
+    """Of attention in fp16: the geometric mean, lowest and highest speed relative to cuDNN and to FlashAttention-2, and the number of cases."""
+    values, cases = [], set()
+    for peer in ("cudnn", "flash"):
+        ratios = [r for r, _ in against_peers(load(path))["attention_fp16", "giwa", peer]]
+        values += [report_rows.geometric_mean(ratios), min(ratios), max(ratios)]
+        cases.add(len(ratios))
+    [count] = cases
+    return [*(f"{v:.2f}" for v in values), count]
+
+
+def headline(path):
+    mean, low, high, mean_2, low_2, high_2, cases = headline_values(path)
+    return (f"On an {load(path)['runs'][0]['gpu']}, attention in fp16 runs at **{mean} times the speed of cuDNN** ({low} to {high}) and at {mean_2} times "
+            f"the speed of FlashAttention-2 ({low_2} to {high_2}): geometric mean and range of {cases} cases, forward, with a workspace.")
+
+
 def behind(path):
     """Every case in which giwa is behind a peer by 3 % or more, the worst of each suite first."""
     rows = ["| benchmark | case | compared with | speed |"]
@@ -285,7 +302,7 @@ def machine(path):
 
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, behind,
-                                  compile_time, flex, for_all, functors, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+                                  compile_time, flex, for_all, functors, headline, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Looks for words that giwa's vocabulary has other words for: check_voice.py [--report-only] [file or folder]...
+"""Looks for words that giwa's vocabulary has other words for, and at README.md's length: check_voice.py [--report-only] [file or folder]...
 
 Without paths it reads include/, docs/, examples/, bench/ and README.md. A hit names the file, the line and the word to use. A line that needs the word in
 its plain meaning has `voice: allow` in it, or stands in ALLOWED. --report-only prints how often each word occurs, and exits with 0.
@@ -12,6 +12,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+README_WORDS = 1500  # what a reader finishes; the rest is in docs/
+CODE_WIDTH = 96  # characters of a code block that GitHub shows without a scroll bar
 FILES = {".hpp", ".cuh", ".cu", ".cpp", ".md", ".py"}
 SKIPPED = ("docs/results/", "docs/README.ko.md")
 
@@ -81,12 +84,22 @@ def lines_of(path):
         yield number, line, path.suffix != ".md" or fenced
 
 
+def readme_flaws():
+    """What makes README.md too long: its words, counted as `wc -w` does, and the lines of its code blocks."""
+    words = len(README.read_text().split())
+    if words > README_WORDS:
+        yield f"README.md: {words} words, at most {README_WORDS}; move text to docs/"
+    for number, line, is_code in lines_of(README):
+        if is_code and len(line) > CODE_WIDTH:
+            yield f"README.md:{number}: {len(line)} characters in a code block, at most {CODE_WIDTH}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--report-only", action="store_true", help="count, and exit with 0")
     parser.add_argument("paths", nargs="*", type=Path)
     arguments = parser.parse_args()
-    paths = [p.resolve() for p in arguments.paths] or [ROOT / "include", ROOT / "docs", ROOT / "examples", ROOT / "bench", ROOT / "README.md"]
+    paths = [p.resolve() for p in arguments.paths] or [ROOT / "include", ROOT / "docs", ROOT / "examples", ROOT / "bench", README]
     files = sorted(f for p in paths for f in ([p] if p.is_file() else p.rglob("*")) if f.suffix in FILES)
     words = [(re.compile(p, re.I), use, False) for p, use in WORDS] + [(re.compile(p), use, True) for p, use in CODE]
     allowed = [(re.compile(p), re.compile(line)) for p, line in ALLOWED]
@@ -111,7 +124,9 @@ def main():
             print(f"  {count:4} {what}")
     print(f"voice: {len(files)} files, {total} words to replace" +
           (f", most in {', '.join(f'{f} ({n})' for f, n in in_files.most_common(5))}" if total else ""))
-    return 1 if total and not arguments.report_only else 0
+    flaws = [] if arguments.report_only or README not in files else list(readme_flaws())
+    print("".join(f"{flaw}\n" for flaw in flaws), end="")
+    return 1 if (total and not arguments.report_only) or flaws else 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Does what README.md says, as a stranger would: newcomer.py [--skip-tests] [--before-tests COMMAND]
+"""Does what README.md and docs/install.md say, as a stranger would: newcomer.py [--skip-tests] [--before-tests COMMAND]
 
-What git tracks is copied into an empty folder, and each command of "Two commands", "Getting it", "Examples" and "Testing it" is run
-there with an empty HOME and no variables but PATH, LANG and those of a proxy. Commands, CMakeLists.txt and main.cu are the blocks
-of README.md; only the names of files that its sentences give stand here. The first line that fails ends it.
+What git tracks is copied into an empty folder, and each command of README.md ("Two commands", "Install") and of docs/install.md is
+run there as it stands, with an empty HOME and no variables but PATH, LANG and those of a proxy. So are the first line of
+docs/contributing.md's table of tests, and the compile line of one example. Commands, CMakeLists.txt and main.cu are the blocks of
+these pages, with nothing substituted; folders and names of files come from their sentences. The first line that fails ends it.
 """
 import argparse
 import os
@@ -25,48 +26,44 @@ ROUTE_SECONDS = 300
 results = []  # (what, seconds, CPU seconds)
 
 
-def fail(line, why):
-    sys.exit(f"newcomer: README.md:{line}: {why}" if line else f"newcomer: README.md: {why}")
+def fail(place, why):
+    sys.exit(f"newcomer: {place}: {why}")
 
 
 class Block:
-    def __init__(self, language, line, text):
-        self.language, self.line, self.text = language, line, text
+    """Code between fences; `place` is its page, `line` that of its first line."""
+
+    def __init__(self, language, page, line, text):
+        self.language, self.page, self.line, self.text = language, page, line, text
+        self.place = f"{page}:{line}"
+        if language != "cpp" and re.search(r"<[a-z][^<>]*>", text):
+            fail(self.place, "there is a placeholder, and blocks are pasted as they stand")
 
     def commands(self):
-        return [(self.line + i, line) for i, line in enumerate(self.text.splitlines()) if line.strip()]
+        return [(f"{self.page}:{self.line + i}", line) for i, line in enumerate(self.text.splitlines()) if line.strip()]
 
 
 class Section:
-    """A heading's text, or the part of it between two marks."""
+    """A page's text from one heading to the next."""
 
-    def __init__(self, readme, first, last):
-        self.readme, self.first, self.text = readme, readme.count("\n", 0, first) + 1, readme[first:last]
-        self.start = first
-
-    @classmethod
-    def named(cls, readme, heading):
-        match = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", readme, re.M | re.S)
-        return cls(readme, match.start(1), match.end(1)) if match else fail(0, f"there is no heading `{heading}`")
-
-    def parts(self, marks):
-        """What comes before the first mark, and from each to the next."""
-        at = [0] + [self.text.find(mark) for mark in marks] + [len(self.text)]
-        if at != sorted(at):
-            fail(self.first, f"the marks {marks} are not here, in this order")
-        return [Section(self.readme, self.start + a, self.start + b) for a, b in zip(at, at[1:])]
+    def __init__(self, root, page, heading):
+        text = (root / page).read_text()
+        match = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+        if not match:
+            fail(page, f"there is no heading `{heading}`")
+        self.page, self.line, self.text = page, text.count("\n", 0, match.start(1)) + 1, match[1]
 
     def blocks(self, *languages):
         """The fenced blocks, which must be these."""
-        found = [Block(m[1], self.first + self.text.count("\n", 0, m.start(2)), m[2])
+        found = [Block(m[1], self.page, self.line + self.text.count("\n", 0, m.start(2)), m[2])
                  for m in re.finditer(r"^```(\w*)\n(.*?)^```$", self.text, re.M | re.S)]
         if [b.language for b in found] != list(languages):
-            fail(self.first, f"expected blocks {list(languages)} in this part, found {[b.language for b in found]}")
+            fail(f"{self.page}:{self.line}", f"expected blocks {list(languages)} in this part, found {[b.language for b in found]}")
         return found
 
     def find(self, pattern, what):
         match = re.search(pattern, self.text)
-        return match[1] if match else fail(self.first, f"this part does not say {what}")
+        return match[1] if match else fail(f"{self.page}:{self.line}", f"this part does not say {what}")
 
 
 class Stranger:
@@ -78,18 +75,18 @@ class Stranger:
         kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.lower().endswith("_proxy")}
         self.environment = {**kept, "HOME": str(self.home), "LANG": "C.UTF-8"}
 
-    def run(self, command, cwd, line=0, stream=False):
+    def run(self, command, cwd, place="newcomer.py", stream=False):
         print(f"   $ {command}", flush=True)
         run = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=cwd, env=self.environment, text=True,
                              stdin=subprocess.DEVNULL, stdout=None if stream else subprocess.PIPE,
                              stderr=None if stream else subprocess.STDOUT)
         if run.returncode != 0:
             print(run.stdout or "")
-            fail(line, f"exit status {run.returncode}: {command}")
+            fail(place, f"exit status {run.returncode}: {command}")
         return run.stdout
 
     def run_block(self, block, cwd):
-        return "".join(self.run(command, cwd, line) for line, command in block.commands())
+        return "".join(self.run(command, cwd, place) for place, command in block.commands())
 
 
 def cpu_seconds():
@@ -111,7 +108,7 @@ class Route:
         seconds = time.monotonic() - self.begin
         results.append((self.name, seconds, cpu_seconds() - self.cpu))
         if kind is None and seconds > self.limit:
-            fail(0, f"{self.name}: {seconds:.0f} s, more than {self.limit}")
+            fail(self.name, f"{seconds:.0f} s, more than {self.limit}")
 
 
 def copy_tracked(to):
@@ -129,9 +126,9 @@ def copy_tracked(to):
         subprocess.run(["git", *arguments], cwd=to, check=True)
 
 
-def is_right(output, line):
+def is_right(output, block):
     if not re.search(r"^right on the (GPU|CPU)$", output, re.M):
-        fail(line, f"main.cu did not say that its result is right:\n{output}")
+        fail(block.place, f"main.cu did not say that its result is right:\n{output}")
     print("   " + output.splitlines()[-1])
 
 
@@ -152,57 +149,42 @@ def matches_documentation(example, output):
         at += found.end()
 
 
-def getting_it(section, stranger, copy):
-    program, headers, part_of_build, installed = section.parts(["**1.", "**2.", "**3."])
-    [main] = program.blocks("cpp")
+def install(stranger, copy):
+    """Each way of README.md and docs/install.md to main.cu's result, in a folder next to the checkout."""
+    readme = Section(copy, "README.md", "Install")
+    main, by_hand, cmake, build = readme.blocks("cpp", "sh", "cmake", "sh")
+    folder, checkout = (readme.find(pattern, what) for pattern, what in (
+        (r"folder `(\w+)` next to", "where main.cu goes"), (r"next to this checkout, `(\w+)`", "what the checkout is called")))
+    names = [readme.find(rf"ave this as `({re.escape(name)})`", f"to save {name}") for name in ("main.cu", "CMakeLists.txt")]
+    if checkout != copy.name:
+        fail(main.place, f"the checkout is `{checkout}` here, and `{copy.name}` in newcomer.py")
     lines = [line for line in main.text.splitlines() if line.strip() and not line.startswith(("#include", "//"))]
     if len(lines) > MAIN_LINES:
-        fail(main.line, f"main.cu has {len(lines)} lines, more than {MAIN_LINES}")
+        fail(main.place, f"main.cu has {len(lines)} lines, more than {MAIN_LINES}")
 
-    def project(name, cmake=None):
-        folder = stranger.folder / name
-        folder.mkdir()
-        (folder / "main.cu").write_text(main.text)
-        if cmake:
-            (folder / "CMakeLists.txt").write_text(cmake)
-        return folder
+    def follow(name, cmake, *blocks):
+        """What the stranger does in an empty folder; the last command says whether the result is right."""
+        with Route(name):
+            app = copy.parent / folder
+            app.mkdir()
+            for file, block in zip(names, (main, cmake)):
+                if block:
+                    (app / file).write_text(block.text)
+            for block in blocks:
+                output = stranger.run_block(block, app)
+            is_right(output, blocks[-1])
+            shutil.rmtree(app)
 
-    with Route("1. headers copied"):
-        [compile_line] = headers.blocks("sh")
-        app = project("copied")
-        third_party = headers.find(r"into `([\w/]+)`", "into which folder include/giwa goes")
-        shutil.copytree(copy / "include/giwa", app / third_party / "giwa")
-        is_right(stranger.run_block(compile_line, app), compile_line.line)
-
-    cmake, build = part_of_build.blocks("cmake", "sh")
-    fetch = r"include\(FetchContent\)\nFetchContent_Declare\(.*\)\nFetchContent_MakeAvailable\(giwa\).*\n"
-    folder_line = part_of_build.find(r"or, from a folder: (add_subdirectory\(.*\))\n", "add_subdirectory(…) for a folder")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=copy, check=True, capture_output=True, text=True).stdout.strip()
-    with Route("2. FetchContent"):
-        text = cmake.text
-        for placeholder, value in (("<address of this repository>", f"file://{copy}"), ("<a commit>", commit)):
-            if text.count(placeholder) != 1:
-                fail(cmake.line, f"the placeholder {placeholder} is not here once")
-            text = text.replace(placeholder, value)
-        is_right(stranger.run_block(build, project("fetched", text)), build.line)
-
-    with Route("2. add_subdirectory"):
-        text, replaced = re.subn(fetch, folder_line + "\n", cmake.text)
-        if replaced != 1:
-            fail(cmake.line, "the three lines of FetchContent are not here")
-        app = project("subdirectory", text)
-        target = app / re.search(r"\((.*)\)", folder_line)[1]
-        target.parent.mkdir(parents=True)
-        stranger.run(f"git clone -q '{copy}' '{target}'", app, cmake.line)
-        is_right(stranger.run_block(build, app), build.line)
-
-    with Route("3. installed"):
-        install, cmake, build = installed.blocks("sh", "cmake", "sh")
-        stranger.run_block(install, copy.parent)
-        if not (stranger.home / ".local").is_dir():
-            fail(install.line, "nothing was installed into ~/.local")
-        is_right(stranger.run_block(build, project("found", cmake.text)), build.line)
-        shutil.rmtree(copy / "build")
+    follow("README: by hand", None, by_hand)
+    follow("README: add_subdirectory", cmake, build)
+    page = "docs/install.md"
+    follow("headers copied", None, *Section(copy, page, "Copy the headers").blocks("sh"))
+    follow("FetchContent", *Section(copy, page, "FetchContent").blocks("cmake", "sh"))
+    installing, cmake, build = Section(copy, page, "Install and find_package").blocks("sh", "cmake", "sh")
+    follow("installed", cmake, installing, build)
+    if not (stranger.home / ".local").is_dir():
+        fail(installing.place, "nothing was installed into ~/.local")
+    shutil.rmtree(copy / "build")
 
 
 def main():
@@ -216,39 +198,41 @@ def main():
     copy.mkdir()
     copy_tracked(copy)
     stranger = Stranger(folder)
-    readme = (copy / "README.md").read_text()
     print(f"newcomer: {folder}")
 
-    getting_it(Section.named(readme, "Getting it"), stranger, copy)
+    install(stranger, copy)
 
     with Route(f"example {EXAMPLE} by hand"):
-        Section.named(readme, "Examples").find(rf"\(examples/({re.escape(EXAMPLE)})\)", f"examples/{EXAMPLE}")
+        listed = (copy / "examples/README.md").read_text()
+        for example in sorted((copy / "examples").glob("[0-9]*.cu")):
+            if f"]({example.name})" not in listed:
+                fail("examples/README.md", f"does not list {example.name}")
         example = copy / "examples" / EXAMPLE
         line = re.search(r"^//\s+(nvcc .*)$", example.read_text(), re.M)[1]
         stranger.run(line, copy)
         matches_documentation(example, stranger.run(f"./{example.stem}", copy))
         (copy / example.stem).unlink()
 
-    section = Section.named(readme, "Two commands")
-    [commands] = section.blocks("sh")
+    [commands] = Section(copy, "README.md", "Two commands").blocks("sh")
     if len(commands.commands()) != 2:
-        fail(commands.line, "there are two commands here, the demo and the tests")
-    (demo_line, demo), (test_line, test) = commands.commands()
+        fail(commands.place, "there are two commands here, the demo and the tests")
+    (demo_place, demo), (test_place, test) = commands.commands()
     with Route("the demo"):
-        matches_documentation(copy / "examples/10_attention_npy.cu", stranger.run(demo, copy, demo_line))
+        matches_documentation(copy / "examples/10_attention_npy.cu", stranger.run(demo, copy, demo_place))
 
-    everything = Section.named(readme, "Testing it").find(r"\| everything, .*\| `(.*)` \|", "the command that tests everything")
+    everything = Section(copy, "docs/contributing.md", "Building and testing").find(
+        r"\| everything, .*\| `(.*)` \|", "the command that tests everything")
     if everything != test.split("#")[0].strip():
-        fail(test_line, f"this is not the command of `Testing it`: {everything}")
+        fail(test_place, f"this is not the command of docs/contributing.md: {everything}")
     if not os.access(copy / ".ci/run", os.X_OK):
-        fail(0, ".ci/run is not there or not executable")
+        fail(".ci/run", "is not there or not executable")
     if not arguments.skip_tests:
         with Route("the tests", limit=float("inf")):
             if arguments.before_tests:
                 stranger.run(arguments.before_tests, copy, stream=True)
-            stranger.run(test, copy, test_line, stream=True)
+            stranger.run(test, copy, test_place, stream=True)
 
-    print("\nnewcomer: README.md does what it says")
+    print("\nnewcomer: README.md and docs/install.md do what they say")
     for what, seconds, cpu in results:
         print(f"  {seconds:7.0f} s, {cpu:7.0f} CPU s  {what}")
     shutil.rmtree(folder)
