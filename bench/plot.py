@@ -20,20 +20,25 @@ try:
 except ImportError:
     sys.exit("plot.py needs matplotlib: pip install matplotlib")
 
-# Colours of Okabe and Ito, which colour-blind readers can distinguish; giwa's are the blues, with the thick lines. Name, colour, marker.
+# Colours of Okabe and Ito, which colour-blind readers can distinguish, and shades of them. A library has one hue in all plots.
+GIWA, GIWA_2, GIWA_3, GIWA_4 = "#0072B2", "#56B4E9", "#00395A", "#A9CFE8"  # blues, with the thick lines
+PYTORCH, PYTORCH_2 = "#CC79A7", "#7F3F63"
+CUB, CUB_2 = "#D55E00", "#F2B48C"
+# Name, colour, marker.
 LOOKS = {
-    "giwa": ("giwa", "#0072B2", "o"), "cudnn": ("cuDNN", "#E69F00", "s"), "flash": ("FlashAttention-2", "#009E73", "^"),
-    "flex": ("FlexAttention, compiled", "#D55E00", "D"), "efficient": ("PyTorch, memory-efficient", "#E69F00", "s"),
-    "unfused": ("PyTorch, unfused", "#999999", "v"), "torch": ("PyTorch", "#D55E00", "D"), "copy": ("copy", "#000000", ""),
-    "giwa_fp32": ("giwa fp32", "#0072B2", "o"), "giwa_tf32": ("giwa tf32", "#56B4E9", "P"),
-    "giwa_fp32_exact": ("giwa fp32_exact", "#CC79A7", "X"), "giwa_fp16": ("giwa fp16", "#000000", "*"),
-    "cublas": ("cuBLAS", "#E69F00", "s"), "wgmma": ("giwa: wgmma", "#0072B2", "o"), "mma": ("giwa: mma.sync", "#56B4E9", "P"),
-    "register_tile": ("giwa: register tile", "#CC79A7", "X"), "fp32_by_fp16": ("giwa: fp32 by split fp16", "#0072B2", "o"),
-    "giwa_softmax": ("giwa", "#0072B2", "o"), "giwa_transpose": ("giwa", "#0072B2", "o"),
-    "cub_device_for_bulk": ("cub::DeviceFor::Bulk", "#E69F00", "s"), "cub_device_transform": ("cub::DeviceTransform", "#D55E00", "D"),
-    "thrust_transform": ("thrust::transform", "#009E73", "^"), "plain_kernel": ("plain kernel", "#999999", "v"),
-    "giwa_for_all_index": ("giwa::for_all, by index", "#56B4E9", "P"),
-    "giwa_for_all_elementwise": ("giwa::for_all, elementwise", "#0072B2", "o"),
+    "giwa": ("giwa", GIWA, "o"), "giwa_softmax": ("giwa", GIWA, "o"), "giwa_transpose": ("giwa", GIWA, "o"),
+    "giwa_fp16": ("giwa fp16", GIWA_3, "*"), "giwa_fp32": ("giwa fp32", GIWA, "o"), "giwa_tf32": ("giwa tf32", GIWA_2, "P"),
+    "giwa_fp32_exact": ("giwa fp32_exact", GIWA_4, "X"),
+    "wgmma": ("giwa: wgmma", GIWA, "o"), "mma": ("giwa: mma.sync", GIWA_2, "P"),
+    "register_tile": ("giwa: register tile", GIWA_3, "X"), "fp32_by_fp16": ("giwa: fp32 by split fp16", GIWA, "o"),
+    "giwa_for_all_index": ("giwa::for_all, by index", GIWA_2, "P"),
+    "giwa_for_all_elementwise": ("giwa::for_all, elementwise", GIWA, "o"),
+    "torch": ("PyTorch", PYTORCH, "D"), "efficient": ("PyTorch, memory-efficient", PYTORCH, "s"),
+    "flex": ("FlexAttention of PyTorch, compiled", PYTORCH_2, "D"),
+    "cudnn": ("cuDNN", "#E69F00", "s"), "cublas": ("cuBLAS", "#8C6100", "s"), "flash": ("FlashAttention-2", "#009E73", "^"),
+    "cub_device_for_bulk": ("cub::DeviceFor::Bulk", CUB_2, "s"), "cub_device_transform": ("cub::DeviceTransform", CUB, "D"),
+    "thrust_transform": ("thrust::transform", "#D9C800", "^"),
+    "plain_kernel": ("plain kernel", "#999999", "v"), "copy": ("copy", "#000000", ""),
 }
 MASKS = ("full", "causal")
 plt.rcParams.update({
