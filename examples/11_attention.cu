@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Attention in forty lines: one call on the GPU or the CPU, causal, in fp16, with the log-sum-exp of each row.
+// Attention by one call on the GPU or the CPU: causal, in fp16, with the log-sum-exp of each row.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/11_attention.cu -o 11_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: attention_forward<head size>(where, q, k, v, o, mask, score, options) takes views with any strides,
-// so tensors need no copy. Here q, k and v are the three parts of one projection, as a network computes them. The lse
-// output merges the attention of two sets of keys, and a backward pass needs it. For a row that sees one key, it is
-// that key's score.
+// What it teaches: attention_forward<head size>(where, q, k, v, o, mask, score, options) takes views with any strides
+// but that of the last dimension, which must be 1, so tensors need no copy. Here q, k and v are the three parts of one
+// projection, as a network computes them. The lse output is what merge_attention needs to merge the attention of two
+// sets of keys, and what a backward pass needs. For a row that sees one key, it is that key's score.
 //
 // Expected output, with the time of your machine:
 //   attention of 2 x 1000 tokens, 8 heads of 64: … ms

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// giwa with Thrust and CUB: vectors of one library in calls of the other, and a CUB collective in a kernel with giwa's loops.
+// giwa with Thrust and CUB: a vector of Thrust in giwa's calls, and a CUB collective in a kernel with giwa's loops.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/27_thrust_cub.cu -o 27_thrust_cub
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //
-// What it teaches: giwa takes a thrust::device_vector as a pointer and a size, by thrust::raw_pointer_cast. Thrust and
-// CUB take a giwa::device_array by data(). All of them take the same stream. In a kernel, giwa's loops assign the
-// elements to the threads of a block, and CUB adds the threads' sums.
+// What it teaches: giwa takes a thrust::device_vector as a pointer and a size, by thrust::raw_pointer_cast; in the same
+// way Thrust and CUB take a giwa::device_array, by data(). All of them take the same stream. In a kernel, giwa's loops
+// assign the elements to the threads of a block, and CUB adds the threads' sums.
 //
-// Expected output, with the times of your machine; on a CPU the matrix is smaller:
+// Expected output, with the times of your machine; on a CPU the matrix is smaller, and plain loops sum it:
 //   16384 x 4096 random numbers in a thrust::device_vector
 //   mean, by thrust::reduce:             0.500049
 //   means of rows, by cub::BlockReduce:  0.482521 to 0.519326
@@ -100,8 +100,8 @@ int main() try {
   const double low = static_cast<double>(*least), high = static_cast<double>(*most);
   std::printf("%lld x %lld random numbers%s\n", static_cast<long long>(rows), static_cast<long long>(columns),
               choice.on_gpu() ? " in a thrust::device_vector" : ", without Thrust and CUB");
-  std::printf("mean, by thrust::reduce:             %f\n", r.mean);
-  std::printf("means of rows, by cub::BlockReduce:  %f to %f\n", low, high);
+  std::printf("%-37s%f\n", choice.on_gpu() ? "mean, by thrust::reduce:" : "mean:", r.mean);
+  std::printf("%-37s%f to %f\n", choice.on_gpu() ? "means of rows, by cub::BlockReduce:" : "means of rows:", low, high);
   std::printf("means of rows: %.3f ms, %.0f GB/s\n", r.ms, static_cast<double>(rows * columns * 4) * 1e-6 / r.ms);
   std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
 
