@@ -106,8 +106,8 @@ def prose(path, text, headings):
         return f"{match.group(1)} {match.group(2).replace('`', '')} {{#{name}}}"
 
     def shown(code):
-        """A bar inside code in a table, which GitHub wants with a backslash and Doxygen shows with it."""
-        return f"<code>{html.escape(code[1:-1].replace(BAR, '|')).replace('|', '&#124;')}</code>" if BAR in code else code
+        """A bar inside code in a table: GitHub and Doxygen want a backslash, which Doxygen would show between quotes."""
+        return f"<code>{html.escape(code[1:-1])}</code>" if BAR in code else code
 
     pieces = CODE.split(HEADING.sub(heading, text))
     joined = "".join(piece if i % 2 == 0 else f"\0{i}\0" for i, piece in enumerate(pieces))
