@@ -3,7 +3,7 @@
 """Checks links without a network: check_links.py [folder of HTML]...
 
 In README.md and in all pages of docs/ and examples/, every relative link and image must be a file of the repository, and every
-#anchor a heading of that page by GitHub's rules. In a folder of HTML (the site), every href, src and data must be a file there,
+#anchor a heading of that page by GitHub's rules; every picture and plot of docs/ must be on a page. In a folder of HTML (the site), every href, src and data must be a file there,
 and every #anchor an id in it.
 """
 import re
@@ -24,6 +24,7 @@ def check_pages():
     """Yields a sentence for each broken link of a Markdown page; first the number of links."""
     pages = [FIRST, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
     flaws, count = [], 0
+    unseen = set((ROOT / "docs").rglob("*.svg"))
     for page in pages:
         text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.S)
         for match in LINK.finditer(CODE.sub("", FENCE.sub("", text))):
@@ -32,10 +33,12 @@ def check_pages():
                 continue
             count += 1
             file, place = target_of(page, target)
+            unseen.discard(file)
             if not file.exists():
                 flaws.append(f"{page.relative_to(ROOT)}: no such file: {target}")
             elif place and place not in anchors(file.read_text()):
                 flaws.append(f"{page.relative_to(ROOT)}: no such heading: {target}")
+    flaws += [f"{file.relative_to(ROOT)}: on no page" for file in sorted(unseen)]
     if count == 0:
         flaws.append("no page has a relative link: LINK finds nothing")
     return f"{len(pages)} pages, {count} links", flaws
