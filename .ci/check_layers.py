@@ -3,6 +3,7 @@
 """Checks the rules for headers: layers, kinds, order, size, and what a header must not contain.
 
 The table in cmake/headers.cmake says which headers there are, their kind, and the order inside a folder.
+An example must name in its first comment, after "To copy it, also copy:", the files next to it that it includes, directly or not.
 """
 import re
 import sys
@@ -113,6 +114,28 @@ def check_content(path, text, code):
                 error(path, 0, f"contains a kernel that {flaw}: {' '.join(kernel.group().split())}")
 
 
+def files_along(path):
+    """The files that a source includes in quotes, and those that these include."""
+    found, open_paths = set(), [path]
+    while open_paths:
+        including = open_paths.pop()
+        for name in re.findall(r'^#include "([^"]+)"', including.read_text(), re.M):
+            included = (including.parent / name).resolve()
+            if included not in found:
+                found.add(included)
+                open_paths.append(included)
+    return found
+
+
+def check_examples():
+    for path in sorted((ROOT / "examples").glob("*.cu")):
+        expected = sorted(str(file.relative_to(path.parent)) for file in files_along(path))
+        said = re.search(r"^// To copy it, also copy: ((?:[^\n]*,\n//[ ]+)*[^\n]*)\.$", path.read_text().split("\n#include")[0], re.M)
+        if (re.split(r",\s+(?://\s+)?", said[1]) if said else []) != expected:
+            error(path.relative_to(ROOT), 0, "its first comment must say: " +
+                  (f"To copy it, also copy: {', '.join(expected)}." if expected else "nothing of files to copy"))
+
+
 def main():
     table = read_table()
     order = {path: number for number, path in enumerate(table)}
@@ -174,6 +197,8 @@ def main():
         for path, way in reached.items():
             for name in sorted(others[path] & EXPENSIVE):
                 error(public, 0, f"reaches <{name}>, which costs every user compile time: {way}")
+
+    check_examples()
 
     for line in errors:
         print(line)

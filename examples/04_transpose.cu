@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/04_transpose.cu -o 04_transpose
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: transpose.cuh.
 //
 // What it teaches, in transpose.cuh: with a tile in shared memory both the reads and the writes run along rows. load() and
 // store() take any view, so a transpose with any strides has three lines. How a layout avoids bank conflicts, and how to

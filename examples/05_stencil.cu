@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/05_stencil.cu -o 05_stencil
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: stencil.cuh.
 //
 // What it teaches, in stencil.cuh: a tile with a halo is loaded from an origin that may lie outside the grid. In shared memory
 // each point is read by its neighbours without another global access. Several sweeps on each loaded tile beat the limit of

@@ -4,6 +4,8 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/06_matmul.cu -o 06_matmul
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: matmul/fp32.cuh, matmul/mma.cuh, matmul/naive.cuh, matmul/problem.cuh,
+//                        matmul/register_tile.cuh, matmul/shared_tile.cuh, matmul/split_fp16.cuh, matmul/wgmma.cuh.
 //
 // What it teaches, with one file of matmul/ for each step:
 //   naive.cuh          one thread for each element: every product reads its operands from memory or a cache

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/07_fused_layer.cu -o 07_fused_layer
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: matmul/problem.cuh, matmul/register_tile.cuh.
 //
 // What it teaches: an epilogue is a functor that the product of matmul/register_tile.cuh applies to each sum. It saves a
 // launch that reads the product and writes it again. A product with few rows needs small tiles, so that enough blocks share

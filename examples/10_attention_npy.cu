@@ -5,6 +5,7 @@
 //   ./10_attention_npy --in examples/data/layer_0 --out /tmp/result
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: npy.hpp, support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 // examples/data holds queries, keys and values of a language model (see its README.md). Without --in the numbers are random;
 // run() below lists the options.
 //

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/12_score_modifier.cu -o 12_score_modifier
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: a score modifier is a small struct that is called with (score, coordinates) after the scale and
 // before the mask. Its pointers must lead to memory that the kernel can read. It costs a few instructions per score.

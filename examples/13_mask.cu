@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/13_mask.cu -o 13_mask
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: a mask is a small struct that says whether a score is kept. With classify(tile) it also says which
 // tiles of scores need no work; those are not even loaded. The answers `none` and `all` must be true; `some` is always

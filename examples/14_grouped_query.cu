@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/14_grouped_query.cu -o 14_grouped_query
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: k and v have fewer heads than q. Head h of q reads head h / (heads / kv heads). Any number that
 // divides the heads works: all heads (multi-head), 8, 7 or 1 (multi-query). This reduces the memory of keys and values,

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/15_sequences.cu -o 15_sequences
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: giwa::sequences says where each sequence begins in packed tensors (all rows, heads, head size). The
 // offsets are in memory that the kernel reads. The host need not know them, so the call works in a captured graph. A

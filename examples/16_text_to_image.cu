@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/16_text_to_image.cu -o 16_text_to_image
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: head sizes need not be powers of two (Stable Diffusion 1 has 40, 80 and 160). Lengths need not be
 // multiples of anything (a prompt has 77 tokens), and the numbers of queries and keys may differ. A head may be as wide

@@ -4,6 +4,8 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/17_unfused_attention.cu -o 17_unfused_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: matmul/mma.cuh, matmul/naive.cuh, matmul/problem.cuh, support/attention_check.cuh,
+//                        support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: three separate kernels exchange data through memory. The scores, queries x keys of every head, are
 // written, read, written as probabilities and read again, while q, k, v and o are smaller by the factor keys / head

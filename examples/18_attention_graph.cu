@@ -4,6 +4,8 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/18_attention_graph.cu -o 18_attention_graph
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/graph.cuh,
+//                        support/place.cuh.
 //
 // What it teaches: attention_forward allocates nothing and does not synchronise, so it can be captured as it is. A
 // graph fixes pointers and sizes. The memory that a mask refers to is read when the kernel runs, so one graph serves

@@ -5,6 +5,7 @@
 //   ./19_attention_errors    on the GPU if there is one, else on the CPU; ./19_attention_errors cpu    on the CPU
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: the online softmax loses no accuracy. Unfused kernels write scores and probabilities to memory as
 // 16-bit numbers and round each of them. A fused kernel keeps the scores in registers in fp32, so it is more accurate

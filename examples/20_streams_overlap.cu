@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/20_streams_overlap.cu -o 20_streams_overlap
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/place.cuh.
 // With -DGIWA_ENABLE_NVTX Nsight Systems shows each pass by its name (nsys profile ./20_streams_overlap).
 //
 // What it teaches: a GPU copies in, computes and copies out at the same time if the operations are in different streams

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/21_out_of_memory.cu -o 21_out_of_memory
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: a failed allocation returns a status with the bytes asked for and the bytes free; format_memory()
 // gives the whole account. memory_advice() computes, on any machine, what a call needs and which smaller calls fit.

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/22_several_gpus.cu -o 22_several_gpus
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 // ./22_several_gpus gives all GPUs equal weights; with ./22_several_gpus 3 1 the first GPU gets three quarters of the batch.
 //
 // What it teaches: for_each_device() splits the batch, makes each GPU current, and gives it a stream. The function

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/23_histogram.cu -o 23_histogram
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/place.cuh.
 //
 // What it teaches: an op with shared storage whose threads process any number of bytes, 16 per load, and the cost of
 // atomics. Atomics on one address are serialised, and those in global memory meet in the L2 cache from the whole GPU.

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/24_monte_carlo.cu -o 24_monte_carlo
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/place.cuh.
 //
 // What it teaches: philox{seed, stream}(i) is 128 random bits that depend only on i. There is no generator state to set
 // up, store or distribute, so sample i is the same in whichever thread computes it. Hits are counted in integers, whose

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/25_fused_map.cu -o 25_fused_map
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/place.cuh.
 //
 // What it teaches: an elementwise pass costs what it moves, not what it computes. Three passes write what the next one
 // reads back; `fuse(f, g, h)` passes it in a register. It takes ten lines, because for_all accepts any function of

@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -DGIWA_ENABLE_NVTX -arch=sm_90a -Iinclude examples/26_profiling.cu -o 26_profiling
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/place.cuh.
 // Without GIWA_ENABLE_NVTX the program runs too, but profilers show no names.
 //
 // What it teaches: which tool answers which question. giwa::time_on measures the time of a call. The bytes that must

@@ -4,6 +4,8 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/29_decode.cu -o 29_decode
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/graph.cuh,
+//                        support/place.cuh.
 //
 // What it teaches: append_to_cache writes the keys and values of new tokens into pages, rotated by their position, and
 // attention_cached reads the cache through a page table. Both read the lengths when they run, so a step that is captured

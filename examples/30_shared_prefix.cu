@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/30_shared_prefix.cu -o 30_shared_prefix
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.
 //
 // What it teaches: page tables may list the same pages for several sequences, so a prefix is stored once, and the plain
 // call reads it once for each sequence. Instead, one call takes the queries of all sequences as queries of one sequence
