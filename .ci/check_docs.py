@@ -11,7 +11,7 @@ A block is a file of its own, unless an HTML comment on the line before says oth
 A block that includes giwa's .hpp headers and none of its .cuh headers is compiled by the host compiler, with the includes that the
 reader sees; all others by nvcc. A fragment that includes no header of giwa gets <giwa/giwa.cuh>.
 A program that is on several pages is compiled once. A translation, docs/NAME.ko.md, must have all code blocks of its original,
-its figures, and links to what that links to.
+its figures, its `code`, and links to what that links to.
 """
 import os
 import re
@@ -95,21 +95,32 @@ def figures_of(path):
     return set(re.findall(r"\d+(?:\.\d+)?", LINK.sub(r"\2", FENCED.sub("", path.read_text()))))
 
 
+def code_of(path):
+    """The `code` in the text of a page: commands, flags and names."""
+    return set(re.findall(r"`[^`\n]+`", FENCED.sub("", path.read_text())))
+
+
 def linked_from(path):
-    """The files and addresses that a page links to, in English; the language of a page and the headings are left out."""
-    targets = [match.group(3) for match in LINK.finditer(FENCED.sub("", path.read_text()))]
-    files = {target if ":" in target else target_of(path, target)[0] for target in targets}
-    return {str(TRANSLATIONS.get(file, file)) for file in files}
+    """The files, headings and addresses that a page links to, in English. Translated pages have other headings, and count without."""
+    found = set()
+    for target in (match.group(3) for match in LINK.finditer(FENCED.sub("", path.read_text()))):
+        file, place = (target, "") if ":" in target else target_of(path, target)
+        translated = file in TRANSLATIONS or file in TRANSLATIONS.values()
+        found.add(str(TRANSLATIONS.get(file, file)) + (f"#{place}" if place and not translated else ""))
+    return found
 
 
 def check_translation(page, original):
-    """Returns a sentence about the first block, in any language, that differs from the original's, or about missing links and figures."""
+    """Returns a sentence about the first block, in any language, that differs from the original's, or about links, figures and `code`."""
     wanted, found = (FENCED.findall(path.read_text()) for path in (original, page))
     for i, (theirs, mine) in enumerate(zip_longest(wanted, found), 1):
         if theirs != mine:
             return f"{page.relative_to(ROOT)}: code block {i} is not that of {original.relative_to(ROOT)}, {(theirs or 'none')[:80]!r}…\n"
-    missing = sorted(linked_from(original) - linked_from(page) - {str(original)}) + sorted(figures_of(original) - figures_of(page))
-    return f"{page.relative_to(ROOT)}: {original.relative_to(ROOT)} has, and this page has not: {', '.join(missing)}\n" if missing else ""
+    name, of = page.relative_to(ROOT), original.relative_to(ROOT)
+    missing = sorted((linked_from(original) - linked_from(page) - {str(original)}) | (figures_of(original) - figures_of(page))
+                     | (code_of(original) - code_of(page)))
+    added = sorted((linked_from(page) - linked_from(original) - {str(original)}) | (code_of(page) - code_of(original)))
+    return "".join(f"{mine} has, and {theirs} has not: {', '.join(what)}\n" for mine, theirs, what in ((of, name, missing), (name, of, added)) if what)
 
 
 def main():

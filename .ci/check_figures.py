@@ -222,6 +222,12 @@ def headline(path):
             f"the speed of FlashAttention-2 ({low_2} to {high_2}): geometric mean and range of {cases} cases, forward, with a workspace.")
 
 
+def headline_ko(path):
+    mean, low, high, mean_2, low_2, high_2, cases = headline_values(path)
+    return (f"{load(path)['runs'][0]['gpu']}에서 fp16 어텐션의 속도는 **cuDNN의 {mean}배**(최저 {low}, 최고 {high}), FlashAttention-2의 {mean_2}배"
+            f"(최저 {low_2}, 최고 {high_2})입니다. 워크스페이스를 사용한 순전파(forward) {cases}개 케이스의 기하평균입니다.")
+
+
 def behind(path):
     """Every case in which giwa is behind a peer by 3 % or more, the worst of each suite first."""
     rows = ["| benchmark | case | compared with | speed |"]
@@ -302,7 +308,7 @@ def machine(path):
 
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, behind,
-                                  compile_time, flex, for_all, functors, headline, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+                                  compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 
