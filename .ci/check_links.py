@@ -3,9 +3,11 @@
 """Checks links without a network: check_links.py [folder of HTML]...
 
 In README.md and in all pages of docs/ and examples/, every relative link and image must be a file of the repository, and every
-#anchor a heading of that page by GitHub's rules; every picture and plot of docs/ must be on a page. In a folder of HTML (the site), every href, src and data must be a file there,
-and every #anchor an id in it.
+#anchor a heading of that page by GitHub's rules; every picture and plot of docs/ must be on a page. In a folder of HTML (the
+site), every href, src and data must be a file there, and every #anchor an id in it. The same holds of the index of the site's
+search, which must find the words of WORDS.
 """
+import json
 import re
 import sys
 from html.parser import HTMLParser
@@ -17,6 +19,7 @@ sys.path.insert(0, str(ROOT / "cmake"))
 from pages_for_doxygen import CODE, FENCE, FIRST, LINK, anchors, target_of  # noqa: E402
 
 OUTSIDE = re.compile(r"[a-z]+:|//")
+WORDS = ("Numba", "out of memory", "install", "한국어", "attention_forward")
 KNOWN = "#nested-classes"  # Doxygen links to this heading but omits it if all nested types are private
 
 
@@ -60,11 +63,28 @@ class Links(HTMLParser):
                 self.targets.add(value or "")
 
 
+def check_search(folder, pages):
+    """Returns a sentence for each word that the search does not find, and each address in its index that does not exist."""
+    index, code = folder / "search" / "index.js", folder / "search" / "search.js"
+    if not index.is_file() or "giwa_index" not in code.read_text():
+        return [f"{folder.name}: the search of cmake/search_index.py is missing"]
+    entries = json.loads(index.read_text().partition("=")[2].strip().rstrip(";"))
+    flaws = []
+    for address, title, *_ in entries:
+        file, _, place = address.partition("#")
+        if file not in pages or (place and place not in pages[file].ids):
+            flaws.append(f"{folder.name}/search/index.js: no such place: {address} ({title})")
+    for word in WORDS:
+        if not any(word.lower() in " ".join(texts).lower() for _, *texts in entries):
+            flaws.append(f"{folder.name}: the search does not find: {word}")
+    return flaws
+
+
 def check_site(folder):
     pages = {page.name: Links(page) for page in sorted(folder.glob("*.html"))}
     if "index.html" not in pages:
         return "0 files", [f"{folder}: there is no index.html"]
-    flaws = []
+    flaws = check_search(folder, pages)
     for name, page in pages.items():
         for target in page.targets:
             if OUTSIDE.match(target) or target in ("", "#", KNOWN):
