@@ -207,13 +207,14 @@ def overview(path):
 
 def headline_values(path):
     """Of attention in fp16: the geometric mean, lowest and highest speed relative to cuDNN and to FlashAttention-2, and the number of cases."""
-    values, cases = [], set()
+    values, cases = [], []
     for peer in ("cudnn", "flash"):
-        ratios = [r for r, _ in against_peers(load(path))["attention_fp16", "giwa", peer]]
+        found = against_peers(load(path)).get(("attention_fp16", "giwa", peer), [])
+        if not found or (cases and cases != [case for _, case in found]):
+            raise report_rows.ReportError(f"{path.name} has attention in fp16 not in the same cases with cuDNN and FlashAttention-2")
+        ratios, cases = [r for r, _ in found], [case for _, case in found]
         values += [report_rows.geometric_mean(ratios), min(ratios), max(ratios)]
-        cases.add(len(ratios))
-    [count] = cases
-    return [*(f"{v:.2f}" for v in values), count]
+    return [*(f"{v:.2f}" for v in values), len(cases)]
 
 
 def headline(path):

@@ -214,6 +214,19 @@ class Pages(unittest.TestCase):
         self.page.write_text(self.page.read_text(encoding="utf-8").replace("400 (1.25)", "500 (1.25)"), encoding="utf-8")
         self.assertIn("does not say what docs/results says", self.check())
 
+    def test_the_headline_is_of_the_newest_report(self):
+        self.page.write_text("<!-- begin table: report headline -->\n<!-- end table -->\n", encoding="utf-8")
+        both = [row for keys, giwa, cudnn, flash in ((512, 300, 400, 200), (1024, 400, 200, 100))
+                for row in (*attention(giwa, cudnn, f"fp16/full/D64/1x1x{keys}"),
+                            {**attention(giwa, flash, f"fp16/full/D64/1x1x{keys}")[0], "ratio_to": "flash"})]
+        report_rows.save(report([{**r, "suite": "attention_fp16"} for r in both[:-1]]), self.root / "docs" / "results")
+        self.assertIn("not in the same cases with cuDNN and FlashAttention-2", self.check(write=True))
+        report_rows.save(report([{**r, "suite": "attention_fp16"} for r in both]), self.root / "docs" / "results")
+        self.figures.load.cache_clear()  # the new report has the old one's name
+        self.assertIn("1 table(s)", self.check(write=True))
+        self.assertRegex(self.page.read_text(encoding="utf-8"), r"\*\*1\.22 times the speed of cuDNN\*\* \(0\.75 to 2\.00\) and at "
+                         r"2\.45 times the speed of FlashAttention-2 \(1\.50 to 4\.00\): .* 2 cases")
+
 
 TOOLS = {
     "nvidia-smi": """case "$*" in *"-l 1"*) echo "1500, 600.0, 50"; exec sleep 60 ;; esac
