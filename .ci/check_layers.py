@@ -3,6 +3,7 @@
 """Checks the rules for headers: layers, kinds, order, size, and what a header must not contain.
 
 The table in cmake/headers.cmake says which headers there are, their kind, and the order inside a folder.
+Lines that name giwa's version must name that of version.hpp.
 An example must name in its first comment, after "To copy it, also copy:", the files next to it that it includes, directly or not.
 """
 import re
@@ -136,6 +137,24 @@ def check_examples():
                   (f"To copy it, also copy: {', '.join(expected)}." if expected else "nothing of files to copy"))
 
 
+def check_version():
+    """The changelog's first heading, what find_package asks for, namespaces such as v0_2, and what 03_device_choice prints."""
+    header = (INCLUDE / "giwa/version.hpp").read_text()
+    version = re.findall(r"^#define GIWA_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", header, re.M)
+    heading = re.search(r"^## (.*)$", (ROOT / "docs/changelog.md").read_text(), re.M)[1]
+    if not re.fullmatch(rf"{'[.]'.join(version)}, \d{{4}}-\d\d-\d\d", heading):
+        error("docs/changelog.md", 0, f"its first heading is not `## {'.'.join(version)}, ` and a date")
+    named = re.compile(r"find_package\(giwa (\d+)\.(\d+)|\bv(\d+)_(\d+)\b|^//   giwa +(\d+)\.(\d+)", re.M)
+    files = [*ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.cu"), *ROOT.glob("examples/*/CMakeLists.txt"),
+             ROOT / "README.md", ROOT / "test/consumer/CMakeLists.txt"]
+    for path in files:
+        text = path.read_text()
+        for match in named.finditer(text):
+            if [number for number in match.groups() if number] != version[:2]:
+                error(path.relative_to(ROOT), text.count("\n", 0, match.start()) + 1,
+                      f"`{match[0]}` is not version {'.'.join(version)}")
+
+
 def main():
     table = read_table()
     order = {path: number for number, path in enumerate(table)}
@@ -199,6 +218,7 @@ def main():
                 error(public, 0, f"reaches <{name}>, which costs every user compile time: {way}")
 
     check_examples()
+    check_version()
 
     for line in errors:
         print(line)
