@@ -118,7 +118,7 @@ def check_translation(page, original):
             return f"{page.relative_to(ROOT)}: code block {i} is not that of {original.relative_to(ROOT)}, {(theirs or 'none')[:80]!r}…\n"
     name, of = page.relative_to(ROOT), original.relative_to(ROOT)
     if stuck := re.search(r"(?<!\S)\*{1,2}[^\s*][^*\n]*\*{1,2}\w", FENCED.sub("", page.read_text())):
-        return f"{name}: Doxygen does not end emphasis before a letter: {stuck[0]}\n"
+        return f"{name}: emphasis ends before a letter, which GitHub or Doxygen may not see: {stuck[0]}\n"
     missing = sorted((linked_from(original) - linked_from(page) - {str(original)}) | (figures_of(original) - figures_of(page))
                      | (code_of(original) - code_of(page)))
     added = sorted((linked_from(page) - linked_from(original) - {str(original)}) | (code_of(page) - code_of(original)))

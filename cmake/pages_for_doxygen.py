@@ -21,6 +21,7 @@ FENCE = re.compile(r"^(```.*?^```)[ \t]*$", re.M | re.S)
 CODE = re.compile(r"(`[^`\n]*`)")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.M)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+BOLD = re.compile(r"\*\*(?!\s)([^*\n]+)(?<!\s)\*\*")
 BAR = "\\|"
 SOURCES = (".cu", ".cuh", ".hpp", ".cpp", ".py")
 
@@ -112,6 +113,7 @@ def prose(path, text, headings):
     pieces = CODE.split(HEADING.sub(heading, text))
     joined = "".join(piece if i % 2 == 0 else f"\0{i}\0" for i, piece in enumerate(pieces))
     joined = LINK.sub(lambda match: linked(path, match, pieces), joined)
+    joined = BOLD.sub(r"<b>\1</b>", joined)  # Doxygen wants a letter after the first ** and none after the last
     return re.sub(r"\0(\d+)\0", lambda match: shown(pieces[int(match.group(1))]), joined)
 
 
