@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two layers of a network, 784 - 256 - 10, with bias and ReLU applied to the sums in registers.
+// The network 784-256-10, two layers with bias and ReLU applied to the sums in registers.
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/07_fused_layer.cu -o 07_fused_layer
 //
