@@ -85,9 +85,10 @@ struct law {
 
 /// Walks all runs of a launch. The leaves of each (sequence, head, tile of rows) must come in order, each once.
 template <class Params>
-void check_runs(law& broken, const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
+void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf_keys, int tile_rows) {
   const int kv_heads = static_cast<int>(p.views.cache.k.extent(2));
-  const plain_search search(p, shape, leaf_keys, tile_rows);
+  const plain_search search(p, of_host, leaf_keys, tile_rows);
+  const run_shape shape = run_search{.found = {}, .total = search.total, .warp_sums = {}}.checked(of_host);
   std::vector<int64> first_unit{0};
   std::vector<int> next, end;  // of each unit
   for (int b = 0; b < p.views.sequence_count(); ++b) {
@@ -268,6 +269,26 @@ TEST_CASE("runs of packed queries, also of sequences without any") {
   broken.holds();
 }
 
+TEST_CASE("runs of packed queries whose offsets decrease stay inside the workspace") {
+  law broken;
+  std::vector<int> back_and_forth(17);
+  for (std::size_t i = 0; i < back_and_forth.size(); ++i) back_and_forth[i] = i % 2 == 0 ? 0 : 64;
+  for (const int64 keys : {131072, 1048576})
+    check_shapes(broken, {.sequences = 16, .queries = 64, .keys = keys, .heads = 8, .offsets = back_and_forth}, 128, 32,
+                 some_blocks);
+  std::mt19937 random(7);
+  const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
+  for (int i = 0; i < 300; ++i) {
+    call_sizes sizes{
+        .sequences = 1 + up_to(40), .queries = 1 + up_to(100), .keys = 1 + up_to(up_to(1) == 0 ? 20000 : 1 << 20)};
+    sizes.kv_heads = 1 + up_to(2), sizes.heads = sizes.kv_heads * (1 + up_to(15));
+    sizes.lengths.assign(static_cast<std::size_t>(sizes.sequences), static_cast<int>(sizes.keys));
+    for (int64 b = 0; b <= sizes.sequences; ++b) sizes.offsets.push_back(static_cast<int>(up_to(sizes.queries)));
+    check_shapes(broken, sizes, 128, i % 2 == 0 ? 16 : 32, {7, 132, 200});
+  }
+  broken.holds();
+}
+
 TEST_CASE("masks that leave leaves out at either end") {
   law broken;
   std::mt19937 random(3);
@@ -430,6 +451,13 @@ constexpr giwa::cached_problem decode{
 constexpr int64 four_states = 16 * 8 * 4 * (4 * 128 + 4 * 2) * 4;
 static_assert(giwa::cached_workspace_bytes(decode, 132) >= four_states);
 static_assert(giwa::cached_workspace_bytes(decode, 132) <= 3 * four_states);
+// It depends little on the number of sequences: a run hands on states of one sequence, however many it computes.
+constexpr int64 bytes_of(int64 sequences) {
+  giwa::cached_problem p = decode;
+  p.sequences = sequences, p.keys = 131072;
+  return giwa::cached_workspace_bytes(p, 132);
+}
+static_assert(bytes_of(1) < bytes_of(256) && bytes_of(4096) == bytes_of(256) && bytes_of(256) < 10'000'000);
 
 }  // namespace
 

@@ -36,8 +36,8 @@ struct few_rows_op {
     }
     find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
     const int64 length = s.search.run_length(p.runs.shape), left = s.search.total - run * length;
-    run_walk walk(p.runs.call, p.runs.shape, column, s.search.found, left < length ? left : length, types::leaf_keys,
-                  types::rows);
+    run_walk walk(p.runs.call, s.search.checked(p.runs.shape), column, s.search.found, left < length ? left : length,
+                  types::leaf_keys, types::rows);
     const int warp = block.warp(), scores = types::output_warps, copies = scores + types::score_warps;
     if (warp < scores) {
       claim<168>();

@@ -76,7 +76,7 @@ struct merge_runs_op {
   GIWA_DEVICE static bool find_unit(const params& p, const run_search& search, int64 run, int column,
                                     divided_unit& unit) {
     const int64 length = search.run_length(p.shape), begin = run * length;
-    if (begin >= search.total) return false;
+    if (begin >= search.total || search.checked(p.shape).states == 0) return false;
     run_item& item = unit.item;
     item.sequence = p.call.at(search.found.sequence);
     item.leaves = leaves_of(p.call, item.sequence, p.leaf_keys, p.tile_rows);

@@ -32,6 +32,7 @@ struct run_shape {
   int heads_in_column;  // 1, or all
   int states;           // slots of a run in the workspace, of run_states::most(); 0: no unit is divided
   int rows;             // rows of a state in the workspace
+  int64 most_leaves;    // of a run, for which its slots are enough
   // If all sequences are alike, as the host knows: leaves of one sequence in a column, and of all. Else 0.
   int64 sequence_leaves = 0, total = 0;
 };
@@ -103,6 +104,12 @@ struct run_search {
   int64 total;          // leaves of one column
   int64 warp_sums[32];
   GIWA_HOST_DEVICE int64 run_length(const run_shape& shape) const { return ceil_div(total, int64{shape.runs}); }
+  /// The shape to use: no unit is divided if runs have more leaves than the host took for the most, which they have if
+  /// offsets of packed queries decrease.
+  GIWA_HOST_DEVICE run_shape checked(run_shape shape) const {
+    if (run_length(shape) > shape.most_leaves) shape.states = 0;
+    return shape;
+  }
 };
 
 /// Sums x over the threads of smaller rank; `sum` becomes the sum over all. All threads of the block call it.
@@ -273,15 +280,17 @@ GIWA_HOST_DEVICE constexpr run_shape shape_of_runs(const run_work& w, int64 bloc
   const int64 units = saturated_product(w.units, in_column), leaves = saturated_product(units, w.unit_leaves);
   const int64 most = blocks / columns < leaves ? blocks / columns : leaves;
   const auto shape = [&](int64 runs, int64 states) {
-    return run_shape{static_cast<int>(runs), static_cast<int>(columns), static_cast<int>(in_column),
-                     static_cast<int>(states), static_cast<int>(w.rows)};
+    return run_shape{static_cast<int>(runs),   static_cast<int>(columns), static_cast<int>(in_column),
+                     static_cast<int>(states), static_cast<int>(w.rows),  ceil_div(leaves, runs)};
   };
   if (most <= 0) return shape(1, 0);
   for (int64 runs = most; runs > units || (runs == most && runs > 0); runs -= ceil_div(runs, int64{8})) {
     const int64 length = ceil_div(leaves, runs);
     // No unit is divided.
     if (runs == 1 || w.unit_leaves == 1 || (w.exact && length % w.unit_leaves == 0)) return shape(runs, 0);
-    const int64 by_tree = run_states::most(length), by_leaf = length + fold_levels::count;
+    // States that a run hands on are those of one unit.
+    const int64 own = length < w.unit_leaves ? length : w.unit_leaves;
+    const int64 by_tree = run_states::most(own), by_leaf = own + fold_levels::count;
     const int64 states = by_tree < by_leaf ? by_tree : by_leaf;
     if (states > 1 << 20) break;
     const run_shape s = shape(runs, states);
