@@ -416,7 +416,10 @@ TEST_CASE("supports") {
   refused_with([](problem& p) { p.page_size = -1; }, 90, "k", at_least, 0, -1);
   giwa::cached_problem bytes = right;
   bytes.cache_bytes = 1;
-  CHECK(giwa::supports(bytes, 90).value == attention_path::sm90);
-  bytes.element_bytes = 4;
-  CHECK(giwa::supports(bytes, 90).value == attention_path::simt);
+  for (const int capability : {75, 80, 90, 100})
+    for (const int64 of_q : {2, 4}) {
+      bytes.element_bytes = of_q;
+      const auto path = giwa::supports(bytes, capability);
+      CHECK((path.state.ok() && path.value == attention_path::simt));
+    }
 }

@@ -42,13 +42,13 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const cached_problem& p, int capab
 }  // namespace detail
 
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
-/// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. fp32 runs without
-/// tensor cores. Needs no GPU.
+/// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. fp32 and 8-bit
+/// caches run without tensor cores. Needs no GPU.
 /// A template, so that a list in braces is an attention_problem.
 template <stdlib::same_as<cached_problem> Problem>
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const Problem& p, int capability) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
-  if (capability < 80 || p.element_bytes == 4) return {attention_path::simt, {}};
+  if (capability < 80 || p.element_bytes == 4 || p.cache_bytes == 1) return {attention_path::simt, {}};
   return {capability == 90 ? attention_path::sm90 : attention_path::sm80, {}};
 }
 
