@@ -131,6 +131,7 @@ TEST_CASE("page tables, sequences and lengths that do not fit the call") {
   refused([](call& c) { c.cache.pages = {}; }, "sequences", "the number must be 0", 0, 2);
   refused([](call& c) { c.cache.pages = {}, c.cache.sequences = 0; }, "k", "as many sequences as k_new", 2, 6);
   refused([](call& c) { c.cache.pages.most = -1; }, "pages", "negative", 0, -1);
+  refused([](call& c) { c.cache.pages.most = 0; }, "pages", "needs `most`", 1, 0);
   refused([](call& c) { c.cache.pages.most = int64{1} << 40; }, "pages", "too many keys", 536869887, int64{1} << 40);
   const auto packed = [](const call& c) { return c.run_packed(); };
   const auto slots = [](const call& c) { return c.run_slots(); };

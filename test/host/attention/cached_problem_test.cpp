@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "support/same_bits.hpp"
+
 namespace {
 
 using namespace giwa_test;
@@ -124,6 +126,8 @@ TEST_CASE("page tables and lengths") {
   refused_after([](call_t& c) { c.a.cache.sequences = 3; }, {"sequences", "must be 0", exactly, 0, 3}, contiguous());
   refused_after([](call_t& c) { c.a.cache.sequences = -1; }, {"sequences", "is negative", at_least, 0, -1});
   refused_after([](call_t& c) { c.a.cache.pages.most = -1; }, {"pages", "is negative", at_least, 0, -1});
+  refused_after([](call_t& c) { c.a.cache.pages.most = 0; }, {"pages", "needs `most`", at_least, 1, 0});
+  refused_after([](call_t& c) { c.a.cache.pages.most = 0; }, {"pages", "needs `most`", at_least, 1, 0}, packed());
   refused_after([](call_t& c) { c.a.cache.sequences = 2; }, {"sequences", "as many sequences as q", exactly, 3, 2});
   refused_after([](call_t& c) { c.a.packed.count = 2; }, {"sequences", "as many sequences as q", exactly, 2, 3},
                 packed());
@@ -147,6 +151,29 @@ TEST_CASE("page tables and lengths") {
           {"queries", "the pointer is null"});
   refused_after([](call_t& c) { c.a.packed.count = -1; }, {"queries", "is negative", at_least, 0, -1}, packed());
   refused_after([](call_t& c) { c.a.packed.most = -1; }, {"queries", "is negative", at_least, 0, -1}, packed());
+}
+
+TEST_CASE("a page table without sequences needs no pages") {
+  call_t call = packed();
+  call.a.cache.pages.most = call.a.cache.sequences = call.a.packed.count = 0;
+  CHECK(call.run().ok());
+  CHECK(call.written() == 0);
+}
+
+TEST_CASE("a page table with a stride of 0 gives all sequences the same pages") {
+  call_t call, each;
+  const std::vector<int> lengths{11, 8, 7};
+  std::vector<int> table;
+  for (int b = 0; b < 3; ++b)
+    for (int n = 0; n < 3; ++n) table.push_back(call.c.indices[static_cast<std::size_t>(n)]);
+  call.a.cache.lengths = each.a.cache.lengths = lengths.data();
+  call.a.cache.pages.stride = 0;
+  each.a.cache.pages.indices = table.data();
+  each.a.cache.pages.stride = 3;
+  REQUIRE(call.run().ok());
+  REQUIRE(each.run().ok());
+  CHECK(call.written() > 0);
+  CHECK(same_bits(call.c.o.elements<float>(), each.c.o.elements<float>()));
 }
 
 TEST_CASE("sizes that do not belong together, and views that are none") {

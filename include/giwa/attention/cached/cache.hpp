@@ -19,11 +19,13 @@ namespace giwa::inline GIWA_ABI {
 /// zeros, and no memory is accessed for it.
 struct page_table {
   const int* indices = nullptr;  ///< numbers of pages, device memory; null: the cache has no pages
-  int64 stride = 0;              ///< without offsets, first(b) = b * stride
+  int64 stride = 0;  ///< without offsets, first(b) = b * stride; with 0, all sequences have the same pages
   /// (sequences + 1), device memory: first(b) = offsets[b], and sequence b has at most offsets[b + 1] - offsets[b]
   /// pages. They must not reach past the end of `indices`. Null: the stride counts.
   const int* offsets = nullptr;
-  int64 most = 0;  ///< pages of one sequence, at most: with the page size it bounds the lengths
+  /// Pages of one sequence, at most, from 1 on: with the page size it bounds the lengths. Entries of a list past that
+  /// number do not count.
+  int64 most = 0;
 };
 
 /// The scales of an 8-bit cache: an element stands for its value times the scale of its key and head. An empty view is

@@ -37,6 +37,8 @@ GIWA_HOST_DEVICE constexpr status check_page_table(const kv_cache<Element>& cach
     return status::invalid("sequences", "the number of sequences is negative", bound::at_least, 0, cache.sequences);
   if (pages.most < 0)
     return status::invalid("pages", "the number of pages of a sequence is negative", bound::at_least, 0, pages.most);
+  if (pages.most == 0 && cache.sequences > 0)
+    return status::invalid("pages", "a page table needs `most`, the most pages of one sequence", bound::at_least, 1, 0);
   return {};
 }
 
