@@ -386,6 +386,19 @@ TEST_CASE("few queries") {
   CHECK(unknown.run().ok());
 }
 
+TEST_CASE("as many queries and heads as a tile of rows can number") {
+  const int64 group = 1 << 20;
+  for (const bool is_packed : {false, true}) {
+    call_t call = is_packed ? packed() : call_t();  // whose memory is not touched
+    const int64 queries = giwa::attention_limits::length / group + 1;
+    const auto enlarge = [&](auto& v) { v = {v.data(), {v.extent(0), queries, 2 * group, v.extent(3)}, {0, 0, 0, 1}}; };
+    enlarge(call.a.q), enlarge(call.a.o);
+    refused(call, call.run(),
+            {"q", "too many queries of a sequence times heads", bound::at_most, giwa::attention_limits::length,
+             queries * group});
+  }
+}
+
 TEST_CASE("masks, score modifiers and the diagonal") {
   const call_t call, flat = contiguous(), of_packed = packed();
   refused(call, call.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
@@ -440,6 +453,21 @@ TEST_CASE("supports") {
   refused_with([](problem& p) { p.head_size = 513; }, 90, "q", at_most, 512, 513);
   refused_with([](problem& p) { p.kv_heads = 0; }, 90, "k", at_least, 1, 0);
   refused_with([](problem& p) { p.cache_bytes = 4; }, 90, "k", bound::exactly, 2, 4);
+  const auto too_many = [&](int64 queries, int64 rows, int64 group) {
+    const int64 of_kv = giwa::detail::saturated_product(rows > 0 ? rows : queries, group);
+    refused_with([&](problem& p) { p.queries = queries, p.rows = rows, p.heads = 2 * group; }, 90, "q", at_most, limit,
+                 of_kv);
+  };
+  too_many(1 << 24, 0, 256);
+  too_many(1, 1 << 24, 256);
+  too_many(1, limit / 3 + 1, 3);
+  too_many(1, giwa::max_int64, 2);
+  for (const bool packed : {false, true}) {
+    problem most = right;
+    most.heads = 6;
+    (packed ? most.rows : most.queries) = limit / 3;
+    CHECK(giwa::supports(most, 90).ok());
+  }
   refused_with([](problem& p) { p.page_size = -1; }, 90, "k", at_least, 0, -1);
   giwa::cached_problem bytes = right;
   bytes.cache_bytes = 1;

@@ -19,7 +19,7 @@ namespace giwa::inline GIWA_ABI {
 /// zeros, and no memory is accessed for it.
 struct page_table {
   const int* indices = nullptr;  ///< numbers of pages, device memory; null: the cache has no pages
-  int64 stride = 0;  ///< without offsets, first(b) = b * stride; with 0, all sequences have the same pages
+  int64 stride = 0;              ///< without offsets, first(b) = b * stride; with 0, all sequences have the same pages
   /// (sequences + 1), device memory: first(b) = offsets[b], and sequence b has at most offsets[b + 1] - offsets[b]
   /// pages. They must not reach past the end of `indices`. Null: the stride counts.
   const int* offsets = nullptr;

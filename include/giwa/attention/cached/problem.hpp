@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CACHED_PROBLEM_HPP
 
 #include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/workspace.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -36,6 +37,11 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const cached_problem& p, int capab
                            p.element_bytes, p.cache_bytes);
   if (p.page_size < 0)
     return status::invalid("k", "the number of keys of a page is negative", bound::at_least, 0, p.page_size);
+  // Packed rows have ints as numbers. One sequence may have all packed queries.
+  const int64 rows = p.kv_heads == 0 ? 0 : saturated_product(p.rows > 0 ? p.rows : p.queries, p.heads / p.kv_heads);
+  if (rows > attention_limits::length)
+    return status::invalid("q", "too many queries of a sequence times heads of q for each head of k", bound::at_most,
+                           attention_limits::length, rows);
   return {};
 }
 
