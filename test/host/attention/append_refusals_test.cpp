@@ -3,6 +3,7 @@
 #include <giwa/host.hpp>
 
 #include <concepts>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -222,6 +223,102 @@ TEST_CASE("q, k and v may be parts of one tensor, and q rotated in place") {
   CHECK(c.run().ok());
   c.k_new = {c.x + 24, {2, 3, 2, 8}, strides};  // the last head of q is the first of k
   CHECK(std::string(c.run().message).find("must not overlap q_to") != std::string::npos);
+}
+
+TEST_CASE("k and v may be parts of one pool, with other head sizes, that attention_cached takes") {
+  struct pool_layout {
+    const char* name;
+    giwa::index<4> k, v;  // strides
+    int64 first_v;
+    bool apart = true;
+  };
+  // 6 pages of 4 keys and 2 heads: 8 columns of k, 4 of v.
+  const pool_layout layouts[] = {
+      {"each page has k, then v", {96, 16, 8, 1}, {96, 8, 4, 1}, 64},
+      {"each page has v, then k", {-96, 16, 8, 1}, {-96, 8, 4, 1}, -32},
+      {"each page has k, then v, heads before keys", {96, 8, 32, 1}, {96, 4, 16, 1}, 64},
+      {"each page has k, then v, in other orders", {96, 8, 32, 1}, {96, 8, 4, 1}, 64},
+      {"each row has k, then v", {96, 24, 8, 1}, {96, 24, 4, 1}, 16},
+      {"each row has k, then v, with gaps", {101, 25, 8, 1}, {101, 25, 4, 1}, 17},
+      {"each head has k, then v", {96, 24, 12, 1}, {96, 24, 12, 1}, 8},
+      {"v reaches into the next page", {96, 16, 8, 1}, {96, 8, 4, 1}, 65, false},
+      {"v begins within k", {96, 16, 8, 1}, {96, 8, 4, 1}, 63, false},
+      {"v reaches into the next row", {96, 24, 8, 1}, {96, 24, 4, 1}, 17, false},
+      {"v reaches into the next head", {96, 24, 12, 1}, {96, 24, 12, 1}, 9, false},
+      {"pages of other sizes", {96, 16, 8, 1}, {48, 8, 4, 1}, 64, false},
+  };
+  for (const pool_layout& l : layouts) {
+    INFO(l.name);
+    append_call c, apart;  // with v_new of 4 columns; in `apart` each has its own memory
+    float* const pool = c.x + 1800;
+    c.cache.k = {pool, {6, 4, 2, 8}, l.k};
+    c.cache.v = {pool + l.first_v, {6, 4, 2, 4}, l.v};
+    apart.cache.v = {apart.x + 2000, {6, 4, 2, 4}};
+    for (append_call* call : {&c, &apart}) {
+      call->v_new = {call->x + 100, {2, 3, 2, 4}};
+      for (std::size_t i = 0; i < 300; ++i) call->memory[i] = static_cast<float>(i);
+      call->numbers = std::vector<int>(100, 0);
+      for (int i = 0; i < 6; ++i) call->numbers[static_cast<std::size_t>(i)] = 5 - i;
+      call->numbers[20] = 6, call->numbers[21] = 12;
+      call->cache.pages.indices = call->numbers.data(), call->cache.lengths = call->numbers.data() + 20;
+    }
+    const status s = c.run();
+    INFO(giwa::format_status(s).c_str());
+    CHECK(s.ok() == l.apart);
+    if (!l.apart) {
+      CHECK((s.argument == std::string("v") && std::string(s.message).find("must not overlap k") != std::string::npos));
+      continue;
+    }
+    REQUIRE(apart.run().ok());
+    int wrong = 0, of_v_new = 0;
+    for (int64 page = 0; page < 6; ++page)
+      for (int64 row = 0; row < 4; ++row)
+        for (int64 head = 0; head < 2; ++head)
+          for (int64 d = 0; d < 8; ++d) {
+            wrong += c.cache.k(page, row, head, d) != apart.cache.k(page, row, head, d);
+            if (d < 4) wrong += c.cache.v(page, row, head, d) != apart.cache.v(page, row, head, d);
+            if (d < 4) of_v_new += c.cache.v(page, row, head, d) >= 100;
+          }
+    CHECK(wrong == 0);
+    CHECK(of_v_new == 2 * 3 * 2 * 4);
+    std::vector<float> o(2 * 4 * 4);
+    CHECK(giwa::attention_cached<8, 4>(giwa::host, c.cache, view4(c.x + 300, {2, 1, 4, 8}),
+                                       written(o.data(), {2, 1, 4, 4}))
+              .ok());
+  }
+}
+
+TEST_CASE("views that share an element are never taken for apart") {
+  std::uint64_t state = 1;
+  const auto below = [&](int64 n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<int64>((state >> 33) % static_cast<std::uint64_t>(n));
+  };
+  std::vector<float> memory(6000);
+  int missed = 0, apart_and_near = 0;
+  for (int n = 0; n < 20000; ++n) {
+    tensor_view<float, 4> v[2];
+    std::vector<bool> has[2]{std::vector<bool>(6000), std::vector<bool>(6000)};
+    for (int i = 0; i < 2; ++i) {
+      giwa::index<4> extents, strides{0, 0, 0, 1};
+      for (int d = 0; d < 4; ++d) extents[d] = i == 0 || below(3) == 0 ? 1 + below(4) : v[0].extent(d);
+      for (int d = 0; d < 3; ++d) strides[d] = i == 0 || below(4) == 0 ? below(d == 0 ? 80 : 25) - 5 : v[0].stride(d);
+      v[i] = {memory.data() + 1000 + below(120), extents, strides};
+      for (int64 a = 0; a < extents[0]; ++a)
+        for (int64 b = 0; b < extents[1]; ++b)
+          for (int64 c = 0; c < extents[2]; ++c)
+            for (int64 d = 0; d < extents[3]; ++d)
+              has[i][static_cast<std::size_t>(&v[i](a, b, c, d) - memory.data())] = true;
+    }
+    bool shares = false;
+    for (std::size_t i = 0; i < 6000; ++i) shares = shares || (has[0][i] && has[1][i]);
+    const bool claimed = giwa::detail::heads_share(v[0], v[1]);
+    missed += shares && !claimed;
+    apart_and_near += !claimed && giwa::detail::range_of(v[0]).first < giwa::detail::range_of(v[1]).last &&
+                      giwa::detail::range_of(v[1]).first < giwa::detail::range_of(v[0]).last;
+  }
+  CHECK(missed == 0);
+  CHECK(apart_and_near > 500);
 }
 
 TEST_CASE("scales that do not fit the cache") {

@@ -141,23 +141,40 @@ constexpr status check_append_places(const append_views<T, Element>& a, bool nee
   return check_reach(a.cache);
 }
 
-/// Whether heads of rows share memory, exactly where their strides are alike: q, k and v may be parts of one tensor. Where one
-/// tensor has more heads, or larger ones, as many as the other has are compared at a time.
+/// Whether rows of heads share memory: q, k and v may be parts of one tensor or pool. From the largest stride on, views
+/// are compared element by element in the dimensions that both have alike, and by their ranges in what is left of an
+/// element. So heads may differ in number and size: parts of a row, of a page, or of a sequence are apart.
 template <class First, class Second>
 bool heads_share(const tensor_view<First, 4>& a, const tensor_view<Second, 4>& b) {
   if (!may_share(a, b)) return false;
-  for (int d = 2; d < 4; ++d) {
-    if (a.extent(d) < b.extent(d)) return heads_share(b, a);
-    if (a.extent(d) == b.extent(d)) continue;
-    auto extents = a.extents();
-    extents[d] = b.extent(d);
-    for (int64 i = 0, last = a.extent(d) - b.extent(d);; i += b.extent(d)) {
-      const int64 first = i < last ? i : last;
-      if (heads_share(tensor_view<First, 4>(a.data() + first * a.stride(d), extents, a.strides()), b)) return true;
-      if (first == last) return false;
+  const auto bytes = [](const auto& v, int d, int64 element) {
+    const int64 stride = v.extent(d) == 1 ? 0 : v.stride(d) < 0 ? -v.stride(d) : v.stride(d);
+    return stride * element;
+  };
+  constexpr int64 sizes[2] = {sizeof(First), sizeof(Second)}, most = max_int64 / 8;
+  index<4> extent{1, 1, 1, 1}, step{};                                 // what is alike
+  int64 of_a = a.extent(3) * sizes[0], of_b = b.extent(3) * sizes[1];  // bytes of what is left
+  bool done[3] = {}, alike = true;
+  for (int i = 0; i < 3; ++i) {
+    int d = -1;
+    int64 largest = -1;
+    for (int other = 0; other < 3; ++other) {
+      const int64 x = bytes(a, other, sizes[0]), y = bytes(b, other, sizes[1]);
+      if (!done[other] && (x > y ? x : y) > largest) d = other, largest = x > y ? x : y;
     }
+    done[d] = true;
+    const int64 x = bytes(a, d, sizes[0]), y = bytes(b, d, sizes[1]);
+    alike = alike && a.extent(d) == b.extent(d) && x == y;
+    if (largest > most) return true;
+    if (alike)
+      extent[i] = a.extent(d), step[i] = 2 * x;
+    else
+      of_a += (a.extent(d) - 1) * x, of_b += (b.extent(d) - 1) * y;
   }
-  return true;
+  // The ranges [0, of_a) and [distance, distance + of_b) meet where twice their centers are closer than of_a + of_b.
+  const auto distance = static_cast<int64>(range_of(b).first - range_of(a).first);
+  if (distance > most || distance < -most) return true;
+  return detail::steps_meet<4>(extent, step, 0, 2 * distance + of_b - of_a, of_a + of_b);
 }
 template <class Any, int Rank, class Second>
 bool heads_share(const tensor_view<Any, Rank>& a, const tensor_view<Second, 4>& b) {
@@ -182,7 +199,7 @@ status check_append_overlap(const append_views<T, Element>& a, const Rotary& rot
            (heads_share(input, a.q_to) && broken(status::invalid(argument, of_q)));
   };
   if (any_append_input(a, rotary, needs_sequences, shares)) return s;
-  if (broken(check_apart(v, k, "v", of_k)) || broken(check_apart(a.q_to, k, "q_to", of_k)) ||
+  if ((heads_share(v, k) && broken(status::invalid("v", of_k))) || broken(check_apart(a.q_to, k, "q_to", of_k)) ||
       broken(check_apart(a.q_to, v, "q_to", of_v)) || broken(check_apart(a.q, k, "q", of_k)) ||
       broken(check_apart(a.q, v, "q", of_v)))
     return s;
