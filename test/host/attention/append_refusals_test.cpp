@@ -115,7 +115,30 @@ TEST_CASE("sizes of new rows and of the cache that do not fit together") {
       [](call& c) {
         c.k_new = {c.x, {2, 3, 2, 0}}, c.cache.k = {c.x, {6, 4, 2, 0}};
       },
-      "k_new", "the head size must be at least 1", 1, 0);
+      "k_new", "the head size is out of range", 1, 0);
+  // The memory of these sizes is not touched.
+  const int64 limit = giwa::attention_limits::length, large = limit + 1;
+  const auto enlarge = [](auto& v, int d, int64 size) {
+    auto extents = v.extents();
+    extents[d] = size;
+    v = {v.data(), extents, {0, 0, 0, 1}};
+  };
+  refused([&](call& c) { enlarge(c.k_new, 3, large), enlarge(c.cache.k, 3, large); }, "k_new",
+          "the head size is out of range", limit, large);
+  refused([&](call& c) { enlarge(c.v_new, 3, large), enlarge(c.cache.v, 3, large); }, "v_new",
+          "the head size is out of range", limit, large);
+  refused(
+      [&](call& c) {
+        enlarge(c.k_new, 2, large), enlarge(c.cache.k, 2, large), enlarge(c.v_new, 2, large);
+        enlarge(c.cache.v, 2, large);
+      },
+      "k_new", "the number of heads is out of range", limit, large);
+  refused(
+      [&](call& c) {
+        c.options.q = view4(c.x + 300, {2, 3, large, 8}, {0, 0, 0, 1});
+        c.options.q_to = written(c.x + 500, {2, 3, large, 8}, {0, 0, 0, 1});
+      },
+      "q", "the number of heads is out of range", limit, large);
   refused([](call& c) { c.v_new = {c.x + 100, {1, 3, 2, 8}}; }, "v_new", "as many sequences as k_new", 2, 1);
   refused([](call& c) { c.v_new = {c.x + 100, {2, 2, 2, 8}}; }, "v_new", "as many rows as k_new", 3, 2);
   refused([](call& c) { c.v_new = {c.x + 100, {2, 3, 1, 8}}; }, "v_new", "as many heads as k_new", 2, 1);
@@ -137,7 +160,9 @@ TEST_CASE("page tables, sequences and lengths that do not fit the call") {
   const auto packed = [](const call& c) { return c.run_packed(); };
   const auto slots = [](const call& c) { return c.run_slots(); };
   refused([](call& c) { c.pack(), c.packed.offsets = nullptr; }, packed, "queries", "offsets of their sequences");
-  refused([](call& c) { c.pack(), c.packed.count = -1; }, packed, "queries", "out of range", 2147479551, -1);
+  refused([](call& c) { c.pack(), c.packed.count = -1; }, packed, "queries", "out of range", 0, -1);
+  refused([](call& c) { c.pack(), c.packed.count = 1LL << 31; }, packed, "queries", "out of range", 2147479551,
+          1LL << 31);
   refused([](call& c) { c.pack(), c.packed.count = 3; }, packed, "sequences", "as many sequences", 3, 2);
   refused([](call& c) { c.pack(); }, slots, "queries", "slots and, if k is rotated, positions");
   refused([](call& c) { c.pack(), c.options.slots = tensor_view<int, 1>(c.n, {6}); }, slots, "queries", "slots and");
@@ -351,6 +376,37 @@ TEST_CASE("a call without rows, or without v") {
   d.cache.v = {d.x + 1000, {6, 4, 2, 4}, d.cache.k.strides()};  // the first columns of k, which are left to it
   CHECK(giwa::append_to_cache(giwa::host, d.cache, d.k_new, {}, rotary_base(10000, {8}), d.options).ok());
   CHECK(d.memory[1000 + 64 + 16] != 1.0f);
+}
+
+TEST_CASE("queries are rotated whether their row is written to the cache or not") {
+  // Sequence 0 has no room for its last row, sequence 1 has the length -1; then slots, two of them outside the cache.
+  append_call c;
+  c.numbers[20] = 13, c.numbers[21] = -1;
+  const auto rotated = [&](int64 b, int64 row) {
+    const auto q = c.options.q.view();
+    const auto to = c.options.q_to.view();
+    bool differs = false;
+    for (int64 d = 0; d < 8; ++d) differs = differs || to(b, row, 3, d) != q(b, row, 3, d);
+    return differs;
+  };
+  for (std::size_t i = 500; i < 500 + 192; ++i) c.memory[i] = 1.0f;
+  REQUIRE(c.run().ok());
+  for (int64 b = 0; b < 2; ++b)
+    for (int64 row = 0; row < 3; ++row) CHECK(rotated(b, row));
+  append_call slots;
+  const std::vector<float> before = slots.memory;
+  const std::vector<int> none{-1, -1, -1, 24, 24, 1000};  // of 6 pages of 4 keys
+  slots.options.slots = tensor_view<const int, 1>(none.data(), {6});
+  const std::vector<int> fifth(6, 5);
+  slots.options.positions = tensor_view<const int, 1>(fifth.data(), {6});
+  REQUIRE(slots.run().ok());
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const bool is_q = i >= 500 && i < 500 + 192;
+    if (is_q != (slots.memory[i] != before[i])) {
+      INFO(i);
+      CHECK(is_q == (slots.memory[i] != before[i]));
+    }
+  }
 }
 
 TEST_CASE("offsets of any numbers end at a sequence that contains the row, or none") {

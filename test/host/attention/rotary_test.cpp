@@ -90,6 +90,17 @@ TEST_CASE("rotations by a table are those of the table, and NaN outside") {
   }
 }
 
+TEST_CASE("a table of fp64 is rounded to fp32") {
+  const std::vector<double> values{0.1, 0.7, 1.0 / 3, 0.9};
+  const tensor_view<const double, 2> cos(values.data(), {1, 2}), sin(values.data() + 2, {1, 2});
+  const rotary_table r(cos, sin);
+  REQUIRE(r.check().ok());
+  for (int pair = 0; pair < 2; ++pair) {
+    CHECK(r(0, pair).cos == static_cast<float>(values[static_cast<std::size_t>(pair)]));
+    CHECK(r(0, pair).sin == static_cast<float>(values[static_cast<std::size_t>(pair + 2)]));
+  }
+}
+
 TEST_CASE("rotary embeddings that are refused") {
   const auto refused = [](const giwa::status& s, const std::string& argument, const std::string& words) {
     INFO(s.argument << ": " << s.message);

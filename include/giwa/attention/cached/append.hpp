@@ -79,9 +79,10 @@ inline namespace GIWA_ARCH_TAG {
 /// is written, `options.positions` which position it has. With both (without a rotation with slots alone), the lengths, the
 /// page table and `queries` are not read, and packed rows need none.
 ///
-/// Not written are rows whose key is below 0 or past the capacity of the sequence, those whose page or slot is outside the
-/// cache, and packed rows outside all sequences. Others are not affected. Two rows with one slot leave either there, or
-/// parts of both.
+/// Not written to the cache are rows whose key is below 0 or past the capacity of the sequence, those whose page or slot is
+/// outside the cache, and packed rows outside all sequences. Others are not affected. Queries are rotated and written to
+/// q_to whether their row is written to the cache or not, but for packed rows outside all sequences: so a row with a
+/// negative slot only has its query rotated. Two rows with one slot leave either there, or parts of both.
 ///
 /// Rotations are computed in fp32 and rounded once. Without a rotation, elements of the same type keep their bits. For e4m3,
 /// x is divided by the scale of the key and head, rounded to nearest, ties to even, and limited to 448; NaN stays NaN. The

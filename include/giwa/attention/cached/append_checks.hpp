@@ -65,6 +65,13 @@ constexpr status check_row_numbers(const row_numbers& numbers, int64 rows, const
              : status::invalid(argument, "there must be one number for each row of k_new", bound::exactly, rows, count);
 }
 
+/// A size that the kernel counts in ints.
+constexpr status check_append_range(int64 size, int64 least, const char* argument, const char* message) {
+  if (size < least) return status::invalid(argument, message, bound::at_least, least, size);
+  if (size <= attention_limits::length) return {};
+  return status::invalid(argument, message, bound::at_most, attention_limits::length, size);
+}
+
 /// The sizes of new rows and of the cache.
 template <class T, class Element>
 constexpr status check_append_tensors(const append_views<T, Element>& a) {
@@ -80,8 +87,9 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
     return s;
   if (c.k.extent(1) < 1)
     return status::invalid("k", "the cache must have room for at least one key", bound::at_least, 1, c.k.extent(1));
-  if (a.k.extent(3) < 1 || a.k.extent(3) > attention_limits::length)
-    return status::invalid("k_new", "the head size must be at least 1", bound::at_least, 1, a.k.extent(3));
+  if (broken(check_append_range(a.k.extent(3), 1, "k_new", "the head size is out of range")) ||
+      broken(check_append_range(a.k.extent(2), 0, "k_new", "the number of heads is out of range")))
+    return s;
   if (!a.has_v()) return {};
   if (broken(check_rows(a.v, "v_new")) || broken(check_rows(c.v, "v")) ||
       broken(check_same(a.v, a.k, 0, "v_new", "v_new must have as many sequences as k_new")) ||
@@ -92,9 +100,7 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
       broken(check_same(c.v, c.k, 2, "v", "v must have as many heads as k")) ||
       broken(check_same(c.v, a.v, 3, "v", "v of the cache must have the head size of v_new")))
     return s;
-  if (a.v.extent(3) < 1 || a.v.extent(3) > attention_limits::length)
-    return status::invalid("v_new", "the head size must be at least 1", bound::at_least, 1, a.v.extent(3));
-  return {};
+  return check_append_range(a.v.extent(3), 1, "v_new", "the head size is out of range");
 }
 
 /// Queries to rotate: both views or none, with the sizes of k_new. `q_rank` and `to_rank` are 0 for none.
@@ -116,9 +122,7 @@ constexpr status check_append_queries(const append_views<T, Element>& a, int ran
     if (a.q_to.extent(d) != a.q.extent(d))
       return status::invalid("q_to", "q_to must have the sizes of q", bound::exactly, a.q.extent(d), a.q_to.extent(d));
   }
-  return a.q.extent(2) <= attention_limits::length ? status{}
-                                                   : status::invalid("q", "there are too many heads", bound::at_most,
-                                                                     attention_limits::length, a.q.extent(2));
+  return check_append_range(a.q.extent(2), 0, "q", "the number of heads is out of range");
 }
 
 /// What gives each row its place: sequences, or slots and positions.
@@ -130,9 +134,10 @@ constexpr status check_append_places(const append_views<T, Element>& a, bool nee
   if (a.is_packed && a.packed.offsets == nullptr)
     return status::invalid("queries",
                            "packed rows need the offsets of their sequences, or slots and, if k is rotated, positions");
-  if (a.is_packed && (a.packed.count < 0 || a.packed.count > attention_limits::length))
-    return status::invalid("queries", "the number of sequences is out of range", bound::at_most,
-                           attention_limits::length, a.packed.count);
+  if (a.is_packed)
+    if (const status s = check_append_range(a.packed.count, 0, "queries", "the number of sequences is out of range");
+        !s.ok())
+      return s;
   if (const status s = check_page_table(a.cache); !s.ok()) return s;
   const int64 sequences = a.is_paged() ? a.cache.sequences : a.cache.k.extent(0);
   if (sequences != a.sequence_count())

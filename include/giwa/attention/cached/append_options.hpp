@@ -66,7 +66,8 @@ class row_numbers {
 /// The options of append_to_cache(): `{.q = q, .q_to = q}`. T is the element type of k_new.
 template <class T>
 struct append_options {
-  /// Queries of the new rows, which are rotated as k is and written to q_to: sizes of k_new, with any number of heads.
+  /// Queries of the new rows, which are rotated as k is and written to q_to, whether their row is written to the cache or
+  /// not: sizes of k_new, with any number of heads.
   row_tensor<const T> q{};
   row_tensor<T> q_to{};  ///< the sizes of q; may be the same view
   /// The position of each new row for the rotation. None: where the row is in its sequence. They do not decide where rows
@@ -74,7 +75,7 @@ struct append_options {
   row_numbers positions{};
   /// Where each new row is written: number of the page (or of the sequence, in a cache without pages) times the size of
   /// dimension 1 of k, plus the row in it. None: where the row is in its sequence. Rows with negative slots, and slots
-  /// past the end of the cache, are not written.
+  /// past the end of the cache, are not written to the cache.
   row_numbers slots{};
 };
 

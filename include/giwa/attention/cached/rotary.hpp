@@ -98,8 +98,8 @@ class rotary_base : public rotary_layout {
   bool valid_ = true;
 };
 
-/// Rotates by tables of cosines and sines, (positions, pairs) in device memory; T is fp16, bf16 or fp32. A position
-/// outside the table gives NaN.
+/// Rotates by tables of cosines and sines, (positions, pairs) in device memory; T is fp16, bf16, fp32 or fp64, rounded to
+/// fp32. A position outside the table gives NaN.
 template <class T>
 class rotary_table : public rotary_layout {
  public:
