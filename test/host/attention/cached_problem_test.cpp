@@ -199,8 +199,6 @@ TEST_CASE("sizes that do not belong together, and views that are none") {
                 {"lse", "it must have as many heads as q", exactly, 4, 3});
   refused_after([](call_t& c) { c.options.sinks = resized(c.options.sinks, 0, 3); },
                 {"sinks", "one sink for each head of q", exactly, 4, 3});
-  refused_after([](call_t& c) { c.options.expected_keys = -1; },
-                {"expected_keys", "is negative", bound::at_least, 0, -1});
 }
 
 TEST_CASE("scales") {

@@ -136,8 +136,6 @@ struct cached_options {
   tensor_view<unsigned char, 1> workspace{};
   /// The result for keys that are not in the cache. They count in o and lse, but not for masks and the diagonal.
   attention_prior prior{};
-  /// About the longest length: a launch hint, which does not change the bits. 0: not known.
-  int64 expected_keys = 0;
 };
 
 }  // namespace giwa::inline GIWA_ABI

@@ -225,9 +225,6 @@ GIWA_HOST_DEVICE status check_cached(const cached_views<T, Element, O>& a, const
       broken(check_apart_from_inputs(a, options, options.workspace, "must not overlap the workspace")) ||
       broken(check_prior(a, options)))
     return s;
-  if (options.expected_keys < 0)
-    return status::invalid("expected_keys", "the number of keys is negative", bound::at_least, 0,
-                           options.expected_keys);
   const int64 queries = a.q.extent(1), keys = a.capacity(), packed = -1;
   if (broken(check_both(mask, score,
                         attention_sizes{a.sequence_count(), a.q.extent(2), a.is_packed() ? packed : queries, keys})))

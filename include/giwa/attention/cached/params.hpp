@@ -44,7 +44,6 @@ struct cached_params {
   tensor_view<const float, 3> prior_lse;
   unsigned char* workspace;  // or null
   int64 workspace_bytes;
-  int64 expected_keys;     // a hint, 0 for none
   bool bottom_right;       // the offset of the diagonal is keys - queries, else diagonal_offset
   int diagonal_offset;     // of all sequences
   int heads_per_kv;        // heads of q for each of k and v
@@ -121,7 +120,6 @@ cached_params<T, Element, O, Mask, Score> cached_params_of(const cached_views<T,
           has_prior ? options.prior.lse : tensor_view<const float, 3>(),
           options.workspace.extent(0) == 0 ? nullptr : options.workspace.data(),
           options.workspace.extent(0),
-          options.expected_keys,
           align.is_bottom_right(),
           align.fixed_offset(),
           static_cast<int>(a.cache.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.cache.k.extent(2)),
