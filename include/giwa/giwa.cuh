@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// All of giwa that runs on a GPU, with its host side; <giwa/host.hpp> and <giwa/host_executor.cuh> add the CPU.
+// The public headers for a GPU but <giwa/cache.cuh>; <giwa/host.hpp> and <giwa/host_executor.cuh> add the CPU.
 #ifndef GIWA_GIWA_CUH
 #define GIWA_GIWA_CUH
 

@@ -148,7 +148,7 @@ constexpr status check_append_places(const append_views<T, Element>& a, bool nee
 
 /// Whether rows of heads share memory: q, k and v may be parts of one tensor or pool. From the largest stride on, views
 /// are compared element by element in the dimensions that both have alike, and by their ranges in what is left of an
-/// element. So heads may differ in number and size: parts of a row, of a page, or of a sequence are apart.
+/// element. So heads may differ in number and size, as those of parts of a row, of a page, or of a sequence do.
 template <class First, class Second>
 bool heads_share(const tensor_view<First, 4>& a, const tensor_view<Second, 4>& b) {
   if (!may_share(a, b)) return false;

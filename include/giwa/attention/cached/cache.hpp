@@ -112,7 +112,7 @@ class prior_output {
 };
 
 /// The result of attention to keys that are not in the cache, a shared prefix for example. It is merged with that of
-/// the cache's keys as merge_attention() would do, at no cost.
+/// the cache's keys as merge_attention() would do, without another launch: the call reads o of the prior where it writes o.
 struct attention_prior {
   prior_output o{};  ///< its output; may be the o that the call writes, the same view
   /// Its lse: natural logarithms, (batch, heads, queries), packed (1, heads, all rows). -inf where there were no keys;

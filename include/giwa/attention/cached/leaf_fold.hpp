@@ -8,11 +8,10 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 // A leaf is a fixed number of consecutive keys of a sequence; leaf n has the keys from n times that number on. Leaves are
-// merged in order into nodes of 4 leaves, those into nodes of 16, those into nodes of 64, and those into the result, also
-// in order. A run is a
-// range of leaves that one block folds. It does the merges whose operands it has, and hands on the other states; the
-// merge of all runs of a sequence repeats what they left. So every merge of the tree has the same operands in any division
-// into runs, and the result has the same bits.
+// merged in order: 4 leaves into a node, 4 of these into a node of 16, 4 of those into a node of 64, and all nodes of 64
+// into the result. A run is a range of leaves that one block folds. The block does the merges whose operands it has, and
+// writes the other states to the workspace. The merge of all runs of a sequence does the merges that are left. So every
+// merge of the tree has the same operands in any division into runs, and the result has the same bits.
 
 /// The levels of the tree: leaves, nodes of 4, of 16 and of 64.
 struct fold_levels {

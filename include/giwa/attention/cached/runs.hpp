@@ -133,7 +133,7 @@ GIWA_HOST_DEVICE int64 exclusive_scan(const Block& block, int64 x, int64 (&warp_
 }
 
 /// Finds the total number of leaves and the first leaf of a run, from the lengths in memory. All threads of the block
-/// call it; a barrier is behind it.
+/// call it; it ends with a barrier.
 template <class Block, class Params>
 GIWA_HOST_DEVICE void find_run(const Block& block, const Params& p, const run_shape& shape, int64 run, int leaf_keys,
                                int tile_rows, run_search& s) {
