@@ -3,6 +3,7 @@
 #include <giwa/cache.cuh>
 #include <giwa/host.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -118,7 +119,7 @@ TEST_CASE("many rows, of which a thread has several heads") {
   CHECK(append_failures<bf16, e4m3>({many}, on_stream{}) == "");
 }
 
-TEST_CASE("a captured call is one node, and appends by the lengths of the replay") {
+TEST_CASE("a captured call is one node, and appends by the lengths of the replay, also by those out of range") {
   append_data<bf16, bf16> data({.rows = std::vector<int64>(20, 1),
                                 .kv_heads = 2,
                                 .heads = 4,
@@ -141,8 +142,15 @@ TEST_CASE("a captured call is one node, and appends by the lengths of the replay
   CHECK(nodes == 1);
   cudaGraphExec_t replay = nullptr;
   check_cuda(cudaGraphInstantiate(&replay, graph, 0));
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < 7; ++round) {
     for (int& length : data.memory.lengths) length = length % static_cast<int>(data.capacity) + 1;
+    if (round == 5)
+      for (std::size_t b = 0; b < 12; ++b) {
+        const int odd[] = {-1, -5, 0, 25, 1000, 100000};  // the pages of a sequence have 24 keys
+        data.memory.lengths[b] = odd[b % 6];
+      }
+    if (round == 6)  // right again
+      for (int& length : data.memory.lengths) length = std::clamp(length, 1, static_cast<int>(data.capacity));
     check_cuda(cudaMemcpy(gpu.lengths.data(), data.memory.lengths.data(), gpu.lengths.bytes(), cudaMemcpyHostToDevice));
     check_cuda(cudaMemcpy(gpu.k.data(), data.memory.k.data(), gpu.k.bytes(), cudaMemcpyHostToDevice));
     check_cuda(cudaMemcpy(gpu.v.data(), data.memory.v.data(), gpu.v.bytes(), cudaMemcpyHostToDevice));

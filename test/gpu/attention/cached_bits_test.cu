@@ -142,6 +142,30 @@ TEST_CASE("alone, with any workspace, and in slices of heads, on tensor cores") 
     }
 }
 
+TEST_CASE("one long sequence with one head of keys, which every multiprocessor has a run of") {
+  for (const int64 page : {0, 64})
+    for (const int length : {16384, 20000, 33001}) {
+      cached_case_options c = case_of(page, false);
+      c.heads = 8;
+      c.kv_heads = 1;
+      c.queries = {1};
+      c.keys = 33001;
+      c.most = page == 0 ? 0 : giwa::ceil_div(c.keys, page);
+      c.lengths = {length};
+      CAPTURE(c.text());
+      bits<fp16, fp16> x(c);
+      const auto all = x.gpu.views();
+      const int64 most = giwa::cached_workspace_bytes(all.problem(), device_attribute(cudaDevAttrMultiProcessorCount));
+      REQUIRE((most > 0 && most <= int64{8} << 20));  // the unit is divided
+      for (const int64 bytes : {int64{0}, int64{16}, most / 10, most / 2, most, int64{8} << 20}) {
+        CAPTURE(bytes);
+        x.run(all, x.gpu.call_options(bytes));
+        CHECK(x.same());
+      }
+      if (small_mode()) break;
+    }
+}
+
 TEST_CASE("alone and in slices of heads, of an 8-bit cache") {
   cached_case_options c = case_of(16, true);
   c.k_scales = 7, c.v_scales = 4;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
 // attention_cached on a GPU against the reference: pages, layouts, groups of heads, packed queries, masks, scores, priors.
+#include <algorithm>
+#include <climits>
+
 #include "gpu/attention/cached_gpu.cuh"
 #include "support/catch.hpp"
 
@@ -104,7 +107,7 @@ TEST_CASE("parts of the keys in turn give the result for all of them") {
       }
 }
 
-TEST_CASE("a captured call computes by the lengths of the replay") {
+TEST_CASE("a captured call computes by the lengths of the replay, also by those out of range") {
   for (const int64 page : {0, 16}) {
     cached_case_options options;
     options.heads = 8;
@@ -114,8 +117,10 @@ TEST_CASE("a captured call computes by the lengths of the replay") {
     options.page_size = page;
     options.keys = 900;
     options.most = page == 0 ? 0 : giwa::ceil_div(options.keys, page);
-    options.lengths = {900, 900, 900};
+    options.lengths = {INT_MAX, INT_MAX, INT_MAX};  // every key of the cache has its numbers
     cached_case<fp16> c(options);
+    const int64 capacity = c.keys[0];
+    REQUIRE(capacity == (page == 0 ? 900 : 912));
     cached_on_gpu<fp16, fp16, fp16> gpu(c);
     const giwa::stream s = new_stream();
     cudaGraph_t graph = nullptr;
@@ -126,9 +131,14 @@ TEST_CASE("a captured call computes by the lengths of the replay") {
     check_cuda(cudaStreamEndCapture(s, &graph));
     REQUIRE(state.ok());
     check_cuda(cudaGraphInstantiate(&replay, graph, 0));
-    for (const std::vector<int>& lengths : {std::vector<int>{900, 1, 300}, {0, 0, 0}, {128, 900, 129}, {5, 6, 7}}) {
+    for (const std::vector<int>& lengths : {std::vector<int>{900, 1, 300},
+                                            {0, 0, 0},
+                                            {-1, INT_MAX, 129},
+                                            {128, 900, 129},
+                                            {901, INT_MIN, 913},
+                                            {5, 6, 7}}) {
       c.options.lengths = lengths;
-      for (std::size_t b = 0; b < 3; ++b) c.keys[b] = lengths[b];
+      for (std::size_t b = 0; b < 3; ++b) c.keys[b] = std::clamp<int64>(lengths[b], 0, capacity);
       check_cuda(cudaMemcpy(gpu.lengths.data(), lengths.data(), gpu.lengths.bytes(), cudaMemcpyHostToDevice));
       gpu.clear_outputs();
       check_cuda(cudaGraphLaunch(replay, s));

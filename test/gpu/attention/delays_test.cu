@@ -3,6 +3,7 @@
 #define GIWA_RANDOM_DELAYS 1
 #include <limits>
 
+#include "gpu/attention/cached_gpu.cuh"
 #include "gpu/attention/plain_tensors.cuh"
 #include "support/catch.hpp"
 
@@ -52,7 +53,63 @@ int different_of(int64 queries, int64 keys, const Mask& mask, bool with_nan = fa
   return different;
 }
 
+// The same of append_to_cache and attention_cached after it, with and without a workspace. The new keys and values are heads of q.
+template <int HeadSize, class Mask>
+int different_cached(const cached_case_options& options, const Mask& mask) {
+  cached_case<fp16> c(options);
+  cached_on_gpu<fp16, fp16, fp16> gpu(c);
+  const giwa::stream s = new_stream();
+  const auto views = gpu.views();
+  const giwa::kv_cache<fp16> cache{c.k.at(gpu.k.data()), c.v.at(gpu.v.data()),  views.cache.pages,
+                                   views.cache.lengths,  views.cache.sequences, {}};
+  const auto heads_of_q = [&](int64 first) {
+    const auto& q = views.q;
+    return giwa::tensor_view<const fp16, 4>(q.data() + first * q.stride(2),
+                                            {q.extent(0), q.extent(1), options.kv_heads, q.extent(3)}, q.strides());
+  };
+  const auto run = [&](int64 workspace_bytes) {
+    gpu.clear_outputs();
+    check_cuda(cudaDeviceSynchronize());
+    giwa::throw_if_failed(giwa::append_to_cache(s, cache, heads_of_q(0), heads_of_q(options.kv_heads),
+                                                giwa::rotary_base(10000, {HeadSize})));
+    giwa::throw_if_failed(
+        cached_of<HeadSize, HeadSize>(s, views, mask, giwa::plain_score{}, gpu.call_options(workspace_bytes)));
+    check_cuda(cudaStreamSynchronize(s));
+  };
+  set_delay(0);
+  run(0);
+  const auto o = gpu.o.to_host();
+  const auto lse = gpu.lse.to_host();
+  int different = 0;
+  for (int i = 0; i < (small_mode() ? 2 : 40); ++i) {
+    set_delay(i % 4 < 2 ? 300 : 4000);
+    run(i % 2 == 0 ? int64{8} << 20 : 0);
+    different += same_bits(o, gpu.o.to_host()) && same_bits(lse, gpu.lse.to_host()) ? 0 : 1;
+  }
+  return different;
+}
+
 }  // namespace
+
+TEST_CASE("delays change nothing of calls with a cache") {
+  cached_case_options c;
+  c.heads = 8;
+  c.kv_heads = 2;
+  c.head_size = c.head_size_v = 128;
+  c.queries = {2, 2, 2};
+  c.keys = 3000;
+  c.lengths = {3000, 2, 777};
+  CHECK(different_cached<128>(c, giwa::causal::bottom_right) == 0);  // TMA
+  c.offset = 1;
+  CHECK(different_cached<128>(c, giwa::causal::bottom_right) == 0);  // element by element
+  c.offset = 0;
+  c.page_size = 16;
+  c.most = 200;
+  CHECK(different_cached<128>(c, giwa::causal::bottom_right) == 0);  // cp.async
+  c.queries = {20, 20, 20};
+  c.lengths = {3000, 20, 777};
+  CHECK(different_cached<128>(c, giwa::full{}) == 0);  // several tiles of 32 rows
+}
 
 TEST_CASE("delays change nothing") {
   CHECK(different_of<64>(700, 700, giwa::causal{}) == 0);

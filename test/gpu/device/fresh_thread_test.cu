@@ -2,6 +2,7 @@
 // Every public call as the first use of CUDA by its host thread: on device and pinned memory, on streams and under capture.
 #include <cuda.h>
 
+#include <giwa/cache.cuh>
 #include <giwa/giwa.cuh>
 
 #include <cstring>
@@ -114,6 +115,16 @@ const std::vector<stream_call>& stream_calls() {
        [](cudaStream_t s, const float* in, float* out) {
          return giwa::attention_reference(s, as_heads(in), as_heads(in), as_heads(in), as_heads(out));
        }},
+      {"attention_cached",
+       [](cudaStream_t s, const float* in, float* out) {
+         return giwa::attention_cached<64>(s, giwa::kv_cache<const float>{as_heads(in), as_heads(in)}, as_heads(in),
+                                           as_heads(out));
+       }},
+      {"append_to_cache",  // to k: the new rows are all of the cache
+       [](cudaStream_t s, const float* in, float* out) {
+         return giwa::append_to_cache(s, giwa::kv_cache<float>{as_heads(out), {}}, as_heads(in), {},
+                                      giwa::rotary_base(10000, {64}));
+       }},
       {"for_all(elementwise)",
        [](cudaStream_t s, const float* in, float* out) {
          const tensor_view<const float, 1> a{in, {size}};
@@ -200,7 +211,8 @@ TEST_CASE("ordinary host memory is refused in a fresh host thread as in this one
   const giwa::stream s = giwa_test::new_stream();
   const std::vector<float> on_host = numbers();
   gpu_array<float> out(size);
-  for (const char* name : {"softmax", "attention_reference", "for_all(elementwise)"})
+  for (const char* name :
+       {"softmax", "attention_reference", "attention_cached", "append_to_cache", "for_all(elementwise)"})
     for (const stream_call& call : stream_calls())
       if (call.name == std::string(name)) {
         CAPTURE(name);
