@@ -5,8 +5,9 @@
 In README.md and in all pages of docs/ and examples/, every relative link and image must be a file of the repository, and every
 #anchor a heading of that page by GitHub's rules; every picture and plot of docs/ must be on a page. In a folder of HTML (the
 site), every href, src and data must be a file there, and every #anchor an id in it. The same holds of the index of the site's
-search, which must find the words of WORDS.
+search, which must find the words of WORDS. Inline code of a page must be code on the site.
 """
+import html
 import json
 import re
 import sys
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "cmake"))
-from pages_for_doxygen import CODE, FENCE, FIRST, LINK, anchors, target_of  # noqa: E402
+from pages_for_doxygen import BAR, CODE, FENCE, FIRST, LINK, anchors, chapters, label, target_of  # noqa: E402
 
 OUTSIDE = re.compile(r"[a-z]+:|//")
 WORDS = ("Numba", "out of memory", "install", "한국어", "attention_forward")
@@ -80,11 +81,29 @@ def check_search(folder, pages):
     return flaws
 
 
+def check_code(folder):
+    """Returns a sentence for each piece of inline code that Doxygen read as something else; in a link or a heading it is plain."""
+
+    def texts(element, page):
+        found = re.findall(f"<({element})\\b[^>]*>(.*?)</\\1>", page, flags=re.S)
+        return [" ".join(html.unescape(re.sub("<[^>]*>", "", text)).split()) for _, text in found]
+
+    flaws = []
+    for path in [FIRST, *chapters()]:
+        page = (folder / ("index.html" if path == FIRST else f"{label(path)}.html")).read_text()
+        codes, plain = set(texts("code", page)), "\n".join(texts("a|h[1-6]|div class=\"title\"", page))
+        for piece in CODE.findall(FENCE.sub("", re.sub(r"<!--.*?-->", "", path.read_text(), flags=re.S))):
+            code = " ".join(piece[1:-1].replace(BAR, "|").split())
+            if code not in codes and code not in plain:
+                flaws.append(f"{folder.name}: {path.relative_to(ROOT)}: no code on the site: {piece}")
+    return flaws
+
+
 def check_site(folder):
     pages = {page.name: Links(page) for page in sorted(folder.glob("*.html"))}
     if "index.html" not in pages:
         return "0 files", [f"{folder}: there is no index.html"]
-    flaws = check_search(folder, pages)
+    flaws = check_search(folder, pages) + check_code(folder)
     for name, page in pages.items():
         for target in page.targets:
             if OUTSIDE.match(target) or target in ("", "#", KNOWN):

@@ -22,6 +22,7 @@ CODE = re.compile(r"(`[^`\n]*`)")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.M)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BOLD = re.compile(r"\*\*(?!\s)([^*\n]+)(?<!\s)\*\*")
+ITALIC = re.compile(r"(?<![*\w])\*(?!\s)([^*\n]+)\*(?=\w)")  # what follows belongs to the same word, as in Korean
 BAR = "\\|"
 SOURCES = (".cu", ".cuh", ".hpp", ".cpp", ".py")
 
@@ -107,13 +108,16 @@ def prose(path, text, headings):
         return f"{match.group(1)} {match.group(2).replace('`', '')} {{#{name}}}"
 
     def shown(code):
-        """A bar inside code in a table: GitHub and Doxygen want a backslash, which Doxygen would show between quotes."""
-        return f"<code>{html.escape(code[1:-1])}</code>" if BAR in code else code
+        """A bar inside code in a table: GitHub and Doxygen want a backslash, which Doxygen would show between quotes. With an
+        apostrophe inside, Doxygen takes code in single quotes for a quotation. And it drops a %, which stops links."""
+        code = re.sub(r"%(?=\w)", "%%", code)
+        return f"<code>{html.escape(code[1:-1])}</code>" if BAR in code else f"`{code}`" if "'" in code else code
 
     pieces = CODE.split(HEADING.sub(heading, text))
     joined = "".join(piece if i % 2 == 0 else f"\0{i}\0" for i, piece in enumerate(pieces))
     joined = LINK.sub(lambda match: linked(path, match, pieces), joined)
     joined = BOLD.sub(r"<b>\1</b>", joined)  # Doxygen wants a letter after the first ** and none after the last
+    joined = ITALIC.sub(r"<em>\1</em>", joined)
     return re.sub(r"\0(\d+)\0", lambda match: shown(pieces[int(match.group(1))]), joined)
 
 
