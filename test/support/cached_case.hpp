@@ -10,6 +10,21 @@
 
 namespace giwa_test {
 
+/// A mask from every field of a coordinate.
+struct by_distance {
+  giwa::alignment align{giwa::alignment::bottom_right};
+  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
+    return (c.key + 2 * c.query + c.head + c.batch + c.diagonal) % 3 != 0;
+  }
+};
+/// A score modifier from every field of a coordinate.
+struct own_score {
+  GIWA_HOST_DEVICE float operator()(float score, giwa::attention_coord c) const {
+    return score * 0.5f + static_cast<float>((c.key * 3 + c.query + 5 * c.head + c.batch) % 7) * 0.25f -
+           static_cast<float>(c.diagonal % 5);
+  }
+};
+
 struct cached_case_options {
   uint64 seed = 1;
   int64 heads = 1, kv_heads = 1, head_size = 1, head_size_v = 1;
@@ -316,6 +331,38 @@ giwa::status cached_of(const Where& where, const giwa::detail::cached_views<T, E
     return giwa::attention_cached<HeadSize, HeadSizeV, Which>(where, a.cache, a.packed, without_batch(a.q),
                                                               without_batch(a.o), mask, score, options);
   return giwa::attention_cached<HeadSize, HeadSizeV, Which>(where, a.cache, a.q, a.o, mask, score, options);
+}
+
+/// The keys [first, last) of a cache without pages.
+template <class Element>
+giwa::kv_cache<Element> part_of(giwa::kv_cache<Element> cache, int64 first, int64 last) {
+  for (auto* v : {&cache.k, &cache.v})
+    *v = {v->data() + first * v->stride(1), {v->extent(0), last - first, v->extent(2), v->extent(3)}, v->strides()};
+  return cache;
+}
+
+/// run(views, options) for the keys between `cuts` in turn: the prior of each call is the result of the one before it. The
+/// last result is in a.o and options.lse, every second one in other_o and other_lse, which may be the same views.
+template <class T, class Element, class O, class Run>
+giwa::status run_in_parts(const giwa::detail::cached_views<T, Element, O>& a, giwa::cached_options options,
+                          const tensor_view<O, 4>& other_o, const tensor_view<float, 3>& other_lse,
+                          const std::vector<int64>& cuts, const Run& run) {
+  const tensor_view<float, 3> lse = options.lse;
+  int64 first = 0;
+  for (std::size_t i = 0; i <= cuts.size(); ++i) {
+    const int64 last = i < cuts.size() ? cuts[i] : a.cache.k.extent(1);
+    const bool here = (cuts.size() - i) % 2 == 0;
+    auto views = a;
+    views.o = here ? a.o : other_o;
+    views.cache = part_of(a.cache, first, last);
+    options.lse = here ? lse : other_lse;
+    if (const giwa::status s = run(views, options); !s.ok()) return s;
+    options.prior = {views.o, options.lse};
+    if (a.is_packed()) options.prior.o = without_batch(views.o);
+    options.sinks = {};  // they belong to one part
+    first = last;
+  }
+  return {};
 }
 
 }  // namespace giwa_test

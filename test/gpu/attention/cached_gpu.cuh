@@ -11,19 +11,6 @@
 
 namespace giwa_test {
 
-struct by_distance {  // a mask and a score modifier from every field of a coordinate
-  giwa::alignment align{giwa::alignment::bottom_right};
-  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
-    return (c.key + 2 * c.query + c.head + c.batch + c.diagonal) % 3 != 0;
-  }
-};
-struct own_score {
-  GIWA_HOST_DEVICE float operator()(float score, giwa::attention_coord c) const {
-    return score * 0.5f + static_cast<float>((c.key * 3 + c.query + 5 * c.head + c.batch) % 7) * 0.25f -
-           static_cast<float>(c.diagonal % 5);
-  }
-};
-
 /// A case's memory on the GPU. The outputs and the workspace begin as 0xff.
 template <class T, class Element, class O>
 struct cached_on_gpu {

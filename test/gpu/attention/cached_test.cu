@@ -12,35 +12,18 @@ using giwa::fp16;
 
 namespace {
 
-/// The cache's keys [first, last).
-template <class Element>
-giwa::kv_cache<Element> part_of(giwa::kv_cache<Element> cache, int64 first, int64 last) {
-  for (auto* v : {&cache.k, &cache.v})
-    *v = {v->data() + first * v->stride(1), {v->extent(0), last - first, v->extent(2), v->extent(3)}, v->strides()};
-  return cache;
-}
-
-/// Runs a case in parts: the prior of each call is the result of the one before it. `in_place`: o and lse are the prior.
+/// Runs a case in parts; `in_place`: o and lse are the prior. Empty, or the error.
 template <class T>
 std::string run_in_parts(cached_case<T, T, T>& c, const std::vector<int64>& cuts, bool in_place) {
-  const cached_on_gpu<T, T, T> gpu(c), other(c);  // `other` for every second result
+  const cached_on_gpu<T, T, T> gpu(c), other(c);
+  const auto& second = in_place ? gpu : other;
   const giwa::stream s = new_stream();
-  int64 first = 0;
-  giwa::cached_options options = gpu.call_options(1 << 20);
-  for (std::size_t i = 0; i <= cuts.size(); ++i) {
-    const int64 last = i < cuts.size() ? cuts[i] : c.options.keys;
-    const auto& to = in_place || (cuts.size() - i) % 2 == 0 ? gpu : other;  // the last result is in gpu
-    auto views = gpu.views();
-    views.o = to.views().o;
-    views.cache = part_of(views.cache, first, last);
-    options.lse = to.call_options().lse;
-    const giwa::status state = cached_of<128, 128>(s, views, giwa::full{}, giwa::plain_score{}, options);
-    if (!state.ok()) return giwa::format_status(state).c_str();
-    options.prior = {views.o, options.lse};
-    if (views.is_packed()) options.prior.o = without_batch(views.o);
-    options.sinks = {};  // they belong to one part
-    first = last;
-  }
+  const auto run = [&](const auto& views, const giwa::cached_options& options) {
+    return cached_of<128, 128>(s, views, giwa::full{}, giwa::plain_score{}, options);
+  };
+  const giwa::status state = giwa_test::run_in_parts(gpu.views(), gpu.call_options(1 << 20), second.views().o,
+                                                     second.call_options().lse, cuts, run);
+  if (!state.ok()) return giwa::format_status(state).c_str();
   check_cuda(cudaStreamSynchronize(s));
   gpu.read_back();
   return "";

@@ -13,6 +13,7 @@
 
 #include "support/catch.hpp"
 #include "support/gpu.cuh"
+#include "support/same_bits.hpp"
 
 using giwa::device_array;
 using giwa::fp16;
@@ -28,6 +29,7 @@ using giwa_test::check_cuda;
 using giwa_test::device_attribute;
 using giwa_test::gpu_array;
 using giwa_test::no_error_left;
+using giwa_test::same_bits;
 
 namespace {
 
@@ -86,11 +88,6 @@ std::vector<fp16> halves() {
   std::vector<fp16> v;
   for (const float x : numbers()) v.push_back(__float2half_rn(x));
   return v;
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 /// A call that reads `in` and writes `out` on a stream; `name` is for the report.

@@ -7,6 +7,8 @@
 
 #include <climits>
 
+#include "support/same_bits.hpp"
+
 namespace {
 
 using namespace giwa_test;
@@ -57,10 +59,6 @@ struct guarded_ints {
     return first;
   }
 };
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 }  // namespace
 

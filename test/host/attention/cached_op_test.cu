@@ -17,19 +17,6 @@ using giwa::fp16;
 
 namespace {
 
-struct by_distance {  // a mask and a score modifier from every field of a coordinate
-  giwa::alignment align{giwa::alignment::bottom_right};
-  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
-    return (c.key + 2 * c.query + c.head + c.batch + c.diagonal) % 3 != 0;
-  }
-};
-struct own_score {
-  GIWA_HOST_DEVICE float operator()(float score, giwa::attention_coord c) const {
-    return score * 0.5f + static_cast<float>((c.key * 3 + c.query + 5 * c.head + c.batch) % 7) * 0.25f -
-           static_cast<float>(c.diagonal % 5);
-  }
-};
-
 template <int HeadSize, int HeadSizeV, class T, class Element, class O, class Mask = giwa::full,
           class Score = giwa::plain_score>
 giwa::status run_op(const giwa::detail::cached_views<T, Element, O>& a, const giwa::cached_options& options,
@@ -128,25 +115,12 @@ TEST_CASE("a prior, apart and in place, and one without keys") {
   cached_case_options options = case_of(0, true);
   options.head_size = 16, options.head_size_v = 8;
   options.lengths = {};
-  const auto part = [](giwa::kv_cache<const float> cache, int64 first, int64 last) {
-    for (auto* v : {&cache.k, &cache.v})
-      *v = {v->data() + first * v->stride(1), {v->extent(0), last - first, v->extent(2), v->extent(3)}, v->strides()};
-    return cache;
-  };
+  const auto run = [](const auto& views, const giwa::cached_options& o) { return run_op<16, 8>(views, o); };
   for (const int64 cut : {0, 100, 300})
     for (const bool in_place : {true, false}) {
       cached_case<float> c(options), other(options);
-      auto a = c.views(), first = in_place ? c.views() : other.views();
-      first.cache = part(a.cache, 0, cut);
-      first.q = a.q;
-      giwa::cached_options o = c.call_options();
-      o.lse = in_place ? c.lse.view() : other.lse.view();
-      REQUIRE(run_op<16, 8>(first, o).ok());
-      o.prior = {without_batch(first.o), o.lse};
-      o.lse = c.lse.view();
-      o.sinks = {};  // they belong to one part
-      a.cache = part(a.cache, cut, 300);
-      REQUIRE(run_op<16, 8>(a, o).ok());
+      auto& second = in_place ? c : other;
+      REQUIRE(run_in_parts(c.views(), c.call_options(), second.o.view(), second.lse.view(), {cut}, run).ok());
       CHECK(judge<float>(c, answers_of<float>(c, giwa::full{}, giwa::plain_score{})).failure == "");
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The prior of attention_cached: the result for keys that are not in the cache, merged as if they were.
 #include "host/attention/cached_check.hpp"
+#include "support/same_bits.hpp"
 
 namespace {
 
@@ -19,41 +20,17 @@ cached_case_options flat_case(bool packed) {
   return c;
 }
 
-/// The cache's keys [first, last).
-template <class Element>
-giwa::kv_cache<Element> part_of(giwa::kv_cache<Element> cache, int64 first, int64 last) {
-  for (auto* v : {&cache.k, &cache.v})
-    *v = {v->data() + first * v->stride(1), {v->extent(0), last - first, v->extent(2), v->extent(3)}, v->strides()};
-  return cache;
-}
-
-/// Runs a case in parts: the prior of each call is the result of the one before it. `in_place`: o and lse are the prior.
+/// Runs a case in parts; `in_place`: o and lse are the prior. Empty, or the error.
 template <class T, class O>
 std::string run_in_parts(cached_case<T, T, O>& c, const std::vector<int64>& cuts, bool in_place) {
-  cached_case<T, T, O> other(c.options);  // for every second result
-  const auto a = c.views();
-  auto b = other.views();
-  int64 first = 0;
-  giwa::cached_options options = c.call_options();
-  for (std::size_t i = 0; i <= cuts.size(); ++i) {
-    const int64 last = i < cuts.size() ? cuts[i] : c.options.keys;
-    const bool here = in_place || (cuts.size() - i) % 2 == 0;  // the last result is in c
-    auto views = here ? a : b;
-    views.q = a.q;
-    views.cache = part_of(a.cache, first, last);
-    options.lse = here ? c.lse.view() : other.lse.view();
-    const giwa::status s = cached_of<16, 8>(giwa::host, views, giwa::full{}, giwa::plain_score{}, options);
-    if (!s.ok()) return giwa::format_status(s).c_str();
-    options.prior = {views.o, options.lse};
-    if (a.is_packed()) options.prior.o = without_batch(views.o);
-    options.sinks = {};  // they belong to one part
-    first = last;
-  }
-  return "";
-}
-
-bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  cached_case<T, T, O> other(c.options);
+  auto& second = in_place ? c : other;
+  const auto run = [](const auto& views, const giwa::cached_options& options) {
+    return cached_of<16, 8>(giwa::host, views, giwa::full{}, giwa::plain_score{}, options);
+  };
+  const giwa::status s =
+      giwa_test::run_in_parts(c.views(), c.call_options(), second.o.view(), second.lse.view(), cuts, run);
+  return s.ok() ? "" : giwa::format_status(s).c_str();
 }
 
 }  // namespace
@@ -78,8 +55,8 @@ TEST_CASE("in place gives the same bits, and the reference the same numbers") {
     cached_case<float> apart(flat_case(packed)), here(flat_case(packed));
     REQUIRE(run_in_parts(apart, {50, 100}, false) == "");
     REQUIRE(run_in_parts(here, {50, 100}, true) == "");
-    CHECK(same_bytes(apart.o.memory, here.o.memory));
-    CHECK(same_bytes(apart.lse.memory, here.lse.memory));
+    CHECK(same_bits(apart.o.memory, here.o.memory));
+    CHECK(same_bits(apart.lse.memory, here.lse.memory));
 
     // The reference, with a prior in double precision, against all keys at once.
     const auto a = apart.views();
@@ -121,8 +98,8 @@ TEST_CASE("a prior without keys, and nothing but a prior") {
   options.prior = {prior.view(), lse.view()};
   REQUIRE(cached_of<16, 8>(giwa::host, a, giwa::full{}, giwa::plain_score{}, options).ok());
   REQUIRE(cached_of<16, 8>(giwa::host, plain.views(), giwa::full{}, giwa::plain_score{}, plain.call_options()).ok());
-  CHECK(same_bytes(c.o.memory, plain.o.memory));
-  CHECK(same_bytes(c.lse.memory, plain.lse.memory));
+  CHECK(same_bits(c.o.memory, plain.o.memory));
+  CHECK(same_bits(c.lse.memory, plain.lse.memory));
 
   // Sequences of no keys, without sinks: the prior, to the bit.
   for (float& x : prior.memory) x = 0;

@@ -22,19 +22,6 @@ cached_case_options small_case(int64 page_size, bool lists) {
   return c;
 }
 
-struct by_distance {  // a mask and a score modifier from every field of a coordinate
-  giwa::alignment align{giwa::alignment::bottom_right};
-  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
-    return (c.key + 2 * c.query + c.head + c.batch + c.diagonal) % 3 != 0;
-  }
-};
-struct own_score {
-  GIWA_HOST_DEVICE float operator()(float score, giwa::attention_coord c) const {
-    return score * 0.5f + static_cast<float>((c.key * 3 + c.query + 5 * c.head + c.batch) % 7) * 0.25f -
-           static_cast<float>(c.diagonal % 5);
-  }
-};
-
 template <class T, int Rank>
 struct named_view : giwa::tensor_view<T, Rank> {
   explicit named_view(const giwa::tensor_view<T, Rank>& v) : giwa::tensor_view<T, Rank>(v) {}
