@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_CACHED_APPEND_PARAMS_HPP
 
 #include <giwa/attention/cached/append_options.hpp>
-#include <giwa/attention/cached/cache.hpp>
+#include <giwa/attention/cached/params.hpp>
 #include <giwa/attention/cached/rotary.hpp>
 #include <giwa/numeric/fast_division.hpp>
 
@@ -79,21 +79,14 @@ struct append_params {
   }
 
  private:
-  /// The sequence of a row, -1 for none. Packed rows of sequences of equal length are found at once, others by halving:
-  /// with any numbers in `offsets` this ends, at a sequence that contains the row or at none.
+  /// The sequence of a row, -1 for none. Packed rows of sequences of equal length are found at once, others by halving.
   GIWA_HOST_DEVICE int64 sequence_of(int64 row) const {
     if (!views.is_packed) return row / new_rows;
     const int* const offsets = views.packed.offsets;
     const int64 count = views.packed.count;
     if (count == 0) return -1;
-    const auto contains = [&](int64 b) { return offsets[b] <= row && row < offsets[b + 1]; };
-    if (const int64 guess = row * count / all_rows; contains(guess)) return guess;
-    int64 first = 0;
-    for (int64 end = count; end - first > 1;) {
-      const int64 middle = (first + end) / 2;
-      (offsets[middle] <= row ? first : end) = middle;
-    }
-    return contains(first) ? first : -1;
+    const int64 guess = row * count / all_rows;
+    return offsets[guess] <= row && row < offsets[guess + 1] ? guess : sequence_of_row(views.packed, row);
   }
 
   /// The number of the key that a row of a sequence becomes. The length is taken as it is, so that keys past the capacity
@@ -114,15 +107,9 @@ struct append_params {
       return;
     }
     const int64 page = key / page_size;
-    int64 first = sequence * pages.stride, most = pages.most;
-    if (pages.offsets != nullptr) {
-      first = pages.offsets[sequence] < 0 ? 0 : pages.offsets[sequence];
-      if (const int64 own = pages.offsets[sequence + 1] - first; own < most) most = own;
-    }
-    if (page >= most) return;
-    const int64 number = pages.indices[first + page];
-    if (number < 0 || number >= views.cache.k.extent(0)) return;
-    place.element = number;
+    const page_entries own = entries_of(pages, sequence);
+    if (page >= own.count) return;
+    place.element = page_at(pages, own.first + page, views.cache.k.extent(0));
     place.row = key - page * page_size.divisor();
   }
 };

@@ -87,16 +87,9 @@ struct cached_simt_op {
     float o[runs][run] = {};
   };
 
-  /// The sequence of a row of q, -1 for none. With any numbers in the offsets the search ends.
+  /// The sequence of a row of q, -1 for none.
   GIWA_HOST_DEVICE static int sequence_of(const params& p, int64 row) {
-    if (!p.views.is_packed()) return static_cast<int>(row / p.views.q.extent(1));
-    const int* const offsets = p.views.packed.offsets;
-    int64 first = 0;
-    for (int64 end = p.views.packed.count; end - first > 1;) {
-      const int64 middle = (first + end) / 2;
-      (offsets[middle] <= row ? first : end) = middle;
-    }
-    return offsets[first] <= row && row < offsets[first + 1] ? static_cast<int>(first) : -1;
+    return static_cast<int>(p.views.is_packed() ? sequence_of_row(p.views.packed, row) : row / p.views.q.extent(1));
   }
 
   template <class Block>

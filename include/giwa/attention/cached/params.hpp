@@ -26,6 +26,34 @@ struct cache_row {
   int element, row;
 };
 
+/// The sequence whose rows contain a packed row, -1 for none. With any numbers in the offsets the search ends, at a sequence
+/// that contains the row or at none.
+GIWA_HOST_DEVICE inline int64 sequence_of_row(const queries& packed, int64 row) {
+  const int* const offsets = packed.offsets;
+  int64 first = 0;
+  for (int64 end = packed.count; end - first > 1;) {
+    const int64 middle = (first + end) / 2;
+    (offsets[middle] <= row ? first : end) = middle;
+  }
+  return packed.count > 0 && offsets[first] <= row && row < offsets[first + 1] ? first : -1;
+}
+
+/// The entries of a page table that a sequence has: `count` from `first` on.
+struct page_entries {
+  int64 first, count;
+};
+GIWA_HOST_DEVICE inline page_entries entries_of(const page_table& pages, int64 sequence) {
+  if (pages.offsets == nullptr) return {sequence * pages.stride, pages.most};
+  const int64 first = pages.offsets[sequence] < 0 ? 0 : pages.offsets[sequence];
+  const int64 count = pages.offsets[sequence + 1] - first;
+  return {first, count < 0 ? 0 : count < pages.most ? count : pages.most};
+}
+/// The number of the page of an entry, -1 if it is none of the cache's `page_count`.
+GIWA_HOST_DEVICE inline int page_at(const page_table& pages, int64 entry, int64 page_count) {
+  const int number = pages.indices[entry];
+  return number >= 0 && number < page_count ? number : -1;
+}
+
 /// The parameters of every kernel and of the CPU path, after the checks. What is read from the device's memory
 /// (offsets, lengths, page numbers) is not checked: out of range it gives no rows or zeros, never memory outside the
 /// tensors.
@@ -59,10 +87,8 @@ struct cached_params {
   /// Keys of sequence b.
   GIWA_HOST_DEVICE int keys_of(int b) const {
     int64 most = capacity;
-    if (const int* const first = views.cache.pages.offsets; views.is_paged() && first != nullptr) {
-      const int64 begin = first[b] < 0 ? 0 : first[b], reach = (first[b + 1] - begin) * page_size.divisor();
-      most = reach < 0 ? 0 : reach < most ? reach : most;
-    }
+    if (views.is_paged() && views.cache.pages.offsets != nullptr)
+      most = entries_of(views.cache.pages, b).count * page_size.divisor();
     if (views.cache.lengths == nullptr) return static_cast<int>(most);
     const int length = views.cache.lengths[b];
     return length < 0 ? 0 : length < most ? length : static_cast<int>(most);
@@ -80,18 +106,14 @@ struct cached_params {
       s.q_batch = 0;
     }
     if (bottom_right) s.offset = s.keys - s.queries;
-    if (views.is_paged()) {
-      const page_table& pages = views.cache.pages;
-      s.first_entry = pages.offsets == nullptr ? b * pages.stride : pages.offsets[b] < 0 ? 0 : pages.offsets[b];
-    }
+    if (views.is_paged()) s.first_entry = entries_of(views.cache.pages, b).first;
     return s;
   }
 
   /// The number of page n of a sequence, -1 if it is not in the cache. n is the page of one of the sequence's keys:
   /// entries past that are not read.
   GIWA_HOST_DEVICE int page(const cached_sequence& s, int n) const {
-    const int number = views.cache.pages.indices[s.first_entry + n];
-    return number >= 0 && number < views.cache.k.extent(0) ? number : -1;
+    return page_at(views.cache.pages, s.first_entry + n, views.cache.k.extent(0));
   }
 
   /// Where a key of a sequence lies, 0 <= key < s.keys.
