@@ -4,7 +4,7 @@ include_guard(GLOBAL)
 
 set(GIWA_GPU AUTO CACHE STRING
   "Build and register what only a GPU executes: ON, OFF, or AUTO, which is ON where nvidia-smi finds a GPU or GIWA_REQUIRE_GPU is set")
-set(GIWA_GPU_SLICE "" CACHE STRING "Without a GPU, build this part of what only a GPU executes; 2/8 is the third of eight")
+set(GIWA_GPU_SLICE "" CACHE STRING "Without a GPU, build this part of what only a GPU executes; 2/16 is the third of sixteen")
 
 execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
   RESULT_VARIABLE giwa_smi_failed OUTPUT_VARIABLE giwa_capabilities ERROR_QUIET)
@@ -59,7 +59,8 @@ function(giwa_compile_quickly target)
   endif()
 endfunction()
 
-# Takes this program out of `all`, unless it belongs to the slice; the target gpu_programs builds it.
+# Takes this program out of `all`, unless it belongs to the slice; the target gpu_programs builds it. A second argument is set to
+# whether it belongs to it.
 function(giwa_only_compile target)
   get_property(programs GLOBAL PROPERTY GIWA_GPU_PROGRAMS)
   list(LENGTH programs index)
@@ -69,6 +70,9 @@ function(giwa_only_compile target)
     set_property(GLOBAL APPEND PROPERTY GIWA_GPU_PROGRAMS_OF_SLICE ${target})
   else()
     set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  if(ARGC GREATER 1)
+    set(${ARGV1} ${chosen} PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -81,7 +85,7 @@ function(giwa_in_slice variable index)
       set(${variable} ON PARENT_SCOPE)
     endif()
   elseif(NOT GIWA_GPU_SLICE STREQUAL "")
-    message(FATAL_ERROR "giwa: GIWA_GPU_SLICE=${GIWA_GPU_SLICE} is not of the form 2/8")
+    message(FATAL_ERROR "giwa: GIWA_GPU_SLICE=${GIWA_GPU_SLICE} is not of the form 2/16")
   endif()
 endfunction()
 

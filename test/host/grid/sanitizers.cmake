@@ -73,8 +73,8 @@ if(TARGET tsan_host_for_all)
     add_executable(${name} ${source})
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test)
     target_compile_definitions(${name} PRIVATE GIWA_TEST_HOST_ONLY)
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-g;-fsanitize=thread>
-      $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O1,-g,-fsanitize=thread>)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-g1;-fsanitize=thread>
+      $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O1,-g1,-fsanitize=thread>)
     target_link_options(${name} PRIVATE -fsanitize=thread)
     target_link_libraries(${name} PRIVATE giwa::giwa giwa_warnings giwa_test_main CUDA::cudart_static)
     giwa_device_code_never_runs(${name})
