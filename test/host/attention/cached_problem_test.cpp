@@ -430,6 +430,22 @@ TEST_CASE("supports") {
   CHECK(giwa::supports(right, 80).value == attention_path::sm80);
   CHECK(giwa::supports(right, 90).value == attention_path::sm90);
   CHECK(giwa::supports(right, 100).value == attention_path::sm80);
+  // Where a block has 99 KB of shared memory, few head sizes have leaves that are small enough.
+  for (const int capability : {86, 89, 120}) {
+    giwa::cached_problem p = right;
+    CHECK(giwa::supports(p, capability).value == attention_path::simt);
+    p.head_size = 192;
+    CHECK(giwa::supports(p, capability).value == attention_path::sm80);
+    p.head_size = p.head_size_v = 320;
+    CHECK(giwa::supports(p, capability).value == attention_path::sm80);
+    p.head_size_v = 321;
+    CHECK(giwa::supports(p, capability).value == attention_path::simt);
+  }
+  for (const int size : {1, 64, 65, 192, 256, 512}) {
+    giwa::cached_problem p = right;
+    p.head_size = p.head_size_v = size;
+    CHECK(giwa::supports(p, 80).value == attention_path::sm80);
+  }
   const auto refused_with = [&](const auto& spoil, int capability, const char* argument, bound relation, int64 expected,
                                 int64 got) {
     giwa::cached_problem p = right;

@@ -54,21 +54,20 @@ struct stream_cached {
   // GPUs of capability 9.0 to 11.x have the shared memory that the kernel for few rows needs; not all others do.
   static constexpr bool may_lack_shared_memory = compiled_for(0, 900) || compiled_for(1200, 1 << 20);
 
+  // Both tiles give the same bits. Packed queries may be more than `most` says: then a sequence has several tiles.
   template <class T, class O, class Mask, class Score>
   static status run_16_bits(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call) {
     const result<attention_path> path = path_here();
     if (!path.ok()) return path.state;
+    int rows = run_tiles_of(call.views.problem()).rows;
     if constexpr (may_lack_shared_memory) {
-      using largest_op = few_rows_op<T, O, few_rows_policy<HeadSize, HeadSizeV, 32, 2>, Mask, Score>;
-      const result<bool> fits = has_shared_bytes(shared_bytes_of<largest_op>);
-      if (!fits.ok()) return fits.state;
-      if (!fits.value || path.value == attention_path::simt) return run_simt(s, call);
+      const result<bool> fits_16 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 16)),
+                         fits_32 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 32));
+      if (!fits_16.ok()) return fits_16.state;
+      if (!fits_16.value || path.value == attention_path::simt) return run_simt(s, call);
+      if (!fits_32.value) rows = 16;
     }
-    // Packed queries may be more than `most` says: then a sequence has several tiles of rows.
-    const int64 group = call.heads_per_kv,
-                queries = call.views.is_packed() ? call.views.packed.most : call.views.q.extent(1);
-    if (queries > 0 && group * queries <= 16) return run_rows<16>(s, call, path.value);
-    return run_rows<32>(s, call, path.value);
+    return rows == 16 ? run_rows<16>(s, call, path.value) : run_rows<32>(s, call, path.value);
   }
 
   template <class T, class Element, class O, class Mask, class Score>
@@ -88,6 +87,7 @@ struct stream_cached {
   static status launch_both(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call, attention_path path) {
     using op = few_rows_op<T, O, Policy, Mask, Score>;
     using types = typename op::types;
+    static_assert(shared_bytes_of<op> <= few_rows_bytes(HeadSize, HeadSizeV, types::rows));
     const result<int> device = current_device();
     if (!device.ok()) return device.state;
     const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);

@@ -76,8 +76,7 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Template arguments:
 ///   - HeadSize: the head size of q, k, v and o, 1 to 512; other overloads take a second one for v and o, or a list
-///   - Which: any_queries, or few_queries for a call that compiles faster and takes at most 32 queries times heads of q
-///     for each head of k
+///   - Which: any_queries, or few_queries, which refuses more than 32 queries times heads of q for each head of k
 ///
 /// Parameters:
 ///   - where: a stream of the current device, or giwa::host

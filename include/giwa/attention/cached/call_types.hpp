@@ -8,10 +8,10 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Any number of queries: a call contains all kernels of attention_cached().
+/// Any number of queries.
 struct any_queries {};
-/// At most 32 rows for each head of k, a row being one query of one head: the call contains only the kernels for those,
-/// which compile faster. `attention_cached<128, few_queries>(…)`.
+/// At most 32 rows for each head of k, a row being one query of one head; a call with more is refused. Both variants
+/// contain the same kernels, which are made for few rows. `attention_cached<128, few_queries>(…)`.
 struct few_queries {};
 
 namespace detail {

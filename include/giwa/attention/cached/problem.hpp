@@ -45,16 +45,38 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const cached_problem& p, int capab
   return {};
 }
 
+/// Keys of a leaf: 32 KB of 16-bit keys or values at most. It decides the bits, so it depends on head sizes alone.
+GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v) {
+  const int64 wider = head_size > head_size_v ? head_size : head_size_v;
+  return wider <= 64 ? 256 : wider <= 128 ? 128 : wider <= 256 ? 64 : 32;
+}
+
+/// The shared memory of the kernel for few rows with tiles of 16 or 32 packed rows: two leaves of keys and of values, q,
+/// P of two leaves, and 4 or 5 KB of softmax states.
+GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows) {
+  const int64 leaf = leaf_keys_of(head_size, head_size_v), of_q = round_up(head_size, 64);
+  return 2 * (2 * leaf * (of_q + round_up(head_size_v, 64)) + rows * of_q + 2 * rows * leaf) + 3072 + 64 * rows;
+}
+
+/// The most shared memory of a block on a GPU of this compute capability, in bytes.
+GIWA_HOST_DEVICE constexpr int64 shared_bytes_of_capability(int capability) {
+  if (capability == 80 || capability == 87) return 163 << 10;
+  return capability < 90 || capability >= 120 ? 99 << 10 : 227 << 10;
+}
+
 }  // namespace detail
 
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
 /// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. fp32 and 8-bit
-/// caches run without tensor cores. Needs no GPU.
+/// caches run without tensor cores, and so do most head sizes on 8.6, 8.9 and 12.x, whose blocks have 99 KB of shared
+/// memory (not 192 with 128 for v, nor 257 to 320). Needs no GPU.
 /// A template, so that a list in braces is an attention_problem.
 template <stdlib::same_as<cached_problem> Problem>
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const Problem& p, int capability) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
-  if (capability < 80 || p.element_bytes == 4 || p.cache_bytes == 1) return {attention_path::simt, {}};
+  const bool fits =
+      detail::few_rows_bytes(p.head_size, p.head_size_v, 16) <= detail::shared_bytes_of_capability(capability);
+  if (capability < 80 || p.element_bytes == 4 || p.cache_bytes == 1 || !fits) return {attention_path::simt, {}};
   return {capability == 90 ? attention_path::sm90 : attention_path::sm80, {}};
 }
 

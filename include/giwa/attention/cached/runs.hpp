@@ -13,12 +13,6 @@ namespace giwa::inline GIWA_ABI::detail {
 // numbered by sequence, then head, then tile of rows, and so are their leaves; run r of a launch has the leaves [r
 // run_length, (r + 1) run_length) of all. If heads are columns, each head of keys has its own runs, all alike.
 
-/// Keys of a leaf: 32 KB of 16-bit keys or values at most. It decides the bits, so it depends on head sizes alone.
-GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v) {
-  const int64 wider = head_size > head_size_v ? head_size : head_size_v;
-  return wider <= 64 ? 256 : wider <= 128 ? 128 : wider <= 256 ? 64 : 32;
-}
-
 /// The leaves [first, end) that the rows of a sequence need, at least one, and the number of its tiles of rows.
 struct sequence_leaves {
   int first, end, row_tiles;
