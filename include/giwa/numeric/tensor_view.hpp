@@ -159,6 +159,35 @@ class tensor_view {
     return detail::check_alignment<T>(data_, argument);
   }
 
+  /// Returns a failure that names the view, with `message`, the expected size and this view's, unless all sizes are the
+  /// expected ones: `c.check_extents(a.extents(), "c")`.
+  GIWA_HOST_DEVICE constexpr status check_extents(const index<Rank>& expected, const char* argument,
+                                                  const char* message = "a size differs from the expected one") const {
+    for (int d = 0; d < Rank; ++d)
+      if (extents_[d] != expected[d])
+        return status::invalid(argument, message, bound::exactly, expected[d], extents_[d]);
+    return {};
+  }
+
+  /// Returns the part whose coordinates in dimension d are begin to end - 1: `x.slice(0, 10, 20)` has rows 10 to 19.
+  /// The range must be inside the view: 0 <= begin <= end <= extent(d). Checked builds check that.
+  GIWA_HOST_DEVICE constexpr tensor_view slice(int d, int64 begin, int64 end) const {
+    GIWA_ASSERT(0 <= begin && begin <= end && end <= extents_[d], "the slice is outside the view");
+    tensor_view part = *this;
+    if (begin < end) part.data_ += begin * strides_[d];
+    part.extents_[d] = end - begin;
+    return part;
+  }
+  /// Returns a view of the same elements with two dimensions exchanged, the last two unless others are given.
+  GIWA_HOST_DEVICE constexpr tensor_view transposed(int a = Rank - 2, int b = Rank - 1) const
+    requires(Rank >= 2)
+  {
+    tensor_view other = *this;
+    other.extents_[a] = extents_[b], other.extents_[b] = extents_[a];
+    other.strides_[a] = strides_[b], other.strides_[b] = strides_[a];
+    return other;
+  }
+
   /// Returns the element at index i, which must be inside the view. Checked builds check that.
   GIWA_HOST_DEVICE constexpr T& operator[](const index<Rank>& i) const {
     int64 offset = 0;

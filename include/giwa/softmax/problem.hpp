@@ -29,10 +29,9 @@ GIWA_HOST_DEVICE status check_softmax(const tensor_view<T, Rank>& in, const tens
   if (const status s = in.check("in"); !s.ok()) return s;
   if (const status s = out.check("out"); !s.ok()) return s;
   if (const status s = check_written(out, "out"); !s.ok()) return s;
-  for (int d = 0; d < Rank; ++d)
-    if (in.extent(d) != out.extent(d))
-      return status::invalid("out", "out must have the sizes of in in every dimension", bound::exactly, in.extent(d),
-                             out.extent(d));
+  if (const status s = out.check_extents(in.extents(), "out", "out must have the sizes of in in every dimension");
+      !s.ok())
+    return s;
   bool same = static_cast<const void*>(in.data()) == static_cast<const void*>(out.data()) && sizeof(T) == sizeof(U);
   for (int d = 0; d < Rank; ++d) same = same && (in.extent(d) == 1 || in.stride(d) == out.stride(d));
   if (!same && overlap(in, out)) return status::invalid("out", "out overlaps in but is not the same view");

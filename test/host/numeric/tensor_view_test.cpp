@@ -120,6 +120,61 @@ TEST_CASE("an index leads to its element") {
   }
 }
 
+TEST_CASE("a slice has the elements of its range, whatever the strides") {
+  std::vector<int> memory(2000);
+  int* const middle = memory.data() + 1000;
+  for (const giwa::index<3>& strides : {giwa::index{42, 7, 1}, {1, 5, 40}, {-42, 14, -2}, {0, 3, 0}}) {
+    const tensor_view<int, 3> v(middle, {5, 6, 7}, strides);
+    for (int d = 0; d < 3; ++d)
+      for (int64 begin = 0; begin <= v.extent(d); ++begin)
+        for (int64 end = begin; end <= v.extent(d); ++end) {
+          const tensor_view<int, 3> part = v.slice(d, begin, end);
+          CAPTURE(d, begin, end);
+          giwa::index<3> sizes = v.extents(), first{0, 0, 0};
+          sizes[d] = end - begin, first[d] = begin;
+          REQUIRE(part.extents() == sizes);
+          REQUIRE(part.strides() == strides);
+          if (begin < end) REQUIRE(&part(0, 0, 0) == &v[first]);
+          REQUIRE(part.check("part").ok());
+        }
+  }
+  CHECK(tensor_view<int, 2>().slice(0, 0, 0).data() == nullptr);
+  constexpr tensor_view<const int, 1> none = tensor_view<const int, 1>(nullptr, {9}).slice(0, 4, 4);
+  static_assert(none.size() == 0);
+}
+
+TEST_CASE("transposed exchanges two dimensions") {
+  std::vector<int> memory(210);
+  const tensor_view<int, 4> v(memory.data(), {2, 3, 5, 7});
+  for (int a = 0; a < 4; ++a)
+    for (int b = 0; b < 4; ++b) {
+      const tensor_view<int, 4> t = v.transposed(a, b);
+      for (int64 i = 0; i < v.size(); ++i) {
+        giwa::index<4> at{i / 105, i / 35 % 3, i / 7 % 5, i % 7};
+        const int* const element = &v[at];
+        std::swap(at[a], at[b]);
+        REQUIRE(&t[at] == element);
+      }
+    }
+  const tensor_view<int, 2> matrix(memory.data(), {4, 9});
+  CHECK(matrix.transposed().extents() == giwa::index{9, 4});
+  CHECK(matrix.transposed().strides() == giwa::index{1, 9});
+}
+
+TEST_CASE("check_extents names the first size that differs") {
+  float x[24] = {};
+  const tensor_view<float, 3> v(x, {2, 3, 4});
+  CHECK(v.check_extents({2, 3, 4}, "v").ok());
+  for (int d = 0; d < 3; ++d) {
+    giwa::index<3> expected = v.extents();
+    for (int later = d; later < 3; ++later) expected[later] += 10;
+    const status s = v.check_extents(expected, "v");
+    CHECK(s.argument == std::string("v"));
+    CHECK((s.relation == bound::exactly && s.expected == expected[d] && s.got == v.extent(d)));
+  }
+  CHECK(v.check_extents({2, 3, 5}, "v", "v goes with w").message == std::string("v goes with w"));
+}
+
 TEST_CASE("a copy of a view is the same view") {
   float memory[8] = {};
   floats strided(memory, {4}, {2});  // no const: this once chose the constructor for ranges, which has no strides

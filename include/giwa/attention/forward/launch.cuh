@@ -42,9 +42,7 @@ inline result<bool> has_shared_bytes(int64 bytes) {
 /// Returns a tensor with its dimensions in the order of the tensor maps: (sequence, head, row, head size).
 template <class T>
 tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
-  return {v.data(),
-          {v.extent(0), v.extent(2), v.extent(1), v.extent(3)},
-          {v.stride(0), v.stride(2), v.stride(1), v.stride(3)}};
+  return v.transposed(1, 2);
 }
 
 /// Checks that the kernel may use the pointers of a call. The failure names the argument.
