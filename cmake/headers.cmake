@@ -30,8 +30,8 @@ set(GIWA_HEADERS
   P giwa/numeric/stride_range.hpp
   P giwa/numeric/tensor_view.hpp
   P giwa/numeric/overlap.hpp
-  P giwa/numeric/philox.hpp
   P giwa/numeric/trigonometry.hpp
+  P giwa/numeric/philox.hpp
   P giwa/numeric/precision.hpp
   P giwa/numeric/fp8.hpp
   P giwa/numeric/split.hpp

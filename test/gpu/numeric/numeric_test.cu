@@ -19,25 +19,25 @@ namespace {
 
 struct random_numbers {
   random_words words;
-  float narrow;
+  float narrow, normal;
   double wide;
 };
+
+GIWA_HOST_DEVICE random_numbers numbers_of(const giwa::philox& random, uint64 i) {
+  return {random(i), random.uniform<float>(i), random.normal<float>(i), random.uniform<double>(i)};
+}
 
 // Random numbers for n elements, the ones from first on.
 __global__ void __launch_bounds__(1024) draw(random_numbers* out, giwa::philox random, uint64 first, int64 n) {
   for (const int64 i : giwa::grid_stride(n)) {
-    const uint64 element = first + static_cast<uint64>(i);
-    out[i] = {random(element), random.uniform<float>(element), random.uniform<double>(element)};
+    out[i] = numbers_of(random, first + static_cast<uint64>(i));
   }
 }
 struct draw_each {
   random_numbers* out;
   giwa::philox random;
   uint64 first;
-  GIWA_DEVICE void operator()(int64 i) const {
-    const uint64 element = first + static_cast<uint64>(i);
-    out[i] = {random(element), random.uniform<float>(element), random.uniform<double>(element)};
-  }
+  GIWA_DEVICE void operator()(int64 i) const { out[i] = numbers_of(random, first + static_cast<uint64>(i)); }
 };
 
 struct pair_of_numbers {
@@ -107,8 +107,7 @@ TEST_CASE("random numbers have the same bits on the host and on the device, what
   for (const uint64 first : {uint64{0}, (uint64{1} << 32) - 1000, ~uint64{0} - 100}) {
     const giwa::philox random{0x123456789abcdef0, first ^ 0xffff0000ffff};
     std::vector<random_numbers> expected(n);
-    for (std::size_t i = 0; i < n; ++i)
-      expected[i] = {random(first + i), random.uniform<float>(first + i), random.uniform<double>(first + i)};
+    for (std::size_t i = 0; i < n; ++i) expected[i] = numbers_of(random, first + i);
     CAPTURE(first);
 
     for (const giwa::launch_config& c :

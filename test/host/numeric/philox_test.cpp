@@ -2,6 +2,7 @@
 // Philox: the known answers of its authors, another implementation, and what is to be expected of random numbers.
 #include <giwa/numeric/philox.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -42,6 +43,22 @@ int bits_that_differ(const random_words& a, const random_words& b) {
 }
 
 constexpr uint64 n = 1 << 20;
+
+// The definition of Box and Muller, in double precision.
+double exact_normal(const random_words& r) {
+  const double u = (static_cast<double>(r.word[0]) + 1) / 4294967296, v = static_cast<double>(r.word[1]) / 4294967296;
+  // Of an angle near a quarter turn a double has enough digits only less the quarter.
+  const double quarters = std::round(4 * v), rest = (4 * v - quarters) * (std::acos(-1.0) / 2);
+  const int q = static_cast<int>(quarters) % 4;
+  const double cosine = q == 0 ? std::cos(rest) : q == 1 ? -std::sin(rest) : q == 2 ? -std::cos(rest) : std::sin(rest);
+  return std::sqrt(-2 * std::log(u)) * cosine;
+}
+
+// The error of y in units in the last place of the exact value.
+double units(float y, double exact) {
+  if (exact == 0) return y == 0 ? 0 : 1e9;
+  return std::abs(static_cast<double>(y) - exact) / std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
+}
 
 // |x| of a normal variable with variance 1 exceeds this once in 10^8; the numbers are the same in every run.
 constexpr double rare = 5.7;
@@ -103,6 +120,63 @@ TEMPLATE_TEST_CASE("uniform numbers have the moments of a uniform distribution",
     for (std::size_t i = lag; i < n; ++i) correlation += (x[i] - 0.5) * (x[i - lag] - 0.5);
     CAPTURE(lag);
     CHECK(std::abs(correlation) < rare * std::sqrt(samples) * variance);
+  }
+  double chi_square = 0;
+  for (const int count : bin) chi_square += std::pow(count - samples / 256, 2) / (samples / 256);
+  CHECK(std::abs(chi_square - 255) < rare * std::sqrt(2.0 * 255));
+}
+
+TEST_CASE("normal numbers are those of Box and Muller") {
+  double worst = 0;
+  for (uint64 i = 0; i < n; ++i)
+    worst = std::max(worst, units(philox(3, 1).normal<float>(i), exact_normal(philox(3, 1)(i))));
+  CHECK(worst <= 4);
+  CHECK(worst > 0.5);  // or the error is not measured
+}
+
+TEST_CASE("every size of the words of a normal number") {
+  double worst = 0, largest = 0;
+  const auto check = [&](uint32 radius, uint32 angle) {
+    const float r = giwa::detail::square_root(2 * giwa::detail::minus_log_of_uniform(radius));
+    const float y = r * giwa::detail::cosine_of_turn(angle);
+    worst = std::max(worst, units(y, exact_normal({{radius, angle, 0, 0}})));
+    largest = std::max(largest, std::abs(static_cast<double>(y)));
+  };
+  for (int bit = 0; bit < 32; ++bit)
+    for (int near = -300; near <= 300; ++near) {
+      const uint32 word = (uint32{1} << bit) + static_cast<uint32>(near), other = uint32{0} - word;
+      for (const uint32 fixed : {0u, 1u, 12345678u, 0x7fffffffu, 0xb504f333u, 0xb504f334u, 0xfffffffeu, ~0u})
+        for (const uint32 a : {word, other}) check(a, fixed), check(fixed, a);
+    }
+  for (uint64 word = 0; word <= ~uint32{0}; word += 4093) check(static_cast<uint32>(word), 0);
+  for (uint64 word = 0; word <= ~uint32{0}; word += 4093) check(0, static_cast<uint32>(word));
+  CHECK(worst <= 4);
+  CHECK(largest > 6.66);
+  CHECK(largest < 6.67);
+}
+
+TEST_CASE("normal numbers have the moments and the quantiles of a normal distribution") {
+  const double samples = static_cast<double>(n);
+  std::vector<double> x(n);
+  std::vector<int> bin(256);
+  double powers[5] = {}, across = 0;
+  for (uint64 i = 0; i < n; ++i) {
+    x[i] = static_cast<double>(philox(1, 0).normal<float>(i));
+    across += x[i] * static_cast<double>(philox(1, 1).normal<float>(i));
+    for (int p = 1; p <= 4; ++p) powers[p] += std::pow(x[i], p);
+    ++bin[static_cast<std::size_t>(std::min(255.0, 128 * std::erfc(-x[i] / std::sqrt(2.0))))];
+  }
+  // Means 0, 1, 0, 3 of the powers, with variances 1, 2, 15, 96.
+  CHECK(std::abs(powers[1]) < rare * std::sqrt(samples));
+  CHECK(std::abs(powers[2] - samples) < rare * std::sqrt(2 * samples));
+  CHECK(std::abs(powers[3]) < rare * std::sqrt(15 * samples));
+  CHECK(std::abs(powers[4] - 3 * samples) < rare * std::sqrt(96 * samples));
+  CHECK(std::abs(across) < rare * std::sqrt(samples));
+  for (const std::size_t lag : {1u, 2u, 3u, 4u, 7u, 8u, 32u, 256u}) {
+    double correlation = 0;
+    for (std::size_t i = lag; i < n; ++i) correlation += x[i] * x[i - lag];
+    CAPTURE(lag);
+    CHECK(std::abs(correlation) < rare * std::sqrt(samples));
   }
   double chi_square = 0;
   for (const int count : bin) chi_square += std::pow(count - samples / 256, 2) / (samples / 256);
