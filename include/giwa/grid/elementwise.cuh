@@ -133,6 +133,14 @@ status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f
   });
 }
 
+/// Sets every element of an array in device memory to a value: `fill(stream, x, 0)`. The array is contiguous: a
+/// tensor_view of any rank, a device_array, or a type with data() and size(). Asynchronous on `s`, a stream of the current
+/// device; allocates nothing; may be captured. Errors: as of for_all(s, elementwise{array}, f).
+template <detail::contiguous_range_like Array>
+status fill(cudaStream_t s, Array&& array, const detail::value_for<Array>& value) {
+  return for_all(s, elementwise{array}, detail::constant<detail::value_for<Array>>{value});
+}
+
 }  // namespace GIWA_ARCH_TAG
 }  // namespace giwa::inline GIWA_ABI
 

@@ -39,6 +39,16 @@ struct pointers<First, Rest...> {
 /// The element type of an elementwise that was made from raw pointers.
 struct raw_pointer {};
 
+/// The function that fill() computes of every element.
+template <class T>
+struct constant {
+  T value;
+  GIWA_HOST_DEVICE T operator()() const { return value; }
+};
+/// What an array is filled with: its element type, to which an argument converts.
+template <class Array>
+using value_for = stdlib::remove_cv_t<element_of<stdlib::remove_reference_t<Array>>>;
+
 }  // namespace detail
 
 /// The arrays of `for_all(where, elementwise{c, a, b}, f)`: an output and any number of inputs. Each is a tensor_view of
@@ -169,6 +179,13 @@ status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) 
     return status::invalid(arrays.on_a_gpu(), "the array is in GPU memory, which the CPU cannot read; pass a stream");
   return for_all(where, arrays.size(),
                  [out = arrays.out(), in = arrays.in(), f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
+}
+
+/// Sets every element of an array in host memory to a value: `fill(host, x, 0)`. The array is contiguous: a tensor_view of
+/// any rank, or a type with data() and size(). Errors: as of for_all(host, elementwise{array}, f).
+template <detail::contiguous_range_like Array>
+status fill(host_t where, Array&& array, const detail::value_for<Array>& value) {
+  return for_all(where, elementwise{array}, detail::constant<detail::value_for<Array>>{value});
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -155,7 +155,8 @@ TEST_CASE("one long sequence with one head of keys, which every multiprocessor h
       CAPTURE(c.text());
       bits<fp16, fp16> x(c);
       const auto all = x.gpu.views();
-      const int64 most = giwa::cached_workspace_bytes(all.problem(), device_attribute(cudaDevAttrMultiProcessorCount));
+      const int64 most = giwa::cached_workspace_bytes(
+          all.problem(), static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount)));
       REQUIRE((most > 0 && most <= int64{8} << 20));  // the unit is divided
       for (const int64 bytes : {int64{0}, int64{16}, most / 10, most / 2, most, int64{8} << 20}) {
         CAPTURE(bytes);

@@ -205,6 +205,23 @@ TEST_CASE("views of any rank, and device arrays") {
   for (std::size_t i = 0; i < back.size(); ++i) CHECK(back[i] == 2.0 * static_cast<double>(i) + 1);
 }
 
+TEST_CASE("fill sets every element and no other") {
+  const giwa::stream s = giwa_test::new_stream();
+  for (const std::size_t n : {0, 1, 7, 1000003}) {
+    const guarded<__half> x(n, 3);
+    REQUIRE(giwa::fill(s, x.view(), __float2half(-1.5f)).ok());
+    REQUIRE(giwa::synchronize(s).ok());
+    CHECK(x.holds(std::vector<__half>(n, __float2half(-1.5f))));
+  }
+  auto array = giwa::throw_if_failed(giwa::device_array<double>::allocate(s, 24));
+  REQUIRE(giwa::fill(s, array, 3).ok());
+  std::vector<double> back(24);
+  REQUIRE(giwa::to_host(s, array, back).ok());
+  CHECK(back == std::vector<double>(24, 3));
+  float of_host[4] = {};
+  CHECK_FALSE(giwa::fill(s, tensor_view<float, 1>(of_host, {4}), 1).ok());
+}
+
 TEST_CASE("arrays that the GPU cannot use are refused by name") {
   const giwa::stream s = giwa_test::new_stream();
   const gpu_array<float> memory(100);

@@ -135,6 +135,25 @@ TEST_CASE("the CPU refuses an array that says it is on a GPU, by name") {
   CHECK(c == std::vector<float>(4));
 }
 
+TEST_CASE("fill sets every element, on the CPU") {
+  std::vector<double> x(1001, 7);
+  CHECK(giwa::fill(giwa::host, x, 0).ok());
+  CHECK(x == std::vector<double>(1001, 0));
+  const tensor_view<double, 2> middle(x.data() + 1, {9, 111});
+  CHECK(giwa::fill(giwa::host, middle, -1.5).ok());
+  for (std::size_t i = 0; i < x.size(); ++i) REQUIRE(x[i] == (i == 0 || i == 1000 ? 0 : -1.5));
+  std::array<std::array<char, 3>, 5> structures{};
+  CHECK(giwa::fill(giwa::host, structures, {'a', 'b', 'c'}).ok());
+  CHECK((structures[0] == std::array{'a', 'b', 'c'} && structures[4] == structures[0]));
+  std::vector<float> none;
+  CHECK(giwa::fill(giwa::host, none, 1).ok());
+  CHECK(giwa::fill(giwa::host, tensor_view<float, 1>(nullptr, {0}), 1).ok());
+  CHECK(is(giwa::fill(giwa::host, tensor_view<float, 1>(nullptr, {3}), 1), "out", "null"));
+  CHECK(is(giwa::fill(giwa::host, middle.transposed(), 1), "out", "contiguous"));
+  float of_gpu[4];
+  CHECK(is(giwa::fill(giwa::host, on_gpu_1{of_gpu}, 1), "out", "GPU memory"));
+}
+
 TEST_CASE("for_all computes every element from its inputs, on the CPU") {
   for (const std::size_t n : {0u, 1u, 2u, 1000u, 300007u}) {
     std::vector<double> c(n, -1);
