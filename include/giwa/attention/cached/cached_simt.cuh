@@ -153,17 +153,17 @@ struct cached_simt_op {
       if ((seen >> lane & 1) != 0) add_value(block, block.shuffle(weight, lane), block.shuffle(v, lane), x);
   }
 
-  /// q k, summed in the order of the head size.
+  /// q k, in four sums of every fourth product: half the error of one sum, and four times as many products at once.
   GIWA_HOST_DEVICE static float product_with(const cached_row<Element>& k, const float* q) {
     constexpr int count = 16 / static_cast<int>(sizeof(Element));
-    float sum = 0;
+    float sum[4] = {};
     for (int d = 0; d < HeadSize; d += count) {
       float x[count];
       read_elements<HeadSize>(k, d, x);
       GIWA_UNROLL
-      for (int i = 0; i < count; ++i) sum = fused_multiply_add(x[i], q[d + i], sum);
+      for (int i = 0; i < count; ++i) sum[i % 4] = fused_multiply_add(x[i], q[d + i], sum[i % 4]);
     }
-    return sum;
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
   }
 
   template <class Block>
