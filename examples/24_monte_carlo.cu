@@ -63,8 +63,8 @@ struct count_hits {
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     count mine = 0;
     for (const int64 i : giwa::grid_stride(block, p.n)) mine += touches(p.random, i);
-    for (int lanes = 16; lanes > 0; lanes /= 2) mine += block.shuffle_xor(mine, lanes);  // the warp's sum
-    if (block.lane() == 0) block.atomic_add(*p.hits, mine);
+    const count of_warp = giwa::reduce_warp(block, mine);
+    if (block.lane() == 0) block.atomic_add(*p.hits, of_warp);
   }
 };
 

@@ -76,7 +76,7 @@ struct largest_op {
     if constexpr (along) {
       float of_row = 0;
       for (const float x : most.element) of_row = giwa::larger{}(of_row, x);
-      for (int mask = 16; mask > 0; mask /= 2) of_row = giwa::larger{}(of_row, block.shuffle_xor(of_row, mask));
+      of_row = giwa::reduce_warp(block, of_row, giwa::larger{});
       if (block.lane() == 0 && row < p.x.extent(0)) raise(block, p.largest[row], of_row);
     } else {
       GIWA_UNROLL

@@ -6,6 +6,7 @@
 #include <giwa/base/arch.hpp>
 #include <giwa/grid/device_block.cuh>
 #include <giwa/grid/op.hpp>
+#include <giwa/grid/reduce.hpp>
 #include <giwa/numeric/fast_division.hpp>
 #include <giwa/numeric/philox.hpp>
 #include <giwa/numeric/tensor_view.hpp>

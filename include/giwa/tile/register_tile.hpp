@@ -4,6 +4,7 @@
 #define GIWA_TILE_REGISTER_TILE_HPP
 
 #include <giwa/base/std.hpp>
+#include <giwa/grid/reduce.hpp>
 #include <giwa/numeric/maximum.hpp>
 #include <giwa/numeric/split.hpp>
 #include <giwa/tile/register_map.hpp>
@@ -112,20 +113,6 @@ GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::ro
     for (int r = 0; r < Map::rows; ++r) partial[r] = op(partial[r], block.shuffle_xor(partial[r], mask));
   }
 }
-
-/// The maximum as the operation of a reduction. Ignores a NaN, as fmaxf does.
-struct larger {
-  /// Returns max(a, b).
-  GIWA_HOST_DEVICE float operator()(float a, float b) const { return detail::larger_of(a, b); }
-};
-/// The sum as the operation of a reduction.
-struct plus {
-  /// Returns a + b.
-  template <class T>
-  GIWA_HOST_DEVICE constexpr T operator()(T a, T b) const {
-    return a + b;
-  }
-};
 
 }  // namespace giwa::inline GIWA_ABI
 
