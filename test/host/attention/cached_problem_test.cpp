@@ -285,14 +285,11 @@ TEST_CASE("memory that is written and read") {
     workspace.options.workspace = {reinterpret_cast<unsigned char*>(start), {16}};
     refused(workspace, workspace.run(), {i.argument, "must not overlap the workspace"});
   }
-  call_t lists([] {
-    auto s = call_t::sizes(5);
-    s.lists = true;
-    return s;
-  }());
-  lists.options.lse = moved(lists.options.lse, lists.a.cache.pages.offsets + 3);
+  sizes.lists = true;
+  call8 lists(sizes), first(sizes);
+  small(lists), small(first);
+  lists.options.lse = moved(lists.options.lse, lists.a.cache.pages.offsets + 1);
   refused(lists, lists.run(), {"pages", "must not overlap lse"});
-  call_t first(lists.c.options);
   first.options.lse = moved(first.options.lse, first.a.cache.pages.indices);
   refused(first, first.run(), {"pages", "must not overlap lse"});
   refused_after([](call_t& c) { c.options.lse = moved(c.options.lse, c.a.o.data()); }, {"lse", "lse overlaps o"});
