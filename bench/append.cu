@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "alternate.hpp"
+#include "graph.hpp"
 
 namespace {
 
@@ -173,57 +173,36 @@ __global__ void __launch_bounds__(256) nothing() {}
 
 constexpr int calls_of_graph = 20;
 
-/// A graph of 20 calls, one after the other.
-class graph {
- public:
-  template <class Call>
-  explicit graph(const Call& call) {
-    const giwa::stream s = bench::require(giwa::stream::create());
-    cudaGraph_t captured = nullptr;
-    bench::require(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < calls_of_graph; ++i) call(static_cast<cudaStream_t>(s));
-    bench::require(cudaStreamEndCapture(s, &captured));
-    bench::require(cudaGraphInstantiate(&executable_, captured, 0));
-    bench::require(cudaGraphDestroy(captured));
-  }
-  graph(const graph&) = delete;
-  graph& operator=(const graph&) = delete;
-  ~graph() { cudaGraphExecDestroy(executable_); }
-  void launch() const { bench::require(cudaGraphLaunch(executable_, nullptr)); }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
-
 template <class Element>
 std::shared_ptr<void> prepare_decode(std::vector<bench::contest::contender>& contenders, const shape& s) {
   struct everything {
     buffers<Element, giwa::device_array> b;
-    std::vector<std::unique_ptr<graph>> graphs;
+    std::vector<std::unique_ptr<bench::graph>> graphs;
   };
   const auto host = make<Element>(s);
   for (const rotation_by how : kinds) verify(s, host, how);
   const auto data = std::make_shared<everything>(everything{on_device(host), {}});
-  data->graphs.push_back(std::make_unique<graph>(
-      [](cudaStream_t stream) { bench::require(giwa::launch(stream, {.grid = 1, .block = 256}, nothing)); }));
+  data->graphs.push_back(std::make_unique<bench::graph>(calls_of_graph, [](cudaStream_t stream, int) {
+    bench::require(giwa::launch(stream, {.grid = 1, .block = 256}, nothing));
+  }));
   for (const rotation_by how : kinds)
-    data->graphs.push_back(
-        std::make_unique<graph>([&](cudaStream_t stream) { bench::require(append(stream, s, data->b, how)); }));
+    data->graphs.push_back(std::make_unique<bench::graph>(
+        calls_of_graph, [&](cudaStream_t stream, int) { bench::require(append(stream, s, data->b, how)); }));
   for (std::size_t i = 0; i < contenders.size(); ++i)
     contenders[i].run = [g = data->graphs[i].get()](int) { g->launch(); };
   return data;
 }
 
-/// Times of a graph; new rows and cache are in the L2 cache, as after the product that makes them.
+/// Times of a call in a graph of 20; new rows and cache are in the L2 cache, as after the product that makes them.
 template <class Element>
 void add_decode(const char* type, const shape& s) {
   bench::contest::add(std::make_shared<bench::contest>(
-      "append/decode/" + std::string(type) + "/" + std::to_string(s.sequences) + "/20_calls_in_a_graph",
+      "append/decode/" + std::string(type) + "/" + std::to_string(s.sequences) + "/in_a_graph",
       std::vector<bench::contest::contender>{{"empty_kernel", "empty_kernel"},
                                              {"giwa_plain", "empty_kernel"},
                                              {"giwa_base", "empty_kernel"},
                                              {"giwa_table", "empty_kernel"}},
-      1, 10, 0.0, bench::device_seconds,
+      1, 10, 0.0, bench::graph_seconds(calls_of_graph),
       [s](std::vector<bench::contest::contender>& c) { return prepare_decode<Element>(c, s); }));
 }
 

@@ -77,6 +77,8 @@ SUITES = (
     program("matmul", 20, "the steps of the matrix product compared with cuBLAS"),
     program("softmax", 15, "rows of softmax compared with a copy"),
     program("transpose", 8, "the transpose compared with a copy"),
+    program("cached_forms", 60, "caches in pages, of uneven lengths and 8 bits, and prefixes, compared with reading them",
+            "bench_attention_cached"),
     program("append", 15, "rows appended to a cache compared with a copy"),
     program("for_all", 10, "element by element compared with CUB and Thrust"),
     program("launch", 3, "the host's time of a launch", watch=False),
