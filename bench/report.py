@@ -77,6 +77,8 @@ SUITES = (
     program("matmul", 20, "the steps of the matrix product compared with cuBLAS"),
     program("softmax", 15, "rows of softmax compared with a copy"),
     program("transpose", 8, "the transpose compared with a copy"),
+    script("attention_cached", 60, "one query a sequence and long caches compared with cuDNN and FlashAttention-2", "attention_cached",
+           report_rows.of_rows, {"giwa": "cached"}),
     program("cached_forms", 60, "caches in pages, of uneven lengths and 8 bits, and prefixes, compared with reading them",
             "bench_attention_cached"),
     program("append", 15, "rows appended to a cache compared with a copy"),
@@ -100,6 +102,7 @@ ENTRIES = f"{TORCH}/attention_entries.cu"
 # Built with nvcc for PyTorch's process: source and definitions. The slowest first.
 LIBRARIES = {
     "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_OTHER_SIZES", "GIWA_BENCH_NO_VARIANTS"),
+    "cached": (f"{TORCH}/attention_cached_entries.cu",),
     "fp32": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32"),
     "tf32": (ENTRIES, "GIWA_BENCH_HOW=giwa::tf32"),
     "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_USUAL_SIZES"),
