@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "cmake"))
 from pages_for_doxygen import BAR, CODE, FENCE, FIRST, LINK, anchors, chapters, label, target_of  # noqa: E402
 
 OUTSIDE = re.compile(r"[a-z]+:|//")
-WORDS = ("Numba", "out of memory", "install", "한국어", "attention_forward")
+WORDS = ("Numba", "out of memory", "install", "Laplace", "한국어", "attention_forward")
 KNOWN = "#nested-classes"  # Doxygen links to this heading but omits it if all nested types are private
 
 

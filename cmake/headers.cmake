@@ -73,6 +73,7 @@ set(GIWA_HEADERS
 
   P giwa/grid/launch_config.hpp
   H giwa/grid/occupancy.hpp
+  P giwa/grid/grid_barrier.hpp
   P giwa/grid/op.hpp
   P giwa/grid/reduce.hpp
   P giwa/grid/tile_order.hpp

@@ -4,6 +4,7 @@
 #define GIWA_GRID_DEVICE_BLOCK_CUH
 
 #include <giwa/base/std.hpp>
+#include <giwa/grid/grid_barrier.hpp>
 #include <giwa/numeric/index.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -71,6 +72,27 @@ struct device_block {
   GIWA_HOST_DEVICE void sync_warp() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp();
+#endif
+  }
+
+  /// Waits for all threads of the grid, which is launched with `.cooperative = true`. Writes before the barrier are visible
+  /// to all of them after it. All threads of all blocks call it with the same grid_barrier.
+  GIWA_HOST_DEVICE void sync_grid([[maybe_unused]] grid_barrier& barrier) const {
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+    if (rank() == 0) {
+      __threadfence();  // what the block wrote is visible to who sees its arrival
+      const auto blocks = static_cast<unsigned long long>(block_count());
+      const unsigned long long before = ::atomicAdd(&barrier.state, 1ull);
+      if ((before & 0xffffffffu) + 1 == blocks) {
+        ::atomicAdd(&barrier.state, (1ull << 32) - blocks);  // the last: no arrivals, and the next generation
+      } else {
+        while (*static_cast<volatile unsigned long long*>(&barrier.state) >> 32 == before >> 32) {
+        }
+      }
+      __threadfence();  // what others wrote before their arrivals is visible to the block
+    }
+    __syncthreads();
 #endif
   }
 

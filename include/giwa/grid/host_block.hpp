@@ -4,16 +4,18 @@
 #define GIWA_GRID_HOST_BLOCK_HPP
 
 #include <giwa/grid/fiber.hpp>
+#include <giwa/grid/grid_barrier.hpp>
 #include <giwa/numeric/index.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
 namespace detail::inline GIWA_DETAIL_SANITIZER_TAG {
 
-/// What a thread waits for: nothing while it runs, exit after its body has returned, otherwise its block or warp.
+/// What a thread waits for: nothing while it runs, exit after its body has returned, otherwise its grid, block or warp.
 enum class wait_kind : int {
   none,
   exit,
+  sync_grid,
   sync,
   sync_warp,
   shuffle,
@@ -39,16 +41,16 @@ struct host_thread {
   host_block_state* block = nullptr;
   void* runner = nullptr;  // the executor's block_runner
   int rank = 0;
-  // Two addresses in the first thread of each block and warp represent its barriers for ThreadSanitizer.
-  host_thread *block_leader = nullptr, *warp_leader = nullptr;
-  char block_order[2], warp_order[2];
-  int block_phase = 0, warp_phase = 0;  // 0 or 1: which of the two addresses orders the next barrier
+  // Two addresses in the first thread of the grid, and of each block and warp, represent its barriers for ThreadSanitizer.
+  host_thread *grid_leader = nullptr, *block_leader = nullptr, *warp_leader = nullptr;
+  char grid_order[2], block_order[2], warp_order[2];
+  int grid_phase = 0, block_phase = 0, warp_phase = 0;  // 0 or 1: which of the two addresses orders the next barrier
 
   wait_kind waits_for = wait_kind::none;
-  int line = 0;                 // the source line of the call of sync
+  int line = 0;                 // the source line of the call of sync or sync_grid
   int operand = 0;              // the lane or distance of a shuffle; the vote, 0 or 1
   stdlib::size_t bytes = 0;     // the size of a shuffled value
-  const void* value = nullptr;  // the value that this thread sends
+  const void* value = nullptr;  // the value that this thread sends; the grid_barrier of sync_grid
   void* received = nullptr;     // where the value that it receives goes
   uint32 votes = 0;             // the result of a vote: bit i is the vote of lane i
 
@@ -79,6 +81,15 @@ struct host_thread {
     line = line_;
     order_release(order);
     wait(wait_kind::sync);
+    order_acquire(order);
+  }
+  GIWA_DETAIL_NO_TSAN void sync_grid(const void* barrier, int line_) {
+    char* const order = &grid_leader->grid_order[grid_phase];
+    grid_phase ^= 1;
+    line = line_;
+    value = barrier;
+    order_release(order);
+    wait(wait_kind::sync_grid);
     order_acquire(order);
   }
   GIWA_DETAIL_NO_TSAN void sync_warp() {
@@ -156,6 +167,10 @@ class host_block {
     GIWA_DETAIL_ON_HOST(thread_->sync(line), void());
   }
   GIWA_HOST_DEVICE void sync_warp() const { GIWA_DETAIL_ON_HOST(thread_->sync_warp(), void()); }
+  GIWA_HOST_DEVICE void sync_grid([[maybe_unused]] grid_barrier& barrier,
+                                  [[maybe_unused]] int line = __builtin_LINE()) const {
+    GIWA_DETAIL_ON_HOST(thread_->sync_grid(&barrier, line), void());
+  }
   ///@}
 
   /// See device_block.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "host/grid/ops.hpp"
 #include "support/catch.hpp"
 #include "support/gpu.cuh"
 
@@ -224,4 +225,41 @@ TEST_CASE("an op runs in clusters") {
   REQUIRE(launch(s, plain, reduction_op{}, {alone.data(), counters.data(), 10007}).ok());
   REQUIRE(giwa::synchronize(s).ok());
   CHECK(clustered.to_host() == alone.to_host());
+}
+
+TEST_CASE("a barrier for the grid: a ring of all threads that the GPU runs at once") {
+  using giwa_test::ring_op;
+  const giwa::stream s = giwa_test::new_stream();
+  const int64 most = giwa::throw_if_failed(giwa::blocks_at_once<ring_op>());
+  const gpu_array<giwa::grid_barrier> barrier(1, 0);  // of all launches, one after the other
+  giwa::uint64 barriers = 0;
+  const auto run = [&](const dimensions& grid, const dimensions& block, int rounds, int64 step) {
+    CAPTURE(grid.x, grid.y, grid.z, block.x, block.y, rounds, step);
+    const auto n = static_cast<std::size_t>(grid.count() * block.count());
+    std::vector<int> before(n);
+    for (std::size_t i = 0; i < n; ++i) before[i] = static_cast<int>(i * 37 % 1000);
+    const gpu_array<int> now(before), next(n);
+    const status state = launch(s, {.grid = grid, .block = block, .cooperative = true}, ring_op{},
+                                {now.data(), next.data(), rounds, step, barrier.data()});
+    if (!state.ok()) return state;
+    REQUIRE(giwa::synchronize(s).ok());
+    barriers += static_cast<giwa::uint64>(rounds);
+    CHECK(barrier.to_host()[0].state == barriers << 32);  // nobody has arrived, and all barriers are counted
+    const std::vector<int> got = rounds % 2 == 0 ? now.to_host() : next.to_host();
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < n; ++i)
+      wrong += got[i] == before[(i + static_cast<std::size_t>(step * rounds)) % n] + rounds ? 0 : 1;
+    CHECK(wrong == 0);
+    return state;
+  };
+  for (const dimensions& grid : {dimensions{1}, {2}, {33}, {3, 4, 5}, {most}})
+    for (const dimensions& block : {dimensions{32}, {16, 6}, {1024}})
+      for (const int64 step : {int64{1}, block.count() + 1}) CHECK(run(grid, block, 101, step).ok());
+  CHECK(run(most, 1024, 1000, 1025).ok());
+  const status refused = run(most + 1, 1024, 1, 1);
+  CHECK(refused.argument == std::string("grid"));
+  CHECK(refused.expected == most);
+  CHECK(refused.got == most + 1);
+  CHECK(giwa_test::no_error_left());
+  CHECK(run(most, 1024, 3, 1).ok());
 }

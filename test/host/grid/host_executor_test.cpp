@@ -131,6 +131,28 @@ TEST_CASE("atomics") {
   CHECK(winners == 1);
 }
 
+TEST_CASE("a barrier for the grid: a ring of all threads") {
+  const int rounds = GENERATE(0, 1, 2, 11);
+  for (const dimensions& grid : {dimensions{1}, {7}, {2, 3, 2}})
+    for (const int64 step : {1, 32, 65}) {
+      const auto n = static_cast<std::size_t>(grid.count() * 64);
+      std::vector<int> now(n), next(n);
+      for (std::size_t i = 0; i < n; ++i) now[i] = static_cast<int>(1000 * i);
+      giwa::grid_barrier barrier;
+      for (int launches = 0; launches < 2; ++launches) {
+        const std::vector<int> before = now;
+        REQUIRE(launch(host, {.grid = grid, .block = {16, 4}, .cooperative = true}, ring_op{},
+                       {now.data(), next.data(), rounds, step, &barrier})
+                    .ok());
+        if (rounds % 2 != 0) now.swap(next);
+        bool right = true;
+        for (std::size_t i = 0; i < n; ++i)
+          right = right && now[i] == before[(i + static_cast<std::size_t>(step * rounds)) % n] + rounds;
+        CHECK(right);
+      }
+    }
+}
+
 TEST_CASE("a transposition through tiles in shared memory") {
   const int rows = 70, columns = 45;
   std::vector<float> in(rows * columns), out(in.size(), -1.f);
@@ -260,6 +282,71 @@ TEST_CASE("threads that wait at different barriers are reported with their lines
   check_breach(s, "must wait at the same barrier", line + 3, line + 5);
 }
 
+TEST_CASE("a barrier for the grid that some never reach is reported") {
+  giwa::grid_barrier barrier, another;
+  const giwa::launch_config c{.grid = 3, .block = 64, .cooperative = true};
+  check_breach(run(c,
+                   [&](auto block, auto&) {
+                     block.sync_grid(barrier);
+                     if (block.block_rank() != 1) block.sync_grid(barrier);
+                   }),
+               "all blocks of the grid must reach a barrier of the grid", 3, 2);
+  check_breach(run(c,
+                   [&](auto block, auto&) {
+                     if (block.rank() < 40) block.sync_grid(barrier);
+                   }),
+               "all threads of the block must reach a barrier of the grid", 64, 40);
+  check_breach(run(c,
+                   [&](auto block, auto&) {
+                     if (block.warp() == 0) {
+                       block.sync_grid(barrier);
+                     } else {
+                       block.sync();
+                     }
+                   }),
+               "all threads of the block must reach a barrier of the grid", 64, 32);
+  check_breach(run(c,
+                   [&](auto block, auto&) {
+                     if (block.lane() == 3) {
+                       block.sync_grid(barrier);
+                     } else {
+                       block.sync_warp();
+                     }
+                   }),
+               by_some_lanes, 32, 31);
+  const int line = __LINE__;
+  const status other_line = run(c, [&](auto block, auto&) {
+    if (block.block_rank() == 0) {
+      block.sync_grid(barrier);  // line + 3
+    } else {
+      block.sync_grid(barrier);  // line + 5
+    }
+  });
+  check_breach(other_line, "all blocks must wait at the same barrier", line + 3, line + 5);
+  const status of_two = run(c, [&](auto block, auto&) { block.sync_grid(block.block_rank() < 2 ? barrier : another); });
+  CHECK(says(of_two, "the same grid_barrier"));
+  for (const int blocks : {1, 3}) {
+    const status s = run({.grid = blocks, .block = 64}, [&](auto block, auto&) { block.sync_grid(barrier); });
+    CHECK(s.code == status_code::invalid_argument);
+    CHECK(says(s, "needs a launch with .cooperative = true"));
+  }
+}
+
+TEST_CASE("blocks of a cooperative grid have shared memory of their own") {
+  struct shared {
+    int64 x[64];
+  };
+  giwa::grid_barrier barrier;
+  int64 wrong = 0;
+  REQUIRE(run<shared>({.grid = 5, .block = 64, .cooperative = true}, [&](auto block, shared& s) {
+            wrong += s.x[block.rank()] != -1 ? 1 : 0;
+            s.x[block.rank()] = block.block_rank();
+            block.sync_grid(barrier);
+            wrong += s.x[63 - block.rank()] != block.block_rank() ? 1 : 0;
+          }).ok());
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("lanes that meet in different operations are reported") {
   check_breach(run({.block = 32},
                    [](auto block, auto&) {
@@ -303,6 +390,7 @@ TEST_CASE("an exception of the op reaches the caller, and the next launch is sou
       block.shuffle(1, 2);
     };
     CHECK_THROWS_AS(run({.grid = 3, .block = 256}, throwing), std::runtime_error);
+    CHECK_THROWS_AS(run({.grid = 3, .block = 256, .cooperative = true}, throwing), std::runtime_error);
   }
   int total = 0;
   CHECK(run({.block = 256}, [&](auto block, auto&) {
@@ -372,4 +460,10 @@ TEST_CASE("configurations that the host executor refuses") {
   CHECK(run({.block = 33}, nothing).code == status_code::invalid_argument);
   CHECK(run({.grid = 0, .block = 32}, nothing).code == status_code::invalid_argument);
   CHECK(run({.grid = 4, .block = 32, .cooperative = true}, nothing).ok());
+  const status large = run({.grid = 1 << 30, .block = 1024, .cooperative = true}, nothing);
+  CHECK(std::string(large.argument) == "grid");
+  CHECK(large.relation == bound::at_most);
+  CHECK(large.got == 1 << 30);
+  CHECK(run({.grid = large.expected, .block = 1024, .cooperative = true}, nothing).ok());
+  CHECK_FALSE(run({.grid = large.expected + 1, .block = 1024, .cooperative = true}, nothing).ok());
 }

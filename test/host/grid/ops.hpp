@@ -3,6 +3,7 @@
 #ifndef GIWA_TEST_HOST_GRID_OPS_HPP
 #define GIWA_TEST_HOST_GRID_OPS_HPP
 
+#include <giwa/grid/grid_barrier.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/numeric/index.hpp>
 
@@ -182,6 +183,30 @@ struct transpose_op : op_limits {
     block.sync();
     for (int y = ty; y < 32; y += 8)
       if (row0 + tx < p.rows && column0 + y < p.columns) p.out[(column0 + y) * p.rows + row0 + tx] = shared.tile[tx][y];
+  }
+};
+
+/// In each round every thread of the grid takes the number that the thread `step` after it had before the round, plus one. The
+/// last thread is followed by the first.
+struct ring_op : op_limits {
+  struct params {
+    int *now, *next;  // (threads of the grid)
+    int rounds;
+    int64 step;
+    giwa::grid_barrier* barrier;
+  };
+  using shared_storage = giwa::no_shared_storage;
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    const int64 n = block.block_count() * block.size(), i = block.block_rank() * block.size() + block.rank();
+    int *now = p.now, *next = p.next;
+    for (int round = 0; round < p.rounds; ++round) {
+      next[i] = now[(i + p.step) % n] + 1;
+      block.sync_grid(*p.barrier);
+      int* const last = now;
+      now = next;
+      next = last;
+    }
   }
 };
 

@@ -14,7 +14,7 @@ using giwa::host;
 using giwa::launch;
 using namespace giwa_test;
 
-enum class flaw { none, sync, sync_warp, blocks, phase, overflow, underflow, memory };
+enum class flaw { none, sync, sync_warp, blocks, grid, phase, overflow, underflow, memory };
 
 /// Reverses each block's part of `data` through shared memory, after exchanges that order nothing: votes, shuffles and
 /// atomics. With a flaw, one thing is wrong.
@@ -76,6 +76,34 @@ int run() {
   return right ? 0 : 1;
 }
 
+/// Each block reads what the block two after it wrote, whose rank is even or odd like its own.
+template <flaw Flaw>
+struct neighbours_op : op_limits {
+  struct params {
+    int *data, *sums;  // (blocks)
+    giwa::grid_barrier* barrier;
+  };
+  using shared_storage = giwa::no_shared_storage;
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    const int64 rank = block.block_rank(), other = (rank + 2) % block.block_count();
+    for (int round = 0; round < 4; ++round) {
+      if (block.rank() == 0) p.data[rank] = round;  // flaw: grid
+      block.sync_grid(*p.barrier);
+      if (block.rank() == 40) p.sums[rank] += p.data[other];
+      if (Flaw != flaw::grid || round != 2) block.sync_grid(*p.barrier);
+    }
+  }
+};
+
+template <flaw Flaw>
+int run_grid() {
+  std::vector<int> data(4), sums(4);
+  giwa::grid_barrier barrier;
+  const giwa::launch_config c{.grid = 4, .block = 64, .cooperative = true};
+  return launch(host, c, neighbours_op<Flaw>{}, {data.data(), sums.data(), &barrier}).ok() && sums[3] == 6 ? 0 : 1;
+}
+
 // The results of the other ops are host_executor_test's; here only a sanitizer looks at them.
 int run_right_ops() {
   std::vector<giwa::int64> in(2 * 256, 1), scanned(in.size());
@@ -95,7 +123,7 @@ int run_right_ops() {
            .ok() &&
        ok;
   for (float& x : transposed) ok = ok && x == 1.f;  // what the threads wrote is the caller's now
-  return ok && run<flaw::none>() == 0 ? 0 : 1;
+  return ok && run<flaw::none>() == 0 && run_grid<flaw::none>() == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -106,10 +134,11 @@ int main(int argc, char** argv) {
   if (is("sync")) return run<flaw::sync>();
   if (is("sync_warp")) return run<flaw::sync_warp>();
   if (is("blocks")) return run<flaw::blocks>();
+  if (is("grid")) return run_grid<flaw::grid>();
   if (is("phase")) return run<flaw::phase>();
   if (is("overflow")) return run<flaw::overflow>();
   if (is("underflow")) return run<flaw::underflow>();
   if (is("memory")) return run<flaw::memory>();
-  std::puts("usage: sanitizer_cases none|sync|sync_warp|blocks|phase|overflow|underflow|memory");
+  std::puts("usage: sanitizer_cases none|sync|sync_warp|blocks|grid|phase|overflow|underflow|memory");
   return 64;
 }

@@ -37,7 +37,7 @@ giwa_add_flagged_program(asan_cases sanitizer_cases.cpp "${asan}")
 giwa_add_flagged_program(fortified_cases sanitizer_cases.cpp "-O2;-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3")
 
 giwa_add_sanitizer_test(tsan_cases none "")
-foreach(case IN ITEMS sync sync_warp blocks phase)
+foreach(case IN ITEMS sync sync_warp blocks grid phase)
   giwa_add_sanitizer_test(tsan_cases ${case} "ThreadSanitizer: data race")
 endforeach()
 giwa_add_sanitizer_test(asan_cases none "")
