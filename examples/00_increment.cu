@@ -62,7 +62,8 @@ int run_on_gpu(std::vector<int>& data) {
   const giwa::launch_config one_each{.grid = giwa::ceil_div(n, 256), .block = 256};
   report("one thread an element:", [&] { return giwa::launch(stream, one_each, increment, x.data(), n); });
 
-  const giwa::launch_config full = throw_if_failed(giwa::fill(increment_in_strides));  // as many blocks as run at once
+  const giwa::launch_config full =
+      throw_if_failed(giwa::fill_gpu(increment_in_strides));  // as many blocks as run at once
   report("grid-stride loop:", [&] { return giwa::launch(stream, full, increment_in_strides, x.data(), n); });
 
   report("for_all:", [&] { return giwa::for_all(stream, n, increment_at{x.data()}); });

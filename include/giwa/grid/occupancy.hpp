@@ -92,7 +92,7 @@ result<launch_config> cover(void (*kernel)(Parameters...), int64 n, int64 shared
 /// blocks as the current GPU can run at once, times `waves`. Launches nothing.
 /// Errors: waves < 1, no block fits with `shared_bytes`, the grid would be too large, and those of the runtime.
 template <class... Parameters>
-result<launch_config> fill(void (*kernel)(Parameters...), int waves = 1, int64 shared_bytes = 0) {
+result<launch_config> fill_gpu(void (*kernel)(Parameters...), int waves = 1, int64 shared_bytes = 0) {
   if (waves < 1) return {{}, status::invalid("waves", "a count must be at least 1", bound::at_least, 1, waves)};
   const result<int> threads = detail::best_block(reinterpret_cast<const void*>(kernel), shared_bytes);
   if (!threads.ok()) return {{}, threads.state};
@@ -105,6 +105,13 @@ result<launch_config> fill(void (*kernel)(Parameters...), int waves = 1, int64 s
   const launch_config c{
       .grid = processors.value * blocks.value * waves, .block = threads.value, .shared_bytes = shared_bytes};
   return {c, validate(c)};
+}
+
+/// The former name of fill_gpu(). fill(where, array, value) sets the elements of an array.
+template <class... Parameters>
+[[deprecated("use giwa::fill_gpu(kernel)")]] result<launch_config> fill(void (*kernel)(Parameters...), int waves = 1,
+                                                                        int64 shared_bytes = 0) {
+  return fill_gpu(kernel, waves, shared_bytes);
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -293,7 +293,7 @@ TEST_CASE("a cooperative grid runs where it fits, and is refused with the number
   CHECK(refused(run(most + 1), "grid", bound::at_most, most, most + 1));
   CHECK(refused(run({most, 2}), "grid", bound::at_most, most, 2 * most));
 
-  const giwa::result<launch_config> filled = giwa::fill(sum_over_the_grid);
+  const giwa::result<launch_config> filled = giwa::fill_gpu(sum_over_the_grid);
   REQUIRE(filled.ok());
   launch_config c = filled.value;
   c.cooperative = true;
@@ -374,7 +374,7 @@ TEST_CASE("occupancy, and the configurations that follow from it") {
   }
   CHECK(giwa::cover(no_parameters, int64{1} << 50).state.argument == std::string("grid.x"));
   for (const int waves : {1, 3}) {
-    const giwa::result<launch_config> c = giwa::fill(count_threads, waves);
+    const giwa::result<launch_config> c = giwa::fill_gpu(count_threads, waves);
     REQUIRE(c.ok());
     CHECK(c.value.grid.x == waves * blocks_at_once(count_threads, static_cast<int>(c.value.block.x)));
   }
@@ -382,7 +382,7 @@ TEST_CASE("occupancy, and the configurations that follow from it") {
   const int64 limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   for (const int64 bytes : {int64{64 << 10}, limit}) {
     CAPTURE(bytes);
-    const giwa::result<launch_config> c = giwa::fill(never_launched, 1, bytes);
+    const giwa::result<launch_config> c = giwa::fill_gpu(never_launched, 1, bytes);
     INFO(giwa::format_status(c.state).c_str());
     REQUIRE(c.ok());
     CHECK(c.value.shared_bytes == bytes);
@@ -392,7 +392,7 @@ TEST_CASE("occupancy, and the configurations that follow from it") {
     CHECK(resident.value >= 1);
     CHECK(resident.value <= device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / bytes);
   }
-  const giwa::result<launch_config> impossible = giwa::fill(never_launched, 1, limit + 1);
+  const giwa::result<launch_config> impossible = giwa::fill_gpu(never_launched, 1, limit + 1);
   CHECK_FALSE(impossible.ok());
   CHECK(giwa_test::no_error_left());
 }

@@ -102,7 +102,7 @@ TEST_CASE("an argument that is wrong on every GPU is reported as such, before an
   CHECK(is(giwa::resident_blocks(empty_kernel, 1025).state, "threads", bound::at_most, 1024, 1025));
   CHECK(is(giwa::resident_blocks(empty_kernel, 32, -1).state, "shared_bytes", bound::at_least, 0, -1));
   CHECK(is(giwa::cover(empty_kernel, 0).state, "n", bound::at_least, 1, 0));
-  CHECK(is(giwa::fill(empty_kernel, 0).state, "waves", bound::at_least, 1, 0));
+  CHECK(is(giwa::fill_gpu(empty_kernel, 0).state, "waves", bound::at_least, 1, 0));
 }
 
 TEST_CASE("nothing to do is done everywhere") {
@@ -205,7 +205,7 @@ TEST_CASE("without a driver the CPU is chosen, and all else says that there is n
   CHECK(without_driver(giwa::launch(s, {.cooperative = true}, empty_kernel, 1)));
   CHECK(without_driver(giwa::launch(s, {.block = 32}, op{}, {})));
   CHECK(without_driver(giwa::cover(empty_kernel, 100).state));
-  CHECK(without_driver(giwa::fill(empty_kernel).state));
+  CHECK(without_driver(giwa::fill_gpu(empty_kernel).state));
   CHECK(without_driver(giwa::resident_blocks(empty_kernel, 32).state));
   CHECK(without_driver(giwa::code_for_current_device().state));
   CHECK(without_driver(giwa::properties_of(0).state));
