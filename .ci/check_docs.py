@@ -5,7 +5,7 @@
 A block is a file of its own, unless an HTML comment on the line before says otherwise:
   <!-- fragment -->                 statements: they become the body of a function, their #includes go before it
   <!-- fragment: int n, float* x -->   the same, with these parameters
-  <!-- continued -->                comes after the blocks before it on the page, in one file with them
+  <!-- continued -->                comes after the block before it on the page, in one file with it, which is compiled once
   <!-- does not compile: text -->   must be rejected by the compiler, with this text in its message
 
 A block that includes giwa's .hpp headers and none of its .cuh headers is compiled by the host compiler, with the includes that the
@@ -54,7 +54,7 @@ def is_for_host(code):
 def programs(path):
     """Yields (line, source, error) for each block of a page. `error` is text that the compiler must print, or None if it must compile."""
     text = path.read_text()
-    before = ""
+    before, first = "", 0
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code")) + 1
         mark, code, error = match.group("mark") or "", match.group("code"), None
@@ -62,12 +62,12 @@ def programs(path):
             needs_header = "#include <giwa/" not in code
             code = "#include <giwa/giwa.cuh>\n" * needs_header + as_function(code, mark.partition(":")[2])
         elif mark == "continued":
-            code = before + code
+            line, code = first, f'{before}#line {line} "{path.relative_to(ROOT)}"\n{code}'
         elif mark.startswith("does not compile: "):
             error = mark.partition(": ")[2]
         elif mark != "":
             sys.exit(f"{path}:{line}: unknown mark: {mark}")
-        before = code
+        before, first = code, line
         yield line, code, error
 
 
@@ -132,8 +132,11 @@ def main():
         paths += sorted(path.rglob("*.md")) if path.is_dir() else [path]
     found, jobs = 0, {}
     for path in paths:
-        for line, code, error in programs(path):
-            found += 1
+        blocks = list(programs(path))
+        found += len(blocks)
+        for (line, code, error), (_, longer, _) in zip_longest(blocks, blocks[1:], fillvalue=(0, "", None)):
+            if longer != code and longer.startswith(code) and error is None:
+                continue  # the next block continues it
             jobs.setdefault((code, error), (path.relative_to(ROOT), line, code, error))
     failures = [check_translation(page, original) for page, original in TRANSLATIONS.items() if page in paths]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
