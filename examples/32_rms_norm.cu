@@ -9,13 +9,13 @@
 // What it teaches: y = x / sqrt(mean(x^2) + epsilon) * weight needs a sum of the whole row before any element is written.
 // reduce_block() gives it to all threads: shuffles in each warp, then one number of each warp through shared memory. A block
 // takes a row of any length in strides. It reads the row twice, the second time from the cache, so memory moves the
-// bytes of a copy. The cookbook has the same norm with a warp for each row, which is better for short rows.
+// bytes of a copy. The cookbook has the same norm with a warp for each row, for short rows.
 //
 // Expected output; the times are those of your machine, and on a CPU, where threads are simulated, there are fewer rows:
 //   16384 rows of 4096            ms      GB/s
 //   copy                    …
 //   rms norm                …
-//   largest error 1.5e-07 of the largest element
+//   largest error … of the largest element
 //   device: NVIDIA H200
 //   check:  right
 #include "support/place.cuh"
