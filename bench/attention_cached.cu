@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // attention_cached compared with a kernel that reads as many bytes, and in other forms of the same cache. Times of calls in
 // a graph; the caches of a graph alternate and are together more than 400 MB, so no call finds its keys in the L2 cache.
-#include <giwa/attention.cuh>
 // The comparison with cuDNN is bench/torch/attention_cached.py.
+#include <giwa/attention.cuh>
 
 #include "cached_calls.cuh"
 #include "graph.hpp"

@@ -1,63 +1,26 @@
 // SPDX-License-Identifier: MIT
 // giwa's attention as an operator of PyTorch: tensors as they are, PyTorch's stream and allocator, its exceptions.
-#include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
-#include <giwa/base/throw.hpp>
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "attention_call.hpp"
+#include "tensor_checks.hpp"
 
 namespace {
 
 using at::Tensor;
-
-void raise_if_failed(const giwa::status& s) {
-  if (s.ok()) return;
-  const std::string text = giwa::format_status(s).c_str();
-  switch (s.code) {
-    case giwa::status_code::invalid_argument: TORCH_CHECK_VALUE(false, text);
-    case giwa::status_code::not_supported:
-    case giwa::status_code::no_kernel_image: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    case giwa::status_code::out_of_memory: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-    default: TORCH_CHECK(false, text);
-  }
-}
-
-void check(const Tensor& t, const char* name, const Tensor& q) {
-  TORCH_CHECK_VALUE(t.is_cuda() && t.layout() == at::kStrided, "giwa_attention: ", name,
-                    " must be a strided tensor in GPU memory; it is on ", t.device());
-  TORCH_CHECK_VALUE(t.device() == q.device(), "giwa_attention: ", name, " is on ", t.device(), ", q on ", q.device());
-  // std::to_string, because a number written to a stream by the macro crashes in an extension that links libstdc++ statically.
-  TORCH_CHECK_VALUE(t.dim() == 4, "giwa_attention: ", name,
-                    " must have four dimensions, (batch, heads, length, head size); it has ", std::to_string(t.dim()));
-  TORCH_CHECK_VALUE(t.scalar_type() == q.scalar_type(), "giwa_attention: ", name, " has elements of type ",
-                    t.scalar_type(), ", q of type ", q.scalar_type());
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !(at::GradMode::is_enabled() && t.requires_grad()), "giwa_attention: ", name,
-      " requires a gradient, and there is no backward pass; call it under torch.no_grad() or inference_mode()");
-}
-
-// PyTorch's (batch, heads, length, head size) as giwa names them, (batch, length, heads, head size).
-any_tensor as_giwa(const Tensor& t) {
-  return {
-      t.data_ptr(), {t.size(0), t.size(2), t.size(1), t.size(3)}, {t.stride(0), t.stride(2), t.stride(1), t.stride(3)}};
-}
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, std::optional<int64_t> window,
                  std::optional<double> softcap, std::optional<double> scale) {
   check(q, "q", q);
   check(k, "k", q);
   check(v, "v", q);
-  const at::ScalarType type = q.scalar_type();
-  TORCH_CHECK_VALUE(type == at::kHalf || type == at::kBFloat16 || type == at::kFloat,
-                    "giwa_attention: the element type must be float16, bfloat16 or float32; it is ", type);
-
+  check_element(q);
   const c10::cuda::CUDAGuard guard(q.device());
   // The memory order (batch, length, heads, head size) of PyTorch's flash attention: o.transpose(1, 2) is contiguous.
   const Tensor o = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
@@ -83,9 +46,9 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
     workspace = at::empty({giwa::workspace_bytes(sizes)}, q.options().dtype(at::kByte));
     call.workspace = {workspace.data_ptr<unsigned char>(), {workspace.numel()}};
   }
-  raise_if_failed(type == at::kHalf       ? attend_fp16(call)
-                  : type == at::kBFloat16 ? attend_bf16(call)
-                                          : attend_fp32(call));
+  raise_if_failed(q.scalar_type() == at::kHalf       ? attend_fp16(call)
+                  : q.scalar_type() == at::kBFloat16 ? attend_bf16(call)
+                                                     : attend_fp32(call));
   return o;
 }
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils import cpp_extension
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("attention.cpp", "attention_fp16.cu", "attention_bf16.cu", "attention_fp32.cu")
+ENDINGS = (".cpp", "_fp16.cu", "_bf16.cu", "_fp32.cu")  # of the sources
 
 
 def native_architecture(device=None):
@@ -24,12 +24,13 @@ def native_architecture(device=None):
 
 
 @functools.cache
-def load_library(head_size, architecture=None, verbose=False):
-    """Returns the operators of one head size, compiled if necessary. On a machine without a GPU name an architecture, as "80"."""
+def load_library(head_size, architecture=None, verbose=False, kernels="attention"):
+    """Returns the operators of one head size, compiled if necessary. On a machine without a GPU name an architecture, as "80".
+    `kernels` is "attention", or "cached" for those of giwa_cache.py."""
     target = architecture or native_architecture()
-    name = f"giwa_attention_{head_size}_sm_{target}"
+    name = f"giwa_{kernels}_{head_size}_sm_{target}"
     cpp_extension.load(
-        name, [str(HERE / source) for source in SOURCES],
+        name, [str(HERE / f"{kernels}{ending}") for ending in ENDINGS],
         extra_cflags=["-std=c++20", "-O3"],
         extra_cuda_cflags=["-std=c++20", "-O3", f"-gencode=arch=compute_{target},code=sm_{target}",
                            f"-DGIWA_TORCH_HEAD_SIZE={head_size}"],
@@ -95,6 +96,10 @@ def transformers_attention(module, query, key, value, attention_mask, scaling=No
                if others.get(name) is not None]
     if dropout or unknown:
         raise NotImplementedError(f"giwa: no {', '.join(unknown) or 'dropout'} in this attention")
+    layer = getattr(key, "of_giwas_cache", None)
+    if layer is not None:  # the keys are in a giwa_cache.PagedCache
+        window = others.get("sliding_window")
+        return layer.attend(query, attention_mask, window, scale=scaling, softcap=softcap).transpose(1, 2), None
     queries, keys = query.shape[2], key.shape[2]
     if attention_mask is not None:
         # All layers get the same tensor: looked at once for each of its contents. Inference tensors do not count changes.

@@ -339,19 +339,23 @@ def test_masks_in_words():
     raises(NotImplementedError, "mask", lambda: mask_in_words(biased, 6, 6))
 
 
-def main():
+def load():
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(load_library, HEAD_SIZES))
+
+
+def main(checks, load_libraries):
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     if not torch.cuda.is_available():
         print("there is no GPU that PyTorch sees")
         return 1
     begin = time.perf_counter()
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(load_library, HEAD_SIZES))
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; head sizes {HEAD_SIZES} compiled or loaded in "
+    load_libraries()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; head sizes {checks['HEAD_SIZES']} compiled or loaded in "
           f"{time.perf_counter() - begin:.0f} s", flush=True)
     failed = 0
-    for name, check in list(globals().items()):
+    for name, check in list(checks.items()):
         if not name.startswith("test_") or not any(part in name for part in sys.argv[1:] or [""]):
             continue
         try:
@@ -365,4 +369,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(globals(), load))
