@@ -196,6 +196,7 @@ struct cached_case {
       }
       if (c.lists) page_offsets.push_back(static_cast<int>(indices.size()));
     }
+    if (indices.empty()) indices.push_back(0);  // a null pointer says that there is no table
     indices.shrink_to_fit();
   }
 

@@ -17,6 +17,12 @@ inline bool is_set(const char* variable) {
 /// GIWA_TEST_SMALL=1 leaves out the cases that need much memory or time, for compute-sanitizer and for ThreadSanitizer.
 inline bool small_mode() { return is_set("GIWA_TEST_SMALL"); }
 
+/// The number in a variable, `otherwise` where it is not set.
+inline int number_of(const char* variable, int otherwise) {
+  const char* const value = std::getenv(variable);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
 }  // namespace giwa_test
 
 #endif
