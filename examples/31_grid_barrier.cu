@@ -51,7 +51,7 @@ struct jacobi {
     double *from = p.u, *to = p.next;
     for (int sweep = 0; sweep < p.sweeps; ++sweep) {
       for (const int64 i : giwa::grid_stride(block, p.n)) to[i] = swept(from, p.n, i);
-      block.sync_grid(*p.barrier);  // everybody has written `to` and read `from`
+      block.sync_grid(*p.barrier);  // all blocks have written `to` and read `from`
       double* const read = from;
       from = to;
       to = read;
