@@ -309,9 +309,34 @@ def compile_time(report, folder):
     report.save(f, "compile_time", folder, "Until the first result: compiling ahead, and at the first use")
 
 
+def attention_cached(report, folder):
+    """GB/s of one query a sequence, by what the cache has: for sequences of several lengths, and for many of them."""
+    f, axes = figure(1, 2, 9.6, 4.2, 0.35, sharey=True)
+    for axis, (title, wanted) in zip(axes[0], (("one sequence", lambda n: n == 1), ("4 to 256 sequences", lambda n: n > 1))):
+        series = {}
+        for case, contenders in report.cells("attention_cached").items():
+            match = re.match(r"fp16/D128/(\d+)x\d+\(\d+\)x\d+$", case)
+            if match and wanted(int(match[1])):
+                for name, r in contenders.items():
+                    series.setdefault(name, []).append((r["value"] * r["us"] * 1e-3, r["value"]))
+        for name in ("giwa", "cudnn", "flash"):
+            if name in series:
+                label, colour, marker = LOOKS[name]
+                axis.scatter(*zip(*series[name]), label=label, color=colour, marker=marker, zorder=3 if name == "giwa" else 2)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.set_title(title)
+        axis.set_xlabel("MB of keys and values")
+    axes[0][0].set_ylabel("GB/s")
+    from_zero(axes.flat)
+    legend(f, axes)
+    report.save(f, "attention_cached", folder, "Attention to a cache, one query a sequence, fp16, head size 128", "cold caches")
+
+
 PLOTS = {attention_fp16: ("attention_fp16",), attention_bf16: ("attention_bf16",), attention_fp32: ("attention_fp32",),
          attention_accuracy: ("attention_fp32", "accuracy"), score_modifiers: ("attention_flex",), matmul: ("matmul",),
-         softmax: ("softmax",), transpose: ("transpose", "torch"), for_all: ("for_all",), compile_time: ("compile_time",)}
+         attention_cached: ("attention_cached",), softmax: ("softmax",), transpose: ("transpose", "torch"), for_all: ("for_all",), compile_time: ("compile_time",)}
 
 
 def main():
