@@ -13,9 +13,9 @@
 //
 // Expected output; the times are those of your machine, and on a CPU, where threads are simulated, there are fewer rows:
 //   16384 rows of 4096            ms      GB/s
-//   copy                    …
-//   rms norm                …
-//   largest error … of the largest element
+//   copy                     0.133      4025
+//   rms norm                 0.229      2342
+//   largest error 2.1e-07 of the largest element
 //   device: NVIDIA H200
 //   check:  right
 #include "support/place.cuh"
