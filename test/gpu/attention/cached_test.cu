@@ -133,3 +133,83 @@ TEST_CASE("a captured call computes by the lengths of the replay, also by those 
     check_cuda(cudaGraphDestroy(graph));
   }
 }
+
+namespace {
+
+/// Writes n numbers, late.
+template <class = void>
+__global__ void __launch_bounds__(32) write_late(int* to, const int* from, int n) {
+  for (const long long begin = clock64(); clock64() - begin < 400000;) continue;
+  if (static_cast<int>(threadIdx.x) < n) to[threadIdx.x] = from[threadIdx.x];
+}
+
+/// What comes before a call on its stream, and brings the lengths.
+enum class earlier { kernel, copy, set, host_function, other_stream };
+
+void give(earlier what, const giwa::stream& s, const giwa::stream& other, const gpu_array<int>& to,
+          const gpu_array<int>& from) {
+  const int n = 3;
+  check_cuda(cudaMemsetAsync(to.data(), 0, to.bytes(), s));
+  if (what == earlier::set) return;
+  const auto late = [&](cudaStream_t on) {
+    write_late<><<<1, 32, 0, on>>>(to.data(), from.data(), n);
+    check_cuda(cudaGetLastError());
+  };
+  if (what == earlier::copy)
+    check_cuda(cudaMemcpyAsync(to.data(), from.data(), to.bytes(), cudaMemcpyDeviceToDevice, s));
+  if (what == earlier::kernel) late(s);
+  if (what == earlier::host_function) {
+    late(s);
+    check_cuda(cudaLaunchHostFunc(
+        s, [](void*) {}, nullptr));
+  }
+  if (what == earlier::other_stream) {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    check_cuda(cudaEventRecord(event, s));
+    check_cuda(cudaStreamWaitEvent(other, event, 0));
+    late(other);
+    check_cuda(cudaEventRecord(event, other));
+    check_cuda(cudaStreamWaitEvent(s, event, 0));
+    check_cuda(cudaEventDestroy(event));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a call waits for earlier work of every kind, captured or not") {
+  for (const earlier what :
+       {earlier::kernel, earlier::copy, earlier::set, earlier::host_function, earlier::other_stream})
+    for (const bool captured : {false, true}) {
+      cached_case_options options;
+      options.heads = 8;
+      options.kv_heads = 2;
+      options.head_size = options.head_size_v = 128;
+      options.queries = {1, 1, 1};
+      options.keys = 900;
+      options.lengths = {900, 1, 300};
+      cached_case<fp16> c(options);
+      const gpu_array<int> lengths(options.lengths);
+      cached_on_gpu<fp16, fp16, fp16> gpu(c);
+      if (what == earlier::set)
+        for (std::size_t b = 0; b < 3; ++b) c.options.lengths[b] = 0, c.keys[b] = 0;
+      gpu.clear_outputs();
+      const giwa::stream s = new_stream(), other = new_stream();
+      const auto work = [&] {
+        // Twice, so that the second call's lengths change while the first may still read them.
+        for (int i = 0; i < 2; ++i) {
+          give(what, s, other, gpu.lengths, lengths);
+          const giwa::status state =
+              cached_of<128, 128>(s, gpu.views(), giwa::full{}, giwa::plain_score{}, gpu.call_options(1 << 20));
+          if (!state.ok()) return state;
+        }
+        return giwa::status{};
+      };
+      CAPTURE(static_cast<int>(what), captured);
+      const giwa::status state = captured ? capture_and_replay(s, 3, work) : work();
+      REQUIRE(state.ok());
+      check_cuda(cudaStreamSynchronize(s));
+      gpu.read_back();
+      CHECK(judge<fp16>(c, answers_of<fp16>(c, giwa::full{}, giwa::plain_score{})).failure == "");
+    }
+}

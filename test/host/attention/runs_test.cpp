@@ -51,21 +51,31 @@ class plain_search {
   plain_search(const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
     for (int b = 0; b < p.views.sequence_count(); ++b) {
       first_.push_back(total);
+      sequences_.push_back(p.at(b));
       const sequence_leaves l = leaves_of(p, p.at(b), leaf_keys, tile_rows);
+      leaves_.push_back(l);
       total += int64{l.count()} * l.row_tiles * shape.heads_in_column;
     }
     length = giwa::ceil_div(total, int64{shape.runs});
   }
-  leaf_position find(int64 run) const {
-    const int64 at = run * length;
-    if (at >= total) return {0, 0};
-    const auto after = std::upper_bound(first_.begin(), first_.end(), at);  // sequences without leaves begin there too
-    return {static_cast<int>(after - first_.begin()) - 1, at - after[-1]};
+  run_place place(int64 run) const {
+    run_place place{
+        .sequence = {}, .leaves_of_sequence = {}, .before = 0, .run = run, .length = length, .total = total};
+    if (place.leaves() <= 0) return place;
+    // The last that begins there: those before it have no leaves.
+    const auto after = std::upper_bound(first_.begin(), first_.end(), place.begin());
+    const auto b = after - first_.begin() - 1;
+    place.sequence = sequences_[static_cast<std::size_t>(b)];
+    place.leaves_of_sequence = leaves_[static_cast<std::size_t>(b)];
+    place.before = place.begin() - after[-1];
+    return place;
   }
   int64 total = 0, length = 0;
 
  private:
   std::vector<int64> first_;
+  std::vector<cached_sequence> sequences_;
+  std::vector<sequence_leaves> leaves_;
 };
 
 /// What is wrong with the items of all runs.
@@ -88,7 +98,8 @@ template <class Params>
 void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf_keys, int tile_rows) {
   const int kv_heads = static_cast<int>(p.views.cache.k.extent(2));
   const plain_search search(p, of_host, leaf_keys, tile_rows);
-  const run_shape shape = run_search{.found = {}, .total = search.total, .warp_sums = {}}.checked(of_host);
+  run_shape shape = of_host;
+  shape.states = search.place(0).states(of_host);
   std::vector<int64> first_unit{0};
   std::vector<int> next, end;  // of each unit
   for (int b = 0; b < p.views.sequence_count(); ++b) {
@@ -99,8 +110,7 @@ void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf
   }
   for (int64 run = 0; run < shape.runs; ++run)
     for (int column = 0; column < shape.columns; ++column) {
-      const int64 left = search.total - run * search.length;
-      run_walk walk(p, shape, column, search.find(run), std::min(left, search.length), leaf_keys, tile_rows);
+      run_walk walk(p, shape, column, search.place(run), leaf_keys, tile_rows);
       int64 leaves = 0;
       int states_before = 0, states_begun = 0;
       while (walk.next()) {
@@ -153,18 +163,16 @@ struct find_run_op {
     Params call;
     run_shape shape;
     int leaf_keys, tile_rows;
-    leaf_position* found;
-    int64* total;
+    run_place* found;
   };
   struct shared_storage {
     run_search search;
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
-    find_run(block, p.call, p.shape, block.block_rank(), p.leaf_keys, p.tile_rows, s.search);
-    if (block.rank() != 0) return;
-    p.found[block.block_rank()] = s.search.found;
-    p.total[block.block_rank()] = s.search.total;
+    const int64 run = block.block_rank();
+    const run_place place = find_run(block, p.call, p.shape, run, p.leaf_keys, p.tile_rows, s.search);
+    if (block.rank() == 0) p.found[run] = place;
   }
 };
 
@@ -173,18 +181,21 @@ template <class Params>
 int64 runs_elsewhere(const Params& call, const run_shape& shape, int leaf_keys, int tile_rows, int threads) {
   using op = find_run_op<Params>;
   const auto runs = static_cast<std::size_t>(shape.runs);
-  std::vector<leaf_position> found(runs, leaf_position{-1, -1});
-  std::vector<int64> total(runs, -1);
-  const typename op::params p{call, shape, leaf_keys, tile_rows, found.data(), total.data()};
+  std::vector<run_place> found(runs);
+  const typename op::params p{call, shape, leaf_keys, tile_rows, found.data()};
   REQUIRE(giwa::launch(giwa::host, {.grid = shape.runs, .block = threads}, op{}, p).ok());
   const plain_search right(call, shape, leaf_keys, tile_rows);
   int64 elsewhere = 0;
   for (std::size_t run = 0; run < runs; ++run) {
-    const leaf_position at = right.find(static_cast<int64>(run));
-    const bool has_leaves = static_cast<int64>(run) * right.length < right.total;
-    if (total[run] != right.total ||
-        (has_leaves && (found[run].sequence != at.sequence || found[run].before != at.before)))
-      ++elsewhere;
+    const run_place expected = right.place(static_cast<int64>(run)), &seen = found[run];
+    const cached_sequence &a = seen.sequence, &b = expected.sequence;
+    const sequence_leaves &l = seen.leaves_of_sequence, &m = expected.leaves_of_sequence;
+    const bool same_run = seen.run == expected.run && seen.length == expected.length && seen.total == expected.total;
+    const bool same_place = seen.before == expected.before && l.first == m.first && l.end == m.end &&
+                            l.row_tiles == m.row_tiles && a.batch == b.batch &&
+                            a.first_query_row == b.first_query_row && a.queries == b.queries && a.keys == b.keys &&
+                            a.offset == b.offset && a.q_batch == b.q_batch && a.first_entry == b.first_entry;
+    if (!same_run || (expected.leaves() > 0 && !same_place)) ++elsewhere;
   }
   return elsewhere;
 }
@@ -354,14 +365,17 @@ TEST_CASE("blocks find their runs") {
             runs_elsewhere(p, shape_of_runs(work_of_call(p, 128, 16), blocks, giwa::max_int64), 128, 16, threads);
     }
   CHECK(elsewhere == 0);
-  // Without lengths all sequences are alike, under a mask they are not treated so.
+  // Without lengths all sequences are alike; the host can say so, and does not under a mask.
   for (const int64 keys : {0, 1, 128, 3000}) {
     const call_sizes sizes{.sequences = 77, .keys = keys, .heads = 4, .kv_heads = 2};
     const auto plain = sizes.params(full{});
     const auto masked = sizes.params(sliding_window{200} & causal::bottom_right);
     for (const int blocks : {2, 5, 26}) {
-      elsewhere +=
-          runs_elsewhere(plain, shape_of_runs(work_of_call(plain, 128, 16), blocks, giwa::max_int64), 128, 16, 64);
+      run_shape shape = shape_of_runs(work_of_call(plain, 128, 16), blocks, giwa::max_int64);
+      elsewhere += runs_elsewhere(plain, shape, 128, 16, 64);
+      shape.set_alike(plain.at(0), leaves_of(plain, plain.at(0), 128, 16), sizes.sequences);
+      CHECK(shape.total > 0);
+      elsewhere += runs_elsewhere(plain, shape, 128, 16, 64);
       elsewhere +=
           runs_elsewhere(masked, shape_of_runs(work_of_call(masked, 128, 16), blocks, giwa::max_int64), 128, 16, 64);
     }

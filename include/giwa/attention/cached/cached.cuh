@@ -95,9 +95,9 @@ struct stream_cached {
     const run_work work = work_of<types>(call);
     run_shape shape = shape_of_runs(work, processors.value, call.workspace == nullptr ? 0 : call.workspace_bytes);
     if (work.exact) {
-      const sequence_leaves l = leaves_of(call, call.at(0), types::leaf_keys, types::rows);
-      shape.sequence_leaves = int64{l.count()} * l.row_tiles * shape.heads_in_column;
-      shape.total = shape.sequence_leaves * work.sequences;
+      const cached_sequence first = call.at(0);
+      const sequence_leaves l = leaves_of(call, first, types::leaf_keys, types::rows);
+      shape.set_alike(first, l, work.sequences);
     }
     using run_parameters = run_params<cached_params<T, T, O, Mask, Score>>;
     typename op::params p{
@@ -106,15 +106,16 @@ struct stream_cached {
         .copies = key_copies::elements,
         .box_rows = types::leaf_keys,
         .q_aligned = rows_begin_at_16_bytes(call.views.q),
+        .keys_once = call.views.problem().queries * call.heads_per_kv <= types::rows,
         .k = {},
         .v = {}};
     if (const status state = choose_copies<types>(p, path); !state.ok()) return state;
-    const int64 grid = int64{shape.runs} * shape.columns;
-    if (const status state = launch(s, {.grid = grid, .block = op::max_threads}, op{}, p); !state.ok()) return state;
-    if (shape.states == 0) return {};
+    launch_config config{.grid = {shape.columns, shape.runs}, .block = op::max_threads};
+    config.dependent = path == attention_path::sm90;  // each kernel begins while the one before ends
+    if (const status state = launch(s, config, op{}, p); !state.ok() || shape.states == 0) return state;
     using merge = merge_runs_op<cached_params<T, T, O, Mask, Score>>;
-    const bool dependent = path == attention_path::sm90;  // it looks for its work while the runs are computed
-    return launch(s, {.grid = grid, .block = merge::max_threads, .dependent = dependent}, merge{}, p.runs);
+    config.block = merge::max_threads;
+    return launch(s, config, merge{}, p.runs);
   }
 
   template <class Types, class Params>

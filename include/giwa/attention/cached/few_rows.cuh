@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CACHED_FEW_ROWS_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/cached/few_rows_loader.cuh>
 #include <giwa/attention/cached/few_rows_output.cuh>
@@ -23,31 +24,30 @@ struct few_rows_op {
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     using loader = few_rows_loader<types>;
+    using barrier = typename types::named_barrier;
     const auto block = with_threads<max_threads>(plain_block);
-    arch::launch_dependents();  // merge_runs_op looks for its work while this kernel runs
-    const int64 run = block.block_rank() / p.runs.shape.columns;
-    const int column = static_cast<int>(block.block_rank() % p.runs.shape.columns);
-    if (block.rank() == 0) {
-      for (int i = 0; i < types::stages; ++i) {
-        s.k.full[i].initialize(loader::arrivals(p)), s.k.empty[i].initialize(types::score_warps);
-        s.v.full[i].initialize(loader::arrivals(p)), s.v.empty[i].initialize(types::output_warps);
-      }
-      arch::mbarriers_initialized();
-    }
-    find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
-    const int64 length = s.search.run_length(p.runs.shape), left = s.search.total - run * length;
-    run_walk walk(p.runs.call, s.search.checked(p.runs.shape), column, s.search.found, left < length ? left : length,
-                  types::leaf_keys, types::rows);
+    const int run = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
     const int warp = block.warp(), scores = types::output_warps, copies = scores + types::score_warps;
-    if (warp < scores) {
-      claim<168>();
-      few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(walk, run, column);
-    } else if (warp < copies) {
-      release<104>();
-      few_rows_scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(walk);
-    } else {
+    if (warp == copies) loader::prepare(block, p, s);
+    arch::wait_for_previous_kernel();
+    arch::launch_dependents();  // merge_runs_op looks for its work while this kernel runs
+    const run_place place = find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
+    run_walk walk(p.runs.call, p.runs.shape, column, place, types::leaf_keys, types::rows);
+    if (warp >= copies) {
       release<72>();
+      if (p.copies == key_copies::boxes)  // the one warp that copies has prepared the rings itself
+        arch::barrier_arrive(barrier::ready, max_threads);
+      else
+        arch::barrier_sync(barrier::ready, max_threads);
       loader::run(block, warp - copies, p, s, walk);
+    } else if (warp < scores) {
+      claim<168>();
+      arch::barrier_sync(barrier::ready, max_threads);
+      few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(walk, run, column);
+    } else {
+      release<104>();
+      arch::barrier_sync(barrier::ready, max_threads);
+      few_rows_scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(walk);
     }
   }
 

@@ -94,7 +94,7 @@ struct few_rows_output {
 #pragma unroll 1
 #endif
         for (int l = fold_levels::count - 1; l >= 0; --l)
-          if (states.unfinished[l]) hand_on(fold.at(l));
+          if (states.is_unfinished(l)) hand_on(fold.at(l));
       }
     }
   }

@@ -74,8 +74,9 @@ struct few_rows_types {
   static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns);
 
-  /// p_full and p_empty: the score warps hand P of a leaf to the output warps in one of two buffers.
-  enum class named_barrier : int { block, scores, outputs, p_full, p_empty = p_full + 2 };
+  /// ready: the mbarriers of the rings are initialized. p_full and p_empty: the score warps hand P of a leaf to the output
+  /// warps in one of two buffers.
+  enum class named_barrier : int { block, ready, scores, outputs, p_full, p_empty = p_full + 2 };
   static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
   /// Returns the barrier of a buffer.
   GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
@@ -104,6 +105,7 @@ struct few_rows_types {
     key_copies copies;
     int box_rows;     // of a copy of TMA
     bool q_aligned;   // rows of q are aligned to 16 bytes
+    bool keys_once;   // each key is read by one tile of rows, and need not stay in the L2 cache
     tensor_map k, v;  // (element of the cache, head, row, head size)
   };
 

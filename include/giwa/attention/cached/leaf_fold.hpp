@@ -44,6 +44,13 @@ struct run_states {
       count_of[l] = last > first[l] ? last - first[l] : 0;
     }
   }
+  /// unfinished[l] without an array in local memory, which is slow where it is used first.
+  GIWA_HOST_DEVICE constexpr bool is_unfinished(int l) const {
+    bool x = false;
+    GIWA_UNROLL
+    for (int i = 0; i < fold_levels::count; ++i) x = i == l ? unfinished[i] : x;
+    return x;
+  }
   /// The number of states.
   GIWA_HOST_DEVICE constexpr int count() const {
     int n = 0;

@@ -10,36 +10,31 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A block for each run and column of heads: it merges the unit that ends in the run and began before it, if there is one.
-/// Small code matters more than anything else here: its instructions come from memory, after the keys of a whole cache.
+/// A block for each run and column of heads. The blocks of all runs of a unit but the first share the unit's rows. A block
+/// computes one row after the other, each thread a column. Small code matters more than anything else here: its
+/// instructions come from memory, after the keys of a whole cache.
 template <class Call>
 struct merge_runs_op {
   using params = run_params<Call>;
-  static constexpr int max_threads = 128, min_blocks = 1, warps = max_threads / 32;
-  static constexpr int lane_columns = 4, warp_columns = 32 * lane_columns, batch = 32;
+  static constexpr int max_threads = 128, min_blocks = 1, batch = 32;
   struct shared_storage {
     run_search search;
-    struct {
-      alignas(16) float o[batch][warp_columns], ml[batch][2];
-      run_states::position at[batch];
-      const float* from[batch];
-    } of_warp[warps];
+    // The next states of the unit, and of a row of them m, l and some columns.
+    run_states::position at[batch];
+    const float* from[batch];
+    alignas(8) float ml[batch][2];
+    alignas(16) float o[batch][max_threads];
   };
 
-  /// A row's m, l and four columns of O.
+  /// A row's m, l and a column of O.
   struct state {
-    float m, l, o[lane_columns];
-    GIWA_DEVICE void reset() {
-      m = -infinity_of<float>, l = 0;
-      GIWA_UNROLL
-      for (int i = 0; i < lane_columns; ++i) o[i] = 0;
-    }
+    float m, l, o;
+    GIWA_DEVICE void reset() { m = -infinity_of<float>, l = 0, o = 0; }
     GIWA_DEVICE void merge(const state& later) {
       float own, other;
       m = merge_maxima(m, later.m, own, other);
       l = fused_multiply_add(l, own, later.l * other);
-      GIWA_UNROLL
-      for (int i = 0; i < lane_columns; ++i) o[i] = fused_multiply_add(o[i], own, later.o[i] * other);
+      o = fused_multiply_add(o, own, later.o * other);
     }
   };
 
@@ -58,120 +53,142 @@ struct merge_runs_op {
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
-    const int64 run = block.block_rank() / p.shape.columns;
-    const int column = static_cast<int>(block.block_rank() % p.shape.columns);
-    find_run(block, p.call, p.shape, run, p.leaf_keys, p.tile_rows, s.search);
+    arch::launch_dependents();  // the next call, whose blocks wait for this launch
+    const int run = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
+    const run_place place = find_run(block, p.call, p.shape, run, p.leaf_keys, p.tile_rows, s.search);
     divided_unit unit;
-    const bool found = find_unit(p, s.search, run, column, unit);
     // This launch begins while the runs are computed. One block that waits keeps it from ending before them.
-    if (!found && block.block_rank() != 0) return;
-    arch::wait_for_previous_kernel();
-    if (!found) return;
-    const packed_rows rows = rows_of(p.call, unit.item, p.group, p.tile_rows);
-    for (int row = block.warp(); row < rows.rows; row += warps) merge_row(block, p, s, unit, rows, row, column);
+    if (find_unit(p, place, column, unit))
+      merge_rows(block, p, s, unit, static_cast<int>(run - unit.first_run) - 1, column);
+    else if (run == 0)
+      arch::wait_for_previous_kernel();
   }
 
  private:
-  /// Whether a unit that began in an earlier run ends in this one.
-  GIWA_DEVICE static bool find_unit(const params& p, const run_search& search, int64 run, int column,
-                                    divided_unit& unit) {
-    const int64 length = search.run_length(p.shape), begin = run * length;
-    if (begin >= search.total || search.checked(p.shape).states == 0) return false;
+  /// Whether a unit that began in an earlier run has leaves in this one.
+  GIWA_DEVICE static bool find_unit(const params& p, const run_place& place, int column, divided_unit& unit) {
+    const int64 length = place.length;
+    if (place.leaves() <= 0 || place.states(p.shape) == 0) return false;
     run_item& item = unit.item;
-    item.sequence = p.call.at(search.found.sequence);
-    item.leaves = leaves_of(p.call, item.sequence, p.leaf_keys, p.tile_rows);
-    const int64 in_sequence = search.found.before / item.leaves.count();
+    item.sequence = place.sequence, item.leaves = place.leaves_of_sequence;
+    const int count = item.leaves.count();
+    const int in_sequence = place.before < count ? 0 : static_cast<int>(place.before / count);
     unit.run_length = length;
-    unit.begin = begin - (search.found.before - in_sequence * item.leaves.count());
-    unit.first_run = unit.begin / length, unit.last_run = run;
-    const int64 end = unit.begin + item.leaves.count();
-    if (unit.begin == begin || end > (search.total < begin + length ? search.total : begin + length)) return false;
-    item.head = column, item.row_tile = static_cast<int>(in_sequence);
+    unit.begin = place.begin() - (place.before - int64{in_sequence} * count);
+    if (unit.begin == place.begin()) return false;
+    unit.first_run = unit.begin / length, unit.last_run = (unit.begin + count - 1) / length;
+    item.head = column, item.row_tile = in_sequence;
     if (p.shape.heads_in_column != 1) {
-      item.head = static_cast<int>(in_sequence) / item.leaves.row_tiles;
-      item.row_tile = static_cast<int>(in_sequence) % item.leaves.row_tiles;
+      item.head = in_sequence / item.leaves.row_tiles;
+      item.row_tile = in_sequence % item.leaves.row_tiles;
     }
     return true;
   }
 
+  /// Merges the rows share, share + shares and so on of a unit, where shares is the number of its runs but the first.
   template <class Block>
-  GIWA_DEVICE static void merge_row(const Block& block, const params& p, shared_storage& s, const divided_unit& unit,
-                                    const packed_rows& rows, int row, int column) {
+  GIWA_DEVICE static void merge_rows(const Block& block, const params& p, shared_storage& s, const divided_unit& unit,
+                                     int share, int column) {
+    const packed_rows rows = rows_of(p.call, unit.item, p.group, p.tile_rows);
     const cached_sequence& sequence = unit.item.sequence;
-    const int query = rows.query(row), head = rows.head(row);
-    float lse = 0;
-    for (int first = 0; first < p.columns; first += warp_columns) {
-      const int at = first + block.lane() * lane_columns;
-      const state all = merge_states(block, p, s, unit, row, at, column);
-      const finished_softmax<float> end = finish_row(p.call, sequence, head, query, all.m, all.l);
-      GIWA_UNROLL
-      for (int i = 0; i < lane_columns; ++i) store_element(p.call, sequence, head, query, at + i, all.o[i], end);
-      lse = end.lse;
+    const int shares = static_cast<int>(unit.last_run - unit.first_run);
+    states_list list{unit.first_run};
+    bool has_all = false;  // the list has all states of the unit
+    for (int row = share; row < rows.rows; row += shares) {
+      const int query = rows.query(row), head = rows.head(row);
+      float lse = 0;
+      for (int first = 0; first < p.columns; first += max_threads) {
+        leaf_fold<state> fold;
+        fold.reset();
+        if (!has_all) list = {unit.first_run};
+        do {
+          has_all = has_all || list.next(block, p, unit, column, s);
+          arch::wait_for_previous_kernel();  // the first list is made of the lengths, before the runs have ended
+          add_states(block, p, s, list.count, row, first, fold);
+        } while (list.run <= unit.last_run);
+        const state all = fold.finish();
+        const finished_softmax<float> end = finish_row(p.call, sequence, head, query, all.m, all.l);
+        store_element(p.call, sequence, head, query, first + block.rank(), all.o, end);
+        lse = end.lse;
+      }
+      if (p.call.lse.data() == nullptr) continue;
+      if (p.call.has_prior()) block.sync();  // lse may be the prior's, which all threads have read
+      if (block.rank() == 0) p.call.lse(sequence.q_batch, head, sequence.first_query_row + query) = lse;
     }
-    block.sync_warp();  // lse may be the prior's, which all lanes have read
-    if (block.lane() == 0 && p.call.lse.data() != nullptr)
-      p.call.lse(sequence.q_batch, head, sequence.first_query_row + query) = lse;
   }
 
-  /// Repeats the merges of which no run had both operands.
-  template <class Block>
-  GIWA_DEVICE static state merge_states(const Block& block, const params& p, shared_storage& s,
-                                        const divided_unit& unit, int row, int at, int column) {
-    auto& buffer = s.of_warp[block.warp()];
-    const int lane_at = block.lane() * lane_columns;
-    const int64 of_ml = int64{p.shape.rows} * p.columns + 2 * row;
-    leaf_fold<state> fold;
-    fold.reset();
-    int64 run = unit.first_run;  // the first that is not listed completely, and how many of its states are
-    int listed = 0;
-    while (run <= unit.last_run) {
-      const int count = list_states(block, p, unit, column, buffer, run, listed);
-#pragma unroll 1
-      for (int k = 0; k < count; ++k) {
-        const float* const from = buffer.from[k];
-        if (at < p.columns)
-          arch::copy_async<16>(arch::shared_address(&buffer.o[k][lane_at]), from + row * p.columns + at);
-      }
-      if (block.lane() < count)
-        arch::copy_async<8>(arch::shared_address(buffer.ml[block.lane()]), buffer.from[block.lane()] + of_ml);
-      arch::copy_async_commit();
-      arch::copy_async_wait<0>();
-      block.sync_warp();
-#pragma unroll 1
-      for (int k = 0; k < count; ++k) {
-        const float4 o = *reinterpret_cast<const float4*>(&buffer.o[k][lane_at]);
-        fold.replay(buffer.at[k], {buffer.ml[k][0], buffer.ml[k][1], {o.x, o.y, o.z, o.w}});
-      }
-      block.sync_warp();
+  /// Repeats the merges of listed states of which no run had both operands, for a row and the columns from `first` on.
+  template <class Block, class Fold>
+  GIWA_DEVICE static void add_states(const Block& block, const params& p, shared_storage& s, int count, int row,
+                                     int first, Fold& fold) {
+    const int column = first + 4 * block.lane();
+    for (int k = block.warp(); k < count; k += max_threads / 32) {
+      const float* const from = s.from[k];
+      if (column < p.columns)
+        arch::copy_async<16>(arch::shared_address(&s.o[k][4 * block.lane()]), from + row * p.columns + column);
+      if (block.lane() == 0)
+        arch::copy_async<8>(arch::shared_address(s.ml[k]), from + int64{p.shape.rows} * p.columns + 2 * row);
     }
-    return fold.finish();
+    arch::copy_async_commit();
+    arch::copy_async_wait<0>();
+    block.sync();
+    const auto state_at = [&](int k) { return state{s.ml[k][0], s.ml[k][1], s.o[k][block.rank()]}; };
+#pragma unroll 1
+    for (int k = 0; k < count; ++k) {
+      state x = state_at(k);
+      run_states::position at = s.at[k];
+      if (begins_node(s, k, count)) {
+        const state all[4] = {x, state_at(k + 1), state_at(k + 2), state_at(k + 3)};
+        x.reset();
+        GIWA_UNROLL
+        for (int i = 0; i < 4; ++i) x.merge(all[i]);  // their factors do not wait for each other
+        at = {at.level + 1, at.node / 4};
+        k += 3;
+      }
+      fold.replay(at, x);
+    }
+    block.sync();
   }
 
-  /// Lists the next states in order, at most `batch`, and returns their number. Each lane has a run.
-  template <class Block, class Buffer>
-  GIWA_DEVICE static int list_states(const Block& block, const params& p, const divided_unit& unit, int column,
-                                     Buffer& buffer, int64& run, int& listed) {
-    const int64 own = run + block.lane();
-    const run_states states = unit.states(own <= unit.last_run ? own : unit.last_run);
-    const int first = block.lane() == 0 ? listed : 0, count = own <= unit.last_run ? states.count() - first : 0;
-    int end = count;  // of this run's states in the list
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int below = block.shuffle_up(end, distance);
-      if (block.lane() >= distance) end += below;
-    }
-    for (int i = 0, k = end - count; i < count && k < batch; ++i, ++k) {
-      buffer.at[k] = states.at(first + i);
-      buffer.from[k] = p.state_of(own, column, own == unit.first_run, first + i);
-    }
-    block.sync_warp();
-    // The first run that did not fit goes on in the next list.
-    const int complete = __popc(block.ballot(end <= batch));
-    const int all = block.shuffle(end, 31);
-    const int in_next = complete < 32 ? batch - block.shuffle(end - count, complete) : 0;
-    listed = complete == 0 ? listed + in_next : in_next;
-    run += complete;
-    return all < batch ? all : batch;
+  /// Whether listed states k to k + 3 are all children of a node: the four of a level from a multiple of 4 on. An
+  /// unfinished node has the number 0, but is followed by the children 1 to 3 of node 0 only if it is child 0 itself.
+  GIWA_DEVICE static bool begins_node(const shared_storage& s, int k, int count) {
+    if (k + 3 >= count) return false;
+    const run_states::position first = s.at[k], last = s.at[k + 3];
+    return first.node % 4 == 0 && first.level + 1 < fold_levels::count && last.level == first.level &&
+           last.node == first.node + 3;
   }
+
+  /// The states of a unit in order, at most `batch` at a time.
+  struct states_list {
+    int64 run;       // the first that is not listed completely
+    int listed = 0;  // how many of its states are
+    int count = 0;   // of states in the list
+
+    /// Lists the next states, and returns whether these are all. All warps call it, and each lane has a run.
+    template <class Block>
+    GIWA_DEVICE bool next(const Block& block, const params& p, const divided_unit& unit, int column,
+                          shared_storage& s) {
+      const bool begins = run == unit.first_run && listed == 0;
+      const int64 own = run + block.lane();
+      const run_states states = unit.states(own <= unit.last_run ? own : unit.last_run);
+      const int first = block.lane() == 0 ? listed : 0, own_count = own <= unit.last_run ? states.count() - first : 0;
+      const int end = scan_warp(block, own_count);  // of this run's states in the list
+      for (int i = 0, k = end - own_count; block.warp() == 0 && i < own_count && k < batch; ++i, ++k) {
+        s.at[k] = states.at(first + i);
+        s.from[k] = p.state_of(own, column, own == unit.first_run, first + i);
+      }
+      block.sync();
+      // The first run that did not fit goes on in the next list.
+      const int complete = __popc(block.ballot(end <= batch));
+      const int all = block.shuffle(end, 31);
+      const int in_next = complete < 32 ? batch - block.shuffle(end - own_count, complete) : 0;
+      listed = complete == 0 ? listed + in_next : in_next;
+      run += complete;
+      count = all < batch ? all : batch;
+      return begins && run > unit.last_run;
+    }
+  };
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

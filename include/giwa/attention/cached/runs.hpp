@@ -6,6 +6,7 @@
 #include <giwa/attention/cached/leaf_fold.hpp>
 #include <giwa/attention/cached/packed_rows.hpp>
 #include <giwa/attention/problem/workspace.hpp>
+#include <giwa/grid/reduce.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -16,7 +17,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// The leaves [first, end) that the rows of a sequence need, at least one, and the number of its tiles of rows.
 struct sequence_leaves {
   int first, end, row_tiles;
-  GIWA_HOST_DEVICE int count() const { return end - first; }
+  GIWA_HOST_DEVICE constexpr int count() const { return end - first; }
 };
 
 /// What the host decides of a launch.
@@ -27,8 +28,19 @@ struct run_shape {
   int states;           // slots of a run in the workspace, of run_states::most(); 0: no unit is divided
   int rows;             // rows of a state in the workspace
   int64 most_leaves;    // of a run, for which its slots are enough
-  // If all sequences are alike, as the host knows: leaves of one sequence in a column, and of all. Else 0.
-  int64 sequence_leaves = 0, total = 0;
+  // If all sequences are alike, as the host knows: the first one, the leaves of one in a column, of all, and of a run.
+  cached_sequence sequence{};
+  sequence_leaves leaves{};
+  fast_divisor leaves_in_column{};
+  int64 total = 0, length = 0;  // total is 0 if they are not alike
+
+  /// Says that `count` sequences are like `s`, whose leaves are `l`.
+  GIWA_HOST_DEVICE constexpr void set_alike(const cached_sequence& s, const sequence_leaves& l, int64 count) {
+    const int64 in_column = int64{l.count()} * l.row_tiles * heads_in_column;
+    if (in_column == 0 || count == 0) return;
+    sequence = s, leaves = l, leaves_in_column = fast_divisor(in_column);
+    total = in_column * count, length = ceil_div(total, int64{runs});
+  }
 };
 
 /// Whether leaves_of() asks the mask which leaves all rows of a sequence leave out.
@@ -86,123 +98,113 @@ struct run_item {
   GIWA_HOST_DEVICE int fold_begin() const { return has_beginning() ? 0 : begin; }
 };
 
-/// Where a leaf of the numbering lies: the sequence, and how many leaves of it come before.
-struct leaf_position {
-  int sequence;
+/// A run among the leaves of a column.
+struct run_place {
+  // Where its first leaf lies: in which sequence, and how many leaves of that come before. Not set if it has no leaves.
+  cached_sequence sequence;
+  sequence_leaves leaves_of_sequence;
   int64 before;
+  int64 run, length;  // its number, and the leaves of every run but the last ones
+  int64 total;        // leaves of the column
+  GIWA_HOST_DEVICE int64 begin() const { return run * length; }
+  /// The number of its leaves, at most 0 if the runs before have all.
+  GIWA_HOST_DEVICE int64 leaves() const { return total - begin() < length ? total - begin() : length; }
+  /// The states of run_shape to use: no unit is divided if runs have more leaves than the host took for the most, which
+  /// they have if offsets of packed queries decrease.
+  GIWA_HOST_DEVICE int states(const run_shape& shape) const { return length > shape.most_leaves ? 0 : shape.states; }
 };
 
-/// The division of a launch into runs, in shared memory.
+/// Shared memory of find_run().
 struct run_search {
-  leaf_position found;  // the first leaf of a run
-  int64 total;          // leaves of one column
-  int64 warp_sums[32];
-  GIWA_HOST_DEVICE int64 run_length(const run_shape& shape) const { return ceil_div(total, int64{shape.runs}); }
-  /// The shape to use: no unit is divided if runs have more leaves than the host took for the most, which they have if
-  /// offsets of packed queries decrease.
-  GIWA_HOST_DEVICE run_shape checked(run_shape shape) const {
-    if (run_length(shape) > shape.most_leaves) shape.states = 0;
-    return shape;
-  }
+  block_partials<int64> sums;
+  run_place found;
 };
 
-/// Sums x over the threads of smaller rank; `sum` becomes the sum over all. All threads of the block call it.
-template <class Block>
-GIWA_HOST_DEVICE int64 exclusive_scan(const Block& block, int64 x, int64 (&warp_sums)[32], int64& sum) {
-  int64 inclusive = x;
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int64 below = block.shuffle_up(inclusive, distance);
-    if (block.lane() >= distance) inclusive += below;
-  }
-  block.sync();  // the sums of the previous call have been read
-  if (block.lane() == 31) warp_sums[block.warp()] = inclusive;
-  block.sync();
-  int64 before = 0;
-  sum = 0;
-  for (int w = 0; w < block.size() / 32; ++w) {
-    if (w == block.warp()) before = sum;
-    sum += warp_sums[w];
-  }
-  return before + inclusive - x;
-}
-
-/// Finds the total number of leaves and the first leaf of a run, from the lengths in memory. All threads of the block
-/// call it; it ends with a barrier.
+/// Finds a run. If sequences differ, from their lengths in memory: then all threads of the block call it.
 template <class Block, class Params>
-GIWA_HOST_DEVICE void find_run(const Block& block, const Params& p, const run_shape& shape, int64 run, int leaf_keys,
-                               int tile_rows, run_search& s) {
+GIWA_HOST_DEVICE run_place find_run(const Block& block, const Params& p, const run_shape& shape, int64 run,
+                                    int leaf_keys, int tile_rows, run_search& s) {
+  run_place place{shape.sequence, shape.leaves, 0, run, shape.length, shape.total};
+  if (shape.total > 0) {
+    const int64 b = place.begin() / shape.leaves_in_column;
+    place.before = place.begin() - b * shape.leaves_in_column.divisor();
+    place.sequence.batch = place.sequence.q_batch = static_cast<int>(b);
+    if (p.views.is_paged()) place.sequence.first_entry = b * p.views.cache.pages.stride;
+    return place;
+  }
   const int64 sequences = p.views.sequence_count();
-  const auto leaves = [&](int64 b) -> int64 {
-    if (b >= sequences) return 0;
-    const sequence_leaves l = leaves_of(p, p.at(static_cast<int>(b)), leaf_keys, tile_rows);
-    return int64{l.count()} * l.row_tiles * shape.heads_in_column;
+  int64 own = 0;  // leaves of this thread's sequence
+  scan_result<int64> sum{};
+  const auto add = [&](int64 first) {
+    const int64 b = first + block.rank();
+    own = 0;
+    if (b < sequences) {
+      place.sequence = p.at(static_cast<int>(b));
+      place.leaves_of_sequence = leaves_of(p, place.sequence, leaf_keys, tile_rows);
+      own = int64{place.leaves_of_sequence.count()} * place.leaves_of_sequence.row_tiles * shape.heads_in_column;
+    }
+    sum = scan_block(block, own, s.sums);
   };
-  const bool alike = shape.total > 0;
-  int64 sum = 0, total = shape.total, own = shape.sequence_leaves, before = 0;
-  if (!alike)
-    for (int64 first = 0; first < sequences; first += block.size()) {
-      own = leaves(first + block.rank());
-      before = exclusive_scan(block, own, s.warp_sums, sum);
-      total += sum;
-    }
-  const int64 position = run * ceil_div(total, int64{shape.runs});
-  if (block.rank() == 0) {
-    s.total = total;
-    s.found = {0, 0};
-    if (alike && position < total) {
-      s.found.sequence = static_cast<int>(position / own);
-      s.found.before = position - s.found.sequence * own;
-    }
+  for (int64 first = 0; first < sequences; first += block.size()) {
+    add(first);
+    place.total += sum.total;
+  }
+  place.length = ceil_div(place.total, int64{shape.runs});
+  if (place.leaves() <= 0) return place;
+  int64 earlier = 0;
+  for (int64 first = 0; first < sequences; first += block.size()) {
+    if (sequences > block.size()) add(first);  // else all are known
+    place.before = place.begin() - earlier - (sum.inclusive - own);
+    if (place.before >= 0 && place.before < own) s.found = place;
+    earlier += sum.total;
   }
   block.sync();
-  if (!alike && position < total) {
-    int64 earlier = 0;
-    for (int64 first = 0; first < sequences; first += block.size()) {
-      if (sequences > block.size()) {  // else both are known
-        own = leaves(first + block.rank());
-        before = exclusive_scan(block, own, s.warp_sums, sum);
-      }
-      const int64 begin = earlier + before;
-      if (begin <= position && position < begin + own)
-        s.found = {static_cast<int>(first) + block.rank(), position - begin};
-      earlier += sum;
-    }
-  }
-  block.sync();
+  return s.found;
 }
 
 /// Walks the items of a run. All threads that need them walk by themselves.
 template <class Params>
 class run_walk {
  public:
-  /// From `at`, for the next `leaves` leaves.
-  GIWA_HOST_DEVICE run_walk(const Params& p, const run_shape& shape, int column, const leaf_position& at, int64 leaves,
-                            int leaf_keys, int tile_rows)
-      : p_(p), shape_(shape), column_(column), leaf_keys_(leaf_keys), tile_rows_(tile_rows), left_(leaves) {
-    item_.sequence.batch = at.sequence;
+  GIWA_HOST_DEVICE run_walk(const Params& p, const run_shape& shape, int column, const run_place& run, int leaf_keys,
+                            int tile_rows)
+      : p_(p),
+        heads_in_column_(shape.heads_in_column),
+        column_(column),
+        leaf_keys_(leaf_keys),
+        tile_rows_(tile_rows),
+        divides_(run.states(shape) > 0),
+        left_(run.leaves()) {
     if (left_ <= 0) return;
-    enter();
-    const int64 unit = at.before / item_.leaves.count();
-    skip_ = static_cast<int>(at.before - unit * item_.leaves.count());
-    unit_ = static_cast<int>(unit);
+    item_.sequence = run.sequence, item_.leaves = run.leaves_of_sequence;
+    const int count = item_.leaves.count();
+    unit_ = run.before < count ? 0 : static_cast<int>(run.before / count);
+    skip_ = static_cast<int>(run.before - int64{unit_} * count);
   }
 
   /// Moves to the next item; false after the last.
   GIWA_HOST_DEVICE bool next() {
     for (;;) {
-      while (left_ > 0 && unit_ == units()) {
-        if (++item_.sequence.batch == p_.views.sequence_count()) left_ = 0;
-        if (left_ > 0) enter();
+      while (left_ > 0 && unit_ == heads_in_column_ * item_.leaves.row_tiles) {
+        const int next = item_.sequence.batch + 1;
+        if (next == p_.views.sequence_count()) {
+          left_ = 0;
+        } else {
+          item_.sequence = p_.at(next);
+          item_.leaves = leaves_of(p_, item_.sequence, leaf_keys_, tile_rows_);
+          unit_ = 0;
+        }
       }
       if (left_ <= 0) return false;
       const int unit = unit_++;
-      item_.head = shape_.heads_in_column == 1 ? column_ : unit / item_.leaves.row_tiles;
-      item_.row_tile = shape_.heads_in_column == 1 ? unit : unit % item_.leaves.row_tiles;
+      item_.head = column_, item_.row_tile = unit;
+      if (heads_in_column_ != 1)
+        item_.head = unit / item_.leaves.row_tiles, item_.row_tile = unit % item_.leaves.row_tiles;
       item_.begin = item_.leaves.first + skip_;
       item_.end = item_.leaves.end;
       const int skipped = skip_, count = item_.end - item_.begin;
       skip_ = 0;
-      if (shape_.states == 0) {  // a unit belongs to the run in which it begins
+      if (!divides_) {  // a unit belongs to the run in which it begins
         left_ -= count;
         if (skipped > 0) continue;
         return true;
@@ -215,18 +217,12 @@ class run_walk {
   GIWA_HOST_DEVICE const run_item& item() const { return item_; }
 
  private:
-  GIWA_HOST_DEVICE int units() const { return shape_.heads_in_column * item_.leaves.row_tiles; }
-  GIWA_HOST_DEVICE void enter() {
-    item_.sequence = p_.at(item_.sequence.batch);
-    item_.leaves = leaves_of(p_, item_.sequence, leaf_keys_, tile_rows_);
-    unit_ = 0;
-  }
-
   const Params& p_;
-  const run_shape shape_;
-  const int column_, leaf_keys_, tile_rows_;
-  int64 left_;
-  int unit_ = 0, skip_ = 0;
+  const int heads_in_column_, column_, leaf_keys_, tile_rows_;
+  const bool divides_;  // units
+  int64 left_;          // leaves of the run
+  int unit_ = 0;        // the next one of the sequence
+  int skip_ = 0;        // leaves of that unit that earlier runs have
   run_item item_{};
 };
 
