@@ -136,7 +136,7 @@ def test_errors():
     for part, call in (("four dimensions", lambda: attend(q=k[0])), ("float16", lambda: attend(q=random(2, 4, 1, 64).double())),
                        ("BFloat16", lambda: attend(kc=k_cache.bfloat16())), ("int32", lambda: attend(n=lengths.long())),
                        ("(batch)", lambda: attend(n=lengths[:1])), ("pages of a sequence", lambda: attend(p=pages[:1])),
-                       ("int32", lambda: attend(p=pages.float())), ("multiple of the heads", lambda: attend(q=random(2, 3, 1, 64))),
+                       ("int32", lambda: attend(p=pages.float())), ("multiple of the number of heads", lambda: attend(q=random(2, 3, 1, 64))),
                        ("together", lambda: giwa_cache.append_to_cache(k, v, k_cache, v_cache, lengths, pages, cos=k.float()[0, 0]))):
         raises(ValueError, part, call)
 
