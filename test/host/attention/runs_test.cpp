@@ -56,7 +56,7 @@ class plain_search {
       leaves_.push_back(l);
       total += int64{l.count()} * l.row_tiles * shape.heads_in_column;
     }
-    length = giwa::ceil_div(total, int64{shape.runs});
+    length = shape.length_of(total);
   }
   run_place place(int64 run) const {
     run_place place{

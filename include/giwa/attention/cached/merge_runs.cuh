@@ -10,31 +10,40 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A block for each run and column of heads. The blocks of all runs of a unit but the first share the unit's rows. A block
-/// computes one row after the other, each thread a column. Small code matters more than anything else here: its
-/// instructions come from memory, after the keys of a whole cache.
+/// A block for each run and column of heads. The blocks of all runs of a unit but the first share the unit's rows, a warp
+/// for each. Small code matters more than anything else here: its instructions come from memory, after the keys of a whole
+/// cache.
 template <class Call>
 struct merge_runs_op {
   using params = run_params<Call>;
-  static constexpr int max_threads = 128, min_blocks = 1, batch = 32;
-  struct shared_storage {
-    run_search search;
-    // The next states of the unit, and of a row of them m, l and some columns.
+  static constexpr int max_threads = 128, min_blocks = 1, warps = max_threads / 32, batch = 32;
+  static constexpr int lane_columns = 4, warp_columns = 32 * lane_columns;
+  /// The next states of a warp's unit, and of a row of them m, l and some columns.
+  struct warp_states {
     run_states::position at[batch];
     const float* from[batch];
     alignas(8) float ml[batch][2];
-    alignas(16) float o[batch][max_threads];
+    alignas(16) float o[batch][warp_columns];
+  };
+  struct shared_storage {
+    run_search search;
+    warp_states of_warp[warps];
   };
 
-  /// A row's m, l and a column of O.
+  /// A row's m, l and four columns of O.
   struct state {
-    float m, l, o;
-    GIWA_DEVICE void reset() { m = -infinity_of<float>, l = 0, o = 0; }
+    float m, l, o[lane_columns];
+    GIWA_DEVICE void reset() {
+      m = -infinity_of<float>, l = 0;
+      GIWA_UNROLL
+      for (float& x : o) x = 0;
+    }
     GIWA_DEVICE void merge(const state& later) {
       float own, other;
       m = merge_maxima(m, later.m, own, other);
       l = fused_multiply_add(l, own, later.l * other);
-      o = fused_multiply_add(o, own, later.o * other);
+      GIWA_UNROLL
+      for (int i = 0; i < lane_columns; ++i) o[i] = fused_multiply_add(o[i], own, later.o[i] * other);
     }
   };
 
@@ -59,7 +68,7 @@ struct merge_runs_op {
     divided_unit unit;
     // This launch begins while the runs are computed. One block that waits keeps it from ending before them.
     if (find_unit(p, place, column, unit))
-      merge_rows(block, p, s, unit, static_cast<int>(run - unit.first_run) - 1, column);
+      merge_rows(block, p, s.of_warp[block.warp()], unit, static_cast<int>(run - unit.first_run) - 1, column);
     else if (run == 0)
       arch::wait_for_previous_kernel();
   }
@@ -85,19 +94,19 @@ struct merge_runs_op {
     return true;
   }
 
-  /// Merges the rows share, share + shares and so on of a unit, where shares is the number of its runs but the first.
+  /// Merges this warp's rows of a unit, which the blocks of all its runs but the first share.
   template <class Block>
-  GIWA_DEVICE static void merge_rows(const Block& block, const params& p, shared_storage& s, const divided_unit& unit,
+  GIWA_DEVICE static void merge_rows(const Block& block, const params& p, warp_states& s, const divided_unit& unit,
                                      int share, int column) {
     const packed_rows rows = rows_of(p.call, unit.item, p.group, p.tile_rows);
     const cached_sequence& sequence = unit.item.sequence;
     const int shares = static_cast<int>(unit.last_run - unit.first_run);
     states_list list{unit.first_run};
     bool has_all = false;  // the list has all states of the unit
-    for (int row = share; row < rows.rows; row += shares) {
+    for (int row = share + shares * block.warp(); row < rows.rows; row += shares * warps) {
       const int query = rows.query(row), head = rows.head(row);
       float lse = 0;
-      for (int first = 0; first < p.columns; first += max_threads) {
+      for (int first = 0; first < p.columns; first += warp_columns) {
         leaf_fold<state> fold;
         fold.reset();
         if (!has_all) list = {unit.first_run};
@@ -108,31 +117,35 @@ struct merge_runs_op {
         } while (list.run <= unit.last_run);
         const state all = fold.finish();
         const finished_softmax<float> end = finish_row(p.call, sequence, head, query, all.m, all.l);
-        store_element(p.call, sequence, head, query, first + block.rank(), all.o, end);
+        GIWA_UNROLL
+        for (int i = 0; i < lane_columns; ++i)
+          store_element(p.call, sequence, head, query, first + lane_columns * block.lane() + i, all.o[i], end);
         lse = end.lse;
       }
-      if (p.call.lse.data() == nullptr) continue;
-      if (p.call.has_prior()) block.sync();  // lse may be the prior's, which all threads have read
-      if (block.rank() == 0) p.call.lse(sequence.q_batch, head, sequence.first_query_row + query) = lse;
+      block.sync_warp();  // lse may be the prior's, which all lanes have read
+      if (block.lane() == 0 && p.call.lse.data() != nullptr)
+        p.call.lse(sequence.q_batch, head, sequence.first_query_row + query) = lse;
     }
   }
 
   /// Repeats the merges of listed states of which no run had both operands, for a row and the columns from `first` on.
   template <class Block, class Fold>
-  GIWA_DEVICE static void add_states(const Block& block, const params& p, shared_storage& s, int count, int row,
-                                     int first, Fold& fold) {
-    const int column = first + 4 * block.lane();
-    for (int k = block.warp(); k < count; k += max_threads / 32) {
-      const float* const from = s.from[k];
-      if (column < p.columns)
-        arch::copy_async<16>(arch::shared_address(&s.o[k][4 * block.lane()]), from + row * p.columns + column);
-      if (block.lane() == 0)
-        arch::copy_async<8>(arch::shared_address(s.ml[k]), from + int64{p.shape.rows} * p.columns + 2 * row);
-    }
+  GIWA_DEVICE static void add_states(const Block& block, const params& p, warp_states& s, int count, int row, int first,
+                                     Fold& fold) {
+    const int lane = block.lane(), own = lane_columns * lane;
+    if (lane < count)
+      arch::copy_async<8>(arch::shared_address(s.ml[lane]), s.from[lane] + int64{p.shape.rows} * p.columns + 2 * row);
+    if (first + own < p.columns)
+#pragma unroll 4
+      for (int k = 0; k < count; ++k)
+        arch::copy_async<16>(arch::shared_address(&s.o[k][own]), s.from[k] + row * p.columns + first + own);
     arch::copy_async_commit();
     arch::copy_async_wait<0>();
-    block.sync();
-    const auto state_at = [&](int k) { return state{s.ml[k][0], s.ml[k][1], s.o[k][block.rank()]}; };
+    block.sync_warp();
+    const auto state_at = [&](int k) {
+      const float4 o = *reinterpret_cast<const float4*>(&s.o[k][own]);
+      return state{s.ml[k][0], s.ml[k][1], {o.x, o.y, o.z, o.w}};
+    };
 #pragma unroll 1
     for (int k = 0; k < count; ++k) {
       state x = state_at(k);
@@ -147,12 +160,12 @@ struct merge_runs_op {
       }
       fold.replay(at, x);
     }
-    block.sync();
+    block.sync_warp();
   }
 
   /// Whether listed states k to k + 3 are all children of a node: the four of a level from a multiple of 4 on. An
   /// unfinished node has the number 0, but is followed by the children 1 to 3 of node 0 only if it is child 0 itself.
-  GIWA_DEVICE static bool begins_node(const shared_storage& s, int k, int count) {
+  GIWA_DEVICE static bool begins_node(const warp_states& s, int k, int count) {
     if (k + 3 >= count) return false;
     const run_states::position first = s.at[k], last = s.at[k + 3];
     return first.node % 4 == 0 && first.level + 1 < fold_levels::count && last.level == first.level &&
@@ -165,20 +178,19 @@ struct merge_runs_op {
     int listed = 0;  // how many of its states are
     int count = 0;   // of states in the list
 
-    /// Lists the next states, and returns whether these are all. All warps call it, and each lane has a run.
+    /// Lists the next states, and returns whether these are all. All lanes of the warp call it, and each has a run.
     template <class Block>
-    GIWA_DEVICE bool next(const Block& block, const params& p, const divided_unit& unit, int column,
-                          shared_storage& s) {
+    GIWA_DEVICE bool next(const Block& block, const params& p, const divided_unit& unit, int column, warp_states& s) {
       const bool begins = run == unit.first_run && listed == 0;
       const int64 own = run + block.lane();
       const run_states states = unit.states(own <= unit.last_run ? own : unit.last_run);
       const int first = block.lane() == 0 ? listed : 0, own_count = own <= unit.last_run ? states.count() - first : 0;
       const int end = scan_warp(block, own_count);  // of this run's states in the list
-      for (int i = 0, k = end - own_count; block.warp() == 0 && i < own_count && k < batch; ++i, ++k) {
+      for (int i = 0, k = end - own_count; i < own_count && k < batch; ++i, ++k) {
         s.at[k] = states.at(first + i);
         s.from[k] = p.state_of(own, column, own == unit.first_run, first + i);
       }
-      block.sync();
+      block.sync_warp();
       // The first run that did not fit goes on in the next list.
       const int complete = __popc(block.ballot(end <= batch));
       const int all = block.shuffle(end, 31);

@@ -28,18 +28,25 @@ struct run_shape {
   int states;           // slots of a run in the workspace, of run_states::most(); 0: no unit is divided
   int rows;             // rows of a state in the workspace
   int64 most_leaves;    // of a run, for which its slots are enough
+  bool one_unit;        // a column has one unit
   // If all sequences are alike, as the host knows: the first one, the leaves of one in a column, of all, and of a run.
   cached_sequence sequence{};
   sequence_leaves leaves{};
   fast_divisor leaves_in_column{};
   int64 total = 0, length = 0;  // total is 0 if they are not alike
 
+  /// The leaves of a run, of `all` in the column. Where all are of one unit, runs are whole nodes of the tree: so they hand
+  /// on fewer states, of which each row merges one after the other.
+  GIWA_HOST_DEVICE constexpr int64 length_of(int64 all) const {
+    const int64 equal = ceil_div(all, int64{runs});
+    return one_unit && equal > (runs > 16 ? 0 : 2) ? round_up(equal, int64{fold_levels::span(1)}) : equal;
+  }
   /// Says that `count` sequences are like `s`, whose leaves are `l`.
   GIWA_HOST_DEVICE constexpr void set_alike(const cached_sequence& s, const sequence_leaves& l, int64 count) {
     const int64 in_column = int64{l.count()} * l.row_tiles * heads_in_column;
     if (in_column == 0 || count == 0) return;
     sequence = s, leaves = l, leaves_in_column = fast_divisor(in_column);
-    total = in_column * count, length = ceil_div(total, int64{runs});
+    total = in_column * count, length = length_of(total);
   }
 };
 
@@ -149,7 +156,7 @@ GIWA_HOST_DEVICE run_place find_run(const Block& block, const Params& p, const r
     add(first);
     place.total += sum.total;
   }
-  place.length = ceil_div(place.total, int64{shape.runs});
+  place.length = shape.length_of(place.total);
   if (place.leaves() <= 0) return place;
   int64 earlier = 0;
   for (int64 first = 0; first < sequences; first += block.size()) {
@@ -270,12 +277,19 @@ GIWA_HOST_DEVICE constexpr run_shape shape_of_runs(const run_work& w, int64 bloc
   const int64 units = saturated_product(w.units, in_column), leaves = saturated_product(units, w.unit_leaves);
   const int64 most = blocks / columns < leaves ? blocks / columns : leaves;
   const auto shape = [&](int64 runs, int64 states) {
-    return run_shape{static_cast<int>(runs),   static_cast<int>(columns), static_cast<int>(in_column),
-                     static_cast<int>(states), static_cast<int>(w.rows),  ceil_div(leaves, runs)};
+    run_shape s{.runs = static_cast<int>(runs),
+                .columns = static_cast<int>(columns),
+                .heads_in_column = static_cast<int>(in_column),
+                .states = static_cast<int>(states),
+                .rows = static_cast<int>(w.rows),
+                .most_leaves = 0,
+                .one_unit = units == 1};
+    s.most_leaves = s.length_of(leaves);
+    return s;
   };
   if (most <= 0) return shape(1, 0);
   for (int64 runs = most; runs > units || (runs == most && runs > 0); runs -= ceil_div(runs, int64{8})) {
-    const int64 length = ceil_div(leaves, runs);
+    const int64 length = shape(runs, 0).most_leaves;
     // No unit is divided.
     if (runs == 1 || w.unit_leaves == 1 || (w.exact && length % w.unit_leaves == 0)) return shape(runs, 0);
     // States that a run hands on are those of one unit.
