@@ -195,13 +195,13 @@ set(GIWA_HEADERS
   D giwa/attention/cached/cached_simt.cuh
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/exponents.cuh
+  D giwa/attention/forward/chunks.cuh
   D giwa/attention/forward/forward_simt.cuh
   D giwa/attention/forward/forward_sm80.cuh
   D giwa/attention/forward/types_sm90.cuh
   D giwa/attention/forward/tile_scheduler_sm90.cuh
   D giwa/attention/forward/loader_sm90.cuh
   D giwa/attention/forward/nan_scrubber_sm90.cuh
-  D giwa/attention/forward/chunks.cuh
   D giwa/attention/forward/consumer_state_sm90.cuh
   D giwa/attention/forward/consumer_sm90.cuh
   D giwa/attention/forward/epilogue_sm90.cuh

@@ -37,7 +37,7 @@ struct sm80_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
 //   64          128 x 128        4       2                           279 | 188
 //   128         128 x 64         4       2                           307 | 202
 //   256         64 x 64          4       2                           253 | 187
-// Up to a head size of 128, S and O take 192 of a thread's 255 registers. ptxas spills 12 to 28 bytes if the mask
+// Up to a head size of 128, S and O take 192 of a thread's 255 registers. ptxas spills up to 40 bytes if the mask
 // is full or causal, and up to 500 bytes if it is a custom mask. Other tiles: docs/attention_hopper.md.
 template <int HeadSize, int HeadSizeV, class Automatic>
 struct sm80_policy_of {
