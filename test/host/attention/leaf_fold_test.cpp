@@ -69,8 +69,8 @@ struct law {
 
   void check(int first, int end, const std::vector<int>& cuts, const std::string& right) {
     ++checked;
-    leaf_fold<sum> fold;
-    fold.reset();
+    std::vector<run_states::position> at;
+    std::vector<sum> states;
     int from = first;
     for (std::size_t i = 0; i <= cuts.size(); ++i) {
       const int to = i < cuts.size() ? cuts[i] : end;
@@ -82,10 +82,19 @@ struct law {
       const int count = static_cast<int>(r.handed_on.size());
       other_count += r.states.count() == count ? 0 : 1;
       too_many += r.states.count() <= run_states::most(to - from) ? 0 : 1;
-      for (int n = 0; n < count; ++n) fold.replay(r.states.at(n), r.handed_on[static_cast<std::size_t>(n)]);
+      for (int n = 0; n < count; ++n) at.push_back(r.states.at(n));
+      states.insert(states.end(), r.handed_on.begin(), r.handed_on.end());
       from = to;
     }
-    other_result += fold.finish().text == right ? 0 : 1;
+    // As one list, and in lists of 5, which end inside of nodes.
+    for (const std::size_t most : {states.size(), std::size_t{5}}) {
+      leaf_fold<sum> fold;
+      fold.reset();
+      for (std::size_t n = 0; n < states.size(); n += most)
+        fold.replay(at.data() + n, static_cast<int>(std::min(most, states.size() - n)),
+                    [&](int k) { return states[n + static_cast<std::size_t>(k)]; });
+      other_result += fold.finish().text == right ? 0 : 1;
+    }
   }
   void holds() const {
     CHECK(other_result == 0);

@@ -75,6 +75,16 @@ struct run_states {
       if (unfinished[l] && i-- == 0) p.level = l;
     return p;
   }
+  /// Whether the first 4 of `count` positions are the children of one node, each a complete one. Then their states may be
+  /// merged in order, and replayed as that node. An unfinished node has the number 0 too, but node 1 of its level comes next
+  /// only if it is node 0 itself.
+  GIWA_HOST_DEVICE static constexpr bool are_children(const position* at, int count) {
+    if (count < 4 || at[0].level + 1 >= fold_levels::count || at[0].node % 4 != 0) return false;
+    bool all = true;
+    GIWA_UNROLL
+    for (int i = 1; i < 4; ++i) all = all && at[i].level == at[0].level && at[i].node == at[0].node + i;
+    return all;
+  }
   /// An upper bound of count() for any run of at most `leaves` leaves.
   GIWA_HOST_DEVICE static constexpr int64 most(int64 leaves) {
     constexpr int levels = fold_levels::count;
@@ -118,8 +128,26 @@ struct leaf_fold {
     return false;
   }
 
-  /// Takes a state that a run handed on. Runs and their states come in order.
-  GIWA_HOST_DEVICE constexpr void replay(const run_states::position& at, State x) { push(at.level, at.node, x, 0); }
+  /// Takes `count` states that runs handed on: state_at(i) belongs at at[i]. Runs and their states come in order.
+  template <class StateAt>
+  GIWA_HOST_DEVICE constexpr void replay(const run_states::position* at, int count, const StateAt& state_at) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+    for (int k = 0; k < count; ++k) {
+      State x = state_at(k);
+      run_states::position own = at[k];
+      if (run_states::are_children(at + k, count - k)) {
+        const State all[4] = {x, state_at(k + 1), state_at(k + 2), state_at(k + 3)};
+        x.reset();
+        GIWA_UNROLL
+        for (int i = 0; i < 4; ++i) x.merge(all[i]);  // on a GPU their factors do not wait for each other
+        own = {own.level + 1, own.node / 4};
+        k += 3;
+      }
+      push(own.level, own.node, x, 0);
+    }
+  }
 
   /// Returns the state of unfinished node l of a run at its end.
   GIWA_HOST_DEVICE constexpr State at(int l) const {

@@ -142,34 +142,11 @@ struct merge_runs_op {
     arch::copy_async_commit();
     arch::copy_async_wait<0>();
     block.sync_warp();
-    const auto state_at = [&](int k) {
+    fold.replay(s.at, count, [&](int k) {
       const float4 o = *reinterpret_cast<const float4*>(&s.o[k][own]);
       return state{s.ml[k][0], s.ml[k][1], {o.x, o.y, o.z, o.w}};
-    };
-#pragma unroll 1
-    for (int k = 0; k < count; ++k) {
-      state x = state_at(k);
-      run_states::position at = s.at[k];
-      if (begins_node(s, k, count)) {
-        const state all[4] = {x, state_at(k + 1), state_at(k + 2), state_at(k + 3)};
-        x.reset();
-        GIWA_UNROLL
-        for (int i = 0; i < 4; ++i) x.merge(all[i]);  // their factors do not wait for each other
-        at = {at.level + 1, at.node / 4};
-        k += 3;
-      }
-      fold.replay(at, x);
-    }
+    });
     block.sync_warp();
-  }
-
-  /// Whether listed states k to k + 3 are all children of a node: the four of a level from a multiple of 4 on. An
-  /// unfinished node has the number 0, but is followed by the children 1 to 3 of node 0 only if it is child 0 itself.
-  GIWA_DEVICE static bool begins_node(const warp_states& s, int k, int count) {
-    if (k + 3 >= count) return false;
-    const run_states::position first = s.at[k], last = s.at[k + 3];
-    return first.node % 4 == 0 && first.level + 1 < fold_levels::count && last.level == first.level &&
-           last.node == first.node + 3;
   }
 
   /// The states of a unit in order, at most `batch` at a time.

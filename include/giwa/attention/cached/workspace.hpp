@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The work of an attention_cached call from its sizes, and the workspace that it can use.
+// The work of an attention_cached call from its sizes, its runs, and the workspace that it can use.
 #ifndef GIWA_ATTENTION_CACHED_WORKSPACE_HPP
 #define GIWA_ATTENTION_CACHED_WORKSPACE_HPP
 
@@ -9,6 +9,50 @@
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
+
+/// What the host knows of the work of a launch, for the shape of its runs.
+struct run_work {
+  int64 sequences, kv_heads;
+  int64 units;        // tiles of rows of all sequences, of one head of keys, at most
+  int64 unit_leaves;  // of one unit, at most
+  int64 rows;         // of a tile that are in use, at most
+  int64 columns;      // of the output, padded
+  bool exact;         // units and unit_leaves are those of every sequence
+};
+
+/// Shares the work among `blocks` blocks, with at most `available` bytes of workspace. Heads are columns, because
+/// neighbouring heads of a key are neighbours in memory, unless more than a tenth of the blocks would have no work.
+GIWA_HOST_DEVICE constexpr run_shape shape_of_runs(const run_work& w, int64 blocks, int64 available) {
+  const bool by_columns = w.kv_heads <= blocks && blocks % w.kv_heads * 10 <= blocks;
+  const int64 columns = by_columns ? w.kv_heads : 1, in_column = by_columns ? 1 : w.kv_heads;
+  const int64 units = saturated_product(w.units, in_column), leaves = saturated_product(units, w.unit_leaves);
+  const int64 most = blocks / columns < leaves ? blocks / columns : leaves;
+  const auto shape = [&](int64 runs, int64 states) {
+    run_shape s{.runs = static_cast<int>(runs),
+                .columns = static_cast<int>(columns),
+                .heads_in_column = static_cast<int>(in_column),
+                .states = static_cast<int>(states),
+                .rows = static_cast<int>(w.rows),
+                .most_leaves = 0,
+                .one_unit = units == 1};
+    s.most_leaves = s.length_of(leaves);
+    return s;
+  };
+  if (most <= 0) return shape(1, 0);
+  for (int64 runs = most; runs > units || (runs == most && runs > 0); runs -= ceil_div(runs, int64{8})) {
+    const int64 length = shape(runs, 0).most_leaves;
+    // No unit is divided.
+    if (runs == 1 || w.unit_leaves == 1 || (w.exact && length % w.unit_leaves == 0)) return shape(runs, 0);
+    // States that a run hands on are those of one unit.
+    const int64 own = length < w.unit_leaves ? length : w.unit_leaves;
+    const int64 by_tree = run_states::most(own), by_leaf = own + fold_levels::count;
+    const int64 states = by_tree < by_leaf ? by_tree : by_leaf;
+    if (states > 1 << 20) break;
+    const run_shape s = shape(runs, states);
+    if (workspace_bytes_of(s, w.columns) <= available) return s;
+  }
+  return shape(most < units ? most : units, 0);
+}
 
 /// The sizes of a kernel that decide its runs and its workspace: keys of a leaf, packed rows of a tile, columns of a state.
 struct run_tiles {
