@@ -32,6 +32,7 @@ set(GIWA_HEADERS
   P giwa/numeric/overlap.hpp
   P giwa/numeric/trigonometry.hpp
   P giwa/numeric/philox.hpp
+  P giwa/numeric/dual.hpp
   P giwa/numeric/precision.hpp
   P giwa/numeric/fp8.hpp
   P giwa/numeric/split.hpp
@@ -167,6 +168,10 @@ set(GIWA_HEADERS
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp
+  P giwa/attention/backward/options.hpp
+  P giwa/attention/backward/params.hpp
+  P giwa/attention/backward/checks.hpp
+  P giwa/attention/backward/score_gradient.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp
   H giwa/attention/cached/call_types.hpp
@@ -177,6 +182,7 @@ set(GIWA_HEADERS
   H giwa/attention/merge.hpp
   H giwa/attention/merge_host.hpp
   P giwa/attention/reference/reference.hpp
+  H giwa/attention/reference/backward.hpp
   P giwa/attention/cached/rows.hpp
   P giwa/attention/cached/reference.hpp
   H giwa/attention/cpu/product.hpp

@@ -6,6 +6,7 @@
 #include <giwa/arch/math.hpp>
 #include <giwa/attention/problem/coordinate.hpp>
 #include <giwa/attention/problem/mask.hpp>
+#include <giwa/numeric/dual.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 #include <giwa/softmax/exponential.hpp>
@@ -17,6 +18,11 @@ namespace giwa::inline GIWA_ABI {
 /// keys of the sequence. Memory that it reads must be readable by the kernel. Two members are optional:
 /// - `giwa::alignment align`: it depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that it breaks for a problem of these sizes.
+///
+/// attention_backward also needs its slope, the derivative with respect to the score, in one of two forms:
+/// - operator() templated on the number, `template <class Number> Number operator()(Number score, attention_coord c)
+///   const`, or a generic lambda: it is called with a dual<float>.
+/// - `dual<float> value_and_slope(float score, attention_coord c) const`, which comes first where both exist.
 template <class F>
 concept score_modifier = requires(const F& f, float score, attention_coord c) {
   { f(score, c) } -> stdlib::same_as<float>;
@@ -25,6 +31,31 @@ concept score_modifier = requires(const F& f, float score, attention_coord c) {
 struct attention_options;
 
 namespace detail {
+/// The numbers other than float that the built-in modifiers take.
+template <class Number>
+concept dual_number = stdlib::same_as<Number, dual<float>> || stdlib::same_as<Number, dual<double>>;
+
+template <class F>
+concept gives_value_and_slope = requires(const F& f, float score, attention_coord c) {
+  { f.value_and_slope(score, c) } -> stdlib::same_as<dual<float>>;
+};
+template <class F, class T>
+concept takes_dual = requires(const F& f, dual<T> score, attention_coord c) {
+  { f(score, c) } -> stdlib::same_as<dual<T>>;
+};
+/// A score modifier that attention_backward can differentiate.
+template <class F>
+concept has_slope = gives_value_and_slope<F> || takes_dual<F, float>;
+
+/// The modified score and its derivative with respect to `score`.
+template <has_slope F>
+GIWA_HOST_DEVICE constexpr dual<float> value_and_slope(const F& f, float score, attention_coord c) {
+  if constexpr (gives_value_and_slope<F>)
+    return f.value_and_slope(score, c);
+  else
+    return f(dual<float>{score, 1.0f}, c);
+}
+
 /// The rules for the types of a mask and a score modifier.
 template <class Mask, class Score>
 GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
@@ -43,7 +74,13 @@ GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
 /// Leaves the score as it is.
 struct plain_score {
   /// See score_modifier.
+  ///@{
   GIWA_HOST_DEVICE constexpr float operator()(float score, attention_coord) const { return score; }
+  template <detail::dual_number Number>
+  GIWA_HOST_DEVICE constexpr Number operator()(Number score, attention_coord) const {
+    return score;
+  }
+  ///@}
 };
 
 /// Caps the score: cap * tanh(score / cap), which is between -cap and cap. (Gemma 2; Bello et al. 2016.)
@@ -65,6 +102,19 @@ class softcap {
     const float size = cap_ - 2.0f * cap_ * (e / (1.0f + e));
     return score < 0 ? -size : size;
 #endif
+  }
+  template <detail::dual_number Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, attention_coord) const {
+    return tanh(score / cap_) * cap_;
+  }
+  /// The slope is 1 - tanh^2 = 4 r (1 - r) with r = e / (1 + e), which loses no digits far from 0.
+  GIWA_HOST_DEVICE dual<float> value_and_slope(float score, attention_coord c) const {
+#if defined(__CUDA_ARCH__)
+    const float e = arch::exp2_approximate(::fabsf(score) * rate_), r = e * arch::reciprocal_approximate(1.0f + e);
+#else
+    const float e = exponential{}((score < 0 ? score : -score) / cap_ * 2.0f), r = e / (1.0f + e);
+#endif
+    return {(*this)(score, c), 4.0f * r * (1.0f - r)};
   }
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
@@ -89,6 +139,10 @@ struct alibi {
     const int distance = c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal;
     return score - slopes[c.batch * batch_stride + c.head] * static_cast<float>(distance);
   }
+  template <detail::dual_number Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, attention_coord c) const {
+    return score + Number((*this)(0.0f, c));
+  }
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return slopes != nullptr ? status{} : status::invalid("alibi", "the pointer to the slopes is null");
@@ -108,6 +162,10 @@ struct bias {
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
     const auto at = [&](int d, int i) { return values.extent(d) == 1 ? 0 : i * values.stride(d); };
     return score + convert<float>{}(values.data()[at(0, c.batch) + at(1, c.head) + at(2, c.query) + at(3, c.key)]);
+  }
+  template <detail::dual_number Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, attention_coord c) const {
+    return score + Number((*this)(0.0f, c));
   }
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
@@ -137,7 +195,21 @@ struct then {
   /// First `a`, then `b`.
   GIWA_HOST_DEVICE constexpr then(const First& a, const Second& b) : first(a), second(b) {}
   /// See score_modifier.
+  ///@{
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const { return second(first(score, c), c); }
+  template <detail::dual_number Number>
+    requires requires(const First& a, const Second& b, Number x, attention_coord c) { b(a(x, c), c); }
+  GIWA_HOST_DEVICE Number operator()(Number score, attention_coord c) const {
+    return second(first(score, c), c);
+  }
+  GIWA_HOST_DEVICE dual<float> value_and_slope(float score, attention_coord c) const
+    requires(detail::has_slope<First> && detail::has_slope<Second>)
+  {
+    const dual<float> inner = detail::value_and_slope(first, score, c),
+                      outer = detail::value_and_slope(second, inner.value, c);
+    return {outer.value, outer.slope * inner.slope};
+  }
+  ///@}
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const {
     return detail::request_of(first).with(detail::request_of(second));

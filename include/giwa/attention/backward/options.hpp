@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// The options of attention_backward, and the workspace that it needs on a stream.
+#ifndef GIWA_ATTENTION_BACKWARD_OPTIONS_HPP
+#define GIWA_ATTENTION_BACKWARD_OPTIONS_HPP
+
+#include <giwa/attention/problem/options.hpp>
+#include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/workspace.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// The options of attention_backward(): `{.sinks = sinks, .dsinks = dsinks, .workspace = workspace}`. The scale, the
+/// sinks and the alignment must be those of the forward call.
+struct attention_backward_options {
+  attention_scale scale{};  ///< multiplies q k^T; 1 / sqrt(head size) where none is given
+  /// The gradient of the loss with respect to lse, shaped like lse, or empty: lse did not enter the loss.
+  tensor_view<const float, 3> dlse{};
+  tensor_view<const float, 1> sinks{};  ///< (heads), or empty; see attention_options
+  tensor_view<float, 1> dsinks{};       ///< (heads): receives the gradient of the sinks; not computed where empty
+  alignment align{};                    ///< of the diagonal; see attention_options
+  /// Scratch memory for this call alone until it is done, 16-byte aligned: at least backward_workspace_bytes() bytes on
+  /// a stream, not used on giwa::host. Its contents do not matter.
+  tensor_view<unsigned char, 1> workspace{};
+  /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
+  /// be rounded in each call.
+  bool accumulate = false;
+};
+
+namespace detail {
+
+/// What the backward pass needs of a row of q besides the tensors.
+struct alignas(8) row_terms {
+  float lse;    // natural logarithm; +inf where the row sees no key, so that e^(score - lse) is 0
+  float delta;  // sum of dout * o over the row, minus dlse
+};
+
+}  // namespace detail
+
+/// Returns the bytes of workspace that attention_backward needs on a stream: 8 for each row and head of q. The largest
+/// int64 where no 64-bit number holds the size, 0 for sizes that supports() refuses. Only the sizes of q count.
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p) {
+  if (!detail::check_sizes(p, 0).ok()) return 0;
+  const int64 rows = p.seq_q < 0 ? p.rows_q : detail::saturated_product(p.batch, p.seq_q);
+  detail::workspace_layout layout;
+  layout.take<detail::row_terms>(detail::saturated_product(rows, p.heads));
+  return layout.bytes;
+}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// The tensors and the parameters of attention_backward, and the views of one head's rows that follow from them.
+#ifndef GIWA_ATTENTION_BACKWARD_PARAMS_HPP
+#define GIWA_ATTENTION_BACKWARD_PARAMS_HPP
+
+#include <giwa/attention/backward/options.hpp>
+#include <giwa/attention/problem/params.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Whether a view is not there: neither a pointer nor elements.
+template <class V, int Rank>
+GIWA_HOST_DEVICE constexpr bool is_absent(const tensor_view<V, Rank>& v) {
+  return v.data() == nullptr && v.size() == 0;
+}
+
+/// The tensors of a call in four dimensions. T is the element type of q, k and v, O that of o and dout, G that of the
+/// gradients. A gradient that is not computed is an empty view.
+template <class T, class O, class G>
+struct backward_views {
+  attention_views<T, const O> in;   // q, k, v, o and the sequences
+  tensor_view<const float, 3> lse;  // (batch, heads, rows of q); packed: (1, heads, all rows)
+  tensor_view<const O, 4> dout;     // like o
+  tensor_view<G, 4> dq, dk, dv;     // like q, k, v
+};
+
+/// The parameters of the kernels and of the CPU path, after the checks.
+template <class T, class O, class G, class Mask, class Score>
+struct backward_params {
+  backward_views<T, O, G> views;
+  attention_params<T, const O, Mask, Score> call;  // for heads, scale, mask, score modifier and sinks; its lse is empty
+  tensor_view<const float, 3> dlse;                // or empty
+  tensor_view<float, 1> dsinks;                    // or empty
+  row_terms* terms;                                // (batch, heads, rows of q) on a stream
+  bool accumulate;
+
+  using head = attention_head<T, const O>;
+
+  /// The rows of a head in a tensor with the rows of q.
+  template <class V>
+  GIWA_HOST_DEVICE tensor_view<V, 2> query_rows(const tensor_view<V, 4>& v, const head& h) const {
+    return rows(v, h.sequence, h.first_query_row, h.head, h.queries());
+  }
+  /// The first `count` rows of a head in a tensor with the rows of k.
+  template <class V>
+  GIWA_HOST_DEVICE tensor_view<V, 2> key_rows(const tensor_view<V, 4>& v, const head& h, int64 count) const {
+    return rows(v, h.key_sequence, h.first_key_row, h.kv_head, count);
+  }
+  /// The number of row `query` of a head in a tensor like lse.
+  GIWA_HOST_DEVICE float at_row(const tensor_view<const float, 3>& v, const head& h, int64 query) const {
+    return v.data()[h.sequence * v.stride(0) + h.head * v.stride(1) + (h.first_query_row + query) * v.stride(2)];
+  }
+  /// The lse and the delta of a row, from the sum of dout * o over it.
+  GIWA_HOST_DEVICE row_terms terms_of(const head& h, int64 query, float sum) const {
+    const float l = at_row(views.lse, h, query);
+    return {l == -infinity_of<float> ? infinity_of<float> : l, is_absent(dlse) ? sum : sum - at_row(dlse, h, query)};
+  }
+  /// The terms of a head's first row in the workspace.
+  GIWA_HOST_DEVICE row_terms* first_terms(const head& h) const {
+    return terms + ((int64{h.sequence} * views.in.q.extent(2) + h.head) * views.in.q.extent(1) + h.first_query_row);
+  }
+
+  /// The number of sequences of keys, of which several sequences of queries may read the same one (k_batch_index).
+  GIWA_HOST_DEVICE int64 key_sequences() const {
+    return views.in.is_packed() ? views.in.packed.count : views.in.k.extent(0);
+  }
+  /// The sequences that may read key sequence n are [first_reader(n), end_reader(n)), as far as is_reader() says so.
+  ///@{
+  GIWA_HOST_DEVICE int first_reader(int n) const { return views.in.packed.k_batch_index == nullptr ? n : 0; }
+  GIWA_HOST_DEVICE int end_reader(int n) const {
+    return views.in.packed.k_batch_index == nullptr ? n + 1 : static_cast<int>(views.in.sequence_count());
+  }
+  GIWA_HOST_DEVICE bool is_reader(int sequence, int n) const {
+    const int* const index = views.in.packed.k_batch_index;
+    return index == nullptr || index[sequence] == n;
+  }
+  ///@}
+  /// The rows of key sequence n that some sequence reads.
+  GIWA_HOST_DEVICE int keys_of(int n) const {
+    int most = 0;
+    for (int b = first_reader(n); b < end_reader(n); ++b) {
+      const int keys = is_reader(b, n) ? call.at(b, 0).keys() : 0;
+      most = keys > most ? keys : most;
+    }
+    return most;
+  }
+
+ private:
+  template <class V>
+  GIWA_HOST_DEVICE static tensor_view<V, 2> rows(const tensor_view<V, 4>& v, int64 sequence, int64 first, int64 head_,
+                                                 int64 count) {
+    return {v.data() + (sequence * v.stride(0) + first * v.stride(1) + head_ * v.stride(2)),
+            {count, v.extent(3)},
+            {v.stride(1), v.extent(3) == 1 ? 1 : v.stride(3)}};
+  }
+};
+
+#if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
+template <class T, class O, class G, class Mask, class Score>
+backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a, const Mask& mask, const Score& score,
+                                                const attention_backward_options& options) {
+  attention_options forward;
+  forward.scale = options.scale;
+  forward.sinks = options.sinks;
+  forward.align = options.align;
+  return {a,
+          params_of(a.in, mask, score, forward),
+          options.dlse,
+          options.dsinks,
+          reinterpret_cast<row_terms*>(options.workspace.data()),
+          options.accumulate};
+}
+#endif
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
