@@ -174,6 +174,7 @@ set(GIWA_HEADERS
   P giwa/attention/backward/score_gradient.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp
+  H giwa/attention/backward/backward.hpp
   H giwa/attention/cached/call_types.hpp
   H giwa/attention/cached/cached.hpp
   H giwa/attention/cached/append_checks.hpp
@@ -189,6 +190,9 @@ set(GIWA_HEADERS
   H giwa/attention/cpu/worker.hpp
   H giwa/attention/cpu/run.hpp
   H giwa/attention/cpu/forward.hpp
+  H giwa/attention/cpu/panels.hpp
+  H giwa/attention/cpu/backward_worker.hpp
+  H giwa/attention/cpu/backward.hpp
   H giwa/attention/cached/host_cached.hpp
   D giwa/attention/forward/score_steps.cuh
   D giwa/attention/forward/nonfinite.cuh

@@ -6,9 +6,11 @@
 #include <giwa/attention/cached/append_host.hpp>
 #include <giwa/attention/cached/host_cached.hpp>
 #include <giwa/attention/cached/reference.hpp>
+#include <giwa/attention/cpu/backward.hpp>
 #include <giwa/attention/cpu/forward.hpp>
 #include <giwa/attention/forward/forward.hpp>
 #include <giwa/attention/merge_host.hpp>
+#include <giwa/attention/reference/backward.hpp>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/grid/elementwise.hpp>

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// attention_backward on the CPU: tiles of queries for dq and tiles of keys for dk and dv, shared among threads.
+#ifndef GIWA_ATTENTION_CPU_BACKWARD_HPP
+#define GIWA_ATTENTION_CPU_BACKWARD_HPP
+
+#include <giwa/attention/backward/backward.hpp>
+#include <giwa/attention/cpu/backward_worker.hpp>
+#include <giwa/grid/host_loop.hpp>
+
+#include <atomic>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Runs attention_backward on the CPU; the arguments are checked already.
+template <int HeadSize, int HeadSizeV>
+struct host_backward {
+  template <class Params>
+  static status run(const Params& p) {
+    using modifier = decltype(p.call.score);
+    const auto& in = p.views.in;
+    const int64 sequences = in.sequence_count(), key_sequences = p.key_sequences();
+    int64 longest_q = 0, longest_k = 0, all_q = 0, all_k = 0;
+    for (int64 b = 0; b < sequences; ++b) {
+      const auto h = p.call.at(static_cast<int>(b), 0);
+      longest_q = h.queries() > longest_q ? h.queries() : longest_q;
+      longest_k = h.keys() > longest_k ? h.keys() : longest_k;
+      all_q += h.queries(), all_k += h.keys();
+    }
+    const int64 mean_q = all_q / sequences + 1, mean_k = all_k / sequences + 1;
+    bool has_memory = true;
+    if (!is_absent(p.views.dq) || gradient_of<stdlib::remove_cvref_t<modifier>>::wanted)
+      has_memory = for_tiles<tile_axis::queries>(p, sequences, in.q.extent(2), longest_q, mean_k,
+                                                 [&](auto& w, int n, int head, int first, int most) {
+                                                   const auto h = p.call.at(n, head);
+                                                   const int left = h.queries() - first;
+                                                   if (left > 0) w.run_queries(h, first, left < most ? left : most);
+                                                 });
+    if (has_memory && !(is_absent(p.views.dk) && is_absent(p.views.dv)))
+      has_memory = for_tiles<tile_axis::keys>(p, key_sequences, in.k.extent(2), longest_k, mean_q * p.call.heads_per_kv,
+                                              [&](auto& w, int n, int head, int first, int most) {
+                                                const int left = p.keys_of(n) - first;
+                                                if (left > 0) w.run_keys(n, head, first, left < most ? left : most);
+                                              });
+    if (has_memory && !is_absent(p.dsinks))
+      has_memory = for_tiles<tile_axis::queries>(p, 1, in.q.extent(2), 1, all_q, [&](auto& w, int, int head, int, int) {
+        float& to = p.dsinks.data()[head * p.dsinks.stride(0)];
+        const float gradient = w.sink_gradient(head);
+        to = p.accumulate ? to + gradient : gradient;
+      });
+    if (has_memory) return {};
+    status s;
+    s.code = status_code::out_of_memory;
+    s.message = "out of host memory for the tiles of attention_backward on the CPU (at most 2 MiB for each thread)";
+    return s;
+  }
+
+ private:
+  /// run(worker, sequence, head, first row, most rows) for tiles of the rows of all heads, on threads. `others` is about the number of
+  /// rows that each row meets. Returns false if there was too little memory.
+  template <tile_axis Fixed, class Params, class Run>
+  static bool for_tiles(const Params& p, int64 sequences, int64 heads, int64 longest, int64 others, const Run& run) {
+    using worker = host_backward_worker<Params, Fixed>;
+    if (longest == 0) return true;
+    // Short sequences get smaller tiles, so that every core has one.
+    const int64 rows = longest >= 384 ? worker::block_rows : longest >= 96 ? 48 : 24;
+    const int64 blocks = ceil_div(longest, rows), tasks = sequences * heads * blocks;
+    const int64 columns = p.views.in.q.extent(3) + p.views.in.v.extent(3);
+    const int64 products = (longest < rows ? longest : rows) * columns * 2 * (others + 1);  // multiplications of a tile
+
+    constexpr int64 unit = 64, enough = 4000000;  // as in cpu/run.hpp
+    std::atomic<bool> no_memory{false};
+    host_parallel(tasks * unit, ceil_div(enough, products) * unit, [&](int64 begin, int64 end) {
+      worker w(p);
+      if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
+      for (int64 task = begin / unit; task < end / unit; ++task) {
+        const int64 first = task % blocks * rows, row = task / blocks;
+        run(w, static_cast<int>(row / heads), static_cast<int>(row % heads), static_cast<int>(first),
+            static_cast<int>(rows));
+      }
+    });
+    return !no_memory.load();
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT
+// One thread of attention_backward on the CPU: a tile of rows of q with its dq, or a tile of keys with their dk and dv.
+#ifndef GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
+#define GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
+
+#include <giwa/attention/backward/params.hpp>
+#include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/attention/cpu/panels.hpp>
+#include <giwa/attention/problem/rows.hpp>
+#include <giwa/attention/schedule/visible_tiles.hpp>
+
+#include <memory>
+#include <new>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// One thread of the CPU path, in fp32 and in separate memory. The tile's rows are fixed, queries for dq and keys for dk and dv, and
+/// tiles of the other axis pass by: with fixed rows a and b and moving rows x and y,
+///   S = a x^T,  dP = b y^T,  P = e^(score(S) - lse),  dS = P (dP - delta) slope,  sum_x += dS x,  sum_y += P y,
+/// where a, b, x, y are q, dout, k, v for dq = scale sum_x, and k, v, q, dout for dk = scale sum_x and dv = sum_y. S and P are computed
+/// for both, so that a gradient is summed by one thread in a fixed order. Moving rows are cut at multiples of block_columns of their
+/// sequence and a tile of them is summed by itself, so the bits of a row do not depend on other rows or on the number of threads.
+template <class Params, tile_axis Fixed>
+class host_backward_worker {
+ public:
+  using head = typename Params::head;
+  static constexpr bool rows_are_keys = Fixed == tile_axis::keys;
+  static constexpr int block_rows = 96, block_columns = 64, strip_rows = 24;
+
+  explicit host_backward_worker(const Params& p)
+      : p_(p),
+        depth_(static_cast<int>(p.views.in.q.extent(3))),
+        width_(static_cast<int>(p.views.in.v.extent(3))),
+        row_x_(static_cast<int>(round_up(depth_, int64{lanes}))),
+        row_y_(static_cast<int>(round_up(width_, int64{lanes}))),
+        wants_x_(rows_are_keys ? !is_absent(p.views.dk) : !is_absent(p.views.dq)),
+        wants_y_(rows_are_keys && !is_absent(p.views.dv)),
+        wants_dp_(wants_x_ || (!rows_are_keys && gradients)) {
+    const int64 longest = row_x_ > row_y_ ? row_x_ : row_y_;
+    const int64 floats[] = {int64{block_rows} * depth_,
+                            int64{block_rows} * width_,
+                            int64{block_columns} * depth_,
+                            int64{block_columns} * width_,
+                            int64{block_columns} * row_x_,
+                            wants_y_ ? int64{block_columns} * row_y_ : 0,
+                            int64{block_rows} * row_x_,
+                            wants_y_ ? int64{block_rows} * row_y_ : 0,
+                            longest,
+                            longest};
+    int64 total = 0;
+    for (const int64 n : floats) total += round_up(n, 16);
+    memory_.reset(static_cast<float*>(
+        ::operator new(static_cast<stdlib::size_t>(total) * sizeof(float), std::align_val_t{64}, std::nothrow)));
+    if (!memory_) return;
+    float* next = memory_.get();
+    float** const parts[] = {&a_, &b_, &x_columns_, &y_columns_, &x_, &y_, &sum_x_, &sum_y_, &line_, &other_line_};
+    const int64* count = floats;
+    for (float** const part : parts) {
+      *part = next;
+      next += round_up(*count++, 16);
+    }
+  }
+
+  bool has_memory() const { return memory_ != nullptr; }
+
+  /// Computes dq of the queries [first, first + count) of a head, count <= block_rows; also what the modifier gives gradients to.
+  void run_queries(const head& h, int first, int count) {
+    const auto q = p_.query_rows(p_.views.in.q, h);
+    host_load_rows(strided_rows(q), depth_, first, count, a_);
+    host_load_rows(strided_rows(p_.query_rows(p_.views.dout, h)), width_, first, count, b_);
+    for (int r = 0; r < count; ++r) fixed_terms_[r] = terms(h, first + r, b_ + int64{r} * width_);
+    clear_sums();
+    add_tiles(h, first, count, strided_rows(h.k), strided_rows(h.v));
+    if (!wants_x_) return;
+    const auto dq = p_.query_rows(p_.views.dq, h);
+    for (int r = 0; r < count; ++r) store(dq, first + r, sum_x_ + int64{r} * row_x_, p_.call.scale);
+  }
+
+  /// Computes dk and dv of the keys [first, first + count) of key sequence n and a head of k, count <= block_rows.
+  void run_keys(int n, int kv_head, int first, int count) {
+    const int group = p_.call.heads_per_kv;
+    clear_sums();
+    bool loaded = false;
+    head any{};
+    for (int b = p_.first_reader(n); b < p_.end_reader(n); ++b)
+      for (int i = 0; p_.is_reader(b, n) && i < group; ++i) {
+        const head h = p_.call.at(b, kv_head * group + i);
+        const int rows = h.keys() - first < count ? h.keys() - first : count;
+        if (rows <= 0) break;
+        if (!loaded) {  // the keys of the longest reader: all of them start at the same row
+          any = h;
+          host_load_rows(strided_rows(p_.key_rows(p_.views.in.k, h, first + count)), depth_, first, count, a_);
+          host_load_rows(strided_rows(p_.key_rows(p_.views.in.v, h, first + count)), width_, first, count, b_);
+          loaded = true;
+        }
+        add_tiles(h, first, rows, strided_rows(h.q), strided_rows(p_.query_rows(p_.views.dout, h)));
+      }
+    if (!loaded) return;
+    for (int r = 0; r < count; ++r) {
+      if (wants_x_)
+        store(p_.key_rows(p_.views.dk, any, first + count), first + r, sum_x_ + int64{r} * row_x_, p_.call.scale);
+      if (wants_y_) store(p_.key_rows(p_.views.dv, any, first + count), first + r, sum_y_ + int64{r} * row_y_, 1.0f);
+    }
+  }
+
+  /// The gradient of one head's sink: minus the sum of P delta over all rows of q, P being the weight of the sink.
+  float sink_gradient(int head_of_q) {
+    const float sink = p_.call.sinks[head_of_q * p_.call.sink_stride];
+    double sum = 0;
+    for (int64 b = 0; b < p_.views.in.sequence_count(); ++b) {
+      const head h = p_.call.at(static_cast<int>(b), head_of_q);
+      const auto dout = p_.query_rows(p_.views.dout, h);
+      for (int query = 0; query < h.queries(); ++query) {
+        host_widen(dout.data() + query * dout.stride(0), line_, width_);
+        const row_terms t = terms(h, query, line_);
+        sum -= static_cast<double>(exponential{}(sink - t.lse)) * static_cast<double>(t.delta);
+      }
+    }
+    return static_cast<float>(sum);
+  }
+
+ private:
+  static constexpr int lanes = host_registers::lanes, columns = host_registers::columns, sums = 16;
+  static_assert(block_columns % columns == 0 && strip_rows % host_registers::rows == 0 && block_rows % strip_rows == 0);
+  using modifier = decltype(stdlib::declval<const Params&>().call.score);
+  using mask_type = decltype(stdlib::declval<const Params&>().call.mask);
+  static constexpr bool plain = stdlib::same_as<modifier, plain_score>, gradients = gradient_of<modifier>::wanted;
+  static constexpr tile_axis moving = rows_are_keys ? tile_axis::queries : tile_axis::keys;
+
+  struct aligned_delete {
+    void operator()(float* p) const { ::operator delete(static_cast<void*>(p), std::align_val_t{64}); }
+  };
+
+  /// The terms of a row of q whose dout is given. Sixteen chains of additions, as vectors have lanes.
+  row_terms terms(const head& h, int query, const float* dout) {
+    const auto o = p_.query_rows(p_.views.in.o, h);
+    host_widen(o.data() + query * o.stride(0), other_line_, width_);
+    float part[sums] = {}, sum = 0;
+    for (int i = 0; i < width_; ++i) part[i % sums] += dout[i] * other_line_[i];
+    for (const float x : part) sum += x;
+    return p_.terms_of(h, query, sum);
+  }
+
+  void clear_sums() {
+    for (int64 i = 0; i < int64{block_rows} * row_x_; ++i) sum_x_[i] = 0;
+    for (int64 i = 0; wants_y_ && i < int64{block_rows} * row_y_; ++i) sum_y_[i] = 0;
+  }
+
+  /// Adds the tiles of one head that the fixed rows [first, first + count) see, or are seen by.
+  template <class Keys, class Values>
+  void add_tiles(const head& h, int first, int count, const Keys& x, const Values& y) {
+    const visible_tiles<mask_type, moving> tiles(p_.call.mask, h, first, count, block_columns);
+    const int length = rows_are_keys ? h.queries() : h.keys();
+    for (int n = tiles.next(0); n < tiles.count(); n = tiles.next(n + 1)) {
+      const int begin = n * block_columns, here = length - begin < block_columns ? length - begin : block_columns;
+      const tile_keep whole = tiles.keep(n);
+      const bool finite_x = host_load_panels<block_columns>(x, begin, here, depth_, row_x_, line_, x_columns_,
+                                                            wants_x_ ? x_ : nullptr, [](int) {});
+      const bool finite_y = host_load_panels<block_columns>(y, begin, here, width_, row_y_, line_, y_columns_,
+                                                            wants_y_ ? y_ : nullptr, [&](int j) {
+                                                              if constexpr (rows_are_keys) {
+                                                                const row_terms t = terms(h, begin + j, line_);
+                                                                lse_[j] = t.lse, delta_[j] = t.delta;
+                                                              }
+                                                            });
+      for (int j = here; j < block_columns; ++j) lse_[j] = infinity_of<float>, delta_[j] = 0;
+      for (int row = 0; row < count; row += strip_rows) {
+        const int rows = count - row < strip_rows ? count - row : strip_rows;
+        const tile_keep keep = whole == tile_keep::all ? whole : tiles.keep(n, first + row, rows);
+        if (keep == tile_keep::none) continue;
+        host_product_panels<block_columns>(a_ + int64{row} * depth_, x_columns_, depth_, rows, s_);
+        if (wants_dp_) host_product_panels<block_columns>(b_ + int64{row} * width_, y_columns_, width_, rows, dp_);
+        for (int r = 0; r < rows; ++r) turn_row(h, first, row + r, r, begin, here, keep);
+        if (wants_x_) add_product(h, first, row, rows, dp_, x_, row_x_, sum_x_, finite_x, keep, begin, here);
+        if (wants_y_) add_product(h, first, row, rows, s_, y_, row_y_, sum_y_, finite_y, keep, begin, here);
+      }
+    }
+  }
+
+  static attention_coord coord(const head& h, int fixed, int moving_row) {
+    const int query = rows_are_keys ? moving_row : fixed, key = rows_are_keys ? fixed : moving_row;
+    return {h.batch, h.head, query, key, query + h.offset};
+  }
+
+  /// Turns row r of s_ into P and row r of dp_ into dS.
+  void turn_row(const head& h, int first, int row, int r, int begin, int here, tile_keep keep) {
+    float* const s = s_ + r * block_columns;
+    float* const dp = dp_ + r * block_columns;
+    const auto at = [&](int j) { return coord(h, first + row, begin + j); };
+    if constexpr (!rows_are_keys) {
+      const row_terms t = fixed_terms_[row];
+      for (int j = 0; j < block_columns; ++j) lse_[j] = t.lse, delta_[j] = t.delta;
+    }
+    alignas(64) float slope[block_columns], z[block_columns];
+    float scale = p_.call.scale;
+    if constexpr (!plain) {
+      for (int j = 0; j < here; ++j) {
+        z[j] = s[j] * scale;
+        const dual<float> y = modified_score(p_.call.score, z[j], at(j));
+        s[j] = y.value, slope[j] = y.slope;
+      }
+      for (int j = here; j < block_columns; ++j) slope[j] = 0;
+      scale = 1.0f;
+    }
+    host_scale_and_subtract<block_columns, lanes>(s, scale, lse_);
+    bool kept[block_columns];
+    if (keep != tile_keep::all)
+      for (int j = 0; j < block_columns; ++j) {
+        kept[j] = j < here && p_.call.mask(at(j));
+        if (!kept[j]) s[j] = -infinity_of<float>;
+      }
+    alignas(64) float unused[sums] = {};
+    for (int j = 0; j < block_columns; j += lanes) host_exponentials<lanes>(s + j, 0.0f, unused);
+    if (!wants_dp_) return;
+    host_score_gradients<block_columns, lanes>(s, delta_, dp);
+    if constexpr (!rows_are_keys && gradients)
+      for (int j = 0; j < here; ++j)
+        if (keep == tile_keep::all || kept[j]) gradient_of<modifier>::give(p_.call.score, dp[j], z[j], at(j));
+    if constexpr (!plain)
+      for (int j = 0; j < block_columns; ++j) dp[j] *= slope[j];
+    if (keep != tile_keep::all)
+      for (int j = 0; j < block_columns; ++j) dp[j] = kept[j] ? dp[j] : 0.0f;
+  }
+
+  /// sum (rows, wide) += weights (rows, block_columns) times moving rows. The products of one tile are summed separately. If a moving
+  /// row is infinite or NaN, a weight of 0 does not remove it: then the products of masked scores are skipped.
+  void add_product(const head& h, int first, int row, int rows, float* weights, const float* panels, int padded,
+                   float* sum, bool finite, tile_keep keep, int begin, int here) {
+    const int even = static_cast<int>(round_up(rows, int64{host_registers::rows}));
+    if (!finite && (keep != tile_keep::all || (rows > 1 && even != rows))) {
+      for (int r = 0; r < rows; ++r)
+        add_kept_products(h, first + row + r, weights + r * block_columns, panels, padded,
+                          sum + int64{row + r} * padded, begin, here);
+      return;
+    }
+    if (rows >
+        1)  // rows up to the next multiple of 6 are added to as well, and may belong to keys that another head sees
+      for (int i = rows * block_columns; i < even * block_columns; ++i) weights[i] = 0;
+    for (int begin_column = 0; begin_column < padded; begin_column += columns) {
+      const int wide = padded - begin_column < columns ? padded - begin_column : columns;
+      host_product_of<host_sum::add, lanes>(wide / lanes, rows, weights, block_columns,
+                                            panels + int64{begin_column} * block_columns, block_columns,
+                                            sum + int64{row} * padded + begin_column, padded);
+    }
+  }
+  void add_kept_products(const head& h, int fixed, const float* weights, const float* panels, int padded, float* sum,
+                         int begin, int here) {
+    for (int i = 0; i < padded; ++i) line_[i] = 0;
+    for (int j = 0; j < here; ++j) {
+      if (!p_.call.mask(coord(h, fixed, begin + j))) continue;
+      for (int begin_column = 0; begin_column < padded; begin_column += columns) {
+        const int wide = padded - begin_column < columns ? padded - begin_column : columns;
+        host_product_of<host_sum::extend, lanes>(wide / lanes, 1, weights + j, block_columns,
+                                                 panels + int64{begin_column} * block_columns + int64{j} * wide, 1,
+                                                 line_ + begin_column, padded);
+      }
+    }
+    for (int i = 0; i < padded; ++i) sum[i] += line_[i];
+  }
+
+  /// Stores a row of a gradient. + 0 turns a sum of -0 into +0, so that the result does not depend on masked scores.
+  template <class V>
+  void store(const tensor_view<V, 2>& to, int64 row, const float* sum, float factor) const {
+    V* const at = to.data() + row * to.stride(0);
+    for (int64 i = 0; i < to.extent(1); ++i) {
+      const float x = sum[i] * factor + 0.0f;
+      at[i] = convert<V>{}(p_.accumulate ? convert<float>{}(at[i]) + x : x);
+    }
+  }
+
+  const Params p_;
+  const int depth_, width_, row_x_, row_y_;  // head sizes, and rounded up to whole vectors
+  const bool wants_x_, wants_y_, wants_dp_;  // which sums are computed
+  std::unique_ptr<float, aligned_delete> memory_;
+  float *a_ = nullptr, *b_ = nullptr;                  // fixed rows
+  float *x_columns_ = nullptr, *y_columns_ = nullptr;  // moving rows, transposed
+  float *x_ = nullptr, *y_ = nullptr;                  // moving rows
+  float *sum_x_ = nullptr, *sum_y_ = nullptr, *line_ = nullptr, *other_line_ = nullptr;
+  row_terms fixed_terms_[block_rows];                 // if the fixed rows are queries
+  alignas(64) float s_[strip_rows * block_columns];   // S, then P
+  alignas(64) float dp_[strip_rows * block_columns];  // dP, then dS
+  alignas(64) float lse_[block_columns], delta_[block_columns];
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

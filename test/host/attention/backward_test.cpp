@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+// attention_backward on the CPU against the reference: masks, scores, heads, lengths, types, head sizes, layouts, hostile numbers.
+#include <giwa/base/throw.hpp>
+#include <giwa/host.hpp>
+
+#include "support/backward_case.hpp"
+#include "support/catch.hpp"
+
+namespace {
+
+using namespace giwa_test;
+using giwa::bf16;
+using giwa::causal;
+using giwa::fp16;
+
+struct variation {
+  bool dlse = false, accumulate = false, q = true, k = true, v = true;
+};
+
+template <class T, int HeadSize, int HeadSizeV = HeadSize, class O = T, class G = T, class Mask = giwa::full,
+          class Score = giwa::plain_score>
+std::string fault_of(case_options options, const Mask& mask = {}, const Score& score = {}, variation v = {}) {
+  options.head_size = HeadSize;
+  options.head_size_v = HeadSizeV;
+  backward_case<T, O, G> c(options);
+  c.has_dlse = v.dlse, c.accumulate = v.accumulate, c.wants_q = v.q, c.wants_k = v.k, c.wants_v = v.v;
+  const backward_answers a = answers_of(c, mask, score);
+  c.clear_outputs();
+  const giwa::status s = backward_of<HeadSize, HeadSizeV>(giwa::host, c.views(), mask, score, c.call_options());
+  if (!s.ok()) return std::string(giwa::format_status(s).c_str()) + "; " + c.of.options.text();
+  return judge(c, a);
+}
+
+/// A modifier templated on the number, and a mask without hints.
+struct wavy_score {
+  template <class Number>
+  Number operator()(Number score, giwa::attention_coord c) const {
+    return score * 0.75f + score * score * (0.005f * static_cast<float>((c.query + 2 * c.key + c.head) % 5));
+  }
+};
+struct scattered_mask {
+  bool operator()(giwa::attention_coord c) const {
+    return (c.query * 7 + c.key * 5 + c.head * 3 + c.batch + c.key / 9) % 4 != 0;
+  }
+};
+
+case_options sizes(int64 batch, int64 heads, int64 kv_heads, int64 queries, int64 keys) {
+  case_options c;
+  c.batch = batch, c.heads = heads, c.kv_heads = kv_heads, c.seq_q = queries, c.seq_k = keys;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("lengths around the tile sizes") {
+  constexpr int64 lengths[] = {1, 23, 64, 65, 97, 130};
+  for (const int64 q : lengths)
+    for (const int64 k : lengths) {
+      case_options c = sizes(1, 1 + (q + k) % 2, 1, q, k);
+      c.seed = static_cast<giwa::uint64>(100 * q + k);
+      CHECK(fault_of<float, 20>(c) == "");
+      CHECK(fault_of<float, 20>(c, q % 2 == 0 ? causal::top_left : causal::bottom_right) == "");
+    }
+  CHECK(fault_of<float, 20>(sizes(1, 1, 1, 0, 70)) == "");
+  CHECK(fault_of<float, 20>(sizes(2, 1, 1, 70, 0)) == "");
+  CHECK(fault_of<float, 20>(sizes(1, 2, 1, 420, 400), causal::bottom_right) == "");
+}
+
+TEST_CASE("types, head sizes, masks, score modifiers, groups of heads") {
+  const float slopes[6] = {0.5f, 0.25f, 0.125f, 1, 0.03f, 0.2f};
+  std::vector<int> ids(160);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i * i % 3);
+  for (int i = 0; i < 4; ++i) {
+    case_options c = sizes(2, 6, i % 2 == 0 ? 2 : 6, 70 + 10 * i, i < 2 ? 100 : 70 + 10 * i);
+    c.seed = static_cast<giwa::uint64>(i);
+    c.align = giwa::alignment::bottom_right;
+    c.sinks = i % 2 == 1;
+    c.spread = i == 3 ? 3 : 1;
+    for (std::size_t t = 0; t < 4; ++t) c.layout[t] = static_cast<case_layout>((i + static_cast<int>(t)) % 6);
+    c.offset = i;
+    if (i == 2) c.scale = -0.3;
+    const variation v{i != 1, i == 1};
+    CHECK(fault_of<float, 33>(c, giwa::sliding_window{40} | giwa::prefix{9}, wavy_score{}, v) == "");
+    CHECK(fault_of<fp16, 24, 40>(c, causal{}, giwa::softcap{2}, {i != 2}) == "");
+    CHECK(fault_of<bf16, 64, 64, bf16, float>(c, scattered_mask{}, giwa::alibi{slopes}, v) == "");
+    if (i >= 2) CHECK(fault_of<fp16, 72, 8, float, fp16>(c, giwa::segment_ids{ids.data(), ids.data(), 0, 0}) == "");
+  }
+  case_options large = sizes(1, 2, 1, 40, 30);
+  CHECK(fault_of<fp16, 512>(large, causal::bottom_right, giwa::softcap{2}) == "");
+  CHECK(fault_of<float, 1, 300>(large) == "");
+}
+
+TEST_CASE("a gradient that is not wanted is not written") {
+  for (int i = 0; i < 8; ++i)
+    CHECK(fault_of<float, 20>(sizes(1, 2, 2, 70, 90), giwa::full{}, giwa::plain_score{},
+                              {true, false, (i & 1) != 0, (i & 2) != 0, (i & 4) != 0}) == "");
+}
+
+TEST_CASE("packed sequences, lengths, and keys by index") {
+  const std::vector<int64> few{0, 1, 64, 0, 130, 7}, other{3, 0, 65, 0, 100, 64};
+  for (int i = 0; i < 8; ++i) {
+    case_options c;
+    c.seed = static_cast<giwa::uint64>(i);
+    c.heads = 4, c.kv_heads = i % 3 == 0 ? 4 : 2;
+    c.sinks = i % 2 == 1;
+    c.align = i < 4 ? giwa::alignment(giwa::alignment::bottom_right) : giwa::alignment::offset(20);
+    if (i % 4 < 2) {
+      c.q_lengths = i % 2 == 0 ? few : other, c.k_lengths = i / 4 == 0 ? few : other;
+    } else {
+      c.batch = 6, c.seq_q = 130, c.seq_k = 140;
+    }
+    if (i % 2 == 1) c.q_used = {0, -5, 64, 1000, 99, 3}, c.k_used = {131, 7, 0, 200, 90, 60};
+    if (i % 4 == 2 || i == 5) c.k_index = {4, 4, -1, 1, 6, 4}, c.k_batch = 6;  // 6 and -1 are none
+    CHECK(fault_of<float, 20>(c, causal{}, giwa::plain_score{}, {i % 2 == 0, i % 3 == 1}) == "");
+  }
+}
+
+TEST_CASE("numbers that a pair does not see do not reach it") {
+  // Rows in segments that alternate, so that every tile is mixed. All that segment 2 has becomes NaN or infinite.
+  std::vector<int> ids(200);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i * 7 % 5 % 3);
+  const giwa::segment_ids mask{ids.data(), ids.data(), 0, 0};
+  case_options o = sizes(1, 2, 1, 200, 200);
+  o.head_size = o.head_size_v = 20;
+  o.k_used = {170};  // and rows that belong to no sequence
+  backward_case<float> clean(o);
+  run_forward(clean, mask, giwa::plain_score{});
+  REQUIRE(backward_of<20, 20>(giwa::host, clean.views(), mask, giwa::plain_score{}, clean.call_options()).ok());
+  for (const float bad : {NAN, HUGE_VALF, 3e38f}) {
+    backward_case<float> c(o);
+    const auto poison = [&](auto& b, bool keys) {
+      const auto v = b.view();
+      for (int64 row = 0; row < 200; ++row)
+        for (int64 head = 0; head < v.extent(2); ++head)
+          for (int64 i = 0; i < 20; i += 1 + row % 3)
+            if (ids[static_cast<std::size_t>(row)] == 2 || (keys && row >= 170)) v(0, row, head, i) = bad;
+    };
+    poison(c.of.q, false), poison(c.of.k, true), poison(c.of.v, true), poison(c.dout, false);
+    run_forward(c, mask, giwa::plain_score{});
+    REQUIRE(backward_of<20, 20>(giwa::host, c.views(), mask, giwa::plain_score{}, c.call_options()).ok());
+    int64 different = 0, unaffected = 0;
+    const auto compare = [&](auto& got, auto& expected) {
+      const auto g = got.view(), e = expected.view();
+      for (int64 row = 0; row < 200; ++row)
+        for (int64 head = 0; ids[static_cast<std::size_t>(row)] != 2 && head < g.extent(2); ++head)
+          for (int64 i = 0; i < 20; ++i, ++unaffected)
+            different += std::memcmp(&g(0, row, head, i), &e(0, row, head, i), 4) != 0 ? 1 : 0;
+    };
+    compare(c.dq, clean.dq), compare(c.dk, clean.dk), compare(c.dv, clean.dv);
+    CHECK(different == 0);
+    CHECK(unaffected > 6000);
+  }
+}
+
+TEST_CASE("rows that see nothing may hold anything and have gradients of 0") {
+  case_options o = sizes(1, 1, 1, 100, 60);  // bottom_right: the first 40 queries see no key
+  o.head_size = o.head_size_v = 20;
+  o.align = giwa::alignment::bottom_right;
+  backward_case<float> clean(o), c(o);
+  for (int64 row = 0; row < 40; ++row)
+    for (int64 i = 0; i < 20; ++i) c.of.q.view()(0, row, 0, i) = c.dout.view()(0, row, 0, i) = NAN;
+  for (auto* each : {&clean, &c}) {
+    run_forward(*each, causal{}, giwa::plain_score{});
+    REQUIRE(backward_of<20, 20>(giwa::host, each->views(), causal{}, giwa::plain_score{}, each->call_options()).ok());
+  }
+  CHECK(c.dq.elements<float>() == clean.dq.elements<float>());
+  CHECK(c.dk.elements<float>() == clean.dk.elements<float>());
+  CHECK(c.dv.elements<float>() == clean.dv.elements<float>());
+  for (int64 i = 0; i < 20; ++i) CHECK(clean.dq.view()(0, 39, 0, i) == 0);
+}
+
+TEST_CASE("a bias receives its gradient") {
+  case_options o = sizes(2, 2, 1, 70, 90);
+  o.head_size = o.head_size_v = 20;
+  o.align = giwa::alignment::bottom_right;
+  std::vector<float> values(2 * 2 * 70 * 90), gradient(values.size(), 0.0f), expected(values.size(), 0.0f);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(normal_at(giwa::philox(9), static_cast<giwa::uint64>(i)));
+  backward_case<float> c(o);
+  const auto score = [&](std::vector<float>& to) {
+    const giwa::index<4> shape{2, 2, 70, 90};
+    return giwa::then(giwa::softcap{3}, giwa::bias_with_gradient(tensor_view<const float, 4>(values.data(), shape),
+                                                                 tensor_view<float, 4>(to.data(), shape)));
+  };
+  const backward_answers a = answers_of(c, causal{}, score(expected));
+  c.clear_outputs();
+  c.wants_q = false;
+  REQUIRE(backward_of<20, 20>(giwa::host, c.views(), causal{}, score(gradient), c.call_options()).ok());
+  CHECK(judge(c, a) == "");
+  double worst = 0;
+  int64 written = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(gradient[i]) - static_cast<double>(expected[i])));
+    written += gradient[i] != 0 ? 1 : 0;
+  }
+  CHECK(worst < 1e-5);
+  CHECK(written > 10000);
+}
+
+TEST_CASE("a call that breaks a rule is refused, and says which") {
+  case_options o = sizes(1, 2, 1, 7, 9);
+  o.head_size = o.head_size_v = 20;
+  backward_case<float> c(o);
+  c.has_dlse = true;
+  const auto good = c.views();
+  const auto refused = [&](const auto& views, const giwa::attention_backward_options& options) {
+    return std::string(
+        giwa::format_status(backward_of<20, 20>(giwa::host, views, giwa::full{}, giwa::plain_score{}, options))
+            .c_str());
+  };
+  const auto says = [](const std::string& text, const char* argument, const char* part) {
+    return text.find(argument) != std::string::npos && text.find(part) != std::string::npos;
+  };
+  CHECK(backward_of<20, 20>(giwa::host, good, giwa::full{}, giwa::plain_score{}, c.call_options()).ok());
+  auto views = good;
+  views.lse = {};
+  CHECK(says(refused(views, c.call_options()), "lse", "attention_forward wrote"));
+  views = good, views.lse = {good.lse.data(), {1, 2, 8}};
+  CHECK(says(refused(views, c.call_options()), "lse", "the sizes must be those of q"));
+  views = good, views.dk = good.dq;
+  CHECK(says(refused(views, c.call_options()), "dk", "must have the sizes of k"));
+  views = good, views.dv = good.dk;
+  CHECK(says(refused(views, c.call_options()), "dv", "overlaps dk"));
+  views = good, views.dq = c.of.q.view();
+  CHECK(says(refused(views, c.call_options()), "dq", "overlaps q"));
+  views = good, views.dq = {good.dq.data(), good.dq.extents(), {0, 0, 0, 1}};
+  CHECK(says(refused(views, c.call_options()), "dq", "strides"));
+  views = good, views.dout = {good.dout.data(), {1, 7, 2, 19}};
+  CHECK(says(refused(views, c.call_options()), "dout", "must have the sizes of o"));
+  auto options = c.call_options();
+  options.dlse = {c.dlse.memory.data(), {1, 7, 2}};
+  CHECK(says(refused(good, options), "dlse", "the sizes must be those of q"));
+  options = c.call_options(), options.dsinks = c.dsinks.view();
+  CHECK(says(refused(good, options), "dsinks", "which the call does not have"));
+  options = c.call_options(), options.scale = NAN;
+  CHECK(says(refused(good, options), "scale", "finite"));
+  backward_case<float, float, fp16> half(o);
+  options = half.call_options(), options.accumulate = true;
+  CHECK(says(refused(half.views(), options), "accumulate", "fp32"));
+  CHECK(giwa::backward_workspace_bytes(c.of.views().problem()) == 8 * 2 * 7);
+}
