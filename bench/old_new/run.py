@@ -4,9 +4,10 @@
 
   python3 bench/old_new/run.py OLD NEW... [--rounds 4] [--longest 16384] [--nvcc nvcc]
 
-OLD and each NEW are git revisions, or folders that contain giwa/ (an include folder). All are compiled for the GPU that
-is there, and run alternately together with OLD once more: the ratio of OLD to itself is the noise of the machine. Each
-round begins with another tree, because the clock falls as the GPU warms up. Prints old time / new time for each of 36
+OLD and each NEW are git revisions, folders that contain giwa/ (an include folder), or programs, which cells.cu was
+compiled to. All others are compiled for the GPU that is there (--arch sm_90 takes the kernel of mma.sync on a GPU that
+has another), and run alternately together with OLD once more: the ratio of OLD to itself is the noise of the machine.
+Each round begins with another tree, because the clock falls as the GPU warms up. Prints old time / new time for each of 36
 cells, or of those with at most --longest tokens a sequence, one column for each tree, and exits with 1 if a bit of an
 output differs.
 """
@@ -51,15 +52,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--longest", type=int, default=16384)
     parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument("--arch", help="as nvcc's -arch")
     options = parser.parse_args()
     trees = [options.old, *options.new]
     with tempfile.TemporaryDirectory() as folder:
-        scratch, arch = Path(folder), architecture()
-        programs = [scratch / f"program_{i}" for i in range(len(trees))]
-        includes = [include_folder(tree, scratch / f"tree_{i}") for i, tree in enumerate(trees)]
-        jobs = [subprocess.Popen([options.nvcc, "-std=c++20", "-O3", f"-arch={arch}", f"-I{include}", HERE / "cells.cu",
-                                  "-o", program]) for include, program in zip(includes, programs)]
-        failed = [tree for tree, job in zip(trees, jobs) if job.wait() != 0]  # waits for all
+        scratch, arch = Path(folder), options.arch or architecture()
+        programs, jobs = [], {}
+        for i, tree in enumerate(trees):
+            programs.append(Path(tree).resolve() if Path(tree).is_file() else scratch / f"program_{i}")
+            if not Path(tree).is_file():
+                include = include_folder(tree, scratch / f"tree_{i}")
+                jobs[tree] = subprocess.Popen([options.nvcc, "-std=c++20", "-O3", f"-arch={arch}", f"-I{include}",
+                                               HERE / "cells.cu", "-o", programs[i]])
+        failed = [tree for tree, job in jobs.items() if job.wait() != 0]  # waits for all
         if failed:
             sys.exit("does not compile: " + ", ".join(failed))
         columns = [*(Path(tree).name for tree in options.new), "old again"]

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_FORWARD_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_FORWARD_SM90_CUH
 
+#include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/elect.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/forward/chunks.cuh>
@@ -32,6 +33,7 @@ struct sm90_attention_op {
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
 #if GIWA_ARCH_HAS_SM90A
     const auto block = with_threads<max_threads>(plain_block);
+    arch::launch_dependents();
     types::initialize(block, s);
     const bool clustered = types::multicasts && p.cluster > 1;
     if (clustered)

@@ -89,7 +89,9 @@ result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Scor
       if (p.counter != nullptr) state = consume(cudaMemsetAsync(p.counter, 0, sizeof(int), s));
       if (!state.ok()) break;
     }
-    state = launch(s, {.grid = blocks, .block = Op::max_threads, .cluster = cluster}, Op{}, p);
+    // After a memset node the kernel cannot begin early; a launch that resets the counter is slower than that node.
+    const bool dependent = p.counter == nullptr;
+    state = launch(s, {.grid = blocks, .block = Op::max_threads, .cluster = cluster, .dependent = dependent}, Op{}, p);
   }
   return {true, state};
 }

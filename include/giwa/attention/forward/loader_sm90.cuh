@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 
+#include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/forward/score_steps.cuh>
 #include <giwa/attention/forward/types_sm90.cuh>
 
@@ -47,6 +48,7 @@ struct sm90_loader {
 
   template <class Block>
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    arch::wait_for_previous_kernel();
     auto k = s.k.producer(block);
     auto v = s.v.producer(block);
     const int rank = Types::multicasts ? arch::cluster_rank() : 0;

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_TILE_SCHEDULER_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_TILE_SCHEDULER_SM90_CUH
 
+#include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/forward/types_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -19,6 +20,7 @@ struct sm90_tile_scheduler {
 
   template <class Block>
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    arch::wait_for_previous_kernel();
     uint32 turn = 0;
     const auto next_free = [&]() -> work_tile& {
       s.work_empty[turn % queue_depth].wait((turn / queue_depth & 1) ^ 1);
