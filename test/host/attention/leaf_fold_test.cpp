@@ -65,7 +65,7 @@ run_result fold_run(int first, int from, int to, int end) {
 
 /// Counts what is wrong about leaves [first, end) in runs that end at `cuts` and at `end`.
 struct law {
-  int64 other_result = 0, other_count = 0, too_many = 0, checked = 0;
+  int64 other_result = 0, other_count = 0, too_many = 0, checked = 0, in_fours = 0;
 
   void check(int first, int end, const std::vector<int>& cuts, const std::string& right) {
     ++checked;
@@ -90,9 +90,15 @@ struct law {
     for (const std::size_t most : {states.size(), std::size_t{5}}) {
       leaf_fold<sum> fold;
       fold.reset();
-      for (std::size_t n = 0; n < states.size(); n += most)
-        fold.replay(at.data() + n, static_cast<int>(std::min(most, states.size() - n)),
-                    [&](int k) { return states[n + static_cast<std::size_t>(k)]; });
+      for (std::size_t n = 0, end_of_list = 0; n < states.size();) {
+        if (n == end_of_list) end_of_list = std::min(n + most, states.size());
+        const merge_step step = merge_step::of(at.data() + n, static_cast<int>(end_of_list - n));
+        sum x = states[n];
+        for (int i = 1; i < step.states; ++i) x.merge(states[n + static_cast<std::size_t>(i)]);
+        fold.add(step, x);
+        n += static_cast<std::size_t>(step.states);
+        in_fours += step.states == 4 ? 1 : 0;
+      }
       other_result += fold.finish().text == right ? 0 : 1;
     }
   }
@@ -150,6 +156,18 @@ TEST_CASE("random runs, short and long, also of one leaf each") {
     broken.check(first, first + count, cuts, sum_of(first, first + count).text);
   }
   broken.holds();
+}
+
+TEST_CASE("runs of whole nodes are merged four at a time") {
+  for (const int run : {4, 16}) {
+    law broken;
+    broken.check(0, 16 * run,
+                 {run, 2 * run, 3 * run, 4 * run, 5 * run, 6 * run, 7 * run, 8 * run, 9 * run, 10 * run, 11 * run,
+                  12 * run, 13 * run, 14 * run, 15 * run},
+                 sum_of(0, 16 * run).text);
+    broken.holds();
+    CHECK(broken.in_fours == 4 + 1);  // all 16 states; in lists of 5 only the first four are together
+  }
 }
 
 TEST_CASE("equal runs, as launches have them") {

@@ -17,6 +17,7 @@ struct few_rows_output {
   using params = typename Types::params;
   using shared_storage = typename Types::shared_storage;
   using element = typename Types::element;
+  using output = typename Types::output;
   using barrier = typename Types::named_barrier;
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
   using output_tile = warp_tile<Types::rows, Types::warp_columns>;
@@ -194,14 +195,15 @@ struct few_rows_output {
     for (int r = 0; r < row_slots; ++r) {
       const int row = map::row(lane, r);
       if (row >= rows.rows) continue;
-      const int query = rows.query(row), head = rows.head(row);
-      const finished_softmax<float> end = finish_row(call, q, head, query, x.m[r], x.l[r]);
+      const row_end<output> to(call, q, rows.head(row), rows.query(row));
+      const finished_softmax<float> end = to.finish(x.m[r], x.l[r]);
       lse[r] = end.lse;
       if (!has_columns()) continue;
       GIWA_UNROLL
-      for (int i = 0; i < x.o.registers; ++i)
-        if (map::slot(i) == r)
-          store_element(call, q, head, query, warp * Types::warp_columns + map::column(lane, i), x.o.value[i], end);
+      for (int i = 0; i < x.o.registers; i += 2) {
+        const float sums[2] = {x.o.value[i], x.o.value[i + 1]};
+        if (map::slot(i) == r) to.store(warp * Types::warp_columns + map::column(lane, i), sums, end);
+      }
     }
     if (call.lse.data() == nullptr) return;
     if (call.has_prior()) sync();  // the prior's lse may be the one that is written: all warps have read it

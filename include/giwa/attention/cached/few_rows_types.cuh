@@ -120,37 +120,64 @@ struct few_rows_types {
   }
 };
 
-/// The end of a row: factors for its output, and its log-sum-exp, with the sink and the prior. m is in units of log2.
-template <class Params>
-GIWA_DEVICE finished_softmax<float> finish_row(const Params& call, const cached_sequence& s, int head, int query,
-                                               float m, float l) {
-  const bool empty = l == 0 && m == -infinity_of<float>;
-  const float own_factor = empty ? 0.f : quick_reciprocal(l);
-  const float own_lse = empty ? -infinity_of<float> : m * ln_2<float> + quick_log(l == 0 ? -1.f : l);
-  finished_softmax<float> end{own_factor, 0, own_lse};
-  const auto add = [&](float lse) {
-    const finished_softmax<float> more =
-        with_prior(l, end.factor, end.lse, lse, device_exponential{}, quick_logarithm{}, quick_inverse{});
-    end = more;
-  };
-  if (call.sinks != nullptr) add(call.sinks[head * call.sink_stride]);
-  if (call.has_prior()) add(call.prior_lse(s.q_batch, head, s.first_query_row + query));
-  return end;
-}
+/// The end of a row: where its results go, and its sink and prior. Everything is looked up when it is made, so that a
+/// kernel can do this while it waits for the sums.
+template <class Output>
+struct row_end {
+  Output* o;
+  const Output* prior_o;  // or null
+  float* lse;             // or null
+  float sink, prior_lse;
+  int columns;
+  bool has_sink;
 
-/// Writes one element of o.
-template <class Params>
-GIWA_DEVICE void store_element(const Params& call, const cached_sequence& s, int head, int query, int column, float sum,
-                               const finished_softmax<float>& end) {
-  auto& o = call.views.o;
-  using output = stdlib::remove_cvref_t<decltype(*o.data())>;
-  if (column >= o.extent(3)) return;
-  const int64 row = s.first_query_row + query;
-  float x = sum * end.factor;
-  if (call.has_prior() && end.prior_factor != 0)
-    x = fused_multiply_add(convert<float>{}(call.prior_o(s.q_batch, row, head, column)), end.prior_factor, x);
-  o(s.q_batch, row, head, column) = convert<output>{}(x + 0.f);  // + 0 makes -0 positive
-}
+  template <class Params>
+  GIWA_DEVICE row_end(const Params& call, const cached_sequence& s, int head, int query)
+      : o(nullptr), prior_o(nullptr), lse(nullptr), sink(0), prior_lse(0), columns(0), has_sink(false) {
+    const auto& to = call.views.o;
+    const int64 row = s.first_query_row + query;
+    o = to.data() + (s.q_batch * to.stride(0) + row * to.stride(1) + head * to.stride(2));
+    columns = static_cast<int>(to.extent(3));
+    if (call.lse.data() != nullptr) lse = &call.lse(s.q_batch, head, row);
+    has_sink = call.sinks != nullptr;
+    if (has_sink) sink = call.sinks[head * call.sink_stride];
+    if (call.has_prior()) {
+      prior_lse = call.prior_lse(s.q_batch, head, row);
+      prior_o = &call.prior_o(s.q_batch, row, head, 0);
+    }
+  }
+
+  /// The factors of the output, and the log-sum-exp, with the sink and the prior. m is in units of log2.
+  GIWA_DEVICE finished_softmax<float> finish(float m, float l) const {
+    const bool empty = l == 0 && m == -infinity_of<float>;
+    const float own_factor = empty ? 0.f : quick_reciprocal(l);
+    const float own_lse = empty ? -infinity_of<float> : m * ln_2<float> + quick_log(l == 0 ? -1.f : l);
+    finished_softmax<float> end{own_factor, 0, own_lse};
+    const auto add = [&](float more) {
+      end = with_prior(l, end.factor, end.lse, more, device_exponential{}, quick_logarithm{}, quick_inverse{});
+    };
+    if (has_sink) add(sink);
+    if (prior_o != nullptr) add(prior_lse);
+    return end;
+  }
+
+  /// Writes consecutive elements of o.
+  template <int Count>
+  GIWA_DEVICE void store(int column, const float (&sums)[Count], const finished_softmax<float>& end) const {
+    float x[Count];
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i) x[i] = sums[i] * end.factor;
+    if (prior_o != nullptr && end.prior_factor != 0) {
+      GIWA_UNROLL
+      for (int i = 0; i < Count; ++i)
+        if (column + i < columns)
+          x[i] = fused_multiply_add(convert<float>{}(prior_o[column + i]), end.prior_factor, x[i]);
+    }
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i)
+      if (column + i < columns) o[column + i] = convert<Output>{}(x[i] + 0.f);  // + 0 makes -0 positive
+  }
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

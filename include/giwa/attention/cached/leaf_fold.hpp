@@ -26,8 +26,9 @@ struct fold_levels {
 struct run_states {
   int first[fold_levels::count], count_of[fold_levels::count];  // complete nodes of each level
   bool unfinished[fold_levels::count];  // [l]: a node of level l + 1, and for the last the result
+  int first_child[fold_levels::count];  // of that node
 
-  GIWA_HOST_DEVICE constexpr run_states(int begin, int end) : first{}, count_of{}, unfinished{} {
+  GIWA_HOST_DEVICE constexpr run_states(int begin, int end) : first{}, count_of{}, unfinished{}, first_child{} {
     for (int l = 0; l < fold_levels::count; ++l) {
       const int span = fold_levels::span(l), complete = end / span;
       first[l] = ceil_div(begin, span);
@@ -37,6 +38,7 @@ struct run_states {
         const int own = round_up(begin, parent) / span;  // the first node whose parent begins in the run
         last = own < complete ? own : complete;
         unfinished[l] = end / parent * parent >= begin && end % parent / span > 0;
+        first_child[l] = end / parent * (parent / span);
       } else {
         if (begin == 0) last = 0;
         unfinished[l] = begin == 0 && complete > 0;
@@ -57,13 +59,13 @@ struct run_states {
     for (int l = 0; l < fold_levels::count; ++l) n += count_of[l] + (unfinished[l] ? 1 : 0);
     return n;
   }
-  /// Where state number i belongs: a node of a level, or an unfinished one.
+  /// Where state number i belongs: it is a node of a level, or the first children of a node of the level above, which the
+  /// run ends within. Then `node` is the first of these children.
   struct position {
     int level, node;
   };
   GIWA_HOST_DEVICE constexpr position at(int i) const {
-    position p{fold_levels::count,
-               0};  // node 0 is never the last child of its parent, so that an unfinished one stays so
+    position p{fold_levels::count, 0};
     GIWA_UNROLL
     for (int l = 0; l < fold_levels::count; ++l) {
       if (p.level == fold_levels::count && i < count_of[l]) p = {l, first[l] + i};
@@ -72,12 +74,12 @@ struct run_states {
     if (p.level < fold_levels::count) return p;
     GIWA_UNROLL
     for (int l = fold_levels::count - 1; l >= 0; --l)
-      if (unfinished[l] && i-- == 0) p.level = l;
+      if (unfinished[l] && i-- == 0) p = {l, first_child[l]};
     return p;
   }
   /// Whether the first 4 of `count` positions are the children of one node, each a complete one. Then their states may be
-  /// merged in order, and replayed as that node. An unfinished node has the number 0 too, but node 1 of its level comes next
-  /// only if it is node 0 itself.
+  /// merged in order, and added as that node. First children that one run has merged have one position, so the next number
+  /// does not follow.
   GIWA_HOST_DEVICE static constexpr bool are_children(const position* at, int count) {
     if (count < 4 || at[0].level + 1 >= fold_levels::count || at[0].node % 4 != 0) return false;
     bool all = true;
@@ -91,6 +93,25 @@ struct run_states {
     int64 n = levels + leaves / fold_levels::span(levels - 1) + 1;
     for (int l = 0; l + 1 < levels; ++l) n += fold_levels::span(l + 1) / fold_levels::span(l) - 1;
     return n;
+  }
+};
+
+/// A step of the merge of what all runs handed on, in order: `states` of them, 1 or 4, are merged in order. The result is
+/// the next child of the unfinished node[level] of the fold, and completes `completed` nodes, each the last child of the next.
+struct merge_step {
+  int states, level, completed;
+
+  /// The step of the first of `count` positions.
+  GIWA_HOST_DEVICE static constexpr merge_step of(const run_states::position* at, int count) {
+    merge_step s{1, at[0].level, 0};
+    int node = at[0].node;
+    if (run_states::are_children(at, count)) s.states = 4, ++s.level, node /= 4;
+    GIWA_UNROLL
+    for (int l = 0; l + 1 < fold_levels::count; ++l) {
+      if (l != s.level + s.completed || node % 4 != 3) continue;
+      ++s.completed, node /= 4;
+    }
+    return s;
   }
 };
 
@@ -128,24 +149,17 @@ struct leaf_fold {
     return false;
   }
 
-  /// Takes `count` states that runs handed on: state_at(i) belongs at at[i]. Runs and their states come in order.
-  template <class StateAt>
-  GIWA_HOST_DEVICE constexpr void replay(const run_states::position* at, int count, const StateAt& state_at) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-    for (int k = 0; k < count; ++k) {
-      State x = state_at(k);
-      run_states::position own = at[k];
-      if (run_states::are_children(at + k, count - k)) {
-        const State all[4] = {x, state_at(k + 1), state_at(k + 2), state_at(k + 3)};
-        x.reset();
-        GIWA_UNROLL
-        for (int i = 0; i < 4; ++i) x.merge(all[i]);  // on a GPU their factors do not wait for each other
-        own = {own.level + 1, own.node / 4};
-        k += 3;
-      }
-      push(own.level, own.node, x, 0);
+  /// Adds the result of a step of the merge of all runs.
+  GIWA_HOST_DEVICE constexpr void add(const merge_step& step, State& x) {
+    int level = step.level, left = step.completed;
+    GIWA_UNROLL
+    for (int l = 0; l < levels; ++l) {
+      if (l != level) continue;
+      node[l].merge(x);
+      if (left == 0) return;
+      x = node[l];
+      node[l].reset();
+      ++level, --left;
     }
   }
 

@@ -11,11 +11,12 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// A block for each run and column of heads. The blocks of all runs of a unit but the first share the unit's rows, a warp
-/// for each. Small code matters more than anything else here: its instructions come from memory, after the keys of a whole
-/// cache.
+/// for each. A warp has nothing to overlap its instructions with, so all that does not depend on the states is done before
+/// the runs have ended: which states there are, the steps of their merge, and where the row goes.
 template <class Call>
 struct merge_runs_op {
   using params = run_params<Call>;
+  using output = stdlib::remove_cvref_t<decltype(*stdlib::declval<Call>().views.o.data())>;
   static constexpr int max_threads = 128, min_blocks = 1, warps = max_threads / 32, batch = 32;
   static constexpr int lane_columns = 4, warp_columns = 32 * lane_columns;
   /// The next states of a warp's unit, and of a row of them m, l and some columns.
@@ -74,6 +75,52 @@ struct merge_runs_op {
   }
 
  private:
+  /// The states of a unit in order, at most `batch` at a time.
+  struct states_list {
+    int64 run;       // the first that is not listed completely
+    int listed = 0;  // how many of its states are
+    int count = 0;   // of states in the list
+    // Of the step that begins with state k, in bit k: whether it has 4 states, its level, the nodes that it completes. As
+    // bits of words that are the same in all lanes they cost no load and no divergent branch.
+    uint32 fours = 0, levels[2] = {}, completed[2] = {};
+
+    GIWA_DEVICE merge_step step(int k) const {
+      const auto bit = [&](uint32 word) { return static_cast<int>(word >> k & 1); };
+      return {1 + 3 * bit(fours), bit(levels[0]) + 2 * bit(levels[1]), bit(completed[0]) + 2 * bit(completed[1])};
+    }
+
+    /// Lists the next states, and returns whether these are all. All lanes of the warp call it, and each has a run.
+    template <class Block>
+    GIWA_DEVICE bool next(const Block& block, const params& p, const divided_unit& unit, int column, warp_states& s) {
+      const bool begins = run == unit.first_run && listed == 0;
+      const int64 own = run + block.lane();
+      const run_states states = unit.states(own <= unit.last_run ? own : unit.last_run);
+      const int first = block.lane() == 0 ? listed : 0, own_count = own <= unit.last_run ? states.count() - first : 0;
+      const int end = scan_warp(block, own_count);  // of this run's states in the list
+      for (int i = 0, k = end - own_count; i < own_count && k < batch; ++i, ++k) {
+        s.at[k] = states.at(first + i);
+        s.from[k] = p.state_of(own, column, own == unit.first_run, first + i);
+      }
+      block.sync_warp();
+      // The first run that did not fit goes on in the next list.
+      const int complete = __popc(block.ballot(end <= batch));
+      const int all = block.shuffle(end, 31);
+      const int in_next = complete < 32 ? batch - block.shuffle(end - own_count, complete) : 0;
+      listed = complete == 0 ? listed + in_next : in_next;
+      run += complete;
+      count = all < batch ? all : batch;
+      const int lane = block.lane();
+      const merge_step own_step = lane < count ? merge_step::of(s.at + lane, count - lane) : merge_step{};
+      fours = block.ballot(own_step.states == 4);
+      GIWA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        levels[i] = block.ballot((own_step.level >> i & 1) != 0);
+        completed[i] = block.ballot((own_step.completed >> i & 1) != 0);
+      }
+      return begins && run > unit.last_run;
+    }
+  };
+
   /// Whether a unit that began in an earlier run has leaves in this one.
   GIWA_DEVICE static bool find_unit(const params& p, const run_place& place, int column, divided_unit& unit) {
     const int64 length = place.length;
@@ -104,7 +151,7 @@ struct merge_runs_op {
     states_list list{unit.first_run};
     bool has_all = false;  // the list has all states of the unit
     for (int row = share + shares * block.warp(); row < rows.rows; row += shares * warps) {
-      const int query = rows.query(row), head = rows.head(row);
+      const row_end<output> to(p.call, sequence, rows.head(row), rows.query(row));
       float lse = 0;
       for (int first = 0; first < p.columns; first += warp_columns) {
         leaf_fold<state> fold;
@@ -113,71 +160,50 @@ struct merge_runs_op {
         do {
           has_all = has_all || list.next(block, p, unit, column, s);
           arch::wait_for_previous_kernel();  // the first list is made of the lengths, before the runs have ended
-          add_states(block, p, s, list.count, row, first, fold);
+          add_states(block, p, s, list, row, first, fold);
         } while (list.run <= unit.last_run);
         const state all = fold.finish();
-        const finished_softmax<float> end = finish_row(p.call, sequence, head, query, all.m, all.l);
-        GIWA_UNROLL
-        for (int i = 0; i < lane_columns; ++i)
-          store_element(p.call, sequence, head, query, first + lane_columns * block.lane() + i, all.o[i], end);
+        const finished_softmax<float> end = to.finish(all.m, all.l);
+        to.store(first + lane_columns * block.lane(), all.o, end);
         lse = end.lse;
       }
       block.sync_warp();  // lse may be the prior's, which all lanes have read
-      if (block.lane() == 0 && p.call.lse.data() != nullptr)
-        p.call.lse(sequence.q_batch, head, sequence.first_query_row + query) = lse;
+      if (block.lane() == 0 && to.lse != nullptr) *to.lse = lse;
     }
   }
 
   /// Repeats the merges of listed states of which no run had both operands, for a row and the columns from `first` on.
   template <class Block, class Fold>
-  GIWA_DEVICE static void add_states(const Block& block, const params& p, warp_states& s, int count, int row, int first,
-                                     Fold& fold) {
+  GIWA_DEVICE static void add_states(const Block& block, const params& p, warp_states& s, const states_list& list,
+                                     int row, int first, Fold& fold) {
     const int lane = block.lane(), own = lane_columns * lane;
-    if (lane < count)
+    if (lane < list.count)
       arch::copy_async<8>(arch::shared_address(s.ml[lane]), s.from[lane] + int64{p.shape.rows} * p.columns + 2 * row);
     if (first + own < p.columns)
-#pragma unroll 4
-      for (int k = 0; k < count; ++k)
+#pragma unroll 8
+      for (int k = 0; k < list.count; ++k)
         arch::copy_async<16>(arch::shared_address(&s.o[k][own]), s.from[k] + row * p.columns + first + own);
     arch::copy_async_commit();
     arch::copy_async_wait<0>();
     block.sync_warp();
-    fold.replay(s.at, count, [&](int k) {
+    const auto state_at = [&](int k) {
       const float4 o = *reinterpret_cast<const float4*>(&s.o[k][own]);
       return state{s.ml[k][0], s.ml[k][1], {o.x, o.y, o.z, o.w}};
-    });
+    };
+#pragma unroll 1
+    for (int k = 0; k < list.count;) {
+      const merge_step step = list.step(k);
+      state x = state_at(k);
+      if (step.states == 4) {
+        const state more[3] = {state_at(k + 1), state_at(k + 2), state_at(k + 3)};
+        GIWA_UNROLL
+        for (int i = 0; i < 3; ++i) x.merge(more[i]);  // their factors do not wait for each other
+      }
+      fold.add(step, x);
+      k += step.states;
+    }
     block.sync_warp();
   }
-
-  /// The states of a unit in order, at most `batch` at a time.
-  struct states_list {
-    int64 run;       // the first that is not listed completely
-    int listed = 0;  // how many of its states are
-    int count = 0;   // of states in the list
-
-    /// Lists the next states, and returns whether these are all. All lanes of the warp call it, and each has a run.
-    template <class Block>
-    GIWA_DEVICE bool next(const Block& block, const params& p, const divided_unit& unit, int column, warp_states& s) {
-      const bool begins = run == unit.first_run && listed == 0;
-      const int64 own = run + block.lane();
-      const run_states states = unit.states(own <= unit.last_run ? own : unit.last_run);
-      const int first = block.lane() == 0 ? listed : 0, own_count = own <= unit.last_run ? states.count() - first : 0;
-      const int end = scan_warp(block, own_count);  // of this run's states in the list
-      for (int i = 0, k = end - own_count; i < own_count && k < batch; ++i, ++k) {
-        s.at[k] = states.at(first + i);
-        s.from[k] = p.state_of(own, column, own == unit.first_run, first + i);
-      }
-      block.sync_warp();
-      // The first run that did not fit goes on in the next list.
-      const int complete = __popc(block.ballot(end <= batch));
-      const int all = block.shuffle(end, 31);
-      const int in_next = complete < 32 ? batch - block.shuffle(end - own_count, complete) : 0;
-      listed = complete == 0 ? listed + in_next : in_next;
-      run += complete;
-      count = all < batch ? all : batch;
-      return begins && run > unit.last_run;
-    }
-  };
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -39,7 +39,7 @@ struct run_shape {
   /// on fewer states, of which each row merges one after the other.
   GIWA_HOST_DEVICE constexpr int64 length_of(int64 all) const {
     const int64 equal = ceil_div(all, int64{runs});
-    return one_unit && equal > (runs > 16 ? 0 : 2) ? round_up(equal, int64{fold_levels::span(1)}) : equal;
+    return one_unit && equal > (runs > 16 ? 0 : 1) ? round_up(equal, int64{fold_levels::span(1)}) : equal;
   }
   /// Says that `count` sequences are like `s`, whose leaves are `l`.
   GIWA_HOST_DEVICE constexpr void set_alike(const cached_sequence& s, const sequence_leaves& l, int64 count) {
