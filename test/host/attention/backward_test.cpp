@@ -234,8 +234,8 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(refused(good, options), "dsinks", "which the call does not have"));
   options = c.call_options(), options.scale = NAN;
   CHECK(says(refused(good, options), "scale", "finite"));
-  backward_case<float, float, fp16> half(o);
-  options = half.call_options(), options.accumulate = true;
-  CHECK(says(refused(half.views(), options), "accumulate", "fp32"));
+  backward_case<float, float, fp16> in_fp16(o);
+  options = in_fp16.call_options(), options.accumulate = true;
+  CHECK(says(refused(in_fp16.views(), options), "accumulate", "fp32"));
   CHECK(giwa::backward_workspace_bytes(c.of.views().problem()) == 8 * 2 * 7);
 }
