@@ -10,8 +10,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A block for each run and column of heads. The blocks of all runs of a unit but the first share the unit's rows, a warp
-/// for each. A warp has nothing to overlap its instructions with, so all that does not depend on the states is done before
+/// A block for each run and column of heads. The blocks of the runs that begin in a divided unit share its rows, a warp for
+/// each. A warp has nothing to overlap its instructions with, so all that does not depend on the states is done before
 /// the runs have ended: which states there are, the steps of their merge, and where the row goes.
 template <class Call>
 struct merge_runs_op {
@@ -53,6 +53,8 @@ struct merge_runs_op {
     run_item item;
     int64 run_length, begin;  // begin: number of its first leaf among all
     int64 first_run, last_run;
+    /// The first run that begins in the unit.
+    GIWA_DEVICE int64 first_sharing() const { return ceil_div(begin, run_length); }
     GIWA_DEVICE run_states states(int64 run) const {
       const int64 from = run * run_length - begin, to = from + run_length;
       const sequence_leaves& l = item.leaves;
@@ -69,7 +71,7 @@ struct merge_runs_op {
     divided_unit unit;
     // This launch begins while the runs are computed. One block that waits keeps it from ending before them.
     if (find_unit(p, place, column, unit))
-      merge_rows(block, p, s.of_warp[block.warp()], unit, static_cast<int>(run - unit.first_run) - 1, column);
+      merge_rows(block, p, s.of_warp[block.warp()], unit, static_cast<int>(run - unit.first_sharing()), column);
     else if (run == 0)
       arch::wait_for_previous_kernel();
   }
@@ -121,7 +123,7 @@ struct merge_runs_op {
     }
   };
 
-  /// Whether a unit that began in an earlier run has leaves in this one.
+  /// Whether the first leaf of a run is of a divided unit.
   GIWA_DEVICE static bool find_unit(const params& p, const run_place& place, int column, divided_unit& unit) {
     const int64 length = place.length;
     if (place.leaves() <= 0 || place.states(p.shape) == 0) return false;
@@ -131,8 +133,8 @@ struct merge_runs_op {
     const int in_sequence = place.before < count ? 0 : static_cast<int>(place.before / count);
     unit.run_length = length;
     unit.begin = place.begin() - (place.before - int64{in_sequence} * count);
-    if (unit.begin == place.begin()) return false;
     unit.first_run = unit.begin / length, unit.last_run = (unit.begin + count - 1) / length;
+    if (unit.first_run == unit.last_run) return false;
     item.head = column, item.row_tile = in_sequence;
     if (p.shape.heads_in_column != 1) {
       item.head = in_sequence / item.leaves.row_tiles;
@@ -141,13 +143,13 @@ struct merge_runs_op {
     return true;
   }
 
-  /// Merges this warp's rows of a unit, which the blocks of all its runs but the first share.
+  /// Merges this warp's rows of a unit. `share` is the block's rank among those that share them.
   template <class Block>
   GIWA_DEVICE static void merge_rows(const Block& block, const params& p, warp_states& s, const divided_unit& unit,
                                      int share, int column) {
     const packed_rows rows = rows_of(p.call, unit.item, p.group, p.tile_rows);
     const cached_sequence& sequence = unit.item.sequence;
-    const int shares = static_cast<int>(unit.last_run - unit.first_run);
+    const int shares = static_cast<int>(unit.last_run - unit.first_sharing()) + 1;
     states_list list{unit.first_run};
     bool has_all = false;  // the list has all states of the unit
     for (int row = share + shares * block.warp(); row < rows.rows; row += shares * warps) {
