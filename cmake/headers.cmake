@@ -222,6 +222,9 @@ set(GIWA_HEADERS
   L giwa/attention/split_fp16/launch.cuh
   L giwa/attention/forward/forward.cuh
   L giwa/attention/reference/reference.cuh
+  D giwa/attention/backward/row_terms.cuh
+  D giwa/attention/backward/backward_simt.cuh
+  L giwa/attention/backward/backward.cuh
   L giwa/attention/merge.cuh
   L giwa/attention/cached/append.cuh
 
@@ -231,6 +234,7 @@ set(GIWA_HEADERS
   L giwa/tile.cuh
   L giwa/softmax.cuh
   L giwa/attention.cuh
+  L giwa/attention_backward.cuh
   L giwa/cache.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh

@@ -151,7 +151,7 @@ void plain_backward(const Params& p, backward_answers& a) {
           if (p.call.mask(coord(key)))
             delta += round(weight(y[static_cast<std::size_t>(key)])) * dp[static_cast<std::size_t>(key)];
         for (int64 i = 0; i < width; ++i) size += std::abs(get(dout, query, i) * get(o, query, i));
-        if (!giwa::detail::is_absent(p.dlse)) delta -= p.at_row(p.dlse, h, query);
+        if (!giwa::detail::is_absent(p.dlse)) delta -= p.dlse(h.sequence, h.head, h.first_query_row + query);
         const auto sink_weight = static_cast<double>(sink == -giwa::detail::infinity_of<float> ? 0 : weight(sink));
         a.plain_dsinks[static_cast<std::size_t>(head)] -= sink_weight * static_cast<double>(delta);
         a.sink_units[static_cast<std::size_t>(head)] += sink_weight * static_cast<double>(size + std::abs(delta));
@@ -293,6 +293,59 @@ std::string judge(const backward_case<T, O, G>& c, const backward_answers& a) {
                 std::to_string(a.dsinks[i]) + ", allowed " + std::to_string(limit);
     }
   return fault.empty() ? "" : fault + "; " + c.of.options.text();
+}
+
+/// A modifier templated on the number, and a mask without hints.
+struct wavy_score {
+  template <class Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, giwa::attention_coord c) const {
+    return score * 0.75f + score * score * (0.005f * static_cast<float>((c.query + 2 * c.key + c.head) % 5));
+  }
+};
+struct scattered_mask {
+  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
+    return (c.query * 7 + c.key * 5 + c.head * 3 + c.batch + c.key / 9) % 4 != 0;
+  }
+};
+
+/// Three segments whose rows alternate, so that every tile is mixed.
+struct segments_mask {
+  GIWA_HOST_DEVICE static int of(int row) { return row * 7 % 5 % 3; }
+  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const { return of(c.query) == of(c.key); }
+};
+/// A case for segments_mask, in which some keys belong to no sequence.
+inline case_options segments_case() {
+  case_options o;
+  o.heads = 2, o.seq_q = o.seq_k = 200, o.head_size = o.head_size_v = 20;
+  o.k_used = {170};
+  return o;
+}
+/// Puts `bad` into the inputs of segment 2, and into the keys and values of no sequence.
+template <class T, class O, class G>
+void poison_segment(backward_case<T, O, G>& c, float bad) {
+  const auto poison = [&](auto& b, bool keys) {
+    const auto v = b.view();
+    for (int64 row = 0; row < v.extent(1); ++row)
+      for (int64 head = 0; head < v.extent(2); ++head)
+        for (int64 i = 0; i < v.extent(3); i += 1 + row % 3)
+          if (segments_mask::of(static_cast<int>(row)) == 2 || (keys && row >= 170))
+            v(0, row, head, i) = giwa::convert<T>{}(bad);
+  };
+  poison(c.of.q, false), poison(c.of.k, true), poison(c.of.v, true), poison(c.dout, false);
+}
+/// The number of gradients of the other segments that are not the same bits; -1 if none was compared.
+template <class T, class O, class G>
+int64 different_outside_segment(backward_case<T, O, G>& a, backward_case<T, O, G>& b) {
+  int64 different = 0, compared = 0;
+  const auto compare = [&](auto& x, auto& y) {
+    const auto got = x.view(), expected = y.view();
+    for (int64 row = 0; row < got.extent(1); ++row)
+      for (int64 head = 0; segments_mask::of(static_cast<int>(row)) != 2 && head < got.extent(2); ++head)
+        for (int64 i = 0; i < got.extent(3); ++i, ++compared)
+          different += std::memcmp(&got(0, row, head, i), &expected(0, row, head, i), sizeof(G)) != 0 ? 1 : 0;
+  };
+  compare(a.dq, b.dq), compare(a.dk, b.dk), compare(a.dv, b.dv);
+  return compared == 0 ? -1 : different;
 }
 
 }  // namespace giwa_test

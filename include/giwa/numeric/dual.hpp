@@ -3,7 +3,7 @@
 #ifndef GIWA_NUMERIC_DUAL_HPP
 #define GIWA_NUMERIC_DUAL_HPP
 
-#include <giwa/base/std.hpp>
+#include <giwa/numeric/trigonometry.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -13,8 +13,9 @@ namespace giwa::inline GIWA_ABI {
 ///
 /// Arithmetic and comparisons (of the values) work between duals and with plain numbers. Call functions without a
 /// namespace, so that the argument chooses: fabs, fmin, fmax, copysign, exp, exp2, log, sqrt, tanh, sin, cos. Where a
-/// function has a corner (fabs at 0, fmin and fmax of equal numbers) the slope is that of one side. The functions are
-/// those of the CUDA library on the device and of the C library on the host.
+/// function has a corner (fabs at 0, fmin and fmax of equal numbers) the slope is that of one side. sin and cos of a
+/// dual<float> are those of numeric/trigonometry.hpp; the other functions are those of the CUDA library on the device
+/// and of the C library on the host.
 /// Source: Clifford 1873; Griewank and Walther, "Evaluating Derivatives" (2008), chapter 3 (forward mode).
 template <stdlib::floating_point T>
 struct dual {
@@ -81,6 +82,19 @@ struct dual {
   ((sizeof(T) == 4) ? static_cast<T>(__builtin_##name##f(static_cast<float>(x))) : static_cast<T>(__builtin_##name(x)))
 #endif
 
+namespace detail {
+template <class T>
+struct sine_and_cosine {
+  GIWA_HOST_DEVICE static T sine(T x) { return GIWA_MATH(T, sin, x); }
+  GIWA_HOST_DEVICE static T cosine(T x) { return GIWA_MATH(T, cos, x); }
+};
+template <>
+struct sine_and_cosine<float> {
+  GIWA_HOST_DEVICE static float sine(float x) { return sine_with_sign(x); }
+  GIWA_HOST_DEVICE static float cosine(float x) { return sine_of_reduced(x, 1); }
+};
+}  // namespace detail
+
 /// Functions of a dual, with their derivatives.
 ///@{
 template <class T>
@@ -109,11 +123,11 @@ GIWA_HOST_DEVICE dual<T> tanh(const dual<T>& a) {
 }
 template <class T>
 GIWA_HOST_DEVICE dual<T> sin(const dual<T>& a) {
-  return {GIWA_MATH(T, sin, a.value), GIWA_MATH(T, cos, a.value) * a.slope};
+  return {detail::sine_and_cosine<T>::sine(a.value), detail::sine_and_cosine<T>::cosine(a.value) * a.slope};
 }
 template <class T>
 GIWA_HOST_DEVICE dual<T> cos(const dual<T>& a) {
-  return {GIWA_MATH(T, cos, a.value), -GIWA_MATH(T, sin, a.value) * a.slope};
+  return {detail::sine_and_cosine<T>::cosine(a.value), -detail::sine_and_cosine<T>::sine(a.value) * a.slope};
 }
 ///@}
 #undef GIWA_MATH

@@ -46,18 +46,17 @@ struct backward_params {
   GIWA_HOST_DEVICE tensor_view<V, 2> key_rows(const tensor_view<V, 4>& v, const head& h, int64 count) const {
     return rows(v, h.key_sequence, h.first_key_row, h.kv_head, count);
   }
-  /// The number of row `query` of a head in a tensor like lse.
-  GIWA_HOST_DEVICE float at_row(const tensor_view<const float, 3>& v, const head& h, int64 query) const {
-    return v.data()[h.sequence * v.stride(0) + h.head * v.stride(1) + (h.first_query_row + query) * v.stride(2)];
+  /// The lse and the delta of row `row` of a tensor's sequence and head, from the sum of dout * o over it.
+  GIWA_HOST_DEVICE row_terms terms_of(int64 sequence, int64 head_, int64 row, float sum) const {
+    const auto at = [&](const tensor_view<const float, 3>& v) {
+      return v.data()[sequence * v.stride(0) + head_ * v.stride(1) + row * v.stride(2)];
+    };
+    const float l = at(views.lse);
+    return {l == -infinity_of<float> ? infinity_of<float> : l, is_absent(dlse) ? sum : sum - at(dlse)};
   }
-  /// The lse and the delta of a row, from the sum of dout * o over it.
-  GIWA_HOST_DEVICE row_terms terms_of(const head& h, int64 query, float sum) const {
-    const float l = at_row(views.lse, h, query);
-    return {l == -infinity_of<float> ? infinity_of<float> : l, is_absent(dlse) ? sum : sum - at_row(dlse, h, query)};
-  }
-  /// The terms of a head's first row in the workspace.
-  GIWA_HOST_DEVICE row_terms* first_terms(const head& h) const {
-    return terms + ((int64{h.sequence} * views.in.q.extent(2) + h.head) * views.in.q.extent(1) + h.first_query_row);
+  /// The terms of a row in the workspace.
+  GIWA_HOST_DEVICE row_terms& terms_at(int64 sequence, int64 head_, int64 row) const {
+    return terms[(sequence * views.in.q.extent(2) + head_) * views.in.q.extent(1) + row];
   }
 
   /// The number of sequences of keys, of which several sequences of queries may read the same one (k_batch_index).

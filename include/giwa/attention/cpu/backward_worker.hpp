@@ -138,7 +138,7 @@ class host_backward_worker {
     float part[sums] = {}, sum = 0;
     for (int i = 0; i < width_; ++i) part[i % sums] += dout[i] * other_line_[i];
     for (const float x : part) sum += x;
-    return p_.terms_of(h, query, sum);
+    return p_.terms_of(h.sequence, h.head, h.first_query_row + query, sum);
   }
 
   void clear_sums() {

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CPU_PANELS_HPP
 
 #include <giwa/attention/cpu/product.hpp>
+#include <giwa/numeric/integer.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 

@@ -60,6 +60,19 @@ GIWA_HOST_DEVICE void add_kept_products(int thread, register_tile<float, Map>& o
   }
 }
 
+/// Whether the block's sums have a NaN. `has_nan` is in shared memory, and free after the next barrier.
+template <class Block, class Map>
+GIWA_HOST_DEVICE bool any_is_nan(const Block& block, const register_tile<float, Map>& sums, int& has_nan) {
+  bool mine = false;
+  GIWA_UNROLL
+  for (int i = 0; i < Map::registers; ++i) mine = mine || sums.value[i] != sums.value[i];
+  if (block.rank() == 0) has_nan = 0;
+  block.sync();
+  if (mine) block.atomic_add(has_nan, 1);
+  block.sync();
+  return has_nan != 0;
+}
+
 /// FlashAttention-2 (Dao 2023, algorithm 1). Products, sums and P are in fp32, whatever T is.
 template <class T, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
 struct simt_attention_op {
@@ -165,20 +178,6 @@ struct simt_attention_op {
     finish_rows(block, thread, softmax, steps.scale_log2(), call, head, first_query, true, normalizer);
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // + 0 makes -0 positive
     store(thread, o, of_width<HeadSizeV>(head.o), {first_query, 0});
-  }
-
-  /// Whether the block's output has a NaN. `has_nan` is in shared memory, and free after the next barrier.
-  template <class Block>
-  GIWA_HOST_DEVICE static bool any_is_nan(const Block& block, const register_tile<float, map_of_output>& o,
-                                          int& has_nan) {
-    bool mine = false;
-    GIWA_UNROLL
-    for (int i = 0; i < map_of_output::registers; ++i) mine = mine || o.value[i] != o.value[i];
-    if (block.rank() == 0) has_nan = 0;
-    block.sync();
-    if (mine) block.atomic_add(has_nan, 1);
-    block.sync();
-    return has_nan != 0;
   }
 
   /// Computes S = Q K^T, summed in the order of the head size. Returns when all threads are done with the tiles.

@@ -87,7 +87,9 @@ class backward_reference {
     const auto& in = p_.views.in;
     const auto q_view = p_.query_rows(in.q, h);
     const auto dout_view = p_.query_rows(p_.views.dout, h);
-    const strided_rows q(q_view), k(h.k), v(h.v), dout(dout_view);
+    const strided_rows q(q_view);
+    const strided_rows k(h.k), v(h.v);
+    const strided_rows dout(dout_view);
     const auto coord = [&](int key) { return attention_coord{h.batch, h.head, query, key, query + h.offset}; };
     const double scale = static_cast<double>(p_.call.scale);
     softmax_state<double> state;
@@ -110,7 +112,9 @@ class backward_reference {
         state.sum += exponential{}(score_[static_cast<stdlib::size_t>(key)].value - state.reference());
 
     const auto weight = [&](double y) { return exponential{}(y - state.reference()) * state.normalizer(); };
-    double delta = is_absent(p_.dlse) ? 0.0 : -static_cast<double>(p_.at_row(p_.dlse, h, query));
+    const auto& dlse = p_.dlse;
+    double delta = 0;
+    if (!is_absent(dlse)) delta -= static_cast<double>(dlse(h.sequence, h.head, h.first_query_row + query));
     for (int key = 0; key < h.keys(); ++key)
       if (p_.call.mask(coord(key)))
         delta += weight(score_[static_cast<stdlib::size_t>(key)].value) * dp_[static_cast<stdlib::size_t>(key)];

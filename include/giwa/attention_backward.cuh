@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// Public header of the backward pass of attention: attention_backward on a stream, masks and score modifiers.
+#ifndef GIWA_ATTENTION_BACKWARD_CUH
+#define GIWA_ATTENTION_BACKWARD_CUH
+
+#include <giwa/attention/backward/params.hpp>
+#include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/numeric/trigonometry.hpp>
+#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
+#include <giwa/attention/backward/backward.cuh>
+#include <giwa/base/throw.hpp>
+#endif
+
+#endif

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+// attention_backward on a GPU against the reference: problems drawn at random, hostile numbers, refusals. GIWA_TEST_DRAWS is how
+// many are drawn, from GIWA_TEST_FIRST_DRAW on.
+#include <giwa/attention_backward.cuh>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "support/backward_case.hpp"
+#include "support/catch.hpp"
+#include "support/gpu.cuh"
+#include "support/same_bits.hpp"
+
+namespace {
+
+using namespace giwa_test;
+using giwa::bf16;
+using giwa::causal;
+using giwa::fp16;
+
+/// A case's memory on the GPU. The gradients begin as in the case, the workspace as NaN.
+template <class T, class O, class G>
+struct backward_on_gpu {
+  backward_case<T, O, G>& on_host;
+  gpu_array<T> q, k, v;
+  gpu_array<O> o, dout;
+  gpu_array<G> dq, dk, dv;
+  gpu_array<float> lse, dlse, sinks, dsinks;
+  gpu_array<int> q_offsets, k_offsets, q_used, k_used, k_index;
+  gpu_array<unsigned char> workspace;
+
+  explicit backward_on_gpu(backward_case<T, O, G>& c)
+      : on_host(c),
+        q(c.of.q.memory),
+        k(c.of.k.memory),
+        v(c.of.v.memory),
+        o(c.of.o.memory),
+        dout(c.dout.memory),
+        dq(c.dq.memory),
+        dk(c.dk.memory),
+        dv(c.dv.memory),
+        lse(c.of.lse.memory),
+        dlse(c.dlse.memory),
+        sinks(c.of.sinks.memory),
+        dsinks(c.dsinks.memory),
+        q_offsets(c.of.q_offsets),
+        k_offsets(c.of.k_offsets),
+        q_used(c.of.options.q_used),
+        k_used(c.of.options.k_used),
+        k_index(c.of.options.k_index),
+        workspace(static_cast<std::size_t>(giwa::backward_workspace_bytes(c.views().in.problem()))) {}
+
+  giwa::detail::backward_views<T, O, G> views() const {
+    auto a = on_host.views();
+    const auto move = [](const int*& p, const gpu_array<int>& to) { p = p == nullptr ? nullptr : to.data(); };
+    a.in.q = on_host.of.q.at(q.data()), a.in.k = on_host.of.k.at(k.data()), a.in.v = on_host.of.v.at(v.data());
+    a.in.o = on_host.of.o.at(o.data()), a.dout = on_host.dout.at(dout.data());
+    a.lse = on_host.of.lse.at(lse.data());
+    if (on_host.wants_q) a.dq = on_host.dq.at(dq.data());
+    if (on_host.wants_k) a.dk = on_host.dk.at(dk.data());
+    if (on_host.wants_v) a.dv = on_host.dv.at(dv.data());
+    move(a.in.packed.q_offsets, q_offsets), move(a.in.packed.k_offsets, k_offsets);
+    move(a.in.packed.q_lengths, q_used), move(a.in.packed.k_lengths, k_used);
+    move(a.in.packed.k_batch_index, k_index);
+    return a;
+  }
+  giwa::attention_backward_options call_options() const {
+    auto a = on_host.call_options();
+    if (on_host.has_dlse) a.dlse = on_host.dlse.at(dlse.data());
+    if (on_host.of.options.sinks)
+      a.sinks = on_host.of.sinks.at(sinks.data()), a.dsinks = on_host.dsinks.at(dsinks.data());
+    a.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
+    return a;
+  }
+  /// Copies the gradients into the case; waits for the GPU.
+  void read_back() const {
+    on_host.dq.memory = dq.to_host(), on_host.dk.memory = dk.to_host(), on_host.dv.memory = dv.to_host();
+    on_host.dsinks.memory = dsinks.to_host();
+  }
+};
+
+/// Runs a case on the GPU, whose inputs are ready, twice; empty, or what went wrong.
+template <int HeadSize, int HeadSizeV, class T, class O, class G, class Mask, class Score>
+std::string run(backward_case<T, O, G>& c, const Mask& mask, const Score& score) {
+  std::vector<G> dq, dk, dv;
+  std::vector<float> dsinks;
+  for (int round = 0; round < 2; ++round) {
+    c.clear_outputs();
+    const backward_on_gpu<T, O, G> gpu(c);
+    const giwa::stream s = new_stream();
+    const giwa::status state = backward_of<HeadSize, HeadSizeV>(s, gpu.views(), mask, score, gpu.call_options());
+    if (!state.ok()) return giwa::format_status(state).c_str();
+    gpu.read_back();
+    if (round == 1 && !(same_bits(dq, c.dq.memory) && same_bits(dk, c.dk.memory) && same_bits(dv, c.dv.memory) &&
+                        same_bits(dsinks, c.dsinks.memory)))
+      return "other bits in the second call";
+    dq = c.dq.memory, dk = c.dk.memory, dv = c.dv.memory, dsinks = c.dsinks.memory;
+  }
+  return "";
+}
+
+/// Draws problems whose reference takes some milliseconds.
+case_options draw(int number, int64 head_sizes) {
+  random_sequence random(static_cast<giwa::uint64>(number) + 900000);
+  const auto one_in = [&](int64 n) { return random.below(n) == 0; };
+  const auto length = [&](int64 most) {
+    constexpr int64 edges[] = {1, 2, 63, 64, 65, 127, 128, 129, 192, 256};
+    const int64 n = one_in(2) ? edges[random.below(10)] : 1 + random.below(most);
+    return std::min(n, most);
+  };
+  case_options c;
+  c.seed = static_cast<giwa::uint64>(number);
+  c.kv_heads = 1 + random.below(3);
+  c.heads = c.kv_heads * (one_in(2) ? 1 : 1 + random.below(5));
+  c.batch = 1 + random.below(3);
+  const int64 most = std::max<int64>(3, std::min<int64>(300, 2000000 / (head_sizes * c.heads * c.batch) / 16));
+  c.seq_q = length(most), c.seq_k = one_in(3) ? c.seq_q : length(most);
+  if (one_in(40)) c.seq_q = 0;
+  if (one_in(40)) c.seq_k = 0;
+  const int64 sequences = one_in(3) ? 1 + random.below(4) : 0;
+  for (int64 i = 0; i < sequences; ++i)
+    c.q_lengths.push_back(one_in(4) ? 0 : length(most)), c.k_lengths.push_back(one_in(4) ? 0 : length(most));
+  const int64 all = sequences == 0 ? c.batch : sequences;
+  if (one_in(4))
+    for (int64 i = 0; i < all; ++i) {
+      c.q_used.push_back(static_cast<int>(random.below(most + 9)) - 3);
+      c.k_used.push_back(static_cast<int>(random.below(most + 9)) - 3);
+    }
+  if (one_in(5)) {
+    c.k_batch = sequences == 0 ? 1 + random.below(4) : sequences;
+    for (int64 i = 0; i < all; ++i) c.k_index.push_back(static_cast<int>(random.below(c.k_batch + 2)) - 1);
+  }
+  for (case_layout& l : c.layout) l = static_cast<case_layout>(random.below(static_cast<int64>(case_layout::count)));
+  c.offset = one_in(3) ? static_cast<int>(random.below(8)) : 0;
+  c.spread = one_in(8) ? 3 : 1;
+  c.sinks = one_in(3);
+  if (one_in(5)) c.scale = one_in(2) ? 0.3f : -0.2f;
+  c.align = one_in(4)   ? giwa::alignment::offset(random.below(100) - 50)
+            : one_in(2) ? giwa::alignment(giwa::alignment::top_left)
+                        : giwa::alignment(giwa::alignment::bottom_right);
+  return c;
+}
+
+/// Empty, or what is wrong with problem `number` in this form.
+template <class T, int HeadSize, int HeadSizeV = HeadSize, class O = T, class G = T, class Mask, class Score>
+std::string fault_of(int number, const Mask& mask, const Score& score) {
+  case_options options = draw(number, HeadSize + HeadSizeV);
+  options.head_size = HeadSize, options.head_size_v = HeadSizeV;
+  backward_case<T, O, G> c(options);
+  random_sequence random(static_cast<giwa::uint64>(number));
+  c.has_dlse = random.below(2) == 0;
+  c.accumulate = sizeof(G) == 4 && random.below(3) == 0;
+  c.wants_q = random.below(6) != 0, c.wants_k = random.below(6) != 0, c.wants_v = random.below(6) != 0;
+  const backward_answers a = answers_of(c, mask, score);
+  const std::string refused = run<HeadSize, HeadSizeV>(c, mask, score);
+  const std::string fault = refused.empty() ? judge(c, a) : refused;
+  return fault.empty() ? "" : "draw " + std::to_string(number) + ": " + fault + "; " + c.of.options.text();
+}
+
+std::string fault_of_draw(int number) {
+  switch (number % 7) {
+    case 0: return fault_of<fp16, 64>(number, causal{}, giwa::plain_score{});
+    case 1: return fault_of<bf16, 128>(number, giwa::full{}, giwa::plain_score{});
+    case 2: return fault_of<float, 33>(number, causal{}, giwa::softcap{5});
+#if !defined(GIWA_TEST_FEW_SIZES)  // where the program is only compiled
+    case 3: return fault_of<fp16, 192, 128>(number, giwa::sliding_window{40} | giwa::prefix{9}, giwa::plain_score{});
+    case 4: return fault_of<bf16, 72, 8, bf16, float>(number, scattered_mask{}, wavy_score{});
+    case 5: return fault_of<float, 16, 256>(number, giwa::full{}, giwa::plain_score{});
+#endif
+    default: return fault_of<fp16, 512, 512, float>(number, causal{}, giwa::plain_score{});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("drawn problems") {
+  const int first = number_of("GIWA_TEST_FIRST_DRAW", 0), count = number_of("GIWA_TEST_DRAWS", small_mode() ? 14 : 140);
+  int faults = 0;
+  for (int i = first; i < first + count && faults < 5; ++i) {
+    const std::string fault = fault_of_draw(i);
+    CHECK(fault == "");
+    faults += fault.empty() ? 0 : 1;
+  }
+  std::printf("draws %d to %d: %d faults\n", first, first + count - 1, faults);
+}
+
+TEST_CASE("numbers that a pair does not see do not reach it") {
+  const case_options o = segments_case();
+  backward_case<float> clean(o);
+  run_forward(clean, segments_mask{}, giwa::plain_score{});
+  REQUIRE((run<20, 20>(clean, segments_mask{}, giwa::plain_score{})) == "");
+  for (const float bad : {NAN, HUGE_VALF, 3e38f}) {
+    backward_case<float> c(o);
+    poison_segment(c, bad);
+    run_forward(c, segments_mask{}, giwa::plain_score{});
+    REQUIRE((run<20, 20>(c, segments_mask{}, giwa::plain_score{})) == "");
+    CHECK(different_outside_segment(c, clean) == 0);
+  }
+}
+
+TEST_CASE("a bias receives its gradient, and the call can be captured in a graph") {
+  case_options o;
+  o.batch = 2, o.heads = 2, o.seq_q = 70, o.seq_k = 90, o.head_size = o.head_size_v = 20;
+  const giwa::index<4> shape{2, 2, 70, 90};
+  std::vector<float> values(2 * 2 * 70 * 90), expected(values.size(), 0.0f);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(normal_at(giwa::philox(9), static_cast<giwa::uint64>(i)));
+  const gpu_array<float> bias(values), gradient(expected);
+  const auto score = [&](const float* from, float* to) {
+    return giwa::then(giwa::softcap{3}, giwa::bias_with_gradient(tensor_view<const float, 4>(from, shape),
+                                                                 tensor_view<float, 4>(to, shape)));
+  };
+  backward_case<float> c(o);
+  const backward_answers a = answers_of(c, causal::bottom_right, score(values.data(), expected.data()));
+  c.clear_outputs();
+  const backward_on_gpu<float, float, float> gpu(c);
+  const giwa::stream s = new_stream();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+  const giwa::status state = backward_of<20, 20>(s, gpu.views(), causal::bottom_right,
+                                                 score(bias.data(), gradient.data()), gpu.call_options());
+  check_cuda(cudaStreamEndCapture(s, &graph));
+  REQUIRE(state.ok());
+  check_cuda(cudaGraphInstantiate(&ready, graph, 0));
+  check_cuda(cudaGraphLaunch(ready, s));
+  gpu.read_back();
+  CHECK(judge(c, a) == "");
+  const std::vector<float> got = gradient.to_host();
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i])));
+  CHECK(worst < 1e-5);
+  check_cuda(cudaGraphExecDestroy(ready));
+  check_cuda(cudaGraphDestroy(graph));
+}
+
+TEST_CASE("a call without enough workspace is refused, and says how much it needs") {
+  case_options o;
+  o.heads = 3, o.seq_q = o.seq_k = 50, o.head_size = o.head_size_v = 20;
+  backward_case<float> c(o);
+  run_forward(c, segments_mask{}, giwa::plain_score{});
+  c.clear_outputs();
+  const backward_on_gpu<float, float, float> gpu(c);
+  const giwa::stream s = new_stream();
+  const auto refused = [&](giwa::attention_backward_options options) {
+    const giwa::status state = backward_of<20, 20>(s, gpu.views(), segments_mask{}, giwa::plain_score{}, options);
+    return state.argument == std::string_view("workspace") ? state.expected : -1;
+  };
+  auto options = gpu.call_options();
+  CHECK(gpu.workspace.size() == 50 * 3 * 8);
+  options.workspace = {};
+  CHECK(refused(options) == 50 * 3 * 8);
+  options.workspace = {gpu.workspace.data(), {50 * 3 * 8 - 1}};
+  CHECK(refused(options) == 50 * 3 * 8);
+  auto views = gpu.views();
+  views.dk = c.dk.view();  // memory of the host
+  const giwa::status state = backward_of<20, 20>(s, views, segments_mask{}, giwa::plain_score{}, gpu.call_options());
+  CHECK(state.argument == std::string_view("dk"));
+  gpu.read_back();
+  CHECK(c.dq.written() + c.dk.written() + c.dv.written() == 0);
+  CHECK(no_error_left());
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// The kernels of attention_backward on the host executor, against the reference: their indices, barriers and NaN.
+#include <giwa/attention/backward/backward_simt.cuh>
+#include <giwa/attention/backward/row_terms.cuh>
+#include <giwa/host_executor.cuh>
+
+#include "support/backward_case.hpp"
+#include "support/catch.hpp"
+
+namespace {
+
+using namespace giwa_test;
+using giwa::causal;
+using giwa::fp16;
+using giwa::detail::gradient;
+
+/// All kernels of a call, with grids of at most 64 blocks for dq, dk and dv.
+template <int HeadSize, int HeadSizeV, class T, class O, class G, class Mask, class Score>
+giwa::status run_simt(backward_case<T, O, G>& c, const Mask& mask, const Score& score) {
+  const auto views = c.views();
+  auto options = c.call_options();
+  std::vector<double> memory(static_cast<std::size_t>(giwa::backward_workspace_bytes(views.in.problem()) / 8 + 1), NAN);
+  options.workspace = {reinterpret_cast<unsigned char*>(memory.data()), {static_cast<int64>(memory.size()) * 8}};
+  giwa::status s = giwa::detail::check_backward(views, mask, score, options, HeadSize, HeadSizeV);
+  if (s.ok()) s = giwa::detail::check_backward_workspace(views, options);
+  const auto p = giwa::detail::params_of(views, mask, score, options);
+  using params = std::remove_cv_t<decltype(p)>;
+  if (s.ok()) s = giwa::launch(giwa::host, {.grid = 3, .block = 256}, giwa::detail::row_terms_op<params>{}, p);
+  const auto tiles = [&]<gradient Of>(std::integral_constant<gradient, Of>, int64 sequences, int64 heads, int64 rows) {
+    using op = giwa::detail::simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>;
+    giwa::attention_problem sizes = views.in.problem();
+    sizes.batch = sequences, sizes.heads = sizes.kv_heads = heads, sizes.seq_q = sizes.seq_k = rows;
+    typename op::params all{p, giwa::detail::attention_schedule::of(sizes, 0, op::block_m, 1, 256)};
+    for (; s.ok() && all.schedule.first < all.schedule.work_tiles; all.schedule.first += 64)
+      s = giwa::launch(
+          giwa::host,
+          {.grid = std::min<int64>(64, all.schedule.work_tiles - all.schedule.first), .block = op::max_threads}, op{},
+          all);
+  };
+  const int64 kv_heads = views.in.k.extent(2);
+  tiles(std::integral_constant<gradient, gradient::of_q>{}, views.in.sequence_count(), views.in.q.extent(2), 100);
+  tiles(std::integral_constant<gradient, gradient::of_k>{}, p.key_sequences(), kv_heads, 100);
+  tiles(std::integral_constant<gradient, gradient::of_v>{}, p.key_sequences(), kv_heads, 65);
+  if (s.ok() && c.of.options.sinks)
+    s = giwa::launch(giwa::host, {.grid = views.in.q.extent(2), .block = 256}, giwa::detail::sink_gradient_op<params>{},
+                     p);
+  return s;
+}
+
+template <class T, int HeadSize, int HeadSizeV, class G = T, class Mask = giwa::full, class Score = giwa::plain_score>
+std::string fault_of(case_options options, const Mask& mask = {}, const Score& score = {}, bool accumulate = false) {
+  options.head_size = HeadSize;
+  options.head_size_v = HeadSizeV;
+  backward_case<T, T, G> c(options);
+  c.has_dlse = true, c.accumulate = accumulate;
+  const backward_answers a = answers_of(c, mask, score);
+  c.clear_outputs();
+  const giwa::status s = run_simt<HeadSize, HeadSizeV>(c, mask, score);
+  return s.ok() ? judge(c, a) : s.message;
+}
+
+}  // namespace
+
+TEST_CASE("tiles, grouped heads, sinks and score modifiers") {
+  case_options c;
+  c.heads = 4, c.kv_heads = 2, c.sinks = true;
+  c.align = giwa::alignment::bottom_right;
+  c.seq_q = 130, c.seq_k = 70;
+  CHECK(fault_of<float, 12, 20, float>(c, causal{}, giwa::softcap{2}, true) == "");
+  c.seq_q = 3, c.seq_k = 129, c.batch = 2;
+  CHECK(fault_of<float, 12, 20, float>(c, causal{}, giwa::softcap{2}) == "");
+  c.seq_q = 40, c.seq_k = 64, c.kv_heads = 4;
+  CHECK(fault_of<fp16, 136, 48>(c) == "");
+}
+
+TEST_CASE("packed sequences, lengths, and keys by index") {
+  case_options c;
+  c.heads = 2;
+  c.align = giwa::alignment::bottom_right;
+  c.q_lengths = {0, 1, 100, 30}, c.k_lengths = {5, 0, 90, 70};
+  CHECK(fault_of<float, 12, 20, float>(c, causal{}, giwa::softcap{2}) == "");
+  c.q_used = {0, 1, 77, 100}, c.k_used = {131, 7, 60, 90}, c.k_index = {2, 3, 3, -1};
+  CHECK(fault_of<float, 12, 20, float>(c, causal{}, giwa::softcap{2}) == "");
+}
+
+TEST_CASE("numbers that a pair does not see do not reach it") {
+  case_options o;
+  o.seq_q = o.seq_k = 70;
+  o.head_size = 12, o.head_size_v = 20;
+  const giwa::prefix mask{50};
+  backward_case<float> clean(o), c(o);
+  for (int64 row = 50; row < 70; ++row) c.of.k.view()(0, row, 0, 3) = c.of.v.view()(0, row, 0, 5) = NAN;
+  for (auto* each : {&clean, &c}) {
+    run_forward(*each, mask, giwa::plain_score{});
+    REQUIRE((run_simt<12, 20>(*each, mask, giwa::plain_score{})).ok());
+  }
+  CHECK(c.dq.elements<float>() == clean.dq.elements<float>());
+  CHECK(c.dk.elements<float>() == clean.dk.elements<float>());
+  CHECK(c.dv.elements<float>() == clean.dv.elements<float>());
+  CHECK(clean.dk.view()(0, 69, 0, 0) == 0);
+  CHECK(clean.dq.view()(0, 69, 0, 0) != 0);
+}
