@@ -16,9 +16,12 @@ namespace giwa_test {
 using giwa::int64;
 
 /// What decides how much a row's rounding errors weigh: in its largest element of o, the sum of |p v|, and the root of the sum
-/// of (p v)^2; and the largest |score| of a key whose p counts.
+/// of (p v)^2; and the largest |score| of a key whose p counts in the lse. score_of_o: of a key whose p counts beside the
+/// largest p of a key, and how far the sink is above the keys. moved, moved_row: what the rounding errors of scores do to an
+/// element of o, at most, and to the row in the 2-norm, in units of 2^-24.
 struct row_scale {
   float sum, root, score;
+  float score_of_o = 0, moved = 0, moved_row = 0;
 };
 
 /// One row of the plain implementation: S = Q K^T summed in fp32 and rounded to T, softmax in fp32, P rounded to T, P V summed
@@ -30,47 +33,74 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
   constexpr float infinity = giwa::detail::infinity_of<float>;
   const giwa::exponential exp;
   const auto coord = [&](int key) { return giwa::attention_coord{h.batch, h.head, query, key, query + h.offset}; };
+  float squares = 0;  // of the products in the last score
   const auto score_of = [&](int key) {
     float sum = 0;
-    for (int64 i = 0; i < h.q.extent(1); ++i)
-      sum += convert<float>{}(h.q.data()[query * h.q.stride(0) + i]) *
-             convert<float>{}(h.k.data()[key * h.k.stride(0) + i]);
+    squares = 0;
+    for (int64 i = 0; i < h.q.extent(1); ++i) {
+      const float product = convert<float>{}(h.q.data()[query * h.q.stride(0) + i]) *
+                            convert<float>{}(h.k.data()[key * h.k.stride(0) + i]);
+      sum += product;
+      squares += product * product;
+    }
     return p.score(sum * p.scale, coord(key));
   };
   const float sink = p.sinks == nullptr ? -infinity : p.sinks[h.head * p.sink_stride];
   auto exact = giwa::softmax_state<float>::of(sink), rounded = exact;
+  float top = -infinity;  // the largest score of a key
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(coord(key))) continue;
     const float s = score_of(key);
     exact = giwa::softmax_state<float>::merge(exact, giwa::softmax_state<float>::of(s));
     const float r = convert<float>{}(convert<T>{}(s));
     rounded = giwa::softmax_state<float>::merge(rounded, giwa::softmax_state<float>::of(r));
+    top = r > top ? r : top;
   }
 
-  float value[giwa::attention_limits::head_size], sum[giwa::attention_limits::head_size],
-      square[giwa::attention_limits::head_size];
+  constexpr int most = giwa::attention_limits::head_size;
+  float value[most], sum[most], square[most];
+  // A score that is off by e moves o by e p (v - o), and errors of different scores are independent: their squares add up.
+  // q k is a sum of d products, and each of its d partial sums is rounded by up to 2^-24 of itself. Where signs are random,
+  // the squares of the partial sums have the sum d / 2 times that of the squares of the products. Then the exponent, the
+  // distance of the score to the reference, is rounded. A score modifier counts as one of slope 1.
+  double moves_v2[most], moves_v[most], moves = 0;  // sums of (e p v)^2, (e p)^2 v, (e p)^2
   const int64 width = h.v.extent(1);
-  for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0;
+  for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0, moves_v2[i] = moves_v[i] = 0;
   row_scale scale{0, 0, 0};
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(coord(key))) continue;
     const float s = convert<float>{}(convert<T>{}(score_of(key)));
     const float weight = convert<float>{}(convert<T>{}(exp(s - rounded.reference()) * rounded.normalizer()));
-    if (weight > 1e-6f) scale.score = s > scale.score ? s : -s > scale.score ? -s : scale.score;
+    const float size = s < 0 ? -s : s;
+    if (weight > 1e-6f && size > scale.score) scale.score = size;
+    if (s > top - 14 && size > scale.score_of_o) scale.score_of_o = size;  // p is more than 1e-6 of the largest
+    const double partial = 0.5 * static_cast<double>(h.q.extent(1)) * static_cast<double>(squares);
+    const double by = static_cast<double>(p.scale), exponent = static_cast<double>(s - rounded.reference());
+    const double of_p = static_cast<double>(weight), move = of_p * of_p * (by * by * partial + exponent * exponent);
+    moves += move;
     const T* const v = h.v.data() + key * h.v.stride(0);
     for (int64 i = 0; i < width; ++i) {
-      const float x = weight * convert<float>{}(v[i]);
+      const float of_v = convert<float>{}(v[i]), x = weight * of_v;
       value[i] += x;
       sum[i] += x < 0 ? -x : x;
       square[i] += x * x;
+      const double y = static_cast<double>(of_v);
+      moves_v2[i] += move * y * y, moves_v[i] += move * y;
     }
   }
+  double largest_move = 0, all_moves = 0;
   for (int64 i = 0; i < width; ++i) {
     h.o.data()[query * h.o.stride(0) + i] = convert<O>{}(value[i]);
     scale.sum = sum[i] > scale.sum ? sum[i] : scale.sum;
     scale.root = square[i] > scale.root ? square[i] : scale.root;
+    const double x = static_cast<double>(value[i]), move = moves_v2[i] - 2 * x * moves_v[i] + x * x * moves;
+    largest_move = move > largest_move ? move : largest_move;
+    all_moves += move > 0 ? move : 0;
   }
   scale.root = __builtin_sqrtf(scale.root);
+  scale.moved = static_cast<float>(__builtin_sqrt(largest_move));
+  scale.moved_row = static_cast<float>(__builtin_sqrt(all_moves));
+  if (sink > top && top > -infinity) scale.score_of_o += sink - top;
   if (h.lse != nullptr) h.lse[query * h.lse_stride] = exact.lse();
   return scale;
 }
@@ -96,7 +126,12 @@ struct attention_verdict {
 ///   max |o - reference|         <= 2 max |plain - reference|         + unit
 ///   || o - reference ||_2 (row) <= 2 || plain - reference ||_2 (row) + unit sqrt(width)
 /// where unit is one ulp of T at the largest |o| (of the problem; of the row, or of its root-of-squares, which rounding sees
-/// where o happens to cancel), and what fp32 sums cost: 4 + |score| units of 2^-24 of the sum of |p v|.
+/// where o happens to cancel), and what fp32 costs beside the plain error, which may be small by luck:
+///   4 + |score| units of 2^-24 of the sum of |p v|: an exponent of that size is rounded. The score is that of a key that
+///     counts in o. Where a sink has nearly all of the softmax, that is a key with a tiny p, whose distance to the sink is
+///     rounded too.
+///   row_scale::moved: q k is rounded relative to its partial sums, however small the score in which they end. A row with
+///     many scores averages their errors; in one with few, luck decides whose is larger.
 /// Where the plain result is not finite but the reference is: within 4 ulp. Where the reference is not finite: the same.
 template <class T, class O>
 attention_verdict judge_attention(int64 width, const std::vector<double>& got, const std::vector<double>& reference,
@@ -104,13 +139,14 @@ attention_verdict judge_attention(int64 width, const std::vector<double>& got, c
   attention_verdict verdict;
   const auto rows = static_cast<int64>(scales.size());
   double largest = 0, arithmetic = 0;
-  const auto fp32_part = [&](int64 r) {
-    const row_scale& s = scales[static_cast<std::size_t>(r)];
-    const double unit = 0x1p-24 * (4 + static_cast<double>(s.score)) * static_cast<double>(s.sum);
-    return std::isfinite(unit) ? unit : 0.0;
+  const auto known = [](double x) { return std::isfinite(x) ? x : 0.0; };
+  const auto of_sums = [&](const row_scale& s) {  // what fp32 costs an element, but for the rounding of scores
+    const double score = static_cast<double>(std::max(s.score, s.score_of_o));
+    return known(0x1p-24 * (4 + score) * static_cast<double>(s.sum));
   };
   for (int64 r = 0; r < rows; ++r) {
-    arithmetic = std::max(arithmetic, fp32_part(r));
+    const row_scale& s = scales[static_cast<std::size_t>(r)];
+    arithmetic = std::max(arithmetic, of_sums(s) + known(0x1p-24 * static_cast<double>(s.moved)));
     for (int64 i = 0; i < width; ++i) {
       const double x = std::abs(reference[static_cast<std::size_t>(r * width + i)]);
       if (std::isfinite(x)) largest = std::max(largest, x);
@@ -126,8 +162,8 @@ attention_verdict judge_attention(int64 width, const std::vector<double>& got, c
   const double unit = attention_ulp<T>(largest) + arithmetic;
   int64 worst = 0;
   for (int64 r = 0; r < rows; ++r) {
-    const double root = static_cast<double>(scales[static_cast<std::size_t>(r)].root);
-    double squares = 0, plain_squares = 0, row_largest = std::isfinite(root) ? root : 0;
+    const row_scale& s = scales[static_cast<std::size_t>(r)];
+    double squares = 0, plain_squares = 0, row_largest = known(static_cast<double>(s.root));
     for (int64 i = 0; i < width; ++i) {
       const auto at = static_cast<std::size_t>(r * width + i);
       const double g = got[at], p = plain[at], x = reference[at];
@@ -149,7 +185,8 @@ attention_verdict judge_attention(int64 width, const std::vector<double>& got, c
         row_largest = std::max(row_largest, std::abs(x));
       }
     }
-    const double row_unit = (attention_ulp<T>(row_largest) + fp32_part(r)) * std::sqrt(static_cast<double>(width));
+    const double row_unit = (attention_ulp<T>(row_largest) + of_sums(s)) * std::sqrt(static_cast<double>(width)) +
+                            known(0x1p-24 * static_cast<double>(s.moved_row));
     const double limit = 2 * std::sqrt(plain_squares) + row_unit;
     if (std::sqrt(squares) > limit)
       fail(r, 0, "the row is off: L2 error, plain's, allowed", std::sqrt(squares), std::sqrt(plain_squares), limit);

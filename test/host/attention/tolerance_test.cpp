@@ -46,6 +46,35 @@ TEST_CASE("twice the plain implementation's error passes and three times fails")
   CHECK_FALSE(p.judge(p.away(100)).ok());
 }
 
+TEST_CASE("fp32: a score may be off by the rounding errors of its sum, and not by seven times as much") {
+  // Beside a sink, o is p v; a score of one key that is off by e makes it (1 + (1 - p) e) p v. Sums of 64 products were off by
+  // up to 57 units of 2^-24 in attention_cached where q and k had a deviation of 4. That grows with its square.
+  for (const double spread : {1.0, 4.0}) {
+    case_options c;
+    c.seq_q = 80, c.seq_k = 1, c.head_size = 64, c.head_size_v = 16, c.spread = spread, c.sinks = true;
+    attention_case<float> problem(c);
+    const attention_answers a = answers_of(problem, giwa::full{}, giwa::plain_score{});
+    const double v = static_cast<double>(problem.v.view()(0, 0, 0, 0));
+    int small_weights = 0;
+    for (std::size_t row = 0; row < 80; ++row) {
+      const double p = a.o[16 * row] / v;
+      const auto passes = [&](double units) {
+        std::vector<double> got = a.o;
+        for (std::size_t i = 16 * row; i < 16 * row + 16; ++i) got[i] *= 1 + (1 - p) * units * 0x1p-24;
+        return judge_attention<float, float>(16, got, a.o, a.plain, a.scales).ok();
+      };
+      const double units = spread == 1 ? 12 : 60;
+      CHECK(passes(units));
+      CHECK(passes(-units));
+      if (p > 0.5 || p < 1e-30) continue;  // fp32 has fewer digits of a smaller p
+      CHECK_FALSE(passes(7 * units));
+      CHECK_FALSE(passes(-7 * units));
+      small_weights += p < 1e-6 ? 1 : 0;
+    }
+    CHECK(small_weights >= (spread == 1 ? 0 : 10));
+  }
+}
+
 TEST_CASE("one element, one row, or one value that is not finite fails") {
   const prepared p;
   for (const std::size_t at : {std::size_t{0}, std::size_t{1000}, p.answers.o.size() - 1}) {
