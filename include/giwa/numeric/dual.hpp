@@ -75,18 +75,18 @@ struct dual {
 
 // The math function of this pass for float and for double.
 #if defined(__CUDA_ARCH__)
-#define GIWA_MATH(T, name, x) \
+#define GIWA_DETAIL_MATH(T, name, x) \
   ((sizeof(T) == 4) ? static_cast<T>(::name##f(static_cast<float>(x))) : static_cast<T>(::name(x)))
 #else
-#define GIWA_MATH(T, name, x) \
+#define GIWA_DETAIL_MATH(T, name, x) \
   ((sizeof(T) == 4) ? static_cast<T>(__builtin_##name##f(static_cast<float>(x))) : static_cast<T>(__builtin_##name(x)))
 #endif
 
 namespace detail {
 template <class T>
 struct sine_and_cosine {
-  GIWA_HOST_DEVICE static T sine(T x) { return GIWA_MATH(T, sin, x); }
-  GIWA_HOST_DEVICE static T cosine(T x) { return GIWA_MATH(T, cos, x); }
+  GIWA_HOST_DEVICE static T sine(T x) { return GIWA_DETAIL_MATH(T, sin, x); }
+  GIWA_HOST_DEVICE static T cosine(T x) { return GIWA_DETAIL_MATH(T, cos, x); }
 };
 template <>
 struct sine_and_cosine<float> {
@@ -99,26 +99,26 @@ struct sine_and_cosine<float> {
 ///@{
 template <class T>
 GIWA_HOST_DEVICE dual<T> exp(const dual<T>& a) {
-  const T e = GIWA_MATH(T, exp, a.value);
+  const T e = GIWA_DETAIL_MATH(T, exp, a.value);
   return {e, e * a.slope};
 }
 template <class T>
 GIWA_HOST_DEVICE dual<T> exp2(const dual<T>& a) {
-  const T e = GIWA_MATH(T, exp2, a.value);
+  const T e = GIWA_DETAIL_MATH(T, exp2, a.value);
   return {e, e * static_cast<T>(0.693147180559945309417) * a.slope};
 }
 template <class T>
 GIWA_HOST_DEVICE dual<T> log(const dual<T>& a) {
-  return {GIWA_MATH(T, log, a.value), a.slope / a.value};
+  return {GIWA_DETAIL_MATH(T, log, a.value), a.slope / a.value};
 }
 template <class T>
 GIWA_HOST_DEVICE dual<T> sqrt(const dual<T>& a) {
-  const T root = GIWA_MATH(T, sqrt, a.value);
+  const T root = GIWA_DETAIL_MATH(T, sqrt, a.value);
   return {root, a.slope / (2 * root)};
 }
 template <class T>
 GIWA_HOST_DEVICE dual<T> tanh(const dual<T>& a) {
-  const T t = GIWA_MATH(T, tanh, a.value);
+  const T t = GIWA_DETAIL_MATH(T, tanh, a.value);
   return {t, (1 - t * t) * a.slope};
 }
 template <class T>
@@ -130,7 +130,7 @@ GIWA_HOST_DEVICE dual<T> cos(const dual<T>& a) {
   return {detail::sine_and_cosine<T>::cosine(a.value), -detail::sine_and_cosine<T>::sine(a.value) * a.slope};
 }
 ///@}
-#undef GIWA_MATH
+#undef GIWA_DETAIL_MATH
 
 }  // namespace giwa::inline GIWA_ABI
 

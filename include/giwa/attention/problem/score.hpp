@@ -90,6 +90,7 @@ class softcap {
   GIWA_HOST_DEVICE explicit constexpr softcap(float cap) : cap_(cap), rate_(-2.88539008177792681472f / cap) {}
 
   /// See score_modifier.
+  ///@{
   GIWA_HOST_DEVICE float operator()(float score, attention_coord) const {
     // tanh |x| = 1 - 2 e / (1 + e) with e = 2^(-2 log2(e) |x|). The error is at most 7 * 2^-24 of the cap: near 0 it
     // loses digits that a score of the size of the cap does not have either.
@@ -107,8 +108,8 @@ class softcap {
   GIWA_HOST_DEVICE Number operator()(Number score, attention_coord) const {
     return tanh(score / cap_) * cap_;
   }
-  /// The slope is 1 - tanh^2 = 4 r (1 - r) with r = e / (1 + e), which loses no digits far from 0.
   GIWA_HOST_DEVICE dual<float> value_and_slope(float score, attention_coord c) const {
+    // The slope is 1 - tanh^2 = 4 r (1 - r) with r = e / (1 + e), which loses no digits far from 0.
 #if defined(__CUDA_ARCH__)
     const float e = arch::exp2_approximate(::fabsf(score) * rate_), r = e * arch::reciprocal_approximate(1.0f + e);
 #else
@@ -116,6 +117,7 @@ class softcap {
 #endif
     return {(*this)(score, c), 4.0f * r * (1.0f - r)};
   }
+  ///@}
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     constexpr float least = 1e-30f, most = 1e30f;  // beyond, quotients leave the range of float
@@ -135,6 +137,7 @@ struct alibi {
   alignment align{};       ///< of the diagonal; must be set where the lengths differ
 
   /// See score_modifier.
+  ///@{
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
     const int distance = c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal;
     return score - slopes[c.batch * batch_stride + c.head] * static_cast<float>(distance);
@@ -143,6 +146,7 @@ struct alibi {
   GIWA_HOST_DEVICE Number operator()(Number score, attention_coord c) const {
     return score + Number((*this)(0.0f, c));
   }
+  ///@}
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return slopes != nullptr ? status{} : status::invalid("alibi", "the pointer to the slopes is null");
@@ -159,6 +163,7 @@ struct bias {
   GIWA_HOST_DEVICE explicit constexpr bias(const tensor_view<const T, 4>& values_) : values(values_) {}
 
   /// See score_modifier.
+  ///@{
   GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
     const auto at = [&](int d, int i) { return values.extent(d) == 1 ? 0 : i * values.stride(d); };
     return score + convert<float>{}(values.data()[at(0, c.batch) + at(1, c.head) + at(2, c.query) + at(3, c.key)]);
@@ -167,6 +172,7 @@ struct bias {
   GIWA_HOST_DEVICE Number operator()(Number score, attention_coord c) const {
     return score + Number((*this)(0.0f, c));
   }
+  ///@}
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
     if (const status own = values.check("bias"); !own.ok()) return own;
