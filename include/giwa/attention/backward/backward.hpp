@@ -51,6 +51,27 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
 }
 }  // namespace GIWA_ARCH_TAG
 
+/// Fails to compile, with a sentence about the first error in arguments that no overload of attention_backward accepts.
+template <bool HasHeadSize, class Where = void, class... Rest>
+constexpr void explain_backward_call() {
+  constexpr bool runs_somewhere = requires { requires attention_place<Where>; };
+  constexpr bool pointers = (is_data_pointer<Rest> || ... || false);
+  static_assert(
+      HasHeadSize,
+      "giwa::attention_backward: the head size is a template argument: attention_backward<128>(stream, ...), or "
+      "attention_backward<giwa::head_sizes<64, 128>>(...) for sizes known at run time.");
+  static_assert(!HasHeadSize || runs_somewhere,
+                "giwa::attention_backward: pass a stream or giwa::host as the first argument.");
+  static_assert(!HasHeadSize || !runs_somewhere || !pointers,
+                "giwa::attention_backward: tensors must be views, not pointers: giwa::tensor_view<const giwa::fp16, 4> "
+                "q(pointer, {batch, queries, heads, head_size}).");
+  static_assert(
+      !HasHeadSize || !runs_somewhere || pointers,
+      "giwa::attention_backward: the arguments are (stream, q, k, v, o, lse, dout, dq, dk, dv, mask, score, "
+      "options), with lse giwa::tensor_view<float, 3>, the other tensors giwa::tensor_view of one rank (4, or 3 "
+      "with giwa::sequences after the stream), and the last three optional.");
+}
+
 template <class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, int Rank>
 GIWA_HOST_DEVICE constexpr auto views_of(const sequences& packed, const tensor_view<Queries, Rank>& q,
                                          const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
@@ -123,12 +144,13 @@ inline namespace GIWA_ARCH_TAG {
 /// Source: Dao et al. 2022, "FlashAttention", algorithm 4, with delta as in Dao 2023, "FlashAttention-2".
 /// Example: `attention_backward<128>(stream, q, k, v, o, lse, dout, dq, dk, dv, causal{}, {}, {.workspace = workspace})`.
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class DO, class DQ, class DK, class DV, class Mask = full, class Score = plain_score>
+          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, class Mask = full,
+          class Score = plain_score>
+  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
 status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o,
-                          const tensor_view<const float, 3>& lse, const tensor_view<DO, 4>& dout,
-                          const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk, const tensor_view<DV, 4>& dv,
-                          const Mask& mask = {}, const Score& score = {},
+                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const tensor_view<Lse, 3>& lse,
+                          const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
+                          const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
                           const attention_backward_options& options = {}) {
   return detail::run_backward<HeadSize, HeadSizeV>(where, detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv), mask,
                                                    score, options);
@@ -136,11 +158,12 @@ status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, 
 /// Computes the gradients for sequences of different lengths (see `sequences`): packed tensors of rank 3, or of rank 4
 /// with lengths, as attention_forward takes them.
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class DO, class DQ, class DK, class DV, int Rank, class Mask = full,
+          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, int Rank, class Mask = full,
           class Score = plain_score>
+  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
 status attention_backward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
                           const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                          const tensor_view<O, Rank>& o, const tensor_view<const float, 3>& lse,
+                          const tensor_view<O, Rank>& o, const tensor_view<Lse, 3>& lse,
                           const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
                           const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
                           const Score& score = {}, const attention_backward_options& options = {}) {
@@ -166,6 +189,22 @@ status attention_backward(const Where& where, const sequences& packed, const ten
     return attention_backward<decltype(size)::value>(where, packed, q, rest...);
   });
 }
+
+/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
+///@{
+template <int HeadSize, int HeadSizeV = HeadSize, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
+status attention_backward(const Arguments&...) {
+  detail::explain_backward_call<true, Arguments...>();
+  return {};
+}
+template <class Sizes = void, class... Arguments>
+  requires(!(detail::derived_view<Arguments> || ...))
+status attention_backward(const Arguments&...) {
+  detail::explain_backward_call<detail::is_head_sizes<Sizes>, Arguments...>();
+  return {};
+}
+///@}
 
 }  // namespace GIWA_ARCH_TAG
 
