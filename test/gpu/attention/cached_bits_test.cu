@@ -34,7 +34,8 @@ struct bits {
   std::vector<T> o;
   std::vector<float> lse;
 
-  explicit bits(const cached_case_options& options) : on_host(options) {
+  explicit bits(const cached_case_options& options) : bits(cached_case<T, Element>(options)) {}
+  explicit bits(cached_case<T, Element>&& prepared) : on_host(std::move(prepared)) {
     check_cuda(cudaDeviceSynchronize());
     run(gpu.views(), gpu.call_options(1 << 20));
     gpu.read_back();
@@ -99,8 +100,9 @@ void run_alone(bits<T, Element>& x, int64 b, int64 workspace_bytes) {
 }
 
 template <class T, class Element>
-void check_bits(cached_case_options c) {
-  bits<T, Element> x(c);
+void check_bits(cached_case<T, Element>&& prepared) {
+  bits<T, Element> x(std::move(prepared));
+  const cached_case_options& c = x.on_host.options;
   CAPTURE(c.text());
   for (const int64 bytes : {int64{0}, int64{16}, int64{50000}, int64{200000}, int64{8} << 20}) {
     CAPTURE(bytes);
@@ -129,6 +131,15 @@ void check_bits(cached_case_options c) {
     run_heads(kv * group + 2, (kv + 1) * group, kv);
   }
   CHECK(x.same());
+  if (!c.packed) return;
+  auto a = all;
+  a.packed.most = 1;  // smaller tiles of rows, of which a long sequence has several
+  x.run(a, x.gpu.call_options(1 << 20));
+  CHECK(x.same());
+}
+template <class T, class Element>
+void check_bits(const cached_case_options& c) {
+  check_bits(cached_case<T, Element>(c));
 }
 
 }  // namespace
@@ -140,6 +151,26 @@ TEST_CASE("alone, with any workspace, and in slices of heads, on tensor cores") 
       c.lists = page == 16 && packed;
       check_bits<fp16, fp16>(c);
     }
+}
+
+TEST_CASE("infinite values whose weights are 0 or not, in a leaf that some rows see whole") {
+  for (const int64 page : {0, 16}) {
+    cached_case_options options = case_of(page, true);
+    options.lengths[4] = 901;  // queries 7 to 12 see all keys of leaf 6, and others share their tiles
+    options.spread = 4;
+    cached_case<fp16> c(options);
+    const int64 size = page == 0 ? c.options.keys : page;
+    int infinite = 0;
+    for (int64 key = 768; key < 896; ++key) {
+      const int64 element = c.element[4][static_cast<std::size_t>(key / size)];
+      c.v.view()(element, key % size, key % 2, key % head_size) =
+          giwa::convert<fp16>{}(key % 3 == 0 ? -HUGE_VALF : HUGE_VALF);
+    }
+    bits<fp16, fp16> x{cached_case<fp16>(c)};
+    for (const fp16 o : x.o) infinite += std::isinf(giwa::convert<float>{}(o)) ? 1 : 0;
+    CHECK(infinite > 0);
+    check_bits(std::move(c));
+  }
 }
 
 TEST_CASE("one long sequence with one head of keys, which every multiprocessor has a run of") {

@@ -116,10 +116,10 @@ struct few_rows_output {
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), Types::score_threads + Types::output_threads);
     read_sums(buffer, x);
     if (has_columns()) multiply_add(lane, x.o, s.p[buffer], 0, s.v.tile[stage], warp * Types::warp_columns);
+    if (scrubbed) add_nonfinite(item, rows, leaf, buffer, x);
     release_p(buffer);
     block.sync_warp();
     if (lane == 0) s.v.empty[stage].arrive();
-    if (scrubbed) add_nonfinite(item, rows, leaf, x);
   }
 
   GIWA_DEVICE void read_sums(int buffer, state& x) const {
@@ -152,8 +152,9 @@ struct few_rows_output {
     sync();
     return true;
   }
-  /// Adds what scrub() removed to the rows that see it.
-  GIWA_DEVICE void add_nonfinite(const run_item& item, const packed_rows& rows, int leaf, state& x) const {
+  /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0. So a row gets the same bits
+  /// in a tile that is not scrubbed because all of its rows see every key.
+  GIWA_DEVICE void add_nonfinite(const run_item& item, const packed_rows& rows, int leaf, int buffer, state& x) const {
     if (!has_columns()) return;
     const auto& v = call.views.cache.v;
     const int first = leaf * leaf_keys, end = first + leaf_keys < rows.keys ? first + leaf_keys : rows.keys;
@@ -164,7 +165,8 @@ struct few_rows_output {
         column += warp * Types::warp_columns;
         if (column >= v.extent(3)) return;
         const element value = v(from.element, from.row, item.head, column);
-        if (is_nonfinite(value) && steps.keeps(rows, row, key)) sum += convert<float>{}(value);
+        if (is_nonfinite(value) && steps.keeps(rows, row, key))
+          sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
       });
     }
   }
