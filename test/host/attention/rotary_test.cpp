@@ -101,6 +101,20 @@ TEST_CASE("a table of fp64 is rounded to fp32") {
   }
 }
 
+TEST_CASE("four neighbouring pairs have the bits of each") {
+  int different = 0;
+  for (const int size : {8, 128, 1024})
+    for (const giwa::int64 position : {0, 1, 4097, 10000000}) {
+      const giwa::rotary_base rotary(500000, {size});
+      for (int pair = 0; pair < size / 2; pair += 4)
+        rotary.of_four_pairs(position, pair, [&](int i, const giwa::rotation& r) {
+          const giwa::rotation one = rotary(position, pair + i);
+          different += r.cos == one.cos && r.sin == one.sin ? 0 : 1;
+        });
+    }
+  CHECK(different == 0);
+}
+
 TEST_CASE("rotary embeddings that are refused") {
   const auto refused = [](const giwa::status& s, const std::string& argument, const std::string& words) {
     INFO(s.argument << ": " << s.message);

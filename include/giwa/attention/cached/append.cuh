@@ -3,7 +3,9 @@
 #ifndef GIWA_ATTENTION_CACHED_APPEND_CUH
 #define GIWA_ATTENTION_CACHED_APPEND_CUH
 
+#include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/cached/append.hpp>
+#include <giwa/device/environment.cuh>
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/launch.cuh>
 
@@ -21,6 +23,8 @@ struct append_op {
 
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    arch::launch_dependents();
+    arch::wait_for_previous_kernel();
     for (const int64 i : grid_stride(block, threads(p))) {
       const int64 head = i / p.units, row = head / p.slices;
       append_slice<Count>(p, row, static_cast<int>(head - row * p.slices.divisor()),
@@ -77,7 +81,12 @@ struct stream_append {
     const auto p = append_op_params<op, Count>(a, rotary);
     constexpr int64 most = 1 << 20;  // blocks: the others are rounds of these
     const int64 blocks = ceil_div(op::threads(p), int64{op::max_threads});
-    return launch(s, {.grid = blocks < most ? blocks : most, .block = op::max_threads}, op{}, p);
+    // Code for 9.0 waits for the kernel before, so it may begin before that one ends: 2.5 us instead of 2.7 in a graph.
+    const result<device_code> code = code_for_current_device();
+    if (!code.ok()) return code.state;
+    const bool dependent = code.value.ptx >= 90;
+    const int64 grid = blocks < most ? blocks : most;
+    return launch(s, {.grid = grid, .block = op::max_threads, .dependent = dependent}, op{}, p);
   }
 };
 

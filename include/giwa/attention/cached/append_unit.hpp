@@ -77,6 +77,10 @@ GIWA_HOST_DEVICE void append_run(To* to, const float* x, const scale_divisor& di
   run.write(to);
 }
 
+/// Whether an embedding computes 4 neighbouring pairs at once.
+template <class Rotary>
+inline constexpr bool has_fours = stdlib::same_as<Rotary, rotary_base>;
+
 /// The rotations of the pairs of a unit.
 template <int Count>
 struct unit_rotations {
@@ -84,12 +88,14 @@ struct unit_rotations {
 
   template <class Rotary>
   GIWA_HOST_DEVICE void fill(const Rotary& rotary, int64 position, const append_unit& unit) {
-    GIWA_UNROLL
-    for (int i = 0; i < Count; ++i) {
-      constexpr int half = Count == 1 ? 1 : Count / 2;
-      const rotation r = rotary(position, unit.pair + i / half * unit.step + i % half);
-      cos[i] = r.cos;
-      sin[i] = r.sin;
+    constexpr int half = Count == 1 ? 1 : Count / 2;
+    const auto set = [&](int i, const rotation& r) { cos[i] = r.cos, sin[i] = r.sin; };
+    if constexpr (half == 4 && has_fours<Rotary>) {
+      rotary.of_four_pairs(position, unit.pair, set);
+      rotary.of_four_pairs(position, unit.pair + unit.step, [&](int i, const rotation& r) { set(half + i, r); });
+    } else {
+      GIWA_UNROLL
+      for (int i = 0; i < Count; ++i) set(i, rotary(position, unit.pair + i / half * unit.step + i % half));
     }
   }
   /// Rotates pair i.

@@ -59,15 +59,7 @@ class rotary_base : public rotary_layout {
 
   /// See rotary_embedding.
   ///@{
-  GIWA_HOST_DEVICE rotation operator()(int64 position, int pair) const {
-    const uint64 fraction_of_turn = static_cast<uint64>(position) * turn_of(pair);  // the fraction: whole turns wrap
-    const uint64 quarter = (fraction_of_turn + (uint64{1} << 61)) >> 62;
-    const auto rest =
-        static_cast<int>(static_cast<int64>(fraction_of_turn - (quarter << 62)) >> 32);  // in 2^-32 of a turn
-    const float angle = static_cast<float>(rest) * 0x1.921fb6p-30f;                      // 2 pi / 2^32
-    return {detail::sine_of_reduced(angle, static_cast<unsigned>(quarter) + 1),
-            detail::sine_of_reduced(angle, static_cast<unsigned>(quarter))};
-  }
+  GIWA_HOST_DEVICE rotation operator()(int64 position, int pair) const { return rotation_of(position, turn_of(pair)); }
   GIWA_HOST_DEVICE constexpr status check() const {
     if (!valid_) return status::invalid("rotary", "theta must be at least 1 and finite, and scale between 0 and 6");
     if (size > 1 << (powers + 1))
@@ -77,19 +69,40 @@ class rotary_base : public rotary_layout {
   }
   ///@}
 
+  /// Calls use(i, rotation) for each of the 4 pairs from `pair` on, a multiple of 4: the same rotations with a third of the
+  /// products.
+  template <class Use>
+  GIWA_HOST_DEVICE void of_four_pairs(int64 position, int pair, const Use& use) const {
+    const uint64 turn = turn_of(pair, 2), second = multiply_high(turn, power_[1]);
+    use(0, rotation_of(position, turn));
+    use(1, rotation_of(position, multiply_high(turn, power_[0])));
+    use(2, rotation_of(position, second));
+    use(3, rotation_of(position, multiply_high(second, power_[0])));
+  }
+
  private:
   static constexpr int powers = 9;
 
   // x in 2^-64, for 0 <= x.
   GIWA_HOST_DEVICE static uint64 fraction(double x) { return x < 1 ? static_cast<uint64>(x * 0x1p64) : ~uint64{0}; }
 
-  // The turns of a pair from one position to the next, in 2^-64: a product over the bits of its number, the highest
-  // first, so that neighbouring pairs share most of it. Each factor adds an error of 2^-64.
-  GIWA_HOST_DEVICE uint64 turn_of(int pair) const {
+  static GIWA_HOST_DEVICE rotation rotation_of(int64 position, uint64 turn) {
+    const uint64 fraction_of_turn = static_cast<uint64>(position) * turn;  // the fraction: whole turns wrap
+    const uint64 quarter = (fraction_of_turn + (uint64{1} << 61)) >> 62;
+    const auto rest =
+        static_cast<int>(static_cast<int64>(fraction_of_turn - (quarter << 62)) >> 32);  // in 2^-32 of a turn
+    const float angle = static_cast<float>(rest) * 0x1.921fb6p-30f;                      // 2 pi / 2^32
+    return {detail::sine_of_reduced(angle, static_cast<unsigned>(quarter) + 1),
+            detail::sine_of_reduced(angle, static_cast<unsigned>(quarter))};
+  }
+
+  // The turns of a pair from one position to the next, in 2^-64: a product over the bits of its number from bit `bits` on,
+  // the highest first, so that neighbouring pairs share most of it. Each factor adds an error of 2^-64.
+  GIWA_HOST_DEVICE uint64 turn_of(int pair, int bits = 0) const {
     uint64 turn = unit_;
     GIWA_UNROLL
     for (int k = powers - 1; k >= 0; --k)
-      if ((pair >> k & 1) != 0) turn = multiply_high(turn, power_[k]);
+      if (k >= bits && (pair >> k & 1) != 0) turn = multiply_high(turn, power_[k]);
     return turn;
   }
 
