@@ -10,8 +10,9 @@ A block is a file of its own, unless an HTML comment on the line before says oth
 
 A block that includes giwa's .hpp headers and none of its .cuh headers is compiled by the host compiler, with the includes that the
 reader sees; all others by nvcc. A fragment that includes no header of giwa gets <giwa/giwa.cuh>.
-A program that is on several pages is compiled once. A translation, docs/NAME.ko.md, must have all code blocks of its original,
-its figures, its `code`, and links to what that links to.
+A program that is on several pages is compiled once. Blocks for nvcc with the same #includes are first compiled together, each in a
+namespace, since the headers take longer than the blocks; if that fails, each is compiled alone.
+A translation, docs/NAME.ko.md, must have all code blocks of its original, its figures, its `code`, and links to what that links to.
 """
 import os
 import re
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +36,10 @@ CUDA_INCLUDE = Path(shutil.which(NVCC) or "/usr/local/cuda/bin/nvcc").resolve().
 TRANSLATIONS = {page: page.with_name(page.name.replace(".ko", "")) for page in (ROOT / "docs").glob("*.ko.md")}
 TRANSLATIONS[ROOT / "docs" / "README.ko.md"] = ROOT / "README.md"
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+TOGETHER = 7  # blocks at most: two processors share the work
+# What a line of a block that is not indented declares: a type, an alias, a constant or a function.
+DECLARED = re.compile(r"^(?:(?:struct|class|union|enum(?: class)?|using(?= \w+ =)|concept) (\w+)|constexpr [\w:<>, ]+ (\w+) ?[={]"
+                      r"|(?!return\b|else\b)[\w:][\w:<>,&* ]*[ *&](\w+)\()", re.M)
 BLOCK = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n\s*?)?^```(?:cpp|cuda)\n(?P<code>.*?)^```$", re.M | re.S)
 
 
@@ -69,6 +74,40 @@ def programs(path):
             sys.exit(f"{path}:{line}: unknown mark: {mark}")
         before, first = code, line
         yield line, code, error
+
+
+def shared_includes(code, error):
+    """The #includes of a block that means the same in a namespace after them, else None: for a block that must not compile, that has
+    another directive or code between its #includes, or that names a namespace whose names its own would hide there."""
+    lines = [line for line in code.split("\n") if line.strip() and not line.startswith(("//", "#line"))]
+    includes = [line for line in lines if line.startswith("#include")]
+    rest = lines[len(includes):]
+    alone = error or is_for_host(code) or any(line.lstrip().startswith("#") for line in rest) or re.search(
+        r"\busing namespace|^(namespace|template <>)", code, re.M)
+    return None if alone else tuple(includes)
+
+
+def together(jobs):
+    """One source of several blocks with the same #includes. What a block declares must also be free in the global namespace."""
+    includes = shared_includes(jobs[0][2], None)
+    names, text = set(), ""
+    for path, line, code, *_ in jobs:
+        code = re.sub(r"^#include.*$", "", code, flags=re.M)
+        names |= {next(filter(None, found)) for found in DECLARED.findall(code)} - {"fragment", "main"}
+        names |= {name for line in re.findall(r"^using \w+::.*", code, re.M) for name in re.findall(r"::(\w+)[,;]", line)}
+        name = re.sub(r"\W", "_", str(path))
+        text += f'namespace {name}_{line} {{\n#line {line} "{path}"\n{code}\n}}\n'
+    return "\n".join(includes) + "\n" + "".join(f"using {name} = int;\n" for name in sorted(names)) + text
+
+
+def check_all(jobs):
+    """Checks blocks with the same #includes; returns what is wrong with each."""
+    if len(jobs) > 1:
+        source = Path(jobs[0][4]) / f"{str(jobs[0][0]).replace(os.sep, '_')}_{jobs[0][1]}_together.cu"
+        source.write_text(together(jobs))
+        if subprocess.run([*COMMAND, source, "-o", source.with_suffix(".o")], capture_output=True).returncode == 0:
+            return []
+    return list(map(check, jobs))
 
 
 def check(job):
@@ -140,10 +179,20 @@ def main():
             jobs.setdefault((code, error), (path.relative_to(ROOT), line, code, error))
     failures = [check_translation(page, original) for page, original in TRANSLATIONS.items() if page in paths]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        failures = [text for text in [*failures, *pool.map(check, [(*job, folder) for job in jobs.values()])] if text]
+        groups, same = [], {}  # blocks with the same #includes, until they are enough
+        for (code, error), job in jobs.items():
+            includes = shared_includes(code, error)
+            group = same.setdefault(includes, []) if includes else []
+            if not group:
+                groups.append(group)
+            group.append((*job, folder))
+            if len(group) == TOGETHER:
+                del same[includes]
+        groups.sort(key=len, reverse=True)
+        failures = [text for text in [*failures, *chain.from_iterable(pool.map(check_all, groups))] if text]
     host = sum(is_for_host(code) for code, _ in jobs)
     print("".join(failures) + f"docs: {found} code blocks on {len(paths)} pages; {len(jobs)} different ones compiled, {host} of them by "
-          f"the host compiler; {len(failures)} errors")
+          f"the host compiler, the others in {len(groups) - host} groups; {len(failures)} errors")
     return 1 if failures or not jobs else 0
 
 
