@@ -94,6 +94,8 @@ struct backward_answers {
   std::vector<double> dsinks, plain_dsinks, sink_units;  // (heads)
 };
 
+inline giwa::dual<double> dual_of(float x) { return {static_cast<double>(x), 1.0}; }
+
 /// The gradients of the plain implementation: products summed in fp32 and rounded to T, as are y, P and dz; softmax in fp32. Adds to
 /// the given sums, and collects the scales of all rows.
 template <class T, class Params>
@@ -141,16 +143,21 @@ void plain_backward(const Params& p, backward_answers& a) {
           const auto modified = giwa::detail::modified_score(p.call.score, z * scale, coord(key));
           y[j] = round(modified.value), slope[j] = modified.slope, dp[j] = round(sum);
           // In e^(y - lse), unlike in e^(y - max y), the roundings of the score and of the lse do not cancel.
-          const float rounded = 2 * std::abs(modified.value) + std::abs(modified.slope * scale) * terms;
+          // A modifier has an error too; its own, if it gives the exact value.
+          float rounded = 2 * std::abs(modified.value) + std::abs(modified.slope * scale) * terms;
+          if constexpr (giwa::detail::takes_dual<std::remove_cvref_t<decltype(p.call.score)>, double>) {
+            const double exact = p.call.score(dual_of(z * scale), coord(key)).value;
+            rounded += 0x1p24f * static_cast<float>(std::abs(static_cast<double>(modified.value) - exact));
+          }
           raise(score, rounded < 1e30f ? rounded : 0);
           state = giwa::softmax_state<float>::merge(state, giwa::softmax_state<float>::of(y[j]));
         }
         const auto weight = [&](float x) { return giwa::exponential{}(x - state.reference()) * state.normalizer(); };
-        float delta = 0, size = 0;
-        for (int key = 0; key < h.keys(); ++key)
-          if (p.call.mask(coord(key)))
-            delta += round(weight(y[static_cast<std::size_t>(key)])) * dp[static_cast<std::size_t>(key)];
-        for (int64 i = 0; i < width; ++i) size += std::abs(get(dout, query, i) * get(o, query, i));
+        float delta = 0, size = 0;  // of o as it is stored: its rounding counts for any path
+        for (int64 i = 0; i < width; ++i) {
+          const float x = get(dout, query, i) * get(o, query, i);
+          delta += x, size += std::abs(x);
+        }
         if (!giwa::detail::is_absent(p.dlse)) delta -= p.dlse(h.sequence, h.head, h.first_query_row + query);
         const auto sink_weight = static_cast<double>(sink == -giwa::detail::infinity_of<float> ? 0 : weight(sink));
         a.plain_dsinks[static_cast<std::size_t>(head)] -= sink_weight * static_cast<double>(delta);
