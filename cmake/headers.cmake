@@ -163,6 +163,7 @@ set(GIWA_HEADERS
   P giwa/attention/cached/append_rows.hpp
   P giwa/attention/cached/leaf_fold.hpp
   P giwa/attention/cached/packed_rows.hpp
+  P giwa/attention/cached/many_rows.hpp
   P giwa/attention/cached/runs.hpp
   P giwa/attention/cached/workspace.hpp
   P giwa/attention/schedule/work_tiles.hpp
@@ -216,7 +217,14 @@ set(GIWA_HEADERS
   D giwa/attention/forward/consumer_sm90.cuh
   D giwa/attention/forward/epilogue_sm90.cuh
   D giwa/attention/forward/forward_sm90.cuh
+  D giwa/attention/cached/many_rows_types.cuh
+  D giwa/attention/cached/many_rows_loader.cuh
+  D giwa/attention/cached/many_rows_pieces.cuh
+  D giwa/attention/cached/many_rows_output.cuh
+  D giwa/attention/cached/many_rows.cuh
+  D giwa/attention/cached/merge_pieces.cuh
   L giwa/attention/forward/launch.cuh
+  L giwa/attention/cached/launch_many_rows.cuh
   L giwa/attention/cached/cached.cuh
   L giwa/attention/forward/launch_sm90.cuh
   L giwa/attention/split_fp16/launch.cuh

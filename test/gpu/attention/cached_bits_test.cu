@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_cached on a GPU gives a row the same bits alone and in a batch, in slices of heads, in pages of any size.
+#include <algorithm>
+
 #include "gpu/attention/cached_gpu.cuh"
 #include "support/catch.hpp"
 
@@ -11,12 +13,14 @@ namespace {
 
 constexpr int head_size = 128;
 
-cached_case_options case_of(int64 page_size, bool packed) {
+/// `more`: some sequences, or all, have many rows, as the kernel for them has it.
+cached_case_options case_of(int64 page_size, bool packed, bool more = false) {
   cached_case_options c;
   c.heads = 10;
   c.kv_heads = 2;
   c.head_size = c.head_size_v = head_size;
   c.queries = packed ? std::vector<int64>{1, 9, 0, 2, 13, 1} : std::vector<int64>{3, 3, 3, 3, 3, 3};
+  if (more) c.queries = packed ? std::vector<int64>{1, 40, 17, 2, 130, 16} : std::vector<int64>{20, 20, 20, 20, 20, 20};
   c.packed = packed;
   c.page_size = page_size;
   c.keys = 1500;
@@ -133,7 +137,8 @@ void check_bits(cached_case<T, Element>&& prepared) {
   CHECK(x.same());
   if (!c.packed) return;
   auto a = all;
-  a.packed.most = 1;  // smaller tiles of rows, of which a long sequence has several
+  // Smaller tiles of rows, of which a long sequence has several. Many rows have another kernel if `most` says so.
+  a.packed.most = *std::max_element(c.queries.begin(), c.queries.end()) > 16 ? 17 : 1;
   x.run(a, x.gpu.call_options(1 << 20));
   CHECK(x.same());
 }
@@ -171,6 +176,44 @@ TEST_CASE("infinite values whose weights are 0 or not, in a leaf that some rows 
     CHECK(infinite > 0);
     check_bits(std::move(c));
   }
+}
+
+TEST_CASE("many rows: alone, with any workspace, and in slices of heads") {
+  for (const int64 page : {0, 16})
+    for (const bool packed : {false, true}) {
+      cached_case_options c = case_of(page, packed, true);
+      c.lengths = {1500, 1130, 5, 0, 1400, 256};  // up to two pieces of 1024 keys
+      check_bits<fp16, fp16>(c);
+      if (small_mode() && packed) return;
+    }
+}
+
+TEST_CASE("many rows of one long sequence, whose pieces all multiprocessors share") {
+  for (const int64 page : {0, 48})
+    for (const int64 queries : {64, 200}) {
+      cached_case_options c = case_of(page, false);
+      c.heads = 8;
+      c.kv_heads = 2;
+      c.queries = {queries};
+      c.keys = 20000;
+      c.most = page == 0 ? 0 : giwa::ceil_div(c.keys, page);
+      c.lengths = {19999};
+      CAPTURE(c.text());
+      bits<fp16, fp16> x(c);
+      const gpu_array<unsigned char> workspace(std::size_t{64} << 20);
+      const auto all = x.gpu.views();
+      const int64 most = giwa::cached_workspace_bytes(
+          all.problem(), static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount)));
+      REQUIRE((most > 0 && most <= int64{64} << 20));
+      for (const int64 bytes : {int64{0}, most / 2, most, int64{64} << 20}) {
+        CAPTURE(bytes);
+        giwa::cached_options options = x.gpu.call_options();
+        options.workspace = {workspace.data(), {bytes}};
+        x.run(all, options);
+        CHECK(x.same());
+      }
+      if (small_mode()) break;
+    }
 }
 
 TEST_CASE("one long sequence with one head of keys, which every multiprocessor has a run of") {
@@ -253,6 +296,18 @@ TEST_CASE("a batch in reverse order, and 60 copies of it") {
                                             o.begin() + static_cast<std::ptrdiff_t>((n + 1) * expected.size())),
                           expected);
     CHECK(copies == 60);
+  }
+}
+
+TEST_CASE("many rows: pages of every size") {
+  std::vector<fp16> o;
+  for (const int64 page : {0, 1, 3, 16, 24, 64, 100, 256}) {
+    cached_case_options c = case_of(page, true, true);
+    bits<fp16, fp16> x(c);  // the numbers of the same seed
+    const auto next = x.on_host.o.template elements<fp16>();
+    CAPTURE(c.text());
+    CHECK((o.empty() || same_bits(next, o)));
+    o = next;
   }
 }
 

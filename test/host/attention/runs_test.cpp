@@ -478,7 +478,7 @@ static_assert(bytes_of(1) < bytes_of(256) && bytes_of(4096) == bytes_of(256) && 
 TEST_CASE("cached_workspace_bytes is what a call uses") {
   std::mt19937 random(6);
   const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
-  int64 other = 0, less = 0, used = 0;
+  int64 other = 0, less = 0, used = 0, many = 0;
   for (int i = 0; i < 20000; ++i) {
     const bool packed = up_to(2) == 0;
     giwa::cached_problem p{.sequences = 1 + up_to(up_to(1) == 0 ? 2 : 300),
@@ -491,8 +491,14 @@ TEST_CASE("cached_workspace_bytes is what a call uses") {
                            .head_size_v = 1 + up_to(511)};
     p.heads = p.kv_heads * (1 + up_to(15));
     const int blocks = 1 + static_cast<int>(up_to(199));
-    const int64 bytes = giwa::cached_workspace_bytes(p, blocks);
+    const int64 both = giwa::cached_workspace_bytes(p, blocks), of_many_rows = many_rows_bytes(p, blocks);
+    if (both == of_many_rows && both > 0) ++many;
     const run_tiles tiles = run_tiles_of(p);
+    const int64 bytes =
+        both > of_many_rows
+            ? both
+            : workspace_bytes_of(shape_of_runs(work_of(p, tiles, false), blocks, giwa::max_int64), tiles.columns);
+    less += bytes <= both ? 0 : 1;
     for (const bool exact : {false, true}) {
       const run_work work = work_of(p, tiles, exact);
       const auto bytes_with = [&](int64 available) {
@@ -507,6 +513,7 @@ TEST_CASE("cached_workspace_bytes is what a call uses") {
   CHECK(other == 0);
   CHECK(less == 0);
   CHECK(used > 5000);
+  CHECK(many > 20);  // the launches for many rows use more
 }
 
 TEST_CASE("cached_workspace_bytes of sizes without work") {

@@ -68,7 +68,7 @@ struct kv_cache {
 struct queries {
   const int* offsets = nullptr;  ///< (count + 1), first rows, device memory
   int64 count = 0;               ///< number of sequences
-  int64 most = 0;                ///< about the most queries of one sequence: a launch hint
+  int64 most = 0;                ///< the most queries of one sequence: more are computed too, perhaps more slowly
 };
 
 /// A view of o of an earlier call: (batch, queries, heads, head size of v), or packed (all rows, heads, head size of

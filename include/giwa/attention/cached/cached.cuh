@@ -6,10 +6,8 @@
 #include <giwa/attention/cached/cached.hpp>
 #include <giwa/attention/cached/cached_simt.cuh>
 #include <giwa/attention/cached/few_rows.cuh>
+#include <giwa/attention/cached/launch_many_rows.cuh>
 #include <giwa/attention/cached/merge_runs.cuh>
-#include <giwa/attention/cached/workspace.hpp>
-#include <giwa/attention/forward/launch.cuh>
-#include <giwa/tile/tile_map.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
@@ -31,14 +29,6 @@ status check_cached_pointers(const Params& call) {
   return s;
 }
 
-/// Whether rows of a view begin at multiples of 16 bytes.
-template <class T>
-bool rows_begin_at_16_bytes(const tensor_view<T, 4>& v) {
-  bool aligned = reinterpret_cast<uint64>(v.data()) % 16 == 0;
-  for (int d = 0; d < 3; ++d) aligned = aligned && (v.extent(d) == 1 || v.stride(d) * int64{sizeof(T)} % 16 == 0);
-  return aligned;
-}
-
 template <int HeadSize, int HeadSizeV, class Which>
 struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
@@ -54,20 +44,36 @@ struct stream_cached {
   // GPUs of capability 9.0 to 11.x have the shared memory that the kernel for few rows needs; not all others do.
   static constexpr bool may_lack_shared_memory = compiled_for(0, 900) || compiled_for(1200, 1 << 20);
 
-  // Both tiles give the same bits. Packed queries may be more than `most` says: then a sequence has several tiles.
+  // A sequence with many rows has its own launch, another one is not computed there. Packed queries may be both.
   template <class T, class O, class Mask, class Score>
   static status run_16_bits(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call) {
     const result<attention_path> path = path_here();
     if (!path.ok()) return path.state;
+    if constexpr (has_sm90 && stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV))
+      if (path.value == attention_path::sm90 && may_have_many_rows(call.views.problem())) {
+        const result<bool> launched = launch_many_rows<HeadSize, HeadSizeV>(s, call);
+        if (!launched.ok() || (launched.value && !call.views.is_packed())) return launched.state;
+        if (launched.value) {
+          cached_params<T, T, O, Mask, Score> others = call;
+          others.most_queries = few_queries_of_sequence;
+          return run_few_rows(s, others, path.value);
+        }
+      }
+    return run_few_rows(s, call, path.value);
+  }
+
+  // Both tiles give the same bits. Packed queries may be more than `most` says: then a sequence has several tiles.
+  template <class T, class O, class Mask, class Score>
+  static status run_few_rows(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call, attention_path path) {
     int rows = run_tiles_of(call.views.problem()).rows;
     if constexpr (may_lack_shared_memory) {
       const result<bool> fits_16 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 16)),
                          fits_32 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 32));
       if (!fits_16.ok()) return fits_16.state;
-      if (!fits_16.value || path.value == attention_path::simt) return run_simt(s, call);
+      if (!fits_16.value || path == attention_path::simt) return run_simt(s, call);
       if (!fits_32.value) rows = 16;
     }
-    return rows == 16 ? run_rows<16>(s, call, path.value) : run_rows<32>(s, call, path.value);
+    return rows == 16 ? run_rows<16>(s, call, path) : run_rows<32>(s, call, path);
   }
 
   template <class T, class Element, class O, class Mask, class Score>

@@ -97,7 +97,7 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// A row that keeps no key gives 0 and an lse of -inf. Values that are masked for a row, past the length of its sequence
 /// or in pages that it does not have do not affect it, NaN included. A page number outside the cache is a page of zeros.
-/// The bits of a row do not depend on the batch, on other rows or sequences, or on the workspace.
+/// The bits of a row do not depend on the batch, on other sequences, or on the workspace.
 ///
 /// Errors are returned as a status with the argument, the limit and the value seen, and nothing is written: those of
 /// attention_forward(), a page without keys, a page table without lengths, scales that do not fit, a prior without its

@@ -19,6 +19,7 @@ struct packed_rows {
   GIWA_HOST_DEVICE int head(int row) const {
     return first_head + first_row + row - query(row) * static_cast<int>(group.divisor());
   }
+  GIWA_HOST_DEVICE int end_row() const { return rows; }
   GIWA_HOST_DEVICE bool contain(int row, int key) const { return row < rows && key < keys; }
   GIWA_HOST_DEVICE attention_coord place(int row, int key) const {
     const int q = query(row);

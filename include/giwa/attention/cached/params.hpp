@@ -72,11 +72,12 @@ struct cached_params {
   tensor_view<const float, 3> prior_lse;
   unsigned char* workspace;  // or null
   int64 workspace_bytes;
-  bool bottom_right;       // the offset of the diagonal is keys - queries, else diagonal_offset
-  int diagonal_offset;     // of all sequences
-  int heads_per_kv;        // heads of q for each of k and v
-  int capacity;            // keys of one sequence, at most
-  fast_divisor page_size;  // 1 without pages
+  bool bottom_right;              // the offset of the diagonal is keys - queries, else diagonal_offset
+  int diagonal_offset;            // of all sequences
+  int heads_per_kv;               // heads of q for each of k and v
+  int capacity;                   // keys of one sequence, at most
+  fast_divisor page_size;         // 1 without pages
+  int most_queries = 2147483647;  // sequences with more have another launch (many_rows.hpp)
 
   /// Whether only the device knows how many queries and keys sequences have.
   GIWA_HOST_DEVICE bool is_ragged() const {

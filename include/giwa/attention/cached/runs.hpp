@@ -59,7 +59,7 @@ inline constexpr bool mask_bounds_leaves =
 /// not counted; one in the middle that turns out to be masked is skipped later.
 template <class Params>
 GIWA_HOST_DEVICE sequence_leaves leaves_of(const Params& p, const cached_sequence& s, int leaf_keys, int tile_rows) {
-  const int64 rows = int64{s.queries} * p.heads_per_kv;
+  const int64 rows = s.queries > p.most_queries ? 0 : int64{s.queries} * p.heads_per_kv;
   sequence_leaves l{0, ceil_div(s.keys, leaf_keys), static_cast<int>(ceil_div(rows, int64{tile_rows}))};
   if constexpr (mask_bounds_leaves<stdlib::remove_cvref_t<decltype(p.mask)>>) {
     const auto is_masked = [&](int first, int count) {

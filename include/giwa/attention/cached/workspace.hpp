@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CACHED_WORKSPACE_HPP
 #define GIWA_ATTENTION_CACHED_WORKSPACE_HPP
 
+#include <giwa/attention/cached/many_rows.hpp>
 #include <giwa/attention/cached/problem.hpp>
 #include <giwa/attention/cached/runs.hpp>
 
@@ -81,6 +82,58 @@ GIWA_HOST_DEVICE constexpr run_work work_of(const cached_problem& p, const run_t
           .exact = exact};
 }
 
+/// Whether some sequence may have many rows. `queries` of packed ones is what the caller says.
+GIWA_HOST_DEVICE constexpr bool may_have_many_rows(const cached_problem& p) {
+  return p.queries > few_queries_of_sequence && has_many_rows(p.head_size, p.head_size_v);
+}
+
+/// The shape of the launch for many rows on `blocks` multiprocessors, with at most `available` bytes of workspace. `pairs`: two
+/// blocks may be a cluster. They are if units are so many that none is divided, and each block has a tile of rows of every unit.
+GIWA_HOST_DEVICE constexpr many_rows_shape shape_of_many_rows(const cached_problem& p, int blocks, int64 available,
+                                                              bool pairs) {
+  const many_rows_tile tile = many_rows_tile_of(p.head_size, p.head_size_v);
+  const bool packed = p.rows > 0;
+  const int64 queries = packed ? p.rows : p.queries;
+  many_rows_shape s{.consumers = tile.rows / 64,
+                    .tile_keys = tile.keys,
+                    .tile = consumer_tile_of(static_cast<int>(p.heads / p.kv_heads)),
+                    .kv_heads = static_cast<int>(p.kv_heads),
+                    .blocks = blocks,
+                    .cluster = 1,
+                    .slots = 0,
+                    .cached_keys = static_cast<int>((24 << 20) / (p.cache_bytes * (p.head_size + p.head_size_v)))};
+  const int64 of_group = s.tile.of_group;
+  const int64 tiles =
+      ceil_div(saturated_product(ceil_div(queries, int64{s.tile.queries}), of_group), int64{s.consumers});
+  // Upper bounds: units, and pieces of one. Packed sequences with many rows are few, and each may have one more tile.
+  const int64 most_long = p.rows / (few_queries_of_sequence + 1), more = ceil_div(of_group, int64{s.consumers}) + 1;
+  const int64 row_tiles = packed ? tiles + (most_long < p.sequences ? most_long : p.sequences) * more
+                                 : saturated_product(p.sequences, tiles);
+  const int64 units = saturated_product(row_tiles, p.kv_heads), most_units = 7 * int64{blocks} / 4;
+  if (!packed && units > most_units) {
+    if (pairs && tiles % 2 == 0 && blocks > 1) s.cluster = 2, s.blocks = blocks / 2;
+    return s;
+  }
+  const int64 shortest = piece_tiles_of(packed ? few_queries_of_sequence + 1 : queries, 0, tile.keys);
+  const int64 longest = piece_tiles_of(max_int64, 0, tile.keys), key_tiles = ceil_div(p.keys, int64{tile.keys});
+  const int64 few = ceil_div(key_tiles, shortest) < 18 ? ceil_div(key_tiles, shortest) : 18;
+  const int64 many = ceil_div(key_tiles, longest), pieces = few > many ? few : many;
+  if (pieces < least_pieces) return s;
+  // More than 8 items a block: the units are many already, or the pieces are long.
+  const int64 items = saturated_product(units < most_units ? units : most_units, pieces), most = 8 * int64{blocks};
+  const int64 fit = available / (int64{sizeof(float)} * item_floats(tile.rows, round_up(p.head_size_v, 16)));
+  s.slots = items < most ? items : most;
+  if (fit < s.slots) s.slots = fit;
+  return s;
+}
+
+/// The largest workspace of the launches for many rows.
+GIWA_HOST_DEVICE constexpr int64 many_rows_bytes(const cached_problem& p, int blocks) {
+  if (!may_have_many_rows(p)) return 0;
+  const int64 floats = item_floats(many_rows_tile_of(p.head_size, p.head_size_v).rows, round_up(p.head_size_v, 16));
+  return shape_of_many_rows(p, blocks, max_int64, false).slots * floats * int64{sizeof(float)};
+}
+
 }  // namespace detail
 
 /// Returns the largest workspace, in bytes, that a call of attention_cached() with these sizes uses on a GPU with this
@@ -94,7 +147,9 @@ GIWA_HOST_DEVICE constexpr int64 cached_workspace_bytes(const cached_problem& p,
   if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
   const detail::run_tiles tiles = detail::run_tiles_of(p);
   const detail::run_work work = detail::work_of(p, tiles, false);
-  return detail::workspace_bytes_of(detail::shape_of_runs(work, multiprocessors, max_int64), tiles.columns);
+  const int64 few = detail::workspace_bytes_of(detail::shape_of_runs(work, multiprocessors, max_int64), tiles.columns);
+  const int64 many = detail::many_rows_bytes(p, multiprocessors);
+  return few > many ? few : many;
 }
 
 }  // namespace giwa::inline GIWA_ABI

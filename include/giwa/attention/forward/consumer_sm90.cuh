@@ -10,6 +10,16 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// The keys of a work tile are summed at once. A kernel that sums pieces of them separately (cached/many_rows_pieces.cuh) has another
+/// type with these members.
+struct keys_at_once {
+  GIWA_DEVICE void see_tile(int) const {}
+  template <class QueryRows>
+  GIWA_DEVICE void begin_softmax(QueryRows&) const {}
+  template <class QueryRows>
+  GIWA_DEVICE void take_output(QueryRows&) const {}
+};
+
 /// One consumer's 64 queries of a work tile: the state and the steps of algorithm 2 of FlashAttention-3 (Shah et al.
 /// 2024), and a short loop for each schedule. S = Q K^T of the next tile is issued before O += P V of the current one.
 template <class Types, class Block>
@@ -30,26 +40,29 @@ struct sm90_query_rows {
   bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
 
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
-      : c(of), work(w), first_query(w.first_query + 64 * of.index) {
+      : c(of), work(w), first_query(Types::queries_of(w, of.index).first) {
     softmax.reset();
     o.fill(0);
   }
 
-  /// Processes all K tiles of the work tile. Other consumers may need more of them than this one.
-  GIWA_DEVICE void attend() {
+  /// Processes all K tiles of the work tile. Other consumers may need more of them than this one. `pieces` is told of each
+  /// tile, when its scores are complete, and when O of the tile before is.
+  template <class Pieces = keys_at_once>
+  GIWA_DEVICE void attend(Pieces&& pieces = {}) {
     wait_k();
     while (own.keep == tile_keep::none && !own.last) {
       skip_tile();
       wait_k_and_skip_turn();
     }
     if (own.keep != tile_keep::none) {
+      pieces.see_tile(note.first_key);
       first_tile();
       if constexpr (policy::slices_output)
         loop_sliced();
       else if constexpr (policy::overlaps)
-        loop_overlapped();
+        loop_overlapped(pieces);
       else
-        loop_pingpong();
+        loop_pingpong(pieces);
       last_product();
     } else {
       c.release_q();
@@ -73,9 +86,11 @@ struct sm90_query_rows {
   }
 
   /// The softmax runs while other consumers use the tensor cores.
-  GIWA_DEVICE void loop_pingpong() {
+  template <class Pieces>
+  GIWA_DEVICE void loop_pingpong(Pieces& pieces) {
     while (!own.last) {
       wait_k();
+      pieces.see_tile(note.first_key);
       c.pingpong.acquire();
       multiply_qk();
       wait_v();
@@ -83,10 +98,12 @@ struct sm90_query_rows {
       c.pingpong.release();
       arch::wgmma_wait<1>();
       release_k();
+      pieces.begin_softmax(*this);
       softmax_step(own.keep);
       arch::wgmma_wait<0>();
       add_partial_o();
       release_v();
+      pieces.take_output(*this);
       make_p();
       rescale_o();
     }
@@ -94,29 +111,33 @@ struct sm90_query_rows {
 
   /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
   /// from the first product to the last wait, because ptxas waits for all products at a branch.
-  GIWA_DEVICE void loop_overlapped() {
+  template <class Pieces>
+  GIWA_DEVICE void loop_overlapped(Pieces& pieces) {
     while (!own.last) {
       wait_k();
+      pieces.see_tile(note.first_key);
       c.pingpong.acquire();
       wait_v();
       if (c.needs_scale || own.keep != tile_keep::all)
-        overlapped_step<false>();
+        overlapped_step<false>(pieces);
       else
-        overlapped_step<true>();
+        overlapped_step<true>(pieces);
     }
     rescale_o();
   }
-  template <bool FullyKept>
-  GIWA_DEVICE void overlapped_step() {
+  template <bool FullyKept, class Pieces>
+  GIWA_DEVICE void overlapped_step(Pieces& pieces) {
     multiply_qk();
     rescale_o();
     multiply_pv();
     c.pingpong.release();
     arch::wgmma_wait<1>();
     release_k();
+    pieces.begin_softmax(*this);
     softmax_step<FullyKept>(tile_keep::some);
     arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
     release_v();
+    pieces.take_output(*this);
     make_p();
   }
 
@@ -204,8 +225,8 @@ struct sm90_query_rows {
   template <bool FullyKept = false>
   GIWA_DEVICE void softmax_step(tile_keep keep) {
     auto& steps = c.steps;
-    const typename consumer::steps_of_scores::bounds bounds(work.head.get());
-    const rows_are_queries at{first_query, note.first_key};
+    const auto bounds = Types::bounds_of(work, c.index);
+    const auto at = Types::rows_at(first_query, note.first_key);
     if constexpr (is_split)
       exponents.begin_scores(work.exponents[c.index] + note.exponent_k, c.p.call.scale, steps, softmax);
     if (FullyKept || (steps.modified && keep == tile_keep::all))

@@ -9,14 +9,21 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The source of the K and V tiles of a work tile: consecutive rows of one tensor. A paged cache is another key source
-/// with the same members.
+/// The source of the K and V tiles of a work tile: consecutive rows of one tensor. A cache is another key source with the
+/// same members (cached/many_rows_loader.cuh).
 template <class Types>
 struct sm90_contiguous_keys {
   int sequence, kv_head, first_row;
 
-  GIWA_DEVICE explicit sm90_contiguous_keys(const typename Types::head_view& h)
-      : sequence(h.key_sequence), kv_head(h.kv_head), first_row(h.first_key_row) {}
+  GIWA_DEVICE sm90_contiguous_keys(const typename Types::params&, typename Types::shared_storage&,
+                                   const typename Types::work_tile& work)
+      : sequence(work.head.get().key_sequence),
+        kv_head(work.head.get().kv_head),
+        first_row(work.head.get().first_key_row) {}
+
+  /// Called before the loader waits for a stage in which to load tile n of K, and tile `next` after it. The tile of V
+  /// follows one tile later.
+  GIWA_DEVICE void look_up(int, int) const {}
 
   /// Starts the copy of tile n with the tensor map `map`; `rank` is the block's rank in its cluster.
   template <class Copies, class Tile>
@@ -76,7 +83,7 @@ struct sm90_loader {
                                int rank) {
     tile_list list = work.keys.get();
     const int count = work.end_tile;
-    const KeySource source(work.head.get());
+    KeySource source(p, s, work);
     const auto load_v = [&](const v_note& note, int n) {
       v.put([&](auto& to, const auto& copies) {
         s.v_notes[copies.number] = note;
@@ -102,8 +109,9 @@ struct sm90_loader {
       const bool last = next >= count;
       const k_note note = note_of(p, work, n, last);
       consumer_note notes[consumers];
-      for (int c = 0; c < consumers; ++c) notes[c] = note_for_consumer(work, list, n, next, last, 64 * c);
+      for (int c = 0; c < consumers; ++c) notes[c] = note_for_consumer(work, list, n, next, last, c);
       const v_note note_v{Types::needs_scrub(p, list, n), false, 0};
+      source.look_up(n, next);
       k.put([&](auto& to, const auto& copies) {
         s.k_notes[copies.number] = note;
         for (int c = 0; c < consumers; ++c) s.consumer_notes[copies.number][c] = notes[c];
@@ -133,30 +141,27 @@ struct sm90_loader {
     return note;
   }
 
-  /// Returns the note on tile n for the consumer whose queries begin at `row` of the work tile. `next` is the tile
-  /// after n; if n is the last of the work tile, it is not asked about.
+  /// Returns the note on tile n for a consumer. `next` is the tile after n; if n is the last of the work tile, it is not
+  /// asked about.
   GIWA_DEVICE static consumer_note note_for_consumer(const work_tile& work, const tiles_of_keys& list, int n, int next,
-                                                     bool last, int row) {
-    const int first_query = work.first_query + row;
-    const tile_keep keep = list.keep(n, first_query, 64);
+                                                     bool last, int consumer) {
+    const auto [first_query, queries] = Types::queries_of(work, consumer);
+    const tile_keep keep = list.keep(n, first_query, queries);
     // A score modifier is never called for queries past the end.
-    const bool asks = score_steps<typename Types::mask, typename Types::score>::modified &&
-                      work.head.get().queries() - first_query < 64;
-    return {asks && keep == tile_keep::all ? tile_keep::some : keep, last || !list.needs_from(next, first_query, 64)};
+    const bool asks =
+        score_steps<typename Types::mask, typename Types::score>::modified && Types::lacks_rows(work, consumer);
+    return {asks && keep == tile_keep::all ? tile_keep::some : keep,
+            last || !list.needs_from(next, first_query, queries)};
   }
 
   GIWA_DEVICE static void load_q(const params& p, shared_storage& s, const work_tile& work, uint32 turn) {
-    const auto& head = work.head.get();
     for (int c = 0; c < consumers; ++c) {
       arch::mbarrier& full = s.q_full[c];
       s.q_empty[c].wait((turn & 1) ^ 1);
-      if (!work.has_keys()) {
+      if (!work.has_keys())
         full.arrive();
-      } else {
-        full.arrive_and_expect(Types::q_tile::bytes);
-        giwa::load(p.q, giwa::index<4>{head.sequence, head.head, head.first_query_row + work.first_query + 64 * c, 0},
-                   s.rows[c].q, full);
-      }
+      else
+        Types::load_queries(p, work, c, s.rows[c].q, full);
     }
   }
 };

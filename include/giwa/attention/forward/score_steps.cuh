@@ -11,6 +11,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// Maps the (row, column) of a tile of scores to its query and key. In a forward pass the rows are queries; a backward pass may have
 /// keys as rows. Packed rows of grouped heads (cached/packed_rows.hpp) are another map with these members.
 struct rows_are_queries {
+  static constexpr bool by_range = true;  // queries are in order: a mask with one range of keys is asked for its ends
   int first_query, first_key;
   GIWA_HOST_DEVICE int query(int row, int) const { return first_query + row; }
   GIWA_HOST_DEVICE int key(int, int column) const { return first_key + column; }
@@ -40,6 +41,7 @@ struct score_steps {
     template <class T, class O>
     GIWA_HOST_DEVICE explicit bounds(const attention_head<T, O>& h)
         : batch(h.batch), head(h.head), queries(h.queries()), keys(h.keys()), offset(h.offset) {}
+    GIWA_HOST_DEVICE int end_row() const { return queries; }
     GIWA_HOST_DEVICE bool contain(int query, int key) const { return query < queries && key < keys; }
     GIWA_HOST_DEVICE attention_coord place(int query, int key) const {
       return {batch, head, query, key, query + offset};
@@ -67,8 +69,8 @@ struct score_steps {
       const float first = scale_first() ? scale : 1.f;
       scores.transform([&](float x) { return x * first; });
       if (keep == tile_keep::all) return;
-      if constexpr (one_range_mask<Mask> && stdlib::same_as<RowMap, rows_are_queries>)
-        keep_range(thread, scores, b, at.first_query, at.first_key);
+      if constexpr (one_range_mask<Mask> && requires { requires RowMap::by_range; })
+        keep_range(thread, scores, b, at);
       else
         scores.for_each(thread, [&](float& x, int row, int column) {
           if (!keeps(b, at.query(row, column), at.key(row, column))) x = -infinity_of<float>;
@@ -77,8 +79,8 @@ struct score_steps {
   }
   /// Applies the steps to a tile in which every score is in range and kept. Requires that the scale is positive or that
   /// there is a modifier. Has no branch, unless the modifier has one.
-  template <class Map, class RowMap>
-  GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const bounds& b,
+  template <class Map, class Bounds, class RowMap>
+  GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const Bounds& b,
                                        const RowMap& at) const {
     if constexpr (modified)
       scores.for_each(thread, [&](float& x, int row, int column) {
@@ -89,15 +91,15 @@ struct score_steps {
  private:
   // Masks by the first and the last key of each row. A score's column is a constant plus the thread's first column, so
   // each comparison is with a constant.
-  template <class Map>
-  GIWA_HOST_DEVICE void keep_range(int thread, register_tile<float, Map>& scores, const bounds& b, int first_query,
-                                   int first_key) const {
-    const int origin = first_key + Map::column(thread, 0);
+  template <class Map, class Bounds, class RowMap>
+  GIWA_HOST_DEVICE void keep_range(int thread, register_tile<float, Map>& scores, const Bounds& b,
+                                   const RowMap& at) const {
+    const int first_key = at.first_key, origin = first_key + Map::column(thread, 0), rows = b.end_row();
     int first[Map::rows], end[Map::rows];
     GIWA_UNROLL
     for (int r = 0; r < Map::rows; ++r) {
-      const int query = first_query + Map::row(thread, r);
-      const attention_coord place = b.place(query < b.queries ? query : b.queries - 1, 0);
+      const int query = at.query(Map::row(thread, r), 0);
+      const attention_coord place = b.place(query < rows ? query : rows - 1, 0);
       first[r] = 0;
       int last = b.keys - 1;
       if constexpr (has_first_key<Mask>) {
@@ -108,7 +110,7 @@ struct score_steps {
         const int bound = mask.last_key(place);
         last = bound < last ? bound : last;
       }
-      end[r] = query < b.queries && last >= first_key ? last - origin + 1 : 0;
+      end[r] = query < rows && last >= first_key ? last - origin + 1 : 0;
     }
     GIWA_UNROLL
     for (int i = 0; i < Map::registers; ++i) {

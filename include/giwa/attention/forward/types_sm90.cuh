@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_TYPES_SM90_CUH
 
+#include <giwa/attention/forward/score_steps.cuh>
 #include <giwa/attention/schedule/visible_tiles.hpp>
 #include <giwa/attention/schedule/work_tiles.hpp>
 #include <giwa/attention/split_fp16/layout.hpp>
@@ -126,8 +127,8 @@ struct sm90_types {
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
   };
 
-  template <class Block>
-  GIWA_DEVICE static void initialize(const Block& block, shared_storage& s) {
+  template <class Block, class Storage>
+  GIWA_DEVICE static void initialize(const Block& block, Storage& s) {
     s.k.initialize(block, 4 * consumers);
     s.v.initialize(block, 4 * consumers + scrubbers);
     if (block.rank() != 0) return;
@@ -137,6 +138,32 @@ struct sm90_types {
     for (int i = 0; i < stages; ++i) s.scrubbed[i].initialize(scrubbers);
     s.near_end.initialize(1);
     arch::mbarriers_initialized();
+  }
+
+  /// The queries of a consumer.
+  struct query_range {
+    int first, count;
+  };
+  GIWA_DEVICE static query_range queries_of(const work_tile& work, int consumer) {
+    return {work.first_query + 64 * consumer, 64};
+  }
+  /// Whether a consumer has fewer than 64 queries.
+  GIWA_DEVICE static bool lacks_rows(const work_tile& work, int consumer) {
+    return work.head.get().queries() - queries_of(work, consumer).first < 64;
+  }
+  /// The limits of a consumer's scores, and the map of its rows and columns, for score_steps.
+  GIWA_DEVICE static auto bounds_of(const work_tile& work, int) {
+    return typename score_steps<Mask, Score>::bounds(work.head.get());
+  }
+  GIWA_DEVICE static rows_are_queries rows_at(int first_query, int first_key) { return {first_query, first_key}; }
+  /// Starts the load of a consumer's queries.
+  GIWA_DEVICE static void load_queries(const params& p, const work_tile& work, int consumer, q_tile& to,
+                                       arch::mbarrier& full) {
+    const auto& head = work.head.get();
+    full.arrive_and_expect(q_tile::bytes);
+    giwa::load(p.q,
+               giwa::index<4>{head.sequence, head.head, head.first_query_row + queries_of(work, consumer).first, 0}, to,
+               full);
   }
 
   /// Whether a V tile holds rows that some query does not see. TMA fills zeros past the end of a tensor, but past the

@@ -16,9 +16,10 @@ enum class tile_axis : int { keys, queries };
 template <class Mask, tile_axis Axis>
 class visible_tiles {
  public:
-  /// For the rows [first, first + count) of the other axis, as far as the head has them.
-  template <class T, class O>
-  GIWA_HOST_DEVICE visible_tiles(const Mask& mask, const attention_head<T, O>& h, int first, int count, int size)
+  /// For the rows [first, first + count) of the other axis, as far as the head has them. Head: attention_head, or another type with these
+  /// members.
+  template <class Head>
+  GIWA_HOST_DEVICE visible_tiles(const Mask& mask, const Head& h, int first, int count, int size)
       : mask_(mask),
         fixed_(of_fixed(h, first, last_of(first, count, lists_keys ? h.queries() : h.keys()))),
         end_(lists_keys ? h.keys() : h.queries()),
@@ -71,8 +72,8 @@ class visible_tiles {
   GIWA_HOST_DEVICE static int last_of(int first, int count, int length) {
     return (count < length - first ? first + count : length) - 1;
   }
-  template <class T, class O>
-  GIWA_HOST_DEVICE static score_tile of_fixed(const attention_head<T, O>& h, int first, int last) {
+  template <class Head>
+  GIWA_HOST_DEVICE static score_tile of_fixed(const Head& h, int first, int last) {
     if constexpr (lists_keys)
       return {h.batch, h.head, first, last, 0, 0, h.offset};
     else
