@@ -173,6 +173,7 @@ set(GIWA_HEADERS
   P giwa/attention/backward/params.hpp
   P giwa/attention/backward/checks.hpp
   P giwa/attention/backward/score_gradient.hpp
+  P giwa/attention/backward/backward_sm80_tile.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp
   H giwa/attention/backward/backward.hpp
@@ -232,6 +233,8 @@ set(GIWA_HEADERS
   L giwa/attention/reference/reference.cuh
   D giwa/attention/backward/row_terms.cuh
   D giwa/attention/backward/backward_simt.cuh
+  D giwa/attention/backward/backward_sm80_steps.cuh
+  D giwa/attention/backward/backward_sm80.cuh
   L giwa/attention/backward/backward.cuh
   L giwa/attention/merge.cuh
   L giwa/attention/cached/append.cuh

@@ -159,7 +159,7 @@ std::string fault_of(int number, const Mask& mask, const Score& score) {
 }
 
 std::string fault_of_draw(int number) {
-  switch (number % 7) {
+  switch (number % 8) {
     case 0: return fault_of<fp16, 64>(number, causal{}, giwa::plain_score{});
     case 1: return fault_of<bf16, 128>(number, giwa::full{}, giwa::plain_score{});
     case 2: return fault_of<float, 33>(number, causal{}, giwa::softcap{5});
@@ -167,6 +167,7 @@ std::string fault_of_draw(int number) {
     case 3: return fault_of<fp16, 192, 128>(number, giwa::sliding_window{40} | giwa::prefix{9}, giwa::plain_score{});
     case 4: return fault_of<bf16, 72, 8, bf16, float>(number, scattered_mask{}, wavy_score{});
     case 5: return fault_of<float, 16, 256>(number, giwa::full{}, giwa::plain_score{});
+    case 6: return fault_of<fp16, 256>(number, causal{}, giwa::softcap{5});
 #endif
     default: return fault_of<fp16, 512, 512, float>(number, causal{}, giwa::plain_score{});
   }
@@ -175,7 +176,7 @@ std::string fault_of_draw(int number) {
 }  // namespace
 
 TEST_CASE("drawn problems") {
-  const int first = number_of("GIWA_TEST_FIRST_DRAW", 0), count = number_of("GIWA_TEST_DRAWS", small_mode() ? 7 : 140);
+  const int first = number_of("GIWA_TEST_FIRST_DRAW", 0), count = number_of("GIWA_TEST_DRAWS", small_mode() ? 8 : 140);
   int faults = 0;
   for (int i = first; i < first + count && faults < 5; ++i) {
     const std::string fault = fault_of_draw(i);
@@ -185,22 +186,35 @@ TEST_CASE("drawn problems") {
   std::printf("draws %d to %d: %d faults\n", first, first + count - 1, faults);
 }
 
-TEST_CASE("numbers that a pair does not see do not reach it") {
+namespace {
+
+template <class T>
+void test_hostile_numbers() {
   const case_options o = segments_case();
-  backward_case<float> clean(o);
+  backward_case<T> clean(o);
   run_forward(clean, segments_mask{}, giwa::plain_score{});
   REQUIRE((run<20, 20>(clean, segments_mask{}, giwa::plain_score{})) == "");
   for (const float bad : {NAN, HUGE_VALF, 3e38f}) {
     if (small_mode() && !std::isnan(bad)) continue;
-    backward_case<float> c(o);
+    backward_case<T> c(o);
     poison_segment(c, bad);
     run_forward(c, segments_mask{}, giwa::plain_score{});
     REQUIRE((run<20, 20>(c, segments_mask{}, giwa::plain_score{})) == "");
     CHECK(different_outside_segment(c, clean) == 0);
+    const auto hidden = [](auto& gradient) {  // rows of the segment without NaN
+      int64 rows = 0;
+      const auto v = gradient.view();
+      for (int64 row = 0; row < 170; ++row)
+        rows += segments_mask::of(static_cast<int>(row)) == 2 && !std::isnan(giwa::convert<float>{}(v(0, row, 0, 0)));
+      return rows;
+    };
+    if (std::isnan(bad)) CHECK(hidden(c.dq) + hidden(c.dk) + hidden(c.dv) == 0);
   }
 }
 
-TEST_CASE("a bias receives its gradient, and the call can be captured in a graph") {
+/// The largest error of the gradient of a bias, in a call that a graph contains.
+template <class T>
+double worst_of_bias() {
   case_options o;
   o.batch = 2, o.heads = 2, o.seq_q = 70, o.seq_k = 90, o.head_size = o.head_size_v = 20;
   const giwa::index<4> shape{2, 2, 70, 90};
@@ -212,10 +226,10 @@ TEST_CASE("a bias receives its gradient, and the call can be captured in a graph
     return giwa::then(giwa::softcap{3}, giwa::bias_with_gradient(tensor_view<const float, 4>(from, shape),
                                                                  tensor_view<float, 4>(to, shape)));
   };
-  backward_case<float> c(o);
+  backward_case<T> c(o);
   const backward_answers a = answers_of(c, causal::bottom_right, score(values.data(), expected.data()));
   c.clear_outputs();
-  const backward_on_gpu<float, float, float> gpu(c);
+  const backward_on_gpu<T, T, T> gpu(c);
   const giwa::stream s = new_stream();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
@@ -232,9 +246,25 @@ TEST_CASE("a bias receives its gradient, and the call can be captured in a graph
   double worst = 0;
   for (std::size_t i = 0; i < got.size(); ++i)
     worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i])));
-  CHECK(worst < 1e-5);
   check_cuda(cudaGraphExecDestroy(ready));
   check_cuda(cudaGraphDestroy(graph));
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("numbers that a pair does not see do not reach it") {
+  test_hostile_numbers<float>();
+#if !defined(GIWA_TEST_FEW_SIZES)
+  test_hostile_numbers<bf16>();
+#endif
+}
+
+TEST_CASE("a bias receives its gradient, and the call can be captured in a graph") {
+  CHECK(worst_of_bias<float>() < 1e-5);
+#if !defined(GIWA_TEST_FEW_SIZES)
+  CHECK(worst_of_bias<fp16>() < 5e-3);  // o is rounded
+#endif
 }
 
 TEST_CASE("a call without enough workspace is refused, and says how much it needs") {

@@ -5,8 +5,10 @@
 
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/attention/backward/backward_simt.cuh>
+#include <giwa/attention/backward/backward_sm80.cuh>
 #include <giwa/attention/backward/row_terms.cuh>
 #include <giwa/attention/forward/launch.cuh>
+#include <giwa/attention/forward/policy.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
@@ -21,26 +23,66 @@ struct stream_backward {
       return !state.ok();
     };
     const auto& in = p.views.in;
-    const bool wants_q = !is_absent(p.views.dq) || gradient_of<Score>::wanted;
-    if (!state.ok() || (in.q.size() > 0 && failed(launch_blocks<row_terms_op<params>>(s, p, in.q.size() / HeadSize))))
-      return state;
-    if (wants_q && in.q.size() > 0 &&
-        failed(launch_tiles<simt_backward_op<T, O, G, HeadSize, HeadSizeV, gradient::of_q, Mask, Score>>(
-            s, p, in.problem(), in.packed.max_q)))
-      return state;
-    if (!is_absent(p.views.dk) &&
-        failed(launch_tiles<simt_backward_op<T, O, G, HeadSize, HeadSizeV, gradient::of_k, Mask, Score>>(
-            s, p, by_keys(p), longest_keys(p))))
-      return state;
-    if (!is_absent(p.views.dv) &&
-        failed(launch_tiles<simt_backward_op<T, O, G, HeadSize, HeadSizeV, gradient::of_v, Mask, Score>>(
-            s, p, by_keys(p), longest_keys(p))))
+    if (!state.ok() || (in.q.size() > 0 && failed(launch_blocks<row_terms_op<params>>(s, p, in.q.size() / HeadSize))) ||
+        failed(run_gradients(s, p)))
       return state;
     if (!is_absent(p.dsinks)) state = launch_blocks<sink_gradient_op<params>>(s, p, in.q.extent(2));
     return state;
   }
 
  private:
+  /// Whether an op's rows of work tiles are needed: a tensor for its gradient, or a modifier that takes one.
+  template <gradient Of, class T, class O, class G, class Mask, class Score>
+  static bool wants(const backward_params<T, O, G, Mask, Score>& p) {
+    if constexpr (Of == gradient::of_q)
+      return (!is_absent(p.views.dq) || gradient_of<Score>::wanted) && p.views.in.q.size() > 0;
+    return (Of != gradient::of_v && !is_absent(p.views.dk)) || (Of != gradient::of_k && !is_absent(p.views.dv));
+  }
+
+  template <class T, class O, class G, class Mask, class Score>
+  static status run_gradients(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& p) {
+    constexpr bool tensor_cores = sizeof(T) == 2 && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
+    if constexpr (tensor_cores) {
+      const result<attention_path> path = path_here();
+      if (!path.ok()) return path.state;
+      if (path.value != attention_path::simt) return run_sm80(s, p);
+    }
+    if constexpr (!tensor_cores || runs_below_sm80) {
+      const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
+        return launch_tiles<Of, simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>>(s, p);
+      };
+      status state = run(stdlib::integral_constant<gradient, gradient::of_q>{});
+      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_k>{});
+      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_v>{});
+      return state;
+    }
+    return {};
+  }
+
+  template <class T, class G, class Mask, class Score>
+  static status run_sm80(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p) {
+    const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
+      using tiles = sm80_backward_tile_of<Of, HeadSize, HeadSizeV>;
+      using op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::type, Mask, Score>;
+      using smaller_op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::smaller, Mask, Score>;
+      if constexpr (shared_bytes_of<op> > least_shared_bytes) {
+        static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
+        const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+        if (!fits.ok()) return fits.state;
+        if (!fits.value) return launch_tiles<Of, smaller_op>(s, p);
+      }
+      return launch_tiles<Of, op>(s, p);
+    };
+    status state = run(stdlib::integral_constant<gradient, gradient::of_q>{});
+    if constexpr (sm80_backward_sums_both(HeadSize, HeadSizeV)) {
+      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
+    } else {
+      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_k>{});
+      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_v>{});
+    }
+    return state;
+  }
+
   /// The problem with queries and keys exchanged: work tiles of keys, of all sequences and heads of k.
   template <class Params>
   static attention_problem by_keys(const Params& p) {
@@ -61,8 +103,11 @@ struct stream_backward {
   }
 
   /// Launches an op with a block for each work tile, in several launches if the grid would exceed its limit.
-  template <class Op, class Params>
-  static status launch_tiles(cudaStream_t s, const Params& p, const attention_problem& sizes, int64 longest) {
+  template <gradient Of, class Op, class Params>
+  static status launch_tiles(cudaStream_t s, const Params& p) {
+    if (!wants<Of>(p)) return {};
+    const attention_problem sizes = Of == gradient::of_q ? p.views.in.problem() : by_keys(p);
+    const int64 longest = Of == gradient::of_q ? p.views.in.packed.max_q : longest_keys(p);
     if (sizes.batch == 0 || sizes.heads == 0) return {};
     const int bytes = (HeadSize + HeadSizeV) * static_cast<int>(sizeof(float));
     typename Op::params all{p, attention_schedule::of(sizes, longest, Op::block_m, 1, bytes)};

@@ -9,9 +9,6 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The gradient that a kernel computes.
-enum class gradient : int { of_q, of_k, of_v };
-
 /// The tile sizes of the kernels. A block has 64 rows of its gradient, and 64 rows of the other side pass by. A thread has
 /// 4 of the rows, every 16th, and of each of them every 8th or 16th score and column. Operands of S and dP are loaded in
 /// slices of the head size, those of the gradient in slices of rows.

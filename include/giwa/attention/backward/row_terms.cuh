@@ -10,11 +10,12 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Writes the terms of all rows of q to the workspace, a warp for each row. Rows of no sequence get terms too, which no
-/// kernel reads.
+/// Writes the terms of all rows of q to the workspace, a warp for four rows at once, whose loads overlap. Rows of no sequence
+/// get terms too, which no kernel reads.
 template <class Params>
 struct row_terms_op {
-  static constexpr int max_threads = 256, min_blocks = 4, rows_of_block = max_threads / 32;
+  static constexpr int rows_of_warp = 4;
+  static constexpr int max_threads = 256, min_blocks = 4, rows_of_block = max_threads / 32 * rows_of_warp;
   using params = Params;
   using shared_storage = no_shared_storage;
 
@@ -24,17 +25,32 @@ struct row_terms_op {
     const auto& dout = p.views.dout;
     const int64 heads = o.extent(2), rows = o.extent(1), width = o.extent(3);
     const int64 all = o.extent(0) * rows * heads, step = block.block_count() * rows_of_block;
-    for (int64 i = block.block_rank() * rows_of_block + block.warp(); i < all; i += step) {
-      const int64 head = i % heads, row = i / heads % rows, sequence = i / heads / rows;
-      const auto at = [&](const auto& v) {
-        return v.data() + (sequence * v.stride(0) + row * v.stride(1) + head * v.stride(2));
-      };
-      const auto *const of_o = at(o), *const of_dout = at(dout);
-      float sum = 0;
-      for (int64 d = block.lane(); d < width; d += 32)
-        sum = multiply_add(convert<float>{}(of_dout[d]), convert<float>{}(of_o[d]), sum);
-      sum = reduce_warp(block, sum);
-      if (block.lane() == 0) p.terms_at(sequence, head, row) = p.terms_of(sequence, head, row, sum);
+    for (int64 first = block.block_rank() * rows_of_block + block.warp() * rows_of_warp; first < all; first += step) {
+      int64 of_o[rows_of_warp], of_dout[rows_of_warp];
+      float sum[rows_of_warp];
+      GIWA_UNROLL
+      for (int r = 0; r < rows_of_warp; ++r) {
+        const int64 i = first + r < all ? first + r : all - 1, row = i / heads;
+        const auto at = [&](const auto& v) {
+          return row / rows * v.stride(0) + row % rows * v.stride(1) + i % heads * v.stride(2);
+        };
+        of_o[r] = at(o), of_dout[r] = at(dout), sum[r] = 0;
+      }
+      for (int64 d = block.lane(); d < width; d += 32) {
+        GIWA_UNROLL
+        for (int r = 0; r < rows_of_warp; ++r)
+          sum[r] = multiply_add(convert<float>{}(dout.data()[of_dout[r] + d]), convert<float>{}(o.data()[of_o[r] + d]),
+                                sum[r]);
+      }
+      float own = 0;
+      GIWA_UNROLL
+      for (int r = 0; r < rows_of_warp; ++r) {
+        const float of_row = reduce_warp(block, sum[r]);
+        if (block.lane() == r) own = of_row;
+      }
+      const int64 i = first + block.lane(), row = i / heads;
+      if (block.lane() < rows_of_warp && i < all)
+        p.terms_at(row / rows, i % heads, row % rows) = p.terms_of(row / rows, i % heads, row % rows, own);
     }
   }
 };

@@ -10,6 +10,9 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
+/// The gradient that a kernel computes.
+enum class gradient : int { of_q, of_k, of_v, of_k_and_v };
+
 /// A score modifier that receives, for each score that is kept, the gradient with respect to the modified score:
 /// `void gradient(float dy, attention_coord c) const`.
 template <class F>
