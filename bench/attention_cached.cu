@@ -218,6 +218,8 @@ void add_all() {
   add_contest<fp16, 64>("decode", decode(usual));
   add_contest<fp16, 256>("decode", decode(usual));
   add_contest<giwa::e4m3, 128>("decode", decode({128, 32, 8, 8192}));
+  add_contest<giwa::e4m3, 64>("decode", decode(usual));
+  add_contest<giwa::e4m3, 256>("decode", decode(usual));
 
   std::vector<form> pages{{"giwa_contiguous", "read", usual}};
   for (const int64 page : {256, 64, 32, 16, 1}) {
@@ -225,6 +227,7 @@ void add_all() {
     pages.back().s.page = page;
   }
   add_contest<fp16, 128>("pages", pages);
+  add_contest<giwa::e4m3, 128>("pages", {pages[0], pages[2]});  // of 64 keys
 
   const cached_shape ragged{32, 32, 8, 4096, 65536};
   std::vector<form> uneven{{"giwa_contiguous", "read", ragged}, {"giwa_page_64", "giwa_contiguous", ragged}};

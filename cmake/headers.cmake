@@ -198,8 +198,10 @@ set(GIWA_HEADERS
   H giwa/attention/cached/host_cached.hpp
   D giwa/attention/forward/score_steps.cuh
   D giwa/attention/forward/nonfinite.cuh
+  D giwa/attention/cached/e4m3_products.cuh
   D giwa/attention/cached/few_rows_types.cuh
   D giwa/attention/cached/few_rows_loader.cuh
+  D giwa/attention/cached/few_rows_scaling.cuh
   D giwa/attention/cached/few_rows_scores.cuh
   D giwa/attention/cached/few_rows_output.cuh
   D giwa/attention/cached/few_rows.cuh

@@ -1,4 +1,4 @@
-// EXPECT: giwa: a tensor map holds fp16, bf16, fp32, fp64 or unsigned char.
+// EXPECT: giwa: a tensor map holds fp16, bf16, fp32, fp64, e4m3 or unsigned char.
 // SPDX-License-Identifier: MIT
 // A tensor map holds the type of the elements, and giwa supports floating-point types.
 #include <giwa/device/tensor_map.hpp>

@@ -26,14 +26,21 @@ GIWA_DEVICE void copy_async([[maybe_unused]] uint32 to, [[maybe_unused]] const v
 #endif
 }
 
-/// Starts a copy of the first `bytes` of 16 bytes, and fills the others with zeros. `from` is aligned to 16 bytes, and is
-/// not read if `bytes` is 0.
-GIWA_DEVICE inline void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
-                                            [[maybe_unused]] int bytes) {
+/// Starts a copy of the first `bytes` of Bytes (4, 8 or 16) bytes, and fills the others with zeros. `from` is aligned to
+/// Bytes, and is not read if `bytes` is 0.
+template <int Bytes = 16>
+GIWA_DEVICE void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
+                                     [[maybe_unused]] int bytes) {
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "giwa: cp.async copies 4, 8 or 16 bytes.");
 #if GIWA_ARCH_CAPABILITY >= 80
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
-               "r"(bytes)
-               : "memory");
+  if constexpr (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+                 "r"(bytes)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+                 "n"(Bytes), "r"(bytes)
+                 : "memory");
 #else
   __trap();
 #endif

@@ -26,10 +26,10 @@ constexpr CUtensorMapDataType tensor_map_type() {
     return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   else if constexpr (stdlib::same_as<T, fp64>)
     return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
-  else if constexpr (stdlib::same_as<T, unsigned char>)
-    return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // bytes, and 8-bit floating point that is converted after the copy
+  else if constexpr (stdlib::same_as<T, unsigned char> || (floating_format<T> && sizeof(T) == 1))
+    return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // 8-bit floating point is converted after the copy
   else
-    static_assert(always_false<T>, "giwa: a tensor map holds fp16, bf16, fp32, fp64 or unsigned char.");
+    static_assert(always_false<T>, "giwa: a tensor map holds fp16, bf16, fp32, fp64, e4m3 or unsigned char.");
 }
 
 }  // namespace detail

@@ -147,6 +147,56 @@ void check_bits(const cached_case_options& c) {
   check_bits(cached_case<T, Element>(c));
 }
 
+/// One long sequence with one head of keys, whose scales differ in 8 bits.
+template <class Element>
+void check_long() {
+  for (const int64 page : {0, 64})
+    for (const int length : {16384, 20000, 33001}) {
+      cached_case_options c = case_of(page, false);
+      c.heads = 8;
+      c.kv_heads = 1;
+      c.queries = {1};
+      c.keys = 33001;
+      c.most = page == 0 ? 0 : giwa::ceil_div(c.keys, page);
+      c.lengths = {length};
+      if (sizeof(Element) == 1) c.k_scales = c.v_scales = 7;
+      CAPTURE(c.text());
+      bits<fp16, Element> x(c);
+      const auto all = x.gpu.views();
+      const int64 most = giwa::cached_workspace_bytes(
+          all.problem(), static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount)));
+      REQUIRE((most > 0 && most <= int64{8} << 20));  // the unit is divided
+      for (const int64 bytes : {int64{0}, int64{16}, most / 10, most / 2, most, int64{8} << 20}) {
+        CAPTURE(bytes);
+        x.run(all, x.gpu.call_options(bytes));
+        CHECK(x.same());
+      }
+      if (small_mode()) break;
+    }
+}
+
+/// Pages and layouts of every kind, all of which have the same numbers.
+template <class Element>
+void check_layouts() {
+  std::vector<fp16> o;
+  std::vector<float> lse;
+  for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
+    for (const case_layout layout : {case_layout::contiguous, case_layout::heads_first, case_layout::padded})
+      for (const int offset : {0, 1}) {
+        cached_case_options c = case_of(page, true);
+        c.layout.fill(layout);
+        c.offset = offset;
+        bits<fp16, Element> x(c);  // the numbers of the same seed
+        const auto next = x.on_host.o.template elements<fp16>();
+        const auto next_lse = x.on_host.lse.template elements<float>();
+        CAPTURE(c.text());
+        CHECK((o.empty() || same_bits(next, o)));
+        CHECK((lse.empty() || same_bits(next_lse, lse)));
+        o = next, lse = next_lse;
+        if (small_mode() && offset == 0) break;
+      }
+}
+
 }  // namespace
 
 TEST_CASE("alone, with any workspace, and in slices of heads, on tensor cores") {
@@ -217,28 +267,8 @@ TEST_CASE("many rows of one long sequence, whose pieces all multiprocessors shar
 }
 
 TEST_CASE("one long sequence with one head of keys, which every multiprocessor has a run of") {
-  for (const int64 page : {0, 64})
-    for (const int length : {16384, 20000, 33001}) {
-      cached_case_options c = case_of(page, false);
-      c.heads = 8;
-      c.kv_heads = 1;
-      c.queries = {1};
-      c.keys = 33001;
-      c.most = page == 0 ? 0 : giwa::ceil_div(c.keys, page);
-      c.lengths = {length};
-      CAPTURE(c.text());
-      bits<fp16, fp16> x(c);
-      const auto all = x.gpu.views();
-      const int64 most = giwa::cached_workspace_bytes(
-          all.problem(), static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount)));
-      REQUIRE((most > 0 && most <= int64{8} << 20));  // the unit is divided
-      for (const int64 bytes : {int64{0}, int64{16}, most / 10, most / 2, most, int64{8} << 20}) {
-        CAPTURE(bytes);
-        x.run(all, x.gpu.call_options(bytes));
-        CHECK(x.same());
-      }
-      if (small_mode()) break;
-    }
+  check_long<fp16>();
+  check_long<giwa::e4m3>();
 }
 
 TEST_CASE("alone and in slices of heads, of an 8-bit cache") {
@@ -312,21 +342,6 @@ TEST_CASE("many rows: pages of every size") {
 }
 
 TEST_CASE("TMA, cp.async and copies of elements: pages and layouts of every kind") {
-  std::vector<fp16> o;
-  std::vector<float> lse;
-  for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
-    for (const case_layout layout : {case_layout::contiguous, case_layout::heads_first, case_layout::padded})
-      for (const int offset : {0, 1}) {
-        cached_case_options c = case_of(page, true);
-        c.layout.fill(layout);
-        c.offset = offset;
-        bits<fp16, fp16> x(c);  // the numbers of the same seed
-        const auto next = x.on_host.o.template elements<fp16>();
-        const auto next_lse = x.on_host.lse.template elements<float>();
-        CAPTURE(c.text());
-        CHECK((o.empty() || same_bits(next, o)));
-        CHECK((lse.empty() || same_bits(next_lse, lse)));
-        o = next, lse = next_lse;
-        if (small_mode() && offset == 0) break;
-      }
+  check_layouts<fp16>();
+  check_layouts<giwa::e4m3>();
 }

@@ -26,24 +26,24 @@ cached_case_options mixed_case(int64 page_size) {
   return c;
 }
 
-// bf16 on tensor cores, fp32 without.
-template <class T, class Mask = giwa::full>
-std::string fault(cached_case<T>& c, const Mask& mask = {}) {
+// bf16 on tensor cores, also with a cache of e4m3; fp32 without.
+template <class T, class Element, class Mask = giwa::full>
+std::string fault(cached_case<T, Element>& c, const Mask& mask = {}) {
   return cached_fault_on_gpu<64, 64>(c, mask, giwa::plain_score{});
 }
 
-template <class T>
-void set_every_page(cached_case<T>& c, int number, int64 element) {
+template <class T, class Element>
+void set_every_page(cached_case<T, Element>& c, int number, int64 element) {
   std::fill(c.indices.begin(), c.indices.end(), number);
   for (auto& of_sequence : c.element) std::fill(of_sequence.begin(), of_sequence.end(), element);
 }
 
-template <class T>
+template <class T, class Element = T>
 void check_strange_pages() {
   for (const int64 page : {6, 64}) {
     cached_case_options options = mixed_case(page);
     for (const int nowhere : {-1, INT_MAX, INT_MIN}) {
-      cached_case<T> c(options);
+      cached_case<T, Element> c(options);
       set_every_page(c, nowhere, -1);
       CHECK(fault(c) == "");
     }
@@ -51,31 +51,32 @@ void check_strange_pages() {
     options.lengths = {INT_MAX, INT_MIN, -1, 601, 599};
     for (const bool lists : {false, true}) {
       options.lists = lists;
-      cached_case<T> c(options);
+      cached_case<T, Element> c(options);
       CHECK(fault(c) == "");
       CHECK(fault(c, causal::bottom_right) == "");
     }
     options.shared = true;
     options.strange = 0;
     options.lists = false;
-    cached_case<T> c(options);  // a page that every sequence has
+    cached_case<T, Element> c(options);  // a page that every sequence has
     set_every_page(c, 3, 3);
-    c.k.for_each([&](std::size_t at) { c.k.memory[at] = giwa::convert<T>{}(0.25f * static_cast<float>(at % 7)); });
-    c.v.for_each([&](std::size_t at) { c.v.memory[at] = giwa::convert<T>{}(static_cast<float>(at % 5)); });
+    c.k.for_each(
+        [&](std::size_t at) { c.k.memory[at] = giwa::convert<Element>{}(0.25f * static_cast<float>(at % 7)); });
+    c.v.for_each([&](std::size_t at) { c.v.memory[at] = giwa::convert<Element>{}(static_cast<float>(at % 5)); });
     CHECK(fault(c, causal::bottom_right) == "");
   }
 }
 
-template <class T>
+template <class T, class Element = T>
 void check_nonfinite() {
   for (const bool in_k : {true, false})
     for (const float strange : {NAN, HUGE_VALF, -HUGE_VALF})
       for (const int64 key : {0, 130, 276}) {  // of the last sequence, which has 20 queries
         const int64 page_size = key == 130 ? 0 : 24;
-        cached_case<T> c(mixed_case(page_size));
+        cached_case<T, Element> c(mixed_case(page_size));
         const int64 size = page_size == 0 ? 600 : page_size;
         const int64 element = c.element[4][static_cast<std::size_t>(key / size)];
-        (in_k ? c.k : c.v).view()(element, key % size, 0, 1) = giwa::convert<T>{}(strange);
+        (in_k ? c.k : c.v).view()(element, key % size, 0, 1) = giwa::convert<Element>{}(strange);
         CHECK(fault(c, causal::bottom_right) == "");
         CHECK(fault(c) == "");
         if (small_mode()) return;
@@ -86,11 +87,13 @@ void check_nonfinite() {
 
 TEST_CASE("page numbers and lengths out of range, and pages that all sequences share") {
   check_strange_pages<bf16>();
+  check_strange_pages<bf16, e4m3>();
   check_strange_pages<float>();
 }
 
 TEST_CASE("NaN and infinity in keys and values that some rows see") {
   check_nonfinite<bf16>();
+  check_nonfinite<bf16, e4m3>();  // whose infinity is 448
   check_nonfinite<float>();
 }
 
@@ -104,6 +107,42 @@ TEST_CASE("NaN in e4m3, and in scales") {
   CHECK(!std::isnan(giwa::convert<float>{}(c.o.view()(0, c.q_offsets[0], 0, 2))));
   c.k_scales.view()(c.element[4][46 - 1], 5, 1) = NAN;  // key 275 of 277, which the last two queries see
   CHECK(cached_fault_on_gpu<64, 64>(c, causal::bottom_right, giwa::plain_score{}) == "");
+}
+
+TEST_CASE("a scale does not affect rows that do not see its key, however large it is") {
+  cached_case_options options = mixed_case(6);
+  options.k_scales = options.v_scales = 7;
+  cached_case<bf16, e4m3> c(options);
+  const auto run = [&] {
+    cached_on_gpu gpu(c);
+    gpu.clear_outputs();
+    const giwa::stream s = new_stream();
+    REQUIRE(cached_of<64, 64>(s, gpu.views(), causal::bottom_right, giwa::plain_score{}, gpu.call_options()).ok());
+    gpu.read_back();
+  };
+  run();
+  const std::vector<bf16> expected = c.o.memory;
+  const int64 first = c.q_offsets[4];  // key 276 is the last of 277: only the last of 20 queries sees it
+  for (const float scale : {1e30f, HUGE_VALF, NAN, 0.f})
+    for (const bool of_k : {true, false}) {
+      CAPTURE(scale, of_k);
+      float& changed = (of_k ? c.k_scales : c.v_scales).view()(c.element[4][46], 0, 0);
+      const float before = changed;
+      changed = scale;
+      run();
+      changed = before;
+      bool same = true, last_is_nan = true;
+      for (int64 query = 0; query < 20; ++query)
+        for (int64 head = 0; head < 4; ++head)
+          for (int64 d = 0; d < 64; ++d) {
+            const auto* const x = &c.o.view()(0, first + query, head, d);
+            const std::size_t at = static_cast<std::size_t>(x - c.o.memory.data());
+            if (query < 19 || head > 1) same = same && same_bits(std::vector{*x}, std::vector{expected[at]});
+            if (query == 19 && head < 2) last_is_nan = last_is_nan && std::isnan(giwa::convert<float>{}(*x));
+          }
+      CHECK(same);
+      if (std::isnan(scale)) CHECK(last_is_nan);
+    }
 }
 
 TEST_CASE("offsets of queries that are negative or end past the rows, and NaN in rows of no sequence") {

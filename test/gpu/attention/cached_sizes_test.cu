@@ -23,5 +23,7 @@ TEST_CASE("fp32") {
 TEST_CASE("8-bit caches with scales of every shape") {
   CHECK(first_cached_fault<bf16, 128, 128, e4m3>(0, 1, 24, causal::bottom_right) == "");
   CHECK(first_cached_fault<fp16, 64, 64, e4m3, float>(3, 2, 14, by_distance{}, own_score{}) == "");
+  CHECK(first_cached_fault<fp16, 256, 256, e4m3>(2, 3, 9, causal::bottom_right) == "");
+  CHECK(first_cached_fault<bf16, 512, 512, e4m3>(0, 5, 8) == "");
   CHECK(first_cached_fault<float, 512, 512, e4m3>(1, 4, 8) == "");
 }

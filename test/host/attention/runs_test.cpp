@@ -528,9 +528,11 @@ TEST_CASE("cached_workspace_bytes of sizes without work") {
     CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
   }
   p = decode;
-  p.cache_bytes = 1;  // a kernel without a workspace
+  p.cache_bytes = 1;
+  CHECK(giwa::cached_workspace_bytes(p, 132) == giwa::cached_workspace_bytes(decode, 132));
+  p.element_bytes = 4;  // a kernel without a workspace
   CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
-  p.cache_bytes = p.element_bytes = 4;
+  p.cache_bytes = 4;
   CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
   p = decode;
   p.head_size = 513;

@@ -34,7 +34,7 @@ struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
   static status run(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
     if (const status state = check_cached_pointers(call); !state.ok()) return state;
-    if constexpr (stdlib::same_as<T, Element> && sizeof(T) == 2)
+    if constexpr (sizeof(T) == 2)
       return run_16_bits(s, call);
     else
       return run_simt(s, call);
@@ -45,11 +45,12 @@ struct stream_cached {
   static constexpr bool may_lack_shared_memory = compiled_for(0, 900) || compiled_for(1200, 1 << 20);
 
   // A sequence with many rows has its own launch, another one is not computed there. Packed queries may be both.
-  template <class T, class O, class Mask, class Score>
-  static status run_16_bits(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call) {
+  template <class T, class Element, class O, class Mask, class Score>
+  static status run_16_bits(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
     const result<attention_path> path = path_here();
     if (!path.ok()) return path.state;
-    if constexpr (has_sm90 && stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV))
+    if constexpr (has_sm90 && stdlib::same_as<T, Element> && stdlib::same_as<Which, any_queries> &&
+                  has_many_rows(HeadSize, HeadSizeV))
       if (path.value == attention_path::sm90 && may_have_many_rows(call.views.problem())) {
         const result<bool> launched = launch_many_rows<HeadSize, HeadSizeV>(s, call);
         if (!launched.ok() || (launched.value && !call.views.is_packed())) return launched.state;
@@ -63,12 +64,13 @@ struct stream_cached {
   }
 
   // Both tiles give the same bits. Packed queries may be more than `most` says: then a sequence has several tiles.
-  template <class T, class O, class Mask, class Score>
-  static status run_few_rows(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call, attention_path path) {
+  template <class T, class Element, class O, class Mask, class Score>
+  static status run_few_rows(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call,
+                             attention_path path) {
     int rows = run_tiles_of(call.views.problem()).rows;
     if constexpr (may_lack_shared_memory) {
-      const result<bool> fits_16 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 16)),
-                         fits_32 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 32));
+      const result<bool> fits_16 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 16, sizeof(Element))),
+                         fits_32 = has_shared_bytes(few_rows_bytes(HeadSize, HeadSizeV, 32, sizeof(Element)));
       if (!fits_16.ok()) return fits_16.state;
       if (!fits_16.value || path == attention_path::simt) return run_simt(s, call);
       if (!fits_32.value) rows = 16;
@@ -89,11 +91,12 @@ struct stream_cached {
     return launch_both<few_rows_policy<HeadSize, HeadSizeV, Rows, 2>>(s, call, path);
   }
 
-  template <class Policy, class T, class O, class Mask, class Score>
-  static status launch_both(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call, attention_path path) {
-    using op = few_rows_op<T, O, Policy, Mask, Score>;
+  template <class Policy, class T, class Element, class O, class Mask, class Score>
+  static status launch_both(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call,
+                            attention_path path) {
+    using op = few_rows_op<T, Element, O, Policy, Mask, Score>;
     using types = typename op::types;
-    static_assert(shared_bytes_of<op> <= few_rows_bytes(HeadSize, HeadSizeV, types::rows));
+    static_assert(shared_bytes_of<op> <= few_rows_bytes(HeadSize, HeadSizeV, types::rows, sizeof(Element)));
     const result<int> device = current_device();
     if (!device.ok()) return device.state;
     const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
@@ -105,7 +108,7 @@ struct stream_cached {
       const sequence_leaves l = leaves_of(call, first, types::leaf_keys, types::rows);
       shape.set_alike(first, l, work.sequences);
     }
-    using run_parameters = run_params<cached_params<T, T, O, Mask, Score>>;
+    using run_parameters = run_params<cached_params<T, Element, O, Mask, Score>>;
     typename op::params p{
         .runs = run_parameters{call, shape, reinterpret_cast<float*>(call.workspace), fast_divisor(call.heads_per_kv),
                                types::leaf_keys, types::rows, types::columns},
@@ -113,13 +116,15 @@ struct stream_cached {
         .box_rows = types::leaf_keys,
         .q_aligned = rows_begin_at_16_bytes(call.views.q),
         .keys_once = call.views.problem().queries * call.heads_per_kv <= types::rows,
+        .k_scales = call.views.differ_in_a_sequence(call.views.cache.scales.k),
+        .v_scales = call.views.differ_in_a_sequence(call.views.cache.scales.v),
         .k = {},
         .v = {}};
     if (const status state = choose_copies<types>(p, path); !state.ok()) return state;
     launch_config config{.grid = {shape.columns, shape.runs}, .block = op::max_threads};
     config.dependent = path == attention_path::sm90;  // each kernel begins while the one before ends
     if (const status state = launch(s, config, op{}, p); !state.ok() || shape.states == 0) return state;
-    using merge = merge_runs_op<cached_params<T, T, O, Mask, Score>>;
+    using merge = merge_runs_op<cached_params<T, Element, O, Mask, Score>>;
     config.block = merge::max_threads;
     return launch(s, config, merge{}, p.runs);
   }

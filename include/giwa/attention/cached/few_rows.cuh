@@ -14,9 +14,9 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// Attention of up to Policy::rows packed rows a tile to a cache. A block computes one run (runs.hpp).
-template <class T, class O, class Policy, class Mask, class Score>
+template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct few_rows_op {
-  using types = few_rows_types<T, O, Policy, Mask, Score>;
+  using types = few_rows_types<T, Element, O, Policy, Mask, Score>;
   using params = typename types::params;
   using shared_storage = typename types::shared_storage;
   static constexpr int max_threads = types::max_threads, min_blocks = 1;
@@ -27,32 +27,35 @@ struct few_rows_op {
     using barrier = typename types::named_barrier;
     const auto block = with_threads<max_threads>(plain_block);
     const int run = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
-    const int warp = block.warp(), scores = types::output_warps, copies = scores + types::score_warps;
+    const int warp = block.warp(), scores = types::output_warps,
+              copies = scores + types::score_groups * types::score_warps;
     if (warp == copies) loader::prepare(block, p, s);
     arch::wait_for_previous_kernel();
     arch::launch_dependents();  // merge_runs_op looks for its work while this kernel runs
     const run_place place = find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
     run_walk walk(p.runs.call, p.runs.shape, column, place, types::leaf_keys, types::rows);
     if (warp >= copies) {
-      release<72>();
-      if (p.copies == key_copies::boxes)  // the one warp that copies has prepared the rings itself
+      release<types::producer_registers>();
+      if (loader::is_alone(p))  // the one warp that copies has prepared the rings itself
         arch::barrier_arrive(barrier::ready, max_threads);
       else
         arch::barrier_sync(barrier::ready, max_threads);
       loader::run(block, warp - copies, p, s, walk);
     } else if (warp < scores) {
-      claim<168>();
+      claim<types::output_registers>();
       arch::barrier_sync(barrier::ready, max_threads);
       few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(walk, run, column);
     } else {
-      release<104>();
+      if constexpr (types::score_registers > 128)
+        claim<types::score_registers>();
+      else
+        release<types::score_registers>();
       arch::barrier_sync(barrier::ready, max_threads);
       few_rows_scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(walk);
     }
   }
 
  private:
-  // The fold takes most registers. All roles together have the 128 of each of 512 threads.
   template <int Count>
   GIWA_DEVICE static void claim() {
 #if GIWA_ARCH_HAS_SM90A

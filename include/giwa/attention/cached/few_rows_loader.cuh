@@ -20,6 +20,16 @@ struct few_rows_loader {
   static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
   static constexpr int lane_keys = ceil_div(warp_keys, 32);
 
+  /// Whether keys or values have a scale each. Then all producer warps copy those of their keys, whoever copies the keys.
+  GIWA_DEVICE static bool copies_scales([[maybe_unused]] const params& p) {
+    if constexpr (Types::converts)
+      return p.k_scales || p.v_scales;
+    else
+      return false;
+  }
+  /// Whether one warp alone fills the rings.
+  GIWA_DEVICE static bool is_alone(const params& p) { return p.copies == key_copies::boxes && !copies_scales(p); }
+
   /// Arrivals that complete a tile.
   GIWA_DEVICE static int arrivals(const params& p) { return p.copies == key_copies::boxes ? 1 : 32 * Types::producers; }
 
@@ -29,7 +39,8 @@ struct few_rows_loader {
     if (block.lane() == 0) {
       if (p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k), arch::prefetch_tensor_map(p.v);
       for (int i = 0; i < stages; ++i) {
-        s.k.full[i].initialize(arrivals(p)), s.k.empty[i].initialize(Types::score_warps);
+        const int of_scales = is_alone(p) || p.copies != key_copies::boxes ? 0 : 32 * Types::producers;
+        s.k.full[i].initialize(arrivals(p) + of_scales), s.k.empty[i].initialize(Types::score_warps);
         s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
       }
       arch::mbarriers_initialized();
@@ -41,19 +52,26 @@ struct few_rows_loader {
   /// cp.async, a load from the page table returns only after the copies that the warp started before it.
   template <class Block, class Walk>
   GIWA_DEVICE static void run(const Block& block, int warp, const params& p, shared_storage& s, Walk& walk) {
-    if (p.copies == key_copies::boxes && warp > 0) return;
+    if (is_alone(p) && warp > 0) return;
     leaves_to_load<Walk> list{p, walk};
     leaf_places at{};
+    [[maybe_unused]] leaf_places of_scales{};
     for (int turn = -1;; ++turn) {
       const int stage = turn % stages;
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
-      if (turn >= 0 && p.copies == key_copies::boxes) {
+      if (turn >= 0 && p.copies == key_copies::boxes && (!Types::converts || warp == 0)) {
         load_boxes(block, p, p.k, at, s.k, stage, free);
         load_boxes(block, p, p.v, at, s.v, stage, free);
       }
       const bool more = list.next();
       leaf_places next{};
-      if (more) next = places_of(block, warp, p, list);
+      if (more) next = places_of(block, warp, p, list, p.copies == key_copies::boxes);
+      if constexpr (Types::converts) {
+        leaf_places next_scales{};
+        if (more && copies_scales(p)) next_scales = places_of(block, warp, p, list, false);
+        if (turn >= 0 && copies_scales(p)) load_scales(block, warp, p, of_scales, s, stage, free);
+        of_scales = next_scales;
+      }
       if (turn >= 0 && p.copies != key_copies::boxes) {
         load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
         load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
@@ -89,11 +107,11 @@ struct few_rows_loader {
     cache_row own[lane_keys];  // element -1: zeros
   };
   template <class Block, class List>
-  GIWA_DEVICE static leaf_places places_of(const Block& block, int warp, const params& p, const List& list) {
+  GIWA_DEVICE static leaf_places places_of(const Block& block, int warp, const params& p, const List& list,
+                                           bool boxes) {
     const run_item& item = list.walk.item();
     const int first_key = list.leaf * leaf_keys, left = item.sequence.keys - first_key;
     leaf_places at{item.head, 0, {}};
-    const bool boxes = p.copies == key_copies::boxes;
     if (boxes) at.boxes = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i) {
@@ -142,11 +160,33 @@ struct few_rows_loader {
     }
   }
 
+  /// Copies the scales of this warp's keys and values by cp.async. Rows without data get 0.
+  template <class Block>
+  GIWA_DEVICE static void load_scales(const Block& block, int warp, const params& p, const leaf_places& at,
+                                      shared_storage& s, int stage, uint32 free) {
+    s.k.empty[stage].wait(free);
+    const auto& scales = p.runs.call.views.cache.scales;
+    const auto copy = [&](float(&to)[leaf_keys], const tensor_view<const float, 3>& from) {
+      GIWA_UNROLL
+      for (int i = 0; i < lane_keys; ++i) {
+        const int of_warp = block.lane() + 32 * i;
+        if (of_warp >= warp_keys) continue;
+        const bool exists = at.own[i].element >= 0;
+        arch::copy_async_and_fill<4>(arch::shared_address(&to[warp * warp_keys + of_warp]),
+                                     exists ? scale_at(from, at.own[i], at.head) : from.data(), exists ? 4 : 0);
+      }
+    };
+    if (p.k_scales) copy(s.scales.k[stage], scales.k);
+    if (p.v_scales) copy(s.scales.v[stage], scales.v);
+    if (p.copies == key_copies::boxes) s.k.full[stage].arrive_after_copies();
+    if (p.copies == key_copies::elements) arch::copy_async_commit(), arch::copy_async_wait<0>();
+  }
+
   /// Copies this warp's keys in chunks of 16 bytes. Columns past the head size become zeros.
   template <class Block, class View, class Tile>
   GIWA_DEVICE static void copy_chunks(const Block& block, int warp, const View& view, const leaf_places& at, Tile& to) {
     constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Tile::columns / run;
-    constexpr int lanes = chunks % 32 == 0 ? 32 : chunks % 16 == 0 ? 16 : 8, at_once = 32 / lanes;
+    constexpr int lanes = chunks % 32 == 0 ? 32 : chunks % 16 == 0 ? 16 : chunks % 8 == 0 ? 8 : 4, at_once = 32 / lanes;
     const int width = static_cast<int>(view.extent(3));
     const element* const base = view.data() + at.head * view.stride(2);
     GIWA_UNROLL

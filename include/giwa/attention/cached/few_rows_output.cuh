@@ -5,6 +5,7 @@
 
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/tensor_copy.cuh>
+#include <giwa/attention/cached/e4m3_products.cuh>
 #include <giwa/attention/cached/few_rows_types.cuh>
 #include <giwa/attention/forward/nonfinite.cuh>
 #include <giwa/tile/mma_sm80.cuh>
@@ -20,8 +21,9 @@ struct few_rows_output {
   using output = typename Types::output;
   using barrier = typename Types::named_barrier;
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
-  using output_tile = warp_tile<Types::rows, Types::warp_columns>;
-  using map = typename output_tile::map;
+  using map = stdlib::conditional_t<Types::converts, byte_map<Types::rows, Types::warp_columns>,
+                                    warp_map<Types::rows, Types::warp_columns>>;
+  using output_tile = register_tile<float, map>;
   static constexpr int row_slots = map::rows;
 
   /// The softmax state of the rows over some keys: m in units of log2, l, and this warp's columns of O, not normalized.
@@ -115,11 +117,26 @@ struct few_rows_output {
     const bool scrubbed = keep == tile_keep::some && scrub(s.v.tile[stage], buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), Types::score_threads + Types::output_threads);
     read_sums(buffer, x);
-    if (has_columns()) multiply_add(lane, x.o, s.p[buffer], 0, s.v.tile[stage], warp * Types::warp_columns);
+    if (has_columns()) multiply(x.o, stage, buffer);
     if (scrubbed) add_nonfinite(item, rows, leaf, buffer, x);
     release_p(buffer);
     block.sync_warp();
     if (lane == 0) s.v.empty[stage].arrive();
+  }
+
+  /// Computes O of a leaf.
+  GIWA_DEVICE void multiply(output_tile& o, int stage, int buffer) const {
+    const int first_column = warp * Types::warp_columns;
+    if constexpr (Types::converts) {
+      multiply_values(lane, o, s.p[buffer], s.v.tile[stage], first_column);
+      if (!p.v_scales) return;
+      float factor[row_slots];
+      GIWA_UNROLL
+      for (int r = 0; r < row_slots; ++r) factor[r] = s.scales.of_o[buffer][map::row(lane, r)];
+      o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row; });
+    } else {
+      multiply_add(lane, o, s.p[buffer], 0, s.v.tile[stage], first_column);
+    }
   }
 
   GIWA_DEVICE void read_sums(int buffer, state& x) const {

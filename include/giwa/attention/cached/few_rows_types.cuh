@@ -48,23 +48,46 @@ struct few_rows_policy {
   static constexpr int leaf_keys = leaf_keys_of(HeadSize, HeadSizeV);
 };
 
-template <class T, class O, class Policy, class Mask, class Score>
+/// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
+template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
+struct few_rows_scales {
+  float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  float of_q[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
+  float of_o[2][Rows];       // of a row's O of a leaf
+  alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
+};
+template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
+struct few_rows_scales<false, Rows, Stages, LeafKeys, ScoreWarps, Groups> {};
+
+/// T: elements of q. Element: of the cache, T or e4m3.
+template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct few_rows_types {
   using policy = Policy;
-  using element = T;
+  using query = T;
+  using element = Element;
+  static constexpr bool converts = sizeof(Element) == 1;
+  using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
-  using call_params = cached_params<T, T, O, Mask, Score>;
+  using call_params = cached_params<T, Element, O, Mask, Score>;
   static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = Policy::leaf_keys;
-  // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys.
-  static constexpr int output_warps = 8, score_warps = 4, producers = 4;
-  static constexpr int max_threads = 32 * (output_warps + score_warps + producers);
+  // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
+  // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
+  static constexpr int most_groups = score_groups_of(Policy::head_size_v, rows, sizeof(Element));
+  static constexpr int score_groups = GIWA_ARCH_HAS_SM90A ? most_groups : 1;
+  static constexpr int output_warps = score_groups == 2 ? 4 : 8, score_warps = 4, producers = 4;
+  static constexpr int max_threads = 32 * (output_warps + score_groups * score_warps + producers);
+  // The fold takes most registers. All roles together have the 128 of each of 512 threads.
+  static constexpr bool narrow = Policy::head_size_v <= 64;
+  static constexpr int output_registers = score_groups == 1 ? 168 : narrow ? 152 : 200;
+  static constexpr int score_registers = score_groups == 1 ? 104 : narrow ? 144 : 120, producer_registers = 72;
 
-  using layout = swizzled<swizzle::bytes_128>;
-  using q_tile = shared_tile<T, tile_shape<rows, round_up(Policy::head_size, 64)>, layout>;         // (rows, head size)
-  using k_tile = shared_tile<T, tile_shape<leaf_keys, round_up(Policy::head_size, 64)>, layout>;    // (keys, head size)
-  using v_tile = shared_tile<T, tile_shape<leaf_keys, round_up(Policy::head_size_v, 64)>, layout>;  // (keys, columns)
-  using p_tile = shared_tile<T, tile_shape<rows, leaf_keys>,
-                             swizzled<leaf_keys % 64 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;  // (rows, keys)
+  template <class Value, int Rows, int Columns>
+  using tile = shared_tile<Value, tile_shape<Rows, Columns>,
+                           swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
+  using q_tile = tile<operand, rows, round_up(Policy::head_size, 64)>;         // (rows, head size)
+  using k_tile = tile<Element, leaf_keys, round_up(Policy::head_size, 64)>;    // (keys, head size)
+  using v_tile = tile<Element, leaf_keys, round_up(Policy::head_size_v, 64)>;  // (keys, columns)
+  using p_tile = tile<operand, rows, leaf_keys>;                               // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
@@ -74,9 +97,17 @@ struct few_rows_types {
   static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns);
 
-  /// ready: the mbarriers of the rings are initialized. p_full and p_empty: the score warps hand P of a leaf to the output
-  /// warps in one of two buffers.
-  enum class named_barrier : int { block, ready, scores, outputs, p_full, p_empty = p_full + 2 };
+  /// ready: the mbarriers of the rings are initialized. scores, more_scores: of a group of score warps. p_full and p_empty: the
+  /// score warps hand P of a leaf to the output warps in one of two buffers.
+  enum class named_barrier : int {
+    block,
+    ready,
+    scores,
+    outputs,
+    p_full,
+    p_empty = p_full + 2,
+    more_scores = p_empty + 2
+  };
   static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
   /// Returns the barrier of a buffer.
   GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
@@ -92,21 +123,23 @@ struct few_rows_types {
   struct shared_storage {
     ring<k_tile> k;
     ring<v_tile> v;
-    q_tile q;
+    q_tile q[most_groups];
     p_tile p[2];
     float m[2][rows];                                // of a leaf, in units of log2
     alignas(16) float maxima[2][rows][score_warps];  // of each score warp's keys
     alignas(16) float sums[2][rows][score_warps];
     int has_nonfinite[2];
     run_search search;
+    few_rows_scales<converts, rows, stages, leaf_keys, score_warps, most_groups> scales;
   };
   struct params {
     run_params<call_params> runs;
     key_copies copies;
-    int box_rows;     // of a copy of TMA
-    bool q_aligned;   // rows of q are aligned to 16 bytes
-    bool keys_once;   // each key is read by one tile of rows, and need not stay in the L2 cache
-    tensor_map k, v;  // (element of the cache, head, row, head size)
+    int box_rows;             // of a copy of TMA
+    bool q_aligned;           // rows of q are aligned to 16 bytes
+    bool keys_once;           // each key is read by one tile of rows, and need not stay in the L2 cache
+    bool k_scales, v_scales;  // the keys or values of a sequence and a head have several scales
+    tensor_map k, v;          // (element of the cache, head, row, head size)
   };
 
   /// What the mask and the end of the keys keep of a leaf.
@@ -128,6 +161,7 @@ struct row_end {
   const Output* prior_o;  // or null
   float* lse;             // or null
   float sink, prior_lse;
+  float v_scale = 1;  // of all values of an 8-bit cache, unless they have several
   int columns;
   bool has_sink;
 
@@ -141,6 +175,11 @@ struct row_end {
     if (call.lse.data() != nullptr) lse = &call.lse(s.q_batch, head, row);
     has_sink = call.sinks != nullptr;
     if (has_sink) sink = call.sinks[head * call.sink_stride];
+    if constexpr (sizeof(*call.views.cache.v.data()) == 1) {
+      const tensor_view<const float, 3>& scales = call.views.cache.scales.v;
+      if (scales.data() != nullptr && !call.views.differ_in_a_sequence(scales))
+        v_scale = *scale_at(scales, {s.batch, 0}, head / call.heads_per_kv);
+    }
     if (call.has_prior()) {
       prior_lse = call.prior_lse(s.q_batch, head, row);
       prior_o = &call.prior_o(s.q_batch, row, head, 0);
@@ -158,6 +197,7 @@ struct row_end {
     };
     if (has_sink) add(sink);
     if (prior_o != nullptr) add(prior_lse);
+    if (!empty) end.factor *= v_scale;
     return end;
   }
 

@@ -51,11 +51,19 @@ GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v) 
   return wider <= 64 ? 256 : wider <= 128 ? 128 : wider <= 256 ? 64 : 32;
 }
 
+/// Groups of warps that compute scores on sm_90a, each with its own q.
+GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size_v, int rows, int64 cache_bytes) {
+  return cache_bytes == 1 && rows == 16 && head_size_v <= 256 ? 2 : 1;
+}
+
 /// The shared memory of the kernel for few rows with tiles of 16 or 32 packed rows: two leaves of keys and of values, q,
-/// P of two leaves, and 4 or 5 KB of softmax states.
-GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows) {
+/// P of two leaves, and 4 or 5 KB of softmax states; for 8-bit caches scales of two leaves and factors of rows.
+GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes) {
   const int64 leaf = leaf_keys_of(head_size, head_size_v), of_q = round_up(head_size, 64);
-  return 2 * (2 * leaf * (of_q + round_up(head_size_v, 64)) + rows * of_q + 2 * rows * leaf) + 3072 + 64 * rows;
+  const int64 of_scales = cache_bytes == 1 ? 16 * leaf + 64 * rows : 0;
+  const int64 q = score_groups_of(head_size_v, rows, cache_bytes) * rows * of_q;
+  return 2 * (cache_bytes * leaf * (of_q + round_up(head_size_v, 64)) + q + 2 * rows * leaf) + 3072 + 64 * rows +
+         of_scales;
 }
 
 /// The most shared memory of a block on a GPU of this compute capability, in bytes.
@@ -67,16 +75,16 @@ GIWA_HOST_DEVICE constexpr int64 shared_bytes_of_capability(int capability) {
 }  // namespace detail
 
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
-/// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. fp32 and 8-bit
-/// caches run without tensor cores, and so do most head sizes on 8.6, 8.9 and 12.x, whose blocks have 99 KB of shared
-/// memory (not 192 with 128 for v, nor 257 to 320). Needs no GPU.
+/// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. fp32 runs without
+/// tensor cores, and so do most head sizes of 16-bit caches on 8.6, 8.9 and 12.x, whose blocks have 99 KB of shared memory
+/// (not 192 with 128 for v, nor 257 to 320). Needs no GPU.
 /// A template, so that a list in braces is an attention_problem.
 template <stdlib::same_as<cached_problem> Problem>
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const Problem& p, int capability) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
-  const bool fits =
-      detail::few_rows_bytes(p.head_size, p.head_size_v, 16) <= detail::shared_bytes_of_capability(capability);
-  if (capability < 80 || p.element_bytes == 4 || p.cache_bytes == 1 || !fits) return {attention_path::simt, {}};
+  const bool fits = detail::few_rows_bytes(p.head_size, p.head_size_v, 16, p.cache_bytes) <=
+                    detail::shared_bytes_of_capability(capability);
+  if (capability < 80 || p.element_bytes == 4 || !fits) return {attention_path::simt, {}};
   return {capability == 90 ? attention_path::sm90 : attention_path::sm80, {}};
 }
 

@@ -36,8 +36,7 @@ class cached_rows {
     const Element* const data =
         of_.data() + (at.element * of_.stride(0) + at.row * of_.stride(1) + kv_head_ * of_.stride(2));
     if (scales_.data() == nullptr) return {data, 1};
-    const auto offset = [&](int d, int i) { return scales_.extent(d) == 1 ? 0 : i * scales_.stride(d); };
-    return {data, scales_.data()[offset(0, at.element) + offset(1, at.row) + offset(2, kv_head_)]};
+    return {data, *scale_at(scales_, at, kv_head_)};
   }
 
  private:

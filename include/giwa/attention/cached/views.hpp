@@ -25,6 +25,10 @@ struct cached_views {
   GIWA_HOST_DEVICE constexpr int64 capacity() const {
     return is_paged() ? saturated_product(cache.pages.most, cache.k.extent(1)) : cache.k.extent(1);
   }
+  /// Whether the keys, or the values, of a sequence and a head have several scales.
+  GIWA_HOST_DEVICE constexpr bool differ_in_a_sequence(const tensor_view<const float, 3>& scales) const {
+    return scales.data() != nullptr && (scales.extent(1) != 1 || (is_paged() && scales.extent(0) != 1));
+  }
   GIWA_HOST_DEVICE constexpr cached_problem problem() const {
     return {.sequences = sequence_count(),
             .queries = is_packed() ? packed.most : q.extent(1),

@@ -84,7 +84,7 @@ GIWA_HOST_DEVICE constexpr run_work work_of(const cached_problem& p, const run_t
 
 /// Whether some sequence may have many rows. `queries` of packed ones is what the caller says.
 GIWA_HOST_DEVICE constexpr bool may_have_many_rows(const cached_problem& p) {
-  return p.queries > few_queries_of_sequence && has_many_rows(p.head_size, p.head_size_v);
+  return p.cache_bytes == 2 && p.queries > few_queries_of_sequence && has_many_rows(p.head_size, p.head_size_v);
 }
 
 /// The shape of the launch for many rows on `blocks` multiprocessors, with at most `available` bytes of workspace. `pairs`: two
@@ -138,12 +138,12 @@ GIWA_HOST_DEVICE constexpr int64 many_rows_bytes(const cached_problem& p, int bl
 
 /// Returns the largest workspace, in bytes, that a call of attention_cached() with these sizes uses on a GPU with this
 /// many multiprocessors, whatever the lengths, the mask and the pages are. With fewer bytes the call uses fewer
-/// multiprocessors where there are few sequences, and returns the same bits. 0 for elements of q or the cache that do not
-/// have 16 bits, whose kernel uses no workspace, and for sizes that supports() refuses. Needs no GPU.
+/// multiprocessors where there are few sequences, and returns the same bits. 0 for fp32, whose kernel uses no workspace, and
+/// for sizes that supports() refuses. Needs no GPU.
 /// Example: `cached_workspace_bytes({.sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128,
 /// .head_size_v = 128}, 132)`.
 GIWA_HOST_DEVICE constexpr int64 cached_workspace_bytes(const cached_problem& p, int multiprocessors) {
-  if (p.element_bytes != 2 || p.cache_bytes != 2 || !detail::check_sizes(p, 0).ok()) return 0;
+  if (p.element_bytes != 2 || !detail::check_sizes(p, 0).ok()) return 0;
   if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
   const detail::run_tiles tiles = detail::run_tiles_of(p);
   const detail::run_work work = detail::work_of(p, tiles, false);
