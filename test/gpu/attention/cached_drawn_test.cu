@@ -91,7 +91,7 @@ template <class T, int HeadSize, int HeadSizeV = HeadSize, class Element = T, cl
           class Score = giwa::plain_score>
 std::string fault_of(int number, const Mask& mask = {}, const Score& score = {}) {
   const cached_case_options c =
-      drawer(number, giwa::detail::leaf_keys_of(HeadSize, HeadSizeV)).draw(sizeof(Element) == 1);
+      drawer(number, giwa::detail::leaf_keys_of(HeadSize, HeadSizeV, sizeof(Element))).draw(sizeof(Element) == 1);
   const std::string fault = cached_fault_on_gpu_of<T, HeadSize, HeadSizeV, Element, O>(c, mask, score);
   return fault.empty() ? "" : "draw " + std::to_string(number) + ": " + fault;
 }

@@ -45,7 +45,6 @@ enum class key_copies : int {
 template <int HeadSize, int HeadSizeV, int Rows, int Stages>
 struct few_rows_policy {
   static constexpr int head_size = HeadSize, head_size_v = HeadSizeV, rows = Rows, stages = Stages;
-  static constexpr int leaf_keys = leaf_keys_of(HeadSize, HeadSizeV);
 };
 
 /// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
@@ -69,7 +68,8 @@ struct few_rows_types {
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
   using call_params = cached_params<T, Element, O, Mask, Score>;
-  static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = Policy::leaf_keys;
+  static constexpr int rows = Policy::rows, stages = Policy::stages,
+                       leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));
   // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
   // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
   static constexpr int most_groups = score_groups_of(Policy::head_size_v, rows, sizeof(Element));

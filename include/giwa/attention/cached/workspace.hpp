@@ -63,7 +63,7 @@ struct run_tiles {
 /// The sizes of the kernel that runs a problem.
 GIWA_HOST_DEVICE constexpr run_tiles run_tiles_of(const cached_problem& p) {
   const int64 rows = p.kv_heads == 0 ? 0 : saturated_product(p.heads / p.kv_heads, p.queries);
-  return {.leaf_keys = leaf_keys_of(p.head_size, p.head_size_v),
+  return {.leaf_keys = leaf_keys_of(p.head_size, p.head_size_v, p.cache_bytes),
           .rows = rows > 0 && rows <= 16 ? 16 : 32,
           .columns = static_cast<int>(round_up(p.head_size_v, 16))};
 }
