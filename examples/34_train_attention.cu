@@ -30,7 +30,7 @@
 
 using giwa::int64, giwa::throw_if_failed;
 
-constexpr int64 batch = 16, length = 24, heads = 2, tokens = 16;
+constexpr int64 batch = 16, seq_length = 24, heads = 2, tokens = 16;
 constexpr int depth = 16, width = static_cast<int>(tokens);  // head sizes of q and k, and of v
 constexpr int steps = 150;
 
@@ -38,13 +38,14 @@ using view4 = giwa::tensor_view<float, 4>;
 
 // Token i of sequence b, another one in each step.
 GIWA_HOST_DEVICE inline int64 token_at(int step, int64 b, int64 i) {
-  return giwa::philox{7, static_cast<giwa::uint64>(step)}(static_cast<giwa::uint64>(b * length + i)).word[0] % tokens;
+  return giwa::philox{7, static_cast<giwa::uint64>(step)}(static_cast<giwa::uint64>(b * seq_length + i)).word[0] %
+         tokens;
 }
 
 // v: the vector of the token at each position.
 struct look_up {
   const float* table;  // (tokens, heads, width)
-  view4 v;             // (batch, length, heads, width)
+  view4 v;             // (batch, seq_length, heads, width)
   int step;
   GIWA_HOST_DEVICE void operator()(giwa::index<4> at) const {
     v[at] = table[(token_at(step, at[0], at[1]) * heads + at[2]) * width + at[3]];
@@ -53,13 +54,13 @@ struct look_up {
 
 // The loss of one sequence, half the mean squared error, and its gradient with respect to o.
 struct loss_of_sequence {
-  view4 o, dout;  // (batch, length, heads, width)
+  view4 o, dout;  // (batch, seq_length, heads, width)
   float* loss;    // (batch)
   int step;
   GIWA_HOST_DEVICE void operator()(int64 b) const {
-    constexpr float share = 1.0f / static_cast<float>(batch * length * heads);
+    constexpr float share = 1.0f / static_cast<float>(batch * seq_length * heads);
     float sum = 0;
-    for (int64 i = 0; i < length; ++i)
+    for (int64 i = 0; i < seq_length; ++i)
       for (int64 h = 0; h < heads; ++h)
         for (int64 d = 0; d < width; ++d) {
           const float target = i > 0 && token_at(step, b, i - 1) == d ? 1.0f : 0.0f, off = o(b, i, h, d) - target;
@@ -77,8 +78,8 @@ struct weights {
 
 // The gradient of a table of positions: the sum over the sequences that share it.
 struct sum_of_sequences {
-  view4 from;  // (batch, length, heads, depth)
-  weights to;  // (length, heads, depth)
+  view4 from;  // (batch, seq_length, heads, depth)
+  weights to;  // (seq_length, heads, depth)
   GIWA_HOST_DEVICE void operator()(int64 n) const {
     float sum = 0;
     for (int64 b = 0; b < batch; ++b) sum += from.data()[b * from.stride(0) + n];
@@ -88,13 +89,13 @@ struct sum_of_sequences {
 
 // The gradient of the table of tokens: the sum over all places of a token.
 struct sum_of_tokens {
-  view4 from;  // (batch, length, heads, width)
+  view4 from;  // (batch, seq_length, heads, width)
   weights to;  // (tokens, heads, width)
   int step;
   GIWA_HOST_DEVICE void operator()(giwa::index<3> at) const {
     float sum = 0;
     for (int64 b = 0; b < batch; ++b)
-      for (int64 i = 0; i < length; ++i)
+      for (int64 i = 0; i < seq_length; ++i)
         if (token_at(step, b, i) == at[0]) sum += from(b, i, at[1], at[2]);
     to.gradient[(at[0] * heads + at[1]) * width + at[2]] = sum;
   }
@@ -129,7 +130,7 @@ class layer {
 
   // One batch forward; its loss.
   double forward(int step) {
-    throw_if_failed(giwa::for_all(place_.where(), giwa::extents{batch, length, heads, width},
+    throw_if_failed(giwa::for_all(place_.where(), giwa::extents{batch, seq_length, heads, width},
                                   look_up{v_.data(), values_.view(), step}));
     throw_if_failed(giwa::attention_forward<depth, width, giwa::fp32_exact>(
         place_.where(), positions(q_), positions(k_), values_.view(), o_.view(), mask, score, {.lse = lse_.view()}));
@@ -145,7 +146,7 @@ class layer {
     throw_if_failed(giwa::attention_backward<depth, width>(
         place_.where(), positions(q_), positions(k_), values_.view(), o_.view(), lse_.view(), dout_.view(), dq_.view(),
         dk_.view(), dv_.view(), mask, score, {.workspace = {workspace_.data(), {workspace_bytes()}}}));
-    const int64 n = length * heads * depth;
+    const int64 n = seq_length * heads * depth;
     throw_if_failed(giwa::for_all(place_.where(), n, sum_of_sequences{dq_.view(), of(q_)}));
     throw_if_failed(giwa::for_all(place_.where(), n, sum_of_sequences{dk_.view(), of(k_)}));
     throw_if_failed(
@@ -193,30 +194,34 @@ class layer {
  private:
   static constexpr giwa::causal mask{giwa::alignment::offset(-1)};  // query i sees the keys before i
   static constexpr giwa::softcap score{10};
-  using memory = decltype(std::declval<const Place&>().template make<float>(0));
+  using table_memory = decltype(std::declval<const Place&>().template make<float>(0));
   using tensor4 = example::tensor<float, 4, Place>;
 
   // A table: its values, gradients and averages, one after the other.
-  memory table(int64 size) const { return place_.template make<float>(4 * size); }
-  static int64 size_of(const memory& m) { return static_cast<int64>(m.size()) / 4; }
-  static weights of(memory& m) {
+  table_memory table(int64 size) const { return place_.template make<float>(4 * size); }
+  static int64 size_of(const table_memory& m) { return static_cast<int64>(m.size()) / 4; }
+  static weights of(table_memory& m) {
     const int64 n = size_of(m);
     return {m.data(), m.data() + n, m.data() + 2 * n, m.data() + 3 * n};
   }
   // The same positions for all sequences.
-  static view4 positions(memory& m) { return {m.data(), {batch, length, heads, depth}, {0, heads * depth, depth, 1}}; }
+  static view4 positions(table_memory& m) {
+    return {m.data(), {batch, seq_length, heads, depth}, {0, heads * depth, depth, 1}};
+  }
   static int64 workspace_bytes() {
     giwa::attention_problem p;
-    p.batch = batch, p.seq_q = p.seq_k = length, p.heads = p.kv_heads = heads;
+    p.batch = batch, p.seq_q = p.seq_k = seq_length, p.heads = p.kv_heads = heads;
     p.head_size = depth, p.head_size_v = width, p.element_bytes = 4;
     return giwa::backward_workspace_bytes(p);
   }
 
   const Place& place_;
-  memory q_ = table(length * heads * depth), k_ = table(length * heads * depth), v_ = table(tokens * heads * width);
-  tensor4 values_{place_, {batch, length, heads, width}}, o_{place_, values_.sizes()}, dout_{place_, values_.sizes()};
-  tensor4 dq_{place_, {batch, length, heads, depth}}, dk_{place_, dq_.sizes()}, dv_{place_, values_.sizes()};
-  example::tensor<float, 3, Place> lse_{place_, {batch, heads, length}};
+  table_memory q_ = table(seq_length * heads * depth), k_ = table(seq_length * heads * depth),
+               v_ = table(tokens * heads * width);
+  tensor4 values_{place_, {batch, seq_length, heads, width}}, o_{place_, values_.sizes()},
+      dout_{place_, values_.sizes()};
+  tensor4 dq_{place_, {batch, seq_length, heads, depth}}, dk_{place_, dq_.sizes()}, dv_{place_, values_.sizes()};
+  example::tensor<float, 3, Place> lse_{place_, {batch, heads, seq_length}};
   example::tensor<float, 1, Place> loss_{place_, {batch}};
   decltype(std::declval<const Place&>().template make<unsigned char>(0)) workspace_ =
       place_.template make<unsigned char>(workspace_bytes());
