@@ -86,7 +86,11 @@ GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map
                 "giwa: a row reduction needs two elements of each row in a thread: choose a map with more columns for "
                 "each thread.");
   constexpr bool two_chains = Map::rows < 4;
+#if defined(__CUDA_ARCH__)
   T second[Map::rows];
+#else
+  T second[Map::rows] = {};  // g++ 12 warns otherwise, at -O1 and -O2: it does not follow `started`
+#endif
   bool started[Map::rows] = {};
   GIWA_UNROLL
   for (int i = 0; i < Map::registers; ++i) {
