@@ -145,6 +145,25 @@ TEST_CASE("a scale does not affect rows that do not see its key, however large i
     }
 }
 
+TEST_CASE("a scale of the only key of a leaf does not affect a row that sees no key of that leaf") {
+  cached_case_options options;
+  options.head_size = options.head_size_v = 64;
+  options.queries = {2}, options.lengths = {257}, options.keys = 257;  // a leaf has 256 keys
+  options.k_scales = options.v_scales = 7;
+  cached_case<bf16, e4m3> c(options);
+  std::vector<bf16> rows[2];
+  for (const bool large : {false, true}) {
+    if (large) c.v_scales.view()(0, 256, 0) = 1e30f;
+    cached_on_gpu gpu(c);
+    gpu.clear_outputs();
+    const giwa::stream s = new_stream();
+    REQUIRE(cached_of<64, 64>(s, gpu.views(), causal::bottom_right, giwa::plain_score{}, gpu.call_options()).ok());
+    gpu.read_back();
+    for (int64 d = 0; d < 64; ++d) rows[large ? 1 : 0].push_back(c.o.view()(0, 0, 0, d));
+  }
+  CHECK(same_bits(rows[0], rows[1]));
+}
+
 TEST_CASE("offsets of queries that are negative or end past the rows, and NaN in rows of no sequence") {
   for (const bool on_tensor_cores : {true, false}) {
     const auto check = [](auto& c) {

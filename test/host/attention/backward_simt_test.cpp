@@ -4,6 +4,9 @@
 #include <giwa/attention/backward/row_terms.cuh>
 #include <giwa/host_executor.cuh>
 
+#include <atomic>
+#include <cmath>
+
 #include "support/backward_case.hpp"
 #include "support/catch.hpp"
 
@@ -99,4 +102,61 @@ TEST_CASE("numbers that a pair does not see do not reach it") {
   CHECK(c.dv.elements<float>() == clean.dv.elements<float>());
   CHECK(clean.dk.view()(0, 69, 0, 0) == 0);
   CHECK(clean.dq.view()(0, 69, 0, 0) != 0);
+}
+
+TEST_CASE("keys past those of one reader take nothing from it, be its queries NaN") {
+  case_options o;
+  o.batch = 2, o.seq_q = o.seq_k = 64;
+  o.k_used = {64, 40}, o.k_index = {0, 0}, o.k_batch = 1;
+  o.head_size = 12, o.head_size_v = 20;
+  backward_case<float> clean(o), c(o);
+  for (auto* each : {&clean, &c}) {
+    run_forward(*each, giwa::full{}, giwa::plain_score{});
+    if (each == &c) c.of.q.view()(1, 3, 0, 5) = NAN;
+    REQUIRE((run_simt<12, 20>(*each, giwa::full{}, giwa::plain_score{})).ok());
+  }
+  int different = 0;
+  for (int64 row = 40; row < 64; ++row)
+    for (int64 i = 0; i < 12; ++i)
+      different += c.dk.view()(0, row, 0, i) == clean.dk.view()(0, row, 0, i) &&
+                           c.dv.view()(0, row, 0, i) == clean.dv.view()(0, row, 0, i)
+                       ? 0
+                       : 1;
+  CHECK(different == 0);
+  CHECK(std::isnan(c.dk.view()(0, 39, 0, 5)));
+  CHECK(clean.dk.view()(0, 50, 0, 5) != 0);
+}
+
+namespace {
+/// A modifier that sums what it is given.
+struct summed {
+  std::atomic<int>* calls;
+  std::atomic<double>* sum;
+  GIWA_HOST_DEVICE float operator()(float score, giwa::attention_coord) const { return score; }
+  GIWA_HOST_DEVICE giwa::dual<float> value_and_slope(float score, giwa::attention_coord) const { return {score, 1}; }
+  void gradient(float dy, giwa::attention_coord) const {
+    ++*calls;
+    for (double old = *sum; !sum->compare_exchange_weak(old, old + static_cast<double>(dy));) {
+    }
+  }
+};
+}  // namespace
+
+TEST_CASE("a modifier is given each gradient once, also where a masked key is NaN") {
+  case_options o;
+  o.seq_q = o.seq_k = 70;
+  o.head_size = 12, o.head_size_v = 20;
+  const giwa::prefix mask{50};
+  double sums[2];
+  for (const bool bad : {false, true}) {
+    backward_case<float> c(o);
+    run_forward(c, mask, giwa::plain_score{});
+    if (bad) c.of.k.view()(0, 60, 0, 3) = NAN;
+    std::atomic<int> calls{0};
+    std::atomic<double> sum{0};
+    REQUIRE((run_simt<12, 20>(c, mask, summed{&calls, &sum})).ok());
+    CHECK(calls == 70 * 50);
+    sums[bad ? 1 : 0] = sum;
+  }
+  CHECK(std::abs(sums[0] - sums[1]) < 1e-6);
 }

@@ -163,6 +163,21 @@ TEST_CASE("a bias receives its gradient") {
   CHECK(written > 10000);
 }
 
+TEST_CASE("sinks of a call without sequences have gradients of 0") {
+  case_options o = sizes(1, 2, 1, 7, 9);
+  o.head_size = o.head_size_v = 20, o.sinks = true;
+  backward_case<float> c(o);
+  c.clear_outputs();
+  auto none = c.views();
+  const auto cut = [](auto& v) { v = {v.data(), {0, v.extent(1), v.extent(2), v.extent(3)}, v.strides()}; };
+  cut(none.in.q), cut(none.in.k), cut(none.in.v), cut(none.in.o), cut(none.dout), cut(none.dq), cut(none.dk),
+      cut(none.dv);
+  none.lse = {none.lse.data(), {0, 2, 7}};
+  REQUIRE(backward_of<20, 20>(giwa::host, none, giwa::full{}, giwa::plain_score{}, c.call_options()).ok());
+  CHECK(c.dsinks.view()(0) == 0);
+  CHECK(c.dsinks.view()(1) == 0);
+}
+
 TEST_CASE("a call that breaks a rule is refused, and says which") {
   case_options o = sizes(1, 2, 1, 7, 9);
   o.head_size = o.head_size_v = 20;
@@ -200,6 +215,12 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(refused(good, options), "dsinks", "which the call does not have"));
   options = c.call_options(), options.scale = NAN;
   CHECK(says(refused(good, options), "scale", "finite"));
+  std::vector<float> values(2 * 7 * 9);
+  const tensor_view<float, 4> bias(values.data(), {1, 2, 7, 9});
+  const giwa::bias_with_gradient over_itself(tensor_view<const float, 4>(bias), bias);
+  CHECK(says(
+      giwa::format_status(backward_of<20, 20>(giwa::host, good, giwa::full{}, over_itself, c.call_options())).c_str(),
+      "bias gradient", "overlaps the bias"));
   backward_case<float, float, fp16> in_fp16(o);
   options = in_fp16.call_options(), options.accumulate = true;
   CHECK(says(refused(in_fp16.views(), options), "accumulate", "fp32"));

@@ -107,7 +107,9 @@ struct stream_backward {
   static status launch_tiles(cudaStream_t s, const Params& p) {
     if (!wants<Of>(p)) return {};
     const attention_problem sizes = Of == gradient::of_q ? p.views.in.problem() : by_keys(p);
-    const int64 longest = Of == gradient::of_q ? p.views.in.packed.max_q : longest_keys(p);
+    // No sequence is longer than all queries together, whatever max_q says.
+    const int64 all_queries = p.views.in.q.extent(1), said = p.views.in.packed.max_q;
+    const int64 longest = Of != gradient::of_q ? longest_keys(p) : said < all_queries ? said : all_queries;
     if (sizes.batch == 0 || sizes.heads == 0) return {};
     const int bytes = (HeadSize + HeadSizeV) * static_cast<int>(sizeof(float));
     typename Op::params all{p, attention_schedule::of(sizes, longest, Op::block_m, 1, bytes)};

@@ -35,7 +35,7 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
   constexpr bool on_host = stdlib::same_as<Where, host_t>;
   if constexpr (!on_host)
     if (const status s = check_backward_workspace(views, options); !s.ok()) return s;
-  if (views.in.q.extent(2) == 0 || views.in.problem().batch == 0) return {};
+  if (views.in.q.extent(2) == 0) return {};
   const auto params = params_of(views, mask, score, options);
   if constexpr (on_host) {
     static_assert(defined<host_backward<HeadSize, HeadSizeV>>,
@@ -132,7 +132,8 @@ inline namespace GIWA_ARCH_TAG {
 /// same bits, and the bits of a row do not depend on other rows, heads or sequences than those that it is a function of.
 ///
 /// Values that are masked for a pair of a query and a key, or outside its sequence, do not affect its terms, NaN
-/// included. A NaN that is not masked makes NaN of the gradients of its row and of the rows that its row meets.
+/// included. A NaN that is not masked reaches the gradients that it is a term of: one in q or k makes the row's dq NaN, and
+/// the dk and dv of all keys that the row meets.
 ///
 /// On a stream the call is asynchronous, allocates nothing and may be captured in a graph; options.workspace is required.
 /// On giwa::host all memory is host memory, and the call returns when the gradients are written.

@@ -168,7 +168,7 @@ struct simt_backward_op {
     if constexpr (!rows_are_keys) load_terms(block, p, h, first, s);
     for (int n = tiles.next(0); n < tiles.count(); n = tiles.next(n + 1)) {
       const int begin = n * cut::columns;
-      const tile_keep keep = tiles.keep(n);
+      const tile_keep keep = keep_of_reader(p, h, tiles.keep(n), rows_are_keys ? first + cut::rows : 0);
       if constexpr (rows_are_keys) load_terms(block, p, h, begin, s);
       scores_tile scores;
       if constexpr (rows_are_keys)
@@ -176,14 +176,14 @@ struct simt_backward_op {
       else
         multiply<HeadSize>(block, h.q, first, h.k, begin, scores, s.tiles.ax);
       if constexpr (Of == gradient::of_v) {
-        weigh(thread, p, steps, bounds, keep, first, begin, scores, scores, s);
+        weigh(thread, p, steps, bounds, keep, careful, first, begin, scores, scores, s);
       } else {
         scores_tile dp;
         if constexpr (rows_are_keys)
           multiply<HeadSizeV>(block, h.v, first, p.query_rows(p.views.dout, h), begin, dp, s.tiles.by);
         else
           multiply<HeadSizeV>(block, p.query_rows(p.views.dout, h), first, h.v, begin, dp, s.tiles.by);
-        weigh(thread, p, steps, bounds, keep, first, begin, scores, dp, s);
+        weigh(thread, p, steps, bounds, keep, careful, first, begin, scores, dp, s);
       }
 
       for (int slice = 0; slice < cut::columns && slice < length - begin; slice += cut::value_rows) {
@@ -217,8 +217,9 @@ struct simt_backward_op {
 
   /// Turns scores into P for dv, or into dS, and writes them to shared memory.
   GIWA_HOST_DEVICE static void weigh(int thread, const call_params& p, const steps_type& steps,
-                                     const typename steps_type::bounds& b, tile_keep keep, int first, int begin,
-                                     const scores_tile& scores, const scores_tile& dp, shared_storage& s) {
+                                     const typename steps_type::bounds& b, tile_keep keep,
+                                     [[maybe_unused]] bool careful, int first, int begin, const scores_tile& scores,
+                                     const scores_tile& dp, shared_storage& s) {
     GIWA_UNROLL
     for (int i = 0; i < map_of_scores::registers; ++i) {
       const int row = map_of_scores::row(thread, map_of_scores::slot(i)), column = map_of_scores::column(thread, i);
@@ -233,7 +234,8 @@ struct simt_backward_op {
         weight = device_exponential{}(y.value - t.lse);
         if constexpr (Of != gradient::of_v) {
           const float dy = weight * (dp.value[i] - t.delta);
-          if constexpr (Of == gradient::of_q) gradient_of<Score>::give(p.call.score, dy, z, b.place(query, key));
+          if constexpr (Of == gradient::of_q)  // once: the first pass has given those of kept pairs
+            if (!careful) gradient_of<Score>::give(p.call.score, dy, z, b.place(query, key));
           weight = dy * y.slope;
         }
       }

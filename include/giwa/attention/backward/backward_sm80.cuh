@@ -199,6 +199,7 @@ struct sm80_backward_op {
                                    int first, int begin, bool careful, sums_tiles& sums, int stage,
                                    const row_terms (&own)[map_of_scores::rows], shared_storage& s) {
     const int lane = block.lane(), warp_row = block.warp() * warp_rows;
+    keep = keep_of_reader(p, h, keep, rows_are_keys ? first + block_m : 0);
     moving_tiles& in = s.moving[stage];
     const bool scrubs = careful && keep == tile_keep::some;
     if (scrubs) {
@@ -222,9 +223,9 @@ struct sm80_backward_op {
     const row_terms* of_columns = nullptr;
     if constexpr (rows_are_keys) of_columns = s.terms[stage];
     if (keep == tile_keep::all)
-      weigh<Of, false>(lane, steps, bounds, first + warp_row, begin, scores, dp, own, of_columns);
+      weigh<Of, false>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns);
     else
-      weigh<Of, true>(lane, steps, bounds, first + warp_row, begin, scores, dp, own, of_columns);
+      weigh<Of, true>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns);
     uint32 operand[map_of_scores::registers / 2];
     if constexpr (sums_y) {
       to_operand<T>(scores, operand);

@@ -17,7 +17,7 @@ struct sm80_backward_tile {
 };
 
 /// Whether one kernel sums dk and dv: their sums take (HeadSize + HeadSizeV) / 2 registers.
-constexpr bool sm80_backward_sums_both(int head_size, int head_size_v) {
+GIWA_HOST_DEVICE constexpr bool sm80_backward_sums_both(int head_size, int head_size_v) {
   return round_up(head_size, 16) + round_up(head_size_v, 16) <= 256;
 }
 
@@ -31,7 +31,7 @@ constexpr bool sm80_backward_sums_both(int head_size, int head_size_v) {
 ///   256         dq            64 x 32          1        236 | 256
 ///   256         dk            64 x 32          1        232 | 241
 ///   256         dv            64 x 32          1        201 | 223
-/// ptxas spills up to 28 bytes at 64 and 128, where two blocks share a multiprocessor and a thread has 255 registers.
+/// ptxas spills up to 28 bytes at 64 and 128 (more with the gradient of a bias), where two blocks share a multiprocessor and a thread has 255 registers.
 template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm80_backward_tile_of {
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;

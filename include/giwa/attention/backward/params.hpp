@@ -94,6 +94,14 @@ struct backward_params {
   }
 };
 
+/// What a mask keeps of a tile of keys that ends before row `end`, for one of several sequences that read these keys: rows
+/// past this reader's keys are part of the tile for the others.
+template <class Params, class Head>
+GIWA_HOST_DEVICE tile_keep keep_of_reader(const Params& p, const Head& h, tile_keep keep, int end) {
+  const bool shared = p.views.in.packed.k_batch_index != nullptr;
+  return keep == tile_keep::all && shared && end > h.keys() ? tile_keep::some : keep;
+}
+
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
 template <class T, class O, class G, class Mask, class Score>
 backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a, const Mask& mask, const Score& score,

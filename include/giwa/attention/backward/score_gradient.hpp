@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_SCORE_GRADIENT_HPP
 
 #include <giwa/attention/problem/score.hpp>
+#include <giwa/attention/problem/view_checks.hpp>
 #include <giwa/numeric/overlap.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -94,6 +95,10 @@ struct bias_with_gradient {
             "bias gradient", "each size of the bias and of its gradient must be that of (batch, heads, queries, keys)",
             bound::exactly, sizes[d], gradient_.extent(d) != sizes[d] ? gradient_.extent(d) : values.values.extent(d));
     }
+    if (const status own =
+            detail::check_apart(gradient_, values.values, "bias gradient", "the gradient overlaps the bias");
+        !own.ok())
+      return own;
     return detail::check_written(gradient_, "bias gradient");
   }
 };

@@ -31,7 +31,8 @@ struct few_rows_op {
               copies = scores + types::score_groups * types::score_warps;
     if (warp == copies) loader::prepare(block, p, s);
     arch::wait_for_previous_kernel();
-    arch::launch_dependents();  // merge_runs_op looks for its work while this kernel runs
+    // Not before the wait: merge_runs_op reads lengths, sinks and the prior while this kernel runs.
+    arch::launch_dependents();
     const run_place place = find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
     run_walk walk(p.runs.call, p.runs.shape, column, place, types::leaf_keys, types::rows);
     if (warp >= copies) {

@@ -98,8 +98,10 @@ struct few_rows_scaling {
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
       const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
-      const float weight = weights.value[i] * (scale * power_of_two(254 - exponent[map::slot(i)]));
-      weights.value[i] = is_nonfinite(scale) && !keeps(i) ? 0.f : weight;
+      const float weight = weights.value[i], scaled = weight * (scale * power_of_two(254 - exponent[map::slot(i)]));
+      // A finite scale that no row's largest counts may overflow here: its weight is 0.
+      const bool counts = is_nonfinite(scale) ? keeps(i) : weight != 0;
+      weights.value[i] = counts ? scaled : 0.f;
     }
   }
 

@@ -20,7 +20,9 @@ class many_rows_keys {
         sequence_(work.head.get().sequence),
         kv_head_(work.head.get().kv_head),
         is_paged_(p.call.views.is_paged()) {
-    if (is_paged_ && work.has_keys()) request(work.first_tile);
+    if (!is_paged_ || !work.has_keys()) return;
+    arch::copy_async_wait<0>();  // the item before may have requested a tile that it did not load
+    request(work.first_tile);
   }
 
   /// Waits for the page numbers of tile n, and requests those of the next one: the load of K begins without a wait.

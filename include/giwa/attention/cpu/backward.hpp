@@ -26,7 +26,7 @@ struct host_backward {
       longest_k = h.keys() > longest_k ? h.keys() : longest_k;
       all_q += h.queries(), all_k += h.keys();
     }
-    const int64 mean_q = all_q / sequences + 1, mean_k = all_k / sequences + 1;
+    const int64 count = sequences > 0 ? sequences : 1, mean_q = all_q / count + 1, mean_k = all_k / count + 1;
     bool has_memory = true;
     if (!is_absent(p.views.dq) || gradient_of<stdlib::remove_cvref_t<modifier>>::wanted)
       has_memory = for_tiles<tile_axis::queries>(p, sequences, in.q.extent(2), longest_q, mean_k,
