@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+// What attention_backward.py calls: attention and its gradients as C functions. GIWA_BENCH_USUAL_SIZES leaves all but fp16 of
+// head sizes 64, 128 and 256 out, GIWA_BENCH_OTHER_CASES these.
+#include <giwa/attention.cuh>
+#include <giwa/attention_backward.cuh>
+
+#include <cstdio>
+
+// One call, as attention_backward.py lays it out. q, o, dout and dq (batch, length, heads, head size); k, v, dk and dv with
+// kv_heads; lse (batch, heads, length); all contiguous. kind: 0 full, 1 causal, 2 softcap, 3 alibi and causal, 4 a window, 5 a
+// bias with its gradient, (batch, heads, length, length) both. Kinds read their own of cap, slopes, window, bias and dbias.
+struct backward_call {
+  long long kind, bf16, batch, length, heads, kv_heads, head_size, window;
+  double cap;
+  const void *q, *k, *v, *dout, *bias;
+  void *o, *dq, *dk, *dv, *dbias;
+  float *lse, *slopes;
+  unsigned char *forward_workspace, *workspace;
+  long long workspace_bytes;
+  cudaStream_t stream;
+
+  giwa::attention_problem sizes() const { return {batch, length, length, heads, kv_heads, head_size, head_size, 2}; }
+};
+
+namespace {
+
+template <class T>
+using view = giwa::tensor_view<T, 4>;
+
+template <class T, int HeadSize, class Mask, class Score = giwa::plain_score>
+struct pass {
+  const backward_call& c;
+  Mask mask;
+  Score score{};
+
+  template <class U>
+  view<U> of(const void* data, long long heads) const {
+    return {static_cast<U*>(const_cast<void*>(data)), {c.batch, c.length, heads, HeadSize}};
+  }
+  view<const T> queries(const void* data) const { return of<const T>(data, c.heads); }
+  view<const T> keys(const void* data) const { return of<const T>(data, c.kv_heads); }
+  giwa::tensor_view<float, 3> lse() const { return {c.lse, {c.batch, c.heads, c.length}}; }
+
+  giwa::status forward() const {
+    giwa::attention_options options;
+    options.lse = lse();
+    options.workspace = {c.forward_workspace, {giwa::workspace_bytes(c.sizes())}};
+    return giwa::attention_forward<HeadSize>(c.stream, queries(c.q), keys(c.k), keys(c.v), of<T>(c.o, c.heads), mask,
+                                             score, options);
+  }
+  giwa::status backward() const {
+    giwa::attention_backward_options options;
+    options.workspace = {c.workspace, {c.workspace_bytes}};
+    return giwa::attention_backward<HeadSize>(c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), lse(),
+                                              queries(c.dout), of<T>(c.dq, c.heads), of<T>(c.dk, c.kv_heads),
+                                              of<T>(c.dv, c.kv_heads), mask, score, options);
+  }
+  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes()); }
+};
+
+// run(pass) for the pass that the call names, or -1 if this library does not have it.
+template <class T, int HeadSize, class Run>
+long long of_size(const backward_call& c, const Run& run) {
+  if (c.kind == 0) return run(pass<T, HeadSize, giwa::full>{c, {}});
+  if (c.kind == 1) return run(pass<T, HeadSize, giwa::causal>{c, {}});
+  return -1;
+}
+
+template <class Run>
+long long with_pass(const backward_call& c, const Run& run) {
+#if !defined(GIWA_BENCH_OTHER_CASES)
+  if (c.bf16 == 0 && c.kind < 2) {
+    if (c.head_size == 64) return of_size<giwa::fp16, 64>(c, run);
+    if (c.head_size == 128) return of_size<giwa::fp16, 128>(c, run);
+    if (c.head_size == 256) return of_size<giwa::fp16, 256>(c, run);
+  }
+#endif
+#if !defined(GIWA_BENCH_USUAL_SIZES)
+  using giwa::bf16, giwa::fp16;
+  if (c.bf16 != 0 && c.head_size == 128) return of_size<bf16, 128>(c, run);
+  if (c.bf16 == 0 && c.head_size == 96) return of_size<fp16, 96>(c, run);
+  if (c.bf16 != 0 || c.head_size != 128) return -1;
+  const giwa::index<4> of_bias{c.batch, c.heads, c.length, c.length};
+  const view<const fp16> values(static_cast<const fp16*>(c.bias), of_bias);
+  const view<fp16> gradient(static_cast<fp16*>(c.dbias), of_bias);
+  switch (c.kind) {
+    case 2: return run(pass<fp16, 128, giwa::full, giwa::softcap>{c, {}, giwa::softcap{static_cast<float>(c.cap)}});
+    case 3: return run(pass<fp16, 128, giwa::causal, giwa::alibi>{c, {}, {c.slopes}});
+    case 4: return run(pass<fp16, 128, giwa::sliding_window>{c, giwa::sliding_window{static_cast<int>(c.window)}});
+    case 5:
+      return run(pass<fp16, 128, giwa::full, giwa::bias_with_gradient<fp16, fp16>>{
+          c, {}, giwa::bias_with_gradient<fp16, fp16>{values, gradient}});
+    default: break;
+  }
+#endif
+  return -1;
+}
+
+long long code_of(const giwa::status& s) {
+  if (!s.ok()) std::fprintf(stderr, "%s\n", giwa::format_status(s).c_str());
+  return static_cast<long long>(s.code);
+}
+
+}  // namespace
+
+// Each answers -1 for a case that the library does not have; the first two 0 for success.
+extern "C" long long giwa_forward(const backward_call* c) {
+  return with_pass(*c, [](const auto& p) { return code_of(p.forward()); });
+}
+extern "C" long long giwa_backward(const backward_call* c) {
+  return with_pass(*c, [](const auto& p) { return code_of(p.backward()); });
+}
+extern "C" long long giwa_backward_workspace(const backward_call* c) {
+  return with_pass(*c, [](const auto& p) { return p.workspace_bytes(); });
+}
+extern "C" long long giwa_forward_workspace(const backward_call* c) { return giwa::workspace_bytes(c->sizes()); }
