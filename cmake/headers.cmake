@@ -169,10 +169,10 @@ set(GIWA_HEADERS
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
   P giwa/attention/forward/policy.hpp
+  P giwa/attention/backward/score_gradient.hpp
   P giwa/attention/backward/options.hpp
   P giwa/attention/backward/params.hpp
   P giwa/attention/backward/checks.hpp
-  P giwa/attention/backward/score_gradient.hpp
   P giwa/attention/backward/backward_sm80_tile.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp

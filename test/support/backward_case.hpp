@@ -309,6 +309,52 @@ struct wavy_score {
     return score * 0.75f + score * score * (0.005f * static_cast<float>((c.query + 2 * c.key + c.head) % 5));
   }
 };
+/// A temperature of each head and a factor of the squared distance, both trained. Real: float, or double for differences.
+template <class Real = float>
+struct trained_score {
+  static constexpr int parameters = 2;
+  const Real* values;  // (heads, 2)
+  tensor_view<float, 2> parameter_gradients;
+
+  GIWA_HOST_DEVICE static float squared(giwa::attention_coord c) {
+    const auto distance = static_cast<float>(c.diagonal - c.key);
+    return distance * distance * 0.001f;
+  }
+  template <class Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, giwa::attention_coord c) const {
+    return score * Number(values[2 * c.head]) - Number(values[2 * c.head + 1] * static_cast<Real>(squared(c)));
+  }
+  GIWA_HOST_DEVICE void parameter_slopes(float score, giwa::attention_coord c, float (&slopes)[2]) const {
+    slopes[0] = score, slopes[1] = -squared(c);
+  }
+};
+/// Two trained modifiers of the heads of a case with a cap between them: 3 parameters, whose gradients are one array.
+struct trained_parameters {
+  int64 heads;
+  std::vector<float> values, gradients;
+
+  explicit trained_parameters(int64 heads_)
+      : heads(heads_), values(static_cast<std::size_t>(3 * heads_)), gradients(values.size(), NAN) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.5f + 0.125f * static_cast<float>(i * 5 % 7);
+  }
+  /// With the arrays where they are for the call.
+  static auto score(const float* values, float* gradients, int64 heads) {
+    return giwa::then(giwa::then(trained_score<>{values, {gradients, {heads, 2}}}, giwa::softcap{4}),
+                      giwa::alibi_with_gradient(values + 2 * heads, {gradients + 2 * heads, {heads}}));
+  }
+  auto score() { return score(values.data(), gradients.data(), heads); }
+  /// Empty, or the first gradient that is further from the expected ones than `tolerance` times the largest.
+  std::string fault(const trained_parameters& expected, double tolerance) const {
+    double largest = 0;
+    for (const float x : expected.gradients) largest = std::max(largest, std::abs(static_cast<double>(x)));
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      if (!(std::abs(static_cast<double>(gradients[i]) - static_cast<double>(expected.gradients[i])) <=
+            tolerance * largest))
+        return "parameter " + std::to_string(i) + ": got " + std::to_string(gradients[i]) + ", reference " +
+               std::to_string(expected.gradients[i]);
+    return largest > 0 ? "" : "all gradients are 0";
+  }
+};
 struct scattered_mask {
   GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
     return (c.query * 7 + c.key * 5 + c.head * 3 + c.batch + c.key / 9) % 4 != 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/attention_case.hpp"
+#include "support/backward_case.hpp"
 #include "support/catch.hpp"
 
 namespace {
@@ -95,9 +96,11 @@ double loss(const small_problem& p, const numbers& x, const std::vector<double>&
   return total;
 }
 
-/// Empty, or the first gradient of the reference that differs from the difference quotient.
+/// Empty, or the first gradient of the reference that differs from the difference quotient. `modify` reads the parameters,
+/// and score_of() has their gradients, if there are some.
 template <class Mask, class Modifier, class Call>
-std::string fault_of(const small_problem& p, const Mask& mask, const Modifier& modify, const Call& score_of) {
+std::string fault_of(const small_problem& p, const Mask& mask, const Modifier& modify, const Call& score_of,
+                     std::vector<double>* parameters = nullptr, const std::vector<float>* dparameters = nullptr) {
   const auto fill = [](int64 count, giwa::uint64 seed) {
     std::vector<float> x;
     for (int64 i = 0; i < count; ++i)
@@ -170,6 +173,7 @@ std::string fault_of(const small_problem& p, const Mask& mask, const Modifier& m
   compare("dv", x.v, dv, 1e-7);
   if (p.has_sinks) compare("dsinks", x.sinks, dsinks, 1e-6);
   if (p.has_bias) compare("dbias", x.bias, dbias, 1e-6);
+  if (parameters != nullptr) compare("dparameters", *parameters, *dparameters, 1e-6);
   return fault;
 }
 
@@ -200,6 +204,22 @@ TEST_CASE("the reference gives the gradient of a bias") {
     return giwa::then(giwa::softcap{1.5f}, giwa::bias_with_gradient(b, db));
   };
   CHECK(fault_of(p, giwa::full{}, giwa::softcap{1.5f}, capped) == "");
+}
+
+TEST_CASE("the reference gives the gradients of parameters, on both sides of another modifier") {
+  small_problem p;
+  p.queries = 7, p.has_sinks = true;
+  std::vector<float> values{0.5f, 2, 0.75f, -1, 1.25f, 3, -0.5f, 0.25f}, gradients(values.size(), NAN);
+  std::vector<double> exact(values.begin(), values.end());
+  const tensor_view<float, 2> to(gradients.data(), {4, 2});
+  const trained_score<> trained{values.data(), to};
+  const trained_score<double> moved{exact.data(), to};
+  CHECK(fault_of(
+            p, causal{}, moved, [&](auto, auto) { return trained; }, &exact, &gradients) == "");
+  const auto last = [&](auto, auto) { return giwa::then(squashed{}, trained); };
+  CHECK(fault_of(p, giwa::full{}, giwa::then(squashed{}, moved), last, &exact, &gradients) == "");
+  const auto first = [&](auto, auto) { return giwa::then(trained, squashed{}); };
+  CHECK(fault_of(p, giwa::full{}, giwa::then(moved, squashed{}), first, &exact, &gradients) == "");
 }
 
 TEST_CASE("the reference takes packed sequences, lengths and shared keys") {

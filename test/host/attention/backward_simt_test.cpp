@@ -22,10 +22,11 @@ template <int HeadSize, int HeadSizeV, class T, class O, class G, class Mask, cl
 giwa::status run_simt(backward_case<T, O, G>& c, const Mask& mask, const Score& score) {
   const auto views = c.views();
   auto options = c.call_options();
-  std::vector<double> memory(static_cast<std::size_t>(giwa::backward_workspace_bytes(views.in.problem()) / 8 + 1), NAN);
+  std::vector<double> memory(
+      static_cast<std::size_t>(giwa::backward_workspace_bytes(views.in.problem(), score) / 8 + 1), NAN);
   options.workspace = {reinterpret_cast<unsigned char*>(memory.data()), {static_cast<int64>(memory.size()) * 8}};
   giwa::status s = giwa::detail::check_backward(views, mask, score, options, HeadSize, HeadSizeV);
-  if (s.ok()) s = giwa::detail::check_backward_workspace(views, options);
+  if (s.ok()) s = giwa::detail::check_backward_workspace(views, score, options);
   const auto p = giwa::detail::params_of(views, mask, score, options);
   using params = std::remove_cv_t<decltype(p)>;
   if (s.ok()) s = giwa::launch(giwa::host, {.grid = 3, .block = 256}, giwa::detail::row_terms_op<params>{}, p);
@@ -47,6 +48,10 @@ giwa::status run_simt(backward_case<T, O, G>& c, const Mask& mask, const Score& 
   if (s.ok() && c.of.options.sinks)
     s = giwa::launch(giwa::host, {.grid = views.in.q.extent(2), .block = 256}, giwa::detail::sink_gradient_op<params>{},
                      p);
+  if constexpr (params::parameters > 0)
+    if (s.ok())
+      s = giwa::launch(giwa::host, {.grid = views.in.q.extent(2), .block = 256},
+                       giwa::detail::parameter_gradient_op<params>{}, p);
   return s;
 }
 
@@ -141,6 +146,28 @@ struct summed {
   }
 };
 }  // namespace
+
+TEST_CASE("parameters of a score modifier receive their gradients") {
+  case_options o;
+  o.batch = 2, o.heads = 4, o.kv_heads = 2, o.seq_q = 70, o.seq_k = 130, o.head_size = 12, o.head_size_v = 20;
+  o.align = giwa::alignment::bottom_right;
+  backward_case<float> c(o);
+  trained_parameters got(o.heads), expected(o.heads);
+  const backward_answers a = answers_of(c, causal{}, expected.score());
+  for (const bool bad : {false, true}) {
+    if (bad) c.of.k.view()(0, 129, 0, 3) = NAN;  // seen by the last query alone: the block takes a second pass
+    c.clear_outputs();
+    REQUIRE((run_simt<12, 20>(c, causal{}, got.score())).ok());
+    if (!bad) {
+      CHECK(judge(c, a) == "");
+      CHECK(got.fault(expected, 1e-5) == "");
+    }
+  }
+  for (std::size_t i = 0; i < got.gradients.size(); ++i) {  // one NaN for each parameter of the heads that saw it
+    const std::size_t head = i < 8 ? i / 2 : i - 8;
+    CHECK(std::isnan(got.gradients[i]) == (head < 2));
+  }
+}
 
 TEST_CASE("a modifier is given each gradient once, also where a masked key is NaN") {
   case_options o;

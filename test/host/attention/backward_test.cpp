@@ -163,6 +163,24 @@ TEST_CASE("a bias receives its gradient") {
   CHECK(written > 10000);
 }
 
+TEST_CASE("parameters of a score modifier receive their gradients") {
+  for (int i = 0; i < 4; ++i) {
+    case_options o = sizes(2, 4, 2, 130, i == 0 ? 130 : 100);
+    o.head_size = 20, o.head_size_v = 12, o.align = giwa::alignment::bottom_right, o.sinks = i == 1;
+    if (i == 2) o.q_lengths = {0, 70, 40}, o.k_lengths = {9, 80, 0};
+    if (i == 3) o.q_used = {130, 40}, o.k_used = {70, 100}, o.k_index = {1, 1};
+    backward_case<float> c(o);
+    c.has_dlse = i == 1, c.accumulate = i == 3, c.wants_q = i != 0;
+    trained_parameters got(o.heads), expected(o.heads);
+    if (c.accumulate) got.gradients.assign(got.gradients.size(), 0.5f), expected.gradients = got.gradients;
+    const backward_answers a = answers_of(c, causal{}, expected.score());
+    c.clear_outputs();
+    REQUIRE(backward_of<20, 12>(giwa::host, c.views(), causal{}, got.score(), c.call_options()).ok());
+    CHECK(judge(c, a) == "");
+    CHECK(got.fault(expected, 1e-5) == "");
+  }
+}
+
 TEST_CASE("sinks of a call without sequences have gradients of 0") {
   case_options o = sizes(1, 2, 1, 7, 9);
   o.head_size = o.head_size_v = 20, o.sinks = true;
@@ -221,6 +239,18 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(
       giwa::format_status(backward_of<20, 20>(giwa::host, good, giwa::full{}, over_itself, c.call_options())).c_str(),
       "bias gradient", "overlaps the bias"));
+  trained_parameters trained(2);
+  const auto with_gradients = [&](const tensor_view<float, 2>& to) {
+    const trained_score<> score{trained.values.data(), to};
+    return std::string(
+        giwa::format_status(backward_of<20, 20>(giwa::host, good, giwa::full{}, score, c.call_options())).c_str());
+  };
+  CHECK(says(with_gradients({trained.gradients.data(), {2, 1}}), "parameter_gradients", "(heads of q, parameters"));
+  CHECK(says(with_gradients({}), "parameter_gradients", "(heads of q, parameters"));
+  CHECK(says(with_gradients({nullptr, {2, 2}}), "parameter_gradients", "null"));
+  CHECK(says(with_gradients({c.dk.view().data(), {2, 2}}), "parameter_gradients", "overlaps dk"));
+  CHECK(says(with_gradients({c.of.lse.view().data(), {2, 2}}), "parameter_gradients", "overlaps lse"));
+  CHECK(giwa::backward_workspace_bytes(c.of.views().problem(), trained.score()) == 8 * 2 * 7 + 3 * 4 * 2 * 7);
   backward_case<float, float, fp16> in_fp16(o);
   options = in_fp16.call_options(), options.accumulate = true;
   CHECK(says(refused(in_fp16.views(), options), "accumulate", "fp32"));

@@ -27,6 +27,8 @@ struct stream_backward {
         failed(run_gradients(s, p)))
       return state;
     if (!is_absent(p.dsinks)) state = launch_blocks<sink_gradient_op<params>>(s, p, in.q.extent(2));
+    if constexpr (params::parameters > 0)
+      if (state.ok()) state = launch_blocks<parameter_gradient_op<params>>(s, p, in.q.extent(2));
     return state;
   }
 
@@ -142,6 +144,10 @@ struct stream_backward {
     static_cast<void>(bad(p.views.lse, "lse") || bad(p.views.dout, "dout") || bad(p.views.dq, "dq") ||
                       bad(p.views.dk, "dk") || bad(p.views.dv, "dv") || bad(p.dlse, "dlse") || bad(p.dsinks, "dsinks"));
     if (s.ok() && p.terms != nullptr) s = check_device_pointer(p.terms, "workspace");
+    using gradients = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>;
+    if constexpr (gradients::parameters > 0)
+      for (int i = 0; s.ok() && i < gradients::parameters; ++i)
+        s = check_device_pointer(&gradients::output(p.call.score, i, 0), "parameter_gradients");
     return s;
   }
 };

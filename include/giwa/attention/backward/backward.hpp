@@ -31,10 +31,11 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
                 "giwa::attention_backward: this score modifier gives no slope: template its operator() on the number, "
                 "template <class Number> Number operator()(Number score, giwa::attention_coord c) const, or add "
                 "giwa::dual<float> value_and_slope(float, giwa::attention_coord) const.");
+  require_parameter_slopes<Score>();
   if (const status s = check_backward(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   constexpr bool on_host = stdlib::same_as<Where, host_t>;
   if constexpr (!on_host)
-    if (const status s = check_backward_workspace(views, options); !s.ok()) return s;
+    if (const status s = check_backward_workspace(views, score, options); !s.ok()) return s;
   if (views.in.q.extent(2) == 0) return {};
   const auto params = params_of(views, mask, score, options);
   if constexpr (on_host) {
@@ -123,7 +124,10 @@ inline namespace GIWA_ARCH_TAG {
 ///     frozen queries, or frozen keys and values, cost nothing
 ///   - mask, score: the same objects as in attention_forward. A score modifier must give its slope (score_modifier). One
 ///     with a member `void gradient(float dy, attention_coord c) const` receives dy of each score that is kept, once;
-///     see bias_with_gradient
+///     see bias_with_gradient. One with `static constexpr int parameters = n` has n numbers for each head, whose gradients
+///     the call sums: `void parameter_slopes(float score, attention_coord c, float (&slopes)[n]) const` gives the
+///     derivatives of the modified score, and the member `tensor_view<float, 2> parameter_gradients`, (heads, n), is
+///     written; see alibi_with_gradient
 ///   - options: attention_backward_options
 ///
 /// A kv head's dk and dv are sums over the heads of q that read it; those of keys that several sequences read

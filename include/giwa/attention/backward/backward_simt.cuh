@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SIMT_CUH
 
 #include <giwa/attention/backward/params.hpp>
+#include <giwa/attention/backward/row_terms.cuh>
 #include <giwa/attention/backward/score_gradient.hpp>
 #include <giwa/attention/forward/forward_simt.cuh>
 
@@ -98,6 +99,7 @@ struct simt_backward_op {
   using map_of_sums = thread_map<tile_shape<cut::rows, cut::outputs>, cut::thread_rows, cut::thread_columns, cut::run>;
   using scores_tile = register_tile<float, map_of_scores>;
   using sums_tile = register_tile<float, map_of_sums>;
+  using parameters_type = parameter_sums<map_of_scores, Of == gradient::of_q ? call_params::parameters : 0>;
   using steps_type = score_steps<Mask, Score>;
 
   /// Returns the view with its width as a constant, which takes no registers and no instructions.
@@ -117,15 +119,18 @@ struct simt_backward_op {
   template <class Block>
   GIWA_HOST_DEVICE static void query_tile(const Block& block, const call_params& p, int first, shared_storage& s) {
     sums_tile sums;
+    parameters_type parameters;
+    parameters.clear();
     // Usually one pass. A weight is 0 where the mask drops the score, but 0 times NaN or infinity is NaN. So a block whose
     // sums have a NaN runs a second pass, which skips these products. The other rows get the same bits in it.
     for (bool careful = false;; careful = true) {
       block.sync();  // all threads have read has_nan of the pass before
       sums.fill(0);
-      add_head(block, p, first, careful, sums, s);
+      add_head(block, p, first, careful, sums, parameters, s);
       if (careful || !any_is_nan(block, sums, s.has_nan)) break;
     }
     const head_type& h = s.head.get();
+    parameters.store(block, block.rank(), p, h, first);
     if (!is_absent(p.views.dq))
       store(block.rank(), sums, p.query_rows(p.views.dq, h), first, p.call.scale, p.accumulate);
   }
@@ -143,7 +148,8 @@ struct simt_backward_op {
         if (!p.is_reader(b, n)) continue;
         for (int i = 0; i < group; ++i) {
           put_head(block, p, b, kv_head * group + i, s);
-          if (first < s.head.get().keys()) add_head(block, p, first, careful, sums, s);
+          parameters_type none;
+          if (first < s.head.get().keys()) add_head(block, p, first, careful, sums, none, s);
         }
       }
       if (careful || !any_is_nan(block, sums, s.has_nan)) break;
@@ -157,7 +163,7 @@ struct simt_backward_op {
   /// Adds what the fixed rows from `first` on get from the moving rows of the head in shared memory.
   template <class Block>
   GIWA_HOST_DEVICE static void add_head(const Block& block, const call_params& p, int first, bool careful,
-                                        sums_tile& sums, shared_storage& s) {
+                                        sums_tile& sums, parameters_type& parameters, shared_storage& s) {
     const head_type& h = s.head.get();
     const int thread = block.rank();
     const steps_type steps{p.call.mask, p.call.score, p.call.scale};
@@ -176,14 +182,14 @@ struct simt_backward_op {
       else
         multiply<HeadSize>(block, h.q, first, h.k, begin, scores, s.tiles.ax);
       if constexpr (Of == gradient::of_v) {
-        weigh(thread, p, steps, bounds, keep, careful, first, begin, scores, scores, s);
+        weigh(thread, p, steps, bounds, keep, careful, first, begin, scores, scores, parameters, s);
       } else {
         scores_tile dp;
         if constexpr (rows_are_keys)
           multiply<HeadSizeV>(block, h.v, first, p.query_rows(p.views.dout, h), begin, dp, s.tiles.by);
         else
           multiply<HeadSizeV>(block, p.query_rows(p.views.dout, h), first, h.v, begin, dp, s.tiles.by);
-        weigh(thread, p, steps, bounds, keep, careful, first, begin, scores, dp, s);
+        weigh(thread, p, steps, bounds, keep, careful, first, begin, scores, dp, parameters, s);
       }
 
       for (int slice = 0; slice < cut::columns && slice < length - begin; slice += cut::value_rows) {
@@ -219,7 +225,8 @@ struct simt_backward_op {
   GIWA_HOST_DEVICE static void weigh(int thread, const call_params& p, const steps_type& steps,
                                      const typename steps_type::bounds& b, tile_keep keep,
                                      [[maybe_unused]] bool careful, int first, int begin, const scores_tile& scores,
-                                     const scores_tile& dp, shared_storage& s) {
+                                     const scores_tile& dp, [[maybe_unused]] parameters_type& parameters,
+                                     shared_storage& s) {
     GIWA_UNROLL
     for (int i = 0; i < map_of_scores::registers; ++i) {
       const int row = map_of_scores::row(thread, map_of_scores::slot(i)), column = map_of_scores::column(thread, i);
@@ -235,7 +242,8 @@ struct simt_backward_op {
         if constexpr (Of != gradient::of_v) {
           const float dy = weight * (dp.value[i] - t.delta);
           if constexpr (Of == gradient::of_q)  // once: the first pass has given those of kept pairs
-            if (!careful) gradient_of<Score>::give(p.call.score, dy, z, b.place(query, key));
+            if (!careful)
+              gradient_of<Score>::give(p.call.score, dy, z, b.place(query, key), parameters.of(map_of_scores::slot(i)));
           weight = dy * y.slope;
         }
       }

@@ -7,6 +7,7 @@
 #include <giwa/attention/backward/backward_sm80_steps.cuh>
 #include <giwa/attention/backward/backward_sm80_tile.hpp>
 #include <giwa/attention/backward/params.hpp>
+#include <giwa/attention/backward/row_terms.cuh>
 #include <giwa/attention/backward/score_gradient.hpp>
 #include <giwa/attention/forward/forward_simt.cuh>
 #include <giwa/tile/mma_sm80.cuh>
@@ -76,6 +77,7 @@ struct sm80_backward_op {
   struct sums_tiles {
     stdlib::conditional_t<sums_x, warp_tile<warp_rows, width_x>, nothing> x;
     stdlib::conditional_t<sums_y, warp_tile<warp_rows, width_y>, nothing> y;
+    parameter_sums<map_of_scores, Of == gradient::of_q ? call_params::parameters : 0> parameters;
 
     GIWA_DEVICE void clear() {
       if constexpr (sums_x) x.fill(0);
@@ -105,6 +107,7 @@ struct sm80_backward_op {
   template <class Block>
   GIWA_DEVICE static void query_tile(const Block& block, const call_params& p, int first, shared_storage& s) {
     sums_tiles sums;
+    sums.parameters.clear();
 #pragma unroll 1
     for (bool careful = false;; careful = true) {
       block.sync();  // all threads are done with the tiles of the pass before, and have read has_nan
@@ -112,6 +115,7 @@ struct sm80_backward_op {
       add_head(block, p, first, careful, sums, s);
       if (careful || !sums.have_nan(block, s.has_nan)) break;
     }
+    sums.parameters.store(block, block.lane(), p, s.head.get(), first + block.warp() * warp_rows);
     if (!is_absent(p.views.dq))
       store_sums(block, sums.x, p.query_rows(p.views.dq, s.head.get()), first, p.call.scale, p);
   }
@@ -223,9 +227,11 @@ struct sm80_backward_op {
     const row_terms* of_columns = nullptr;
     if constexpr (rows_are_keys) of_columns = s.terms[stage];
     if (keep == tile_keep::all)
-      weigh<Of, false>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns);
+      weigh<Of, false>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns,
+                       sums.parameters);
     else
-      weigh<Of, true>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns);
+      weigh<Of, true>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns,
+                      sums.parameters);
     uint32 operand[map_of_scores::registers / 2];
     if constexpr (sums_y) {
       to_operand<T>(scores, operand);

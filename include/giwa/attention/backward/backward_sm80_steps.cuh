@@ -12,12 +12,14 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// Turns scores into P, and dp into dS unless only dv is computed. Fixed rows begin at `first`, moving rows, the columns, at
 /// `begin`. The terms are those of the queries: `own` of the thread's rows, with the lse in powers of two, or `of_columns`.
-/// `careful`: in the second pass of a block that saw NaN; the first has given the modifier's gradients of kept pairs.
-template <gradient Of, bool Masked, class Map, class Mask, class Score>
+/// `careful`: in the second pass of a block that saw NaN; the first has given the modifier's gradients of kept pairs, and
+/// summed those of its parameters.
+template <gradient Of, bool Masked, class Map, class Mask, class Score, class Parameters>
 GIWA_DEVICE void weigh(int lane, const score_steps<Mask, Score>& steps,
                        const typename score_steps<Mask, Score>::bounds& bounds, [[maybe_unused]] bool careful,
                        int first, int begin, register_tile<float, Map>& scores, register_tile<float, Map>& dp,
-                       const row_terms (&own)[Map::rows], const row_terms* of_columns) {
+                       const row_terms (&own)[Map::rows], const row_terms* of_columns,
+                       [[maybe_unused]] Parameters& parameters) {
   constexpr bool modified = score_steps<Mask, Score>::modified, rows_are_keys = Of != gradient::of_q;
   const float factor = modified ? log2_e<float> : steps.scale * log2_e<float>;
   GIWA_UNROLL
@@ -51,7 +53,8 @@ GIWA_DEVICE void weigh(int lane, const score_steps<Mask, Score>& steps,
       if constexpr (Of != gradient::of_v) {
         const float dy = weight * (dp.value[i] - t.delta);
         if constexpr (Of == gradient::of_q && gradient_of<Score>::wanted)
-          if (kept && !careful) gradient_of<Score>::give(steps.score, dy, z, bounds.place(query, key));
+          if (kept && !careful)
+            gradient_of<Score>::give(steps.score, dy, z, bounds.place(query, key), parameters.of(slot));
         dp.value[i] = kept ? dy * slope : 0;
       }
     }

@@ -85,12 +85,37 @@ GIWA_HOST_DEVICE status check_gradients(const backward_views<T, O, G>& a, const 
   return {};
 }
 
+/// The gradients of the parameters of a score modifier: sizes, and that they share memory with nothing else.
+template <class T, class O, class G, class Score>
+GIWA_HOST_DEVICE status check_parameter_gradients(const backward_views<T, O, G>& a, const Score& score,
+                                                  const attention_backward_options& options) {
+  status s;
+  constexpr const char* argument = "parameter_gradients";
+  gradient_of<Score>::for_each_output(score, [&](const tensor_view<float, 2>& to, int64 parameters) {
+    const auto broken = [&](const status& next) {
+      s = next;
+      return !s.ok();
+    };
+    const auto overlapped = [&](const auto& other, const char* message) {
+      return broken(check_apart(to, other, argument, message));
+    };
+    static_cast<void>(
+        !s.ok() || broken(to.check(argument)) ||
+        broken(to.check_extents({a.in.q.extent(2), parameters}, argument,
+                                "the sizes must be (heads of q, parameters of the score modifier)")) ||
+        broken(check_gradient(a, options, to, argument)) || overlapped(a.dq, "parameter_gradients overlaps dq") ||
+        overlapped(a.dk, "parameter_gradients overlaps dk") || overlapped(a.dv, "parameter_gradients overlaps dv") ||
+        overlapped(options.dsinks, "parameter_gradients overlaps dsinks"));
+  });
+  return s;
+}
+
 /// The workspace of a call on a stream: enough bytes, aligned, without overlap with what the call reads.
-template <class T, class O, class G>
-GIWA_HOST_DEVICE status check_backward_workspace(const backward_views<T, O, G>& a,
+template <class T, class O, class G, class Score>
+GIWA_HOST_DEVICE status check_backward_workspace(const backward_views<T, O, G>& a, const Score& score,
                                                  const attention_backward_options& options) {
   const tensor_view<unsigned char, 1>& w = options.workspace;
-  const int64 needed = backward_workspace_bytes(a.in.problem());
+  const int64 needed = backward_workspace_bytes(a.in.problem(), score);
   if (const status s = w.check("workspace"); !s.ok()) return s;
   if (w.size() < needed)
     return status::invalid("workspace", "on a stream a workspace of backward_workspace_bytes() bytes is required",
@@ -135,7 +160,8 @@ GIWA_HOST_DEVICE status check_backward(const backward_views<T, O, G>& a, const M
   if (!is_absent(a.lse) && broken(check_row_numbers(a.lse, a.in.q, "lse"))) return s;
   if (!is_absent(options.dlse) && broken(check_row_numbers(options.dlse, a.in.q, "dlse"))) return s;
   if (broken(check_sinks_view(options.sinks, p.heads)) || broken(check_gradients(a, options)) ||
-      broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k})))
+      broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k})) ||
+      broken(check_parameter_gradients(a, score, options)))
     return s;
   return check_alignment(mask, score, options.align, a.in.lengths_agree(), a.in.q.extent(1), a.in.k.extent(1));
 }

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_BACKWARD_OPTIONS_HPP
 #define GIWA_ATTENTION_BACKWARD_OPTIONS_HPP
 
+#include <giwa/attention/backward/score_gradient.hpp>
 #include <giwa/attention/problem/options.hpp>
 #include <giwa/attention/problem/problem.hpp>
 #include <giwa/attention/problem/workspace.hpp>
@@ -34,15 +35,29 @@ struct alignas(8) row_terms {
   float delta;  // sum of dout * o over the row, minus dlse
 };
 
+/// The rows of q of all heads.
+GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
+  return saturated_product(p.seq_q < 0 ? p.rows_q : saturated_product(p.batch, p.seq_q), p.heads);
+}
+
 }  // namespace detail
 
 /// Returns the bytes of workspace that attention_backward needs on a stream: 8 for each row and head of q. The largest
 /// int64 where no 64-bit number holds the size, 0 for sizes that supports() refuses. Only the sizes of q count.
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p) {
   if (!detail::check_sizes(p, 0).ok()) return 0;
-  const int64 rows = p.seq_q < 0 ? p.rows_q : detail::saturated_product(p.batch, p.seq_q);
   detail::workspace_layout layout;
-  layout.take<detail::row_terms>(detail::saturated_product(rows, p.heads));
+  layout.take<detail::row_terms>(detail::rows_of_heads(p));
+  return layout.bytes;
+}
+/// The same for a call with this score modifier. Each of its parameters takes 4 bytes more for each row and head of q.
+template <score_modifier Score>
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&) {
+  constexpr int64 parameters = detail::gradient_of<Score>::parameters;
+  detail::workspace_layout layout;
+  layout.bytes = backward_workspace_bytes(p);
+  if (parameters > 0 && layout.bytes > 0)
+    layout.take<float>(detail::saturated_product(detail::rows_of_heads(p), parameters));
   return layout.bytes;
 }
 

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_PARAMS_HPP
 
 #include <giwa/attention/backward/options.hpp>
+#include <giwa/attention/backward/score_gradient.hpp>
 #include <giwa/attention/problem/params.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -32,9 +33,11 @@ struct backward_params {
   tensor_view<const float, 3> dlse;                // or empty
   tensor_view<float, 1> dsinks;                    // or empty
   row_terms* terms;                                // (batch, heads, rows of q) on a stream
+  float* parameter_sums;                           // (batch, heads, rows of q, parameters of the score modifier)
   bool accumulate;
 
   using head = attention_head<T, const O>;
+  static constexpr int parameters = gradient_of<Score>::parameters;
 
   /// The rows of a head in a tensor with the rows of q.
   template <class V>
@@ -56,7 +59,11 @@ struct backward_params {
   }
   /// The terms of a row in the workspace.
   GIWA_HOST_DEVICE row_terms& terms_at(int64 sequence, int64 head_, int64 row) const {
-    return terms[(sequence * views.in.q.extent(2) + head_) * views.in.q.extent(1) + row];
+    return terms[row_of(sequence, head_, row)];
+  }
+  /// The gradients of the parameters of the score modifier that a row has summed.
+  GIWA_HOST_DEVICE float* parameter_sums_at(const head& h, int64 query) const {
+    return parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 
   /// The number of sequences of keys, of which several sequences of queries may read the same one (k_batch_index).
@@ -85,6 +92,9 @@ struct backward_params {
   }
 
  private:
+  GIWA_HOST_DEVICE int64 row_of(int64 sequence, int64 head_, int64 row) const {
+    return (sequence * views.in.q.extent(2) + head_) * views.in.q.extent(1) + row;
+  }
   template <class V>
   GIWA_HOST_DEVICE static tensor_view<V, 2> rows(const tensor_view<V, 4>& v, int64 sequence, int64 first, int64 head_,
                                                  int64 count) {
@@ -110,11 +120,14 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   forward.scale = options.scale;
   forward.sinks = options.sinks;
   forward.align = options.align;
+  unsigned char* const memory = options.workspace.data();
+  workspace_layout layout{memory, backward_workspace_bytes(a.in.problem())};
   return {a,
           params_of(a.in, mask, score, forward),
           options.dlse,
           options.dsinks,
-          reinterpret_cast<row_terms*>(options.workspace.data()),
+          reinterpret_cast<row_terms*>(memory),
+          layout.take<float>(0),
           options.accumulate};
 }
 #endif

@@ -19,25 +19,95 @@ enum class gradient : int { of_q, of_k, of_v, of_k_and_v };
 template <class F>
 concept takes_gradient = requires(const F& f, float dy, attention_coord c) { f.gradient(dy, c); };
 
-/// Whether some part of a modifier takes a gradient, and the call that gives it: of then(a, b), b gets dy, and a gets dy
-/// times the slope of b at a(z). `z` is the score before the modifier.
+/// The number of parameters of each head that a modifier computes gradients of.
+template <class F>
+inline constexpr int own_parameters = 0;
+template <class F>
+  requires requires { F::parameters; }
+inline constexpr int own_parameters<F> = F::parameters;
+
+/// A score modifier with all that the gradients of its parameters need:
+/// `void parameter_slopes(float score, attention_coord c, float (&slopes)[parameters]) const`, the derivatives of the
+/// modified score, and a member `tensor_view<float, 2> parameter_gradients`, (heads, parameters).
+template <class F>
+concept has_parameters =
+    (own_parameters<F> > 0) && requires(const F& f, float score, attention_coord c,
+                                        float (&slopes)[own_parameters<F> > 0 ? own_parameters<F> : 1]) {
+      f.parameter_slopes(score, c, slopes);
+      { f.parameter_gradients } -> stdlib::convertible_to<const tensor_view<float, 2>&>;
+    };
+
+/// What a modifier, or its parts, compute gradients of: whether there is any (`wanted`), the number of parameters of each
+/// head, and the call that gives the gradient of one score: of then(a, b), b gets dy, and a gets dy times the slope of b at
+/// a(z). `z` is the score before the modifier. give() adds to `sums`, the gradients of the parameters of one row.
 template <class F>
 struct gradient_of {
-  static constexpr bool wanted = takes_gradient<F>;
-  GIWA_HOST_DEVICE static void give(const F& f, float dy, float /*z*/, attention_coord c) {
-    if constexpr (wanted) f.gradient(dy, c);
+  static constexpr int parameters = own_parameters<F>;
+  static constexpr bool wanted = takes_gradient<F> || parameters > 0;
+  static constexpr bool complete = parameters == 0 || has_parameters<F>;
+
+  template <class Real>  // fp64 in the reference
+  GIWA_HOST_DEVICE static void give(const F& f, Real dy, [[maybe_unused]] float z, attention_coord c,
+                                    [[maybe_unused]] Real* sums) {
+    if constexpr (takes_gradient<F>) f.gradient(static_cast<float>(dy), c);
+    if constexpr (parameters > 0) {
+      float slopes[parameters];
+      f.parameter_slopes(z, c, slopes);
+      GIWA_UNROLL
+      for (int i = 0; i < parameters; ++i) sums[i] += dy * static_cast<Real>(slopes[i]);
+    }
+  }
+  /// The gradient of parameter i of a head.
+  GIWA_HOST_DEVICE static float& output(const F& f, int i, int head) {
+    const tensor_view<float, 2>& to = f.parameter_gradients;
+    return to.data()[head * to.stride(0) + i * to.stride(1)];
+  }
+  /// visit(view, parameters) for each tensor of gradients of parameters.
+  template <class Visit>
+  GIWA_HOST_DEVICE static constexpr void for_each_output([[maybe_unused]] const F& f,
+                                                         [[maybe_unused]] const Visit& visit) {
+    if constexpr (parameters > 0) visit(f.parameter_gradients, parameters);
   }
 };
 template <class First, class Second>
 struct gradient_of<then<First, Second>> {
-  static constexpr bool wanted = gradient_of<First>::wanted || gradient_of<Second>::wanted;
-  GIWA_HOST_DEVICE static void give(const then<First, Second>& f, float dy, float z, attention_coord c) {
+  using first = gradient_of<First>;
+  using second = gradient_of<Second>;
+  static constexpr int parameters = first::parameters + second::parameters;
+  static constexpr bool wanted = first::wanted || second::wanted, complete = first::complete && second::complete;
+
+  template <class Real>
+  GIWA_HOST_DEVICE static void give(const then<First, Second>& f, Real dy, float z, attention_coord c, Real* sums) {
     const float y = f.first(z, c);
-    if constexpr (gradient_of<Second>::wanted) gradient_of<Second>::give(f.second, dy, y, c);
-    if constexpr (gradient_of<First>::wanted)
-      gradient_of<First>::give(f.first, dy * value_and_slope(f.second, y, c).slope, z, c);
+    if constexpr (second::wanted) second::give(f.second, dy, y, c, sums + first::parameters);
+    if constexpr (first::wanted)
+      first::give(f.first, dy * static_cast<Real>(value_and_slope(f.second, y, c).slope), z, c, sums);
+  }
+  GIWA_HOST_DEVICE static float& output(const then<First, Second>& f, int i, int head) {
+    if constexpr (first::parameters == 0)
+      return second::output(f.second, i, head);
+    else if constexpr (second::parameters == 0)
+      return first::output(f.first, i, head);
+    else
+      return i < first::parameters ? first::output(f.first, i, head)
+                                   : second::output(f.second, i - first::parameters, head);
+  }
+  template <class Visit>
+  GIWA_HOST_DEVICE static constexpr void for_each_output(const then<First, Second>& f, const Visit& visit) {
+    first::for_each_output(f.first, visit);
+    second::for_each_output(f.second, visit);
   }
 };
+
+/// The rule for the type of a score modifier with parameters.
+template <class Score>
+GIWA_HOST_DEVICE constexpr void require_parameter_slopes() {
+  static_assert(
+      gradient_of<Score>::complete,
+      "giwa::attention_backward: a score modifier with parameters also has void parameter_slopes(float score, "
+      "giwa::attention_coord c, float (&slopes)[parameters]) const and a member giwa::tensor_view<float, 2> "
+      "parameter_gradients.");
+}
 
 /// The modified score and its slope; a plain score has the literal 1.
 template <class Score>
@@ -106,6 +176,35 @@ struct bias_with_gradient {
 template <class T, class G>
 bias_with_gradient(const tensor_view<T, 4>&, const tensor_view<G, 4>&)
     -> bias_with_gradient<stdlib::remove_const_t<T>, G>;
+
+/// Adds a linear bias by distance as alibi does; attention_backward writes the gradient of the slopes, one for each head:
+/// `alibi_with_gradient(slopes, gradient)`.
+struct alibi_with_gradient {
+  static constexpr int parameters = 1;        ///< of each head
+  alibi values;                               ///< the slopes (heads), the same for all sequences
+  tensor_view<float, 2> parameter_gradients;  ///< (heads, 1)
+  alignment align{};                          ///< of the diagonal; must be set where the lengths differ
+
+  /// The slopes (heads) and their gradient (heads), readable and writable by the kernel.
+  GIWA_HOST_DEVICE constexpr alibi_with_gradient(const float* slopes, const tensor_view<float, 1>& gradient,
+                                                 alignment a = {})
+      : values{slopes, 0, a},
+        parameter_gradients(gradient.data(), {gradient.extent(0), 1}, {gradient.stride(0), 1}),
+        align(a) {}
+
+  /// See score_modifier.
+  ///@{
+  GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const { return values(score, c); }
+  template <detail::dual_number Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, attention_coord c) const {
+    return values(score, c);
+  }
+  GIWA_HOST_DEVICE void parameter_slopes(float, attention_coord c, float (&slopes)[1]) const {
+    slopes[0] = -static_cast<float>(c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal);
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return values.check(s); }
+  ///@}
+};
 
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
 /// What check_slope() found at the score where the slope is furthest from the difference quotient.

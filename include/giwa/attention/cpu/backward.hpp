@@ -8,6 +8,8 @@
 #include <giwa/grid/host_loop.hpp>
 
 #include <atomic>
+#include <memory>
+#include <new>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -15,8 +17,15 @@ namespace giwa::inline GIWA_ABI::detail {
 template <int HeadSize, int HeadSizeV>
 struct host_backward {
   template <class Params>
-  static status run(const Params& p) {
+  static status run(Params p) {
     using modifier = decltype(p.call.score);
+    std::unique_ptr<float[]> sums;
+    if constexpr (Params::parameters > 0) {
+      const int64 count = rows_of_heads(p.views.in.problem()) * Params::parameters;
+      sums.reset(new (std::nothrow) float[static_cast<stdlib::size_t>(count)]());
+      if (!sums) return out_of_memory("out of host memory for the gradients of the score modifier's parameters");
+      p.parameter_sums = sums.get();
+    }
     const auto& in = p.views.in;
     const int64 sequences = in.sequence_count(), key_sequences = p.key_sequences();
     int64 longest_q = 0, longest_k = 0, all_q = 0, all_k = 0;
@@ -47,14 +56,35 @@ struct host_backward {
         const float gradient = w.sink_gradient(head);
         to = p.accumulate ? to + gradient : gradient;
       });
-    if (has_memory) return {};
-    status s;
-    s.code = status_code::out_of_memory;
-    s.message = "out of host memory for the tiles of attention_backward on the CPU (at most 2 MiB for each thread)";
-    return s;
+    if (!has_memory)
+      return out_of_memory(
+          "out of host memory for the tiles of attention_backward on the CPU (at most 2 MiB for each thread)");
+    if constexpr (Params::parameters > 0)
+      for (int head = 0; head < in.q.extent(2); ++head) sum_parameters(p, head);
+    return {};
   }
 
  private:
+  static status out_of_memory(const char* message) {
+    status s;
+    s.code = status_code::out_of_memory;
+    s.message = message;
+    return s;
+  }
+
+  /// The gradients of the parameters of the score modifier for one head, from the sums of its rows.
+  template <class Params>
+  static void sum_parameters(const Params& p, int head) {
+    for (int i = 0; i < Params::parameters; ++i) {
+      double sum = 0;
+      for (int64 b = 0; b < p.views.in.sequence_count(); ++b) {
+        const auto h = p.call.at(static_cast<int>(b), head);
+        for (int query = 0; query < h.queries(); ++query) sum += static_cast<double>(p.parameter_sums_at(h, query)[i]);
+      }
+      float& to = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>::output(p.call.score, i, head);
+      to = p.accumulate ? to + static_cast<float>(sum) : static_cast<float>(sum);
+    }
+  }
   /// run(worker, sequence, head, first row, most rows) for tiles of the rows of all heads, on threads. `others` is about the number of
   /// rows that each row meets. Returns false if there was too little memory.
   template <tile_axis Fixed, class Params, class Run>

@@ -215,7 +215,8 @@ class host_backward_worker {
     host_score_gradients<block_columns, lanes>(s, delta_, dp);
     if constexpr (!rows_are_keys && gradients)
       for (int j = 0; j < here; ++j)
-        if (keep == tile_keep::all || kept[j]) gradient_of<modifier>::give(p_.call.score, dp[j], z[j], at(j));
+        if (keep == tile_keep::all || kept[j])
+          gradient_of<modifier>::give(p_.call.score, dp[j], z[j], at(j), p_.parameter_sums_at(h, first + row));
     if constexpr (!plain)
       for (int j = 0; j < block_columns; ++j) dp[j] *= slope[j];
     if (keep != tile_keep::all)

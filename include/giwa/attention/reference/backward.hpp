@@ -45,12 +45,16 @@ class backward_reference {
     const int64 heads = p_.views.in.q.extent(2);
     for (int64 head = 0; head < heads; ++head) {
       dsink_ = 0;
+      for (double& sum : parameter_sums_) sum = 0;
       for (int64 batch = 0; batch < p_.views.in.sequence_count(); ++batch) {
         const auto h = p_.call.at(static_cast<int>(batch), static_cast<int>(head));
         for (int query = 0; query < h.queries(); ++query) row(h, query);
         for (int key = 0; key < h.keys(); ++key) read_[at(h, key)] = true;
       }
       if (!is_absent(p_.dsinks)) put(p_.dsinks.data()[head * p_.dsinks.stride(0)], dsink_);
+      if constexpr (Params::parameters > 0)
+        for (int i = 0; i < Params::parameters; ++i)
+          put(gradient_of<modifier>::output(p_.call.score, i, static_cast<int>(head)), parameter_sums_[i]);
     }
     for (int64 n = 0; n < p_.views.in.k.extent(0); ++n)
       for (int64 key = 0; key < rows_; ++key)
@@ -59,6 +63,7 @@ class backward_reference {
 
  private:
   using head_t = typename Params::head;
+  using modifier = stdlib::remove_cvref_t<decltype(stdlib::declval<const Params&>().call.score)>;
 
   int64 key_rows() const { return p_.views.in.k.extent(0) * rows_ * kv_heads_; }
   stdlib::size_t at(const head_t& h, int64 key) const { return at(h.key_sequence, h.first_key_row + key, h.kv_head); }
@@ -72,7 +77,6 @@ class backward_reference {
 
   /// The modified score with its slope. A modifier that only has value_and_slope() computes in fp32.
   dual<double> modified(double z, attention_coord c) const {
-    using modifier = stdlib::remove_cvref_t<decltype(p_.call.score)>;
     if constexpr (takes_dual<modifier, double>) {
       return p_.call.score(dual<double>{z, 1.0}, c);
     } else {
@@ -83,7 +87,6 @@ class backward_reference {
 
   /// One row of q: its dq, and its part of dk, dv and dsinks.
   void row(const head_t& h, int query) {
-    using modifier = stdlib::remove_cvref_t<decltype(p_.call.score)>;
     const auto& in = p_.views.in;
     const auto q_view = p_.query_rows(in.q, h);
     const auto dout_view = p_.query_rows(p_.views.dout, h);
@@ -136,7 +139,7 @@ class backward_reference {
       if constexpr (gradient_of<modifier>::wanted) {
         double z = 0;
         for (int64 i = 0; i < depth_; ++i) z += exact_element(q[query], i) * exact_element(k[key], i);
-        gradient_of<modifier>::give(p_.call.score, static_cast<float>(dy), static_cast<float>(z * scale), coord(key));
+        gradient_of<modifier>::give(p_.call.score, dy, static_cast<float>(z * scale), coord(key), parameter_sums_);
       }
     }
     if (is_absent(p_.views.dq)) return;
@@ -164,7 +167,7 @@ class backward_reference {
   std::unique_ptr<bool[]> read_;           // rows of keys that belong to a sequence
   std::unique_ptr<dual<double>[]> score_;  // (keys) of one row of q
   std::unique_ptr<double[]> dp_, dq_;
-  double dsink_ = 0;
+  double dsink_ = 0, parameter_sums_[Params::parameters > 0 ? Params::parameters : 1] = {};
 };
 
 template <class T, class O, class G, class Mask, class Score>
@@ -189,7 +192,9 @@ status run_backward_reference(const backward_views<T, O, G>& views, const Mask& 
     s = check_like(views.dout, views.in.o, "dout", "dout must have the rows and heads of q and the columns of v");
   if (s.ok() && !is_absent(options.dlse)) s = check_row_numbers(options.dlse, views.in.q, "dlse");
   if (s.ok()) s = check_sinks_view(options.sinks, sizes.heads);
+  require_parameter_slopes<Score>();
   if (s.ok()) s = check_gradients(views, options);
+  if (s.ok()) s = check_parameter_gradients(views, score, options);
   if (!s.ok()) return s;
   const auto params = params_of(views, mask, score, options);
   backward_reference<stdlib::remove_cv_t<decltype(params)>> reference(params);
