@@ -22,6 +22,7 @@ struct attention_call {
   giwa::attention_scale scale;
   giwa::tensor_view<unsigned char, 1> workspace;
   cudaStream_t stream;
+  float* lse = nullptr;  // (batch, heads, length), or not written
 };
 
 // Each is in a separate file, so that they compile in parallel. Asynchronous; these functions make all of giwa's checks.

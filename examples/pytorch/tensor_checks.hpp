@@ -4,10 +4,13 @@
 #define GIWA_EXAMPLES_PYTORCH_TENSOR_CHECKS_HPP
 
 #include <ATen/ATen.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 
+#include <algorithm>
+#include <limits>
 #include <string>
 
 #include "attention_call.hpp"
@@ -53,5 +56,40 @@ inline any_tensor in_order(const at::Tensor& t) {
 }
 // PyTorch's (batch, heads, length, head size) as giwa names them, (batch, length, heads, head size).
 inline any_tensor as_giwa(const at::Tensor& t) { return in_order(t.transpose(1, 2)); }
+
+// A tensor (batch, heads, length, columns) with the rows of q, in the memory order (batch, length, heads, columns) of PyTorch's
+// flash attention: transpose(1, 2) of it is contiguous.
+inline at::Tensor empty_output(const at::Tensor& q, int64_t columns) {
+  return at::empty({q.size(0), q.size(2), q.size(1), columns}, q.options()).transpose(1, 2);
+}
+inline giwa::attention_problem sizes_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  return {.batch = q.size(0),
+          .seq_q = q.size(2),
+          .seq_k = k.size(2),
+          .heads = q.size(1),
+          .kv_heads = k.size(1),
+          .head_size = q.size(3),
+          .head_size_v = v.size(3),
+          .element_bytes = static_cast<int64_t>(q.element_size())};
+}
+// A call on PyTorch's current stream, without a workspace.
+inline attention_call call_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o,
+                              bool causal, std::optional<int64_t> window, std::optional<double> softcap,
+                              std::optional<double> scale) {
+  attention_call call{as_giwa(q), as_giwa(k), as_giwa(v), as_giwa(o), causal, {}, {}, {}, {}, nullptr};
+  constexpr int64_t least = std::numeric_limits<int>::min(), most = std::numeric_limits<int>::max();
+  if (window) call.window = static_cast<int>(std::clamp(*window, least, most));  // no sequence is as long
+  if (softcap) call.softcap = static_cast<float>(*softcap);
+  if (scale) call.scale = *scale;
+  call.stream = c10::cuda::getCurrentCUDAStream(q.device().index());
+  return call;
+}
+// The workspace of a call: freed where the tensor that this returns is, to PyTorch's allocator, which gives it to later work of the
+// same stream only. 0 bytes for sizes that giwa refuses; the call then says what is wrong.
+inline at::Tensor give_workspace(attention_call& call, const at::Tensor& q, int64_t bytes) {
+  const at::Tensor workspace = at::empty({bytes}, q.options().dtype(at::kByte));
+  if (bytes > 0) call.workspace = {workspace.data_ptr<unsigned char>(), {bytes}};
+  return workspace;
+}
 
 #endif
