@@ -42,7 +42,7 @@ giwa::status run_simt(backward_case<T, O, G>& c, const Mask& mask, const Score& 
           all);
   };
   const int64 kv_heads = views.in.k.extent(2);
-  tiles(std::integral_constant<gradient, gradient::of_q>{}, views.in.sequence_count(), views.in.q.extent(2), 100);
+  tiles(std::integral_constant<gradient, gradient::of_q>{}, p.tiled_sequences(), p.tiled_heads(), 100);
   tiles(std::integral_constant<gradient, gradient::of_k>{}, p.key_sequences(), kv_heads, 100);
   tiles(std::integral_constant<gradient, gradient::of_v>{}, p.key_sequences(), kv_heads, 65);
   if (s.ok() && c.of.options.sinks)
@@ -146,6 +146,29 @@ struct summed {
   }
 };
 }  // namespace
+
+TEST_CASE("a bias that all sequences and heads share receives its gradient") {
+  case_options o;
+  o.batch = 2, o.heads = 2, o.seq_q = 70, o.seq_k = 80, o.head_size = 12, o.head_size_v = 20;
+  const giwa::index<4> shape{1, 1, 70, 80};
+  std::vector<float> values(70 * 80, 0.25f), got(values.size(), 0.0f), expected(values.size(), 0.0f);
+  const auto score = [&](std::vector<float>& to) {
+    return giwa::bias_with_gradient(tensor_view<const float, 4>(values.data(), shape),
+                                    tensor_view<float, 4>(to.data(), shape));
+  };
+  backward_case<float> c(o);
+  const backward_answers a = answers_of(c, giwa::full{}, score(expected));
+  c.clear_outputs();
+  REQUIRE((run_simt<12, 20>(c, giwa::full{}, score(got))).ok());
+  CHECK(judge(c, a) == "");
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+  }
+  CHECK(worst < 1e-5);
+  CHECK(largest > 0.1);
+}
 
 TEST_CASE("parameters of a score modifier receive their gradients") {
   case_options o;

@@ -163,6 +163,43 @@ TEST_CASE("a bias receives its gradient") {
   CHECK(written > 10000);
 }
 
+TEST_CASE("a bias that sequences or heads share receives the sum of the gradients") {
+  case_options o = sizes(3, 4, 2, 70, 90);
+  o.head_size = o.head_size_v = 20;
+  o.align = giwa::alignment::bottom_right;
+  backward_case<float> c(o);
+  for (const giwa::index<4> shape : {giwa::index<4>{1, 4, 70, 90}, {3, 1, 70, 90}, {1, 1, 70, 90}}) {
+    std::vector<float> values(static_cast<std::size_t>(3 * 4 * 70 * 90)), sum(values.size(), 0.0f),
+        each(values.size(), 0.0f);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(normal_at(giwa::philox(9), static_cast<giwa::uint64>(i)));
+    const tensor_view<const float, 4> shared(values.data(), shape);
+    const tensor_view<float, 4> shared_gradient(sum.data(), shape), gradient(each.data(), {3, 4, 70, 90});
+    const tensor_view<const float, 4> expanded(
+        values.data(), gradient.extents(),
+        {shape[0] == 1 ? 0 : shared.stride(0), shape[1] == 1 ? 0 : shared.stride(1), 90, 1});
+    run_forward(c, causal{}, giwa::bias(shared));
+    const auto run = [&](const auto& score) {
+      return backward_of<20, 20>(giwa::host, c.views(), causal{}, score, c.call_options()).ok();
+    };
+    REQUIRE(run(giwa::bias_with_gradient(shared, shared_gradient)));
+    REQUIRE(run(giwa::bias_with_gradient(expanded, gradient)));
+    double worst = 0, largest = 0;
+    for (int64 b = 0; b < shape[0]; ++b)
+      for (int64 h = 0; h < shape[1]; ++h)
+        for (int64 i = 0; i < 70 * 90; ++i) {
+          double expected = 0;
+          for (int64 b2 = b; b2 < (shape[0] == 1 ? 3 : b + 1); ++b2)
+            for (int64 h2 = h; h2 < (shape[1] == 1 ? 4 : h + 1); ++h2)
+              expected += static_cast<double>(gradient(b2, h2, i / 90, i % 90));
+          worst = std::max(worst, std::abs(expected - static_cast<double>(shared_gradient(b, h, i / 90, i % 90))));
+          largest = std::max(largest, std::abs(expected));
+        }
+    CHECK(worst < 1e-5);
+    CHECK(largest > 0.1);
+  }
+}
+
 TEST_CASE("parameters of a score modifier receive their gradients") {
   for (int i = 0; i < 4; ++i) {
     case_options o = sizes(2, 4, 2, 130, i == 0 ? 130 : 100);
@@ -251,6 +288,16 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(with_gradients({c.dk.view().data(), {2, 2}}), "parameter_gradients", "overlaps dk"));
   CHECK(says(with_gradients({c.of.lse.view().data(), {2, 2}}), "parameter_gradients", "overlaps lse"));
   CHECK(giwa::backward_workspace_bytes(c.of.views().problem(), trained.score()) == 8 * 2 * 7 + 3 * 4 * 2 * 7);
+  std::vector<fp16> halves(2 * 7 * 9);
+  const auto of_bias = [&](const auto& shared, const auto& gradient) {
+    return std::string(
+        giwa::format_status(backward_of<20, 20>(giwa::host, good, giwa::full{},
+                                                giwa::bias_with_gradient(shared, gradient), c.call_options()))
+            .c_str());
+  };
+  const tensor_view<const float, 4> one(values.data(), {1, 1, 7, 9});
+  CHECK(says(of_bias(one, tensor_view<fp16, 4>(halves.data(), {1, 1, 7, 9})), "bias gradient", "must be fp32"));
+  CHECK(says(of_bias(one, tensor_view<fp16, 4>(halves.data(), {1, 2, 7, 9})), "bias gradient", "both must be 1"));
   backward_case<float, float, fp16> in_fp16(o);
   options = in_fp16.call_options(), options.accumulate = true;
   CHECK(says(refused(in_fp16.views(), options), "accumulate", "fp32"));

@@ -85,6 +85,14 @@ struct stream_backward {
     return state;
   }
 
+  /// The problem with the sequences and heads that have work tiles of their own.
+  template <class Params>
+  static attention_problem by_queries(const Params& p) {
+    attention_problem queries = p.views.in.problem();
+    queries.batch = p.tiled_sequences();
+    if (p.tiled_heads() != queries.heads) queries.heads = queries.kv_heads = p.tiled_heads();
+    return queries;
+  }
   /// The problem with queries and keys exchanged: work tiles of keys, of all sequences and heads of k.
   template <class Params>
   static attention_problem by_keys(const Params& p) {
@@ -108,7 +116,7 @@ struct stream_backward {
   template <gradient Of, class Op, class Params>
   static status launch_tiles(cudaStream_t s, const Params& p) {
     if (!wants<Of>(p)) return {};
-    const attention_problem sizes = Of == gradient::of_q ? p.views.in.problem() : by_keys(p);
+    const attention_problem sizes = Of == gradient::of_q ? by_queries(p) : by_keys(p);
     // No sequence is longer than all queries together, whatever max_q says.
     const int64 all_queries = p.views.in.q.extent(1), said = p.views.in.packed.max_q;
     const int64 longest = Of != gradient::of_q ? longest_keys(p) : said < all_queries ? said : all_queries;

@@ -124,7 +124,7 @@ inline namespace GIWA_ARCH_TAG {
 ///     frozen queries, or frozen keys and values, cost nothing
 ///   - mask, score: the same objects as in attention_forward. A score modifier must give its slope (score_modifier). One
 ///     with a member `void gradient(float dy, attention_coord c) const` receives dy of each score that is kept, once;
-///     see bias_with_gradient. One with `static constexpr int parameters = n` has n numbers for each head, whose gradients
+///     see bias_with_gradient, and gradient_sharing for elements that several scores have. One with `static constexpr int parameters = n` has n numbers for each head, whose gradients
 ///     the call sums: `void parameter_slopes(float score, attention_coord c, float (&slopes)[n]) const` gives the
 ///     derivatives of the modified score, and the member `tensor_view<float, 2> parameter_gradients`, (heads, n), is
 ///     written; see alibi_with_gradient

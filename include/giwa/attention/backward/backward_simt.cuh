@@ -87,10 +87,11 @@ struct simt_backward_op {
       for (int64 tile = tiles - 1 - at.tile; tile * block_m < rows; tile += tiles)
         key_tile(block, p.call, at.batch, at.head, static_cast<int>(tile) * block_m, rows, s);
     } else {
-      put_head(block, p.call, at.batch, at.head, s);
-      const int rows = s.head.get().queries();
-      for (int64 tile = at.tile; tile * block_m < rows; tile += tiles)
-        query_tile(block, p.call, static_cast<int>(tile) * block_m, s);
+      p.call.for_each_sharing(at.batch, at.head, [&](int batch, int head) {
+        put_head(block, p.call, batch, head, s);
+        for (int64 tile = at.tile; tile * block_m < s.head.get().queries(); tile += tiles)
+          query_tile(block, p.call, static_cast<int>(tile) * block_m, s);
+      });
     }
   }
 
@@ -120,7 +121,6 @@ struct simt_backward_op {
   GIWA_HOST_DEVICE static void query_tile(const Block& block, const call_params& p, int first, shared_storage& s) {
     sums_tile sums;
     parameters_type parameters;
-    parameters.clear();
     // Usually one pass. A weight is 0 where the mask drops the score, but 0 times NaN or infinity is NaN. So a block whose
     // sums have a NaN runs a second pass, which skips these products. The other rows get the same bits in it.
     for (bool careful = false;; careful = true) {

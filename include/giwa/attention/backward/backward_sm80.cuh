@@ -64,9 +64,11 @@ struct sm80_backward_op {
       for (int64 n = tiles - 1 - at.tile; n * block_m < rows; n += tiles)
         key_tile(block, p.call, at.batch, at.head, static_cast<int>(n) * block_m, rows, s);
     } else {
-      put_head(block, p.call, at.batch, at.head, s);
-      for (int64 n = at.tile; n * block_m < s.head.get().queries(); n += tiles)
-        query_tile(block, p.call, static_cast<int>(n) * block_m, s);
+      p.call.for_each_sharing(at.batch, at.head, [&](int batch, int head) {
+        put_head(block, p.call, batch, head, s);
+        for (int64 n = at.tile; n * block_m < s.head.get().queries(); n += tiles)
+          query_tile(block, p.call, static_cast<int>(n) * block_m, s);
+      });
     }
   }
 
@@ -107,7 +109,6 @@ struct sm80_backward_op {
   template <class Block>
   GIWA_DEVICE static void query_tile(const Block& block, const call_params& p, int first, shared_storage& s) {
     sums_tiles sums;
-    sums.parameters.clear();
 #pragma unroll 1
     for (bool careful = false;; careful = true) {
       block.sync();  // all threads are done with the tiles of the pass before, and have read has_nan

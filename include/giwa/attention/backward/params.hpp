@@ -66,6 +66,32 @@ struct backward_params {
     return parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 
+  /// run(sequence, head) for the rows of one work tile: of one head, or one after the other of all that share what the
+  /// score modifier gives gradients to.
+  template <class Run>
+  GIWA_HOST_DEVICE void for_each_sharing(int sequence, int head_, const Run& run) const {
+    if constexpr (gradient_of<Score>::may_share) {
+      const gradient_sharing shared = gradient_of<Score>::shared(call.score);
+      const int sequences = shared.sequences ? static_cast<int>(views.in.sequence_count()) : sequence + 1;
+      const int heads = shared.heads ? static_cast<int>(views.in.q.extent(2)) : head_ + 1;
+      for (int b = sequence; b < sequences; ++b)
+        for (int h = head_; h < heads; ++h) run(b, h);
+    } else {
+      run(sequence, head_);
+    }
+  }
+  /// The number of sequences and of heads of q that have work tiles of their own.
+  ///@{
+  GIWA_HOST_DEVICE int64 tiled_sequences() const {
+    return gradient_of<Score>::shared(call.score).sequences && views.in.sequence_count() > 0
+               ? 1
+               : views.in.sequence_count();
+  }
+  GIWA_HOST_DEVICE int64 tiled_heads() const {
+    return gradient_of<Score>::shared(call.score).heads ? 1 : views.in.q.extent(2);
+  }
+  ///@}
+
   /// The number of sequences of keys, of which several sequences of queries may read the same one (k_batch_index).
   GIWA_HOST_DEVICE int64 key_sequences() const {
     return views.in.is_packed() ? views.in.packed.count : views.in.k.extent(0);

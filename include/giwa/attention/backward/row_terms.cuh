@@ -97,16 +97,9 @@ struct sink_gradient_op {
 /// What a thread sums of the gradients of Count parameters, for each of its rows of q. Map is that of the scores.
 template <class Map, int Count>
 struct parameter_sums {
-  float value[Map::rows][Count];
+  float value[Map::rows][Count] = {};
 
   GIWA_HOST_DEVICE float* of(int slot) { return value[slot]; }
-  GIWA_HOST_DEVICE void clear() {
-    GIWA_UNROLL
-    for (int slot = 0; slot < Map::rows; ++slot) {
-      GIWA_UNROLL
-      for (int i = 0; i < Count; ++i) value[slot][i] = 0;
-    }
-  }
   /// Writes the sums of whole rows to the workspace; row 0 of the map is query `first`. All lanes of the warp call it.
   template <class Block, class Params>
   GIWA_HOST_DEVICE void store(const Block& block, int thread, const Params& p, const typename Params::head& h,
@@ -129,7 +122,6 @@ struct parameter_sums {
 template <class Map>
 struct parameter_sums<Map, 0> {
   GIWA_HOST_DEVICE float* of(int) { return nullptr; }
-  GIWA_HOST_DEVICE void clear() {}
   template <class Block, class Params>
   GIWA_HOST_DEVICE void store(const Block&, int, const Params&, const typename Params::head&, int) const {}
 };

@@ -9,6 +9,12 @@
 
 namespace giwa::inline GIWA_ABI {
 
+/// Which scores have the same element in the gradient of a tensor that a score modifier reads.
+struct gradient_sharing {
+  bool sequences = false;  ///< those of all sequences
+  bool heads = false;      ///< those of all heads
+};
+
 namespace detail {
 
 /// The gradient that a kernel computes.
@@ -18,6 +24,13 @@ enum class gradient : int { of_q, of_k, of_v, of_k_and_v };
 /// `void gradient(float dy, attention_coord c) const`.
 template <class F>
 concept takes_gradient = requires(const F& f, float dy, attention_coord c) { f.gradient(dy, c); };
+
+/// One whose gradient() is not called for two sequences, or heads, at the same time if they share its elements:
+/// `gradient_sharing shared() const`. They come one after the other, in order.
+template <class F>
+concept shares_gradient = requires(const F& f) {
+  { f.shared() } -> stdlib::same_as<gradient_sharing>;
+};
 
 /// The number of parameters of each head that a modifier computes gradients of.
 template <class F>
@@ -44,7 +57,7 @@ template <class F>
 struct gradient_of {
   static constexpr int parameters = own_parameters<F>;
   static constexpr bool wanted = takes_gradient<F> || parameters > 0;
-  static constexpr bool complete = parameters == 0 || has_parameters<F>;
+  static constexpr bool complete = parameters == 0 || has_parameters<F>, may_share = shares_gradient<F>;
 
   template <class Real>  // fp64 in the reference
   GIWA_HOST_DEVICE static void give(const F& f, Real dy, [[maybe_unused]] float z, attention_coord c,
@@ -56,6 +69,12 @@ struct gradient_of {
       GIWA_UNROLL
       for (int i = 0; i < parameters; ++i) sums[i] += dy * static_cast<Real>(slopes[i]);
     }
+  }
+  GIWA_HOST_DEVICE static constexpr gradient_sharing shared([[maybe_unused]] const F& f) {
+    if constexpr (may_share)
+      return f.shared();
+    else
+      return {};
   }
   /// The gradient of parameter i of a head.
   GIWA_HOST_DEVICE static float& output(const F& f, int i, int head) {
@@ -74,7 +93,8 @@ struct gradient_of<then<First, Second>> {
   using first = gradient_of<First>;
   using second = gradient_of<Second>;
   static constexpr int parameters = first::parameters + second::parameters;
-  static constexpr bool wanted = first::wanted || second::wanted, complete = first::complete && second::complete;
+  static constexpr bool wanted = first::wanted || second::wanted, complete = first::complete && second::complete,
+                        may_share = first::may_share || second::may_share;
 
   template <class Real>
   GIWA_HOST_DEVICE static void give(const then<First, Second>& f, Real dy, float z, attention_coord c, Real* sums) {
@@ -82,6 +102,10 @@ struct gradient_of<then<First, Second>> {
     if constexpr (second::wanted) second::give(f.second, dy, y, c, sums + first::parameters);
     if constexpr (first::wanted)
       first::give(f.first, dy * static_cast<Real>(value_and_slope(f.second, y, c).slope), z, c, sums);
+  }
+  GIWA_HOST_DEVICE static constexpr gradient_sharing shared(const then<First, Second>& f) {
+    const gradient_sharing a = first::shared(f.first), b = second::shared(f.second);
+    return {a.sequences || b.sequences, a.heads || b.heads};
   }
   GIWA_HOST_DEVICE static float& output(const then<First, Second>& f, int i, int head) {
     if constexpr (first::parameters == 0)
@@ -123,10 +147,11 @@ GIWA_HOST_DEVICE dual<float> modified_score(const Score& score, float z, attenti
 /// Adds a tensor to the scores as bias does; attention_backward writes the gradient of that tensor to another one.
 /// `bias_with_gradient(values, gradient)`.
 ///
-/// Both are (batch, heads, queries, keys) of any strides, with all sizes those of the problem: each score has its own
-/// element, so that no two are added and the bits do not depend on an order. For a tensor that sequences or heads share,
-/// sum the gradient afterwards. An element is written where the mask keeps its score; others are left as they are, so
-/// set the gradient to 0 before the call.
+/// Both are (batch, heads, queries, keys) of any strides, with the sizes of the problem. Where sequences or heads share the
+/// bias, both have size 1, and the gradient is the sum over them, in their order: it must be fp32 or fp64 then, and the
+/// rows of all that share it are computed one after the other, so there must be enough queries, or other heads, for the
+/// GPU. An element is written where the mask keeps a score; others are left as they are, so set the gradient to 0 before
+/// the call.
 template <class T, class G>
 struct bias_with_gradient {
   static_assert(floating_element<G> && !stdlib::is_const_v<G>,
@@ -147,10 +172,21 @@ struct bias_with_gradient {
     return values(score, c);
   }
   ///@}
-  /// Writes the gradient of one element.
+  /// Writes the gradient of one element, or adds to it for any but the first of those that share it.
   GIWA_HOST_DEVICE void gradient(float dy, attention_coord c) const {
-    gradient_.data()[c.batch * gradient_.stride(0) + c.head * gradient_.stride(1) + c.query * gradient_.stride(2) +
-                     c.key * gradient_.stride(3)] = convert<G>{}(dy);
+    const gradient_sharing all = shared();
+    G& to = gradient_.data()[(all.sequences ? 0 : c.batch * gradient_.stride(0)) +
+                             (all.heads ? 0 : c.head * gradient_.stride(1)) + c.query * gradient_.stride(2) +
+                             c.key * gradient_.stride(3)];
+    const bool first = (c.batch == 0 || !all.sequences) && (c.head == 0 || !all.heads);
+    if constexpr (sizeof(G) >= 4)
+      to = first ? static_cast<G>(dy) : to + static_cast<G>(dy);
+    else
+      to = convert<G>{}(dy);
+  }
+  /// See attention_backward.
+  GIWA_HOST_DEVICE constexpr gradient_sharing shared() const {
+    return {gradient_.extent(0) == 1, gradient_.extent(1) == 1};
   }
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
@@ -160,10 +196,18 @@ struct bias_with_gradient {
     for (int d = 0; d < 4; ++d) {
       if (sizes[d] < 0)
         return status::invalid("bias gradient", "packed sequences have no gradient of a bias: use tensors of rank 4");
-      if (gradient_.extent(d) != sizes[d] || values.values.extent(d) != sizes[d])
+      const int64 own = gradient_.extent(d), other = values.values.extent(d);
+      const bool shared_here = d < 2 && own == 1 && other == 1;
+      if ((own != sizes[d] || other != sizes[d]) && !shared_here)
+        return status::invalid("bias gradient",
+                               "each size of the bias and of its gradient must be that of (batch, heads, queries, "
+                               "keys), or both must be 1 for the batch or the heads",
+                               bound::exactly, sizes[d], own != sizes[d] ? own : other);
+      if (shared_here && sizes[d] > 1 && sizeof(G) < 4)
         return status::invalid(
-            "bias gradient", "each size of the bias and of its gradient must be that of (batch, heads, queries, keys)",
-            bound::exactly, sizes[d], gradient_.extent(d) != sizes[d] ? gradient_.extent(d) : values.values.extent(d));
+            "bias gradient",
+            "a gradient that sequences or heads share must be fp32 or fp64: sums in 16 bits would be "
+            "rounded for each of them");
     }
     if (const status own =
             detail::check_apart(gradient_, values.values, "bias gradient", "the gradient overlaps the bias");
