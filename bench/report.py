@@ -82,6 +82,10 @@ SUITES = (
     program("cached_forms", 60, "caches in pages, of uneven lengths and 8 bits, and prefixes, compared with reading them",
             "bench_attention_cached"),
     program("append", 15, "rows appended to a cache compared with a copy"),
+    script("attention_backward", 30, "gradients of attention, 512 to 16384 tokens, compared with cuDNN and FlashAttention-2",
+           "attention_backward", report_rows.of_rows, {"giwa": "backward"}),
+    script("attention_backward_more", 20, "gradients in bf16 and of head size 96", "attention_backward",
+           report_rows.of_rows, {"giwa": "backward_more"}, "--rows", r"bf16|\(|D96"),
     program("for_all", 10, "element by element compared with CUB and Thrust"),
     program("launch", 3, "the host's time of a launch", watch=False),
     program("attention_calls", 20, "workspace, own functors, the host's time of a call", "bench_attention", watch=False),
@@ -108,6 +112,8 @@ LIBRARIES = {
     "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_USUAL_SIZES"),
     "bf16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::bf16", "GIWA_BENCH_USUAL_SIZES", "GIWA_BENCH_NO_VARIANTS"),
     "fp32_exact": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32_exact"),
+    "backward": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_USUAL_SIZES"),
+    "backward_more": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_OTHER_CASES"),
     "entries": (f"{TORCH}/entries.cu",),
 }
 NO_TORCH = "left out: there is no PyTorch"

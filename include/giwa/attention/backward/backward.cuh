@@ -85,7 +85,7 @@ struct stream_backward {
     return state;
   }
 
-  /// The problem with the sequences and heads that have work tiles of their own.
+  /// The problem with the sequences and heads that have separate work tiles.
   template <class Params>
   static attention_problem by_queries(const Params& p) {
     attention_problem queries = p.views.in.problem();

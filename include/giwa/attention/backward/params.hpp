@@ -80,7 +80,7 @@ struct backward_params {
       run(sequence, head_);
     }
   }
-  /// The number of sequences and of heads of q that have work tiles of their own.
+  /// The number of sequences and of heads of q that have separate work tiles.
   ///@{
   GIWA_HOST_DEVICE int64 tiled_sequences() const {
     return gradient_of<Score>::shared(call.score).sequences && views.in.sequence_count() > 0
