@@ -287,6 +287,10 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(with_gradients({nullptr, {2, 2}}), "parameter_gradients", "null"));
   CHECK(says(with_gradients({c.dk.view().data(), {2, 2}}), "parameter_gradients", "overlaps dk"));
   CHECK(says(with_gradients({c.of.lse.view().data(), {2, 2}}), "parameter_gradients", "overlaps lse"));
+  const giwa::alibi_with_gradient of_itself(trained.values.data(), {trained.values.data() + 1, {2}});
+  CHECK(says(
+      giwa::format_status(backward_of<20, 20>(giwa::host, good, giwa::full{}, of_itself, c.call_options())).c_str(),
+      "parameter_gradients", "overlaps the slopes"));
   CHECK(giwa::backward_workspace_bytes(c.of.views().problem(), trained.score()) == 8 * 2 * 7 + 3 * 4 * 2 * 7);
   std::vector<fp16> halves(2 * 7 * 9);
   const auto of_bias = [&](const auto& shared, const auto& gradient) {

@@ -246,7 +246,11 @@ struct alibi_with_gradient {
   GIWA_HOST_DEVICE void parameter_slopes(float, attention_coord c, float (&slopes)[1]) const {
     slopes[0] = -static_cast<float>(c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal);
   }
-  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return values.check(s); }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
+    if (const status own = values.check(s); !own.ok()) return own;
+    return detail::check_apart(parameter_gradients, tensor_view<const float, 1>(values.slopes, {s.heads}),
+                               "parameter_gradients", "the gradient overlaps the slopes");
+  }
   ///@}
 };
 
