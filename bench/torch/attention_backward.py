@@ -350,7 +350,7 @@ def main():
         compared = [r for r in found if r["ratio"]]
         for r in compared:
             ratios.setdefault((r["contender"], r["ratio_to"]), []).append(r["ratio"])
-        print(f"{case.name:<30}" + " ".join(speeds.values()) + " |"
+        print(f"{case.name:<34}" + " ".join(speeds.values()) + " |"
               + "".join(f" {r['contender'] if r['contender'] != found[0]['contender'] else ''}/{r['ratio_to']} {r['ratio']:.3f}"
                         for r in compared)
               + " | " + "/".join(f"{x:.0f}" for x in memory.values()) + " MB | "
