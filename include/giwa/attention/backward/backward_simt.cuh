@@ -23,7 +23,6 @@ struct simt_backward_tile {
   static constexpr int threads = thread_rows * thread_columns;
   // S, dP and the sums are in registers together: 96 of a thread at a width of 64, 128 at 128, 96 at 256, 160 at 512.
   static constexpr int min_blocks = Width <= 64 ? 3 : Width <= 128 ? 2 : 1;
-
   // Consecutive sums of a thread: 4, or 2 or 1 if more would round the width up further.
   GIWA_HOST_DEVICE static constexpr int rounded(int run) { return round_up(Width, thread_columns * run); }
   static constexpr int run = rounded(4) == rounded(1) ? 4 : rounded(2) == rounded(1) ? 2 : 1;
@@ -56,13 +55,12 @@ struct simt_backward_op {
     using tile = shared_tile<float, tile_shape<64, slice>, padded<cut::thread_columns == 8 ? 4 : 2>>;
     tile fixed, moving;  // (rows, slice of the head size)
   };
-  using value_tile =
-      shared_tile<float, tile_shape<cut::value_rows, cut::outputs>>;  // (moving rows of a slice, columns)
+  using value_tile = shared_tile<float, tile_shape<cut::value_rows, cut::outputs>>;
   struct shared_storage {
     union {
       operands<HeadSize> ax;
       operands<HeadSizeV> by;
-      value_tile values;
+      value_tile values;  // (moving rows of a slice, columns)
     } tiles;
     // P or dS, (fixed rows, moving rows). A warp writes 2 or 4 rows of it at once, and padding puts them into different banks.
     shared_tile<float, tile_shape<cut::rows, cut::columns>, padded<cut::thread_columns>> weights;
@@ -87,11 +85,13 @@ struct simt_backward_op {
       for (int64 tile = tiles - 1 - at.tile; tile * block_m < rows; tile += tiles)
         key_tile(block, p.call, at.batch, at.head, static_cast<int>(tile) * block_m, rows, s);
     } else {
-      p.call.for_each_sharing(at.batch, at.head, [&](int batch, int head) {
-        put_head(block, p.call, batch, head, s);
-        for (int64 tile = at.tile; tile * block_m < s.head.get().queries(); tile += tiles)
-          query_tile(block, p.call, static_cast<int>(tile) * block_m, s);
-      });
+      const auto end = p.call.end_of(at.batch, at.head);
+      for (int batch = at.batch; batch < end.sequence; ++batch)
+        for (int head = at.head; head < end.head; ++head) {
+          put_head(block, p.call, batch, head, s);
+          for (int64 tile = at.tile; tile * block_m < s.head.get().queries(); tile += tiles)
+            query_tile(block, p.call, static_cast<int>(tile) * block_m, s);
+        }
     }
   }
 

@@ -64,11 +64,13 @@ struct sm80_backward_op {
       for (int64 n = tiles - 1 - at.tile; n * block_m < rows; n += tiles)
         key_tile(block, p.call, at.batch, at.head, static_cast<int>(n) * block_m, rows, s);
     } else {
-      p.call.for_each_sharing(at.batch, at.head, [&](int batch, int head) {
-        put_head(block, p.call, batch, head, s);
-        for (int64 n = at.tile; n * block_m < s.head.get().queries(); n += tiles)
-          query_tile(block, p.call, static_cast<int>(n) * block_m, s);
-      });
+      const auto end = p.call.end_of(at.batch, at.head);
+      for (int batch = at.batch; batch < end.sequence; ++batch)
+        for (int head = at.head; head < end.head; ++head) {
+          put_head(block, p.call, batch, head, s);
+          for (int64 n = at.tile; n * block_m < s.head.get().queries(); n += tiles)
+            query_tile(block, p.call, static_cast<int>(n) * block_m, s);
+        }
     }
   }
 

@@ -66,19 +66,15 @@ struct backward_params {
     return parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 
-  /// run(sequence, head) for the rows of one work tile: of one head, or one after the other of all that share what the
-  /// score modifier gives gradients to.
-  template <class Run>
-  GIWA_HOST_DEVICE void for_each_sharing(int sequence, int head_, const Run& run) const {
-    if constexpr (gradient_of<Score>::may_share) {
-      const gradient_sharing shared = gradient_of<Score>::shared(call.score);
-      const int sequences = shared.sequences ? static_cast<int>(views.in.sequence_count()) : sequence + 1;
-      const int heads = shared.heads ? static_cast<int>(views.in.q.extent(2)) : head_ + 1;
-      for (int b = sequence; b < sequences; ++b)
-        for (int h = head_; h < heads; ++h) run(b, h);
-    } else {
-      run(sequence, head_);
-    }
+  /// A work tile computes rows of one head, or, one after the other, of all sequences and heads that share what the score
+  /// modifier gives gradients to: from the tile's own to these, which are not included.
+  struct end_of_sharing {
+    int sequence, head;
+  };
+  GIWA_HOST_DEVICE end_of_sharing end_of(int sequence, int head_) const {
+    const gradient_sharing shared = gradient_of<Score>::shared(call.score);
+    return {shared.sequences ? static_cast<int>(views.in.sequence_count()) : sequence + 1,
+            shared.heads ? static_cast<int>(views.in.q.extent(2)) : head_ + 1};
   }
   /// The number of sequences and of heads of q that have separate work tiles.
   ///@{

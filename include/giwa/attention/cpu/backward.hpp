@@ -40,11 +40,13 @@ struct host_backward {
     if (!is_absent(p.views.dq) || gradient_of<stdlib::remove_cvref_t<modifier>>::wanted)
       has_memory = for_tiles<tile_axis::queries>(p, p.tiled_sequences(), p.tiled_heads(), longest_q, mean_k,
                                                  [&](auto& w, int sequence, int head, int first, int most) {
-                                                   p.for_each_sharing(sequence, head, [&](int b, int i) {
-                                                     const auto h = p.call.at(b, i);
-                                                     const int left = h.queries() - first;
-                                                     if (left > 0) w.run_queries(h, first, left < most ? left : most);
-                                                   });
+                                                   const auto end = p.end_of(sequence, head);
+                                                   for (int b = sequence; b < end.sequence; ++b)
+                                                     for (int i = head; i < end.head; ++i) {
+                                                       const auto h = p.call.at(b, i);
+                                                       const int left = h.queries() - first;
+                                                       if (left > 0) w.run_queries(h, first, left < most ? left : most);
+                                                     }
                                                  });
     if (has_memory && !(is_absent(p.views.dk) && is_absent(p.views.dv)))
       has_memory = for_tiles<tile_axis::keys>(p, key_sequences, in.k.extent(2), longest_k, mean_q * p.call.heads_per_kv,
