@@ -131,7 +131,7 @@ inline cached_case_options drawn_cached_case(int i) {
   for (int64 b = 0; b < sequences; ++b)
     c.queries.push_back(random.below(4) == 0 && c.heads < 20 ? random.below(71) : random.below(10));
   c.queries.erase(c.queries.begin());
-  // Those with more than 16 queries are computed by the kernel for many rows, where there is one.
+  // Those with more than 8 queries are computed by the kernel for many rows, where there is one.
   if (!c.packed)
     c.queries.assign(static_cast<std::size_t>(sequences), c.heads < 10 && i % 4 == 2 ? 17 + i % 50 : 1 + i % 9);
   const int lengths[] = {-1, 0, 1, 127, 128, 129, 2147483647};

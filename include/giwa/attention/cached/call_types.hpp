@@ -11,7 +11,7 @@ namespace giwa::inline GIWA_ABI {
 /// Any number of queries.
 struct any_queries {};
 /// At most 32 rows for each head of k, a row being one query of one head; a call with more is refused. Compiles only the
-/// kernel for few queries. The bits are those of any_queries for sequences of up to 16 queries.
+/// kernel for few queries. The bits are those of any_queries for sequences of up to 8 queries.
 /// `attention_cached<128, few_queries>(…)`.
 struct few_queries {};
 

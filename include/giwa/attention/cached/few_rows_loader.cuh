@@ -28,10 +28,16 @@ struct few_rows_loader {
       return false;
   }
   /// Whether one warp alone fills the rings.
-  GIWA_DEVICE static bool is_alone(const params& p) { return p.copies == key_copies::boxes && !copies_scales(p); }
+  GIWA_DEVICE static bool is_alone(const params& p) {
+    return p.copies == key_copies::boxes && p.issuers_log2 == 0 && !copies_scales(p);
+  }
+  /// Warps that start boxes of TMA.
+  GIWA_DEVICE static int issuers(const params& p) { return 1 << p.issuers_log2; }
 
   /// Arrivals that complete a tile.
-  GIWA_DEVICE static int arrivals(const params& p) { return p.copies == key_copies::boxes ? 1 : 32 * Types::producers; }
+  GIWA_DEVICE static int arrivals(const params& p) {
+    return p.copies == key_copies::boxes ? issuers(p) : 32 * Types::producers;
+  }
 
   /// Initializes the mbarriers of the rings. One warp calls it.
   template <class Block>
@@ -39,7 +45,7 @@ struct few_rows_loader {
     if (block.lane() == 0) {
       if (p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k), arch::prefetch_tensor_map(p.v);
       for (int i = 0; i < stages; ++i) {
-        const int of_scales = is_alone(p) || p.copies != key_copies::boxes ? 0 : 32 * Types::producers;
+        const int of_scales = p.copies == key_copies::boxes && copies_scales(p) ? 32 * Types::producers : 0;
         s.k.full[i].initialize(arrivals(p) + of_scales), s.k.empty[i].initialize(Types::score_warps);
         s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
       }
@@ -59,9 +65,9 @@ struct few_rows_loader {
     for (int turn = -1;; ++turn) {
       const int stage = turn % stages;
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
-      if (turn >= 0 && p.copies == key_copies::boxes && (!Types::converts || warp == 0)) {
-        load_boxes(block, p, p.k, at, s.k, stage, free);
-        load_boxes(block, p, p.v, at, s.v, stage, free);
+      if (turn >= 0 && p.copies == key_copies::boxes && (!Types::converts || warp < issuers(p))) {
+        load_boxes(block, warp, p, p.k, at, s.k, stage, free);
+        load_boxes(block, warp, p, p.v, at, s.v, stage, free);
       }
       const bool more = list.next();
       leaf_places next{};
@@ -103,7 +109,7 @@ struct few_rows_loader {
 
   /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
   struct leaf_places {
-    int head, boxes;
+    int head, boxes;           // boxes: of this warp
     cache_row own[lane_keys];  // element -1: zeros
   };
   template <class Block, class List>
@@ -112,11 +118,15 @@ struct few_rows_loader {
     const run_item& item = list.walk.item();
     const int first_key = list.leaf * leaf_keys, left = item.sequence.keys - first_key;
     leaf_places at{item.head, 0, {}};
-    if (boxes) at.boxes = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
+    if (boxes) {
+      const int all = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
+      at.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
+    }
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i) {
       // At most 32 boxes: box_rows is at least leaf_keys / 32.
-      const int of_warp = block.lane() + 32 * i, own = boxes ? of_warp * p.box_rows : warp * warp_keys + of_warp;
+      const int of_warp = block.lane() + 32 * i;
+      const int own = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
       at.own[i] = {-1, 0};
       if (own < left && own < leaf_keys && (boxes || of_warp < warp_keys))
         at.own[i] = p.runs.call.row_of(item.sequence, first_key + own);
@@ -124,10 +134,10 @@ struct few_rows_loader {
     return at;
   }
 
-  /// One warp, whose lanes issue the boxes of a tile: pages of the cache or parts of them, or one box.
+  /// Lanes of the issuing warps start the boxes of a tile: pages of the cache or parts of them, or one box.
   template <class Block, class Ring>
-  GIWA_DEVICE static void load_boxes(const Block& block, const params& p, const tensor_map& map, const leaf_places& at,
-                                     Ring& ring, int stage, uint32 free) {
+  GIWA_DEVICE static void load_boxes(const Block& block, int warp, const params& p, const tensor_map& map,
+                                     const leaf_places& at, Ring& ring, int stage, uint32 free) {
     using tile = stdlib::remove_reference_t<decltype(ring.tile[0])>;
     using box = tensor_box<tile>;
     ring.empty[stage].wait(free);
@@ -135,7 +145,8 @@ struct few_rows_loader {
       ring.full[stage].arrive_and_expect(at.boxes * p.box_rows * tile::columns * static_cast<int>(sizeof(element)));
     block.sync_warp();
     if (block.lane() >= at.boxes) return;
-    element* const to = ring.tile[stage].data() + block.lane() * p.box_rows * box::columns;
+    const int own = (block.lane() << p.issuers_log2) + warp;
+    element* const to = ring.tile[stage].data() + own * p.box_rows * box::columns;
     // The L2 cache then keeps the kernels' instructions: 38.7 us instead of 40.7 for one sequence of 32768 keys, 125 instead
     // of 129 for 256 of 512 (H200, 2026-11-23).
     const auto policy = p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
@@ -182,25 +193,28 @@ struct few_rows_loader {
     if (p.copies == key_copies::elements) arch::copy_async_commit(), arch::copy_async_wait<0>();
   }
 
-  /// Copies this warp's keys in chunks of 16 bytes. Columns past the head size become zeros.
+  /// Copies this warp's keys in chunks of 16 bytes. Columns past the head size become zeros. Each lane works out the address of
+  /// its keys, and gets those of the others.
   template <class Block, class View, class Tile>
   GIWA_DEVICE static void copy_chunks(const Block& block, int warp, const View& view, const leaf_places& at, Tile& to) {
     constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Tile::columns / run;
-    constexpr int lanes = chunks % 32 == 0 ? 32 : chunks % 16 == 0 ? 16 : chunks % 8 == 0 ? 8 : 4, at_once = 32 / lanes;
-    const int width = static_cast<int>(view.extent(3));
+    constexpr int lanes = chunks % 8 == 0 ? 8 : 4, at_once = 32 / lanes;
+    const int width = static_cast<int>(view.extent(3)), first_column = block.lane() % lanes * run;
     const element* const base = view.data() + at.head * view.stride(2);
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i) {
+      const cache_row& of_lane = at.own[i];
+      const element* const own =
+          of_lane.element < 0 ? nullptr : base + (of_lane.element * view.stride(0) + of_lane.row * view.stride(1));
 #if defined(__CUDA_ARCH__)
 #pragma unroll 4
 #endif
       for (int first = 0; first < (warp_keys < 32 ? warp_keys : 32); first += at_once) {
         const int of_32 = first + block.lane() / lanes, key = 32 * i + of_32;
-        const int of_key = block.shuffle(at.own[i].element, of_32), in_element = block.shuffle(at.own[i].row, of_32);
-        const element* const from = base + of_key * view.stride(0) + in_element * view.stride(1);
+        const auto* const from = reinterpret_cast<const element*>(block.shuffle(reinterpret_cast<uint64>(own), of_32));
         GIWA_UNROLL
         for (int c = 0; c < chunks; c += lanes) {
-          const int column = (c + block.lane() % lanes) * run, left = of_key < 0 ? 0 : width - column;
+          const int column = c * run + first_column, left = from == nullptr ? 0 : width - column;
           const int count = left < 0 ? 0 : left < run ? left : run;
           if (key < warp_keys)
             arch::copy_async_and_fill(arch::shared_address(to.chunk(warp * warp_keys + key, column)),

@@ -136,6 +136,7 @@ struct few_rows_types {
     run_params<call_params> runs;
     key_copies copies;
     int box_rows;             // of a copy of TMA
+    int issuers_log2;         // of the warps that start boxes
     bool q_aligned;           // rows of q are aligned to 16 bytes
     bool keys_once;           // each key is read by one tile of rows, and need not stay in the L2 cache
     bool k_scales, v_scales;  // the keys or values of a sequence and a head have several scales

@@ -13,8 +13,10 @@ namespace giwa::inline GIWA_ABI::detail {
 // of one if the launch divides units; then a second launch merges the pieces. Either way the same pieces are merged in the same order, so the bits are the same.
 
 /// A sequence with more queries than this has many rows. The number of its heads does not matter, because a row's bits must not
-/// depend on them.
-inline constexpr int few_queries_of_sequence = 16;
+/// depend on them. 32 sequences of 9 to 16 queries and 8192 keys, in this kernel and in the one for few rows: 298 and 579 us with
+/// 4 heads for each head of keys, 345 and 868 with 8 heads, 297 and 241 with 1; 5 to 8 queries: 299 and 278 with 4, 300 and 585 with 8
+/// (H200, 2026-11-23).
+inline constexpr int few_queries_of_sequence = 8;
 
 /// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.
 struct many_rows_tile {

@@ -114,10 +114,12 @@ struct many_rows_scheduler {
   /// A warp.
   template <class Block>
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
-    walk items(p.call, p.shape);
+    const many_rows_shape shape = with_constants(p.shape);
+    walk items(p.call, shape);
     const bool divides = items.divides(block);
-    const int cluster = Types::multicasts ? p.shape.cluster : 1, in_cluster = cluster > 1 ? arch::cluster_rank() : 0;
-    const int64 rank = block.block_rank() / cluster, blocks = block.block_count() / cluster;
+    const int cluster = shape.cluster, in_cluster = cluster > 1 ? arch::cluster_rank() : 0;
+    // Shifts, as the size of a cluster is 1 or 2: a division of 64 bits is some 100 instructions.
+    const int64 rank = block.block_rank() >> (cluster - 1), blocks = block.block_count() >> (cluster - 1);
     uint32 turn = 0;
     typename walk::position at;
     for (;; ++turn) {
@@ -125,7 +127,7 @@ struct many_rows_scheduler {
       if (!items.find(block, item, at)) break;
       if (block.lane() == 0) {
         wait_for_space(s, turn);
-        put(p, s.work[turn % queue_depth], at, item, in_cluster, divides);
+        put(p, shape, s.work[turn % queue_depth], at, item, in_cluster, divides);
         s.work_full[turn % queue_depth].arrive();
       }
       block.sync_warp();
@@ -137,24 +139,30 @@ struct many_rows_scheduler {
   }
 
  private:
+  /// The shape, with what the compiler knows of it: the first copy waits for instructions from memory, and a division is some 20.
+  GIWA_DEVICE static many_rows_shape with_constants(many_rows_shape shape) {
+    shape.consumers = Types::consumers, shape.tile_keys = Types::block_n;
+    if (!Types::multicasts) shape.cluster = 1;
+    return shape;
+  }
   /// It runs ahead as far as the queue has space: no other block waits for an item.
   GIWA_DEVICE static void wait_for_space(shared_storage& s, uint32 turn) {
     s.work_empty[turn % queue_depth].wait((turn / queue_depth & 1) ^ 1);
   }
 
-  GIWA_DEVICE static void put(const params& p, work_tile& work, const typename walk::position& at, int64 item,
-                              int in_cluster, bool divides) {
+  GIWA_DEVICE static void put(const params& p, const many_rows_shape& shape, work_tile& work,
+                              const typename walk::position& at, int64 item, int in_cluster, bool divides) {
     const cached_sequence& q = at.sequence;
-    const many_rows_item which = item_of(p.shape, at.work, q.keys, divides, item - at.first);
-    const int tile = which.row_tile * p.shape.cluster + in_cluster;
+    const many_rows_item which = item_of(shape, at.work, q.keys, divides, item - at.first);
+    const int tile = which.row_tile * shape.cluster + in_cluster;
     work.head.put({q, q.batch, which.head * p.call.heads_per_kv, q.offset, which.head});
     for (int c = 0; c < Types::consumers; ++c) {
-      const packed_rows rows = rows_of(p.call, p.shape, p.heads, q, which.head, tile, c);
+      const packed_rows rows = rows_of(p.call, shape, p.heads, q, which.head, tile, c);
       work.rows[c].put(rows);
       work.first_query[c] = rows.query(0);
     }
     work.queries = p.shape.tile.queries;
-    const query_range queries = queries_of(p.shape, tile);
+    const query_range queries = queries_of(shape, tile);
     work.keys.put({p.mask, work.head.get(), queries.first, queries.count, Types::block_n});
     const auto& list = work.keys.get();
     const int first = divides ? which.piece * at.work.piece_tiles : 0;

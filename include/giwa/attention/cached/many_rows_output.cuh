@@ -81,29 +81,29 @@ struct many_rows_output {
     const auto& head = q.work.head.get();
     const cached_sequence& s = head.sequence;
     const bool staged = Types::stores_tiles && !q.has_nonfinite && !call.has_prior();
-    float lse[row_slots];
+    float lse[row_slots], factor[row_slots];
     float* lse_of[row_slots];
     output* o_of[row_slots];
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) {
       const int row = map::row(c.thread, r);
-      lse_of[r] = nullptr, o_of[r] = nullptr;
+      lse_of[r] = nullptr, o_of[r] = nullptr, factor[r] = 0;
       if (row >= rows.rows) continue;
       const row_end<output> to(call, s, rows.head(row), rows.query(row));
       const finished_softmax<float> end = to.finish(m[r], l[r]);
-      lse[r] = end.lse, lse_of[r] = to.lse, o_of[r] = to.o;
+      lse[r] = end.lse, lse_of[r] = to.lse, o_of[r] = to.o, factor[r] = end.factor;
+      if (staged) continue;  // one branch, because the instructions of the first item come from memory
       GIWA_UNROLL
       for (int i = 0; i < q.o.registers; i += 2) {
-        if (map::slot(i) != r) continue;
         const float sums[2] = {q.o.value[i], q.o.value[i + 1]};
-        if (staged)
-          q.o.value[i] = sums[0] * end.factor + 0.f, q.o.value[i + 1] = sums[1] * end.factor + 0.f;
-        else
-          to.store(map::column(c.thread, i), sums, end);
+        if (map::slot(i) == r) to.store(map::column(c.thread, i), sums, end);
       }
     }
     if constexpr (Types::stores_tiles)
-      if (staged) store_chunks(c, q, o_of);
+      if (staged) {
+        q.o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row + 0.f; });
+        store_chunks(c, q, o_of);
+      }
     c.block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r)
