@@ -221,6 +221,7 @@ set(GIWA_HEADERS
   D giwa/attention/forward/epilogue_sm90.cuh
   D giwa/attention/forward/forward_sm90.cuh
   D giwa/attention/cached/many_rows_types.cuh
+  D giwa/attention/cached/many_rows_copier.cuh
   D giwa/attention/cached/many_rows_loader.cuh
   D giwa/attention/cached/many_rows_pieces.cuh
   D giwa/attention/cached/many_rows_output.cuh

@@ -118,12 +118,13 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
   [[deprecated("use stages")]] static constexpr int depth = Stages;  ///< See stages.
 
   /// Initialises the barriers. Called by all threads before any role is made; `consumer_warps` is the number of warps of
-  /// each block that release every stage. A barrier must follow: sync(), or cluster_sync() in a cluster.
+  /// each block that release every stage. If other threads of the block fill a part of each stage, `fillers` is how many of them
+  /// arrive at its `full` barrier. A barrier must follow: sync(), or cluster_sync() in a cluster.
   template <class Block>
-  GIWA_DEVICE void initialize(Block block, int consumer_warps) {
+  GIWA_DEVICE void initialize(Block block, int consumer_warps, int fillers = 0) {
     if (block.rank() != 0) return;
     for (int i = 0; i < Stages; ++i) {
-      full_[i].initialize(1);
+      full_[i].initialize(1 + fillers);
       empty_[i].initialize(consumer_warps * blocks());
     }
     arch::mbarriers_initialized();

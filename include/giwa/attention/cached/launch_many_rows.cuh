@@ -35,6 +35,10 @@ status encode_maps_of_cache(Params& p) {
   return !q.ok() ? q.state : !k.ok() ? k.state : v.state;
 }
 
+/// Boxes of fewer rows than this are copied by cp.async. A thread takes some 100 cycles to start a box: 1024 queries and 8192 keys in
+/// pages of 1 key take 3060 us by TMA and 500 by cp.async, in pages of 16 keys 351 and 515 (H200, 2026-11-23).
+inline constexpr int least_box_rows_of_many = 8;
+
 /// Computes the sequences with many rows. Returns false without an error if TMA cannot address the tensors: then the kernel
 /// for few rows computes them too.
 template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>
@@ -62,7 +66,8 @@ result<bool> launch_many_rows(cudaStream_t s, const cached_params<T, T, O, Mask,
   const of_both both{
       call,        shape,         fast_divisor(shape.tile.heads), reinterpret_cast<float*>(call.workspace),
       op::block_m, types::columns};
-  typename op::params p{both, mask, box_rows, page_rows, rows_begin_at_16_bytes(views.o), {}, {}, {}};
+  const bool by_warps = box_rows < least_box_rows_of_many;
+  typename op::params p{both, mask, box_rows, page_rows, by_warps, rows_begin_at_16_bytes(views.o), {}, {}, {}};
   if (const status state = encode_maps_of_cache<types>(p); !state.ok()) return {false, state};
   // Each kernel begins while the one before ends.
   launch_config config{.grid = int64{shape.blocks} * shape.cluster, .block = op::max_threads, .cluster = shape.cluster};

@@ -10,12 +10,11 @@
 #include <giwa/attention/cached/many_rows_loader.cuh>
 #include <giwa/attention/cached/many_rows_output.cuh>
 #include <giwa/attention/cached/many_rows_pieces.cuh>
-#include <giwa/attention/forward/nan_scrubber_sm90.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The roles of warps are those of sm90_attention_op, whose loader, scrubbers and consumers they are.
+/// The roles of warps are those of sm90_attention_op, whose loader, scrubbers and consumers they are. The scrubbers copy small pages.
 template <class T, class O, class Policy, class Mask, class Score>
 struct many_rows_op {
   using types = many_rows_types<T, O, Policy, Mask, Score>;
@@ -31,7 +30,7 @@ struct many_rows_op {
     const auto block = with_threads<max_threads>(plain_block);
     if (block.rank() == 0)
       for (const tensor_map* map : {&p.q, &p.k, &p.v}) arch::prefetch_tensor_map(*map);
-    types::initialize(block, s);
+    types::initialize(block, p, s);
     arch::wait_for_previous_kernel();
     arch::launch_dependents();  // merge_pieces_op, which waits for this kernel
     const bool clustered = types::multicasts && p.shape.cluster > 1;
@@ -41,8 +40,16 @@ struct many_rows_op {
       block.sync();
     if (block.warp() < 4) {
       arch::release_registers<Policy::producer_registers>();
-      if (block.warp() == 0 && arch::elect_one()) sm90_loader<types, many_rows_keys<types>>::run(block, p, s);
-      if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
+      if (block.warp() == 0 && arch::elect_one()) {
+        sm90_loader<types, many_rows_keys<types>>::run(block, p, s);
+        if (p.by_warps) many_rows_copier<types>::finish(s);
+      }
+      if (block.warp() % 2 == 1) {
+        if (p.by_warps)
+          many_rows_copier<types>::run(block, p, s, block.warp() / 2);
+        else
+          sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
+      }
       if (block.warp() == 2) many_rows_scheduler<types>::run(block, p, s);
     } else {
       arch::claim_registers<Policy::consumer_registers>();

@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_CACHED_MANY_ROWS_LOADER_CUH
 
 #include <giwa/arch/copy_async.cuh>
-#include <giwa/attention/cached/many_rows_types.cuh>
+#include <giwa/attention/cached/many_rows_copier.cuh>
 #include <giwa/attention/forward/loader_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -20,15 +20,16 @@ class many_rows_keys {
         sequence_(work.head.get().sequence),
         kv_head_(work.head.get().kv_head),
         is_paged_(p.call.views.is_paged()) {
-    if (!is_paged_ || !work.has_keys()) return;
+    if (!is_paged_ || p.by_warps || !work.has_keys()) return;
     arch::copy_async_wait<0>();  // the item before may have requested a tile that it did not load
     request(work.first_tile);
   }
 
   /// Waits for the page numbers of tile n, and requests those of the next one: the load of K begins without a wait.
   GIWA_DEVICE void look_up(int n, int next) {
+    if (p_.by_warps) many_rows_copier<Types>::note(s_, tile_ < 0, next);
     latest_ = following(latest_), tile_ = n;
-    if (!is_paged_) return;
+    if (!is_paged_ || p_.by_warps) return;
     arch::copy_async_wait<0>();
     if (next * Types::block_n < sequence_.keys) request(next);
   }
@@ -38,6 +39,9 @@ class many_rows_keys {
   template <class Copies, class Tile>
   GIWA_DEVICE void load(const tensor_map& map, int n, Tile& to, const Copies& copies, int rank) const {
     using box = tensor_box<Tile>;
+    if (p_.by_warps)
+      return many_rows_copier<Types>::request(p_, s_, sequence_, kv_head_, n, n == tile_, &map == &p_.v, &to,
+                                              copies.full);
     copies.bytes += Tile::bytes;
     // Keys of long sequences leave the L2 cache before the kernels' instructions do.
     const auto policy = p_.shape.slots > 0 ? arch::l2_policy::evict_first : copies.policy;

@@ -77,6 +77,27 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     int number[block_n + 1];  // by the first key of the box; the last one is not used
     int first_row;
   };
+  /// A tile that the loader has two other warps copy, in place of TMA (many_rows_copier.cuh).
+  struct copy_request {
+    void* to;
+    arch::mbarrier* full;  // null: no tile, and none will follow
+    const int* pages;      // of the sequence
+    int keys, kv_head;
+    int tile, next_tile;  // next_tile: of K, after this one
+    bool is_v;
+    bool is_latest;  // the tile of V whose K was requested last, not the one before
+    bool begins;     // the first tile of an item
+  };
+  // At most two tiles of K and two of V are not consumed. So when a request is made, the fourth before it has been copied, and the
+  // fifth before it is not read any more.
+  static constexpr int most_requests = 8;
+  struct copy_requests {
+    copy_request of[most_requests];
+    arch::mbarrier made[most_requests];
+    uint32 count;
+    int next_tile;  // for the next request
+    bool begins;
+  };
   struct shared_storage {
     pipeline<k_tile, stages, copies> k;
     pipeline<v_tile, stages, copies> v;
@@ -86,6 +107,7 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     consumer_note consumer_notes[stages][consumers];
     v_note v_notes[stages];
     page_numbers pages[3];  // of a tile whose K is loaded, of the one before, whose V is, and of the next one
+    copy_requests requests;
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
     arch::mbarrier near_end;
@@ -93,9 +115,23 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
   struct params : many_rows_params<call_params> {
     group_mask<Mask> mask;
     int box_rows, page_rows;  // of a copy of keys by TMA; of a page
+    bool by_warps;            // two warps copy keys by cp.async, not TMA
     bool o_aligned;           // rows of o are aligned to 16 bytes
     tensor_map q, k, v;  // q: (sequence, query, head, head size); k and v: (element of the cache, head, row, head size)
   };
+
+  template <class Block>
+  GIWA_DEVICE static void initialize(const Block& block, const params& p, shared_storage& s) {
+    base::initialize(block, s, p.by_warps ? 32 * base::scrubbers : 0);
+    if (block.rank() != 0) return;
+    s.requests.count = 0;
+    for (arch::mbarrier& made : s.requests.made) made.initialize(1);
+    arch::mbarriers_initialized();
+  }
+  /// wgmma may read what cp.async has written.
+  GIWA_DEVICE static void tile_arrived(const params& p) {
+    if (p.by_warps) arch::fence_async_proxy();
+  }
 
   GIWA_DEVICE static detail::query_range queries_of(const work_tile& work, int consumer) {
     return {work.first_query[consumer], work.queries};

@@ -168,6 +168,7 @@ struct sm90_query_rows {
   GIWA_DEVICE void wait_k() {
     k_stage = c.keys.next();
     c.keys.wait();
+    Types::tile_arrived(c.p);
     note = c.s.k_notes[k_stage];
     own = c.s.consumer_notes[k_stage][c.index];
   }
@@ -179,6 +180,7 @@ struct sm90_query_rows {
   GIWA_DEVICE void wait_v(bool needed = true) {
     v_stage = c.values.next();
     c.values.wait();
+    Types::tile_arrived(c.p);
     if (c.s.v_notes[v_stage].needs_scrub) {
       if (needed) {
         c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);

@@ -127,10 +127,11 @@ struct sm90_types {
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
   };
 
+  /// `fillers`: threads other than the loader that arrive when they have filled a part of a stage.
   template <class Block, class Storage>
-  GIWA_DEVICE static void initialize(const Block& block, Storage& s) {
-    s.k.initialize(block, 4 * consumers);
-    s.v.initialize(block, 4 * consumers + scrubbers);
+  GIWA_DEVICE static void initialize(const Block& block, Storage& s, int fillers = 0) {
+    s.k.initialize(block, 4 * consumers, fillers);
+    s.v.initialize(block, 4 * consumers + scrubbers, fillers);
     if (block.rank() != 0) return;
     for (int i = 0; i < consumers; ++i) s.q_full[i].initialize(1), s.q_empty[i].initialize(4);
     for (int i = 0; i < queue_depth; ++i)
@@ -139,6 +140,9 @@ struct sm90_types {
     s.near_end.initialize(1);
     arch::mbarriers_initialized();
   }
+
+  /// Called after a wait for a tile, by a kernel whose tiles TMA does not always copy.
+  GIWA_DEVICE static void tile_arrived(const params&) {}
 
   /// The queries of a consumer.
   struct query_range {
