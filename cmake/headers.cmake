@@ -174,6 +174,7 @@ set(GIWA_HEADERS
   P giwa/attention/backward/params.hpp
   P giwa/attention/backward/checks.hpp
   P giwa/attention/backward/backward_sm80_tile.hpp
+  P giwa/attention/backward/backward_sm90_policy.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp
   H giwa/attention/backward/backward.hpp
@@ -236,8 +237,16 @@ set(GIWA_HEADERS
   L giwa/attention/reference/reference.cuh
   D giwa/attention/backward/row_terms.cuh
   D giwa/attention/backward/backward_simt.cuh
+  D giwa/attention/backward/store_gradient.cuh
   D giwa/attention/backward/backward_sm80_steps.cuh
   D giwa/attention/backward/backward_sm80.cuh
+  D giwa/attention/backward/backward_sm90_types.cuh
+  D giwa/attention/backward/backward_sm90_scheduler.cuh
+  D giwa/attention/backward/backward_sm90_loader.cuh
+  D giwa/attention/backward/backward_sm90_steps.cuh
+  D giwa/attention/backward/backward_sm90_consumer.cuh
+  D giwa/attention/backward/backward_sm90.cuh
+  L giwa/attention/backward/launch_sm90.cuh
   L giwa/attention/backward/backward.cuh
   L giwa/attention/merge.cuh
   L giwa/attention/cached/append.cuh

@@ -331,11 +331,11 @@ TEST_CASE("a call without enough workspace is refused, and says how much it need
     return state.argument == std::string_view("workspace") ? state.expected : -1;
   };
   auto options = gpu.call_options();
-  CHECK(gpu.workspace.size() == 50 * 3 * 8);
+  CHECK(gpu.workspace.size() == 50 * 3 * 8 + 16);
   options.workspace = {};
-  CHECK(refused(options) == 50 * 3 * 8);
-  options.workspace = {gpu.workspace.data(), {50 * 3 * 8 - 1}};
-  CHECK(refused(options) == 50 * 3 * 8);
+  CHECK(refused(options) == 50 * 3 * 8 + 16);
+  options.workspace = {gpu.workspace.data(), {50 * 3 * 8 + 15}};
+  CHECK(refused(options) == 50 * 3 * 8 + 16);
   auto views = gpu.views();
   views.dk = c.dk.view();  // memory of the host
   const giwa::status state = backward_of<20, 20>(s, views, segments_mask{}, giwa::plain_score{}, gpu.call_options());

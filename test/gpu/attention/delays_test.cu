@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Attention whose threads sleep at random before they wait for each other: it answers, and with the same bits.
+// Attention whose threads sleep at random before they wait for each other: it answers, and with the same bits. GIWA_TEST_REPEATS
+// is the number of calls for each case.
 #define GIWA_RANDOM_DELAYS 1
 #include <limits>
+
+#include <giwa/attention_backward.cuh>
 
 #include "gpu/attention/cached_gpu.cuh"
 #include "gpu/attention/plain_tensors.cuh"
@@ -16,16 +19,23 @@ void set_delay(unsigned nanoseconds) {
   check_cuda(cudaMemcpyToSymbol(giwa::arch::random_delay, &nanoseconds, sizeof nanoseconds));
 }
 
+int repeats() { return number_of("GIWA_TEST_REPEATS", small_mode() ? 2 : 40); }
+
+template <class T>
+void put_nan(const gpu_array<T>& to) {
+  for (std::size_t i = 7; i < to.size(); i += to.size() / 24) {
+    const T nan = giwa::convert<T>{}(std::numeric_limits<float>::quiet_NaN());
+    check_cuda(cudaMemcpy(to.data() + i, &nan, sizeof nan, cudaMemcpyHostToDevice));
+  }
+}
+
 // How many calls with delays differ from one without. NaNs among the values are there for who checks them, and for who must not
 // wait for that.
 template <int HeadSize, class T = fp16, class Mask>
 int different_of(int64 queries, int64 keys, const Mask& mask, bool with_nan = false) {
   const giwa::stream s = new_stream();
   plain_tensors<T> t(2, queries, keys, 6, 2, HeadSize);
-  for (std::size_t i = 7; with_nan && i < t.v.size(); i += t.v.size() / 24) {
-    const T nan = giwa::convert<T>{}(std::numeric_limits<float>::quiet_NaN());
-    check_cuda(cudaMemcpy(t.v.data() + i, &nan, sizeof nan, cudaMemcpyHostToDevice));
-  }
+  if (with_nan) put_nan(t.v);
   check_cuda(cudaDeviceSynchronize());
   const int64 bytes = giwa::workspace_bytes({2, queries, keys, 6, 2, HeadSize, HeadSize, int64{sizeof(T)}});
   const gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
@@ -43,12 +53,49 @@ int different_of(int64 queries, int64 keys, const Mask& mask, bool with_nan = fa
   const auto o = t.o.to_host();
   const auto lse = t.lse.to_host();
   int different = 0;
-  for (int i = 0; i < (small_mode() ? 2 : 40); ++i) {
+  for (int i = 0; i < repeats(); ++i) {
     if (sizeof(T) != 4) options.workspace = i % 2 == 1 ? all : giwa::tensor_view<unsigned char, 1>{};
     set_delay(i % 4 < 2 ? 300 : 4000);
     t.o.fill(0xff), t.lse.fill(0xff);
     run();
     different += same_bits(o, t.o.to_host()) && same_bits(lse, t.lse.to_host()) ? 0 : 1;
+  }
+  return different;
+}
+
+// The same of attention_backward. With NaN in dout items come a second time.
+template <int HeadSize, class Mask>
+int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_nan = false) {
+  const giwa::stream s = new_stream();
+  plain_tensors<fp16> t(2, queries, keys, 6, 2, HeadSize), of(2, queries, keys, 6, 2, HeadSize);
+  giwa::throw_if_failed(giwa::attention_forward<HeadSize>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask,
+                                                          giwa::plain_score{}, {.lse = t.lse_view()}));
+  gpu_array<fp16> dout(t.o.size());
+  fill_normal(dout, 4);
+  if (with_nan) put_nan(dout);
+  const auto bytes = giwa::backward_workspace_bytes({2, queries, keys, 6, 2, HeadSize, HeadSize, int64{sizeof(fp16)}});
+  gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
+  const auto written = [](const view_4<const fp16>& v, const gpu_array<fp16>& memory) {
+    return view_4<fp16>(memory.data(), v.extents());
+  };
+  const auto run = [&] {
+    of.q.fill(0xff), of.k.fill(0xff), of.v.fill(0xff), workspace.fill(0xff);
+    check_cuda(cudaDeviceSynchronize());
+    giwa::throw_if_failed(giwa::attention_backward<HeadSize>(
+        s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), t.lse_view(), written(t.o_view(), dout),
+        written(of.q_view(), of.q), written(of.k_view(), of.k), written(of.v_view(), of.v), mask, giwa::plain_score{},
+        {.workspace = {workspace.data(), {bytes}}}));
+    check_cuda(cudaStreamSynchronize(s));
+  };
+  set_delay(0);
+  run();
+  const auto dq = of.q.to_host(), dk = of.k.to_host(), dv = of.v.to_host();
+  int different = 0;
+  for (int i = 0; i < repeats(); ++i) {
+    set_delay(i % 4 < 2 ? 300 : 4000);
+    run();
+    different +=
+        same_bits(dq, of.q.to_host()) && same_bits(dk, of.k.to_host()) && same_bits(dv, of.v.to_host()) ? 0 : 1;
   }
   return different;
 }
@@ -81,7 +128,7 @@ int different_cached(const cached_case_options& options, const Mask& mask) {
   const auto o = gpu.o.to_host();
   const auto lse = gpu.lse.to_host();
   int different = 0;
-  for (int i = 0; i < (small_mode() ? 2 : 40); ++i) {
+  for (int i = 0; i < repeats(); ++i) {
     set_delay(i % 4 < 2 ? 300 : 4000);
     run(i % 2 == 0 ? int64{8} << 20 : 0);
     different += same_bits(o, gpu.o.to_host()) && same_bits(lse, gpu.lse.to_host()) ? 0 : 1;
@@ -126,4 +173,12 @@ TEST_CASE("delays change nothing") {
   CHECK(different_of<128, float>(500, 900, giwa::sliding_window{50, giwa::alignment::bottom_right}) == 0);
   CHECK(different_of<256, float>(700, 700, giwa::causal{}) == 0);
 #endif
+}
+
+TEST_CASE("delays change nothing of gradients") {
+  CHECK(different_gradients<64>(700, 900, giwa::causal{}) == 0);
+  CHECK(different_gradients<128>(700, 500, giwa::causal::bottom_right) == 0);
+  CHECK(different_gradients<128>(1024, 300, giwa::full{}) == 0);
+  CHECK(different_gradients<128>(700, 700, giwa::causal{}, true) == 0);
+  CHECK(different_gradients<256>(700, 700, giwa::sliding_window{50}) == 0);
 }

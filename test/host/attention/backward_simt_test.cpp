@@ -29,7 +29,8 @@ giwa::status run_simt(backward_case<T, O, G>& c, const Mask& mask, const Score& 
   if (s.ok()) s = giwa::detail::check_backward_workspace(views, score, options);
   const auto p = giwa::detail::params_of(views, mask, score, options);
   using params = std::remove_cv_t<decltype(p)>;
-  if (s.ok()) s = giwa::launch(giwa::host, {.grid = 3, .block = 256}, giwa::detail::row_terms_op<params>{}, p);
+  using terms_op = giwa::detail::row_terms_op<params, HeadSizeV>;
+  if (s.ok()) s = giwa::launch(giwa::host, {.grid = 3, .block = 256}, terms_op{}, terms_op::params::of(p));
   const auto tiles = [&]<gradient Of>(std::integral_constant<gradient, Of>, int64 sequences, int64 heads, int64 rows) {
     using op = giwa::detail::simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>;
     giwa::attention_problem sizes = views.in.problem();

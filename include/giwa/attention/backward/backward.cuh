@@ -6,6 +6,7 @@
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/attention/backward/backward_simt.cuh>
 #include <giwa/attention/backward/backward_sm80.cuh>
+#include <giwa/attention/backward/launch_sm90.cuh>
 #include <giwa/attention/backward/row_terms.cuh>
 #include <giwa/attention/forward/launch.cuh>
 #include <giwa/attention/forward/policy.hpp>
@@ -23,7 +24,9 @@ struct stream_backward {
       return !state.ok();
     };
     const auto& in = p.views.in;
-    if (!state.ok() || (in.q.size() > 0 && failed(launch_blocks<row_terms_op<params>>(s, p, in.q.size() / HeadSize))) ||
+    using terms_op = row_terms_op<params, HeadSizeV>;
+    if (!state.ok() ||
+        (in.q.size() > 0 && failed(launch_blocks<terms_op>(s, terms_op::params::of(p), in.q.size() / HeadSize))) ||
         failed(run_gradients(s, p)))
       return state;
     if (!is_absent(p.dsinks)) state = launch_blocks<sink_gradient_op<params>>(s, p, in.q.extent(2));
@@ -47,7 +50,10 @@ struct stream_backward {
     if constexpr (tensor_cores) {
       const result<attention_path> path = path_here();
       if (!path.ok()) return path.state;
-      if (path.value != attention_path::simt) return run_sm80(s, p);
+      if (path.value != attention_path::simt) {
+        const bool hopper = path.value == attention_path::sm90 && p.views.in.q.size() > 0 && has_backward_maps(p);
+        return run_on_tensor_cores(s, p, hopper);
+      }
     }
     if constexpr (!tensor_cores || runs_below_sm80) {
       const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
@@ -62,27 +68,46 @@ struct stream_backward {
   }
 
   template <class T, class G, class Mask, class Score>
-  static status run_sm80(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p) {
+  static status run_on_tensor_cores(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p, bool hopper) {
+    status state;
+    int launched = 0;
     const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
-      using tiles = sm80_backward_tile_of<Of, HeadSize, HeadSizeV>;
-      using op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::type, Mask, Score>;
-      using smaller_op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::smaller, Mask, Score>;
-      if constexpr (shared_bytes_of<op> > least_shared_bytes) {
-        static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
-        const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
-        if (!fits.ok()) return fits.state;
-        if (!fits.value) return launch_tiles<Of, smaller_op>(s, p);
+      if (!state.ok() || !wants<Of>(p)) return;
+      // What a modifier takes is given by the mma.sync kernel of dq alone.
+      if constexpr (has_sm90 && !(Of == gradient::of_q && gradient_of<Score>::wanted)) {
+        using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
+        const attention_schedule schedule = schedule_of_rows<Of>(p, op::block_m);
+        if (hopper) {
+          if (schedule.work_tiles == 0) return;
+          state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters + launched, launched == 0);
+          ++launched;
+          return;
+        }
       }
-      return launch_tiles<Of, op>(s, p);
+      state = run_sm80<Of>(s, p);
     };
-    status state = run(stdlib::integral_constant<gradient, gradient::of_q>{});
+    run(stdlib::integral_constant<gradient, gradient::of_q>{});
     if constexpr (sm80_backward_sums_both(HeadSize, HeadSizeV)) {
-      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
+      run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
     } else {
-      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_k>{});
-      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_v>{});
+      run(stdlib::integral_constant<gradient, gradient::of_k>{});
+      run(stdlib::integral_constant<gradient, gradient::of_v>{});
     }
     return state;
+  }
+
+  template <gradient Of, class T, class G, class Mask, class Score>
+  static status run_sm80(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p) {
+    using tiles = sm80_backward_tile_of<Of, HeadSize, HeadSizeV>;
+    using op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::type, Mask, Score>;
+    using smaller_op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::smaller, Mask, Score>;
+    if constexpr (shared_bytes_of<op> > least_shared_bytes) {
+      static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
+      const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+      if (!fits.ok()) return fits.state;
+      if (!fits.value) return launch_tiles<Of, smaller_op>(s, p);
+    }
+    return launch_tiles<Of, op>(s, p);
   }
 
   /// The problem with the sequences and heads that have separate work tiles.
@@ -112,17 +137,23 @@ struct stream_backward {
     return longest < in.k.extent(1) ? longest : in.k.extent(1);
   }
 
-  /// Launches an op with a block for each work tile, in several launches if the grid would exceed its limit.
-  template <gradient Of, class Op, class Params>
-  static status launch_tiles(cudaStream_t s, const Params& p) {
-    if (!wants<Of>(p)) return {};
+  /// The work tiles of block_m rows of a gradient; none if there is no sequence or no head.
+  template <gradient Of, class Params>
+  static attention_schedule schedule_of_rows(const Params& p, int block_m) {
     const attention_problem sizes = Of == gradient::of_q ? by_queries(p) : by_keys(p);
     // No sequence is longer than all queries together, whatever max_q says.
     const int64 all_queries = p.views.in.q.extent(1), said = p.views.in.packed.max_q;
     const int64 longest = Of != gradient::of_q ? longest_keys(p) : said < all_queries ? said : all_queries;
     if (sizes.batch == 0 || sizes.heads == 0) return {};
     const int bytes = (HeadSize + HeadSizeV) * static_cast<int>(sizeof(float));
-    typename Op::params all{p, attention_schedule::of(sizes, longest, Op::block_m, 1, bytes)};
+    return attention_schedule::of(sizes, longest, block_m, 1, bytes);
+  }
+
+  /// Launches an op with a block for each work tile, in several launches if the grid would exceed its limit.
+  template <gradient Of, class Op, class Params>
+  static status launch_tiles(cudaStream_t s, const Params& p) {
+    if (!wants<Of>(p)) return {};
+    typename Op::params all{p, schedule_of_rows<Of>(p, Op::block_m)};
     for (; all.schedule.first < all.schedule.work_tiles; all.schedule.first += launch_limits::grid_x) {
       const int64 left = all.schedule.work_tiles - all.schedule.first;
       const int64 grid = left < launch_limits::grid_x ? left : launch_limits::grid_x;
@@ -151,7 +182,7 @@ struct stream_backward {
     };
     static_cast<void>(bad(p.views.lse, "lse") || bad(p.views.dout, "dout") || bad(p.views.dq, "dq") ||
                       bad(p.views.dk, "dk") || bad(p.views.dv, "dv") || bad(p.dlse, "dlse") || bad(p.dsinks, "dsinks"));
-    if (s.ok() && p.terms != nullptr) s = check_device_pointer(p.terms, "workspace");
+    if (s.ok() && p.workspace.terms != nullptr) s = check_device_pointer(p.workspace.terms, "workspace");
     using gradients = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>;
     if constexpr (gradients::parameters > 0)
       for (int i = 0; s.ok() && i < gradients::parameters; ++i)

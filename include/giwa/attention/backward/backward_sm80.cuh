@@ -9,9 +9,9 @@
 #include <giwa/attention/backward/params.hpp>
 #include <giwa/attention/backward/row_terms.cuh>
 #include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/attention/backward/store_gradient.cuh>
 #include <giwa/attention/forward/forward_simt.cuh>
 #include <giwa/tile/mma_sm80.cuh>
-#include <giwa/tile/register_copy.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -270,20 +270,10 @@ struct sm80_backward_op {
     }
   }
 
-  /// Stores the sums times `factor`. + 0 makes -0 positive, so that the result does not depend on masked scores.
   template <class Block, class Map>
   GIWA_DEVICE static void store_sums(const Block& block, register_tile<float, Map>& sums, const tensor_view<G, 2>& to,
                                      int first, float factor, const call_params& p) {
-    const int lane = block.lane();
-    first += block.warp() * warp_rows;
-    sums.transform([&](float x) { return x * factor + 0.0f; });
-    if constexpr (sizeof(G) == 4)
-      if (p.accumulate)
-        sums.for_each(lane, [&](float& x, int row, int column) {
-          if (first + row < to.extent(0) && column < to.extent(1))
-            x += to.data()[(first + row) * to.stride(0) + column];
-        });
-    store_rows(block, lane, sums, to, {first, 0});
+    store_gradient(block, block.lane(), sums, to, first + block.warp() * warp_rows, factor, p.accumulate);
   }
 };
 

@@ -40,24 +40,40 @@ GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
   return saturated_product(p.seq_q < 0 ? p.rows_q : saturated_product(p.batch, p.seq_q), p.heads);
 }
 
+/// The parts of the workspace.
+struct backward_workspace {
+  static constexpr int counter_count = 4;
+  row_terms* terms;       // (batch, heads, rows of q)
+  int* counters;          // of the work tiles that are claimed in each launch
+  float* parameter_sums;  // (batch, heads, rows of q, parameters of the score modifier)
+
+  GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,
+                                                            int64 parameters) {
+    const int64 rows = rows_of_heads(p);
+    row_terms* const terms_of_rows = layout.take<row_terms>(rows);
+    int* const counters_of_launches = layout.take<int>(counter_count);
+    return {terms_of_rows, counters_of_launches,
+            parameters == 0 ? nullptr : layout.take<float>(saturated_product(rows, parameters))};
+  }
+};
+
 }  // namespace detail
 
-/// Returns the bytes of workspace that attention_backward needs on a stream: 8 for each row and head of q. The largest
-/// int64 where no 64-bit number holds the size, 0 for sizes that supports() refuses. Only the sizes of q count.
+/// Returns the bytes of workspace that attention_backward needs on a stream: 8 for each row and head of q, rounded up to a
+/// multiple of 16, and 16. The largest int64 where no 64-bit number holds the size, 0 for sizes that supports() refuses. Only
+/// the sizes of q count.
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p) {
   if (!detail::check_sizes(p, 0).ok()) return 0;
   detail::workspace_layout layout;
-  layout.take<detail::row_terms>(detail::rows_of_heads(p));
+  detail::backward_workspace::take(layout, p, 0);
   return layout.bytes;
 }
 /// The same for a call with this score modifier. Each of its parameters takes 4 bytes more for each row and head of q.
 template <score_modifier Score>
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&) {
-  constexpr int64 parameters = detail::gradient_of<Score>::parameters;
+  if (!detail::check_sizes(p, 0).ok()) return 0;
   detail::workspace_layout layout;
-  layout.bytes = backward_workspace_bytes(p);
-  if (parameters > 0 && layout.bytes > 0)
-    layout.take<float>(detail::saturated_product(detail::rows_of_heads(p), parameters));
+  detail::backward_workspace::take(layout, p, detail::gradient_of<Score>::parameters);
   return layout.bytes;
 }
 

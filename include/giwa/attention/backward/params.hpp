@@ -32,11 +32,11 @@ struct backward_params {
   attention_params<T, const O, Mask, Score> call;  // for heads, scale, mask, score modifier and sinks; its lse is empty
   tensor_view<const float, 3> dlse;                // or empty
   tensor_view<float, 1> dsinks;                    // or empty
-  row_terms* terms;                                // (batch, heads, rows of q) on a stream
-  float* parameter_sums;                           // (batch, heads, rows of q, parameters of the score modifier)
+  backward_workspace workspace;                    // on a stream
   bool accumulate;
 
   using head = attention_head<T, const O>;
+  using call_type = attention_params<T, const O, Mask, Score>;
   static constexpr int parameters = gradient_of<Score>::parameters;
 
   /// The rows of a head in a tensor with the rows of q.
@@ -59,11 +59,11 @@ struct backward_params {
   }
   /// The terms of a row in the workspace.
   GIWA_HOST_DEVICE row_terms& terms_at(int64 sequence, int64 head_, int64 row) const {
-    return terms[row_of(sequence, head_, row)];
+    return workspace.terms[row_of(sequence, head_, row)];
   }
   /// The gradients of the parameters of the score modifier that a row has summed.
   GIWA_HOST_DEVICE float* parameter_sums_at(const head& h, int64 query) const {
-    return parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
+    return workspace.parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 
   /// A work tile computes rows of one head, or, one after the other, of all sequences and heads that share what the score
@@ -142,14 +142,12 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   forward.scale = options.scale;
   forward.sinks = options.sinks;
   forward.align = options.align;
-  unsigned char* const memory = options.workspace.data();
-  workspace_layout layout{memory, backward_workspace_bytes(a.in.problem())};
+  workspace_layout layout{options.workspace.data()};
   return {a,
           params_of(a.in, mask, score, forward),
           options.dlse,
           options.dsinks,
-          reinterpret_cast<row_terms*>(memory),
-          layout.take<float>(0),
+          backward_workspace::take(layout, a.in.problem(), gradient_of<Score>::parameters),
           options.accumulate};
 }
 #endif

@@ -4,55 +4,104 @@
 #ifndef GIWA_ATTENTION_BACKWARD_ROW_TERMS_CUH
 #define GIWA_ATTENTION_BACKWARD_ROW_TERMS_CUH
 
+#include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/backward/params.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/grid/reduce.hpp>
+#include <giwa/numeric/fast_division.hpp>
 #include <giwa/softmax/device_exponential.cuh>
+#include <giwa/tile/element_run.hpp>
 #include <giwa/tile/register_tile.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Writes the terms of all rows of q to the workspace, a warp for four rows at once, whose loads overlap. Rows of no sequence
-/// get terms too, which no kernel reads.
-template <class Params>
+/// Writes the terms of all rows of q to the workspace and resets its counters. A lane reads 16 bytes at once and a row takes
+/// as many lanes as it fills; a warp has four loads of each tensor in flight. Rows of no sequence get terms too, which no
+/// kernel reads.
+template <class Params, int HeadSizeV>
 struct row_terms_op {
-  static constexpr int rows_of_warp = 4;
+  using element = stdlib::remove_const_t<typename decltype(Params::views.dout)::element_type>;
+  static constexpr int run = 16 / static_cast<int>(sizeof(element)), at_once = 4;
+  static constexpr int lanes = HeadSizeV <= 4 * run ? 4 : HeadSizeV <= 8 * run ? 8 : HeadSizeV <= 16 * run ? 16 : 32;
+  static constexpr int rows_of_warp = at_once * 32 / lanes;
   static constexpr int max_threads = 256, min_blocks = 4, rows_of_block = max_threads / 32 * rows_of_warp;
-  using params = Params;
+  struct params {
+    Params call;
+    fast_divisor heads, rows;
+
+    GIWA_HOST_DEVICE static params of(const Params& call) {
+      return {call, fast_divisor(call.views.in.o.extent(2)), fast_divisor(call.views.in.o.extent(1))};
+    }
+  };
   using shared_storage = no_shared_storage;
 
   template <class Block>
-  GIWA_HOST_DEVICE void operator()(Block block, const Params& p, shared_storage&) const {
+  GIWA_HOST_DEVICE void operator()(Block block, const params& all, shared_storage&) const {
+    arch::launch_dependents();
+    const Params& p = all.call;
+    if (block.block_rank() == 0 && block.rank() < backward_workspace::counter_count)
+      p.workspace.counters[block.rank()] = 0;
     const auto& o = p.views.in.o;
     const auto& dout = p.views.dout;
-    const int64 heads = o.extent(2), rows = o.extent(1), width = o.extent(3);
-    const int64 all = o.extent(0) * rows * heads, step = block.block_count() * rows_of_block;
+    if (has_runs(o) && has_runs(dout))
+      write_terms<run>(block, all, o, dout);
+    else
+      write_terms<1>(block, all, o, dout);
+  }
+
+ private:
+  /// Whether each row begins at a multiple of 16 bytes and consists of whole runs.
+  template <class View>
+  GIWA_HOST_DEVICE static bool has_runs(const View& v) {
+    return (v.extent(3) | v.stride(0) | v.stride(1) | v.stride(2)) % run == 0 && v.stride(3) == 1 &&
+           reinterpret_cast<uint64>(v.data()) % 16 == 0;
+  }
+
+  template <int Run, class Block, class View>
+  GIWA_HOST_DEVICE static void write_terms(const Block& block, const params& p, const View& o, const View& dout) {
+    using part = element_run<element, Run>;
+    const int64 heads = o.extent(2), rows = o.extent(1), width = o.extent(3), all = o.extent(0) * rows * heads;
+    struct place {
+      int64 sequence, row, head;
+    };
+    const auto place_of = [&](int64 i) {
+      const int64 row = i / p.heads, sequence = row / p.rows;
+      return place{sequence, row - sequence * rows, i - row * heads};
+    };
+    const int64 step = block.block_count() * rows_of_block;
+    const int own = block.lane() / lanes, lane = block.lane() % lanes;
     for (int64 first = block.block_rank() * rows_of_block + block.warp() * rows_of_warp; first < all; first += step) {
-      int64 of_o[rows_of_warp], of_dout[rows_of_warp];
-      float sum[rows_of_warp];
+      const element *of_o[at_once], *of_dout[at_once];
+      float sum[at_once];
       GIWA_UNROLL
-      for (int r = 0; r < rows_of_warp; ++r) {
-        const int64 i = first + r < all ? first + r : all - 1, row = i / heads;
-        const auto at = [&](const auto& v) {
-          return row / rows * v.stride(0) + row % rows * v.stride(1) + i % heads * v.stride(2);
+      for (int r = 0; r < at_once; ++r) {
+        const int64 i = first + own + r * (32 / lanes);
+        const place of = place_of(i < all ? i : all - 1);
+        const auto at = [&](const View& v) {
+          return v.data() + (of.sequence * v.stride(0) + of.row * v.stride(1) + of.head * v.stride(2));
         };
         of_o[r] = at(o), of_dout[r] = at(dout), sum[r] = 0;
       }
-      for (int64 d = block.lane(); d < width; d += 32) {
+      for (int64 d = lane * Run; d < width; d += lanes * Run) {
+        part a[at_once], b[at_once];
         GIWA_UNROLL
-        for (int r = 0; r < rows_of_warp; ++r)
-          sum[r] = multiply_add(convert<float>{}(dout.data()[of_dout[r] + d]), convert<float>{}(o.data()[of_o[r] + d]),
-                                sum[r]);
+        for (int r = 0; r < at_once; ++r) a[r] = part::read(of_o[r] + d), b[r] = part::read(of_dout[r] + d);
+        GIWA_UNROLL
+        for (int r = 0; r < at_once; ++r) {
+          GIWA_UNROLL
+          for (int k = 0; k < Run; ++k)
+            sum[r] = multiply_add(convert<float>{}(b[r].get(k)), convert<float>{}(a[r].get(k)), sum[r]);
+        }
       }
-      float own = 0;
       GIWA_UNROLL
-      for (int r = 0; r < rows_of_warp; ++r) {
-        const float of_row = reduce_warp(block, sum[r]);
-        if (block.lane() == r) own = of_row;
+      for (int r = 0; r < at_once; ++r) {
+        GIWA_UNROLL
+        for (int mask = lanes / 2; mask > 0; mask /= 2) sum[r] += block.shuffle_xor(sum[r], mask);
+        const int64 i = first + own + r * (32 / lanes);
+        if (lane != 0 || i >= all) continue;
+        const place of = place_of(i);
+        p.call.terms_at(of.sequence, of.head, of.row) = p.call.terms_of(of.sequence, of.head, of.row, sum[r]);
       }
-      const int64 i = first + block.lane(), row = i / heads;
-      if (block.lane() < rows_of_warp && i < all)
-        p.terms_at(row / rows, i % heads, row % rows) = p.terms_of(row / rows, i % heads, row % rows, own);
     }
   }
 };

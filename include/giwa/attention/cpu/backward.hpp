@@ -24,7 +24,7 @@ struct host_backward {
       const int64 count = rows_of_heads(p.views.in.problem()) * Params::parameters;
       sums.reset(new (std::nothrow) float[static_cast<stdlib::size_t>(count)]());
       if (!sums) return out_of_memory("out of host memory for the gradients of the score modifier's parameters");
-      p.parameter_sums = sums.get();
+      p.workspace.parameter_sums = sums.get();
     }
     const auto& in = p.views.in;
     const int64 sequences = in.sequence_count(), key_sequences = p.key_sequences();

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// The gradients of attention on Hopper by TMA and wgmma: the roles of a block's warps.
+#ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_CUH
+#define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_CUH
+
+#include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/registers.cuh>
+#include <giwa/attention/backward/backward_sm90_consumer.cuh>
+#include <giwa/attention/backward/backward_sm90_loader.cuh>
+#include <giwa/attention/backward/backward_sm90_scheduler.cuh>
+#include <giwa/grid/op.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// dq by tiles of queries, or dk, dv or both by tiles of keys. Warp 0 loads and warp 2 schedules; the other two warpgroups are
+/// consumers. A block sums 128 rows of a gradient alone, so their bits are always the same.
+template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
+struct sm90_backward_op {
+  using types = sm90_backward_types<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
+  using policy = typename types::policy;
+  using params = typename types::params;
+  using shared_storage = typename types::shared_storage;
+  static constexpr int block_m = types::block_m;
+  static constexpr int max_threads = 128 * (types::consumers + 1), min_blocks = 1;
+  static_assert(sizeof(shared_storage) <= 227 << 10);
+
+  template <class Block>
+  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+#if GIWA_ARCH_HAS_SM90A
+    const auto block = with_threads<max_threads>(plain_block);
+    using block_type = stdlib::remove_const_t<decltype(block)>;
+    types::initialize(block, s);
+    if (p.waits_first) arch::wait_for_previous_kernel();
+    arch::launch_dependents();
+    block.sync();
+    if (block.warp() < 4) {
+      arch::release_registers<policy::producer_registers>();
+      if (block.warp() == 0) sm90_backward_loader<types, block_type>::run(block, p, s);
+      if (block.warp() == 2 && arch::elect_one()) sm90_backward_scheduler<types>::run(block, p, s);
+      // A kernel is complete when those before it are.
+      if (!p.waits_first) arch::wait_for_previous_kernel();
+    } else {
+      arch::claim_registers<policy::consumer_registers>();
+      sm90_backward_consumer<types, block_type>::run(block, p, s);
+    }
+#else
+    static_cast<void>(plain_block), static_cast<void>(p), static_cast<void>(s);
+    __trap();  // never launched: the host asks for code_for_current_device() first
+#endif
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+// A consumer warpgroup of the Hopper kernels of attention_backward: 64 rows of dq, or of dk and dv.
+#ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_CONSUMER_CUH
+#define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_CONSUMER_CUH
+
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/attention/backward/backward_sm90_steps.cuh>
+#include <giwa/attention/backward/store_gradient.cuh>
+#include <giwa/tile/mma_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// With fixed rows a and b and moving rows x and y, for each tile of them:
+///   S = a x^T,  dP = b y^T,  P = e^(score(S) - lse),  dS = P (dP - delta) slope,
+///   dq or dk = scale * sum of dS x,  dv = sum of P y.
+/// P and dS go from the accumulators into the next product as left operands in registers. The softmax of one consumer
+/// runs under the products of the other.
+template <class Types, class Block>
+class sm90_backward_consumer {
+ public:
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_item = typename Types::work_item;
+  using action = typename Types::action;
+  using G = typename Types::gradient_element;
+  static constexpr bool rows_are_keys = Types::rows_are_keys, sums_x = Types::sums_x, sums_y = Types::sums_y;
+
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    sm90_backward_consumer me(block, p, s);
+    if (me.index == Types::consumers - 1) me.release_turn();
+    for (uint32 item = 0;; ++item) {
+      const int at = static_cast<int>(item % Types::queue_depth);
+      if (!me.add_item(s.work[at])) break;
+      block.sync_warp();
+      if (block.lane() == 0) s.work_empty[at].arrive();
+    }
+  }
+
+ private:
+  using steps_type = sm90_backward_steps<Types>;
+  using map_of_scores = typename steps_type::map;
+  using scores_tile = typename steps_type::scores_tile;
+
+  GIWA_DEVICE sm90_backward_consumer(const Block& of, const params& parameters, shared_storage& storage)
+      : block(of),
+        p(parameters),
+        s(storage),
+        index(of.any(of.warp() / 4 == 2) ? 1 : 0),  // a vote tells the compiler that all threads of a warp agree
+        thread(of.rank() % 128) {}
+
+  /// Adds all tiles of an item and stores the sums. False if there is none.
+  GIWA_DEVICE bool add_item(work_item& work) {
+    if constexpr (sums_x) sum_x.fill(0);
+    if constexpr (sums_y) sum_y.fill(0);
+    action next = await_next();
+    const bool has_tiles = !uniform(next == action::end_of_item || next == action::end);
+    if (has_tiles) begin_item(work);
+    for (;;) {
+      if (uniform(next == action::all)) {
+        next = add_tile<false>();
+      } else if (uniform(next == action::some)) {
+        next = add_tile<true>();
+      } else if (uniform(next == action::none)) {
+        next = skip_tile();
+      } else {
+        break;
+      }
+    }
+    if (uniform(next == action::end)) return false;
+    release(s.x_empty[x.stage]);
+    x.advance();
+    if (has_tiles) {
+      release_turn();
+      release(s.fixed_empty[index]);
+      ++fixed_turn;
+    }
+    if (!uniform(work.idle)) store_sums(work, work.careful);
+    return true;
+  }
+  GIWA_DEVICE void begin_item(const work_item& work) {
+    first_row = work.first + 64 * index;
+    if constexpr (!rows_are_keys) load_own_terms(work);
+    s.fixed_full[index].wait(fixed_turn & 1);
+    acquire_turn();
+  }
+
+  /// Waits for the next stage of x and returns what to do with its tile.
+  GIWA_DEVICE action await_next() const {
+    s.x_full[x.stage].wait(x.phase);
+    return s.notes[x.stage].of[index];
+  }
+  /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
+  /// wait for their next tiles during its own.
+  GIWA_DEVICE action skip_tile() {
+    release_turn();
+    s.y_full[y.stage].wait(y.phase);
+    release(s.y_empty[y.stage]);
+    release(s.x_empty[x.stage]);
+    x.advance(), y.advance();
+    acquire_turn();
+    return await_next();
+  }
+
+  /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none between those of
+  /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one.
+  template <bool Masked>
+  GIWA_DEVICE action add_tile() {
+    const auto& x_tile = s.x[x.stage];
+    const auto& y_tile = s.y[y.stage];
+    // Set here, so that their registers are free from the last product to the next tile; the products overwrite them.
+    scores_tile scores, dp;
+    scores.fill(0);
+    if constexpr (sums_x) dp.fill(0);
+    // x.stage >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
+    const int fixed = index + (x.stage >> 2);
+    if constexpr (!sums_x) s.y_full[y.stage].wait(y.phase);
+    arch::wgmma_fence();
+    multiply<Types::head_size>(scores, s.a[fixed], 0, transposed(x_tile), false);
+    if constexpr (sums_x) {
+      s.y_full[y.stage].wait(y.phase);
+      arch::wgmma_fence();
+      multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), false);
+    }
+    arch::wgmma_commit();
+    release_turn();
+    steps_type steps{p.call.call, s.notes[x.stage], s.terms[x.stage], own, first_row, thread};
+    steps.read_early();
+    arch::wgmma_wait<0>();
+    arch::fence_operand(scores.value);
+    if constexpr (sums_x) arch::fence_operand(dp.value);
+    if constexpr (!sums_y) release(s.y_empty[y.stage]);
+    [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
+    steps.template run<Masked>(scores, dp, weights, gradients);
+    acquire_turn();
+    if constexpr (sums_y) {
+      arch::fence_operand(sum_y.value);
+      arch::wgmma_fence();
+      multiply(sum_y, weights, y_tile, true);
+    }
+    if constexpr (sums_x) {
+      arch::fence_operand(sum_x.value);
+      arch::wgmma_fence();
+      multiply(sum_x, gradients, x_tile, true);
+    }
+    arch::wgmma_commit();
+    arch::mbarrier &x_empty = s.x_empty[x.stage], &y_empty = s.y_empty[y.stage];
+    x.advance(), y.advance();
+    const action next = await_next();
+    arch::wgmma_wait<0>();
+    if constexpr (sums_x) arch::fence_operand(sum_x.value);
+    if constexpr (sums_y) arch::fence_operand(sum_y.value);
+    if constexpr (sums_y) release(y_empty);
+    release(x_empty);
+    return next;
+  }
+
+  /// The terms of the thread's own queries, with the lse in powers of two; those of a row that does not exist give P = 0.
+  GIWA_DEVICE void load_own_terms(const work_item& work) {
+    const auto& h = work.head.get();
+    GIWA_UNROLL
+    for (int slot = 0; slot < map_of_scores::rows; ++slot) {
+      const int query = work.first + 64 * index + map_of_scores::row(thread, slot);
+      own[slot] = {infinity_of<float>, 0};
+      if (query < h.queries()) own[slot] = p.call.terms_at(h.sequence, h.head, h.first_query_row + query);
+      own[slot].lse *= log2_e<float>;
+    }
+  }
+
+  /// Stores the sums of a warp's 16 rows. If they have NaN, the item has to come again, because 0 times NaN of a row that
+  /// is not seen is NaN too; the second time they are stored as they are.
+  GIWA_DEVICE void store_sums(work_item& work, uint32 careful) {
+    const uint32 bit = 1u << (thread / 32 + 4 * index);
+    if (careful == 0) {
+      float zero = 0;
+      if constexpr (sums_x)
+        for (float value : sum_x.value) zero = fused_multiply_add(value, 0.0f, zero);
+      if constexpr (sums_y)
+        for (float value : sum_y.value) zero = fused_multiply_add(value, 0.0f, zero);
+      if (block.any(!(zero == 0))) {
+        if (block.lane() == 0) block.atomic_add(work.again, bit);
+        return;
+      }
+    } else if ((careful & bit) == 0) {
+      return;
+    }
+    const auto& h = work.head.get();
+    const auto& views = p.call.views;
+    const int first = work.first + 64 * index;
+    if constexpr (!rows_are_keys) {
+      if (!is_absent(views.dq)) store_rows_of(sum_x, p.call.query_rows(views.dq, h), first, p.call.call.scale);
+    } else {
+      if constexpr (sums_x)
+        if (!is_absent(views.dk))
+          store_rows_of(sum_x, p.call.key_rows(views.dk, h, work.rows), first, p.call.call.scale);
+      if constexpr (sums_y)
+        if (!is_absent(views.dv)) store_rows_of(sum_y, p.call.key_rows(views.dv, h, work.rows), first, 1);
+    }
+  }
+  template <class Map>
+  GIWA_DEVICE void store_rows_of(register_tile<float, Map>& sums, const tensor_view<G, 2>& to, int first,
+                                 float factor) const {
+    store_gradient(block, thread, sums, to, first, factor, p.call.accumulate);
+  }
+
+  /// A condition that all threads agree on, in a form that shows the compiler so: at a branch that might diverge it would
+  /// wait for each product.
+  GIWA_DEVICE bool uniform(bool condition) const { return block.any(condition); }
+  /// The tensor cores in turn: without it both consumers compute exponentials at the same time, and the products wait.
+  ///@{
+  GIWA_DEVICE void acquire_turn() const {
+    if constexpr (Types::policy::takes_turns) arch::barrier_sync(1 + index, 128 * Types::consumers);
+  }
+  GIWA_DEVICE void release_turn() const {
+    if constexpr (Types::policy::takes_turns) arch::barrier_arrive(2 - index, 128 * Types::consumers);
+  }
+  ///@}
+  /// Lets the loader overwrite what the warp has read.
+  GIWA_DEVICE void release(arch::mbarrier& empty) const {
+    block.sync_warp();
+    if (block.lane() == 0) empty.arrive();
+  }
+
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  const int index, thread;
+  ring_cursor<Types::stages_x> x;
+  ring_cursor<Types::stages_y> y;
+  uint32 fixed_turn = 0;
+  int first_row = 0;
+  row_terms own[map_of_scores::rows];
+  stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;
+  stdlib::conditional_t<sums_y, warpgroup_tile<Types::head_size_v>, nothing> sum_y;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

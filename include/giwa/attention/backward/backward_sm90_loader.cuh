@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+// The loader of the Hopper kernels of attention_backward: a warp that loads tiles by TMA and notes what the mask keeps of them.
+#ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_LOADER_CUH
+#define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_LOADER_CUH
+
+#include <giwa/arch/elect.cuh>
+#include <giwa/attention/backward/backward_sm90_types.cuh>
+#include <giwa/attention/forward/nonfinite.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Loads the fixed rows of each work item and the tiles that the mask keeps something of, and writes notes on them. For
+/// keys: the tiles of queries of every sequence and head that reads them, in order. Runs as a whole warp.
+template <class Types, class Block>
+class sm90_backward_loader {
+ public:
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_item = typename Types::work_item;
+  using tile_note = typename Types::tile_note;
+  using action = typename Types::action;
+  using head_type = typename Types::head_type;
+  using tiles_list = typename Types::tiles_list;
+  static constexpr int columns = Types::columns;
+
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    sm90_backward_loader me{block, p, s};
+    for (uint32 turn = 0;; ++turn) {
+      const int at = static_cast<int>(turn % Types::queue_depth);
+      s.work_full[at].wait(turn / Types::queue_depth & 1);
+      const work_item& work = s.work[at];
+      if (work.end) break;
+      if (!work.idle) me.load_item(work);
+      me.put_end(action::end_of_item);
+      block.sync_warp();
+      if (block.lane() == 0) s.work_empty[at].arrive();
+    }
+    me.put_end(action::end);
+  }
+
+ private:
+  GIWA_DEVICE sm90_backward_loader(const Block& of, const params& parameters, shared_storage& storage)
+      : block(of), p(parameters), s(storage) {}
+
+  GIWA_DEVICE void load_item(const work_item& work) {
+    has_fixed = false;
+    if constexpr (Types::rows_are_keys) {
+      const int n = work.batch, group = p.call.call.heads_per_kv;
+      for (int b = p.call.first_reader(n); b < p.call.end_reader(n); ++b) {
+        if (!p.call.is_reader(b, n)) continue;
+        for (int i = 0; i < group; ++i) {
+          if (block.lane() == 0) s.moving_head.put(p.call.call.at(b, work.head_index * group + i));
+          block.sync_warp();
+          if (work.first < s.moving_head.get().keys()) load_tiles(work, s.moving_head.get());
+          block.sync_warp();  // all lanes have read the head
+        }
+      }
+    } else {
+      load_tiles(work, work.head.get());
+    }
+  }
+  /// A note without a tile.
+  GIWA_DEVICE void put_end(action end) {
+    s.x_empty[x.stage].wait(x.phase ^ 1);
+    if (block.lane() == 0) {
+      for (int c = 0; c < Types::consumers; ++c) s.notes[x.stage].of[c] = end;
+      s.x_full[x.stage].arrive();
+    }
+    block.sync_warp();
+    x.advance();
+  }
+
+  GIWA_DEVICE void load_tiles(const work_item& work, const head_type& h) {
+    const tiles_list list(p.call.call.mask, h, work.first, Types::block_m, columns);
+    for (int n = list.next(0); n < list.count(); n = list.next(n + 1)) {
+      load_tile(work, h, list, n);
+      // After the first tile, because the consumers of the item before may still use the fixed rows.
+      if (!has_fixed) load_fixed(work);
+      has_fixed = true;
+    }
+  }
+
+  /// What the mask keeps of tile n for a consumer. A score modifier is never called for rows past the end.
+  GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n,
+                                 int c) const {
+    const int first = work.first + 64 * c;
+    const tile_keep keep = list.keep(n, first, 64);
+    const bool asks = score_steps<typename Types::mask, typename Types::score>::modified;
+    const bool lacks_rows = first + 64 > (Types::rows_are_keys ? h.keys() : h.queries());
+    if (asks && lacks_rows && keep == tile_keep::all) return tile_keep::some;
+    return Types::rows_are_keys ? keep_of_reader(p.call, h, keep, first + 64) : keep;
+  }
+
+  GIWA_DEVICE void load_fixed(const work_item& work) {
+    const head_type& h = work.head.get();
+    for (int c = 0; c < Types::consumers; ++c) {
+      s.fixed_empty[c].wait((fixed_turn & 1) ^ 1);
+      if (arch::elect_one()) {
+        arch::mbarrier& full = s.fixed_full[c];
+        const auto at = origin(h, Types::rows_are_keys, work.first + 64 * c);
+        int bytes = Types::a_tile::bytes;
+        if constexpr (Types::sums_x) bytes += Types::b_tile::bytes;
+        full.arrive_and_expect(bytes);
+        giwa::load(p.a, at, s.a[c], full);
+        if constexpr (Types::sums_x) giwa::load(p.b, at, s.b[c], full);
+      }
+      block.sync_warp();
+    }
+    ++fixed_turn;
+  }
+
+  GIWA_DEVICE void load_tile(const work_item& work, const head_type& h, const tiles_list& list, int n) {
+    tile_keep keep[Types::consumers];
+    bool some = false;
+    for (int c = 0; c < Types::consumers; ++c) {
+      keep[c] = keep_for(work, h, list, n, c);
+      some = some || keep[c] == tile_keep::some;
+    }
+    const bool scrubs = work.careful != 0 && some;
+    constexpr int rows_of_lane = ceil_div(columns, 32);
+    const int begin = n * columns;
+    [[maybe_unused]] row_terms terms[rows_of_lane];
+    if constexpr (Types::rows_are_keys) {  // before the wait, so that the loads overlap it
+      GIWA_UNROLL
+      for (int i = 0; i < rows_of_lane; ++i) {
+        const int query = begin + block.lane() + 32 * i;
+        terms[i] = {infinity_of<float>, 0};
+        if (query < h.queries()) terms[i] = p.call.terms_at(h.sequence, h.head, h.first_query_row + query);
+      }
+    }
+    s.x_empty[x.stage].wait(x.phase ^ 1);
+    GIWA_UNROLL
+    for (int i = 0; i < rows_of_lane; ++i) {
+      const int row = block.lane() + 32 * i;
+      if (columns % 32 != 0 && row >= columns) continue;
+      if constexpr (Types::rows_are_keys) {
+        s.terms[x.stage].lse[row] = terms[i].lse * log2_e<float>;
+        s.terms[x.stage].delta[row] = terms[i].delta;
+      } else {
+        s.terms[x.stage].nan[row] = 0;
+      }
+    }
+    if (block.lane() == 0) {
+      tile_note& note = s.notes[x.stage];
+      note.limits.put(typename Types::bounds(h));
+      note.begin = begin;
+      // A consumer for which the whole tile is kept has to see the NaN of cleared rows too.
+      for (int c = 0; c < Types::consumers; ++c)
+        note.of[c] = scrubs || keep[c] == tile_keep::some ? action::some
+                     : keep[c] == tile_keep::all          ? action::all
+                                                          : action::none;
+    }
+    block.sync_warp();
+    const auto at = origin(h, !Types::rows_are_keys, begin);
+    if (scrubs) {
+      load_scrubbed(at);
+    } else {
+      load_now(p.x, at, s.x[x.stage], s.x_full[x.stage]);
+      s.y_empty[y.stage].wait(y.phase ^ 1);
+      load_now(p.y, at, s.y[y.stage], s.y_full[y.stage]);
+    }
+    x.advance(), y.advance();
+  }
+
+  template <class Tile>
+  GIWA_DEVICE void load_now(const tensor_map& map, const giwa::index<4>& at, Tile& to, arch::mbarrier& full) const {
+    if (arch::elect_one()) {
+      full.arrive_and_expect(Tile::bytes);
+      giwa::load(map, at, to, full);
+    }
+    block.sync_warp();
+  }
+
+  /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms.
+  template <class XTile, class YTile, class Terms>
+  GIWA_DEVICE static void clear_nonfinite(XTile& x_tile, YTile& y_tile, Terms& terms, int lane) {
+#pragma unroll 1
+    for (int row = lane; row < columns; row += 32) {
+      bool any = false;
+#pragma unroll 1
+      for (int i = 0; i < XTile::columns; ++i) any = any || is_nonfinite(x_tile(row, i));
+#pragma unroll 1
+      for (int i = 0; Types::sums_y && i < YTile::columns; ++i) any = any || is_nonfinite(y_tile(row, i));
+      if (!any) continue;
+      const auto zero = convert<typename Types::element>{}(0.0f);
+#pragma unroll 1
+      for (int i = 0; i < XTile::columns; ++i) x_tile(row, i) = zero;
+#pragma unroll 1
+      for (int i = 0; Types::sums_y && i < YTile::columns; ++i) y_tile(row, i) = zero;
+      if constexpr (Types::rows_are_keys)
+        terms.lse[row] = nan_of<float>;
+      else
+        terms.nan[row] = nan_of<float>;
+    }
+  }
+
+  /// Loads both tiles and clears rows that have NaN or infinity before the consumers get them. Written for small code: few
+  /// inputs have such values.
+  GIWA_DEVICE void load_scrubbed(const giwa::index<4>& at) {
+    auto& x_tile = s.x[x.stage];
+    auto& y_tile = s.y[y.stage];
+    s.y_empty[y.stage].wait(y.phase ^ 1);
+    load_now(p.x, at, x_tile, s.landed);
+    s.landed.wait(0);
+    load_now(p.y, at, y_tile, s.landed);
+    s.landed.wait(1);  // an even number of phases for each tile
+    clear_nonfinite(x_tile, y_tile, s.terms[x.stage], block.lane());
+    arch::fence_async_proxy();
+    block.sync_warp();
+    if (block.lane() == 0) s.x_full[x.stage].arrive(), s.y_full[y.stage].arrive();
+  }
+
+  /// Where row `row` of the head is in a tensor of keys or of queries.
+  GIWA_DEVICE static giwa::index<4> origin(const head_type& h, bool of_keys, int row) {
+    return of_keys ? giwa::index<4>{h.key_sequence, h.kv_head, h.first_key_row + row, 0}
+                   : giwa::index<4>{h.sequence, h.head, h.first_query_row + row, 0};
+  }
+
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  ring_cursor<Types::stages_x> x;
+  ring_cursor<Types::stages_y> y;
+  uint32 fixed_turn = 0;
+  bool has_fixed = false;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// The tiles of the Hopper kernels of attention_backward.
+#ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_POLICY_HPP
+#define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_POLICY_HPP
+
+#include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/numeric/integer.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The tile of a Hopper kernel of attention_backward: two consumer warpgroups with 64 rows of the gradient each, past which
+/// tiles of `columns` rows of the other side move. Head sizes are rounded up to what an instruction takes; in shared memory
+/// they take whole slabs of 64 columns.
+///
+/// H200, 2026-11-23, fp16, 2048 / head size heads, full, 4 x 4096 | 1 x 16384 tokens, TFLOP/s of the kernel's own products,
+/// three for dq, four for dk with dv (above a head size of 128 five, by two kernels, counted as four):
+///   head size   gradient       columns   TFLOP/s     others
+///   64          dq             160       499 | 537   128: 425 | 449 (when the loader scheduled)
+///   64          dk with dv     128       505 | 530   96: 476 | 514
+///   128         dq             128       582 | 620
+///   128         dk with dv     64        589 | 616   80: ptxas serializes the products (C7512)
+///   256         dq             64        644 | 682
+///   256         dk, dv         64        446 | 484
+template <gradient Of, int HeadSize, int HeadSizeV>
+struct sm90_backward_policy {
+  static constexpr bool rows_are_keys = Of != gradient::of_q;
+  static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  static constexpr int consumers = 2, block_m = 64 * consumers;
+  static constexpr int columns = widest <= 64                      ? (rows_are_keys ? 128 : 160)
+                                 : widest <= 128 && !rows_are_keys ? 128
+                                                                   : 64;
+  static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
+  // Whether a consumer's last products of a tile and first of the next wait until the other has issued its own, so that one
+  // computes exponentials under the products of the other. 16384 tokens, full | causal, without and with turns:
+  //   64: dq 448 | 430 and 489 | 455, dk with dv 475 | 443 and 494 | 463
+  //   128: dq 634 | 616 and 563 | 526, dk with dv 548 | 527 and 540 | 485
+  static constexpr bool takes_turns = widest <= 64;
+  static constexpr int producer_registers = 40, consumer_registers = 232;
+
+  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0));
+  static constexpr int most_bytes = (227 << 10) - 3072;
+  GIWA_HOST_DEVICE static constexpr bool fits(int x, int y) {
+    return fixed_bytes + 2 * columns * (x * width_x + y * width_y) <= most_bytes;
+  }
+  // x is needed longer than y: for the first and for the last product. A fourth stage gains nothing.
+  static constexpr int stages_x = fits(3, 3) ? 3 : 2, stages_y = fits(3, 3) ? 3 : fits(2, 2) ? 2 : 1;
+  static_assert(fits(stages_x, stages_y));
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

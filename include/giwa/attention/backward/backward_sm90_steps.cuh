@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// The steps of the Hopper kernels of attention_backward between their products: P and dS.
+#ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_STEPS_CUH
+#define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_STEPS_CUH
+
+#include <giwa/attention/backward/backward_sm90_types.cuh>
+#include <giwa/tile/register_copy.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// What a thread does with its scores of a tile.
+template <class Types>
+struct sm90_backward_steps {
+  using map = warpgroup_map<Types::columns>;
+  using scores_tile = register_tile<float, map>;
+  using mask = typename Types::mask;
+  using bounds = typename Types::bounds;
+  using steps_of_scores = score_steps<mask, typename Types::score>;
+  static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
+  static constexpr int words = map::registers / 2;                            // of a left operand
+  static constexpr int columns_of_thread = map::registers / 2;                // two of every eight, in two rows
+  static constexpr bool reads_early = rows_are_keys && Types::columns <= 64;  // more registers would be spilled
+
+  const typename Types::call_params::call_type& call;
+  const typename Types::tile_note& note;
+  const typename Types::moving_terms& terms;
+  const row_terms (&own)[map::rows];  // if the fixed rows are queries
+  const int first_row, thread;
+  float lse[columns_of_thread];
+
+  /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands.
+  GIWA_DEVICE void read_early() {
+    if constexpr (reads_early) {
+      GIWA_UNROLL
+      for (int i = 0; i < columns_of_thread; ++i) lse[i] = terms.lse[map::column(thread, i / 2 * 4 + i % 2)];
+    }
+  }
+
+  /// P and dS as left operands: P of the product with y, dS of that with x.
+  template <bool Masked>
+  GIWA_DEVICE void run(const scores_tile& scores, const scores_tile& dp, [[maybe_unused]] uint32 (&weights)[words],
+                       [[maybe_unused]] uint32 (&gradients)[words]) const {
+    using element = typename Types::element;
+    const steps_of_scores steps{call.mask, call.score, call.scale};
+    const bounds limits = note.limits.get();
+    const float factor = modified ? log2_e<float> : call.scale * log2_e<float>;
+    GIWA_UNROLL
+    for (int i = 0; i < map::registers; i += 2) {
+      const int slot = map::slot(i), row = first_row + map::row(thread, slot);
+      float weight[2], gradient[2];
+      GIWA_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const int column = map::column(thread, i + j), moving = note.begin + column;
+        const int query = rows_are_keys ? moving : row, key = rows_are_keys ? row : moving;
+        float y = scores.value[i + j], slope = 1;
+        if constexpr (Masked && !rows_are_keys) y += terms.nan[column];
+        bool keep = true;
+        if constexpr (Masked) keep = keeps(steps, limits, query, key);
+        if constexpr (modified) {
+          y = device_product(y, call.scale);
+          if (keep) {
+            const dual<float> at = modified_score(call.score, y, limits.place(query, key));
+            y = at.value, slope = at.slope;
+          }
+        }
+        float lse_of_query, delta;
+        if constexpr (rows_are_keys)
+          lse_of_query = reads_early ? lse[i / 4 * 2 + j] : terms.lse[column], delta = terms.delta[column];
+        else
+          lse_of_query = own[slot].lse, delta = own[slot].delta;
+        const float exponential = exp2_of(fused_multiply_add(y, factor, -lse_of_query));
+        weight[j] = keep ? exponential : 0;
+        // By selection: dP may be NaN where the score is masked.
+        if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] - delta) * slope : 0;
+      }
+      if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
+      if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);
+    }
+  }
+
+ private:
+  /// Whether a query sees a key. Without a branch if the mask has a range of keys for each query.
+  GIWA_DEVICE static bool keeps(const steps_of_scores& steps, const bounds& limits, int query, int key) {
+    if constexpr (one_range_mask<mask>) {
+      const bool inside = query < limits.queries;
+      const attention_coord place = limits.place(inside ? query : limits.queries - 1, 0);
+      int first = 0, last = limits.keys - 1;
+      if constexpr (has_first_key<mask>) first = steps.mask.first_key(place);
+      if constexpr (has_last_key<mask>) {
+        const int bound = steps.mask.last_key(place);
+        last = bound < last ? bound : last;
+      }
+      return inside & (key <= last) & (key >= first);
+    } else {
+      return steps.keeps(limits, query, key);
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+// Types that the roles of the Hopper kernels of attention_backward share: tiles, work items, notes, barriers, parameters.
+#ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_TYPES_CUH
+#define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_TYPES_CUH
+
+#include <giwa/arch/tensor_map.hpp>
+#include <giwa/attention/backward/backward_sm90_policy.hpp>
+#include <giwa/attention/backward/params.hpp>
+#include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/attention/schedule/work_tiles.hpp>
+#include <giwa/tile/pipeline_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A ring of stages in shared memory: the next stage, and the phase of its barriers.
+template <int Stages>
+struct ring_cursor {
+  int stage = 0;
+  uint32 phase = 0;
+  GIWA_DEVICE void advance() {
+    if (++stage == Stages) stage = 0, phase ^= 1;
+  }
+};
+
+/// A block has one producer warpgroup and two consumer warpgroups with 64 fixed rows each: of a and b. Tiles of x and y move
+/// past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For dk and dv they are keys:
+/// a and b are k and v, x and y are q and dout.
+template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
+struct sm90_backward_types {
+  using policy = sm90_backward_policy<Of, HeadSize, HeadSizeV>;
+  using element = T;
+  using gradient_element = G;
+  using mask = Mask;
+  using score = Score;
+  using call_params = backward_params<T, T, G, Mask, Score>;
+  using head_type = typename call_params::head;
+  static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
+  static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers;
+  static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y;
+  static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
+  static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
+  using tiles_list = visible_tiles<Mask, moving_axis>;
+  using bounds = typename score_steps<Mask, Score>::bounds;
+
+  template <int Rows, int Columns>
+  using tile = shared_tile<T, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
+  using a_tile = tile<64, policy::width_x>;
+  using b_tile = tile<64, policy::width_y>;
+  using x_tile = tile<columns, policy::width_x>;
+  using y_tile = tile<columns, policy::width_y>;
+
+  /// 128 rows of a gradient. P is 0 where the mask drops a score, but 0 times NaN is NaN. So a consumer's warp that gets
+  /// NaN does not store its 16 rows, but sets its bit in `again`, and the item comes a second time, with these bits in
+  /// `careful`. Then moving rows with NaN are cleared in tiles that not every row sees, and P is NaN for the pairs that
+  /// do. Other rows get the same bits.
+  struct work_item {
+    uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
+    int batch, head_index, first, rows;
+    uint32 careful, again;
+    bool idle, end;  // no rows: to be passed over; and the end of the queue
+  };
+  static constexpr int queue_depth = 2;
+
+  /// What a consumer does with a tile: all scores are kept, some, or none. Two notes have no tile: an item's tiles end, or
+  /// there are no more items.
+  enum class action : int { all, some, none, end_of_item, end };
+  /// The producer's notes on a tile: the rows of x and y from `begin` on.
+  struct tile_note {
+    action of[consumers];
+    int begin;
+    uninitialized<bounds> limits;
+  };
+  /// The terms of the moving rows: of queries, with the lse in powers of two, or NaN of a row that has NaN and was cleared;
+  /// of keys, this NaN or else 0.
+  struct terms_of_queries {
+    alignas(16) float lse[columns], delta[columns];
+  };
+  struct terms_of_keys {
+    alignas(16) float nan[columns];
+  };
+  using moving_terms = stdlib::conditional_t<rows_are_keys, terms_of_queries, terms_of_keys>;
+  struct shared_storage {
+    a_tile a[consumers];
+    stdlib::conditional_t<sums_x, b_tile, nothing> b[consumers];
+    x_tile x[stages_x];
+    y_tile y[stages_y];
+    moving_terms terms[stages_x];
+    tile_note notes[stages_x];
+    work_item work[queue_depth];
+    uninitialized<head_type> moving_head;  // of the tiles that are loaded
+    arch::mbarrier x_full[stages_x], x_empty[stages_x], y_full[stages_y], y_empty[stages_y];
+    arch::mbarrier landed;  // tiles that are scrubbed before consumers get them
+    arch::mbarrier fixed_full[consumers], fixed_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
+  };
+  struct params {
+    call_params call;
+    attention_schedule schedule;
+    int work_tiles;         // of this launch
+    int* counter;           // of work tiles claimed after each block's first
+    bool waits_first;       // for the kernel before it; else only before its end
+    tensor_map a, b, x, y;  // (sequence, head, row, head size)
+  };
+
+  template <class Block>
+  GIWA_DEVICE static void initialize(const Block& block, shared_storage& s) {
+    if (block.rank() != 0) return;
+    for (int i = 0; i < stages_x; ++i) s.x_full[i].initialize(1), s.x_empty[i].initialize(4 * consumers);
+    for (int i = 0; i < stages_y; ++i) s.y_full[i].initialize(1), s.y_empty[i].initialize(4 * consumers);
+    s.landed.initialize(1);
+    for (int c = 0; c < consumers; ++c) s.fixed_full[c].initialize(1), s.fixed_empty[c].initialize(4);
+    for (int i = 0; i < queue_depth; ++i) {
+      s.work_full[i].initialize(1), s.work_empty[i].initialize(4 * consumers + 1);  // and the loader
+      s.work[i].again = 0;
+    }
+    arch::mbarriers_initialized();
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// Launches the Hopper kernels of attention_backward: tensor maps, and a block for each multiprocessor.
+#ifndef GIWA_ATTENTION_BACKWARD_LAUNCH_SM90_CUH
+#define GIWA_ATTENTION_BACKWARD_LAUNCH_SM90_CUH
+
+#include <giwa/attention/backward/backward_sm90.cuh>
+#include <giwa/attention/forward/launch.cuh>
+#include <giwa/tile/tile_map.hpp>
+
+namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
+
+/// Whether TMA can address the tensors of a call that the kernels read.
+template <class Params>
+bool has_backward_maps(const Params& p) {
+  const auto& in = p.views.in;
+  return check_tensor_map(heads_first(in.q), "q").ok() && check_tensor_map(heads_first(in.k), "k").ok() &&
+         check_tensor_map(heads_first(in.v), "v").ok() && check_tensor_map(heads_first(p.views.dout), "dout").ok();
+}
+
+/// Launches an op of sm90_backward_op for all work tiles of the schedule, with one block for each multiprocessor: a block
+/// takes the whole register file. `counter` is 0. The `first` such kernel of a call waits for the terms of the rows; a later one
+/// needs nothing of those before it, and begins where their last blocks leave multiprocessors idle.
+template <class Op, class Params>
+status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_schedule& schedule, int* counter,
+                            bool first) {
+  using types = typename Op::types;
+  const result<int> device = current_device();
+  if (!device.ok()) return device.state;
+  const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
+  if (!processors.ok()) return processors.state;
+  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
+  if (!encoder.ok()) return encoder.state;
+  typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}};
+  status state;
+  const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
+    const result<tensor_map> map = make_tile_map<Tile>(heads_first(view), argument, encoder.value);
+    to = map.value;
+    state = map.state;
+    return state.ok();
+  };
+  const auto& [in, lse, dout, dq, dk, dv] = call.views;
+  constexpr typename types::a_tile* a = nullptr;
+  constexpr typename types::b_tile* b = nullptr;
+  constexpr typename types::x_tile* x = nullptr;
+  constexpr typename types::y_tile* y = nullptr;
+  if constexpr (types::rows_are_keys) {
+    if (!encode(p.a, in.k, "k", a) || !encode(p.b, in.v, "v", b) || !encode(p.x, in.q, "q", x) ||
+        !encode(p.y, dout, "dout", y))
+      return state;
+  } else {
+    if (!encode(p.a, in.q, "q", a) || !encode(p.b, dout, "dout", b) || !encode(p.x, in.k, "k", x) ||
+        !encode(p.y, in.v, "v", y))
+      return state;
+  }
+  constexpr int64 most = int64{1} << 30;  // so that the numbers of work tiles, and steps beyond the last, fit in int
+  if (schedule.work_tiles > most) return status::invalid("q", "more than 2^30 work tiles");
+  p.work_tiles = static_cast<int>(schedule.work_tiles);
+  const int64 blocks = schedule.work_tiles < processors.value ? schedule.work_tiles : processors.value;
+  return launch(s, {.grid = blocks, .block = Op::max_threads, .dependent = true}, Op{}, p);
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
+
+#endif
