@@ -291,7 +291,12 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(
       giwa::format_status(backward_of<20, 20>(giwa::host, good, giwa::full{}, of_itself, c.call_options())).c_str(),
       "parameter_gradients", "overlaps the slopes"));
-  CHECK(giwa::backward_workspace_bytes(c.of.views().problem(), trained.score()) == 8 * 2 * 7 + 3 * 4 * 2 * 7);
+  const giwa::alibi_with_gradient alibi_to(trained.values.data(), {trained.gradients.data(), {2}});
+  CHECK(says(giwa::format_status(
+                 backward_of<20, 20>(giwa::host, good, giwa::full{}, giwa::then{alibi_to, alibi_to}, c.call_options()))
+                 .c_str(),
+             "parameter_gradients", "two parts of the score modifier"));
+  CHECK(giwa::backward_workspace_bytes(c.of.views().problem(), trained.score()) == 8 * 2 * 7 + 16 + 3 * 4 * 2 * 7);
   std::vector<fp16> halves(2 * 7 * 9);
   const auto of_bias = [&](const auto& shared, const auto& gradient) {
     return std::string(

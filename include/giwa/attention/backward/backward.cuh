@@ -51,7 +51,8 @@ struct stream_backward {
       const result<attention_path> path = path_here();
       if (!path.ok()) return path.state;
       if (path.value != attention_path::simt) {
-        const bool hopper = path.value == attention_path::sm90 && p.views.in.q.size() > 0 && has_backward_maps(p);
+        const bool hopper =
+            path.value == attention_path::sm90 && p.views.in.q.size() > 0 && has_backward_maps(p) && few_work_tiles(p);
         return run_on_tensor_cores(s, p, hopper);
       }
     }
@@ -65,6 +66,14 @@ struct stream_backward {
       return state;
     }
     return {};
+  }
+
+  /// Whether the numbers of work tiles of all kernels, and steps beyond the last, fit in int.
+  template <class Params>
+  static bool few_work_tiles(const Params& p) {
+    constexpr int64 most = int64{1} << 30;
+    return schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most &&
+           schedule_of_rows<gradient::of_k>(p, 128).work_tiles <= most;
   }
 
   template <class T, class G, class Mask, class Score>

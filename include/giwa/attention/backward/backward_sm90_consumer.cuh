@@ -34,6 +34,7 @@ class sm90_backward_consumer {
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[at].arrive();
     }
+    if (Types::stores_tiles && block.lane() == 0) arch::wait_stores<0>();
   }
 
  private:
@@ -79,8 +80,15 @@ class sm90_backward_consumer {
   }
   GIWA_DEVICE void begin_item(const work_item& work) {
     first_row = work.first + 64 * index;
-    if constexpr (!rows_are_keys) load_own_terms(work);
+    const auto row_of = [&](int slot) { return map_of_scores::row(thread, slot); };
+    if constexpr (!rows_are_keys && !Types::stages_output)
+      for (int slot = 0; slot < map_of_scores::rows; ++slot)
+        own[slot] = p.call.terms_of_query(work.head.get(), first_row + row_of(slot));
     s.fixed_full[index].wait(fixed_turn & 1);
+    if constexpr (Types::stages_output)
+      for (int slot = 0; slot < map_of_scores::rows; ++slot) own[slot] = s.own_terms[index][row_of(slot)];
+    if constexpr (!rows_are_keys)
+      for (row_terms& t : own) t.lse *= log2_e<float>;
     acquire_turn();
   }
 
@@ -154,18 +162,6 @@ class sm90_backward_consumer {
     return next;
   }
 
-  /// The terms of the thread's own queries, with the lse in powers of two; those of a row that does not exist give P = 0.
-  GIWA_DEVICE void load_own_terms(const work_item& work) {
-    const auto& h = work.head.get();
-    GIWA_UNROLL
-    for (int slot = 0; slot < map_of_scores::rows; ++slot) {
-      const int query = work.first + 64 * index + map_of_scores::row(thread, slot);
-      own[slot] = {infinity_of<float>, 0};
-      if (query < h.queries()) own[slot] = p.call.terms_at(h.sequence, h.head, h.first_query_row + query);
-      own[slot].lse *= log2_e<float>;
-    }
-  }
-
   /// Stores the sums of a warp's 16 rows. If they have NaN, the item has to come again, because 0 times NaN of a row that
   /// is not seen is NaN too; the second time they are stored as they are.
   GIWA_DEVICE void store_sums(work_item& work, uint32 careful) {
@@ -185,21 +181,42 @@ class sm90_backward_consumer {
     }
     const auto& h = work.head.get();
     const auto& views = p.call.views;
+    const float scale = p.call.call.scale;
     const int first = work.first + 64 * index;
+    const auto store = [&](auto& sums, const tensor_view<G, 2>& to, float factor) {
+      store_gradient(block, thread, sums, to, first, factor, p.call.accumulate);
+    };
     if constexpr (!rows_are_keys) {
-      if (!is_absent(views.dq)) store_rows_of(sum_x, p.call.query_rows(views.dq, h), first, p.call.call.scale);
+      if (is_absent(views.dq)) return;
+      if constexpr (Types::stores_tiles)
+        if (p.stores_by_tma && first < work.rows && (!p.call.call.ragged || first + thread / 32 * 16 + 16 <= work.rows))
+          return store_by_tma(h, first, scale);
+      store(sum_x, p.call.query_rows(views.dq, h), scale);
     } else {
       if constexpr (sums_x)
-        if (!is_absent(views.dk))
-          store_rows_of(sum_x, p.call.key_rows(views.dk, h, work.rows), first, p.call.call.scale);
+        if (!is_absent(views.dk)) store(sum_x, p.call.key_rows(views.dk, h, work.rows), scale);
       if constexpr (sums_y)
-        if (!is_absent(views.dv)) store_rows_of(sum_y, p.call.key_rows(views.dv, h, work.rows), first, 1);
+        if (!is_absent(views.dv)) store(sum_y, p.call.key_rows(views.dv, h, work.rows), 1);
     }
   }
-  template <class Map>
-  GIWA_DEVICE void store_rows_of(register_tile<float, Map>& sums, const tensor_view<G, 2>& to, int first,
-                                 float factor) const {
-    store_gradient(block, thread, sums, to, first, factor, p.call.accumulate);
+  /// Stores a warp's 16 rows of dq. They may be clipped at the tensor's end, but must not reach into the next sequence.
+  template <class Head>
+  GIWA_DEVICE void store_by_tma(const Head& h, int first, float scale) {
+    using box = tensor_box<typename Types::dq_of_warp>;
+    auto& staged = s.dq[index];
+    const int warp_row = thread / 32 * 16;
+    sum_x.transform([&](float value) { return value * scale + 0.0f; });  // as store_gradient()
+    if (block.lane() == 0) arch::wait_stores_read<0>();                  // of the item before
+    block.sync_warp();
+    giwa::store(thread, sum_x, 0, staged);
+    arch::fence_async_proxy();
+    block.sync_warp();
+    if (block.lane() != 0) return;
+    const giwa::index<4> at{h.sequence, h.head, h.first_query_row + first + warp_row, 0};
+    for (int i = 0; i * box::columns < Types::dq_tile::columns; ++i)
+      arch::store_box(p.dq, box_coordinates<4>(at, i * box::columns, G{}).at,
+                      staged.data() + (64 * i + warp_row) * box::columns);
+    arch::commit_stores();
   }
 
   /// A condition that all threads agree on, in a form that shows the compiler so: at a branch that might diverge it would
@@ -228,7 +245,7 @@ class sm90_backward_consumer {
   ring_cursor<Types::stages_y> y;
   uint32 fixed_turn = 0;
   int first_row = 0;
-  row_terms own[map_of_scores::rows];
+  row_terms own[map_of_scores::rows];  // of the fixed queries, with the lse in powers of two
   stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;
   stdlib::conditional_t<sums_y, warpgroup_tile<Types::head_size_v>, nothing> sum_y;
 };

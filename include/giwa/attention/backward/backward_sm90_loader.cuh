@@ -94,7 +94,14 @@ class sm90_backward_loader {
   GIWA_DEVICE void load_fixed(const work_item& work) {
     const head_type& h = work.head.get();
     for (int c = 0; c < Types::consumers; ++c) {
+      [[maybe_unused]] row_terms terms[2];
+      if constexpr (Types::stages_output)
+        for (int i = 0; i < 2; ++i) terms[i] = p.call.terms_of_query(h, work.first + 64 * c + block.lane() + 32 * i);
       s.fixed_empty[c].wait((fixed_turn & 1) ^ 1);
+      if constexpr (Types::stages_output) {
+        for (int i = 0; i < 2; ++i) s.own_terms[c][block.lane() + 32 * i] = terms[i];
+        block.sync_warp();
+      }
       if (arch::elect_one()) {
         arch::mbarrier& full = s.fixed_full[c];
         const auto at = origin(h, Types::rows_are_keys, work.first + 64 * c);
@@ -123,12 +130,19 @@ class sm90_backward_loader {
     if constexpr (Types::rows_are_keys) {  // before the wait, so that the loads overlap it
       GIWA_UNROLL
       for (int i = 0; i < rows_of_lane; ++i) {
-        const int query = begin + block.lane() + 32 * i;
-        terms[i] = {infinity_of<float>, 0};
-        if (query < h.queries()) terms[i] = p.call.terms_at(h.sequence, h.head, h.first_query_row + query);
+        terms[i] = p.call.terms_of_query(h, begin + block.lane() + 32 * i);
       }
     }
+    // The copies start first: then the loads of the terms are waited for under them.
     s.x_empty[x.stage].wait(x.phase ^ 1);
+    s.y_empty[y.stage].wait(y.phase ^ 1);
+    const auto at = origin(h, !Types::rows_are_keys, begin);
+    arch::mbarrier &x_landed = scrubs ? s.landed : s.x_full[x.stage], &y_landed = scrubs ? s.landed : s.y_full[y.stage];
+    if (arch::elect_one()) {
+      giwa::load(p.x, at, s.x[x.stage], x_landed);
+      giwa::load(p.y, at, s.y[y.stage], y_landed);
+    }
+    block.sync_warp();
     GIWA_UNROLL
     for (int i = 0; i < rows_of_lane; ++i) {
       const int row = block.lane() + 32 * i;
@@ -151,27 +165,25 @@ class sm90_backward_loader {
                                                           : action::none;
     }
     block.sync_warp();
-    const auto at = origin(h, !Types::rows_are_keys, begin);
+    constexpr int x_bytes = Types::x_tile::bytes, y_bytes = Types::y_tile::bytes;
     if (scrubs) {
-      load_scrubbed(at);
-    } else {
-      load_now(p.x, at, s.x[x.stage], s.x_full[x.stage]);
-      s.y_empty[y.stage].wait(y.phase ^ 1);
-      load_now(p.y, at, s.y[y.stage], s.y_full[y.stage]);
+      if (block.lane() == 0) s.landed.arrive_and_expect(x_bytes + y_bytes);
+      s.landed.wait(landed_phase);
+      landed_phase ^= 1;
+      clear_nonfinite(s.x[x.stage], s.y[y.stage], s.terms[x.stage], block.lane());
+      arch::fence_async_proxy();
+      block.sync_warp();
     }
+    if (block.lane() == 0) {
+      s.x_full[x.stage].arrive_and_expect(scrubs ? 0 : x_bytes);
+      s.y_full[y.stage].arrive_and_expect(scrubs ? 0 : y_bytes);
+    }
+    block.sync_warp();
     x.advance(), y.advance();
   }
 
-  template <class Tile>
-  GIWA_DEVICE void load_now(const tensor_map& map, const giwa::index<4>& at, Tile& to, arch::mbarrier& full) const {
-    if (arch::elect_one()) {
-      full.arrive_and_expect(Tile::bytes);
-      giwa::load(map, at, to, full);
-    }
-    block.sync_warp();
-  }
-
-  /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms.
+  /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms. Written for small code: few
+  /// inputs have such values.
   template <class XTile, class YTile, class Terms>
   GIWA_DEVICE static void clear_nonfinite(XTile& x_tile, YTile& y_tile, Terms& terms, int lane) {
 #pragma unroll 1
@@ -194,22 +206,6 @@ class sm90_backward_loader {
     }
   }
 
-  /// Loads both tiles and clears rows that have NaN or infinity before the consumers get them. Written for small code: few
-  /// inputs have such values.
-  GIWA_DEVICE void load_scrubbed(const giwa::index<4>& at) {
-    auto& x_tile = s.x[x.stage];
-    auto& y_tile = s.y[y.stage];
-    s.y_empty[y.stage].wait(y.phase ^ 1);
-    load_now(p.x, at, x_tile, s.landed);
-    s.landed.wait(0);
-    load_now(p.y, at, y_tile, s.landed);
-    s.landed.wait(1);  // an even number of phases for each tile
-    clear_nonfinite(x_tile, y_tile, s.terms[x.stage], block.lane());
-    arch::fence_async_proxy();
-    block.sync_warp();
-    if (block.lane() == 0) s.x_full[x.stage].arrive(), s.y_full[y.stage].arrive();
-  }
-
   /// Where row `row` of the head is in a tensor of keys or of queries.
   GIWA_DEVICE static giwa::index<4> origin(const head_type& h, bool of_keys, int row) {
     return of_keys ? giwa::index<4>{h.key_sequence, h.kv_head, h.first_key_row + row, 0}
@@ -221,7 +217,7 @@ class sm90_backward_loader {
   shared_storage& s;
   ring_cursor<Types::stages_x> x;
   ring_cursor<Types::stages_y> y;
-  uint32 fixed_turn = 0;
+  uint32 fixed_turn = 0, landed_phase = 0;
   bool has_fixed = false;
 };
 

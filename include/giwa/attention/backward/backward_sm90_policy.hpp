@@ -40,12 +40,17 @@ struct sm90_backward_policy {
 
   static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0));
   static constexpr int most_bytes = (227 << 10) - 3072;
-  GIWA_HOST_DEVICE static constexpr bool fits(int x, int y) {
-    return fixed_bytes + 2 * columns * (x * width_x + y * width_y) <= most_bytes;
+  GIWA_HOST_DEVICE static constexpr bool fits(int x, int y, int more = 0) {
+    return fixed_bytes + 2 * columns * (x * width_x + y * width_y) + more <= most_bytes;
   }
   // x is needed longer than y: for the first and for the last product. A fourth stage gains nothing.
   static constexpr int stages_x = fits(3, 3) ? 3 : 2, stages_y = fits(3, 3) ? 3 : fits(2, 2) ? 2 : 1;
   static_assert(fits(stages_x, stages_y));
+  // Whether dq is stored by TMA from tiles in shared memory, and the terms of the fixed queries come from there. 128, dq, 4 x
+  // 2048, 4 x 4096, 1 x 16384 tokens: 585, 611, 644 TFLOP/s, otherwise 519, 573, 614. dk and dv were 4 to 7 % slower so,
+  // and both 13 % at 64, with more spills.
+  static constexpr bool stages_output = !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 &&
+                                        fits(stages_x, stages_y, 2 * block_m * width_x);
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

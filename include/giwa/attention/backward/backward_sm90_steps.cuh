@@ -53,7 +53,6 @@ struct sm90_backward_steps {
         const int column = map::column(thread, i + j), moving = note.begin + column;
         const int query = rows_are_keys ? moving : row, key = rows_are_keys ? row : moving;
         float y = scores.value[i + j], slope = 1;
-        if constexpr (Masked && !rows_are_keys) y += terms.nan[column];
         bool keep = true;
         if constexpr (Masked) keep = keeps(steps, limits, query, key);
         if constexpr (modified) {
@@ -63,6 +62,8 @@ struct sm90_backward_steps {
             y = at.value, slope = at.slope;
           }
         }
+        // After the modifier, which may swallow NaN.
+        if constexpr (Masked && !rows_are_keys) y += terms.nan[column];
         float lse_of_query, delta;
         if constexpr (rows_are_keys)
           lse_of_query = reads_early ? lse[i / 4 * 2 + j] : terms.lse[column], delta = terms.delta[column];

@@ -48,6 +48,13 @@ struct sm90_backward_types {
   using b_tile = tile<64, policy::width_y>;
   using x_tile = tile<columns, policy::width_x>;
   using y_tile = tile<columns, policy::width_y>;
+  // dq of a consumer, and a warp's share, which TMA stores.
+  static constexpr bool stages_output = policy::stages_output, stores_tiles = stages_output && sizeof(G) == 2;
+  template <int Rows>
+  using dq_rows = shared_tile<stdlib::conditional_t<stores_tiles, G, T>, tile_shape<Rows, policy::width_x>,
+                              swizzled<swizzle::bytes_128>>;
+  using dq_tile = dq_rows<64>;
+  using dq_of_warp = dq_rows<16>;
 
   /// 128 rows of a gradient. P is 0 where the mask drops a score, but 0 times NaN is NaN. So a consumer's warp that gets
   /// NaN does not store its 16 rows, but sets its bit in `again`, and the item comes a second time, with these bits in
@@ -84,10 +91,13 @@ struct sm90_backward_types {
     stdlib::conditional_t<sums_x, b_tile, nothing> b[consumers];
     x_tile x[stages_x];
     y_tile y[stages_y];
+    stdlib::conditional_t<stores_tiles, dq_tile, nothing> dq[consumers];
     moving_terms terms[stages_x];
+    stdlib::conditional_t<stages_output, row_terms[64], nothing> own_terms[consumers];  // of the fixed queries
     tile_note notes[stages_x];
     work_item work[queue_depth];
-    uninitialized<head_type> moving_head;  // of the tiles that are loaded
+    stdlib::conditional_t<rows_are_keys, uninitialized<head_type>, nothing>
+        moving_head;  // of the tiles that are loaded
     arch::mbarrier x_full[stages_x], x_empty[stages_x], y_full[stages_y], y_empty[stages_y];
     arch::mbarrier landed;  // tiles that are scrubbed before consumers get them
     arch::mbarrier fixed_full[consumers], fixed_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
@@ -99,6 +109,8 @@ struct sm90_backward_types {
     int* counter;           // of work tiles claimed after each block's first
     bool waits_first;       // for the kernel before it; else only before its end
     tensor_map a, b, x, y;  // (sequence, head, row, head size)
+    tensor_map dq;
+    bool stores_by_tma;
   };
 
   template <class Block>

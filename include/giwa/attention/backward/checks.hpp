@@ -91,7 +91,15 @@ GIWA_HOST_DEVICE status check_parameter_gradients(const backward_views<T, O, G>&
                                                   const attention_backward_options& options) {
   status s;
   constexpr const char* argument = "parameter_gradients";
+  int number = 0;
   gradient_of<Score>::for_each_output(score, [&](const tensor_view<float, 2>& to, int64 parameters) {
+    int other_number = 0;
+    gradient_of<Score>::for_each_output(score, [&](const tensor_view<float, 2>& other, int64) {
+      if (s.ok() && other_number++ < number)
+        s = check_apart(to, other, argument,
+                        "two parts of the score modifier write their gradients to the same memory");
+    });
+    ++number;
     const auto broken = [&](const status& next) {
       s = next;
       return !s.ok();

@@ -17,9 +17,9 @@ bool has_backward_maps(const Params& p) {
          check_tensor_map(heads_first(in.v), "v").ok() && check_tensor_map(heads_first(p.views.dout), "dout").ok();
 }
 
-/// Launches an op of sm90_backward_op for all work tiles of the schedule, with one block for each multiprocessor: a block
-/// takes the whole register file. `counter` is 0. The `first` such kernel of a call waits for the terms of the rows; a later one
-/// needs nothing of those before it, and begins where their last blocks leave multiprocessors idle.
+/// Launches an op of sm90_backward_op for all work tiles of the schedule, at most 2^30, with one block for each multiprocessor: a
+/// block takes the whole register file. `counter` is 0. The `first` such kernel of a call waits for the terms of the rows; a
+/// later one needs nothing of those before it, and begins where their last blocks leave multiprocessors idle.
 template <class Op, class Params>
 status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_schedule& schedule, int* counter,
                             bool first) {
@@ -30,7 +30,7 @@ status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_
   if (!processors.ok()) return processors.state;
   const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
   if (!encoder.ok()) return encoder.state;
-  typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}};
+  typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, false};
   status state;
   const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
     const result<tensor_map> map = make_tile_map<Tile>(heads_first(view), argument, encoder.value);
@@ -52,8 +52,10 @@ status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_
         !encode(p.y, in.v, "v", y))
       return state;
   }
-  constexpr int64 most = int64{1} << 30;  // so that the numbers of work tiles, and steps beyond the last, fit in int
-  if (schedule.work_tiles > most) return status::invalid("q", "more than 2^30 work tiles");
+  if constexpr (types::stores_tiles) {
+    p.stores_by_tma = !is_absent(dq) && check_store_map(heads_first(dq), "dq").ok();
+    if (p.stores_by_tma && !encode(p.dq, dq, "dq", static_cast<typename types::dq_of_warp*>(nullptr))) return state;
+  }
   p.work_tiles = static_cast<int>(schedule.work_tiles);
   const int64 blocks = schedule.work_tiles < processors.value ? schedule.work_tiles : processors.value;
   return launch(s, {.grid = blocks, .block = Op::max_threads, .dependent = true}, Op{}, p);

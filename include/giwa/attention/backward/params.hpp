@@ -88,6 +88,12 @@ struct backward_params {
   }
   ///@}
 
+  /// The terms of a query of a head; those of a query that does not exist give P = 0.
+  GIWA_HOST_DEVICE row_terms terms_of_query(const head& h, int query) const {
+    if (query >= h.queries()) return {infinity_of<float>, 0};
+    return terms_at(h.sequence, h.head, h.first_query_row + query);
+  }
+
   /// The number of sequences of keys, of which several sequences of queries may read the same one (k_batch_index).
   GIWA_HOST_DEVICE int64 key_sequences() const {
     return views.in.is_packed() ? views.in.packed.count : views.in.k.extent(0);

@@ -57,7 +57,8 @@ template <class F>
 struct gradient_of {
   static constexpr int parameters = own_parameters<F>;
   static constexpr bool wanted = takes_gradient<F> || parameters > 0;
-  static constexpr bool complete = parameters == 0 || has_parameters<F>, may_share = shares_gradient<F>;
+  static constexpr bool complete = parameters == 0 || has_parameters<F>,
+                        may_share = shares_gradient<F> && takes_gradient<F>;
 
   template <class Real>  // fp64 in the reference
   GIWA_HOST_DEVICE static void give(const F& f, Real dy, [[maybe_unused]] float z, attention_coord c,
