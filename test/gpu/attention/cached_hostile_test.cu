@@ -212,6 +212,27 @@ TEST_CASE("no keys, no queries, no sequences") {
   CHECK(same_bits(gpu.o.to_host(), gpu_array<bf16>(gpu.o.size()).to_host()));
 }
 
+// A block's items: keys in small pages, then none. What it does at the end of the first must not wait for the keys of the second.
+TEST_CASE("many queries of sequences without keys after sequences with keys") {
+  const giwa::result<int> device = giwa::current_device();
+  const giwa::result<int64> processors = giwa::detail::attribute(device.value, cudaDevAttrMultiProcessorCount);
+  cached_case_options c;
+  c.heads = c.kv_heads = 1;
+  c.head_size = c.head_size_v = 64;
+  c.keys = 100;
+  for (const int64 page_size : {4, 16}) {
+    c.page_size = page_size;
+    c.most = giwa::ceil_div(c.keys, page_size);
+    for (const int times : {2, 3}) {  // as many sequences as blocks with keys, then without
+      c.queries.assign(static_cast<std::size_t>(times * processors.value), 16);
+      c.lengths.assign(c.queries.size(), 0);
+      std::fill_n(c.lengths.begin(), processors.value, 100);
+      cached_case<bf16> of(c);
+      CHECK(fault(of) == "");
+    }
+  }
+}
+
 TEST_CASE("memory of the host is refused on a stream, by name") {
   if (device_attribute(cudaDevAttrPageableMemoryAccess) != 0) return;
   cached_case_options options = mixed_case(16);

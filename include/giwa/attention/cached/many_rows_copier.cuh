@@ -44,8 +44,19 @@ struct many_rows_copier {
     auto values = s.v.consumer(block);
     page_numbers before{}, latest{}, next{};  // of the latest tiles of K
     bool was_v = false;
+    const auto finish_v = [&] {
+      const int stage = values.next();
+      auto& tile = values.wait();
+      auto& note = s.v_notes[stage];
+      if (note.needs_scrub) sm90_nan_scrubber<Types>::scrub(block, s, part, stage, tile, note);
+      values.release();
+      was_v = false;
+    };
     for (uint32 turn = 0;; ++turn) {
-      s.requests.made[turn % most_requests].wait(turn / most_requests & 1);
+      // The next request may come only when the consumers have got the last V of the item before: an item without keys has none.
+      arch::mbarrier& made = s.requests.made[turn % most_requests];
+      while (block.any(!made.is_over(turn / most_requests & 1)))
+        if (was_v) finish_v();
       const copy_request& what = s.requests.of[turn % most_requests];
       const auto& cache = p.call.views.cache;
       if (what.full != nullptr) {
@@ -61,13 +72,7 @@ struct many_rows_copier {
         // One tile ahead, because a load returns only after the copies that the warp began before it.
         if (!what.is_v) next = look_up(block, p, what, part, what.next_tile);
       }
-      if (was_v) {
-        const int stage = values.next();
-        auto& tile = values.wait();
-        auto& note = s.v_notes[stage];
-        if (note.needs_scrub) sm90_nan_scrubber<Types>::scrub(block, s, part, stage, tile, note);
-        values.release();
-      }
+      if (was_v) finish_v();
       if (what.full == nullptr) return;
       was_v = what.is_v;
     }
