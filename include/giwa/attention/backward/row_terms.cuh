@@ -16,15 +16,15 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// Writes the terms of all rows of q to the workspace and resets its counters. A lane reads 16 bytes at once and a row takes
-/// as many lanes as it fills; a warp has four loads of each tensor in flight. Rows of no sequence get terms too, which no
-/// kernel reads.
+/// as many lanes as it fills; a warp has four loads of each tensor in flight, in fp32 two. Two blocks for each multiprocessor,
+/// because four leave too few registers. Rows of no sequence get terms too, which no kernel reads.
 template <class Params, int HeadSizeV>
 struct row_terms_op {
   using element = stdlib::remove_const_t<typename decltype(Params::views.dout)::element_type>;
-  static constexpr int run = 16 / static_cast<int>(sizeof(element)), at_once = 4;
+  static constexpr int run = 16 / static_cast<int>(sizeof(element)), at_once = sizeof(element) == 2 ? 4 : 2;
   static constexpr int lanes = HeadSizeV <= 4 * run ? 4 : HeadSizeV <= 8 * run ? 8 : HeadSizeV <= 16 * run ? 16 : 32;
   static constexpr int rows_of_warp = at_once * 32 / lanes;
-  static constexpr int max_threads = 256, min_blocks = 4, rows_of_block = max_threads / 32 * rows_of_warp;
+  static constexpr int max_threads = 256, min_blocks = 2, rows_of_block = max_threads / 32 * rows_of_warp;
   struct params {
     Params call;
     fast_divisor heads, rows;
