@@ -65,7 +65,7 @@ struct gradient_of {
                                     [[maybe_unused]] Real* sums) {
     if constexpr (takes_gradient<F>) f.gradient(static_cast<float>(dy), c);
     if constexpr (parameters > 0) {
-      float slopes[parameters];
+      float slopes[stdlib::size_t{parameters}];
       f.parameter_slopes(z, c, slopes);
       GIWA_UNROLL
       for (int i = 0; i < parameters; ++i) sums[i] += dy * static_cast<Real>(slopes[i]);
