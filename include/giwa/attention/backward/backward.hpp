@@ -124,10 +124,11 @@ inline namespace GIWA_ARCH_TAG {
 ///     frozen queries, or frozen keys and values, cost nothing
 ///   - mask, score: the same objects as in attention_forward. A score modifier must give its slope (score_modifier). One
 ///     with a member `void gradient(float dy, attention_coord c) const` receives dy of each score that is kept, once;
-///     see bias_with_gradient, and gradient_sharing for elements that several scores have. One with `static constexpr int parameters = n` has n numbers for each head, whose gradients
-///     the call sums: `void parameter_slopes(float score, attention_coord c, float (&slopes)[n]) const` gives the
-///     derivatives of the modified score, and the member `tensor_view<float, 2> parameter_gradients`, (heads, n), is
-///     written; see alibi_with_gradient
+///     see bias_with_gradient, and gradient_sharing for elements that several scores have. One with
+///     `static constexpr int parameters = n` has n numbers for each head, whose gradients the call sums:
+///     `void parameter_slopes(float score, attention_coord c, float (&slopes)[n]) const` gives the derivatives of the
+///     modified score, and the member `tensor_view<float, 2> parameter_gradients`, (heads, n), is written; see
+///     alibi_with_gradient
 ///   - options: attention_backward_options
 ///
 /// A kv head's dk and dv are sums over the heads of q that read it; those of keys that several sequences read
@@ -137,7 +138,7 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Values that are masked for a pair of a query and a key, or outside its sequence, do not affect its terms, NaN
 /// included. A NaN that is not masked reaches the gradients that it is a term of: one in q or k makes the row's dq NaN, and
-/// the dk and dv of all keys that the row meets.
+/// the dk and dv of all keys that the row meets. On a GPU one in dout may make all columns of the dv of these keys NaN.
 ///
 /// On a stream the call is asynchronous, allocates nothing and may be captured in a graph; options.workspace is required.
 /// On giwa::host all memory is host memory, and the call returns when the gradients are written.

@@ -13,8 +13,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// With fixed rows a and b and moving rows x and y, for each tile of them:
 ///   S = a x^T,  dP = b y^T,  P = e^(score(S) - lse),  dS = P (dP - delta) slope,
 ///   dq or dk = scale * sum of dS x,  dv = sum of P y.
-/// P and dS go from the accumulators into the next product as left operands in registers. The softmax of one consumer
-/// runs under the products of the other.
+/// P and dS go from the accumulators into the next product as left operands in registers.
 template <class Types, class Block>
 class sm90_backward_consumer {
  public:
@@ -222,7 +221,8 @@ class sm90_backward_consumer {
   /// A condition that all threads agree on, in a form that shows the compiler so: at a branch that might diverge it would
   /// wait for each product.
   GIWA_DEVICE bool uniform(bool condition) const { return block.any(condition); }
-  /// The tensor cores in turn: without it both consumers compute exponentials at the same time, and the products wait.
+  /// The tensor cores in turn, so that the consumers do not compute exponentials at the same time, while the products wait. Not
+  /// for all head sizes: sm90_backward_policy::takes_turns.
   ///@{
   GIWA_DEVICE void acquire_turn() const {
     if constexpr (Types::policy::takes_turns) arch::barrier_sync(1 + index, 128 * Types::consumers);

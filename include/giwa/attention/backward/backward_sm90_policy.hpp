@@ -15,10 +15,10 @@ namespace giwa::inline GIWA_ABI::detail {
 /// H200, 2026-11-23, fp16, 2048 / head size heads, full, 4 x 4096 | 1 x 16384 tokens, TFLOP/s of the kernel's own products,
 /// three for dq, four for dk with dv (above a head size of 128 five, by two kernels, counted as four):
 ///   head size   gradient       columns   TFLOP/s     others
-///   64          dq             160       499 | 537   128: 425 | 449 (when the loader scheduled)
-///   64          dk with dv     128       505 | 530   96: 476 | 514
-///   128         dq             128       582 | 620
-///   128         dk with dv     64        589 | 616   80: ptxas serializes the products (C7512)
+///   64          dq             160       489 | 529   128: 425 | 449 (when the loader scheduled)
+///   64          dk with dv     128       484 | 520   96: 476 | 514
+///   128         dq             128       594 | 638
+///   128         dk with dv     64        562 | 606   80: ptxas serializes the products (C7512)
 ///   256         dq             64        644 | 682
 ///   256         dk, dv         64        446 | 484
 template <gradient Of, int HeadSize, int HeadSizeV>
@@ -32,25 +32,25 @@ struct sm90_backward_policy {
                                                                    : 64;
   static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
   // Whether a consumer's last products of a tile and first of the next wait until the other has issued its own, so that one
-  // computes exponentials under the products of the other. 16384 tokens, full | causal, without and with turns:
+  // computes exponentials under the products of the other. Measured before the table above, 16384 tokens, full | causal, without and with turns:
   //   64: dq 448 | 430 and 489 | 455, dk with dv 475 | 443 and 494 | 463
   //   128: dq 634 | 616 and 563 | 526, dk with dv 548 | 527 and 540 | 485
   static constexpr bool takes_turns = widest <= 64;
   static constexpr int producer_registers = 40, consumer_registers = 232;
 
   static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0));
-  static constexpr int most_bytes = (227 << 10) - 3072;
-  GIWA_HOST_DEVICE static constexpr bool fits(int x, int y, int more = 0) {
-    return fixed_bytes + 2 * columns * (x * width_x + y * width_y) + more <= most_bytes;
-  }
+  static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
+  static constexpr int room = (227 << 10) - 3072 - fixed_bytes;  // in shared memory, for stages of x and y
   // x is needed longer than y: for the first and for the last product. A fourth stage gains nothing.
-  static constexpr int stages_x = fits(3, 3) ? 3 : 2, stages_y = fits(3, 3) ? 3 : fits(2, 2) ? 2 : 1;
-  static_assert(fits(stages_x, stages_y));
+  static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room ? 3 : 2;
+  static constexpr int stages_y = stages_x == 3 ? 3 : 2 * (x_bytes + y_bytes) <= room ? 2 : 1;
+  static constexpr int left = room - stages_x * x_bytes - stages_y * y_bytes;
+  static_assert(left >= 0);
   // Whether dq is stored by TMA from tiles in shared memory, and the terms of the fixed queries come from there. 128, dq, 4 x
-  // 2048, 4 x 4096, 1 x 16384 tokens: 585, 611, 644 TFLOP/s, otherwise 519, 573, 614. dk and dv were 4 to 7 % slower so,
+  // 2048, 4 x 4096, 1 x 16384 tokens: 562, 594, 638 TFLOP/s, otherwise 524, 572, 612. dk and dv were 4 to 7 % slower so,
   // and both 13 % at 64, with more spills.
-  static constexpr bool stages_output = !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 &&
-                                        fits(stages_x, stages_y, 2 * block_m * width_x);
+  static constexpr bool stages_output =
+      !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && 2 * block_m* width_x <= left;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -7,8 +7,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Puts work items into the block's queue: those that it claims from a shared counter, and again those that
-/// turned out to have NaN. A separate thread, because the next item must be known when the loader gets to it: in the
+/// Puts work items into the block's queue: those that it claims from a shared counter, and again those that turned out to
+/// have NaN. A separate thread, because the next item must be known when the loader gets to it: in the
 /// loader it made dk and dv of 512 tokens 30 % slower (128, full; H200, 2026-11-23).
 template <class Types>
 class sm90_backward_scheduler {

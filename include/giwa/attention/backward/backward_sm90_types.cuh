@@ -22,7 +22,7 @@ struct ring_cursor {
   }
 };
 
-/// A block has one producer warpgroup and two consumer warpgroups with 64 fixed rows each: of a and b. Tiles of x and y move
+/// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each: of a and b. Tiles of x and y move
 /// past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For dk and dv they are keys:
 /// a and b are k and v, x and y are q and dout.
 template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
@@ -64,14 +64,15 @@ struct sm90_backward_types {
     uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
     int batch, head_index, first, rows;
     uint32 careful, again;
-    bool idle, end;  // no rows: to be passed over; and the end of the queue
+    bool idle;  // there are no rows: passed over
+    bool end;   // there are no more items
   };
   static constexpr int queue_depth = 2;
 
   /// What a consumer does with a tile: all scores are kept, some, or none. Two notes have no tile: an item's tiles end, or
   /// there are no more items.
   enum class action : int { all, some, none, end_of_item, end };
-  /// The producer's notes on a tile: the rows of x and y from `begin` on.
+  /// The loader's notes on a tile: the rows of x and y from `begin` on.
   struct tile_note {
     action of[consumers];
     int begin;
