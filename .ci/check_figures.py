@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Checks that the tables of measurements in README.md and docs/ say what the files in docs/results say; --write puts them there.
 
-A table stands between `<!-- begin table: FILE KIND -->` and `<!-- end table -->`; KIND is a function in TABLES, FILE a CSV, a report
+A table stands between `<!-- begin table: FILE KIND -->` and `<!-- end table -->`, figures inside a sentence between the same marks, in
+one line. KIND is a function in TABLES, FILE a CSV, a report
 of bench/report.py, or the word `report` for the newest of those. The kind plot_NAME is the picture docs/plots/NAME.svg in its place.
 As long as there is no report, its tables are empty. The plots in docs/plots must be of the newest report, by the name and the
 digest that bench/plot.py writes into them.
@@ -11,6 +12,7 @@ import csv
 import functools
 import pathlib
 import re
+import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -176,6 +178,140 @@ def accuracy(path):
     return lines(*rows)
 
 
+# ---- gradients
+
+FLASH_3 = "2026-11-22_h200_peer_attention_backward.csv"  # FlashAttention-3 and cuDNN on one machine, without giwa
+
+
+def gradient_cases(path):
+    """The rows of giwa in attention_backward.py's CSV, or in a report: {case: {peer: row}}."""
+    found = {}
+    for row in load(path)["rows"] if path.suffix == ".json" else report_rows.of_rows("attention_backward", path):
+        if row["suite"].startswith("attention_backward") and row["contender"] == "giwa" and row["ratio"]:
+            found.setdefault(row["case"], {})[row["ratio_to"]] = row
+    return found
+
+
+def gradient_cells(path):
+    """Those in fp16 of the usual head sizes and masks: {(head size, mask, tokens): {peer: row}}."""
+    found = {}
+    for case, peers in gradient_cases(path).items():
+        match = re.fullmatch(r"fp16/(full|causal)/D(64|128|256)/(\d+)x(\d+)x(\d+)", case)
+        if match and {"cudnn", "flash"} <= set(peers):
+            found[int(match[2]), match[1], int(match[5])] = peers
+    if not found:
+        raise report_rows.ReportError(f"{path.name} has no gradients compared with cuDNN and FlashAttention-2")
+    return found
+
+
+def gradient_ratios(path, peer, size=None):
+    return [peers[peer]["ratio"] for (d, _, _), peers in gradient_cells(path).items() if size in (None, d)]
+
+
+def gradient_mean(path, peer, size=None):
+    return f"{report_rows.geometric_mean(gradient_ratios(path, peer, size)):.2f}"
+
+
+def backward(path):
+    """A line for each head size and mask: giwa's TFLOP/s, and how many times as fast as cuDNN and FlashAttention-2."""
+    cells = gradient_cells(path)
+    lengths = sorted({tokens for _, _, tokens in cells})
+
+    def told(peers):
+        return f"{peers['cudnn']['value']:.0f}, {peers['cudnn']['ratio']:.2f}, {peers['flash']['ratio']:.2f}" if peers else ""
+
+    return lines("| head size | mask | " + " | ".join(map(str, lengths)) + " |",
+                 *(f"| {d} | {mask} | " + " | ".join(told(cells.get((d, mask, n))) for n in lengths) + " |"
+                   for d, mask in dict.fromkeys((d, mask) for d, mask, _ in cells)))
+
+
+def backward_means(path):
+    sizes = dict.fromkeys(d for d, _, _ in gradient_cells(path))
+    return (f"{gradient_mean(path, 'cudnn')} of cuDNN and {gradient_mean(path, 'flash')} of FlashAttention-2 over all "
+            f"{len(gradient_cells(path))}; of cuDNN " + ", ".join(f"{gradient_mean(path, 'cudnn', d)} at {d}" for d in sizes))
+
+
+def backward_cudnn(path):
+    return gradient_mean(path, "cudnn")
+
+
+def backward_tflops(path):
+    """The lowest and the highest."""
+    found = [peers["cudnn"]["value"] for peers in gradient_cells(path).values()]
+    return f"{min(found):.0f}", f"{max(found):.0f}"
+
+
+def backward_headline(path):
+    low, high = backward_tflops(path)
+    return (f"On an H200 it reaches {low} to {high} TFLOP/s in 16 bits, in the geometric mean {gradient_mean(path, 'cudnn')} of cuDNN "
+            f"and {gradient_mean(path, 'flash')} times FlashAttention-2")
+
+
+def backward_headline_ko(path):
+    low, high = backward_tflops(path)
+    return (f"H200에서 16비트는 {low}~{high} TFLOP/s로, 기하평균으로 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
+            f"FlashAttention-2의 {gradient_mean(path, 'flash')}배")
+
+
+def flash_3_over_cudnn(path):
+    """{cell: how many times as fast as cuDNN FlashAttention-3 is}, from the means of its runs."""
+    us = {}
+    for row in report_rows.read_csv(path):
+        if row["H"] == row["Hkv"]:
+            cell = int(row["D"]), "causal" if row["causal"] == "1" else "full", int(row["S"])
+            us.setdefault(cell, {}).setdefault(row["peer"], []).append(float(row["us"]))
+    return {cell: statistics.mean(peers["cudnn"]) / statistics.mean(peers["fa3"]) for cell, peers in us.items()}
+
+
+def backward_flash_3(path):
+    """How many times as fast as cuDNN FlashAttention-3 was, and giwa's part of it: its ratio to cuDNN in its own run, over that."""
+    theirs = flash_3_over_cudnn(path.parent / FLASH_3)
+    low, high = backward_of_flash_3(path)
+    return (f"FlashAttention-3 was {min(theirs.values()):.2f} to {max(theirs.values()):.2f} times as fast as cuDNN in another run, "
+            f"so giwa is at {low:.2f} to {high:.2f} of it")
+
+
+def backward_of_flash_3(path):
+    theirs = flash_3_over_cudnn(path.parent / FLASH_3)
+    found = [peers["cudnn"]["ratio"] / theirs[cell] for cell, peers in gradient_cells(path).items()]
+    return min(found), max(found)
+
+
+def backward_behind_flash_3(path):
+    low, _ = backward_of_flash_3(path)
+    return f"up to {100 * (1 - low):.0f} % slower than FlashAttention-3's"
+
+
+def backward_flex(path):
+    """How many times as fast as FlexAttention, by mask or score modifier."""
+    return ", ".join(f"{case.split('/')[2]} {peers['flex']['ratio']:.2f}" for case, peers in gradient_cases(path).items() if "flex" in peers)
+
+
+def backward_more(path):
+    """A line for each case beside the usual ones."""
+    peers = ("cudnn", "flash", "flex")
+    rows = ["| type, mask or score modifier, head size, batch x heads (of keys) x tokens | TFLOP/s | "
+            + " | ".join(f"against {NAMES[p]}" for p in peers) + " |"]
+    for case, found in gradient_cases(path).items():
+        case = re.sub("/both$", ", forward and backward", case.replace("/flex/", "/"))
+        rows.append(f"| {case} | {next(iter(found.values()))['value']:.0f} | "
+                    + " | ".join(f"{found[p]['ratio']:.2f}" if p in found else "" for p in peers) + " |")
+    return lines(*rows)
+
+
+def backward_cpu(path):
+    """A line for each number of threads, head size and mask, of attention.py's CSV: GFLOP/s and the speed relative to PyTorch."""
+    values = {}
+    for row in report_rows.read_csv(path):
+        if match := re.fullmatch(r"cpu .*, (\d+) threads?/backward/(\w+)/D(\d+)/\d+x\d+x(\d+)", row["case"]):
+            values[match[1], match[3], match[2], int(match[4])] = (
+                f"{float(row['giwa_tflops']) * 1000:.0f}, {float(row['speed_of_torch']):.2f}")
+    lengths = sorted({key[3] for key in values})
+    return lines("| threads | head size | mask | " + " | ".join(map(str, lengths)) + " |",
+                 *(f"| {' | '.join(key)} | " + " | ".join(values[(*key, n)] for n in lengths) + " |"
+                   for key in dict.fromkeys(key[:3] for key in values)))
+
+
 # ---- of a report only
 
 NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention", "efficient": "PyTorch, memory-efficient",
@@ -308,8 +444,9 @@ def machine(path):
     return "\n\n".join([*said, lines(*rows)])
 
 
-TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, behind,
-                                  compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
+                                  backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_headline,
+                                  backward_headline_ko, backward_means, backward_more, behind, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 
@@ -359,13 +496,14 @@ def main(write, root=ROOT):
         def replace(match):
             nonlocal found, waiting, here
             here += 1
+            gap = "\n\n" if match[4].startswith("\n") else ""
             plot = match[3].removeprefix("plot_")
             if match[3] not in TABLES and (plot not in PLOTS or plot == match[3] or match[2] != "report"):
                 sys.exit(f"{name} asks for a table of an unknown kind: {match[3]}")
             path = newest_report(root) if match[2] == "report" else root / "docs" / "results" / match[2]
             if path is None:
                 waiting += 1
-                return f"{match[1]}\n\n{match[5]}"
+                return f"{match[1]}{gap}{match[5]}"
             found += 1
             try:
                 folder = "docs/plots" if page.parent == root else "plots"
@@ -374,9 +512,9 @@ def main(write, root=ROOT):
                 sys.exit(f"{name}: {error}")
             if table.endswith("---|"):
                 table = f"*{path.stem} has none of these.*"
-            return f"{match[1]}\n\n{table}\n\n{match[5]}"
+            return f"{match[1]}{gap}{table}{gap}{match[5]}"
 
-        wanted = re.sub(r"(<!-- begin table: (report|\S+\.(?:csv|json)) (\w+) -->)\n(.*?)(<!-- end table -->)", replace, text,
+        wanted = re.sub(r"(<!-- begin table: (report|\S+\.(?:csv|json)) (\w+) -->)(.*?)(<!-- end table -->)", replace, text,
                         flags=re.DOTALL)
         if here != text.count("begin table"):
             sys.exit(f"{name} has a table whose marks are not as they should be")

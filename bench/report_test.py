@@ -214,6 +214,21 @@ class Pages(unittest.TestCase):
         self.page.write_text(self.page.read_text(encoding="utf-8").replace("400 (1.25)", "500 (1.25)"), encoding="utf-8")
         self.assertIn("does not say what docs/results says", self.check())
 
+    def test_gradients_in_a_table_and_in_a_sentence(self):
+        marks = "<!-- begin table: backward.csv %s -->%s<!-- end table -->"
+        self.page.write_text(f"{marks % ('backward', chr(10))}\n- It is {marks % ('backward_cudnn', 'old')} times as fast.\n", encoding="utf-8")
+        rows = [row("attention_backward", f"fp16/full/D64/{16384 // n}x32x{n}", "giwa", "speed", 300, "TFLOP/s", ratio_to=peer, ratio=ratio)
+                for n, of_cudnn in ((512, 0.5), (1024, 2)) for peer, ratio in (("cudnn", of_cudnn), ("flash", 1.5))]
+        path = self.root / "docs" / "results" / "backward.csv"
+        path.write_text(report_rows.csv_text(rows), encoding="utf-8")
+        self.assertIn("README.md does not say what docs/results says", self.check())
+        self.assertIn("2 table(s)", self.check(write=True))
+        page = self.page.read_text(encoding="utf-8")
+        self.assertIn("\n| 64 | full | 300, 0.50, 1.50 | 300, 2.00, 1.50 |\n", page)
+        self.assertIn(f"\n- It is {marks % ('backward_cudnn', '1.00')} times as fast.\n", page)
+        path.write_text(report_rows.csv_text(rows[:1]), encoding="utf-8")
+        self.assertIn("backward.csv has no gradients compared with cuDNN and FlashAttention-2", self.check())
+
     def test_the_headline_is_of_the_newest_report(self):
         self.page.write_text("<!-- begin table: report headline -->\n<!-- end table -->\n", encoding="utf-8")
         both = [row for keys, giwa, cudnn, flash in ((512, 300, 400, 200), (1024, 400, 200, 100))
