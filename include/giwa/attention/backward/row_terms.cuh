@@ -106,17 +106,18 @@ struct row_terms_op {
   }
 };
 
-/// Sums value(head, query) over all rows of a head, in a fixed order; all threads of the block get the sum. In fp64,
-/// because it may be over millions of rows.
+/// Sets `to` to the sum of value(head, query) over all rows of a head, or adds it: a gradient of a number that the head has.
+/// In a fixed order, and in fp64, because it may be over millions of rows. All threads of the block call it.
 template <class Block, class Params, class Value>
-GIWA_HOST_DEVICE double sum_of_rows(const Block& block, const Params& p, int head, block_partials<double>& partials,
-                                    const Value& value) {
+GIWA_HOST_DEVICE void sum_rows(const Block& block, const Params& p, int head, block_partials<double>& partials,
+                               float& to, const Value& value) {
   double sum = 0;
   for (int64 b = 0; b < p.views.in.sequence_count(); ++b) {
     const auto h = p.call.at(static_cast<int>(b), head);
     for (int query = block.rank(); query < h.queries(); query += block.size()) sum += value(h, query);
   }
-  return reduce_block(block, sum, partials);
+  const auto of_block = static_cast<float>(reduce_block(block, sum, partials));
+  if (block.rank() == 0) to = p.accumulate ? to + of_block : of_block;
 }
 
 /// Computes the gradient of the sinks from the terms, a block for each head: minus the sum of P delta over its rows, P being
@@ -133,13 +134,10 @@ struct sink_gradient_op {
   GIWA_HOST_DEVICE void operator()(Block block, const Params& p, shared_storage& s) const {
     const int head = static_cast<int>(block.block_rank());
     const float sink = p.call.sinks[head * p.call.sink_stride];
-    const double sum = sum_of_rows(block, p, head, s.partials, [&](const auto& h, int query) {
+    sum_rows(block, p, head, s.partials, p.dsinks.data()[head * p.dsinks.stride(0)], [&](const auto& h, int query) {
       const row_terms t = p.terms_at(h.sequence, head, h.first_query_row + query);
       return -(static_cast<double>(device_exponential{}(sink - t.lse)) * static_cast<double>(t.delta));
     });
-    if (block.rank() != 0) return;
-    float& to = p.dsinks.data()[head * p.dsinks.stride(0)];
-    to = p.accumulate ? to + static_cast<float>(sum) : static_cast<float>(sum);
   }
 };
 
@@ -188,14 +186,9 @@ struct parameter_gradient_op {
   GIWA_HOST_DEVICE void operator()(Block block, const Params& p, shared_storage& s) const {
     using gradients = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>;
     const int head = static_cast<int>(block.block_rank());
-    for (int i = 0; i < Params::parameters; ++i) {
-      const double sum = sum_of_rows(block, p, head, s.partials, [&](const auto& h, int query) {
-        return static_cast<double>(p.parameter_sums_at(h, query)[i]);
-      });
-      if (block.rank() != 0) continue;
-      float& to = gradients::output(p.call.score, i, head);
-      to = p.accumulate ? to + static_cast<float>(sum) : static_cast<float>(sum);
-    }
+    for (int i = 0; i < Params::parameters; ++i)
+      sum_rows(block, p, head, s.partials, gradients::output(p.call.score, i, head),
+               [&](const auto& h, int query) { return static_cast<double>(p.parameter_sums_at(h, query)[i]); });
   }
 };
 
