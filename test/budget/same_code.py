@@ -4,7 +4,7 @@
 
 OLD and NEW are folders with headers (include/), checkouts, or git revisions. Each source is compiled with either, for 80 and 90a
 unless --arch says otherwise, and the .text sections of the cubins are compared, whatever the kernels are called: a change of form
-leaves them as they are. Without --source the sources are test/budget/same_code.cu, in parts, and test/budget/kernels.cu of NEW.
+leaves them as they are. Without --source the sources are test/budget/same_code.cu, in parts, kernels.cu and kernels_sm90.cu there, of NEW.
 A source that OLD cannot compile, because names changed, is given for either tree with --old-source. Exit status: 0 the same,
 1 different, 2 not compiled. Constants and relocations count only as far as instructions hold them.
 """
@@ -99,7 +99,7 @@ def main():
         roots = tree(arguments.old, folder / "old"), tree(arguments.new, folder / "new")
         here = Path(__file__).resolve().parent
         sources = [(s, []) for s in arguments.source or []] or \
-            [(here / "same_code.cu", [f"-DPART={p}"]) for p in range(PARTS)] + [(here / "kernels.cu", [])]
+            [(here / "same_code.cu", [f"-DPART={p}"]) for p in range(PARTS)] + [(here / "kernels.cu", []), (here / "kernels_sm90.cu", [])]
         of_old = [(s, flags) for s, (_, flags) in zip(arguments.old_source, sources)] if arguments.old_source else sources
         if len(of_old) != len(sources):
             parser.error("--old-source is given once for each --source")

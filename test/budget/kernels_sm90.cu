@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// The Hopper kernels of attention_backward, for the table of registers: for 9.0a alone, and without the mma.sync kernels,
+// which a call compiles too.
+#include <giwa/attention_backward.cuh>
+
+namespace detail = giwa::detail;
+
+template <int HeadSize, class Mask = giwa::full, class Score = giwa::plain_score>
+struct backward {
+  using element = giwa::fp16;
+
+  template <detail::gradient... Of>
+  static bool launch_ops(cudaStream_t s, const void* p) {
+    using params = detail::backward_params<element, element, element, Mask, Score>;
+    return (
+        detail::launch_backward_sm90<detail::sm90_backward_op<element, element, HeadSize, HeadSize, Of, Mask, Score>>(
+            s, *static_cast<const params*>(p), {}, nullptr, true)
+            .ok() &&
+        ...);
+  }
+  static bool launch(cudaStream_t s, const void* p) {
+    using enum detail::gradient;
+    if constexpr (detail::sm80_backward_sums_both(HeadSize, HeadSize))
+      return launch_ops<of_q, of_k_and_v>(s, p);
+    else
+      return launch_ops<of_q, of_k, of_v>(s, p);
+  }
+};
+
+template <class... Kernels>
+bool launch_all(cudaStream_t s, const void* p) {
+  return (Kernels::launch(s, p) && ...);
+}
+
+using giwa::alibi, giwa::causal, giwa::sliding_window, giwa::softcap;
+// clang-format off
+template bool launch_all<
+    backward<64>, backward<64, causal>, backward<64, causal, softcap>, backward<64, sliding_window, alibi>,
+    backward<128>, backward<128, causal>, backward<128, causal, softcap>, backward<128, sliding_window, alibi>,
+    backward<256, causal>
+>(cudaStream_t, const void*);
+// clang-format on
