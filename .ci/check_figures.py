@@ -183,24 +183,24 @@ def accuracy(path):
 FLASH_3 = "2026-11-22_h200_peer_attention_backward.csv"  # FlashAttention-3 and cuDNN on one machine, without giwa
 
 
-def gradient_cases(path):
-    """The rows of giwa in attention_backward.py's CSV, or in a report: {case: {peer: row}}."""
+def gradient_cases(path, contender="giwa"):
+    """The rows of a contender in attention_backward.py's CSV, or in a report: {case: {peer: row}}."""
     found = {}
     for row in load(path)["rows"] if path.suffix == ".json" else report_rows.of_rows("attention_backward", path):
-        if row["suite"].startswith("attention_backward") and row["contender"] == "giwa" and row["ratio"]:
+        if row["suite"].startswith("attention_backward") and row["contender"] == contender and row["ratio"]:
             found.setdefault(row["case"], {})[row["ratio_to"]] = row
     return found
 
 
-def gradient_cells(path):
+def gradient_cells(path, contender="giwa", wanted=("cudnn", "flash")):
     """Those in fp16 of the usual head sizes and masks: {(head size, mask, tokens): {peer: row}}."""
     found = {}
-    for case, peers in gradient_cases(path).items():
+    for case, peers in gradient_cases(path, contender).items():
         match = re.fullmatch(r"fp16/(full|causal)/D(64|128|256)/(\d+)x(\d+)x(\d+)", case)
-        if match and {"cudnn", "flash"} <= set(peers):
+        if match and set(wanted) <= set(peers):
             found[int(match[2]), match[1], int(match[5])] = peers
     if not found:
-        raise report_rows.ReportError(f"{path.name} has no gradients compared with cuDNN and FlashAttention-2")
+        raise report_rows.ReportError(f"{path.name} has no gradients compared with {' and '.join(NAMES[p] for p in wanted)}")
     return found
 
 
@@ -212,17 +212,22 @@ def gradient_mean(path, peer, size=None):
     return f"{report_rows.geometric_mean(gradient_ratios(path, peer, size)):.2f}"
 
 
-def backward(path):
+def backward(path, contender="giwa", wanted=("cudnn", "flash")):
     """A line for each head size and mask: giwa's TFLOP/s, and how many times as fast as cuDNN and FlashAttention-2."""
-    cells = gradient_cells(path)
+    cells = gradient_cells(path, contender, wanted)
     lengths = sorted({tokens for _, _, tokens in cells})
 
     def told(peers):
-        return f"{peers['cudnn']['value']:.0f}, {peers['cudnn']['ratio']:.2f}, {peers['flash']['ratio']:.2f}" if peers else ""
+        return ", ".join([f"{peers['flash']['value']:.0f}", *(f"{peers[p]['ratio']:.2f}" for p in wanted)]) if peers else ""
 
     return lines("| head size | mask | " + " | ".join(map(str, lengths)) + " |",
                  *(f"| {d} | {mask} | " + " | ".join(told(cells.get((d, mask, n))) for n in lengths) + " |"
                    for d, mask in dict.fromkeys((d, mask) for d, mask, _ in cells)))
+
+
+def backward_mma_sync(path):
+    """The same of the mma.sync kernels, compared with FlashAttention-2."""
+    return backward(path, "giwa_mma_sync", ("flash",))
 
 
 def backward_means(path):
@@ -446,7 +451,7 @@ def machine(path):
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
                                   backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_headline,
-                                  backward_headline_ko, backward_means, backward_more, behind, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 

@@ -98,7 +98,7 @@ SUITES = (
               "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
     attention("attention_sizes", 15, "other head sizes, and grouped queries, compared with cuDNN and FlashAttention-2",
               {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
-    attention("attention_cpu", 60, "attention on the CPU compared with PyTorch's", {},
+    attention("attention_cpu", 60, "attention and its gradients on the CPU compared with PyTorch's", {},
               "--cpu", "--only", "O3", "--rounds", "5", watch=False),
     program("attention_host", 15, "attention on the CPU compared with three loops", watch=False),
 )

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Times giwa's attention and PyTorch's: cuDNN, FlashAttention-2 and compiled FlexAttention on a GPU, on the CPU
-scaled_dot_product_attention.
+scaled_dot_product_attention and its backward pass.
 
 Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that are built: --library NAME=PATH, as often as
 wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that alternate on the same inputs, new
 ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
 In fp32 giwa's three accuracies are compared with PyTorch's memory-efficient and unfused attention. FlexAttention has separate cases, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
 a side cannot be captured in a graph, all sides of the case are timed as plain calls, and the case is named so.
+
+On the CPU (--cpu) a figure is the fastest round, because other processes disturb the others, and a ratio is that of these.
 """
 import argparse
 import csv
 import ctypes
+import functools
+import itertools
 import os
 import re
 import statistics
@@ -40,6 +44,7 @@ OTHERS = ((4, 4096, 4096, 32, 8, 128, True), (8, 4096, 4096, 8, 8, 40, False), (
 # What giwa and FlexAttention both compile in, in the order of attention_entries.cu: batch, length, heads, head size
 VARIANTS = ("plain", "causal", "softcap", "alibi", "window")
 VARIANT_SIZES = (4, 4096, 16, 128)
+CORES = sorted(os.sched_getaffinity(0))
 CAP, WINDOW = 20.0, 1024  # a query's own key is one of the window's
 
 
@@ -68,13 +73,14 @@ def gpu_libraries(arguments):
     return {name: ctypes.CDLL(str(path)) for name, path in libraries.items()}
 
 
+@functools.cache
 def host_library(flags):
     cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     built = folder() / "attention_host.so"
     subprocess.run(["g++", "-std=c++20", *flags, "-shared", "-fPIC", INCLUDE, f"-isystem{cuda}/include",
                     HERE / "attention_host_entries.cpp", "-o", built, f"-L{cuda}/lib64", "-lcudart", "-lpthread",
                     f"-Wl,-rpath,{cuda}/lib64"], check=True)
-    return ctypes.CDLL(str(built)).giwa_attention_host
+    return ctypes.CDLL(str(built))
 
 
 def pointer(tensor):
@@ -230,33 +236,47 @@ class Flex(Gpu):
 
 
 class Cpu:
-    """One case on the CPU, fp32."""
+    """One case on the CPU, fp32, on so many threads."""
+    backward = False
 
-    def __init__(self, entry, name, batch, length, heads, size, causal):
-        self.entry, self.causal = entry, causal
-        self.case = f"cpu {name}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}x{length}"
+    def __init__(self, library, name, threads, batch, length, heads, size, causal):
+        self.library, self.threads, self.causal = library, threads, causal
+        self.case = f"cpu {name}{'/backward' if self.backward else ''}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}x{length}"
         self.flops = flops(batch, length, length, heads, size, causal)
         self.q, self.k, self.v = (torch.randn(batch, length, heads, size) for _ in range(3))
         self.o = torch.full_like(self.q, float("nan"))
         self.sizes = numbers(batch, length, heads, size)
         self.theirs = None
 
-    def giwa(self):
-        code = self.entry(int(self.causal), *map(pointer, (self.q, self.k, self.v, self.o)), *self.sizes)
+    def call(self, entry, *tensors):
+        code = entry(int(self.causal), *(pointer(x) if x is not None else None for x in tensors), *self.sizes)
         assert code == 0, f"{self.case}: giwa answers {code}"
+
+    def giwa(self):
+        self.call(self.library.giwa_attention_host, self.q, self.k, self.v, self.o, None)
 
     def torch(self):
         self.theirs = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)),
                                                    is_causal=self.causal)
 
+    def renew(self):
+        for x in (self.q, self.k, self.v):
+            x.normal_()
+
+    def difference(self):
+        return compare(self.case, self.o, self.theirs.transpose(1, 2))
+
     def measure(self, rounds, _):
+        # giwa takes the cores that its thread may run on. Started threads keep theirs: fewer come first.
+        os.sched_setaffinity(0, CORES[:self.threads])
+        torch.set_num_threads(self.threads)
+        self.renew()
         self.giwa()
         self.torch()
-        difference = compare(self.case, self.o, self.theirs.transpose(1, 2))
+        difference = self.difference()
         spent = {"giwa": [], "torch": []}
         for round_ in range(rounds):
-            for x in (self.q, self.k, self.v):
-                x.normal_()
+            self.renew()
             for name in (spent if round_ % 2 else list(spent)[::-1]):
                 begin = time.perf_counter()
                 getattr(self, name)()
@@ -264,14 +284,45 @@ class Cpu:
         return difference, spent
 
 
+class CpuBackward(Cpu):
+    """Its backward pass alone; PyTorch's through autograd. Counted as 2.5 times the forward pass."""
+    backward = True
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.flops *= 2.5
+        batch, length, heads, _ = self.q.shape
+        self.lse, self.dout = torch.empty(batch, heads, length), torch.empty_like(self.q)
+        self.gradients = [torch.full_like(self.q, float("nan")) for _ in range(3)]
+        self.leaves = [x.detach().requires_grad_() for x in (self.q, self.k, self.v)]  # the same memory
+
+    def renew(self):
+        super().renew()
+        self.dout.normal_()
+        self.call(self.library.giwa_attention_host, self.q, self.k, self.v, self.o, self.lse)
+        o = scaled_dot_product_attention(*(x.transpose(1, 2) for x in self.leaves), is_causal=self.causal)
+        self.their_o = o.transpose(1, 2)
+
+    def giwa(self):
+        self.call(self.library.giwa_attention_host_backward, self.q, self.k, self.v, self.o, self.lse, self.dout,
+                  *self.gradients)
+
+    def torch(self):
+        self.theirs = torch.autograd.grad(self.their_o, self.leaves, self.dout, retain_graph=True)
+
+    def difference(self):
+        return max(compare(self.case, *x) for x in zip(self.gradients, self.theirs))
+
+
 def cases(arguments):
     if arguments.cpu:
-        for name, flags in (("-O3 -march=native", ["-O3", "-march=native"]), ("-O2", ["-O2"])):
-            entry = host_library(flags)
-            for causal in (False, True):
-                for size in (64, 128):
-                    for length in (1024, 4096):
-                        yield lambda e=entry, n=name, l=length, d=size, c=causal: Cpu(e, n, 1, l, 8, d, c)
+        for threads in sorted(int(n) for n in arguments.threads.split(",")) if arguments.threads else [len(CORES)]:
+            for flags in ("-O3 -march=native", "-O2"):
+                library = host_library(tuple(flags.split()))
+                name = flags + (f", {threads} thread{'s' if threads > 1 else ''}" if arguments.threads else "")
+                for kind, lengths in ((Cpu, (1024, 4096)), (CpuBackward, (512, 1024, 2048))):
+                    for causal, size, length in itertools.product((False, True), (64, 128), lengths):
+                        yield functools.partial(kind, library, name, threads, 1, length, 8, size, causal)
     else:
         fp32 = arguments.element == "fp32"
         chosen = arguments.backends if arguments.backends is not None else FP32_BACKENDS if fp32 else "cudnn,flash,flex"
@@ -299,8 +350,10 @@ def main():
     parser.add_argument("--backends", help="PyTorch's: cudnn,flash,flex, or in fp32 efficient,unfused")
     parser.add_argument("--no-workspace", action="store_true", help="giwa without its counter")
     parser.add_argument("--cpu", action="store_true", help="giwa::host in fp32 against PyTorch on the CPU")
+    parser.add_argument("--threads", default="", help="with --cpu, as 1,2: on so many threads; default: one for each core")
     arguments = parser.parse_args()
-    where = f"CPU, {torch.get_num_threads()} threads" if arguments.cpu else torch.cuda.get_device_name()
+    typical = min if arguments.cpu else statistics.median
+    where = f"CPU, {arguments.threads or len(CORES)} threads" if arguments.cpu else torch.cuda.get_device_name()
     print(f"# {where}, torch {torch.__version__}, {arguments.rounds} rounds")
     rows = []
     for make in cases(arguments):
@@ -311,11 +364,12 @@ def main():
         first, *others = spent
         row = {"case": case.case}
         for name, times in spent.items():
-            row[f"{name}_us"] = f"{statistics.median(times) * 1e6:.1f}"
-            row[f"{name}_tflops"] = f"{case.flops / statistics.median(times) * 1e-12:.3f}"
+            row[f"{name}_us"] = f"{typical(times) * 1e6:.1f}"
+            row[f"{name}_tflops"] = f"{case.flops / typical(times) * 1e-12:.{5 if arguments.cpu else 3}f}"
         for name in others:
             ratios = [t / g for t, g in zip(spent[name], spent[first], strict=True)]
-            row.update({f"speed_of_{name}": f"{statistics.median(ratios):.3f}", f"lowest_{name}": f"{min(ratios):.3f}",
+            ratio = typical(spent[name]) / typical(spent[first]) if arguments.cpu else statistics.median(ratios)
+            row.update({f"speed_of_{name}": f"{ratio:.3f}", f"lowest_{name}": f"{min(ratios):.3f}",
                         f"highest_{name}": f"{max(ratios):.3f}"})
         row["apart"] = f"{difference:.3g}"
         rows.append(row)

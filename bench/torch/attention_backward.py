@@ -331,7 +331,7 @@ def main():
     parser.add_argument("--ms", type=float, default=6, help="what a graph takes, about")
     parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
                         help="a library built from attention_backward_entries.cu")
-    parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
+    parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's. 90 has no Hopper kernels: it measures those of mma.sync")
     parser.add_argument("--backends", default="cudnn,flash", help="PyTorch's, of cudnn, flash; default: %(default)s")
     arguments = parser.parse_args()
     ours, backends = libraries(arguments), [x for x in arguments.backends.split(",") if x]
