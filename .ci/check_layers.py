@@ -13,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "include"
 LAYERS = ["base", "numeric", "arch", "device", "grid", "tile", "softmax", "attention", "multi"]
-NAMES = {"P": "P (pure)", "H": "H (host)", "D": "D (device)", "L": "L (launch)"}
-MAY_INCLUDE = {"P": "P", "H": "PH", "D": "PD", "L": "PHDL"}
-SUFFIX = {"P": (".hpp",), "H": (".hpp",), "D": (".cuh",), "L": (".cuh",)}
+NAMES = {"P": "P (pure)", "H": "H (host)", "D": "D (device)", "L": "L (launch)", "N": "N (NCCL)"}
+MAY_INCLUDE = {"P": "P", "H": "PH", "D": "PD", "L": "PHDL", "N": "PHDL"}
+SUFFIX = {"P": (".hpp",), "H": (".hpp",), "D": (".cuh",), "L": (".cuh",), "N": (".hpp",)}
 DEVICE_HEADERS = ["grid.cuh", "device.hpp", "tile.cuh", "softmax.cuh", "attention.cuh", "attention_backward.cuh", "cache.cuh", "giwa.cuh"]
 EXPENSIVE = {"thread", "barrier", "atomic", "future", "functional", "string", "iostream"}
 MAX_LINES, LONG_LINES = 400, 200
@@ -31,7 +31,7 @@ def read_table():
     """The table as {path: kind}, in its order."""
     text = (ROOT / "cmake/headers.cmake").read_text()
     table = {}
-    for kind, path in re.findall(r"^\s+([PHDL]) (\S+)$", text, re.M):
+    for kind, path in re.findall(r"^\s+([PHDLN]) (\S+)$", text, re.M):
         if path in table:
             error("cmake/headers.cmake", 0, f"{path} is listed twice")
         table[path] = kind

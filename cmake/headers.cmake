@@ -6,6 +6,7 @@
 #   H  host     .hpp   CUDA runtime API; g++ is enough;            includes P, H
 #   D  device   .cuh   nvcc and NVRTC;                             includes P, D
 #   L  launch   .cuh   nvcc; also the public headers;             includes all
+#   N  NCCL     .hpp   a public header that needs NCCL's;         includes all; in the package, and not in the tests of all headers
 # The package, the header tests and .ci/check_layers.py read this table.
 set(GIWA_HEADERS
   P giwa/version.hpp
@@ -251,8 +252,24 @@ set(GIWA_HEADERS
   L giwa/attention/merge.cuh
   L giwa/attention/cached/append.cuh
 
+  P giwa/multi/sequence_slices.hpp
+  P giwa/multi/slice_mask.hpp
+  P giwa/multi/ring_plan.hpp
+  H giwa/multi/communicator.hpp
+  H giwa/multi/slice_tokens.hpp
+  H giwa/multi/host_group.hpp
+  H giwa/multi/ring_exchange.hpp
+  H giwa/multi/gradient_ring.hpp
+  H giwa/multi/ring_checks.hpp
+  H giwa/multi/ring_forward.hpp
+  H giwa/multi/ring_backward.hpp
+  H giwa/multi/head_exchange.hpp
+  H giwa/multi/head_forward.hpp
+  H giwa/multi/head_backward.hpp
+
   L giwa/device.hpp
   L giwa/host.hpp
+  L giwa/multi.hpp
   L giwa/grid.cuh
   L giwa/tile.cuh
   L giwa/softmax.cuh
@@ -261,14 +278,17 @@ set(GIWA_HEADERS
   L giwa/cache.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh
+  N giwa/nccl.hpp
 )
 
-# Splits the table: GIWA_HEADERS_<kind> holds the paths of one kind, GIWA_HEADER_FILES those of all.
+# Splits the table: GIWA_HEADERS_<kind> holds the paths of one kind, GIWA_HEADER_FILES those of all but N.
 foreach(word IN LISTS GIWA_HEADERS)
-  if(word MATCHES "^[PHDL]$")
+  if(word MATCHES "^[PHDLN]$")
     set(kind ${word})
   else()
-    list(APPEND GIWA_HEADER_FILES ${word})
+    if(NOT kind STREQUAL N)
+      list(APPEND GIWA_HEADER_FILES ${word})
+    endif()
     list(APPEND GIWA_HEADERS_${kind} ${word})
   endif()
 endforeach()

@@ -6,6 +6,7 @@ execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${STAGE} OU
 
 include(${SOURCE}/cmake/headers.cmake)
 file(GLOB_RECURSE installed RELATIVE ${STAGE}/include ${STAGE}/include/*)
+list(APPEND GIWA_HEADER_FILES ${GIWA_HEADERS_N})
 list(SORT installed)
 list(SORT GIWA_HEADER_FILES)
 if(NOT installed STREQUAL GIWA_HEADER_FILES)

@@ -17,6 +17,7 @@ enum class status_code : int {
   no_driver,         ///< no usable NVIDIA driver
   no_kernel_image,   ///< this binary contains no code for this GPU
   cuda_error,        ///< any other error of the CUDA runtime: see status::cuda_code
+  communication_error,  ///< NCCL, or another communicator, failed or was aborted
 };
 
 /// The relation to `expected` that `got` violates.
@@ -75,6 +76,7 @@ GIWA_HOST_DEVICE constexpr const char* name_of(status_code code) {
     case status_code::no_driver: return "no driver";
     case status_code::no_kernel_image: return "no kernel image";
     case status_code::cuda_error: return "CUDA error";
+    case status_code::communication_error: return "communication error";
   }
   return "unknown status code";
 }

@@ -40,6 +40,7 @@ const named_code codes[] = {
     {status_code::no_driver, "no driver"},
     {status_code::no_kernel_image, "no kernel image"},
     {status_code::cuda_error, "CUDA error"},
+    {status_code::communication_error, "communication error"},
     {static_cast<status_code>(99), "unknown status code"},
 };
 

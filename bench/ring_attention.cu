@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT
+// Attention over one sequence, forward and backward, on all GPUs of a machine through NCCL, compared with one of them.
+//
+//   nvcc -std=c++20 -O3 -arch=sm_90a -DWITH_NCCL -Iinclude -Itest -I$NCCL/include bench/ring_attention.cu -L$NCCL/lib -lnccl -o ring_attention
+//   ./ring_attention check                       # small: against double precision, repeated with random delays, as a CUDA graph
+//   ./ring_attention time 131072 16 [16 full]    # tokens, heads, kv heads, mask: 1 GPU and all of them, in turn
+//   ./ring_attention one 2 131072 16 [16 full]   # 2 ranks on one GPU, without NCCL: what a ring costs beyond the same work
+//
+// fp16, head size 128, a thread for each rank. Without -DWITH_NCCL only `one` is there.
+#include <giwa/attention_backward.cuh>
+#include <giwa/giwa.cuh>
+#include <giwa/multi.hpp>
+#if defined(WITH_NCCL)
+#include <giwa/nccl.hpp>
+#endif
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/stream_group.cuh"
+
+using giwa::fp16, giwa::int64, giwa::throw_if_failed;
+constexpr int head_size = 128;
+using tensor = giwa::tensor_view<fp16, 4>;
+
+namespace {
+
+// Device memory of cudaMalloc, as most programs send and receive from.
+template <class T>
+class device_memory {
+ public:
+  device_memory() = default;
+  explicit device_memory(int64 size) : size_(size) {
+    throw_if_failed(giwa::to_status(cudaMalloc(&data_, static_cast<std::size_t>(size) * sizeof(T))));
+  }
+  device_memory(device_memory&& other) noexcept { swap(other); }
+  device_memory& operator=(device_memory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~device_memory() { cudaFree(data_); }
+  T* data() const { return data_; }
+  int64 size() const { return size_; }
+
+ private:
+  void swap(device_memory& other) {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+  T* data_ = nullptr;
+  int64 size_ = 0;
+};
+
+// Normal numbers that depend on the position in the whole sequence.
+struct fill {
+  tensor to;  // (1, rows of this rank, heads, head size)
+  giwa::token_slice slice;
+  giwa::uint64 seed;
+  GIWA_HOST_DEVICE void operator()(giwa::index<3> at) const {
+    const int64 first = slice.ranges[0].count;
+    const int64 token = at[0] < first ? slice.ranges[0].first + at[0] : slice.ranges[1].first + at[0] - first;
+    const auto element = static_cast<giwa::uint64>((token * to.extent(2) + at[1]) * to.extent(3) + at[2]);
+    to(0, at[0], at[1], at[2]) = giwa::convert<fp16>{}(giwa::philox(seed).normal<float>(element));
+  }
+};
+
+// Keeps one block busy for some microseconds: a rank that is late.
+struct delay {
+  GIWA_HOST_DEVICE void operator()(giwa::index<1> at) const {
+#if defined(__CUDA_ARCH__)
+    const long long begin = clock64(), cycles = 1500ll * at[0];
+    while (clock64() - begin < cycles) {
+    }
+#else
+    static_cast<void>(at);
+#endif
+  }
+};
+
+struct problem {
+  int64 tokens, heads, kv_heads;
+  bool causal;
+  giwa::slicing order = giwa::slicing::zigzag;
+
+  giwa::attention_problem sizes() const {
+    return {.batch = 1, .heads = heads, .kv_heads = kv_heads, .head_size = head_size, .head_size_v = head_size};
+  }
+  double flops() const {
+    const double pairs = static_cast<double>(tokens) * static_cast<double>(tokens) * (causal ? 0.5 : 1.0);
+    return 4.0 * pairs * head_size * static_cast<double>(heads);
+  }
+};
+
+// The tensors of one rank, or of one GPU that has the whole sequence.
+struct rank_data {
+  problem p;
+  giwa::sequence_slices slices;
+  giwa::token_slice slice;
+  int64 rows;
+  giwa::stream stream = throw_if_failed(giwa::stream::create());
+  device_memory<fp16> q, k, v, o, dout, dq, dk, dv;
+  device_memory<float> lse;
+  device_memory<unsigned char> forward_space, backward_space;
+
+  rank_data(const problem& given, int rank, int ranks, bool alone = false)
+      : p(given),
+        slices{.tokens = given.tokens, .order = given.order},
+        slice(slices.of(rank, ranks)),
+        rows(slice.count()) {
+    for (auto* x : {&q, &o, &dout, &dq}) *x = device_memory<fp16>(rows * p.heads * head_size);
+    for (auto* x : {&k, &v, &dk, &dv}) *x = device_memory<fp16>(rows * p.kv_heads * head_size);
+    lse = device_memory<float>(rows * p.heads);
+    giwa::attention_problem sizes = p.sizes();
+    sizes.seq_q = sizes.seq_k = rows;
+    forward_space = device_memory<unsigned char>(alone ? giwa::workspace_bytes(sizes)
+                                                       : giwa::ring_workspace_bytes(sizes, slices, rank, ranks));
+    backward_space =
+        device_memory<unsigned char>(alone ? giwa::backward_workspace_bytes(sizes)
+                                           : giwa::ring_backward_workspace_bytes(sizes, slices, rank, ranks));
+    giwa::uint64 seed = 1;
+    for (auto* x : {&q, &k, &v, &dout}) {
+      const tensor to = of(*x);
+      throw_if_failed(
+          giwa::for_all(stream, giwa::extents{rows, to.extent(2), int64{head_size}}, fill{to, slice, seed++}));
+    }
+    throw_if_failed(giwa::synchronize(stream));
+  }
+  tensor of(const device_memory<fp16>& x) const {
+    return {x.data(), {1, rows, rows == 0 ? 1 : x.size() / rows / head_size, head_size}};
+  }
+  giwa::tensor_view<float, 3> row_sums() const { return {lse.data(), {1, p.heads, rows}}; }
+
+  // Calls `what` with the mask.
+  template <class What>
+  void with_mask(const What& what) const {
+    throw_if_failed(p.causal ? what(giwa::causal{}) : what(giwa::full{}));
+  }
+  giwa::attention_options forward_options() const {
+    giwa::attention_options call{};
+    call.lse = row_sums();
+    call.workspace = {forward_space.data(), {forward_space.size()}};
+    return call;
+  }
+  giwa::attention_backward_options backward_options() const {
+    giwa::attention_backward_options call{};
+    call.workspace = {backward_space.data(), {backward_space.size()}};
+    return call;
+  }
+
+  void forward() const {
+    with_mask([&](const auto& mask) {
+      return giwa::attention_forward<head_size>(stream, of(q), of(k), of(v), of(o), mask, giwa::plain_score{},
+                                                forward_options());
+    });
+  }
+  void backward() const {
+    with_mask([&](const auto& mask) {
+      return giwa::attention_backward<head_size>(stream, of(q), of(k), of(v), of(o), row_sums(), of(dout), of(dq),
+                                                 of(dk), of(dv), mask, giwa::plain_score{}, backward_options());
+    });
+  }
+  template <class Comm>
+  void forward(const Comm& comm) const {
+    with_mask([&](const auto& mask) {
+      return giwa::ring_attention_forward<head_size>(stream, comm, slices, of(q), of(k), of(v), of(o), mask,
+                                                     giwa::plain_score{}, forward_options());
+    });
+  }
+  template <class Comm>
+  void backward(const Comm& comm) const {
+    with_mask([&](const auto& mask) {
+      return giwa::ring_attention_backward<head_size>(stream, comm, slices, of(q), of(k), of(v), of(o), row_sums(),
+                                                      of(dout), of(dq), of(dk), of(dv), mask, giwa::plain_score{},
+                                                      backward_options());
+    });
+  }
+
+  // All results, one after the other.
+  std::vector<fp16> results() const {
+    std::vector<fp16> all;
+    for (const auto* x : {&o, &dq, &dk, &dv}) {
+      std::vector<fp16> host(static_cast<std::size_t>(x->size()));
+      throw_if_failed(giwa::copy(stream, of(*x), host));
+      throw_if_failed(giwa::synchronize(stream));
+      all.insert(all.end(), host.begin(), host.end());
+    }
+    return all;
+  }
+};
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
+std::string text(const problem& p) {
+  char line[128];
+  std::snprintf(line, sizeof line, "%7lld tokens, %lld heads, %lld of k and v, %s, %s",
+                static_cast<long long>(p.tokens), static_cast<long long>(p.heads), static_cast<long long>(p.kv_heads),
+                p.causal ? "causal" : "full", p.order == giwa::slicing::zigzag ? "zigzag" : "contiguous");
+  return line;
+}
+void report(const problem& p, const char* pass, double factor, double one, double all, const char* what) {
+  std::printf("%s, %-8s 1 GPU %9.3f ms (%3.0f TFLOP/s), %s %9.3f ms: %.3f\n", text(p).c_str(), pass, one * 1e3,
+              factor * p.flops() / one * 1e-12, what, all * 1e3, one / all);
+  std::fflush(stdout);
+}
+int calls_of(const problem& p) {
+  return static_cast<int>(std::clamp<int64>(int64{131072} * 131072 / p.tokens / p.tokens, 1, 10));
+}
+
+// Ranks on one GPU: the time of all of them together is that of one GPU for the same work, plus what the ring costs.
+void time_on_one(const problem& p, int ranks) {
+  const rank_data whole(p, 0, 1, /*alone=*/true);
+  giwa_test::stream_group group(ranks);
+  std::vector<std::unique_ptr<rank_data>> own;
+  for (int r = 0; r < ranks; ++r) own.push_back(std::make_unique<rank_data>(p, r, ranks));
+  std::vector<double> seconds[4];
+  const auto timed = [&](int which, const auto& calls) {
+    throw_if_failed(giwa::to_status(cudaDeviceSynchronize()));
+    const auto begin = std::chrono::steady_clock::now();
+    calls();
+    throw_if_failed(giwa::to_status(cudaDeviceSynchronize()));
+    seconds[which].push_back(seconds_since(begin) / calls_of(p));
+  };
+  for (int round = 0; round < 3; ++round) {
+    const auto repeat = [&](const auto& call) {
+      for (int i = 0; i < calls_of(p); ++i) call();
+    };
+    const auto on_ranks = [&](const auto& call) {
+      group.on_each(
+          [&](const auto& comm) { repeat([&] { call(*own[static_cast<std::size_t>(comm.rank())], comm); }); });
+    };
+    timed(0, [&] { repeat([&] { whole.forward(); }); });
+    timed(1, [&] { on_ranks([](const rank_data& r, const auto& comm) { r.forward(comm); }); });
+    timed(2, [&] { repeat([&] { whole.backward(); }); });
+    timed(3, [&] { on_ranks([](const rank_data& r, const auto& comm) { r.backward(comm); }); });
+    for (auto& s : seconds)
+      if (round == 0) s.clear();  // the first round loads kernels
+  }
+  const std::string what = std::to_string(ranks) + " ranks on it";
+  report(p, "forward", 1, median(seconds[0]), median(seconds[1]), what.c_str());
+  report(p, "backward", 2.5, median(seconds[2]), median(seconds[3]), what.c_str());
+}
+
+#if defined(WITH_NCCL)
+struct machine {
+  int gpus = giwa::device_count();
+  std::vector<ncclComm_t> comms = std::vector<ncclComm_t>(static_cast<std::size_t>(gpus));
+
+  machine() { throw_if_failed(giwa::to_status(ncclCommInitAll(comms.data(), gpus, nullptr))); }
+  ~machine() {
+    for (const ncclComm_t c : comms) ncclCommDestroy(c);
+  }
+  // body(communicator) on a thread for each GPU, which is current there.
+  template <class Body>
+  void on_each(const Body& body) const {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < gpus; ++r)
+      threads.emplace_back([&, r] {
+        throw_if_failed(giwa::to_status(cudaSetDevice(r)));
+        body(throw_if_failed(giwa::nccl_communicator::create(comms[static_cast<std::size_t>(r)])));
+      });
+    for (std::thread& t : threads) t.join();
+  }
+};
+
+// The largest difference to one GPU, and how often delays or a graph change a bit.
+bool check(const machine& m, const problem& p, int repeats) {
+  throw_if_failed(giwa::to_status(cudaSetDevice(0)));
+  const rank_data whole(p, 0, 1, /*alone=*/true);
+  whole.forward(), whole.backward();
+  const std::vector<fp16> one = whole.results();
+  std::vector<double> off(static_cast<std::size_t>(m.gpus));
+  std::vector<int> changed(off.size()), changed_in_graph(off.size());
+  m.on_each([&](const giwa::nccl_communicator& comm) {
+    const auto r = static_cast<std::size_t>(comm.rank());
+    const rank_data own(p, comm.rank(), comm.size());
+    const auto run = [&] { own.forward(comm), own.backward(comm); };
+    run();
+    const std::vector<fp16> first = own.results();
+    int64 at = 0, at_whole = 0;
+    for (const int64 heads : {p.heads, p.heads, p.kv_heads, p.kv_heads}) {
+      const int64 row = heads * head_size;
+      for (int i = 0; i < 2; ++i)
+        for (int64 e = 0; e < own.slice.ranges[i].count * row; ++e) {
+          const double got =
+              giwa::convert<double>{}(first[static_cast<std::size_t>(at + own.slice.rows(i).first * row + e)]);
+          const auto expected = static_cast<std::size_t>(at_whole + own.slice.ranges[i].first * row + e);
+          const double d = std::abs(got - giwa::convert<double>{}(one[expected]));
+          off[r] = d <= off[r] ? off[r] : d;  // NaN stays
+        }
+      at += own.rows * row, at_whole += p.tokens * row;
+    }
+    const auto differs = [&] {
+      const std::vector<fp16> again = own.results();
+      return std::memcmp(again.data(), first.data(), first.size() * sizeof(fp16)) != 0;
+    };
+    for (int i = 0; i < repeats; ++i) {
+      const auto late =
+          static_cast<int64>(giwa::philox(7)(static_cast<giwa::uint64>(i * m.gpus + comm.rank())).word[0] % 400);
+      throw_if_failed(giwa::for_all(own.stream, giwa::extents{late + 1}, delay{}));
+      run();
+      changed[r] += differs();
+    }
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    throw_if_failed(giwa::to_status(cudaStreamBeginCapture(own.stream, cudaStreamCaptureModeThreadLocal)));
+    run();
+    throw_if_failed(giwa::to_status(cudaStreamEndCapture(own.stream, &graph)));
+    throw_if_failed(giwa::to_status(cudaGraphInstantiate(&ready, graph, 0)));
+    for (int i = 0; i < 5; ++i) {
+      throw_if_failed(
+          giwa::to_status(cudaMemsetAsync(own.o.data(), 0xff, static_cast<std::size_t>(own.o.size()) * 2, own.stream)));
+      throw_if_failed(giwa::to_status(cudaGraphLaunch(ready, own.stream)));
+      changed_in_graph[r] += differs();
+    }
+    cudaGraphExecDestroy(ready);
+    cudaGraphDestroy(graph);
+  });
+  double worst = 0;
+  int changes = 0, graph_changes = 0;
+  for (std::size_t r = 0; r < off.size(); ++r) {
+    worst = off[r] <= worst ? worst : off[r];
+    changes += changed[r], graph_changes += changed_in_graph[r];
+  }
+  const bool right = worst < 0.02 && changes + graph_changes == 0;
+  std::printf("%s: largest difference to one GPU %.1e, %d delayed runs: %d differ, in a graph %d: %s\n",
+              text(p).c_str(), worst, repeats * m.gpus, changes, graph_changes, right ? "right" : "WRONG");
+  std::fflush(stdout);
+  return right;
+}
+
+// One GPU and all of them, in turn.
+void time(const machine& m, const problem& p) {
+  std::vector<double> seconds[4];
+  std::barrier sync(m.gpus);
+  m.on_each([&](const giwa::nccl_communicator& comm) {
+    const rank_data own(p, comm.rank(), comm.size());
+    const bool first = comm.rank() == 0;
+    const auto whole = first ? std::make_unique<rank_data>(p, 0, 1, /*alone=*/true) : nullptr;
+    const auto timed = [&](int which, bool record, cudaStream_t stream, const auto& call) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < calls_of(p); ++i) call();
+      throw_if_failed(giwa::synchronize(stream));
+      sync.arrive_and_wait();
+      if (first && record) seconds[which].push_back(seconds_since(begin) / calls_of(p));
+    };
+    for (int round = 0; round < 4; ++round) {
+      timed(0, round > 0, first ? whole->stream.get() : own.stream.get(), [&] {
+        if (first) whole->forward();
+      });
+      timed(1, round > 0, own.stream, [&] { own.forward(comm); });
+      timed(2, round > 0, first ? whole->stream.get() : own.stream.get(), [&] {
+        if (first) whole->backward();
+      });
+      timed(3, round > 0, own.stream, [&] { own.backward(comm); });
+    }
+  });
+  const std::string what = std::to_string(m.gpus) + " GPUs";
+  report(p, "forward", 1, median(seconds[0]), median(seconds[1]), what.c_str());
+  report(p, "backward", 2.5, median(seconds[2]), median(seconds[3]), what.c_str());
+}
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  const int begin = what == "one" ? 3 : 2;
+  const auto number = [&](int i, int64 other) { return argc > i ? std::atoll(argv[i]) : other; };
+  const int64 tokens = number(begin, 131072), heads = number(begin + 1, 16);
+  const problem p{tokens, heads, number(begin + 2, heads), argc <= begin + 3 || std::string(argv[begin + 3]) != "full"};
+  if (what == "one") {
+    time_on_one(p, static_cast<int>(number(2, 2)));
+    return 0;
+  }
+#if defined(WITH_NCCL)
+  if (what == "check") {
+    const machine m;
+    bool right = true;
+    for (const giwa::slicing order : {giwa::slicing::zigzag, giwa::slicing::contiguous}) {
+      right = check(m, {3000, 4, 2, true, order}, static_cast<int>(number(2, 100))) && right;
+      right = check(m, {2049, 2, 2, false, order}, static_cast<int>(number(2, 100))) && right;
+    }
+    return right ? 0 : 1;
+  }
+  if (what == "time") {
+    time(machine(), p);
+    return 0;
+  }
+#endif
+  std::puts("ring_attention check | time TOKENS HEADS [KV_HEADS [full]] | one RANKS TOKENS HEADS [KV_HEADS [full]]");
+  return what.empty() || what.starts_with("--") ? 0 : 2;  // --benchmark_list_tests asks the other programs here
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Times PyTorch's context_parallel on all GPUs of a machine: the peer of bench/ring_attention.cu.
+
+  torchrun --nproc-per-node 2 bench/torch/context_parallel.py 131072 16 --backward
+
+fp16, head size 128, batch 1, causal. Prints the median for each backend of scaled_dot_product_attention and each way to pass keys and
+values on, and the time of the same backend on one GPU.
+"""
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import set_rotate_method
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("tokens", type=int)
+    parser.add_argument("heads", type=int)
+    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--alone", action="store_true", help="also on one GPU")
+    args = parser.parse_args()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(rank)
+    mesh = init_device_mesh("cuda", (ranks,), mesh_dim_names=("cp",))
+
+    def tensors():
+        torch.manual_seed(1)
+        return [torch.randn(1, args.heads, args.tokens, 128, device="cuda", dtype=torch.float16) for _ in range(3)]
+
+    def measure(step):
+        """Medians of forward and backward in ms; all ranks begin together."""
+        times = []
+        for _ in range(args.rounds + 1):
+            torch.cuda.synchronize()
+            dist.barrier()
+            begin = time.perf_counter()
+            out = step()
+            torch.cuda.synchronize()
+            middle = time.perf_counter()
+            if args.backward:
+                out.backward(out.detach())
+                torch.cuda.synchronize()
+            times.append(((middle - begin) * 1e3, (time.perf_counter() - middle) * 1e3))
+        forward, backward = zip(*times[1:])
+        return sorted(forward)[len(forward) // 2], sorted(backward)[len(backward) // 2]
+
+    def report(name, times):
+        if rank == 0:
+            print(f"{args.tokens:7d} tokens {args.heads} heads {name:34s} forward {times[0]:9.3f} ms"
+                  + (f" backward {times[1]:9.3f} ms" if args.backward else ""), flush=True)
+
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(backend), torch.set_grad_enabled(args.backward):
+            attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            if args.alone:
+                q, k, v = (x.requires_grad_(args.backward) for x in tensors())
+                report(f"{backend.name} one GPU", measure(lambda: attend(q, k, v)))
+                del q, k, v
+            for rotate in ("alltoall", "allgather"):
+                try:
+                    set_rotate_method(rotate)
+                    q, k, v = tensors()
+                    with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2], no_restore_buffers={q, k, v}):
+                        q, k, v = (x.detach().requires_grad_(args.backward) for x in (q, k, v))
+                        report(f"{backend.name} {rotate} {ranks} GPUs", measure(lambda: attend(q, k, v)))
+                except Exception as error:  # a backend that refuses: say so, and go on
+                    if rank == 0:
+                        print(f"{backend.name} {rotate}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

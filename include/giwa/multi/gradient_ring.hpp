@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Gradients of keys and values on their way around a ring, each slice's with its keys and values, and home at the end.
+#ifndef GIWA_MULTI_GRADIENT_RING_HPP
+#define GIWA_MULTI_GRADIENT_RING_HPP
+
+#include <giwa/grid/host_for_all.hpp>
+#include <giwa/multi/ring_exchange.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Gradients of one slice of keys and values, fp32: (batch, rows, kv heads, head size).
+struct slice_gradients {
+  tensor_view<float, 4> k, v;
+};
+
+/// The memory for gradients: one slice's is added to while another's is sent or received, and this rank's come home.
+struct gradient_buffers {
+  float* k[3];  // for the rows of the longest slice
+  float* v[3];
+
+  GIWA_HOST_DEVICE static constexpr gradient_buffers take(workspace_layout& layout, const attention_problem& p,
+                                                          int ranks) {
+    gradient_buffers b{};
+    const int64 rows = saturated_product(saturated_product(p.batch, p.seq_k), p.kv_heads);
+    for (int i = 0; i < (ranks > 1 ? 3 : 1); ++i) {
+      b.k[i] = layout.take<float>(saturated_product(rows, p.head_size));
+      b.v[i] = layout.take<float>(saturated_product(rows, p.head_size_v));
+    }
+    return b;
+  }
+};
+
+/// Sets rows of a tensor to zero.
+struct zero_rows {
+  tensor_view<float, 4> x;
+  GIWA_HOST_DEVICE void operator()(index<4> at) const { x[at] = 0; }
+};
+template <class Where>
+status set_to_zero(const Where& where, const tensor_view<float, 4>& x) {
+  return x.size() == 0 ? status{}
+                       : for_all(where, extents{x.extent(0), x.extent(1), x.extent(2), x.extent(3)}, zero_rows{x});
+}
+
+/// Which gradients a rank holds in each step. The gradients of a slice begin at the first rank that sees some of it, are
+/// passed on until the last one, which sends them home.
+template <class Mask>
+struct gradient_plan {
+  const ring_plan<Mask>& ring;
+
+  /// The steps from the first visitor of a slice that sees some of it to the last one; empty if there is none.
+  GIWA_HOST_DEVICE constexpr token_range steps(int of) const {
+    token_range all{};
+    for (int t = 1; t < ring.ranks; ++t)
+      if (ring.keys_seen(ring.visitor(of, t), of).count > 0) all = hull(all, {t, 1});
+    return all;
+  }
+  /// Whether the gradients of a slice are at its visitor in a step.
+  GIWA_HOST_DEVICE constexpr bool has(int of, int step) const {
+    const token_range s = steps(of);
+    return step >= s.first && step < s.end();
+  }
+  /// The rows of a slice that have gradients from other ranks.
+  GIWA_HOST_DEVICE constexpr token_range rows(int of) const { return ring.travelling(of, 1); }
+};
+
+/// The gradients that pass one rank. Those of step t are in buffer t % 2, those that come home in buffer 2.
+template <class Where, class Comm, class Mask>
+class gradient_ring {
+ public:
+  gradient_ring(const Where& where, const Comm& comm, const ring_plan<Mask>& plan, const gradient_buffers& buffers,
+                const attention_problem& sizes, bool wants_k, bool wants_v)
+      : where_(where),
+        comm_(comm),
+        plan_{plan},
+        buffers_(buffers),
+        sizes_(sizes),
+        wants_k_(wants_k),
+        wants_v_(wants_v) {}
+
+  /// The gradients of the slice of step `step`; those of this rank's slice are in another buffer than what is sent last.
+  slice_gradients at(int step) const { return in_buffer(step % 2, plan_.ring.owner(comm_.rank(), step)); }
+  slice_gradients own() const { return in_buffer(plan_.ring.ranks > 1 ? plan_.ring.ranks % 2 : 0, comm_.rank()); }
+  slice_gradients home() const { return in_buffer(2, comm_.rank()); }
+  /// The rows of this rank's slice that other ranks have gradients for.
+  token_range rows_from_others() const { return plan_.rows(comm_.rank()); }
+
+  /// Sends the gradients of step - 1 on, and receives those of this step.
+  template <class Link>
+  status pass_on(int step, const Link& link) const {
+    const int rank = comm_.rank(), before = plan_.ring.owner(rank, step - 1);
+    status s;
+    if (step > 1 && plan_.has(before, step - 1)) {
+      const bool last = !plan_.has(before, step);
+      const int to = last ? before : plan_.ring.visitor(rank, 1);
+      s = each(at(step - 1), plan_.rows(before), [&](float* x, int64 bytes) { return link.send(x, bytes, to); });
+    }
+    return s;
+  }
+  template <class Link>
+  status receive(int step, const Link& link) const {
+    const int rank = comm_.rank();
+    status s;
+    if (arrives(step))
+      s = each(at(step), plan_.rows(plan_.ring.owner(rank, step)),
+               [&](float* x, int64 bytes) { return link.receive(x, bytes, plan_.ring.owner(rank, 1)); });
+    if (s.ok() && comes_home(step))
+      s = each(home(), rows_from_others(),
+               [&](float* x, int64 bytes) { return link.receive(x, bytes, plan_.ring.visitor(rank, step - 1)); });
+    return s;
+  }
+  /// Whether the exchange of this step has something of this rank.
+  bool exchanges(int step) const {
+    return arrives(step) || comes_home(step) ||
+           (step > 1 && plan_.has(plan_.ring.owner(comm_.rank(), step - 1), step - 1));
+  }
+  /// Sets to zero what this rank, the first that sees something of a slice, does not compute.
+  status begin(int step, const token_range& computed) const {
+    const int of = plan_.ring.owner(comm_.rank(), step);
+    if (arrives(step) || !plan_.has(of, step)) return {};
+    const token_range rows = plan_.rows(of), before{rows.first, computed.first - rows.first},
+                      after{computed.end(), rows.end() - computed.end()};
+    status s;
+    for (const token_range& r : {before, after})
+      if (r.count > 0) {
+        if (s.ok() && wants_k_) s = set_to_zero(where_, r.of(at(step).k));
+        if (s.ok() && wants_v_) s = set_to_zero(where_, r.of(at(step).v));
+      }
+    return s;
+  }
+  /// Whether this rank adds to gradients that an earlier rank computed.
+  bool arrives(int step) const {
+    const int of = plan_.ring.owner(comm_.rank(), step);
+    return step > 1 && step < plan_.ring.ranks && plan_.has(of, step - 1) && plan_.has(of, step);
+  }
+
+ private:
+  bool comes_home(int step) const {
+    const token_range s = plan_.steps(comm_.rank());
+    return s.count > 0 && s.end() == step;
+  }
+  slice_gradients in_buffer(int i, int of) const {
+    const int64 rows = plan_.ring.slices.of(of, plan_.ring.ranks).count();
+    const auto view = [&](float* x, int64 size) {
+      return tensor_view<float, 4>(x, {sizes_.batch, rows, sizes_.kv_heads, size});
+    };
+    return {view(buffers_.k[i], sizes_.head_size), view(buffers_.v[i], sizes_.head_size_v)};
+  }
+  template <class Call>
+  status each(const slice_gradients& g, const token_range& rows, const Call& call) const {
+    status s;
+    if (wants_k_) s = for_sequences(g.k, rows, call);
+    if (wants_v_ && s.ok()) s = for_sequences(g.v, rows, call);
+    return s;
+  }
+
+  const Where& where_;
+  const Comm& comm_;
+  gradient_plan<Mask> plan_;
+  const gradient_buffers& buffers_;
+  attention_problem sizes_;
+  bool wants_k_, wants_v_;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

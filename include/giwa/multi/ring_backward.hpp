@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+// ring_attention_backward: the gradients of ring_attention_forward; those of keys and values travel with them.
+#ifndef GIWA_MULTI_RING_BACKWARD_HPP
+#define GIWA_MULTI_RING_BACKWARD_HPP
+
+#include <giwa/attention/backward/backward.hpp>
+#include <giwa/multi/gradient_ring.hpp>
+#include <giwa/multi/ring_checks.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+/// The parts of the workspace of a backward call.
+struct ring_backward_workspace {
+  ring_buffers travelling;
+  gradient_buffers gradients;
+  float* dq;            // (batch, rows, heads, head size)
+  unsigned char* call;  // workspace of attention_backward
+  int64 call_bytes;
+
+  GIWA_HOST_DEVICE static constexpr ring_backward_workspace take(workspace_layout& layout, attention_problem p,
+                                                                 const sequence_slices& slices, int rank, int ranks) {
+    p.seq_q = slices.of(rank, ranks).count();
+    p.seq_k = slices.most(ranks);
+    const ring_buffers travelling = ring_buffers::take(layout, p, ranks);
+    const gradient_buffers gradients = gradient_buffers::take(layout, p, ranks);
+    float* const dq = layout.take<float>(saturated_product(rows_of_heads(p), p.head_size));
+    const int64 bytes = backward_workspace_bytes(p);
+    return {travelling, gradients, dq, layout.take<unsigned char>(bytes), bytes};
+  }
+};
+
+/// to = own + others, converted; `others` has the rows `rows` of the tensor.
+template <class G>
+struct store_gradients {
+  tensor_view<G, 4> to;
+  tensor_view<const float, 4> own, others;
+  token_range rows;
+  GIWA_HOST_DEVICE void operator()(index<4> at) const {
+    float sum = own[at];
+    if (at[1] >= rows.first && at[1] < rows.end()) sum += others[at];
+    to[at] = convert<G>{}(sum);
+  }
+};
+
+inline namespace GIWA_ARCH_TAG {
+
+/// One rank's part of a ring, backward.
+template <int HeadSize, int HeadSizeV, class Where, class Comm, class T, class O, class G, class Mask, class Score>
+struct ring_backward {
+  const Where& where;
+  const Comm& comm;
+  const backward_views<T, O, G>& own;
+  const ring_plan<Mask>& plan;
+  const Score& score;
+  const attention_backward_options& options;
+  const ring_backward_workspace& workspace;
+
+  /// In each step dq first, while keys and values of the next step and the gradients of this one arrive. The gradients of
+  /// this rank's slice are computed while those of the other ranks come home.
+  status run() const {
+    const key_value_ring<T, Comm, Mask> keys(comm, plan, workspace.travelling, own.in.k, own.in.v);
+    const gradient_ring<Where, Comm, Mask> gradients(where, comm, plan, workspace.gradients, own.in.problem(),
+                                                     wants_k(), wants_v());
+    for (int step = 0; step <= plan.ranks; ++step) {
+      const bool travels = wants_k() || wants_v();
+      bool under_way = false;
+      if (const status s = exchange(keys, gradients, step, travels, under_way); !s.ok()) return s;
+      const bool home = step == plan.ranks;
+      if (!home)
+        if (const status s = compute_dq(step, keys.keys(step), keys.values(step)); !s.ok()) return s;
+      if (home && travels)
+        if (const status s = compute_own(gradients); !s.ok()) return s;
+      if (under_way)
+        if (const status s = comm.wait(where); !s.ok()) return s;
+      if (!home && step > 0 && travels)
+        if (const status s = compute_dk_dv(gradients, step, keys.keys(step), keys.values(step)); !s.ok()) return s;
+    }
+    return store(gradients);
+  }
+
+ private:
+  // A rank without rows has no elements either, but its views have heads: it passes on what others want.
+  bool wants_k() const { return !is_absent(own.dk) || own.dk.extent(2) > 0; }
+  bool wants_v() const { return !is_absent(own.dv) || own.dv.extent(2) > 0; }
+
+  template <class KeyRing, class GradientRing>
+  status exchange(const KeyRing& keys, const GradientRing& gradients, int step, bool travels, bool& under_way) const {
+    under_way = keys.exchanges(step) || (travels && gradients.exchanges(step));
+    if (!under_way) return {};
+    return comm.exchange(where, [&](const auto& link) {
+      status s = keys.send(step, link);
+      if (s.ok() && travels) s = gradients.pass_on(step, link);
+      if (s.ok()) s = keys.receive(step, link);
+      if (s.ok() && travels) s = gradients.receive(step, link);
+      return s;
+    });
+  }
+
+  /// attention_backward of some rows and keys.
+  status call(int step, const token_range& rows, const tensor_view<const T, 4>& k, const tensor_view<const T, 4>& v,
+              const token_range& keys, const backward_views<T, O, float>& to, bool accumulate) const {
+    backward_views<T, O, float> views = to;
+    views.in = {rows.of(own.in.q), keys.of(k), keys.of(v), rows.of(own.in.o), {}};
+    views.lse = rows_of_lse(own.lse, rows);
+    views.dout = rows.of(own.dout);
+    attention_backward_options rest{};
+    rest.scale = options.scale;
+    rest.dlse = rows_of_lse(options.dlse, rows);
+    if (step == 0 && !is_absent(to.dq)) rest.sinks = options.sinks, rest.dsinks = options.dsinks;
+    rest.workspace = {workspace.call, {workspace.call_bytes}};
+    rest.accumulate = accumulate;
+    const auto at = plan.mask_of(comm.rank(), rows.first, plan.owner(comm.rank(), step), keys.first);
+    const auto mask = plan.call_mask(at, step, keys);
+    if constexpr (stdlib::same_as<Score, plain_score>)
+      return run_backward<HeadSize, HeadSizeV>(where, views, mask, score, rest);
+    else
+      return run_backward<HeadSize, HeadSizeV>(where, views, mask,
+                                               slice_score<Score>{score, at.queries, at.keys, at.offset}, rest);
+  }
+
+  struct part {
+    token_range rows, keys;
+  };
+  /// The rows that see something of the slice of a step, and what they see; all of this rank's own slice.
+  part part_of(int step) const {
+    const int rank = comm.rank(), of = plan.owner(rank, step);
+    if (step == 0) return {{0, own.in.q.extent(1)}, {0, own.in.k.extent(1)}};
+    return {plan.queries_seeing(rank, of), plan.keys_seen(rank, of)};
+  }
+
+  tensor_view<float, 4> dq() const { return {workspace.dq, own.in.q.extents()}; }
+  status compute_dq(int step, const tensor_view<const T, 4>& k, const tensor_view<const T, 4>& v) const {
+    const part p = part_of(step);
+    if (p.keys.count == 0 && step > 0) return {};
+    const bool sinks_only = is_absent(own.dq) && (step > 0 || is_absent(options.dsinks));
+    if (sinks_only) return {};
+    backward_views<T, O, float> to{};
+    to.dq = p.rows.of(dq());
+    return call(step, p.rows, k, v, p.keys, to, step > 0);
+  }
+  template <class GradientRing>
+  status compute_dk_dv(const GradientRing& gradients, int step, const tensor_view<const T, 4>& k,
+                       const tensor_view<const T, 4>& v) const {
+    const part p = part_of(step);
+    if (p.keys.count == 0) return {};
+    if (const status s = gradients.begin(step, p.keys); !s.ok()) return s;
+    const slice_gradients to = gradients.at(step);
+    backward_views<T, O, float> out{};
+    if (wants_k()) out.dk = p.keys.of(to.k);
+    if (wants_v()) out.dv = p.keys.of(to.v);
+    return call(step, p.rows, k, v, p.keys, out, gradients.arrives(step));
+  }
+  template <class GradientRing>
+  status compute_own(const GradientRing& gradients) const {
+    const part p = part_of(0);
+    backward_views<T, O, float> out{};
+    if (wants_k()) out.dk = gradients.own().k;
+    if (wants_v()) out.dv = gradients.own().v;
+    return call(0, p.rows, own.in.k, own.in.v, p.keys, out, false);
+  }
+
+  template <class GradientRing>
+  status store(const GradientRing& gradients) const {
+    const slice_gradients mine = gradients.own(), others = gradients.home();
+    const token_range rows = gradients.rows_from_others();
+    status s;
+    if (!is_absent(own.dq)) s = store(own.dq, dq(), {}, {});
+    if (s.ok() && wants_k()) s = store(own.dk, mine.k, others.k, rows);
+    if (s.ok() && wants_v()) s = store(own.dv, mine.v, others.v, rows);
+    return s;
+  }
+  status store(const tensor_view<G, 4>& to, const tensor_view<const float, 4>& mine,
+               const tensor_view<const float, 4>& others, const token_range& rows) const {
+    if (to.size() == 0) return {};
+    return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)},
+                   store_gradients<G>{to, mine, others, rows});
+  }
+};
+
+}  // namespace GIWA_ARCH_TAG
+
+}  // namespace detail
+
+/// Returns the bytes of workspace that ring_attention_backward() needs on rank `rank` of `ranks`; see ring_workspace_bytes().
+/// It is the memory for the slices of keys and values of two other ranks, for the fp32 gradients of three slices, and dq in
+/// fp32.
+GIWA_HOST_DEVICE constexpr int64 ring_backward_workspace_bytes(const attention_problem& p,
+                                                               const sequence_slices& slices, int rank, int ranks) {
+  if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks) return 0;
+  detail::workspace_layout layout;
+  detail::ring_backward_workspace::take(layout, p, slices, rank, ranks);
+  return layout.bytes;
+}
+
+inline namespace GIWA_ARCH_TAG {
+
+/// Computes the gradients of ring_attention_forward(): dq, dk and dv of this rank's rows from its rows of dout. Keys and
+/// values travel as in the forward call, and the fp32 gradients of each slice travel behind them and come home at the end.
+///
+/// Parameters as in attention_backward() and ring_attention_forward(), for this rank's rows; o and lse are those that
+/// ring_attention_forward() wrote, with the same slices. An empty view in the place of dq, dk or dv is not computed, on all
+/// ranks alike; a rank without rows passes a view of its sizes, (batch, 0, kv heads, head size). dsinks receives the sum over this rank's rows: add it up over the ranks. options.workspace is required:
+/// ring_backward_workspace_bytes(), 16-byte aligned. Not supported: options.accumulate, and score modifiers
+/// that receive gradients.
+///
+/// Sums are in fp32, in the order of the ring, and rounded once, so the result has the same bits in each run with the same
+/// slices. Streams, capture and errors are as in ring_attention_forward().
+///
+/// Source: Liu, Zaharia and Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context".
+template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator<Where> Comm,
+          class Queries, class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV,
+          class Mask = full, class Score = plain_score>
+  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
+status ring_attention_backward(const Where& where, const Comm& comm, const sequence_slices& slices,
+                               const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
+                               const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o,
+                               const tensor_view<Lse, 3>& lse, const tensor_view<DO, 4>& dout,
+                               const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk, const tensor_view<DV, 4>& dv,
+                               const Mask& mask = {}, const Score& score = {},
+                               const attention_backward_options& options = {}) {
+  detail::require_mask_and_score<Mask, Score>();
+  detail::require_head_sizes<HeadSize, HeadSizeV>();
+  static_assert(!detail::gradient_of<Score>::wanted,
+                "giwa::ring_attention_backward: score modifiers that receive gradients are not supported.");
+  const auto views = detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv);
+  const int rank = comm.rank(), ranks = comm.size();
+  const attention_problem sizes = views.in.problem();
+  if (const status s =
+          detail::check_ring_backward(views, slices, rank, ranks, mask, score, options, HeadSize, HeadSizeV,
+                                      ring_backward_workspace_bytes(sizes, slices, rank, ranks));
+      !s.ok())
+    return s;
+  detail::workspace_layout layout{options.workspace.data()};
+  const auto workspace = detail::ring_backward_workspace::take(layout, sizes, slices, rank, ranks);
+  const detail::ring_plan<Mask> plan{mask, slices, ranks,
+                                     detail::diagonal_of(mask, score, options.align).fixed_offset()};
+  using element = stdlib::remove_const_t<Queries>;
+  using output = stdlib::remove_const_t<O>;
+  using call = detail::ring_backward<HeadSize, HeadSizeV, Where, Comm, element, output, DQ, Mask, Score>;
+  return call{where, comm, views, plan, score, options, workspace}.run();
+}
+
+}  // namespace GIWA_ARCH_TAG
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

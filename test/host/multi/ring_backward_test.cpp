@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+// ring_attention_backward on threads: against the reference, 1 to 8 ranks, uneven and empty slices, delays, frozen inputs, refusals.
+#include "host/multi/ring_case.hpp"
+#include "support/backward_case.hpp"
+#include "support/catch.hpp"
+#include "support/same_bits.hpp"
+
+using namespace giwa_test;
+using giwa::sequence_slices;
+using giwa::slicing;
+using giwa::status;
+
+namespace {
+
+/// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for.
+template <int HeadSize, class T, class O, class G, class Mask, class Score>
+std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, int ranks, const Mask& mask,
+                     const Score& score, uint64 delays = 0) {
+  c.clear_outputs();
+  const auto whole = c.views();
+  std::vector<std::vector<float>> dsinks(static_cast<std::size_t>(ranks));
+  const int64 heads = c.of.options.heads;
+  const std::string failure = on_ranks(ranks, delays, [&](const late_communicator& comm) {
+    const giwa::token_slice slice = slices.of(comm.rank(), ranks);
+    rank_rows<T> q(c.of.q.view(), slice), k(c.of.k.view(), slice), v(c.of.v.view(), slice);
+    rank_rows<O> o(c.of.o.view(), slice), dout(c.dout.view(), slice);
+    rank_rows<float> lse_rows(as_tensor(c.of.lse.view()), slice), dlse_rows(as_tensor(c.dlse.view()), slice);
+    rank_rows<G> dq(c.dq.view(), slice), dk(c.dk.view(), slice), dv(c.dv.view(), slice);
+    const auto as_lse = [&](const rank_rows<float>& rows) {  // (batch, rows, heads, 1) to (batch, heads, rows)
+      const auto& x = rows.view;
+      return giwa::tensor_view<const float, 3>(x.data(), {x.extent(0), x.extent(2), x.extent(1)},
+                                               {x.stride(0), x.stride(2), x.stride(1)});
+    };
+    const int64 needed = giwa::ring_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks);
+    std::vector<unsigned char> memory(static_cast<std::size_t>(needed) + 16 + 64, 0xff);
+    unsigned char* const aligned = memory.data() + (16 - reinterpret_cast<std::uintptr_t>(memory.data()) % 16) % 16;
+    giwa::attention_backward_options options = c.call_options();
+    if (c.has_dlse) options.dlse = as_lse(dlse_rows);
+    std::vector<float>& own_dsinks = dsinks[static_cast<std::size_t>(comm.rank())];
+    own_dsinks.assign(static_cast<std::size_t>(heads), NAN);
+    if (c.of.options.sinks) options.dsinks = {own_dsinks.data(), {heads}};
+    options.workspace = {aligned, {needed}};
+    const auto wanted = [](bool wants, const rank_rows<G>& x) { return wants ? x.view : giwa::tensor_view<G, 4>{}; };
+    const status s = giwa::ring_attention_backward<HeadSize>(
+        giwa::host, comm, slices, q.view, k.view, v.view, o.view, as_lse(lse_rows), dout.view, wanted(c.wants_q, dq),
+        wanted(c.wants_k, dk), wanted(c.wants_v, dv), mask, score, options);
+    for (int64 i = needed; i < needed + 64 - 16; ++i)
+      if (aligned[i] != 0xff) return status::invalid("workspace", "the call wrote past its end");
+    if (c.wants_q) dq.gather(c.dq.view(), slice);
+    if (c.wants_k) dk.gather(c.dk.view(), slice);
+    if (c.wants_v) dv.gather(c.dv.view(), slice);
+    return s;
+  });
+  if (c.of.options.sinks)
+    for (int64 h = 0; h < heads; ++h) {
+      float sum = 0;
+      for (const auto& x : dsinks) sum += x[static_cast<std::size_t>(h)];
+      c.dsinks.view()(h) = sum;
+    }
+  return failure;
+}
+
+case_options case_of(int64 tokens, uint64 seed) {
+  case_options c;
+  c.seed = seed;
+  c.batch = 2, c.heads = 4, c.kv_heads = 2;
+  c.seq_q = c.seq_k = tokens;
+  c.head_size = c.head_size_v = 8;
+  return c;
+}
+
+/// All numbers of ranks, both orders, even and uneven, against the reference: the number of wrong cases and the first.
+template <class T, class G = T, class Mask, class Score>
+std::string compare(const case_options& options, const Mask& mask, const Score& score, bool dlse = false) {
+  backward_case<T, T, G> c(options);
+  c.has_dlse = dlse;
+  const backward_answers answers = answers_of(c, mask, score);
+  std::string first;
+  int wrong = 0, cases = 0;
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (const slicing order : {slicing::contiguous, slicing::zigzag})
+      for (const bool uneven : {false, true}) {
+        sequence_slices slices{.tokens = options.seq_q, .order = order};
+        std::vector<int64> ends;  // empty pieces, one long piece, and the rest by one token
+        for (int64 i = 0, n = slices.pieces(ranks); i < n; ++i)
+          ends.push_back(i + 1 == n ? options.seq_q : i < n / 2 ? options.seq_q / 3 : options.seq_q / 3 + i);
+        if (uneven) slices.ends = {ends.data(), {slices.pieces(ranks)}};
+        std::string fault = run_ring<8>(c, slices, ranks, mask, score);
+        if (fault.empty()) fault = judge(c, answers);
+        ++cases;
+        if (!fault.empty() && wrong++ == 0)
+          first = fault + "; " + std::to_string(ranks) + (order == slicing::zigzag ? " zigzag" : " contiguous") +
+                  (uneven ? ", uneven" : "");
+      }
+  return wrong == 0 && cases == 32 ? "" : std::to_string(wrong) + " of " + std::to_string(cases) + ": " + first;
+}
+
+}  // namespace
+
+TEST_CASE("a ring of ranks computes the gradients that the reference says") {
+  using namespace giwa;
+  case_options with_sinks = case_of(45, 2);
+  with_sinks.sinks = true;
+  CHECK(compare<float>(with_sinks, causal{}, plain_score{}, true) == "");
+  CHECK((compare<fp16, fp16>(case_of(41, 3), causal{} & keys_back{7}, softcap{5}) == ""));
+  CHECK((compare<fp16, float>(case_of(38, 4), full{}, plain_score{}) == ""));
+  CHECK(compare<float>(case_of(40, 5), scattered_mask{}, wavy_score{}) == "");
+}
+
+TEST_CASE("frozen inputs are not computed") {
+  for (int frozen = 0; frozen < 8; ++frozen) {
+    backward_case<float> c(case_of(30, 6));
+    c.wants_q = (frozen & 1) == 0, c.wants_k = (frozen & 2) == 0, c.wants_v = (frozen & 4) == 0;
+    const giwa::causal mask{};
+    const backward_answers answers = answers_of(c, mask, giwa::plain_score{});
+    const std::string failure = run_ring<8>(c, {.tokens = 30}, 3, mask, giwa::plain_score{});
+    CHECK((failure.empty() ? judge(c, answers) : failure) == "");
+  }
+}
+
+TEST_CASE("the bits of gradients do not depend on delays or runs") {
+  backward_case<float> c(case_of(61, 8));
+  const giwa::causal mask{};
+  static_cast<void>(answers_of(c, mask, giwa::plain_score{}));
+  const sequence_slices slices{.tokens = 61};
+  REQUIRE(run_ring<8>(c, slices, 5, mask, giwa::plain_score{}) == "");
+  const auto dq = c.dq.memory, dk = c.dk.memory, dv = c.dv.memory;
+  int differing = 0;
+  for (uint64 run = 1; run <= 12; ++run) {
+    REQUIRE(run_ring<8>(c, slices, 5, mask, giwa::plain_score{}, run) == "");
+    differing += !same_bits(dq, c.dq.memory) || !same_bits(dk, c.dk.memory) || !same_bits(dv, c.dv.memory);
+  }
+  CHECK(differing == 0);
+}
+
+TEST_CASE("a ring of gradients refuses what does not fit") {
+  giwa::host_group alone(1);
+  std::vector<float> x(32), lse(4), gradient(32), dk(32), dv(32);
+  std::vector<unsigned char> memory(1 << 13);
+  const giwa::tensor_view<float, 4> q(x.data(), {1, 4, 1, 8});
+  const auto message = [&](int64 tokens, int64 bytes, bool accumulate) {
+    giwa::attention_backward_options options{};
+    options.workspace = {memory.data(), {bytes}};
+    options.accumulate = accumulate;
+    const auto view = [](std::vector<float>& v) { return giwa::tensor_view<float, 4>(v.data(), {1, 4, 1, 8}); };
+    return std::string(giwa::format_status(giwa::ring_attention_backward<8>(
+                                               giwa::host, alone.communicator(0), {.tokens = tokens}, q, q, q, q,
+                                               giwa::tensor_view<float, 3>(lse.data(), {1, 1, 4}), q, view(gradient),
+                                               view(dk), view(dv), giwa::full{}, {}, options))
+                           .c_str());
+  };
+  CHECK(message(4, 1 << 13, false).find("success") != std::string::npos);
+  CHECK(message(4, 1 << 13, true).find("gradients on several ranks are not added to what is there") !=
+        std::string::npos);
+  CHECK(message(3, 1 << 13, false).find("as many rows as this rank's slice (exactly 3, got 4)") != std::string::npos);
+  CHECK(message(4, 100, false).find("the workspace is smaller than this call needs") != std::string::npos);
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT
+// ring_attention_forward on threads: against the reference, 1 to 8 ranks, uneven and empty slices, delays, what is sent, refusals.
+#include "host/multi/ring_case.hpp"
+
+#include "support/catch.hpp"
+#include "support/same_bits.hpp"
+
+using namespace giwa_test;
+using giwa::sequence_slices;
+using giwa::slicing;
+using giwa::status;
+
+namespace {
+
+/// Writes o and lse of the case by a ring of ranks, in parts, with exactly the workspace that the call asks for.
+template <int HeadSize, class T, class O, class Mask, class Score>
+std::string run_ring(attention_case<T, O>& c, const sequence_slices& slices, int ranks, const Mask& mask,
+                     const Score& score, uint64 delays = 0, int64* bytes_sent = nullptr, bool by_heads = false) {
+  c.clear_outputs();
+  const giwa::tensor_view<O, 4> o = c.o.view();
+  const giwa::tensor_view<float, 4> lse = as_tensor(c.lse.view());
+  std::vector<int64> sent(static_cast<std::size_t>(ranks));
+  const std::string failure = on_ranks(ranks, delays, [&](late_communicator comm) {
+    comm.sent = &sent[static_cast<std::size_t>(comm.rank())];
+    const giwa::token_slice slice = slices.of(comm.rank(), ranks);
+    rank_rows<T> q(c.q.view(), slice), k(c.k.view(), slice), v(c.v.view(), slice);
+    rank_rows<O> own_o(o, slice);
+    std::vector<float> own_lse(static_cast<std::size_t>(c.options.batch * c.options.heads * slice.count()));
+    const giwa::tensor_view<float, 3> lse_view(own_lse.data(), {c.options.batch, c.options.heads, slice.count()});
+    const int64 needed =
+        by_heads ? giwa::head_parallel_workspace_bytes(c.views().problem(), slices, comm.rank(), ranks, sizeof(O))
+                 : giwa::ring_workspace_bytes(c.views().problem(), slices, comm.rank(), ranks);
+    std::vector<unsigned char> memory(static_cast<std::size_t>(needed) + 16 + 64, 0xff);
+    unsigned char* const aligned = memory.data() + (16 - reinterpret_cast<std::uintptr_t>(memory.data()) % 16) % 16;
+    giwa::attention_options options = c.call_options();
+    options.lse = c.options.lse ? lse_view : giwa::tensor_view<float, 3>{};
+    options.workspace = {aligned, {needed}};
+    const status s = by_heads ? giwa::head_parallel_attention_forward<HeadSize>(
+                                    giwa::host, comm, slices, q.view, k.view, v.view, own_o.view, mask, score, options)
+                              : giwa::ring_attention_forward<HeadSize>(giwa::host, comm, slices, q.view, k.view, v.view,
+                                                                       own_o.view, mask, score, options);
+    for (int64 i = needed; i < needed + 64 - 16; ++i)
+      if (aligned[i] != 0xff) return status::invalid("workspace", "the call wrote past its end");
+    own_o.gather(o, slice);
+    rank_rows<float> rows;
+    rows.view = as_tensor(lse_view);
+    if (c.options.lse) rows.gather(lse, slice);
+    return s;
+  });
+  if (bytes_sent != nullptr)
+    for (const int64 n : sent) *bytes_sent += n;
+  return failure;
+}
+
+struct faults {
+  std::string first;
+  int count = 0, cases = 0;
+  void add(const std::string& fault, const sequence_slices& s, int ranks) {
+    ++cases;
+    if (fault.empty() || count++ != 0) return;
+    first = fault + "; " + std::to_string(ranks) + " ranks, " + std::to_string(s.tokens) + " tokens, " +
+            (s.order == slicing::zigzag ? "zigzag" : "contiguous") + (s.ends.size() > 0 ? ", uneven" : "");
+  }
+};
+
+case_options case_of(int64 tokens, uint64 seed) {
+  case_options c;
+  c.seed = seed;
+  c.batch = 2, c.heads = 4, c.kv_heads = 2;
+  c.seq_q = c.seq_k = tokens;
+  c.head_size = c.head_size_v = 8;
+  return c;
+}
+
+/// All numbers of ranks and both orders, even and uneven, against the reference.
+template <class T, class O = T, class Mask, class Score>
+faults compare(const case_options& options, const Mask& mask, const Score& score) {
+  faults f;
+  attention_case<T, O> c(options);
+  const attention_answers answers = answers_of(c, mask, score);
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
+      std::vector<int64> ends;  // one long piece, empty ones, and the rest by one token
+      const int64 pieces = sequence_slices{.order = order}.pieces(ranks);
+      for (int64 i = 0; i < pieces; ++i)
+        ends.push_back(i + 1 == pieces ? options.seq_q : i < pieces / 2 ? options.seq_q / 3 : options.seq_q / 3 + i);
+      for (const bool uneven : {false, true}) {
+        sequence_slices slices{.tokens = options.seq_q, .order = order};
+        if (uneven) slices.ends = {ends.data(), {pieces}};
+        const std::string failure = run_ring<8>(c, slices, ranks, mask, score);
+        f.add(failure.empty() ? judge(c, answers).failure : failure, slices, ranks);
+      }
+    }
+  return f;
+}
+#define CHECK_NO_FAULTS(f)                                                                    \
+  do {                                                                                        \
+    const faults found = f;                                                                   \
+    INFO(found.count << " of " << found.cases << " cases are wrong; first: " << found.first); \
+    CHECK(found.count == 0);                                                                  \
+    CHECK(found.cases == 32);                                                                 \
+  } while (false)
+
+/// A mask that says nothing but what it keeps: positions in the whole sequence count.
+struct every_third {
+  bool operator()(giwa::attention_coord c) const { return (c.query + 2 * c.key) % 3 != 0 && c.key != 5; }
+};
+
+}  // namespace
+
+TEST_CASE("a ring of ranks computes what the reference says") {
+  using namespace giwa;
+  CHECK_NO_FAULTS((compare<float>(case_of(53, 1), full{}, plain_score{})));
+  case_options with_sinks = case_of(53, 2);
+  with_sinks.sinks = true;
+  CHECK_NO_FAULTS((compare<fp16>(with_sinks, causal{}, plain_score{})));
+  case_options shifted = case_of(41, 3);
+  shifted.align = alignment::offset(-7), shifted.scale = 0.5f;
+  CHECK_NO_FAULTS((compare<float>(shifted, causal{} & keys_back{9}, softcap{3})));
+  std::vector<int> ids(2 * 47);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i % 47 / 12);
+  const std::vector<float> slopes{0.1f, 0.2f, 0.4f, 0.8f};
+  CHECK_NO_FAULTS((compare<float>(case_of(47, 4), segment_ids{ids.data(), ids.data(), 47, 47, true} & causal{},
+                                  alibi{slopes.data()})));
+  std::vector<float> biases(4 * 39 * 39);
+  for (std::size_t i = 0; i < biases.size(); ++i) biases[i] = static_cast<float>(i % 17) * 0.1f;
+  CHECK_NO_FAULTS(
+      (compare<float>(case_of(39, 5), every_third{}, bias(tensor_view<float, 4>(biases.data(), {1, 4, 39, 39})))));
+}
+
+TEST_CASE("head-parallel attention computes what the reference says") {
+  using namespace giwa;
+  case_options options = case_of(43, 12);
+  options.heads = 12, options.kv_heads = 6, options.sinks = true;
+  const std::vector<float> slopes{0.1f, 0.2f, 0.4f, 0.8f, 0.1f, 0.3f, 0.5f, 0.7f, 0.9f, 1.1f, 0.01f, 0.02f};
+  attention_case<float> c(options);
+  const alibi score{slopes.data()};
+  const attention_answers answers = answers_of(c, causal{}, score);
+  const int64 ends[] = {20, 20, 21, 43};
+  for (const int ranks : {1, 2, 3, 6})
+    for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
+      sequence_slices slices{.tokens = 43, .order = order};
+      if (ranks == 2 && order == slicing::zigzag) slices.ends = {ends, {4}};
+      const std::string failure = run_ring<8>(c, slices, ranks, causal{}, score, 0, nullptr, true);
+      CHECK((failure.empty() ? judge(c, answers).failure : failure) == "");
+    }
+  CHECK(run_ring<8>(c, {.tokens = 43}, 4, causal{}, score, 0, nullptr, true)
+            .find("must be a multiple of the number of ranks") != std::string::npos);
+}
+
+TEST_CASE("fewer tokens than ranks, one token and none") {
+  for (const int64 tokens : {5, 1, 0}) {
+    attention_case<float> c(case_of(tokens, 7));
+    const giwa::causal mask{};
+    const attention_answers answers = answers_of(c, mask, giwa::plain_score{});
+    for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
+      const std::string failure = run_ring<8>(c, {.tokens = tokens, .order = order}, 8, mask, giwa::plain_score{});
+      CHECK((failure.empty() ? judge(c, answers).failure : failure) == "");
+    }
+  }
+}
+
+TEST_CASE("the bits do not depend on delays or runs") {
+  attention_case<giwa::fp16> c(case_of(61, 8));
+  const giwa::causal mask{};
+  const sequence_slices slices{.tokens = 61};
+  REQUIRE(run_ring<8>(c, slices, 5, mask, giwa::plain_score{}) == "");
+  const auto o = c.o.memory;
+  const auto lse = c.lse.memory;
+  int differing = 0;
+  for (uint64 run = 1; run <= 12; ++run) {
+    REQUIRE(run_ring<8>(c, slices, 5, mask, giwa::plain_score{}, run) == "");
+    differing += !same_bits(o, c.o.memory) || !same_bits(lse, c.lse.memory);
+  }
+  CHECK(differing == 0);
+}
+
+TEST_CASE("slices are copied out of a sequence and back") {
+  const giwa::index<4> sizes{2, 11, 3, 4};
+  std::vector<float> whole(2 * 11 * 3 * 4), back(whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(i);
+  const giwa::tensor_view<float, 4> from(whole.data(), sizes), to(back.data(), sizes);
+  const sequence_slices slices{.tokens = 11};
+  for (int r = 0; r < 3; ++r) {
+    const giwa::token_slice slice = slices.of(r, 3);
+    const rank_rows<float> expected(from, slice);
+    std::vector<float> own(expected.memory.size());
+    const giwa::tensor_view<float, 4> rows(own.data(), expected.view.extents());
+    REQUIRE(giwa::slice_tokens(giwa::host, slice, from, rows).ok());
+    CHECK(own == expected.memory);
+    REQUIRE(giwa::gather_tokens(giwa::host, slice, rows, to).ok());
+  }
+  CHECK(back == whole);
+  CHECK(!giwa::slice_tokens(giwa::host, slices.of(0, 3), from, to).ok());
+  CHECK(!giwa::slice_tokens(giwa::host, sequence_slices{.tokens = 22}.of(1, 2), from, to).ok());
+}
+
+TEST_CASE("only what later ranks see is sent") {
+  constexpr int64 tokens = 64, row = 2 * 2 * 2 * 8 * 4;  // batch, k and v, kv heads, head size, bytes
+  const auto sent = [&](const auto& mask, const auto& score, slicing order) {
+    attention_case<float> c(case_of(tokens, 9));
+    int64 bytes = 0;
+    CHECK(run_ring<8>(c, {.tokens = tokens, .order = order}, 4, mask, score, 0, &bytes) == "");
+    return bytes / row;
+  };
+  const giwa::plain_score plain{};
+  CHECK(sent(giwa::full{}, plain, slicing::contiguous) == 3 * tokens);
+  CHECK(sent(giwa::causal{}, plain, slicing::contiguous) == (3 + 2 + 1) * tokens / 4);  // no earlier rank sees a slice
+  const auto window = giwa::causal{} & giwa::keys_back{3};
+  CHECK(sent(window, giwa::softcap{3}, slicing::contiguous) == 3 * 3);  // three keys before each boundary
+  // Later ranks see a rank's first piece, earlier ones both pieces; each sends what those after it on the ring see.
+  CHECK(sent(giwa::causal{}, plain, slicing::zigzag) == 3 * tokens / 2 + 9 * tokens / 8);
+  const std::vector<float> biases(tokens * tokens, 0.5f);
+  const giwa::bias score(giwa::tensor_view<const float, 4>(biases.data(), {1, 1, tokens, tokens}));
+  CHECK(sent(every_third{}, score, slicing::contiguous) == 3 * tokens);  // only the kernels know it
+}
+
+TEST_CASE("a ring refuses what does not fit, and a rank that gives up ends the others") {
+  giwa::host_group alone(1);
+  const auto comm = alone.communicator(0);
+  std::vector<float> x(4 * 8), o(4 * 8);
+  std::vector<unsigned char> memory(4096);
+  const giwa::tensor_view<float, 4> q(x.data(), {1, 4, 1, 8}), out(o.data(), {1, 4, 1, 8});
+  const auto message = [&](const sequence_slices& slices, int64 bytes) {
+    giwa::attention_options options{};
+    options.workspace = {memory.data(), {bytes}};
+    return std::string(giwa::format_status(giwa::ring_attention_forward<8>(giwa::host, comm, slices, q, q, q, out,
+                                                                           giwa::full{}, {}, options))
+                           .c_str());
+  };
+  const int64 needed = giwa::ring_workspace_bytes(
+      {.batch = 1, .heads = 1, .kv_heads = 1, .head_size = 8, .head_size_v = 8, .element_bytes = 4}, {.tokens = 4}, 0,
+      1);
+  CHECK(message({.tokens = 5}, 4096) ==
+        "giwa: invalid argument `q`: q must have as many rows as this rank's slice (exactly 5, got 4)");
+  CHECK(message({.tokens = 4}, needed - 1) ==
+        "giwa: invalid argument `workspace`: the workspace is smaller than this call needs (at least " +
+            std::to_string(needed) + ", got " + std::to_string(needed - 1) + ")");
+  giwa::attention_options shifted{};
+  shifted.workspace = {memory.data(), {4096}};
+  CHECK(giwa::ring_attention_forward<8>(giwa::host, comm, {.tokens = 4}, q, q, q, out,
+                                        giwa::causal{giwa::alignment::offset(2)}, {}, shifted)
+            .got == 2);
+  const int64 falling[] = {3, 2};
+  CHECK(message({.tokens = 2, .ends = {falling, {2}}}, 4096) ==
+        "giwa: invalid argument `slices`: the ends of the pieces must not decrease (at least 3, got 2)");
+  CHECK(message({.tokens = 4, .ends = {falling, {1}}}, 4096).find("one end for each piece") != std::string::npos);
+
+  // Rank 1 fails before it sends anything: the others return instead of waiting for it.
+  attention_case<float> c(case_of(32, 10));
+  const sequence_slices slices{.tokens = 32};
+  std::vector<status> states(3);
+  giwa::host_group group(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r)
+    threads.emplace_back([&, r] {
+      const giwa::token_slice slice = slices.of(r, 3);
+      rank_rows<float> rows(c.q.view(), slice), k(c.k.view(), slice), result(c.o.view(), slice);
+      std::vector<double> space(1 << 14);
+      giwa::attention_options options{};
+      if (r != 1) options.workspace = {reinterpret_cast<unsigned char*>(space.data()), {1 << 17}};
+      status& s = states[static_cast<std::size_t>(r)];
+      s = giwa::ring_attention_forward<8>(giwa::host, group.communicator(r), slices, rows.view, k.view, k.view,
+                                          result.view, giwa::causal{}, {}, options);
+      if (!s.ok()) group.abort();
+    });
+  for (std::thread& t : threads) t.join();
+  CHECK(states[0].code == giwa::status_code::communication_error);
+  CHECK(states[1].code == giwa::status_code::invalid_argument);
+  CHECK(states[2].code == giwa::status_code::communication_error);
+}
