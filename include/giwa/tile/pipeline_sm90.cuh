@@ -76,6 +76,23 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
     cursor at_{};
   };
 
+  class filler_role {
+   public:
+    GIWA_DEVICE explicit filler_role(pipeline& p) : pipeline_(p) {}
+
+    /// Waits until the next stage is free and calls fill(stage, full), which starts copies that end at the barrier `full`.
+    template <class Fill>
+    GIWA_DEVICE void put(const Fill& fill) {
+      pipeline_.empty_[at_.stage()].wait(at_.phase() ^ 1);
+      fill(pipeline_.stage_[at_.stage()], pipeline_.full_[at_.stage()]);
+      at_.advance();
+    }
+
+   private:
+    pipeline& pipeline_;
+    cursor at_{};
+  };
+
   template <class Block>
   class consumer_role {
    public:
@@ -147,6 +164,14 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
     return {block, *this};
   }
   ///@}
+
+  /// Returns the role of a thread that fills a part of every stage, besides the producer, which announces all bytes.
+  template <class Block>
+  GIWA_DEVICE filler_role filler(Block) {
+    return filler_role(*this);
+  }
+  /// Waits until stage number `i` has been filled for the n-th time, counted from 0, for a thread that is no consumer of every stage.
+  GIWA_DEVICE void wait(int i, uint32 n) { full_[i].wait(n & 1); }
 
   /// Runs the whole loop, as in the other pipelines, with the thread of rank 0 as the producer and all threads as consumers.
   /// Once in a kernel.

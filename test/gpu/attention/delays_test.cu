@@ -155,7 +155,11 @@ TEST_CASE("delays change nothing of calls with a cache") {
   CHECK(different_cached<128>(c, giwa::causal::bottom_right) == 0);  // cp.async
   c.queries = {20, 20, 20};
   c.lengths = {3000, 20, 777};
-  CHECK(different_cached<128>(c, giwa::full{}) == 0);  // several tiles of 32 rows
+  CHECK(different_cached<128>(c, giwa::full{}) == 0);  // many rows: two warps start boxes
+  CHECK(different_cached<128>(c, giwa::causal::bottom_right) == 0);
+  c.page_size = 3;
+  c.most = 1000;
+  CHECK(different_cached<128>(c, giwa::full{}) == 0);  // many rows: two warps copy by cp.async
 }
 
 TEST_CASE("delays change nothing") {

@@ -32,12 +32,15 @@ status encode_maps_of_cache(Params& p) {
   const auto k = make_tile_map<typename Types::k_tile>(heads_first(views.cache.k), "k", encoder.value, rows);
   const auto v = make_tile_map<typename Types::v_tile>(heads_first(views.cache.v), "v", encoder.value, rows);
   p.q = q.value, p.k = k.value, p.v = v.value;
+  if constexpr (Types::stores_tiles)
+    if (check_store_map(views.o, "o").ok()) {
+      using o_box = tensor_box<typename Types::o_tile>;
+      const giwa::index<4> of_o{1, p.shape.tile.queries, p.shape.tile.heads, o_box::columns};
+      const auto o = make_tensor_map(views.o, of_o, o_box::pattern, "o", encoder.value);
+      p.o = o.value, p.o_by_tma = o.ok();
+    }
   return !q.ok() ? q.state : !k.ok() ? k.state : v.state;
 }
-
-/// Boxes of fewer rows than this are copied by cp.async. A thread takes some 100 cycles to start a box: 1024 queries and 8192 keys in
-/// pages of 1 key take 3060 us by TMA and 500 by cp.async, in pages of 16 keys 351 and 515 (H200, 2026-11-23).
-inline constexpr int least_box_rows_of_many = 8;
 
 /// Computes the sequences with many rows. Returns false without an error if TMA cannot address the tensors: then the kernel
 /// for few rows computes them too.
@@ -58,16 +61,18 @@ result<bool> launch_many_rows(cudaStream_t s, const cached_params<T, T, O, Mask,
   const int page_rows = static_cast<int>(call.page_size.divisor());
   const int box_rows =
       views.is_paged() ? common_power_of_two(page_rows, types::block_n, types::block_n) : types::block_n;
-  // Copies of pages of 16 keys to two blocks are slower than to one: 394 us instead of 379 (H200, 2026-11-23).
-  const bool pairs = types::multicasts && box_rows >= 64;
+  // A thread takes some 100 cycles to start a box: 1024 queries and 8192 keys in pages of 1 key take 3060 us by TMA and 500 by
+  // cp.async (H200, 2026-11-23).
+  const bool by_chunks = box_rows < types::least_box_rows;
+  const bool pairs = types::multicasts && !by_chunks;
   const many_rows_shape shape =
       shape_of_many_rows(views.problem(), static_cast<int>(processors.value), available, pairs);
   const group_mask<Mask> mask{call.mask, call.heads_per_kv};
   const of_both both{
       call,        shape,         fast_divisor(shape.tile.heads), reinterpret_cast<float*>(call.workspace),
       op::block_m, types::columns};
-  const bool by_warps = box_rows < least_box_rows_of_many;
-  typename op::params p{both, mask, box_rows, page_rows, by_warps, rows_begin_at_16_bytes(views.o), {}, {}, {}};
+  typename op::params p{both,  mask, box_rows, page_rows, by_chunks, rows_begin_at_16_bytes(views.o),
+                        false, {},   {},       {},        {}};
   if (const status state = encode_maps_of_cache<types>(p); !state.ok()) return {false, state};
   // Each kernel begins while the one before ends.
   launch_config config{.grid = int64{shape.blocks} * shape.cluster, .block = op::max_threads, .cluster = shape.cluster};

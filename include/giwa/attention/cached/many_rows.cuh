@@ -42,11 +42,13 @@ struct many_rows_op {
       arch::release_registers<Policy::producer_registers>();
       if (block.warp() == 0 && arch::elect_one()) {
         sm90_loader<types, many_rows_keys<types>>::run(block, p, s);
-        if (p.by_warps) many_rows_copier<types>::finish(s);
+        if (p.call.views.is_paged()) many_rows_copier<types>::finish(s);
       }
       if (block.warp() % 2 == 1) {
-        if (p.by_warps)
-          many_rows_copier<types>::run(block, p, s, block.warp() / 2);
+        if (p.by_chunks)
+          many_rows_copier<types>::template run<copies_by_chunks>(block, p, s, block.warp() / 2);
+        else if (p.call.views.is_paged())
+          many_rows_copier<types>::template run<copies_by_boxes>(block, p, s, block.warp() / 2);
         else
           sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
       }
@@ -85,6 +87,7 @@ struct many_rows_op {
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
     }
+    if (types::stores_tiles && c.thread == 0) arch::wait_stores<0>();
   }
 };
 

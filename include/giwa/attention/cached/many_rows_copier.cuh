@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The two warps of the kernel for many rows that copy keys in small pages, of which TMA would need too many boxes.
+// The two warps of the kernel for many rows that copy keys in pages: by TMA, or by cp.async where it would need too many boxes.
 #ifndef GIWA_ATTENTION_CACHED_MANY_ROWS_COPIER_CUH
 #define GIWA_ATTENTION_CACHED_MANY_ROWS_COPIER_CUH
 
@@ -9,76 +9,32 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The loader waits for free stages as for TMA, and requests each tile here. These warps are the scrubbers too: a tile of V can be
-/// scrubbed when they have copied it.
-template <class Types>
-struct many_rows_copier {
+/// A warp's half of each tile, in chunks of 16 bytes by cp.async.
+template <class Types, class Block>
+class copies_by_chunks {
+ public:
   using params = typename Types::params;
-  using shared_storage = typename Types::shared_storage;
-  using copy_request = typename Types::copy_request;
-  using element = typename Types::element;
-  static constexpr int most_requests = Types::most_requests, run_columns = 8;
+  using tile_to_copy = typename Types::tile_to_copy;
 
-  /// The loader's thread. The next tile of K is the first of an item or not, and the one after it is `next`.
-  GIWA_DEVICE static void note(shared_storage& s, bool begins, int next) {
-    s.requests.begins = begins, s.requests.next_tile = next;
-  }
-  /// Requests the copy of a tile.
-  GIWA_DEVICE static void request(const params& p, shared_storage& s, const cached_sequence& sequence, int kv_head,
-                                  int tile, bool is_latest, bool is_v, void* to, arch::mbarrier& full) {
-    copy_request& what = s.requests.of[s.requests.count % most_requests];
-    what.to = to, what.full = &full, what.pages = p.call.views.cache.pages.indices + sequence.first_entry;
-    what.keys = sequence.keys, what.kv_head = kv_head, what.tile = tile, what.next_tile = s.requests.next_tile;
-    what.is_v = is_v, what.is_latest = is_latest, what.begins = s.requests.begins;
-    s.requests.made[s.requests.count++ % most_requests].arrive();
-  }
-  /// After the last request.
-  GIWA_DEVICE static void finish(shared_storage& s) {
-    s.requests.of[s.requests.count % most_requests].full = nullptr;
-    s.requests.made[s.requests.count % most_requests].arrive();
-  }
+  GIWA_DEVICE copies_by_chunks(const Block& block, const params& p, typename Types::shared_storage&, int part)
+      : block_(block), p_(p), part_(part) {}
 
-  /// A warp, `part` 0 or 1. A tile of V that must be scrubbed has landed when the copies of the next tile have begun.
-  template <class Block>
-  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s, int part) {
-    auto values = s.v.consumer(block);
-    page_numbers before{}, latest{}, next{};  // of the latest tiles of K
-    bool was_v = false;
-    const auto finish_v = [&] {
-      const int stage = values.next();
-      auto& tile = values.wait();
-      auto& note = s.v_notes[stage];
-      if (note.needs_scrub) sm90_nan_scrubber<Types>::scrub(block, s, part, stage, tile, note);
-      values.release();
-      was_v = false;
-    };
-    for (uint32 turn = 0;; ++turn) {
-      // The next request may come only when the consumers have got the last V of the item before: an item without keys has none.
-      arch::mbarrier& made = s.requests.made[turn % most_requests];
-      while (block.any(!made.is_over(turn / most_requests & 1)))
-        if (was_v) finish_v();
-      const copy_request& what = s.requests.of[turn % most_requests];
-      const auto& cache = p.call.views.cache;
-      if (what.full != nullptr) {
-        if (what.is_v) {
-          copy(block, p, what, part, what.is_latest ? latest : before, cache.v,
-               *static_cast<typename Types::v_tile*>(what.to));
-        } else {
-          before = latest, latest = next;
-          if (what.begins) latest = look_up(block, p, what, part, what.tile);
-          copy(block, p, what, part, latest, cache.k, *static_cast<typename Types::k_tile*>(what.to));
-        }
-        what.full->arrive_after_copies();
-        // One tile ahead, because a load returns only after the copies that the warp began before it.
-        if (!what.is_v) next = look_up(block, p, what, part, what.next_tile);
-      }
-      if (was_v) finish_v();
-      if (what.full == nullptr) return;
-      was_v = what.is_v;
-    }
+  GIWA_DEVICE void begin(const tile_to_copy& t) { next_ = look_up(t, t.tile); }
+  GIWA_DEVICE void copy_k(const tile_to_copy& t, typename Types::k_tile& to, arch::mbarrier& full) {
+    before_ = latest_, latest_ = next_;
+    copy(t.tile, t.kv_head, latest_, p_.call.views.cache.k, to);
+    full.arrive_after_copies();
   }
+  GIWA_DEVICE void copy_v(int tile, int kv_head, bool is_latest, typename Types::v_tile& to, arch::mbarrier& full) {
+    copy(tile, kv_head, is_latest ? latest_ : before_, p_.call.views.cache.v, to);
+    full.arrive_after_copies();
+  }
+  /// Looks up the pages of the next tile: a load returns only after the copies that the warp began before it.
+  GIWA_DEVICE void look_ahead(const tile_to_copy& t) { next_ = look_up(t, t.next); }
 
  private:
+  using element = typename Types::element;
+  static constexpr int run_columns = 8;
   static constexpr int half = Types::block_n / 2, lane_rows = ceil_div(half, 32);
   static_assert(half % 16 == 0);
 
@@ -87,34 +43,30 @@ struct many_rows_copier {
     int of[lane_rows];
   };
   /// Page numbers are not read past the last key.
-  template <class Block>
-  GIWA_DEVICE static page_numbers look_up(const Block& block, const params& p, const copy_request& what, int part,
-                                          int tile) {
+  GIWA_DEVICE page_numbers look_up(const tile_to_copy& t, int tile) const {
     const int first_key = tile * Types::block_n;
     page_numbers to;
     GIWA_UNROLL
     for (int i = 0; i < lane_rows; ++i) {
-      const int of_half = 32 * i + block.lane(), row = half * part + of_half;
+      const int of_half = 32 * i + block_.lane(), row = half * part_ + of_half;
       to.of[i] = -1;
-      if (of_half < half && row < what.keys - first_key)
-        to.of[i] = what.pages[int64{first_key + row} / p.call.page_size];
+      if (of_half < half && row < t.keys - first_key) to.of[i] = t.pages[int64{first_key + row} / p_.call.page_size];
     }
     return to;
   }
 
   /// Copies half of a tile, four rows and 64 columns at once. Each lane works out where its rows lie, and gets the addresses of
   /// others. Rows of pages that the cache does not have, and columns past the head size, become zeros.
-  template <class Block, class View, class Tile>
-  GIWA_DEVICE static void copy(const Block& block, const params& p, const copy_request& what, int part,
-                               const page_numbers& pages, const View& view, Tile& to) {
+  template <class View, class Tile>
+  GIWA_DEVICE void copy(int tile, int kv_head, const page_numbers& pages, const View& view, Tile& to) const {
     constexpr int slab = tensor_box<Tile>::columns, slabs = Tile::columns / slab;
-    const int first_row = half * part, lane_row = block.lane() / 8, column = block.lane() % 8 * run_columns;
-    const element* const head = view.data() + what.kv_head * view.stride(2);
+    const int first_row = half * part_, lane_row = block_.lane() / 8, column = block_.lane() % 8 * run_columns;
+    const element* const head = view.data() + kv_head * view.stride(2);
     uint64 own[lane_rows];  // addresses; 0: zeros
     GIWA_UNROLL
     for (int i = 0; i < lane_rows; ++i) {
-      const int64 key = what.tile * Types::block_n + (first_row + 32 * i + block.lane());
-      const int64 in_page = key - key / p.call.page_size * p.page_rows;
+      const int64 key = tile * Types::block_n + (first_row + 32 * i + block_.lane());
+      const int64 in_page = key - key / p_.call.page_size * p_.page_rows;
       const int number = pages.of[i];
       own[i] = 0;
       if (number >= 0 && number < view.extent(0))
@@ -137,12 +89,150 @@ struct many_rows_copier {
     for (int i = 0; i < lane_rows; ++i) {
 #pragma unroll 2
       for (int first = 0; first < (half - 32 * i < 32 ? half - 32 * i : 32); first += 8) {
-        const uint64 from = block.shuffle(own[i], first + lane_row),
-                     from_4 = block.shuffle(own[i], first + lane_row + 4);
+        const uint64 from = block_.shuffle(own[i], first + lane_row),
+                     from_4 = block_.shuffle(own[i], first + lane_row + 4);
         const auto before = static_cast<uint32>((32 * i + first) * slab * static_cast<int>(sizeof(element)));
         copy_rows(from, to_row + before);
         copy_rows(from_4, to_row_4 + before);
       }
+    }
+  }
+
+  const Block& block_;
+  const params& p_;
+  const int part_;
+  page_numbers before_{}, latest_{}, next_{};  // of the latest tiles of K
+};
+
+/// Boxes of pages by TMA. The boxes of a tile are dealt to the lanes of the two warps in turn, one to each with all its slabs. In a
+/// cluster each of the two blocks copies half of the slabs to both.
+template <class Types, class Block>
+class copies_by_boxes {
+ public:
+  using params = typename Types::params;
+  using tile_to_copy = typename Types::tile_to_copy;
+
+  GIWA_DEVICE copies_by_boxes(const Block& block, const params& p, typename Types::shared_storage& s, int part)
+      : block_(block),
+        p_(p),
+        s_(s),
+        shares_(Types::multicasts && p.shape.cluster > 1),
+        rank_(shares_ ? arch::cluster_rank() : 0),
+        box_(2 * block.lane() + part),
+        has_box_(box_ * p.box_rows < Types::block_n) {}
+
+  GIWA_DEVICE void begin(const tile_to_copy& t) {
+    arch::copy_async_wait<0>();
+    look_up(t, t.tile);
+  }
+  GIWA_DEVICE void copy_k(const tile_to_copy& t, typename Types::k_tile& to, arch::mbarrier& full) {
+    arch::copy_async_wait<0>();
+    latest_ = following(latest_);
+    start(p_.k, t.kv_head, latest_, to, full);
+  }
+  GIWA_DEVICE void copy_v(int, int kv_head, bool is_latest, typename Types::v_tile& to, arch::mbarrier& full) const {
+    start(p_.v, kv_head, is_latest ? latest_ : following(following(latest_)), to, full);
+  }
+  /// Starts to look up the pages of the next tile.
+  GIWA_DEVICE void look_ahead(const tile_to_copy& t) { look_up(t, t.next); }
+
+ private:
+  GIWA_DEVICE static int following(int slot) { return slot == 2 ? 0 : slot + 1; }
+
+  /// Starts a copy of the page number of the lane's box, for the tile of K after the latest. Only this lane reads it. The page
+  /// table is not read past the last key.
+  GIWA_DEVICE void look_up(const tile_to_copy& t, int tile) const {
+    if (!has_box_) return;
+    const int key = tile * Types::block_n + box_ * p_.box_rows, page = static_cast<int>(int64{key} / p_.call.page_size);
+    auto& to = s_.places[following(latest_)][box_];
+    to.row = key - page * p_.page_rows;
+    if (key < t.keys)
+      arch::copy_async<4>(arch::shared_address(&to.page), t.pages + page);
+    else
+      to.page = -1;  // TMA fills zeros, as for a page that the cache does not have
+    arch::copy_async_commit();
+  }
+  template <class Tile>
+  GIWA_DEVICE void start(const tensor_map& map, int kv_head, int slot, Tile& to, arch::mbarrier& full) const {
+    using box = tensor_box<Tile>;
+    constexpr int slabs = Tile::columns / box::columns;
+    if (has_box_) {
+      const auto place = s_.places[slot][box_];
+      GIWA_UNROLL
+      for (int i = 0; i < slabs; ++i) {
+        const int slab = shares_ ? rank_ * (slabs / 2) + i : i;
+        const int origin[4] = {slab * box::columns, place.row, kv_head, place.page};
+        void* const at = to.data() + slab * box::elements + box_ * p_.box_rows * box::columns;
+        if (!shares_)
+          arch::load_box(at, map, origin, full, p_.policy());
+        else if (i < slabs / 2)
+          arch::load_box_multicast(at, map, origin, full, 3, p_.policy());
+      }
+    }
+    block_.sync_warp();
+  }
+
+  const Block& block_;
+  const params& p_;
+  typename Types::shared_storage& s_;
+  const bool shares_;
+  const int rank_, box_;
+  const bool has_box_;
+  int latest_ = 0;  // where the places of the latest tile of K are
+};
+
+/// Two warps that copy keys in pages, in place of the loader, which notes the tiles here before it waits for their stages. These warps
+/// wait for them too. They are also the scrubbers: a tile of V can be scrubbed when they have copied it.
+template <class Types>
+struct many_rows_copier {
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using tile_to_copy = typename Types::tile_to_copy;
+  static constexpr int most_noted = Types::most_noted;
+
+  /// The loader's thread.
+  GIWA_DEVICE static void note(shared_storage& s, const tile_to_copy& t) {
+    auto& list = s.tiles_to_copy;
+    list.of[list.count % most_noted] = t;
+    list.made[list.count++ % most_noted].arrive();
+  }
+  /// After the last tile.
+  GIWA_DEVICE static void finish(shared_storage& s) {
+    auto& list = s.tiles_to_copy;
+    list.of[list.count % most_noted].tile = -1;
+    list.made[list.count % most_noted].arrive();
+  }
+
+  /// A warp, `part` 0 or 1.
+  template <template <class, class> class Copies, class Block>
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s, int part) {
+    Copies<Types, Block> copies(block, p, s, part);
+    auto keys = s.k.filler(block);
+    auto values = s.v.filler(block);
+    auto scrubber = s.v.consumer(block);
+    uint32 fills = 0;  // of stages of V
+    int tile_before = 0;
+    bool scrubs_before = false;
+    for (uint32 turn = 0;; ++turn) {
+      const tile_to_copy& t = s.tiles_to_copy.of[turn % most_noted];
+      s.tiles_to_copy.made[turn % most_noted].wait(turn / most_noted & 1);
+      if (t.tile < 0) return;
+      if (t.begins) copies.begin(t);
+      keys.put([&](auto& to, arch::mbarrier& full) { copies.copy_k(t, to, full); });
+      copies.look_ahead(t);
+      // V of the tile before, and of the last one of an item, as the loader does.
+      for (int latest = t.begins; latest < 1 + t.last; ++latest, ++fills) {
+        const int stage = static_cast<int>(fills % Types::stages);
+        values.put([&](auto& to, arch::mbarrier& full) {
+          copies.copy_v(latest ? t.tile : tile_before, t.kv_head, latest, to, full);
+        });
+        if (latest ? t.needs_scrub : scrubs_before) {
+          s.v.wait(stage, fills / Types::stages);
+          sm90_nan_scrubber<Types>::scrub(block, s, part, stage, s.v.stage(stage), s.v_notes[stage]);
+        }
+        scrubber.release(stage);
+      }
+      tile_before = t.tile, scrubs_before = t.needs_scrub;
     }
   }
 };

@@ -3,107 +3,56 @@
 #ifndef GIWA_ATTENTION_CACHED_MANY_ROWS_LOADER_CUH
 #define GIWA_ATTENTION_CACHED_MANY_ROWS_LOADER_CUH
 
-#include <giwa/arch/copy_async.cuh>
 #include <giwa/attention/cached/many_rows_copier.cuh>
 #include <giwa/attention/forward/loader_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The K and V tiles of one sequence, contiguous or in pages. A tile has one box, or one for each page or part of a page.
+/// The K and V tiles of one sequence: one box of TMA each, or copied by other warps if the cache has pages.
 template <class Types>
 class many_rows_keys {
  public:
   GIWA_DEVICE many_rows_keys(const typename Types::params& p, typename Types::shared_storage& s,
                              const typename Types::work_tile& work)
-      : p_(p),
-        s_(s),
-        sequence_(work.head.get().sequence),
-        kv_head_(work.head.get().kv_head),
-        is_paged_(p.call.views.is_paged()) {
-    if (!is_paged_ || p.by_warps || !work.has_keys()) return;
-    arch::copy_async_wait<0>();  // the item before may have requested a tile that it did not load
-    request(work.first_tile);
+      : p_(p), s_(s), work_(work), is_paged_(p.call.views.is_paged()) {}
+
+  /// Has the other warps copy tile n.
+  GIWA_DEVICE void look_up(int n, int next, bool needs_scrub) {
+    if (!is_paged_) return;
+    const cached_sequence& sequence = work_.head.get().sequence;
+    many_rows_copier<Types>::note(
+        s_, {p_.call.views.cache.pages.indices + sequence.first_entry, sequence.keys, work_.head.get().kv_head, n, next,
+             needs_scrub, !has_begun_, next >= work_.end_tile});
+    has_begun_ = true;
   }
 
-  /// Waits for the page numbers of tile n, and requests those of the next one: the load of K begins without a wait.
-  GIWA_DEVICE void look_up(int n, int next) {
-    if (p_.by_warps) many_rows_copier<Types>::note(s_, tile_ < 0, next);
-    latest_ = following(latest_), tile_ = n;
-    if (!is_paged_ || p_.by_warps) return;
-    arch::copy_async_wait<0>();
-    if (next * Types::block_n < sequence_.keys) request(next);
-  }
-
-  /// Starts the copy of tile n, the one that was looked up last or the one before. TMA fills zeros for a page that the cache
-  /// does not have.
+  /// Starts the copy of tile n.
   template <class Copies, class Tile>
   GIWA_DEVICE void load(const tensor_map& map, int n, Tile& to, const Copies& copies, int rank) const {
     using box = tensor_box<Tile>;
-    if (p_.by_warps)
-      return many_rows_copier<Types>::request(p_, s_, sequence_, kv_head_, n, n == tile_, &map == &p_.v, &to,
-                                              copies.full);
-    copies.bytes += Tile::bytes;
-    // Keys of long sequences leave the L2 cache before the kernels' instructions do.
-    const auto policy = p_.shape.slots > 0 ? arch::l2_policy::evict_first : copies.policy;
-    const auto load_box = [&](int first, int element, int row) {
-      constexpr int slabs = Tile::columns / box::columns;
-      const auto to_slab = [&](int slab) { return to.data() + slab * box::elements + first * box::columns; };
-      if (Types::multicasts && p_.shape.cluster > 1) {
-        GIWA_UNROLL
-        for (int i = 0; i < slabs / 2; ++i) {
-          const int slab = rank * (slabs / 2) + i, origin[4] = {slab * box::columns, row, kv_head_, element};
-          arch::load_box_multicast(to_slab(slab), map, origin, copies.full, 3, policy);
-        }
-        return;
-      }
-      GIWA_UNROLL
-      for (int slab = 0; slab < slabs; ++slab) {
-        const int origin[4] = {slab * box::columns, row, kv_head_, element};
-        arch::load_box(to_slab(slab), map, origin, copies.full, policy);
-      }
-    };
-    if (!is_paged_) return load_box(0, sequence_.batch, n * Types::block_n);
-    const auto& pages = s_.pages[n == tile_ ? latest_ : following(following(latest_))];
-    const int page = p_.page_rows, rows = p_.box_rows;
-    int row = pages.first_row, number = pages.number[0];
-#pragma unroll 4
-    for (int first = 0; first < Types::block_n; first += rows) {
-      const int next = pages.number[first + rows];  // read before the copies are issued
-      load_box(first, number, row);
-      row = row + rows == page ? 0 : row + rows, number = next;
+    if (!p_.by_chunks) copies.bytes += Tile::bytes;
+    if (is_paged_) return;
+    const int element = work_.head.get().sequence.batch, kv_head = work_.head.get().kv_head;
+    const auto policy = p_.policy();
+    constexpr int slabs = Tile::columns / box::columns;
+    const bool shares = Types::multicasts && p_.shape.cluster > 1;
+    GIWA_UNROLL
+    for (int i = 0; i < slabs; ++i) {
+      const int slab = shares ? rank * (slabs / 2) + i : i;
+      const int origin[4] = {slab * box::columns, n * Types::block_n, kv_head, element};
+      if (!shares)
+        arch::load_box(to.data() + slab * box::elements, map, origin, copies.full, policy);
+      else if (i < slabs / 2)
+        arch::load_box_multicast(to.data() + slab * box::elements, map, origin, copies.full, 3, policy);
     }
   }
 
  private:
-  GIWA_DEVICE static int following(int slot) { return slot == 2 ? 0 : slot + 1; }
-
-  /// Starts copies of the page numbers of tile n.
-  GIWA_DEVICE void request(int n) {
-    auto& to = s_.pages[following(latest_)];
-    const int first_key = n * Types::block_n, left = sequence_.keys - first_key, rows = p_.box_rows;
-    const int first_page = static_cast<int>(int64{first_key} / p_.call.page_size);
-    int row = first_key - first_page * p_.page_rows;
-    to.first_row = row;
-    const int* from = p_.call.views.cache.pages.indices + (sequence_.first_entry + first_page);
-    const uint32 at = arch::shared_address(to.number);
-#pragma unroll 2
-    for (int first = 0; first < Types::block_n; first += rows) {
-      if (first < left)
-        arch::copy_async<4>(at + 4 * static_cast<uint32>(first), from);
-      else
-        to.number[first] = -1;  // the page table is not read past the last key
-      row += rows;
-      if (row == p_.page_rows) row = 0, ++from;
-    }
-    arch::copy_async_commit();
-  }
-
   const typename Types::params& p_;
   typename Types::shared_storage& s_;
-  const cached_sequence& sequence_;
-  const int kv_head_;
+  const typename Types::work_tile& work_;
   const bool is_paged_;
-  int latest_ = 0, tile_ = -1;
+  bool has_begun_ = false;
 };
 
 /// Puts items into the block's queue: every grid-th, alternately from both ends of the grid, because items become smaller.

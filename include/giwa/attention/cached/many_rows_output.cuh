@@ -102,7 +102,10 @@ struct many_rows_output {
     if constexpr (Types::stores_tiles)
       if (staged) {
         q.o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row + 0.f; });
-        store_chunks(c, q, o_of);
+        if (c.p.o_by_tma && rows.rows == c.p.shape.tile.heads * c.p.shape.tile.queries)
+          store_tile(c, q, rows, s);
+        else
+          store_chunks(c, q, o_of);
       }
     c.block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
     GIWA_UNROLL
@@ -113,13 +116,34 @@ struct many_rows_output {
       add_nonfinite(c.block, call, c.steps, s, head.kv_head, rows, q.work.keys.get(), warp_row, warp_row + 16);
   }
 
+  /// Waits until the rows of the item before have been read.
+  GIWA_DEVICE static void wait_for_stores(consumer& c) {
+    if (c.thread == 0) arch::wait_stores_read<0>();
+    arch::barrier_sync(Types::barrier_of(Types::named_barrier::epilogue, c.index), 128);
+  }
+  /// Writes a whole tile of rows by TMA.
+  GIWA_DEVICE static void store_tile(consumer& c, query_rows& q, const packed_rows& rows, const cached_sequence& s) {
+    auto& tile = c.s.rows[c.index].o;
+    using box = tensor_box<typename Types::o_tile>;
+    wait_for_stores(c);
+    giwa::store(c.thread, q.o, 0, tile);
+    arch::fence_async_proxy();
+    arch::barrier_sync(Types::barrier_of(Types::named_barrier::epilogue, c.index), 128);
+    if (c.thread != 0) return;
+    for (int column = 0; column < Types::columns; column += box::columns) {
+      const int origin[4] = {column, rows.first_head, s.first_query_row + rows.query(0), s.q_batch};
+      arch::store_box(c.p.o, origin, tile.data() + column * 64);
+    }
+    arch::commit_stores();
+  }
+
   /// Writes a warp's 16 rows from its part of a tile in shared memory, in chunks of 16 bytes. `o_of`: where this thread's rows
   /// go, null for none.
   GIWA_DEVICE static void store_chunks(consumer& c, query_rows& q, output* const (&o_of)[row_slots]) {
     auto& tile = c.s.rows[c.index].o;
     constexpr int run = 16 / static_cast<int>(sizeof(output)), chunks = Types::columns / run;
     const int first_row = c.thread / 32 * 16, width = static_cast<int>(c.p.call.views.o.extent(3));
-    c.block.sync_warp();  // the rows of the item before have been read
+    wait_for_stores(c);
     giwa::store(c.thread, q.o, 0, tile);
     c.block.sync_warp();
 #pragma unroll 4

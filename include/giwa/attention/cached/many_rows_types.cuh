@@ -72,31 +72,25 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     bool end;    // no work tile: the queue ends here
     GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
   };
-  /// The pages of the boxes of a tile, and the row of the first one in its page.
-  struct page_numbers {
-    int number[block_n + 1];  // by the first key of the box; the last one is not used
-    int first_row;
+  /// Where a box of a tile lies: its page, and its first row there.
+  struct box_place {
+    int page, row;
   };
-  /// A tile that the loader has two other warps copy, in place of TMA (many_rows_copier.cuh).
-  struct copy_request {
-    void* to;
-    arch::mbarrier* full;  // null: no tile, and none will follow
-    const int* pages;      // of the sequence
+  static constexpr int least_box_rows = 8, most_boxes = block_n / least_box_rows;
+  /// A tile of K, and its tile of V, that two other warps copy in place of the loader (many_rows_copier.cuh).
+  struct tile_to_copy {
+    const int* pages;  // of the sequence
     int keys, kv_head;
-    int tile, next_tile;  // next_tile: of K, after this one
-    bool is_v;
-    bool is_latest;  // the tile of V whose K was requested last, not the one before
-    bool begins;     // the first tile of an item
+    int tile, next;     // tile -1: none, and none will follow
+    bool needs_scrub;   // its values
+    bool begins, last;  // the first tile of an item, the last
   };
-  // At most two tiles of K and two of V are not consumed. So when a request is made, the fourth before it has been copied, and the
-  // fifth before it is not read any more.
-  static constexpr int most_requests = 8;
-  struct copy_requests {
-    copy_request of[most_requests];
-    arch::mbarrier made[most_requests];
+  // When the loader notes a tile, the keys of the third before it have been copied.
+  static constexpr int most_noted = 4;
+  struct tiles_to_copy_list {
+    tile_to_copy of[most_noted];
+    arch::mbarrier made[most_noted];
     uint32 count;
-    int next_tile;  // for the next request
-    bool begins;
   };
   struct shared_storage {
     pipeline<k_tile, stages, copies> k;
@@ -106,8 +100,8 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     k_note k_notes[stages];
     consumer_note consumer_notes[stages][consumers];
     v_note v_notes[stages];
-    page_numbers pages[3];  // of a tile whose K is loaded, of the one before, whose V is, and of the next one
-    copy_requests requests;
+    box_place places[3][most_boxes];  // of a tile whose K is loaded, of the one before, whose V is, and of the next one
+    tiles_to_copy_list tiles_to_copy;
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
     arch::mbarrier near_end;
@@ -115,22 +109,28 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
   struct params : many_rows_params<call_params> {
     group_mask<Mask> mask;
     int box_rows, page_rows;  // of a copy of keys by TMA; of a page
-    bool by_warps;            // two warps copy keys by cp.async, not TMA
+    bool by_chunks;           // pages are copied by cp.async, not TMA
     bool o_aligned;           // rows of o are aligned to 16 bytes
-    tensor_map q, k, v;  // q: (sequence, query, head, head size); k and v: (element of the cache, head, row, head size)
+    bool o_by_tma;            // whole tiles of o are stored by TMA
+    tensor_map q, o;          // (sequence, query, head, head size)
+    tensor_map k, v;          // (element of the cache, head, row, head size)
+    /// Keys of long sequences leave the L2 cache before the kernels' instructions do.
+    GIWA_DEVICE arch::l2_policy policy() const {
+      return this->shape.slots > 0 ? arch::l2_policy::evict_first : arch::l2_policy::normal;
+    }
   };
 
   template <class Block>
   GIWA_DEVICE static void initialize(const Block& block, const params& p, shared_storage& s) {
-    base::initialize(block, s, p.by_warps ? 32 * base::scrubbers : 0);
+    base::initialize(block, s, p.by_chunks ? 32 * base::scrubbers : 0);
     if (block.rank() != 0) return;
-    s.requests.count = 0;
-    for (arch::mbarrier& made : s.requests.made) made.initialize(1);
+    s.tiles_to_copy.count = 0;
+    for (arch::mbarrier& made : s.tiles_to_copy.made) made.initialize(1);
     arch::mbarriers_initialized();
   }
   /// wgmma may read what cp.async has written.
   GIWA_DEVICE static void tile_arrived(const params& p) {
-    if (p.by_warps) arch::fence_async_proxy();
+    if (p.by_chunks) arch::fence_async_proxy();
   }
 
   GIWA_DEVICE static detail::query_range queries_of(const work_tile& work, int consumer) {

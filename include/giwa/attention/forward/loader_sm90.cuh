@@ -22,8 +22,8 @@ struct sm90_contiguous_keys {
         first_row(work.head.get().first_key_row) {}
 
   /// Called before the loader waits for a stage in which to load tile n of K, and tile `next` after it. The tile of V
-  /// follows one tile later.
-  GIWA_DEVICE void look_up(int, int) const {}
+  /// follows one tile later, and may need to be scrubbed.
+  GIWA_DEVICE void look_up(int, int, bool) const {}
 
   /// Starts the copy of tile n with the tensor map `map`; `rank` is the block's rank in its cluster.
   template <class Copies, class Tile>
@@ -111,7 +111,7 @@ struct sm90_loader {
       consumer_note notes[consumers];
       for (int c = 0; c < consumers; ++c) notes[c] = note_for_consumer(work, list, n, next, last, c);
       const v_note note_v{Types::needs_scrub(p, list, n), false, 0};
-      source.look_up(n, next);
+      source.look_up(n, next, note_v.needs_scrub);
       k.put([&](auto& to, const auto& copies) {
         s.k_notes[copies.number] = note;
         for (int c = 0; c < consumers; ++c) s.consumer_notes[copies.number][c] = notes[c];
