@@ -178,8 +178,10 @@ void add_chunk(const cached_shape& s) {
   const alternation of{bytes_of_cache<fp16, 128>(s)};
   bench::contest::add(std::make_shared<bench::contest>(
       "chunk/fp16/D128/" + s.text() + "/" + std::to_string(s.queries) + "_queries",
-      std::vector<contender>{
-          {"giwa_forward", "giwa_forward"}, {"giwa_contiguous", "giwa_forward"}, {"giwa_page_16", "giwa_contiguous"}},
+      std::vector<contender>{{"giwa_forward", "giwa_forward"},
+                             {"giwa_contiguous", "giwa_forward"},
+                             {"giwa_page_16", "giwa_contiguous"},
+                             {"giwa_page_64", "giwa_contiguous"}},
       1, 1, bench::work::of_flops(flops), bench::graph_seconds(of.calls()), [=](std::vector<contender>& c) {
         const auto g = std::make_shared<graphs>(of);
         const auto p = std::make_shared<keys_and_values>(s.all_keys(), s.kv_heads, of.sets());
@@ -201,6 +203,8 @@ void add_chunk(const cached_shape& s) {
         cached_shape paged = s;
         paged.page = 16;
         g->add(c[2], p, paged, giwa::full{});
+        paged.page = 64;
+        g->add(c[3], p, paged, giwa::full{});
         return g;
       }));
 }

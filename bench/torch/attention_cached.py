@@ -3,7 +3,8 @@
 """Times giwa's attention_cached and PyTorch's scaled_dot_product_attention (cuDNN, FlashAttention-2) with one query a sequence.
 
 Builds attention_cached_entries.cu (nvcc in PATH), or takes a library that is built: --library giwa=PATH. All sides are CUDA
-graphs that alternate in one process. The caches of a graph alternate and are together more than 400 MB, so no call finds its
+graphs that alternate in one process. A side cudnn_page_N is cuDNN with pages of N keys, if its frontend is installed
+(pip install nvidia-cudnn-frontend). The caches of a graph alternate and are together more than 400 MB, so no call finds its
 keys in the L2 cache; every side reads the same ones. Results are compared with each other before anything is timed. fp16;
 GB/s are those of keys and values. A figure is the median of the rounds, a ratio the median of the rounds' ratios.
 """
@@ -24,15 +25,17 @@ from attention import BACKENDS, HERE, INCLUDE, compare, folder, numbers, pointer
 sys.path.append(str(HERE.parent))  # last: its folder torch is not PyTorch
 import report_rows  # noqa: E402
 
-# (sequences, heads, kv heads, keys, head size): the points of docs/decode_hopper.md, then more of them
+# (sequences, heads, kv heads, keys, head size[, queries]): the points of docs/decode_hopper.md, then more of them
 POINTS = ((1, 32, 8, 1024, 128), (1, 32, 8, 8192, 128), (1, 32, 8, 32768, 128), (1, 32, 8, 131072, 128),
           (1, 64, 8, 32768, 128), (4, 128, 8, 16384, 128), (8, 32, 32, 8192, 128), (32, 32, 8, 8192, 128),
           (32, 32, 8, 32768, 128), (128, 32, 8, 1024, 128), (256, 32, 8, 512, 128),
           (4, 32, 8, 8192, 128), (8, 32, 8, 8192, 128), (1, 32, 32, 8192, 128), (1, 8, 1, 32768, 128),
           (32, 32, 4, 4096, 128), (128, 32, 8, 8192, 128), (32, 32, 8, 8192, 64), (32, 32, 8, 8192, 256),
-          (1, 32, 8, 8192, 64), (1, 32, 8, 8192, 256))
+          (1, 32, 8, 8192, 64), (1, 32, 8, 8192, 256),
+          (1, 32, 8, 32768, 128, 64), (1, 32, 8, 8192, 128, 1024), (4, 32, 8, 8192, 128, 512))
 ALTERNATING = 400 << 20  # bytes of keys and values that the caches of a graph have together, at least
 GIWA = re.compile(r"giwa(?:_page_(\d+))?")
+CUDNN_PAGES = re.compile(r"cudnn_page_(\d+)")
 
 
 def gpu_library(architecture):
@@ -46,12 +49,16 @@ def gpu_library(architecture):
     return built
 
 
+def case_of(sequences, heads, kv_heads, keys, size, queries=1):
+    return f"fp16/D{size}/{sequences}x{heads}({kv_heads})x{keys}" + (f"/{queries}_queries" if queries > 1 else "")
+
+
 class Point:
     """One point: caches (sequences, keys, kv heads, head size), which all sides take without a copy."""
 
     def __init__(self, library, names, sequences, heads, kv_heads, keys, size, queries=1):
         self.library, self.grouped = library, heads != kv_heads
-        self.case = f"fp16/D{size}/{sequences}x{heads}({kv_heads})x{keys}" + (f"/{queries}_queries" if queries > 1 else "")
+        self.case = case_of(sequences, heads, kv_heads, keys, size, queries)
         self.bytes = 2 * 2 * sequences * keys * kv_heads * size
         self.sets = max(2, -(-ALTERNATING // self.bytes))
         self.sizes = (sequences, queries, keys, heads, kv_heads, size)
@@ -62,17 +69,20 @@ class Point:
         self.results, self.tables, self.scratch, self.calls = {}, {}, {}, {}
         processors = torch.cuda.get_device_properties(0).multi_processor_count
         for name in names:
-            if match := GIWA.fullmatch(name):
-                page = int(match[1] or 0)
-                if page and keys % page:
-                    continue
+            match = GIWA.fullmatch(name) or CUDNN_PAGES.fullmatch(name)
+            page = int(match[1] or 0) if match else 0
+            if page and keys % page:
+                continue
+            if page:  # the same memory in pages; sequences have them in random order, each its own
+                first = torch.arange(sequences, device="cuda")[:, None] * (keys // page)
+                order = torch.argsort(torch.rand(sequences, keys // page, device="cuda"), dim=1)
+                self.tables[name] = (first + order).to(torch.int32)
+            if CUDNN_PAGES.fullmatch(name):
+                self.calls[name] = self.cudnn_pages(name, page)
+            elif match:
                 bytes_ = library.giwa_cached_workspace_bytes(*numbers(*self.sizes, page), ctypes.c_int(processors))
                 self.scratch[name] = torch.empty(bytes_, device="cuda", dtype=torch.uint8)
                 self.results[name] = torch.full_like(self.q, float("nan"))
-                if page:  # the same memory in pages; sequences have them in random order, each its own
-                    first = torch.arange(sequences, device="cuda")[:, None] * (keys // page)
-                    order = torch.argsort(torch.rand(sequences, keys // page, device="cuda"), dim=1)
-                    self.tables[name] = (first + order).to(torch.int32)
                 self.calls[name] = lambda s, name=name, page=page: self.giwa(name, page, s)
             else:
                 self.calls[name] = lambda s, name=name: self.torch(name, s)
@@ -85,6 +95,38 @@ class Point:
             pointer(self.results[name]), *numbers(*self.sizes, page), pointer(self.scratch[name]),
             *numbers(self.scratch[name].numel()), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
         assert code == 0, f"{self.case}: {name} answers {code}"
+
+    def cudnn_pages(self, name, page):
+        """A call of cuDNN with pages. Its graph is built at the first call, outside of capture."""
+        sequences, queries, keys, heads, kv_heads, size = self.sizes
+        made = {}
+
+        def call(s):
+            import cudnn
+            pages = [x.view(-1, page, kv_heads, size).transpose(1, 2) for x in self.caches[s]]
+            if not made:
+                made["handle"] = cudnn.create_handle()
+                count = lambda n: torch.full((sequences, 1, 1, 1), n, device="cuda", dtype=torch.int32)
+                table = self.tables[name].view(sequences, 1, keys // page, 1)
+                q = self.q.transpose(1, 2)
+                o = self.results[name] = torch.full_like(self.q, float("nan"))
+                made["given"] = [q, None, None, table, table, count(queries), count(keys), o.transpose(1, 2)]
+                graph = cudnn.pygraph(io_data_type=cudnn.data_type.HALF, intermediate_data_type=cudnn.data_type.FLOAT,
+                                      compute_data_type=cudnn.data_type.FLOAT, handle=made["handle"])
+                like = [graph.tensor_like(x) for x in (q, *pages, *made["given"][3:7])]
+                output, _ = graph.sdpa(
+                    name="sdpa", q=like[0], k=like[1], v=like[2], is_inference=True, attn_scale=size ** -0.5,
+                    use_padding_mask=True, seq_len_q=like[5], seq_len_kv=like[6], paged_attention_k_table=like[3],
+                    paged_attention_v_table=like[4], paged_attention_max_seq_len_kv=keys)
+                output.set_output(True).set_dim(list(made["given"][7].shape)).set_stride(list(made["given"][7].stride()))
+                graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+                made["graph"], made["names"] = graph, [*like, output]
+                made["workspace"] = torch.empty(max(1, graph.get_workspace_size()), device="cuda", dtype=torch.uint8)
+            cudnn.set_stream(handle=made["handle"], stream=torch.cuda.current_stream().cuda_stream)
+            given = dict(zip(made["names"], [made["given"][0], *pages, *made["given"][3:]], strict=True))
+            made["graph"].execute(given, made["workspace"], handle=made["handle"])
+
+        return call
 
     def torch(self, name, s):
         # The backend is chosen here, at capture; replaying a graph does not choose again.
@@ -99,7 +141,7 @@ class Point:
         for name, call in list(self.calls.items()):
             try:
                 call(0)
-            except RuntimeError as error:
+            except (RuntimeError, ImportError) as error:
                 print(f"# {self.case}: {name} has no answer: {str(error).splitlines()[0]}")
                 del self.calls[name]
         torch.cuda.synchronize()
@@ -118,10 +160,15 @@ class Point:
             with torch.cuda.stream(side):
                 call(0)
             torch.cuda.current_stream().wait_stream(side)
-            graphs[name] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graphs[name]):
-                for i in range(calls):
-                    call(i % self.sets)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph):
+                    for i in range(calls):
+                        call(i % self.sets)
+            except RuntimeError as error:
+                print(f"# {self.case}: {name} was not captured: {str(error).splitlines()[0]}")
+                continue
+            graphs[name] = graph
         spent = {name: [] for name in graphs}
         for round_ in range(rounds + 1):  # one to warm up
             for name in (list(graphs) if round_ % 2 else list(graphs)[::-1]):
@@ -158,30 +205,29 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--library", default="", metavar="giwa=PATH", help="built from attention_cached_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
-    parser.add_argument("--sides", default="giwa,cudnn,flash", help="giwa, giwa_page_N, cudnn, flash; default: %(default)s")
+    parser.add_argument("--sides", default="giwa,cudnn,flash", help="giwa, giwa_page_N, cudnn, cudnn_page_N, flash; default: %(default)s")
     arguments = parser.parse_args()
     library = ctypes.CDLL(str(arguments.library.split("=", 1)[-1] or gpu_library(arguments.architecture)))
     library.giwa_cached_workspace_bytes.restype = ctypes.c_longlong
     names = [x for x in arguments.sides.split(",") if x]
-    if unknown := [x for x in names if not GIWA.fullmatch(x) and x not in ("cudnn", "flash")]:
+    if unknown := [x for x in names if not (GIWA.fullmatch(x) or CUDNN_PAGES.fullmatch(x) or x in ("cudnn", "flash"))]:
         parser.error(f"no side {', '.join(unknown)}")
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
           f"{arguments.rounds} rounds; us, and how many times as fast giwa is")
     rows = []
     for sizes in POINTS:
-        point = Point(library, names, *sizes) if re.search(
-            arguments.only, f"fp16/D{sizes[4]}/{sizes[0]}x{sizes[1]}({sizes[2]})x{sizes[3]}") else None
-        if point is None:
+        if not re.search(arguments.only, case_of(*sizes)):
             continue
+        point = Point(library, names, *sizes)
         spent = point.measure(arguments.rounds)
         found = list(rows_of(point, spent))
         rows += found
         shown = {r["contender"]: f"{r['contender']} {r['us']:.1f} ({r['value']:.0f} GB/s)" for r in found}
         print(f"{point.case:<28}" + "  ".join(shown.values()) + "".join(
             f"  {r['contender']}/{r['ratio_to']} {r['ratio']:.3f}" for r in found if r["ratio"]), flush=True)
+        Path(arguments.csv).write_text(report_rows.csv_text(rows), encoding="utf-8")
         del point
         torch.cuda.empty_cache()
-    Path(arguments.csv).write_text(report_rows.csv_text(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
