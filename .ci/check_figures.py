@@ -399,6 +399,28 @@ def attention_sizes(path):
     return lines(*rows)
 
 
+def cells_of(path, suite):
+    """{case: {contender: its rows}} of a report, or of a CSV with its columns."""
+    rows = load(path)["rows"] if path.suffix == ".json" else [
+        report_rows.row(**{k: v for k, v in r.items() if v}) for r in report_rows.read_csv(path)]
+    return report_rows.cells({"rows": rows}, suite)
+
+
+def cached(path):
+    """attention_cached and its peers; `cudnn_page_N` has the same keys in pages."""
+    found = cells_of(path, "attention_cached")
+    peers = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "cudnn_page_16": "cuDNN, pages of 16"}
+    rows = ["| type, head size, sequences x heads (of keys) x keys | giwa, us | GB/s | pages of 16, us | "
+            + " | ".join(f"{name}, us" for name in peers.values()) + " | cuDNN / giwa | the same with pages of 16 |"]
+    for case, contenders in found.items():
+        us = {name: f"{r['us']:.1f}" for name, (r, *_) in contenders.items()}
+        ratios = {(name, r["ratio_to"]): f"{r['ratio']:.3f}" for name, of in contenders.items() for r in of if r["ratio"]}
+        rows.append(f"| {case} | {us['giwa']} | {contenders['giwa'][0]['value']:.0f} | {us.get('giwa_page_16', '')} | "
+                    + " | ".join(us.get(name, "") for name in peers)
+                    + f" | {ratios.get(('giwa', 'cudnn'), '')} | {ratios.get(('giwa_page_16', 'cudnn_page_16'), '')} |")
+    return lines(*rows)
+
+
 def flex(path):
     rows = ["| score and mask | giwa, TFLOP/s | FlexAttention, TFLOP/s | speed |"]
     for row in records(path, "attention_flex"):
@@ -451,7 +473,7 @@ def machine(path):
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
                                   backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_headline,
-                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 
