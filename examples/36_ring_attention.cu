@@ -178,6 +178,20 @@ report run_gpu(int gpu, ncclComm_t comm, int64 tokens) {
   return run<giwa::fp16>(example::on_gpu{}, throw_if_failed(giwa::nccl_communicator::create(comm)), tokens);
 }
 
+// Lets the GPUs of one process access the memory that this one's pool gives: NCCL may read it from there.
+void share_pool(int gpu, int gpus) {
+  cudaMemPool_t pool{};
+  throw_if_failed(giwa::to_status(cudaDeviceGetDefaultMemPool(&pool, gpu)));
+  for (int other = 0; other < gpus; ++other) {
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = other;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    if (other != gpu && cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess)
+      static_cast<void>(cudaGetLastError());  // without a direct link NCCL copies through the host
+  }
+}
+
 // The id of the group, which rank 0 makes and writes to a file.
 ncclUniqueId id_by_file(int rank, const std::string& path) {
   ncclUniqueId id{};
@@ -227,6 +241,7 @@ int main(int count, char** arguments) try {
   } else if (gpus > 0) {
     std::vector<ncclComm_t> comms(static_cast<std::size_t>(gpus));
     throw_if_failed(giwa::to_status(ncclCommInitAll(comms.data(), gpus, nullptr)));
+    for (int gpu = 0; gpu < gpus; ++gpu) share_pool(gpu, gpus);
     title(std::to_string(gpus) + " GPUs", tokens);
     right =
         print(on_threads(gpus, [&](int r) { return run_gpu(r, comms[static_cast<std::size_t>(r)], tokens); }), 4e-3);

@@ -60,13 +60,13 @@ struct ring_plan {
             row_positions::of(slices.of(of, ranks), first_key), offset};
   }
   /// The same mask for a call on these rows and keys, as simple as it can be. The positions of a slice ascend, so a rank's own
-  /// slice has the causal mask of its rows; and of another slice, whose pieces are all before or all after each of this rank's, the
-  /// rows that see some keys of keys_seen() see all of them.
+  /// slice has the causal mask of its rows; and of another slice, whose pieces are all before or all after each of this rank's,
+  /// the rows that see some keys of keys_seen() see all of them. Where all are seen the mask is causal too, with a diagonal
+  /// past the end: under a mask, blocks pull work tiles from a counter, so that none waits for a multiprocessor on which
+  /// messages are copied.
   GIWA_HOST_DEVICE constexpr auto call_mask(const slice_mask<Mask>& m, int step, const token_range& keys) const {
-    if constexpr (stdlib::same_as<Mask, full>)
-      return full{};
-    else if constexpr (stdlib::same_as<Mask, causal>)
-      return causal{alignment::offset(step == 0 ? 0 : keys.count)};
+    if constexpr (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>)
+      return causal{alignment::offset(step == 0 && stdlib::same_as<Mask, causal> ? 0 : keys.count)};
     else
       return m;
   }
