@@ -415,9 +415,23 @@ def cached(path):
     for case, contenders in found.items():
         us = {name: f"{r['us']:.1f}" for name, (r, *_) in contenders.items()}
         ratios = {(name, r["ratio_to"]): f"{r['ratio']:.3f}" for name, of in contenders.items() for r in of if r["ratio"]}
-        rows.append(f"| {case} | {us['giwa']} | {contenders['giwa'][0]['value']:.0f} | {us.get('giwa_page_16', '')} | "
+        gbs = "" if case.endswith("_queries") else f"{contenders['giwa'][0]['value']:.0f}"
+        rows.append(f"| {case} | {us['giwa']} | {gbs} | {us.get('giwa_page_16', '')} | "
                     + " | ".join(us.get(name, "") for name in peers)
                     + f" | {ratios.get(('giwa', 'cudnn'), '')} | {ratios.get(('giwa_page_16', 'cudnn_page_16'), '')} |")
+    return lines(*rows)
+
+
+def cached_forms(path):
+    """Forms of the cache, each compared with another one, or with a kernel that only reads the cache."""
+    rows = ["| case | form | us | GB/s or TFLOP/s | compared with | of its speed |"]
+    for case, contenders in cells_of(path, "cached_forms").items():
+        for name, (r, *_) in contenders.items():
+            if r["ratio"] is None:
+                continue
+            value = f"{r['value']:.0f}" if r["metric"] == "speed" else ""
+            rows.append(f"| {case} | {name.removeprefix('giwa_')} | {r['us']:.1f} | {value} | {r['ratio_to'].removeprefix('giwa_')} "
+                        f"| {r['ratio']:.3f} |")
     return lines(*rows)
 
 
@@ -473,7 +487,7 @@ def machine(path):
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
                                   backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_headline,
-                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 
