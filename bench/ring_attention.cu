@@ -72,19 +72,6 @@ struct fill {
   }
 };
 
-// Keeps one block busy for some microseconds: a rank that is late.
-struct delay {
-  GIWA_HOST_DEVICE void operator()(giwa::index<1> at) const {
-#if defined(__CUDA_ARCH__)
-    const long long begin = clock64(), cycles = 1500ll * at[0];
-    while (clock64() - begin < cycles) {
-    }
-#else
-    static_cast<void>(at);
-#endif
-  }
-};
-
 struct problem {
   int64 tokens, heads, kv_heads;
   bool causal;
@@ -182,18 +169,6 @@ struct rank_data {
                                                       backward_options());
     });
   }
-
-  // All results, one after the other.
-  std::vector<fp16> results() const {
-    std::vector<fp16> all;
-    for (const auto* x : {&o, &dq, &dk, &dv}) {
-      std::vector<fp16> host(static_cast<std::size_t>(x->size()));
-      throw_if_failed(giwa::copy(stream, of(*x), host));
-      throw_if_failed(giwa::synchronize(stream));
-      all.insert(all.end(), host.begin(), host.end());
-    }
-    return all;
-  }
 };
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -255,6 +230,19 @@ void time_on_one(const problem& p, int ranks) {
 }
 
 #if defined(WITH_NCCL)
+// Keeps one block busy for some microseconds: a rank that is late.
+struct delay {
+  GIWA_HOST_DEVICE void operator()(giwa::index<1> at) const {
+#if defined(__CUDA_ARCH__)
+    const long long begin = clock64(), cycles = 1500ll * at[0];
+    while (clock64() - begin < cycles) {
+    }
+#else
+    static_cast<void>(at);
+#endif
+  }
+};
+
 struct machine {
   int gpus = giwa::device_count();
   std::vector<ncclComm_t> comms = std::vector<ncclComm_t>(static_cast<std::size_t>(gpus));
@@ -276,12 +264,24 @@ struct machine {
   }
 };
 
+// All results, one after the other.
+std::vector<fp16> results_of(const rank_data& r) {
+  std::vector<fp16> all;
+  for (const auto* x : {&r.o, &r.dq, &r.dk, &r.dv}) {
+    std::vector<fp16> host(static_cast<std::size_t>(x->size()));
+    throw_if_failed(giwa::copy(r.stream, r.of(*x), host));
+    throw_if_failed(giwa::synchronize(r.stream));
+    all.insert(all.end(), host.begin(), host.end());
+  }
+  return all;
+}
+
 // The largest difference to one GPU, and how often delays or a graph change a bit.
 bool check(const machine& m, const problem& p, int repeats) {
   throw_if_failed(giwa::to_status(cudaSetDevice(0)));
   const rank_data whole(p, 0, 1, /*alone=*/true);
   whole.forward(), whole.backward();
-  const std::vector<fp16> one = whole.results();
+  const std::vector<fp16> one = results_of(whole);
   std::vector<double> off(static_cast<std::size_t>(m.gpus));
   std::vector<int> changed(off.size()), changed_in_graph(off.size());
   m.on_each([&](const giwa::nccl_communicator& comm) {
@@ -289,7 +289,7 @@ bool check(const machine& m, const problem& p, int repeats) {
     const rank_data own(p, comm.rank(), comm.size());
     const auto run = [&] { own.forward(comm), own.backward(comm); };
     run();
-    const std::vector<fp16> first = own.results();
+    const std::vector<fp16> first = results_of(own);
     int64 at = 0, at_whole = 0;
     for (const int64 heads : {p.heads, p.heads, p.kv_heads, p.kv_heads}) {
       const int64 row = heads * head_size;
@@ -304,7 +304,7 @@ bool check(const machine& m, const problem& p, int repeats) {
       at += own.rows * row, at_whole += p.tokens * row;
     }
     const auto differs = [&] {
-      const std::vector<fp16> again = own.results();
+      const std::vector<fp16> again = results_of(own);
       return std::memcmp(again.data(), first.data(), first.size() * sizeof(fp16)) != 0;
     };
     for (int i = 0; i < repeats; ++i) {
