@@ -16,6 +16,7 @@ FNR == 1 {
     group("tile", "Tiles in shared memory and registers, copies, pipelines, matrix products")
     group("softmax", "The (max, sum) state, the online update, softmax of rows")
     group("attention", "Masks, score modifiers, options, attention on GPU and CPU")
+    group("multi", "Attention on several ranks: slices, communicators, rings, head-parallel")
   }
   if (!sub(/\/.*$/, "", layer)) layer = ""
 }
