@@ -49,6 +49,7 @@ set(GIWA_HEADERS
   D giwa/arch/copy_async.cuh
   D giwa/arch/elect.cuh
   D giwa/arch/dependent_launch.cuh
+  D giwa/arch/acquire_release.cuh
   D giwa/arch/matrix_load.cuh
   D giwa/arch/mma.cuh
   D giwa/arch/named_barrier.cuh
@@ -245,8 +246,10 @@ set(GIWA_HEADERS
   D giwa/attention/backward/backward_sm90_scheduler.cuh
   D giwa/attention/backward/backward_sm90_loader.cuh
   D giwa/attention/backward/backward_sm90_steps.cuh
+  D giwa/attention/backward/backward_sm90_dq.cuh
   D giwa/attention/backward/backward_sm90_consumer.cuh
   D giwa/attention/backward/backward_sm90.cuh
+  D giwa/attention/backward/dq_of_sums.cuh
   L giwa/attention/backward/launch_sm90.cuh
   L giwa/attention/backward/backward.cuh
   L giwa/attention/merge.cuh

@@ -21,7 +21,7 @@ struct backward {
   static bool launch(cudaStream_t s, const void* p) {
     using enum detail::gradient;
     if constexpr (detail::sm80_backward_sums_both(HeadSize, HeadSize))
-      return launch_ops<of_q, of_k_and_v>(s, p);
+      return launch_ops<of_q, of_k_and_v, of_all>(s, p);
     else
       return launch_ops<of_q, of_k, of_v>(s, p);
   }

@@ -20,7 +20,8 @@ struct backward_case {
   case_buffer<G, 4> dq, dk, dv;
   case_buffer<float, 3> dlse;
   case_buffer<float, 1> dsinks;
-  bool has_dlse = false, accumulate = false;
+  bool has_dlse = false, accumulate = false, any_order = false;
+  bool has_least_workspace = false;  // on a GPU
   bool wants_q = true, wants_k = true, wants_v = true;
 
   explicit backward_case(const case_options& c) : of(c) {
@@ -54,6 +55,7 @@ struct backward_case {
     a.scale = of.options.scale;
     a.align = of.options.align;
     a.accumulate = accumulate;
+    a.any_order = any_order;
     if (has_dlse) a.dlse = dlse.view();
     if (of.options.sinks) a.sinks = of.sinks.view(), a.dsinks = dsinks.view();
     return a;

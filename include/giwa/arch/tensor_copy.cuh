@@ -93,6 +93,28 @@ GIWA_DEVICE inline void load_bytes(void* to, const void* from, int bytes, mbarri
 #endif
 }
 
+/// Stores `bytes` contiguous bytes, a multiple of 16, from shared to global memory, both aligned to 16 bytes, in the bulk
+/// group that commit_stores() closes.
+GIWA_DEVICE inline void store_bytes(void* to, const void* from, int bytes) {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+               "r"(bytes)
+               : "memory");
+#else
+  __trap();
+#endif
+}
+/// Adds fp32 numbers in shared memory to those in global memory, as store_bytes() stores them. Each addition is atomic.
+GIWA_DEVICE inline void add_floats(float* to, const float* from, int bytes) {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
 /// Closes the bulk group of this thread's stores.
 GIWA_DEVICE inline void commit_stores() {
 #if GIWA_ARCH_CAPABILITY >= 90
@@ -119,6 +141,13 @@ GIWA_DEVICE void wait_stores() {
 GIWA_DEVICE inline void fence_async_proxy() {
 #if GIWA_ARCH_CAPABILITY >= 90
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+/// The same for global memory.
+GIWA_DEVICE inline void fence_async_proxy_global() {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
 

@@ -26,7 +26,7 @@ struct ring_backward_workspace {
     const ring_buffers travelling = ring_buffers::take(layout, p, ranks);
     const gradient_buffers gradients = gradient_buffers::take(layout, p, ranks);
     float* const dq = layout.take<float>(saturated_product(rows_of_heads(p), p.head_size));
-    const int64 bytes = backward_workspace_bytes(p);
+    const int64 bytes = least_backward_workspace_bytes(p);
     return {travelling, gradients, dq, layout.take<unsigned char>(bytes), bytes};
   }
 };

@@ -62,17 +62,17 @@ struct wgmma_operand : operand_traits<Operand> {
 /// after the last of a group, and wgmma_wait<n>() before d is read or an operand overwritten; arch/wgmma.cuh has the rules.
 ///
 /// `multiply<80>(...)` uses 80 of k only, from element `of_a` of the rows of a and `of_b` of the columns of b on, because tiles
-/// consist of whole slabs whose end may be unused.
+/// consist of whole slabs whose end may be unused. b has the columns of d, or is a tile with more, of which those from
+/// `first_column` on are used, a multiple of the width of its slabs (128, 64 or 32 bytes).
 template <int Depth = 0, int Columns, class Left, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate,
-                          int of_a = 0, int of_b = 0) {
+                          int of_a = 0, int of_b = 0, int first_column = 0) {
   detail::require_product<Columns, Left, Right>();
   using left = detail::wgmma_operand<Left, true>;
   using right = detail::wgmma_operand<Right, false>;
   constexpr int bytes = (Depth == 0 ? left::columns : Depth) * left::size;
   static_assert(Depth >= 0 && Depth <= left::columns, "giwa::multiply: Depth must be at most the columns of a.");
   static_assert(left::rows % 64 == 0, "giwa::multiply: the rows of a must be a multiple of 64.");
-  static_assert(right::columns == Columns, "giwa::multiply: d must have as many columns as b.");
   static_assert(bytes % left::step_bytes == 0,
                 "giwa::multiply: the depth must be a multiple of 32 bytes: 16 elements of 16 bits, or 8 of 32 bits.");
   GIWA_ASSERT(0 <= first_row && first_row + 64 <= left::rows && first_row % left::step == 0,
@@ -80,8 +80,11 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
   GIWA_ASSERT(of_a * left::size % left::step_bytes == 0 && of_b * left::size % left::step_bytes == 0 &&
                   (of_a > of_b ? of_a : of_b) * left::size + bytes <= left::columns * left::size,
               "of_a and of_b must be multiples of 32 bytes, and the operands must have Depth elements from there on");
+  GIWA_ASSERT(first_column >= 0 && first_column + Columns <= right::columns &&
+                  (first_column == 0 || first_column % right::step == 0),
+              "b must have the columns from first_column on, which must be a multiple of its slabs");
   const int step_of_a = of_a * left::size / left::step_bytes, step_of_b = of_b * left::size / left::step_bytes;
-  const uint64 from_a = left::descriptor(a, first_row), from_b = right::descriptor(b, 0);
+  const uint64 from_a = left::descriptor(a, first_row), from_b = right::descriptor(b, first_column);
   GIWA_UNROLL
   for (int k = 0; k < bytes / left::step_bytes; ++k)
     arch::wgmma<Columns>::template shared<typename left::value_type, left::major, right::major>(

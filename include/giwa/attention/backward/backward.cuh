@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// attention_backward on a stream: the terms of the rows, then one kernel for each gradient.
+// attention_backward on a stream: the terms of the rows, then one kernel for all gradients, or one for each or for dk with dv.
 #ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_CUH
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_CUH
 
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/attention/backward/backward_simt.cuh>
 #include <giwa/attention/backward/backward_sm80.cuh>
+#include <giwa/attention/backward/dq_of_sums.cuh>
 #include <giwa/attention/backward/launch_sm90.cuh>
 #include <giwa/attention/backward/row_terms.cuh>
 #include <giwa/attention/forward/launch.cuh>
@@ -16,9 +17,11 @@ namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 template <int HeadSize, int HeadSizeV>
 struct stream_backward {
   template <class T, class O, class G, class Mask, class Score>
-  static status run(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& p) {
+  static status run(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& given) {
     using params = backward_params<T, O, G, Mask, Score>;
-    status state = check_backward_pointers(p);
+    status state = check_backward_pointers(given);
+    params p = given;
+    if (!runs_together(p)) p.workspace.dq = nullptr;
     const auto failed = [&](const status& next) {
       state = next;
       return !state.ok();
@@ -46,13 +49,12 @@ struct stream_backward {
 
   template <class T, class O, class G, class Mask, class Score>
   static status run_gradients(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& p) {
-    constexpr bool tensor_cores = sizeof(T) == 2 && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
+    constexpr bool tensor_cores = runs_on_tensor_cores<T, O>;
     if constexpr (tensor_cores) {
       const result<attention_path> path = path_here();
       if (!path.ok()) return path.state;
       if (path.value != attention_path::simt) {
-        const bool hopper =
-            path.value == attention_path::sm90 && p.views.in.q.size() > 0 && has_backward_maps(p) && few_work_tiles(p);
+        const bool hopper = path.value == attention_path::sm90 && runs_on_hopper(p);
         return run_on_tensor_cores(s, p, hopper);
       }
     }
@@ -68,11 +70,17 @@ struct stream_backward {
     return {};
   }
 
-  /// Whether the numbers of work tiles of all kernels, and steps beyond the last, fit in int.
+  template <class T, class O>
+  static constexpr bool runs_on_tensor_cores =
+      sizeof(T) == 2 && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
+
+  /// Whether the Hopper kernels can do a call: there are queries, TMA addresses the tensors, and the numbers of work tiles of
+  /// all kernels, and steps beyond the last, fit in int.
   template <class Params>
-  static bool few_work_tiles(const Params& p) {
+  static bool runs_on_hopper(const Params& p) {
     constexpr int64 most = int64{1} << 30;
-    return schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most &&
+    return p.views.in.q.size() > 0 && has_backward_maps(p) &&
+           schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most &&
            schedule_of_rows<gradient::of_k>(p, 128).work_tiles <= most;
   }
 
@@ -95,6 +103,8 @@ struct stream_backward {
       }
       state = run_sm80<Of>(s, p);
     };
+    if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted)
+      if (p.workspace.dq != nullptr) return run_together(s, p);
     run(stdlib::integral_constant<gradient, gradient::of_q>{});
     if constexpr (sm80_backward_sums_both(HeadSize, HeadSizeV)) {
       run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
@@ -103,6 +113,42 @@ struct stream_backward {
       run(stdlib::integral_constant<gradient, gradient::of_v>{});
     }
     return state;
+  }
+
+  /// Whether one kernel computes all gradients. Not for short sequences with wide heads and a mask, where two kernels are faster
+  /// (128, causal, 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only the device knows
+  /// the lengths. And not where several sequences read the same keys, whose parts of dq have no order.
+  template <class T, class O, class G, class Mask, class Score>
+  static bool runs_together(const backward_params<T, O, G, Mask, Score>& p) {
+    if constexpr (!runs_on_tensor_cores<T, O>) {
+      return false;
+    } else {
+      const auto& v = p.views;
+      const bool is_short =
+          HeadSize + HeadSizeV > 128 && !stdlib::same_as<Mask, full> && !v.in.is_packed() && v.in.k.extent(1) <= 1024;
+      if (p.workspace.dq == nullptr || is_short || is_absent(v.dq) || is_absent(v.dk) || is_absent(v.dv) ||
+          v.in.packed.k_batch_index != nullptr || v.in.k.size() == 0 || v.in.sequence_count() == 0)
+        return false;
+      const result<attention_path> path = path_here();
+      return path.ok() && path.value == attention_path::sm90 && runs_on_hopper(p);
+    }
+  }
+
+  /// All gradients by one kernel, and dq from its sums.
+  template <class T, class G, class Mask, class Score>
+  static status run_together(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p) {
+    using params = backward_params<T, T, G, Mask, Score>;
+    using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
+    using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
+    const attention_schedule schedule = schedule_of_rows<gradient::of_all>(p, op::block_m);
+    if (schedule.work_tiles > 0)
+      if (const status state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters, true); !state.ok())
+        return state;
+    const attention_schedule queries = schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
+    const int64 blocks = 2 * queries.rows * queries.query_tiles;
+    const int64 grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x;
+    return launch(s, {.grid = grid, .block = dq_op::max_threads, .dependent = true}, dq_op{},
+                  typename dq_op::params{p, queries.query_tiles});
   }
 
   template <gradient Of, class T, class G, class Mask, class Score>
@@ -146,6 +192,22 @@ struct stream_backward {
     return longest < in.k.extent(1) ? longest : in.k.extent(1);
   }
 
+  /// How many heads alternate in the schedule where dq is added in fixed order. Tiles of keys of a head follow each other at a
+  /// distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for each other: less with
+  /// more heads, which in turn no longer fit the L2 cache. H200, 2026-11-23, fp16, TFLOP/s by number of heads:
+  ///   128, full, 512 tokens: 48 320, 128 250; 4096: 6 436, 16 480, 64 342; 16384: 4 465, 16 452
+  ///   128, causal, 2048: 32 309, 64 326, 128 264; 4096: 16 297, 32 400, 64 397; 16384: 4 270, 8 378, 16 461
+  ///   64, causal, 4096: 16 253, 64 380; 16384: 16 376, 32 412
+  template <class Params>
+  static int64 alternating_heads(int64 keys) {
+    using mask = stdlib::remove_cvref_t<decltype(Params::call.mask)>;
+    if constexpr (stdlib::same_as<mask, full>) return 16;
+    const int64 tiles = ceil_div(keys > 0 ? keys : 1, int64{128});
+    const int64 heads = int64{2048} * 256 / (HeadSize + HeadSizeV) / tiles,
+                most = tiles <= 16 || HeadSize + HeadSizeV <= 128 ? 64 : 32;
+    return heads < 16 ? 16 : heads > most ? most : heads;
+  }
+
   /// The work tiles of block_m rows of a gradient; none if there is no sequence or no head.
   template <gradient Of, class Params>
   static attention_schedule schedule_of_rows(const Params& p, int block_m) {
@@ -155,7 +217,10 @@ struct stream_backward {
     const int64 longest = Of != gradient::of_q ? longest_keys(p) : said < all_queries ? said : all_queries;
     if (sizes.batch == 0 || sizes.heads == 0) return {};
     const int bytes = (HeadSize + HeadSizeV) * static_cast<int>(sizeof(float));
-    return attention_schedule::of(sizes, longest, block_m, 1, bytes);
+    int64 least_heads = 1;
+    if constexpr (Of == gradient::of_all)
+      if (!p.workspace.any_order) least_heads = alternating_heads<Params>(sizes.seq_q < 0 ? longest : sizes.seq_q);
+    return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
   }
 
   /// Launches an op with a block for each work tile, in several launches if the grid would exceed its limit.

@@ -6,14 +6,16 @@
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/backward/backward_sm90_consumer.cuh>
+#include <giwa/attention/backward/backward_sm90_dq.cuh>
 #include <giwa/attention/backward/backward_sm90_loader.cuh>
 #include <giwa/attention/backward/backward_sm90_scheduler.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// dq by tiles of queries, or dk, dv or both by tiles of keys. Warp 0 loads and warp 2 schedules; the other two warpgroups are
-/// consumers. A block sums 128 rows of a gradient alone, so their bits are always the same.
+/// dq by tiles of queries, or dk, dv, both, or both with dq by tiles of keys. Warp 0 loads, warp 2 schedules, and warps 1 and 3
+/// write dq if it is added; the other two warpgroups are consumers. A block sums 128 rows of a gradient alone, so their bits are
+/// always the same; those of dq that is added follow from its order (sm90_dq_writer).
 template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
 struct sm90_backward_op {
   using types = sm90_backward_types<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
@@ -36,6 +38,8 @@ struct sm90_backward_op {
     if (block.warp() < 4) {
       arch::release_registers<policy::producer_registers>();
       if (block.warp() == 0) sm90_backward_loader<types, block_type>::run(block, p, s);
+      if constexpr (types::adds_dq)
+        if (block.warp() % 2 == 1 && arch::elect_one()) sm90_dq_writer<types>::run(p, s, block.warp() / 2);
       if (block.warp() == 2 && arch::elect_one()) sm90_backward_scheduler<types>::run(block, p, s);
       // A kernel is complete when those before it are.
       if (!p.waits_first) arch::wait_for_previous_kernel();

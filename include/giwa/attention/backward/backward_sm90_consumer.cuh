@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_CONSUMER_CUH
 
 #include <giwa/arch/named_barrier.cuh>
+#include <giwa/attention/backward/backward_sm90_dq.cuh>
 #include <giwa/attention/backward/backward_sm90_steps.cuh>
 #include <giwa/attention/backward/store_gradient.cuh>
 #include <giwa/tile/mma_sm90.cuh>
@@ -40,6 +41,7 @@ class sm90_backward_consumer {
   using steps_type = sm90_backward_steps<Types>;
   using map_of_scores = typename steps_type::map;
   using scores_tile = typename steps_type::scores_tile;
+  using dq_type = sm90_dq_product<Types>;
 
   GIWA_DEVICE sm90_backward_consumer(const Block& of, const params& parameters, shared_storage& storage)
       : block(of),
@@ -70,7 +72,11 @@ class sm90_backward_consumer {
     release(s.x_empty[x.stage]);
     x.advance();
     if (has_tiles) {
-      release_turn();
+      if constexpr (!Types::adds_dq) release_turn();
+      if constexpr (Types::adds_dq) {
+        dq.finish(block, s, index, thread);
+        release(s.fixed_empty[index ^ 1]);  // dq needs the keys of both consumers
+      }
       release(s.fixed_empty[index]);
       ++fixed_turn;
     }
@@ -88,7 +94,8 @@ class sm90_backward_consumer {
       for (int slot = 0; slot < map_of_scores::rows; ++slot) own[slot] = s.own_terms[index][row_of(slot)];
     if constexpr (!rows_are_keys)
       for (row_terms& t : own) t.lse *= log2_e<float>;
-    acquire_turn();
+    if constexpr (Types::adds_dq) bad_keys.begin_item();
+    if constexpr (!Types::adds_dq) acquire_turn();
   }
 
   /// Waits for the next stage of x and returns what to do with its tile.
@@ -109,7 +116,7 @@ class sm90_backward_consumer {
   }
 
   /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none between those of
-  /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one.
+  /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one, or for each of them.
   template <bool Masked>
   GIWA_DEVICE action add_tile() {
     const auto& x_tile = s.x[x.stage];
@@ -121,6 +128,7 @@ class sm90_backward_consumer {
     // x.stage >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
     const int fixed = index + (x.stage >> 2);
     if constexpr (!sums_x) s.y_full[y.stage].wait(y.phase);
+    if constexpr (Types::adds_dq) acquire_turn();
     arch::wgmma_fence();
     multiply<Types::head_size>(scores, s.a[fixed], 0, transposed(x_tile), false);
     if constexpr (sums_x) {
@@ -130,14 +138,20 @@ class sm90_backward_consumer {
     }
     arch::wgmma_commit();
     release_turn();
+    if constexpr (Types::adds_dq) {
+      dq.begin_tile(block, s, index);
+      bad_keys.find(block, thread, s.a[index]);
+    }
     steps_type steps{p.call.call, s.notes[x.stage], s.terms[x.stage], own, first_row, thread};
     steps.read_early();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
     if constexpr (sums_x) arch::fence_operand(dp.value);
     if constexpr (!sums_y) release(s.y_empty[y.stage]);
+    if constexpr (Types::adds_dq) bad_keys.replace(block, thread, s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
     steps.template run<Masked>(scores, dp, weights, gradients);
+    if constexpr (Types::adds_dq) dq.write_gradients(s, index, thread, gradients);
     acquire_turn();
     if constexpr (sums_y) {
       arch::fence_operand(sum_y.value);
@@ -150,14 +164,25 @@ class sm90_backward_consumer {
       multiply(sum_x, gradients, x_tile, true);
     }
     arch::wgmma_commit();
+    [[maybe_unused]] typename dq_type::tile dq_of_tile;
+    if constexpr (Types::adds_dq) {
+      dq.multiply(block, s, index, dq_of_tile);
+      release_turn();
+    }
     arch::mbarrier &x_empty = s.x_empty[x.stage], &y_empty = s.y_empty[y.stage];
     x.advance(), y.advance();
     const action next = await_next();
-    arch::wgmma_wait<0>();
+    if constexpr (Types::adds_dq) dq.await_part(s, index);
+    arch::wgmma_wait<Types::adds_dq ? 1 : 0>();
     if constexpr (sums_x) arch::fence_operand(sum_x.value);
     if constexpr (sums_y) arch::fence_operand(sum_y.value);
     if constexpr (sums_y) release(y_empty);
     release(x_empty);
+    if constexpr (Types::adds_dq) {
+      arch::wgmma_wait<0>();
+      arch::fence_operand(dq_of_tile.value);
+      dq.write(block, s, index, thread, dq_of_tile);
+    }
     return next;
   }
 
@@ -202,7 +227,7 @@ class sm90_backward_consumer {
   template <class Head>
   GIWA_DEVICE void store_by_tma(const Head& h, int first, float scale) {
     using box = tensor_box<typename Types::dq_of_warp>;
-    auto& staged = s.dq[index];
+    auto& staged = s.dq.of[index];
     const int warp_row = thread / 32 * 16;
     sum_x.transform([&](float value) { return value * scale + 0.0f; });  // as store_gradient()
     if (block.lane() == 0) arch::wait_stores_read<0>();                  // of the item before
@@ -243,6 +268,8 @@ class sm90_backward_consumer {
   const int index, thread;
   ring_cursor<Types::stages_x> x;
   ring_cursor<Types::stages_y> y;
+  stdlib::conditional_t<Types::adds_dq, dq_type, nothing> dq;
+  stdlib::conditional_t<Types::adds_dq, sm90_bad_keys<Types>, nothing> bad_keys;
   uint32 fixed_turn = 0;
   int first_row = 0;
   row_terms own[map_of_scores::rows];  // of the fixed queries, with the lse in powers of two

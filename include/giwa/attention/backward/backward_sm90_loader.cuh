@@ -64,6 +64,11 @@ class sm90_backward_loader {
     s.x_empty[x.stage].wait(x.phase ^ 1);
     if (block.lane() == 0) {
       for (int c = 0; c < Types::consumers; ++c) s.notes[x.stage].of[c] = end;
+      if constexpr (Types::adds_dq)
+        if (end == action::end) {
+          s.dq_places[place.stage].part = Types::no_more_parts;
+          s.place_full[place.stage].arrive();
+        }
       s.x_full[x.stage].arrive();
     }
     block.sync_warp();
@@ -72,7 +77,11 @@ class sm90_backward_loader {
 
   GIWA_DEVICE void load_tiles(const work_item& work, const head_type& h) {
     const tiles_list list(p.call.call.mask, h, work.first, Types::block_m, columns);
-    for (int n = list.next(0); n < list.count(); n = list.next(n + 1)) {
+    // In fixed order the last tile comes first: under a causal mask tiles of keys begin with the same queries then, and add to dq
+    // at the same pace. In any order each begins with other queries.
+    const bool descends = Types::adds_dq && !p.call.workspace.any_order;
+    for (int n = descends ? list.previous(list.count()) : list.next(0); 0 <= n && n < list.count();
+         n = descends ? list.previous(n) : list.next(n + 1)) {
       load_tile(work, h, list, n);
       // After the first tile, because the consumers of the item before may still use the fixed rows.
       if (!has_fixed) load_fixed(work);
@@ -87,7 +96,8 @@ class sm90_backward_loader {
     const tile_keep keep = list.keep(n, first, 64);
     const bool asks = score_steps<typename Types::mask, typename Types::score>::modified;
     const bool lacks_rows = first + 64 > (Types::rows_are_keys ? h.keys() : h.queries());
-    if (asks && lacks_rows && keep == tile_keep::all) return tile_keep::some;
+    // Nor may keys past the end, which have other rows or none in shared memory, add to dq.
+    if ((asks || Types::adds_dq) && lacks_rows && keep == tile_keep::all) return tile_keep::some;
     return Types::rows_are_keys ? keep_of_reader(p.call, h, keep, first + 64) : keep;
   }
 
@@ -133,16 +143,14 @@ class sm90_backward_loader {
         terms[i] = p.call.terms_of_query(h, begin + block.lane() + 32 * i);
       }
     }
-    // The copies start first: then the loads of the terms are waited for under them.
-    s.x_empty[x.stage].wait(x.phase ^ 1);
-    s.y_empty[y.stage].wait(y.phase ^ 1);
-    const auto at = origin(h, !Types::rows_are_keys, begin);
-    arch::mbarrier &x_landed = scrubs ? s.landed : s.x_full[x.stage], &y_landed = scrubs ? s.landed : s.y_full[y.stage];
-    if (arch::elect_one()) {
-      giwa::load(p.x, at, s.x[x.stage], x_landed);
-      giwa::load(p.y, at, s.y[y.stage], y_landed);
+    [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
+    if constexpr (Types::adds_dq) {
+      // An item that comes again has added to dq already.
+      const key_tiles<typename Types::mask> keys(p.call.call.mask, h, begin, columns, Types::block_m);
+      const int tile = work.first / Types::block_m;
+      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, keys.previous(tile) + 1};
     }
-    block.sync_warp();
+    s.x_empty[x.stage].wait(x.phase ^ 1);
     GIWA_UNROLL
     for (int i = 0; i < rows_of_lane; ++i) {
       const int row = block.lane() + 32 * i;
@@ -158,12 +166,22 @@ class sm90_backward_loader {
       tile_note& note = s.notes[x.stage];
       note.limits.put(typename Types::bounds(h));
       note.begin = begin;
+      if constexpr (Types::adds_dq) {
+        s.dq_places[place.stage] = dq;
+        s.place_full[place.stage].arrive();
+      }
       // A consumer for which the whole tile is kept has to see the NaN of cleared rows too.
       for (int c = 0; c < Types::consumers; ++c)
         note.of[c] = scrubs || keep[c] == tile_keep::some ? action::some
                      : keep[c] == tile_keep::all          ? action::all
+                     : Types::adds_dq                     ? action::some  // for its share of dq of the other's keys
                                                           : action::none;
     }
+    block.sync_warp();
+    const auto at = origin(h, !Types::rows_are_keys, begin);
+    if (arch::elect_one()) giwa::load(p.x, at, s.x[x.stage], scrubs ? s.landed : s.x_full[x.stage]);
+    s.y_empty[y.stage].wait(y.phase ^ 1);
+    if (arch::elect_one()) giwa::load(p.y, at, s.y[y.stage], scrubs ? s.landed : s.y_full[y.stage]);
     block.sync_warp();
     constexpr int x_bytes = Types::x_tile::bytes, y_bytes = Types::y_tile::bytes;
     if (scrubs) {
@@ -179,6 +197,7 @@ class sm90_backward_loader {
       s.y_full[y.stage].arrive_and_expect(scrubs ? 0 : y_bytes);
     }
     block.sync_warp();
+    place.advance();
     x.advance(), y.advance();
   }
 
@@ -218,6 +237,7 @@ class sm90_backward_loader {
   ring_cursor<Types::stages_x> x;
   ring_cursor<Types::stages_y> y;
   uint32 fixed_turn = 0, landed_phase = 0;
+  ring_cursor<Types::places> place;  // of a part of dq
   bool has_fixed = false;
 };
 

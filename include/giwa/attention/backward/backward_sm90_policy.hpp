@@ -24,25 +24,34 @@ namespace giwa::inline GIWA_ABI::detail {
 template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
-  static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
+  static constexpr bool sums_x = Of != gradient::of_v;
+  static constexpr bool adds_dq = Of == gradient::of_all;
+  static constexpr bool sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v || adds_dq;
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
   static constexpr int consumers = 2, block_m = 64 * consumers;
   static constexpr int columns = widest <= 64                      ? (rows_are_keys ? 128 : 160)
                                  : widest <= 128 && !rows_are_keys ? 128
                                                                    : 64;
   static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
-  // Whether a consumer's last products of a tile and first of the next wait until the other has issued its own, so that one
-  // computes exponentials under the products of the other. Measured before the table above, 16384 tokens, full | causal, without and with turns:
+  // Whether the consumers issue products alternately, so that one computes exponentials under the products of the other: a
+  // consumer's last products of a tile together with its first of the next, or separately where dq is made too, whose way to
+  // shared memory lies between them. Without and with it, 16384 tokens, full | causal, measured before the table above:
   //   64: dq 448 | 430 and 489 | 455, dk with dv 475 | 443 and 494 | 463
   //   128: dq 634 | 616 and 563 | 526, dk with dv 548 | 527 and 540 | 485
-  static constexpr bool takes_turns = widest <= 64;
+  //   all, the call, by the time of the two kernels: 64 0.83 without, 1.09 | 1.09 together, 1.17 | 1.11 separately;
+  //   128 1.05 | 1.11 without, 1.07 | 1.16 separately
+  static constexpr bool takes_turns = widest <= 64 || adds_dq;
   static constexpr int producer_registers = 40, consumer_registers = 232;
 
-  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0));
+  // dS of two tiles, and dq of one or two in fp32.
+  static constexpr int stages_ds = adds_dq ? 2 : 0;
+  static constexpr int stages_dq = widest > 64 ? 2 : 1;
+  static constexpr int dq_bytes = adds_dq ? stages_ds * 2 * block_m * columns + stages_dq * 4 * 2 * 64 * 64 : 0;
+  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0)) + dq_bytes;
   static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
   static constexpr int room = (227 << 10) - 3072 - fixed_bytes;  // in shared memory, for stages of x and y
   // x is needed longer than y: for the first and for the last product. A fourth stage gains nothing.
-  static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room ? 3 : 2;
+  static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room && !adds_dq ? 3 : 2;
   static constexpr int stages_y = stages_x == 3 ? 3 : 2 * (x_bytes + y_bytes) <= room ? 2 : 1;
   static constexpr int left = room - stages_x * x_bytes - stages_y * y_bytes;
   static_assert(left >= 0);

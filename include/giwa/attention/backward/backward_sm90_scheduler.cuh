@@ -22,10 +22,11 @@ class sm90_backward_scheduler {
     sm90_backward_scheduler me{p, s};
     const int step = static_cast<int>(block.block_count());
     int unused = 0;
-    for (int i = static_cast<int>(block.block_rank()); i < p.work_tiles;) {
+    // Where items wait for each other, a block claims its first one too: it might start after those that wait.
+    for (int i = Types::adds_dq ? atomicAdd(p.counter, 1) : static_cast<int>(block.block_rank()); i < p.work_tiles;) {
       me.put_tiles(p.schedule.at(p.schedule.first + i));
       me.next_free(unused);  // an earlier claim would keep work from other blocks
-      i = step + atomicAdd(p.counter, 1);
+      i = (Types::adds_dq ? 0 : step) + atomicAdd(p.counter, 1);
     }
     // The items in flight may come again.
     for (int idle = 0; idle < Types::queue_depth; ++idle) {
@@ -46,9 +47,17 @@ class sm90_backward_scheduler {
       const int rows = p.call.keys_of(at.batch);
       int reader = p.call.first_reader(at.batch);
       while (rows > 0 && !p.call.is_reader(reader, at.batch)) ++reader;
-      // The first keys come first: under a causal mask they have the most queries.
-      for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
-        put_item(at.batch, reader, at.head, static_cast<int>(n) * Types::block_m, rows);
+      // The first keys come first: under a causal mask they have the most queries. With dq they are neighbours, because each
+      // tile waits for the one before it.
+      if constexpr (Types::adds_dq) {
+        const int64 all = ceil_div(rows, Types::block_m), each = ceil_div(all, tiles),
+                    first = (tiles - 1 - at.tile) * each;
+        for (int64 n = first; n < first + each && n < all; ++n)
+          put_item(at.batch, reader, at.head, static_cast<int>(n) * Types::block_m, rows);
+      } else {
+        for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
+          put_item(at.batch, reader, at.head, static_cast<int>(n) * Types::block_m, rows);
+      }
     } else {
       const int rows = p.call.call.at(at.batch, at.head).queries();
       for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)

@@ -17,9 +17,10 @@ struct sm90_backward_steps {
   using bounds = typename Types::bounds;
   using steps_of_scores = score_steps<mask, typename Types::score>;
   static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
-  static constexpr int words = map::registers / 2;                            // of a left operand
-  static constexpr int columns_of_thread = map::registers / 2;                // two of every eight, in two rows
-  static constexpr bool reads_early = rows_are_keys && Types::columns <= 64;  // more registers would be spilled
+  static constexpr int words = map::registers / 2;              // of a left operand
+  static constexpr int columns_of_thread = map::registers / 2;  // two of every eight, in two rows
+  // More registers would be spilled.
+  static constexpr bool reads_early = rows_are_keys && Types::columns <= 64 && !Types::adds_dq;
 
   const typename Types::call_params::call_type& call;
   const typename Types::tile_note& note;

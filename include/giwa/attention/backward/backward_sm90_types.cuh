@@ -24,7 +24,7 @@ struct ring_cursor {
 
 /// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each: of a and b. Tiles of x and y move
 /// past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For dk and dv they are keys:
-/// a and b are k and v, x and y are q and dout.
+/// a and b are k and v, x and y are q and dout; if dq is added too, each consumer has a writer.
 template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
 struct sm90_backward_types {
   using policy = sm90_backward_policy<Of, HeadSize, HeadSizeV>;
@@ -36,7 +36,10 @@ struct sm90_backward_types {
   using head_type = typename call_params::head;
   static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
   static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers;
-  static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y;
+  static constexpr bool adds_dq = policy::adds_dq;
+  static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
+                       stages_ds = adds_dq ? policy::stages_ds : 1;
+  static constexpr int stages_dq = policy::stages_dq;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;
@@ -55,6 +58,24 @@ struct sm90_backward_types {
                               swizzled<swizzle::bytes_128>>;
   using dq_tile = dq_rows<64>;
   using dq_of_warp = dq_rows<16>;
+
+  /// Where a tile's part of dq is added, for the kernel of all gradients.
+  struct dq_place {
+    int part;   // the first of the two of a tile of queries (dq_parts), or one of the next two
+    int tile;   // of keys
+    int after;  // 1 + the tile of keys that adds to it before this one, or 0
+  };
+  static constexpr int no_more_parts = -1, unused_part = -2;
+  // More than tiles can be loaded and not added yet: in the stages of x and of dS, and parts.
+  static constexpr int places = 8;
+  static_assert(stages_x + stages_ds + stages_dq + 1 <= places);
+  struct parts_of_dq {
+    tile<64, columns> ds[stages_ds][consumers];
+    float parts[consumers][stages_dq][dq_parts::floats];
+  };
+  struct rows_of_dq {
+    dq_tile of[consumers];
+  };
 
   /// 128 rows of a gradient. P is 0 where the mask drops a score, but 0 times NaN is NaN. So a consumer's warp that gets
   /// NaN does not store its 16 rows, but sets its bit in `again`, and the item comes a second time, with these bits in
@@ -92,7 +113,8 @@ struct sm90_backward_types {
     stdlib::conditional_t<sums_x, b_tile, nothing> b[consumers];
     x_tile x[stages_x];
     y_tile y[stages_y];
-    stdlib::conditional_t<stores_tiles, dq_tile, nothing> dq[consumers];
+    stdlib::conditional_t<adds_dq, parts_of_dq, stdlib::conditional_t<stores_tiles, rows_of_dq, nothing>> dq;
+    stdlib::conditional_t<adds_dq, dq_place, nothing> dq_places[places];  // a ring
     moving_terms terms[stages_x];
     stdlib::conditional_t<stages_output, row_terms[64], nothing> own_terms[consumers];  // of the fixed queries
     tile_note notes[stages_x];
@@ -100,6 +122,8 @@ struct sm90_backward_types {
     stdlib::conditional_t<rows_are_keys, uninitialized<head_type>, nothing>
         moving_head;  // of the tiles that are loaded
     arch::mbarrier x_full[stages_x], x_empty[stages_x], y_full[stages_y], y_empty[stages_y];
+    arch::mbarrier ds_full[stages_ds], ds_empty[stages_ds], place_full[adds_dq ? places : 1];
+    arch::mbarrier dq_full[consumers][stages_dq], dq_empty[consumers][stages_dq];
     arch::mbarrier landed;  // tiles that are scrubbed before consumers get them
     arch::mbarrier fixed_full[consumers], fixed_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
   };
@@ -120,7 +144,15 @@ struct sm90_backward_types {
     for (int i = 0; i < stages_x; ++i) s.x_full[i].initialize(1), s.x_empty[i].initialize(4 * consumers);
     for (int i = 0; i < stages_y; ++i) s.y_full[i].initialize(1), s.y_empty[i].initialize(4 * consumers);
     s.landed.initialize(1);
-    for (int c = 0; c < consumers; ++c) s.fixed_full[c].initialize(1), s.fixed_empty[c].initialize(4);
+    if constexpr (adds_dq) {
+      for (int i = 0; i < stages_ds; ++i)
+        s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
+      for (int i = 0; i < places; ++i) s.place_full[i].initialize(1);
+      for (int c = 0; c < consumers; ++c)
+        for (int i = 0; i < stages_dq; ++i) s.dq_full[c][i].initialize(4), s.dq_empty[c][i].initialize(1);
+    }
+    for (int c = 0; c < consumers; ++c)
+      s.fixed_full[c].initialize(1), s.fixed_empty[c].initialize(adds_dq ? 4 * consumers : 4);
     for (int i = 0; i < queue_depth; ++i) {
       s.work_full[i].initialize(1), s.work_empty[i].initialize(4 * consumers + 1);  // and the loader
       s.work[i].again = 0;

@@ -19,12 +19,16 @@ struct attention_backward_options {
   tensor_view<const float, 1> sinks{};  ///< (heads), or empty; see attention_options
   tensor_view<float, 1> dsinks{};       ///< (heads): receives the gradient of the sinks; not computed where empty
   alignment align{};                    ///< of the diagonal; see attention_options
-  /// Scratch memory for this call alone until it is done, 16-byte aligned: at least backward_workspace_bytes() bytes on
-  /// a stream, not used on giwa::host. Its contents do not matter.
+  /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
+  /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster on Hopper. Not used
+  /// on giwa::host. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
   bool accumulate = false;
+  /// Lets the parts of dq be added in any order where one kernel computes all gradients (backward_workspace_bytes()): the last
+  /// bits of dq then change from run to run, and dk and dv are summed in another order. Without it every run gives the same bits.
+  bool any_order = false;
 };
 
 namespace detail {
@@ -40,42 +44,86 @@ GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
   return saturated_product(p.seq_q < 0 ? p.rows_q : saturated_product(p.batch, p.seq_q), p.heads);
 }
 
+/// dq as fp32 sums in the workspace, for the kernel that computes all gradients together. A tile has 128 queries where no head
+/// size is above 64, otherwise 64, and consists of two parts of (64, 64) in the order of a warpgroup's accumulator: 64 queries
+/// each, or 64 columns.
+struct dq_parts {
+  static constexpr int floats = 64 * 64;
+  GIWA_HOST_DEVICE static constexpr int rows_of_tile(int64 head_size, int64 head_size_v) {
+    return head_size <= 64 && head_size_v <= 64 ? 128 : 64;
+  }
+  /// Where registers [4 i, 4 i + 4) of a thread are: a warp has 512 consecutive bytes.
+  GIWA_HOST_DEVICE static constexpr int offset(int thread, int i) { return (i * 128 + thread) * 4; }
+};
+
+/// Whether one kernel computes all gradients for these head sizes, in 16 bits on GPUs that have it. k may not be narrower than
+/// the columns that a consumer takes.
+GIWA_HOST_DEVICE constexpr bool has_kernel_of_all(int64 head_size, int64 head_size_v) {
+  return head_size <= 128 && head_size_v <= 128 && (head_size > 64 || head_size_v <= 64);
+}
+
 /// The parts of the workspace.
 struct backward_workspace {
   static constexpr int counter_count = 4;
   row_terms* terms;       // (batch, heads, rows of q)
   int* counters;          // of the work tiles that are claimed in each launch
   float* parameter_sums;  // (batch, heads, rows of q, parameters of the score modifier)
+  float* dq;              // (heads, tiles of dq_parts, 2, 64 x 64), or null
+  int* added;             // of each part: 1 + the last tile of keys that has been added
+  int64 tiles;            // of dq_parts, of a head
+  bool any_order;         // the sums begin with 0, and `added` does not matter
 
   GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,
-                                                            int64 parameters) {
+                                                            int64 parameters, bool with_dq) {
     const int64 rows = rows_of_heads(p);
     row_terms* const terms_of_rows = layout.take<row_terms>(rows);
     int* const counters_of_launches = layout.take<int>(counter_count);
-    return {terms_of_rows, counters_of_launches,
-            parameters == 0 ? nullptr : layout.take<float>(saturated_product(rows, parameters))};
+    float* const sums = parameters == 0 ? nullptr : layout.take<float>(saturated_product(rows, parameters));
+    if (!with_dq) return {terms_of_rows, counters_of_launches, sums, nullptr, nullptr, 0, false};
+    const int64 rows_of_tile = dq_parts::rows_of_tile(p.head_size, p.head_size_v);
+    const int64 tiles =
+        p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
+    const int64 parts = saturated_product(saturated_product(tiles, p.heads), 2);
+    float* const dq = layout.take<float>(saturated_product(parts, dq_parts::floats));
+    return {terms_of_rows, counters_of_launches, sums, dq, layout.take<int>(parts), tiles, false};
   }
 };
 
+/// The bytes of a call's workspace, with the sums of dq or without.
+GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool with_dq) {
+  if (!check_sizes(p, 0).ok()) return 0;
+  workspace_layout layout;
+  backward_workspace::take(layout, p, parameters,
+                           with_dq && p.element_bytes == 2 && has_kernel_of_all(p.head_size, p.head_size_v));
+  return layout.bytes;
+}
 }  // namespace detail
 
-/// Returns the bytes of workspace that attention_backward needs on a stream: 8 for each row and head of q, rounded up to a
-/// multiple of 16, and 16. The largest int64 where no 64-bit number holds the size, 0 for sizes that supports() refuses. Only
-/// the sizes of q count.
+/// Returns the bytes of workspace with which attention_backward is fastest on a stream: those of
+/// least_backward_workspace_bytes(), and for 16-bit tensors with head sizes up to 128, whose gradients one kernel computes on
+/// Hopper, about as many as dq has in fp32 with rows of whole multiples of 64 elements, and up to 128 rows of each packed sequence. The largest int64 where no 64-bit number holds the size, 0 for sizes that supports()
+/// refuses. Only the sizes of q and the head size of v count. With `score` for a call with this score modifier.
+///@{
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p) {
-  if (!detail::check_sizes(p, 0).ok()) return 0;
-  detail::workspace_layout layout;
-  detail::backward_workspace::take(layout, p, 0);
-  return layout.bytes;
+  return detail::backward_bytes(p, 0, true);
 }
-/// The same for a call with this score modifier. Each of its parameters takes 4 bytes more for each row and head of q.
 template <score_modifier Score>
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&) {
-  if (!detail::check_sizes(p, 0).ok()) return 0;
-  detail::workspace_layout layout;
-  detail::backward_workspace::take(layout, p, detail::gradient_of<Score>::parameters);
-  return layout.bytes;
+  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, !detail::gradient_of<Score>::wanted);
 }
+///@}
+
+/// Returns the bytes of workspace that attention_backward requires on a stream: 8 for each row and head of q, rounded up to a
+/// multiple of 16, and 16. Each parameter of the score modifier takes 4 bytes more for each row and head of q.
+///@{
+GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p) {
+  return detail::backward_bytes(p, 0, false);
+}
+template <score_modifier Score>
+GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p, const Score&) {
+  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, false);
+}
+///@}
 
 }  // namespace giwa::inline GIWA_ABI
 

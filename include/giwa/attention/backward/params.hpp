@@ -66,6 +66,15 @@ struct backward_params {
     return workspace.parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 
+  /// The first part of dq of tile n of a head's queries.
+  GIWA_HOST_DEVICE int dq_part_of(const head& h, int n) const {
+    const auto& in = views.in;
+    const int rows = dq_parts::rows_of_tile(in.q.extent(3), in.v.extent(3));
+    const int64 tile = in.packed.q_offsets != nullptr ? h.first_query_row / rows + h.batch + n
+                                                      : h.sequence * ceil_div(in.q.extent(1), int64{rows}) + n;
+    return static_cast<int>(2 * (h.head * workspace.tiles + tile));
+  }
+
   /// A work tile computes rows of one head, or, one after the other, of all sequences and heads that share what the score
   /// modifier gives gradients to: from the tile's own to these, which are not included.
   struct end_of_sharing {
@@ -149,12 +158,14 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   forward.sinks = options.sinks;
   forward.align = options.align;
   workspace_layout layout{options.workspace.data()};
-  return {a,
-          params_of(a.in, mask, score, forward),
-          options.dlse,
-          options.dsinks,
-          backward_workspace::take(layout, a.in.problem(), gradient_of<Score>::parameters),
-          options.accumulate};
+  const attention_problem problem = a.in.problem();
+  const bool with_dq = options.workspace.size() >= backward_workspace_bytes(problem, score);
+  backward_workspace workspace = backward_workspace::take(
+      layout, problem, gradient_of<Score>::parameters,
+      with_dq && problem.element_bytes == 2 && has_kernel_of_all(problem.head_size, problem.head_size_v) &&
+          !gradient_of<Score>::wanted);
+  workspace.any_order = options.any_order;
+  return {a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate};
 }
 #endif
 

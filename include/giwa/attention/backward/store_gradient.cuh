@@ -11,14 +11,16 @@ namespace giwa::inline GIWA_ABI::detail {
 /// so that the result does not depend on masked scores. `thread` is the rank in the group that holds the sums.
 template <class Block, class Map, class G>
 GIWA_DEVICE void store_gradient(const Block& block, int thread, register_tile<float, Map>& sums,
-                                const tensor_view<G, 2>& to, int first, float factor, bool accumulate) {
+                                const tensor_view<G, 2>& to, int first, float factor, bool accumulate,
+                                int first_column = 0) {
   sums.transform([&](float x) { return x * factor + 0.0f; });
   if constexpr (sizeof(G) == 4)
     if (accumulate)
       sums.for_each(thread, [&](float& x, int row, int column) {
-        if (first + row < to.extent(0) && column < to.extent(1)) x += to.data()[(first + row) * to.stride(0) + column];
+        if (first + row < to.extent(0) && first_column + column < to.extent(1))
+          x += to.data()[(first + row) * to.stride(0) + first_column + column];
       });
-  store_rows(block, thread, sums, to, {first, 0});
+  store_rows(block, thread, sums, to, {first, first_column});
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -37,7 +37,7 @@ GIWA_HOST_DEVICE constexpr tile_keep classify(const Mask& mask, const score_tile
     return tile_keep::some;
 }
 
-/// Whether classify() is correct for ranges of any length. So it is for a mask without one, whose answer is `some`.
+/// Whether classify() is correct for ranges of any length: `none` for a range means that it is so for each part. So it is for a mask without one, whose answer is `some`.
 template <class Mask>
 GIWA_HOST_DEVICE constexpr bool asks_any_range() {
   if constexpr (requires { Mask::any_range; })

@@ -66,6 +66,22 @@ class visible_tiles {
     return count_;
   }
 
+  /// Returns the last needed tile before n, or -1; in the same way.
+  GIWA_HOST_DEVICE int previous(int n) const {
+    for (int run = 1; n > 0;) {
+      if (run > n) run = n;
+      if (classify(mask_, range(n - run, run)) == tile_keep::none) {
+        n -= run;
+        if constexpr (answers_any_range<Mask>) run *= 2;
+      } else if (run == 1) {
+        return n - 1;
+      } else {
+        run = run / 2;
+      }
+    }
+    return -1;
+  }
+
  private:
   static constexpr bool lists_keys = Axis == tile_axis::keys;
 

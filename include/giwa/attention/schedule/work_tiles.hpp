@@ -38,7 +38,7 @@ struct attention_schedule {
   /// `bytes` bytes, and a sequence whose length only the device knows has about `longest` rows. There must be at least
   /// one sequence and one head.
   GIWA_HOST_DEVICE static attention_schedule of(const attention_problem& p, int64 longest, int block_m, int slices_,
-                                                int bytes) {
+                                                int bytes, int64 least_heads = 1) {
     constexpr int64 cached = 24 << 20;
     attention_schedule s;
     const int64 queries = p.seq_q < 0 ? longest : p.seq_q, keys = p.seq_k < 0 ? longest : p.seq_k;
@@ -48,7 +48,9 @@ struct attention_schedule {
     s.work_tiles = wrapping_product(s.rows, wrapping_product(s.query_tiles, slices_));
     const int64 heads_at_once = cached / (bytes * (keys > 0 ? keys : 1)) * (p.heads / p.kv_heads);
     s.slices = fast_divisor(slices_);
-    s.section = fast_divisor(heads_at_once < 1 ? 1 : heads_at_once > s.rows ? s.rows : heads_at_once);
+    s.section = fast_divisor(heads_at_once < least_heads ? (least_heads < s.rows ? least_heads : s.rows)
+                             : heads_at_once > s.rows    ? s.rows
+                                                         : heads_at_once);
     s.tiles_of_section = fast_divisor(s.query_tiles * s.section.divisor());
     s.heads = fast_divisor(p.heads);
     return s;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// Loads and stores that order the accesses of blocks to global memory.
+#ifndef GIWA_ARCH_ACQUIRE_RELEASE_CUH
+#define GIWA_ARCH_ACQUIRE_RELEASE_CUH
+
+#include <giwa/base/arch.hpp>
+
+namespace giwa::inline GIWA_ABI::arch {
+
+/// Loads a number that another block of the GPU stored by store_release(), whose earlier accesses come before the later ones of
+/// this thread. Source: PTX ISA, "ld", "Memory Consistency Model".
+GIWA_DEVICE inline int load_acquire(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+/// Stores a number after all earlier accesses of this thread.
+GIWA_DEVICE inline void store_release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+}  // namespace giwa::inline GIWA_ABI::arch
+
+#endif

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+// dq in the Hopper kernel that computes all gradients together: its product, and its way to the workspace.
+#ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_DQ_CUH
+#define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_DQ_CUH
+
+#include <giwa/arch/acquire_release.cuh>
+#include <giwa/attention/backward/backward_sm90_types.cuh>
+#include <giwa/tile/element_run.hpp>
+#include <giwa/tile/mma_sm90.cuh>
+#include <giwa/tile/register_copy.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// 0 times NaN is NaN, in dq too of queries that do not see a key. So a warp clears those of its 16 keys that have NaN or infinity in
+/// an item's first tile, before the product of dq, and their scores are NaN instead.
+template <class Types>
+class sm90_bad_keys {
+ public:
+  using element = typename Types::element;
+
+  GIWA_DEVICE void begin_item() { is_new = true; }
+  /// Finds them if they are new: two bits for each. Called while products run, hence without a branch.
+  template <class Block, class Tile>
+  GIWA_DEVICE void find(const Block& block, int thread, const Tile& keys) {
+    using two = decltype(pack<element>(0.f, 0.f));
+    const int lane = block.lane(), row = thread / 32 * 16 + lane / 2, count = is_new ? half : 0;
+    const two zero = pack<element>(0.f, 0.f);
+    two sum = zero;
+#pragma unroll 1  // its instructions come from memory for each item
+    for (int i = 0; i < count; i += 8) {
+      two part[4];
+      __builtin_memcpy(part, &keys(row, lane % 2 * half + i), sizeof part);
+      GIWA_UNROLL
+      for (int k = 0; k < 4; ++k) sum = __hfma2(part[k], zero, sum);
+    }
+    if (is_new) bad = block.ballot(__hneu(sum.x, sum.x) || __hneu(sum.y, sum.y));
+  }
+  /// After the product of the scores.
+  template <class Block, class Tile, class Scores>
+  GIWA_DEVICE void replace(const Block& block, int thread, Tile& keys, Scores& scores) {
+    const bool clears = is_new;
+    is_new = false;
+    if (bad == 0) return;
+    const int lane = block.lane(), row = thread / 32 * 16 + lane / 2;
+    if (clears && (bad >> (lane & ~1) & 3) != 0) {
+      using run = element_run<element, 8>;
+#pragma unroll 1
+      for (int i = 0; i < half; i += 8) run::filled(convert<element>{}(0.0f)).write(&keys(row, lane % 2 * half + i));
+    }
+    scores.for_each(thread, [&](float& score, int key, int) {
+      if ((bad >> 2 * (key % 16) & 3) != 0) score = nan_of<float>;
+    });
+  }
+
+ private:
+  static constexpr int half = Types::policy::width_x / 2;  // two lanes read a key
+
+  bool is_new = false;
+  uint32 bad = 0;
+};
+
+/// A consumer's share of dq += dS^T k over the 128 keys of a block: 64 queries, or 64 columns. Both consumers write dS to shared
+/// memory, and each multiplies one tile later, so that neither waits for the other. All waits and fences lie under products.
+/// The part is added to the workspace by sm90_dq_writer.
+template <class Types>
+class sm90_dq_product {
+ public:
+  using shared_storage = typename Types::shared_storage;
+  using tile = warpgroup_tile<64>;
+
+  /// After the first products of a tile have begun: announces the part of the tile before the last.
+  template <class Block>
+  GIWA_DEVICE void begin_tile(const Block& block, shared_storage& s, int index) {
+    announce(block, s, index);
+    s.ds_empty[ds.stage].wait(ds.phase ^ 1);
+  }
+  /// Writes dS of the tile to shared memory.
+  template <int Words>
+  GIWA_DEVICE void write_gradients(shared_storage& s, int index, int thread, const uint32 (&gradients)[Words]) const {
+    auto& to = s.dq.ds[ds.stage][index];
+    const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
+    GIWA_UNROLL
+    for (int i = 0; i < Words / 4; ++i) {
+      const uint32 matrices[4] = {gradients[4 * i], gradients[4 * i + 1], gradients[4 * i + 2], gradients[4 * i + 3]};
+      arch::store_matrices(arch::shared_address(to.chunk(row, 16 * i + lane / 16 * 8)), matrices);
+    }
+  }
+  /// Starts the product for the tile before. For the first tile of an item it multiplies what is there, which is not used: a
+  /// branch between products would make ptxas wait for them.
+  template <class Block>
+  GIWA_DEVICE void multiply(const Block& block, shared_storage& s, int index, tile& dq) {
+    arch::fence_async_proxy();
+    release(block, s.ds_full[ds.stage]);
+    ds.advance();
+    start(s, index, dq, ds.stage, ds.phase ^ 1);
+  }
+  /// Waits until the writer has room for a part.
+  GIWA_DEVICE void await_part(shared_storage& s, int index) const {
+    s.dq_empty[index][part.stage].wait(part.phase ^ 1);
+  }
+  /// Writes the part of the tile before to shared memory, when its product is complete.
+  template <class Block>
+  GIWA_DEVICE void write(const Block& block, shared_storage& s, int index, int thread, const tile& dq) {
+    if (block.any(has_ds)) write_part(block, s, index, thread, dq, ds.stage);
+    has_ds = true;
+  }
+  /// After the last tile of an item.
+  template <class Block>
+  GIWA_DEVICE void finish(const Block& block, shared_storage& s, int index, int thread) {
+    announce(block, s, index);
+    const int last = ds.stage ^ 1;
+    tile dq;
+    start(s, index, dq, last, last == 0 ? ds.phase : ds.phase ^ 1);
+    arch::wgmma_wait<0>();
+    arch::fence_operand(dq.value);
+    await_part(s, index);
+    write_part(block, s, index, thread, dq, last);
+    announce(block, s, index);
+    has_ds = false;
+  }
+
+ private:
+  static constexpr bool by_queries = Types::columns == 128;  // else by columns
+
+  GIWA_DEVICE static void start(shared_storage& s, int index, tile& dq, int stage, uint32 phase) {
+    const int first_row = by_queries ? 64 * index : 0, first_column = by_queries ? 0 : 64 * index;
+    s.ds_full[stage].wait(phase);
+    dq.fill(0);
+    arch::fence_operand(dq.value);
+    arch::wgmma_fence();
+    giwa::multiply(dq, transposed(s.dq.ds[stage][0]), first_row, s.a[0], false, 0, 0, first_column);
+    giwa::multiply(dq, transposed(s.dq.ds[stage][1]), first_row, s.a[1], true, 0, 0, first_column);
+    arch::wgmma_commit();
+  }
+  template <class Block>
+  GIWA_DEVICE void write_part(const Block& block, shared_storage& s, int index, int thread, const tile& dq, int stage) {
+    if (block.lane() == 0) s.ds_empty[stage].arrive();
+    float* const to = s.dq.parts[index][part.stage];
+    GIWA_UNROLL
+    for (int i = 0; i < tile::map::registers / 4; ++i)
+      *reinterpret_cast<float4*>(to + dq_parts::offset(thread, i)) =
+          make_float4(dq.value[4 * i], dq.value[4 * i + 1], dq.value[4 * i + 2], dq.value[4 * i + 3]);
+    has_part = true;
+  }
+  template <class Block>
+  GIWA_DEVICE void announce(const Block& block, shared_storage& s, int index) {
+    arch::fence_async_proxy();
+    block.sync_warp();
+    if (has_part) {
+      if (block.lane() == 0) s.dq_full[index][part.stage].arrive();
+      part.advance();
+    }
+    has_part = false;
+  }
+  template <class Block>
+  GIWA_DEVICE static void release(const Block& block, arch::mbarrier& barrier) {
+    block.sync_warp();
+    if (block.lane() == 0) barrier.arrive();
+  }
+
+  ring_cursor<Types::stages_ds> ds;
+  ring_cursor<Types::stages_dq> part;
+  bool has_ds = false;    // of the tile before, of the same item
+  bool has_part = false;  // written, but not announced
+};
+
+/// Adds the parts of one consumer to the sums in the workspace. One thread. Tiles of keys add to a part in ascending
+/// order, each after the one before it (dq_place::after), so that the sum has the same bits in every run. No block waits
+/// forever: a tile of keys is claimed after the one that it waits for, and a block takes what it has claimed in order.
+template <class Types>
+class sm90_dq_writer {
+ public:
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+
+  GIWA_DEVICE static void run(const params& p, shared_storage& s, int consumer) {
+    const backward_workspace& w = p.call.workspace;
+    const bool fixed_order = !w.any_order;
+    ring_cursor<Types::stages_dq> part;
+    ring_cursor<Types::places> place;
+    for (;; part.advance(), place.advance()) {
+      // A tile's place is known before its part: the tile before it is usually added while the products run.
+      s.place_full[place.stage].wait(place.phase);
+      const auto at = s.dq_places[place.stage];
+      if (at.part == Types::no_more_parts) break;
+      const bool adds = at.part != Types::unused_part;
+      const int64 number = adds ? at.part + consumer : 0;
+      if (adds && fixed_order && at.after != 0) await_added(w.added + number, at.after);
+      s.dq_full[consumer][part.stage].wait(part.phase);
+      if (adds) {
+        float* const to = w.dq + number * dq_parts::floats;
+        const float* const from = s.dq.parts[consumer][part.stage];
+        constexpr int bytes = 4 * dq_parts::floats;
+        // The first tile of keys stores, so that nothing has to be cleared.
+        if (fixed_order && at.after == 0)
+          arch::store_bytes(to, from, bytes);
+        else
+          arch::add_floats(to, from, bytes);
+        arch::commit_stores();
+        arch::wait_stores_read<0>();
+      }
+      s.dq_empty[consumer][part.stage].arrive();
+      if (adds && fixed_order) {
+        arch::wait_stores<0>();
+        set_added(w.added + number, at.tile + 1);
+      }
+    }
+    arch::wait_stores<0>();
+  }
+
+ private:
+  GIWA_DEVICE static void await_added(const int* added, int tile) {
+#if defined(GIWA_RANDOM_DELAYS)
+    arch::sleep_at_random();
+#endif
+    while (arch::load_acquire(added) != tile) {
+    }
+    arch::fence_async_proxy_global();
+  }
+  GIWA_DEVICE static void set_added(int* added, int tile) {
+    arch::fence_async_proxy_global();
+    arch::store_release(added, tile);
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
