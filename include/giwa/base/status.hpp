@@ -10,13 +10,13 @@ namespace giwa::inline GIWA_ABI {
 /// The kind of an error. `success` is zero.
 enum class status_code : int {
   success = 0,
-  invalid_argument,  ///< an argument breaks a documented rule
-  not_supported,     ///< the call is valid, but this device or this build does not support it
-  out_of_memory,     ///< the device or the host has too little free memory
-  no_device,         ///< there is no GPU, or none with this number
-  no_driver,         ///< no usable NVIDIA driver
-  no_kernel_image,   ///< this binary contains no code for this GPU
-  cuda_error,        ///< any other error of the CUDA runtime: see status::cuda_code
+  invalid_argument,     ///< an argument breaks a documented rule
+  not_supported,        ///< the call is valid, but this device or this build does not support it
+  out_of_memory,        ///< the device or the host has too little free memory
+  no_device,            ///< there is no GPU, or none with this number
+  no_driver,            ///< no usable NVIDIA driver
+  no_kernel_image,      ///< this binary contains no code for this GPU
+  cuda_error,           ///< any other error of the CUDA runtime: see status::cuda_code
   communication_error,  ///< NCCL, or another communicator, failed or was aborted
 };
 

@@ -201,8 +201,9 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Parameters as in attention_backward() and ring_attention_forward(), for this rank's rows; o and lse are those that
 /// ring_attention_forward() wrote, with the same slices. An empty view in the place of dq, dk or dv is not computed, on all
-/// ranks alike; a rank without rows passes a view of its sizes, (batch, 0, kv heads, head size). dsinks receives the sum over this rank's rows: add it up over the ranks. options.workspace is required:
-/// ring_backward_workspace_bytes(), 16-byte aligned. Not supported: options.accumulate, and score modifiers
+/// ranks alike; a rank without rows passes a view of its sizes, (batch, 0, kv heads, head size). dsinks receives the sum
+/// over this rank's rows: add it up over the ranks. options.workspace is required: ring_backward_workspace_bytes(),
+/// 16-byte aligned. Not supported: options.accumulate, and score modifiers
 /// that receive gradients.
 ///
 /// Sums are in fp32, in the order of the ring, and rounded once, so the result has the same bits in each run with the same

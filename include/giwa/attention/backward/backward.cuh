@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_backward on a stream: the terms of the rows, then one kernel for all gradients, or one for each or for dk with dv.
+// attention_backward on a stream: the terms of the rows, then one kernel for all gradients, or several.
 #ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_CUH
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_CUH
 
@@ -115,9 +115,9 @@ struct stream_backward {
     return state;
   }
 
-  /// Whether one kernel computes all gradients. Not for short sequences with wide heads and a mask, where two kernels are faster
-  /// (128, causal, 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only the device knows
-  /// the lengths. And not where several sequences read the same keys, whose parts of dq have no order.
+  /// Whether one kernel computes all gradients. Not for short sequences with wide heads and a mask, where two kernels are
+  /// faster (128, causal, 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only
+  /// the device knows the lengths. And not where several sequences read the same keys, whose parts of dq have no order.
   template <class T, class O, class G, class Mask, class Score>
   static bool runs_together(const backward_params<T, O, G, Mask, Score>& p) {
     if constexpr (!runs_on_tensor_cores<T, O>) {
@@ -192,9 +192,10 @@ struct stream_backward {
     return longest < in.k.extent(1) ? longest : in.k.extent(1);
   }
 
-  /// How many heads alternate in the schedule where dq is added in fixed order. Tiles of keys of a head follow each other at a
-  /// distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for each other: less with
-  /// more heads, which in turn no longer fit the L2 cache. H200, 2026-11-23, fp16, TFLOP/s by number of heads:
+  /// How many heads alternate in the schedule where dq is added in fixed order. Tiles of keys of a head follow each other
+  /// at a distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for
+  /// each other: less with more heads, which in turn no longer fit the L2 cache. H200, 2026-11-23, fp16, TFLOP/s by number
+  /// of heads:
   ///   128, full, 512 tokens: 48 320, 128 250; 4096: 6 436, 16 480, 64 342; 16384: 4 465, 16 452
   ///   128, causal, 2048: 32 309, 64 326, 128 264; 4096: 16 297, 32 400, 64 397; 16384: 4 270, 8 378, 16 461
   ///   64, causal, 4096: 16 253, 64 380; 16384: 16 376, 32 412

@@ -11,8 +11,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// 0 times NaN is NaN, in dq too of queries that do not see a key. So a warp clears those of its 16 keys that have NaN or infinity in
-/// an item's first tile, before the product of dq, and their scores are NaN instead.
+/// 0 times NaN is NaN, in dq too of queries that do not see a key. So a warp clears those of its 16 keys that have NaN or
+/// infinity, in an item's first tile before the product of dq, and their scores are NaN instead.
 template <class Types>
 class sm90_bad_keys {
  public:
@@ -59,9 +59,9 @@ class sm90_bad_keys {
   uint32 bad = 0;
 };
 
-/// A consumer's share of dq += dS^T k over the 128 keys of a block: 64 queries, or 64 columns. Both consumers write dS to shared
-/// memory, and each multiplies one tile later, so that neither waits for the other. All waits and fences lie under products.
-/// The part is added to the workspace by sm90_dq_writer.
+/// A consumer's share of dq += dS^T k over the 128 keys of a block: 64 queries, or 64 columns. Both consumers write dS to
+/// shared memory, and each multiplies one tile later, so that neither waits for the other. All waits and fences lie under
+/// products. The part is added to the workspace by sm90_dq_writer.
 template <class Types>
 class sm90_dq_product {
  public:

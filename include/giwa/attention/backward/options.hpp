@@ -100,9 +100,10 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
 }  // namespace detail
 
 /// Returns the bytes of workspace with which attention_backward is fastest on a stream: those of
-/// least_backward_workspace_bytes(), and for 16-bit tensors with head sizes up to 128, whose gradients one kernel computes on
-/// Hopper, about as many as dq has in fp32 with rows of whole multiples of 64 elements, and up to 128 rows of each packed sequence. The largest int64 where no 64-bit number holds the size, 0 for sizes that supports()
-/// refuses. Only the sizes of q and the head size of v count. With `score` for a call with this score modifier.
+/// least_backward_workspace_bytes(), and for 16-bit tensors with head sizes up to 128, whose gradients one kernel computes
+/// on Hopper, those of dq in fp32, its rows and columns rounded up to whole tiles of 64 or 128. The largest int64 where no
+/// 64-bit number holds the size, 0 for sizes that supports() refuses. Only the sizes of q and the head size of v count.
+/// With `score` for a call with this score modifier.
 ///@{
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p) {
   return detail::backward_bytes(p, 0, true);
