@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Tiles of keys for a range of queries, and tiles of queries for a range of keys: none is missed, none is listed in vain.
+// Tiles of keys for a range of queries, and tiles of queries for a range of keys: none is missed, none is listed in vain, both
+// lists agree, and have the same tiles backwards. And the order of work tiles.
 #include <giwa/attention/schedule/visible_tiles.hpp>
+#include <giwa/attention/schedule/work_tiles.hpp>
+
+#include <vector>
 
 #include "support/catch.hpp"
 
@@ -23,8 +27,35 @@ struct every_third {
 };
 
 struct law {
-  int missed = 0, in_vain = 0, wrong = 0;
+  int missed = 0, in_vain = 0, wrong = 0, other_way = 0, other_axis = 0;
 };
+
+/// A list of tiles forwards, and whether it is the same backwards.
+template <class List>
+std::vector<bool> listed_tiles(law& broken, const List& list) {
+  std::vector<bool> forwards(static_cast<std::size_t>(list.count())), backwards(forwards.size());
+  for (int n = list.next(0); n < list.count(); n = list.next(n + 1)) forwards[static_cast<std::size_t>(n)] = true;
+  for (int n = list.previous(list.count()); n >= 0; n = list.previous(n)) backwards[static_cast<std::size_t>(n)] = true;
+  broken.other_way += forwards == backwards ? 0 : 1;
+  return forwards;
+}
+
+/// A tile of keys lists a tile of queries if and only if that one lists it: where tiles of keys add to dq one after the other, each
+/// waits for the one that is before it in the other list.
+template <class Mask>
+void check_axes(law& broken, const Mask& mask, int queries, int keys, int offset, int query_size, int key_size) {
+  const auto head = head_of(queries, keys, offset);
+  std::vector<std::vector<bool>> by_keys;
+  for (int first = 0; first < keys; first += key_size)
+    by_keys.push_back(
+        listed_tiles(broken, visible_tiles<Mask, tile_axis::queries>(mask, head, first, key_size, query_size)));
+  for (int first = 0; first < queries; first += query_size) {
+    const auto listed =
+        listed_tiles(broken, visible_tiles<Mask, tile_axis::keys>(mask, head, first, query_size, key_size));
+    for (std::size_t n = 0; n < listed.size(); ++n)
+      broken.other_axis += by_keys[n][static_cast<std::size_t>(first / query_size)] == listed[n] ? 0 : 1;
+  }
+}
 
 /// Compares the list for the fixed rows [first, first + count) with every single score.
 template <tile_axis Axis, class Mask>
@@ -66,6 +97,7 @@ law check(const Mask& mask, bool exact) {
             check_list<tile_axis::keys>(broken, mask, queries, keys, offset, first, 16, size, exact);
           for (int first = 0; first < keys; first += 16)
             check_list<tile_axis::queries>(broken, mask, queries, keys, offset, first, 16, size, exact);
+          check_axes(broken, mask, queries, keys, offset, size, 16);
         }
   return broken;
 }
@@ -77,6 +109,8 @@ TEST_CASE("lists of tiles along both axes") {
     CHECK(l.missed == 0);
     CHECK(l.in_vain == 0);
     CHECK(l.wrong == 0);
+    CHECK(l.other_way == 0);
+    CHECK(l.other_axis == 0);
   };
   holds(check(giwa::full{}, true));
   holds(check(giwa::causal{}, true));
@@ -84,4 +118,25 @@ TEST_CASE("lists of tiles along both axes") {
   holds(check(giwa::sliding_window{5}, false));
   holds(check(giwa::prefix{10} | giwa::causal{}, false));
   holds(check(every_third{}, false));
+}
+
+TEST_CASE("each work tile comes once, and those of a head come in order") {
+  int wrong = 0;
+  for (const giwa::int64 batch : {1, 3})
+    for (const giwa::int64 heads : {1, 5, 24})
+      for (const giwa::int64 rows : {1, 130, 1000})
+        for (const int bytes : {8, 1 << 14, 1 << 22})
+          for (const giwa::int64 least_heads : {1, 4, 100}) {
+            const giwa::attention_problem p{
+                .batch = batch, .seq_q = rows, .seq_k = rows, .heads = heads, .kv_heads = heads};
+            const attention_schedule schedule = attention_schedule::of(p, rows, 128, 1, bytes, least_heads);
+            std::vector<giwa::int64> next(static_cast<std::size_t>(batch * heads), schedule.query_tiles - 1);
+            for (giwa::int64 i = 0; i < schedule.work_tiles; ++i) {
+              const auto at = schedule.at(i);
+              giwa::int64& expected = next[static_cast<std::size_t>(at.batch * heads + at.head)];
+              wrong += at.tile == expected-- ? 0 : 1;
+            }
+            for (const giwa::int64 left : next) wrong += left == -1 ? 0 : 1;
+          }
+  CHECK(wrong == 0);
 }
