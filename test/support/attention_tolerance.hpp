@@ -17,11 +17,11 @@ using giwa::int64;
 
 /// What decides how much a row's rounding errors weigh: in its largest element of o, the sum of |p v|, and the root of the sum
 /// of (p v)^2; and the largest |score| of a key whose p counts in the lse. score_of_o: of a key whose p counts beside the
-/// largest p of a key, and how far the sink is above the keys. moved, moved_row: what the rounding errors of scores do to an
-/// element of o, at most, and to the row in the 2-norm, in units of 2^-24.
+/// largest p of a key, and how far the sink is above the keys. moved, moved_row, moved_lse: what the rounding errors of scores
+/// do to an element of o, at most, to the row in the 2-norm, and to the lse, in units of 2^-24.
 struct row_scale {
   float sum, root, score;
-  float score_of_o = 0, moved = 0, moved_row = 0;
+  float score_of_o = 0, moved = 0, moved_row = 0, moved_lse = 0;
 };
 
 /// One row of the plain implementation: S = Q K^T summed in fp32 and rounded to T, softmax in fp32, P rounded to T, P V summed
@@ -59,7 +59,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
 
   constexpr int most = giwa::attention_limits::head_size;
   float value[most], sum[most], square[most];
-  // A score that is off by e moves o by e p (v - o), and errors of different scores are independent: their squares add up.
+  // A score that is off by e moves o by e p (v - o) and lse by e p, and errors of different scores are independent: their squares add up.
   // q k is a sum of d products, and each of its d partial sums is rounded by up to 2^-24 of itself. Where signs are random,
   // the squares of the partial sums have the sum d / 2 times that of the squares of the products. Then the exponent, the
   // distance of the score to the reference, is rounded. A score modifier counts as one of slope 1.
@@ -100,6 +100,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
   scale.root = __builtin_sqrtf(scale.root);
   scale.moved = static_cast<float>(__builtin_sqrt(largest_move));
   scale.moved_row = static_cast<float>(__builtin_sqrt(all_moves));
+  scale.moved_lse = static_cast<float>(__builtin_sqrt(moves));
   if (sink > top && top > -infinity) scale.score_of_o += sink - top;
   if (h.lse != nullptr) h.lse[query * h.lse_stride] = exact.lse();
   return scale;
@@ -198,7 +199,8 @@ attention_verdict judge_attention(int64 width, const std::vector<double>& got, c
   return verdict;
 }
 
-/// The same for the lse: within twice plain's largest error, and 2^-22 of the score's and the logarithm's size.
+/// The same for the lse: within twice plain's largest error, 2^-22 of the score's and the logarithm's size, and what the rounding
+/// of partial sums of q k does to it.
 inline attention_verdict judge_lse(const std::vector<float>& got, const std::vector<float>& reference,
                                    const std::vector<float>& plain, const std::vector<row_scale>& scales) {
   attention_verdict verdict;
@@ -207,8 +209,10 @@ inline attention_verdict judge_lse(const std::vector<float>& got, const std::vec
       verdict.plain_error = std::max(verdict.plain_error, std::abs(static_cast<double>(plain[r]) - reference[r]));
   for (std::size_t r = 0; r < got.size() && verdict.ok(); ++r) {
     const double g = got[r], x = reference[r], off = std::abs(g - x);
-    const double size = std::abs(x) + static_cast<double>(scales[r].score);
-    verdict.limit = 2 * verdict.plain_error + 0x1p-22 * std::max(1.0, std::isfinite(size) ? size : 0.0);
+    const double size = std::abs(x) + static_cast<double>(scales[r].score),
+                 moved = static_cast<double>(scales[r].moved_lse);
+    verdict.limit = 2 * verdict.plain_error + 0x1p-22 * std::max(1.0, std::isfinite(size) ? size : 0.0) +
+                    0x1p-24 * (std::isfinite(moved) ? moved : 0);
     const bool same = std::isnan(x) ? std::isnan(g) : std::isinf(x) ? g == x : off <= verdict.limit;
     if (std::isfinite(off)) verdict.error = std::max(verdict.error, off);
     if (same) continue;

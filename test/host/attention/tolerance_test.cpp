@@ -139,4 +139,14 @@ TEST_CASE("the tolerance of the lse") {
   CHECK(ok(NAN, NAN, NAN));
   CHECK_FALSE(ok(0, NAN, NAN));
   CHECK(ok(-3e38f, -3e38f, -3e38f));
+
+  // One key, whose score of -0.75 is what is left of partial sums of 10.
+  const auto left = [&](float got, float moved) {
+    row_scale scale{1, 1, 0.75f};
+    scale.moved_lse = moved;
+    return judge_lse({got}, {-0.752245784f}, {-0.752245843f}, {scale}).ok();
+  };
+  CHECK(left(-0.752245247f, 9.75f));
+  CHECK_FALSE(left(-0.752245247f, 0));
+  CHECK_FALSE(left(-0.7522f, 9.75f));
 }
