@@ -43,6 +43,7 @@ set(GIWA_HEADERS
   P giwa/arch/tensor_map.hpp
   P giwa/arch/math.hpp
   P giwa/arch/round_fp8.hpp
+  P giwa/arch/byte_signs.hpp
   D giwa/arch/convert_fp8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
@@ -140,6 +141,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/masks.hpp
   P giwa/attention/problem/mask_combinators.hpp
   P giwa/attention/problem/score.hpp
+  P giwa/attention/problem/dropout.hpp
   P giwa/attention/problem/workspace.hpp
   P giwa/attention/split_fp16/layout.hpp
   P giwa/attention/problem/options.hpp

@@ -67,6 +67,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
   const int64 width = h.v.extent(1);
   for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0, moves_v2[i] = moves_v[i] = 0;
   row_scale scale{0, 0, 0};
+  const giwa::detail::weight_factors<giwa::stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(coord(key))) continue;
     const float s = convert<float>{}(convert<T>{}(score_of(key)));
@@ -79,8 +80,9 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
     const double of_p = static_cast<double>(weight), move = of_p * of_p * (by * by * partial + exponent * exponent);
     moves += move;
     const T* const v = h.v.data() + key * h.v.stride(0);
+    const auto factor = static_cast<float>(dropped(query, key));
     for (int64 i = 0; i < width; ++i) {
-      const float of_v = convert<float>{}(v[i]), x = weight * of_v;
+      const float of_v = factor * convert<float>{}(v[i]), x = weight * of_v;
       value[i] += x;
       sum[i] += x < 0 ? -x : x;
       square[i] += x * x;

@@ -117,6 +117,8 @@ void plain_backward(const Params& p, backward_answers& a) {
   for (int64 head = 0; head < heads; ++head)
     for (int64 b = 0; b < in.sequence_count(); ++b) {
       const auto h = p.call.at(static_cast<int>(b), static_cast<int>(head));
+      const giwa::detail::weight_factors<std::remove_cvref_t<decltype(p.call.score)>> dropped(p.call.score, h.batch,
+                                                                                              h.head);
       const auto q = p.query_rows(in.q, h);
       const auto dout = p.query_rows(p.views.dout, h), o = p.query_rows(in.o, h);
       const auto key_row = [&](int key) {
@@ -131,7 +133,7 @@ void plain_backward(const Params& p, backward_answers& a) {
             p.call.sinks == nullptr ? -giwa::detail::infinity_of<float> : p.call.sinks[h.head * p.call.sink_stride];
         auto state = giwa::softmax_state<float>::of(sink);
         const auto keys = static_cast<std::size_t>(h.keys());
-        std::vector<float> y(keys), slope(keys), dp(keys);
+        std::vector<float> y(keys), slope(keys), dp(keys), factor(keys);
         float score = 0;
         for (int key = 0; key < h.keys(); ++key) {
           if (!p.call.mask(coord(key))) continue;
@@ -143,7 +145,8 @@ void plain_backward(const Params& p, backward_answers& a) {
           }
           for (int64 i = 0; i < width; ++i) sum += get(dout, query, i) * get(h.v, key, i);
           const auto modified = giwa::detail::modified_score(p.call.score, z * scale, coord(key));
-          y[j] = round(modified.value), slope[j] = modified.slope, dp[j] = round(sum);
+          factor[j] = static_cast<float>(dropped(query, key));
+          y[j] = round(modified.value), slope[j] = modified.slope, dp[j] = round(sum) * factor[j];
           // In e^(y - lse), unlike in e^(y - max y), the roundings of the score and of the lse do not cancel.
           // A modifier has an error too; its own, if it gives the exact value.
           float rounded = 2 * std::abs(modified.value) + std::abs(modified.slope * scale) * terms;
@@ -183,7 +186,7 @@ void plain_backward(const Params& p, backward_answers& a) {
           }
           for (int64 i = 0; i < width; ++i) {
             const auto at_v = key_row(key) * static_cast<std::size_t>(width) + static_cast<std::size_t>(i);
-            const float x = weight_here * get(dout, query, i);
+            const float x = weight_here * factor[j] * get(dout, query, i);
             dv[at_v] += x;
             sum_v[at_v] += std::abs(x), square_v[at_v] += x * x;
           }

@@ -85,6 +85,8 @@ status head_parallel_attention_forward(const Where& where, const Comm& comm, con
                                        const Mask& mask = {}, const Score& score = {},
                                        const attention_options& options = {}) {
   detail::require_mask_and_score<Mask, Score>();
+  static_assert(!detail::drops_weights<Score>,
+                "giwa::head_parallel_attention_forward: dropout on several GPUs is not supported.");
   detail::require_head_sizes<HeadSize, HeadSizeV>();
   const auto views = detail::views_of(q, k, v, o, {});
   using element = typename decltype(views.q)::value_type;

@@ -222,6 +222,8 @@ status ring_attention_backward(const Where& where, const Comm& comm, const seque
                                const Mask& mask = {}, const Score& score = {},
                                const attention_backward_options& options = {}) {
   detail::require_mask_and_score<Mask, Score>();
+  static_assert(!detail::drops_weights<Score>,
+                "giwa::ring_attention_backward: dropout on several GPUs is not supported.");
   detail::require_head_sizes<HeadSize, HeadSizeV>();
   static_assert(!detail::gradient_of<Score>::wanted,
                 "giwa::ring_attention_backward: score modifiers that receive gradients are not supported.");

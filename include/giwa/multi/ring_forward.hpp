@@ -183,6 +183,8 @@ status ring_attention_forward(const Where& where, const Comm& comm, const sequen
                               const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
                               const Score& score = {}, const attention_options& options = {}) {
   detail::require_mask_and_score<Mask, Score>();
+  static_assert(!detail::drops_weights<Score>,
+                "giwa::ring_attention_forward: dropout on several GPUs is not supported.");
   detail::require_head_sizes<HeadSize, HeadSizeV>();
   const auto views = detail::views_of(q, k, v, o, {});
   if (const status s =

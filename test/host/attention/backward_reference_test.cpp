@@ -66,6 +66,7 @@ double loss(const small_problem& p, const numbers& x, const std::vector<double>&
       if (!p.k_lengths.empty()) nk = p.k_lengths[s];
       const int64 qb = packed ? 0 : b, kb = packed ? 0 : of_k, kv = h / (p.heads / p.kv_heads);
       for (int64 i = 0; i < nq; ++i) {
+        const giwa::detail::weight_factors<Modifier> dropped(modify, static_cast<int>(b), static_cast<int>(h));
         std::vector<double> y, o(static_cast<std::size_t>(p.width), 0.0);
         std::vector<int64> kept;
         double sum = p.has_sinks ? std::exp(x.sinks[static_cast<std::size_t>(h)]) : 0;
@@ -86,7 +87,8 @@ double loss(const small_problem& p, const numbers& x, const std::vector<double>&
         for (std::size_t n = 0; n < kept.size(); ++n)
           for (int64 d = 0; d < p.width; ++d)
             o[static_cast<std::size_t>(d)] +=
-                y[n] / sum * x.v[at({p.batch, p.keys, p.kv_heads, p.width}, {kb, k0 + kept[n], kv, d})];
+                y[n] / sum * dropped(static_cast<int>(i), static_cast<int>(kept[n])) *
+                x.v[at({p.batch, p.keys, p.kv_heads, p.width}, {kb, k0 + kept[n], kv, d})];
         for (int64 d = 0; d < p.width; ++d)
           total +=
               o[static_cast<std::size_t>(d)] * dout[at({p.batch, p.queries, p.heads, p.width}, {qb, q0 + i, h, d})];
@@ -190,6 +192,8 @@ TEST_CASE("the reference has the gradients that differences give") {
   CHECK(fault_of(p, giwa::sliding_window{2} | giwa::prefix{1}, squashed{}, [](auto, auto) { return squashed{}; }) ==
         "");
   CHECK(fault_of(p, causal{}, giwa::softcap{1.5f}, [](auto, auto) { return giwa::softcap{1.5f}; }) == "");
+  const giwa::dropout drop(0.4f, 3, squashed{});
+  CHECK(fault_of(p, causal{}, drop, [&](auto, auto) { return drop; }) == "");
   const float slopes[4] = {0.5f, 0.25f, 0.1f, 0.8f};
   const giwa::alibi alibi{slopes, 0, giwa::alignment::bottom_right};
   CHECK(fault_of(p, giwa::full{}, alibi, [&](auto, auto) { return alibi; }) == "");
@@ -204,6 +208,10 @@ TEST_CASE("the reference gives the gradient of a bias") {
     return giwa::then(giwa::softcap{1.5f}, giwa::bias_with_gradient(b, db));
   };
   CHECK(fault_of(p, giwa::full{}, giwa::softcap{1.5f}, capped) == "");
+  const auto dropped = [](const auto& b, const auto& db) {
+    return giwa::dropout(0.4f, 3, giwa::bias_with_gradient(b, db));
+  };
+  CHECK(fault_of(p, causal{}, giwa::dropout(0.4f, 3), dropped) == "");
 }
 
 TEST_CASE("the reference gives the gradients of parameters, on both sides of another modifier") {

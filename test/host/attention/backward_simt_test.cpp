@@ -82,6 +82,17 @@ TEST_CASE("tiles, grouped heads, sinks and score modifiers") {
   CHECK(fault_of<fp16, 136, 48>(c) == "");
 }
 
+TEST_CASE("dropout, of packed sequences too") {
+  case_options c;
+  c.heads = 4, c.kv_heads = 2, c.sinks = true;
+  c.align = giwa::alignment::bottom_right;
+  c.q_lengths = {70, 1, 100}, c.k_lengths = {130, 0, 90};
+  const giwa::dropout drop(0.3f, 11, giwa::softcap{2});
+  CHECK(fault_of<float, 12, 20, float>(c, causal{}, drop, true) == "");
+  c.k_index = {2, 0, 2}, c.k_used = {90, 60, 80};
+  CHECK(fault_of<float, 12, 20, float>(c, causal{}, drop) == "");
+}
+
 TEST_CASE("packed sequences, lengths, and keys by index") {
   case_options c;
   c.heads = 2;

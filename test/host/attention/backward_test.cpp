@@ -77,6 +77,17 @@ TEST_CASE("types, head sizes, masks, score modifiers, groups of heads") {
   CHECK(fault_of<float, 1, 300>(large) == "");
 }
 
+TEST_CASE("dropout, with groups of heads, a custom modifier and packed sequences") {
+  for (int i = 0; i < 3; ++i) {
+    case_options c = sizes(2, 6, i == 0 ? 6 : 2, 70 + 30 * i, 100);
+    c.align = giwa::alignment::bottom_right;
+    c.sinks = i == 1;
+    if (i == 2) c.q_lengths = {50, 0, 110}, c.k_lengths = {64, 9, 130};
+    CHECK(fault_of<float, 20>(c, causal{}, giwa::dropout(i == 1 ? 0.5f : 0.1f, 3, giwa::softcap{2}),
+                              {i != 1, i == 1}) == "");
+  }
+}
+
 TEST_CASE("a gradient that is not wanted is not written") {
   for (int i = 0; i < 8; ++i)
     CHECK(fault_of<float, 20>(sizes(1, 2, 2, 70, 90), giwa::full{}, giwa::plain_score{},

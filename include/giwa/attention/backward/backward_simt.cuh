@@ -176,11 +176,9 @@ struct simt_backward_op {
       const int begin = n * cut::columns;
       const tile_keep keep = keep_of_reader(p, h, tiles.keep(n), rows_are_keys ? first + cut::rows : 0);
       if constexpr (rows_are_keys) load_terms(block, p, h, begin, s);
+      put_weight_factors<rows_are_keys>(block, p.call.score, h, first, begin, kept_scale(p.call.score), s.weights);
       scores_tile scores;
-      if constexpr (rows_are_keys)
-        multiply<HeadSize>(block, h.k, first, h.q, begin, scores, s.tiles.ax);
-      else
-        multiply<HeadSize>(block, h.q, first, h.k, begin, scores, s.tiles.ax);
+      multiply<HeadSize>(block, rows_are_keys ? h.k : h.q, first, rows_are_keys ? h.q : h.k, begin, scores, s.tiles.ax);
       if constexpr (Of == gradient::of_v) {
         weigh(thread, p, steps, bounds, keep, careful, first, begin, scores, scores, parameters, s);
       } else {
@@ -233,14 +231,15 @@ struct simt_backward_op {
       const int query = rows_are_keys ? begin + column : first + row,
                 key = rows_are_keys ? first + row : begin + column;
       const bool inside = b.contain(query, key);
+      const float factor = drops_weights<Score> ? s.weights(row, column) : 1.0f;
       float weight = 0;
       if (inside && (keep != tile_keep::some || steps.mask(b.place(query, key)))) {
         const row_terms t = s.terms[rows_are_keys ? column : row];
         const float z = device_product(scores.value[i], steps.scale);
         const dual<float> y = modified_score(steps.score, z, b.place(query, key));
-        weight = device_exponential{}(y.value - t.lse);
+        weight = device_exponential{}(y.value - t.lse) * (Of == gradient::of_v ? factor : 1.0f);
         if constexpr (Of != gradient::of_v) {
-          const float dy = weight * (dp.value[i] - t.delta);
+          const float dy = weight * (dp.value[i] * factor - t.delta);
           if constexpr (Of == gradient::of_q)  // once: the first pass has given those of kept pairs
             if (!careful)
               gradient_of<Score>::give(p.call.score, dy, z, b.place(query, key), parameters.of(map_of_scores::slot(i)));

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_BACKWARD_SCORE_GRADIENT_HPP
 #define GIWA_ATTENTION_BACKWARD_SCORE_GRADIENT_HPP
 
-#include <giwa/attention/problem/score.hpp>
+#include <giwa/attention/problem/dropout.hpp>
 #include <giwa/attention/problem/view_checks.hpp>
 #include <giwa/numeric/overlap.hpp>
 
@@ -124,6 +124,10 @@ struct gradient_of<then<First, Second>> {
   }
 };
 
+/// What the modifier in a dropout computes gradients of: dy already has the dropped weights.
+template <class Score>
+struct gradient_of<dropout<Score>> : gradient_of<Score> {};
+
 /// The rule for the type of a score modifier with parameters.
 template <class Score>
 GIWA_HOST_DEVICE constexpr void require_parameter_slopes() {
@@ -137,7 +141,7 @@ GIWA_HOST_DEVICE constexpr void require_parameter_slopes() {
 /// The modified score and its slope; a plain score has the literal 1.
 template <class Score>
 GIWA_HOST_DEVICE dual<float> modified_score(const Score& score, float z, attention_coord c) {
-  if constexpr (stdlib::same_as<Score, plain_score>)
+  if constexpr (is_plain_score<Score>)
     return {z, 1.0f};
   else
     return value_and_slope(score, z, c);

@@ -47,6 +47,9 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const giwa
                 "giwa::attention_cached: the options come after the mask and the score modifier: (stream, cache, q, o, "
                 "mask, giwa::plain_score{}, options).");
   require_mask_and_score<Mask, Score>();
+  static_assert(!drops_weights<Score>,
+                "giwa::attention_cached: dropout is for training; pass the score modifier in it, or "
+                "giwa::plain_score{}.");
   require_head_sizes<HeadSize, HeadSizeV>();
   const auto views = cached_views_of(cache, packed, q, o);
   if (const status s = check_rank<Rank>(views); !s.ok()) return s;

@@ -124,7 +124,8 @@ class host_backward_worker {
   static_assert(block_columns % columns == 0 && strip_rows % host_registers::rows == 0 && block_rows % strip_rows == 0);
   using modifier = decltype(stdlib::declval<const Params&>().call.score);
   using mask_type = decltype(stdlib::declval<const Params&>().call.mask);
-  static constexpr bool plain = stdlib::same_as<modifier, plain_score>, gradients = gradient_of<modifier>::wanted;
+  static constexpr bool plain = is_plain_score<modifier>, drops = drops_weights<modifier>,
+                        gradients = gradient_of<modifier>::wanted;
   static constexpr tile_axis moving = rows_are_keys ? tile_axis::queries : tile_axis::keys;
 
   struct aligned_delete {
@@ -170,7 +171,14 @@ class host_backward_worker {
         if (keep == tile_keep::none) continue;
         host_product_panels<block_columns>(a_ + int64{row} * depth_, x_columns_, depth_, rows, s_);
         if (wants_dp_) host_product_panels<block_columns>(b_ + int64{row} * width_, y_columns_, width_, rows, dp_);
+        if constexpr (drops) {
+          const dropout_bits bits(p_.call.score, dropout_key_, h.batch, h.head);
+          bits.factors<rows_are_keys>(factors_, first + row, rows, begin, block_columns, kept_scale(p_.call.score));
+          for (int i = 0; wants_dp_ && i < rows * block_columns; ++i) dp_[i] *= factors_[i];
+        }
         for (int r = 0; r < rows; ++r) turn_row(h, first, row + r, r, begin, here, keep);
+        if constexpr (drops)
+          for (int i = 0; i < rows * block_columns; ++i) s_[i] *= factors_[i];
         if (wants_x_) add_product(h, first, row, rows, dp_, x_, row_x_, sum_x_, finite_x, keep, begin, here);
         if (wants_y_) add_product(h, first, row, rows, s_, y_, row_y_, sum_y_, finite_y, keep, begin, here);
       }
@@ -281,6 +289,8 @@ class host_backward_worker {
   alignas(64) float s_[strip_rows * block_columns];   // S, then P
   alignas(64) float dp_[strip_rows * block_columns];  // dP, then dS
   alignas(64) float lse_[block_columns], delta_[block_columns];
+  alignas(64) float factors_[drops ? strip_rows * block_columns : 1];
+  [[no_unique_address]] decltype(dropout_key(stdlib::declval<modifier&>())) dropout_key_ = dropout_key(p_.call.score);
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -84,6 +84,7 @@ class host_attention_worker {
         if (keep == tile_keep::none) continue;
         multiply_qk(row, n);
         for (int r = 0; r < n; ++r) update_softmax(h, first + row + r, row + r, r, key, keys, keep);
+        if constexpr (drops_weights<modifier>) drop(h, first + row, n, key);
         if (keep == tile_keep::all || finite)
           multiply_pv(row, n);
         else
@@ -95,6 +96,7 @@ class host_attention_worker {
   }
 
  private:
+  using modifier = decltype(Params::score);
   static constexpr int lanes = host_registers::lanes, columns = host_registers::columns, sums = 16;
   static_assert(block_n % columns == 0 && strip_rows % host_registers::rows == 0 && block_m % strip_rows == 0);
 
@@ -159,7 +161,7 @@ class host_attention_worker {
   void update_softmax(const head& h, int query, int row, int r, int key, int keys, tile_keep keep) {
     float* const s = s_ + r * block_n;
     const auto coord = [&](int j) { return attention_coord{h.batch, h.head, query, key + j, query + h.offset}; };
-    constexpr bool plain = stdlib::same_as<decltype(Params::score), plain_score>;
+    constexpr bool plain = is_plain_score<modifier>;
     const bool touched = !plain || keep != tile_keep::all || keys < block_n;
     if (touched) {
       for (int j = 0; j < keys; ++j) {
@@ -192,6 +194,14 @@ class host_attention_worker {
     alignas(64) float sum_of_tile[sums] = {};
     for (int j = 0; j < block_n; j += lanes) host_exponentials<lanes>(s + j, reference, sum_of_tile + j % sums);
     for (int i = 0; i < sums; ++i) sum[i] += sum_of_tile[i];
+  }
+
+  /// Clears the weights of a strip that dropout drops; store() scales the others.
+  void drop(const head& h, int query, int rows, int key) {
+    const dropout_bits bits(p_.score, dropout_key_, h.batch, h.head);
+    float kept[strip_rows * block_n];
+    bits.factors<false>(kept, query, rows, key, block_n, 1.0f);
+    for (int i = 0; i < rows * block_n; ++i) s_[i] *= kept[i];
   }
 
   /// o_ += p v, p being in s_. The products of one tile of keys are summed separately.
@@ -245,7 +255,8 @@ class host_attention_worker {
     const float sink = p_.sinks == nullptr ? -infinity_of<float> : p_.sinks[h.head * p_.sink_stride];
     float prior_lse = -infinity_of<float>;
     if constexpr (head_rows::has_prior) prior_lse = rows.prior_lse(query);
-    const finished_softmax<float> end = finish(max_[row], l, sink, prior_lse);
+    finished_softmax<float> end = finish(max_[row], l, sink, prior_lse);
+    if constexpr (drops_weights<modifier>) end.factor *= kept_scale(p_.score);
     const float* const from = (grouped ? group_o_ : o_) + int64{row} * row_;
     auto* const to = rows.o[query];
     using element = stdlib::remove_cvref_t<decltype(*to)>;
@@ -264,6 +275,7 @@ class host_attention_worker {
   }
 
   const Params p_;
+  [[no_unique_address]] decltype(dropout_key(stdlib::declval<const modifier&>())) dropout_key_ = dropout_key(p_.score);
   const int depth_, width_;
   const int row_;  // width_, rounded up to whole vectors
   std::unique_ptr<float, aligned_delete> memory_;

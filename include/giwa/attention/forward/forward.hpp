@@ -27,6 +27,9 @@ status run_attention(const Where& where, const attention_views<T, O>& views, con
                 "giwa::attention_forward: fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied.");
   require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
+  if constexpr (drops_weights<Score>)
+    if (score.probability == 0 && score.check_numbers().ok())
+      return run_attention<HeadSize, HeadSizeV, Tile>(where, views, mask, score.score, options);
   if (const status s = check_attention(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   if (views.o.size() == 0 || views.problem().batch == 0) return {};
   const auto params = params_of(views, mask, score, options);
@@ -81,7 +84,7 @@ inline namespace GIWA_ARCH_TAG {
 ///     heads)
 ///   - o: (batch, queries, heads, head size of v); written
 ///   - mask: which scores are kept (attention_mask), such as causal{}; full{} keeps all
-///   - score: changes scores after the scale and before the mask (score_modifier)
+///   - score: changes scores after the scale and before the mask (score_modifier); with dropout{}, weights are dropped too
 ///   - options: scale, lse, sinks, alignment of the diagonal, workspace (attention_options)
 ///
 /// The key on the diagonal of query i is i + offset. With as many keys as queries the offset is 0. Otherwise a mask or

@@ -156,6 +156,11 @@ struct simt_attention_op {
         float factor[map_of_scores::rows];
         softmax.update(block, scores, steps.scale_log2(), factor);
         o.transform_rows(factor, [](float x, float f) { return x * f; });
+        if constexpr (drops_weights<Score>) {  // finish_rows() scales the weights that are kept
+          put_weight_factors<false>(block, call.score, head, first_query, first_key, 1.0f, s.p);
+          block.sync();
+          scores.for_each(thread, [&](float& x, int row, int column) { x *= s.p(row, column); });
+        }
         scores.for_each(thread, [&](float x, int row, int column) { s.p(row, column) = x; });
 
         for (int first = 0; first < block_n && first < bounds.keys - first_key; first += cut::value_rows) {

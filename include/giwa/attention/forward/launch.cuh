@@ -63,6 +63,8 @@ status check_pointers(const Params& call) {
                     bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets") ||
                     bad_pointer(a.packed.q_lengths, "q_lengths") || bad_pointer(a.packed.k_lengths, "k_lengths") ||
                     bad_pointer(a.packed.k_batch_index, "k_batch_index"));
+  if constexpr (drops_weights<stdlib::remove_cvref_t<decltype(call.score)>>)
+    if (s.ok()) static_cast<void>(bad_pointer(call.score.offset, "dropout"));
   return s;
 }
 

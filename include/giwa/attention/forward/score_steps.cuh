@@ -30,7 +30,7 @@ struct score_steps {
   const Score& score;
   float scale;
 
-  static constexpr bool modified = !stdlib::same_as<Score, plain_score>;
+  static constexpr bool modified = !is_plain_score<Score>;
   GIWA_HOST_DEVICE bool scale_first() const { return modified || !(scale > 0); }
   /// The factor by which the softmax multiplies scores, times log2(e).
   GIWA_HOST_DEVICE float scale_log2() const { return scale_first() ? log2_e<float> : scale * log2_e<float>; }
@@ -139,6 +139,7 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
       factor[r] = end.factor;
       lse = end.lse;
     }
+    if constexpr (drops_weights<Score>) factor[r] *= kept_scale(call.score);
     const int query = first_query + Map::row(thread, r);
     if (write && h.lse != nullptr && thread % Map::lanes == 0 && query < h.queries()) h.lse[query * h.lse_stride] = lse;
   }

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_PARAMS_HPP
 
 #include <giwa/attention/problem/checks.hpp>
+#include <giwa/attention/problem/dropout.hpp>
 #include <giwa/attention/problem/mask_combinators.hpp>
 #include <giwa/attention/problem/masks.hpp>
 #include <giwa/base/uninitialized.hpp>

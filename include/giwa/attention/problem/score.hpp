@@ -29,8 +29,24 @@ concept score_modifier = requires(const F& f, float score, attention_coord c) {
 };
 
 struct attention_options;
+struct plain_score;
+template <score_modifier First, score_modifier Second>
+struct then;
 
 namespace detail {
+/// Whether a score modifier leaves every score as it is. (dropout.hpp adds one.)
+template <class F>
+inline constexpr bool is_plain_score = stdlib::same_as<F, plain_score>;
+/// Whether a call drops weights: the score modifier is a dropout. (dropout.hpp)
+template <class F>
+inline constexpr bool drops_weights = false;
+/// Whether a dropout is inside of another modifier, where no call looks for it.
+template <class F>
+inline constexpr bool hides_dropout = false;
+template <class First, class Second>
+inline constexpr bool hides_dropout<then<First, Second>> =
+    drops_weights<First> || drops_weights<Second> || hides_dropout<First> || hides_dropout<Second>;
+
 /// The numbers other than float that the built-in modifiers take.
 template <class Number>
 concept dual_number = stdlib::same_as<Number, dual<float>> || stdlib::same_as<Number, dual<double>>;
@@ -68,6 +84,8 @@ GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
                 "last_key(giwa::attention_coord) const, or both.");
   static_assert(score_modifier<Score>,
                 "giwa: a score modifier is called with (float, giwa::attention_coord) and returns float.");
+  static_assert(!hides_dropout<Score>,
+                "giwa: dropout comes last: giwa::dropout(probability, seed, giwa::then(first, second)).");
 }
 }  // namespace detail
 

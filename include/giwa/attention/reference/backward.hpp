@@ -95,6 +95,7 @@ class backward_reference {
     const strided_rows dout(dout_view);
     const auto coord = [&](int key) { return attention_coord{h.batch, h.head, query, key, query + h.offset}; };
     const double scale = static_cast<double>(p_.call.scale);
+    const weight_factors<modifier> dropped(p_.call.score, h.batch, h.head);
     softmax_state<double> state;
     for (int key = 0; key < h.keys(); ++key) {
       if (!p_.call.mask(coord(key))) continue;
@@ -102,7 +103,7 @@ class backward_reference {
       for (int64 i = 0; i < depth_; ++i) z += exact_element(q[query], i) * exact_element(k[key], i);
       for (int64 i = 0; i < width_; ++i) dp += exact_element(dout[query], i) * exact_element(v[key], i);
       score_[static_cast<stdlib::size_t>(key)] = modified(z * scale, coord(key));
-      dp_[static_cast<stdlib::size_t>(key)] = dp;
+      dp_[static_cast<stdlib::size_t>(key)] = dp * dropped(query, key);
       const double y = score_[static_cast<stdlib::size_t>(key)].value;
       if (y > state.max) state.max = y;
     }
@@ -135,7 +136,8 @@ class backward_reference {
         dq_[static_cast<stdlib::size_t>(i)] += dz * exact_element(k[key], i);
         dk[i] += dz * exact_element(q[query], i);
       }
-      for (int64 i = 0; i < width_; ++i) dv[i] += p * exact_element(dout[query], i);
+      const double factor = dropped(query, key);
+      for (int64 i = 0; i < width_; ++i) dv[i] += p * factor * exact_element(dout[query], i);
       if constexpr (gradient_of<modifier>::wanted) {
         double z = 0;
         for (int64 i = 0; i < depth_; ++i) z += exact_element(q[query], i) * exact_element(k[key], i);

@@ -20,7 +20,7 @@ GIWA_HOST_DEVICE double reference_score(const Params& p, const rows_type<Params>
   double sum = 0;
   for (int64 i = 0; i < p.views.q.extent(3); ++i) sum += exact_element(q, i) * exact_element(k, i);
   sum *= static_cast<double>(p.scale);
-  if constexpr (stdlib::same_as<stdlib::remove_cvref_t<decltype(p.score)>, plain_score>)
+  if constexpr (is_plain_score<stdlib::remove_cvref_t<decltype(p.score)>>)
     return sum;
   else
     return static_cast<double>(p.score(static_cast<float>(sum), c));
@@ -38,6 +38,7 @@ GIWA_HOST_DEVICE void attention_reference_row(const Params& p, const head_type<P
     if (score > state.max) state.max = score;
   }
 
+  const weight_factors<stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
   double sum[attention_limits::head_size];
   const int64 width = p.views.o.extent(3);
   for (int64 i = 0; i < width; ++i) sum[i] = 0;
@@ -46,7 +47,8 @@ GIWA_HOST_DEVICE void attention_reference_row(const Params& p, const head_type<P
     const double weight = exponential{}(reference_score(p, rows, at(key)) - state.reference());
     const auto v = rows.v[key];
     state.sum += weight;
-    for (int64 i = 0; i < width; ++i) sum[i] += weight * exact_element(v, i);
+    const double factor = dropped(query, key);
+    for (int64 i = 0; i < width; ++i) sum[i] += weight * factor * exact_element(v, i);
   }
 
   const double sink = p.sinks == nullptr ? -infinity_of<double> : static_cast<double>(p.sinks[h.head * p.sink_stride]);
