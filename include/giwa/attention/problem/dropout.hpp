@@ -131,8 +131,10 @@ class dropout_bits {
       for (int i = 0; i < count; i += i % 8 == 6 ? 10 : 2) {
         const int query = FixedIsKey ? first + i : fixed, key = FixedIsKey ? fixed : first + i;
         const random_words group = of_group(query, key);
-        for (const int n : {0, 1, 8, 9})
+        for (int j = 0; j < 4; ++j) {
+          const int n = j / 2 * 8 + j % 2;
           to[i + n] = is_kept(group, FixedIsKey ? query + n : query, FixedIsKey ? key : key + n) ? scale : 0.0f;
+        }
       }
   }
   /// Whether a weight of a group is kept.
@@ -213,10 +215,11 @@ GIWA_HOST_DEVICE void put_weight_factors([[maybe_unused]] const Block& block, [[
       const int query = RowsAreKeys ? first_column + column : first_row + row,
                 key = RowsAreKeys ? first_row + row : first_column + column;
       const random_words group = bits.of_group(query, key);
-      for (const int m : {0, 1, 8, 9})
-        for (const int n : {0, 1, 8, 9})
-          to(row + m, column + n) =
-              bits.is_kept(group, query + (RowsAreKeys ? n : m), key + (RowsAreKeys ? m : n)) ? scale : 0.0f;
+      for (int j = 0; j < 16; ++j) {
+        const int m = j / 8 * 8 + j / 4 % 2, n = j / 2 % 2 * 8 + j % 2;
+        to(row + m, column + n) =
+            bits.is_kept(group, query + (RowsAreKeys ? n : m), key + (RowsAreKeys ? m : n)) ? scale : 0.0f;
+      }
     }
   }
 }
