@@ -196,14 +196,16 @@ struct stream_backward {
   /// at a distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for
   /// each other: less with more heads, which in turn no longer fit the L2 cache. H200, 2026-11-23, fp16, TFLOP/s by number
   /// of heads:
-  ///   128, full, 512 tokens: 48 320, 128 250; 4096: 6 436, 16 480, 64 342; 16384: 4 465, 16 452
+  ///   128, full, 512 tokens: 48 320, 128 250; 4096: 6 436, 16 480, 64 342; 8192: 4 500, 8 507, 16 492; 16384: 2 502, 4 515,
+  ///   8 516, 16 493
+  ///   64, full, 8192: 4 418, 8 428, 16 421; 16384: 4 435, 8 442, 16 414
   ///   128, causal, 2048: 32 309, 64 326, 128 264; 4096: 16 297, 32 400, 64 397; 16384: 4 270, 8 378, 16 461
   ///   64, causal, 4096: 16 253, 64 380; 16384: 16 376, 32 412
   template <class Params>
   static int64 alternating_heads(int64 keys) {
     using mask = stdlib::remove_cvref_t<decltype(Params::call.mask)>;
-    if constexpr (stdlib::same_as<mask, full>) return 16;
     const int64 tiles = ceil_div(keys > 0 ? keys : 1, int64{128});
+    if constexpr (stdlib::same_as<mask, full>) return tiles <= 32 ? 16 : 8;
     const int64 heads = int64{2048} * 256 / (HeadSize + HeadSizeV) / tiles,
                 most = tiles <= 16 || HeadSize + HeadSizeV <= 128 ? 64 : 32;
     return heads < 16 ? 16 : heads > most ? most : heads;
