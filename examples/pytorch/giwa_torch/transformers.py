@@ -1,56 +1,44 @@
 # SPDX-License-Identifier: MIT
-"""giwa's cache of keys and values for PyTorch tensors, and a paged cache for the models of Hugging Face transformers.
+"""giwa's attention for the models of Hugging Face transformers, and a paged cache of keys and values for them.
 
-    from giwa_cache import PagedCache, append_to_cache, attention_cached
-    append_to_cache(k, v, k_cache, v_cache, lengths, pages)
-    o = attention_cached(q, k_cache, v_cache, lengths, pages)
-
-    register_with_transformers()                                   # of giwa_attention
-    model.set_attn_implementation("giwa")
-    model.generate(**prompts, past_key_values=PagedCache(model, prompts["attention_mask"], capacity=4096))
-
-The kernels of a head size are compiled at its first use, which takes a minute or two; giwa_attention.py says more.
+    from giwa_torch.transformers import PagedCache, register
+    register()
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="giwa")
+    model.generate(**prompts, past_key_values=PagedCache(model, prompts["attention_mask"], capacity=4096))   # or without a PagedCache
 """
 import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.masking_utils import sdpa_mask
 
-import giwa_attention
-
-try:
-    from transformers.cache_utils import Cache, CacheLayerMixin
-except ImportError:  # the functions do not need it
-    Cache = CacheLayerMixin = object
+from .functional import append_to_cache, attention, attention_cached
 
 
-def _library(tensor):
-    if tensor.dim() != 4 or not tensor.is_cuda:
-        raise ValueError("giwa: q, k and v must be tensors in GPU memory with four dimensions, (batch, heads, length, head size)")
-    return giwa_attention.load_library(tensor.shape[-1], giwa_attention.native_architecture(tensor.device), kernels="cached")
+def attention_forward(module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None, is_causal=None, s_aux=None,
+                      position_bias=None, **others):
+    """What a model of transformers calls for each layer, with masks as for its attention "sdpa": none, of bool, or added to scores."""
+    unknown = [name for name in ("head_mask", "cu_seq_lens_q", "cu_seqlens", "cache") if others.get(name) is not None]
+    if unknown:
+        raise NotImplementedError(f"giwa_torch: {', '.join(unknown)}")
+    layer = getattr(key, "of_giwas_cache", None)
+    if layer is not None:  # the keys are in a PagedCache
+        if position_bias is not None or dropout:
+            raise NotImplementedError(f"giwa_torch: {'dropout' if dropout else 'position_bias'} with a PagedCache")
+        return layer.attend(query, attention_mask, others.get("sliding_window"), scaling, softcap, s_aux).transpose(1, 2), None
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = query.shape[2] > 1 and attention_mask is None and causal
+    mask, bias = attention_mask, position_bias
+    if mask is not None and mask.dtype != torch.bool:
+        mask, bias = None, mask if bias is None else mask + bias
+    o = attention(query, key, value, causal=causal, top_left=True, mask=mask, bias=None if bias is None else bias.to(query.dtype),
+                  sinks=s_aux, softcap=softcap or 0.0, scale=scaling, dropout_p=dropout, heads_first=True)
+    return o.transpose(1, 2).contiguous(), None
 
 
-def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, q=None, cos=None, sin=None):
-    """Writes keys and values of new tokens into a cache. Returns q, rotated, or an empty tensor if q is None.
-
-    k, v     (batch, kv heads, new tokens, head size). Token i of n of a sequence becomes key lengths[b] - n + i; it is not
-             written if that is negative, so that padding on the left of a prompt takes no place.
-    k_cache  (pages, keys of a page, kv heads, head size), with pages; or (batch, keys, kv heads, head size). Any strides, if the
-             last is 1. v_cache likewise. Both are written.
-    lengths  (batch), int32, on the GPU: keys that each sequence has, the new ones included.
-    pages    (batch, pages of a sequence), int32, on the GPU: which pages a sequence has, in the order of its keys.
-    q        (batch, heads, new tokens, head size); rotated as k is.
-    cos, sin (positions, pairs), float32: the rotary embedding; element i of a head is paired with i + pairs. None: no rotation.
-    """
-    return _library(k).append_to_cache(k, v, k_cache, v_cache, lengths, pages, q, cos, sin)
-
-
-def attention_cached(q, k_cache, v_cache, lengths, pages=None, window=None, softcap=None, scale=None):
-    """Computes attention of the newest tokens to a cache, which contains their keys and values already. A query sees the keys up
-    to its own, and the last query's own is key lengths[b] - 1.
-
-    q (batch, heads, new tokens, head size); the other tensors are those of append_to_cache, the other arguments those of
-    giwa_attention. float16, bfloat16 or float32. Returns a tensor like q. Lengths and pages are read when the kernels run, so a
-    CUDA graph may be replayed with others in the same tensors.
-    """
-    return _library(q).attention_cached(q, k_cache, v_cache, lengths, pages, window, softcap, scale)
+def register(name="giwa"):
+    """After it, a model takes attn_implementation="giwa", and model.set_attn_implementation("giwa"). Needs transformers 5."""
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, sdpa_mask)
 
 
 class PagedCache(Cache):
@@ -66,10 +54,10 @@ class PagedCache(Cache):
 
     def __init__(self, model, attention_mask, capacity, page_size=16):
         if model.config._attn_implementation != "giwa":  # another one would see the new keys only
-            raise ValueError("giwa: PagedCache needs model.set_attn_implementation(\"giwa\")")
+            raise ValueError("giwa_torch: PagedCache needs model.set_attn_implementation(\"giwa\")")
         padding = attention_mask.shape[1] - attention_mask.sum(1)
         if not torch.equal(attention_mask.bool(), torch.arange(attention_mask.shape[1], device=padding.device) >= padding[:, None]):
-            raise ValueError("giwa: attention_mask must be 0 for padding on the left, and else 1")
+            raise ValueError("giwa_torch: attention_mask must be 0 for padding on the left, and else 1")
         super().__init__(layers=[PagedLayer(self) for _ in range(model.config.get_text_config().num_hidden_layers)])
         batch, most = len(padding), -(-capacity // page_size)
         self.page_size, self.capacity = page_size, capacity
@@ -86,7 +74,7 @@ class PagedCache(Cache):
             return
         most = seen - min(self.on_host)
         if most > self.capacity:
-            raise ValueError(f"giwa: a sequence has {most} tokens, more than the capacity of {self.capacity}")
+            raise ValueError(f"giwa_torch: a sequence has {most} tokens, more than the capacity of {self.capacity}")
         self.lengths += seen - self.seen
         self.seen = seen
         left = len(self.free)
@@ -98,10 +86,10 @@ class PagedCache(Cache):
             self.pages.copy_(self.table)
 
     def reorder_cache(self, beam_idx):
-        raise NotImplementedError("giwa: no beam search with PagedCache")
+        raise NotImplementedError("giwa_torch: no beam search with PagedCache")
 
     def reset(self):
-        raise NotImplementedError("giwa: make a new PagedCache")
+        raise NotImplementedError("giwa_torch: make a new PagedCache")
 
 
 class PagedLayer(CacheLayerMixin):
@@ -124,17 +112,20 @@ class PagedLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         self.seen += key_states.shape[2]
         self.cache.grow(self.seen)
-        append_to_cache(key_states, value_states, self.keys, self.values, self.cache.lengths, self.cache.pages)
+        append_to_cache(key_states, value_states, self.keys, self.values, self.cache.lengths, self.cache.pages, heads_first=True)
         key_states.of_giwas_cache = self
         return key_states, value_states
 
-    def attend(self, query, mask, window, scale, softcap):
+    def attend(self, query, mask, window, scale, softcap, sinks):
         self.require_known(mask, query.shape[2], window)
-        return attention_cached(query, self.keys, self.values, self.cache.lengths, self.cache.pages, window=window, scale=scale,
-                                softcap=softcap)
+        left = -1 if window is None else window - 1  # its own key counts in transformers
+        return attention_cached(query, self.keys, self.values, self.cache.lengths, self.cache.pages, window=(left, 0), scale=scale,
+                                softcap=softcap or 0.0, sinks=sinks, heads_first=True)
 
     def require_known(self, mask, queries, window):
         """Raises NotImplementedError unless the mask is the one that the cache computes: causal, or a window, and no padding."""
+        if mask is None and not any(self.cache.on_host):
+            return  # transformers makes none for causal attention without padding
         told = (queries, self.seen, window)
         if mask is not None and getattr(mask, "known_to_giwa", None) == told:
             return  # all layers get the same tensor
@@ -145,7 +136,7 @@ class PagedLayer(CacheLayerMixin):
             kept &= key > own - window
         real = own >= self.cache.padding[:, None, None, None]  # what rows of padding see does not matter
         if mask is None or mask.dtype != torch.bool or mask.shape[-2:] != kept.shape[-2:] or bool(((mask != kept) & real).any()):
-            raise NotImplementedError("giwa: this mask is neither causal nor a causal window over the tokens that PagedCache was "
+            raise NotImplementedError("giwa_torch: this mask is neither causal nor a causal window over the tokens that PagedCache was "
                                       "told of")
         mask.known_to_giwa = told
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: MIT
+"""giwa's attention for PyTorch: operators for autograd, autocast and torch.compile, with the interfaces that programs use.
+
+    from giwa_torch import scaled_dot_product_attention        # of torch.nn.functional
+    from giwa_torch import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache   # of flash_attn
+
+docs/frameworks.md says which arguments are supported. What is not raises NotImplementedError with the name of the argument.
+"""
+import ctypes
+
+import torch
+
+from .build import compiler, operators, precompile
+
+torch.ops.load_library(operators())
+ctypes.CDLL(str(operators())).giwa_torch_set_compiler(compiler)
+
+from .flash_attn import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,  # noqa: E402
+                         flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache)
+from .functional import append_to_cache, attention, attention_cached, scaled_dot_product_attention  # noqa: E402
+
+__all__ = ["append_to_cache", "attention", "attention_cached", "flash_attn_func", "flash_attn_kvpacked_func",
+           "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
+           "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "precompile", "scaled_dot_product_attention"]

@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: MIT
+// giwa's attention as operators of PyTorch: checks, outputs, autograd and autocast. Kernels are libraries that kernels.cu makes, which
+// build.py compiles when a call first needs one.
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "call.hpp"
+
+namespace {
+
+using at::Tensor;
+using optional_tensor = std::optional<Tensor>;
+using giwa_torch::call;
+
+// --- Kernel libraries -----------------------------------------------------------------------------------------------------
+
+// Makes the library of a variant: 0 and its path, 1 if there can be none, 2 if that failed; both with what is wrong.
+using compiler = int (*)(int pass, int on_gpu, int device, int element, int head_size, int head_size_v, int mask,
+                         int score, char* text, std::size_t size);
+compiler compile = nullptr;
+
+struct library {
+  std::int64_t (*workspace_bytes)(const call*);
+  int (*run)(const call*, char* text, std::size_t size);
+};
+
+library load(int pass, const at::Device& device, int element, int64_t head_size, int64_t head_size_v, int mask,
+             int score) {
+  static std::shared_mutex mutex;
+  static std::unordered_map<std::uint64_t, library> libraries;
+  const bool on_gpu = !device.is_cpu();
+  const int index = on_gpu ? device.index() : 0;
+  std::uint64_t key = 0;
+  const auto add = [&](int64_t value, int bits) { key = key << bits | static_cast<std::uint64_t>(value); };
+  add(pass, 2), add(on_gpu, 1), add(index, 8), add(element, 2), add(head_size, 12), add(head_size_v, 12), add(mask, 2);
+  add(score, 8);
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto at = libraries.find(key); at != libraries.end()) return at->second;
+  }
+  char text[4096] = "giwa_torch: import giwa_torch first";
+  const int failed = compile == nullptr ? 2
+                                        : compile(pass, on_gpu, index, element, static_cast<int>(head_size),
+                                                  static_cast<int>(head_size_v), mask, score, text, sizeof text);
+  TORCH_CHECK_NOT_IMPLEMENTED(failed != 1, text);
+  TORCH_CHECK(failed == 0, text);
+  void* const handle = dlopen(text, RTLD_NOW | RTLD_LOCAL);
+  TORCH_CHECK(handle != nullptr, "giwa_torch: ", dlerror());
+  library found{};
+  found.workspace_bytes =
+      reinterpret_cast<decltype(found.workspace_bytes)>(dlsym(handle, "giwa_torch_workspace_bytes"));
+  found.run = reinterpret_cast<decltype(found.run)>(dlsym(handle, "giwa_torch_run"));
+  TORCH_CHECK(found.workspace_bytes != nullptr && found.run != nullptr, "giwa_torch: ", text,
+              " is no library of kernels");
+  const std::unique_lock lock(mutex);
+  return libraries[key] = found;
+}
+
+// Runs a call on the current stream of its device. The workspace is freed when this returns: to PyTorch's allocator, which gives it
+// to later work of the same stream only.
+void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_size_v, int mask, int score) {
+  const at::Device device = q.device();
+  const int element = q.scalar_type() == at::kHalf ? 0 : q.scalar_type() == at::kBFloat16 ? 1 : 2;
+  TORCH_CHECK_VALUE(head_size >= 1 && head_size <= 512 && head_size_v >= 1 && head_size_v <= 512,
+                    "giwa_torch: head sizes must be 1 to 512, got ", std::to_string(head_size), " and ",
+                    std::to_string(head_size_v));
+  const library kernels = load(pass, device, element, head_size, head_size_v, mask, score);
+  c10::DataPtr workspace;
+  if (!device.is_cpu()) {
+    c.stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+    c.workspace_bytes = kernels.workspace_bytes(&c);
+    if (c.workspace_bytes > 0) {
+      workspace = c10::GetAllocator(device.type())->allocate(static_cast<std::size_t>(c.workspace_bytes));
+      c.workspace = workspace.get();
+    }
+  }
+  char text[1024];
+  const int code = kernels.run(&c, text, sizeof text);
+  if (code == 0) return;
+  switch (code) {  // giwa::status_code
+    case 1: TORCH_CHECK_VALUE(false, text);
+    case 2:
+    case 6: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case 3: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    default: TORCH_CHECK(false, text);
+  }
+}
+
+// --- Tensors ---------------------------------------------------------------------------------------------------------------
+
+void check(const Tensor& t, const char* name, const Tensor& q, int64_t dimensions) {
+  TORCH_CHECK_VALUE(t.layout() == at::kStrided, "giwa_torch: ", name, " must be a strided tensor");
+  TORCH_CHECK_VALUE(t.device() == q.device(), "giwa_torch: ", name, " is on ", t.device(), ", q on ", q.device());
+  // std::to_string, because a number written to a stream by the macro crashes in an extension that links libstdc++ statically.
+  TORCH_CHECK_VALUE(t.dim() == dimensions, "giwa_torch: ", name, " must have ", std::to_string(dimensions),
+                    " dimensions; it has ", std::to_string(t.dim()));
+  TORCH_CHECK_VALUE(t.scalar_type() == q.scalar_type(), "giwa_torch: ", name, " has elements of type ", t.scalar_type(),
+                    ", q of type ", q.scalar_type());
+}
+void check_query(const Tensor& q) {
+  const at::ScalarType type = q.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(type == at::kHalf || type == at::kBFloat16 || type == at::kFloat,
+                              "giwa_torch: the element type must be float16, bfloat16 or float32; it is ", type);
+  TORCH_CHECK_NOT_IMPLEMENTED(q.is_cuda() || q.is_cpu(), "giwa_torch: q must be on a GPU or the CPU; it is on ",
+                              q.device());
+}
+// A tensor whose last dimension is contiguous: copied only if it is not.
+Tensor in_rows(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
+
+// (batch, length, heads, head size), from (batch, heads, length, head size) if `heads_first`, or from packed (rows, heads, head size).
+giwa_torch::tensor rows_of(const Tensor& t, bool heads_first) {
+  if (t.dim() == 3) return {t.data_ptr(), {1, t.size(0), t.size(1), t.size(2)}, {0, t.stride(0), t.stride(1), 1}};
+  const int l = heads_first ? 2 : 1, h = 3 - l;
+  return {t.data_ptr(), {t.size(0), t.size(l), t.size(h), t.size(3)}, {t.stride(0), t.stride(l), t.stride(h), 1}};
+}
+
+// A tensor with the rows of `like` and so many columns, in the memory order of `like`: heads in rows, or rows in heads. __init__.py
+// says the same to torch.compile.
+Tensor empty_rows(const Tensor& like, int64_t columns, bool zero) {
+  Tensor t;
+  if (like.dim() == 3 || like.stride(1) >= like.stride(2)) {
+    std::vector<int64_t> sizes = like.sizes().vec();
+    sizes.back() = columns;
+    t = at::empty(sizes, like.options());
+  } else {
+    const int64_t a = like.size(1), b = like.size(2);
+    t = at::empty_strided({like.size(0), a, b, columns}, {a * b * columns, columns, a * columns, 1}, like.options());
+  }
+  if (zero) t.zero_();
+  return t;
+}
+
+const int* numbers(const optional_tensor& t, const char* name, const Tensor& q, int64_t least) {
+  if (!t) return nullptr;
+  TORCH_CHECK_VALUE(t->device() == q.device() && t->scalar_type() == at::kInt, "giwa_torch: ", name,
+                    " must be int32 and on ", q.device(), "; it is ", t->scalar_type(), " and on ", t->device());
+  TORCH_CHECK_VALUE(t->dim() == 1 && t->size(0) >= least && t->is_contiguous(), "giwa_torch: ", name,
+                    " must be contiguous, with one dimension of at least ", std::to_string(least));
+  return t->const_data_ptr<int>();
+}
+
+// Numbers of heads in fp32, which `kept` keeps alive.
+const float* of_heads(const optional_tensor& t, const char* name, const Tensor& q, int64_t heads, Tensor& kept) {
+  if (!t) return nullptr;
+  TORCH_CHECK_VALUE(t->device() == q.device() && t->dim() >= 1 && t->dim() <= 2 && t->size(-1) == heads,
+                    "giwa_torch: ", name, " must be (heads) on ", q.device(), ", with ", std::to_string(heads),
+                    " heads");
+  kept = t->to(at::kFloat).contiguous();
+  return kept.const_data_ptr<float>();
+}
+
+// A tensor that broadcasts to (batch, heads, queries, keys), with sizes of 1 where it does.
+giwa_torch::tensor of_scores(const Tensor& t, const char* name, const std::array<int64_t, 4>& sizes, bool expand_rows) {
+  TORCH_CHECK_VALUE(t.dim() <= 4, "giwa_torch: ", name, " must broadcast to (batch, heads, queries, keys)");
+  giwa_torch::tensor found{t.data_ptr(), {1, 1, 1, 1}, {0, 0, 0, 0}};
+  const int64_t first = 4 - t.dim();
+  for (int64_t d = first; d < 4; ++d) {
+    const int64_t size = t.size(d - first);
+    TORCH_CHECK_VALUE(size == 1 || size == sizes[static_cast<std::size_t>(d)], "giwa_torch: ", name,
+                      " must broadcast to (batch, heads, queries, keys): dimension ", std::to_string(d), " is ",
+                      std::to_string(size), ", not ", std::to_string(sizes[static_cast<std::size_t>(d)]));
+    if (size == 1) continue;
+    found.sizes[d] = size, found.strides[d] = t.stride(d - first);
+  }
+  if (expand_rows) found.sizes[2] = sizes[2], found.sizes[3] = sizes[3];
+  return found;
+}
+
+int as_int(int64_t window) {  // unlimited below 0
+  constexpr int64_t most = std::numeric_limits<int>::max();
+  return static_cast<int>(window < 0 ? most : std::min(window, most));
+}
+
+// --- The operators ------------------------------------------------------------------------------------------------------
+
+// What the passes share beyond q, k and v.
+struct problem {
+  optional_tensor mask, bias, slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index;
+  c10::SymInt max_q;
+  int64_t left = -1, right = -1;
+  bool bottom_right = true;
+  double softcap = 0;
+  std::optional<double> scale;
+  bool heads_first = false;
+  double dropout = 0;
+  optional_tensor dropout_seed;
+
+  bool partial() const { return q_offsets || q_lengths; }  // rows of q may belong to no sequence
+  bool partial_keys() const { return partial() || k_lengths || k_batch_index; }
+};
+
+// A call with all that both passes have, and the tensors that it keeps alive.
+struct prepared {
+  call c{};
+  Tensor q, k, v, slopes, sinks;
+  int mask = 0, score = 0;
+
+  prepared(const Tensor& q_, const Tensor& k_, const Tensor& v_, const problem& p, bool bias_gradient) {
+    check_query(q_);
+    const int64_t dimensions = p.q_offsets ? 3 : 4;
+    check(q_, "q", q_, dimensions), check(k_, "k", q_, dimensions), check(v_, "v", q_, dimensions);
+    q = in_rows(q_), k = in_rows(k_), v = in_rows(v_);
+    c.q = rows_of(q, p.heads_first), c.k = rows_of(k, p.heads_first), c.v = rows_of(v, p.heads_first);
+    c.left = as_int(p.left), c.right = as_int(p.right), c.bottom_right = p.bottom_right;
+    const int64_t heads = c.q.sizes[2];
+    const std::array<int64_t, 4> sizes{c.q.sizes[0], heads, c.q.sizes[1], c.k.sizes[1]};
+    const bool window = p.left >= 0 || p.right >= 0;
+    // On the CPU one library serves all masks.
+    mask = p.mask || q.is_cpu()         ? giwa_torch::mask_tensor
+           : !window                    ? giwa_torch::mask_full
+           : p.left < 0 && p.right == 0 ? giwa_torch::mask_causal
+                                        : giwa_torch::mask_band;
+    if (p.mask) {
+      TORCH_CHECK_VALUE(p.mask->scalar_type() == at::kBool && p.mask->device() == q.device(),
+                        "giwa_torch: mask must be of bool and on ", q.device());
+      TORCH_CHECK_NOT_IMPLEMENTED(!p.q_offsets, "giwa_torch: mask with packed sequences");
+      c.mask = of_scores(*p.mask, "mask", sizes, false);
+    }
+    if (p.bias) {
+      TORCH_CHECK_VALUE(p.bias->scalar_type() == q.scalar_type() && p.bias->device() == q.device(),
+                        "giwa_torch: bias must have the type of q, and be on ", q.device(), "; it is ",
+                        p.bias->scalar_type());
+      TORCH_CHECK_NOT_IMPLEMENTED(!p.q_offsets, "giwa_torch: bias with packed sequences");
+      c.bias = of_scores(*p.bias, "bias", sizes, bias_gradient);
+      score |= bias_gradient ? giwa_torch::score_bias_gradient : giwa_torch::score_bias;
+    }
+    if (p.softcap != 0) c.softcap = static_cast<float>(p.softcap), score |= giwa_torch::score_softcap;
+    c.has_scale = p.scale.has_value(), c.scale = p.scale.value_or(0);
+    c.slopes = of_heads(p.slopes, "slopes", q, heads, slopes);
+    if (p.slopes) {
+      score |= giwa_torch::score_alibi;
+      if (p.slopes->dim() == 2) c.slopes_stride = heads;
+    }
+    c.sinks = of_heads(p.sinks, "sinks", q, heads, sinks);
+    TORCH_CHECK_VALUE(p.dropout >= 0 && p.dropout < 1,
+                      "giwa_torch: the probability of dropout must be at least 0 and less than 1");
+    if (p.dropout > 0) {
+      TORCH_CHECK_VALUE(p.dropout_seed && p.dropout_seed->device() == q.device() &&
+                            p.dropout_seed->scalar_type() == at::kLong && p.dropout_seed->numel() == 1,
+                        "giwa_torch: dropout_seed must be a number of int64 on ", q.device());
+      c.dropout = static_cast<float>(p.dropout);
+      c.dropout_seed = static_cast<const std::uint64_t*>(p.dropout_seed->const_data_ptr());
+      score |= giwa_torch::score_dropout;
+    }
+    const int64_t count = p.q_offsets ? p.q_offsets->size(0) - 1 : q.size(0);
+    c.sequences = count, c.max_q = p.max_q.expect_int();
+    TORCH_CHECK_VALUE(!p.slopes || p.slopes->dim() == 1 || p.slopes->size(0) == count,
+                      "giwa_torch: slopes must be (batch, heads)");
+    TORCH_CHECK_VALUE(p.q_offsets.has_value() == p.k_offsets.has_value(),
+                      "giwa_torch: q_offsets and k_offsets go together");
+    TORCH_CHECK_VALUE(count >= 0, "giwa_torch: q_offsets is empty");
+    c.q_offsets = numbers(p.q_offsets, "q_offsets", q, count + 1);
+    c.k_offsets = numbers(p.k_offsets, "k_offsets", q, count + 1);
+    c.q_lengths = numbers(p.q_lengths, "q_lengths", q, count);
+    c.k_lengths = numbers(p.k_lengths, "k_lengths", q, count);
+    c.k_batch_index = numbers(p.k_batch_index, "k_batch_index", q, count);
+  }
+};
+
+Tensor empty_lse(const call& c, const Tensor& q, bool fill) {
+  const auto options = q.options().dtype(at::kFloat);
+  const Tensor lse = q.dim() == 3 ? at::empty({c.q.sizes[2], c.q.sizes[1]}, options)
+                                  : at::empty({c.q.sizes[0], c.q.sizes[2], c.q.sizes[1]}, options);
+  if (fill) lse.fill_(-std::numeric_limits<float>::infinity());
+  return lse;
+}
+
+std::tuple<Tensor, Tensor> attend(const Tensor& q, const Tensor& k, const Tensor& v, const problem& p) {
+  const c10::OptionalDeviceGuard guard(q.device());
+  prepared ready(q, k, v, p, false);
+  call& c = ready.c;
+  const Tensor o = empty_rows(q, v.size(-1), p.partial()), lse = empty_lse(c, q, p.partial());
+  c.o = rows_of(o, p.heads_first), c.lse = lse.data_ptr<float>();
+  run(giwa_torch::pass_forward, ready.q, c, q.size(-1), v.size(-1), ready.mask, ready.score);
+  return {o, lse};
+}
+
+enum input { of_q, of_k, of_v, of_bias, of_slopes, of_sinks, inputs };
+
+// The gradients that are wanted, in the order of `input`.
+std::vector<Tensor> differentiate(const Tensor& dout_, const optional_tensor& dlse, const Tensor& q, const Tensor& k,
+                                  const Tensor& v, const Tensor& o_, const Tensor& lse, const problem& p,
+                                  const std::array<bool, inputs>& wanted) {
+  const c10::OptionalDeviceGuard guard(q.device());
+  prepared ready(q, k, v, p, wanted[of_bias]);
+  call& c = ready.c;
+  const Tensor o = in_rows(o_), dout = in_rows(dout_), lse_rows = lse.contiguous();
+  check(o, "o", q, q.dim()), check(dout, "the gradient of o", q, q.dim());
+  TORCH_CHECK_VALUE(lse.scalar_type() == at::kFloat && lse.numel() == c.q.sizes[0] * c.q.sizes[1] * c.q.sizes[2],
+                    "giwa_torch: lse must be what attention returned");
+  c.o = rows_of(o, p.heads_first), c.dout = rows_of(dout, p.heads_first), c.lse = lse_rows.data_ptr<float>();
+  Tensor dlse_rows;
+  if (dlse) dlse_rows = dlse->to(at::kFloat).contiguous(), c.dlse = dlse_rows.const_data_ptr<float>();
+
+  std::array<Tensor, inputs> gradients;
+  const std::array<const Tensor*, 3> tensors{&q, &k, &v};
+  const std::array<giwa_torch::tensor*, 3> outputs{&c.dq, &c.dk, &c.dv};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!wanted[i]) continue;
+    gradients[i] = empty_rows(*tensors[i], tensors[i]->size(-1), i == of_q ? p.partial() : p.partial_keys());
+    *outputs[i] = rows_of(gradients[i], p.heads_first);
+  }
+  const auto fp32 = q.options().dtype(at::kFloat);
+  if (wanted[of_bias]) {  // of the expanded rows; sequences and heads that share the bias share its gradient
+    gradients[of_bias] = at::zeros({c.bias.sizes[0], c.bias.sizes[1], c.bias.sizes[2], c.bias.sizes[3]}, fp32);
+    const Tensor& d = gradients[of_bias];
+    c.dbias = {d.data_ptr(),
+               {d.size(0), d.size(1), d.size(2), d.size(3)},
+               {d.stride(0), d.stride(1), d.stride(2), d.stride(3)}};
+  }
+  if (wanted[of_slopes]) {
+    TORCH_CHECK_NOT_IMPLEMENTED(p.slopes->dim() == 1,
+                                "giwa_torch: the gradient of slopes (batch, heads); only that of (heads)");
+    gradients[of_slopes] = at::zeros({c.q.sizes[2]}, fp32);
+    c.dslopes = gradients[of_slopes].data_ptr<float>();
+    ready.score += giwa_torch::score_alibi_gradient - giwa_torch::score_alibi;
+  }
+  if (wanted[of_sinks]) {
+    gradients[of_sinks] = at::zeros({c.q.sizes[2]}, fp32);
+    c.dsinks = gradients[of_sinks].data_ptr<float>();
+  }
+  run(giwa_torch::pass_backward, ready.q, c, q.size(-1), v.size(-1), ready.mask, ready.score);
+
+  if (wanted[of_bias]) gradients[of_bias] = gradients[of_bias].sum_to_size(p.bias->sizes()).to(p.bias->scalar_type());
+  if (wanted[of_slopes]) gradients[of_slopes] = gradients[of_slopes].to(p.slopes->scalar_type());
+  if (wanted[of_sinks]) gradients[of_sinks] = gradients[of_sinks].to(p.sinks->scalar_type());
+  std::vector<Tensor> found;
+  for (std::size_t i = 0; i < inputs; ++i)
+    if (wanted[i]) found.push_back(gradients[i]);
+  return found;
+}
+
+// The arguments of both operators after q, k and v (and o), as the schema has them.
+#define GIWA_TORCH_PARAMETERS                                                                                         \
+  const optional_tensor &mask, const optional_tensor &bias, const optional_tensor &slopes,                            \
+      const optional_tensor &sinks, const optional_tensor &q_offsets, const optional_tensor &k_offsets,               \
+      const optional_tensor &q_lengths, const optional_tensor &k_lengths, const optional_tensor &k_batch_index,       \
+      c10::SymInt max_q, int64_t left, int64_t right, bool bottom_right, double softcap, std::optional<double> scale, \
+      bool heads_first, double dropout, const optional_tensor &dropout_seed
+#define GIWA_TORCH_ARGUMENTS                                                                                \
+  mask, bias, slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index, max_q, left, right, \
+      bottom_right, softcap, scale, heads_first, dropout, dropout_seed
+#define GIWA_TORCH_MEMBERS(p)                                                                                      \
+  p.mask, p.bias, p.slopes, p.sinks, p.q_offsets, p.k_offsets, p.q_lengths, p.k_lengths, p.k_batch_index, p.max_q, \
+      p.left, p.right, p.bottom_right, p.softcap, p.scale, p.heads_first, p.dropout, p.dropout_seed
+constexpr auto schema_of_arguments =
+    "Tensor? mask, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? q_offsets, Tensor? k_offsets, Tensor? "
+    "q_lengths, "
+    "Tensor? k_lengths, Tensor? k_batch_index, SymInt max_q, int left, int right, bool bottom_right, float softcap, "
+    "float? scale, bool heads_first, float dropout=0.0, Tensor? dropout_seed=None";
+
+std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v, GIWA_TORCH_PARAMETERS) {
+  return attend(q, k, v, {GIWA_TORCH_ARGUMENTS});
+}
+std::vector<Tensor> attention_backward(const Tensor& dout, const optional_tensor& dlse, const Tensor& q,
+                                       const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
+                                       GIWA_TORCH_PARAMETERS, std::array<bool, inputs> wanted) {
+  return differentiate(dout, dlse, q, k, v, o, lse, {GIWA_TORCH_ARGUMENTS}, wanted);
+}
+
+std::tuple<Tensor, Tensor> call_attention(const Tensor& q, const Tensor& k, const Tensor& v, const problem& p) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("giwa::attention", "").typed<decltype(attention)>();
+  return op.call(q, k, v, GIWA_TORCH_MEMBERS(p));
+}
+
+// --- Autograd ------------------------------------------------------------------------------------------------------------
+
+Tensor or_none(const optional_tensor& t) { return t ? *t : Tensor(); }
+
+struct Attention : torch::autograd::Function<Attention> {
+  using variables = torch::autograd::variable_list;
+
+  static variables forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                           const optional_tensor& bias, const optional_tensor& slopes, const optional_tensor& sinks,
+                           const problem& p) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    auto [o, lse] = call_attention(q, k, v, p);
+    ctx->save_for_backward({q, k, v, o, lse, or_none(bias), or_none(slopes), or_none(sinks), or_none(p.mask),
+                            or_none(p.q_offsets), or_none(p.k_offsets), or_none(p.q_lengths), or_none(p.k_lengths),
+                            or_none(p.k_batch_index), or_none(p.dropout_seed)});
+    auto& kept = ctx->saved_data;
+    kept["max_q"] = p.max_q;  // few entries, because each costs host time
+    kept["integers"] = c10::List<int64_t>({p.left, p.right, p.bottom_right, p.heads_first, p.scale.has_value()});
+    kept["numbers"] = c10::List<double>({p.softcap, p.dropout, p.scale.value_or(0)});
+    ctx->set_materialize_grads(false);
+    return {o, lse};
+  }
+
+  static variables backward(torch::autograd::AutogradContext* ctx, const variables& gradients) {
+    const variables saved = ctx->get_saved_variables();
+    const auto maybe = [&](std::size_t i) { return saved[i].defined() ? optional_tensor(saved[i]) : std::nullopt; };
+    const c10::List<int64_t> integers = ctx->saved_data["integers"].toIntList();
+    const c10::List<double> doubles = ctx->saved_data["numbers"].toDoubleList();
+    problem p;
+    p.bias = maybe(5), p.slopes = maybe(6), p.sinks = maybe(7), p.mask = maybe(8);
+    p.q_offsets = maybe(9), p.k_offsets = maybe(10), p.q_lengths = maybe(11), p.k_lengths = maybe(12);
+    p.k_batch_index = maybe(13), p.dropout_seed = maybe(14);
+    p.max_q = ctx->saved_data["max_q"].toSymInt();
+    p.left = integers[0], p.right = integers[1], p.bottom_right = integers[2] != 0, p.heads_first = integers[3] != 0;
+    p.softcap = doubles[0], p.dropout = doubles[1];
+    if (integers[4] != 0) p.scale = doubles[2];
+    variables found(inputs + 1);  // and of the problem
+    std::array<bool, inputs> wanted{};
+    for (std::size_t i = 0, edge = 0; i < inputs; ++i)  // tensors that are not there have no edge
+      if (i < 3 || saved[i + 2].defined()) wanted[i] = ctx->needs_input_grad(edge++);
+    if (!gradients[0].defined() && !gradients[1].defined()) return found;
+    const Tensor dout = gradients[0].defined() ? gradients[0] : at::zeros_like(saved[3]);
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("giwa::attention_backward", "")
+                               .typed<decltype(attention_backward)>();
+    const std::vector<Tensor> computed =
+        op.call(dout, gradients[1].defined() ? optional_tensor(gradients[1]) : std::nullopt, saved[0], saved[1],
+                saved[2], saved[3], saved[4], GIWA_TORCH_MEMBERS(p), wanted);
+    for (std::size_t i = 0, next = 0; i < inputs; ++i)
+      if (wanted[i]) found[i] = computed[next++];
+    return found;
+  }
+};
+
+std::tuple<Tensor, Tensor> attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
+                                              GIWA_TORCH_PARAMETERS) {
+  const problem p{GIWA_TORCH_ARGUMENTS};
+  const auto needs = [](const optional_tensor& t) { return t && t->requires_grad(); };
+  const auto has_tangent = [](const Tensor& t) { return t._fw_grad(0).defined(); };
+  if (!at::GradMode::is_enabled() ||
+      !(q.requires_grad() || k.requires_grad() || v.requires_grad() || needs(bias) || needs(slopes) || needs(sinks))) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent(q) && !has_tangent(k) && !has_tangent(v),
+                                "giwa_torch: forward-mode differentiation");
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return call_attention(q, k, v, p);
+  }
+  const auto found = Attention::apply(q, k, v, bias, slopes, sinks, p);
+  return {found[0], found[1]};
+}
+
+template <at::DeviceType Device>
+std::tuple<Tensor, Tensor> attention_autocast(const Tensor& q, const Tensor& k, const Tensor& v,
+                                              GIWA_TORCH_PARAMETERS) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(
+      c10::DispatchKeySet(Device == at::kCPU ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA));
+  const at::ScalarType type = at::autocast::get_autocast_dtype(Device);
+  const auto cast = [&](const auto& t) { return at::autocast::cached_cast(type, t, Device); };
+  problem p{GIWA_TORCH_ARGUMENTS};
+  p.bias = cast(bias);
+  return call_attention(cast(q), cast(k), cast(v), p);
+}
+
+// --- A cache of keys and values --------------------------------------------------------------------------------------------
+
+// Returns whether a library for all masks is taken, and sets what both calls have of a cache.
+void set_cache(call& c, const Tensor& k_cache, const Tensor& v_cache, const optional_tensor& lengths,
+               const optional_tensor& pages, const Tensor& first, int64_t sequences) {
+  check(k_cache, "k_cache", first, 4), check(v_cache, "v_cache", first, 4);
+  c.k_cache = rows_of(k_cache, false), c.v_cache = rows_of(v_cache, false);
+  for (const Tensor& t : {k_cache, v_cache})
+    TORCH_CHECK_VALUE(t.size(3) <= 1 || t.stride(3) == 1,
+                      "giwa_torch: the last dimension of a cache must be contiguous");
+  c.sequences = sequences;
+  c.k_lengths = numbers(lengths, "lengths", first, sequences);
+  if (!pages) return;
+  TORCH_CHECK_VALUE(pages->device() == first.device() && pages->scalar_type() == at::kInt && pages->dim() == 2 &&
+                        pages->size(0) == sequences && (pages->size(1) <= 1 || pages->stride(1) == 1),
+                    "giwa_torch: pages must be int32, (batch, pages of a sequence), on ", first.device(),
+                    ", and its last dimension contiguous");
+  c.pages = pages->const_data_ptr<int>(), c.pages_stride = pages->stride(0), c.pages_most = pages->size(1);
+}
+
+std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_cache, const Tensor& v_cache,
+                                            const optional_tensor& lengths, const optional_tensor& pages,
+                                            const optional_tensor& q_offsets, const optional_tensor& slopes,
+                                            const optional_tensor& sinks, int64_t max_q, int64_t left, int64_t right,
+                                            bool bottom_right, double softcap, std::optional<double> scale,
+                                            bool heads_first) {
+  const c10::OptionalDeviceGuard guard(q_.device());
+  check_query(q_);
+  check(q_, "q", q_, q_offsets ? 3 : 4);
+  const Tensor q = in_rows(q_);
+  call c{};
+  c.q = rows_of(q, heads_first);
+  const int64_t heads = c.q.sizes[2], count = q_offsets ? q_offsets->size(0) - 1 : q.size(0);
+  set_cache(c, k_cache, v_cache, lengths, pages, q, count);
+  c.q_offsets = numbers(q_offsets, "q_offsets", q, count + 1);
+  c.max_q = max_q;
+  c.left = as_int(left), c.right = as_int(right), c.bottom_right = bottom_right;
+  c.has_scale = scale.has_value(), c.scale = scale.value_or(0), c.softcap = static_cast<float>(softcap);
+  Tensor kept_slopes, kept_sinks;
+  c.slopes = of_heads(slopes, "slopes", q, heads, kept_slopes);
+  c.sinks = of_heads(sinks, "sinks", q, heads, kept_sinks);
+  if (slopes && slopes->dim() == 2) c.slopes_stride = heads;
+  const Tensor o = empty_rows(q_, v_cache.size(3), q_offsets.has_value()), lse = empty_lse(c, q, q_offsets.has_value());
+  c.o = rows_of(o, heads_first), c.lse = lse.data_ptr<float>();
+  const int mask = q.is_cpu()               ? giwa_torch::mask_band
+                   : left < 0 && right < 0  ? giwa_torch::mask_full
+                   : left < 0 && right == 0 ? giwa_torch::mask_causal
+                                            : giwa_torch::mask_band;
+  const int score = (softcap != 0 ? giwa_torch::score_softcap : 0) | (slopes ? giwa_torch::score_alibi : 0);
+  run(giwa_torch::pass_cached, q, c, q.size(-1), v_cache.size(3), mask, score);
+  return {o, lse};
+}
+
+// Returns the rotated q; an empty tensor if there is no q.
+Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tensor v_cache,
+                       const optional_tensor& lengths, const optional_tensor& pages, const optional_tensor& q_,
+                       const optional_tensor& cos, const optional_tensor& sin, bool interleaved,
+                       const optional_tensor& positions, const optional_tensor& slots, bool heads_first) {
+  const c10::OptionalDeviceGuard guard(k_.device());
+  check_query(k_);
+  check(k_, "k", k_, 4), check(v_, "v", k_, 4);
+  const Tensor k = in_rows(k_), v = in_rows(v_), q = q_ ? in_rows(*q_) : Tensor();
+  call c{};
+  c.k = rows_of(k, heads_first), c.v = rows_of(v, heads_first);
+  set_cache(c, k_cache, v_cache, lengths, pages, k, k.size(0));
+  Tensor rotated = at::empty({0}, k.options());
+  if (q_) {
+    check(q, "q", k, 4);
+    rotated = empty_rows(*q_, q.size(3), false);
+    c.q = rows_of(q, heads_first), c.o = rows_of(rotated, heads_first);
+  }
+  const int64_t rows = c.k.sizes[0] * c.k.sizes[1];
+  c.positions = numbers(positions, "positions", k, rows), c.slots = numbers(slots, "slots", k, rows);
+  TORCH_CHECK_VALUE(cos.has_value() == sin.has_value(), "giwa_torch: cos and sin must be given together");
+  bool floats = false;
+  if (cos) {
+    floats = cos->scalar_type() == at::kFloat;
+    for (const Tensor& t : {*cos, *sin})
+      TORCH_CHECK_VALUE(t.device() == k.device() && t.scalar_type() == cos->scalar_type() && t.dim() == 2 &&
+                            (floats || t.scalar_type() == k.scalar_type()) && t.sizes() == cos->sizes() &&
+                            (t.size(1) <= 1 || t.stride(1) == 1),
+                        "giwa_torch: cos and sin must be (positions, pairs) of float32 or the type of k, on ",
+                        k.device());
+    c.cos = cos->data_ptr(), c.sin = sin->data_ptr(), c.interleaved = interleaved;
+    c.table_sizes[0] = cos->size(0), c.table_sizes[1] = cos->size(1);
+    c.cos_strides[0] = cos->stride(0), c.sin_strides[0] = sin->stride(0), c.cos_strides[1] = c.sin_strides[1] = 1;
+  }
+  // One library serves all head sizes.
+  run(giwa_torch::pass_append, k, c, 1, 1, 0,
+      floats && k.scalar_type() != at::kFloat ? giwa_torch::append_tables_of_float : 0);
+  return rotated;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void giwa_torch_set_compiler(compiler c) { compile = c; }
+
+TORCH_LIBRARY(giwa, m) {
+  const std::string both = schema_of_arguments, q_k_v = "Tensor q, Tensor k, Tensor v, ";
+  const std::string forward = "attention(" + q_k_v + both + ") -> (Tensor, Tensor)";
+  const std::string backward = "attention_backward(Tensor dout, Tensor? dlse, " + q_k_v + "Tensor o, Tensor lse, " +
+                               both + ", *, bool[6] wanted) -> Tensor[]";
+  m.def(forward.c_str());
+  m.def(backward.c_str());
+  m.def(
+      "attention_cached(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? lengths, Tensor? pages, Tensor? q_offsets, "
+      "Tensor? slopes, Tensor? sinks, int max_q, int left, int right, bool bottom_right, float softcap, float? scale, "
+      "bool heads_first) -> (Tensor, Tensor)");
+  m.def(
+      "append_to_cache(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? lengths, Tensor? pages, "
+      "Tensor? q, "
+      "Tensor? cos, Tensor? sin, bool interleaved, Tensor? positions, Tensor? slots, bool heads_first) -> Tensor");
+}
+namespace {
+void implement(torch::Library& m) {
+  m.impl("attention", &attention);
+  m.impl("attention_backward", &attention_backward);
+  m.impl("attention_cached", &attention_cached);
+  m.impl("append_to_cache", &append_to_cache);
+}
+}  // namespace
+TORCH_LIBRARY_IMPL(giwa, CPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(giwa, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(giwa, AutocastCPU, m) { m.impl("attention", &attention_autocast<at::kCPU>); }
+TORCH_LIBRARY_IMPL(giwa, AutocastCUDA, m) { m.impl("attention", &attention_autocast<at::kCUDA>); }
+TORCH_LIBRARY_IMPL(giwa, Autograd, m) {
+  m.impl("attention", &attention_autograd);
+  // Refuse gradients of gradients, and of what reads a cache.
+  for (const char* name : {"attention_backward", "attention_cached", "append_to_cache"})
+    m.impl(name, torch::autograd::autogradNotImplementedFallback());
+}

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Compiles what giwa_torch needs: the operators once, and a library of kernels for each variant when a call first needs it.
+
+A variant is a pass, device, element type, pair of head sizes, kind of mask and set of score modifiers. It takes 5 to 20 seconds with
+nvcc, and 3 with the host compiler for the CPU. Libraries are kept under TORCH_EXTENSIONS_DIR, or where PyTorch keeps its extensions.
+They are named by a hash of the sources, so that a changed giwa is compiled anew.
+"""
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+ELEMENTS = ("giwa::fp16", "giwa::bf16", "float")  # in the order of binding.cpp
+
+
+def include_folder():
+    in_checkout = HERE.parents[2] / "include"
+    if (in_checkout / "giwa" / "version.hpp").exists():
+        return in_checkout
+    import giwa  # the wheel with the headers
+    return Path(giwa.include())
+
+
+@functools.cache
+def folder():
+    sources = sorted(include_folder().rglob("*.*h*")) + [HERE / x for x in ("binding.cpp", "call.hpp", "kernels.cu")]
+    digest = hashlib.sha256(torch.__version__.encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions"
+    found = Path(root) / f"giwa_torch_{digest.hexdigest()[:16]}"
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def host_compiler():
+    return os.environ.get("CXX", "g++")
+
+
+def toolkit():
+    """The folder of the CUDA toolkit, or None."""
+    nvcc = shutil.which("nvcc")
+    found = os.environ.get("CUDA_HOME") or (Path(nvcc).resolve().parents[1] if nvcc else "/usr/local/cuda")
+    return Path(found) if (Path(found) / "include" / "cuda_runtime_api.h").exists() else None
+
+
+def path_of(name):
+    return folder() / f"{name}.so"
+
+
+def compiled(name, command):
+    """Returns the path of a library, made by `command` with its output as the last argument, unless it is there."""
+    path = path_of(name)
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=folder(), suffix=".so", delete=False) as file:
+            done = subprocess.run([*map(str, command), "-o", file.name], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            os.unlink(file.name)
+            raise RuntimeError(f"giwa_torch: {name} does not compile:\n{' '.join(map(str, command))}\n{done.stderr[-3000:]}")
+        os.replace(file.name, path)  # whole, whoever else compiles it
+    return path
+
+
+def operators():
+    """The library with the operators of binding.cpp."""
+    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    torch_folder = Path(torch.__file__).parent
+    flags += [f"-isystem{torch_folder / path}" for path in ("include", "include/torch/csrc/api/include")]
+    return compiled("operators", [host_compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", *flags, HERE / "binding.cpp",
+                                  f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"])
+
+
+PASSES = ("forward", "backward", "cached", "append")
+locks = defaultdict(threading.Lock)
+
+
+def name_of(which, architecture, element, head_size, head_size_v, mask, score):
+    return "_".join(map(str, (PASSES[which], ELEMENTS[element].split(":")[-1], head_size, head_size_v, f"mask{mask}", f"score{score}",
+                              architecture or "cpu")))
+
+
+def library(which, architecture, element, head_size, head_size_v, mask, score):
+    """The library of a variant. `architecture` is None for the CPU, else as "90a" or "80"."""
+    name = name_of(which, architecture, element, head_size, head_size_v, mask, score)
+    with locks[name]:
+        definitions = {"PASS": which, "ELEMENT": ELEMENTS[element], "HEAD_SIZE": head_size, "HEAD_SIZE_V": head_size_v,
+                       "MASK": mask, "SCORE": score}
+        flags = ["-std=c++20", f"-I{include_folder()}", *(f"-DGIWA_TORCH_{k}={v}" for k, v in definitions.items())]
+        cuda = toolkit()
+        if cuda is None:
+            raise NotImplementedError("giwa_torch: there is no CUDA toolkit to compile kernels with: set CUDA_HOME")
+        if architecture is None:
+            command = [host_compiler(), "-x", "c++", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden",
+                       "-isystem", cuda / "include", *flags, HERE / "kernels.cu"]
+        else:
+            command = [cuda / "bin" / "nvcc", "-O3", "-shared", "-Xcompiler=-fPIC,-fvisibility=hidden",
+                       f"-gencode=arch=compute_{architecture},code=sm_{architecture}", *flags, HERE / "kernels.cu"]
+        return compiled(name, command)
+
+
+@functools.cache
+def architecture_of(device):
+    """What nvcc compiles for. Hopper's tensor cores need the a of 90a."""
+    capability = torch.cuda.get_device_capability(device)
+    return "90a" if capability == (9, 0) else "{}{}".format(*capability)
+
+
+collected = None  # the variants that are missing, inside of collecting()
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int] * 8, ctypes.c_void_p, ctypes.c_size_t)
+def compiler(which, on_gpu, device, element, head_size, head_size_v, mask, score, text, size):
+    try:
+        variant = (which, architecture_of(device) if on_gpu else None, element, head_size, head_size_v, mask, score)
+        if collected is not None and not path_of(name_of(*variant)).exists():
+            collected.add(variant)
+            raise NotImplementedError("giwa_torch: a library that is to be compiled")
+        code, answer = 0, str(library(*variant))
+    except NotImplementedError as error:
+        code, answer = 1, str(error)
+    except Exception as error:  # it cannot leave a callback
+        code, answer = 2, str(error)
+    answer = answer.encode()[:size - 1] + b"\0"
+    ctypes.memmove(text, answer, len(answer))
+    return code
+
+
+@contextlib.contextmanager
+def collecting():
+    """Compiles nothing inside: calls that need a library that is not there raise NotImplementedError, and it is in the set."""
+    global collected
+    collected = found = set()
+    try:
+        yield found
+    finally:
+        collected = None
+
+
+def compile_all(variants):
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda x: library(*x), variants))
+
+
+def precompile(*calls):
+    """Compiles in parallel what these calls need, and runs them. A call may have several passes: precompile(lambda:
+    flash_attn_func(q, k, v).sum().backward())."""
+    missing = None
+    while missing is None or missing:
+        with collecting() as missing:
+            for call in calls:
+                try:
+                    call()
+                except NotImplementedError as error:
+                    if "to be compiled" not in str(error):
+                        raise
+        compile_all(missing)

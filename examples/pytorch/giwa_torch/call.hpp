@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+// What the binding to PyTorch hands to a kernel library: one call, as plain data. Neither side's headers are needed for it.
+#ifndef GIWA_TORCH_CALL_HPP
+#define GIWA_TORCH_CALL_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+namespace giwa_torch {
+
+enum pass : int { pass_forward, pass_backward, pass_cached, pass_append };
+// The variant of a library of pass_append is append_tables_of_float or 0; of the others, score_flag.
+enum append_flag : int { append_tables_of_float = 1 };
+enum mask_kind : int { mask_full, mask_causal, mask_band, mask_tensor };
+enum score_flag : int {
+  score_softcap = 1,
+  score_alibi = 2,
+  score_bias = 4,
+  score_alibi_gradient = 8,
+  score_bias_gradient = 16,
+  score_dropout = 32,
+};
+
+struct tensor {
+  void* data;                         // null: there is none
+  std::int64_t sizes[4], strides[4];  // (batch, length, heads, head size); packed: a batch of 1. Strides in elements
+};
+
+struct call {
+  tensor q, k, v, o;
+  float* lse;  // (batch, heads, length)
+  void* stream;
+  void* workspace;
+  std::int64_t workspace_bytes;
+  // Which keys a query sees: `left` before its diagonal and `right` after it, and those that the mask keeps.
+  int left, right;
+  bool bottom_right;
+  tensor mask;  // of bool
+  // Scores.
+  bool has_scale;
+  double scale;
+  float softcap;
+  tensor bias;  // of the element type
+  const float* slopes;
+  std::int64_t slopes_stride;
+  const float* sinks;
+  float dropout;  // the probability
+  const std::uint64_t* dropout_seed;
+  // Sequences of different lengths.
+  const int *q_offsets, *k_offsets, *q_lengths, *k_lengths, *k_batch_index;
+  std::int64_t sequences, max_q;
+  // Gradients; those without data are not computed.
+  tensor dout, dq, dk, dv, dbias;
+  const float* dlse;
+  float *dslopes, *dsinks;
+  // A cache, (sequences or pages, keys of one, kv heads, head size), whose lengths are k_lengths.
+  tensor k_cache, v_cache;
+  const int* pages;  // (sequences, pages_most)
+  std::int64_t pages_stride, pages_most;
+  // Rows k and v appended to it; q is rotated into o. Of each row: its position, its slot in the cache.
+  const int *positions, *slots;
+  const void *cos, *sin;  // (positions, pairs)
+  std::int64_t table_sizes[2], cos_strides[2], sin_strides[2];
+  bool interleaved;
+};
+
+}  // namespace giwa_torch
+
+#endif

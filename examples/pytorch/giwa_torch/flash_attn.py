@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""The functions of the package flash_attn, version 2, with its arguments and their meaning."""
+import torch
+
+from .functional import append_to_cache, attention_cached, operator, seed_of
+
+
+def refuse(**arguments):
+    given = [name for name, value in arguments.items() if value]
+    if given:
+        raise NotImplementedError(f"giwa_torch: {', '.join(given)}")
+
+
+def sides(causal, window_size):
+    """(left, right) as numbers; a tensor of both is accepted as in flash_attn."""
+    left, right = window_size
+    if type(left) is not int:
+        left, right = int(left), int(right)
+    return left, 0 if causal else right
+
+
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+                    deterministic=False, return_attn_probs=False):
+    """q (batch, length, heads, head size), k and v (batch, their length, kv heads, head size). causal and window_size align the last
+    query with the last key. Gradients have the same bits in every run, with `deterministic` or without. return_attn_probs: (o, lse,
+    an empty tensor), as without dropout there are no weights to return."""
+    if dropout_p and return_attn_probs:
+        raise NotImplementedError("giwa_torch: return_attn_probs with dropout_p")
+    left, right = sides(causal, window_size)
+    o, lse = operator(q, k, v, None, None, alibi_slopes, None, None, None, None, None, None, 0, left, right, True, softcap, softmax_scale, False, dropout_p, seed_of(dropout_p, q))
+    return (o, lse, q.new_empty(0)) if return_attn_probs else o
+
+
+def flash_attn_kvpacked_func(q, kv, *arguments, **keywords):
+    """kv (batch, length, 2, kv heads, head size); the other arguments are those of flash_attn_func."""
+    return flash_attn_func(q, *kv.unbind(2), *arguments, **keywords)
+
+
+def flash_attn_qkvpacked_func(qkv, *arguments, **keywords):
+    """qkv (batch, length, 3, heads, head size); the other arguments are those of flash_attn_func."""
+    return flash_attn_func(*qkv.unbind(2), *arguments, **keywords)
+
+
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
+                           causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+                           return_attn_probs=False, block_table=None):
+    """q (all rows, heads, head size), k and v (all rows, kv heads, head size); with a block_table, k and v are pages (pages, keys of
+    a page, kv heads, head size), and there are no gradients. max_seqlen_q is a hint, max_seqlen_k is not used."""
+    refuse(**{"return_attn_probs with dropout_p": dropout_p and return_attn_probs,
+              "block_table with dropout_p": dropout_p and block_table is not None})
+    left, right = sides(causal, window_size)
+    if block_table is None:
+        o, lse = operator(q, k, v, None, None, alibi_slopes, None, cu_seqlens_q, cu_seqlens_k, None, None, None, max_seqlen_q,
+                          left, right, True, softcap, softmax_scale, False, dropout_p, seed_of(dropout_p, q))
+    else:
+        o, lse = attention_cached(q, k, v, cu_seqlens_k[1:] - cu_seqlens_k[:-1], block_table, causal=False, window=(left, right),
+                                  alibi_slopes=alibi_slopes, softcap=softcap, scale=softmax_scale, q_offsets=cu_seqlens_q,
+                                  max_q=max_seqlen_q, return_lse=True)
+    return (o, lse, q.new_empty(0)) if return_attn_probs else o
+
+
+def flash_attn_varlen_kvpacked_func(q, kv, *arguments, **keywords):
+    """kv (all rows, 2, kv heads, head size); the other arguments are those of flash_attn_varlen_func."""
+    return flash_attn_varlen_func(q, *kv.unbind(1), *arguments, **keywords)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, *arguments, **keywords):
+    """qkv (all rows, 3, heads, head size); the other arguments are those of flash_attn_varlen_func."""
+    return flash_attn_varlen_func(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *arguments, **keywords)
+
+
+def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+                            cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
+                            window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
+                            return_softmax_lse=False):
+    """q (batch, queries, heads, head size); the cache is (batch of the cache, keys, kv heads, head size), or with a block_table (pages,
+    keys of a page, kv heads, head size). k and v (batch, new keys, kv heads, head size) are written to the cache after the
+    cache_seqlens[b] keys that are there. cache_seqlens is not changed. num_splits is not used: any division of the keys gives the
+    same bits."""
+    refuse(cache_leftpad=cache_leftpad is not None,
+           **{"block_table with cache_batch_idx": block_table is not None and cache_batch_idx is not None})
+    if (k is None) != (v is None) or (rotary_cos is None) != (rotary_sin is None):
+        raise ValueError("giwa_torch: k and v, and rotary_cos and rotary_sin, must be given together")
+    if rotary_cos is not None and k is None:
+        raise ValueError("giwa_torch: rotary_cos needs k and v")
+    left, right = sides(causal, window_size)
+    batch, queries = q.shape[:2]
+    pages = block_table
+    if cache_batch_idx is not None:  # a cache whose pages are its sequences
+        pages = cache_batch_idx[:, None]
+    if isinstance(cache_seqlens, int):
+        lengths = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    elif cache_seqlens is not None:
+        lengths = cache_seqlens
+    else:
+        if k is not None:
+            raise ValueError("giwa_torch: k needs cache_seqlens")
+        keys = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+        lengths = torch.full((batch,), keys, dtype=torch.int32, device=q.device)
+    if k is not None:
+        new, begin = k.shape[1], lengths
+        lengths = begin + new
+        local = left >= 0 or right >= 0
+        # One launch rotates q too, where query i has the position of new key i.
+        together = rotary_cos is not None and new == queries and (local or queries == 1)
+        rotated = append_to_cache(k, v, k_cache, v_cache, lengths, pages, q=q if together else None, cos=rotary_cos, sin=rotary_sin,
+                                  interleaved=rotary_interleaved)
+        if together:
+            q = rotated
+        elif rotary_cos is not None:
+            at = torch.arange(queries, dtype=torch.int32, device=q.device) if local else torch.zeros(queries, dtype=torch.int32,
+                                                                                                     device=q.device)
+            positions = (begin[:, None] + at).flatten()
+            heads = k_cache.shape[2]
+            q = append_to_cache(q[:, :, :heads], q[:, :, :heads], k_cache, v_cache, lengths, pages, q=q, cos=rotary_cos,
+                                sin=rotary_sin, interleaved=rotary_interleaved, positions=positions,
+                                slots=torch.full_like(positions, -1))  # nothing is written
+    o, lse = attention_cached(q, k_cache, v_cache, lengths, pages, causal=False, window=(left, right), alibi_slopes=alibi_slopes,
+                              softcap=softcap, scale=softmax_scale, return_lse=True)
+    return (o, lse) if return_softmax_lse else o

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""The operators as functions, and torch.nn.functional.scaled_dot_product_attention by them."""
+import torch
+
+operator = torch.ops.giwa.attention.default
+
+
+def empty_rows(like, columns):
+    """As binding.cpp makes an output: in the memory order of `like`, heads in rows or rows in heads."""
+    sizes = (*like.shape[:-1], columns)
+    if like.dim() == 3 or like.stride(1) >= like.stride(2):
+        return like.new_empty(sizes)
+    a, b = like.shape[1:3]
+    return like.new_empty_strided(sizes, (a * b * columns, columns, a * columns, 1))
+
+
+def empty_lse(q, heads_first):
+    sizes = (q.shape[1], q.shape[0]) if q.dim() == 3 else q.shape[:3] if heads_first else (q.shape[0], q.shape[2], q.shape[1])
+    return q.new_empty(sizes, dtype=torch.float32)
+
+
+@torch.library.register_fake("giwa::attention")
+def _(q, k, v, *others):
+    return empty_rows(q, v.shape[-1]), empty_lse(q, others[15])
+
+
+@torch.library.register_fake("giwa::attention_backward")
+def _(dout, dlse, q, k, v, o, lse, mask, bias, slopes, sinks, *others, wanted):
+    like = [x for x, want in zip((q, k, v), wanted) if want]
+    return [empty_rows(x, x.shape[-1]) for x in like] + [torch.empty(x.shape, dtype=x.dtype, device=x.device)
+                                                        for x, want in zip((bias, slopes, sinks), wanted[3:]) if want]
+
+
+@torch.library.register_fake("giwa::attention_cached")
+def _(q, k_cache, v_cache, *others):
+    return empty_rows(q, v_cache.shape[-1]), empty_lse(q, others[-1])
+
+
+@torch.library.register_fake("giwa::append_to_cache")
+def _(k, v, k_cache, v_cache, lengths, pages, q, *others):
+    return k.new_empty(0) if q is None else empty_rows(q, q.shape[-1])
+
+
+def seed_of(dropout_p, q):
+    """A number from PyTorch's generator of the device, in its memory: no synchronization, and another one in each replay of a graph."""
+    return torch.randint(2 ** 62, (1,), device=q.device) if dropout_p else None
+
+
+def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=None, bias=None, alibi_slopes=None, sinks=None,
+              softcap=0.0, scale=None, q_offsets=None, k_offsets=None, max_q=0, q_lengths=None, k_lengths=None, k_batch_index=None,
+              dropout_p=0.0, heads_first=False, return_lse=False):
+    """Computes softmax(mask(bias + alibi + softcap(scale q kᵀ))) v for every head, on a GPU or the CPU.
+
+    q (batch, length, heads, head size), k and v (batch, their length, kv heads, head size); v's head size may differ, kv heads divide
+    heads, head sizes are 1 to 512. heads_first: (batch, heads, length, head size). float16, bfloat16 or float32. Any strides without a
+    copy, if the last is 1. Returns o, in the memory order of q, and with return_lse the logarithm of the sum of e^score, float32,
+    (batch, heads, length). Autograd gets the gradients of q, k, v, bias, alibi_slopes and sinks, also from lse.
+
+    causal         a query sees the keys up to its diagonal. The last query's diagonal is the last key; with top_left, the first
+                   query's is the first key
+    window         a query sees so many keys before its diagonal and after it; -1: any number
+    mask           of bool, broadcasts to (batch, heads, queries, keys): True keeps a score
+    bias           of the type of q, broadcasts to (batch, heads, queries, keys), and is added to the scores
+    alibi_slopes   (heads) or (batch, heads): minus slope times the distance from the diagonal is added to the scores
+    sinks          (heads): scores of a further key of each head, whose value is 0
+    softcap        scores become softcap * tanh(score / softcap); 0: they do not
+    scale          factor of the scores; None is 1 / sqrt(head size)
+    q_offsets, k_offsets   (sequences + 1), int32: q, k and v are packed, (rows of all sequences, heads, head size), and these are the
+                   first rows; lse is (heads, rows). max_q, the longest length, is a hint
+    q_lengths, k_lengths, k_batch_index   (batch), int32: rows that each sequence has, and whose keys and values it reads
+    dropout_p      weights are dropped with this probability, rounded to a multiple of 1/256; which ones follows from torch.manual_seed
+
+    A query that sees no key gets zeros, and an lse of -inf; so do rows that belong to no sequence.
+    """
+    o, lse = operator(q, k, v, mask, bias, alibi_slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index, max_q,
+                      window[0], 0 if causal else window[1], not top_left, softcap, scale, heads_first, dropout_p,
+                      seed_of(dropout_p, q))
+    return (o, lse) if return_lse else o
+
+
+def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, window=(-1, -1), alibi_slopes=None, sinks=None,
+                     softcap=0.0, scale=None, q_offsets=None, max_q=0, heads_first=False, return_lse=False):
+    """Computes attention of the newest tokens to a cache, which contains their keys and values already. The last query's diagonal is
+    key lengths[b] - 1.
+
+    k_cache  (pages, keys of a page, kv heads, head size), with pages; or (batch, keys, kv heads, head size). v_cache likewise
+    lengths  (batch), int32: keys of each sequence
+    pages    (batch, pages of a sequence), int32: which pages a sequence has, in the order of its keys
+
+    The other arguments are those of attention(); q may be packed. There are no gradients. Lengths and pages are read when the
+    kernels run, so a CUDA graph may be replayed with others in the same tensors.
+    """
+    o, lse = torch.ops.giwa.attention_cached.default(q, k_cache, v_cache, lengths, pages, q_offsets, alibi_slopes, sinks, max_q,
+                                                     window[0], 0 if causal else window[1], True, softcap, scale, heads_first)
+    return (o, lse) if return_lse else o
+
+
+def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=None, sin=None, interleaved=False, positions=None,
+                    slots=None, heads_first=False):
+    """Writes keys and values of new tokens into a cache. Returns q, rotated, or an empty tensor if q is None.
+
+    k, v      (batch, new tokens, kv heads, head size). Token i of n of a sequence becomes key lengths[b] - n + i; it is not written
+              if that is negative, so that padding on the left of a prompt takes no place.
+    lengths   (batch), int32: keys that each sequence has, the new ones included
+    q         (batch, new tokens, heads, head size); rotated as k is
+    cos, sin  (positions, pairs), float32 or of the type of k: the rotary embedding; element i of a head is paired with i + pairs, or
+              if `interleaved` 2 i with 2 i + 1. None: no rotation
+    positions, slots   (batch * new tokens), int32: the position of each token, and the row of the cache, page * page size + row, that
+              it is written to; none if negative
+
+    The cache and pages are those of attention_cached().
+    """
+    return torch.ops.giwa.append_to_cache.default(k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots,
+                                                  heads_first)
+
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """Computes what torch.nn.functional.scaled_dot_product_attention computes, from the same arguments."""
+    if attn_mask is not None and is_causal:
+        raise RuntimeError("giwa_torch: attn_mask and is_causal exclude each other")
+    of_query, of_key, of_value = query.shape, key.shape, value.shape
+    if len(of_query) != 4 or of_key[:2] != of_value[:2] or of_key[0] != of_query[0]:
+        return _broadcast(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if of_key[1] != of_query[1] and not enable_gqa and of_key[1] != 1:
+        raise RuntimeError(f"giwa_torch: {of_query[1]} heads of query and {of_key[1]} of key need enable_gqa=True")
+    mask = bias = None
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            mask = attn_mask
+        else:
+            bias = attn_mask
+    return operator(query, key, value, mask, bias, None, None, None, None, None, None, None, 0, -1, 0 if is_causal else -1, False,
+                    0.0, scale, True, dropout_p, seed_of(dropout_p, query))[0]
+
+
+def _broadcast(query, key, value, *others):
+    """Other numbers of dimensions than four, and dimensions of size 1 that are to be repeated."""
+    attn_mask, dropout_p, is_causal, scale, enable_gqa = others
+    if min(x.dim() for x in (query, key, value)) < 2:
+        raise RuntimeError("giwa_torch: query, key and value must have at least two dimensions")
+    dimensions = max(x.dim() for x in (query, key, value))
+    if dimensions > 4:
+        raise NotImplementedError(f"giwa_torch: query, key and value of {dimensions} dimensions")
+    widened = [x[(None,) * (4 - x.dim())] for x in (query, key, value)]
+    batch = torch.broadcast_shapes(*(x.shape[:1] for x in widened))
+    q, k, v = (x.expand(*batch, -1, -1, -1) for x in widened)
+    if k.shape[1] != v.shape[1]:
+        k, v = (x.expand(-1, max(k.shape[1], v.shape[1]), -1, -1) for x in (k, v))
+    if not enable_gqa:
+        q = q.expand(-1, max(q.shape[1], k.shape[1]), -1, -1)
+    o = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return o if dimensions == 4 else o[(0,) * (4 - dimensions)]

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT
+// One kernel library: one pass, element type, pair of head sizes, kind of mask and set of score modifiers, all of them macros.
+// build.py compiles it at the first use, with nvcc for a GPU and with the host compiler for the CPU. It includes nothing of PyTorch.
+#if defined(__CUDACC__)
+#include <giwa/attention.cuh>
+#if GIWA_TORCH_PASS == 1
+#include <giwa/attention_backward.cuh>
+#elif GIWA_TORCH_PASS >= 2
+#include <giwa/cache.cuh>
+#endif
+#else
+#include <giwa/host.hpp>
+#endif
+
+#include <cstring>
+
+#include "call.hpp"
+
+namespace {
+
+using element = GIWA_TORCH_ELEMENT;
+using giwa::int64;
+using giwa_torch::call;
+using giwa_torch::tensor;
+constexpr int head_size = GIWA_TORCH_HEAD_SIZE, head_size_v = GIWA_TORCH_HEAD_SIZE_V;
+constexpr int score_flags = GIWA_TORCH_SCORE;
+
+constexpr bool has(int flag) { return (score_flags & flag) != 0; }
+
+template <class T>
+giwa::tensor_view<T, 4> view_of(const tensor& t) {
+  if (t.sizes[3] == 0) return {};  // there is none; one without rows has no data either
+  return {static_cast<T*>(t.data),
+          {t.sizes[0], t.sizes[1], t.sizes[2], t.sizes[3]},
+          {t.strides[0], t.strides[1], t.strides[2], t.strides[3]}};
+}
+template <class T>
+giwa::tensor_view<T, 3> packed_view_of(const tensor& t) {  // the batch is 1
+  if (t.sizes[3] == 0) return {};
+  return {static_cast<T*>(t.data), {t.sizes[1], t.sizes[2], t.sizes[3]}, {t.strides[1], t.strides[2], t.strides[3]}};
+}
+template <class T>
+giwa::tensor_view<T, 3> lse_of(const call& c, T* data) {
+  if (data == nullptr) return {};
+  return {data, {c.q.sizes[0], c.q.sizes[2], c.q.sizes[1]}};
+}
+template <class T>
+giwa::tensor_view<T, 1> heads_of(const call& c, T* data) {
+  if (data == nullptr) return {};
+  return {data, {c.q.sizes[2]}};
+}
+
+#if GIWA_TORCH_MASK == 3
+// Keeps what a tensor of bool keeps, (batch, heads, queries, keys) with strides of 0 where it is broadcast.
+struct kept_by_tensor {
+  static constexpr bool any_range = true;
+  const bool* data;
+  int64 strides[4];
+  GIWA_HOST_DEVICE constexpr bool operator()(giwa::attention_coord c) const {
+    return data == nullptr ||
+           data[c.batch * strides[0] + c.head * strides[1] + c.query * strides[2] + c.key * strides[3]];
+  }
+  GIWA_HOST_DEVICE constexpr giwa::tile_keep classify(const giwa::score_tile&) const {
+    return data == nullptr ? giwa::tile_keep::all : giwa::tile_keep::some;
+  }
+};
+#endif
+
+constexpr giwa::alignment alignment_of(const call& c) {
+  return c.bottom_right ? giwa::alignment::bottom_right : giwa::alignment::top_left;
+}
+
+#if GIWA_TORCH_MASK == 0
+[[maybe_unused]] giwa::full mask_of(const call&) { return {}; }
+#elif GIWA_TORCH_MASK == 1
+[[maybe_unused]] giwa::causal mask_of(const call& c) { return giwa::causal{alignment_of(c)}; }
+#else
+[[maybe_unused]] auto mask_of(const call& c) {
+  const giwa::alignment align = alignment_of(c);
+  const auto band = giwa::keys_back{c.left, align} & giwa::keys_ahead{c.right, align};
+#if GIWA_TORCH_MASK == 2
+  return band;
+#else
+  return band & kept_by_tensor{static_cast<const bool*>(c.mask.data),
+                               {c.mask.strides[0], c.mask.strides[1], c.mask.strides[2], c.mask.strides[3]}};
+#endif
+}
+#endif
+
+// Two modifiers, of which the first may be none.
+template <class Next>
+Next chain(giwa::plain_score, const Next& next) {
+  return next;
+}
+template <class First, class Next>
+giwa::then<First, Next> chain(const First& first, const Next& next) {
+  return {first, next};
+}
+[[maybe_unused]] auto capped(const call& c) {
+  if constexpr (has(giwa_torch::score_softcap))
+    return giwa::softcap{c.softcap};
+  else
+    return giwa::plain_score{};
+}
+template <class Before>
+auto sloped([[maybe_unused]] const call& c, const Before& before) {
+#if GIWA_TORCH_PASS == 1
+  if constexpr (has(giwa_torch::score_alibi_gradient))
+    return chain(before, giwa::alibi_with_gradient(c.slopes, heads_of(c, c.dslopes), alignment_of(c)));
+  else
+#endif
+      if constexpr (has(giwa_torch::score_alibi))
+    return chain(before, giwa::alibi{c.slopes, c.slopes_stride, alignment_of(c)});
+  else
+    return before;
+}
+template <class Before>
+auto biased([[maybe_unused]] const call& c, const Before& before) {
+#if GIWA_TORCH_PASS == 1
+  if constexpr (has(giwa_torch::score_bias_gradient))
+    return chain(before, giwa::bias_with_gradient(view_of<const element>(c.bias), view_of<float>(c.dbias)));
+  else
+#endif
+      if constexpr (has(giwa_torch::score_bias))
+    return chain(before, giwa::bias(view_of<const element>(c.bias)));
+  else
+    return before;
+}
+// FlashAttention's order: the softcap, then ALiBi. The bias is last.
+[[maybe_unused]] auto score_of(const call& c) {
+  const auto score = biased(c, sloped(c, capped(c)));
+  if constexpr (has(giwa_torch::score_dropout))
+    return giwa::dropout(c.dropout, 0, score, c.dropout_seed);
+  else
+    return score;
+}
+
+[[maybe_unused]] giwa::sequences sequences_of(const call& c) {
+  return {.q_offsets = c.q_offsets,
+          .k_offsets = c.k_offsets,
+          .count = c.q_offsets != nullptr ? c.sequences : 0,
+          .max_q = c.max_q,
+          .q_lengths = c.q_lengths,
+          .k_lengths = c.k_lengths,
+          .k_batch_index = c.k_batch_index};
+}
+
+[[maybe_unused]] giwa::tensor_view<unsigned char, 1> workspace_of(const call& c) {
+  if (c.workspace == nullptr) return {};
+  return {static_cast<unsigned char*>(c.workspace), {c.workspace_bytes}};
+}
+
+#if defined(__CUDACC__)
+cudaStream_t where(const call& c) { return static_cast<cudaStream_t>(c.stream); }
+#else
+giwa::host_t where(const call&) { return giwa::host; }
+#endif
+
+template <class Options>
+void set_scale(const call& c, Options& options) {
+  if (c.has_scale) options.scale = c.scale;
+}
+
+[[maybe_unused]] giwa::attention_problem problem_of(const call& c) {
+  const bool packed = c.q_offsets != nullptr;
+  return {.batch = packed ? c.sequences : c.q.sizes[0],
+          .seq_q = packed ? -1 : c.q.sizes[1],
+          .seq_k = packed ? -1 : c.k.sizes[1],
+          .heads = c.q.sizes[2],
+          .kv_heads = c.k.sizes[2],
+          .head_size = head_size,
+          .head_size_v = head_size_v,
+          .element_bytes = sizeof(element),
+          .rows_q = packed ? c.q.sizes[1] : 0,
+          .rows_k = packed ? c.k.sizes[1] : 0};
+}
+
+#if GIWA_TORCH_PASS == 0
+
+int64 bytes_of(const call& c) { return giwa::workspace_bytes(problem_of(c)); }
+giwa::status run(const call& c) {
+  giwa::attention_options options;
+  set_scale(c, options);
+  options.lse = lse_of(c, c.lse);
+  options.sinks = heads_of(c, c.sinks);
+  options.align = alignment_of(c);
+  options.workspace = workspace_of(c);
+  const auto attend = [&](const auto& q, const auto& k, const auto& v, const auto& o) {
+    return giwa::attention_forward<head_size, head_size_v>(where(c), sequences_of(c), q, k, v, o, mask_of(c),
+                                                           score_of(c), options);
+  };
+  if (c.q_offsets != nullptr)
+    return attend(packed_view_of<const element>(c.q), packed_view_of<const element>(c.k),
+                  packed_view_of<const element>(c.v), packed_view_of<element>(c.o));
+  return attend(view_of<const element>(c.q), view_of<const element>(c.k), view_of<const element>(c.v),
+                view_of<element>(c.o));
+}
+
+#elif GIWA_TORCH_PASS == 1
+
+int64 bytes_of(const call& c) { return giwa::backward_workspace_bytes(problem_of(c), score_of(c)); }
+giwa::status run(const call& c) {
+  giwa::attention_backward_options options;
+  set_scale(c, options);
+  options.dlse = lse_of(c, c.dlse);
+  options.sinks = heads_of(c, c.sinks);
+  options.dsinks = heads_of(c, c.dsinks);
+  options.align = alignment_of(c);
+  options.workspace = workspace_of(c);
+  const giwa::tensor_view<const float, 3> lse = lse_of<const float>(c, c.lse);
+  const auto differentiate = [&](const auto& q, const auto& k, const auto& v, const auto& o, const auto& dout,
+                                 const auto& dq, const auto& dk, const auto& dv) {
+    return giwa::attention_backward<head_size, head_size_v>(where(c), sequences_of(c), q, k, v, o, lse, dout, dq, dk,
+                                                            dv, mask_of(c), score_of(c), options);
+  };
+  if (c.q_offsets != nullptr)
+    return differentiate(packed_view_of<const element>(c.q), packed_view_of<const element>(c.k),
+                         packed_view_of<const element>(c.v), packed_view_of<const element>(c.o),
+                         packed_view_of<const element>(c.dout), packed_view_of<element>(c.dq),
+                         packed_view_of<element>(c.dk), packed_view_of<element>(c.dv));
+  return differentiate(view_of<const element>(c.q), view_of<const element>(c.k), view_of<const element>(c.v),
+                       view_of<const element>(c.o), view_of<const element>(c.dout), view_of<element>(c.dq),
+                       view_of<element>(c.dk), view_of<element>(c.dv));
+}
+
+#else
+
+template <class Element>
+giwa::kv_cache<Element> cache_of(const call& c) {
+  giwa::kv_cache<Element> cache;
+  cache.k = view_of<Element>(c.k_cache);
+  cache.v = view_of<Element>(c.v_cache);
+  cache.lengths = c.k_lengths;
+  if (c.pages != nullptr) {
+    cache.pages.indices = c.pages;
+    cache.pages.stride = c.pages_stride;
+    cache.pages.most = c.pages_most;
+    cache.sequences = c.sequences;
+  }
+  return cache;
+}
+
+#if GIWA_TORCH_PASS == 2
+
+int64 bytes_of([[maybe_unused]] const call& c) {
+#if defined(__CUDACC__)
+  const bool packed = c.q_offsets != nullptr, paged = c.pages != nullptr;
+  int device = 0, multiprocessors = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+    return 0;  // the call says what is wrong
+  return giwa::cached_workspace_bytes({.sequences = packed || paged ? c.sequences : c.q.sizes[0],
+                                       .queries = packed ? c.max_q : c.q.sizes[1],
+                                       .rows = packed ? c.q.sizes[1] : 0,
+                                       .keys = paged ? c.pages_most * c.k_cache.sizes[1] : c.k_cache.sizes[1],
+                                       .heads = c.q.sizes[2],
+                                       .kv_heads = c.k_cache.sizes[2],
+                                       .head_size = head_size,
+                                       .head_size_v = head_size_v,
+                                       .element_bytes = sizeof(element),
+                                       .cache_bytes = sizeof(element),
+                                       .page_size = paged ? c.k_cache.sizes[1] : 0},
+                                      multiprocessors);
+#else
+  return 0;
+#endif
+}
+giwa::status run(const call& c) {
+  giwa::cached_options options;
+  set_scale(c, options);
+  options.lse = lse_of(c, c.lse);
+  options.sinks = heads_of(c, c.sinks);
+  options.align = alignment_of(c);
+  options.workspace = workspace_of(c);
+  const giwa::kv_cache<const element> cache = cache_of<element>(c);
+  if (c.q_offsets != nullptr)
+    return giwa::attention_cached<head_size, head_size_v>(
+        where(c), cache, giwa::queries{c.q_offsets, c.sequences, c.max_q}, packed_view_of<const element>(c.q),
+        packed_view_of<element>(c.o), mask_of(c), score_of(c), options);
+  return giwa::attention_cached<head_size, head_size_v>(where(c), cache, view_of<const element>(c.q),
+                                                        view_of<element>(c.o), mask_of(c), score_of(c), options);
+}
+
+#else
+
+using table_element = giwa::stdlib::conditional_t<has(giwa_torch::append_tables_of_float), float, element>;
+
+int64 bytes_of(const call&) { return 0; }
+giwa::status run(const call& c) {
+  giwa::append_options<element> options;
+  if (c.q.data != nullptr) {
+    options.q = view_of<element>(c.q);
+    options.q_to = view_of<element>(c.o);
+  }
+  const int64 rows = c.k.sizes[0] * c.k.sizes[1];
+  if (c.positions != nullptr) options.positions = giwa::tensor_view<const int, 1>(c.positions, {rows});
+  if (c.slots != nullptr) options.slots = giwa::tensor_view<const int, 1>(c.slots, {rows});
+  const auto append = [&](const auto& rotary) {
+    return giwa::append_to_cache(where(c), cache_of<element>(c), view_of<const element>(c.k),
+                                 view_of<const element>(c.v), rotary, options);
+  };
+  if (c.cos == nullptr) return append(giwa::no_rotary{});
+  const auto table = [&](const void* data, const int64(&strides)[2]) {
+    return giwa::tensor_view<const table_element, 2>(static_cast<const table_element*>(data),
+                                                     {c.table_sizes[0], c.table_sizes[1]}, {strides[0], strides[1]});
+  };
+  giwa::rotary_layout layout;
+  layout.interleaved = c.interleaved;
+  layout.size = 2 * static_cast<int>(c.table_sizes[1]);
+  return append(giwa::rotary_table(table(c.cos, c.cos_strides), table(c.sin, c.sin_strides), layout));
+}
+
+#endif
+#endif
+
+}  // namespace
+
+extern "C" {
+
+// The bytes of workspace with which a call is fastest; on the CPU none are needed.
+__attribute__((visibility("default"))) int64 giwa_torch_workspace_bytes(const call* c) {
+#if defined(__CUDACC__)
+  return bytes_of(*c);
+#else
+  static_cast<void>(c), static_cast<void>(bytes_of);
+  return 0;
+#endif
+}
+
+// Returns a status_code of giwa, and writes what is wrong to `text`.
+__attribute__((visibility("default"))) int giwa_torch_run(const call* c, char* text, std::size_t size) {
+  const giwa::status s = run(*c);
+  if (!s.ok()) {
+    std::strncpy(text, giwa::format_status(s).c_str(), size - 1);
+    text[size - 1] = '\0';
+  }
+  return static_cast<int>(s.code);
+}
+}

@@ -1,0 +1,432 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checks giwa_torch on the GPU, or on the CPU if there is none: python3 test_giwa_torch.py [part of a name...], or pytest.
+
+The truth is attention in float64, differentiated by autograd. An error may be twice that of a plain attention, which rounds scores and
+weights to the tensors' type, and one unit in the last place of the largest number. GIWA_TORCH_DEVICE=cpu chooses the CPU.
+"""
+import os
+import sys
+import time
+import traceback
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import giwa_torch
+from giwa_torch import attention, scaled_dot_product_attention
+
+DEVICE = os.environ.get("GIWA_TORCH_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+TYPES = (torch.bfloat16, torch.float16, torch.float32) if DEVICE == "cuda" else (torch.float32, torch.bfloat16)
+
+
+def short(dtype):
+    return {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
+
+
+def random(*shape, dtype=torch.float32, scale=1.0):
+    return (torch.randn(*shape, device=DEVICE) * scale).to(dtype)
+
+
+def seen(queries, keys, causal=False, window=(-1, -1), top_left=False):
+    """Which keys a query sees."""
+    ahead = torch.arange(keys, device=DEVICE) - torch.arange(queries, device=DEVICE)[:, None] - (0 if top_left else keys - queries)
+    left, right = window[0], 0 if causal else window[1]
+    return (ahead >= -left if left >= 0 else ahead == ahead) & (ahead <= right if right >= 0 else ahead == ahead)
+
+
+def by_definition(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=None, bias=None, alibi_slopes=None, sinks=None,
+                  softcap=0.0, scale=None, dropped=None, rounded=None):
+    """(o, lse) of (batch, heads, length, head size), in the type of q. `rounded`: scores and weights take that type on their way."""
+    through = (lambda x: x.to(rounded).to(x.dtype)) if rounded else (lambda x: x)
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    queries, keys = q.shape[2], k.shape[2]
+    scores = through(q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale))
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        offset = 0 if top_left else keys - queries
+        far = (torch.arange(queries, device=q.device)[:, None] + offset - torch.arange(keys, device=q.device)).abs()
+        scores = scores - alibi_slopes[..., None, None].to(q.dtype) * far
+    if bias is not None:
+        scores = scores + bias
+    kept = seen(queries, keys, causal, window, top_left)
+    if mask is not None:
+        kept = kept & mask
+    scores = scores.masked_fill(~kept, float("-inf"))
+    if sinks is not None:
+        sink = sinks[:, None, None].expand(q.shape[0], -1, queries, 1).to(q.dtype)
+        scores = torch.cat([scores, sink], -1)
+    lse = scores.logsumexp(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], float("-inf"))
+    none = torch.isinf(lse)
+    weights = (scores - lse.masked_fill(none, 0)[..., None]).exp()  # a row without keys: 0
+    weights = weights[..., :keys] if dropped is None else weights[..., :keys] * dropped
+    return through(weights) @ v, lse
+
+
+def tensors(batch, heads, kv_heads, queries, keys, size, size_v, dtype):
+    return (random(batch, heads, queries, size, dtype=dtype), random(batch, kv_heads, keys, size, dtype=dtype),
+            random(batch, kv_heads, keys, size_v, dtype=dtype))
+
+
+def compare(what, found, exact, plain, dtype, times=2.0):
+    """Every pair of tensors; returns the largest share of what is allowed."""
+    worst = 0.0
+    for i, (x, truth, other) in enumerate(zip(found, exact, plain, strict=True)):
+        assert x.shape == truth.shape, f"{what}, {i}: {tuple(x.shape)}, not {tuple(truth.shape)}"
+        if x.numel() == 0:
+            continue
+        x, truth, other = (t.double().masked_fill(torch.isinf(truth), 0) for t in (x, truth, other))
+        error, of_plain = ((t - truth).abs().max().item() for t in (x, other))
+        allowed = times * of_plain + torch.finfo(dtype).eps * max(truth.abs().max().item(), 1e-3)
+        assert error <= allowed, f"{what}, {i}: {error:.2e} from the truth, allowed are {allowed:.2e}"  # NaN fails too
+        worst = max(worst, error / allowed)
+    return worst
+
+
+SHAPE = (2, 4, 2, 75, 131, 64, 64)  # batch, heads, kv heads, queries, keys, head sizes of k and v
+SQUARE = (2, 4, 4, 130, 130, 64, 64)
+CASES = {  # shape; arguments, where a function makes a tensor from the shape
+    "full": (SHAPE, {}),
+    "causal": (SHAPE, {"causal": True}),
+    "causal, top left": (SHAPE, {"causal": True, "top_left": True}),
+    "causal, more queries than keys": ((1, 2, 2, 100, 60, 64, 64), {"causal": True}),
+    "window back": (SHAPE, {"causal": True, "window": (20, 0)}),
+    "window of both sides": (SHAPE, {"window": (30, 10)}),
+    "window ahead, top left": (SHAPE, {"window": (-1, 3), "top_left": True}),
+    "softcap": (SHAPE, {"causal": True, "softcap": 5.0, "scale": 0.5}),
+    "alibi": (SHAPE, {"causal": True, "alibi_slopes": lambda b, h, l, s: torch.rand(h)}),
+    "alibi of sequences": (SHAPE, {"alibi_slopes": lambda b, h, l, s: torch.rand(b, h)}),
+    "softcap, alibi": (SHAPE, {"causal": True, "softcap": 8.0, "alibi_slopes": lambda b, h, l, s: torch.rand(h)}),
+    "mask": (SHAPE, {"mask": lambda b, h, l, s: torch.rand(b, 1, l, s) > 0.4}),
+    "mask of padding": (SHAPE, {"causal": True, "mask": lambda b, h, l, s: torch.arange(s) < torch.tensor([s, s // 2]).view(b, 1, 1, 1)}),
+    "mask that keeps nothing of some rows": (SHAPE, {"mask": lambda b, h, l, s: torch.rand(b, h, l, 1) > 0.5}),
+    "bias": (SHAPE, {"bias": lambda b, h, l, s: torch.randn(b, h, l, s)}),
+    "bias of heads": (SHAPE, {"bias": lambda b, h, l, s: torch.randn(h, l, s)}),
+    "bias of keys": (SHAPE, {"bias": lambda b, h, l, s: torch.randn(b, 1, 1, s)}),
+    "bias, mask": (SHAPE, {"bias": lambda b, h, l, s: torch.randn(1, h, l, s), "mask": lambda b, h, l, s: torch.rand(l, s) > 0.4}),
+    "sinks": (SHAPE, {"causal": True, "sinks": lambda b, h, l, s: torch.randn(h)}),
+    "v of another size": ((2, 4, 2, 75, 131, 64, 32), {"causal": True}),
+    "square": (SQUARE, {"causal": True}),
+    "no keys": ((1, 2, 2, 10, 0, 64, 64), {}),
+    "no queries": ((1, 2, 2, 0, 10, 64, 64), {}),
+    "no batch": ((0, 2, 2, 10, 10, 64, 64), {}),
+}
+FEW = ("full", "causal", "window of both sides", "no keys")  # in the other types
+
+
+def cases():
+    for dtype in TYPES:
+        for name, (sizes, options) in CASES.items():
+            if dtype == TYPES[0] or name in FEW:
+                yield f"{short(dtype)} {name}", dtype, sizes, options
+
+
+def prepared(dtype, sizes, options):
+    """q, k, v, and the arguments with their tensors."""
+    batch, heads, _, queries, keys = sizes[:5]
+    made = {name: x(batch, heads, queries, keys).to(DEVICE) if callable(x) else x for name, x in options.items()}
+    if "bias" in made:
+        made["bias"] = made["bias"].to(dtype)
+    return tensors(*sizes, dtype), made
+
+
+def trained(options):
+    return [name for name in ("bias", "alibi_slopes", "sinks")
+            if name in options and not (name == "alibi_slopes" and options[name].dim() == 2)]
+
+
+def with_gradients(attend, inputs, options, weights, dtype=None):
+    """o, lse, and the gradients of the inputs and of all arguments that have one."""
+    cast = (lambda x: x.to(dtype)) if dtype else (lambda x: x)
+    leaves = [cast(x.detach()).clone().requires_grad_() for x in inputs]
+    made = {name: cast(x.detach()).clone().requires_grad_() if name in trained(options) else
+            cast(x) if torch.is_tensor(x) and x.is_floating_point() else x for name, x in options.items()}
+    o, lse = attend(*leaves, **made)
+    loss = (o * cast(weights[0])).sum() + (lse.masked_fill(torch.isinf(lse), 0) * weights[1]).sum()
+    wanted = leaves + [made[name] for name in trained(options)]
+    return [o.detach(), lse.detach(), *torch.autograd.grad(loss, wanted)]
+
+
+def check(what, dtype, inputs, options, attend, weights=None):
+    if weights is None:
+        q, v = inputs[0], inputs[2]
+        weights = random(*q.shape[:3], v.shape[-1], dtype=dtype), random(*q.shape[:3])
+    found = with_gradients(attend, inputs, options, weights)
+    exact = with_gradients(by_definition, inputs, options, weights, torch.float64)
+    plain = with_gradients(lambda *x, **o: by_definition(*x, **o, rounded=dtype), inputs, options, weights, torch.float32)
+    plain = [x.to(dtype).float() for x in plain]
+    # In fp32, in e^(score - lse), the roundings of both do not cancel, as they do in a softmax.
+    return compare(what, found, exact, plain, dtype, 8 if dtype == torch.float32 else 2)
+
+
+def bhld(q, k, v, **options):
+    return attention(q, k, v, heads_first=True, return_lse=True, **options)
+
+
+def test_cases():
+    errors = {name: check(name, dtype, *prepared(dtype, sizes, options), bhld) for name, dtype, sizes, options in cases()}
+    name = max(errors, key=errors.get)
+    print(f"   {len(errors)} cases with gradients; nearest to its limit: {name}, {errors[name]:.2f} of it")
+
+
+def test_sequences():
+    """Packed sequences, and batches with lengths, are each sequence alone."""
+    dtype, heads, kv_heads, size = TYPES[0], 4, 2, 64
+    lengths = ((30, 70), (0, 5), (90, 90), (17, 0), (1, 64))
+    for options in ({}, {"causal": True}, {"window": (20, 4)}, {"causal": True, "alibi_slopes": torch.rand(heads, device=DEVICE)}):
+        q, k, v = (random(sum(n[i] for n in lengths), h, size, dtype=dtype).requires_grad_()
+                   for i, h in ((0, heads), (1, kv_heads), (1, kv_heads)))
+        offsets = [torch.tensor([0, *torch.tensor([n[i] for n in lengths]).cumsum(0)], dtype=torch.int32, device=DEVICE) for i in (0, 1)]
+        o, lse = attention(q, k, v, q_offsets=offsets[0], k_offsets=offsets[1], max_q=90, return_lse=True, **options)
+        dout = random(*o.shape, dtype=dtype)
+        gradients = torch.autograd.grad(o, (q, k, v), dout)
+        most = [max(n[i] for n in lengths) for i in (0, 1)]
+        padded = [torch.full((len(lengths), most[i], h, size), 1.0, dtype=dtype, device=DEVICE) for i, h in ((0, heads), (1, kv_heads), (1, kv_heads))]
+        at = [[0, 0]]
+        for n in lengths:
+            at.append([at[-1][0] + n[0], at[-1][1] + n[1]])
+        for b, (n, m) in enumerate(lengths):
+            rows, keys = slice(at[b][0], at[b + 1][0]), slice(at[b][1], at[b + 1][1])
+            own = [x[s].detach().transpose(0, 1)[None] for x, s in ((q, rows), (k, keys), (v, keys))]
+            weights = dout[rows].transpose(0, 1)[None], torch.zeros(1, heads, n, device=DEVICE)
+            found = [o[rows].transpose(0, 1)[None], lse[None, :, rows],
+                     *(x[s].transpose(0, 1)[None] for x, s in zip(gradients, (rows, keys, keys)))]
+            compare_sequence(f"sequence {b} {options}", dtype, own, options, weights, found)
+            for x, s, to in ((q, rows, padded[0]), (k, keys, padded[1]), (v, keys, padded[2])):
+                to[b, :x[s].shape[0]] = x[s].detach()
+        counts = [torch.tensor([n[i] for n in lengths], dtype=torch.int32, device=DEVICE) for i in (0, 1)]
+        again = attention(*padded, q_lengths=counts[0], k_lengths=counts[1], **options)
+        for b, (n, _) in enumerate(lengths):
+            torch.testing.assert_close(again[b, :n], o[at[b][0]:at[b + 1][0]].detach())
+            assert not again[b, n:].any(), "padding is written"
+
+
+def compare_sequence(what, dtype, inputs, options, weights, found):
+    options = {name: x.detach() if torch.is_tensor(x) else x for name, x in options.items()}
+    exact = with_gradients(by_definition, inputs, options, weights, torch.float64)[:5]
+    plain = with_gradients(lambda *x, **o: by_definition(*x, **o, rounded=dtype), inputs, options, weights, torch.float32)[:5]
+    compare(what, found, exact, [x.to(dtype).float() for x in plain], dtype, 8 if dtype == torch.float32 else 2)
+
+
+def test_layouts():
+    """Outputs and gradients keep the memory order of their inputs, without copies of strided views."""
+    dtype = TYPES[0]
+    b, l, h, d = 2, 90, 4, 64
+    packed = random(b, l, 3, h, d, dtype=dtype)  # as one projection makes them
+    rows = [x.transpose(1, 2) for x in packed.unbind(2)]
+    heads = [random(b, h, l, d, dtype=dtype) for _ in range(3)]
+    one = random(b, 1, l, d, dtype=dtype)
+    for name, inputs in (("rows", rows), ("heads", heads), ("expanded", [rows[0], one.expand(b, h, l, d), one.expand(b, h, l, d)]),
+                         ("every second sequence", [random(2 * b, h, l, d, dtype=dtype)[::2, :, 3:] for _ in range(3)]),
+                         ("transposed heads", [random(b, h, d, l, dtype=dtype).transpose(2, 3) for _ in range(3)])):
+        before = [x.clone() for x in inputs]
+        check(name, dtype, inputs, {"causal": True}, bhld)
+        assert all(torch.equal(x, y) for x, y in zip(before, inputs)), "an input was written"
+        o = scaled_dot_product_attention(*inputs)
+        assert (o.transpose(1, 2) if inputs[0].stride(2) >= inputs[0].stride(1) else o).is_contiguous()
+
+
+def test_sdpa():
+    """The arguments of PyTorch's function, against its own."""
+    dtype = TYPES[0]
+    q, k, v = tensors(2, 4, 4, 60, 60, 64, 64, dtype)
+    far = tensors(2, 4, 4, 40, 60, 64, 64, dtype)
+    grouped = tensors(2, 4, 2, 60, 60, 64, 64, dtype)
+    for name, inputs, options in (
+            ("plain", (q, k, v), {}), ("causal", (q, k, v), {"is_causal": True}), ("causal of unequal lengths", far, {"is_causal": True}),
+            ("scale", (q, k, v), {"scale": 0.3}), ("grouped", grouped, {"enable_gqa": True, "is_causal": True}),
+            ("mask", (q, k, v), {"attn_mask": torch.rand(60, 60, device=DEVICE) > 0.3}),
+            ("mask of sequences", (q, k, v), {"attn_mask": torch.rand(2, 1, 60, 60, device=DEVICE) > 0.3}),
+            ("bias", (q, k, v), {"attn_mask": random(2, 4, 60, 60, dtype=dtype)}),
+            ("three dimensions", (q[0], k[0], v[0]), {}), ("two dimensions", (q[0, 0], k[0, 0], v[0, 0]), {"is_causal": True}),
+            ("one sequence of keys", (q, k[:1], v[:1]), {}), ("one head of keys", (q, k[:, :1], v[:, :1]), {})):
+        o = scaled_dot_product_attention(*inputs, **options)
+        with sdpa_kernel(SDPBackend.MATH):
+            exact = sdpa(*(x.double() for x in inputs), **{n: x.double() if torch.is_tensor(x) and x.is_floating_point() else x
+                                                            for n, x in options.items()})
+            plain = sdpa(*inputs, **options)
+        compare(name, [o], [exact], [plain], dtype, 4 if dtype == torch.float32 else 2)
+
+
+def test_dropout():
+    """What is dropped is seen in an o whose values are a unit matrix; the gradients are those of the same factors."""
+    dtype, keys, p = TYPES[0], 64, 0.25
+    q, k, v = tensors(2, 4, 2, 200, keys, 64, 64, dtype)
+    for options in ({}, {"causal": True, "softcap": 5.0}):
+        torch.manual_seed(7)
+        unit = torch.eye(keys, dtype=dtype, device=DEVICE).expand_as(k)
+        o, lse = bhld(q, k, unit, dropout_p=p, **options)
+        weights, exact = by_definition(q.double(), k.double(), unit.double(), **options)
+        factors = o.double() / weights.masked_fill(weights == 0, 1)
+        dropped = torch.where(factors > 0.5, 1 / (1 - p), 0.0)
+        assert (factors - dropped)[weights > 1e-4].abs().max() < 0.05, "weights are neither dropped nor divided by 1 - p"
+        share = (dropped[weights > 0] == 0).double().mean().item()
+        assert abs(share - p) < 0.02, f"{share} are dropped"
+        assert (lse - exact).abs()[~torch.isinf(exact)].max() < 0.05, "lse is that of all weights"
+        attend = lambda *x, dropped=None, **o: bhld(*x, dropout_p=p, **o) if dropped is not None else bhld(*x, **o)
+        weights = random(2, 4, 200, 64, dtype=dtype), torch.zeros(2, 4, 200, device=DEVICE)
+        torch.manual_seed(7)
+        found = with_gradients(attend, (q, k, v), {**options, "dropped": dropped}, weights)
+        exact = with_gradients(by_definition, (q, k, v), {**options, "dropped": dropped}, weights, torch.float64)
+        plain = with_gradients(lambda *x, **o: by_definition(*x, **o, rounded=dtype), (q, k, v), {**options, "dropped": dropped}, weights, torch.float32)
+        compare(f"dropout {options}", found, exact, [x.to(dtype).float() for x in plain], dtype, 8 if dtype == torch.float32 else 2)
+    assert not torch.equal(*(scaled_dot_product_attention(q, q, q, dropout_p=0.5) for _ in range(2))), "the same weights twice"
+
+
+def raises(kind, part, call):
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), f"'{part}' is not in '{error}'"
+        return
+    raise AssertionError(f"no {kind.__name__} with '{part}'")
+
+
+def test_refused():
+    q, k, v = tensors(2, 4, 2, 10, 20, 64, 64, TYPES[0])
+    attend = lambda *x, **o: attention(*x, heads_first=True, **o)
+    offsets = torch.tensor([0, 10], dtype=torch.int32, device=DEVICE)
+    for kind, part, call in (
+            (NotImplementedError, "Double", lambda: attend(q.double(), k.double(), v.double())),
+            (ValueError, "k has elements", lambda: attend(q, k.double(), v)),
+            (ValueError, "4 dimensions; it has 3", lambda: attend(q, k[0], v)),
+            (ValueError, "as many sequences", lambda: attend(q, k[:1], v[:1])),
+            (ValueError, "head size", lambda: attend(q, k[..., :37], v)),
+            (ValueError, "multiple of the", lambda: attend(q[:, :3], k, v)),
+            (ValueError, "softcap", lambda: attend(q, k, v, softcap=-1.0)),
+            (ValueError, "scale", lambda: attend(q, k, v, scale=float("nan"))),
+            (ValueError, "mask must be of bool", lambda: attend(q, k, v, mask=torch.ones(10, 20, device=DEVICE))),
+            (ValueError, "mask must broadcast", lambda: attend(q, k, v, mask=torch.ones(10, 19, device=DEVICE, dtype=torch.bool))),
+            (ValueError, "bias must have the type", lambda: attend(q, k, v, bias=torch.ones(10, 20, device=DEVICE).double())),
+            (ValueError, "int32", lambda: attend(q, k, v, k_lengths=torch.ones(2, device=DEVICE))),
+            (ValueError, "go together", lambda: attention(q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1), q_offsets=offsets)),
+            (NotImplementedError, "slopes (batch, heads)",
+             lambda: attend(q.requires_grad_(), k, v, alibi_slopes=torch.ones(2, 4, device=DEVICE, requires_grad=True)).sum().backward()),
+            (ValueError, "probability of dropout", lambda: scaled_dot_product_attention(q, q, q, dropout_p=1.0)),
+            (RuntimeError, "enable_gqa", lambda: scaled_dot_product_attention(q, k, v)),
+            (RuntimeError, "is_causal", lambda: scaled_dot_product_attention(q, q, q, torch.ones(10, 10, device=DEVICE).bool(), is_causal=True))):
+        raises(kind, part, call)
+    leaf = q.detach().requires_grad_()
+    once = torch.autograd.grad((attend(leaf, q, q) ** 2).sum(), leaf, create_graph=True)[0]
+    raises(RuntimeError, "not implemented", lambda: once.sum().backward())
+
+
+def test_autocast():
+    q, k, v = tensors(2, 4, 4, 40, 40, 64, 64, torch.float32)
+    leaf = q.clone().requires_grad_()
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        o = scaled_dot_product_attention(leaf, k, v)
+        assert o.dtype == torch.bfloat16
+        assert torch.equal(o, scaled_dot_product_attention(*(x.bfloat16() for x in (q, k, v))))
+    o.sum().backward()
+    assert leaf.grad.dtype == torch.float32
+
+
+def test_compile():
+    backend = "inductor" if DEVICE == "cuda" else "aot_eager"
+    inputs = [x.requires_grad_() for x in tensors(2, 4, 2, 75, 131, 64, 64, TYPES[0])]
+    mask, slopes = torch.rand(75, 131, device=DEVICE) > 0.3, torch.rand(4, device=DEVICE, requires_grad=True)
+
+    def model(q, k, v, mask, slopes):
+        a = scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+        b = giwa_torch.flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=True, alibi_slopes=slopes)
+        return (a * 2).sum() + (b * b).sum()
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    for _ in range(2):
+        eager, found = ([f.detach() for f in torch.autograd.grad(m(*inputs, mask, slopes), (*inputs, slopes))] for m in (model, compiled))
+        for x, y in zip(eager, found):
+            torch.testing.assert_close(x, y)
+        inputs = [x.requires_grad_() for x in tensors(2, 4, 2, 75, 131, 64, 64, TYPES[0])]
+
+
+def test_opcheck():
+    q, k, v = (x.transpose(1, 2) for x in tensors(2, 4, 2, 40, 50, 64, 64, TYPES[0]))
+    ops, none = torch.ops.giwa, (None,) * 5
+    rest = (0, -1, 0, True, 0.0, None, False)
+    bias = random(2, 1, 40, 50, dtype=TYPES[0])
+    for grad in (False, True):
+        inputs = [x.detach().requires_grad_(grad) for x in (q, k, v)]
+        torch.library.opcheck(ops.attention.default, (*inputs, None, None, None, None, *none, *rest))
+        torch.library.opcheck(ops.attention.default, (*inputs, None, bias.requires_grad_(grad), None, None, *none, *rest))
+    offsets = torch.tensor([0, 15, 40], dtype=torch.int32, device=DEVICE)
+    torch.library.opcheck(ops.attention.default, (q[0].requires_grad_(), q[0], q[0], None, None, None, None, offsets, offsets, None, None, None, *rest))
+    o, lse = ops.attention.default(q, k, v, None, None, None, None, *none, *rest)
+    torch.library.opcheck(ops.attention_backward.default, (o, None, q, k, v, o, lse, None, None, None, None, *none, *rest),
+                            {"wanted": [True, False, True, False, False, False]})
+    lengths = torch.tensor([50, 40], dtype=torch.int32, device=DEVICE)
+    torch.library.opcheck(ops.attention_cached.default, (q, k, v, lengths, None, None, None, None, 0, -1, 0, True, 0.0, None, False))
+    torch.library.opcheck(ops.append_to_cache.default, (k[:, :3], v[:, :3], k.clone(), v.clone(), lengths, None, q[:, :3], None, None, False,
+                                                        None, None, False))
+
+
+def test_gradcheck():
+    """Central differences in float32 on small numbers of keys, with steps that fp32 resolves."""
+    inputs = [random(1, 2, n, 64, scale=0.5).requires_grad_() for n in (3, 4, 4)]
+    bias, sinks = random(2, 3, 4).requires_grad_(), random(2).requires_grad_()
+    attend = lambda q, k, v, bias, sinks: attention(q, k, v, bias=bias, sinks=sinks, causal=True, softcap=3.0, heads_first=True)
+    assert torch.autograd.gradcheck(attend, (*inputs, bias, sinks), eps=1e-2, atol=2e-3, rtol=2e-2)
+
+
+def test_no_synchronization():
+    if DEVICE != "cuda":
+        return
+    inputs = [x.requires_grad_() for x in tensors(2, 4, 4, 130, 130, 64, 64, torch.bfloat16)]
+    mask = torch.rand(130, 130, device=DEVICE) > 0.3
+    calls = [lambda: scaled_dot_product_attention(*inputs, is_causal=True).sum().backward(),
+             lambda: scaled_dot_product_attention(*inputs, mask).sum().backward()]
+    for call in calls:
+        call()  # compiled and loaded before
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for call in calls:
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with torch.no_grad():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = scaled_dot_product_attention(*inputs, is_causal=True)
+        inputs[0].normal_()
+        graph.replay()
+        assert torch.equal(o, scaled_dot_product_attention(*inputs, is_causal=True))
+
+
+def main(checks, calls, of=None):
+    """Runs the checks that the command line names. `calls` are those whose kernels are compiled first, in parallel, if the check `of` is
+    among them."""
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_num_threads(1)  # the tensors are small
+    chosen = [(name, check) for name, check in checks.items()
+              if name.startswith("test_") and any(part in name for part in sys.argv[1:] or [""])]
+    begin = time.perf_counter()
+    if of in dict(chosen):
+        giwa_torch.precompile(*calls)
+    print(f"{torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}, torch {torch.__version__}; kernels compiled or loaded in "
+          f"{time.perf_counter() - begin:.0f} s", flush=True)
+    failed = 0
+    for name, check_ in chosen:
+        begin = time.perf_counter()
+        try:
+            check_()
+            print(f"ok     {name} ({time.perf_counter() - begin:.1f} s)", flush=True)
+        except Exception:
+            failed += 1
+            print(f"FAILED {name}\n{traceback.format_exc(limit=-4)}", flush=True)
+    print(f"{failed} failed" if failed else "all passed")
+    return 1 if failed else 0
+
+
+def calls():
+    for _, dtype, sizes, options in cases():
+        shape = sizes[0], sizes[1], sizes[3]
+        weights = random(*shape, sizes[6], dtype=dtype), random(*shape)
+        yield lambda d=dtype, s=sizes, o=options, w=weights: with_gradients(bhld, *prepared(d, s, o), w)
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals(), calls(), "test_cases"))

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checks the functions of flash_attn in giwa_torch, as test_giwa_torch.py checks the operators: python3 test_giwa_torch_flash.py [part
+of a name...], or pytest. bench/torch/peer_tests.py runs the tests of flash_attn itself."""
+import itertools
+import sys
+
+import torch
+
+import giwa_torch
+from giwa_torch import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,
+                        flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache)
+from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, random
+
+SIZE = 64
+
+
+def as_heads(*tensors):
+    return [x.transpose(1, 2) for x in tensors]
+
+
+def definition(q, k, v, dtype, **options):
+    """(o, lse) in float64 and of a plain attention, of tensors (batch, length, heads, head size)."""
+    wide = {n: x.double() if torch.is_tensor(x) else x for n, x in options.items()}
+    o, lse = by_definition(*as_heads(*(x.double() for x in (q, k, v))), **wide)
+    narrow = {n: x.float() if torch.is_tensor(x) else x for n, x in options.items()}
+    plain, plain_lse = by_definition(*as_heads(*(x.float() for x in (q, k, v))), rounded=dtype, **narrow)
+    return (o.transpose(1, 2), lse), (plain.transpose(1, 2).to(dtype), plain_lse)
+
+
+def test_functions():
+    dtype = TYPES[0]
+    q, kv = random(2, 50, 4, SIZE, dtype=dtype), random(2, 70, 2, 2, SIZE, dtype=dtype)
+    k, v = kv.unbind(2)
+    slopes = torch.rand(4, device=DEVICE)
+    for theirs, ours in (({"causal": True}, {"causal": True}), ({"window_size": (20, 5)}, {"window": (20, 5)}),
+                         ({"causal": True, "alibi_slopes": slopes}, {"causal": True, "alibi_slopes": slopes}),
+                         ({"causal": True, "softcap": 5.0, "softmax_scale": 0.4}, {"causal": True, "softcap": 5.0, "scale": 0.4})):
+        exact, plain = definition(q, k, v, dtype, **ours)
+        found = flash_attn_func(q, k, v, return_attn_probs=True, **theirs)
+        assert len(found) == 3 and found[2].numel() == 0
+        compare(str(theirs), found[:2], exact, plain, dtype, 4)
+        packed = flash_attn_kvpacked_func(q, kv, **theirs)
+        assert torch.equal(packed, found[0]) and packed.is_contiguous()
+        offsets = [torch.arange(3, dtype=torch.int32, device=DEVICE) * n for n in (50, 70)]
+        options = {**theirs, "return_attn_probs": True}
+        o, lse, _ = flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), *offsets, 50, 70, **options)
+        compare(f"packed {theirs}", [o.view(2, 50, 4, SIZE), lse.view(4, 2, 50).transpose(0, 1)], exact, plain, dtype, 4)
+        assert torch.equal(flash_attn_varlen_kvpacked_func(q.flatten(0, 1), kv.flatten(0, 1), *offsets, 50, 70, **options)[0], o)
+    qkv = random(2, 60, 3, 4, SIZE, dtype=dtype).requires_grad_()
+    o = flash_attn_qkvpacked_func(qkv, causal=True)
+    exact, plain = definition(*qkv.detach().unbind(2), dtype, causal=True)
+    compare("qkv", [o.detach()], exact[:1], plain[:1], dtype, 4)
+    offsets = torch.arange(3, dtype=torch.int32, device=DEVICE) * 60
+    packed = flash_attn_varlen_qkvpacked_func(qkv.flatten(0, 1), offsets, 60, causal=True)
+    torch.testing.assert_close(packed.view_as(o), o)
+    for x in (o, packed):
+        gradient, = torch.autograd.grad(x.float().square().sum(), qkv)
+        assert gradient.shape == qkv.shape and gradient.abs().max() > 0
+    raises(NotImplementedError, "return_attn_probs with dropout_p", lambda: flash_attn_func(q, k, v, 0.1, return_attn_probs=True))
+    raises(NotImplementedError, "return_attn_probs with dropout_p",
+           lambda: flash_attn_varlen_func(q[0], k[0], v[0], offsets, offsets, 50, 70, 0.1, return_attn_probs=True))
+
+
+def turned(x, cos, sin, position, interleaved):
+    """Rotated x (length, heads, head size); cos and sin (positions, pairs), position (length)."""
+    pairs = cos.shape[1]
+    c, s = (t[position].double()[:, None] for t in (cos, sin))
+    head, rest = x[..., :2 * pairs].double(), x[..., 2 * pairs:].double()
+    a, b = (head[..., 0::2], head[..., 1::2]) if interleaved else head.chunk(2, -1)
+    a, b = a * c - b * s, b * c + a * s
+    both = torch.stack((a, b), -1).flatten(-2) if interleaved else torch.cat((a, b), -1)
+    return torch.cat((both, rest), -1).to(x.dtype)
+
+
+def grid():
+    """queries, new keys, page (0: none), batch index, (causal, window), rotary: None or interleaved"""
+    for page, index in ((0, False), (16, False), (0, True)):
+        for queries, new in ((1, 1), (5, 5), (3, 0), (4, 7)):
+            for causal, window in ((True, (-1, -1)), (False, (-1, -1)), (True, (20, 0))):
+                for rotary in (None,) if new == 0 else (None, True, False):
+                    yield queries, new, page, index, causal, window, rotary
+
+
+def one_cache(dtype, queries, new, page, index, causal, window, rotary, **options):
+    batch, heads, kv_heads, most = 3, 4, 2, 80
+    begin = torch.tensor([40, 0, 61], dtype=torch.int32, device=DEVICE)
+    if new == 0:
+        begin[1] = 9
+    k_keys, v_keys = (random(batch, most, kv_heads, SIZE, dtype=dtype) for _ in range(2))
+    q, k, v = random(batch, queries, heads, SIZE, dtype=dtype), *(random(batch, new, kv_heads, SIZE, dtype=dtype) for _ in range(2))
+    keywords = {"cache_seqlens": begin, "causal": causal, "window_size": window, **options}
+    caches = [k_keys.clone(), v_keys.clone()]
+    if page:
+        table = torch.randperm(batch * most // page + 2, device=DEVICE)[:batch * most // page].to(torch.int32).view(batch, -1)
+        keywords["block_table"] = table
+        pools = [random(batch * most // page + 2, page, kv_heads, SIZE, dtype=dtype) for _ in range(2)]
+        for pool, x in zip(pools, caches):
+            pool[table.long()] = x.view(batch, -1, page, kv_heads, SIZE)
+        caches = pools
+    if index:
+        order = torch.tensor([4, 0, 2], dtype=torch.int32, device=DEVICE)
+        keywords["cache_batch_idx"] = order
+        pools = [random(5, most, kv_heads, SIZE, dtype=dtype) for _ in range(2)]
+        for pool, x in zip(pools, caches):
+            pool[order.long()] = x
+        caches = pools
+    if rotary is not None:
+        angle = torch.rand(most + 10, SIZE // 4, device=DEVICE) * 6.28
+        keywords.update(rotary_cos=angle.cos().to(dtype), rotary_sin=angle.sin().to(dtype), rotary_interleaved=rotary)
+    if new:
+        keywords.update(k=k, v=v)
+    o, lse = flash_attn_with_kvcache(q, *caches, return_softmax_lse=True, **keywords)
+    what = f"{queries} queries, {new} new, page {page}, index {index}, causal {causal}, {window}, rotary {rotary}, {list(options)}"
+    ours = {"causal": causal, "window": window, **{{"softmax_scale": "scale"}.get(n, n): x for n, x in options.items()}}
+    for b in range(batch):
+        length, own_q, own_k = int(begin[b]), q[b], k[b]
+        if rotary is not None:
+            cos, sin = keywords["rotary_cos"], keywords["rotary_sin"]
+            local = causal or window != (-1, -1)
+            at = torch.arange(queries, device=DEVICE) + length if local else torch.full((queries,), length, device=DEVICE)
+            own_q = turned(own_q, cos, sin, at, rotary)
+            own_k = turned(own_k, cos, sin, torch.arange(new, device=DEVICE) + length, rotary)
+        keys, values = (torch.cat((x[b, :length], y)) for x, y in ((k_keys, own_k), (v_keys, v[b])))
+        if page:
+            stored = [pool[table[b].long()].flatten(0, 1) for pool in caches]
+        else:
+            stored = [pool[order[b]] if index else pool[b] for pool in caches]
+        torch.testing.assert_close(stored[0][:length + new], keys, atol=torch.finfo(dtype).eps * 4, rtol=torch.finfo(dtype).eps)
+        assert torch.equal(stored[1][:length + new], values), f"{what}: the cache of v"
+        exact, plain = definition(own_q[None], stored[0][None, :length + new], values[None], dtype, **ours)
+        times = 2.0 if rotary is None else 6.0  # q is rounded after it is rotated, in another precision here
+        compare(f"{what}, sequence {b}", [o[b:b + 1], lse[b:b + 1]], exact, plain, dtype, times * (4 if dtype == torch.float32 else 1))
+
+
+def test_caches():
+    for case in grid():
+        one_cache(TYPES[0], *case)
+    slopes = torch.rand(4, device=DEVICE)
+    for options in ({"alibi_slopes": slopes}, {"softcap": 4.0, "softmax_scale": 0.3}):
+        one_cache(TYPES[0], 2, 2, 16, False, True, (-1, -1), None, **options)
+
+
+def test_cache_arguments():
+    dtype = TYPES[0]
+    q, cache = random(2, 1, 4, SIZE, dtype=dtype), [random(2, 32, 2, SIZE, dtype=dtype) for _ in range(2)]
+    exact, plain = definition(q, *(x[:, :20] for x in cache), dtype)
+    compare("an int", [flash_attn_with_kvcache(q, *cache, cache_seqlens=20)], exact[:1], plain[:1], dtype, 4)
+    exact, plain = definition(q, *cache, dtype)
+    compare("no lengths", [flash_attn_with_kvcache(q, *cache)], exact[:1], plain[:1], dtype, 4)
+    raises(NotImplementedError, "cache_leftpad", lambda: flash_attn_with_kvcache(q, *cache, cache_leftpad=torch.zeros(2, dtype=torch.int32)))
+    raises(ValueError, "together", lambda: flash_attn_with_kvcache(q, *cache, k=cache[0][:, :1], cache_seqlens=3))
+    raises(ValueError, "rotary_cos needs k", lambda: flash_attn_with_kvcache(q, *cache, rotary_cos=q, rotary_sin=q))
+
+
+def test_pages_of_packed_queries():
+    dtype, page = TYPES[0], 16
+    lengths, keys = (1, 12, 3), (30, 12, 64)
+    q = random(sum(lengths), 4, SIZE, dtype=dtype)
+    pools = [random(14, page, 2, SIZE, dtype=dtype) for _ in range(2)]
+    table = torch.randperm(14, device=DEVICE)[:12].to(torch.int32).view(3, 4)
+    offsets = [torch.tensor([0, *itertools.accumulate(n)], dtype=torch.int32, device=DEVICE) for n in (lengths, keys)]
+    o, lse, _ = flash_attn_varlen_func(q, *pools, *offsets, 12, 64, causal=True, block_table=table, return_attn_probs=True)
+    for b in range(3):
+        rows = slice(sum(lengths[:b]), sum(lengths[:b + 1]))
+        own = [pool[table[b].long()].flatten(0, 1)[None, :keys[b]] for pool in pools]
+        exact, plain = definition(q[None, rows], *own, dtype, causal=True)
+        compare(f"sequence {b}", [o[None, rows], lse[None, :, rows]], exact, plain, dtype, 4)
+
+
+def calls():
+    yield from (test_functions, test_caches, test_pages_of_packed_queries, test_cache_arguments)
+    for case in grid():
+        if case[0] == 5:
+            yield lambda c=case: one_cache(TYPES[0], *c)
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals(), calls(), "test_caches"))

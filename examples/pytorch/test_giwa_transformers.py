@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checks giwa_torch.transformers with small models of random weights, as test_giwa_torch.py checks the operators: python3
+test_giwa_transformers.py [part of a name...], or pytest. Logits may not be farther from those of eager attention in fp32 than with
+transformers' own attention in the same type. From giwa's paged cache a model generates the tokens that it generates from its own."""
+import sys
+
+import torch
+import transformers
+
+from giwa_torch.transformers import PagedCache, attention_forward, register
+from test_giwa_torch import DEVICE, TYPES, main, raises, short, tensors
+
+register()
+SIZES = dict(vocab_size=500, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, initializer_range=0.08)
+
+
+def model_of(kind, implementation, dtype, **sizes):
+    """The same weights for every implementation, rounded to fp16 or bf16 first if that is the type."""
+    if kind.startswith("GPT2"):
+        config = transformers.GPT2Config(vocab_size=500, n_embd=256, n_layer=3, n_head=4, initializer_range=0.08, **sizes)
+    elif kind.startswith("Bert"):
+        config = transformers.BertConfig(**SIZES, **sizes)
+    else:
+        config = getattr(transformers, kind.replace("ForCausalLM", "Config"))(
+            **SIZES, num_key_value_heads=2, head_dim=64, max_position_embeddings=2048, **sizes)
+    config._attn_implementation = implementation
+    torch.manual_seed(1)
+    return getattr(transformers, kind)(config).to(dtype).to(DEVICE).eval()
+
+
+def relative(x, exact):
+    return ((x.double() - exact.double()).norm() / exact.double().norm()).item()
+
+
+def prompts(lengths, left=True):
+    """Tokens with padding, and their mask."""
+    n = max(lengths)
+    tokens = torch.randint(3, 500, (len(lengths), n), generator=torch.Generator().manual_seed(3))
+    mask = torch.tensor([[0] * (n - x) + [1] * x if left else [1] * x + [0] * (n - x) for x in lengths])
+    return {"input_ids": (tokens * mask).to(DEVICE), "attention_mask": mask.to(DEVICE)}
+
+
+@torch.no_grad()
+def logits_of(model, given, steps=()):
+    """The logits of tokens that are no padding: of a prefill, and of the last tokens in steps of so many, with a cache."""
+    ids, mask = given["input_ids"], given["attention_mask"].bool()
+    begin = ids.shape[1] - sum(steps)
+    options = {"use_cache": True} if steps else {}
+    out = model(ids[:, :begin], attention_mask=mask[:, :begin].long(), **options)
+    found = [out.logits]
+    for step in steps:
+        out = model(ids[:, begin:begin + step], attention_mask=mask[:, :begin + step].long(), past_key_values=out.past_key_values, **options)
+        found.append(out.logits)
+        begin += step
+    return torch.cat(found, 1)[mask]
+
+
+def swap(kind, yardstick, given, steps=(), **sizes):
+    for dtype in TYPES:
+        exact = logits_of(model_of(kind, "eager", dtype, **sizes).float(), given, steps)
+        found = {name: logits_of(model_of(kind, name, dtype, **sizes), given, steps) for name in ("giwa", yardstick)}
+        error = {name: relative(x, exact) for name, x in found.items()}
+        print(f"   {kind} in {short(dtype)}, from eager in fp32: giwa {error['giwa']:.2e}, {yardstick} {error[yardstick]:.2e}")
+        assert error["giwa"] <= 1.25 * error[yardstick] + 2e-6, "farther from the truth"
+
+
+def test_llama():
+    for lengths, left in (((120, 120), True), ((120, 71), True), ((120, 71), False)):
+        swap("LlamaForCausalLM", "sdpa", prompts(lengths, left), (1, 5, 1) if left else ())
+
+
+def test_windows_and_softcaps():
+    swap("MistralForCausalLM", "sdpa", prompts((120, 90)), (1, 5, 1), sliding_window=40)
+    # Windows in every second layer. sdpa refuses a softcap, so giwa is compared with eager attention.
+    swap("Gemma2ForCausalLM", "eager", prompts((120, 120)), (1, 5), sliding_window=40, attn_logit_softcapping=5.0, query_pre_attn_scalar=64)
+
+
+def test_gpt2_and_bert():
+    swap("GPT2LMHeadModel", "sdpa", prompts((120, 120)), (1, 1))
+    swap("BertForMaskedLM", "sdpa", prompts((120, 71), left=False))
+
+
+def test_training():
+    """The gradients of a model, with padding."""
+    given, found = prompts((60, 41), left=False), {}
+    for name in ("sdpa", "giwa"):
+        model = model_of("LlamaForCausalLM", name, torch.float32).train()
+        model(**given, labels=given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)).loss.backward()
+        found[name] = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert relative(found["giwa"], found["sdpa"]) < 1e-4
+
+
+def generated(kind, dtype, given, paged, steps, **sizes):
+    """The new tokens (batch, steps) of greedy decoding and their logits (batch, steps, vocabulary)."""
+    model = model_of(kind, "giwa" if paged else "eager", dtype, **sizes)
+    cache = {"past_key_values": PagedCache(model, given["attention_mask"], capacity=1000)} if paged else {}
+    with torch.no_grad():
+        out = model.generate(**given, **cache, max_new_tokens=steps, min_new_tokens=steps, do_sample=False, pad_token_id=0,
+                             return_dict_in_generate=True, output_logits=True)
+    return out.sequences[:, given["input_ids"].shape[1]:], torch.stack(out.logits, 1)
+
+
+def same_generation(kind, dtype, lengths, steps=20, **sizes):
+    given = prompts(lengths)
+    (ours, our_logits), (own, own_logits) = (generated(kind, dtype, given, paged, steps, **sizes) for paged in (True, False))
+    differ = ours != own
+    if dtype == torch.float32:
+        assert not differ.any(), f"{kind}: other tokens than with its own cache"
+    for b in range(len(lengths)):  # up to the first difference both have the same tokens behind them
+        first = int(differ[b].int().argmax()) if differ[b].any() else steps - 1
+        off = (our_logits[b, :first + 1] - own_logits[b, :first + 1]).abs().max().item()
+        gap = (own_logits[b, first].max() - own_logits[b, first, ours[b, first]]).item()
+        assert gap <= 2 * off, f"{kind}: token {first} of sequence {b} is another one, and the model was sure"
+    same = int((differ.int().cumsum(1) == 0).sum())
+    print(f"   {kind} in {short(dtype)}: {same} of {differ.numel()} tokens before any difference to its own cache")
+
+
+def test_paged_cache():
+    for dtype in TYPES:
+        same_generation("LlamaForCausalLM", dtype, (60, 17, 1, 33))
+    same_generation("LlamaForCausalLM", torch.float32, (50,))
+    same_generation("MistralForCausalLM", torch.float32, (60, 17), sliding_window=40)
+    same_generation("Gemma2ForCausalLM", torch.float32, (60, 17), sliding_window=40, attn_logit_softcapping=5.0, query_pre_attn_scalar=64)
+
+
+def test_refused():
+    given = prompts((20, 12))
+    model = model_of("LlamaForCausalLM", "giwa", TYPES[0])
+    make = lambda mask=given["attention_mask"], capacity=100: PagedCache(model, mask, capacity)
+    run = lambda cache, **inputs: model(**{**given, **inputs}, past_key_values=cache, use_cache=True)
+    with torch.no_grad():
+        raises(ValueError, "capacity", lambda: run(make(capacity=19)))
+        raises(ValueError, "left", lambda: make(given["attention_mask"].flip(1)))
+        raises(NotImplementedError, "mask", lambda: run(make(), attention_mask=torch.ones_like(given["attention_mask"])))
+        raises(NotImplementedError, "beam", lambda: make().reorder_cache(torch.tensor([0, 1])))
+        raises(ValueError, "set_attn_implementation",
+               lambda: PagedCache(model_of("LlamaForCausalLM", "eager", TYPES[0]), given["attention_mask"], 100))
+        raises(NotImplementedError, "head_mask", lambda: attention_forward(model, *tensors(1, 2, 2, 4, 4, 64, 64, TYPES[0]), None, head_mask=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals(), ()))
