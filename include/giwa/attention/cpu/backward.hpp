@@ -103,8 +103,8 @@ struct host_backward {
 
     constexpr int64 unit = 64, enough = 4000000;  // as in cpu/run.hpp
     std::atomic<bool> no_memory{false};
-    host_parallel(tasks * unit, ceil_div(enough, products) * unit, [&](int64 begin, int64 end) {
-      worker w(p);
+    const auto make = [&] { return worker(p); };
+    host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, [&](worker& w, int64 begin, int64 end) {
       if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
       for (int64 task = begin / unit; task < end / unit; ++task) {
         const int64 first = task % blocks * rows, row = task / blocks;

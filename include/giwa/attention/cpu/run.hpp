@@ -34,8 +34,8 @@ status run_host_rows(const Params& params, const host_rows_sizes& sizes) {
   constexpr int64 unit = 64;
   constexpr int64 enough = 4000000;  // multiplications that pay for a thread: 0.1 to 1 ms
   std::atomic<bool> no_memory{false};
-  host_parallel(tasks * unit, ceil_div(enough, products) * unit, [&](int64 begin, int64 end) {
-    worker w(params);
+  const auto make = [&] { return worker(params); };
+  host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, [&](worker& w, int64 begin, int64 end) {
     if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
     for (int64 task = begin / unit; task < end / unit; ++task) {
       const int64 first = task % blocks * queries, sequence = task / blocks;
