@@ -192,11 +192,11 @@ def gradient_cases(path, contender="giwa"):
     return found
 
 
-def gradient_cells(path, contender="giwa", wanted=("cudnn", "flash")):
-    """Those in fp16 of the usual head sizes and masks: {(head size, mask, tokens): {peer: row}}."""
+def gradient_cells(path, contender="giwa", wanted=("cudnn", "flash"), element="fp16"):
+    """Those of a type, of the usual head sizes and masks: {(head size, mask, tokens): {peer: row}}."""
     found = {}
     for case, peers in gradient_cases(path, contender).items():
-        match = re.fullmatch(r"fp16/(full|causal)/D(64|128|256)/(\d+)x(\d+)x(\d+)", case)
+        match = re.fullmatch(element + r"/(full|causal)/D(64|128|256)/(\d+)x(\d+)x(\d+)", case)
         if match and set(wanted) <= set(peers):
             found[int(match[2]), match[1], int(match[5])] = peers
     if not found:
@@ -212,13 +212,13 @@ def gradient_mean(path, peer, size=None):
     return f"{report_rows.geometric_mean(gradient_ratios(path, peer, size)):.2f}"
 
 
-def backward(path, contender="giwa", wanted=("cudnn", "flash")):
+def backward(path, contender="giwa", wanted=("cudnn", "flash"), element="fp16"):
     """A line for each head size and mask: giwa's TFLOP/s, and how many times as fast as cuDNN and FlashAttention-2."""
-    cells = gradient_cells(path, contender, wanted)
+    cells = gradient_cells(path, contender, wanted, element)
     lengths = sorted({tokens for _, _, tokens in cells})
 
     def told(peers):
-        return ", ".join([f"{peers['flash']['value']:.0f}", *(f"{peers[p]['ratio']:.2f}" for p in wanted)]) if peers else ""
+        return ", ".join([f"{peers[wanted[-1]]['value']:.0f}", *(f"{peers[p]['ratio']:.2f}" for p in wanted)]) if peers else ""
 
     return lines("| head size | mask | " + " | ".join(map(str, lengths)) + " |",
                  *(f"| {d} | {mask} | " + " | ".join(told(cells.get((d, mask, n))) for n in lengths) + " |"
@@ -228,6 +228,11 @@ def backward(path, contender="giwa", wanted=("cudnn", "flash")):
 def backward_mma_sync(path):
     """The same of the mma.sync kernels, compared with FlashAttention-2."""
     return backward(path, "giwa_mma_sync", ("flash",))
+
+
+def backward_fp32(path):
+    """The same in fp32, compared with PyTorch's memory-efficient attention."""
+    return backward(path, "giwa", ("efficient",), "fp32")
 
 
 def backward_means(path):
@@ -486,7 +491,7 @@ def machine(path):
 
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
-                                  backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_headline,
+                                  backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
                                   backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 

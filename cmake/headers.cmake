@@ -143,6 +143,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/score.hpp
   P giwa/attention/problem/dropout.hpp
   P giwa/attention/problem/workspace.hpp
+  P giwa/attention/split_fp16/rows.hpp
   P giwa/attention/split_fp16/layout.hpp
   P giwa/attention/problem/options.hpp
   P giwa/attention/problem/problem.hpp
@@ -177,6 +178,7 @@ set(GIWA_HEADERS
   P giwa/attention/backward/options.hpp
   P giwa/attention/backward/params.hpp
   P giwa/attention/backward/checks.hpp
+  P giwa/attention/backward/schedules.hpp
   P giwa/attention/backward/backward_sm80_tile.hpp
   P giwa/attention/backward/backward_sm90_policy.hpp
   H giwa/attention/forward/call_types.hpp
@@ -214,6 +216,8 @@ set(GIWA_HEADERS
   D giwa/attention/cached/cached_simt.cuh
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/exponents.cuh
+  D giwa/attention/split_fp16/rows_pass.cuh
+  D giwa/attention/split_fp16/operand.cuh
   D giwa/attention/forward/chunks.cuh
   D giwa/attention/forward/forward_simt.cuh
   D giwa/attention/forward/forward_sm80.cuh
@@ -237,6 +241,7 @@ set(GIWA_HEADERS
   L giwa/attention/cached/cached.cuh
   L giwa/attention/forward/launch_sm90.cuh
   L giwa/attention/split_fp16/launch.cuh
+  L giwa/attention/split_fp16/rows_launch.cuh
   L giwa/attention/forward/forward.cuh
   L giwa/attention/reference/reference.cuh
   D giwa/attention/backward/row_terms.cuh
@@ -250,6 +255,7 @@ set(GIWA_HEADERS
   D giwa/attention/backward/backward_sm90_steps.cuh
   D giwa/attention/backward/backward_sm90_dq.cuh
   D giwa/attention/backward/backward_sm90_consumer.cuh
+  D giwa/attention/backward/backward_sm90_split.cuh
   D giwa/attention/backward/backward_sm90.cuh
   D giwa/attention/backward/dq_of_sums.cuh
   L giwa/attention/backward/launch_sm90.cuh

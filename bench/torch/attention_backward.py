@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Times giwa's attention_backward and the backward passes of PyTorch: cuDNN, FlashAttention-2, and FlexAttention compiled.
+"""Times giwa's attention_backward and the backward passes of PyTorch: cuDNN, FlashAttention-2, and FlexAttention compiled; in
+fp32 (--fp32, TF32 off) the memory-efficient one.
 
 Builds attention_backward_entries.cu (nvcc in PATH), or takes libraries that are built: --library NAME=PATH, as often as wanted.
 Each name is a side; a name given twice looks for a case in its first library, then in the next. All sides are CUDA graphs of
@@ -9,7 +10,8 @@ runs the forward pass. Rows that end in /both are of the forward and the backwar
 rounds, a ratio the median of the rounds' ratios; TFLOP/s are those of 2.5 times the forward pass, or 3.5 times with it. PyTorch's
 sides are in their default mode, which does not promise the same bits twice.
 
-Before timing, the gradients of one sequence and kv head are compared with PyTorch's in fp32, and whole tensors with a peer's.
+Before timing, the gradients of one sequence and kv head are compared with PyTorch's in fp32, and whole tensors with a peer's; in
+fp32 with PyTorch's in fp64, from which those of giwa may be no further than those of unfused attention in fp32.
 MB are the most memory that a call has at any time beyond its inputs and gradients.
 """
 import argparse
@@ -41,12 +43,15 @@ OTHERS = (("bf16", "full", 128, 4, 16, 16, 4096), ("bf16", "causal", 128, 4, 16,
           ("fp16", "full", 96, 4, 16, 16, 4096), ("fp16", "causal", 96, 4, 16, 16, 4096))
 FLEX = tuple(("fp16", kind, 128, batch, 16, 16, 4096)
              for kind, batch in (("causal", 4), ("window", 4), ("softcap", 4), ("alibi", 4), ("bias", 1)))
+FP32 = tuple(("fp32", kind, size, batch, heads, heads, length) for size, heads in ((64, 32), (128, 16)) for kind in KINDS[:2]
+             for batch, length in SHAPES)
+ELEMENTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}  # in the order of attention_backward_entries.cu
 BOTH = (("fp16", "full", 128, 4, 16, 16, 4096), ("fp16", "causal", 128, 4, 16, 16, 4096),
         ("fp16", "causal", 128, 32, 16, 16, 512))
 
 
 class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu
-    _fields_ = ([(name, ctypes.c_longlong) for name in "kind bf16 batch length heads kv_heads head_size window".split()]
+    _fields_ = ([(name, ctypes.c_longlong) for name in "kind element batch length heads kv_heads head_size window".split()]
                 + [("cap", ctypes.c_double)]
                 + [(name, ctypes.c_void_p) for name in "q k v dout bias o dq dk dv dbias lse slopes forward_workspace "
                                                        "workspace".split()]
@@ -54,12 +59,12 @@ class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu
 
 
 def gpu_libraries(architecture):
-    """The entries in two libraries, which are compiled at the same time."""
+    """The entries in three libraries, which are compiled at the same time."""
     if not architecture:
         major, minor = torch.cuda.get_device_capability()
         architecture = f"{major}{minor}" + ("a" if major >= 9 else "")
     at = folder()
-    built = {at / f"{part.lower()}.so": part for part in ("USUAL_SIZES", "OTHER_CASES")}
+    built = {at / f"{part.lower()}.so": part for part in ("USUAL_SIZES", "OTHER_CASES", "FP32")}
     running = [subprocess.Popen(["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC", INCLUDE, f"-DGIWA_BENCH_{part}",
                                  f"-gencode=arch=compute_{architecture},code=sm_{architecture}",
                                  HERE / "attention_backward_entries.cu", "-o", path]) for path, part in built.items()]
@@ -87,7 +92,7 @@ class Giwa:
         self.o = torch.full_like(case.q, float("nan"))
         self.lse = torch.full((case.batch, case.heads, case.length), float("nan"), device="cuda")
         self.gradients = [torch.full_like(x, float("nan")) for x in case.inputs()]
-        self.call = Call(kind=KINDS.index(case.kind), bf16=case.element == "bf16", batch=case.batch, length=case.length,
+        self.call = Call(kind=KINDS.index(case.kind), element=list(ELEMENTS).index(case.element), batch=case.batch, length=case.length,
                          heads=case.heads, kv_heads=case.kv_heads, head_size=case.size, window=WINDOW, cap=CAP)
         self.bytes = library.giwa_backward_workspace(self.call)
         if self.bytes < 0:
@@ -180,7 +185,7 @@ class Case:
         return [self.q, self.k, self.v] + ([self.bias] if self.kind == "bias" else [])
 
     def make(self, sides, names):
-        kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[self.element]
+        kind = ELEMENTS[self.element]
         self.q, self.k, self.v, self.dout = (torch.randn(self.batch, self.length, h, self.size, device="cuda", dtype=kind)
                                              for h in (self.heads, self.kv_heads, self.kv_heads, self.heads))
         self.slopes = torch.tensor([2 ** (-8 * (h + 1) / self.heads) for h in range(self.heads)], device="cuda")
@@ -201,11 +206,11 @@ class Case:
         for x in (*self.inputs(), self.dout):
             x.normal_()
 
-    def exact(self):
-        """The gradients of the last sequence and kv head by PyTorch in fp32: dq, dk and dv."""
+    def exact(self, kind):
+        """The gradients of the last sequence and kv head by PyTorch's unfused attention in this type: dq, dk and dv."""
         group = self.heads // self.kv_heads
-        q, dout = (x[-1, :, -group:].transpose(0, 1).float() for x in (self.q, self.dout))
-        k, v = (x[-1, :, -1:].transpose(0, 1).float().requires_grad_() for x in (self.k, self.v))
+        q, dout = (x[-1, :, -group:].transpose(0, 1).to(kind) for x in (self.q, self.dout))
+        k, v = (x[-1, :, -1:].transpose(0, 1).to(kind).detach().requires_grad_() for x in (self.k, self.v))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         key = torch.arange(self.length, device="cuda")
         for begin in range(0, self.length, 2048):
@@ -231,21 +236,25 @@ class Case:
     def check(self):
         """The largest relative error of each side: the norm of the difference over that of the gradient."""
         group = self.heads // self.kv_heads
-        exact = self.exact()
-        distance = lambda a, b: ((a.float() - b.float()).norm() / b.float().norm()).item()
+        wide = torch.float64 if self.element == "fp32" else torch.float32
+        exact = self.exact(wide)
+        distance = lambda a, b: ((a.to(wide) - b.to(wide)).norm() / b.to(wide).norm()).item()
         errors = {}
         for name, side in self.sides.items():
             own = [side.gradients[0][-1, :, -group:]] + [x[-1, :, -1:] for x in side.gradients[1:3]]
             errors[name] = max(distance(x.transpose(0, 1), y) for x, y in zip(own, exact))
         allowed = 2 * torch.finfo(self.q.dtype).eps  # P, dz and o are rounded to the type
+        if self.element == "fp32":
+            allowed = errors["unfused"] = max(distance(x, y) for x, y in zip(self.exact(self.q.dtype), exact))
         peers = [x for x in self.sides.values() if isinstance(x, Torch)]
         for name, side in self.sides.items():
             if not isinstance(side, Giwa):
                 continue
-            assert errors[name] <= allowed, f"{self.name}: {name} is {errors[name]:.2g} from PyTorch's in fp32"
+            most = 2 * torch.finfo(torch.float16).eps if "tf32" in name else allowed  # built with GIWA_BENCH_HOW=giwa::tf32
+            assert errors[name] <= most, f"{self.name}: {name} is {errors[name]:.2g} from PyTorch's, more than {most:.2g}"
             for what, ours, theirs in zip(("dq", "dk", "dv", "dbias"), side.gradients, peers[0].gradients if peers else ()):
                 far = distance(ours, theirs)  # NaN fails too
-                assert far <= 2 * allowed, f"{self.name}: {what} of {name} is {far:.2g} from the peer's"
+                assert far <= 2 * max(allowed, *errors.values()), f"{self.name}: {what} of {name} is {far:.2g} from the peer's"
         return errors
 
     def measure(self, rounds, milliseconds):
@@ -313,6 +322,8 @@ def cases(arguments):
     listed = [(x, {}) for x in USUAL]
     if arguments.all or arguments.rows:
         listed += [(x, {}) for x in OTHERS] + [(x, {"both": True}) for x in BOTH]
+    if arguments.fp32:
+        listed = [(x, {}) for x in FP32]
     if arguments.flex:
         listed += [(x, {"flex": True}) for x in FLEX]
     for sizes, more in listed:
@@ -327,14 +338,17 @@ def main():
     parser.add_argument("--rows", default="", help="regular expression: which cases, as 'causal/D128' or '/both'")
     parser.add_argument("--all", action="store_true", help="bf16, grouped heads, other sizes and whole steps too")
     parser.add_argument("--flex", action="store_true", help="FlexAttention's cases too; compiling it takes a minute or two")
+    parser.add_argument("--fp32", action="store_true", help="fp32 instead of 16 bits")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=float, default=6, help="what a graph takes, about")
     parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
                         help="a library built from attention_backward_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's. 90 has no Hopper kernels: it measures those of mma.sync")
-    parser.add_argument("--backends", default="cudnn,flash", help="PyTorch's, of cudnn, flash; default: %(default)s")
+    parser.add_argument("--backends", help="PyTorch's, of cudnn, flash; default: both, or in fp32 efficient")
     arguments = parser.parse_args()
-    ours, backends = libraries(arguments), [x for x in arguments.backends.split(",") if x]
+    ours = libraries(arguments)
+    chosen = arguments.backends if arguments.backends is not None else "efficient" if arguments.fp32 else "cudnn,flash"
+    backends = [x for x in chosen.split(",") if x]
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
           f"{arguments.rounds} rounds; TFLOP/s, how many times as fast {next(iter(ours))} is, MB, relative errors")
     rows, ratios = [], {}

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
-// What attention_backward.py calls: attention and its gradients as C functions. GIWA_BENCH_USUAL_SIZES leaves all but fp16 of
-// head sizes 64, 128 and 256 out, GIWA_BENCH_OTHER_CASES these.
+// What attention_backward.py calls: attention and its gradients as C functions. GIWA_BENCH_USUAL_SIZES has only fp16 of head
+// sizes 64, 128 and 256, GIWA_BENCH_FP32 only fp32, GIWA_BENCH_OTHER_CASES the rest. GIWA_BENCH_HOW is an accuracy of fp32.
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
 
 #include <cstdio>
 
+#if !defined(GIWA_BENCH_HOW)
+#define GIWA_BENCH_HOW giwa::automatic_tile
+#endif
+
 // One call, as attention_backward.py lays it out. q, o, dout and dq (batch, length, heads, head size); k, v, dk and dv with
-// kv_heads; lse (batch, heads, length); all contiguous. kind: 0 full, 1 causal, 2 softcap, 3 alibi and causal, 4 a window, 5 a
+// kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3 alibi and causal, 4 a window, 5 a
 // bias with its gradient, (batch, heads, length, length) both. Kinds read their own of cap, slopes, window, bias and dbias.
 struct backward_call {
-  long long kind, bf16, batch, length, heads, kv_heads, head_size, window;
+  long long kind, element, batch, length, heads, kv_heads, head_size, window;
   double cap;
   const void *q, *k, *v, *dout, *bias;
   void *o, *dq, *dk, *dv, *dbias;
@@ -19,7 +23,9 @@ struct backward_call {
   long long workspace_bytes;
   cudaStream_t stream;
 
-  giwa::attention_problem sizes() const { return {batch, length, length, heads, kv_heads, head_size, head_size, 2}; }
+  giwa::attention_problem sizes() const {
+    return {batch, length, length, heads, kv_heads, head_size, head_size, element == 2 ? 4 : 2};
+  }
 };
 
 namespace {
@@ -45,15 +51,15 @@ struct pass {
     giwa::attention_options options;
     options.lse = lse();
     options.workspace = {c.forward_workspace, {giwa::workspace_bytes(c.sizes())}};
-    return giwa::attention_forward<HeadSize>(c.stream, queries(c.q), keys(c.k), keys(c.v), of<T>(c.o, c.heads), mask,
-                                             score, options);
+    return giwa::attention_forward<HeadSize, GIWA_BENCH_HOW>(c.stream, queries(c.q), keys(c.k), keys(c.v),
+                                                             of<T>(c.o, c.heads), mask, score, options);
   }
   giwa::status backward() const {
     giwa::attention_backward_options options;
     options.workspace = {c.workspace, {c.workspace_bytes}};
-    return giwa::attention_backward<HeadSize>(c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), lse(),
-                                              queries(c.dout), of<T>(c.dq, c.heads), of<T>(c.dk, c.kv_heads),
-                                              of<T>(c.dv, c.kv_heads), mask, score, options);
+    return giwa::attention_backward<HeadSize, GIWA_BENCH_HOW>(
+        c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), lse(), queries(c.dout), of<T>(c.dq, c.heads),
+        of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
   }
   long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes()); }
 };
@@ -68,18 +74,22 @@ long long of_size(const backward_call& c, const Run& run) {
 
 template <class Run>
 long long with_pass(const backward_call& c, const Run& run) {
-#if !defined(GIWA_BENCH_OTHER_CASES)
-  if (c.bf16 == 0 && c.kind < 2) {
+#if defined(GIWA_BENCH_FP32)
+  if (c.element == 2 && c.head_size == 64) return of_size<float, 64>(c, run);
+  if (c.element == 2 && c.head_size == 128) return of_size<float, 128>(c, run);
+#endif
+#if defined(GIWA_BENCH_USUAL_SIZES)
+  if (c.element == 0 && c.kind < 2) {
     if (c.head_size == 64) return of_size<giwa::fp16, 64>(c, run);
     if (c.head_size == 128) return of_size<giwa::fp16, 128>(c, run);
     if (c.head_size == 256) return of_size<giwa::fp16, 256>(c, run);
   }
 #endif
-#if !defined(GIWA_BENCH_USUAL_SIZES)
+#if defined(GIWA_BENCH_OTHER_CASES)
   using giwa::bf16, giwa::fp16;
-  if (c.bf16 != 0 && c.head_size == 128) return of_size<bf16, 128>(c, run);
-  if (c.bf16 == 0 && c.head_size == 96) return of_size<fp16, 96>(c, run);
-  if (c.bf16 != 0 || c.head_size != 128) return -1;
+  if (c.element == 1 && c.head_size == 128) return of_size<bf16, 128>(c, run);
+  if (c.element == 0 && c.head_size == 96) return of_size<fp16, 96>(c, run);
+  if (c.element != 0 || c.head_size != 128) return -1;
   const giwa::index<4> of_bias{c.batch, c.heads, c.length, c.length};
   const view<const fp16> values(static_cast<const fp16*>(c.bias), of_bias);
   const view<fp16> gradient(static_cast<fp16*>(c.dbias), of_bias);

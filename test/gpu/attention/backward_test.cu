@@ -170,7 +170,7 @@ std::string fault_of(int number, const Mask& mask, const Score& score) {
 }
 
 std::string fault_of_draw(int number) {
-  switch (number % 8) {
+  switch (number % 10) {
     case 0: return fault_of<fp16, 64>(number, causal{}, giwa::plain_score{});
     case 1: return fault_of<bf16, 128>(number, giwa::full{}, giwa::plain_score{});
     case 2: return fault_of<float, 33>(number, causal{}, giwa::softcap{5});
@@ -179,6 +179,8 @@ std::string fault_of_draw(int number) {
     case 4: return fault_of<bf16, 72, 8, bf16, float>(number, scattered_mask{}, wavy_score{});
     case 5: return fault_of<float, 16, 256>(number, giwa::full{}, giwa::plain_score{});
     case 6: return fault_of<fp16, 256>(number, causal{}, giwa::softcap{5});
+    case 7: return fault_of<float, 64>(number, causal{}, giwa::plain_score{});
+    case 8: return fault_of<float, 128, 72>(number, causal{}, giwa::softcap{5});
 #endif
     default: return fault_of<fp16, 512, 512, float>(number, causal{}, giwa::plain_score{});
   }
@@ -293,6 +295,83 @@ TEST_CASE("numbers that a pair does not see do not reach it") {
 #endif
 }
 
+namespace {
+
+/// Empty, or what is wrong where the rows of each tensor are multiplied by powers of two from 2^-reach to 2^reach, those of q and
+/// k by less, and dout by `size` too.
+template <int HeadSize, int HeadSizeV>
+std::string fault_of_magnitude(float size, int reach) {
+  case_options o;
+  o.heads = 4, o.kv_heads = 2, o.seq_q = 150, o.seq_k = 200, o.head_size = HeadSize, o.head_size_v = HeadSizeV;
+  o.align = giwa::alignment::bottom_right;
+  backward_case<float> c(o);
+  const auto multiply = [&](auto& b, float factor, int most) {
+    const auto v = b.view();
+    for (int64 row = 0; row < v.extent(1); ++row)
+      for (int64 head = 0; head < v.extent(2); ++head)
+        for (int64 i = 0; i < v.extent(3); ++i)
+          v(0, row, head, i) *= std::ldexp(factor, static_cast<int>((row * 7 + head) % (2 * most + 1)) - most);
+  };
+  multiply(c.of.q, 1, reach / 8), multiply(c.of.k, 1, reach / 8), multiply(c.of.v, 1, reach);
+  multiply(c.dout, size, reach);
+  const backward_answers a = answers_of(c, causal{}, giwa::softcap{5});
+  const std::string refused = run<HeadSize, HeadSizeV>(c, causal{}, giwa::softcap{5});
+  return refused.empty() ? judge(c, a) : refused;
+}
+
+/// dq of a case by this accuracy.
+template <class How>
+std::vector<float> dq_by(backward_case<float>& c) {
+  c.clear_outputs();
+  const backward_on_gpu<float, float, float> gpu(c);
+  const giwa::stream s = new_stream();
+  const auto a = gpu.views();
+  giwa::throw_if_failed(giwa::attention_backward<33, How>(s, a.in.q, a.in.k, a.in.v, a.in.o, a.lse, a.dout, a.dq, a.dk,
+                                                          a.dv, causal{}, giwa::softcap{5}, gpu.call_options()));
+  gpu.read_back();
+  return c.dq.template elements<float>();
+}
+
+}  // namespace
+
+TEST_CASE("rows of fp32 may have any magnitude") {
+  for (const int reach : {0, 20})
+    for (const float size : {1.0f, 1e-20f, 1e15f}) {
+      CHECK((fault_of_magnitude<33, 33>(size, reach)) == "");
+#if !defined(GIWA_TEST_FEW_SIZES)
+      CHECK((fault_of_magnitude<128, 72>(size, reach)) == "");
+#endif
+    }
+}
+
+#if !defined(GIWA_TEST_FEW_SIZES)
+TEST_CASE("fp32_exact needs no more than the least workspace, and tf32 rounds to 11 bits") {
+  case_options o;
+  o.heads = 2, o.seq_q = o.seq_k = 200, o.head_size = o.head_size_v = 33;
+  backward_case<float> c(o);
+  const backward_answers a = answers_of(c, causal{}, giwa::softcap{5});
+  const auto error = [&](const std::vector<float>& dq) {
+    double squares = 0, all = 0;
+    for (std::size_t i = 0; i < dq.size(); ++i) {
+      const double x = a.dq.reference[i], off = static_cast<double>(dq[i]) - x;
+      squares += off * off, all += x * x;
+    }
+    return std::sqrt(squares / all);
+  };
+  const std::vector<float> fast = dq_by<giwa::fp32>(c), rounded = dq_by<giwa::tf32>(c),
+                           exact = dq_by<giwa::fp32_exact>(c);
+  CHECK(error(fast) < 1e-6);
+  CHECK(error(exact) < 1e-6);
+  CHECK(error(rounded) < 1e-3);
+  c.has_least_workspace = true;
+  CHECK(same_bits(exact, dq_by<giwa::fp32>(c)));
+  if (giwa::detail::path_here().value == giwa::attention_path::sm90) {
+    CHECK(error(rounded) > 1e-5);
+    CHECK(!same_bits(fast, exact));
+  }
+}
+#endif
+
 TEST_CASE("a bias receives its gradient, and the call can be captured in a graph") {
   CHECK(worst_of_bias<float>() < 1e-5);
   CHECK(worst_of_bias<float>(1, 2) < 2e-5);
@@ -353,6 +432,7 @@ TEST_CASE("a call without enough workspace is refused, and says how much it need
   case_options o;
   o.heads = 3, o.seq_q = o.seq_k = 50, o.head_size = o.head_size_v = 20;
   backward_case<float> c(o);
+  c.has_least_workspace = true;
   run_forward(c, segments_mask{}, giwa::plain_score{});
   c.clear_outputs();
   const backward_on_gpu<float, float, float> gpu(c);
@@ -379,21 +459,20 @@ TEST_CASE("a call without enough workspace is refused, and says how much it need
 namespace {
 
 /// The gradients of some sequences, of all heads. dq, dk and dv are the parts of t's gradients.
-template <int HeadSize, class Mask>
+template <class T, int HeadSize, class Mask>
 struct some_gradients {
-  std::vector<fp16> dq, dk, dv;
+  std::vector<T> dq, dk, dv;
 
-  some_gradients(const plain_tensors<fp16>& t, const gpu_array<fp16>& dout, int64 first, int64 count,
-                 const Mask& mask) {
+  some_gradients(const plain_tensors<T>& t, const gpu_array<T>& dout, int64 first, int64 count, const Mask& mask) {
     const giwa::stream s = new_stream();
-    gpu_array<fp16> to_q(t.q.size()), to_k(t.k.size()), to_v(t.v.size());
+    gpu_array<T> to_q(t.q.size()), to_k(t.k.size()), to_v(t.v.size());
     to_q.fill(0xff), to_k.fill(0xff), to_v.fill(0xff);
-    const auto like = [](const view_4<const fp16>& v, const gpu_array<fp16>& memory) {
-      return view_4<fp16>(memory.data(), v.extents());
+    const auto like = [](const view_4<const T>& v, const gpu_array<T>& memory) {
+      return view_4<T>(memory.data(), v.extents());
     };
     const auto of = [&](const auto& v) { return part_of(v, first, count); };
     const auto bytes = giwa::backward_workspace_bytes(
-        {count, t.seq_q, t.seq_k, t.heads, t.kv_heads, HeadSize, HeadSize, int64{sizeof(fp16)}});
+        {count, t.seq_q, t.seq_k, t.heads, t.kv_heads, HeadSize, HeadSize, int64{sizeof(T)}});
     gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
     workspace.fill(0xff);
     check_cuda(cudaDeviceSynchronize());
@@ -413,11 +492,11 @@ struct some_gradients {
 };
 
 /// A sequence's gradients alone have the bits that they have in a batch. More keys than one kernel for all gradients needs.
-template <int HeadSize, class Mask>
+template <class T, int HeadSize, class Mask>
 void test_alone(const Mask& mask) {
   const int64 queries = small_mode() ? 150 : 700, keys = small_mode() ? 300 : 1300;
-  const plain_tensors<fp16> t(3, queries, keys, 4, 2, HeadSize);
-  gpu_array<fp16> dout(t.o.size());
+  const plain_tensors<T> t(3, queries, keys, 4, 2, HeadSize);
+  gpu_array<T> dout(t.o.size());
   fill_normal(dout, 4);
   {
     const giwa::stream s = new_stream();
@@ -425,12 +504,12 @@ void test_alone(const Mask& mask) {
                                                             giwa::plain_score{}, {.lse = t.lse_view()}));
     check_cuda(cudaStreamSynchronize(s));
   }
-  using gradients = some_gradients<HeadSize, Mask>;
+  using gradients = some_gradients<T, HeadSize, Mask>;
   const gradients batch(t, dout, 0, 3, mask), alone(t, dout, 1, 1, mask);
-  const auto different = [](const std::vector<fp16>& a, const std::vector<fp16>& b) {
+  const auto different = [](const std::vector<T>& a, const std::vector<T>& b) {
     const auto third = static_cast<std::ptrdiff_t>(a.size() / 3);
-    return !same_bits(std::vector<fp16>(a.begin() + third, a.begin() + 2 * third),
-                      std::vector<fp16>(b.begin() + third, b.begin() + 2 * third));
+    return !same_bits(std::vector<T>(a.begin() + third, a.begin() + 2 * third),
+                      std::vector<T>(b.begin() + third, b.begin() + 2 * third));
   };
   CHECK(!different(batch.dq, alone.dq));
   CHECK(!different(batch.dk, alone.dk));
@@ -440,10 +519,11 @@ void test_alone(const Mask& mask) {
 }  // namespace
 
 TEST_CASE("the gradients of a sequence have the same bits alone and in a batch") {
-  test_alone<64>(causal::top_left);
+  test_alone<fp16, 64>(causal::top_left);
 #if !defined(GIWA_TEST_FEW_SIZES)
-  test_alone<64>(giwa::full{});
-  test_alone<128>(causal::bottom_right);
-  test_alone<128>(giwa::sliding_window{200, giwa::alignment::bottom_right});
+  test_alone<fp16, 64>(giwa::full{});
+  test_alone<fp16, 128>(causal::bottom_right);
+  test_alone<float, 64>(causal{});
+  test_alone<fp16, 128>(giwa::sliding_window{200, giwa::alignment::bottom_right});
 #endif
 }

@@ -321,5 +321,18 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   backward_case<float, float, fp16> in_fp16(o);
   options = in_fp16.call_options(), options.accumulate = true;
   CHECK(says(refused(in_fp16.views(), options), "accumulate", "fp32"));
-  CHECK(giwa::backward_workspace_bytes(c.of.views().problem()) == 8 * 2 * 7 + 16);
+  giwa::attention_problem sizes = c.of.views().problem();  // fp32, 2 heads of q, 1 of k, 7 queries, 9 keys
+  CHECK(giwa::least_backward_workspace_bytes(sizes) == 8 * 2 * 7 + 16);
+  // For tensor cores rows of 64 columns as two fp16, and a factor: q, k, v and dout, each part at a multiple of 16 bytes.
+  constexpr giwa::int64 queries = 2 * 7 * 64 * 4, keys = 9 * 64 * 4;
+  CHECK(giwa::backward_workspace_bytes(sizes) ==
+        8 * 2 * 7 + 16 + (queries + 64) + 2 * (keys + 48) + queries + 4 * 2 * 7);
+  sizes.head_size = 65;
+  CHECK(giwa::backward_workspace_bytes(sizes) ==
+        8 * 2 * 7 + 16 + (2 * queries + 64) + (2 * keys + 48) + (keys + 48) + queries + 4 * 2 * 7);
+  sizes.seq_q = sizes.seq_k = -1, sizes.rows_q = 7, sizes.rows_k = 9, sizes.head_size = 64, sizes.batch = 5;  // packed
+  CHECK(giwa::backward_workspace_bytes(sizes) ==
+        8 * 2 * 7 + 16 + (queries + 64) + 2 * (keys + 48) + queries + 4 * 2 * 7);
+  sizes.head_size_v = 129;
+  CHECK(giwa::backward_workspace_bytes(sizes) == giwa::least_backward_workspace_bytes(sizes));
 }

@@ -9,12 +9,14 @@
 #include <giwa/attention/backward/dq_of_sums.cuh>
 #include <giwa/attention/backward/launch_sm90.cuh>
 #include <giwa/attention/backward/row_terms.cuh>
+#include <giwa/attention/backward/schedules.hpp>
 #include <giwa/attention/forward/launch.cuh>
 #include <giwa/attention/forward/policy.hpp>
+#include <giwa/attention/split_fp16/rows_launch.cuh>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-template <int HeadSize, int HeadSizeV>
+template <int HeadSize, int HeadSizeV, class How>
 struct stream_backward {
   template <class T, class O, class G, class Mask, class Score>
   static status run(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& given) {
@@ -22,12 +24,16 @@ struct stream_backward {
     status state = check_backward_pointers(given);
     params p = given;
     if (!runs_together(p)) p.workspace.dq = nullptr;
+    if constexpr (stdlib::same_as<T, fp32>)
+      if (!runs_split(p)) p.split = {};
     const auto failed = [&](const status& next) {
       state = next;
       return !state.ok();
     };
     const auto& in = p.views.in;
     using terms_op = row_terms_op<params, HeadSizeV>;
+    if constexpr (stdlib::same_as<T, fp32>)
+      if (state.ok() && p.split.q.parts != nullptr) state = launch_split_rows<HeadSize, HeadSizeV>(s, p);
     if (!state.ok() ||
         (in.q.size() > 0 && failed(launch_blocks<terms_op>(s, terms_op::params::of(p), in.q.size() / HeadSize))) ||
         failed(run_gradients(s, p)))
@@ -58,6 +64,8 @@ struct stream_backward {
         return run_on_tensor_cores(s, p, hopper);
       }
     }
+    if constexpr (may_run_split<T, O, Score>)
+      if (p.split.q.parts != nullptr) return run_split < stdlib::same_as<How, tf32> ? 1 : 2 > (s, p);
     if constexpr (!tensor_cores || runs_below_sm80) {
       const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
         return launch_tiles<Of, simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>>(s, p);
@@ -76,12 +84,12 @@ struct stream_backward {
 
   /// Whether the Hopper kernels can do a call: there are queries, TMA addresses the tensors, and the numbers of work tiles of
   /// all kernels, and steps beyond the last, fit in int.
-  template <class Params>
-  static bool runs_on_hopper(const Params& p) {
+  template <class T, class O, class G, class Mask, class Score>
+  static bool runs_on_hopper(const backward_params<T, O, G, Mask, Score>& p) {
     constexpr int64 most = int64{1} << 30;
-    return p.views.in.q.size() > 0 && has_backward_maps(p) &&
-           schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most &&
-           schedule_of_rows<gradient::of_k>(p, 128).work_tiles <= most;
+    return p.views.in.q.size() > 0 && has_backward_maps<stdlib::same_as<T, fp32>>(p) &&
+           backward_schedules::schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most &&
+           backward_schedules::schedule_of_rows<gradient::of_k>(p, 128).work_tiles <= most;
   }
 
   template <class T, class G, class Mask, class Score>
@@ -93,7 +101,7 @@ struct stream_backward {
       // What a modifier takes is given by the mma.sync kernel of dq alone.
       if constexpr (has_sm90 && !(Of == gradient::of_q && gradient_of<Score>::wanted)) {
         using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
-        const attention_schedule schedule = schedule_of_rows<Of>(p, op::block_m);
+        const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, op::block_m);
         if (hopper) {
           if (schedule.work_tiles == 0) return;
           state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters + launched, launched == 0);
@@ -140,15 +148,58 @@ struct stream_backward {
     using params = backward_params<T, T, G, Mask, Score>;
     using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
     using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
-    const attention_schedule schedule = schedule_of_rows<gradient::of_all>(p, op::block_m);
+    const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
     if (schedule.work_tiles > 0)
       if (const status state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters, true); !state.ok())
         return state;
-    const attention_schedule queries = schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
+    const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
     const int64 blocks = 2 * queries.rows * queries.query_tiles;
     const int64 grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x;
     return launch(s, {.grid = grid, .block = dq_op::max_threads, .dependent = true}, dq_op{},
                   typename dq_op::params{p, queries.query_tiles});
+  }
+
+  template <class T, class O, class Score>
+  static constexpr bool may_run_split =
+      has_sm90 && !stdlib::same_as<How, fp32_exact> && stdlib::same_as<T, fp32> && stdlib::same_as<O, fp32> &&
+      has_split_kernels(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted && !drops_weights<Score>;
+
+  /// Whether an fp32 call runs on tensor cores. A scale outside of this range could take scores out of float's range on the way.
+  template <class O, class G, class Mask, class Score>
+  static bool runs_split(const backward_params<fp32, O, G, Mask, Score>& p) {
+    if constexpr (!may_run_split<fp32, O, Score>) {
+      return false;
+    } else {
+      const float size = p.call.scale < 0 ? -p.call.scale : p.call.scale;
+      if (p.split.q.parts == nullptr || !(size == 0 || (size >= 0x1p-18f && size <= 0x1p60f)) ||
+          p.views.in.packed.k_batch_index != nullptr || p.views.in.k.size() == 0)
+        return false;
+      const result<attention_path> path = path_here();
+      return path.ok() && path.value == attention_path::sm90 && runs_on_hopper(p);
+    }
+  }
+
+  /// The gradients of split fp16.
+  template <int Parts, class G, class Mask, class Score>
+  static status run_split(cudaStream_t s, const backward_params<fp32, fp32, G, Mask, Score>& p) {
+    status state;
+    int launched = 0;
+    const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
+      if (!state.ok() || !wants<Of>(p)) return;
+      using op = sm90_backward_op<split_parts<Parts>, G, HeadSize, HeadSizeV, Of, Mask, Score>;
+      const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, op::block_m);
+      if (schedule.work_tiles == 0) return;
+      state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters + launched, launched == 0);
+      ++launched;
+    };
+    run(stdlib::integral_constant<gradient, gradient::of_q>{});
+    if constexpr (split_backward_sums_both(HeadSize, HeadSizeV)) {
+      run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
+    } else {
+      run(stdlib::integral_constant<gradient, gradient::of_k>{});
+      run(stdlib::integral_constant<gradient, gradient::of_v>{});
+    }
+    return state;
   }
 
   template <gradient Of, class T, class G, class Mask, class Score>
@@ -165,72 +216,11 @@ struct stream_backward {
     return launch_tiles<Of, op>(s, p);
   }
 
-  /// The problem with the sequences and heads that have separate work tiles.
-  template <class Params>
-  static attention_problem by_queries(const Params& p) {
-    attention_problem queries = p.views.in.problem();
-    queries.batch = p.tiled_sequences();
-    if (p.tiled_heads() != queries.heads) queries.heads = queries.kv_heads = p.tiled_heads();
-    return queries;
-  }
-  /// The problem with queries and keys exchanged: work tiles of keys, of all sequences and heads of k.
-  template <class Params>
-  static attention_problem by_keys(const Params& p) {
-    attention_problem keys = p.views.in.problem();
-    keys.batch = p.key_sequences();
-    keys.heads = keys.kv_heads;
-    const int64 queries = keys.seq_q;
-    keys.seq_q = keys.seq_k, keys.seq_k = queries;
-    return keys;
-  }
-  /// About the length of the longest packed sequence of keys: that of queries, or the average if it is more.
-  template <class Params>
-  static int64 longest_keys(const Params& p) {
-    const auto& in = p.views.in;
-    const int64 mean = in.packed.count > 0 ? ceil_div(in.k.extent(1), in.packed.count) : 0;
-    const int64 longest = in.packed.max_q > mean ? in.packed.max_q : mean;
-    return longest < in.k.extent(1) ? longest : in.k.extent(1);
-  }
-
-  /// How many heads alternate in the schedule where dq is added in fixed order. Tiles of keys of a head follow each other
-  /// at a distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for
-  /// each other: less with more heads, which in turn no longer fit the L2 cache. H200, 2026-11-23, fp16, TFLOP/s by number
-  /// of heads:
-  ///   128, full, 512 tokens: 48 320, 128 250; 4096: 6 436, 16 480, 64 342; 8192: 4 500, 8 507, 16 492; 16384: 2 502, 4 515,
-  ///   8 516, 16 493
-  ///   64, full, 8192: 4 418, 8 428, 16 421; 16384: 4 435, 8 442, 16 414
-  ///   128, causal, 2048: 32 309, 64 326, 128 264; 4096: 16 297, 32 400, 64 397; 16384: 4 270, 8 378, 16 461
-  ///   64, causal, 4096: 16 253, 64 380; 16384: 16 376, 32 412
-  template <class Params>
-  static int64 alternating_heads(int64 keys) {
-    using mask = stdlib::remove_cvref_t<decltype(Params::call.mask)>;
-    const int64 tiles = ceil_div(keys > 0 ? keys : 1, int64{128});
-    if constexpr (stdlib::same_as<mask, full>) return tiles <= 32 ? 16 : 8;
-    const int64 heads = int64{2048} * 256 / (HeadSize + HeadSizeV) / tiles,
-                most = tiles <= 16 || HeadSize + HeadSizeV <= 128 ? 64 : 32;
-    return heads < 16 ? 16 : heads > most ? most : heads;
-  }
-
-  /// The work tiles of block_m rows of a gradient; none if there is no sequence or no head.
-  template <gradient Of, class Params>
-  static attention_schedule schedule_of_rows(const Params& p, int block_m) {
-    const attention_problem sizes = Of == gradient::of_q ? by_queries(p) : by_keys(p);
-    // No sequence is longer than all queries together, whatever max_q says.
-    const int64 all_queries = p.views.in.q.extent(1), said = p.views.in.packed.max_q;
-    const int64 longest = Of != gradient::of_q ? longest_keys(p) : said < all_queries ? said : all_queries;
-    if (sizes.batch == 0 || sizes.heads == 0) return {};
-    const int bytes = (HeadSize + HeadSizeV) * static_cast<int>(sizeof(float));
-    int64 least_heads = 1;
-    if constexpr (Of == gradient::of_all)
-      if (!p.workspace.any_order) least_heads = alternating_heads<Params>(sizes.seq_q < 0 ? longest : sizes.seq_q);
-    return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
-  }
-
   /// Launches an op with a block for each work tile, in several launches if the grid would exceed its limit.
   template <gradient Of, class Op, class Params>
   static status launch_tiles(cudaStream_t s, const Params& p) {
     if (!wants<Of>(p)) return {};
-    typename Op::params all{p, schedule_of_rows<Of>(p, Op::block_m)};
+    typename Op::params all{p, backward_schedules::schedule_of_rows<Of>(p, Op::block_m)};
     for (; all.schedule.first < all.schedule.work_tiles; all.schedule.first += launch_limits::grid_x) {
       const int64 left = all.schedule.work_tiles - all.schedule.first;
       const int64 grid = left < launch_limits::grid_x ? left : launch_limits::grid_x;

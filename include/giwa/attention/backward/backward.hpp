@@ -15,16 +15,21 @@ template <int HeadSize, int HeadSizeV>
 struct host_backward;  // defined by <giwa/host.hpp>
 
 inline namespace GIWA_ARCH_TAG {
-template <int HeadSize, int HeadSizeV>
+template <int HeadSize, int HeadSizeV, class How>
 struct stream_backward;  // defined by <giwa/attention_backward.cuh>
 
-template <int HeadSize, int HeadSizeV, class Where, class T, class O, class G, class Mask, class Score>
+template <int HeadSize, int HeadSizeV, class How = automatic_tile, class Where, class T, class O, class G, class Mask,
+          class Score>
 status run_backward(const Where& where, const backward_views<T, O, G>& views, const Mask& mask, const Score& score,
                     const attention_backward_options& options) {
   static_assert(
       !stdlib::same_as<Mask, attention_backward_options> && !stdlib::same_as<Score, attention_backward_options>,
       "giwa::attention_backward: the options come after the mask and the score modifier: (stream, q, k, v, o, "
       "lse, dout, dq, dk, dv, mask, giwa::plain_score{}, options).");
+  static_assert(
+      stdlib::same_as<How, automatic_tile> || (is_fp32_accuracy<How> && stdlib::same_as<T, fp32>),
+      "giwa::attention_backward: giwa::fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied; other "
+      "tensors, and tiles, have no such choice.");
   require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   static_assert(has_slope<Score>,
@@ -34,7 +39,7 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
   require_parameter_slopes<Score>();
   if constexpr (drops_weights<Score>)
     if (score.probability == 0 && score.check_numbers().ok())
-      return run_backward<HeadSize, HeadSizeV>(where, views, mask, score.score, options);
+      return run_backward<HeadSize, HeadSizeV, How>(where, views, mask, score.score, options);
   if (const status s = check_backward(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   constexpr bool on_host = stdlib::same_as<Where, host_t>;
   if constexpr (!on_host)
@@ -47,10 +52,10 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
     return host_backward<HeadSize, HeadSizeV>::run(params);
   } else {
     static_assert(
-        defined<stream_backward<HeadSize, HeadSizeV>>,
+        defined<stream_backward<HeadSize, HeadSizeV, How>>,
         "giwa::attention_backward on a stream needs #include <giwa/attention_backward.cuh>, in a file that nvcc "
         "compiles.");
-    return stream_backward<HeadSize, HeadSizeV>::run(static_cast<cudaStream_t>(where), params);
+    return stream_backward<HeadSize, HeadSizeV, How>::run(static_cast<cudaStream_t>(where), params);
   }
 }
 }  // namespace GIWA_ARCH_TAG
@@ -116,7 +121,9 @@ inline namespace GIWA_ARCH_TAG {
 ///   dsink = minus the sum of e^(sink - lse) delta over all rows of a head
 ///
 /// Template arguments: the head size of q and k and, if it differs, that of v and o, each 1 to 512. head_sizes<64, 128>
-/// instead chooses one of the list at run time.
+/// instead chooses one of the list at run time. After them, for tensors of fp32, fp32, fp32_exact or tf32 as in
+/// attention_forward: attention_backward<128, tf32>(…). fp32 and tf32 run on tensor cores up to a head size of 128 on Hopper
+/// with backward_workspace_bytes(), elsewhere as fp32_exact.
 ///
 /// Parameters, with the shapes of attention_forward:
 ///   - where: a stream of the current device, or giwa::host
@@ -152,7 +159,7 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Source: Dao et al. 2022, "FlashAttention", algorithm 4, with delta as in Dao 2023, "FlashAttention-2".
 /// Example: `attention_backward<128>(stream, q, k, v, o, lse, dout, dq, dk, dv, causal{}, {}, {.workspace = workspace})`.
-template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, class Queries, class Keys,
+template <int HeadSize, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, class Lse, class DO, class DQ, class DK, class DV, class Mask = full,
           class Score = plain_score>
   requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
@@ -161,12 +168,12 @@ status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, 
                           const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
                           const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
                           const attention_backward_options& options = {}) {
-  return detail::run_backward<HeadSize, HeadSizeV>(where, detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv), mask,
-                                                   score, options);
+  return detail::run_backward<HeadSize, HeadSize, How>(where, detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv),
+                                                       mask, score, options);
 }
 /// Computes the gradients for sequences of different lengths (see `sequences`): packed tensors of rank 3, or of rank 4
 /// with lengths, as attention_forward takes them.
-template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, class Queries, class Keys,
+template <int HeadSize, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
           class Values, class O, class Lse, class DO, class DQ, class DK, class DV, int Rank, class Mask = full,
           class Score = plain_score>
   requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
@@ -177,25 +184,57 @@ status attention_backward(const Where& where, const sequences& packed, const ten
                           const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
                           const Score& score = {}, const attention_backward_options& options = {}) {
   if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
-  return detail::run_backward<HeadSize, HeadSizeV>(where, detail::views_of(packed, q, k, v, o, lse, dout, dq, dk, dv),
-                                                   mask, score, options);
+  return detail::run_backward<HeadSize, HeadSize, How>(
+      where, detail::views_of(packed, q, k, v, o, lse, dout, dq, dk, dv), mask, score, options);
 }
+/// With a different head size of v and o: `attention_backward<192, 128>(…)`.
+///@{
+template <int HeadSize, int HeadSizeV, class How = automatic_tile, detail::attention_place Where, class Queries,
+          class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV, class Mask = full,
+          class Score = plain_score>
+  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
+status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
+                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const tensor_view<Lse, 3>& lse,
+                          const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
+                          const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
+                          const attention_backward_options& options = {}) {
+  return detail::run_backward<HeadSize, HeadSizeV, How>(where, detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv),
+                                                        mask, score, options);
+}
+template <int HeadSize, int HeadSizeV, class How = automatic_tile, detail::attention_place Where, class Queries,
+          class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV, int Rank,
+          class Mask = full, class Score = plain_score>
+  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
+status attention_backward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
+                          const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+                          const tensor_view<O, Rank>& o, const tensor_view<Lse, 3>& lse,
+                          const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
+                          const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
+                          const Score& score = {}, const attention_backward_options& options = {}) {
+  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
+  return detail::run_backward<HeadSize, HeadSizeV, How>(
+      where, detail::views_of(packed, q, k, v, o, lse, dout, dq, dk, dv), mask, score, options);
+}
+///@}
 
 /// With `attention_backward<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in
 /// the list, all of which is compiled. The arguments after `where` are those of the other forms.
-template <class Sizes, detail::attention_place Where, class V, int Rank, class... Rest>
+template <class Sizes, class How = automatic_tile, detail::attention_place Where, class V, int Rank, class... Rest>
   requires(detail::is_head_sizes<Sizes>)
 status attention_backward(const Where& where, const tensor_view<V, Rank>& q, const Rest&... rest) {
-  return detail::choice_of_size<Sizes>::run(
-      q.extent(Rank - 1), [&](auto size) { return attention_backward<decltype(size)::value>(where, q, rest...); });
+  return detail::choice_of_size<Sizes>::run(q.extent(Rank - 1), [&](auto size) {
+    constexpr int head_size = decltype(size)::value;
+    return attention_backward<head_size, head_size, How>(where, q, rest...);
+  });
 }
 /// The same for sequences of different lengths.
-template <class Sizes, detail::attention_place Where, class V, int Rank, class... Rest>
+template <class Sizes, class How = automatic_tile, detail::attention_place Where, class V, int Rank, class... Rest>
   requires(detail::is_head_sizes<Sizes>)
 status attention_backward(const Where& where, const sequences& packed, const tensor_view<V, Rank>& q,
                           const Rest&... rest) {
   return detail::choice_of_size<Sizes>::run(q.extent(Rank - 1), [&](auto size) {
-    return attention_backward<decltype(size)::value>(where, packed, q, rest...);
+    constexpr int head_size = decltype(size)::value;
+    return attention_backward<head_size, head_size, How>(where, packed, q, rest...);
   });
 }
 

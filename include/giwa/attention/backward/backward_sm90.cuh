@@ -9,6 +9,7 @@
 #include <giwa/attention/backward/backward_sm90_dq.cuh>
 #include <giwa/attention/backward/backward_sm90_loader.cuh>
 #include <giwa/attention/backward/backward_sm90_scheduler.cuh>
+#include <giwa/attention/backward/backward_sm90_split.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -45,7 +46,9 @@ struct sm90_backward_op {
       if (!p.waits_first) arch::wait_for_previous_kernel();
     } else {
       arch::claim_registers<policy::consumer_registers>();
-      sm90_backward_consumer<types, block_type>::run(block, p, s);
+      using consumer = stdlib::conditional_t<types::is_split, sm90_split_consumer<types, block_type>,
+                                             sm90_backward_consumer<types, block_type>>;
+      consumer::run(block, p, s);
     }
 #else
     static_cast<void>(plain_block), static_cast<void>(p), static_cast<void>(s);

@@ -136,8 +136,15 @@ class sm90_backward_loader {
     const bool scrubs = work.careful != 0 && some;
     constexpr int rows_of_lane = ceil_div(columns, 32);
     const int begin = n * columns;
-    [[maybe_unused]] row_terms terms[rows_of_lane];
-    if constexpr (Types::rows_are_keys) {  // before the wait, so that the loads overlap it
+    [[maybe_unused]] stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms>
+        terms[rows_of_lane];
+    if constexpr (Types::is_split) {
+      GIWA_UNROLL
+      for (int i = 0; i < rows_of_lane; ++i) {
+        const int row = begin + block.lane() + 32 * i;
+        terms[i] = Types::rows_are_keys ? Types::terms_of_query(p.call, h, row) : Types::terms_of_key(p.call, h, row);
+      }
+    } else if constexpr (Types::rows_are_keys) {  // before the wait, so that the loads overlap it
       GIWA_UNROLL
       for (int i = 0; i < rows_of_lane; ++i) {
         terms[i] = p.call.terms_of_query(h, begin + block.lane() + 32 * i);
@@ -155,7 +162,9 @@ class sm90_backward_loader {
     for (int i = 0; i < rows_of_lane; ++i) {
       const int row = block.lane() + 32 * i;
       if (columns % 32 != 0 && row >= columns) continue;
-      if constexpr (Types::rows_are_keys) {
+      if constexpr (Types::is_split) {
+        Types::put(terms[i], row, s.terms[x.stage]);
+      } else if constexpr (Types::rows_are_keys) {
         s.terms[x.stage].lse[row] = terms[i].lse * log2_e<float>;
         s.terms[x.stage].delta[row] = terms[i].delta;
       } else {
@@ -184,11 +193,11 @@ class sm90_backward_loader {
     if (arch::elect_one()) giwa::load(p.y, at, s.y[y.stage], scrubs ? s.landed : s.y_full[y.stage]);
     block.sync_warp();
     constexpr int x_bytes = Types::x_tile::bytes, y_bytes = Types::y_tile::bytes;
-    if (scrubs) {
+    if (!Types::is_split && scrubs) {
       if (block.lane() == 0) s.landed.arrive_and_expect(x_bytes + y_bytes);
       s.landed.wait(landed_phase);
       landed_phase ^= 1;
-      clear_nonfinite(s.x[x.stage], s.y[y.stage], s.terms[x.stage], block.lane());
+      if constexpr (!Types::is_split) clear_nonfinite(s.x[x.stage], s.y[y.stage], s.terms[x.stage], block.lane());
       arch::fence_async_proxy();
       block.sync_warp();
     }

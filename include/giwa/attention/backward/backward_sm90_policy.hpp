@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_POLICY_HPP
 
 #include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/attention/split_fp16/rows.hpp>
 #include <giwa/numeric/integer.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -62,6 +63,47 @@ struct sm90_backward_policy {
   static constexpr bool stages_output =
       !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && 2 * block_m* width_x <= left;
 };
+
+/// Stands for the element type of fp32 tensors that are multiplied as split fp16 (split_rows): both parts of a number, or 1, the
+/// hi part.
+template <int Parts>
+struct split_parts {};
+template <class T>
+inline constexpr int parts_of = 0;
+template <int Parts>
+inline constexpr int parts_of<split_parts<Parts>> = Parts;
+
+/// The tile for fp32 as split fp16, up to a head size of 128: in shared memory a tile of 128 columns takes what one of 256 takes
+/// in 16 bits. The sums of a tile are in separate registers, so one gradient is summed at a time above a sum of both head
+/// sizes of 128.
+///
+/// H200, 2026-11-23, 2048 / head size heads, full, 8 x 2048 | 1 x 16384 tokens, TFLOP/s of the call, counted as 2.5 times the
+/// forward pass, with and without turns of the tensor cores: 64: 123, 117 | 132, 123; 128: 121, 120 | 128, 125. Causal: 64: 100,
+/// 95 | 130, 126; 128: 98, 97 | 117, 115.
+template <gradient Of, int HeadSize, int HeadSizeV>
+struct sm90_split_backward_policy {
+  static constexpr bool rows_are_keys = Of != gradient::of_q;
+  static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
+  static constexpr bool adds_dq = false;
+  static constexpr int consumers = 2, block_m = 64 * consumers, columns = 64;
+  static constexpr int width_x = round_up(HeadSize, 64) * split_rows::parts_per_number,
+                       width_y = round_up(HeadSizeV, 64) * split_rows::parts_per_number;
+  static constexpr bool takes_turns = true;
+  static constexpr int producer_registers = 40, consumer_registers = 232;
+  static constexpr int stages_ds = 0, stages_dq = 1;
+  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0));
+  static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
+  static constexpr int room = (227 << 10) - 3072 - fixed_bytes;
+  static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room ? 3 : 2;
+  static constexpr int stages_y = stages_x == 3 ? 3 : 2 * (x_bytes + y_bytes) <= room ? 2 : 1;
+  static_assert(stages_x * x_bytes + stages_y * y_bytes <= room);
+  static constexpr bool stages_output = false;
+};
+
+/// Whether one kernel sums dk and dv in split fp16.
+GIWA_HOST_DEVICE constexpr bool split_backward_sums_both(int head_size, int head_size_v) {
+  return round_up(head_size, 16) + round_up(head_size_v, 16) <= 128;
+}
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

@@ -80,7 +80,6 @@ struct sm90_backward_steps {
     }
   }
 
- private:
   /// Whether a query sees a key. Without a branch if the mask has a range of keys for each query.
   GIWA_DEVICE static bool keeps(const steps_of_scores& steps, const bounds& limits, int query, int key) {
     if constexpr (one_range_mask<mask>) {

@@ -24,15 +24,20 @@ struct ring_cursor {
 
 /// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each: of a and b. Tiles of x and y move
 /// past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For dk and dv they are keys:
-/// a and b are k and v, x and y are q and dout; if dq is added too, each consumer has a writer.
+/// a and b are k and v, x and y are q and dout; if dq is added too, each consumer has a writer. T is split_parts for tensors of fp32, whose
+/// tiles hold split fp16.
 template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
 struct sm90_backward_types {
-  using policy = sm90_backward_policy<Of, HeadSize, HeadSizeV>;
-  using element = T;
+  static constexpr int parts = parts_of<T>;
+  static constexpr bool is_split = parts > 0;
+  using policy = stdlib::conditional_t<is_split, sm90_split_backward_policy<Of, HeadSize, HeadSizeV>,
+                                       sm90_backward_policy<Of, HeadSize, HeadSizeV>>;
+  using input = stdlib::conditional_t<is_split, fp32, T>;
+  using element = stdlib::conditional_t<is_split, fp16, T>;
   using gradient_element = G;
   using mask = Mask;
   using score = Score;
-  using call_params = backward_params<T, T, G, Mask, Score>;
+  using call_params = backward_params<input, input, G, Mask, Score>;
   using head_type = typename call_params::head;
   static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
   static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers;
@@ -46,7 +51,7 @@ struct sm90_backward_types {
   using bounds = typename score_steps<Mask, Score>::bounds;
 
   template <int Rows, int Columns>
-  using tile = shared_tile<T, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
+  using tile = shared_tile<element, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
   using a_tile = tile<64, policy::width_x>;
   using b_tile = tile<64, policy::width_y>;
   using x_tile = tile<columns, policy::width_x>;
@@ -54,7 +59,7 @@ struct sm90_backward_types {
   // dq of a consumer, and a warp's share, which TMA stores.
   static constexpr bool stages_output = policy::stages_output, stores_tiles = stages_output && sizeof(G) == 2;
   template <int Rows>
-  using dq_rows = shared_tile<stdlib::conditional_t<stores_tiles, G, T>, tile_shape<Rows, policy::width_x>,
+  using dq_rows = shared_tile<stdlib::conditional_t<stores_tiles, G, element>, tile_shape<Rows, policy::width_x>,
                               swizzled<swizzle::bytes_128>>;
   using dq_tile = dq_rows<64>;
   using dq_of_warp = dq_rows<16>;
@@ -107,7 +112,46 @@ struct sm90_backward_types {
   struct terms_of_keys {
     alignas(16) float nan[columns];
   };
-  using moving_terms = stdlib::conditional_t<rows_are_keys, terms_of_queries, terms_of_keys>;
+  /// Of split fp16: split_row_terms.
+  struct split_terms_of_queries {
+    alignas(16) float of_score[columns], of_gradient[columns], lse[columns], delta[columns];
+  };
+  struct split_terms_of_keys {
+    alignas(16) float of_score[columns], of_gradient[columns];
+  };
+  using moving_terms =
+      stdlib::conditional_t<is_split, stdlib::conditional_t<rows_are_keys, split_terms_of_queries, split_terms_of_keys>,
+                            stdlib::conditional_t<rows_are_keys, terms_of_queries, terms_of_keys>>;
+  /// What scores and gradients of a row are multiplied by: for k and v their factors (split_rows). For q its factor times the
+  /// scale, and for dout its factor with lse and delta such that P dout, and dS = P (dP - delta), are
+  ///   2^(q k - lse) dout  and  2^(q k - lse) (dP dout - delta).
+  struct split_row_terms {
+    float of_score, of_gradient, lse = 0, delta = 0;
+  };
+  GIWA_DEVICE static split_row_terms terms_of_key(const call_params& p, const head_type& h, int key) {
+    if (key >= h.keys()) return {0, 0};
+    const int64 row = p.split.k.row(h.key_sequence, h.kv_head, h.first_key_row + key);
+    return {p.split.k.factors[row], p.split.v.factors[row]};
+  }
+  /// e^-lse is split into 2^-n and 2^-(lse log2(e) - n), and 2^-n is in the factor of dout and in delta: the exponent of P, which is
+  /// rounded, has the size of a score. With all of the lse in it P was off by 4e-7, as much as all else.
+  GIWA_DEVICE static split_row_terms terms_of_query(const call_params& p, const head_type& h, int query) {
+    if (query >= h.queries()) return {0, 0, infinity_of<float>, 0};
+    const int64 row = p.split.q.row(h.sequence, h.head, h.first_query_row + query);
+    const float scale = score_steps<Mask, Score>::modified ? p.call.scale : p.call.scale * log2_e<float>;
+    const row_terms t = p.terms_of_query(h, query);
+    const float product = t.lse * log2_e<float>;
+    if (!(fabsf(product) < 24)) return {p.split.q.factors[row] * scale, p.split.dout.factors[row], product, t.delta};
+    constexpr float rest_of_log2_e = static_cast<float>(log2_e<double> - static_cast<double>(log2_e<float>));
+    const float whole = rintf(product), factor = power_of_two(-static_cast<int>(whole));
+    const float error = fused_multiply_add(t.lse, log2_e<float>, -product);
+    return {p.split.q.factors[row] * scale, p.split.dout.factors[row] * factor,
+            (product - whole) + fused_multiply_add(t.lse, rest_of_log2_e, error), t.delta * factor};
+  }
+  GIWA_DEVICE static void put(const split_row_terms& t, int row, moving_terms& to) {
+    to.of_score[row] = t.of_score, to.of_gradient[row] = t.of_gradient;
+    if constexpr (rows_are_keys) to.lse[row] = t.lse, to.delta[row] = t.delta;
+  }
   struct shared_storage {
     a_tile a[consumers];
     stdlib::conditional_t<sums_x, b_tile, nothing> b[consumers];

@@ -7,6 +7,7 @@
 #include <giwa/attention/problem/options.hpp>
 #include <giwa/attention/problem/problem.hpp>
 #include <giwa/attention/problem/workspace.hpp>
+#include <giwa/attention/split_fp16/rows.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -20,8 +21,8 @@ struct attention_backward_options {
   tensor_view<float, 1> dsinks{};       ///< (heads): receives the gradient of the sinks; not computed where empty
   alignment align{};                    ///< of the diagonal; see attention_options
   /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
-  /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster on Hopper. Not used
-  /// on giwa::host. Its contents do not matter.
+  /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster on Hopper, and fp32
+  /// runs on tensor cores. Not used on giwa::host. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
@@ -89,20 +90,43 @@ struct backward_workspace {
   }
 };
 
-/// The bytes of a call's workspace, with the sums of dq or without.
-GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool with_dq) {
+/// Whether fp32 gradients run on tensor cores for these head sizes, on GPUs that have the kernels.
+GIWA_HOST_DEVICE constexpr bool has_split_kernels(int64 head_size, int64 head_size_v) {
+  return head_size <= 128 && head_size_v <= 128;
+}
+
+/// The tensors that a backward call in fp32 reads, as split fp16: the last part of its workspace.
+struct split_backward_tensors {
+  split_rows q, k, v, dout;
+
+  GIWA_HOST_DEVICE static constexpr split_backward_tensors take(workspace_layout& layout, const attention_problem& p) {
+    const bool packed = p.seq_q < 0;
+    const int64 sequences = packed ? 1 : p.batch, queries = packed ? p.rows_q : p.seq_q,
+                keys = p.seq_k < 0 ? p.rows_k : p.seq_k;
+    return {split_rows::take(layout, sequences, p.heads, queries, p.head_size),
+            split_rows::take(layout, sequences, p.kv_heads, keys, p.head_size),
+            split_rows::take(layout, sequences, p.kv_heads, keys, p.head_size_v),
+            split_rows::take(layout, sequences, p.heads, queries, p.head_size_v)};
+  }
+};
+
+/// The bytes of a call's workspace, with what only the fastest kernels need or without.
+GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest) {
   if (!check_sizes(p, 0).ok()) return 0;
   workspace_layout layout;
   backward_workspace::take(layout, p, parameters,
-                           with_dq && p.element_bytes == 2 && has_kernel_of_all(p.head_size, p.head_size_v));
+                           fastest && p.element_bytes == 2 && has_kernel_of_all(p.head_size, p.head_size_v));
+  if (fastest && p.element_bytes == 4 && has_split_kernels(p.head_size, p.head_size_v))
+    split_backward_tensors::take(layout, p);
   return layout.bytes;
 }
 }  // namespace detail
 
 /// Returns the bytes of workspace with which attention_backward is fastest on a stream: those of
-/// least_backward_workspace_bytes(), and for 16-bit tensors with head sizes up to 128, whose gradients one kernel computes
-/// on Hopper, those of dq in fp32, its rows and columns rounded up to whole tiles of 64 or 128. The largest int64 where no
-/// 64-bit number holds the size, 0 for sizes that supports() refuses. Only the sizes of q and the head size of v count.
+/// least_backward_workspace_bytes(), and with head sizes up to 128 what the kernels on Hopper need. For 16-bit tensors, whose
+/// gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole tiles of 64 or 128, so only
+/// the sizes of q and the head size of v count. For fp32 it is a copy of q, k, v and dout as split fp16, rows rounded up to 64
+/// columns, and 4 bytes a row. The largest int64 where no 64-bit number holds the size, 0 for sizes that supports() refuses.
 /// With `score` for a call with this score modifier.
 ///@{
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p) {

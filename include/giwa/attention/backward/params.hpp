@@ -34,6 +34,8 @@ struct backward_params {
   tensor_view<float, 1> dsinks;                    // or empty
   backward_workspace workspace;                    // on a stream
   bool accumulate;
+  // The inputs as split fp16, or null pointers: the call does not run on tensor cores.
+  stdlib::conditional_t<stdlib::same_as<T, fp32>, split_backward_tensors, nothing> split{};
 
   using head = attention_head<T, const O>;
   using call_type = attention_params<T, const O, Mask, Score>;
@@ -165,7 +167,12 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
       with_dq && problem.element_bytes == 2 && has_kernel_of_all(problem.head_size, problem.head_size_v) &&
           !gradient_of<Score>::wanted);
   workspace.any_order = options.any_order;
-  return {a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate};
+  backward_params<T, O, G, Mask, Score> p{
+      a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate, {}};
+  if constexpr (stdlib::same_as<T, fp32>)
+    if (with_dq && !gradient_of<Score>::wanted && has_split_kernels(problem.head_size, problem.head_size_v))
+      p.split = split_backward_tensors::take(layout, problem);
+  return p;
 }
 #endif
 
