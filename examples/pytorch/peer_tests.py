@@ -10,7 +10,8 @@ as those of flash_attn; helpers of the tests, as bert_padding, are the checkout'
 test/test_transformers.py runs twice, with torch.nn.functional.scaled_dot_product_attention and with giwa_torch's in its place, and
 counts as failed what passes with the first only.
 
---sample runs at most so many tests, drawn with a fixed seed; --seconds begins none after that time. A test that needs kernels is run
+--sample runs at most so many tests, drawn with a fixed seed; --only d=64,128 dtype=torch.float16 those with these parameters, where a
+test has them; --seconds begins none after that time. A test that needs kernels is run
 again when those of all tests are compiled, in parallel. Prints passed, failed, and skipped tests, those with the argument that
 giwa_torch refuses.
 """
@@ -34,13 +35,16 @@ from giwa_torch import build
 class Outcomes:
     """A plugin of pytest that draws tests, runs them, and keeps their outcomes."""
 
-    def __init__(self, sample, seconds):
-        self.sample, self.end = sample, time.monotonic() + seconds
+    def __init__(self, chosen):
+        self.sample, self.end = chosen.sample, time.monotonic() + chosen.seconds
+        self.only = [x.split("=", 1) for x in chosen.only]
         self.of, self.reasons, self.texts, self.again, self.late = {}, {}, {}, [], 0
 
     @pytest.hookimpl(trylast=True)
     def pytest_generate_tests(self, metafunc):
-        calls = metafunc._calls  # all combinations of parameters of one test: too many to make tests of them first
+        # All combinations of parameters of one test: too many to make tests of them first.
+        calls = metafunc._calls = [x for x in metafunc._calls
+                                   if all(str(x.params.get(name, value)) in value.split(",") for name, value in self.only)]
         if self.sample and len(calls) > self.sample:
             metafunc._calls = random.Random(0).sample(calls, self.sample)
 
@@ -84,7 +88,7 @@ class Outcomes:
 
 
 def run(path, arguments, chosen):
-    outcomes = Outcomes(chosen.sample, chosen.seconds)
+    outcomes = Outcomes(chosen)
     with contextlib.redirect_stdout(io.StringIO()):
         code = pytest.main([str(path), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
     if not outcomes.of:
@@ -126,6 +130,7 @@ def main():
     parser.add_argument("suite", choices=("flash_attn", "sdpa"))
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--sample", type=int)
+    parser.add_argument("--only", nargs="+", default=(), metavar="PARAMETER=VALUES")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     chosen, arguments = parser.parse_known_args()
     if not torch.cuda.is_available():

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <mutex>
 #include <shared_mutex>
@@ -193,7 +194,7 @@ int as_int(int64_t window) {  // unlimited below 0
 // What the passes share beyond q, k and v.
 struct problem {
   optional_tensor mask, bias, slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index;
-  c10::SymInt max_q;
+  c10::SymInt max_q = 0;
   int64_t left = -1, right = -1;
   bool bottom_right = true;
   double softcap = 0;
@@ -383,44 +384,52 @@ std::tuple<Tensor, Tensor> call_attention(const Tensor& q, const Tensor& k, cons
 
 // --- Autograd ------------------------------------------------------------------------------------------------------------
 
-Tensor or_none(const optional_tensor& t) { return t ? *t : Tensor(); }
-
 struct Attention : torch::autograd::Function<Attention> {
   using variables = torch::autograd::variable_list;
 
+  // The tensors of a problem, those that may have gradients first.
+  template <class Problem>
+  static auto tensors_of(Problem& p) {
+    return std::array{&p.bias,      &p.slopes,    &p.sinks,     &p.mask,          &p.q_offsets,
+                      &p.k_offsets, &p.q_lengths, &p.k_lengths, &p.k_batch_index, &p.dropout_seed};
+  }
+
+  // Saves what is there in few objects, because each costs host time: q, k, v, o, lse and tensors, and one list of numbers.
   static variables forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                           const optional_tensor& bias, const optional_tensor& slopes, const optional_tensor& sinks,
-                           const problem& p) {
+                           const optional_tensor&, const optional_tensor&, const optional_tensor&, const problem& p) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     auto [o, lse] = call_attention(q, k, v, p);
-    ctx->save_for_backward({q, k, v, o, lse, or_none(bias), or_none(slopes), or_none(sinks), or_none(p.mask),
-                            or_none(p.q_offsets), or_none(p.k_offsets), or_none(p.q_lengths), or_none(p.k_lengths),
-                            or_none(p.k_batch_index), or_none(p.dropout_seed)});
-    auto& kept = ctx->saved_data;
-    kept["max_q"] = p.max_q;  // few entries, because each costs host time
-    kept["integers"] = c10::List<int64_t>({p.left, p.right, p.bottom_right, p.heads_first, p.scale.has_value()});
-    kept["numbers"] = c10::List<double>({p.softcap, p.dropout, p.scale.value_or(0)});
+    variables saved{q, k, v, o, lse};
+    int64_t present = 0;
+    const auto tensors = tensors_of(p);
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (*tensors[i]) present |= int64_t{1} << i, saved.push_back(**tensors[i]);
+    ctx->save_for_backward(std::move(saved));
+    const auto bits = [](double x) { return std::bit_cast<int64_t>(x); };
+    ctx->saved_data["numbers"] =
+        c10::List<int64_t>({present, p.left, p.right, p.bottom_right, p.heads_first, p.scale.has_value(),
+                            bits(p.scale.value_or(0)), bits(p.softcap), bits(p.dropout)});
+    if (p.q_offsets) ctx->saved_data["max_q"] = p.max_q;
     ctx->set_materialize_grads(false);
     return {o, lse};
   }
 
   static variables backward(torch::autograd::AutogradContext* ctx, const variables& gradients) {
     const variables saved = ctx->get_saved_variables();
-    const auto maybe = [&](std::size_t i) { return saved[i].defined() ? optional_tensor(saved[i]) : std::nullopt; };
-    const c10::List<int64_t> integers = ctx->saved_data["integers"].toIntList();
-    const c10::List<double> doubles = ctx->saved_data["numbers"].toDoubleList();
+    const c10::List<int64_t> numbers = ctx->saved_data["numbers"].toIntList();
     problem p;
-    p.bias = maybe(5), p.slopes = maybe(6), p.sinks = maybe(7), p.mask = maybe(8);
-    p.q_offsets = maybe(9), p.k_offsets = maybe(10), p.q_lengths = maybe(11), p.k_lengths = maybe(12);
-    p.k_batch_index = maybe(13), p.dropout_seed = maybe(14);
-    p.max_q = ctx->saved_data["max_q"].toSymInt();
-    p.left = integers[0], p.right = integers[1], p.bottom_right = integers[2] != 0, p.heads_first = integers[3] != 0;
-    p.softcap = doubles[0], p.dropout = doubles[1];
-    if (integers[4] != 0) p.scale = doubles[2];
+    const int64_t present = numbers[0];
+    const auto tensors = tensors_of(p);
+    for (std::size_t i = 0, next = 5; i < tensors.size(); ++i)
+      if ((present >> i & 1) != 0) *tensors[i] = saved[next++];
+    p.left = numbers[1], p.right = numbers[2], p.bottom_right = numbers[3] != 0, p.heads_first = numbers[4] != 0;
+    if (numbers[5] != 0) p.scale = std::bit_cast<double>(int64_t{numbers[6]});
+    p.softcap = std::bit_cast<double>(int64_t{numbers[7]}), p.dropout = std::bit_cast<double>(int64_t{numbers[8]});
+    if (p.q_offsets) p.max_q = ctx->saved_data["max_q"].toSymInt();
     variables found(inputs + 1);  // and of the problem
     std::array<bool, inputs> wanted{};
     for (std::size_t i = 0, edge = 0; i < inputs; ++i)  // tensors that are not there have no edge
-      if (i < 3 || saved[i + 2].defined()) wanted[i] = ctx->needs_input_grad(edge++);
+      if (i < 3 || *tensors[i - 3]) wanted[i] = ctx->needs_input_grad(edge++);
     if (!gradients[0].defined() && !gradients[1].defined()) return found;
     const Tensor dout = gradients[0].defined() ? gradients[0] : at::zeros_like(saved[3]);
     static const auto op = c10::Dispatcher::singleton()
