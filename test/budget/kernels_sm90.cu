@@ -7,23 +7,34 @@ namespace detail = giwa::detail;
 
 template <int HeadSize, class Mask = giwa::full, class Score = giwa::plain_score>
 struct backward {
-  using element = giwa::fp16;
-
-  template <detail::gradient... Of>
+  template <class T, class Input, detail::gradient... Of>
   static bool launch_ops(cudaStream_t s, const void* p) {
-    using params = detail::backward_params<element, element, element, Mask, Score>;
-    return (
-        detail::launch_backward_sm90<detail::sm90_backward_op<element, element, HeadSize, HeadSize, Of, Mask, Score>>(
-            s, *static_cast<const params*>(p), {}, nullptr, true)
-            .ok() &&
-        ...);
+    using params = detail::backward_params<Input, Input, Input, Mask, Score>;
+    return (detail::launch_backward_sm90<detail::sm90_backward_op<T, Input, HeadSize, HeadSize, Of, Mask, Score>>(
+                s, *static_cast<const params*>(p), {}, nullptr, true)
+                .ok() &&
+            ...);
   }
   static bool launch(cudaStream_t s, const void* p) {
     using enum detail::gradient;
+    using giwa::fp16;
     if constexpr (detail::sm80_backward_sums_both(HeadSize, HeadSize))
-      return launch_ops<of_q, of_k_and_v, of_all>(s, p);
+      return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all>(s, p);
     else
-      return launch_ops<of_q, of_k, of_v>(s, p);
+      return launch_ops<fp16, fp16, of_q, of_k, of_v>(s, p);
+  }
+};
+/// In fp32.
+template <int HeadSize, class Mask>
+struct split_backward : backward<HeadSize, Mask> {
+  static bool launch(cudaStream_t s, const void* p) {
+    using enum detail::gradient;
+    using parts = detail::split_parts<2>;
+    using kernels = backward<HeadSize, Mask>;
+    if constexpr (detail::split_backward_sums_both(HeadSize, HeadSize))
+      return kernels::template launch_ops<parts, float, of_q, of_k_and_v>(s, p);
+    else
+      return kernels::template launch_ops<parts, float, of_q, of_k, of_v>(s, p);
   }
 };
 
@@ -37,6 +48,6 @@ using giwa::alibi, giwa::causal, giwa::sliding_window, giwa::softcap;
 template bool launch_all<
     backward<64>, backward<64, causal>, backward<64, causal, softcap>, backward<64, sliding_window, alibi>,
     backward<128>, backward<128, causal>, backward<128, causal, softcap>, backward<128, sliding_window, alibi>,
-    backward<256, causal>
+    backward<256, causal>, split_backward<64, causal>, split_backward<128, causal>
 >(cudaStream_t, const void*);
 // clang-format on
