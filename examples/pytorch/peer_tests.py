@@ -11,9 +11,8 @@ test/test_transformers.py runs twice, with torch.nn.functional.scaled_dot_produc
 counts as failed what passes with the first only.
 
 --sample runs at most so many tests, drawn with a fixed seed; --only d=64,128 dtype=torch.float16 those with these parameters, where a
-test has them; --seconds begins none after that time. A test that needs kernels is run
-again when those of all tests are compiled, in parallel. Prints passed, failed, and skipped tests, those with the argument that
-giwa_torch refuses.
+test has them; --seconds begins none after that time. A test that needs kernels is run again when those of all tests are compiled, in
+parallel. Prints passed, failed, and skipped tests, those with the argument that giwa_torch refuses.
 """
 import argparse
 import collections
@@ -40,13 +39,21 @@ class Outcomes:
         self.only = [x.split("=", 1) for x in chosen.only]
         self.of, self.reasons, self.texts, self.again, self.late = {}, {}, {}, [], 0
 
-    @pytest.hookimpl(trylast=True)
+    @pytest.hookimpl(hookwrapper=True)
     def pytest_generate_tests(self, metafunc):
-        # All combinations of parameters of one test: too many to make tests of them first.
-        calls = metafunc._calls = [x for x in metafunc._calls
-                                   if all(str(x.params.get(name, value)) in value.split(",") for name, value in self.only)]
-        if self.sample and len(calls) > self.sample:
-            metafunc._calls = random.Random(0).sample(calls, self.sample)
+        """Narrows parameters before their combinations are made, and draws combinations before tests are made of them."""
+        parametrize = metafunc.parametrize
+
+        def narrowed(names, values, *arguments, **keywords):
+            for name, wanted in self.only:
+                if names == name:
+                    values = [x for x in values if str(x) in wanted.split(",")]
+            return parametrize(names, values, *arguments, **keywords)
+
+        metafunc.parametrize = narrowed
+        yield
+        if self.sample and len(metafunc._calls) > self.sample:
+            metafunc._calls = random.Random(0).sample(metafunc._calls, self.sample)
 
     def pytest_collection_modifyitems(self, items):
         if self.sample and len(items) > self.sample:

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from giwa_torch.transformers import PagedCache, attention_forward, register
-from test_giwa_torch import DEVICE, TYPES, main, raises, short, tensors
+from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, short, tensors
 
 register()
 SIZES = dict(vocab_size=500, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, initializer_range=0.08)
@@ -89,6 +89,26 @@ def test_training():
         model(**given, labels=given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)).loss.backward()
         found[name] = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert relative(found["giwa"], found["sdpa"]) < 1e-4
+
+
+def test_arguments():
+    """What some models pass: sinks, a bias by position with a mask, dropout. The mask may be of bool or added to the scores."""
+    q, k, v = tensors(2, 4, 2, 40, 40, 64, 64, TYPES[0])
+    sinks, bias = torch.randn(4, device=DEVICE), torch.randn(1, 4, 40, 40, device=DEVICE, dtype=q.dtype)
+    mask = torch.rand(2, 1, 40, 40, device=DEVICE) > 0.3
+    added = torch.zeros(mask.shape, device=DEVICE, dtype=q.dtype).masked_fill(~mask, torch.finfo(q.dtype).min)
+    module = torch.nn.Module()
+    attend = lambda *x, **o: attention_forward(module, q, k, v, *x, **o)[0].transpose(1, 2)
+    for name, found, options in (("sinks", attend(None, s_aux=sinks), {"causal": True, "sinks": sinks}),
+                                 ("bias", attend(mask, position_bias=bias), {"mask": mask, "bias": bias}),
+                                 ("added mask", attend(added, position_bias=bias), {"mask": mask, "bias": bias}),
+                                 ("softcap", attend(None, softcap=3.0, is_causal=False), {"softcap": 3.0})):
+        exact, plain = (by_definition(*(x.to(dtype) for x in (q, k, v)), **{n: x.to(dtype) if torch.is_tensor(x) and x.is_floating_point()
+                                                                             else x for n, x in options.items()}, rounded=rounded)[0]
+                        for dtype, rounded in ((torch.float64, None), (torch.float32, q.dtype)))
+        compare(name, [found], [exact], [plain], q.dtype, 4)
+    torch.manual_seed(3)
+    assert not torch.equal(*(attend(None, dropout=0.5) for _ in range(2)))
 
 
 def generated(kind, dtype, given, paged, steps, **sizes):
