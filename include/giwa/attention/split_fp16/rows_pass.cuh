@@ -13,7 +13,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// Splits the rows of up to four tensors (sequence, row, head, head size); a warp takes a row, and has four of them in flight.
 /// The largest number of a row comes to [2^14, 2^15), so a number is off by at most 2^-22 of itself, or 2^-39 of the largest.
-/// Of rows below 2^-81 less is left.
+/// Of rows below 2^-98 digits are lost.
 template <int HeadSize>
 struct split_rows_op {
   static constexpr int pairs = ceil_div(HeadSize, 64);  // of columns of a lane
