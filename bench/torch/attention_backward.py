@@ -34,7 +34,7 @@ from attention import BACKENDS, CAP, HEADS, HERE, INCLUDE, SHAPES, WINDOW, flops
 sys.path.append(str(HERE.parent))  # last: its folder torch is not PyTorch
 import report_rows  # noqa: E402
 
-KINDS = ("full", "causal", "softcap", "alibi", "window", "bias")  # in the order of attention_backward_entries.cu
+KINDS = ("full", "causal", "softcap", "alibi", "window", "bias", "dropout")  # in the order of attention_backward_entries.cu
 # (element, kind, head size, batch, heads, kv heads, length)
 USUAL = tuple(("fp16", kind, size, batch, heads, heads, length) for size, heads in HEADS.items() for kind in KINDS[:2]
               for batch, length in SHAPES)
@@ -47,7 +47,24 @@ FP32 = tuple(("fp32", kind, size, batch, heads, heads, length) for size, heads i
              for batch, length in SHAPES)
 ELEMENTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}  # in the order of attention_backward_entries.cu
 BOTH = (("fp16", "full", 128, 4, 16, 16, 4096), ("fp16", "causal", 128, 4, 16, 16, 4096),
-        ("fp16", "causal", 128, 32, 16, 16, 512))
+        ("fp16", "causal", 128, 32, 16, 16, 512), ("fp16", "dropout", 128, 4, 16, 16, 4096))
+DROPPED, SEED = 26, 5  # of 256: dropout(0.1f, 5) in attention_backward_entries.cu
+
+
+def kept(queries, keys, head, batch):
+    """Which weights giwa's dropout keeps: (queries, keys), from its definition, Philox4x32 with 7 rounds."""
+    low = 0xffffffff
+    q, k = queries[:, None], keys[None, :]
+    c = [(q & ~9).expand(len(queries), len(keys)), (k & ~9).expand(len(queries), len(keys)), torch.full_like(q, head),
+         torch.full_like(q, batch)]
+    key = [SEED, 0]
+    for _ in range(7):
+        products = c[0] * 0xd2511f53, c[2] * 0xcd9e8d57  # modulo 2^64, whose halves are right
+        c = [(products[1] >> 32 & low) ^ c[1] ^ key[0], products[1] & low, (products[0] >> 32 & low) ^ c[3] ^ key[1],
+             products[0] & low]
+        key = [key[0] + 0x9e3779b9 & low, key[1] + 0xbb67ae85 & low]
+    word = torch.where(q % 2 == 0, torch.where(k % 2 == 0, c[0], c[1]), torch.where(k % 2 == 0, c[2], c[3]))
+    return (word >> 8 * ((q & 8) // 4 + (k & 8) // 8) & 255) >= DROPPED
 
 
 class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu
@@ -199,7 +216,7 @@ class Case:
                     break
                 except NotImplementedError:
                     continue
-        for name in names if self.sides else ():
+        for name in names if self.sides and self.kind != "dropout" else ():  # PyTorch's drops other weights
             self.sides[name] = Torch(self, name)
 
     def renew(self):
@@ -227,7 +244,12 @@ class Case:
             if self.causal or self.kind == "window":
                 score = score.masked_fill((distance < 0) | (distance >= (WINDOW if self.kind == "window" else self.length)),
                                           float("-inf"))
-            found = torch.autograd.grad(score.softmax(-1) @ v, (part, k, v), dout[:, rows])
+            weights = score.softmax(-1)
+            if self.kind == "dropout":
+                heads = range(self.heads - group, self.heads)
+                drop = torch.stack([kept(key[rows], key, head, self.batch - 1) for head in heads])
+                weights = weights * drop * (256 / (256 - DROPPED))
+            found = torch.autograd.grad(weights @ v, (part, k, v), dout[:, rows])
             dq[:, rows] = found[0]
             dk += found[1]
             dv += found[2]

@@ -11,8 +11,9 @@
 #endif
 
 // One call, as attention_backward.py lays it out. q, o, dout and dq (batch, length, heads, head size); k, v, dk and dv with
-// kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3 alibi and causal, 4 a window, 5 a
-// bias with its gradient, (batch, heads, length, length) both. Kinds read their own of cap, slopes, window, bias and dbias.
+// kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3
+// alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout. Kinds read their own
+// of cap, slopes, window, bias and dbias.
 struct backward_call {
   long long kind, element, batch, length, heads, kv_heads, head_size, window;
   double cap;
@@ -100,6 +101,7 @@ long long with_pass(const backward_call& c, const Run& run) {
     case 5:
       return run(pass<fp16, 128, giwa::full, giwa::bias_with_gradient<fp16, fp16>>{
           c, {}, giwa::bias_with_gradient<fp16, fp16>{values, gradient}});
+    case 6: return run(pass<fp16, 128, giwa::full, giwa::dropout<>>{c, {}, giwa::dropout(0.1f, 5)});
     default: break;
   }
 #endif

@@ -63,6 +63,10 @@ GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
 
 /// Returns the upper 32 bits of the 64-bit product.
 GIWA_HOST_DEVICE constexpr uint32 multiply_high(uint32 a, uint32 b) {
+#if defined(__CUDA_ARCH__)
+  // One instruction together with the lower half; a shifted 64-bit product takes several.
+  if (!__builtin_is_constant_evaluated()) return __umulhi(a, b);
+#endif
   return static_cast<uint32>((static_cast<uint64>(a) * b) >> 32);
 }
 

@@ -84,11 +84,12 @@ class philox {
     uint32 k0 = low(seed_), k1 = high(seed_);
     GIWA_UNROLL
     for (int round = 0; round < Rounds; ++round) {
-      const uint64 product0 = uint64{0xd2511f53u} * c0, product1 = uint64{0xcd9e8d57u} * c2;
-      c0 = high(product1) ^ c1 ^ k0;
-      c1 = low(product1);
-      c2 = high(product0) ^ c3 ^ k1;
-      c3 = low(product0);
+      const uint32 high0 = multiply_high(0xd2511f53u, c0), low0 = 0xd2511f53u * c0;
+      const uint32 high1 = multiply_high(0xcd9e8d57u, c2), low1 = 0xcd9e8d57u * c2;
+      c0 = high1 ^ c1 ^ k0;
+      c1 = low1;
+      c2 = high0 ^ c3 ^ k1;
+      c3 = low0;
       k0 += 0x9e3779b9u;  // the golden ratio, and sqrt(3) - 1
       k1 += 0xbb67ae85u;
     }

@@ -74,18 +74,21 @@ int wrong_registers() {
   const dropout_bits bits = bits_of(dropout<>(0.4f, 5), 1, 1);
   const int first_row = 48, first_column = 1024;
   int wrong = 0;
-  for (int thread = 0; thread < Map::threads; ++thread)
-    for (int i = 0; i < Map::registers; i += 8) {
-      const giwa::detail::kept_registers<RowsAreKeys> kept(bits, first_row + Map::row(thread, Map::slot(i)),
-                                                           first_column + Map::column(thread, i));
-      for (int j = 0; j < 8; ++j) {
-        const int row = first_row + Map::row(thread, Map::slot(i + j)),
-                  column = first_column + Map::column(thread, i + j);
-        const bool expected = RowsAreKeys ? bits(column, row) : bits(row, column);
-        const giwa::uint32 half = kept.pair(j / 2 * 2) >> 16 * (j % 2) & 0xffff;
-        wrong += kept[j] != expected || half != (expected ? 0xffff : 0);
-      }
+  for (int thread = 0; thread < Map::threads; ++thread) {
+    giwa::detail::kept_tile<Map, RowsAreKeys> kept;
+    kept.find(bits, thread, first_row, first_column);
+    giwa::uint32 operand[2][Map::registers / 2];
+    for (auto& part : operand)
+      for (auto& two : part) two = ~0u;
+    kept.clear(operand);
+    for (int i = 0; i < Map::registers; ++i) {
+      const int row = first_row + Map::row(thread, Map::slot(i)), column = first_column + Map::column(thread, i);
+      const bool expected = RowsAreKeys ? bits(column, row) : bits(row, column);
+      wrong += kept[i] != expected ? 1 : 0;
+      for (const auto& part : operand)
+        wrong += (part[i / 2] >> 16 * (i % 2) & 0xffff) != (expected ? 0xffffu : 0u) ? 1 : 0;
     }
+  }
   return wrong;
 }
 

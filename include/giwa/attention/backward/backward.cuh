@@ -55,7 +55,7 @@ struct stream_backward {
 
   template <class T, class O, class G, class Mask, class Score>
   static status run_gradients(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& p) {
-    constexpr bool tensor_cores = runs_on_tensor_cores<T, O> && !drops_weights<Score>;
+    constexpr bool tensor_cores = runs_on_tensor_cores<T, O>;
     if constexpr (tensor_cores) {
       const result<attention_path> path = path_here();
       if (!path.ok()) return path.state;
@@ -128,7 +128,7 @@ struct stream_backward {
   /// the device knows the lengths. And not where several sequences read the same keys, whose parts of dq have no order.
   template <class T, class O, class G, class Mask, class Score>
   static bool runs_together(const backward_params<T, O, G, Mask, Score>& p) {
-    if constexpr (!runs_on_tensor_cores<T, O> || drops_weights<Score>) {
+    if constexpr (!runs_on_tensor_cores<T, O>) {
       return false;
     } else {
       const auto& v = p.views;

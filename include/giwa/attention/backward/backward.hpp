@@ -38,7 +38,7 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
                 "giwa::dual<float> value_and_slope(float, giwa::attention_coord) const.");
   require_parameter_slopes<Score>();
   if constexpr (drops_weights<Score>)
-    if (score.probability == 0 && score.check_numbers().ok())
+    if (score.probability() == 0 && score.check_numbers().ok())
       return run_backward<HeadSize, HeadSizeV, How>(where, views, mask, score.score, options);
   if (const status s = check_backward(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   constexpr bool on_host = stdlib::same_as<Where, host_t>;

@@ -22,6 +22,9 @@ GIWA_DEVICE void weigh(int lane, const score_steps<Mask, Score>& steps,
                        [[maybe_unused]] Parameters& parameters) {
   constexpr bool modified = score_steps<Mask, Score>::modified, rows_are_keys = Of != gradient::of_q;
   const float factor = modified ? log2_e<float> : steps.scale * log2_e<float>;
+  [[maybe_unused]] kept_tile<Map, rows_are_keys> undropped;
+  if constexpr (drops_weights<Score>)
+    undropped.find(dropout_bits(steps.score, steps.random_key, bounds.batch, bounds.head), lane, first, begin);
   GIWA_UNROLL
   for (int c = 0; c < Map::period / 2; ++c) {  // a thread has two of every eight columns
     const int of_first = c / 2 * 4 + c % 2, column = Map::column(lane, of_first);
@@ -49,9 +52,11 @@ GIWA_DEVICE void weigh(int lane, const score_steps<Mask, Score>& steps,
         }
       }
       const float weight = exp2_of(fused_multiply_add(y, factor, -t.lse));
-      scores.value[i] = kept ? weight : 0;
+      float drop = 1;
+      if constexpr (drops_weights<Score>) drop = undropped[i] ? kept_scale(steps.score) : 0;
+      scores.value[i] = kept ? weight * drop : 0;
       if constexpr (Of != gradient::of_v) {
-        const float dy = weight * (dp.value[i] - t.delta);
+        const float dy = weight * (dp.value[i] * drop - t.delta);
         if constexpr (Of == gradient::of_q && gradient_of<Score>::wanted)
           if (kept && !careful)
             gradient_of<Score>::give(steps.score, dy, z, bounds.place(query, key), parameters.of(slot));

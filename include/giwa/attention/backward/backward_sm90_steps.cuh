@@ -45,10 +45,15 @@ struct sm90_backward_steps {
     const steps_of_scores steps{call.mask, call.score, call.scale};
     const bounds limits = note.limits.get();
     const float factor = modified ? log2_e<float> : call.scale * log2_e<float>;
+    [[maybe_unused]] kept_registers<rows_are_keys> undropped;
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
       float weight[2], gradient[2];
+      if constexpr (drops_weights<typename Types::score>)
+        if (i % 8 == 0)
+          undropped = {dropout_bits(call.score, steps.random_key, limits.batch, limits.head), row,
+                       note.begin + map::column(thread, i)};
       GIWA_UNROLL
       for (int j = 0; j < 2; ++j) {
         const int column = map::column(thread, i + j), moving = note.begin + column;
@@ -71,9 +76,11 @@ struct sm90_backward_steps {
         else
           lse_of_query = own[slot].lse, delta = own[slot].delta;
         const float exponential = exp2_of(fused_multiply_add(y, factor, -lse_of_query));
-        weight[j] = keep ? exponential : 0;
+        float drop = 1;
+        if constexpr (drops_weights<typename Types::score>) drop = undropped[i % 8 + j] ? kept_scale(call.score) : 0;
+        weight[j] = keep ? exponential * drop : 0;
         // By selection: dP may be NaN where the score is masked.
-        if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] - delta) * slope : 0;
+        if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
       }
       if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
       if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);

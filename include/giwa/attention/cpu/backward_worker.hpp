@@ -8,6 +8,7 @@
 #include <giwa/attention/cpu/panels.hpp>
 #include <giwa/attention/problem/rows.hpp>
 #include <giwa/attention/schedule/visible_tiles.hpp>
+#include <giwa/tile/shared_tile.hpp>
 
 #include <memory>
 #include <new>
@@ -151,7 +152,7 @@ class host_backward_worker {
   template <class Keys, class Values>
   void add_tiles(const head& h, int first, int count, const Keys& x, const Values& y) {
     const visible_tiles<mask_type, moving> tiles(p_.call.mask, h, first, count, block_columns);
-    const int length = rows_are_keys ? h.queries() : h.keys();
+    const int length = rows_are_keys ? h.queries() : h.keys(), skipped = first % 16;
     for (int n = tiles.next(0); n < tiles.count(); n = tiles.next(n + 1)) {
       const int begin = n * block_columns, here = length - begin < block_columns ? length - begin : block_columns;
       const tile_keep whole = tiles.keep(n);
@@ -165,20 +166,20 @@ class host_backward_worker {
                                                               }
                                                             });
       for (int j = here; j < block_columns; ++j) lse_[j] = infinity_of<float>, delta_[j] = 0;
+      put_weight_factors<rows_are_keys>(lone_thread{}, p_.call.score, h, first - skipped, begin,
+                                        kept_scale(p_.call.score), factors_, skipped + count);
       for (int row = 0; row < count; row += strip_rows) {
         const int rows = count - row < strip_rows ? count - row : strip_rows;
         const tile_keep keep = whole == tile_keep::all ? whole : tiles.keep(n, first + row, rows);
         if (keep == tile_keep::none) continue;
         host_product_panels<block_columns>(a_ + int64{row} * depth_, x_columns_, depth_, rows, s_);
         if (wants_dp_) host_product_panels<block_columns>(b_ + int64{row} * width_, y_columns_, width_, rows, dp_);
-        if constexpr (drops) {
-          const dropout_bits bits(p_.call.score, dropout_key_, h.batch, h.head);
-          bits.factors<rows_are_keys>(factors_, first + row, rows, begin, block_columns, kept_scale(p_.call.score));
-          for (int i = 0; wants_dp_ && i < rows * block_columns; ++i) dp_[i] *= factors_[i];
-        }
+        if constexpr (drops)
+          for (int i = 0; wants_dp_ && i < rows * block_columns; ++i)
+            dp_[i] *= factors_.data()[(skipped + row) * block_columns + i];
         for (int r = 0; r < rows; ++r) turn_row(h, first, row + r, r, begin, here, keep);
         if constexpr (drops)
-          for (int i = 0; i < rows * block_columns; ++i) s_[i] *= factors_[i];
+          for (int i = 0; i < rows * block_columns; ++i) s_[i] *= factors_.data()[(skipped + row) * block_columns + i];
         if (wants_x_) add_product(h, first, row, rows, dp_, x_, row_x_, sum_x_, finite_x, keep, begin, here);
         if (wants_y_) add_product(h, first, row, rows, s_, y_, row_y_, sum_y_, finite_y, keep, begin, here);
       }
@@ -289,8 +290,9 @@ class host_backward_worker {
   alignas(64) float s_[strip_rows * block_columns];   // S, then P
   alignas(64) float dp_[strip_rows * block_columns];  // dP, then dS
   alignas(64) float lse_[block_columns], delta_[block_columns];
-  alignas(64) float factors_[drops ? strip_rows * block_columns : 1];
-  [[no_unique_address]] decltype(dropout_key(stdlib::declval<modifier&>())) dropout_key_ = dropout_key(p_.call.score);
+  [[no_unique_address]] stdlib::conditional_t<drops, shared_tile<float, tile_shape<block_rows + 16, block_columns>>,
+                                              nothing>
+      factors_;  // of dropout
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -6,6 +6,7 @@
 #include <giwa/attention/cpu/product.hpp>
 #include <giwa/attention/problem/rows.hpp>
 #include <giwa/softmax/state.hpp>
+#include <giwa/tile/shared_tile.hpp>
 
 #include <memory>
 #include <new>
@@ -62,7 +63,8 @@ class host_attention_worker {
     load_q(rows, first, count);
     for (int r = 0; r < count; ++r) max_[r] = group_max_[r] = -infinity_of<float>, group_sum_[r] = 0;
     for (int i = 0; i < count * sums; ++i) sum_[i] = 0;
-    int group = 0;  // of keys, of which there are more than one in long sequences only
+    const int skipped = first % 16;  // rows of factors_ that come before
+    int group = 0;                   // of keys, of which there are more than one in long sequences only
     for (int key = 0; key < h.keys(); key += block_n) {
       const int keys = h.keys() - key < block_n ? h.keys() - key : block_n;
       const auto tile = [&](int row, int n) {
@@ -78,13 +80,15 @@ class host_attention_worker {
       }
       load_k(rows, key, keys);
       const bool finite = load_v(rows, key, keys);
+      put_weight_factors<false>(lone_thread{}, p_.score, h, first - skipped, key, 1.0f, factors_, skipped + count);
       for (int row = 0; row < count; row += strip_rows) {
         const int n = count - row < strip_rows ? count - row : strip_rows;
         const tile_keep keep = whole == tile_keep::all ? whole : classify(p_.mask, tile(row, n));
         if (keep == tile_keep::none) continue;
         multiply_qk(row, n);
         for (int r = 0; r < n; ++r) update_softmax(h, first + row + r, row + r, r, key, keys, keep);
-        if constexpr (drops_weights<modifier>) drop(h, first + row, n, key);
+        if constexpr (drops)  // store() scales the weights that are kept
+          for (int i = 0; i < n * block_n; ++i) s_[i] *= factors_.data()[(skipped + row) * block_n + i];
         if (keep == tile_keep::all || finite)
           multiply_pv(row, n);
         else
@@ -97,6 +101,7 @@ class host_attention_worker {
 
  private:
   using modifier = decltype(Params::score);
+  static constexpr bool drops = drops_weights<modifier>;
   static constexpr int lanes = host_registers::lanes, columns = host_registers::columns, sums = 16;
   static_assert(block_n % columns == 0 && strip_rows % host_registers::rows == 0 && block_m % strip_rows == 0);
 
@@ -196,14 +201,6 @@ class host_attention_worker {
     for (int i = 0; i < sums; ++i) sum[i] += sum_of_tile[i];
   }
 
-  /// Clears the weights of a strip that dropout drops; store() scales the others.
-  void drop(const head& h, int query, int rows, int key) {
-    const dropout_bits bits(p_.score, dropout_key_, h.batch, h.head);
-    float kept[strip_rows * block_n];
-    bits.factors<false>(kept, query, rows, key, block_n, 1.0f);
-    for (int i = 0; i < rows * block_n; ++i) s_[i] *= kept[i];
-  }
-
   /// o_ += p v, p being in s_. The products of one tile of keys are summed separately.
   void multiply_pv(int row, int rows) {
     for (int first = 0; first < row_; first += columns) {
@@ -256,7 +253,7 @@ class host_attention_worker {
     float prior_lse = -infinity_of<float>;
     if constexpr (head_rows::has_prior) prior_lse = rows.prior_lse(query);
     finished_softmax<float> end = finish(max_[row], l, sink, prior_lse);
-    if constexpr (drops_weights<modifier>) end.factor *= kept_scale(p_.score);
+    if constexpr (drops) end.factor *= kept_scale(p_.score);
     const float* const from = (grouped ? group_o_ : o_) + int64{row} * row_;
     auto* const to = rows.o[query];
     using element = stdlib::remove_cvref_t<decltype(*to)>;
@@ -275,12 +272,13 @@ class host_attention_worker {
   }
 
   const Params p_;
-  [[no_unique_address]] decltype(dropout_key(stdlib::declval<const modifier&>())) dropout_key_ = dropout_key(p_.score);
   const int depth_, width_;
   const int row_;  // width_, rounded up to whole vectors
   std::unique_ptr<float, aligned_delete> memory_;
   float *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *o_ = nullptr, *s_ = nullptr, *line_ = nullptr, *sum_ = nullptr;
   float max_[block_m];
+  [[no_unique_address]] stdlib::conditional_t<drops, shared_tile<float, tile_shape<block_m + 16, block_n>>, nothing>
+      factors_;
   // Closed groups of keys: sums relative to group_max_. Used in sequences of more than one group.
   float* group_o_ = nullptr;
   float group_max_[block_m], group_sum_[block_m];

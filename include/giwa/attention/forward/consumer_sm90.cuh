@@ -10,16 +10,6 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The keys of a work tile are summed at once. A kernel that sums pieces of them separately (cached/many_rows_pieces.cuh) has another
-/// type with these members.
-struct keys_at_once {
-  GIWA_DEVICE void see_tile(int) const {}
-  template <class QueryRows>
-  GIWA_DEVICE void begin_softmax(QueryRows&) const {}
-  template <class QueryRows>
-  GIWA_DEVICE void take_output(QueryRows&) const {}
-};
-
 /// One consumer's 64 queries of a work tile: the state and the steps of algorithm 2 of FlashAttention-3 (Shah et al.
 /// 2024), and a short loop for each schedule. S = Q K^T of the next tile is issued before O += P V of the current one.
 template <class Types, class Block>
@@ -193,8 +183,7 @@ struct sm90_query_rows {
     if constexpr (!two_parts) arch::fence_operand(o.value);
     c.values.release(v_stage);
   }
-  /// Skips a tile that only other consumers need. It waits for the tile, because the barriers of its stage count
-  /// phases.
+  /// Skips a tile that only other consumers need. It waits for the tile: the barriers of its stage count phases.
   GIWA_DEVICE void skip_tile() {
     c.keys.release(k_stage);
     wait_v(false);
@@ -245,6 +234,11 @@ struct sm90_query_rows {
       to_operands(scores, power_of_two(-split_exponents::of_p), p[0], p[1]);
     else
       to_operand<typename Types::element>(scores, p[0]);
+    if constexpr (drops_weights<typename Types::score>) {
+      kept_tile<score_map, false> kept;
+      c.steps.find_kept(c.thread, Types::bounds_of(work, c.index), Types::rows_at(first_query, note.first_key), kept);
+      kept.clear(p);
+    }
   }
 
   GIWA_DEVICE void rescale_o() {
@@ -268,8 +262,7 @@ struct sm90_query_rows {
     }
     arch::wgmma_commit();
   }
-  /// With split fp16 each tile is summed separately, because the truncation errors of one sum over all keys would add
-  /// up.
+  /// With split fp16 each tile is summed separately: the truncation errors of one sum over all keys would add up.
   GIWA_DEVICE void add_partial_o(int slice = 0) {
     if constexpr (two_parts) {
       arch::fence_operand(partial_o.value);

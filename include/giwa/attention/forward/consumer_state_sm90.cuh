@@ -9,6 +9,16 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// The keys of a work tile are summed at once. A kernel that sums pieces of them separately (cached/many_rows_pieces.cuh) has another
+/// type with these members.
+struct keys_at_once {
+  GIWA_DEVICE void see_tile(int) const {}
+  template <class QueryRows>
+  GIWA_DEVICE void begin_softmax(QueryRows&) const {}
+  template <class QueryRows>
+  GIWA_DEVICE void take_output(QueryRows&) const {}
+};
+
 /// Alternates the use of the tensor cores: the products of one consumer run while the others compute their softmax.
 template <class Types>
 struct sm90_pingpong {

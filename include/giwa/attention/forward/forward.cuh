@@ -16,9 +16,7 @@ struct stream_attention {
   template <class T, class O, class Mask, class Score>
   static status run(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
     if (const status state = check_pointers(call); !state.ok()) return state;
-    if constexpr (drops_weights<Score>) {
-      return launch_work_tiles<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>(s, call, 1);
-    } else if constexpr (stdlib::same_as<T, fp32>) {
+    if constexpr (stdlib::same_as<T, fp32>) {
       return run_fp32(s, call);
     } else {
       return run_16_bits(s, call);

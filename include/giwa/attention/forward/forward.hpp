@@ -28,7 +28,7 @@ status run_attention(const Where& where, const attention_views<T, O>& views, con
   require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   if constexpr (drops_weights<Score>)
-    if (score.probability == 0 && score.check_numbers().ok())
+    if (score.probability() == 0 && score.check_numbers().ok())
       return run_attention<HeadSize, HeadSizeV, Tile>(where, views, mask, score.score, options);
   if (const status s = check_attention(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   if (views.o.size() == 0 || views.problem().batch == 0) return {};

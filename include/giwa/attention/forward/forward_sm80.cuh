@@ -198,6 +198,12 @@ struct sm80_attention_op {
         to_operands(scores, power_of_two(-exponents.of_p), p_operand[0], p_operand[1]);
       else
         to_operand<element>(scores, p_operand[0]);
+      if constexpr (drops_weights<Score>) {
+        kept_tile<map_of_scores, false> kept;
+        steps.find_kept(lane, typename steps_of_scores::bounds(head),
+                        rows_are_queries{first_query + warp_row, n * block_n}, kept);
+        kept.clear(p_operand);
+      }
       if (!started) start(block, k_of(p, head), next_keys, s.in.k);
       copy_commit();
       multiply_pv(lane, o, p_operand, s.in.v);

@@ -29,6 +29,7 @@ struct score_steps {
   const Mask& mask;
   const Score& score;
   float scale;
+  [[no_unique_address]] decltype(dropout_key(stdlib::declval<const Score&>())) random_key = dropout_key(score);
 
   static constexpr bool modified = !is_plain_score<Score>;
   GIWA_HOST_DEVICE bool scale_first() const { return modified || !(scale > 0); }
@@ -86,6 +87,11 @@ struct score_steps {
       scores.for_each(thread, [&](float& x, int row, int column) {
         x = score(device_product(x, scale), b.place(at.query(row, column), at.key(row, column)));
       });
+  }
+  /// Finds the weights of a tile of P that dropout keeps; finish_rows() scales them. The tile begins at multiples of 16.
+  template <class Bounds, class RowMap, class Map>
+  GIWA_HOST_DEVICE void find_kept(int thread, const Bounds& b, const RowMap& at, kept_tile<Map, false>& to) const {
+    to.find(dropout_bits(score, random_key, b.batch, b.head), thread, at.first_query, at.first_key);
   }
 
  private:

@@ -24,12 +24,12 @@ namespace giwa::inline GIWA_ABI {
 /// above, so that the mean of D is 1. With the probability 0 a call does exactly what it does without dropout.
 /// attention_cached and the calls on several GPUs take no dropout.
 template <score_modifier Score = plain_score>
-struct dropout {
+class dropout {
+ public:
   static_assert(!detail::drops_weights<Score> && !detail::hides_dropout<Score>,
                 "giwa::dropout: the score modifier in a dropout must not have another one.");
-  float probability;  ///< from 0 to less than 1
-  uint64 seed;        ///< another one for each layer and each step of training
-  Score score;        ///< changes the scores before the softmax
+  uint64 seed;  ///< another one for each layer and each step of training
+  Score score;  ///< changes the scores before the softmax
   /// Or null: a number in memory that the kernels read when they run, so that the replays of a CUDA graph may drop
   /// other weights each time. Each number gives other weights. It must be the same for attention_forward and
   /// attention_backward.
@@ -39,10 +39,13 @@ struct dropout {
 
   /// The probability of a weight to be dropped, the seed, the score modifier and the number in memory.
   GIWA_HOST_DEVICE constexpr dropout(float p, uint64 seed_, const Score& score_ = {}, const uint64* offset_ = nullptr)
-      : probability(p), seed(seed_), score(score_), offset(offset_) {}
+      : seed(seed_), score(score_), offset(offset_), probability_(p), dropped_(of_256(p)) {}
 
-  /// The probability that a call uses: a multiple of 1/256.
-  GIWA_HOST_DEVICE constexpr float rounded_probability() const { return static_cast<float>(dropped_of_256()) / 256; }
+  /// The probability, and the one that a call uses, a multiple of 1/256.
+  ///@{
+  GIWA_HOST_DEVICE constexpr float probability() const { return probability_; }
+  GIWA_HOST_DEVICE constexpr float rounded_probability() const { return static_cast<float>(dropped_) / 256; }
+  ///@}
 
   /// See score_modifier.
   ///@{
@@ -65,7 +68,7 @@ struct dropout {
   ///@}
   /// The rules for the numbers of this object.
   GIWA_HOST_DEVICE constexpr status check_numbers() const {
-    if (!(probability >= 0 && probability < 1))
+    if (!(probability_ >= 0 && probability_ < 1))
       return status::invalid("dropout", "the probability must be at least 0 and less than 1");
     if (first_batch < 0 || first_head < 0)
       return status::invalid("dropout", "the numbers of the first sequence and of the first head must not be negative");
@@ -74,16 +77,29 @@ struct dropout {
 
   /// The score modifier.
   GIWA_HOST_DEVICE constexpr operator const Score&() const { return score; }
-  /// How many of 256 equally likely bytes drop a weight.
-  GIWA_HOST_DEVICE constexpr int dropped_of_256() const {
-    const int rounded = static_cast<int>(probability * 256 + 0.5f);
-    return !(probability > 0) ? 0 : rounded < 1 ? 1 : rounded > 255 ? 255 : rounded;
-  }
+  /// How many of 256 equally likely bytes keep a weight, modulo 256, in each byte; and the factor of the weights that are
+  /// kept. The constructor computes them, because a kernel that does so divides.
+  ///@{
+  GIWA_HOST_DEVICE constexpr uint32 kept_bytes() const { return kept_bytes_; }
+  GIWA_HOST_DEVICE constexpr float kept_scale() const { return kept_scale_; }
+  ///@}
   /// The key of Philox. Reads `offset`.
   GIWA_HOST_DEVICE constexpr uint64 key() const {
     // An odd number without small multiples: seeds and offsets that count up do not meet.
     return offset == nullptr ? seed : seed + *offset * 0x9e3779b97f4a7c15u;
   }
+
+ private:
+  GIWA_HOST_DEVICE static constexpr int of_256(float p) {
+    if (!(p > 0)) return 0;
+    const int rounded = p < 1 ? static_cast<int>(p * 256 + 0.5f) : 255;
+    return rounded < 1 ? 1 : rounded > 255 ? 255 : rounded;
+  }
+
+  float probability_;
+  int dropped_;  // of 256
+  uint32 kept_bytes_ = static_cast<uint32>(256 - dropped_) % 256 * 0x01010101u;
+  float kept_scale_ = 256.0f / static_cast<float>(256 - dropped_);
 };
 
 namespace detail {
@@ -102,7 +118,7 @@ class dropout_bits {
   GIWA_HOST_DEVICE constexpr dropout_bits(const dropout<Score>& of, uint64 key, int batch, int head)
       : random_(key, static_cast<uint64>(static_cast<uint32>(of.first_batch + batch)) << 32 |
                          static_cast<uint32>(of.first_head + head)),
-        kept_(static_cast<uint32>(256 - of.dropped_of_256()) % 256 * 0x01010101u) {}
+        kept_(of.kept_bytes()) {}
 
   /// Whether the weight is kept.
   GIWA_HOST_DEVICE constexpr bool operator()(int query, int key) const {
@@ -123,20 +139,6 @@ class dropout_bits {
     return (word & kept_) | ((word | kept_) & sum);
   }
 
-  /// Sets element (r, i) of `to` (rows, count) to `scale` if the weight of row fixed + r of one side and row first + i of the
-  /// other is kept, else to 0. `first` and `count` are multiples of 16.
-  template <bool FixedIsKey>
-  GIWA_HOST_DEVICE constexpr void factors(float* to, int fixed, int rows, int first, int count, float scale) const {
-    for (int r = 0; r < rows; ++r, ++fixed, to += count)
-      for (int i = 0; i < count; i += i % 8 == 6 ? 10 : 2) {
-        const int query = FixedIsKey ? first + i : fixed, key = FixedIsKey ? fixed : first + i;
-        const random_words group = of_group(query, key);
-        for (int j = 0; j < 4; ++j) {
-          const int n = j / 2 * 8 + j % 2;
-          to[i + n] = is_kept(group, FixedIsKey ? query + n : query, FixedIsKey ? key : key + n) ? scale : 0.0f;
-        }
-      }
-  }
   /// Whether a weight of a group is kept.
   GIWA_HOST_DEVICE constexpr bool is_kept(const random_words& group, int query, int key) const {
     const int byte = (query & 8) / 4 + (key & 8) / 8;
@@ -180,35 +182,54 @@ class kept_registers {
   uint32 of_columns_[2];  // the first and the second of each pair
 };
 
-/// Clears the dropped weights of a left operand of the tensor cores, as to_operand() makes it from an accumulator of (queries,
-/// keys) that begins at `first_query` and `first_key`; of all parts of an operand.
-template <class Map, stdlib::size_t Parts>
-GIWA_HOST_DEVICE void drop_weights(const dropout_bits& bits, int thread, int first_query, int first_key,
-                                   uint32 (&operand)[Parts][stdlib::size_t{Map::registers} / 2]) {
-  GIWA_UNROLL
-  for (int i = 0; i < Map::registers; i += 8) {
-    const kept_registers<false> kept(bits, first_query + Map::row(thread, Map::slot(i)),
-                                     first_key + Map::column(thread, i));
+/// The decisions for all registers of a thread's accumulator `Map` of the tensor cores.
+template <class Map, bool RowsAreKeys>
+class kept_tile {
+ public:
+  static constexpr int count = Map::registers / 8;
+
+  /// The tile begins at `first_row` and `first_column`, multiples of 16.
+  GIWA_HOST_DEVICE void find(const dropout_bits& bits, int thread, int first_row, int first_column) {
     GIWA_UNROLL
-    for (int j = 0; j < 8; j += 2) {
-      const uint32 mask = kept.pair(j);
+    for (int i = 0; i < count; ++i)
+      of_[i] = {bits, first_row + Map::row(thread, Map::slot(8 * i)), first_column + Map::column(thread, 8 * i)};
+  }
+  /// Whether the weight in register i is kept.
+  GIWA_HOST_DEVICE bool operator[](int i) const { return of_[i / 8][i % 8]; }
+  /// Clears the dropped weights of a left operand, as to_operand() makes it, in all its parts.
+  template <stdlib::size_t Parts>
+  GIWA_HOST_DEVICE void clear(uint32 (&operand)[Parts][stdlib::size_t{Map::registers} / 2]) const {
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; i += 2) {
+      const uint32 mask = of_[i / 8].pair(i % 8);
       GIWA_UNROLL
-      for (stdlib::size_t part = 0; part < Parts; ++part) operand[part][(i + j) / 2] &= mask;
+      for (stdlib::size_t part = 0; part < Parts; ++part) operand[part][i / 2] &= mask;
     }
   }
-}
+
+ private:
+  kept_registers<RowsAreKeys> of_[stdlib::size_t{count}];
+};
+
+/// A thread of the CPU as a block.
+struct lone_thread {
+  GIWA_HOST_DEVICE static constexpr int rank() { return 0; }
+  GIWA_HOST_DEVICE static constexpr int size() { return 1; }
+};
 
 /// Writes what each weight of a tile is multiplied by, `scale` or 0, to a tile in shared memory of (queries, keys), or (keys,
-/// queries). All threads of the block call it. Without dropout it does nothing.
+/// queries), which begins at multiples of 16; to its first `rows` rows at least. All threads of the block call it. Without
+/// dropout it does nothing.
 template <bool RowsAreKeys, class Block, class Score, class Head, class Tile>
 GIWA_HOST_DEVICE void put_weight_factors([[maybe_unused]] const Block& block, [[maybe_unused]] const Score& score,
                                          [[maybe_unused]] const Head& h, [[maybe_unused]] int first_row,
                                          [[maybe_unused]] int first_column, [[maybe_unused]] float scale,
-                                         [[maybe_unused]] Tile& to) {
+                                         [[maybe_unused]] Tile& to, [[maybe_unused]] int rows = Tile::rows) {
   if constexpr (drops_weights<Score>) {
     const dropout_bits bits(score, score.key(), h.batch, h.head);
     static_assert(Tile::rows % 16 == 0 && Tile::columns % 16 == 0);
-    constexpr int columns = Tile::columns / 4, groups = Tile::rows / 4 * columns;
+    constexpr int columns = Tile::columns / 4;
+    const int groups = (rows + 15) / 16 * 4 * columns;
     const auto begin = [](int group) { return group / 4 * 16 + group % 4 * 2; };
     for (int g = block.rank(); g < groups; g += block.size()) {
       const int row = begin(g / columns), column = begin(g % columns);
@@ -228,7 +249,7 @@ GIWA_HOST_DEVICE void put_weight_factors([[maybe_unused]] const Block& block, [[
 template <class Score>
 GIWA_HOST_DEVICE constexpr float kept_scale([[maybe_unused]] const Score& score) {
   if constexpr (drops_weights<Score>)
-    return 256.0f / static_cast<float>(256 - score.dropped_of_256());
+    return score.kept_scale();
   else
     return 1;
 }
@@ -244,7 +265,7 @@ struct weight_factors<dropout<Score>> {
   dropout_bits bits;
   double scale;
   GIWA_HOST_DEVICE constexpr weight_factors(const dropout<Score>& of, int batch, int head)
-      : bits(of, of.key(), batch, head), scale(256.0 / (256 - of.dropped_of_256())) {}
+      : bits(of, of.key(), batch, head), scale(1 / (1 - static_cast<double>(of.rounded_probability()))) {}
   GIWA_HOST_DEVICE constexpr double operator()(int query, int key) const { return bits(query, key) ? scale : 0; }
 };
 
