@@ -37,6 +37,46 @@ concept communicator = requires(const Communicator& c, const Where& where) {
   { c.wait(where) } -> stdlib::same_as<status>;
 };
 
+/// Ranks in two dimensions, for head_parallel_attention_forward() and _backward(): `mesh{heads, ring}`. `heads` connects the ranks
+/// that exchange heads, `ring` those around which keys and values travel. Rank r of `ring` and h of `heads` is rank r heads.size() +
+/// h of the mesh. With ncclCommSplit() the color of `heads` is rank / heads.size(), that of `ring` rank % heads.size(). Both
+/// communicators must live as long as the mesh.
+template <class Heads, class Ring>
+struct mesh {
+  const Heads& heads;  ///< between ranks with neighbouring tokens
+  const Ring& ring;    ///< between ranks with the same heads
+
+  mesh(const Heads& of_heads, const Ring& of_ring) : heads(of_heads), ring(of_ring) {}
+  int rank() const { return ring.rank() * heads.size() + heads.rank(); }
+  int size() const { return ring.size() * heads.size(); }
+};
+
+namespace detail {
+template <class Comm>
+inline constexpr bool is_mesh = false;
+template <class Heads, class Ring>
+inline constexpr bool is_mesh<mesh<Heads, Ring>> = true;
+
+/// The communicator of the ranks that exchange heads.
+template <class Comm>
+const auto& heads_of(const Comm& comm) {
+  if constexpr (is_mesh<Comm>)
+    return comm.heads;
+  else
+    return comm;
+}
+
+template <class Comm, class Where>
+inline constexpr bool is_communicator_or_mesh = communicator<Comm, Where>;
+template <class Heads, class Ring, class Where>
+inline constexpr bool is_communicator_or_mesh<mesh<Heads, Ring>, Where> =
+    communicator<Heads, Where> && communicator<Ring, Where>;
+}  // namespace detail
+
+/// What head-parallel attention takes: a communicator, or a mesh of two.
+template <class Comm, class Where>
+concept communicator_or_mesh = detail::is_communicator_or_mesh<Comm, Where>;
+
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/multi/head_forward.hpp>
+#include <giwa/multi/ring_backward.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -17,30 +18,21 @@ struct head_backward_tensors {
   head_tensor<const O> o, dout;
   head_tensor<const float> lse, dlse;
   head_tensor<G> dq, dk, dv;
-  unsigned char* call;
-  int64 call_bytes;
 
   static head_backward_tensors take(workspace_layout& layout, const backward_views<T, O, G>& a,
                                     const tensor_view<const float, 3>& dlse, int64 tokens, int ranks) {
     const auto heads = [&](const auto& own) { return take_heads(layout, own, tokens, ranks); };
     // A gradient that is not wanted has no heads, and takes no memory. In this order.
-    head_backward_tensors t{heads(a.in.q),
-                            heads(a.in.k),
-                            heads(a.in.v),
-                            heads(a.in.o),
-                            heads(a.dout),
-                            heads(tensor_of_lse(a.lse)),
-                            heads(tensor_of_lse(dlse)),
-                            heads(a.dq),
-                            heads(a.dk),
-                            heads(a.dv),
-                            nullptr,
-                            0};
-    attention_problem p = a.in.problem();
-    p.seq_q = p.seq_k = tokens, p.heads /= ranks, p.kv_heads /= ranks;
-    t.call_bytes = backward_workspace_bytes(p);
-    t.call = layout.take<unsigned char>(t.call_bytes);
-    return t;
+    return {heads(a.in.q),
+            heads(a.in.k),
+            heads(a.in.v),
+            heads(a.in.o),
+            heads(a.dout),
+            heads(tensor_of_lse(a.lse)),
+            heads(tensor_of_lse(dlse)),
+            heads(a.dq),
+            heads(a.dk),
+            heads(a.dv)};
   }
 };
 
@@ -57,32 +49,30 @@ struct zero_other_sinks {
 
 /// Returns the bytes of workspace that head_parallel_attention_backward() needs on rank `rank` of `ranks`, with dlse and all
 /// gradients: twice q, k, v, o, dout, lse, dlse and the gradients of this rank. `output_bytes`: of an element of o and dout,
-/// `gradient_bytes`: of dq, dk and dv.
+/// `gradient_bytes`: of dq, dk and dv, `ring`: the ranks of the ring of a mesh.
 constexpr int64 head_parallel_backward_workspace_bytes(const attention_problem& p, const sequence_slices& slices,
                                                        int rank, int ranks, int64 output_bytes = 2,
-                                                       int64 gradient_bytes = 2) {
-  if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || p.heads % ranks != 0 || p.kv_heads % ranks != 0)
-    return 0;
-  detail::workspace_layout layout;
-  const int64 rows = detail::saturated_product(p.batch, slices.of(rank, ranks).count()),
-              tokens = detail::saturated_product(p.batch, slices.tokens);
-  const auto take = [&](int64 heads, int64 bytes) {
-    layout.take<unsigned char>(detail::saturated_product(tokens, heads / ranks * bytes));
-    layout.take<unsigned char>(detail::saturated_product(rows, heads * bytes));
-  };
+                                                       int64 gradient_bytes = 2, int ring = 1) {
+  if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || ring < 1 || ranks % ring != 0) return 0;
+  const detail::head_group group{slices, rank / (ranks / ring), ranks / ring, ranks};
+  if (p.heads % group.size != 0 || p.kv_heads % group.size != 0) return 0;
+  const int64 tokens = group.tokens().count();
+  detail::head_memory memory{detail::saturated_product(p.batch, slices.of(rank, ranks).count()),
+                             detail::saturated_product(p.batch, tokens), group.size};
   for (const int64 bytes : {p.element_bytes, gradient_bytes}) {
-    take(p.heads, p.head_size * bytes);
-    take(p.kv_heads, p.head_size * bytes);
-    take(p.kv_heads, p.head_size_v * bytes);
+    memory.take(p.heads, p.head_size * bytes);
+    memory.take(p.kv_heads, p.head_size * bytes);
+    memory.take(p.kv_heads, p.head_size_v * bytes);
   }
   for (int i = 0; i < 2; ++i) {
-    take(p.heads, p.head_size_v * output_bytes);
-    take(p.heads, sizeof(float));
+    memory.take(p.heads, p.head_size_v * output_bytes);
+    memory.take(p.heads, sizeof(float));
   }
-  attention_problem part = p;
-  part.seq_q = part.seq_k = slices.tokens, part.heads /= ranks, part.kv_heads /= ranks;
-  layout.take<unsigned char>(backward_workspace_bytes(part));
-  return layout.bytes;
+  const attention_problem part = detail::problem_of_heads(p, tokens, group.size);
+  memory.layout.take<unsigned char>(
+      ring == 1 ? backward_workspace_bytes(part)
+                : ring_backward_workspace_bytes(part, slices.of_groups(group.size), group.number, ring));
+  return memory.layout.bytes;
 }
 
 inline namespace GIWA_ARCH_TAG {
@@ -90,8 +80,9 @@ inline namespace GIWA_ARCH_TAG {
 /// Computes what ring_attention_backward() computes, with the same arguments, by an all-to-all exchange: all tokens of this
 /// rank's share of the heads. kv heads must be a multiple of the number of ranks. dsinks receives the gradients of this
 /// rank's heads, and 0 for the others: add it up over the ranks. options.workspace is required:
-/// head_parallel_backward_workspace_bytes(), 16-byte aligned. Otherwise as ring_attention_backward().
-template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator<Where> Comm,
+/// head_parallel_backward_workspace_bytes(), 16-byte aligned. `comm` may be a mesh, as in head_parallel_attention_forward(). Otherwise as
+/// ring_attention_backward().
+template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator_or_mesh<Where> Comm,
           class Queries, class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV,
           class Mask = full, class Score = plain_score>
   requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
@@ -111,22 +102,24 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   using element = stdlib::remove_const_t<Queries>;
   using output = stdlib::remove_const_t<O>;
   const auto views = detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv);
-  const int rank = comm.rank(), ranks = comm.size();
-  if (const status s = detail::check_heads(k.extent(2), ranks); !s.ok()) return s;
+  const auto& heads_comm = detail::heads_of(comm);
+  const int rank = comm.rank(), ranks = comm.size(), head_ranks = heads_comm.size(), ring = ranks / head_ranks;
+  if (const status s = detail::check_heads(k.extent(2), head_ranks); !s.ok()) return s;
   const int64 needed = head_parallel_backward_workspace_bytes(views.in.problem(), slices, rank, ranks,
-                                                              int64{sizeof(output)}, int64{sizeof(DQ)});
+                                                              int64{sizeof(output)}, int64{sizeof(DQ)}, ring);
   if (const status s = detail::check_ring_backward(views, slices, rank, ranks, mask, score, options, HeadSize,
                                                    HeadSizeV, needed, /*sent=*/false);
       !s.ok())
     return s;
+  const auto group = detail::head_group::of(comm, slices);
   detail::workspace_layout layout{options.workspace.data()};
-  const auto t =
-      detail::head_backward_tensors<element, output, DQ>::take(layout, views, options.dlse, slices.tokens, ranks);
-  const detail::head_exchange<Where, Comm> exchange{where, comm, slices};
+  const auto t = detail::head_backward_tensors<element, output, DQ>::take(layout, views, options.dlse,
+                                                                          group.tokens().count(), head_ranks);
+  const detail::head_exchange<Where, stdlib::remove_cvref_t<decltype(heads_comm)>> exchange{where, heads_comm, group};
   if (const status s = exchange.to_heads(t.q, t.k, t.v, t.o, t.dout, t.lse, t.dlse); !s.ok()) return s;
 
-  const int64 heads = q.extent(2) / ranks;
-  const int first_head = static_cast<int>(rank * heads);
+  const int64 heads = q.extent(2) / head_ranks;
+  const int first_head = static_cast<int>(heads_comm.rank() * heads);
   attention_backward_options call{};
   call.scale = options.scale;
   call.align = detail::diagonal_of(mask, score, options.align);
@@ -137,17 +130,22 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
     return part;
   };
   call.sinks = own_heads(options.sinks), call.dsinks = own_heads(options.dsinks);
-  call.workspace = {t.call, {t.call_bytes}};
+  call.workspace = detail::rest_of(options.workspace, layout);
   // A gradient that is not wanted stays an empty view.
   const auto wanted = [](const auto& x) { return x.present() ? x.all : decltype(x.all){}; };
-  const detail::backward_views<element, output, DQ> all{{t.q.all, t.k.all, t.v.all, t.o.all, {}},
-                                                        detail::lse_of_tensor(tensor_view<const float, 4>(t.lse.all)),
-                                                        t.dout.all,
-                                                        wanted(t.dq),
-                                                        wanted(t.dk),
-                                                        wanted(t.dv)};
-  status s = detail::run_backward<HeadSize, HeadSizeV>(where, all, detail::mask_of_heads(mask, first_head),
-                                                       detail::score_of_heads(score, first_head), call);
+  const auto lse_of_heads = detail::lse_of_tensor(tensor_view<const float, 4>(t.lse.all));
+  const auto mask_of_heads = detail::mask_of_heads(mask, first_head);
+  const auto score_of_heads = detail::score_of_heads(score, first_head);
+  status s;
+  if (ring == 1) {
+    const detail::backward_views<element, output, DQ> all{
+        {t.q.all, t.k.all, t.v.all, t.o.all, {}}, lse_of_heads, t.dout.all, wanted(t.dq), wanted(t.dk), wanted(t.dv)};
+    s = detail::run_backward<HeadSize, HeadSizeV>(where, all, mask_of_heads, score_of_heads, call);
+  } else if constexpr (detail::is_mesh<Comm>) {
+    s = ring_attention_backward<HeadSize, HeadSizeV>(where, comm.ring, slices.of_groups(head_ranks), t.q.all, t.k.all,
+                                                     t.v.all, t.o.all, lse_of_heads, t.dout.all, wanted(t.dq),
+                                                     wanted(t.dk), wanted(t.dv), mask_of_heads, score_of_heads, call);
+  }
   if (s.ok() && options.dsinks.size() > 0)
     s = for_all(where, extents{options.dsinks.extent(0)}, detail::zero_other_sinks{options.dsinks, first_head, heads});
   return s.ok() ? exchange.to_tokens(t.dq, t.dk, t.dv) : s;

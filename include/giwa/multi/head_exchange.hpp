@@ -41,14 +41,56 @@ head_tensor<T> take_heads(workspace_layout& layout, const tensor_view<T, 4>& own
   return {own, {all, {e[0], tokens, heads, e[3]}}, {packed, {e[0], e[1], heads, e[3]}}};
 }
 
+/// The tokens of the ranks that exchange heads: of all ranks, or of a group of them in a mesh.
+struct head_group {
+  const sequence_slices& slices;
+  int number, size, ranks;  // of the group, its ranks, and all ranks
+
+  template <class Comm>
+  static head_group of(const Comm& comm, const sequence_slices& slices) {
+    const int size = heads_of(comm).size();
+    return {slices, comm.rank() / size, size, comm.size()};
+  }
+  /// The positions in the whole sequence.
+  token_slice tokens() const { return slices.of_groups(size).of(number, ranks / size); }
+  /// Which of the group's tokens rank `rank` of the group has.
+  token_slice of(int rank) const {
+    const token_slice all = tokens();
+    token_slice own = slices.of(number * size + rank, ranks);
+    own.ranges[0].first -= all.ranges[0].first;
+    own.ranges[1].first -= all.ranges[1].first - all.ranges[0].count;
+    return own;
+  }
+};
+
+/// The memory of tensors by heads, in bytes: as take_heads().
+struct head_memory {
+  int64 rows, tokens;  // of this rank, and of its group
+  int ranks;           // of the group
+  workspace_layout layout{};
+
+  constexpr void take(int64 heads, int64 bytes) {
+    layout.take<unsigned char>(saturated_product(tokens, heads / ranks * bytes));
+    layout.take<unsigned char>(saturated_product(rows, heads * bytes));
+  }
+};
+
+/// The part of a workspace behind what was taken of it.
+inline tensor_view<unsigned char, 1> rest_of(const tensor_view<unsigned char, 1>& workspace,
+                                             const workspace_layout& taken) {
+  const int64 begin = round_up(taken.bytes, workspace_layout::alignment);
+  if (begin >= workspace.size()) return {};
+  return {workspace.data() + begin, {workspace.size() - begin}};
+}
+
 /// What all tensors of a call have in common.
 template <class Where, class Comm>
 struct head_exchange {
   const Where& where;
   const Comm& comm;
-  const sequence_slices& slices;
+  const head_group& group;
 
-  token_slice slice_of(int rank) const { return slices.of(rank, comm.size()); }
+  token_slice slice_of(int rank) const { return group.of(rank); }
 
   /// Fills `all` of every tensor from `own` of all ranks.
   template <class... Tensors>

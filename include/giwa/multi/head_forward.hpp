@@ -6,6 +6,7 @@
 #include <giwa/attention/forward/forward.hpp>
 #include <giwa/multi/head_exchange.hpp>
 #include <giwa/multi/ring_checks.hpp>
+#include <giwa/multi/ring_forward.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -17,21 +18,21 @@ struct head_forward_tensors {
   head_tensor<const T> q, k, v;
   head_tensor<O> o;
   head_tensor<float> lse;
-  unsigned char* call;
-  int64 call_bytes;
 
   static head_forward_tensors take(workspace_layout& layout, const attention_views<T, O>& a,
                                    const tensor_view<float, 4>& lse, int64 tokens, int ranks) {
     const head_tensor<const T> q = take_heads(layout, a.q, tokens, ranks), k = take_heads(layout, a.k, tokens, ranks),
                                v = take_heads(layout, a.v, tokens, ranks);
     const head_tensor<O> o = take_heads(layout, a.o, tokens, ranks);
-    const head_tensor<float> sums = take_heads(layout, lse, tokens, ranks);
-    attention_problem p = a.problem();
-    p.seq_q = p.seq_k = tokens, p.heads /= ranks, p.kv_heads /= ranks;
-    const int64 bytes = workspace_bytes(p);
-    return {q, k, v, o, sums, layout.take<unsigned char>(bytes), bytes};
+    return {q, k, v, o, take_heads(layout, lse, tokens, ranks)};
   }
 };
+
+/// The problem of one rank: the tokens of its group, and its share of the heads.
+constexpr attention_problem problem_of_heads(attention_problem p, int64 tokens, int ranks) {
+  p.seq_q = p.seq_k = tokens, p.heads /= ranks, p.kv_heads /= ranks;
+  return p;
+}
 
 /// Whether the heads can be divided among ranks.
 GIWA_HOST_DEVICE constexpr status check_heads(int64 kv_heads, int ranks) {
@@ -43,27 +44,25 @@ GIWA_HOST_DEVICE constexpr status check_heads(int64 kv_heads, int ranks) {
 }  // namespace detail
 
 /// Returns the bytes of workspace that head_parallel_attention_forward() needs on rank `rank` of `ranks`: twice q, k, v, o
-/// and lse of this rank. Arguments as for ring_workspace_bytes(); `output_bytes`: of an element of o.
+/// and lse of this rank. Arguments as for ring_workspace_bytes(); `output_bytes`: of an element of o; `ring`: the ranks of the ring of a
+/// mesh.
 constexpr int64 head_parallel_workspace_bytes(const attention_problem& p, const sequence_slices& slices, int rank,
-                                              int ranks, int64 output_bytes = 2) {
-  if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || p.heads % ranks != 0 || p.kv_heads % ranks != 0)
-    return 0;
-  detail::workspace_layout layout;
-  const int64 rows = detail::saturated_product(p.batch, slices.of(rank, ranks).count()),
-              tokens = detail::saturated_product(p.batch, slices.tokens);
-  const auto take = [&](int64 heads, int64 bytes) {
-    layout.take<unsigned char>(detail::saturated_product(tokens, heads / ranks * bytes));
-    layout.take<unsigned char>(detail::saturated_product(rows, heads * bytes));
-  };
-  take(p.heads, p.head_size * p.element_bytes);
-  take(p.kv_heads, p.head_size * p.element_bytes);
-  take(p.kv_heads, p.head_size_v * p.element_bytes);
-  take(p.heads, p.head_size_v * output_bytes);
-  take(p.heads, sizeof(float));
-  attention_problem part = p;
-  part.seq_q = part.seq_k = slices.tokens, part.heads /= ranks, part.kv_heads /= ranks;
-  layout.take<unsigned char>(workspace_bytes(part));
-  return layout.bytes;
+                                              int ranks, int64 output_bytes = 2, int ring = 1) {
+  if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || ring < 1 || ranks % ring != 0) return 0;
+  const detail::head_group group{slices, rank / (ranks / ring), ranks / ring, ranks};
+  if (p.heads % group.size != 0 || p.kv_heads % group.size != 0) return 0;
+  const int64 tokens = group.tokens().count();
+  detail::head_memory memory{detail::saturated_product(p.batch, slices.of(rank, ranks).count()),
+                             detail::saturated_product(p.batch, tokens), group.size};
+  memory.take(p.heads, p.head_size * p.element_bytes);
+  memory.take(p.kv_heads, p.head_size * p.element_bytes);
+  memory.take(p.kv_heads, p.head_size_v * p.element_bytes);
+  memory.take(p.heads, p.head_size_v * output_bytes);
+  memory.take(p.heads, sizeof(float));
+  const attention_problem part = detail::problem_of_heads(p, tokens, group.size);
+  memory.layout.take<unsigned char>(
+      ring == 1 ? workspace_bytes(part) : ring_workspace_bytes(part, slices.of_groups(group.size), group.number, ring));
+  return memory.layout.bytes;
 }
 
 inline namespace GIWA_ARCH_TAG {
@@ -73,11 +72,15 @@ inline namespace GIWA_ARCH_TAG {
 /// rank its tokens back. kv heads must be a multiple of the number of ranks. k and v may have any strides. Nothing overlaps
 /// with the exchanges, which send (ranks - 1) / ranks of q, k, v and o once.
 ///
+/// `comm` may be a mesh{heads, ring}: then `heads` exchanges heads, and each rank of `ring` calls ring_attention_forward() with
+/// the heads that it has and the tokens of its group. kv heads must be a multiple of the ranks of `heads` then. The slices are those
+/// of all ranks.
+///
 /// The workspace is required: head_parallel_workspace_bytes(), 16-byte aligned. A row has the bits that attention_forward()
 /// over the whole sequence gives it with this rank's part of the heads. Errors and streams as in ring_attention_forward().
 ///
 /// Source: Jacobs et al. 2023, "DeepSpeed Ulysses".
-template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator<Where> Comm,
+template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator_or_mesh<Where> Comm,
           class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status head_parallel_attention_forward(const Where& where, const Comm& comm, const sequence_slices& slices,
                                        const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
@@ -90,31 +93,40 @@ status head_parallel_attention_forward(const Where& where, const Comm& comm, con
   detail::require_head_sizes<HeadSize, HeadSizeV>();
   const auto views = detail::views_of(q, k, v, o, {});
   using element = typename decltype(views.q)::value_type;
-  const int rank = comm.rank(), ranks = comm.size();
-  const int64 needed = head_parallel_workspace_bytes(views.problem(), slices, rank, ranks, int64{sizeof(O)});
-  if (const status s = detail::check_heads(k.extent(2), ranks); !s.ok()) return s;
+  const auto& heads_comm = detail::heads_of(comm);
+  const int rank = comm.rank(), ranks = comm.size(), head_ranks = heads_comm.size(), ring = ranks / head_ranks;
+  const int64 needed = head_parallel_workspace_bytes(views.problem(), slices, rank, ranks, int64{sizeof(O)}, ring);
+  if (const status s = detail::check_heads(k.extent(2), head_ranks); !s.ok()) return s;
   if (const status s = detail::check_ring(views, slices, rank, ranks, mask, score, options, HeadSize, HeadSizeV, needed,
                                           /*sent=*/false);
       !s.ok())
     return s;
+  const auto group = detail::head_group::of(comm, slices);
   detail::workspace_layout layout{options.workspace.data()};
   const auto t = detail::head_forward_tensors<element, O>::take(layout, views, detail::tensor_of_lse(options.lse),
-                                                                slices.tokens, ranks);
-  const detail::head_exchange<Where, Comm> exchange{where, comm, slices};
+                                                                group.tokens().count(), head_ranks);
+  const detail::head_exchange<Where, stdlib::remove_cvref_t<decltype(heads_comm)>> exchange{where, heads_comm, group};
   if (const status s = exchange.to_heads(t.q, t.k, t.v); !s.ok()) return s;
 
-  const int64 heads = q.extent(2) / ranks;
-  const int first_head = static_cast<int>(rank * heads);
+  const int64 heads = q.extent(2) / head_ranks;
+  const int first_head = static_cast<int>(heads_comm.rank() * heads);
   attention_options call{};
   call.scale = options.scale;
   call.align = detail::diagonal_of(mask, score, options.align);
   if (t.lse.present()) call.lse = detail::lse_of_tensor(t.lse.all);
   if (options.sinks.size() > 0)
     call.sinks = {options.sinks.data() + first_head * options.sinks.stride(0), {heads}, options.sinks.strides()};
-  call.workspace = {t.call, {t.call_bytes}};
-  const detail::attention_views<element, O> all{t.q.all, t.k.all, t.v.all, t.o.all, {}};
-  const status s = detail::run_attention<HeadSize, HeadSizeV, automatic_tile>(
-      where, all, detail::mask_of_heads(mask, first_head), detail::score_of_heads(score, first_head), call);
+  call.workspace = detail::rest_of(options.workspace, layout);
+  const auto mask_of_heads = detail::mask_of_heads(mask, first_head);
+  const auto score_of_heads = detail::score_of_heads(score, first_head);
+  status s;
+  if (ring == 1) {
+    const detail::attention_views<element, O> all{t.q.all, t.k.all, t.v.all, t.o.all, {}};
+    s = detail::run_attention<HeadSize, HeadSizeV, automatic_tile>(where, all, mask_of_heads, score_of_heads, call);
+  } else if constexpr (detail::is_mesh<Comm>) {
+    s = ring_attention_forward<HeadSize, HeadSizeV>(where, comm.ring, slices.of_groups(head_ranks), t.q.all, t.k.all,
+                                                    t.v.all, t.o.all, mask_of_heads, score_of_heads, call);
+  }
   return s.ok() ? exchange.to_tokens(t.o, t.lse) : s;
 }
 

@@ -76,6 +76,14 @@ struct sequence_slices {
     return n;
   }
 
+  /// The slices of groups of `ranks` neighbouring ranks: group g has the tokens of ranks g ranks to (g + 1) ranks - 1, in order.
+  GIWA_HOST_DEVICE constexpr sequence_slices of_groups(int ranks) const {
+    sequence_slices groups = *this;
+    if (ends.size() > 0)
+      groups.ends = {ends.data() + (ranks - 1) * ends.stride(0), {ends.extent(0) / ranks}, {ranks * ends.stride(0)}};
+    return groups;
+  }
+
   /// Returns the first rule that the slices break for a number of ranks.
   GIWA_HOST_DEVICE constexpr status check(int ranks) const {
     constexpr int64 limit = (int64{1} << 31) - 1 - 4096;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention on several ranks, by a ring and head-parallel, on streams of one GPU, a stream for each rank: against the reference,
+// Attention on several ranks, by a ring, head-parallel, and by a mesh of both, on streams of one GPU, a stream for each rank: against the reference,
 // with delays, and as a CUDA graph.
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
@@ -9,6 +9,7 @@
 #include "support/backward_case.hpp"
 #include "support/catch.hpp"
 #include "support/gpu.cuh"
+#include "support/rank_mesh.hpp"
 #include "support/rank_rows.hpp"
 #include "support/same_bits.hpp"
 #include "support/stream_group.cuh"
@@ -46,8 +47,11 @@ inline tensor_view<float, 3> as_lse(const tensor_view<float, 4>& x) {
   return {x.data(), {x.extent(0), x.extent(2), x.extent(1)}, {x.stride(0), x.stride(2), x.stride(1)}};
 }
 
+/// How many ranks exchange heads: none in a ring, all, or two in a mesh.
+enum class by { ring, heads, mesh };
+
 /// The tensors of one rank: forward, or forward and backward.
-template <int HeadSize, bool ByHeads, class T, class G, class Mask>
+template <int HeadSize, by How, class T, class G, class Mask>
 struct rank_on_gpu {
   backward_case<T, T, G>& c;
   sequence_slices slices;
@@ -76,21 +80,28 @@ struct rank_on_gpu {
         forward_space(static_cast<std::size_t>(forward_bytes(of.views().in.problem(), s, rank, ranks))),
         backward_space(static_cast<std::size_t>(backward_bytes(of.views().in.problem(), s, rank, ranks))) {}
 
+  static int rings(int ranks) { return How == by::mesh ? ranks / 2 : 1; }
   static int64 forward_bytes(const giwa::attention_problem& p, const sequence_slices& s, int rank, int ranks) {
-    return ByHeads ? giwa::head_parallel_workspace_bytes(p, s, rank, ranks, sizeof(T))
-                   : giwa::ring_workspace_bytes(p, s, rank, ranks);
+    return How != by::ring ? giwa::head_parallel_workspace_bytes(p, s, rank, ranks, sizeof(T), rings(ranks))
+                           : giwa::ring_workspace_bytes(p, s, rank, ranks);
   }
   static int64 backward_bytes(const giwa::attention_problem& p, const sequence_slices& s, int rank, int ranks) {
-    return ByHeads ? giwa::head_parallel_backward_workspace_bytes(p, s, rank, ranks, sizeof(T), sizeof(G))
-                   : giwa::ring_backward_workspace_bytes(p, s, rank, ranks);
+    return How != by::ring
+               ? giwa::head_parallel_backward_workspace_bytes(p, s, rank, ranks, sizeof(T), sizeof(G), rings(ranks))
+               : giwa::ring_backward_workspace_bytes(p, s, rank, ranks);
   }
   void forward(const stream_communicator& comm) {
     giwa::attention_options options = c.of.call_options();
     options.lse = as_lse(lse.view());
     options.workspace = {forward_space.data(), {static_cast<int64>(forward_space.size())}};
     const auto call = [&](auto... arguments) {
-      if constexpr (ByHeads)
-        return giwa::head_parallel_attention_forward<HeadSize>(stream, comm, slices, arguments...);
+      const auto by_heads = [&](const auto& of) {
+        return giwa::head_parallel_attention_forward<HeadSize>(stream, of, slices, arguments...);
+      };
+      if constexpr (How == by::mesh)
+        return on_mesh(comm, 2, by_heads);
+      else if constexpr (How == by::heads)
+        return by_heads(comm);
       else
         return giwa::ring_attention_forward<HeadSize>(stream, comm, slices, arguments...);
     };
@@ -100,8 +111,13 @@ struct rank_on_gpu {
     giwa::attention_backward_options options = c.call_options();
     options.workspace = {backward_space.data(), {static_cast<int64>(backward_space.size())}};
     const auto call = [&](auto... arguments) {
-      if constexpr (ByHeads)
-        return giwa::head_parallel_attention_backward<HeadSize>(stream, comm, slices, arguments...);
+      const auto by_heads = [&](const auto& of) {
+        return giwa::head_parallel_attention_backward<HeadSize>(stream, of, slices, arguments...);
+      };
+      if constexpr (How == by::mesh)
+        return on_mesh(comm, 2, by_heads);
+      else if constexpr (How == by::heads)
+        return by_heads(comm);
       else
         return giwa::ring_attention_backward<HeadSize>(stream, comm, slices, arguments...);
     };
@@ -115,16 +131,16 @@ struct rank_on_gpu {
 };
 
 /// All ranks of a case on this GPU.
-template <int HeadSize, bool ByHeads, class T, class G, class Mask>
+template <int HeadSize, by How, class T, class G, class Mask>
 struct ring_on_gpu {
   backward_case<T, T, G>& c;
   stream_group group;
-  std::vector<std::unique_ptr<rank_on_gpu<HeadSize, ByHeads, T, G, Mask>>> ranks;
+  std::vector<std::unique_ptr<rank_on_gpu<HeadSize, How, T, G, Mask>>> ranks;
 
   ring_on_gpu(backward_case<T, T, G>& of, const sequence_slices& slices, int count, const Mask& mask)
       : c(of), group(count) {
     for (int r = 0; r < count; ++r)
-      ranks.push_back(std::make_unique<rank_on_gpu<HeadSize, ByHeads, T, G, Mask>>(of, slices, r, count, mask));
+      ranks.push_back(std::make_unique<rank_on_gpu<HeadSize, How, T, G, Mask>>(of, slices, r, count, mask));
   }
   auto& of(const stream_communicator& comm) { return *ranks[static_cast<std::size_t>(comm.rank())]; }
 
@@ -166,7 +182,7 @@ case_options case_of(int64 tokens, int64 size) {
 }
 
 /// Forward and backward with several numbers of ranks and slices: what is wrong first, or empty.
-template <int HeadSize, bool ByHeads, class T, class G, class Mask>
+template <int HeadSize, by How, class T, class G, class Mask>
 std::string compare(int64 tokens, const Mask& mask) {
   const case_options options = case_of(tokens, HeadSize);
   attention_case<T> plain_case(options);
@@ -175,13 +191,14 @@ std::string compare(int64 tokens, const Mask& mask) {
   const backward_answers backward = answers_of(c, mask, giwa::plain_score{});
   const int64 uneven_ends[] = {tokens / 2, tokens / 2, tokens / 2 + 3, tokens};
   for (const int ranks : {1, 2, 3, 4}) {
-    if (ByHeads && ranks > 2) break;  // there are 2 kv heads
+    if (How == by::heads && ranks > 2) break;  // there are 2 kv heads
+    if (How == by::mesh && ranks % 2 != 0) continue;
     for (const int how : {0, 1, 2}) {
       if (how == 2 && ranks % 2 != 0) continue;
       sequence_slices slices{.tokens = tokens, .order = how == 0 || ranks == 2 ? slicing::zigzag : slicing::contiguous};
       if (how == 2) slices.ends = {uneven_ends, {4}};  // four pieces: 2 ranks zigzag, or 4 ranks
       c.of.clear_outputs(), c.clear_outputs();
-      ring_on_gpu<HeadSize, ByHeads, T, G, Mask> ring(c, slices, ranks, mask);
+      ring_on_gpu<HeadSize, How, T, G, Mask> ring(c, slices, ranks, mask);
       ring.run();
       ring.gather();
       std::string fault = judge(c.of, forward).failure;
@@ -195,7 +212,7 @@ std::string compare(int64 tokens, const Mask& mask) {
 }  // namespace
 
 TEST_CASE("a ring on streams computes what the reference says") {
-  CHECK(compare<64, false, fp16, fp16>(330, causal{}) == "");
+  CHECK(compare<64, by::ring, fp16, fp16>(330, causal{}) == "");
 #if !defined(GIWA_TEST_FEW_SIZES)
   std::vector<int> ids(2 * 290);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i % 290 / 90);
@@ -203,13 +220,14 @@ TEST_CASE("a ring on streams computes what the reference says") {
   int* shared = nullptr;
   check_cuda(cudaMallocManaged(&shared, ids.size() * sizeof(int)));
   std::copy(ids.begin(), ids.end(), shared);
-  CHECK(compare<64, false, fp16, float>(290, giwa::segment_ids{shared, shared, 290, 290, true} & causal{}) == "");
+  CHECK(compare<64, by::ring, fp16, float>(290, giwa::segment_ids{shared, shared, 290, 290, true} & causal{}) == "");
   check_cuda(cudaFree(shared));
 #endif
 }
 
-TEST_CASE("head-parallel ranks on streams compute what the reference says") {
-  CHECK(compare<64, true, fp16, fp16>(330, causal{}) == "");
+TEST_CASE("head-parallel ranks on streams, and a mesh, compute what the reference says") {
+  CHECK(compare<64, by::heads, fp16, fp16>(330, causal{}) == "");
+  CHECK(compare<64, by::mesh, fp16, fp16>(330, causal{}) == "");
 }
 
 TEST_CASE("the bits of a ring do not depend on delays, and a graph of all ranks has them too") {
@@ -217,7 +235,7 @@ TEST_CASE("the bits of a ring do not depend on delays, and a graph of all ranks 
   backward_case<fp16> c(case_of(700, 64));
   c.of.clear_outputs(), c.clear_outputs();
   const sequence_slices slices{.tokens = 700};
-  ring_on_gpu<64, false, fp16, fp16, causal> ring(c, slices, 3, causal{});
+  ring_on_gpu<64, by::ring, fp16, fp16, causal> ring(c, slices, 3, causal{});
   ring.run();
   ring.gather();
   const auto o = c.of.o.memory, dq = c.dq.memory, dk = c.dk.memory, dv = c.dv.memory;

@@ -12,10 +12,11 @@ using giwa::status;
 
 namespace {
 
-/// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for.
+/// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for. With head_ranks, so many of them
+/// exchange heads: all, or those of a row of a mesh.
 template <int HeadSize, class T, class O, class G, class Mask, class Score>
 std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, int ranks, const Mask& mask,
-                     const Score& score, uint64 delays = 0) {
+                     const Score& score, uint64 delays = 0, int head_ranks = 0) {
   c.clear_outputs();
   const auto whole = c.views();
   std::vector<std::vector<float>> dsinks(static_cast<std::size_t>(ranks));
@@ -31,7 +32,10 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
       return giwa::tensor_view<const float, 3>(x.data(), {x.extent(0), x.extent(2), x.extent(1)},
                                                {x.stride(0), x.stride(2), x.stride(1)});
     };
-    const int64 needed = giwa::ring_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks);
+    const int64 needed =
+        head_ranks > 0 ? giwa::head_parallel_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks,
+                                                                      sizeof(O), sizeof(G), ranks / head_ranks)
+                       : giwa::ring_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks);
     std::vector<unsigned char> memory(static_cast<std::size_t>(needed) + 16 + 64, 0xff);
     unsigned char* const aligned = memory.data() + (16 - reinterpret_cast<std::uintptr_t>(memory.data()) % 16) % 16;
     giwa::attention_backward_options options = c.call_options();
@@ -41,9 +45,17 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
     if (c.of.options.sinks) options.dsinks = {own_dsinks.data(), {heads}};
     options.workspace = {aligned, {needed}};
     const auto wanted = [](bool wants, const rank_rows<G>& x) { return wants ? x.view : giwa::tensor_view<G, 4>{}; };
-    const status s = giwa::ring_attention_backward<HeadSize>(
-        giwa::host, comm, slices, q.view, k.view, v.view, o.view, as_lse(lse_rows), dout.view, wanted(c.wants_q, dq),
-        wanted(c.wants_k, dk), wanted(c.wants_v, dv), mask, score, options);
+    const auto by_heads = [&](const auto& of) {
+      return giwa::head_parallel_attention_backward<HeadSize>(
+          giwa::host, of, slices, q.view, k.view, v.view, o.view, as_lse(lse_rows), dout.view, wanted(c.wants_q, dq),
+          wanted(c.wants_k, dk), wanted(c.wants_v, dv), mask, score, options);
+    };
+    const status s = head_ranks == ranks ? by_heads(comm)
+                     : head_ranks > 0    ? on_mesh(comm, head_ranks, by_heads)
+                                         : giwa::ring_attention_backward<HeadSize>(
+                                            giwa::host, comm, slices, q.view, k.view, v.view, o.view, as_lse(lse_rows),
+                                            dout.view, wanted(c.wants_q, dq), wanted(c.wants_k, dk),
+                                            wanted(c.wants_v, dv), mask, score, options);
     for (int64 i = needed; i < needed + 64 - 16; ++i)
       if (aligned[i] != 0xff) return status::invalid("workspace", "the call wrote past its end");
     if (c.wants_q) dq.gather(c.dq.view(), slice);
@@ -105,6 +117,27 @@ TEST_CASE("a ring of ranks computes the gradients that the reference says") {
   CHECK((compare<fp16, fp16>(case_of(41, 3), causal{} & keys_back{7}, softcap{5}) == ""));
   CHECK((compare<fp16, float>(case_of(38, 4), full{}, plain_score{}) == ""));
   CHECK(compare<float>(case_of(40, 5), scattered_mask{}, wavy_score{}) == "");
+}
+
+TEST_CASE("head-parallel ranks, and a mesh, compute the gradients that the reference says") {
+  case_options options = case_of(43, 14);
+  options.heads = 12, options.kv_heads = 6, options.sinks = true;
+  const std::vector<float> slopes{0.1f, 0.2f, 0.4f, 0.8f, 0.1f, 0.3f, 0.5f, 0.7f, 0.9f, 1.1f, 0.01f, 0.02f};
+  const int64 ends[] = {20, 20, 21, 30, 30, 31, 36, 43};
+  for (const auto& [ranks, heads] : {std::pair{1, 1}, {3, 3}, {2, 1}, {4, 2}, {6, 3}, {8, 2}}) {
+    backward_case<float> c(options);
+    c.has_dlse = true;
+    c.wants_q = ranks != 6, c.wants_k = ranks != 8;
+    const giwa::alibi score{slopes.data()};
+    const backward_answers answers = answers_of(c, giwa::causal{}, score);
+    for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
+      sequence_slices slices{.tokens = 43, .order = order};
+      if (slices.pieces(ranks) == 8) slices.ends = {ends, {8}};
+      const std::string failure = run_ring<8>(c, slices, ranks, giwa::causal{}, score, ranks == 4 ? 3 : 0, heads);
+      INFO(ranks << " ranks, " << heads << " of heads");
+      CHECK((failure.empty() ? judge(c, answers) : failure) == "");
+    }
+  }
 }
 
 TEST_CASE("frozen inputs are not computed") {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/attention.hpp"
+#include "support/rank_mesh.hpp"
 #include "support/rank_rows.hpp"
 
 namespace giwa_test {

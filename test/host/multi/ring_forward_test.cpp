@@ -12,10 +12,11 @@ using giwa::status;
 
 namespace {
 
-/// Writes o and lse of the case by a ring of ranks, in parts, with exactly the workspace that the call asks for.
+/// Writes o and lse of the case by a ring of ranks, in parts, with exactly the workspace that the call asks for. With head_ranks, so many
+/// of them exchange heads: all, or those of a row of a mesh.
 template <int HeadSize, class T, class O, class Mask, class Score>
 std::string run_ring(attention_case<T, O>& c, const sequence_slices& slices, int ranks, const Mask& mask,
-                     const Score& score, uint64 delays = 0, int64* bytes_sent = nullptr, bool by_heads = false) {
+                     const Score& score, uint64 delays = 0, int64* bytes_sent = nullptr, int head_ranks = 0) {
   c.clear_outputs();
   const giwa::tensor_view<O, 4> o = c.o.view();
   const giwa::tensor_view<float, 4> lse = as_tensor(c.lse.view());
@@ -27,18 +28,23 @@ std::string run_ring(attention_case<T, O>& c, const sequence_slices& slices, int
     rank_rows<O> own_o(o, slice);
     std::vector<float> own_lse(static_cast<std::size_t>(c.options.batch * c.options.heads * slice.count()));
     const giwa::tensor_view<float, 3> lse_view(own_lse.data(), {c.options.batch, c.options.heads, slice.count()});
-    const int64 needed =
-        by_heads ? giwa::head_parallel_workspace_bytes(c.views().problem(), slices, comm.rank(), ranks, sizeof(O))
-                 : giwa::ring_workspace_bytes(c.views().problem(), slices, comm.rank(), ranks);
+    const int64 needed = head_ranks > 0 ? giwa::head_parallel_workspace_bytes(c.views().problem(), slices, comm.rank(),
+                                                                              ranks, sizeof(O), ranks / head_ranks)
+                                        : giwa::ring_workspace_bytes(c.views().problem(), slices, comm.rank(), ranks);
     std::vector<unsigned char> memory(static_cast<std::size_t>(needed) + 16 + 64, 0xff);
     unsigned char* const aligned = memory.data() + (16 - reinterpret_cast<std::uintptr_t>(memory.data()) % 16) % 16;
     giwa::attention_options options = c.call_options();
     options.lse = c.options.lse ? lse_view : giwa::tensor_view<float, 3>{};
     options.workspace = {aligned, {needed}};
-    const status s = by_heads ? giwa::head_parallel_attention_forward<HeadSize>(
-                                    giwa::host, comm, slices, q.view, k.view, v.view, own_o.view, mask, score, options)
-                              : giwa::ring_attention_forward<HeadSize>(giwa::host, comm, slices, q.view, k.view, v.view,
-                                                                       own_o.view, mask, score, options);
+    const auto by_heads = [&](const auto& of) {
+      return giwa::head_parallel_attention_forward<HeadSize>(giwa::host, of, slices, q.view, k.view, v.view, own_o.view,
+                                                             mask, score, options);
+    };
+    const status s = head_ranks == ranks ? by_heads(comm)
+                     : head_ranks > 0
+                         ? on_mesh(comm, head_ranks, by_heads)
+                         : giwa::ring_attention_forward<HeadSize>(giwa::host, comm, slices, q.view, k.view, v.view,
+                                                                  own_o.view, mask, score, options);
     for (int64 i = needed; i < needed + 64 - 16; ++i)
       if (aligned[i] != 0xff) return status::invalid("workspace", "the call wrote past its end");
     own_o.gather(o, slice);
@@ -141,10 +147,35 @@ TEST_CASE("head-parallel attention computes what the reference says") {
     for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
       sequence_slices slices{.tokens = 43, .order = order};
       if (ranks == 2 && order == slicing::zigzag) slices.ends = {ends, {4}};
-      const std::string failure = run_ring<8>(c, slices, ranks, causal{}, score, 0, nullptr, true);
+      const std::string failure = run_ring<8>(c, slices, ranks, causal{}, score, 0, nullptr, ranks);
       CHECK((failure.empty() ? judge(c, answers).failure : failure) == "");
     }
-  CHECK(run_ring<8>(c, {.tokens = 43}, 4, causal{}, score, 0, nullptr, true)
+  CHECK(run_ring<8>(c, {.tokens = 43}, 4, causal{}, score, 0, nullptr, 4)
+            .find("must be a multiple of the number of ranks") != std::string::npos);
+}
+
+TEST_CASE("a mesh of a ring and of heads computes what the reference says") {
+  using namespace giwa;
+  case_options options = case_of(43, 13);
+  options.heads = 12, options.kv_heads = 6, options.sinks = true;
+  const std::vector<float> slopes{0.1f, 0.2f, 0.4f, 0.8f, 0.1f, 0.3f, 0.5f, 0.7f, 0.9f, 1.1f, 0.01f, 0.02f};
+  attention_case<float> c(options);
+  const alibi score{slopes.data()};
+  const attention_answers answers = answers_of(c, causal{}, score);
+  const int64 ends[] = {20, 20, 21, 30, 30, 31, 36, 43};
+  const int64 two_apart[] = {20, -1, 20, -1, 21, -1, 30, -1, 30, -1, 31, -1, 36, -1, 43};
+  for (const auto& [ranks, heads] : {std::pair{2, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 2}})
+    for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
+      sequence_slices slices{.tokens = 43, .order = order};
+      if (ranks == 4 && order == slicing::zigzag) slices.ends = {ends, {8}};
+      if (ranks == 8 && order == slicing::contiguous) slices.ends = {two_apart, {8}, {2}};
+      for (const uint64 delays : {0, 5}) {
+        const std::string failure = run_ring<8>(c, slices, ranks, causal{}, score, delays, nullptr, heads);
+        INFO(ranks << " ranks, " << heads << " of heads");
+        CHECK((failure.empty() ? judge(c, answers).failure : failure) == "");
+      }
+    }
+  CHECK(run_ring<8>(c, {.tokens = 43}, 8, causal{}, score, 0, nullptr, 4)
             .find("must be a multiple of the number of ranks") != std::string::npos);
 }
 
