@@ -300,6 +300,8 @@ def test_refused():
             (ValueError, "mask must be of bool", lambda: attend(q, k, v, mask=torch.ones(10, 20, device=DEVICE))),
             (ValueError, "mask must broadcast", lambda: attend(q, k, v, mask=torch.ones(10, 19, device=DEVICE, dtype=torch.bool))),
             (ValueError, "bias must have the type", lambda: attend(q, k, v, bias=torch.ones(10, 20, device=DEVICE).double())),
+            (ValueError, "sinks must be (heads)", lambda: attend(q, k, v, sinks=torch.ones(2, 4, device=DEVICE))),
+            (ValueError, "with 2 sequences and 4 heads", lambda: attend(q, k, v, alibi_slopes=torch.ones(1, 4, device=DEVICE))),
             (ValueError, "int32", lambda: attend(q, k, v, k_lengths=torch.ones(2, device=DEVICE))),
             (ValueError, "go together", lambda: attention(q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1), q_offsets=offsets)),
             (NotImplementedError, "slopes (batch, heads)",
@@ -308,6 +310,10 @@ def test_refused():
             (RuntimeError, "enable_gqa", lambda: scaled_dot_product_attention(q, k, v)),
             (RuntimeError, "is_causal", lambda: scaled_dot_product_attention(q, q, q, torch.ones(10, 10, device=DEVICE).bool(), is_causal=True))):
         raises(kind, part, call)
+    bias = torch.zeros(10, 20, dtype=q.dtype, device=DEVICE)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(bias, torch.ones_like(bias))
+        raises(NotImplementedError, "forward-mode", lambda: attend(q.detach(), k, v, bias=dual))
     leaf = q.detach().requires_grad_()
     once = torch.autograd.grad((attend(leaf, q, q) ** 2).sum(), leaf, create_graph=True)[0]
     raises(RuntimeError, "not implemented", lambda: once.sum().backward())

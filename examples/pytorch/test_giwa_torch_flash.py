@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Checks the functions of flash_attn in giwa_torch, as test_giwa_torch.py checks the operators: python3 test_giwa_torch_flash.py [part
-of a name...], or pytest. bench/torch/peer_tests.py runs the tests of flash_attn itself."""
+of a name...], or pytest. peer_tests.py runs the tests of flash_attn itself."""
 import itertools
 import sys
 
@@ -151,6 +151,14 @@ def test_cache_arguments():
     raises(NotImplementedError, "cache_leftpad", lambda: flash_attn_with_kvcache(q, *cache, cache_leftpad=torch.zeros(2, dtype=torch.int32)))
     raises(ValueError, "together", lambda: flash_attn_with_kvcache(q, *cache, k=cache[0][:, :1], cache_seqlens=3))
     raises(ValueError, "rotary_cos needs k", lambda: flash_attn_with_kvcache(q, *cache, rotary_cos=q, rotary_sin=q))
+    attend = lambda **o: giwa_torch.attention_cached(q, *cache, torch.tensor([20, 3], dtype=torch.int32, device=DEVICE), **o)
+    raises(ValueError, "with 2 sequences and 4 heads", lambda: attend(alibi_slopes=torch.ones(1, 4, device=DEVICE)))
+    raises(ValueError, "sinks must be (heads)", lambda: attend(sinks=torch.ones(2, 4, device=DEVICE)))
+    raises(ValueError, "pages must be", lambda: attend(pages=torch.zeros(2, 0, dtype=torch.int32, device=DEVICE)))
+    table = torch.zeros(0, 3, dtype=torch.int32, device=DEVICE)  # of no sequences, while the cache has pages
+    new = cache[0][:0, :1].clone()
+    o = flash_attn_with_kvcache(q[:0], *cache, k=new, v=new, cache_seqlens=table[:, 0], block_table=table)
+    assert o.shape == q[:0].shape
 
 
 def test_pages_of_packed_queries():

@@ -158,13 +158,26 @@ const int* numbers(const optional_tensor& t, const char* name, const Tensor& q, 
 }
 
 // Numbers of heads in fp32, which `kept` keeps alive.
-const float* of_heads(const optional_tensor& t, const char* name, const Tensor& q, int64_t heads, Tensor& kept) {
-  if (!t) return nullptr;
-  TORCH_CHECK_VALUE(t->device() == q.device() && t->dim() >= 1 && t->dim() <= 2 && t->size(-1) == heads,
-                    "giwa_torch: ", name, " must be (heads) on ", q.device(), ", with ", std::to_string(heads),
-                    " heads");
-  kept = t->to(at::kFloat).contiguous();
+const float* of_heads(const Tensor& t, Tensor& kept) {
+  kept = t.to(at::kFloat).contiguous();
   return kept.const_data_ptr<float>();
+}
+void set_sinks(call& c, const optional_tensor& sinks, const Tensor& q, Tensor& kept) {
+  if (!sinks) return;
+  TORCH_CHECK_VALUE(sinks->device() == q.device() && sinks->dim() == 1 && sinks->size(0) == c.q.sizes[2],
+                    "giwa_torch: sinks must be (heads) on ", q.device(), ", with ", std::to_string(c.q.sizes[2]),
+                    " heads");
+  c.sinks = of_heads(*sinks, kept);
+}
+void set_slopes(call& c, const optional_tensor& slopes, const Tensor& q, Tensor& kept) {
+  if (!slopes) return;
+  const int64_t heads = c.q.sizes[2];
+  TORCH_CHECK_VALUE(slopes->device() == q.device() && slopes->dim() >= 1 && slopes->dim() <= 2 &&
+                        slopes->size(-1) == heads && (slopes->dim() == 1 || slopes->size(0) == c.sequences),
+                    "giwa_torch: slopes must be (heads) or (batch, heads) on ", q.device(), ", with ",
+                    std::to_string(c.sequences), " sequences and ", std::to_string(heads), " heads");
+  c.slopes = of_heads(*slopes, kept);
+  if (slopes->dim() == 2) c.slopes_stride = heads;
 }
 
 // A tensor that broadcasts to (batch, heads, queries, keys), with sizes of 1 where it does.
@@ -244,12 +257,12 @@ struct prepared {
     }
     if (p.softcap != 0) c.softcap = static_cast<float>(p.softcap), score |= giwa_torch::score_softcap;
     c.has_scale = p.scale.has_value(), c.scale = p.scale.value_or(0);
-    c.slopes = of_heads(p.slopes, "slopes", q, heads, slopes);
-    if (p.slopes) {
-      score |= giwa_torch::score_alibi;
-      if (p.slopes->dim() == 2) c.slopes_stride = heads;
-    }
-    c.sinks = of_heads(p.sinks, "sinks", q, heads, sinks);
+    const int64_t count = p.q_offsets ? p.q_offsets->numel() - 1 : q.size(0);
+    TORCH_CHECK_VALUE(count >= 0, "giwa_torch: q_offsets is empty");
+    c.sequences = count, c.max_q = p.max_q.expect_int();
+    set_slopes(c, p.slopes, q, slopes);
+    if (p.slopes) score |= giwa_torch::score_alibi;
+    set_sinks(c, p.sinks, q, sinks);
     TORCH_CHECK_VALUE(p.dropout >= 0 && p.dropout < 1,
                       "giwa_torch: the probability of dropout must be at least 0 and less than 1");
     if (p.dropout > 0) {
@@ -260,13 +273,8 @@ struct prepared {
       c.dropout_seed = static_cast<const std::uint64_t*>(p.dropout_seed->const_data_ptr());
       score |= giwa_torch::score_dropout;
     }
-    const int64_t count = p.q_offsets ? p.q_offsets->size(0) - 1 : q.size(0);
-    c.sequences = count, c.max_q = p.max_q.expect_int();
-    TORCH_CHECK_VALUE(!p.slopes || p.slopes->dim() == 1 || p.slopes->size(0) == count,
-                      "giwa_torch: slopes must be (batch, heads)");
     TORCH_CHECK_VALUE(p.q_offsets.has_value() == p.k_offsets.has_value(),
                       "giwa_torch: q_offsets and k_offsets go together");
-    TORCH_CHECK_VALUE(count >= 0, "giwa_torch: q_offsets is empty");
     c.q_offsets = numbers(p.q_offsets, "q_offsets", q, count + 1);
     c.k_offsets = numbers(p.k_offsets, "k_offsets", q, count + 1);
     c.q_lengths = numbers(p.q_lengths, "q_lengths", q, count);
@@ -448,10 +456,11 @@ std::tuple<Tensor, Tensor> attention_autograd(const Tensor& q, const Tensor& k, 
                                               GIWA_TORCH_PARAMETERS) {
   const problem p{GIWA_TORCH_ARGUMENTS};
   const auto needs = [](const optional_tensor& t) { return t && t->requires_grad(); };
-  const auto has_tangent = [](const Tensor& t) { return t._fw_grad(0).defined(); };
+  const auto has_tangent = [](const optional_tensor& t) { return t && t->_fw_grad(0).defined(); };
   if (!at::GradMode::is_enabled() ||
       !(q.requires_grad() || k.requires_grad() || v.requires_grad() || needs(bias) || needs(slopes) || needs(sinks))) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent(q) && !has_tangent(k) && !has_tangent(v),
+    TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent(q) && !has_tangent(k) && !has_tangent(v) && !has_tangent(bias) &&
+                                    !has_tangent(slopes) && !has_tangent(sinks),
                                 "giwa_torch: forward-mode differentiation");
     const at::AutoDispatchBelowADInplaceOrView guard;
     return call_attention(q, k, v, p);
@@ -486,7 +495,8 @@ void set_cache(call& c, const Tensor& k_cache, const Tensor& v_cache, const opti
   c.k_lengths = numbers(lengths, "lengths", first, sequences);
   if (!pages) return;
   TORCH_CHECK_VALUE(pages->device() == first.device() && pages->scalar_type() == at::kInt && pages->dim() == 2 &&
-                        pages->size(0) == sequences && (pages->size(1) <= 1 || pages->stride(1) == 1),
+                        pages->size(0) == sequences && pages->size(1) > 0 &&
+                        (pages->size(1) <= 1 || pages->stride(1) == 1),
                     "giwa_torch: pages must be int32, (batch, pages of a sequence), on ", first.device(),
                     ", and its last dimension contiguous");
   c.pages = pages->const_data_ptr<int>(), c.pages_stride = pages->stride(0), c.pages_most = pages->size(1);
@@ -504,18 +514,19 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
   const Tensor q = in_rows(q_);
   call c{};
   c.q = rows_of(q, heads_first);
-  const int64_t heads = c.q.sizes[2], count = q_offsets ? q_offsets->size(0) - 1 : q.size(0);
+  const int64_t count = q_offsets ? q_offsets->numel() - 1 : q.size(0);
+  TORCH_CHECK_VALUE(count >= 0, "giwa_torch: q_offsets is empty");
   set_cache(c, k_cache, v_cache, lengths, pages, q, count);
   c.q_offsets = numbers(q_offsets, "q_offsets", q, count + 1);
   c.max_q = max_q;
   c.left = as_int(left), c.right = as_int(right), c.bottom_right = bottom_right;
   c.has_scale = scale.has_value(), c.scale = scale.value_or(0), c.softcap = static_cast<float>(softcap);
   Tensor kept_slopes, kept_sinks;
-  c.slopes = of_heads(slopes, "slopes", q, heads, kept_slopes);
-  c.sinks = of_heads(sinks, "sinks", q, heads, kept_sinks);
-  if (slopes && slopes->dim() == 2) c.slopes_stride = heads;
+  set_slopes(c, slopes, q, kept_slopes);
+  set_sinks(c, sinks, q, kept_sinks);
   const Tensor o = empty_rows(q_, v_cache.size(3), q_offsets.has_value()), lse = empty_lse(c, q, q_offsets.has_value());
   c.o = rows_of(o, heads_first), c.lse = lse.data_ptr<float>();
+  if (count == 0) return {o, lse};  // no pages then, and the call would take them for a contiguous cache
   const int mask = q.is_cpu()               ? giwa_torch::mask_band
                    : left < 0 && right < 0  ? giwa_torch::mask_full
                    : left < 0 && right == 0 ? giwa_torch::mask_causal
@@ -543,6 +554,7 @@ Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tenso
     rotated = empty_rows(*q_, q.size(3), false);
     c.q = rows_of(q, heads_first), c.o = rows_of(rotated, heads_first);
   }
+  if (k.size(0) == 0) return rotated;
   const int64_t rows = c.k.sizes[0] * c.k.sizes[1];
   c.positions = numbers(positions, "positions", k, rows), c.slots = numbers(slots, "slots", k, rows);
   TORCH_CHECK_VALUE(cos.has_value() == sin.has_value(), "giwa_torch: cos and sin must be given together");
