@@ -8,7 +8,7 @@
 CHECKOUT is a copy of that repository, which this script only reads. flash_attn: tests/test_flash_attn.py imports giwa_torch's functions
 as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. sdpa:
 test/test_transformers.py runs twice, with torch.nn.functional.scaled_dot_product_attention and with giwa_torch's in its place, and
-counts as failed what passes with the first only.
+counts as failed what passes with the first only. It needs pytest and expecttest.
 
 --sample runs at most so many tests, drawn with a fixed seed; --only d=64,128 dtype=torch.float16 those with these parameters, where a
 test has them; --seconds begins none after that time. A test that needs kernels is run again when those of all tests are compiled, in
@@ -61,7 +61,7 @@ class Outcomes:
 
     def pytest_runtestloop(self, session):
         """Runs tests without the kernels that are missing, compiles those, and runs the tests that needed them again."""
-        pending = list(session.items)
+        pending, first = list(session.items), True
         while pending:
             self.again = []
             with build.collecting() as missing:
@@ -69,12 +69,13 @@ class Outcomes:
                     if time.monotonic() > self.end:
                         self.late += 1
                         continue
-                    item._initrequest()
+                    if not first:
+                        item._initrequest()
                     item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             if missing:
                 print(f"\ncompiling {len(missing)} libraries for {len(self.again)} tests", file=sys.stderr, flush=True)
                 build.compile_all(missing)
-            pending = self.again
+            pending, first = self.again, False
         return True
 
     @pytest.hookimpl(hookwrapper=True)
@@ -96,10 +97,11 @@ class Outcomes:
 
 def run(path, arguments, chosen):
     outcomes = Outcomes(chosen)
-    with contextlib.redirect_stdout(io.StringIO()):
-        code = pytest.main([str(path), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        pytest.main([str(path), "-q", "--tb=line", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
     if not outcomes.of:
-        sys.exit(f"peer_tests.py: pytest ran no test of {path} (exit code {code})")
+        sys.exit(f"{said.getvalue()}\npeer_tests.py: pytest ran no test of {path}")
     return outcomes
 
 
@@ -151,7 +153,7 @@ def main():
     torch.nn.functional.scaled_dot_product_attention = giwa_torch.scaled_dot_product_attention
     outcomes = run(path, arguments, chosen)
     both = [name for name, x in outcomes.of.items() if x == "failed" and without.of.get(name) != "passed"]
-    print(f"{len(both)} fail with PyTorch's function too")
+    print(f"with PyTorch's function {sum(x == 'passed' for x in without.of.values())} pass; {len(both)} fail with both functions")
     return tell(outcomes, [name for name, x in outcomes.of.items() if x == "failed" and name not in set(both)])
 
 

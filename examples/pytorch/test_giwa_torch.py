@@ -348,6 +348,22 @@ def test_compile():
         inputs = [x.requires_grad_() for x in tensors(2, 4, 2, 75, 131, 64, 64, TYPES[0])]
 
 
+def test_compile_with_changing_lengths():
+    backend = "inductor" if DEVICE == "cuda" else "aot_eager"
+
+    def model(q, offsets, most):
+        packed = giwa_torch.flash_attn_varlen_func(q, q, q, offsets, offsets, most, most, causal=True)
+        dropped = scaled_dot_product_attention(q[None], q[None], q[None], dropout_p=0.25)
+        return packed.sum() + 0 * dropped.sum()
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
+    for rows in (40, 64, 90):
+        q = random(rows, 4, 64, dtype=TYPES[0]).requires_grad_()
+        offsets = torch.tensor([0, 10, rows], dtype=torch.int32, device=DEVICE)
+        eager, found = (torch.autograd.grad(m(q, offsets, rows - 10), q)[0] for m in (model, compiled))
+        torch.testing.assert_close(eager, found)
+
+
 def test_opcheck():
     q, k, v = (x.transpose(1, 2) for x in tensors(2, 4, 2, 40, 50, 64, 64, TYPES[0]))
     ops, none = torch.ops.giwa, (None,) * 5
