@@ -68,6 +68,7 @@ def compiled(name, command):
         if done.returncode != 0:
             os.unlink(file.name)
             raise RuntimeError(f"giwa_torch: {name} does not compile:\n{' '.join(map(str, command))}\n{done.stderr[-3000:]}")
+        os.chmod(file.name, 0o755)
         os.replace(file.name, path)  # whole, whoever else compiles it
     return path
 
