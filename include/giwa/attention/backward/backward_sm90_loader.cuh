@@ -138,16 +138,14 @@ class sm90_backward_loader {
     const int begin = n * columns;
     [[maybe_unused]] stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms>
         terms[rows_of_lane];
-    if constexpr (Types::is_split) {
+    if constexpr (Types::is_split || Types::rows_are_keys) {  // before the wait, so that the loads overlap it
       GIWA_UNROLL
       for (int i = 0; i < rows_of_lane; ++i) {
         const int row = begin + block.lane() + 32 * i;
-        terms[i] = Types::rows_are_keys ? Types::terms_of_query(p.call, h, row) : Types::terms_of_key(p.call, h, row);
-      }
-    } else if constexpr (Types::rows_are_keys) {  // before the wait, so that the loads overlap it
-      GIWA_UNROLL
-      for (int i = 0; i < rows_of_lane; ++i) {
-        terms[i] = p.call.terms_of_query(h, begin + block.lane() + 32 * i);
+        if constexpr (!Types::is_split)
+          terms[i] = p.call.terms_of_query(h, row);
+        else
+          terms[i] = Types::rows_are_keys ? Types::terms_of_query(p.call, h, row) : Types::terms_of_key(p.call, h, row);
       }
     }
     [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
@@ -206,8 +204,7 @@ class sm90_backward_loader {
       s.y_full[y.stage].arrive_and_expect(scrubs ? 0 : y_bytes);
     }
     block.sync_warp();
-    place.advance();
-    x.advance(), y.advance();
+    place.advance(), x.advance(), y.advance();
   }
 
   /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms. Written for small code: few
