@@ -95,6 +95,8 @@ def library(which, architecture, element, head_size, head_size_v, mask, score):
     """The library of a variant. `architecture` is None for the CPU, else as "90a" or "80"."""
     name = name_of(which, architecture, element, head_size, head_size_v, mask, score)
     with locks[name]:
+        if path_of(name).exists():  # no compiler is needed
+            return path_of(name)
         definitions = {"PASS": which, "ELEMENT": ELEMENTS[element], "HEAD_SIZE": head_size, "HEAD_SIZE_V": head_size_v,
                        "MASK": mask, "SCORE": score}
         flags = ["-std=c++20", f"-I{include_folder()}", *(f"-DGIWA_TORCH_{k}={v}" for k, v in definitions.items())]
