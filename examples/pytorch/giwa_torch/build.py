@@ -86,9 +86,17 @@ PASSES = ("forward", "backward", "cached", "append")
 locks = defaultdict(threading.Lock)
 
 
+@functools.cache
+def host_processor():
+    """Libraries for the CPU are compiled for its instructions, and their folder may be on a disk that others share."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((x for x in lines if x.startswith(("flags", "Features"))), "")
+    return f"cpu{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
+
+
 def name_of(which, architecture, element, head_size, head_size_v, mask, score):
     return "_".join(map(str, (PASSES[which], ELEMENTS[element].split(":")[-1], head_size, head_size_v, f"mask{mask}", f"score{score}",
-                              architecture or "cpu")))
+                              architecture or host_processor())))
 
 
 def library(which, architecture, element, head_size, head_size_v, mask, score):
