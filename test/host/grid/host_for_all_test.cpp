@@ -9,6 +9,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -112,6 +113,24 @@ TEST_CASE("host_parallel covers the range once, in pieces of at least the grain"
     at = end;
   }
   CHECK(at == n);
+}
+
+TEST_CASE("host_parallel makes one state for each thread, and destroys it") {
+  std::atomic<int> made{0}, alive{0}, wrong{0}, pieces{0};
+  struct state {
+    std::atomic<int>& alive;
+    std::thread::id owner = std::this_thread::get_id();
+    explicit state(std::atomic<int>& n) : alive(n) { ++alive; }
+    ~state() { --alive; }
+    state(const state&) = delete;
+  };
+  giwa::detail::host_parallel(
+      6400, 64, [&] { return ++made, state(alive); },
+      [&](state& s, int64, int64) { ++pieces, wrong += s.owner == std::this_thread::get_id() ? 0 : 1; });
+  CHECK(made <= static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u)));
+  CHECK(pieces >= made);
+  CHECK(wrong == 0);
+  CHECK(alive == 0);
 }
 
 TEST_CASE("sizes that for_all refuses") {
