@@ -162,7 +162,7 @@ struct stream_backward {
   template <class T, class O, class Score>
   static constexpr bool may_run_split =
       has_sm90 && !stdlib::same_as<How, fp32_exact> && stdlib::same_as<T, fp32> && stdlib::same_as<O, fp32> &&
-      has_split_kernels(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted && !drops_weights<Score>;
+      has_split_kernels(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted;
 
   /// Whether an fp32 call runs on tensor cores. A scale outside of this range could take scores out of float's range on the way.
   template <class O, class G, class Mask, class Score>

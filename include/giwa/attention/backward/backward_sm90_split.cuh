@@ -44,7 +44,7 @@ class sm90_split_consumer {
   using map_of_scores = typename steps_type::map;
   using scores_tile = typename steps_type::scores_tile;
   using operand = split_operand<map_of_scores, parts>;
-  static constexpr bool modified = steps_type::modified;
+  static constexpr bool modified = steps_type::modified, drops = drops_weights<typename Types::score>;
   using bounds = typename Types::bounds;
 
   GIWA_DEVICE sm90_split_consumer(const Block& of, const params& parameters, shared_storage& storage)
@@ -193,6 +193,10 @@ class sm90_split_consumer {
     const auto& terms = s.terms[x.stage];
     const bounds limits = note.limits.get();
     const typename steps_type::steps_of_scores steps{p.call.call.mask, p.call.call.score, p.call.call.scale};
+    [[maybe_unused]] kept_tile<map_of_scores, rows_are_keys> undropped;
+    if constexpr (drops)
+      undropped.find(dropout_bits(steps.score, steps.random_key, limits.batch, limits.head), thread, first_row,
+                     note.begin);
     GIWA_UNROLL
     for (int i = 0; i < map_of_scores::registers; ++i) {
       const int slot = map_of_scores::slot(i), row = first_row + map_of_scores::row(thread, slot);
@@ -224,9 +228,11 @@ class sm90_split_consumer {
       }
       const float weight = exp2_of(exponent);
       // P and dS, but for 2^-n, which the terms have. By selection: numbers of a masked score may be NaN.
-      scores.value[i] = keep ? weight * of_dout : 0;
+      float drop = 1;
+      if constexpr (drops) drop = undropped[i] ? kept_scale(steps.score) : 0;
+      scores.value[i] = keep ? weight * drop * of_dout : 0;
       if constexpr (sums_x) {
-        const float ds = weight * fused_multiply_add(dp.value[i] * of_v, of_dout, -delta) * slope;
+        const float ds = weight * fused_multiply_add(dp.value[i] * drop * of_v, of_dout, -delta) * slope;
         dp.value[i] = keep ? ds * (rows_are_keys ? of_q : of_k) : 0;
       }
     }
