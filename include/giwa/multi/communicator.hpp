@@ -46,8 +46,11 @@ struct mesh {
   const Heads& heads;  ///< between ranks with neighbouring tokens
   const Ring& ring;    ///< between ranks with the same heads
 
+  /// A mesh of two communicators.
   mesh(const Heads& of_heads, const Ring& of_ring) : heads(of_heads), ring(of_ring) {}
+  /// The number of this rank in the mesh.
   int rank() const { return ring.rank() * heads.size() + heads.rank(); }
+  /// How many ranks the mesh has.
   int size() const { return ring.size() * heads.size(); }
 };
 
