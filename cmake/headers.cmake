@@ -178,7 +178,7 @@ set(GIWA_HEADERS
   P giwa/attention/backward/options.hpp
   P giwa/attention/backward/params.hpp
   P giwa/attention/backward/checks.hpp
-  P giwa/attention/backward/schedules.hpp
+  H giwa/attention/backward/schedules.hpp
   P giwa/attention/backward/backward_sm80_tile.hpp
   P giwa/attention/backward/backward_sm90_policy.hpp
   H giwa/attention/forward/call_types.hpp
