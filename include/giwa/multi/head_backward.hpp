@@ -19,20 +19,13 @@ struct head_backward_tensors {
   head_tensor<const float> lse, dlse;
   head_tensor<G> dq, dk, dv;
 
-  static head_backward_tensors take(workspace_layout& layout, const backward_views<T, O, G>& a,
-                                    const tensor_view<const float, 3>& dlse, int64 tokens, int ranks) {
+  static constexpr head_backward_tensors take(workspace_layout& layout, const backward_views<T, O, G>& a,
+                                              const tensor_view<const float, 4>& lse,
+                                              const tensor_view<const float, 4>& dlse, int64 tokens, int ranks) {
     const auto heads = [&](const auto& own) { return take_heads(layout, own, tokens, ranks); };
     // A gradient that is not wanted has no heads, and takes no memory. In this order.
-    return {heads(a.in.q),
-            heads(a.in.k),
-            heads(a.in.v),
-            heads(a.in.o),
-            heads(a.dout),
-            heads(tensor_of_lse(a.lse)),
-            heads(tensor_of_lse(dlse)),
-            heads(a.dq),
-            heads(a.dk),
-            heads(a.dv)};
+    return {heads(a.in.q), heads(a.in.k), heads(a.in.v), heads(a.in.o), heads(a.dout),
+            heads(lse),    heads(dlse),   heads(a.dq),   heads(a.dk),   heads(a.dv)};
   }
 };
 
@@ -56,23 +49,27 @@ constexpr int64 head_parallel_backward_workspace_bytes(const attention_problem& 
   if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || ring < 1 || ranks % ring != 0) return 0;
   const detail::head_group group{slices, rank / (ranks / ring), ranks / ring, ranks};
   if (p.heads % group.size != 0 || p.kv_heads % group.size != 0) return 0;
-  const int64 tokens = group.tokens().count();
-  detail::head_memory memory{detail::saturated_product(p.batch, slices.of(rank, ranks).count()),
-                             detail::saturated_product(p.batch, tokens), group.size};
-  for (const int64 bytes : {p.element_bytes, gradient_bytes}) {
-    memory.take(p.heads, p.head_size * bytes);
-    memory.take(p.kv_heads, p.head_size * bytes);
-    memory.take(p.kv_heads, p.head_size_v * bytes);
-  }
-  for (int i = 0; i < 2; ++i) {
-    memory.take(p.heads, p.head_size_v * output_bytes);
-    memory.take(p.heads, sizeof(float));
-  }
+  const int64 tokens = group.tokens().count(), rows = slices.of(rank, ranks).count();
+  const auto tensor = [&](int64 heads, int64 bytes) { return detail::bytes_of_rank(p.batch, rows, heads, bytes); };
+  const auto k_like = [&](int64 bytes) { return tensor(p.kv_heads, p.head_size * bytes); };
+  const auto v_like = [&](int64 bytes) { return tensor(p.kv_heads, p.head_size_v * bytes); };
+  const auto o = tensor(p.heads, p.head_size_v * output_bytes);
+  const tensor_view<const float, 4> lse(nullptr, {p.batch, rows, p.heads, 1}, {0, 0, 0, 1});
+  detail::workspace_layout layout;
+  detail::head_backward_tensors<unsigned char, unsigned char, unsigned char>::take(
+      layout,
+      {{tensor(p.heads, p.head_size * p.element_bytes), k_like(p.element_bytes), v_like(p.element_bytes), o, {}},
+       {},
+       o,
+       tensor(p.heads, p.head_size * gradient_bytes),
+       k_like(gradient_bytes),
+       v_like(gradient_bytes)},
+      lse, lse, tokens, group.size);
   const attention_problem part = detail::problem_of_heads(p, tokens, group.size);
-  memory.layout.take<unsigned char>(
+  layout.take<unsigned char>(
       ring == 1 ? backward_workspace_bytes(part)
                 : ring_backward_workspace_bytes(part, slices.of_groups(group.size), group.number, ring));
-  return memory.layout.bytes;
+  return layout.bytes;
 }
 
 inline namespace GIWA_ARCH_TAG {
@@ -111,10 +108,13 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
                                                    HeadSizeV, needed, /*sent=*/false);
       !s.ok())
     return s;
+  if (ring > 1)  // before the ranks of `heads` exchange anything
+    if (const status s = detail::check_ring_diagonal(mask, score, options.align); !s.ok()) return s;
   const auto group = detail::head_group::of(comm, slices);
   detail::workspace_layout layout{options.workspace.data()};
-  const auto t = detail::head_backward_tensors<element, output, DQ>::take(layout, views, options.dlse,
-                                                                          group.tokens().count(), head_ranks);
+  const auto t = detail::head_backward_tensors<element, output, DQ>::take(
+      layout, views, detail::tensor_of_lse(views.lse), detail::tensor_of_lse(options.dlse), group.tokens().count(),
+      head_ranks);
   const detail::head_exchange<Where, stdlib::remove_cvref_t<decltype(heads_comm)>> exchange{where, heads_comm, group};
   if (const status s = exchange.to_heads(t.q, t.k, t.v, t.o, t.dout, t.lse, t.dlse); !s.ok()) return s;
 

@@ -30,14 +30,17 @@ struct head_tensor {
   }
 };
 
-/// Carves the memory of a tensor; a tensor without heads needs none.
+/// Carves the memory of a tensor, or counts it; a tensor without heads needs none.
 template <class T>
-head_tensor<T> take_heads(workspace_layout& layout, const tensor_view<T, 4>& own, int64 tokens, int ranks) {
+constexpr head_tensor<T> take_heads(workspace_layout& layout, const tensor_view<T, 4>& own, int64 tokens, int ranks) {
   using element = stdlib::remove_const_t<T>;
   const index<4> e = own.extents();
   const int64 heads = e[2] / ranks;
-  element* const all = layout.take<element>(e[0] * tokens * heads * e[3]);
-  element* const packed = layout.take<element>(e[0] * e[1] * e[2] * e[3]);
+  const auto elements = [&](int64 rows, int64 of_heads) {
+    return saturated_product(saturated_product(e[0], rows), saturated_product(of_heads, e[3]));
+  };
+  element* const all = layout.take<element>(elements(tokens, heads));
+  element* const packed = layout.take<element>(elements(e[1], e[2]));
   return {own, {all, {e[0], tokens, heads, e[3]}}, {packed, {e[0], e[1], heads, e[3]}}};
 }
 
@@ -52,7 +55,7 @@ struct head_group {
     return {slices, comm.rank() / size, size, comm.size()};
   }
   /// The positions in the whole sequence.
-  token_slice tokens() const { return slices.of_groups(size).of(number, ranks / size); }
+  constexpr token_slice tokens() const { return slices.of_groups(size).of(number, ranks / size); }
   /// Which of the group's tokens rank `rank` of the group has.
   token_slice of(int rank) const {
     const token_slice all = tokens();
@@ -63,17 +66,10 @@ struct head_group {
   }
 };
 
-/// The memory of tensors by heads, in bytes: as take_heads().
-struct head_memory {
-  int64 rows, tokens;  // of this rank, and of its group
-  int ranks;           // of the group
-  workspace_layout layout{};
-
-  constexpr void take(int64 heads, int64 bytes) {
-    layout.take<unsigned char>(saturated_product(tokens, heads / ranks * bytes));
-    layout.take<unsigned char>(saturated_product(rows, heads * bytes));
-  }
-};
+/// A tensor of one rank without memory, for take_heads() to count; `bytes`: of a row of a head.
+constexpr tensor_view<unsigned char, 4> bytes_of_rank(int64 batch, int64 rows, int64 heads, int64 bytes) {
+  return {nullptr, {batch, rows, heads, bytes}, {0, 0, 0, 1}};
+}
 
 /// The part of a workspace behind what was taken of it.
 inline tensor_view<unsigned char, 1> rest_of(const tensor_view<unsigned char, 1>& workspace,

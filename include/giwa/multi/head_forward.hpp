@@ -19,8 +19,8 @@ struct head_forward_tensors {
   head_tensor<O> o;
   head_tensor<float> lse;
 
-  static head_forward_tensors take(workspace_layout& layout, const attention_views<T, O>& a,
-                                   const tensor_view<float, 4>& lse, int64 tokens, int ranks) {
+  static constexpr head_forward_tensors take(workspace_layout& layout, const attention_views<T, O>& a,
+                                             const tensor_view<float, 4>& lse, int64 tokens, int ranks) {
     const head_tensor<const T> q = take_heads(layout, a.q, tokens, ranks), k = take_heads(layout, a.k, tokens, ranks),
                                v = take_heads(layout, a.v, tokens, ranks);
     const head_tensor<O> o = take_heads(layout, a.o, tokens, ranks);
@@ -51,18 +51,18 @@ constexpr int64 head_parallel_workspace_bytes(const attention_problem& p, const 
   if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || ring < 1 || ranks % ring != 0) return 0;
   const detail::head_group group{slices, rank / (ranks / ring), ranks / ring, ranks};
   if (p.heads % group.size != 0 || p.kv_heads % group.size != 0) return 0;
-  const int64 tokens = group.tokens().count();
-  detail::head_memory memory{detail::saturated_product(p.batch, slices.of(rank, ranks).count()),
-                             detail::saturated_product(p.batch, tokens), group.size};
-  memory.take(p.heads, p.head_size * p.element_bytes);
-  memory.take(p.kv_heads, p.head_size * p.element_bytes);
-  memory.take(p.kv_heads, p.head_size_v * p.element_bytes);
-  memory.take(p.heads, p.head_size_v * output_bytes);
-  memory.take(p.heads, sizeof(float));
+  const int64 tokens = group.tokens().count(), rows = slices.of(rank, ranks).count();
+  const auto tensor = [&](int64 heads, int64 bytes) { return detail::bytes_of_rank(p.batch, rows, heads, bytes); };
+  const auto k = tensor(p.kv_heads, p.head_size * p.element_bytes);
+  const auto v = tensor(p.kv_heads, p.head_size_v * p.element_bytes);
+  detail::workspace_layout layout;
+  detail::head_forward_tensors<unsigned char, unsigned char>::take(
+      layout, {tensor(p.heads, p.head_size * p.element_bytes), k, v, tensor(p.heads, p.head_size_v * output_bytes), {}},
+      {nullptr, {p.batch, rows, p.heads, 1}, {0, 0, 0, 1}}, tokens, group.size);
   const attention_problem part = detail::problem_of_heads(p, tokens, group.size);
-  memory.layout.take<unsigned char>(
-      ring == 1 ? workspace_bytes(part) : ring_workspace_bytes(part, slices.of_groups(group.size), group.number, ring));
-  return memory.layout.bytes;
+  layout.take<unsigned char>(ring == 1 ? workspace_bytes(part)
+                                       : ring_workspace_bytes(part, slices.of_groups(group.size), group.number, ring));
+  return layout.bytes;
 }
 
 inline namespace GIWA_ARCH_TAG {
@@ -101,6 +101,8 @@ status head_parallel_attention_forward(const Where& where, const Comm& comm, con
                                           /*sent=*/false);
       !s.ok())
     return s;
+  if (ring > 1)  // before the ranks of `heads` exchange anything
+    if (const status s = detail::check_ring_diagonal(mask, score, options.align); !s.ok()) return s;
   const auto group = detail::head_group::of(comm, slices);
   detail::workspace_layout layout{options.workspace.data()};
   const auto t = detail::head_forward_tensors<element, O>::take(layout, views, detail::tensor_of_lse(options.lse),

@@ -40,6 +40,15 @@ GIWA_HOST_DEVICE status check_ring_workspace(const tensor_view<unsigned char, 1>
       {"the workspace overlaps q", "the workspace overlaps k", "the workspace overlaps v", "", "", "", "", ""});
 }
 
+/// On a ring the kernels of `causal` begin at the diagonal of a slice.
+template <class Mask, class Score>
+GIWA_HOST_DEVICE constexpr status check_ring_diagonal(const Mask& mask, const Score& score, const alignment& align) {
+  const int64 offset = diagonal_of(mask, score, align).fixed_offset();
+  if (!stdlib::same_as<Mask, causal> || offset == 0) return {};
+  return status::invalid("mask", "causal on a ring has the offset 0; with another one write causal{} & full{}",
+                         bound::exactly, 0, offset);
+}
+
 /// The slices of a call, the rows that this rank gives, and the parts of the call that count in the whole sequence.
 template <class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE status check_slices(const attention_views<T, O>& a, const sequence_slices& slices, int rank, int ranks,
@@ -59,11 +68,7 @@ GIWA_HOST_DEVICE status check_slices(const attention_views<T, O>& a, const seque
   if (const status s = check_both(mask, score, attention_sizes{a.q.extent(0), a.q.extent(2), tokens, tokens}); !s.ok())
     return s;
   if (const status s = check_alignment(mask, score, align, true, tokens, tokens); !s.ok()) return s;
-  const int64 offset = diagonal_of(mask, score, align).fixed_offset();
-  if (sent && stdlib::same_as<Mask, causal> && offset != 0)
-    return status::invalid("mask", "causal on a ring has the offset 0; with another one write causal{} & full{}",
-                           bound::exactly, 0, offset);
-  return {};
+  return sent ? check_ring_diagonal(mask, score, align) : status{};
 }
 
 /// The first rule that a forward call on a ring breaks. The diagonal is that of the whole sequence, the workspace that of the

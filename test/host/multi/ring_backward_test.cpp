@@ -36,28 +36,30 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
         head_ranks > 0 ? giwa::head_parallel_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks,
                                                                       sizeof(O), sizeof(G), ranks / head_ranks)
                        : giwa::ring_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks);
-    std::vector<unsigned char> memory(static_cast<std::size_t>(needed) + 16 + 64, 0xff);
-    unsigned char* const aligned = memory.data() + (16 - reinterpret_cast<std::uintptr_t>(memory.data()) % 16) % 16;
+    exact_workspace workspace(needed);
     giwa::attention_backward_options options = c.call_options();
     if (c.has_dlse) options.dlse = as_lse(dlse_rows);
     std::vector<float>& own_dsinks = dsinks[static_cast<std::size_t>(comm.rank())];
     own_dsinks.assign(static_cast<std::size_t>(heads), NAN);
     if (c.of.options.sinks) options.dsinks = {own_dsinks.data(), {heads}};
-    options.workspace = {aligned, {needed}};
+    options.workspace = workspace.view();
     const auto wanted = [](bool wants, const rank_rows<G>& x) { return wants ? x.view : giwa::tensor_view<G, 4>{}; };
-    const auto by_heads = [&](const auto& of) {
-      return giwa::head_parallel_attention_backward<HeadSize>(
-          giwa::host, of, slices, q.view, k.view, v.view, o.view, as_lse(lse_rows), dout.view, wanted(c.wants_q, dq),
-          wanted(c.wants_k, dk), wanted(c.wants_v, dv), mask, score, options);
+    const auto call = [&](const auto& function) {
+      return function(q.view, k.view, v.view, o.view, as_lse(lse_rows), dout.view, wanted(c.wants_q, dq),
+                      wanted(c.wants_k, dk), wanted(c.wants_v, dv), mask, score, options);
     };
-    const status s = head_ranks == ranks ? by_heads(comm)
-                     : head_ranks > 0    ? on_mesh(comm, head_ranks, by_heads)
-                                         : giwa::ring_attention_backward<HeadSize>(
-                                            giwa::host, comm, slices, q.view, k.view, v.view, o.view, as_lse(lse_rows),
-                                            dout.view, wanted(c.wants_q, dq), wanted(c.wants_k, dk),
-                                            wanted(c.wants_v, dv), mask, score, options);
-    for (int64 i = needed; i < needed + 64 - 16; ++i)
-      if (aligned[i] != 0xff) return status::invalid("workspace", "the call wrote past its end");
+    status s = by_ring_or_heads(
+        comm, head_ranks,
+        [&](const auto& of) {
+          return call(
+              [&](const auto&... x) { return giwa::ring_attention_backward<HeadSize>(giwa::host, of, slices, x...); });
+        },
+        [&](const auto& of) {
+          return call([&](const auto&... x) {
+            return giwa::head_parallel_attention_backward<HeadSize>(giwa::host, of, slices, x...);
+          });
+        });
+    if (s.ok()) s = workspace.check();
     if (c.wants_q) dq.gather(c.dq.view(), slice);
     if (c.wants_k) dk.gather(c.dk.view(), slice);
     if (c.wants_v) dv.gather(c.dv.view(), slice);
@@ -72,39 +74,16 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
   return failure;
 }
 
-case_options case_of(int64 tokens, uint64 seed) {
-  case_options c;
-  c.seed = seed;
-  c.batch = 2, c.heads = 4, c.kv_heads = 2;
-  c.seq_q = c.seq_k = tokens;
-  c.head_size = c.head_size_v = 8;
-  return c;
-}
-
-/// All numbers of ranks, both orders, even and uneven, against the reference: the number of wrong cases and the first.
+/// All numbers of ranks, both orders, even and uneven, against the reference.
 template <class T, class G = T, class Mask, class Score>
 std::string compare(const case_options& options, const Mask& mask, const Score& score, bool dlse = false) {
   backward_case<T, T, G> c(options);
   c.has_dlse = dlse;
   const backward_answers answers = answers_of(c, mask, score);
-  std::string first;
-  int wrong = 0, cases = 0;
-  for (int ranks = 1; ranks <= 8; ++ranks)
-    for (const slicing order : {slicing::contiguous, slicing::zigzag})
-      for (const bool uneven : {false, true}) {
-        sequence_slices slices{.tokens = options.seq_q, .order = order};
-        std::vector<int64> ends;  // empty pieces, one long piece, and the rest by one token
-        for (int64 i = 0, n = slices.pieces(ranks); i < n; ++i)
-          ends.push_back(i + 1 == n ? options.seq_q : i < n / 2 ? options.seq_q / 3 : options.seq_q / 3 + i);
-        if (uneven) slices.ends = {ends.data(), {slices.pieces(ranks)}};
-        std::string fault = run_ring<8>(c, slices, ranks, mask, score);
-        if (fault.empty()) fault = judge(c, answers);
-        ++cases;
-        if (!fault.empty() && wrong++ == 0)
-          first = fault + "; " + std::to_string(ranks) + (order == slicing::zigzag ? " zigzag" : " contiguous") +
-                  (uneven ? ", uneven" : "");
-      }
-  return wrong == 0 && cases == 32 ? "" : std::to_string(wrong) + " of " + std::to_string(cases) + ": " + first;
+  return on_all_slices(options.seq_q, [&](const sequence_slices& slices, int ranks) {
+    const std::string failure = run_ring<8>(c, slices, ranks, mask, score);
+    return failure.empty() ? judge(c, answers) : failure;
+  });
 }
 
 }  // namespace

@@ -74,6 +74,65 @@ std::string on_ranks(int ranks, uint64 delays, const Body& body) {
   return "";
 }
 
+/// Exactly `bytes` of workspace, aligned as calls demand it, before bytes that no call may write.
+class exact_workspace {
+ public:
+  explicit exact_workspace(int64 bytes) : bytes_(bytes), memory_(static_cast<std::size_t>(bytes) + 16 + 64, 0xff) {}
+  giwa::tensor_view<unsigned char, 1> view() { return {begin(), {bytes_}}; }
+  giwa::status check() {
+    for (int64 i = bytes_; i < bytes_ + 64 - 16; ++i)
+      if (begin()[i] != 0xff) return giwa::status::invalid("workspace", "the call wrote past its end");
+    return {};
+  }
+
+ private:
+  unsigned char* begin() { return memory_.data() + (16 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 16) % 16; }
+  int64 bytes_;
+  std::vector<unsigned char> memory_;
+};
+
+/// Calls by_ring(communicator), or with head_ranks by_heads(communicator or mesh): so many ranks exchange heads, all, or those of a row
+/// of a mesh.
+template <class ByRing, class ByHeads>
+giwa::status by_ring_or_heads(const late_communicator& comm, int head_ranks, const ByRing& by_ring,
+                              const ByHeads& by_heads) {
+  return head_ranks == 0             ? by_ring(comm)
+         : head_ranks == comm.size() ? by_heads(comm)
+                                     : on_mesh(comm, head_ranks, by_heads);
+}
+
+inline case_options case_of(int64 tokens, uint64 seed) {
+  case_options c;
+  c.seed = seed;
+  c.batch = 2, c.heads = 4, c.kv_heads = 2;
+  c.seq_q = c.seq_k = tokens;
+  c.head_size = c.head_size_v = 8;
+  return c;
+}
+
+/// Calls fault(slices, ranks) for 1 to 8 ranks, both orders, even and uneven slices. Returns how many are wrong and the first, or
+/// nothing.
+template <class Fault>
+std::string on_all_slices(int64 tokens, const Fault& fault_of) {
+  std::string first;
+  int wrong = 0, cases = 0;
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (const giwa::slicing order : {giwa::slicing::contiguous, giwa::slicing::zigzag})
+      for (const bool uneven : {false, true}) {
+        giwa::sequence_slices slices{.tokens = tokens, .order = order};
+        std::vector<int64> ends;  // one long piece, empty ones, and the rest by one token
+        for (int64 i = 0, n = slices.pieces(ranks); i < n; ++i)
+          ends.push_back(i + 1 == n ? tokens : i < n / 2 ? tokens / 3 : tokens / 3 + i);
+        if (uneven) slices.ends = {ends.data(), {slices.pieces(ranks)}};
+        const std::string fault = fault_of(slices, ranks);
+        ++cases;
+        if (!fault.empty() && wrong++ == 0)
+          first = fault + "; " + std::to_string(ranks) + (order == giwa::slicing::zigzag ? " zigzag" : " contiguous") +
+                  (uneven ? ", uneven" : "");
+      }
+  return wrong == 0 && cases == 32 ? "" : std::to_string(wrong) + " of " + std::to_string(cases) + ": " + first;
+}
+
 }  // namespace giwa_test
 
 #endif
