@@ -2,23 +2,29 @@
 # SPDX-License-Identifier: MIT
 """Runs the tests of another library against giwa_torch, on a GPU:
 
-    python3 peer_tests.py flash_attn CHECKOUT [--sample N] [--seconds S] [arguments of pytest]   # github.com/Dao-AILab/flash-attention
-    python3 peer_tests.py sdpa CHECKOUT [--sample N] [--seconds S] [arguments of pytest]         # github.com/pytorch/pytorch, at the version of torch
+    python3 peer_tests.py flash_attn CHECKOUT [--each N] [--workers N] [--seconds S] [arguments of pytest]   # github.com/Dao-AILab/flash-attention
+    python3 peer_tests.py sdpa CHECKOUT [...]                                                                # github.com/pytorch/pytorch
 
 CHECKOUT is a copy of that repository, which this script only reads. flash_attn: tests/test_flash_attn.py imports giwa_torch's functions
-as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. sdpa:
-test/test_transformers.py runs twice, with torch.nn.functional.scaled_dot_product_attention and with giwa_torch's in its place, and
-counts as failed what passes with the first only. It needs pytest and expecttest.
+as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. sdpa: each test of
+test/test_transformers.py runs with torch.nn.functional.scaled_dot_product_attention, and if it passes, again with giwa_torch's in the
+place of PyTorch's fused kernels: calls for which a test allows only PyTorch's unfused attention, its reference, keep that. It needs
+pytest and expecttest.
 
---sample runs at most so many tests, drawn with a fixed seed; --only d=64,128 dtype=torch.float16 those with these parameters, where a
-test has them; --seconds begins none after that time. A test that needs kernels is run again when those of all tests are compiled, in
-parallel. Prints passed, failed, and skipped tests, those with the argument that giwa_torch refuses.
+--each runs at most so many cases of each test function, drawn with a fixed seed; --only d=64,128 dtype=torch.float16 those with these
+parameters, where a test has them; --seconds begins none after that time; --workers is the number of processes, which share the GPU. A
+test that needs kernels is run again when those of all tests are compiled, in parallel; with --compiled it is not run instead. Prints
+passed, failed, and skipped tests, those with the argument that giwa_torch refuses. Tests that expect an error or a warning of a kernel
+of PyTorch, which giwa need not give, are counted separately.
 """
 import argparse
 import collections
 import contextlib
 import io
+import multiprocessing
+import os
 import random
+import re
 import sys
 import time
 import types
@@ -30,14 +36,22 @@ import torch
 import giwa_torch
 from giwa_torch import build
 
+EXPECTED = re.compile(r"(Error|Exception|Warning) not (raised|triggered)|DID NOT (RAISE|WARN)")
+
 
 class Outcomes:
-    """A plugin of pytest that draws tests, runs them, and keeps their outcomes."""
+    """A plugin of pytest that draws tests, runs those of one worker, and keeps their outcomes."""
 
-    def __init__(self, chosen):
-        self.sample, self.end = chosen.sample, time.monotonic() + chosen.seconds
+    def __init__(self, chosen, source, worker, pipe, sides):
+        self.chosen, self.worker, self.pipe, self.sides, self.side = chosen, worker, pipe, sides, next(iter(sides))
+        self.end = time.monotonic() + chosen.seconds
         self.only = [x.split("=", 1) for x in chosen.only]
-        self.of, self.reasons, self.texts, self.again, self.late = {}, {}, {}, [], 0
+        self.functions = sorted(set(re.findall(r"def (test_\w+)", source)), key=len, reverse=True)
+        self.of, self.reasons, self.texts = {}, {}, {}  # by (side, test)
+        self.again, self.late, self.cases, self.not_compiled = [], 0, {}, 0
+
+    def function_of(self, item):
+        return next((x for x in self.functions if item.name.startswith(x)), item.name)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_generate_tests(self, metafunc):
@@ -52,57 +66,69 @@ class Outcomes:
 
         metafunc.parametrize = narrowed
         yield
-        if self.sample and len(metafunc._calls) > self.sample:
-            metafunc._calls = random.Random(0).sample(metafunc._calls, self.sample)
+        each = self.chosen.each
+        self.cases[metafunc.function.__name__] = len(metafunc._calls)
+        if each and len(metafunc._calls) > each:
+            metafunc._calls = random.Random(0).sample(metafunc._calls, each)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items):
-        if self.sample and len(items) > self.sample:
-            items[:] = random.Random(0).sample(items, self.sample)
+        groups = collections.defaultdict(list)
+        for item in items:
+            groups[self.function_of(item)].append(item)
+        drawn = []
+        for name, group in groups.items():
+            self.cases[name] = max(self.cases.get(name, 0), len(group))
+            each = self.chosen.each or len(group)
+            drawn += random.Random(0).sample(group, each) if len(group) > each else group
+        random.Random(0).shuffle(drawn)
+        items[:] = drawn[self.worker::self.chosen.workers]
 
     def pytest_runtestloop(self, session):
-        """Runs tests without the kernels that are missing, compiles those, and runs the tests that needed them again."""
+        """Runs tests without the kernels that are missing. When all workers have, those are compiled, and tests that needed them run
+        again."""
         pending, first = list(session.items), True
-        while pending:
+        while True:
             self.again = []
             with build.collecting() as missing:
                 for item in pending:
                     if time.monotonic() > self.end:
                         self.late += 1
                         continue
-                    if not first:
+                    for self.side in self.sides:
+                        if not first:
+                            item._initrequest()
+                        first = False
+                        with self.sides[self.side](item):
+                            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+                        if self.of.get((self.side, item.nodeid)) != "passed":
+                            break
                         item._initrequest()
-                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-            if missing:
-                print(f"\ncompiling {len(missing)} libraries for {len(self.again)} tests", file=sys.stderr, flush=True)
-                build.compile_all(missing)
+            self.pipe.send(missing)
+            if not self.pipe.recv():
+                self.not_compiled = len(self.again)
+                return True
             pending, first = self.again, False
-        return True
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item, call):
         report = (yield).get_result()
         error = call.excinfo.value if call.excinfo else None
         refused = isinstance(error, NotImplementedError) and "giwa" in str(error)
+        name = self.side, item.nodeid
         if refused and "to be compiled" in str(error):
             self.again.append(item)
             return
         if refused:
             report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(error))
-            self.reasons[item.nodeid] = str(error).splitlines()[0]
+            self.reasons[name] = str(error).splitlines()[0]
         elif report.outcome == "failed":
-            self.texts[item.nodeid] = str(error).strip().splitlines()[:1]
+            lines = str(error).strip().splitlines()
+            self.texts[name] = " ".join([type(error).__name__ + ":", *lines[:3]])[:220]
+            if any(EXPECTED.search(x) for x in lines):
+                report.outcome = "expected an error"
         if item not in self.again and (report.when == "call" or report.outcome != "passed"):
-            self.of[item.nodeid] = report.outcome
-
-
-def run(path, arguments, chosen):
-    outcomes = Outcomes(chosen)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        pytest.main([str(path), "-q", "--tb=line", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
-    if not outcomes.of:
-        sys.exit(f"{said.getvalue()}\npeer_tests.py: pytest ran no test of {path}")
-    return outcomes
+            self.of[name] = report.outcome
 
 
 def pretend_to_be_flash_attn(checkout):
@@ -113,48 +139,139 @@ def pretend_to_be_flash_attn(checkout):
         setattr(package, name, getattr(giwa_torch, name))
     interface = types.ModuleType("flash_attn.flash_attn_interface")
     interface.USE_TRITON_ROCM = False
-    interface._get_block_size_n = lambda *_: 64  # of the weights that a call with dropout returns, which giwa_torch refuses
+    interface._get_block_size_n = None  # of normalize_flash_attn_S, which is replaced
     for name in giwa_torch.__all__:
         setattr(interface, name, getattr(giwa_torch, name))
     sys.modules.update({"flash_attn": package, "flash_attn.flash_attn_interface": interface})
 
 
-def tell(outcomes, failed):
-    counts = collections.Counter(outcomes.of.values())
-    refused = collections.Counter(outcomes.reasons.values())
-    print(f"{counts['passed']} passed, {len(failed)} failed, {counts['skipped']} skipped: {sum(refused.values())} refused by giwa_torch, "
-          f"{counts['skipped'] - sum(refused.values())} by the tests"
-          + (f"; {outcomes.late} not run in time" if outcomes.late else ""))
+@contextlib.contextmanager
+def replaced(module, name, value):
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def sides_of_flash_attn():
+    # The weights that a call with dropout returns have another scale in flash_attn; giwa_torch's are normalized.
+    return {"giwa": lambda item: replaced(item.module, "normalize_flash_attn_S", lambda weights, *_, **__: weights)}
+
+
+def sides_of_sdpa():
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    fused = torch.backends.cuda
+
+    def ours(*arguments, **keywords):
+        if fused.flash_sdp_enabled() or fused.mem_efficient_sdp_enabled() or fused.cudnn_sdp_enabled():
+            return giwa_torch.scaled_dot_product_attention(*arguments, **keywords)
+        return theirs(*arguments, **keywords)
+
+    @contextlib.contextmanager
+    def patched(item):
+        with replaced(torch.nn.functional, "scaled_dot_product_attention", ours), \
+             replaced(item.module, "scaled_dot_product_attention", ours):
+            yield
+
+    return {"PyTorch": lambda item: contextlib.nullcontext(), "giwa": patched}
+
+
+def work(chosen, arguments, worker, pipe):
+    """One process: pytest over the tests of a worker."""
+    torch.set_num_threads(1)
+    if chosen.suite == "flash_attn":
+        pretend_to_be_flash_attn(chosen.checkout)
+        path, sides = chosen.checkout / "tests" / "test_flash_attn.py", sides_of_flash_attn()
+    else:
+        os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda")
+        path, sides = chosen.checkout / "test" / "test_transformers.py", sides_of_sdpa()
+    outcomes = Outcomes(chosen, path.read_text(), worker, pipe, sides)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        pytest.main([str(path), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
+    pipe.send((outcomes.of, outcomes.reasons, outcomes.texts, outcomes.late, outcomes.not_compiled, outcomes.cases,
+               said.getvalue()[-2000:]))
+
+
+def run(chosen, arguments):
+    """Starts the workers, compiles what they miss, and returns what they found together."""
+    context = multiprocessing.get_context("spawn")
+    workers = []
+    for i in range(chosen.workers):
+        here, there = context.Pipe()
+        process = context.Process(target=work, args=(chosen, arguments, i, there))
+        process.start()
+        there.close()
+        workers.append(here)
+    found = [{}, {}, {}, 0, 0, {}, ""]
+    while workers:
+        missing = set()
+        for pipe in list(workers):
+            try:
+                answer = pipe.recv()
+            except EOFError:
+                print("peer_tests.py: a worker ended", file=sys.stderr)
+                workers.remove(pipe)
+                continue
+            if isinstance(answer, set):
+                missing |= answer
+                continue
+            for i, x in enumerate(answer):
+                found[i] = {**found[i], **x} if isinstance(x, dict) else found[i] + x
+            workers.remove(pipe)
+        more = bool(missing) and not chosen.compiled
+        if chosen.compiled and missing:
+            print("not compiled:", " ".join(sorted(build.name_of(*x) for x in missing)), file=sys.stderr)
+        if more:
+            print(f"compiling {len(missing)} libraries", file=sys.stderr, flush=True)
+            build.compile_all(missing)
+        for pipe in workers:
+            pipe.send(more)
+    if not found[0]:
+        sys.exit(f"{found[-1]}\npeer_tests.py: pytest ran no test")
+    return found
+
+
+def tell(of, reasons, texts, late, not_compiled, cases, functions):
+    """Prints what was found on the side of giwa."""
+    ours = {name: x for (side, name), x in of.items() if side == "giwa"}
+    counts = collections.Counter(ours.values())
+    refused = collections.Counter(reasons[key] for key in reasons if key[0] == "giwa")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped: {sum(refused.values())} refused by "
+          f"giwa_torch, {counts['skipped'] - sum(refused.values())} by the tests; {counts['expected an error']} expect an error of a "
+          f"kernel of PyTorch; {late} not run in time, {not_compiled} without compiled kernels; of {sum(cases.values())} cases of "
+          f"{functions} functions")
     for reason, count in refused.most_common():
         print(f"   {count:6} {reason}")
-    for name in failed[:20]:
-        print(f"   FAILED {name.split('::', 1)[-1]}: {' '.join(outcomes.texts.get(name, []))[:150]}")
-    if len(failed) > 20:
-        print(f"   and {len(failed) - 20} more")
-    return 1 if failed else 0
+    for kind in ("failed", "expected an error"):
+        failed = sorted(name for name, x in ours.items() if x == kind)
+        for name in failed[:25]:
+            print(f"   {kind.upper()} {name.split('::', 1)[-1]}: {texts.get(('giwa', name), '')}")
+        if len(failed) > 25:
+            print(f"   and {len(failed) - 25} more")
+    return 1 if counts["failed"] else 0
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("suite", choices=("flash_attn", "sdpa"))
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--sample", type=int)
+    parser.add_argument("--each", type=int)
     parser.add_argument("--only", nargs="+", default=(), metavar="PARAMETER=VALUES")
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--compiled", action="store_true")
     chosen, arguments = parser.parse_known_args()
     if not torch.cuda.is_available():
         sys.exit("peer_tests.py: there is no GPU that PyTorch sees")
-    if chosen.suite == "flash_attn":
-        pretend_to_be_flash_attn(chosen.checkout)
-        outcomes = run(chosen.checkout / "tests" / "test_flash_attn.py", arguments, chosen)
-        return tell(outcomes, [name for name, x in outcomes.of.items() if x == "failed"])
-    path = chosen.checkout / "test" / "test_transformers.py"
-    without = run(path, arguments, chosen)
-    torch.nn.functional.scaled_dot_product_attention = giwa_torch.scaled_dot_product_attention
-    outcomes = run(path, arguments, chosen)
-    both = [name for name, x in outcomes.of.items() if x == "failed" and without.of.get(name) != "passed"]
-    print(f"with PyTorch's function {sum(x == 'passed' for x in without.of.values())} pass; {len(both)} fail with both functions")
-    return tell(outcomes, [name for name, x in outcomes.of.items() if x == "failed" and name not in set(both)])
+    of, reasons, texts, late, not_compiled, cases, _ = run(chosen, arguments)
+    if chosen.suite == "sdpa":
+        theirs = collections.Counter(x for (side, _), x in of.items() if side == "PyTorch")
+        print(f"with PyTorch's own: {theirs['passed']} passed, {theirs['failed'] + theirs['expected an error']} failed, "
+              f"{theirs['skipped']} skipped; those that passed, with giwa's:")
+    return tell(of, reasons, texts, late, not_compiled, cases, len(cases))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import traceback
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import giwa_torch
@@ -241,13 +242,17 @@ def test_sdpa():
             ("mask of sequences", (q, k, v), {"attn_mask": torch.rand(2, 1, 60, 60, device=DEVICE) > 0.3}),
             ("bias", (q, k, v), {"attn_mask": random(2, 4, 60, 60, dtype=dtype)}),
             ("three dimensions", (q[0], k[0], v[0]), {}), ("two dimensions", (q[0, 0], k[0, 0], v[0, 0]), {"is_causal": True}),
-            ("one sequence of keys", (q, k[:1], v[:1]), {}), ("one head of keys", (q, k[:, :1], v[:, :1]), {})):
+            ("one sequence of keys", (q, k[:1], v[:1]), {}), ("one head of keys", (q, k[:, :1], v[:, :1]), {}),
+            ("one head of queries", (q[:, :1], k, v), {}), ("one head of queries and of values", (q[:, :1], k, v[:, :1]), {})):
         o = scaled_dot_product_attention(*inputs, **options)
         with sdpa_kernel(SDPBackend.MATH):
             exact = sdpa(*(x.double() for x in inputs), **{n: x.double() if torch.is_tensor(x) and x.is_floating_point() else x
                                                             for n, x in options.items()})
             plain = sdpa(*inputs, **options)
         compare(name, [o], [exact], [plain], dtype, 4 if dtype == torch.float32 else 2)
+    for bias, options in ((causal_upper_left(40, 60), {"is_causal": True}), (causal_lower_right(40, 60), {"attn_mask": seen(40, 60, True)})):
+        torch.testing.assert_close(scaled_dot_product_attention(*far, bias), scaled_dot_product_attention(*far, **options))
+    raises(RuntimeError, "elements of type", lambda: scaled_dot_product_attention(q, k.double(), v))
 
 
 def test_dropout():

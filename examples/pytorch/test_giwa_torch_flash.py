@@ -10,7 +10,7 @@ import torch
 import giwa_torch
 from giwa_torch import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,
                         flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache)
-from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, random
+from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, random, seen
 
 SIZE = 64
 
@@ -57,9 +57,6 @@ def test_functions():
     for x in (o, packed):
         gradient, = torch.autograd.grad(x.float().square().sum(), qkv)
         assert gradient.shape == qkv.shape and gradient.abs().max() > 0
-    raises(NotImplementedError, "return_attn_probs with dropout_p", lambda: flash_attn_func(q, k, v, 0.1, return_attn_probs=True))
-    raises(NotImplementedError, "return_attn_probs with dropout_p",
-           lambda: flash_attn_varlen_func(q[0], k[0], v[0], offsets, offsets, 50, 70, 0.1, return_attn_probs=True))
 
 
 def turned(x, cos, sin, position, interleaved):
@@ -159,6 +156,23 @@ def test_cache_arguments():
     new = cache[0][:0, :1].clone()
     o = flash_attn_with_kvcache(q[:0], *cache, k=new, v=new, cache_seqlens=table[:, 0], block_table=table)
     assert o.shape == q[:0].shape
+
+
+def test_weights_with_dropout():
+    """return_attn_probs: the weights are those of attention without dropout, and those that are not negative make the output."""
+    dtype, p = TYPES[0], 0.25
+    q, k, v = (random(2, n, h, SIZE, dtype=dtype) for n, h in ((40, 4), (90, 2), (90, 2)))
+    packed = [x.flatten(0, 1) for x in (q, k, v)]
+    offsets = [torch.tensor([0, n, 2 * n], dtype=torch.int32, device=DEVICE) for n in (40, 90)]
+    for o, _, weights in (flash_attn_func(q, k, v, p, causal=True, return_attn_probs=True),
+                          flash_attn_varlen_func(*packed, *offsets, 40, 90, p, causal=True, return_attn_probs=True)):
+        keys, values = (x.double().transpose(1, 2).repeat_interleave(2, 1) for x in (k, v))
+        scores = (q.double().transpose(1, 2) @ keys.transpose(-1, -2) * SIZE ** -0.5).masked_fill(~seen(40, 90, True), float("-inf"))
+        torch.testing.assert_close(weights.double().abs(), scores.softmax(-1), atol=2 * torch.finfo(dtype).eps, rtol=0)
+        made = (weights.double().clamp(min=0) / (1 - p)) @ values
+        torch.testing.assert_close(o.double().view_as(q).transpose(1, 2), made, atol=8 * torch.finfo(dtype).eps, rtol=0)
+        share = (weights < 0).double().sum() / (weights != 0).double().sum()
+        assert abs(share - p) < 0.02, f"{share} are dropped"
 
 
 def test_pages_of_packed_queries():

@@ -19,16 +19,35 @@ def sides(causal, window_size):
     return left, 0 if causal else right
 
 
+def weights_of(attend, position, keys, v, dropout_p, seed):
+    """The weights, (..., keys): normalized, and negative where dropout drops them. For tests: attention runs twice for every
+    v.shape[-1] keys, to values that are 1 for one key each. attend(values, dropout_p, seed); position: of v's rows in their sequence."""
+    found, columns = [], torch.arange(v.shape[-1], device=v.device)
+    with torch.no_grad():
+        for first in range(0, keys, v.shape[-1]):
+            one = (position[:, None] == first + columns).to(v.dtype)[:, None].expand(-1, v.shape[-2], -1)
+            one = one.expand(v.shape)
+            whole = attend(one, 0.0, None)[0]
+            found.append(torch.where(attend(one, dropout_p, seed)[0] == 0, -whole, whole))
+    return torch.cat(found, -1)[..., :keys] if found else v.new_empty(0)
+
+
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                     deterministic=False, return_attn_probs=False):
     """q (batch, length, heads, head size), k and v (batch, their length, kv heads, head size). causal and window_size align the last
-    query with the last key. Gradients have the same bits in every run, with `deterministic` or without. return_attn_probs: (o, lse,
-    an empty tensor), as without dropout there are no weights to return."""
-    if dropout_p and return_attn_probs:
-        raise NotImplementedError("giwa_torch: return_attn_probs with dropout_p")
+    query with the last key. Gradients have the same bits in every run, with `deterministic` or without. return_attn_probs, for tests:
+    (o, lse, weights); weights are (batch, heads, queries, keys), negative where dropped, and empty without dropout."""
     left, right = sides(causal, window_size)
-    o, lse = operator(q, k, v, None, None, alibi_slopes, None, None, None, None, None, None, 0, left, right, True, softcap, softmax_scale, False, dropout_p, seed_of(dropout_p, q))
-    return (o, lse, q.new_empty(0)) if return_attn_probs else o
+    seed = seed_of(dropout_p, q)
+    attend = lambda v, p, seed: operator(q, k, v, None, None, alibi_slopes, None, None, None, None, None, None, 0, left, right, True,
+                                         softcap, softmax_scale, False, p, seed)
+    o, lse = attend(v, dropout_p, seed)
+    if not return_attn_probs:
+        return o
+    if not dropout_p:
+        return o, lse, q.new_empty(0)
+    keys = k.shape[1]
+    return o, lse, weights_of(attend, torch.arange(keys, device=q.device), keys, v, dropout_p, seed).transpose(1, 2)
 
 
 def flash_attn_kvpacked_func(q, kv, *arguments, **keywords):
@@ -45,18 +64,35 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
                            return_attn_probs=False, block_table=None):
     """q (all rows, heads, head size), k and v (all rows, kv heads, head size); with a block_table, k and v are pages (pages, keys of
-    a page, kv heads, head size), and there are no gradients. max_seqlen_q is a hint, max_seqlen_k is not used."""
-    refuse(**{"return_attn_probs with dropout_p": dropout_p and return_attn_probs,
-              "block_table with dropout_p": dropout_p and block_table is not None})
+    a page, kv heads, head size), and there are no gradients. max_seqlen_q is a hint, and max_seqlen_k is not used, but for the size of
+    the weights of return_attn_probs, (sequences, heads, max_seqlen_q, max_seqlen_k)."""
+    refuse(**{"block_table with dropout_p": dropout_p and block_table is not None})
     left, right = sides(causal, window_size)
-    if block_table is None:
-        o, lse = operator(q, k, v, None, None, alibi_slopes, None, cu_seqlens_q, cu_seqlens_k, None, None, None, max_seqlen_q,
-                          left, right, True, softcap, softmax_scale, False, dropout_p, seed_of(dropout_p, q))
-    else:
+    if block_table is not None:
         o, lse = attention_cached(q, k, v, cu_seqlens_k[1:] - cu_seqlens_k[:-1], block_table, causal=False, window=(left, right),
                                   alibi_slopes=alibi_slopes, softcap=softcap, scale=softmax_scale, q_offsets=cu_seqlens_q,
                                   max_q=max_seqlen_q, return_lse=True)
-    return (o, lse, q.new_empty(0)) if return_attn_probs else o
+        return (o, lse, q.new_empty(0)) if return_attn_probs else o
+    seed = seed_of(dropout_p, q)
+    attend = lambda v, p, seed: operator(q, k, v, None, None, alibi_slopes, None, cu_seqlens_q, cu_seqlens_k, None, None, None,
+                                         max_seqlen_q, left, right, True, softcap, softmax_scale, False, p, seed)
+    o, lse = attend(v, dropout_p, seed)
+    if not return_attn_probs:
+        return o
+    if not dropout_p:
+        return o, lse, q.new_empty(0)
+    found = q.new_zeros(len(cu_seqlens_q) - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
+    query, of_query = place(cu_seqlens_q, q)
+    row, of_row = (x[query < len(found)] for x in (torch.arange(len(q), device=q.device), of_query))
+    found[query[row], :, of_row] = weights_of(attend, place(cu_seqlens_k, k)[1], max_seqlen_k, v, dropout_p, seed)[row]
+    return o, lse, found
+
+
+def place(offsets, rows):
+    """Of each row: its sequence, and its place in it."""
+    row = torch.arange(len(rows), device=rows.device)
+    sequence = torch.searchsorted(offsets[1:], row, right=True)
+    return sequence, row - offsets[sequence]
 
 
 def flash_attn_varlen_kvpacked_func(q, kv, *arguments, **keywords):

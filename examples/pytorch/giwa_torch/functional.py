@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The operators as functions, and torch.nn.functional.scaled_dot_product_attention by them."""
 import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 operator = torch.ops.giwa.attention.default
 
@@ -114,23 +115,34 @@ def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=
                                                   heads_first)
 
 
+class InvalidArgument(ValueError, RuntimeError):
+    """As PyTorch's function, scaled_dot_product_attention raises a RuntimeError; the operators raise a ValueError."""
+
+
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """Computes what torch.nn.functional.scaled_dot_product_attention computes, from the same arguments."""
+    """Computes what torch.nn.functional.scaled_dot_product_attention computes, from the same arguments. A CausalBias as attn_mask costs
+    no more than is_causal."""
     if attn_mask is not None and is_causal:
-        raise RuntimeError("giwa_torch: attn_mask and is_causal exclude each other")
+        raise InvalidArgument(f"giwa_torch: attn_mask and is_causal exclude each other; {type(attn_mask).__name__} should not be used with "
+                              "causal=True")
     of_query, of_key, of_value = query.shape, key.shape, value.shape
-    if len(of_query) != 4 or of_key[:2] != of_value[:2] or of_key[0] != of_query[0]:
+    if len(of_query) != 4 or of_key[:2] != of_value[:2] or of_key[0] != of_query[0] or of_query[1] == 1 != of_key[1]:
         return _broadcast(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if of_key[1] != of_query[1] and not enable_gqa and of_key[1] != 1:
         raise RuntimeError(f"giwa_torch: {of_query[1]} heads of query and {of_key[1]} of key need enable_gqa=True")
-    mask = bias = None
+    mask, bias, top_left = None, None, True
     if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
+        if isinstance(attn_mask, CausalBias):
+            is_causal, top_left = True, attn_mask.variant == CausalVariant.UPPER_LEFT
+        elif attn_mask.dtype == torch.bool:
             mask = attn_mask
         else:
             bias = attn_mask
-    return operator(query, key, value, mask, bias, None, None, None, None, None, None, None, 0, -1, 0 if is_causal else -1, False,
-                    0.0, scale, True, dropout_p, seed_of(dropout_p, query))[0]
+    try:
+        return operator(query, key, value, mask, bias, None, None, None, None, None, None, None, 0, -1, 0 if is_causal else -1,
+                        not top_left, 0.0, scale, True, dropout_p, seed_of(dropout_p, query))[0]
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
 
 
 def _broadcast(query, key, value, *others):
