@@ -65,7 +65,7 @@ fi
 if wants frameworks; then
   python=${PYTHON:-python3}
   export TORCH_EXTENSIONS_DIR=${TORCH_EXTENSIONS_DIR:-$build/torch_extensions} GIWA_JAX_CACHE=${GIWA_JAX_CACHE:-$build/jax}
-  for script in pytorch/test_giwa_torch:torch pytorch/test_giwa_torch_flash:torch pytorch/test_language_model:torch pytorch/test_giwa_transformers:transformers jax/test_giwa_jax:jax python/cupy_kernel:cupy python/numba_kernel:cupy; do
+  for script in pytorch/test_giwa_torch:torch pytorch/test_giwa_torch_flash:torch pytorch/test_giwa_torch_ring:torch pytorch/test_language_model:torch pytorch/test_giwa_transformers:transformers jax/test_giwa_jax:jax python/cupy_kernel:cupy python/numba_kernel:cupy; do
     name=$(basename "${script%:*}")
     if "$python" -c "import ${script#*:}" 2>/dev/null; then
       step "$name" "$name" "$python" "examples/${script%:*}.py"

@@ -34,7 +34,7 @@ def include_folder():
 
 @functools.cache
 def folder():
-    sources = sorted(include_folder().rglob("*.*h*")) + [HERE / x for x in ("binding.cpp", "build.py", "call.hpp", "kernels.cu")]
+    sources = sorted(include_folder().rglob("*.*h*")) + [HERE / x for x in ("binding.cpp", "build.py", "call.hpp", "kernels.cu", "ring.cu")]
     digest = hashlib.sha256(torch.__version__.encode())
     for path in sources:
         digest.update(path.read_bytes())
