@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// split_batch against 128-bit arithmetic, and for_each_device without a GPU, or with GPUs that do not exist.
+// split_batch against 128-bit arithmetic, of batches and of heads, and for_each_device without a GPU, or with GPUs that do not exist.
 #include <giwa/device.hpp>
+#include <giwa/host.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -123,6 +124,37 @@ TEST_CASE("a part of a tensor has the part's items, and the tensor's strides") {
   CHECK(part.extents() == giwa::index<2>{3, 3});
   CHECK(part.strides() == whole.strides());
   CHECK(batch_part{0, 5, 0}.of(whole).size() == 0);
+}
+
+TEST_CASE("kv heads are split as a batch, with the bits of one call") {
+  constexpr int64 batch = 2, kv_heads = 3, group = 2, rows = 19, size = 8;
+  // (batch, heads, rows, size)
+  std::vector<float> q(batch * kv_heads * group * rows * size), k(q.size() / group), v(k.size()), o(q.size()), one(o);
+  giwa_test::random_sequence random(5);
+  for (std::vector<float>* x : {&q, &k, &v})
+    for (float& value : *x) value = static_cast<float>(random.below(2001)) / 1000 - 1;
+  const auto all_heads = [](std::vector<float>& x, int64 of_group) {
+    const int64 heads = kv_heads * of_group;
+    return giwa::tensor_view<float, 4>(x.data(), {batch, rows, heads, size},
+                                       {heads * rows * size, size, rows * size, 1});
+  };
+  const auto as_batch = [](std::vector<float>& x, int64 of_group) {
+    return giwa::tensor_view<float, 4>(x.data(), {batch * kv_heads, rows, of_group, size},
+                                       {of_group * rows * size, size, rows * size, 1});
+  };
+  REQUIRE(giwa::attention_forward<size>(giwa::host, all_heads(q, group), all_heads(k, 1), all_heads(v, 1),
+                                        all_heads(one, group), giwa::causal{})
+              .ok());
+  int64 first = 0;
+  for (const int64 count : split(batch * kv_heads, {3, 0, 1, 2})) {
+    const batch_part part{-1, first, count};
+    REQUIRE(giwa::attention_forward<size>(giwa::host, part.of(as_batch(q, group)), part.of(as_batch(k, 1)),
+                                          part.of(as_batch(v, 1)), part.of(as_batch(o, group)), giwa::causal{})
+                .ok());
+    first += count;
+  }
+  CHECK(first == batch * kv_heads);
+  CHECK(o == one);
 }
 
 TEST_CASE("without a GPU the CPU gets the whole batch") {
