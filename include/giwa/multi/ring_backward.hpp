@@ -31,17 +31,25 @@ struct ring_backward_workspace {
   }
 };
 
-/// to = own + others, converted; `others` has the rows `rows` of the tensor.
+/// to = own + others, converted, or added to it; `others` has the rows `rows` of the tensor.
 template <class G>
 struct store_gradients {
   tensor_view<G, 4> to;
   tensor_view<const float, 4> own, others;
   token_range rows;
+  bool accumulate;
   GIWA_HOST_DEVICE void operator()(index<4> at) const {
     float sum = own[at];
     if (at[1] >= rows.first && at[1] < rows.end()) sum += others[at];
+    if (accumulate) sum += convert<float>{}(to[at]);
     to[at] = convert<G>{}(sum);
   }
+};
+
+/// dq in the workspace, where a call adds to it because it adds to dsinks.
+struct zero_gradients {
+  tensor_view<float, 4> to;
+  GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] = 0; }
 };
 
 inline namespace GIWA_ARCH_TAG {
@@ -138,7 +146,13 @@ struct ring_backward {
     if (sinks_only) return {};
     backward_views<T, O, float> to{};
     to.dq = p.rows.of(dq());
-    return call(step, p.rows, k, v, p.keys, to, step > 0);
+    const bool adds_to_dsinks = step == 0 && options.accumulate && !is_absent(options.dsinks);
+    if (adds_to_dsinks)
+      if (const status s = for_all(where, extents{dq().extent(0), dq().extent(1), dq().extent(2), dq().extent(3)},
+                                   zero_gradients{dq()});
+          !s.ok())
+        return s;
+    return call(step, p.rows, k, v, p.keys, to, step > 0 || adds_to_dsinks);
   }
   template <class GradientRing>
   status compute_dk_dv(const GradientRing& gradients, int step, const tensor_view<const T, 4>& k,
@@ -175,7 +189,7 @@ struct ring_backward {
                const tensor_view<const float, 4>& others, const token_range& rows) const {
     if (to.size() == 0) return {};
     return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)},
-                   store_gradients<G>{to, mine, others, rows});
+                   store_gradients<G>{to, mine, others, rows, options.accumulate});
   }
 };
 
@@ -203,8 +217,7 @@ inline namespace GIWA_ARCH_TAG {
 /// ring_attention_forward() wrote, with the same slices. An empty view in the place of dq, dk or dv is not computed, on all
 /// ranks alike; a rank without rows passes a view of its sizes, (batch, 0, kv heads, head size). dsinks receives the sum
 /// over this rank's rows: add it up over the ranks. options.workspace is required: ring_backward_workspace_bytes(),
-/// 16-byte aligned. Not supported: options.accumulate, and score modifiers
-/// that receive gradients.
+/// 16-byte aligned. Not supported: score modifiers that receive gradients.
 ///
 /// Sums are in fp32, in the order of the ring, and rounded once, so the result has the same bits in each run with the same
 /// slices. Streams, capture and errors are as in ring_attention_forward().

@@ -91,11 +91,11 @@ GIWA_HOST_DEVICE status check_ring_backward(const backward_views<T, O, G>& a, co
                                             int ranks, const Mask& mask, const Score& score,
                                             const attention_backward_options& options, int64 head_size,
                                             int64 head_size_v, int64 workspace, bool sent = true) {
-  if (options.accumulate)
+  if (options.accumulate && !sent)
     return {status_code::not_supported,
             bound::none,
             0,
-            "gradients on several ranks are not added to what is there",
+            "gradients by an exchange of heads are not added to what is there",
             "accumulate",
             0,
             0};
