@@ -142,6 +142,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/mask_combinators.hpp
   P giwa/attention/problem/score.hpp
   P giwa/attention/problem/dropout.hpp
+  P giwa/attention/problem/kept_tile.hpp
   P giwa/attention/problem/workspace.hpp
   P giwa/attention/split_fp16/rows.hpp
   P giwa/attention/split_fp16/layout.hpp

@@ -55,16 +55,19 @@ def kept(queries, keys, head, batch):
     """Which weights giwa's dropout keeps: (queries, keys), from its definition, Philox4x32 with 7 rounds."""
     low = 0xffffffff
     q, k = queries[:, None], keys[None, :]
-    c = [(q & ~9).expand(len(queries), len(keys)), (k & ~9).expand(len(queries), len(keys)), torch.full_like(q, head),
-         torch.full_like(q, batch)]
-    key = [SEED, 0]
-    for _ in range(7):
-        products = c[0] * 0xd2511f53, c[2] * 0xcd9e8d57  # modulo 2^64, whose halves are right
-        c = [(products[1] >> 32 & low) ^ c[1] ^ key[0], products[1] & low, (products[0] >> 32 & low) ^ c[3] ^ key[1],
-             products[0] & low]
-        key = [key[0] + 0x9e3779b9 & low, key[1] + 0xbb67ae85 & low]
-    word = torch.where(q % 2 == 0, torch.where(k % 2 == 0, c[0], c[1]), torch.where(k % 2 == 0, c[2], c[3]))
-    return (word >> 8 * ((q & 8) // 4 + (k & 8) // 8) & 255) >= DROPPED
+    place = (q & 3) << 3 | (k & 8) >> 1 | (q & 8) >> 2 | k & 1
+    number = torch.zeros_like(place)
+    for call in (0, 1):
+        c = [(q & ~11 | call).expand(place.shape), torch.full_like(q, head), (k & ~9).expand(place.shape), torch.full_like(q, batch)]
+        key = [SEED, 0]
+        for _ in range(7):
+            products = c[0] * 0xd2511f53, c[2] * 0xcd9e8d57  # modulo 2^64, whose halves are right
+            c = [(products[1] >> 32 & low) ^ c[1] ^ key[0], products[1] & low, (products[0] >> 32 & low) ^ c[3] ^ key[1],
+                 products[0] & low]
+            key = [key[0] + 0x9e3779b9 & low, key[1] + 0xbb67ae85 & low]
+        for i, word in enumerate(c):
+            number |= (word >> place & 1) << 4 * call + i
+    return number >= DROPPED
 
 
 class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu

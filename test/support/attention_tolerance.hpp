@@ -67,7 +67,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
   const int64 width = h.v.extent(1);
   for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0, moves_v2[i] = moves_v[i] = 0;
   row_scale scale{0, 0, 0};
-  const giwa::detail::weight_factors<giwa::stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
+  giwa::detail::weight_factors<giwa::stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(coord(key))) continue;
     const float s = convert<float>{}(convert<T>{}(score_of(key)));

@@ -117,8 +117,7 @@ void plain_backward(const Params& p, backward_answers& a) {
   for (int64 head = 0; head < heads; ++head)
     for (int64 b = 0; b < in.sequence_count(); ++b) {
       const auto h = p.call.at(static_cast<int>(b), static_cast<int>(head));
-      const giwa::detail::weight_factors<std::remove_cvref_t<decltype(p.call.score)>> dropped(p.call.score, h.batch,
-                                                                                              h.head);
+      giwa::detail::weight_factors<std::remove_cvref_t<decltype(p.call.score)>> dropped(p.call.score, h.batch, h.head);
       const auto q = p.query_rows(in.q, h);
       const auto dout = p.query_rows(p.views.dout, h), o = p.query_rows(in.o, h);
       const auto key_row = [&](int key) {

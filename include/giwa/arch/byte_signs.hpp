@@ -8,17 +8,17 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// Bits 0 to 15 are bit 7 of byte `byte` of `low`, bits 16 to 31 that of `high`. One instruction. Source: PTX ISA, "Data
+/// Bits 0 to 15 are bit 7 of byte `of_low` of `low`, bits 16 to 31 that of byte `of_high` of `high`. One instruction. Source: PTX ISA, "Data
 /// Movement and Conversion Instructions: prmt", with the sign replicated.
-GIWA_HOST_DEVICE inline uint32 halves_of_signs(uint32 low, uint32 high, int byte) {
+GIWA_HOST_DEVICE inline uint32 halves_of_signs(uint32 low, uint32 high, int of_low, int of_high) {
 #if defined(__CUDA_ARCH__)
   uint32 two;
-  const uint32 selector = 0xcc88u + 0x1111u * static_cast<uint32>(byte);
+  const uint32 selector = 0xcc88u + 0x11u * static_cast<uint32>(of_low) + 0x1100u * static_cast<uint32>(of_high);
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(two) : "r"(low), "r"(high), "r"(selector));
   return two;
 #else
-  const int bit = 8 * byte + 7;
-  return ((low >> bit & 1) != 0 ? 0x0000ffffu : 0u) | ((high >> bit & 1) != 0 ? 0xffff0000u : 0u);
+  return ((low >> (8 * of_low + 7) & 1) != 0 ? 0x0000ffffu : 0u) |
+         ((high >> (8 * of_high + 7) & 1) != 0 ? 0xffff0000u : 0u);
 #endif
 }
 

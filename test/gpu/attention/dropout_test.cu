@@ -2,6 +2,7 @@
 // Dropout on a GPU, forward and backward, in every kernel: against the reference, in replays of a graph, and in parts of a batch.
 #include <giwa/attention.cuh>
 
+#include <future>
 #include <utility>
 
 #include "gpu/attention/backward_gpu.cuh"
@@ -67,25 +68,32 @@ case_options problem(int number) {
   return c;
 }
 
+/// The faults of cases, which are computed at the same time: the answers come from the CPU.
+using faults_of_cases = std::vector<std::future<std::string>>;
+
 template <class T, int HeadSize, int HeadSizeV = HeadSize, class Mask, class Score = giwa::plain_score>
-void check_all(const Mask& mask, const Score& score = {}) {
+void add_all(faults_of_cases& to, const Mask& mask, const Score& score = {}) {
   for (int i = 0; i<4; i += HeadSize> 128 ? 3 : 1)
-    CHECK(fault_of<T, HeadSize, HeadSizeV>(problem(i), mask, dropout(i == 2 ? 0.5f : 0.1f, 7, score)) == "");
+    to.push_back(std::async(std::launch::async, [=] {
+      return fault_of<T, HeadSize, HeadSizeV>(problem(i), mask, dropout(i == 2 ? 0.5f : 0.1f, 7, score));
+    }));
 }
 
 }  // namespace
 
 TEST_CASE("every kernel drops the weights of the reference, forward and backward") {
-  check_all<fp16, 128>(causal{});
-  check_all<float, 33>(causal{}, giwa::softcap{5});
+  faults_of_cases faults;
+  add_all<fp16, 128>(faults, causal{});
+  add_all<float, 33>(faults, causal{}, giwa::softcap{5});
 #if !defined(GIWA_TEST_FEW_SIZES)  // where the program is only compiled
-  check_all<bf16, 64>(giwa::full{});
-  check_all<fp16, 256>(causal{});
-  check_all<bf16, 192, 128>(giwa::sliding_window{40} | giwa::prefix{9});
-  check_all<bf16, 72, 8>(giwa::full{});
-  check_all<float, 128>(giwa::full{});
-  check_all<fp16, 512>(causal{});
+  add_all<bf16, 64>(faults, giwa::full{});
+  add_all<fp16, 256>(faults, causal{});
+  add_all<bf16, 192, 128>(faults, giwa::sliding_window{40} | giwa::prefix{9});
+  add_all<bf16, 72, 8>(faults, giwa::full{});
+  add_all<float, 128>(faults, giwa::full{});
+  add_all<fp16, 512>(faults, causal{});
 #endif
+  for (std::future<std::string>& fault : faults) CHECK(fault.get() == "");
 }
 
 namespace {

@@ -66,7 +66,7 @@ double loss(const small_problem& p, const numbers& x, const std::vector<double>&
       if (!p.k_lengths.empty()) nk = p.k_lengths[s];
       const int64 qb = packed ? 0 : b, kb = packed ? 0 : of_k, kv = h / (p.heads / p.kv_heads);
       for (int64 i = 0; i < nq; ++i) {
-        const giwa::detail::weight_factors<Modifier> dropped(modify, static_cast<int>(b), static_cast<int>(h));
+        giwa::detail::weight_factors<Modifier> dropped(modify, static_cast<int>(b), static_cast<int>(h));
         std::vector<double> y, o(static_cast<std::size_t>(p.width), 0.0);
         std::vector<int64> kept;
         double sum = p.has_sinks ? std::exp(x.sinks[static_cast<std::size_t>(h)]) : 0;

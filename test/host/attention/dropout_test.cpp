@@ -4,6 +4,7 @@
 #include <giwa/tile/register_map.hpp>
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "host/attention/check.hpp"
@@ -17,13 +18,41 @@ using giwa::detail::dropout_bits;
 
 dropout_bits bits_of(const dropout<>& d, int batch = 0, int head = 0) { return {d, d.key(), batch, head}; }
 
+constexpr int tested = 512, step_most = 16, width = tested + step_most;
+
+/// The decisions for queries and keys below `width`.
+std::vector<char> decisions_of(const dropout_bits& bits) {
+  std::vector<char> kept;
+  for (int query = 0; query < width; ++query)
+    for (int key = 0; key < width; ++key) kept.push_back(bits(query, key) ? 1 : 0);
+  return kept;
+}
+bool at(const std::vector<char>& kept, int query, int key) {
+  return kept[static_cast<std::size_t>(query * width + key)] != 0;
+}
+
 /// The share of 512 x 512 pairs of a query and a key for which f(query, key) is true.
 template <class F>
 double share(const F& f) {
   int64 count = 0;
-  for (int query = 0; query < 512; ++query)
-    for (int key = 0; key < 512; ++key) count += f(query, key) ? 1 : 0;
-  return static_cast<double>(count) / (512 * 512);
+  for (int query = 0; query < tested; ++query)
+    for (int key = 0; key < tested; ++key) count += f(query, key) ? 1 : 0;
+  return static_cast<double>(count) / (tested * tested);
+}
+
+/// The variance of the number of kept weights in sets of `size` weights each, over that of independent weights; and how far
+/// it may be from 1, five standard deviations. number_of(query, key) is the set of a weight.
+template <class F>
+double variance_fault(const std::vector<char>& kept, double keep, int size, const F& number_of) {
+  const int sets = tested * tested / size;
+  std::vector<int> counts(static_cast<std::size_t>(sets));
+  for (int query = 0; query < tested; ++query)
+    for (int key = 0; key < tested; ++key)
+      counts[static_cast<std::size_t>(number_of(query, key))] += at(kept, query, key) ? 1 : 0;
+  const double expected = size * keep * (1 - keep), excess = (1 - 6 * keep * (1 - keep)) / expected;
+  double sum = 0;
+  for (const int count : counts) sum += (count - size * keep) * (count - size * keep) / expected;
+  return std::abs(sum / sets - 1) / (5 * std::sqrt((2 + excess) / sets));
 }
 
 }  // namespace
@@ -34,28 +63,34 @@ TEST_CASE("weights are kept with the probability 1 - p, independently of their n
     CHECK(std::abs(d.rounded_probability() - p) <= (p > 0.01f && p < 0.99f ? 1 / 512.0f : 1 / 256.0f));
     const double keep = 1 - static_cast<double>(d.rounded_probability()), same = keep * keep + (1 - keep) * (1 - keep);
     // Five standard deviations of a mean of 512 x 512 independent numbers.
-    const double of_mean = 5 * std::sqrt(keep * (1 - keep)) / 512, of_same = 5 * std::sqrt(same * (1 - same)) / 512;
-    const dropout_bits a = bits_of(d);
-    CHECK(std::abs(share([&](int q, int k) { return a(q, k); }) - keep) < of_mean);
-    for (const int step : {1, 8, 16})
-      for (const bool by_query : {true, false}) {
-        const auto agree = [&](int q, int k) {
-          return a(q, k) == a(q + (by_query ? step : 0), k + (by_query ? 0 : step));
-        };
-        CHECK(std::abs(share(agree) - same) < of_same);
-      }
+    const double of_mean = 5 * std::sqrt(keep * (1 - keep)) / tested,
+                 of_same = 5 * std::sqrt(same * (1 - same)) / tested;
+    const std::vector<char> a = decisions_of(bits_of(d));
+    CHECK(std::abs(share([&](int q, int k) { return at(a, q, k); }) - keep) < of_mean);
+    for (const int step : {1, 2, 4, 8, 16})
+      for (const auto& [query, key] : {std::pair(step, 0), std::pair(0, step), std::pair(step, step)})
+        CHECK(std::abs(share([&](int q, int k) { return at(a, q, k) == at(a, q + query, k + key); }) - same) < of_same);
+    CHECK(variance_fault(a, keep, tested, [](int q, int) { return q; }) < 1);
+    CHECK(variance_fault(a, keep, tested, [](int, int k) { return k; }) < 1);
+    // The groups of dropout_bits, and the squares of a warp.
+    const auto square = [](int q, int k) { return q / 16 * (tested / 16) + k / 16; };
+    CHECK(variance_fault(a, keep, 256, square) < 1);
+    CHECK(variance_fault(a, keep, 32, [&](int q, int k) { return square(q, k) * 8 + (q & 4) + k / 2 % 4; }) < 1);
     const giwa::uint64 offsets[2] = {0, 1};
     const dropout<> moved(p, 42, {}, &offsets[1]);
-    for (const dropout_bits& b : {bits_of(d, 1), bits_of(d, 0, 1), bits_of(dropout<>(p, 43)), bits_of(moved)})
-      CHECK(std::abs(share([&](int q, int k) { return a(q, k) == b(q, k); }) - same) < of_same);
-    const dropout<> not_moved(p, 42, {}, &offsets[0]);
-    const dropout_bits c = bits_of(not_moved);
-    CHECK(share([&](int q, int k) { return a(q, k) == c(q, k); }) == 1);
+    for (const dropout_bits& other : {bits_of(d, 1), bits_of(d, 0, 1), bits_of(moved)}) {
+      const std::vector<char> b = decisions_of(other);
+      CHECK(std::abs(share([&](int q, int k) { return at(a, q, k) == at(b, q, k); }) - same) < of_same);
+    }
+    const dropout<> other_seed(p, 43), not_moved(p, 42, {}, &offsets[0]);
+    const std::vector<char> b = decisions_of(bits_of(other_seed));
+    CHECK(std::abs(share([&](int q, int k) { return at(a, q, k) == at(b, q, k); }) - same) < of_same);
+    CHECK(decisions_of(bits_of(not_moved)) == a);
   }
   dropout<> later(0.5f, 42);
   later.first_batch = 3, later.first_head = 2;
-  const dropout_bits here = bits_of(later, 1, 5), whole = bits_of(dropout<>(0.5f, 42), 4, 7);
-  CHECK(share([&](int q, int k) { return here(q, k) == whole(q, k); }) == 1);
+  const dropout<> whole(0.5f, 42);
+  CHECK(decisions_of(bits_of(later, 1, 5)) == decisions_of(bits_of(whole, 4, 7)));
 }
 
 TEST_CASE("the decisions of a seed stay what they are") {
@@ -63,20 +98,26 @@ TEST_CASE("the decisions of a seed stay what they are") {
   std::string rows;
   for (int query = 0; query < 3; ++query)
     for (int key = 0; key < 20; ++key) rows += bits(query, 1000 + key) ? '1' : '0';
-  CHECK(rows == "101011011111111111111011111011011111011100110110111111111111");
+  CHECK(rows == "011111001110111100101101101001111111001111100010111001111100");
 }
 
 namespace {
 
-/// How many registers of all threads of an accumulator have another decision than their pair of a query and a key.
+/// Counts the registers of all threads of an accumulator that have another decision than their pair of a query and a key.
 template <class Map, bool RowsAreKeys>
-int wrong_registers() {
-  const dropout_bits bits = bits_of(dropout<>(0.4f, 5), 1, 1);
-  const int first_row = 48, first_column = 1024;
-  int wrong = 0;
-  for (int thread = 0; thread < Map::threads; ++thread) {
+struct wrong_registers_op {
+  struct params {
+    dropout<> drop;
+    int* wrong;
+  };
+  struct shared_storage {};
+  static constexpr int max_threads = Map::threads, min_blocks = 1;
+  template <class Block>
+  void operator()(Block block, const params& p, shared_storage&) const {
+    const dropout_bits bits = bits_of(p.drop, 1, 1);
+    const int first_row = 48, first_column = 1024, thread = block.rank();
     giwa::detail::kept_tile<Map, RowsAreKeys> kept;
-    kept.find(bits, thread, first_row, first_column);
+    kept.find(block, bits, thread, first_row, first_column);
     giwa::uint32 operand[2][Map::registers / 2];
     for (auto& part : operand)
       for (auto& two : part) two = ~0u;
@@ -84,12 +125,21 @@ int wrong_registers() {
     for (int i = 0; i < Map::registers; ++i) {
       const int row = first_row + Map::row(thread, Map::slot(i)), column = first_column + Map::column(thread, i);
       const bool expected = RowsAreKeys ? bits(column, row) : bits(row, column);
-      wrong += kept[i] != expected ? 1 : 0;
+      p.wrong[thread] += kept[i] != expected ? 1 : 0;
       for (const auto& part : operand)
-        wrong += (part[i / 2] >> 16 * (i % 2) & 0xffff) != (expected ? 0xffffu : 0u) ? 1 : 0;
+        p.wrong[thread] += (part[i / 2] >> 16 * (i % 2) & 0xffff) != (expected ? 0xffffu : 0u) ? 1 : 0;
     }
   }
-  return wrong;
+};
+
+/// How many they are.
+template <class Map, bool RowsAreKeys>
+int wrong_registers() {
+  std::vector<int> wrong(std::size_t{Map::threads});
+  using op = wrong_registers_op<Map, RowsAreKeys>;
+  const giwa::status s =
+      giwa::launch(giwa::host, {.grid = 1, .block = Map::threads}, op{}, {dropout(0.4f, 5), wrong.data()});
+  return s.ok() ? std::accumulate(wrong.begin(), wrong.end(), 0) : -1;
 }
 
 }  // namespace
@@ -99,6 +149,8 @@ TEST_CASE("threads of the tensor cores find their decisions, be the rows queries
   CHECK(wrong_registers<giwa::warp_map<32, 48>, true>() == 0);
   CHECK(wrong_registers<giwa::warpgroup_map<176>, false>() == 0);
   CHECK(wrong_registers<giwa::warpgroup_map<80>, true>() == 0);
+  CHECK(wrong_registers<giwa::warpgroup_map<128>, false>() == 0);
+  CHECK(wrong_registers<giwa::warpgroup_map<128>, true>() == 0);
 }
 
 TEST_CASE("the CPU path and the kernel of ordinary arithmetic drop the weights of the reference") {

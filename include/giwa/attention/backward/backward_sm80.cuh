@@ -230,10 +230,10 @@ struct sm80_backward_op {
     const row_terms* of_columns = nullptr;
     if constexpr (rows_are_keys) of_columns = s.terms[stage];
     if (keep == tile_keep::all)
-      weigh<Of, false>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns,
+      weigh<Of, false>(block, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns,
                        sums.parameters);
     else
-      weigh<Of, true>(lane, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns,
+      weigh<Of, true>(block, steps, bounds, careful, first + warp_row, begin, scores, dp, own, of_columns,
                       sums.parameters);
     uint32 operand[map_of_scores::registers / 2];
     if constexpr (sums_y) {

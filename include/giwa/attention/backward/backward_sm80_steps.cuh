@@ -14,17 +14,18 @@ namespace giwa::inline GIWA_ABI::detail {
 /// `begin`. The terms are those of the queries: `own` of the thread's rows, with the lse in powers of two, or `of_columns`.
 /// `careful`: in the second pass of a block that saw NaN; the first has given the modifier's gradients of kept pairs, and
 /// summed those of its parameters.
-template <gradient Of, bool Masked, class Map, class Mask, class Score, class Parameters>
-GIWA_DEVICE void weigh(int lane, const score_steps<Mask, Score>& steps,
+template <gradient Of, bool Masked, class Block, class Map, class Mask, class Score, class Parameters>
+GIWA_DEVICE void weigh(const Block& block, const score_steps<Mask, Score>& steps,
                        const typename score_steps<Mask, Score>::bounds& bounds, [[maybe_unused]] bool careful,
                        int first, int begin, register_tile<float, Map>& scores, register_tile<float, Map>& dp,
                        const row_terms (&own)[Map::rows], const row_terms* of_columns,
                        [[maybe_unused]] Parameters& parameters) {
   constexpr bool modified = score_steps<Mask, Score>::modified, rows_are_keys = Of != gradient::of_q;
   const float factor = modified ? log2_e<float> : steps.scale * log2_e<float>;
+  const int lane = block.lane();
   [[maybe_unused]] kept_tile<Map, rows_are_keys> undropped;
   if constexpr (drops_weights<Score>)
-    undropped.find(dropout_bits(steps.score, steps.random_key, bounds.batch, bounds.head), lane, first, begin);
+    undropped.find(block, dropout_bits(steps.score, steps.random_key, bounds.batch, bounds.head), lane, first, begin);
   GIWA_UNROLL
   for (int c = 0; c < Map::period / 2; ++c) {  // a thread has two of every eight columns
     const int of_first = c / 2 * 4 + c % 2, column = Map::column(lane, of_first);

@@ -48,7 +48,8 @@ class sm90_backward_consumer {
         p(parameters),
         s(storage),
         index(of.any(of.warp() / 4 == 2) ? 1 : 0),  // a vote tells the compiler that all threads of a warp agree
-        thread(of.rank() % 128) {}
+        thread(of.rank() % 128),
+        random_key(dropout_key(of, parameters.call.call.score)) {}
 
   /// Adds all tiles of an item and stores the sums. False if there is none.
   GIWA_DEVICE bool add_item(work_item& work) {
@@ -143,7 +144,7 @@ class sm90_backward_consumer {
       dq.begin_tile(block, s, index);
       bad_keys.find(block, thread, s.a[index]);
     }
-    steps_type steps{p.call.call, s.notes[x.stage], s.terms[x.stage], own, first_row, thread};
+    steps_type steps{p.call.call, s.notes[x.stage], s.terms[x.stage], own, first_row, thread, random_key};
     steps.read_early();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
@@ -151,7 +152,7 @@ class sm90_backward_consumer {
     if constexpr (!sums_y) release(s.y_empty[y.stage]);
     if constexpr (Types::adds_dq) bad_keys.replace(block, thread, s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
-    steps.template run<Masked>(scores, dp, weights, gradients);
+    steps.template run<Masked>(block, scores, dp, weights, gradients);
     if constexpr (Types::adds_dq) dq.write_gradients(s, index, thread, gradients);
     acquire_turn();
     if constexpr (sums_y) {
@@ -271,6 +272,7 @@ class sm90_backward_consumer {
   const params& p;
   shared_storage& s;
   const int index, thread;
+  [[no_unique_address]] const typename steps_type::key_type random_key;
   ring_cursor<Types::stages_x> x;
   ring_cursor<Types::stages_y> y;
   stdlib::conditional_t<Types::adds_dq, dq_type, nothing> dq;

@@ -52,7 +52,8 @@ class sm90_split_consumer {
         p(parameters),
         s(storage),
         index(of.any(of.warp() / 4 == 2) ? 1 : 0),  // a vote tells the compiler that all threads of a warp agree
-        thread(of.rank() % 128) {}
+        thread(of.rank() % 128),
+        random_key(dropout_key(of, parameters.call.call.score)) {}
 
   /// Adds all tiles of an item and stores the sums. False if there is none.
   GIWA_DEVICE bool add_item(const work_item& work) {
@@ -192,10 +193,11 @@ class sm90_split_consumer {
     const auto& note = s.notes[x.stage];
     const auto& terms = s.terms[x.stage];
     const bounds limits = note.limits.get();
-    const typename steps_type::steps_of_scores steps{p.call.call.mask, p.call.call.score, p.call.call.scale};
+    const typename steps_type::steps_of_scores steps{p.call.call.mask, p.call.call.score, p.call.call.scale,
+                                                     random_key};
     [[maybe_unused]] kept_tile<map_of_scores, rows_are_keys> undropped;
     if constexpr (drops)
-      undropped.find(dropout_bits(steps.score, steps.random_key, limits.batch, limits.head), thread, first_row,
+      undropped.find(block, dropout_bits(steps.score, steps.random_key, limits.batch, limits.head), thread, first_row,
                      note.begin);
     GIWA_UNROLL
     for (int i = 0; i < map_of_scores::registers; ++i) {
@@ -274,6 +276,7 @@ class sm90_split_consumer {
   const params& p;
   shared_storage& s;
   const int index, thread;
+  [[no_unique_address]] const typename steps_type::key_type random_key;
   ring_cursor<Types::stages_x> x;
   ring_cursor<Types::stages_y> y;
   uint32 fixed_turn = 0;

@@ -16,6 +16,7 @@ struct sm90_backward_steps {
   using mask = typename Types::mask;
   using bounds = typename Types::bounds;
   using steps_of_scores = score_steps<mask, typename Types::score>;
+  using key_type = decltype(dropout_key(stdlib::declval<const typename Types::score&>()));
   static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
   static constexpr int words = map::registers / 2;              // of a left operand
   static constexpr int columns_of_thread = map::registers / 2;  // two of every eight, in two rows
@@ -27,6 +28,7 @@ struct sm90_backward_steps {
   const typename Types::moving_terms& terms;
   const row_terms (&own)[map::rows];  // if the fixed rows are queries
   const int first_row, thread;
+  [[no_unique_address]] const key_type random_key;
   float lse[columns_of_thread];
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands.
@@ -38,22 +40,21 @@ struct sm90_backward_steps {
   }
 
   /// P and dS as left operands: P of the product with y, dS of that with x.
-  template <bool Masked>
-  GIWA_DEVICE void run(const scores_tile& scores, const scores_tile& dp, [[maybe_unused]] uint32 (&weights)[words],
-                       [[maybe_unused]] uint32 (&gradients)[words]) const {
+  template <bool Masked, class Block>
+  GIWA_DEVICE void run([[maybe_unused]] const Block& block, const scores_tile& scores, const scores_tile& dp,
+                       [[maybe_unused]] uint32 (&weights)[words], [[maybe_unused]] uint32 (&gradients)[words]) const {
     using element = typename Types::element;
-    const steps_of_scores steps{call.mask, call.score, call.scale};
+    const steps_of_scores steps{call.mask, call.score, call.scale, random_key};
     const bounds limits = note.limits.get();
     const float factor = modified ? log2_e<float> : call.scale * log2_e<float>;
-    [[maybe_unused]] kept_registers<rows_are_keys> undropped;
+    [[maybe_unused]] kept_tile<map, rows_are_keys> undropped;
+    if constexpr (drops_weights<typename Types::score>)
+      undropped.find(block, dropout_bits(call.score, steps.random_key, limits.batch, limits.head), thread, first_row,
+                     note.begin);
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
       float weight[2], gradient[2];
-      if constexpr (drops_weights<typename Types::score>)
-        if (i % 8 == 0)
-          undropped = {dropout_bits(call.score, steps.random_key, limits.batch, limits.head), row,
-                       note.begin + map::column(thread, i)};
       GIWA_UNROLL
       for (int j = 0; j < 2; ++j) {
         const int column = map::column(thread, i + j), moving = note.begin + column;
@@ -77,7 +78,7 @@ struct sm90_backward_steps {
           lse_of_query = own[slot].lse, delta = own[slot].delta;
         const float exponential = exp2_of(fused_multiply_add(y, factor, -lse_of_query));
         float drop = 1;
-        if constexpr (drops_weights<typename Types::score>) drop = undropped[i % 8 + j] ? kept_scale(call.score) : 0;
+        if constexpr (drops_weights<typename Types::score>) drop = undropped[i + j] ? kept_scale(call.score) : 0;
         weight[j] = keep ? exponential * drop : 0;
         // By selection: dP may be NaN where the score is masked.
         if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;

@@ -236,7 +236,8 @@ struct sm90_query_rows {
       to_operand<typename Types::element>(scores, p[0]);
     if constexpr (drops_weights<typename Types::score>) {
       kept_tile<score_map, false> kept;
-      c.steps.find_kept(c.thread, Types::bounds_of(work, c.index), Types::rows_at(first_query, note.first_key), kept);
+      c.steps.find_kept(c.block, c.thread, Types::bounds_of(work, c.index), Types::rows_at(first_query, note.first_key),
+                        kept);
       kept.clear(p);
     }
   }

@@ -60,7 +60,7 @@ struct sm90_consumer {
         s(storage),
         index(index_of(b)),
         thread(b.rank() % 128),
-        steps{params.call.mask, params.call.score, params.call.scale},
+        steps{params.call.mask, params.call.score, params.call.scale, dropout_key(b, params.call.score)},
         pingpong(index),
         keys(storage.k.consumer(b)),
         values(storage.v.consumer(b)),

@@ -200,7 +200,7 @@ struct sm80_attention_op {
         to_operand<element>(scores, p_operand[0]);
       if constexpr (drops_weights<Score>) {
         kept_tile<map_of_scores, false> kept;
-        steps.find_kept(lane, typename steps_of_scores::bounds(head),
+        steps.find_kept(block, lane, typename steps_of_scores::bounds(head),
                         rows_are_queries{first_query + warp_row, n * block_n}, kept);
         kept.clear(p_operand);
       }

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 #define GIWA_ATTENTION_FORWARD_SCORE_STEPS_CUH
 
+#include <giwa/attention/problem/kept_tile.hpp>
 #include <giwa/attention/schedule/visible_tiles.hpp>
 #include <giwa/softmax/online.cuh>
 
@@ -89,9 +90,10 @@ struct score_steps {
       });
   }
   /// Finds the weights of a tile of P that dropout keeps; finish_rows() scales them. The tile begins at multiples of 16.
-  template <class Bounds, class RowMap, class Map>
-  GIWA_HOST_DEVICE void find_kept(int thread, const Bounds& b, const RowMap& at, kept_tile<Map, false>& to) const {
-    to.find(dropout_bits(score, random_key, b.batch, b.head), thread, at.first_query, at.first_key);
+  template <class Block, class Bounds, class RowMap, class Map>
+  GIWA_HOST_DEVICE void find_kept(const Block& block, int thread, const Bounds& b, const RowMap& at,
+                                  kept_tile<Map, false>& to) const {
+    to.find(block, dropout_bits(score, random_key, b.batch, b.head), thread, at.first_query, at.first_key);
   }
 
  private:

@@ -3,7 +3,6 @@
 #ifndef GIWA_ATTENTION_PROBLEM_DROPOUT_HPP
 #define GIWA_ATTENTION_PROBLEM_DROPOUT_HPP
 
-#include <giwa/arch/byte_signs.hpp>
 #include <giwa/attention/problem/score.hpp>
 #include <giwa/numeric/philox.hpp>
 
@@ -39,7 +38,10 @@ class dropout {
 
   /// The probability of a weight to be dropped, the seed, the score modifier and the number in memory.
   GIWA_HOST_DEVICE constexpr dropout(float p, uint64 seed_, const Score& score_ = {}, const uint64* offset_ = nullptr)
-      : seed(seed_), score(score_), offset(offset_), probability_(p), dropped_(of_256(p)) {}
+      : seed(seed_), score(score_), offset(offset_), probability_(p), dropped_(of_256(p)) {
+    for (int i = 0; i < 8; ++i) kept_bits_[i] = (256 - dropped_) >> i & 1 ? ~0u : 0;
+    kept_scale_ = 256.0f / static_cast<float>(256 - dropped_);
+  }
 
   /// The probability, and the one that a call uses, a multiple of 1/256.
   ///@{
@@ -77,10 +79,10 @@ class dropout {
 
   /// The score modifier.
   GIWA_HOST_DEVICE constexpr operator const Score&() const { return score; }
-  /// How many of 256 equally likely bytes keep a weight, modulo 256, in each byte; and the factor of the weights that are
-  /// kept. The constructor computes them, because a kernel that does so divides.
+  /// The number of 256 that keep a weight, of eight bits: each of them 32 times, from the lowest. And the factor of the weights
+  /// that are kept. The constructor computes both: a kernel that does so divides.
   ///@{
-  GIWA_HOST_DEVICE constexpr uint32 kept_bytes() const { return kept_bytes_; }
+  GIWA_HOST_DEVICE constexpr const uint32* kept_bits() const { return kept_bits_; }
   GIWA_HOST_DEVICE constexpr float kept_scale() const { return kept_scale_; }
   ///@}
   /// The key of Philox. Reads `offset`.
@@ -98,8 +100,8 @@ class dropout {
 
   float probability_;
   int dropped_;  // of 256
-  uint32 kept_bytes_ = static_cast<uint32>(256 - dropped_) % 256 * 0x01010101u;
-  float kept_scale_ = 256.0f / static_cast<float>(256 - dropped_);
+  float kept_scale_ = 1;
+  uint32 kept_bits_[8] = {};
 };
 
 namespace detail {
@@ -109,106 +111,52 @@ inline constexpr bool is_plain_score<dropout<Score>> = is_plain_score<Score>;
 template <class Score>
 inline constexpr bool drops_weights<dropout<Score>> = true;
 
-/// The decisions for one head of one sequence. One call of Philox serves 16 weights: queries q and keys k that differ in
-/// bits 0 and 3 alone. Of these a thread has 8 in an accumulator of the tensor cores, be its rows queries or keys, because
-/// it has two rows at a distance of 8 and two neighbouring columns of every 8.
+/// The decisions for one head of one sequence. Two calls of Philox serve a group of 32 weights: those of 8 queries and 4 keys
+/// that differ in bits 0, 1 and 3, and in bits 0 and 3. A warp with 16 rows of an accumulator of the tensor cores has whole
+/// groups, be its rows queries or keys (kept_tile).
 class dropout_bits {
  public:
   template <class Score>
   GIWA_HOST_DEVICE constexpr dropout_bits(const dropout<Score>& of, uint64 key, int batch, int head)
-      : random_(key, static_cast<uint64>(static_cast<uint32>(of.first_batch + batch)) << 32 |
-                         static_cast<uint32>(of.first_head + head)),
-        kept_(of.kept_bytes()) {}
+      : key_(key),
+        batch_(static_cast<uint64>(static_cast<uint32>(of.first_batch + batch)) << 32),
+        head_(static_cast<uint64>(static_cast<uint32>(of.first_head + head)) << 32),
+        kept_bits_(of.kept_bits()) {}
 
-  /// Whether the weight is kept.
+  /// Whether the weight is kept. The probability must not be 0.
   GIWA_HOST_DEVICE constexpr bool operator()(int query, int key) const {
-    return is_kept(of_group(query, key), query, key);
+    return (of_group(query, key) >> bit(query, key) & 1) != 0;
   }
 
-  /// The bits of a group. Byte (query & 8) / 4 + (key & 8) / 8 of word (query & 1) * 2 + (key & 1) belongs to a weight.
-  GIWA_HOST_DEVICE constexpr random_words of_group(int query, int key) const {
-    constexpr uint32 others = ~9u;
-    const uint64 row = static_cast<uint32>(query) & others, column = static_cast<uint32>(key) & others;
-    return random_.rounds<7>(column << 32 | row);
-  }
-  /// Bit 7 of each byte: whether the weight of that byte is kept, because the sum with the byte of kept_ is 256 at least.
-  /// Three instructions for four of them. The probability must not be 0.
-  GIWA_HOST_DEVICE constexpr uint32 kept(uint32 word) const {
-    constexpr uint32 low = 0x7f7f7f7fu;
-    const uint32 sum = (word & low) + (kept_ & low);
-    return (word & kept_) | ((word | kept_) & sum);
-  }
-
-  /// Whether a weight of a group is kept.
-  GIWA_HOST_DEVICE constexpr bool is_kept(const random_words& group, int query, int key) const {
-    const int byte = (query & 8) / 4 + (key & 8) / 8;
-    return kept_ == 0 || (kept(group.word[(query & 1) * 2 + (key & 1)]) >> (8 * byte + 7) & 1) != 0;
-  }
-
- private:
-  philox random_;
-  uint32 kept_;  // of 256, in each byte; 0 for all
-};
-
-/// The decisions for registers [i, i + 8) of a thread's accumulator of the tensor cores (warp_map, warpgroup_map), i being a
-/// multiple of 8: two rows and twice two columns.
-template <bool RowsAreKeys>
-class kept_registers {
- public:
-  kept_registers() = default;
-  /// `row` and `column` are those of register i, counted in their sequence; the tile begins at multiples of 16.
-  GIWA_HOST_DEVICE kept_registers(const dropout_bits& bits, int row, int column) {
-    const random_words group = RowsAreKeys ? bits.of_group(column, row) : bits.of_group(row, column);
-    const bool odd = (row & 1) != 0;
-    constexpr int step = RowsAreKeys ? 1 : 2, next = RowsAreKeys ? 2 : 1;
-    of_columns_[0] = bits.kept(odd ? group.word[step] : group.word[0]);
-    of_columns_[1] = bits.kept(odd ? group.word[step + next] : group.word[next]);
-  }
-
-  /// Whether the weight in register i is kept.
-  GIWA_HOST_DEVICE bool operator[](int i) const { return (of_columns_[i % 2] >> (8 * byte_of(i) + 7) & 1) != 0; }
-  /// The mask of registers i and i + 1, i even, as two 16-bit numbers.
-  GIWA_HOST_DEVICE uint32 pair(int i) const {
-    return arch::halves_of_signs(of_columns_[0], of_columns_[1], byte_of(i));
-  }
-
- private:
-  // Registers 0, 1 and 4, 5 are in the first row, 4 to 7 in the second pair of columns.
-  GIWA_HOST_DEVICE static constexpr int byte_of(int i) {
-    const int row = i / 2 % 2, columns = i / 4 % 2;
-    return RowsAreKeys ? 2 * columns + row : 2 * row + columns;
-  }
-
-  uint32 of_columns_[2];  // the first and the second of each pair
-};
-
-/// The decisions for all registers of a thread's accumulator `Map` of the tensor cores.
-template <class Map, bool RowsAreKeys>
-class kept_tile {
- public:
-  static constexpr int count = Map::registers / 8;
-
-  /// The tile begins at `first_row` and `first_column`, multiples of 16.
-  GIWA_HOST_DEVICE void find(const dropout_bits& bits, int thread, int first_row, int first_column) {
+  /// The decisions of a group: one bit for each weight, 1 if it is kept. Each of the eight words has one bit of the numbers of
+  /// all 32 weights, the first the lowest. A weight is kept if its number and the number of 256 that keep are 256 at least
+  /// together: carries from bit to bit, one instruction for a word.
+  GIWA_HOST_DEVICE constexpr uint32 of_group(int query, int key) const {
+    constexpr uint32 same_query = ~11u, same_key = ~9u;
+    const uint64 column = batch_ | (static_cast<uint32>(key) & same_key);
+    const uint64 row = head_ | (static_cast<uint32>(query) & same_query);
+    const philox random(key_, column);
+    uint32 kept = 0;
     GIWA_UNROLL
-    for (int i = 0; i < count; ++i)
-      of_[i] = {bits, first_row + Map::row(thread, Map::slot(8 * i)), first_column + Map::column(thread, 8 * i)};
-  }
-  /// Whether the weight in register i is kept.
-  GIWA_HOST_DEVICE bool operator[](int i) const { return of_[i / 8][i % 8]; }
-  /// Clears the dropped weights of a left operand, as to_operand() makes it, in all its parts.
-  template <stdlib::size_t Parts>
-  GIWA_HOST_DEVICE void clear(uint32 (&operand)[Parts][stdlib::size_t{Map::registers} / 2]) const {
-    GIWA_UNROLL
-    for (int i = 0; i < Map::registers; i += 2) {
-      const uint32 mask = of_[i / 8].pair(i % 8);
+    for (uint32 half = 0; half < 2; ++half) {
+      const random_words words = random.rounds<7>(row | half);
       GIWA_UNROLL
-      for (stdlib::size_t part = 0; part < Parts; ++part) operand[part][i / 2] &= mask;
+      for (uint32 i = 0; i < 4; ++i) {
+        const uint32 word = words.word[i], number = kept_bits_[4 * half + i];
+        kept = (word & kept) | (number & (word | kept));
+      }
     }
+    return kept;
+  }
+  /// The bit of a weight in its group. Its own bits, from the highest: 1 and 0 of the query, 3 of the key, 3 of the query, 0
+  /// of the key.
+  GIWA_HOST_DEVICE static constexpr int bit(int query, int key) {
+    return (query & 3) << 3 | (key & 8) >> 1 | (query & 8) >> 2 | (key & 1);
   }
 
  private:
-  kept_registers<RowsAreKeys> of_[stdlib::size_t{count}];
+  uint64 key_, batch_, head_;  // the last two in their upper halves
+  const uint32* kept_bits_;
 };
 
 /// A thread of the CPU as a block.
@@ -228,18 +176,17 @@ GIWA_HOST_DEVICE void put_weight_factors([[maybe_unused]] const Block& block, [[
   if constexpr (drops_weights<Score>) {
     const dropout_bits bits(score, score.key(), h.batch, h.head);
     static_assert(Tile::rows % 16 == 0 && Tile::columns % 16 == 0);
-    constexpr int columns = Tile::columns / 4;
-    const int groups = (rows + 15) / 16 * 4 * columns;
-    const auto begin = [](int group) { return group / 4 * 16 + group % 4 * 2; };
+    const int groups = (rows + 15) / 16 * (Tile::columns / 16) * 8;
     for (int g = block.rank(); g < groups; g += block.size()) {
-      const int row = begin(g / columns), column = begin(g % columns);
-      const int query = RowsAreKeys ? first_column + column : first_row + row,
-                key = RowsAreKeys ? first_row + row : first_column + column;
-      const random_words group = bits.of_group(query, key);
-      for (int j = 0; j < 16; ++j) {
-        const int m = j / 8 * 8 + j / 4 % 2, n = j / 2 % 2 * 8 + j % 2;
-        to(row + m, column + n) =
-            bits.is_kept(group, query + (RowsAreKeys ? n : m), key + (RowsAreKeys ? m : n)) ? scale : 0.0f;
+      const int row = g / 8 / (Tile::columns / 16) * 16, column = g / 8 % (Tile::columns / 16) * 16;
+      const int of_query = g % 8 / 4 * 4, of_key = g % 4 * 2;  // in the 16 x 16 weights
+      const int query = (RowsAreKeys ? first_column + column : first_row + row) + of_query,
+                key = (RowsAreKeys ? first_row + row : first_column + column) + of_key;
+      const uint32 kept = bits.of_group(query, key);
+      for (int j = 0; j < 32; ++j) {
+        const int m = of_query + (j & 3) + (j & 4) * 2, n = of_key + (j >> 3 & 1) + (j >> 4) * 8;
+        to(row + (RowsAreKeys ? n : m), column + (RowsAreKeys ? m : n)) =
+            (kept >> dropout_bits::bit(m, n) & 1) != 0 ? scale : 0.0f;
       }
     }
   }
@@ -262,11 +209,25 @@ struct weight_factors {
 };
 template <class Score>
 struct weight_factors<dropout<Score>> {
-  dropout_bits bits;
-  double scale;
   GIWA_HOST_DEVICE constexpr weight_factors(const dropout<Score>& of, int batch, int head)
-      : bits(of, of.key(), batch, head), scale(1 / (1 - static_cast<double>(of.rounded_probability()))) {}
-  GIWA_HOST_DEVICE constexpr double operator()(int query, int key) const { return bits(query, key) ? scale : 0; }
+      : bits_(of, of.key(), batch, head), scale_(1 / (1 - static_cast<double>(of.rounded_probability()))) {}
+  GIWA_HOST_DEVICE constexpr double operator()(int query, int key) {
+    if (scale_ == 1) return 1;
+    // A row of 16 keys has four groups.
+    const int group = key / 2 % 4;
+    if (query != query_ || key / 16 != sixteen_[group]) {
+      if (query != query_)
+        for (int& sixteen : sixteen_) sixteen = -1;
+      query_ = query, sixteen_[group] = key / 16, kept_[group] = bits_.of_group(query, key);
+    }
+    return (kept_[group] >> dropout_bits::bit(query, key) & 1) != 0 ? scale_ : 0;
+  }
+
+ private:
+  dropout_bits bits_;
+  double scale_;
+  int query_ = -1, sixteen_[4] = {-1, -1, -1, -1};
+  uint32 kept_[4] = {};
 };
 
 /// The part of dropout that a kernel reads once; nothing without dropout.
@@ -276,6 +237,14 @@ GIWA_HOST_DEVICE constexpr auto dropout_key([[maybe_unused]] const Score& score)
     return score.key();
   else
     return nothing{};
+}
+/// The same, in a form that shows the compiler that all threads of a warp agree.
+template <class Block, class Score>
+GIWA_HOST_DEVICE constexpr auto dropout_key([[maybe_unused]] const Block& block, const Score& score) {
+  if constexpr (drops_weights<Score>)
+    return block.shuffle(score.key(), 0);
+  else
+    return dropout_key(score);
 }
 
 }  // namespace detail

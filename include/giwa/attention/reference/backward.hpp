@@ -95,7 +95,7 @@ class backward_reference {
     const strided_rows dout(dout_view);
     const auto coord = [&](int key) { return attention_coord{h.batch, h.head, query, key, query + h.offset}; };
     const double scale = static_cast<double>(p_.call.scale);
-    const weight_factors<modifier> dropped(p_.call.score, h.batch, h.head);
+    weight_factors<modifier> dropped(p_.call.score, h.batch, h.head);
     softmax_state<double> state;
     for (int key = 0; key < h.keys(); ++key) {
       if (!p_.call.mask(coord(key))) continue;
