@@ -196,6 +196,7 @@ set(GIWA_HEADERS
   H giwa/attention/reference/backward.hpp
   P giwa/attention/cached/rows.hpp
   P giwa/attention/cached/reference.hpp
+  H giwa/attention/cpu/loops.hpp
   H giwa/attention/cpu/product.hpp
   H giwa/attention/cpu/worker.hpp
   H giwa/attention/cpu/run.hpp

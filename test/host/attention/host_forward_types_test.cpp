@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_forward on the CPU in every precision and for head sizes that are not multiples of a vector.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -116,16 +117,93 @@ TEST_CASE("types derived from a view") {
                                             giwa::causal{})));
 }
 
-TEST_CASE("every fp16 number is widened exactly") {
-  bool same = true;
+// What a CPU runs without compiler flags.
+TEST_CASE("every fp16 number is widened exactly by the loops of each instruction set") {
+  std::vector<fp16> all(65536);
   for (int bits = 0; bits < 65536; ++bits) {
     const auto raw = static_cast<std::uint16_t>(bits);
-    fp16 x;
-    std::memcpy(static_cast<void*>(&x), &raw, sizeof x);
-    float fast = 0;
-    giwa::detail::host_widen(&x, &fast, 1);
-    const float right = giwa::convert<float>{}(x);
-    same = same && (std::isnan(right) ? std::isnan(fast) : std::memcmp(&fast, &right, sizeof fast) == 0);
+    std::memcpy(static_cast<void*>(&all[static_cast<std::size_t>(bits)]), &raw, sizeof raw);
   }
-  CHECK(same);
+  const giwa::detail::runnable_loops loops;
+  for (int l = 0; l < loops.count; ++l) {
+    std::vector<float> wide(all.size());
+    giwa::detail::host_widen(*loops.list[l], all.data(), wide.data(), 65536);
+    bool same = true;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const float right = giwa::convert<float>{}(all[i]);
+      same = same && (std::isnan(right) ? std::isnan(wide[i]) : std::memcmp(&wide[i], &right, sizeof right) == 0);
+    }
+    CHECK(same);
+  }
+}
+
+TEST_CASE("the loops of each instruction set compute the same") {
+  using namespace giwa::detail;
+  constexpr int row = host_loops::row, rows = 13, even = 18, depth = 37;
+  const runnable_loops loops;
+  for (int l = 0; l < loops.count; ++l) {
+    const host_loops& f = *loops.list[l];
+    const giwa::philox random(7, static_cast<giwa::uint64>(l));
+    alignas(64) float x[row], sum[host_loops::sums] = {}, expected[row];
+    float largest = -infinity_of<float>;
+    for (int i = 0; i < row; ++i) {
+      x[i] = expected[i] = random.normal<float>(static_cast<giwa::uint64>(i)) * 30 * (i % 3 == 0 ? -1.0f : 1.0f);
+      if (i == 5) x[i] = expected[i] = nan_of<float>;
+      if (i == 6) x[i] = expected[i] = -infinity_of<float>;
+      expected[i] *= -0.5f;
+      if (i != 6 && expected[i] > largest) largest = expected[i];
+    }
+    expected[6] = x[6] = -infinity_of<float>;
+    x[6] = infinity_of<float>;  // times a negative factor
+    CHECK(f.scale_and_max(x, -0.5f) == largest);
+    f.exponentials(x, largest, sum);
+    float total = 0, right_total = 0;
+    for (int i = 0; i < row; ++i) {
+      const double right = std::exp(static_cast<double>(expected[i]) - static_cast<double>(largest));
+      if (i == 5)
+        CHECK(std::isnan(x[i]));
+      else
+        CHECK(std::abs(static_cast<double>(x[i]) - right) <= 1e-5 * right + 1e-37);
+      if (i != 5) right_total += static_cast<float>(right);
+    }
+    for (int i = 0; i < host_loops::sums; ++i) total += i == 5 ? 0 : sum[i];
+    for (int i = 5; i < row; i += host_loops::sums) right_total -= i == 5 ? 0 : x[i];
+    CHECK(std::abs(total - right_total) <= 1e-4f * right_total);
+    CHECK(std::isnan(sum[5]));
+
+    // Products of whole and partial panels, of one row and of several, and the panels that put_row and transpose write.
+    for (int wide = 1; wide <= f.vectors; ++wide)
+      for (const int count : {1, rows})
+        for (const host_sum how : {host_sum::store, host_sum::extend, host_sum::add}) {
+          if (how == host_sum::store && wide != f.vectors) continue;
+          const int width = wide * f.lanes;
+          std::vector<float> memory(static_cast<std::size_t>(even * depth + depth * width + even * width + 64));
+          float* const base = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) / 4 % 16;
+          float *const c = base, *const panel = c + even * width, *const a = panel + depth * width;
+          for (int i = 0; i < even * depth; ++i) a[i] = random.normal<float>(static_cast<giwa::uint64>(1000 + i));
+          std::vector<float> b(static_cast<std::size_t>(width));
+          for (int k = 0; k < depth; ++k) {
+            for (int i = 0; i < width; ++i) b[static_cast<std::size_t>(i)] = static_cast<float>(k - i);
+            f.put_row(b.data(), panel, width, k, depth);
+          }
+          for (int i = 0; i < even * width; ++i) c[i] = 2;
+          f.product(how, wide, count, a, depth, panel, depth, c, width);
+          double worst = 0;
+          for (int r = 0; r < count; ++r)
+            for (int i = 0; i < width; ++i) {
+              double right = how == host_sum::store ? 0 : 2;
+              for (int k = 0; k < depth; ++k) right += static_cast<double>(a[r * depth + k]) * (k - i);
+              worst = std::max(worst, std::abs(right - static_cast<double>(c[r * width + i])));
+            }
+          CHECK(worst < 2e-3);
+        }
+    std::vector<float> column(static_cast<std::size_t>(f.columns * 5), 1.0f);
+    const float values[5] = {3, 4, 5, 6, 7};
+    f.transpose(values, column.data() + 2, 5);
+    for (int i = 0; i < 5; ++i) CHECK(column[static_cast<std::size_t>(i * f.columns + 2)] == values[i]);
+    CHECK(f.finite(values, 5));
+    const float odd[3] = {1, 2, infinity_of<float>};
+    CHECK(f.finite(odd, 2));
+    CHECK(!f.finite(odd, 3));
+  }
 }

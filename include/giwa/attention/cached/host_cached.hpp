@@ -10,7 +10,7 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// The same loop as that of fp16.
-inline void host_widen(const e4m3* from, float* to, int count) {
+inline void host_widen(const host_loops&, const e4m3* from, float* to, int count) {
   for (int i = 0; i < count; ++i) {
     const uint32 raw = from[i].bits(), magnitude = raw & 0x7fu;
     // Exponent and fraction in their places; the product with 2^120, the difference of the biases, also scales subnormal numbers.
@@ -20,12 +20,12 @@ inline void host_widen(const e4m3* from, float* to, int count) {
   }
 }
 template <class Element>
-void host_widen(const cached_row<Element>& row, float* to, int count) {
+void host_widen(const host_loops& loops, const cached_row<Element>& row, float* to, int count) {
   if (row.data == nullptr) {
     for (int i = 0; i < count; ++i) to[i] = 0;
     return;
   }
-  host_widen(row.data, to, count);
+  host_widen(loops, row.data, to, count);
   if constexpr (sizeof(Element) == 1)
     for (int i = 0; i < count; ++i) to[i] *= row.scale;
 }

@@ -28,12 +28,13 @@ class host_backward_worker {
   static constexpr bool rows_are_keys = Fixed == tile_axis::keys;
   static constexpr int block_rows = 96, block_columns = 64, strip_rows = 24;
 
-  explicit host_backward_worker(const Params& p)
+  explicit host_backward_worker(const Params& p, const host_loops& loops = fastest_loops())
       : p_(p),
+        loops_(loops),
         depth_(static_cast<int>(p.views.in.q.extent(3))),
         width_(static_cast<int>(p.views.in.v.extent(3))),
-        row_x_(static_cast<int>(round_up(depth_, int64{lanes}))),
-        row_y_(static_cast<int>(round_up(width_, int64{lanes}))),
+        row_x_(static_cast<int>(round_up(depth_, int64{loops.lanes}))),
+        row_y_(static_cast<int>(round_up(width_, int64{loops.lanes}))),
         wants_x_(rows_are_keys ? !is_absent(p.views.dk) : !is_absent(p.views.dq)),
         wants_y_(rows_are_keys && !is_absent(p.views.dv)),
         wants_dp_(wants_x_ || (!rows_are_keys && gradients)) {
@@ -56,10 +57,7 @@ class host_backward_worker {
     float* next = memory_.get();
     float** const parts[] = {&a_, &b_, &x_columns_, &y_columns_, &x_, &y_, &sum_x_, &sum_y_, &line_, &other_line_};
     const int64* count = floats;
-    for (float** const part : parts) {
-      *part = next;
-      next += round_up(*count++, 16);
-    }
+    for (float** const part : parts) *part = next, next += round_up(*count++, 16);
   }
 
   bool has_memory() const { return memory_ != nullptr; }
@@ -67,8 +65,8 @@ class host_backward_worker {
   /// Computes dq of the queries [first, first + count) of a head, count <= block_rows; also what the modifier gives gradients to.
   void run_queries(const head& h, int first, int count) {
     const auto q = p_.query_rows(p_.views.in.q, h);
-    host_load_rows(strided_rows(q), depth_, first, count, a_);
-    host_load_rows(strided_rows(p_.query_rows(p_.views.dout, h)), width_, first, count, b_);
+    host_load_rows(loops_, strided_rows(q), depth_, first, count, a_);
+    host_load_rows(loops_, strided_rows(p_.query_rows(p_.views.dout, h)), width_, first, count, b_);
     for (int r = 0; r < count; ++r) fixed_terms_[r] = terms(h, first + r, b_ + int64{r} * width_);
     clear_sums();
     add_tiles(h, first, count, strided_rows(h.k), strided_rows(h.v));
@@ -90,8 +88,8 @@ class host_backward_worker {
         if (rows <= 0) break;
         if (!loaded) {  // the keys of the longest reader: all of them start at the same row
           any = h;
-          host_load_rows(strided_rows(p_.key_rows(p_.views.in.k, h, first + count)), depth_, first, count, a_);
-          host_load_rows(strided_rows(p_.key_rows(p_.views.in.v, h, first + count)), width_, first, count, b_);
+          host_load_rows(loops_, strided_rows(p_.key_rows(p_.views.in.k, h, first + count)), depth_, first, count, a_);
+          host_load_rows(loops_, strided_rows(p_.key_rows(p_.views.in.v, h, first + count)), width_, first, count, b_);
           loaded = true;
         }
         add_tiles(h, first, rows, strided_rows(h.q), strided_rows(p_.query_rows(p_.views.dout, h)));
@@ -112,7 +110,7 @@ class host_backward_worker {
       const head h = p_.call.at(static_cast<int>(b), head_of_q);
       const auto dout = p_.query_rows(p_.views.dout, h);
       for (int query = 0; query < h.queries(); ++query) {
-        host_widen(dout.data() + query * dout.stride(0), line_, width_);
+        host_widen(loops_, dout.data() + query * dout.stride(0), line_, width_);
         const row_terms t = terms(h, query, line_);
         sum -= static_cast<double>(exponential{}(sink - t.lse)) * static_cast<double>(t.delta);
       }
@@ -121,8 +119,8 @@ class host_backward_worker {
   }
 
  private:
-  static constexpr int lanes = host_registers::lanes, columns = host_registers::columns, sums = 16;
-  static_assert(block_columns % columns == 0 && strip_rows % host_registers::rows == 0 && block_rows % strip_rows == 0);
+  static constexpr int sums = host_loops::sums;
+  static_assert(block_columns == host_loops::row && strip_rows % host_loops::rows == 0 && block_rows % strip_rows == 0);
   using modifier = decltype(stdlib::declval<const Params&>().call.score);
   using mask_type = decltype(stdlib::declval<const Params&>().call.mask);
   static constexpr bool plain = is_plain_score<modifier>, drops = drops_weights<modifier>,
@@ -136,7 +134,7 @@ class host_backward_worker {
   /// The terms of a row of q whose dout is given. Sixteen chains of additions, as vectors have lanes.
   row_terms terms(const head& h, int query, const float* dout) {
     const auto o = p_.query_rows(p_.views.in.o, h);
-    host_widen(o.data() + query * o.stride(0), other_line_, width_);
+    host_widen(loops_, o.data() + query * o.stride(0), other_line_, width_);
     float part[sums] = {}, sum = 0;
     for (int i = 0; i < width_; ++i) part[i % sums] += dout[i] * other_line_[i];
     for (const float x : part) sum += x;
@@ -156,9 +154,9 @@ class host_backward_worker {
     for (int n = tiles.next(0); n < tiles.count(); n = tiles.next(n + 1)) {
       const int begin = n * block_columns, here = length - begin < block_columns ? length - begin : block_columns;
       const tile_keep whole = tiles.keep(n);
-      const bool finite_x = host_load_panels<block_columns>(x, begin, here, depth_, row_x_, line_, x_columns_,
+      const bool finite_x = host_load_panels<block_columns>(loops_, x, begin, here, depth_, row_x_, line_, x_columns_,
                                                             wants_x_ ? x_ : nullptr, [](int) {});
-      const bool finite_y = host_load_panels<block_columns>(y, begin, here, width_, row_y_, line_, y_columns_,
+      const bool finite_y = host_load_panels<block_columns>(loops_, y, begin, here, width_, row_y_, line_, y_columns_,
                                                             wants_y_ ? y_ : nullptr, [&](int j) {
                                                               if constexpr (rows_are_keys) {
                                                                 const row_terms t = terms(h, begin + j, line_);
@@ -172,8 +170,9 @@ class host_backward_worker {
         const int rows = count - row < strip_rows ? count - row : strip_rows;
         const tile_keep keep = whole == tile_keep::all ? whole : tiles.keep(n, first + row, rows);
         if (keep == tile_keep::none) continue;
-        host_product_panels<block_columns>(a_ + int64{row} * depth_, x_columns_, depth_, rows, s_);
-        if (wants_dp_) host_product_panels<block_columns>(b_ + int64{row} * width_, y_columns_, width_, rows, dp_);
+        host_product_panels<block_columns>(loops_, a_ + int64{row} * depth_, x_columns_, depth_, rows, s_);
+        if (wants_dp_)
+          host_product_panels<block_columns>(loops_, b_ + int64{row} * width_, y_columns_, width_, rows, dp_);
         if constexpr (drops)
           for (int i = 0; wants_dp_ && i < rows * block_columns; ++i)
             dp_[i] *= factors_.data()[(skipped + row) * block_columns + i];
@@ -211,7 +210,7 @@ class host_backward_worker {
       for (int j = here; j < block_columns; ++j) slope[j] = 0;
       scale = 1.0f;
     }
-    host_scale_and_subtract<block_columns, lanes>(s, scale, lse_);
+    loops_.scale_and_subtract(s, scale, lse_);
     bool kept[block_columns];
     if (keep != tile_keep::all)
       for (int j = 0; j < block_columns; ++j) {
@@ -219,9 +218,9 @@ class host_backward_worker {
         if (!kept[j]) s[j] = -infinity_of<float>;
       }
     alignas(64) float unused[sums] = {};
-    for (int j = 0; j < block_columns; j += lanes) host_exponentials<lanes>(s + j, 0.0f, unused);
+    loops_.exponentials(s, 0.0f, unused);
     if (!wants_dp_) return;
-    host_score_gradients<block_columns, lanes>(s, delta_, dp);
+    loops_.score_gradients(s, delta_, dp);
     if constexpr (!rows_are_keys && gradients)
       for (int j = 0; j < here; ++j)
         if (keep == tile_keep::all || kept[j])
@@ -236,21 +235,21 @@ class host_backward_worker {
   /// row is infinite or NaN, a weight of 0 does not remove it: then the products of masked scores are skipped.
   void add_product(const head& h, int first, int row, int rows, float* weights, const float* panels, int padded,
                    float* sum, bool finite, tile_keep keep, int begin, int here) {
-    const int even = static_cast<int>(round_up(rows, int64{host_registers::rows}));
+    const int even = static_cast<int>(round_up(rows, int64{host_loops::rows}));
     if (!finite && (keep != tile_keep::all || (rows > 1 && even != rows))) {
       for (int r = 0; r < rows; ++r)
         add_kept_products(h, first + row + r, weights + r * block_columns, panels, padded,
                           sum + int64{row + r} * padded, begin, here);
       return;
     }
-    if (rows >
-        1)  // rows up to the next multiple of 6 are added to as well, and may belong to keys that another head sees
+    // Rows up to the next multiple of 6 are added to as well, and may belong to keys that another head sees.
+    if (rows > 1)
       for (int i = rows * block_columns; i < even * block_columns; ++i) weights[i] = 0;
-    for (int begin_column = 0; begin_column < padded; begin_column += columns) {
-      const int wide = padded - begin_column < columns ? padded - begin_column : columns;
-      host_product_of<host_sum::add, lanes>(wide / lanes, rows, weights, block_columns,
-                                            panels + int64{begin_column} * block_columns, block_columns,
-                                            sum + int64{row} * padded + begin_column, padded);
+    for (int begin_column = 0; begin_column < padded; begin_column += loops_.columns) {
+      const int wide = padded - begin_column < loops_.columns ? padded - begin_column : loops_.columns;
+      loops_.product(host_sum::add, wide / loops_.lanes, rows, weights, block_columns,
+                     panels + int64{begin_column} * block_columns, block_columns,
+                     sum + int64{row} * padded + begin_column, padded);
     }
   }
   void add_kept_products(const head& h, int fixed, const float* weights, const float* panels, int padded, float* sum,
@@ -258,11 +257,10 @@ class host_backward_worker {
     for (int i = 0; i < padded; ++i) line_[i] = 0;
     for (int j = 0; j < here; ++j) {
       if (!p_.call.mask(coord(h, fixed, begin + j))) continue;
-      for (int begin_column = 0; begin_column < padded; begin_column += columns) {
-        const int wide = padded - begin_column < columns ? padded - begin_column : columns;
-        host_product_of<host_sum::extend, lanes>(wide / lanes, 1, weights + j, block_columns,
-                                                 panels + int64{begin_column} * block_columns + int64{j} * wide, 1,
-                                                 line_ + begin_column, padded);
+      for (int begin_column = 0; begin_column < padded; begin_column += loops_.columns) {
+        const int wide = padded - begin_column < loops_.columns ? padded - begin_column : loops_.columns;
+        loops_.product(host_sum::extend, wide / loops_.lanes, 1, weights + j, block_columns,
+                       panels + int64{begin_column} * block_columns + int64{j} * wide, 1, line_ + begin_column, padded);
       }
     }
     for (int i = 0; i < padded; ++i) sum[i] += line_[i];
@@ -279,6 +277,7 @@ class host_backward_worker {
   }
 
   const Params p_;
+  const host_loops& loops_;
   const int depth_, width_, row_x_, row_y_;  // head sizes, and rounded up to whole vectors
   const bool wants_x_, wants_y_, wants_dp_;  // which sums are computed
   std::unique_ptr<float, aligned_delete> memory_;

@@ -33,11 +33,12 @@ class host_attention_worker {
 
   static constexpr int group_keys = 2048;  // summed before they are added to the keys before them
 
-  explicit host_attention_worker(const Params& p)
+  explicit host_attention_worker(const Params& p, const host_loops& loops = fastest_loops())
       : p_(p),
+        loops_(loops),
         depth_(static_cast<int>(p.views.q.extent(3))),
         width_(static_cast<int>(p.views.o.extent(3))),
-        row_(static_cast<int>(round_up(width_, int64{lanes}))) {
+        row_(static_cast<int>(round_up(width_, int64{loops.lanes}))) {
     const int64 floats[] = {int64{block_m} * depth_,       int64{block_n} * depth_, int64{block_n} * row_,
                             int64{block_m} * row_,         strip_rows * block_n,    block_m * sums,
                             round_up(depth_ + width_, 16), int64{block_m} * row_};
@@ -102,8 +103,8 @@ class host_attention_worker {
  private:
   using modifier = decltype(Params::score);
   static constexpr bool drops = drops_weights<modifier>;
-  static constexpr int lanes = host_registers::lanes, columns = host_registers::columns, sums = 16;
-  static_assert(block_n % columns == 0 && strip_rows % host_registers::rows == 0 && block_m % strip_rows == 0);
+  static constexpr int sums = host_loops::sums;
+  static_assert(block_n == host_loops::row && strip_rows % host_loops::rows == 0 && block_m % strip_rows == 0);
 
   struct aligned_delete {
     void operator()(float* p) const { ::operator delete(static_cast<void*>(p), std::align_val_t{64}); }
@@ -111,8 +112,8 @@ class host_attention_worker {
 
   /// Loads q_ (queries, depth), with zeros up to the rows that products of several rows read, and clears o_.
   void load_q(const head_rows& rows, int first, int count) {
-    for (int r = 0; r < count; ++r) host_widen(rows.q[first + int64{r}], q_ + int64{r} * depth_, depth_);
-    const int64 padded = round_up(count, int64{host_registers::rows});
+    for (int r = 0; r < count; ++r) host_widen(loops_, rows.q[first + int64{r}], q_ + int64{r} * depth_, depth_);
+    const int64 padded = round_up(count, int64{host_loops::rows});
     for (int64 i = int64{count} * depth_; i < padded * depth_; ++i) q_[i] = 0;
     for (int64 i = 0; i < padded * row_; ++i) o_[i] = 0;
   }
@@ -125,12 +126,12 @@ class host_attention_worker {
 
   /// Loads k_ (panels, depth, columns): transposed, with zeros past the last key.
   void load_k(const head_rows& rows, int key, int keys) {
+    const int columns = loops_.columns;
     for (int j = 0; j < block_n; ++j) {
       float* const to = k_ + int64{j / columns} * columns * depth_ + j % columns;
       if (j < keys) {
         prefetch(rows.k, key + j + block_n, depth_);
-        host_widen(rows.k[key + int64{j}], line_, depth_);
-        for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = line_[i];
+        loops_.transpose(as_floats(rows.k[key + int64{j}], depth_), to, depth_);
       } else {
         for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = 0;
       }
@@ -139,27 +140,39 @@ class host_attention_worker {
 
   /// Loads v_ (panels, keys, columns), all panels equally wide, with zeros in the padding. Returns whether all of it is finite.
   bool load_v(const head_rows& rows, int key, int keys) {
-    bool finite = true;
     for (int j = 0; j < block_n; ++j) {
       const int have = j < keys ? width_ : 0;
-      if (have > 0) prefetch(rows.v, key + j + block_n, width_);
-      if (have > 0) host_widen(rows.v[key + int64{j}], line_, width_);
-      for (int i = have; i < row_; ++i) line_[i] = 0;
-      finite = host_finite(line_, row_) && finite;
-      for (int first = 0; first < row_; first += columns) {
-        const int wide = row_ - first < columns ? row_ - first : columns;
-        float* const to = v_ + int64{first} * block_n + int64{j} * wide;
-        for (int i = 0; i < wide; ++i) to[i] = line_[first + i];
+      const float* row = line_;
+      if (have > 0) {
+        prefetch(rows.v, key + j + block_n, width_);
+        row = as_floats(rows.v[key + int64{j}], width_);
       }
+      if (have < row_) {
+        if (row != line_) loops_.widen_fp32(row, line_, have);
+        for (int i = have; i < row_; ++i) line_[i] = 0;
+        row = line_;
+      }
+      loops_.put_row(row, v_, row_, j, block_n);
     }
-    return finite;
+    return loops_.finite(v_, block_n * row_);
+  }
+
+  /// Returns a row as floats: where it is, or in line_.
+  template <class Row>
+  const float* as_floats(const Row& row, int count) {
+    if constexpr (stdlib::same_as<Row, const float*>) {
+      return row;
+    } else {
+      host_widen(loops_, row, line_, count);
+      return line_;
+    }
   }
 
   /// s_ (rows, keys) = q k^T.
   void multiply_qk(int row, int rows) {
-    for (int first = 0; first < block_n; first += columns)
-      host_product_rows<host_sum::store, host_registers::vectors, lanes>(
-          rows, q_ + int64{row} * depth_, depth_, k_ + int64{first} * depth_, depth_, s_ + first, block_n);
+    for (int first = 0; first < block_n; first += loops_.columns)
+      loops_.product(host_sum::store, loops_.vectors, rows, q_ + int64{row} * depth_, depth_,
+                     k_ + int64{first} * depth_, depth_, s_ + first, block_n);
   }
 
   /// Turns a row of scores into weights p = e^(score - max), and rescales the row's sum and its row of o_ to the new max.
@@ -180,33 +193,26 @@ class host_attention_worker {
         for (int j = 0; j < keys; ++j) s[j] = p_.mask(coord(j)) ? s[j] : -infinity_of<float>;
       for (int j = keys; j < block_n; ++j) s[j] = -infinity_of<float>;
     }
-    alignas(64) float most[sums];
-    for (int i = 0; i < sums; ++i) most[i] = -infinity_of<float>;
     const float left = touched ? 1.0f : p_.scale;  // the scale that s still lacks
-    for (int j = 0; j < block_n; j += lanes) host_scale_and_max<lanes>(s + j, left, most + j % sums);
+    const float most = loops_.scale_and_max(s, left);
 
-    softmax_state<float> state{max_[row], 0};
-    for (int i = 0; i < sums; ++i) state.max = most[i] > state.max ? most[i] : state.max;
+    const softmax_state<float> state{most > max_[row] ? most : max_[row], 0};
     float* const sum = sum_ + row * sums;
     if (state.max > max_[row]) {
       const float factor = exponential{}(max_[row] - state.max);
-      float* const o = o_ + int64{row} * row_;
-      for (int i = 0; i < row_; ++i) o[i] *= factor;
+      loops_.scale(o_ + int64{row} * row_, row_, factor);
       for (int i = 0; i < sums; ++i) sum[i] *= factor;
       max_[row] = state.max;
     }
-    const float reference = state.reference();
-    alignas(64) float sum_of_tile[sums] = {};
-    for (int j = 0; j < block_n; j += lanes) host_exponentials<lanes>(s + j, reference, sum_of_tile + j % sums);
-    for (int i = 0; i < sums; ++i) sum[i] += sum_of_tile[i];
+    loops_.exponentials(s, state.reference(), sum);
   }
 
   /// o_ += p v, p being in s_. The products of one tile of keys are summed separately.
   void multiply_pv(int row, int rows) {
-    for (int first = 0; first < row_; first += columns) {
-      const int wide = row_ - first < columns ? row_ - first : columns;
-      host_product_of<host_sum::add, lanes>(wide / lanes, rows, s_, block_n, v_ + int64{first} * block_n, block_n,
-                                            o_ + int64{row} * row_ + first, row_);
+    for (int first = 0; first < row_; first += loops_.columns) {
+      const int wide = row_ - first < loops_.columns ? row_ - first : loops_.columns;
+      loops_.product(host_sum::add, wide / loops_.lanes, rows, s_, block_n, v_ + int64{first} * block_n, block_n,
+                     o_ + int64{row} * row_ + first, row_);
     }
   }
 
@@ -216,10 +222,10 @@ class host_attention_worker {
     for (int i = 0; i < row_; ++i) line_[i] = 0;
     for (int j = 0; j < keys; ++j) {
       if (!p_.mask(attention_coord{h.batch, h.head, query, key + j, query + h.offset})) continue;
-      for (int first = 0; first < row_; first += columns) {
-        const int wide = row_ - first < columns ? row_ - first : columns;
-        host_product_of<host_sum::extend, lanes>(wide / lanes, 1, s_ + r * block_n + j, block_n,
-                                                 v_ + int64{first} * block_n + int64{j} * wide, 1, line_ + first, row_);
+      for (int first = 0; first < row_; first += loops_.columns) {
+        const int wide = row_ - first < loops_.columns ? row_ - first : loops_.columns;
+        loops_.product(host_sum::extend, wide / loops_.lanes, 1, s_ + r * block_n + j, block_n,
+                       v_ + int64{first} * block_n + int64{j} * wide, 1, line_ + first, row_);
       }
     }
     float* const o = o_ + int64{row} * row_;
@@ -262,7 +268,7 @@ class host_attention_worker {
       if (prior_lse == -infinity_of<float>)  // without keys its o may contain anything
         for (int i = 0; i < width_; ++i) line_[i] = 0;
       else
-        host_widen(rows.prior_o[query], line_, width_);
+        host_widen(loops_, rows.prior_o[query], line_, width_);
       const float factor = prior_lse == -infinity_of<float> ? 0 : end.prior_factor;
       for (int i = 0; i < width_; ++i) to[i] = convert<element>{}(from[i] * end.factor + (line_[i] * factor + 0.0f));
     } else {
@@ -272,6 +278,7 @@ class host_attention_worker {
   }
 
   const Params p_;
+  const host_loops& loops_;
   const int depth_, width_;
   const int row_;  // width_, rounded up to whole vectors
   std::unique_ptr<float, aligned_delete> memory_;
