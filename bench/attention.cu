@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// giwa::attention_forward with and without a workspace, with no-op functors, and the host time of a call compared with a launch.
+// giwa::attention_forward with and without a workspace, with no-op functors, and the host time of calls compared with a launch.
 // The comparison with cuDNN, FlashAttention-2 and FlexAttention is bench/torch/attention.py.
 #include "alternate.hpp"
 #include "random.hpp"
@@ -145,19 +145,25 @@ struct payload {
 template <class Payload>
 __global__ void nothing(const __grid_constant__ Payload) {}
 
-/// The host time of a call, compared with a launch with the parameters of its kernel on Hopper.
+/// The host time of a call, prepared or not, compared with a launch with the parameters of its kernel on Hopper.
 void add_call() {
   using policy = giwa::detail::sm90_policy_of<64, 64, giwa::automatic_tile>::type;
   using op = giwa::detail::sm90_attention_op<fp16, fp16, policy, giwa::full, giwa::plain_score>;
   using parameters = payload<int{sizeof(op::params)}>;
   const std::string bare = "bare_" + std::to_string(sizeof(parameters)) + "_bytes";
   bench::contest::add(std::make_shared<bench::contest>(
-      "call/full/D64/1x1x128", std::vector<bench::contest::contender>{{bare, bare}, {"giwa_attention", bare}}, 1, 200,
-      0.0, bench::host_seconds, [](std::vector<bench::contest::contender>& c) {
+      "call/full/D64/1x1x128",
+      std::vector<bench::contest::contender>{{bare, bare}, {"giwa_attention", bare}, {"giwa_attention_plan", bare}}, 1,
+      200, 0.0, bench::host_seconds, [](std::vector<bench::contest::contender>& c) {
         const auto data = make_buffers({1, 128, 1, 64}, 1);
         c[0].run = [](int) { nothing<<<1, op::max_threads, 0, nullptr>>>(parameters{}); };
         c[1].run = attention<64, giwa::full>(*data, false);
         require_right(data->front(), c[1].run, giwa::full{});
+        buffers& b = data->front();
+        const auto plan =
+            bench::require(giwa::make_attention_plan<64>(b.view(b.q), b.view(b.k), b.view(b.v), b.view(b.o)));
+        c[2].run = [plan](int) { bench::require(plan.launch(nullptr)); };
+        require_right(b, c[2].run, giwa::full{});
         return data;
       }));
 }

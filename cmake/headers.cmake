@@ -245,6 +245,7 @@ set(GIWA_HEADERS
   L giwa/attention/split_fp16/launch.cuh
   L giwa/attention/split_fp16/rows_launch.cuh
   L giwa/attention/forward/forward.cuh
+  L giwa/attention/forward/plan.cuh
   L giwa/attention/reference/reference.cuh
   D giwa/attention/backward/row_terms.cuh
   D giwa/attention/backward/backward_simt.cuh

@@ -10,11 +10,14 @@
 // What it teaches: attention_forward allocates nothing and does not synchronise, so it can be captured as it is. A
 // graph fixes pointers and sizes. The memory that a mask refers to is read when the kernel runs, so one graph serves
 // while the sequences grow. Here the captured step itself makes them longer. Small calls gain most, because the host
-// submits one graph in place of 25 calls. Without a GPU there is no graph, and the calls are made one by one.
+// submits one graph in place of 25 calls. Where a graph does not fit, attention_plan makes the calls cheaper: it checks
+// the arguments and prepares the kernel's parameters once. Without a GPU there is neither, and the calls are made one by
+// one.
 //
 // Expected output, with the times of your machine:
 //   24 layers, 4 sequences of 1 to 64 keys, 8 heads of 64, fp16
 //   25 calls     … us a step   largest error …, of a plain attention …
+//   one plan     … us a step   largest error …, of a plain attention …
 //   one graph    … us a step   largest error …, of a plain attention …
 #include "support/attention_check.cuh"
 #include "support/graph.cuh"
@@ -28,15 +31,12 @@ struct grow {
   GIWA_HOST_DEVICE void operator()(int64 i) const { lengths[i] = lengths[i] % static_cast<int>(room) + 1; }
 };
 
-/// One more key for each sequence, and then a query of each in every layer.
-template <class Place, class View>
-giwa::status step(const Place& place, int* lengths, const View& q, const View& k, const View& v, const View& o) {
+/// One more key for each sequence, and then a query of each in every layer. `attend` launches the attention of a layer.
+template <class Place, class Attend>
+giwa::status step(const Place& place, int* lengths, const Attend& attend) {
   if (const giwa::status s = giwa::for_all(place.where(), count, grow{lengths}); !s.ok()) return s;
   for (int64 layer = 0; layer < layers; ++layer)
-    if (const giwa::status s =
-            giwa::attention_forward<head_size>(place.where(), q, k, v, o, giwa::prefix{.counts = lengths});
-        !s.ok())
-      return s;
+    if (const giwa::status s = attend(); !s.ok()) return s;
   return {};
 }
 
@@ -54,12 +54,21 @@ bool run(const Place& place) {
                 c.plain);
     right = right && c.good();
   };
-  const auto calls = [&] { return step(place, lengths.data(), q.view(), k.view(), v.view(), o.view()); };
+  const giwa::prefix mask{.counts = lengths.data()};
+  const auto calls = [&] {
+    return step(place, lengths.data(), [&] {
+      return giwa::attention_forward<head_size>(place.where(), q.view(), k.view(), v.view(), o.view(), mask);
+    });
+  };
   std::printf("%lld layers, %lld sequences of 1 to %lld keys, %lld heads of %lld, fp16\n",
               static_cast<long long>(layers), static_cast<long long>(count), static_cast<long long>(room),
               static_cast<long long>(heads), static_cast<long long>(head_size));
   show("25 calls", calls);
   if constexpr (Place::is_gpu) {
+    // Each layer of a model has a plan, or one plan with plan.rebind() for its tensors.
+    const auto plan =
+        throw_if_failed(giwa::make_attention_plan<head_size>(q.view(), k.view(), v.view(), o.view(), mask));
+    show("one plan", [&] { return step(place, lengths.data(), [&] { return plan.launch(place.where()); }); });
     const example::graph recorded(place.where(), calls);
     show("one graph", [&] { return recorded.start(place.where()); });
     throw_if_failed(giwa::synchronize(place.where()));  // a graph outlives its last start

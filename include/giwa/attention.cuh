@@ -6,7 +6,7 @@
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
-#include <giwa/attention/forward/forward.cuh>
+#include <giwa/attention/forward/plan.cuh>
 #include <giwa/attention/merge.cuh>
 #include <giwa/attention/problem/memory_advice.hpp>
 #include <giwa/attention/reference/reference.cuh>

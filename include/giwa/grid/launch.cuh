@@ -15,11 +15,16 @@ namespace giwa::inline GIWA_ABI {
 // Every function that launches carries the architecture list in its name, see base/arch.hpp.
 namespace detail::inline GIWA_ARCH_TAG {
 
-/// Launches a kernel with pointers to its parameters. Asynchronous; allocates nothing; may be captured in a graph.
-inline status launch_with(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
-  if (const status state = validate(c); !state.ok()) return state;
-  if (const result<bool> fits = allow_shared_bytes(kernel, c.shared_bytes); !fits.value)
-    return fits.ok() ? explain_launch(to_status(cudaErrorInvalidValue), kernel, c) : fits.state;
+/// Raises the kernel's limit of shared memory on the current GPU if necessary. Fails where the GPU has too little.
+inline status allow_launch(const launch_config& c, const void* kernel) {
+  const result<bool> fits = allow_shared_bytes(kernel, c.shared_bytes);
+  if (fits.value || !fits.ok()) return fits.state;
+  return explain_launch(to_status(cudaErrorInvalidValue), kernel, c);
+}
+
+/// Launches a kernel with pointers to its parameters, after validate() and allow_launch(). Asynchronous; allocates
+/// nothing; may be captured in a graph.
+inline status enqueue(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
   cudaError_t error = cudaSuccess;
   const bool clustered = c.cluster.count() > 1;
   if (!clustered && !c.cooperative && !c.dependent) {
@@ -53,6 +58,13 @@ inline status launch_with(cudaStream_t s, const launch_config& c, const void* ke
     if (error == cudaSuccess) error = cudaLaunchKernelExC(&config, kernel, parameters);
   }
   return error == cudaSuccess ? status{} : explain_launch(consume(error), kernel, c);
+}
+
+/// Checks and launches.
+inline status launch_with(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
+  if (const status state = validate(c); !state.ok()) return state;
+  if (const status state = allow_launch(c, kernel); !state.ok()) return state;
+  return enqueue(s, c, kernel, parameters);
 }
 
 /// Returns whether an argument keeps its value when converted to the kernel's parameter. Only integers can fail.
@@ -95,6 +107,30 @@ constexpr void require_shared_memory() {
       "any GPU (second number): choose smaller tiles or fewer stages.");
 }
 
+/// The two halves of launch() for an op: checks that depend on the configuration and the GPU alone, which also raise the
+/// limit of shared memory, and the launch itself. A prepared call does the first half once.
+///@{
+template <class Op>
+status allow_op(const launch_config& config) {
+  require_op<Op>();
+  constexpr int64 bytes = shared_bytes_of<Op>;
+  require_shared_memory<bytes, largest_shared_bytes>();
+  static_assert(alignof(typename Op::shared_storage) <= 1024,
+                "giwa::launch: give shared_storage an alignment of at most 1024 bytes.");
+  if (const status state = validate_op<Op>(config); !state.ok()) return state;
+  launch_config c = config;
+  c.shared_bytes = bytes;
+  return allow_launch(c, reinterpret_cast<const void*>(&entry<Op>));
+}
+template <class Op>
+status enqueue_op(cudaStream_t s, const launch_config& config, const Op& op, const typename Op::params& params) {
+  launch_config c = config;
+  c.shared_bytes = shared_bytes_of<Op>;
+  void* parameters[] = {const_cast<Op*>(&op), const_cast<typename Op::params*>(&params)};
+  return enqueue(s, c, reinterpret_cast<const void*>(&entry<Op>), parameters);
+}
+///@}
+
 }  // namespace detail::inline GIWA_ARCH_TAG
 
 inline namespace GIWA_ARCH_TAG {
@@ -135,17 +171,8 @@ status launch(cudaStream_t s, const launch_config& config, void (*kernel)(Parame
 /// and at most Op::max_threads.
 template <class Op>
 status launch(cudaStream_t s, const launch_config& config, const Op& op, const typename Op::params& params) {
-  detail::require_op<Op>();
-  constexpr int64 bytes = detail::shared_bytes_of<Op>;
-  detail::require_shared_memory<bytes, detail::largest_shared_bytes>();
-  static_assert(alignof(typename Op::shared_storage) <= 1024,
-                "giwa::launch: give shared_storage an alignment of at most 1024 bytes.");
-  if (const status state = detail::validate_op<Op>(config); !state.ok()) return state;
-  launch_config c = config;
-  c.shared_bytes = bytes;
-  const auto kernel = &detail::entry<Op>;
-  void* parameters[] = {const_cast<Op*>(&op), const_cast<typename Op::params*>(&params)};
-  return detail::launch_with(s, c, reinterpret_cast<const void*>(kernel), parameters);
+  if (const status state = detail::allow_op<Op>(config); !state.ok()) return state;
+  return detail::enqueue_op(s, config, op, params);
 }
 
 /// Returns how many blocks of an op the current GPU runs at once, in clusters of `cluster` blocks: the grid of a persistent

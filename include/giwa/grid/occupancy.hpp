@@ -6,29 +6,70 @@
 #include <giwa/device/properties.hpp>
 #include <giwa/grid/launch_config.hpp>
 
+#include <cuda.h>
+
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
+/// What a launch asks about a kernel on the current GPU.
+struct kernel_attributes {
+  int registers = 0;       // of a thread
+  int ptx = 0;             // the architecture of the PTX that the code comes from
+  int static_shared = 0;   // bytes
+  int dynamic_shared = 0;  // bytes, the present limit
+};
+
+/// Asks the driver, which takes 0.2 us in all; cudaFuncGetAttributes takes 0.5 us (H200, 2026-11-23).
+/// Returns false where the driver does not answer, as before the first use of CUDA.
+inline bool ask_driver(kernel_attributes& to, const void* kernel) {
+  cudaKernel_t handle = nullptr;
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  int device = 0;
+  if (!consume(cudaGetKernel(&handle, kernel)).ok() || !consume(cudaGetDevice(&device)).ok() ||
+      !consume(cudaGetDriverEntryPointByVersion("cuKernelGetAttribute", &entry, 12000, cudaEnableDefault, &found))
+           .ok() ||
+      entry == nullptr || found != cudaDriverEntryPointSuccess)
+    return false;
+  const auto ask = [&](int& value, CUfunction_attribute which) {
+    const auto get = reinterpret_cast<decltype(&cuKernelGetAttribute)>(entry);
+    return get(&value, which, reinterpret_cast<CUkernel>(handle), device) == CUDA_SUCCESS;
+  };
+  return ask(to.registers, CU_FUNC_ATTRIBUTE_NUM_REGS) && ask(to.ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION) &&
+         ask(to.static_shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) &&
+         ask(to.dynamic_shared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+}
+inline result<kernel_attributes> attributes_of(const void* kernel) {
+  kernel_attributes a;
+  if (ask_driver(a, kernel)) return {a, {}};
+  cudaFuncAttributes f{};
+  const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel");
+  return {{f.numRegs, f.ptxVersion, static_cast<int>(f.sharedSizeBytes), f.maxDynamicSharedSizeBytes}, s};
+}
+
 /// Returns whether a block of the kernel may have `bytes` of dynamic shared memory on the current GPU, and raises the limit
 /// if necessary: by default static and dynamic shared memory together have 48 KB. Always raises it to the maximum of the
-/// GPU, so that no call lowers the limit of another one. Takes 0.2 us, only for kernels with dynamic shared memory.
-inline result<bool> allow_shared_bytes(const void* kernel, int64 bytes) {
-  if (bytes == 0) return {true, {}};
-  cudaFuncAttributes f{};
-  if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return {false, s};
+/// GPU, so that no call lowers the limit of another one.
+inline result<bool> allow_shared_bytes(const void* kernel, int64 bytes, const kernel_attributes& a) {
   constexpr int64 by_default = 48 << 10;
-  if (bytes + static_cast<int64>(f.sharedSizeBytes) <= by_default) return {true, {}};
-  if (f.maxDynamicSharedSizeBytes > by_default && bytes <= f.maxDynamicSharedSizeBytes) return {true, {}};
+  if (bytes + a.static_shared <= by_default) return {true, {}};
+  if (a.dynamic_shared > by_default && bytes <= a.dynamic_shared) return {true, {}};
   const result<int> device = current_device();
   if (!device.ok()) return {false, device.state};
   const result<int64> most = attribute(device.value, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (!most.ok()) return {false, most.state};
-  const int64 dynamic = most.value - static_cast<int64>(f.sharedSizeBytes);
+  const int64 dynamic = most.value - a.static_shared;
   if (bytes > dynamic) return {false, {}};
   const status s =
       consume(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(dynamic)));
   return {s.ok(), s};
+}
+/// The same with a query of the attributes, only for kernels with dynamic shared memory.
+inline result<bool> allow_shared_bytes(const void* kernel, int64 bytes) {
+  if (bytes == 0) return {true, {}};
+  const result<kernel_attributes> a = attributes_of(kernel);
+  return a.ok() ? allow_shared_bytes(kernel, bytes, a.value) : result<bool>{false, a.state};
 }
 
 /// Returns how many blocks of a kernel a multiprocessor holds at once; 0 if none fits.

@@ -20,6 +20,7 @@ class fast_divisor {
   GIWA_HOST_DEVICE constexpr explicit fast_divisor(int64 d) : divisor_(static_cast<uint64>(d)) {
     GIWA_ASSERT(d >= 1, "a divisor must be at least 1");
     while ((uint64{1} << shift_) < divisor_) ++shift_;
+    if (divisor_ == uint64{1} << shift_) return;  // a power of two: the multiplier is 2^63
     // Long division of 2^(63 + s) by d. The first s quotient bits are zero or reach only 2^s / d <= 1.
     uint64 remainder = uint64{1} << shift_;
     uint64 quotient = remainder / divisor_;

@@ -11,102 +11,192 @@
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-template <int HeadSize, int HeadSizeV, class Tile>
-struct stream_attention {
-  template <class T, class O, class Mask, class Score>
-  static status run(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
-    if (const status state = check_pointers(call); !state.ok()) return state;
-    if constexpr (stdlib::same_as<T, fp32>) {
-      return run_fp32(s, call);
-    } else {
-      return run_16_bits(s, call);
-    }
-  }
+/// The prepared Hopper kernel where this file may contain it, else a kernel that it contains anyway.
+template <bool Contained, class T, class O, class Policies, class Mask, class Score, class Else>
+struct sm90_kernel_of {
+  using op = sm90_attention_op<T, O, typename Policies::type, Mask, Score>;
+  using type = prepared_sm90<op>;
+};
+template <class T, class O, class Policies, class Mask, class Score, class Else>
+struct sm90_kernel_of<false, T, O, Policies, Mask, Score, Else> {
+  using type = Else;
+};
 
- private:
-  template <class T, class O, class Mask, class Score>
-  static status run_16_bits(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
-    const result<attention_path> path = path_here();
-    if (!path.ok()) return path.state;
-    if constexpr (has_sm90 && HeadSize <= 256 && HeadSizeV <= 256)
-      if (path.value == attention_path::sm90) {
-        using policy = typename sm90_policy_of<HeadSize, HeadSizeV, Tile>::type;
-        const result<bool> launched = launch_sm90<sm90_attention_op<T, O, policy, Mask, Score>>(
-            s, call, heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
-        if (launched.value || !launched.ok()) return launched.state;
+/// A checked call of 16-bit tensors and its kernel: prepared once for the current GPU, launched any number of times.
+template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
+class prepared_attention {
+ public:
+  using call_type = attention_params<T, O, Mask, Score>;
+
+  /// Chooses the kernel, or with `again` keeps that of the last time, and fills its parameters.
+  status prepare(const call_type& call, bool again) {
+    if (const status state = check_pointers(call); !state.ok()) return state;
+    if (const status state = again ? status{} : choose(); !state.ok()) return state;
+    if constexpr (contains_sm90)
+      if (path_ == attention_path::sm90) {
+        const auto q = heads_first(call.views.q), k = heads_first(call.views.k), v = heads_first(call.views.v);
+        const status addressable = check_tensor_maps(q, k, v);
+        if (addressable.ok()) return kernel_.template make<typename sm90::type>(call, q, k, v);
+        if (again) return addressable;
+        path_ = attention_path::sm80;
       }
     if constexpr (runs_below_sm80)
-      if (path.value == attention_path::simt)
-        return launch_work_tiles<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>(s, call, 1);
-    using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
-    using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
-    using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+      if (path_ == attention_path::simt) return kernel_.template make<simt>(call, 1);
     if constexpr (!stdlib::same_as<op, smaller_op> && shared_bytes_of<op> > least_shared_bytes) {
       static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
       const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
       if (!fits.ok()) return fits.state;
-      if (!fits.value) return launch_work_tiles<smaller_op>(s, call, choice::smaller::slices);
+      if (!fits.value) return kernel_.template make<prepared_tiles<smaller_op>>(call, choice::smaller::slices);
     }
-    return launch_work_tiles<op>(s, call, choice::type::slices);
+    return kernel_.template make<prepared_tiles<op>>(call, choice::type::slices);
+  }
+  status launch(cudaStream_t s) const { return kernel_.launch(s); }
+  /// Returns the prepared call, or null.
+  const call_type* call() const {
+    const call_type* prepared = nullptr;
+    kernel_.visit([&](const auto& kernel) { prepared = &kernel.params.call; });
+    return prepared;
   }
 
-  /// Runs on tensor cores, and then the fallback kernel for the heads that split fp16 cannot represent. Without a
-  /// workspace all heads run in the fallback kernel.
-  template <class O, class Mask, class Score>
-  static status run_fp32(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call) {
+ private:
+  static constexpr bool contains_sm90 = has_sm90 && HeadSize <= 256 && HeadSizeV <= 256;
+  using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
+  using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
+  using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+  using simt =
+      stdlib::conditional_t<runs_below_sm80, prepared_tiles<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>,
+                            prepared_tiles<op>>;
+  using sm90 =
+      sm90_kernel_of<contains_sm90, T, O, sm90_policy_of<HeadSize, HeadSizeV, Tile>, Mask, Score, prepared_tiles<op>>;
+
+  status choose() {
+    result<attention_path> path;
+    if constexpr (contains_sm90)
+      path = path_of<typename sm90::op>();
+    else
+      path = path_here();
+    path_ = path.value;
+    return path.state;
+  }
+
+  attention_path path_ = attention_path::simt;
+  prepared_kernel<typename sm90::type, prepared_tiles<op>, prepared_tiles<smaller_op>, simt> kernel_;
+};
+
+/// A checked call of fp32 tensors: a kernel on tensor cores, and then the fallback kernel for the heads that split fp16
+/// cannot represent. Without a workspace all heads run in the fallback kernel.
+template <class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
+class prepared_attention<fp32, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
+ public:
+  using call_type = attention_params<fp32, O, Mask, Score>;
+
+  status prepare(const call_type& call, bool again) {
+    if (const status state = check_pointers(call); !state.ok()) return state;
     split_tensors split;
-    if constexpr (!stdlib::same_as<Tile, fp32_exact> && HeadSize <= 256 && HeadSizeV <= 256) {
-      // Within this range the exponents of split fp16, at least -54 each, and of the scale add up to a normal float.
-      const float size = call.scale < 0 ? -call.scale : call.scale;
-      const bool reached = size == 0 || (size >= 0x1p-18f && size <= 0x1p60f);
-      // Exponents and fallback flags belong to one sequence, so no sequence may read the keys of another.
-      const bool own_keys = call.views.packed.k_batch_index == nullptr;
-      if (call.counter != nullptr && reached && own_keys && call.views.k.extent(1) > 0) {
-        const result<attention_path> path = path_here();
-        if (!path.ok()) return path.state;
-        const result<split_tensors> done = run_split(s, call, path.value);
-        if (!done.ok()) return done.state;
-        split = done.value;
+    if constexpr (may_split)
+      if (splits(call)) {
+        if (!again) {
+          result<attention_path> path;
+          if constexpr (has_sm90)
+            path = path_of<typename sm90::op>();
+          else
+            path = path_here();
+          if (!path.ok()) return path.state;
+          path_ = path.value;
+        }
+        const result<split_tensors> made = make_split(call);
+        if (!made.ok()) return made.state;
+        split = made.value;
       }
-    }
-    using op = simt_attention_op<fp32, O, HeadSize, HeadSizeV, Mask, Score>;
-    return launch_work_tiles<op>(s, call, 1, split.fallback, split.any_fallback);
+    return rest_.template make<prepared_tiles<rest_op>>(call, 1, split.fallback, split.any_fallback);
+  }
+  status launch(cudaStream_t s) const {
+    const status state = split_.launch(s);
+    return state.ok() ? rest_.launch(s) : state;
+  }
+  /// Returns the prepared call, or null.
+  const call_type* call() const {
+    const call_type* prepared = nullptr;
+    rest_.visit([&](const auto& kernel) { prepared = &kernel.params.call; });
+    return prepared;
+  }
+
+ private:
+  static constexpr bool may_split = !stdlib::same_as<Tile, fp32_exact> && HeadSize <= 256 && HeadSizeV <= 256;
+  static constexpr int parts = stdlib::same_as<Tile, tf32> ? 1 : 2,
+                       widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  using rest_op = simt_attention_op<fp32, O, HeadSize, HeadSizeV, Mask, Score>;
+  using tile = stdlib::conditional_t<is_attention_tile<Tile>, Tile, automatic_tile>;
+  using sm80_policies = stdlib::conditional_t<parts == 1, sm80_policy_of<HeadSize, HeadSizeV, automatic_tile>,
+                                              sm80_split_policy_of<HeadSize, HeadSizeV>>;
+  using sm90_policies = stdlib::conditional_t<parts == 1, sm90_policy_of<HeadSize, HeadSizeV, tile>,
+                                              sm90_split_policy_of<HeadSize, HeadSizeV, tile>>;
+  using sm80_policy = typename sm80_policies::type;
+  using sm80_op = sm80_attention_op<fp32, O, sm80_policy, Mask, Score>;
+  template <class Op, class Policy, int Least>
+  using split_kernel = prepared_split<Op, split_op<parts, widest, (Policy::block_n > Least ? Policy::block_n : Least)>>;
+  using sm80 = split_kernel<prepared_tiles<sm80_op>, sm80_policy, sm80_policy::block_m>;
+  using sm90 = sm90_kernel_of<has_sm90, fp32, O, sm90_policies, Mask, Score, prepared_tiles<sm80_op>>;
+
+  static bool splits(const call_type& call) {
+    // Within this range the exponents of split fp16, at least -54 each, and of the scale add up to a normal float.
+    const float size = call.scale < 0 ? -call.scale : call.scale;
+    const bool reached = size == 0 || (size >= 0x1p-18f && size <= 0x1p60f);
+    // Exponents and fallback flags belong to one sequence, so no sequence may read the keys of another.
+    const bool own_keys = call.views.packed.k_batch_index == nullptr;
+    return call.counter != nullptr && reached && own_keys && call.views.k.extent(1) > 0;
   }
 
   /// Returns the split tensors, whose flags say which heads are left to the fallback kernel. Without flags all heads
   /// are.
-  template <class O, class Mask, class Score>
-  static result<split_tensors> run_split(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call,
-                                         attention_path path) {
-    constexpr int parts = stdlib::same_as<Tile, tf32> ? 1 : 2, widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
-    using tile = stdlib::conditional_t<is_attention_tile<Tile>, Tile, automatic_tile>;
+  result<split_tensors> make_split(const call_type& call) {
     if constexpr (has_sm90)
-      if (path == attention_path::sm90) {
-        using policies = stdlib::conditional_t<parts == 1, sm90_policy_of<HeadSize, HeadSizeV, tile>,
-                                               sm90_split_policy_of<HeadSize, HeadSizeV, tile>>;
-        using policy = typename policies::type;
-        using op = sm90_attention_op<fp32, O, policy, Mask, Score>;
+      if (path_ == attention_path::sm90) {
+        using policy = typename sm90_policies::type;
         const split_tensors in = carve_split_tensors(call, parts, 64, policy::block_n);
-        constexpr int group = policy::block_n > 64 ? policy::block_n : 64;
-        if (const status state = launch_split_pass<split_op<parts, widest, group>>(s, call, in); !state.ok())
-          return {{}, state};
-        const result<bool> launched = launch_sm90<op>(s, call, in.q.view(), in.k.view(), in.v.view(), in);
-        return {launched.value ? in : split_tensors{}, launched.state};
+        const auto q = in.q.view(), k = in.k.view(), v = in.v.view();
+        if (!check_tensor_maps(q, k, v).ok()) return {};
+        using kernel = split_kernel<typename sm90::type, policy, 64>;
+        return {in, split_.template make<kernel>(in, call, q, k, v, in)};
       }
-    if (path == attention_path::simt) return {};
-    using choice = stdlib::conditional_t<parts == 1, sm80_policy_of<HeadSize, HeadSizeV, automatic_tile>,
-                                         sm80_split_policy_of<HeadSize, HeadSizeV>>;
-    using policy = typename choice::type;
-    using op = sm80_attention_op<fp32, O, policy, Mask, Score>;
-    if constexpr (shared_bytes_of<op> > least_shared_bytes) {
-      const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
+    if (path_ == attention_path::simt) return {};
+    if constexpr (shared_bytes_of<sm80_op> > least_shared_bytes) {
+      const result<bool> fits = has_shared_bytes(shared_bytes_of<sm80_op>);
       if (!fits.value) return {{}, fits.state};
     }
-    const split_tensors in = carve_split_tensors(call, parts, policy::block_m, policy::block_n);
-    constexpr int group = policy::block_n > policy::block_m ? policy::block_n : policy::block_m;
-    if (const status state = launch_split_pass<split_op<parts, widest, group>>(s, call, in); !state.ok())
-      return {{}, state};
-    return {in, launch_work_tiles<op>(s, call, policy::slices, in)};
+    const split_tensors in = carve_split_tensors(call, parts, sm80_policy::block_m, sm80_policy::block_n);
+    return {in, split_.template make<sm80>(in, call, sm80_policy::slices, in)};
+  }
+
+  template <bool Contained, class Else>
+  struct split_kernels {
+    using type = prepared_kernel<split_kernel<typename sm90::type, typename sm90_policies::type, 64>, Else>;
+  };
+  template <class Else>
+  struct split_kernels<false, Else> {
+    using type = prepared_kernel<Else>;
+  };
+  template <bool MaySplit, class Else>
+  struct kernels {
+    using type = typename split_kernels<has_sm90, sm80>::type;
+  };
+  template <class Else>
+  struct kernels<false, Else> {
+    using type = prepared_kernel<Else>;
+  };
+
+  attention_path path_ = attention_path::simt;
+  typename kernels<may_split, prepared_tiles<rest_op>>::type split_;
+  prepared_kernel<prepared_tiles<rest_op>> rest_;
+};
+
+template <int HeadSize, int HeadSizeV, class Tile>
+struct stream_attention {
+  template <class T, class O, class Mask, class Score>
+  static status run(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
+    prepared_attention<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> prepared;
+    const status state = prepared.prepare(call, false);
+    return state.ok() ? prepared.launch(s) : state;
   }
 };
 

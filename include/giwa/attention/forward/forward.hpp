@@ -12,13 +12,9 @@ namespace detail {
 template <int HeadSize, int HeadSizeV>
 struct host_attention;  // defined by <giwa/host.hpp>
 
-inline namespace GIWA_ARCH_TAG {
-template <int HeadSize, int HeadSizeV, class Tile>
-struct stream_attention;  // defined by <giwa/attention.cuh>
-
-template <int HeadSize, int HeadSizeV, class Tile, class Where, class T, class O, class Mask, class Score>
-status run_attention(const Where& where, const attention_views<T, O>& views, const Mask& mask, const Score& score,
-                     const attention_options& options) {
+/// Refuses template arguments with a sentence.
+template <int HeadSize, int HeadSizeV, class Tile, class T, class Mask, class Score>
+constexpr void require_call() {
   static_assert(
       is_attention_tile<Tile> || is_fp32_accuracy<Tile>,
       "giwa::attention_forward: the tile is giwa::tile_shape<queries, keys> or giwa::automatic_tile; for fp32 also "
@@ -27,6 +23,16 @@ status run_attention(const Where& where, const attention_views<T, O>& views, con
                 "giwa::attention_forward: fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied.");
   require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
+}
+
+inline namespace GIWA_ARCH_TAG {
+template <int HeadSize, int HeadSizeV, class Tile>
+struct stream_attention;  // defined by <giwa/attention.cuh>
+
+template <int HeadSize, int HeadSizeV, class Tile, class Where, class T, class O, class Mask, class Score>
+status run_attention(const Where& where, const attention_views<T, O>& views, const Mask& mask, const Score& score,
+                     const attention_options& options) {
+  require_call<HeadSize, HeadSizeV, Tile, T, Mask, Score>();
   if constexpr (drops_weights<Score>)
     if (score.probability() == 0 && score.check_numbers().ok())
       return run_attention<HeadSize, HeadSizeV, Tile>(where, views, mask, score.score, options);

@@ -9,6 +9,8 @@
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/launch.cuh>
 
+#include <new>
+
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
 /// Whether this file may run on a GPU without asynchronous copies. Then it contains the portable kernel for every type.
@@ -78,18 +80,70 @@ attention_schedule schedule_of(const attention_params<T, O, Mask, Score>& call, 
   return attention_schedule::of(p, longest, Op::block_m * cluster, slices, bytes);
 }
 
-/// Launches an op with one block for each work tile, in several launches if the grid would exceed its limit. `more` are
-/// the members of its params after the schedule.
-template <class Op, class Params, class... More>
-status launch_work_tiles(cudaStream_t s, const Params& call, int slices, const More&... more) {
-  typename Op::params p{call, schedule_of<Op>(call, slices), more...};
-  for (; p.schedule.first < p.schedule.work_tiles; p.schedule.first += launch_limits::grid_x) {
-    const int64 left = p.schedule.work_tiles - p.schedule.first;
-    const int64 grid = left < launch_limits::grid_x ? left : launch_limits::grid_x;
-    if (const status state = launch(s, {.grid = grid, .block = Op::max_threads}, Op{}, p); !state.ok()) return state;
+/// A prepared kernel with one block for each work tile.
+template <class Op>
+struct prepared_tiles {
+  typename Op::params params;
+
+  /// `more` are the members of params after the schedule.
+  template <class Call, class... More>
+  static status make(void* to, const Call& call, int slices, const More&... more) {
+    ::new (to) prepared_tiles{{call, schedule_of<Op>(call, slices), more...}};
+    return allow_op<Op>({.grid = 1, .block = Op::max_threads});
   }
-  return {};
-}
+
+  /// One launch, or several if the grid would exceed its limit.
+  status launch(cudaStream_t s) const {
+    constexpr int64 most = launch_limits::grid_x;
+    const int64 tiles = params.schedule.work_tiles;
+    status state = launch_blocks(s, params, tiles < most ? tiles : most);
+    if (tiles <= most) return state;
+    typename Op::params p = params;
+    for (p.schedule.first = most; state.ok() && p.schedule.first < tiles; p.schedule.first += most)
+      state = launch_blocks(s, p, tiles - p.schedule.first < most ? tiles - p.schedule.first : most);
+    return state;
+  }
+
+ private:
+  static status launch_blocks(cudaStream_t s, const typename Op::params& p, int64 blocks) {
+    return enqueue_op(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
+  }
+};
+
+/// Storage for one prepared kernel of several types, or for none. Copied as bytes.
+template <class... Kernels>
+class prepared_kernel {
+ public:
+  /// Kernel::make() in this storage.
+  template <class Kernel, class... Arguments>
+  status make(const Arguments&... arguments) {
+    index_ = 0;
+    static_cast<void>(((stdlib::same_as<Kernel, Kernels> || (++index_, false)) || ...));
+    return Kernel::make(bytes_, arguments...);
+  }
+
+  /// Calls f with the kernel, if there is one.
+  template <class F>
+  void visit(const F& f) const {
+    int i = 0;
+    static_cast<void>(((i++ == index_ && (f(*reinterpret_cast<const Kernels*>(bytes_)), true)) || ...));
+  }
+  bool empty() const { return index_ < 0; }
+  status launch(cudaStream_t s) const {
+    status state;
+    visit([&](const auto& kernel) { state = kernel.launch(s); });
+    return state;
+  }
+
+ private:
+  static constexpr stdlib::size_t largest(std::initializer_list<stdlib::size_t> sizes) {
+    stdlib::size_t most = 0;
+    for (const stdlib::size_t n : sizes) most = n > most ? n : most;
+    return most;
+  }
+  alignas(Kernels...) unsigned char bytes_[largest({sizeof(Kernels)...})];
+  int index_ = -1;
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
 

@@ -48,53 +48,101 @@ status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, con
   return state;
 }
 
-/// Launches the op on tensors in the order (sequence, head, row, head size). Returns false without an error if TMA
-/// cannot address them.
-template <class Op, class T, class O, class Mask, class Score, class Element>
-result<bool> launch_sm90(cudaStream_t s, const attention_params<T, O, Mask, Score>& call,
-                         const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
-                         const tensor_view<Element, 4>& v, const typename Op::types::split_or_nothing& split = {}) {
-  if (!check_tensor_map(q, "q").ok() || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
-    return {false, {}};
-  // Without a mask and with equal lengths all work tiles cost the same, so blocks need no shared counter.
-  const bool equal_work = stdlib::same_as<Mask, full> && !call.ragged;
-  const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
-  const int cluster = Op::types::multicasts && equal_work && pairs_up ? 2 : 1;
-  // No sequence has more keys than the tensor has rows, whatever the offsets and lengths on the device are.
-  const bool chunked = call.views.k.extent(1) > int64{Op::types::tiles_of_chunk} * Op::types::block_n;
-  typename Op::params p{.call = call,
-                        .schedule = schedule_of<Op>(call, 1, cluster),
-                        .work_tiles = 0,
-                        .cluster = cluster,
-                        .counter = nullptr,
-                        .chunked = chunked,
-                        .stores_by_tma = false,
-                        .split = split,
-                        .q = {},
-                        .k = {},
-                        .v = {},
-                        .o = {}};
-  status state = encode_maps<Op>(p, q, k, v, heads_first(call.views.o));
-  if (!state.ok()) return {false, state};
-  const result<int64> at_once = persistent_blocks<Op>(cluster);
-  if (!at_once.ok()) return {false, at_once.state};
-  constexpr int64 most = int64{1} << 30;  // so that the numbers of work tiles, and steps beyond the last, fit in int
-  for (; state.ok() && p.schedule.first < p.schedule.work_tiles; p.schedule.first += most) {
-    const int64 left = p.schedule.work_tiles - p.schedule.first;
-    p.work_tiles = static_cast<int>(left < most ? left : most);
-    int64 blocks = int64{p.work_tiles} * cluster;
-    if (at_once.value < blocks && (equal_work || call.counter != nullptr)) {
-      blocks = at_once.value;
+/// Returns why TMA cannot address one of the tensors, if it cannot.
+template <class Element>
+status check_tensor_maps(const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
+                         const tensor_view<Element, 4>& v) {
+  status s = check_tensor_map(q, "q");
+  if (s.ok()) s = check_tensor_map(k, "k");
+  return s.ok() ? check_tensor_map(v, "v") : s;
+}
+
+/// Returns the tensor-core kernel that this program has for the current GPU, as path_here() does, from the attributes of
+/// the op's kernel. Where the answer is sm90, its limit of shared memory is raised.
+template <class Op>
+result<attention_path> path_of() {
+  const auto kernel = reinterpret_cast<const void*>(&entry<Op>);
+  const result<kernel_attributes> a = attributes_of(kernel);
+  if (!a.ok()) return {attention_path::simt, a.state};
+  // Outside of code for sm_90a the body of the kernel is empty and takes a few registers; this one takes at least 128.
+  constexpr int most_registers_of_empty_body = 64;
+  if (a.value.registers <= most_registers_of_empty_body)
+    return {a.value.ptx >= 80 ? attention_path::sm80 : attention_path::simt, {}};
+  return {attention_path::sm90, allow_shared_bytes(kernel, shared_bytes_of<Op>, a.value).state};
+}
+
+/// A prepared Hopper kernel.
+template <class Op>
+struct prepared_sm90 {
+  using types = typename Op::types;
+  typename Op::params params;
+  int64 at_once;  // blocks
+
+  /// From tensors in the order (sequence, head, row, head size) that pass check_tensor_maps().
+  template <class Call, class Element>
+  static status make(void* to, const Call& call, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
+                     const tensor_view<Element, 4>& v, const typename types::split_or_nothing& split = {}) {
+    // Without a mask and with equal lengths all work tiles cost the same, so blocks need no shared counter.
+    const bool equal_work = stdlib::same_as<typename types::mask, full> && !call.ragged;
+    const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
+    const int cluster = types::multicasts && equal_work && pairs_up ? 2 : 1;
+    // No sequence has more keys than the tensor has rows, whatever the offsets and lengths on the device are.
+    const bool chunked = call.views.k.extent(1) > int64{types::tiles_of_chunk} * types::block_n;
+    auto* const made = ::new (to) prepared_sm90{{.call = call,
+                                                 .schedule = schedule_of<Op>(call, 1, cluster),
+                                                 .work_tiles = 0,
+                                                 .cluster = cluster,
+                                                 .counter = nullptr,
+                                                 .chunked = chunked,
+                                                 .stores_by_tma = false,
+                                                 .split = split,
+                                                 .q = {},
+                                                 .k = {},
+                                                 .v = {},
+                                                 .o = {}},
+                                                max_int64};
+    typename Op::params& p = made->params;
+    if (const status s = encode_maps<Op>(p, q, k, v, heads_first(call.views.o)); !s.ok()) return s;
+    const result<int64> at_once = persistent_blocks<Op>(cluster);
+    p.work_tiles = static_cast<int>(p.schedule.work_tiles < most ? p.schedule.work_tiles : most);
+    if (at_once.value < int64{p.work_tiles} * cluster && (equal_work || call.counter != nullptr)) {
+      made->at_once = at_once.value;
       p.counter = equal_work ? nullptr : call.counter;
-      if (p.counter != nullptr) state = consume(cudaMemsetAsync(p.counter, 0, sizeof(int), s));
-      if (!state.ok()) break;
     }
+    return at_once.state;
+  }
+
+  /// One launch, or several for very many work tiles.
+  status launch(cudaStream_t s) const {
+    const int64 tiles = params.schedule.work_tiles;
+    status state = launch_blocks(s, params);
+    if (tiles <= most) return state;
+    typename Op::params p = params;
+    for (p.schedule.first = most; state.ok() && p.schedule.first < tiles; p.schedule.first += most) {
+      p.work_tiles = static_cast<int>(tiles - p.schedule.first < most ? tiles - p.schedule.first : most);
+      state = launch_blocks(s, p);
+    }
+    return state;
+  }
+
+ private:
+  static constexpr int64 most =
+      int64{1} << 30;  // so that the numbers of work tiles, and steps beyond the last, fit in int
+
+  status launch_blocks(cudaStream_t s, const typename Op::params& p) const {
+    if (p.counter != nullptr)
+      if (const status state = consume(cudaMemsetAsync(p.counter, 0, sizeof(int), s)); !state.ok()) return state;
+    const int64 blocks = int64{p.work_tiles} * p.cluster;
     // After a memset node the kernel cannot begin early; a launch that resets the counter is slower than that node.
     const bool dependent = p.counter == nullptr;
-    state = launch(s, {.grid = blocks, .block = Op::max_threads, .cluster = cluster, .dependent = dependent}, Op{}, p);
+    return enqueue_op(s,
+                      {.grid = blocks < at_once ? blocks : at_once,
+                       .block = Op::max_threads,
+                       .cluster = p.cluster,
+                       .dependent = dependent},
+                      Op{}, p);
   }
-  return {true, state};
-}
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
 

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
 
+#include <giwa/attention/forward/launch.cuh>
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/split_fp16/split_pass.cuh>
 #include <giwa/grid/launch.cuh>
@@ -29,27 +30,56 @@ split_tensors carve_split_tensors(const attention_params<fp32, O, Mask, Score>& 
   return in;
 }
 
-/// Splits q, k and v, and flags the heads that are left to the fallback kernel.
-template <class Op, class O, class Mask, class Score>
-status launch_split_pass(cudaStream_t s, const attention_params<fp32, O, Mask, Score>& call, const split_tensors& in) {
-  const auto& a = call.views;
-  const attention_problem problem = a.problem();
-  typename Op::params p{.jobs = {{a.q, a.packed.q_offsets, a.packed.q_lengths, in.q, 1, 0},
-                                 {a.k, a.packed.k_offsets, a.packed.k_lengths, in.k, call.heads_per_kv, 0},
-                                 {a.v, a.packed.k_offsets, a.packed.k_lengths, in.v, call.heads_per_kv, 0}},
-                        .batch = static_cast<int>(problem.batch),
-                        .fallback = in.fallback,
-                        .any_fallback = in.any_fallback,
-                        .heads = problem.heads};
-  int64 blocks = 0;
-  for (typename Op::job& j : p.jobs) {
-    blocks += j.to.slots * j.to.heads;
-    j.blocks = static_cast<uint32>(j.to.slots * j.to.heads);
+/// The prepared pass that splits q, k and v, and flags the heads that are left to the fallback kernel.
+template <class Op>
+struct prepared_split_pass {
+  typename Op::params params;
+  int64 blocks;
+
+  template <class Call>
+  static prepared_split_pass of(const Call& call, const split_tensors& in) {
+    const auto& a = call.views;
+    const attention_problem problem = a.problem();
+    prepared_split_pass pass{{.jobs = {{a.q, a.packed.q_offsets, a.packed.q_lengths, in.q, 1, 0},
+                                       {a.k, a.packed.k_offsets, a.packed.k_lengths, in.k, call.heads_per_kv, 0},
+                                       {a.v, a.packed.k_offsets, a.packed.k_lengths, in.v, call.heads_per_kv, 0}},
+                              .batch = static_cast<int>(problem.batch),
+                              .fallback = in.fallback,
+                              .any_fallback = in.any_fallback,
+                              .heads = problem.heads},
+                             0};
+    for (typename Op::job& j : pass.params.jobs) {
+      pass.blocks += j.to.slots * j.to.heads;
+      j.blocks = static_cast<uint32>(j.to.slots * j.to.heads);
+    }
+    return pass;
   }
-  const auto flags = static_cast<std::size_t>(problem.batch * problem.heads + 1) * sizeof(int);
-  if (const status state = consume(cudaMemsetAsync(in.fallback, 0, flags, s)); !state.ok()) return state;
-  return launch(s, {.grid = blocks, .block = Op::max_threads}, Op{}, p);
-}
+
+  status launch(cudaStream_t s) const {
+    const auto flags = static_cast<std::size_t>(int64{params.batch} * params.heads + 1) * sizeof(int);
+    if (const status state = consume(cudaMemsetAsync(params.fallback, 0, flags, s)); !state.ok()) return state;
+    return enqueue_op(s, {.grid = blocks, .block = Op::max_threads}, Op{}, params);
+  }
+};
+
+/// The pass, and the kernel that reads the split tensors.
+template <class Kernel, class Op>
+struct prepared_split {
+  prepared_split_pass<Op> pass;
+  prepared_kernel<Kernel> kernel;
+
+  /// `arguments` are those of Kernel::make().
+  template <class Call, class... Arguments>
+  static status make(void* to, const split_tensors& in, const Call& call, const Arguments&... arguments) {
+    auto* const made = ::new (to) prepared_split{prepared_split_pass<Op>::of(call, in), {}};
+    const status state = allow_op<Op>({.grid = 1, .block = Op::max_threads});
+    return state.ok() ? made->kernel.template make<Kernel>(call, arguments...) : state;
+  }
+  status launch(cudaStream_t s) const {
+    const status state = pass.launch(s);
+    return state.ok() ? kernel.launch(s) : state;
+  }
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
 
