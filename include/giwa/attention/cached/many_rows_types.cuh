@@ -104,7 +104,6 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     tiles_to_copy_list tiles_to_copy;
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
-    arch::mbarrier near_end;
   };
   struct params : many_rows_params<call_params> {
     group_mask<Mask> mask;

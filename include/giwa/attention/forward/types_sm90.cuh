@@ -137,7 +137,7 @@ struct sm90_types {
     for (int i = 0; i < queue_depth; ++i)
       s.work_full[i].initialize(1), s.work_empty[i].initialize(4 * consumers + 1);  // and the loader
     for (int i = 0; i < stages; ++i) s.scrubbed[i].initialize(scrubbers);
-    s.near_end.initialize(1);
+    if constexpr (requires { s.near_end; }) s.near_end.initialize(1);
     arch::mbarriers_initialized();
   }
 
