@@ -165,8 +165,9 @@ class sm90_dq_product {
 };
 
 /// Adds the parts of one consumer to the sums in the workspace. One thread. Tiles of keys add to a part in ascending
-/// order, each after the one before it (dq_place::after), so that the sum has the same bits in every run. No block waits
-/// forever: a tile of keys is claimed after the one that it waits for, and a block takes what it has claimed in order.
+/// order, each after the one before it (dq_place::after), so that the sum has the same bits in every run. In any order each
+/// adds after the first, which stores, so that nothing has to be cleared. No block waits forever: a tile of keys is claimed
+/// after the one that it waits for, and a block takes what it has claimed in order.
 template <class Types>
 class sm90_dq_writer {
  public:
@@ -175,7 +176,6 @@ class sm90_dq_writer {
 
   GIWA_DEVICE static void run(const params& p, shared_storage& s, int consumer) {
     const backward_workspace& w = p.call.workspace;
-    const bool fixed_order = !w.any_order;
     ring_cursor<Types::stages_dq> part;
     ring_cursor<Types::places> place;
     for (;; part.advance(), place.advance()) {
@@ -185,14 +185,13 @@ class sm90_dq_writer {
       if (at.part == Types::no_more_parts) break;
       const bool adds = at.part != Types::unused_part;
       const int64 number = adds ? at.part + consumer : 0;
-      if (adds && fixed_order && at.after != 0) await_added(w.added + number, at.after);
+      if (adds && at.after != 0) await_added(w.added + number, at.after);
       s.dq_full[consumer][part.stage].wait(part.phase);
       if (adds) {
         float* const to = w.dq + number * dq_parts::floats;
         const float* const from = s.dq.parts[consumer][part.stage];
         constexpr int bytes = 4 * dq_parts::floats;
-        // The first tile of keys stores, so that nothing has to be cleared.
-        if (fixed_order && at.after == 0)
+        if (at.after == 0)
           arch::store_bytes(to, from, bytes);
         else
           arch::add_floats(to, from, bytes);
@@ -200,7 +199,7 @@ class sm90_dq_writer {
         arch::wait_stores_read<0>();
       }
       s.dq_empty[consumer][part.stage].arrive();
-      if (adds && fixed_order) {
+      if (adds && (!w.any_order || at.after == 0)) {
         arch::wait_stores<0>();
         set_added(w.added + number, at.tile + 1);
       }

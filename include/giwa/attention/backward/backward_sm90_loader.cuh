@@ -77,9 +77,9 @@ class sm90_backward_loader {
 
   GIWA_DEVICE void load_tiles(const work_item& work, const head_type& h) {
     const tiles_list list(p.call.call.mask, h, work.first, Types::block_m, columns);
-    // In fixed order the last tile comes first: under a causal mask tiles of keys begin with the same queries then, and add to dq
-    // at the same pace. In any order each begins with other queries.
-    const bool descends = Types::adds_dq && !p.call.workspace.any_order;
+    // Where dq is added, the last tile comes first: under a causal mask tiles of keys begin with the same queries then, add to dq at
+    // the same pace, and find their queries in the L2 cache.
+    constexpr bool descends = Types::adds_dq;
     for (int n = descends ? list.previous(list.count()) : list.next(0); 0 <= n && n < list.count();
          n = descends ? list.previous(n) : list.next(n + 1)) {
       load_tile(work, h, list, n);
@@ -153,7 +153,9 @@ class sm90_backward_loader {
       // An item that comes again has added to dq already.
       const key_tiles<typename Types::mask> keys(p.call.call.mask, h, begin, columns, Types::block_m);
       const int tile = work.first / Types::block_m;
-      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, keys.previous(tile) + 1};
+      int before = keys.previous(tile);
+      if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
+      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
     }
     s.x_empty[x.stage].wait(x.phase ^ 1);
     GIWA_UNROLL

@@ -68,7 +68,7 @@ struct sm90_backward_types {
   struct dq_place {
     int part;   // the first of the two of a tile of queries (dq_parts), or one of the next two
     int tile;   // of keys
-    int after;  // 1 + the tile of keys that adds to it before this one, or 0
+    int after;  // 1 + the tile of keys that this one waits for, or 0: it is the first
   };
   static constexpr int no_more_parts = -1, unused_part = -2;
   // More than tiles can be loaded and not added yet: in the stages of x and of dS, and parts.

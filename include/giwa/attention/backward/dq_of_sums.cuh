@@ -42,7 +42,7 @@ struct dq_of_sums_op {
     sums.fill(0);
     const int part = p.dq_part_of(h, n) + half;
     const float* const from = p.workspace.dq + static_cast<int64>(part) * dq_parts::floats;
-    if (p.workspace.any_order || p.workspace.added[part] != 0) {
+    if (p.workspace.added[part] != 0) {
       GIWA_UNROLL
       for (int i = 0; i < 8; ++i) {
         const float4 four = *reinterpret_cast<const float4*>(from + dq_parts::offset(block.rank(), i));

@@ -28,7 +28,7 @@ struct attention_backward_options {
   /// be rounded in each call.
   bool accumulate = false;
   /// Lets the parts of dq be added in any order where one kernel computes all gradients (backward_workspace_bytes()): the last
-  /// bits of dq then change from run to run, and dk and dv are summed in another order. Without it every run gives the same bits.
+  /// bits of dq then change from run to run. Without it every run gives the same bits.
   bool any_order = false;
 };
 
@@ -70,9 +70,9 @@ struct backward_workspace {
   int* counters;          // of the work tiles that are claimed in each launch
   float* parameter_sums;  // (batch, heads, rows of q, parameters of the score modifier)
   float* dq;              // (heads, tiles of dq_parts, 2, 64 x 64), or null
-  int* added;             // of each part: 1 + the last tile of keys that has been added
+  int* added;             // of each part: 1 + the last tile of keys that has been added; in any order, 1 + the first
   int64 tiles;            // of dq_parts, of a head
-  bool any_order;         // the sums begin with 0, and `added` does not matter
+  bool any_order;         // the tiles of keys after the first are added as they come
 
   GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,
                                                             int64 parameters, bool with_dq) {

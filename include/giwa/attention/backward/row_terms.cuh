@@ -51,16 +51,13 @@ struct row_terms_op {
   }
 
  private:
-  /// Makes the workspace ready for the parts of dq: in any order they are added to 0, else the first one is stored.
+  /// Makes the workspace ready for the parts of dq: the first one is stored, so only what says how many there are is reset.
   template <class Block>
   GIWA_HOST_DEVICE static void reset_dq(const Block& block, const Params& p) {
     const backward_workspace& w = p.workspace;
     if (w.dq == nullptr) return;
     const int64 parts = 2 * w.tiles * p.views.in.q.extent(2);
     for (const int64 i : grid_stride(block, parts)) w.added[i] = 0;
-    using zeros = element_run<float, 4>;
-    if (w.any_order)
-      for (const int64 i : grid_stride(block, parts * (dq_parts::floats / 4))) zeros::filled(0).write(w.dq + 4 * i);
   }
   /// Whether each row begins at a multiple of 16 bytes and consists of whole runs.
   template <class View>

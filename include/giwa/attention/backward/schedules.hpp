@@ -37,8 +37,8 @@ struct backward_schedules {
     return longest < in.k.extent(1) ? longest : in.k.extent(1);
   }
 
-  /// How many heads alternate in the schedule where dq is added in fixed order. Tiles of keys of a head follow each other
-  /// at a distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for
+  /// How many heads alternate in the schedule where dq is added. In fixed order tiles of keys of a head follow each other at
+  /// a distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for
   /// each other: less with more heads, which in turn no longer fit the L2 cache. H200, 2026-11-23, fp16, TFLOP/s by number
   /// of heads:
   ///   128, full, 512 tokens: 48 320, 128 250; 4096: 6 436, 16 480, 64 342; 8192: 4 500, 8 507, 16 492; 16384: 2 502, 4 515,
@@ -46,11 +46,17 @@ struct backward_schedules {
   ///   64, full, 8192: 4 418, 8 428, 16 421; 16384: 4 435, 8 442, 16 414
   ///   128, causal, 2048: 32 309, 64 326, 128 264; 4096: 16 297, 32 400, 64 397; 16384: 4 270, 8 378, 16 461
   ///   64, causal, 4096: 16 253, 64 380; 16384: 16 376, 32 412
+  /// In any order tiles of keys wait for the first one alone, so fewer heads are better:
+  ///   128, full, 4096: 4 490, 16 480; 16384: 4 525, 8 521, 16 507; 64, full, 16384: 4 454, 16 434
+  ///   128, causal, 2048: 16 350, 32 376; 4096: 8 407, 16 438, 32 442; 8192: 8 472, 16 476, 32 468; 16384: 8 510, 16 501
+  ///   64, causal, 4096: 8 350, 16 367, 32 363; 8192: 8 408, 32 397; 16384: 8 440, 32 419
   template <class Params>
-  static int64 alternating_heads(int64 keys, int64 head_sizes) {
+  static int64 alternating_heads(int64 keys, int64 head_sizes, bool any_order) {
     using mask = stdlib::remove_cvref_t<decltype(Params::call.mask)>;
     const int64 tiles = ceil_div(keys > 0 ? keys : 1, int64{128});
-    if constexpr (stdlib::same_as<mask, full>) return tiles <= 32 ? 16 : 8;
+    constexpr bool is_full = stdlib::same_as<mask, full>;
+    if (any_order) return is_full ? (tiles <= 32 ? 8 : 4) : tiles <= 32 ? 32 : tiles <= 64 ? 16 : 8;
+    if constexpr (is_full) return tiles <= 32 ? 16 : 8;
     const int64 heads = int64{2048} * 256 / head_sizes / tiles, most = tiles <= 16 || head_sizes <= 128 ? 64 : 32;
     return heads < 16 ? 16 : heads > most ? most : heads;
   }
@@ -67,8 +73,8 @@ struct backward_schedules {
     const int bytes = static_cast<int>(head_sizes) * static_cast<int>(sizeof(float));
     int64 least_heads = 1;
     if constexpr (Of == gradient::of_all)
-      if (!p.workspace.any_order)
-        least_heads = alternating_heads<Params>(sizes.seq_q < 0 ? longest : sizes.seq_q, head_sizes);
+      least_heads =
+          alternating_heads<Params>(sizes.seq_q < 0 ? longest : sizes.seq_q, head_sizes, p.workspace.any_order);
     return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
   }
 };
