@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Times PyTorch's context_parallel on all GPUs of a machine: the peer of bench/ring_attention.cu.
+"""Times PyTorch's context_parallel and giwa_torch.ring on all GPUs of a machine, with the same process group: the peer of
+bench/ring_attention.cu.
 
   torchrun --nproc-per-node 2 bench/torch/context_parallel.py 131072 16 --backward
 
@@ -9,7 +10,9 @@ values on, and the time of the same backend on one GPU.
 """
 import argparse
 import os
+import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,6 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+from giwa_torch.ring import Ring  # noqa: E402
 
 
 def main():
@@ -75,6 +81,12 @@ def main():
                 except Exception as error:  # a backend that refuses: say so, and go on
                     if rank == 0:
                         print(f"{backend.name} {rotate}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+    ring = Ring(args.tokens)
+    with torch.set_grad_enabled(args.backward):
+        own = [ring.slice(x.transpose(1, 2)).requires_grad_(args.backward) for x in tensors()]  # (batch, tokens, heads, size)
+        for name, heads in (("ring", False), ("heads", True)):
+            if args.heads % ranks == 0 or not heads:
+                report(f"giwa_torch {name} {ranks} GPUs", measure(lambda: ring.attention(*own, is_causal=True, heads=heads)))
     dist.destroy_process_group()
 
 
