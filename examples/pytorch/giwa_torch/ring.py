@@ -93,6 +93,15 @@ def _library(device, heads, dtype, head_size, causal):
         return library
 
 
+def _uses_nccl(group):
+    if not (torch.cuda.is_available() and dist.is_nccl_available()):
+        return False
+    try:  # the name of a group's backend may be "undefined", as that of init_device_mesh
+        return isinstance(group._get_backend(torch.device("cuda")), dist.ProcessGroupNCCL)
+    except RuntimeError:
+        return False
+
+
 class Ring:
     """The ranks of a process group (None: all), and which of `tokens` tokens each has: two pieces of 2 n for n ranks, which suits
     causal attention, or with zigzag=False one of n. `device` is the GPU of this process, by default the current one if the group
@@ -102,7 +111,7 @@ class Ring:
         self.group, self.tokens, self.zigzag = group or dist.group.WORLD, tokens, zigzag
         self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         if device is None:
-            device = f"cuda:{torch.cuda.current_device()}" if "nccl" in dist.get_backend(self.group) else "cpu"
+            device = f"cuda:{torch.cuda.current_device()}" if _uses_nccl(self.group) else "cpu"
         self.device = torch.device(device)
         self.libraries = {}
 

@@ -19,14 +19,16 @@ struct ring_backward_workspace {
   unsigned char* call;  // workspace of attention_backward
   int64 call_bytes;
 
+  /// `parameters`: of each head, of the score modifier.
   GIWA_HOST_DEVICE static constexpr ring_backward_workspace take(workspace_layout& layout, attention_problem p,
-                                                                 const sequence_slices& slices, int rank, int ranks) {
+                                                                 const sequence_slices& slices, int rank, int ranks,
+                                                                 int64 parameters) {
     p.seq_q = slices.of(rank, ranks).count();
     p.seq_k = slices.most(ranks);
     const ring_buffers travelling = ring_buffers::take(layout, p, ranks);
     const gradient_buffers gradients = gradient_buffers::take(layout, p, ranks);
     float* const dq = layout.take<float>(saturated_product(rows_of_heads(p), p.head_size));
-    const int64 bytes = least_backward_workspace_bytes(p);
+    const int64 bytes = backward_bytes(p, parameters, /*fastest=*/false);
     return {travelling, gradients, dq, layout.take<unsigned char>(bytes), bytes};
   }
 };
@@ -46,10 +48,30 @@ struct store_gradients {
   }
 };
 
-/// dq in the workspace, where a call adds to it because it adds to dsinks.
+/// dq in the workspace, where a call adds to it because it adds to dsinks or to gradients of parameters.
 struct zero_gradients {
   tensor_view<float, 4> to;
   GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] = 0; }
+};
+
+/// A slice_score that also receives gradients, as the modifier does: at the positions in the whole sequence.
+template <class Score>
+struct trained_slice_score : slice_score<Score> {};
+template <class Score>
+struct gradient_of<trained_slice_score<Score>> : gradient_of<Score> {
+  using of_whole = gradient_of<Score>;
+  using sliced = trained_slice_score<Score>;
+
+  template <class Real>
+  GIWA_HOST_DEVICE static void give(const sliced& f, Real dy, float z, attention_coord c, Real* sums) {
+    of_whole::give(f.score, dy, z, f.whole(c), sums);
+  }
+  GIWA_HOST_DEVICE static constexpr gradient_sharing shared(const sliced& f) { return of_whole::shared(f.score); }
+  GIWA_HOST_DEVICE static float& output(const sliced& f, int i, int head) { return of_whole::output(f.score, i, head); }
+  template <class Visit>
+  GIWA_HOST_DEVICE static constexpr void for_each_output(const sliced& f, const Visit& visit) {
+    of_whole::for_each_output(f.score, visit);
+  }
 };
 
 inline namespace GIWA_ARCH_TAG {
@@ -106,7 +128,8 @@ struct ring_backward {
     });
   }
 
-  /// attention_backward of some rows and keys.
+  /// attention_backward of some rows and keys. Of the two calls of a step, that for dq gives the score modifier its gradients.
+  template <gradient Of>
   status call(int step, const token_range& rows, const tensor_view<const T, 4>& k, const tensor_view<const T, 4>& v,
               const token_range& keys, const backward_views<T, O, float>& to, bool accumulate) const {
     backward_views<T, O, float> views = to;
@@ -121,11 +144,16 @@ struct ring_backward {
     rest.accumulate = accumulate;
     const auto at = plan.mask_of(comm.rank(), rows.first, plan.owner(comm.rank(), step), keys.first);
     const auto mask = plan.call_mask(at, step, keys);
+    const auto run = [&](const auto& of_slice) {
+      return run_backward<HeadSize, HeadSizeV>(where, views, mask, of_slice, rest);
+    };
+    const slice_score<Score> sliced{score, at.queries, at.keys, at.offset};
     if constexpr (stdlib::same_as<Score, plain_score>)
-      return run_backward<HeadSize, HeadSizeV>(where, views, mask, score, rest);
+      return run(score);
+    else if constexpr (Of == gradient::of_q && gradient_of<Score>::wanted)
+      return run(trained_slice_score<Score>{sliced});
     else
-      return run_backward<HeadSize, HeadSizeV>(where, views, mask,
-                                               slice_score<Score>{score, at.queries, at.keys, at.offset}, rest);
+      return run(sliced);
   }
 
   struct part {
@@ -142,17 +170,18 @@ struct ring_backward {
   status compute_dq(int step, const tensor_view<const T, 4>& k, const tensor_view<const T, 4>& v) const {
     const part p = part_of(step);
     if (p.keys.count == 0 && step > 0) return {};
-    const bool sinks_only = is_absent(own.dq) && (step > 0 || is_absent(options.dsinks));
-    if (sinks_only) return {};
+    const bool trains = gradient_of<Score>::wanted || (step == 0 && !is_absent(options.dsinks));
+    if (is_absent(own.dq) && !trains) return {};
     backward_views<T, O, float> to{};
     to.dq = p.rows.of(dq());
-    const bool adds_to_dsinks = step == 0 && options.accumulate && !is_absent(options.dsinks);
-    if (adds_to_dsinks)
+    const bool adds_to_others =
+        step == 0 && options.accumulate && (!is_absent(options.dsinks) || gradient_of<Score>::parameters > 0);
+    if (adds_to_others)
       if (const status s = for_all(where, extents{dq().extent(0), dq().extent(1), dq().extent(2), dq().extent(3)},
                                    zero_gradients{dq()});
           !s.ok())
         return s;
-    return call(step, p.rows, k, v, p.keys, to, step > 0 || adds_to_dsinks);
+    return call<gradient::of_q>(step, p.rows, k, v, p.keys, to, step > 0 || adds_to_others);
   }
   template <class GradientRing>
   status compute_dk_dv(const GradientRing& gradients, int step, const tensor_view<const T, 4>& k,
@@ -164,7 +193,7 @@ struct ring_backward {
     backward_views<T, O, float> out{};
     if (wants_k()) out.dk = p.keys.of(to.k);
     if (wants_v()) out.dv = p.keys.of(to.v);
-    return call(step, p.rows, k, v, p.keys, out, gradients.arrives(step));
+    return call<gradient::of_k_and_v>(step, p.rows, k, v, p.keys, out, gradients.arrives(step));
   }
   template <class GradientRing>
   status compute_own(const GradientRing& gradients) const {
@@ -172,7 +201,7 @@ struct ring_backward {
     backward_views<T, O, float> out{};
     if (wants_k()) out.dk = gradients.own().k;
     if (wants_v()) out.dv = gradients.own().v;
-    return call(0, p.rows, own.in.k, own.in.v, p.keys, out, false);
+    return call<gradient::of_k_and_v>(0, p.rows, own.in.k, own.in.v, p.keys, out, false);
   }
 
   template <class GradientRing>
@@ -199,12 +228,14 @@ struct ring_backward {
 
 /// Returns the bytes of workspace that ring_attention_backward() needs on rank `rank` of `ranks`; see ring_workspace_bytes().
 /// It is the memory for the slices of keys and values of two other ranks, for the fp32 gradients of three slices, and dq in
-/// fp32.
+/// fp32. With `score` for a call with this score modifier.
+template <score_modifier Score = plain_score>
 GIWA_HOST_DEVICE constexpr int64 ring_backward_workspace_bytes(const attention_problem& p,
-                                                               const sequence_slices& slices, int rank, int ranks) {
+                                                               const sequence_slices& slices, int rank, int ranks,
+                                                               const Score& = {}) {
   if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks) return 0;
   detail::workspace_layout layout;
-  detail::ring_backward_workspace::take(layout, p, slices, rank, ranks);
+  detail::ring_backward_workspace::take(layout, p, slices, rank, ranks, detail::gradient_of<Score>::parameters);
   return layout.bytes;
 }
 
@@ -216,8 +247,9 @@ inline namespace GIWA_ARCH_TAG {
 /// Parameters as in attention_backward() and ring_attention_forward(), for this rank's rows; o and lse are those that
 /// ring_attention_forward() wrote, with the same slices. An empty view in the place of dq, dk or dv is not computed, on all
 /// ranks alike; a rank without rows passes a view of its sizes, (batch, 0, kv heads, head size). dsinks receives the sum
-/// over this rank's rows: add it up over the ranks. options.workspace is required: ring_backward_workspace_bytes(),
-/// 16-byte aligned. Not supported: score modifiers that receive gradients.
+/// over this rank's rows: add it up over the ranks. So do the gradients of a score modifier's parameters; of bias_with_gradient
+/// a rank writes the elements of its queries and the keys that they see. options.workspace is required: ring_backward_workspace_bytes(),
+/// 16-byte aligned.
 ///
 /// Sums are in fp32, in the order of the ring, and rounded once, so the result has the same bits in each run with the same
 /// slices. Streams, capture and errors are as in ring_attention_forward().
@@ -238,18 +270,18 @@ status ring_attention_backward(const Where& where, const Comm& comm, const seque
   static_assert(!detail::drops_weights<Score>,
                 "giwa::ring_attention_backward: dropout on several GPUs is not supported.");
   detail::require_head_sizes<HeadSize, HeadSizeV>();
-  static_assert(!detail::gradient_of<Score>::wanted,
-                "giwa::ring_attention_backward: score modifiers that receive gradients are not supported.");
+  detail::require_parameter_slopes<Score>();
   const auto views = detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv);
   const int rank = comm.rank(), ranks = comm.size();
   const attention_problem sizes = views.in.problem();
   if (const status s =
           detail::check_ring_backward(views, slices, rank, ranks, mask, score, options, HeadSize, HeadSizeV,
-                                      ring_backward_workspace_bytes(sizes, slices, rank, ranks));
+                                      ring_backward_workspace_bytes(sizes, slices, rank, ranks, score));
       !s.ok())
     return s;
   detail::workspace_layout layout{options.workspace.data()};
-  const auto workspace = detail::ring_backward_workspace::take(layout, sizes, slices, rank, ranks);
+  const auto workspace =
+      detail::ring_backward_workspace::take(layout, sizes, slices, rank, ranks, detail::gradient_of<Score>::parameters);
   const detail::ring_plan<Mask> plan{mask, slices, ranks,
                                      detail::diagonal_of(mask, score, options.align).fixed_offset()};
   using element = stdlib::remove_const_t<Queries>;

@@ -104,6 +104,7 @@ GIWA_HOST_DEVICE status check_ring_backward(const backward_views<T, O, G>& a, co
   rest.workspace = {};
   status s = check_slices(a.in, slices, rank, ranks, mask, score, options.align, sent);
   if (s.ok()) s = check_backward(a, full{}, plain_score{}, rest, head_size, head_size_v);
+  if (s.ok()) s = check_parameter_gradients(a, score, rest);
   if (s.ok()) s = check_ring_workspace(options.workspace, workspace, a.in, a.lse);
   const tensor_view<unsigned char, 1>& w = options.workspace;
   if (s.ok() && (may_share(a.dq, w) || may_share(a.dk, w) || may_share(a.dv, w) || may_share(a.dout, w)))

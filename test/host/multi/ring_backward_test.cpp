@@ -12,16 +12,26 @@ using giwa::status;
 
 namespace {
 
+/// The score modifier of a rank: one for all, or with memory of each rank for the gradients that it receives.
+template <class Score>
+auto score_of(const Score& score, int rank) {
+  if constexpr (requires { score.of(rank); })
+    return score.of(rank);
+  else
+    return score;
+}
+
 /// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for. With head_ranks, so many of them
 /// exchange heads: all, or those of a row of a mesh.
 template <int HeadSize, class T, class O, class G, class Mask, class Score>
 std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, int ranks, const Mask& mask,
-                     const Score& score, uint64 delays = 0, int head_ranks = 0) {
+                     const Score& scores, uint64 delays = 0, int head_ranks = 0) {
   c.clear_outputs();
   const auto whole = c.views();
   std::vector<std::vector<float>> dsinks(static_cast<std::size_t>(ranks));
   const int64 heads = c.of.options.heads;
   const std::string failure = on_ranks(ranks, delays, [&](const late_communicator& comm) {
+    const auto score = score_of(scores, comm.rank());
     const giwa::token_slice slice = slices.of(comm.rank(), ranks);
     rank_rows<T> q(c.of.q.view(), slice), k(c.of.k.view(), slice), v(c.of.v.view(), slice);
     rank_rows<O> o(c.of.o.view(), slice), dout(c.dout.view(), slice);
@@ -35,7 +45,7 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
     const int64 needed =
         head_ranks > 0 ? giwa::head_parallel_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks,
                                                                       sizeof(O), sizeof(G), ranks / head_ranks)
-                       : giwa::ring_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks);
+                       : giwa::ring_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks, score);
     exact_workspace workspace(needed);
     giwa::attention_backward_options options = c.call_options();
     if (c.has_dlse) options.dlse = as_lse(dlse_rows);
@@ -57,9 +67,12 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
               [&](const auto&... x) { return giwa::ring_attention_backward<HeadSize>(giwa::host, of, slices, x...); });
         },
         [&](const auto& of) {
-          return call([&](const auto&... x) {
-            return giwa::head_parallel_attention_backward<HeadSize>(giwa::host, of, slices, x...);
-          });
+          if constexpr (giwa::detail::gradient_of<std::remove_const_t<decltype(score)>>::wanted)
+            return status{};
+          else
+            return call([&](const auto&... x) {
+              return giwa::head_parallel_attention_backward<HeadSize>(giwa::host, of, slices, x...);
+            });
         });
     if (s.ok()) s = workspace.check();
     if (c.wants_q) dq.gather(c.dq.view(), slice);
@@ -124,6 +137,84 @@ TEST_CASE("head-parallel ranks, and a mesh, compute the gradients that the refer
     CHECK(run_ring<8>(c, {.tokens = 43}, ranks, giwa::causal{}, score, 0, heads)
               .find("gradients by an exchange of heads are not added to what is there") != std::string::npos);
   }
+}
+
+namespace {
+
+/// A bias and slopes that are trained, with memory of each rank for their gradients.
+struct trained_scores {
+  int64 tokens;
+  std::vector<float> values, slopes{0.1f, 0.2f, 0.4f, 0.8f};
+  std::vector<std::vector<float>> bias_gradients, slope_gradients;
+
+  trained_scores(int64 n, int ranks, float begin)
+      : tokens(n),
+        values(static_cast<std::size_t>(4 * n * n)),
+        bias_gradients(static_cast<std::size_t>(ranks), std::vector<float>(values.size())),
+        slope_gradients(static_cast<std::size_t>(ranks), std::vector<float>(4, begin)) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 13) * 0.1f;
+  }
+  auto of(int rank) const {
+    const auto at = [&](const auto& of_ranks) {
+      return const_cast<float*>(of_ranks[static_cast<std::size_t>(rank)].data());
+    };
+    const giwa::index<4> sizes{1, 4, tokens, tokens};  // shared by the sequences
+    return giwa::then{giwa::alibi_with_gradient(slopes.data(), tensor_view<float, 1>(at(slope_gradients), {4})),
+                      giwa::bias_with_gradient(tensor_view<const float, 4>(values.data(), sizes),
+                                               tensor_view<float, 4>(at(bias_gradients), sizes))};
+  }
+  /// The sum over the ranks.
+  static std::vector<float> sum(const std::vector<std::vector<float>>& of_ranks) {
+    std::vector<float> all(of_ranks[0].size());
+    for (const auto& x : of_ranks)
+      for (std::size_t i = 0; i < x.size(); ++i) all[i] += x[i];
+    return all;
+  }
+  std::vector<float> gradients() const {
+    std::vector<float> all = sum(bias_gradients);
+    const std::vector<float> of_slopes = sum(slope_gradients);
+    all.insert(all.end(), of_slopes.begin(), of_slopes.end());
+    return all;
+  }
+};
+
+float largest(const std::vector<float>& x) {
+  float most = 0;
+  for (const float value : x)
+    if (!(std::abs(value) <= most) && !std::isnan(most)) most = std::abs(value);  // NaN stays
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("a score modifier on a ring receives its gradients") {
+  constexpr int64 tokens = 29;
+  backward_case<float> c(case_of(tokens, 9));
+  trained_scores whole(tokens, 1, 0);
+  const backward_answers answers = answers_of(c, giwa::causal{}, whole.of(0));
+  c.clear_outputs();
+  const auto views = c.views();
+  REQUIRE((backward_of<8, 8>(giwa::host, views, giwa::causal{}, whole.of(0), c.call_options()).ok()));
+  const std::vector<float> expected = whole.gradients();
+  CHECK(largest(expected) > 1);
+  for (const bool accumulate : {false, true})
+    for (const int ranks : {1, 3, 4})
+      for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
+        INFO(ranks << " ranks, order " << static_cast<int>(order) << (accumulate ? ", added" : ""));
+        trained_scores scores(tokens, ranks, accumulate ? 0.5f : NAN);
+        c.accumulate = accumulate, c.wants_q = ranks != 3;
+        REQUIRE(run_ring<8>(c, {.tokens = tokens, .order = order}, ranks, giwa::causal{}, scores) == "");
+        if (!accumulate && c.wants_q) CHECK(judge(c, answers) == "");
+        std::vector<float> got = scores.gradients();
+        for (std::size_t i = 0; i < 4 && accumulate; ++i) got[got.size() - 1 - i] -= 0.5f * static_cast<float>(ranks);
+        for (std::size_t i = 0; i < got.size(); ++i) got[i] -= expected[i];
+        CHECK(largest(got) < 1e-5f * largest(expected));  // NaN fails too
+      }
+  c.accumulate = false;
+  const giwa::alibi_with_gradient wrong(whole.slopes.data(),
+                                        tensor_view<float, 1>(whole.slope_gradients[0].data(), {3}));
+  CHECK(run_ring<8>(c, {.tokens = tokens}, 2, giwa::causal{}, wrong)
+            .find("the sizes must be (heads of q, parameters of the score modifier)") != std::string::npos);
 }
 
 TEST_CASE("frozen inputs are not computed") {
