@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What moved between two benchmark reports: compare_reports.py OLD.json NEW.json [--threshold PERCENT]
+"""What moved between two benchmark reports: compare_reports.py OLD.json NEW.json [--threshold PERCENT] [--regression PERCENT]
 
 First the ratios to a peer, which one run measured together; then the figures themselves, which also move with the machine's
 clocks: the peers' say by how much. Below that what is new, what is gone, and which versions differ. The largest changes come first;
-+ is better. The exit status is 0 whatever moved, and 2 for a file that is no report.
++ is better. The exit status is 2 for a file that is no report, and 1 if with --regression a ratio to a peer is lower by so much, or
+a case that had one has none. Otherwise it is 0, whatever moved. Figures alone are no regression, because clocks move them.
 """
 import argparse
 import math
@@ -27,6 +28,19 @@ def moves(pairs, threshold, sense=lambda r: 1):
             if abs(better) >= math.log1p(threshold / 100):
                 found.append((math.expm1(better) * 100, old, new, r))
     return sorted(found, key=lambda m: (-abs(math.log1p(m[0] / 100)), text(m[3])))
+
+
+def regressions(old, new, percent):
+    """The lines for ratios to peers that are lower by `percent` or more, or gone, the largest losses first. The suites of `new` count."""
+    after = {report_rows.key(r): r for r in new["rows"]}
+    suites = {r["suite"] for r in new["rows"]}
+    before = {k: r for k, r in ((report_rows.key(r), r) for r in old["rows"]) if r["ratio"] and r["suite"] in suites}
+    pairs = [(r["ratio"], after[k]["ratio"], after[k]) for k, r in before.items() if k in after and after[k]["ratio"]]
+    for loss, a, b, r in moves(pairs, 0):
+        if loss <= -percent:
+            yield f"  {loss:+7.1f} %  {a:.3f} -> {b:.3f} of {r['ratio_to']}: {text(r)}"
+    yield from (f"  gone: {text(r)}, {r['ratio']:.3f} of {r['ratio_to']}" for k, r in before.items()
+                if not (k in after and after[k]["ratio"]))
 
 
 def compare(old, new, threshold):
@@ -75,9 +89,15 @@ def main():
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--threshold", type=float, default=3, help="per cent (%(default)s)")
+    parser.add_argument("--regression", type=float, metavar="PERCENT", help="fail where a ratio to a peer is lower by so much")
     arguments = parser.parse_args()
     try:
-        print("\n".join(compare(report_rows.load(arguments.old), report_rows.load(arguments.new), arguments.threshold)))
+        old, new = report_rows.load(arguments.old), report_rows.load(arguments.new)
+        print("\n".join(compare(old, new, arguments.threshold)))
+        worse = [] if arguments.regression is None else list(regressions(old, new, arguments.regression))
+        if worse:
+            print(f"\nRegressions: {len(worse)}", *worse, sep="\n")
+            sys.exit(1)
     except report_rows.ReportError as error:
         print(f"compare_reports: {error}", file=sys.stderr)
         sys.exit(2)

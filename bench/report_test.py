@@ -160,6 +160,22 @@ class Compare(unittest.TestCase):
         self.assertIn("Gone: 2\n  attention fp16/full/D64/32x32x512 giwa", text)
         self.assertIn("Versions that differ\n  CUDA: 13.0 -> 13.1", text)
 
+    def test_a_lower_ratio_is_a_regression(self):
+        old = report(attention(400, 400) + attention(100, 100, "small") + attention(50, 40, "left out"))
+        new = report(attention(380, 400) + attention(104, 100, "small"))
+        self.assertEqual(list(compare_reports.regressions(old, new, 5)), [
+            "     -5.0 %  1.000 -> 0.950 of cudnn: attention fp16/full/D64/32x32x512 giwa", "  gone: attention left out giwa, 1.250 of cudnn"])
+        self.assertEqual(list(compare_reports.regressions(new, new, 0.1)), [])
+        slower_machine = report(attention(200, 200) + attention(52, 50, "small"))  # figures alone are none
+        self.assertEqual(list(compare_reports.regressions(new, slower_machine, 5)), [])
+        other_suite = report([row("matmul", "x", "giwa", "speed", 1, "TFLOP/s")])  # only what was run again counts
+        self.assertEqual(list(compare_reports.regressions(old, other_suite, 5)), [])
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [report_rows.save(r, Path(folder) / name) for r, name in ((old, "old"), (new, "new"))]
+            status = [subprocess.run([sys.executable, HERE / "compare_reports.py", *paths, *more], capture_output=True).returncode
+                      for more in ((), ("--regression", "5"))]
+        self.assertEqual(status, [0, 1])
+
     def test_no_report_is_status_2(self):
         run = subprocess.run([sys.executable, HERE / "compare_reports.py", HERE / "report.py", HERE / "report.py"],
                              capture_output=True, text=True)
