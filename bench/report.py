@@ -99,7 +99,7 @@ SUITES = (
     attention("attention_sizes", 15, "other head sizes, and grouped queries, compared with cuDNN and FlashAttention-2",
               {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
     attention("attention_cpu", 60, "attention and its gradients on the CPU compared with PyTorch's", {},
-              "--cpu", "--only", "^cpu -O3/", "--rounds", "5", watch=False),
+              "--cpu", "--only", "^cpu -O3 -fopenmp/", "--rounds", "5", watch=False),
     program("attention_host", 15, "attention on the CPU compared with three loops", watch=False),
 )
 ENTRIES = f"{TORCH}/attention_entries.cu"

@@ -278,7 +278,7 @@ class Cpu:
         for round_ in range(rounds):
             self.renew()
             for name in (spent if round_ % 2 else list(spent)[::-1]):
-                # Three in a row: the threads of PyTorch keep their cores busy for a while after a call.
+                # Three in a row: the threads of either side keep their cores busy for a while after a call.
                 took = []
                 for _ in range(3):
                     begin = time.perf_counter()
@@ -321,7 +321,7 @@ class CpuBackward(Cpu):
 def cases(arguments):
     if arguments.cpu:
         for threads in sorted(int(n) for n in arguments.threads.split(",")) if arguments.threads else [len(CORES)]:
-            for flags in ("-O3", "-O3 -march=native"):
+            for flags in ("-O3 -fopenmp", "-O3"):
                 library = host_library(tuple(flags.split()))
                 name = flags + (f", {threads} thread{'s' if threads > 1 else ''}" if arguments.threads else "")
                 for kind, lengths in ((Cpu, (1024, 4096)), (CpuBackward, (512, 1024, 2048))):

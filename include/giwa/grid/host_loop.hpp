@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The loop of for_all(giwa::host, ...): threads of the CPU share a range, without a thread pool.
+// The loop of for_all(giwa::host, ...): threads of the CPU share a range, OpenMP's where the program is compiled with it.
 #ifndef GIWA_GRID_HOST_LOOP_HPP
 #define GIWA_GRID_HOST_LOOP_HPP
 
@@ -20,7 +20,8 @@ inline constexpr int64 host_grain = 65536;
 
 /// Calls body(state, begin, end) on ranges that together cover [0, n), each element once, with the state that make() returns once on
 /// each thread. Runs on the calling thread and on one more for each other core, as long as each has at least `grain` elements, grain >
-/// 0. If that is one thread, or the system starts no more, the caller does everything; a single thread gets [0, n) in one call.
+/// 0. If that is one thread, or the system starts no more, the caller does everything; a single thread gets [0, n) in one call. With
+/// OpenMP (-fopenmp) the threads are those of its runtime, which keeps them between calls; inside of a parallel region there is one.
 /// Rethrows the first exception of a body; some ranges are then left out.
 template <class Make, class Body>
 void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
@@ -55,6 +56,10 @@ void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
     if (!failed.exchange(true)) thrown = std::move(mine);
   };
 
+#if defined(_OPENMP)  // its threads stay between calls
+#pragma omp parallel num_threads(static_cast<int>(workers))
+  work();
+#else
   // Threads that start each other, as a tree, were slower: attention of 512 tokens on 16 cores 1.16 ms instead of 1.07 (2026-11-23).
   const auto helpers = static_cast<stdlib::size_t>(workers - 1);
   const std::unique_ptr<std::thread[]> threads(new (std::nothrow) std::thread[helpers]);
@@ -67,6 +72,7 @@ void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
   work();
   for (stdlib::size_t t = 0; threads && t < helpers; ++t)
     if (threads[t].joinable()) threads[t].join();
+#endif
   if (thrown) std::rethrow_exception(thrown);
 }
 /// The same with body(begin, end).
