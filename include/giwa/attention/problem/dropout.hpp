@@ -177,6 +177,7 @@ GIWA_HOST_DEVICE void put_weight_factors([[maybe_unused]] const Block& block, [[
     const dropout_bits bits(score, score.key(), h.batch, h.head);
     static_assert(Tile::rows % 16 == 0 && Tile::columns % 16 == 0);
     const int groups = (rows + 15) / 16 * (Tile::columns / 16) * 8;
+    const uint32 scale_bits = __builtin_bit_cast(uint32, scale);
     for (int g = block.rank(); g < groups; g += block.size()) {
       const int row = g / 8 / (Tile::columns / 16) * 16, column = g / 8 % (Tile::columns / 16) * 16;
       const int of_query = g % 8 / 4 * 4, of_key = g % 4 * 2;  // in the 16 x 16 weights
@@ -186,7 +187,7 @@ GIWA_HOST_DEVICE void put_weight_factors([[maybe_unused]] const Block& block, [[
       for (int j = 0; j < 32; ++j) {
         const int m = of_query + (j & 3) + (j & 4) * 2, n = of_key + (j >> 3 & 1) + (j >> 4) * 8;
         to(row + (RowsAreKeys ? n : m), column + (RowsAreKeys ? m : n)) =
-            (kept >> dropout_bits::bit(m, n) & 1) != 0 ? scale : 0.0f;
+            __builtin_bit_cast(float, scale_bits & (0u - (kept >> dropout_bits::bit(m, n) & 1)));  // no branch
       }
     }
   }
