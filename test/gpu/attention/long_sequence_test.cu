@@ -196,6 +196,19 @@ double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
 
 }  // namespace
 
+// From 8192 keys on a call with a head size of 128 has another tile; its parts here have the usual one.
+TEST_CASE("the tile of long sequences") {
+  const int64 keys = small_mode() ? 8192 + 77 : 20000;
+  check_below(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 4096), 1e-3);
+  check_below(distance_to_merged_parts<bf16, 128, giwa::automatic_tile>(200, keys, 4096), 1e-2);
+  const giwa::causal causal = giwa::causal::bottom_right;
+  for (const int64 length : {int64{8191}, int64{8192}, int64{8192 + 77}}) {
+    CAPTURE(length);
+    check_below(worst_error_of_means<fp16, 128, giwa::automatic_tile>(300, length, causal, -1, true), 2e-3);
+    check_below(worst_error_of_means<bf16, 120, giwa::automatic_tile>(300, length, causal, -1, true), 2e-3);
+  }
+}
+
 // Between the two parts of the mask there are K tiles that no query sees, also where a chunk ends.
 TEST_CASE("a mask with a hole at the end of a chunk") {
   if (small_mode()) return;

@@ -31,12 +31,14 @@ class prepared_attention {
   /// Chooses the kernel, or with `again` keeps that of the last time, and fills its parameters.
   status prepare(const call_type& call, bool again) {
     if (const status state = check_pointers(call); !state.ok()) return state;
-    if (const status state = again ? status{} : choose(); !state.ok()) return state;
+    if (const status state = again ? status{} : choose(call); !state.ok()) return state;
     if constexpr (contains_sm90)
       if (path_ == attention_path::sm90) {
         const auto q = heads_first(call.views.q), k = heads_first(call.views.k), v = heads_first(call.views.v);
         const status addressable = check_tensor_maps(q, k, v);
-        if (addressable.ok()) return kernel_.template make<typename sm90::type>(call, q, k, v);
+        if (addressable.ok())
+          return is_long(call) ? kernel_.template make<typename long_sm90::type>(call, q, k, v)
+                               : kernel_.template make<typename sm90::type>(call, q, k, v);
         if (again) return addressable;
         path_ = attention_path::sm80;
       }
@@ -68,11 +70,21 @@ class prepared_attention {
                             prepared_tiles<op>>;
   using sm90 =
       sm90_kernel_of<contains_sm90, T, O, sm90_policy_of<HeadSize, HeadSizeV, Tile>, Mask, Score, prepared_tiles<op>>;
+  static constexpr bool may_be_long = contains_sm90 && has_long_tile<HeadSize, HeadSizeV, Tile, Mask, Score>;
+  using long_sm90 = stdlib::conditional_t<
+      may_be_long,
+      sm90_kernel_of<may_be_long, T, O, sm90_long_policy_of<HeadSize, HeadSizeV>, Mask, Score, prepared_tiles<op>>,
+      sm90>;
 
-  status choose() {
+  /// Calls whose lengths only the device knows keep one tile: the bits of a sequence must not depend on how it is padded.
+  static bool is_long(const call_type& call) {
+    return may_be_long && !call.views.is_packed() && call.views.packed.k_lengths == nullptr &&
+           call.views.k.extent(1) >= sm90_long_policy_of<HeadSize, HeadSizeV>::least_keys;
+  }
+  status choose(const call_type& call) {
     result<attention_path> path;
     if constexpr (contains_sm90)
-      path = path_of<typename sm90::op>();
+      path = is_long(call) ? path_of<typename long_sm90::op>() : path_of<typename sm90::op>();
     else
       path = path_here();
     path_ = path.value;
@@ -80,7 +92,8 @@ class prepared_attention {
   }
 
   attention_path path_ = attention_path::simt;
-  prepared_kernel<typename sm90::type, prepared_tiles<op>, prepared_tiles<smaller_op>, simt> kernel_;
+  prepared_kernel<typename sm90::type, typename long_sm90::type, prepared_tiles<op>, prepared_tiles<smaller_op>, simt>
+      kernel_;
 };
 
 /// A checked call of fp32 tensors: a kernel on tensor cores, and then the fallback kernel for the heads that split fp16
