@@ -137,6 +137,37 @@ TEST_CASE("every fp16 number is widened exactly by the loops of each instruction
   }
 }
 
+TEST_CASE("the loops of each instruction set round to fp16 as convert does") {
+  std::vector<float> all;
+  for (int bits = 0; bits < 65536; ++bits) {
+    const auto raw = static_cast<std::uint16_t>(bits);
+    fp16 x;
+    std::memcpy(static_cast<void*>(&x), &raw, sizeof raw);
+    const float f = giwa::convert<float>{}(x);
+    std::uint32_t of_f;
+    std::memcpy(&of_f, &f, sizeof f);
+    // The number, its neighbours, and the middle to the next one with its neighbours.
+    for (const std::uint32_t step : {0u, 1u, ~0u, 0x0fffu, 0x1000u, 0x1001u}) {
+      const std::uint32_t near = of_f + step;
+      float y;
+      std::memcpy(&y, &near, sizeof y);
+      all.push_back(y);
+      if (std::abs(f) < 1e-4f) all.push_back(f + 0x1p-25f * static_cast<float>(step & 3));  // subnormal fp16
+    }
+  }
+  const giwa::detail::runnable_loops loops;
+  for (int l = 0; l < loops.count; ++l) {
+    std::vector<fp16> narrow(all.size());
+    loops.list[l]->narrow_fp16(all.data(), narrow.data(), static_cast<int>(all.size()));
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const fp16 right = giwa::convert<fp16>{}(all[i]);
+      wrong += std::memcmp(static_cast<const void*>(&right), static_cast<const void*>(&narrow[i]), sizeof right) != 0;
+    }
+    CHECK(wrong == 0u);
+  }
+}
+
 TEST_CASE("the loops of each instruction set compute the same") {
   using namespace giwa::detail;
   constexpr int row = host_loops::row, rows = 13, even = 18, depth = 37;

@@ -146,6 +146,19 @@ inline void score_gradients(const float* p, const float* delta, float* dp) {
 }
 
 // Loops that compilers vectorise.
+inline void narrow_fp16(const float* from, fp16* to, int count) {
+  for (int i = 0; i < count; ++i) {
+    const uint32 raw = __builtin_bit_cast(uint32, from[i]), magnitude = raw & 0x7fffffffu;
+    const uint32 normal = ((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - (112u << 10);
+    // The unit of 0.5f in the last place is that of the subnormal numbers of fp16.
+    const uint32 subnormal = __builtin_bit_cast(uint32, __builtin_bit_cast(float, magnitude) + 0.5f) - 0x3f000000u;
+    const uint32 finite_half = magnitude < 0x38800000u ? subnormal : normal;
+    const uint32 half = magnitude < 0x47800000u ? finite_half : 0x7c00u;  // from 65536 on infinity
+    const uint32 sign = magnitude > 0x7f800000u ? 0 : raw >> 16 & 0x8000u;
+    const auto bits = static_cast<stdlib::uint16_t>(magnitude > 0x7f800000u ? 0x7fffu : half | sign);
+    __builtin_memcpy(static_cast<void*>(to + i), &bits, sizeof bits);
+  }
+}
 inline void transpose(const float* row, float* panel, int count) {
   for (int i = 0; i < count; ++i) panel[i * (lanes * vectors)] = row[i];
 }
@@ -185,9 +198,9 @@ inline bool finite(const float* x, int count) {
   return largest < 0x7f800000u;
 }
 
-inline constexpr host_loops loops{lanes,         vectors,    lanes* vectors,     any_product,     exponentials,
-                                  scale_and_max, scale,      scale_and_subtract, score_gradients, widen_fp32,
-                                  widen_fp16,    widen_bf16, transpose,          put_row,         finite};
+inline constexpr host_loops loops{
+    lanes,           vectors,    lanes* vectors, any_product, exponentials, scale_and_max, scale,   scale_and_subtract,
+    score_gradients, widen_fp32, widen_fp16,     widen_bf16,  narrow_fp16,  transpose,     put_row, finite};
 
 }  // namespace giwa::inline GIWA_ABI::detail::GIWA_CPU_LOOPS
 

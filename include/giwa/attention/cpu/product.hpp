@@ -50,6 +50,8 @@ struct host_loops {
   void (*widen_fp16)(const fp16* from, float* to, int count);
   void (*widen_bf16)(const bf16* from, float* to, int count);
   ///@}
+  /// Rounds a row to fp16 as __float2half_rn does, which is a function call for each element on the CPU.
+  void (*narrow_fp16)(const float* from, fp16* to, int count);
   /// Writes a row to a column of a panel.
   void (*transpose)(const float* row, float* panel, int count);
   /// Writes a row (count) as row j of panels (columns), the last of which may be narrower, each of `rows` rows.

@@ -271,6 +271,9 @@ class host_attention_worker {
         host_widen(loops_, rows.prior_o[query], line_, width_);
       const float factor = prior_lse == -infinity_of<float> ? 0 : end.prior_factor;
       for (int i = 0; i < width_; ++i) to[i] = convert<element>{}(from[i] * end.factor + (line_[i] * factor + 0.0f));
+    } else if constexpr (stdlib::same_as<element, fp16>) {
+      for (int i = 0; i < width_; ++i) line_[i] = from[i] * end.factor + 0.0f;
+      loops_.narrow_fp16(line_, to, width_);
     } else {
       for (int i = 0; i < width_; ++i) to[i] = convert<element>{}(from[i] * end.factor + 0.0f);
     }
