@@ -145,7 +145,15 @@ def test_cache_arguments():
     compare("an int", [flash_attn_with_kvcache(q, *cache, cache_seqlens=20)], exact[:1], plain[:1], dtype, 4)
     exact, plain = definition(q, *cache, dtype)
     compare("no lengths", [flash_attn_with_kvcache(q, *cache)], exact[:1], plain[:1], dtype, 4)
-    raises(NotImplementedError, "cache_leftpad", lambda: flash_attn_with_kvcache(q, *cache, cache_leftpad=torch.zeros(2, dtype=torch.int32)))
+    left, order = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ((5, 20), (1, 0)))
+    for index in (None, order):
+        o, lse = flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=left, cache_batch_idx=index, return_softmax_lse=True)
+        own = [x[:1, 5:20] if index is None else x[1:, 5:20] for x in cache]
+        exact, plain = definition(q[:1], *own, dtype)
+        compare("left padding", [o[:1], lse[:1]], exact, plain, dtype, 4)
+        assert not o[1].any() and torch.isinf(lse[1]).all(), "a sequence without keys"
+    raises(NotImplementedError, "block_table with cache_leftpad",
+           lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=left, block_table=order[:, None]))
     raises(ValueError, "together", lambda: flash_attn_with_kvcache(q, *cache, k=cache[0][:, :1], cache_seqlens=3))
     raises(ValueError, "rotary_cos needs k", lambda: flash_attn_with_kvcache(q, *cache, rotary_cos=q, rotary_sin=q))
     attend = lambda **o: giwa_torch.attention_cached(q, *cache, torch.tensor([20, 3], dtype=torch.int32, device=DEVICE), **o)

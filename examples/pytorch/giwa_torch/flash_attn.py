@@ -112,9 +112,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     """q (batch, queries, heads, head size); the cache is (batch of the cache, keys, kv heads, head size), or with a block_table (pages,
     keys of a page, kv heads, head size). k and v (batch, new keys, kv heads, head size) are written to the cache after the
     cache_seqlens[b] keys that are there. cache_seqlens is not changed. num_splits is not used: any division of the keys gives the
-    same bits."""
-    refuse(cache_leftpad=cache_leftpad is not None,
-           **{"block_table with cache_batch_idx": block_table is not None and cache_batch_idx is not None})
+    same bits. With cache_leftpad, the first key of each sequence, the kernel reads the cache as pages of one key."""
+    refuse(**{"block_table with cache_batch_idx": block_table is not None and cache_batch_idx is not None,
+              "block_table with cache_leftpad": block_table is not None and cache_leftpad is not None})
     if (k is None) != (v is None) or (rotary_cos is None) != (rotary_sin is None):
         raise ValueError("giwa_torch: k and v, and rotary_cos and rotary_sin, must be given together")
     if rotary_cos is not None and k is None:
@@ -151,6 +151,13 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
             q = append_to_cache(q[:, :, :heads], q[:, :, :heads], k_cache, v_cache, lengths, pages, q=q, cos=rotary_cos,
                                 sin=rotary_sin, interleaved=rotary_interleaved, positions=positions,
                                 slots=torch.full_like(positions, -1))  # nothing is written
+    if cache_leftpad is not None:
+        of_cache = torch.arange(batch, device=q.device) if cache_batch_idx is None else cache_batch_idx
+        keys = k_cache.shape[1]
+        at = cache_leftpad[:, None] + torch.arange(keys, device=q.device)
+        pages = (of_cache[:, None] * keys + at.clamp(max=keys - 1)).to(torch.int32)
+        k_cache, v_cache = (x.flatten(0, 1)[:, None] for x in (k_cache, v_cache))
+        lengths = lengths - cache_leftpad
     o, lse = attention_cached(q, k_cache, v_cache, lengths, pages, causal=False, window=(left, right), alibi_slopes=alibi_slopes,
                               softcap=softcap, scale=softmax_scale, return_lse=True)
     return (o, lse) if return_softmax_lse else o
