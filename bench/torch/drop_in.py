@@ -2,21 +2,29 @@
 # SPDX-License-Identifier: MIT
 """Times giwa_torch (examples/pytorch) and PyTorch's scaled_dot_product_attention: host time of a call, and an attention layer.
 
-    python3 bench/torch/drop_in.py [host] [layer] [--tokens 512 ...] [--how eager compiled]
+    python3 bench/torch/drop_in.py [host] [layer] [decode] [profile] [--tokens 512 ...] [--points 8x1024 ...] [--how eager compiled]
 
 host   Python and C++ until a call returns, with kernels too small to fill the queue: the median of the rounds, in microseconds. Both
        sides alternate. On the CPU, where a call also computes, only a GPU's figures count.
 layer  a layer as in Llama 3 8B, 32 heads of 128 over 8 of k and v, of the projections, rotary embedding and attention: bf16, causal, one
        sequence of 512 to 8192 tokens, eager and compiled, forward under no_grad and forward with backward. Milliseconds, and how
        many times as fast as with PyTorch's function; both sides alternate.
+decode microseconds of a step of decoding in one CUDA graph: four layers as in Llama 3 8B, with their MLPs. giwa has a cache in pages
+       of 16, appends and rotates in one kernel, and reads lengths on the GPU. PyTorch's function has a contiguous cache and is told
+       its exact length; it runs with each of its fused kernels, also with the queries of a group as rows, eager and compiled,
+       and the fastest counts.
+profile   microseconds of each kernel of the eager layer's forward with backward.
 """
 import argparse
+import contextlib
+import fcntl
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
@@ -88,8 +96,19 @@ class Layer(torch.nn.Module):
         return self.out(o.transpose(1, 2).flatten(2))
 
 
+turn = None  # a file: of the processes that have it, one at a time uses the GPU
+
+
 def device_time(sides, rounds=9):
     """Milliseconds of each side's call on the device, of calls that follow each other."""
+    if turn is None:
+        return device_time_now(sides, rounds)
+    with open(turn, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return device_time_now(sides, rounds)
+
+
+def device_time_now(sides, rounds):
     times = {name: [] for name in sides}
     for call in sides.values():
         for _ in range(3):
@@ -111,15 +130,36 @@ def device_time(sides, rounds=9):
     return {name: statistics.median(x) for name, x in times.items()}
 
 
+def layers(tokens):
+    """The same layer on both sides, its input and the gradient of its output."""
+    torch.manual_seed(0)
+    models = {name: Layer(attend, tokens) for name, attend in (("SDPA", sdpa), ("giwa", giwa_torch.scaled_dot_product_attention))}
+    models["giwa"].load_state_dict(models["SDPA"].state_dict())
+    models = {name: model.to(DEVICE, torch.bfloat16) for name, model in models.items()}
+    x = torch.randn(1, tokens, 4096, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    return models, x, torch.randn_like(x)
+
+
+def profile(lengths, calls=5):
+    for tokens in lengths:
+        models, x, dout = layers(tokens)
+        for name, model in models.items():
+            step = lambda: torch.autograd.grad(model(x), [x, *model.parameters()], dout)
+            step(), synchronize()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+                for _ in range(calls):
+                    step()
+                synchronize()
+            rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
+            print(f"{name}, {tokens} tokens: {sum(row.self_device_time_total for row in rows) / calls:.0f} us of kernels")
+            for row in rows:
+                print(f"   {row.self_device_time_total / calls:8.1f} us {row.count // calls:4} x {row.key[:100]}")
+
+
 def layer(lengths, hows):
     print(f"{'layer, ms':34}{'tokens':>8}{'SDPA':>9}{'giwa':>9}{'speed':>8}")
     for tokens in lengths:
-        torch.manual_seed(0)
-        models = {name: Layer(attend, tokens) for name, attend in (("SDPA", sdpa), ("giwa", giwa_torch.scaled_dot_product_attention))}
-        models["giwa"].load_state_dict(models["SDPA"].state_dict())
-        models = {name: model.to(DEVICE, torch.bfloat16) for name, model in models.items()}
-        x = torch.randn(1, tokens, 4096, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-        dout = torch.randn_like(x)
+        models, x, dout = layers(tokens)
         for how in hows:
             if how == "compiled":
                 torch._dynamo.reset()
@@ -136,14 +176,128 @@ def layer(lengths, hows):
                 print(f"{how + ', ' + what:34}{tokens:8}{found['SDPA']:9.3f}{found['giwa']:9.3f}{found['SDPA'] / found['giwa']:8.2f}", flush=True)
 
 
+class Decoder(torch.nn.Module):
+    """Four layers of Llama 3 8B; attend(layer, q, k, v), of (batch, 1, heads, size), has a cache."""
+    layers, hidden, heads, kv_heads, size, wide = 4, 4096, 32, 8, 128, 14336
+
+    def __init__(self):
+        super().__init__()
+        linear = lambda a, b: torch.nn.Linear(a, b, bias=False)
+        make = lambda a, b: torch.nn.ModuleList(linear(a, b) for _ in range(self.layers))
+        self.norms = torch.nn.ModuleList(torch.nn.RMSNorm(self.hidden) for _ in range(2 * self.layers))
+        self.project, self.out = make(self.hidden, (self.heads + 2 * self.kv_heads) * self.size), make(self.heads * self.size, self.hidden)
+        self.wider, self.narrower = make(self.hidden, 2 * self.wide), make(self.wide, self.hidden)
+        self.attend = None
+
+    def forward(self, x):
+        for i in range(self.layers):
+            qkv = self.project[i](self.norms[2 * i](x)).view(len(x), 1, -1, self.size)
+            x = x + self.out[i](self.attend(i, *qkv.split((self.heads, self.kv_heads, self.kv_heads), 2)).flatten(2))
+            a, b = self.wider[i](self.norms[2 * i + 1](x)).chunk(2, -1)
+            x = x + self.narrower[i](torch.nn.functional.silu(a) * b)
+        return x
+
+
+def sides_of_decode(batch, keys):
+    """attend of each side. The caches have the same contents; the new token is the last of `keys`."""
+    kv_heads, size, page = Decoder.kv_heads, Decoder.size, 16
+    angle = torch.arange(keys, device=DEVICE)[:, None] * 500000.0 ** (-torch.arange(size // 2, device=DEVICE) / (size // 2))
+    cos, sin = angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
+    per = -(-keys // page)
+    order = torch.randperm(batch * per, device=DEVICE)
+    pages, lengths = order.to(torch.int32).view(batch, per), torch.full((batch,), keys, dtype=torch.int32, device=DEVICE)
+    at, contiguous, paged = torch.tensor([keys - 1], device=DEVICE), [], []
+    for _ in range(Decoder.layers):
+        pair = [torch.randn(batch, kv_heads, per * page, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)]
+        pools = [torch.empty(batch * per, page, kv_heads, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)]
+        for pool, x in zip(pools, pair):
+            pool[order] = x.view(batch, kv_heads, per, page, size).permute(0, 2, 3, 1, 4).flatten(0, 1)
+        contiguous.append(pair), paged.append(pools)
+
+    def rotate(x):
+        a, b = x.chunk(2, -1)
+        c, s = cos[at], sin[at]
+        return torch.cat((a * c - b * s, b * c + a * s), -1)
+
+    def theirs(folded):
+        def attend(layer, q, k, v):
+            for cache, new in zip(contiguous[layer], (rotate(k), v)):
+                cache.index_copy_(2, at, new.transpose(1, 2))
+            own = [x[:, :, :keys] for x in contiguous[layer]]
+            q = rotate(q).transpose(1, 2)
+            if not folded:
+                return sdpa(q, *own, enable_gqa=True).transpose(1, 2)
+            return sdpa(q.view(len(q), kv_heads, -1, size), *own).reshape(len(q), 1, -1, size)
+        return attend
+
+    def ours(layer, q, k, v):
+        q = giwa_torch.append_to_cache(k, v, *paged[layer], lengths, pages, q=q, cos=cos, sin=sin)
+        return giwa_torch.attention_cached(q, *paged[layer], lengths, pages)
+
+    return {"giwa": (ours, None), **{f"{name}{', folded' * folded}": (theirs(folded), backend) for name, backend in (
+        ("flash", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION), ("efficient", SDPBackend.EFFICIENT_ATTENTION))
+        for folded in (False, True)}}
+
+
+def graph_of(call):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = call()
+    return graph, o
+
+
+@torch.no_grad()
+def decode(points, hows):
+    torch.manual_seed(0)
+    decoder = Decoder().to(DEVICE, torch.bfloat16)
+    print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}{'giwa':>9}{'speed':>8}   the fastest of PyTorch's; all")
+    for batch, keys in points:
+        x, graphs, outputs = torch.randn(batch, 1, Decoder.hidden, device=DEVICE, dtype=torch.bfloat16), {}, {}
+        for name, (attend, backend) in sides_of_decode(batch, keys).items():
+            decoder.attend = attend
+            for how in hows:
+                torch._dynamo.reset()
+                model = torch.compile(decoder, fullgraph=True, dynamic=False) if how == "compiled" else decoder
+                try:
+                    with contextlib.nullcontext() if backend is None else sdpa_kernel(backend):
+                        graphs[name, how], outputs[name, how] = graph_of(lambda: model(x))
+                except RuntimeError as error:  # a kernel that does not take these
+                    if backend is None:
+                        raise
+                    print(f"   {name}, {how}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
+        for graph in graphs.values():
+            graph.replay()
+        for name, o in outputs.items():
+            torch.testing.assert_close(o, outputs["giwa", hows[0]], atol=0.05, rtol=0.05, msg=lambda text: f"{name}: {text}")
+        found = {name: 1000 * t for name, t in device_time({name: graph.replay for name, graph in graphs.items()}).items()}
+        best = {side: min((name for name in found if (name[0] == "giwa") == (side == "giwa")), key=found.get) for side in ("SDPA", "giwa")}
+        print(f"{f'{batch} sequences':>18}{keys:7}{found[best['SDPA']]:9.1f}{found[best['giwa']]:9.1f}"
+              f"{found[best['SDPA']] / found[best['giwa']]:8.2f}   {', '.join(best['SDPA'])}; "
+              + " ".join(f"{name} {how[0]} {t:.1f}" for (name, how), t in found.items()), flush=True)
+        del graphs, outputs
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", default=("host", "layer"))
     parser.add_argument("--tokens", nargs="+", type=int, default=(512, 1024, 2048, 4096, 8192))
+    parser.add_argument("--points", nargs="+", default=("1x1024", "1x8192", "8x1024", "8x8192", "32x1024", "32x8192"))
     parser.add_argument("--how", nargs="+", choices=("eager", "compiled"), default=("eager", "compiled"))
+    parser.add_argument("--turns", metavar="FILE", help="processes with the same file compile at the same time, and measure one after the other")
     chosen = parser.parse_args()
+    turn = chosen.turns
     print(f"{torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}, torch {torch.__version__}")
     if "host" in chosen.parts:
         host()
     if "layer" in chosen.parts:
         layer(chosen.tokens, chosen.how)
+    if "decode" in chosen.parts:
+        decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how)
+    if "profile" in chosen.parts:
+        profile(chosen.tokens)

@@ -22,6 +22,7 @@ import collections
 import contextlib
 import io
 import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import re
@@ -44,7 +45,7 @@ class Outcomes:
 
     def __init__(self, chosen, source, worker, pipe, sides):
         self.chosen, self.worker, self.pipe, self.sides, self.side = chosen, worker, pipe, sides, next(iter(sides))
-        self.end = time.monotonic() + chosen.seconds
+        self.end = chosen.end
         self.only = [x.split("=", 1) for x in chosen.only]
         self.functions = sorted(set(re.findall(r"def (test_\w+)", source)), key=len, reverse=True)
         self.of, self.reasons, self.texts = {}, {}, {}  # by (side, test)
@@ -92,7 +93,7 @@ class Outcomes:
             self.again = []
             with build.collecting() as missing:
                 for item in pending:
-                    if time.monotonic() > self.end:
+                    if time.time() > self.end:
                         self.late += 1
                         continue
                     for self.side in self.sides:
@@ -104,7 +105,7 @@ class Outcomes:
                         if self.of.get((self.side, item.nodeid)) != "passed":
                             break
                         item._initrequest()
-            self.pipe.send(missing)
+            self.pipe.send(("missing", missing))
             if not self.pipe.recv():
                 self.not_compiled = len(self.again)
                 return True
@@ -129,6 +130,7 @@ class Outcomes:
                 report.outcome = "expected an error"
         if item not in self.again and (report.when == "call" or report.outcome != "passed"):
             self.of[name] = report.outcome
+            self.pipe.send(("outcome", name, report.outcome, self.reasons.get(name), self.texts.get(name)))
 
 
 def pretend_to_be_flash_attn(checkout):
@@ -164,10 +166,12 @@ def sides_of_sdpa():
     theirs = torch.nn.functional.scaled_dot_product_attention
     fused = torch.backends.cuda
 
-    def ours(*arguments, **keywords):
-        if fused.flash_sdp_enabled() or fused.mem_efficient_sdp_enabled() or fused.cudnn_sdp_enabled():
-            return giwa_torch.scaled_dot_product_attention(*arguments, **keywords)
-        return theirs(*arguments, **keywords)
+    def ours(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **keywords):
+        if not (fused.flash_sdp_enabled() or fused.mem_efficient_sdp_enabled() or fused.cudnn_sdp_enabled()):
+            return theirs(query, key, value, attn_mask, dropout_p, *arguments, **keywords)
+        if dropout_p > 0:  # the tests know which weights the kernels of PyTorch drop
+            raise NotImplementedError("giwa_torch: dropout of the weights that PyTorch drops")
+        return giwa_torch.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, *arguments, **keywords)
 
     @contextlib.contextmanager
     def patched(item):
@@ -191,64 +195,85 @@ def work(chosen, arguments, worker, pipe):
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         pytest.main([str(path), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
-    pipe.send((outcomes.of, outcomes.reasons, outcomes.texts, outcomes.late, outcomes.not_compiled, outcomes.cases,
-               said.getvalue()[-2000:]))
+    pipe.send(("done", outcomes.late, outcomes.not_compiled, outcomes.cases, said.getvalue()[-2000:]))
+
+
+class Found:
+    def __init__(self):
+        self.of, self.reasons, self.texts, self.cases, self.late, self.not_compiled, self.said = {}, {}, {}, {}, 0, 0, ""
+
+    def add(self, name, outcome, reason, text):
+        self.of[name] = outcome
+        for of, value in ((self.reasons, reason), (self.texts, text)):
+            if value:
+                of[name] = value
+            else:
+                of.pop(name, None)
+
+    def end(self, late, not_compiled, cases, said):
+        self.late, self.not_compiled = self.late + late, self.not_compiled + not_compiled
+        self.cases.update(cases)
+        self.said = said
 
 
 def run(chosen, arguments):
-    """Starts the workers, compiles what they miss, and returns what they found together."""
+    """Starts the workers, compiles what they miss, and returns what they found together, 5 seconds after the end at the latest."""
     context = multiprocessing.get_context("spawn")
-    workers = []
+    found, processes, missing, waiting = Found(), {}, set(), []
     for i in range(chosen.workers):
         here, there = context.Pipe()
-        process = context.Process(target=work, args=(chosen, arguments, i, there))
-        process.start()
+        processes[here] = context.Process(target=work, args=(chosen, arguments, i, there))
+        processes[here].start()
         there.close()
-        workers.append(here)
-    found = [{}, {}, {}, 0, 0, {}, ""]
-    while workers:
-        missing = set()
-        for pipe in list(workers):
+    open_pipes = list(processes)
+    while open_pipes:
+        ready = multiprocessing.connection.wait(open_pipes, max(0.0, min(chosen.end + 5 - time.time(), 1e6)))
+        if not ready:
+            break
+        for pipe in ready:
             try:
-                answer = pipe.recv()
+                kind, *told = pipe.recv()
             except EOFError:
-                print("peer_tests.py: a worker ended", file=sys.stderr)
-                workers.remove(pipe)
+                open_pipes.remove(pipe)
                 continue
-            if isinstance(answer, set):
-                missing |= answer
-                continue
-            for i, x in enumerate(answer):
-                found[i] = {**found[i], **x} if isinstance(x, dict) else found[i] + x
-            workers.remove(pipe)
-        more = bool(missing) and not chosen.compiled
-        if chosen.compiled and missing:
-            print("not compiled:", " ".join(sorted(build.name_of(*x) for x in missing)), file=sys.stderr)
-        if more:
-            print(f"compiling {len(missing)} libraries", file=sys.stderr, flush=True)
-            build.compile_all(missing)
-        for pipe in workers:
-            pipe.send(more)
-    if not found[0]:
-        sys.exit(f"{found[-1]}\npeer_tests.py: pytest ran no test")
+            if kind == "missing":
+                missing |= told[0]
+                waiting.append(pipe)
+            else:
+                found.add(*told) if kind == "outcome" else found.end(*told)
+        if waiting and len(waiting) == len(open_pipes):  # all have run what they can
+            more = bool(missing) and not chosen.compiled
+            if missing:
+                print(f"{len(missing)} libraries are {'compiled' if more else 'missing'}:", " ".join(sorted(build.name_of(*x) for x in missing)),
+                      file=sys.stderr, flush=True)
+            if more:
+                build.compile_all(missing)
+            for pipe in waiting:
+                pipe.send(more)
+            missing, waiting = set(), []
+    for process in processes.values():
+        process.terminate() if open_pipes else process.join()
+    if not found.of:
+        sys.exit(f"{found.said}\npeer_tests.py: pytest ran no test")
     return found
 
 
-def tell(of, reasons, texts, late, not_compiled, cases, functions):
+def tell(found):
     """Prints what was found on the side of giwa."""
-    ours = {name: x for (side, name), x in of.items() if side == "giwa"}
+    ours = {name: x for (side, name), x in found.of.items() if side == "giwa"}
     counts = collections.Counter(ours.values())
-    refused = collections.Counter(reasons[key] for key in reasons if key[0] == "giwa")
+    refused = collections.Counter(found.reasons[key] for key in found.reasons if key[0] == "giwa")
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped: {sum(refused.values())} refused by "
           f"giwa_torch, {counts['skipped'] - sum(refused.values())} by the tests; {counts['expected an error']} expect an error of a "
-          f"kernel of PyTorch; {late} not run in time, {not_compiled} without compiled kernels; of {sum(cases.values())} cases of "
-          f"{functions} functions")
+          f"kernel of PyTorch; {found.late} not run in time, {found.not_compiled} without compiled kernels")
+    names = collections.Counter(re.sub(r"\[.*", "", name.split("::")[-1]) if "[" in name else "" for name, x in ours.items() if x == "passed")
+    print("   passed by function: " + ", ".join(f"{name} {count} of {found.cases.get(name, '?')}" for name, count in names.most_common() if name))
     for reason, count in refused.most_common():
         print(f"   {count:6} {reason}")
     for kind in ("failed", "expected an error"):
         failed = sorted(name for name, x in ours.items() if x == kind)
         for name in failed[:25]:
-            print(f"   {kind.upper()} {name.split('::', 1)[-1]}: {texts.get(('giwa', name), '')}")
+            print(f"   {kind.upper()} {name.split('::', 1)[-1]}: {found.texts.get(('giwa', name), '')}")
         if len(failed) > 25:
             print(f"   and {len(failed) - 25} more")
     return 1 if counts["failed"] else 0
@@ -264,14 +289,15 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--compiled", action="store_true")
     chosen, arguments = parser.parse_known_args()
+    chosen.end = time.time() + chosen.seconds
     if not torch.cuda.is_available():
         sys.exit("peer_tests.py: there is no GPU that PyTorch sees")
-    of, reasons, texts, late, not_compiled, cases, _ = run(chosen, arguments)
+    found = run(chosen, arguments)
     if chosen.suite == "sdpa":
-        theirs = collections.Counter(x for (side, _), x in of.items() if side == "PyTorch")
+        theirs = collections.Counter(x for (side, _), x in found.of.items() if side == "PyTorch")
         print(f"with PyTorch's own: {theirs['passed']} passed, {theirs['failed'] + theirs['expected an error']} failed, "
               f"{theirs['skipped']} skipped; those that passed, with giwa's:")
-    return tell(of, reasons, texts, late, not_compiled, cases, len(cases))
+    return tell(found)
 
 
 if __name__ == "__main__":

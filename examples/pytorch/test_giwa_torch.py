@@ -356,17 +356,17 @@ def test_compile():
 def test_compile_with_changing_lengths():
     backend = "inductor" if DEVICE == "cuda" else "aot_eager"
 
-    def model(q, offsets, most):
-        packed = giwa_torch.flash_attn_varlen_func(q, q, q, offsets, offsets, most, most, causal=True)
-        dropped = scaled_dot_product_attention(q[None], q[None], q[None], dropout_p=0.25)
+    def model(q, k, v, offsets, most):
+        packed = giwa_torch.flash_attn_varlen_func(q, k, v, offsets, offsets, most, most, causal=True)
+        dropped = scaled_dot_product_attention(*(x.detach()[None] for x in (q, k, v)), dropout_p=0.25)
         return packed.sum() + 0 * dropped.sum()
 
     compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
     for rows in (40, 64, 90):
-        q = random(rows, 4, 64, dtype=TYPES[0]).requires_grad_()
+        inputs = [random(rows, 4, 64, dtype=TYPES[0]).requires_grad_() for _ in range(3)]
         offsets = torch.tensor([0, 10, rows], dtype=torch.int32, device=DEVICE)
-        eager, found = (torch.autograd.grad(m(q, offsets, rows - 10), q)[0] for m in (model, compiled))
-        torch.testing.assert_close(eager, found)
+        for eager, found in zip(*(torch.autograd.grad(m(*inputs, offsets, rows - 10), inputs) for m in (model, compiled))):
+            torch.testing.assert_close(eager, found)
 
 
 def test_opcheck():
