@@ -169,6 +169,7 @@ def test_cache_arguments():
 def test_weights_with_dropout():
     """return_attn_probs: the weights are those of attention without dropout, and those that are not negative make the output."""
     dtype, p = TYPES[0], 0.25
+    wide = 40 if dtype == torch.float32 else 8  # scores and sums of fp32 have errors of their own, beyond that of the result's type
     q, k, v = (random(2, n, h, SIZE, dtype=dtype) for n, h in ((40, 4), (90, 2), (90, 2)))
     packed = [x.flatten(0, 1) for x in (q, k, v)]
     offsets = [torch.tensor([0, n, 2 * n], dtype=torch.int32, device=DEVICE) for n in (40, 90)]
@@ -176,9 +177,9 @@ def test_weights_with_dropout():
                           flash_attn_varlen_func(*packed, *offsets, 40, 90, p, causal=True, return_attn_probs=True)):
         keys, values = (x.double().transpose(1, 2).repeat_interleave(2, 1) for x in (k, v))
         scores = (q.double().transpose(1, 2) @ keys.transpose(-1, -2) * SIZE ** -0.5).masked_fill(~seen(40, 90, True), float("-inf"))
-        torch.testing.assert_close(weights.double().abs(), scores.softmax(-1), atol=2 * torch.finfo(dtype).eps, rtol=0)
+        torch.testing.assert_close(weights.double().abs(), scores.softmax(-1), atol=wide / 4 * torch.finfo(dtype).eps, rtol=0)
         made = (weights.double().clamp(min=0) / (1 - p)) @ values
-        torch.testing.assert_close(o.double().view_as(q).transpose(1, 2), made, atol=8 * torch.finfo(dtype).eps, rtol=0)
+        torch.testing.assert_close(o.double().view_as(q).transpose(1, 2), made, atol=wide * torch.finfo(dtype).eps, rtol=0)
         share = (weights < 0).double().sum() / (weights != 0).double().sum()
         assert abs(share - p) < 0.02, f"{share} are dropped"
 
