@@ -169,7 +169,7 @@ def test_cache_arguments():
 def test_weights_with_dropout():
     """return_attn_probs: the weights are those of attention without dropout, and those that are not negative make the output."""
     dtype, p = TYPES[0], 0.25
-    wide = 40 if dtype == torch.float32 else 8  # scores and sums of fp32 have errors of their own, beyond that of the result's type
+    wide = 40 if dtype == torch.float32 else 8  # in fp32, scores and sums have larger errors than the rounding of the result
     q, k, v = (random(2, n, h, SIZE, dtype=dtype) for n, h in ((40, 4), (90, 2), (90, 2)))
     packed = [x.flatten(0, 1) for x in (q, k, v)]
     offsets = [torch.tensor([0, n, 2 * n], dtype=torch.int32, device=DEVICE) for n in (40, 90)]
