@@ -140,7 +140,7 @@ template <int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 inline constexpr bool has_long_tile =
     stdlib::same_as<Tile, automatic_tile> && stdlib::same_as<Score, plain_score> && round_up(HeadSize, 16) == 128 &&
     round_up(HeadSizeV, 16) == 128 && (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>);
-/// From `least_keys` on. H200, 2026-11-23, fp16, 16 heads, in turns with 128 x 128: full 4096 tokens 1.01, 8192 1.035, 16384 1.04;
+/// From `least_keys` on. H200, 2026-11-23, fp16, 16 heads, alternating with 128 x 128: full 4096 tokens 1.01, 8192 1.035, 16384 1.04;
 /// causal 1.00, 1.025, 1.04; 2048: 1.00 and 0.965.
 template <int HeadSize, int HeadSizeV>
 struct sm90_long_policy_of {
