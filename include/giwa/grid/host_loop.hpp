@@ -12,6 +12,10 @@
 #include <new>
 #include <thread>
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
 namespace giwa::inline GIWA_ABI::detail {
 
 /// The fewest elements for which a thread pays. Starting and joining a thread takes 17 to 60 us; an element of c = a + b
@@ -21,15 +25,20 @@ inline constexpr int64 host_grain = 65536;
 /// Calls body(state, begin, end) on ranges that together cover [0, n), each element once, with the state that make() returns once on
 /// each thread. Runs on the calling thread and on one more for each other core, as long as each has at least `grain` elements, grain >
 /// 0. If that is one thread, or the system starts no more, the caller does everything; a single thread gets [0, n) in one call. With
-/// OpenMP (-fopenmp) the threads are those of its runtime, which keeps them between calls; inside of a parallel region there is one.
-/// Rethrows the first exception of a body; some ranges are then left out.
+/// OpenMP (-fopenmp) the threads are those of its runtime, which keeps them between calls, at most omp_get_max_threads(); inside
+/// of a parallel region there is one. Rethrows the first exception of a body; some ranges are then left out.
 template <class Make, class Body>
 void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
   if (n <= 0) return;
   int64 workers = n / grain;
-  if (workers > 1) {                                                             // the call below takes 4 us
-    const auto cores = static_cast<int64>(std::thread::hardware_concurrency());  // 0 if unknown
-    if (cores < workers) workers = cores;
+  if (workers > 1) {
+#if defined(_OPENMP)
+    const int allowed = omp_get_max_threads(), cores = omp_get_num_procs();  // the first as OMP_NUM_THREADS says
+    const int64 most = allowed < cores ? allowed : cores;
+#else
+    const auto most = static_cast<int64>(std::thread::hardware_concurrency());  // 0 if unknown; takes 4 us
+#endif
+    if (most < workers) workers = most;
   }
   if (workers <= 1) {
     auto state = make();

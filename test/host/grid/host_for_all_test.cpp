@@ -133,6 +133,30 @@ TEST_CASE("host_parallel makes one state for each thread, and destroys it") {
   CHECK(alive == 0);
 }
 
+#if defined(_OPENMP)
+TEST_CASE("host_parallel has as many threads as OpenMP may have, and one in a parallel region") {
+  const int before = omp_get_max_threads();
+  const auto count_threads = [] {
+    std::atomic<int> made{0};
+    std::atomic<int64> covered{0};
+    giwa::detail::host_parallel(
+        6400, 64, [&] { return ++made; }, [&](int, int64 begin, int64 end) { covered += end - begin; });
+    CHECK(covered == 6400);
+    return made.load();
+  };
+  omp_set_num_threads(1);
+  CHECK(count_threads() == 1);
+  omp_set_num_threads(3);
+  CHECK(count_threads() <= 3);
+  int nested = 0;
+#pragma omp parallel num_threads(2)
+#pragma omp single
+  nested = count_threads();
+  CHECK(nested == 1);
+  omp_set_num_threads(before);
+}
+#endif
+
 TEST_CASE("sizes that for_all refuses") {
   const auto nothing = [](auto) {};
   const status negative = for_all(host, -3, nothing);
