@@ -108,9 +108,9 @@ inline namespace GIWA_ARCH_TAG {
 /// (docs/numerics.md). A row that keeps no key gives 0 and an lse of -inf. A NaN that a row sees makes it NaN; an
 /// infinity that it sees in v gives an infinity or NaN. Values that are masked for a row, or outside its sequence, do
 /// not affect it, NaN included. The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the
-/// tensors. They do not depend on the batch, the heads, other rows or other sequences, with two exceptions: the result
-/// of an infinite value, and fp32 on tensor cores, where a group of rows shares a power of two
-/// (docs/attention_fp32.md).
+/// tensors. They do not depend on the batch, the heads, other rows or other sequences, with three exceptions: the result
+/// of an infinite value; fp32 on tensor cores, where a group of rows shares a power of two (docs/attention_fp32.md); and
+/// the tile of long calls on Hopper (docs/numerics.md).
 ///
 /// Errors are returned as a status with the argument, the limit and the value seen, and nothing is written: sizes that
 /// do not match, heads in q but none in k and v, an output that overlaps an input or, as far as its strides show,
