@@ -70,8 +70,11 @@ def kept(queries, keys, head, batch):
     return number >= DROPPED
 
 
+ANY_ORDER = "any order"  # how the name of a side ends that has this option
+
+
 class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu
-    _fields_ = ([(name, ctypes.c_longlong) for name in "kind element batch length heads kv_heads head_size window".split()]
+    _fields_ = ([(name, ctypes.c_longlong) for name in "kind element batch length heads kv_heads head_size window any_order".split()]
                 + [("cap", ctypes.c_double)]
                 + [(name, ctypes.c_void_p) for name in "q k v dout bias o dq dk dv dbias lse slopes forward_workspace "
                                                        "workspace".split()]
@@ -107,13 +110,14 @@ def libraries(arguments):
 class Giwa:
     """A side of giwa: its forward and its backward call. o, lse and the gradients are its own."""
 
-    def __init__(self, case, library):
+    def __init__(self, case, library, any_order):
         self.case, self.library = case, library
         self.o = torch.full_like(case.q, float("nan"))
         self.lse = torch.full((case.batch, case.heads, case.length), float("nan"), device="cuda")
         self.gradients = [torch.full_like(x, float("nan")) for x in case.inputs()]
         self.call = Call(kind=KINDS.index(case.kind), element=list(ELEMENTS).index(case.element), batch=case.batch, length=case.length,
-                         heads=case.heads, kv_heads=case.kv_heads, head_size=case.size, window=WINDOW, cap=CAP)
+                         heads=case.heads, kv_heads=case.kv_heads, head_size=case.size, window=WINDOW,
+                         any_order=any_order, cap=CAP)
         self.bytes = library.giwa_backward_workspace(self.call)
         if self.bytes < 0:
             raise NotImplementedError
@@ -215,7 +219,7 @@ class Case:
         for name, libraries_ in sides.items():
             for library in libraries_:
                 try:
-                    self.sides[name] = Giwa(self, library)
+                    self.sides[name] = Giwa(self, library, name.endswith(ANY_ORDER))
                     break
                 except NotImplementedError:
                     continue
@@ -363,6 +367,7 @@ def main():
     parser.add_argument("--rows", default="", help="regular expression: which cases, as 'causal/D128' or '/both'")
     parser.add_argument("--all", action="store_true", help="bf16, grouped heads, other sizes and whole steps too")
     parser.add_argument("--flex", action="store_true", help="FlexAttention's cases too; compiling it takes a minute or two")
+    parser.add_argument("--any-order", action="store_true", help="also with attention_backward_options::any_order")
     parser.add_argument("--fp32", action="store_true", help="fp32 instead of 16 bits")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=float, default=6, help="what a graph takes, about")
@@ -372,6 +377,8 @@ def main():
     parser.add_argument("--backends", help="PyTorch's, of cudnn, flash; default: both, or in fp32 efficient")
     arguments = parser.parse_args()
     ours = libraries(arguments)
+    if arguments.any_order:
+        ours.update({f"{name}, {ANY_ORDER}": found for name, found in ours.items()})
     chosen = arguments.backends if arguments.backends is not None else "efficient" if arguments.fp32 else "cudnn,flash"
     backends = [x for x in chosen.split(",") if x]
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "

@@ -15,7 +15,7 @@
 // alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout. Kinds read their own
 // of cap, slopes, window, bias and dbias.
 struct backward_call {
-  long long kind, element, batch, length, heads, kv_heads, head_size, window;
+  long long kind, element, batch, length, heads, kv_heads, head_size, window, any_order;
   double cap;
   const void *q, *k, *v, *dout, *bias;
   void *o, *dq, *dk, *dv, *dbias;
@@ -58,6 +58,7 @@ struct pass {
   giwa::status backward() const {
     giwa::attention_backward_options options;
     options.workspace = {c.workspace, {c.workspace_bytes}};
+    options.any_order = c.any_order != 0;
     return giwa::attention_backward<HeadSize, GIWA_BENCH_HOW>(
         c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), lse(), queries(c.dout), of<T>(c.dq, c.heads),
         of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
