@@ -215,6 +215,7 @@ struct problem {
   bool heads_first = false;
   double dropout = 0;
   optional_tensor dropout_seed;
+  bool deterministic = false;  // gradients have the same bits in every run, as with torch.use_deterministic_algorithms
 
   bool partial() const { return q_offsets || q_lengths; }  // rows of q may belong to no sequence
   bool partial_keys() const { return partial() || k_lengths || k_batch_index; }
@@ -345,6 +346,7 @@ std::vector<Tensor> differentiate(const Tensor& dout_, const optional_tensor& dl
     gradients[of_sinks] = at::zeros({c.q.sizes[2]}, fp32);
     c.dsinks = gradients[of_sinks].data_ptr<float>();
   }
+  c.any_order = !p.deterministic && !at::globalContext().deterministicAlgorithms();
   run(giwa_torch::pass_backward, ready.q, c, q.size(-1), v.size(-1), ready.mask, ready.score);
 
   if (wanted[of_bias]) gradients[of_bias] = gradients[of_bias].sum_to_size(p.bias->sizes()).to(p.bias->scalar_type());
@@ -362,18 +364,19 @@ std::vector<Tensor> differentiate(const Tensor& dout_, const optional_tensor& dl
       const optional_tensor &sinks, const optional_tensor &q_offsets, const optional_tensor &k_offsets,               \
       const optional_tensor &q_lengths, const optional_tensor &k_lengths, const optional_tensor &k_batch_index,       \
       c10::SymInt max_q, int64_t left, int64_t right, bool bottom_right, double softcap, std::optional<double> scale, \
-      bool heads_first, double dropout, const optional_tensor &dropout_seed
+      bool heads_first, double dropout, const optional_tensor &dropout_seed, bool deterministic
 #define GIWA_TORCH_ARGUMENTS                                                                                \
   mask, bias, slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index, max_q, left, right, \
-      bottom_right, softcap, scale, heads_first, dropout, dropout_seed
+      bottom_right, softcap, scale, heads_first, dropout, dropout_seed, deterministic
 #define GIWA_TORCH_MEMBERS(p)                                                                                      \
   p.mask, p.bias, p.slopes, p.sinks, p.q_offsets, p.k_offsets, p.q_lengths, p.k_lengths, p.k_batch_index, p.max_q, \
-      p.left, p.right, p.bottom_right, p.softcap, p.scale, p.heads_first, p.dropout, p.dropout_seed
+      p.left, p.right, p.bottom_right, p.softcap, p.scale, p.heads_first, p.dropout, p.dropout_seed, p.deterministic
 constexpr auto schema_of_arguments =
     "Tensor? mask, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? q_offsets, Tensor? k_offsets, Tensor? "
     "q_lengths, "
     "Tensor? k_lengths, Tensor? k_batch_index, SymInt max_q, int left, int right, bool bottom_right, float softcap, "
-    "float? scale, bool heads_first, float dropout=0.0, Tensor? dropout_seed=None";
+    "float? scale, bool heads_first, float dropout=0.0, Tensor? dropout_seed=None, bool "
+    "deterministic=False";
 
 std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v, GIWA_TORCH_PARAMETERS) {
   return attend(q, k, v, {GIWA_TORCH_ARGUMENTS});
@@ -416,7 +419,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto bits = [](double x) { return std::bit_cast<int64_t>(x); };
     ctx->saved_data["numbers"] =
         c10::List<int64_t>({present, p.left, p.right, p.bottom_right, p.heads_first, p.scale.has_value(),
-                            bits(p.scale.value_or(0)), bits(p.softcap), bits(p.dropout)});
+                            bits(p.scale.value_or(0)), bits(p.softcap), bits(p.dropout), p.deterministic});
     if (p.q_offsets) ctx->saved_data["max_q"] = p.max_q;
     ctx->set_materialize_grads(false);
     return {o, lse};
@@ -433,6 +436,7 @@ struct Attention : torch::autograd::Function<Attention> {
     p.left = numbers[1], p.right = numbers[2], p.bottom_right = numbers[3] != 0, p.heads_first = numbers[4] != 0;
     if (numbers[5] != 0) p.scale = std::bit_cast<double>(int64_t{numbers[6]});
     p.softcap = std::bit_cast<double>(int64_t{numbers[7]}), p.dropout = std::bit_cast<double>(int64_t{numbers[8]});
+    p.deterministic = numbers[9] != 0;
     if (p.q_offsets) p.max_q = ctx->saved_data["max_q"].toSymInt();
     variables found(inputs + 1);  // and of the problem
     std::array<bool, inputs> wanted{};

@@ -53,6 +53,7 @@ struct call {
   tensor dout, dq, dk, dv, dbias;
   const float* dlse;
   float *dslopes, *dsinks;
+  bool any_order;  // of the sums of dq
   // A cache, (sequences or pages, keys of one, kv heads, head size), whose lengths are k_lengths.
   tensor k_cache, v_cache;
   const int* pages;  // (sequences, pages_most)

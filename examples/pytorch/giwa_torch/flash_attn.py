@@ -35,12 +35,12 @@ def weights_of(attend, position, keys, v, dropout_p, seed):
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                     deterministic=False, return_attn_probs=False):
     """q (batch, length, heads, head size), k and v (batch, their length, kv heads, head size). causal and window_size align the last
-    query with the last key. Gradients have the same bits in every run, with `deterministic` or without. return_attn_probs, for tests:
+    query with the last key. With `deterministic` gradients have the same bits in every run. return_attn_probs, for tests:
     (o, lse, weights); weights are (batch, heads, queries, keys), negative where dropped, and empty without dropout."""
     left, right = sides(causal, window_size)
     seed = seed_of(dropout_p, q)
     attend = lambda v, p, seed: operator(q, k, v, None, None, alibi_slopes, None, None, None, None, None, None, 0, left, right, True,
-                                         softcap, softmax_scale, False, p, seed)
+                                         softcap, softmax_scale, False, p, seed, deterministic)
     o, lse = attend(v, dropout_p, seed)
     if not return_attn_probs:
         return o
@@ -75,7 +75,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         return (o, lse, q.new_empty(0)) if return_attn_probs else o
     seed = seed_of(dropout_p, q)
     attend = lambda v, p, seed: operator(q, k, v, None, None, alibi_slopes, None, cu_seqlens_q, cu_seqlens_k, None, None, None,
-                                         max_seqlen_q, left, right, True, softcap, softmax_scale, False, p, seed)
+                                         max_seqlen_q, left, right, True, softcap, softmax_scale, False, p, seed, deterministic)
     o, lse = attend(v, dropout_p, seed)
     if not return_attn_probs:
         return o

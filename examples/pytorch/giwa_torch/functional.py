@@ -71,7 +71,8 @@ def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=No
     q_lengths, k_lengths, k_batch_index   (batch), int32: rows that each sequence has, and whose keys and values it reads
     dropout_p      weights are dropped with this probability, rounded to a multiple of 1/256; which ones follows from torch.manual_seed
 
-    A query that sees no key gets zeros, and an lse of -inf; so do rows that belong to no sequence.
+    A query that sees no key gets zeros, and an lse of -inf; so do rows that belong to no sequence. With
+    torch.use_deterministic_algorithms(True) gradients have the same bits in every run; otherwise, on Hopper, those of q may not.
     """
     o, lse = operator(q, k, v, mask, bias, alibi_slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index, max_q,
                       window[0], 0 if causal else window[1], not top_left, softcap, scale, heads_first, dropout_p,

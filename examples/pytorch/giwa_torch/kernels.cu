@@ -207,6 +207,7 @@ giwa::status run(const call& c) {
   options.dsinks = heads_of(c, c.dsinks);
   options.align = alignment_of(c);
   options.workspace = workspace_of(c);
+  options.any_order = c.any_order;
   const giwa::tensor_view<const float, 3> lse = lse_of<const float>(c, c.lse);
   const auto differentiate = [&](const auto& q, const auto& k, const auto& v, const auto& o, const auto& dout,
                                  const auto& dq, const auto& dk, const auto& dv) {
