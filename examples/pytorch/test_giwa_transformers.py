@@ -8,7 +8,7 @@ import sys
 import torch
 import transformers
 
-from giwa_torch.transformers import PagedCache, attention_forward, register
+from giwa_torch.transformers import DecodeGraph, PagedCache, attention_forward, register
 from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, short, tensors
 
 register()
@@ -19,6 +19,11 @@ def model_of(kind, implementation, dtype, **sizes):
     """The same weights for every implementation, rounded to fp16 or bf16 first if that is the type."""
     if kind.startswith("GPT2"):
         config = transformers.GPT2Config(vocab_size=500, n_embd=256, n_layer=3, n_head=4, initializer_range=0.08, **sizes)
+    elif kind.startswith("Whisper"):
+        config = transformers.WhisperConfig(
+            vocab_size=500, d_model=256, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+            encoder_ffn_dim=512, decoder_ffn_dim=512, max_source_positions=60, max_target_positions=128, init_std=0.08, pad_token_id=0,
+            bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, **sizes)
     elif kind.startswith("Bert"):
         config = transformers.BertConfig(**SIZES, **sizes)
     else:
@@ -79,6 +84,20 @@ def test_windows_and_softcaps():
 def test_gpt2_and_bert():
     swap("GPT2LMHeadModel", "sdpa", prompts((120, 120)), (1, 1))
     swap("BertForMaskedLM", "sdpa", prompts((120, 71), left=False))
+
+
+def test_whisper():
+    """The encoder, the decoder and what it sees of the encoder."""
+    given = {"input_features": torch.randn(2, 80, 120, generator=torch.Generator().manual_seed(3)).to(DEVICE),
+             "decoder_input_ids": prompts((70, 70))["input_ids"]}
+    for dtype in TYPES:
+        run = lambda name, to: model_of("WhisperForConditionalGeneration", name, dtype).to(to)(
+            given["input_features"].to(to), decoder_input_ids=given["decoder_input_ids"]).logits
+        with torch.no_grad():
+            exact = run("eager", torch.float32)
+            error = {name: relative(run(name, dtype), exact) for name in ("giwa", "sdpa")}
+        print(f"   Whisper in {short(dtype)}, from eager in fp32: giwa {error['giwa']:.2e}, sdpa {error['sdpa']:.2e}")
+        assert error["giwa"] <= 1.25 * error["sdpa"] + 2e-6, "farther from the truth"
 
 
 def test_training():
@@ -142,6 +161,34 @@ def test_paged_cache():
     same_generation("LlamaForCausalLM", torch.float32, (50,))
     same_generation("MistralForCausalLM", torch.float32, (60, 17), sliding_window=40)
     same_generation("Gemma2ForCausalLM", torch.float32, (60, 17), sliding_window=40, attn_logit_softcapping=5.0, query_pre_attn_scalar=64)
+
+
+def test_decode_graph():
+    """Steps in one CUDA graph generate what generate() does from a PagedCache, while sequences take pages."""
+    if DEVICE != "cuda":
+        return
+    for kind, dtype, lengths, sizes in (("LlamaForCausalLM", torch.bfloat16, (60, 17, 1, 33), {}), ("LlamaForCausalLM", torch.float32, (50,), {}),
+                                        ("Gemma2ForCausalLM", torch.float32, (60, 17), dict(sliding_window=40, attn_logit_softcapping=5.0))):
+        given, steps = prompts(lengths), 40
+        expected, _ = generated(kind, dtype, given, True, steps, **sizes)
+        model = model_of(kind, "giwa", dtype, **sizes)
+        cache = PagedCache(model, given["attention_mask"], capacity=200)
+        with torch.no_grad():
+            position = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
+            found = [model(**given, position_ids=position, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)]
+            assert found[0].ne(model.config.eos_token_id).all()
+        # generate() was told how many tokens to make, so it never chooses the end.
+        end = torch.tensor([model.config.eos_token_id], device=DEVICE)
+        step = DecodeGraph(model, cache, found[0], lambda logits: logits.index_fill(-1, end, float("-inf")).argmax(-1, keepdim=True))
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found += [step().clone() for _ in range(steps - 1)]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        same = (torch.cat(found, 1) == expected).int().cumprod(1).sum().item()
+        print(f"   {kind} in {short(dtype)}: {same} of {expected.numel()} tokens before any difference to generate()")
+        assert same == expected.numel()
 
 
 def test_refused():

@@ -5,6 +5,8 @@
     register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="giwa")
     model.generate(**prompts, past_key_values=PagedCache(model, prompts["attention_mask"], capacity=4096))   # or without a PagedCache
+
+DecodeGraph is a step of decoding from a PagedCache in one CUDA graph.
 """
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -67,23 +69,34 @@ class PagedCache(Cache):
         self.pages = torch.zeros(batch, most, dtype=torch.int32, device=padding.device)
         self.table, self.free = self.pages.cpu(), list(range(batch * most))
         self.taken = [0] * batch
+        self.in_graph = False
 
     def grow(self, seen):
         """Makes room for the tokens up to `seen`."""
-        if seen <= self.seen:
-            return
+        if seen > self.seen:
+            if not self.in_graph:
+                self.take_pages(seen)
+            self.lengths += seen - self.seen
+            self.seen = seen
+
+    def take_pages(self, seen):
         most = seen - min(self.on_host)
         if most > self.capacity:
             raise ValueError(f"giwa_torch: a sequence has {most} tokens, more than the capacity of {self.capacity}")
-        self.lengths += seen - self.seen
-        self.seen = seen
         left = len(self.free)
         for b, padding in enumerate(self.on_host):
             while self.taken[b] * self.page_size < seen - padding:
                 self.table[b, self.taken[b]] = self.free.pop()
                 self.taken[b] += 1
         if len(self.free) < left:
-            self.pages.copy_(self.table)
+            # Pinned, the copy does not wait; the memory is used again once the copy has ended.
+            self.pages.copy_(self.table.pin_memory() if self.pages.is_cuda else self.table, non_blocking=True)
+
+    def count(self, seen):
+        """Says that all layers have the tokens up to `seen`."""
+        self.seen = seen
+        for layer in self.layers:
+            layer.seen = seen
 
     def reorder_cache(self, beam_idx):
         raise NotImplementedError("giwa_torch: no beam search with PagedCache")
@@ -117,7 +130,8 @@ class PagedLayer(CacheLayerMixin):
         return key_states, value_states
 
     def attend(self, query, mask, window, scale, softcap, sinks):
-        self.require_known(mask, query.shape[2], window)
+        if not self.cache.in_graph:  # DecodeGraph gives no mask
+            self.require_known(mask, query.shape[2], window)
         left = -1 if window is None else window - 1  # its own key counts in transformers
         return attention_cached(query, self.keys, self.values, self.cache.lengths, self.cache.pages, window=(left, 0), scale=scale,
                                 softcap=softcap or 0.0, sinks=sinks, heads_first=True)
@@ -148,3 +162,53 @@ class PagedLayer(CacheLayerMixin):
 
     def get_max_length(self):
         return -1  # padding counts for transformers, and not here
+
+
+class DecodeGraph:
+    """One step of decoding in a CUDA graph: embedding, all layers, their appends to the cache, the logits, and the next tokens.
+
+        cache = PagedCache(model, prompts["attention_mask"], capacity=4096)
+        logits = model(**prompts, position_ids=..., past_key_values=cache).logits
+        step = DecodeGraph(model, cache, logits[:, -1].argmax(-1, keepdim=True))
+        new = [step().clone() for _ in range(100)]
+
+    tokens  (batch, 1), the first input; the following ones are what the step before chose
+    choose  makes tokens (batch, 1) of the logits (batch, vocabulary); it is part of the graph
+
+    A call takes pages for one more token, replays the graph and returns the tokens, which the next call overwrites, as it does
+    `logits`. Nothing in it waits for the GPU. The model must take position_ids, and no mask but that of its tokens.
+    """
+
+    def __init__(self, model, cache, tokens, choose=lambda logits: logits.argmax(-1, keepdim=True)):
+        self.model, self.cache, self.choose, self.tokens = model, cache, choose, tokens.clone()
+        seen, lengths = cache.seen, cache.lengths.clone()
+        cache.take_pages(seen + 1)
+        cache.in_graph = True
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.no_grad(), torch.cuda.stream(stream):
+                for _ in range(2):  # kernels and libraries are loaded before the capture
+                    self.step()
+                    cache.count(seen)
+                    cache.lengths.copy_(lengths)
+                    self.tokens.copy_(tokens)
+            torch.cuda.current_stream().wait_stream(stream)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.no_grad(), torch.cuda.graph(self.graph):
+                self.logits = self.step()
+        finally:
+            cache.count(seen)
+            cache.in_graph = False
+
+    def step(self):
+        logits = self.model(input_ids=self.tokens, position_ids=self.cache.lengths[:, None].long(), past_key_values=self.cache,
+                            use_cache=True).logits[:, -1]
+        self.tokens.copy_(self.choose(logits))
+        return logits
+
+    def __call__(self):
+        self.cache.take_pages(self.cache.seen + 1)
+        self.cache.count(self.cache.seen + 1)
+        self.graph.replay()
+        return self.tokens
