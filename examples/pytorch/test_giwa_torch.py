@@ -252,6 +252,7 @@ def test_sdpa():
         compare(name, [o], [exact], [plain], dtype, 4 if dtype == torch.float32 else 2)
     for bias, options in ((causal_upper_left(40, 60), {"is_causal": True}), (causal_lower_right(40, 60), {"attn_mask": seen(40, 60, True)})):
         torch.testing.assert_close(scaled_dot_product_attention(*far, bias), scaled_dot_product_attention(*far, **options))
+    raises(RuntimeError, "of 40 queries and 50 keys", lambda: scaled_dot_product_attention(*far, causal_lower_right(40, 50)))
     raises(RuntimeError, "elements of type", lambda: scaled_dot_product_attention(q, k.double(), v))
 
 

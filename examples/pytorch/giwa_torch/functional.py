@@ -135,6 +135,9 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if attn_mask is not None:
         if isinstance(attn_mask, CausalBias):
             is_causal, top_left = True, attn_mask.variant == CausalVariant.UPPER_LEFT
+            if not top_left and (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (of_query[2], of_key[2]):
+                raise InvalidArgument(f"giwa_torch: attn_mask is a CausalBias of {attn_mask.seq_len_q} queries and "
+                                      f"{attn_mask.seq_len_kv} keys, query and key have {of_query[2]} and {of_key[2]}")
         elif attn_mask.dtype == torch.bool:
             mask = attn_mask
         else:
