@@ -119,8 +119,8 @@ class dropout_bits {
   template <class Score>
   GIWA_HOST_DEVICE constexpr dropout_bits(const dropout<Score>& of, uint64 key, int batch, int head)
       : key_(key),
-        batch_(static_cast<uint64>(static_cast<uint32>(of.first_batch + batch)) << 32),
-        head_(static_cast<uint64>(static_cast<uint32>(of.first_head + head)) << 32),
+        batch_(static_cast<uint64>(static_cast<uint32>(of.first_batch) + static_cast<uint32>(batch)) << 32),
+        head_(static_cast<uint64>(static_cast<uint32>(of.first_head) + static_cast<uint32>(head)) << 32),
         kept_bits_(of.kept_bits()) {}
 
   /// Whether the weight is kept. The probability must not be 0.
