@@ -230,6 +230,11 @@ def backward_mma_sync(path):
     return backward(path, "giwa_mma_sync", ("flash",))
 
 
+def backward_any_order(path):
+    """The same in any order."""
+    return backward(path, "giwa, any order")
+
+
 def backward_fp32(path):
     """The same in fp32, compared with PyTorch's memory-efficient attention."""
     return backward(path, "giwa", ("efficient",), "fp32")
@@ -491,7 +496,7 @@ def machine(path):
 
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
-                                  backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
+                                  backward_any_order, backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
                                   backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
