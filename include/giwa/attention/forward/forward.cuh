@@ -22,6 +22,13 @@ struct sm90_kernel_of<false, T, O, Policies, Mask, Score, Else> {
   using type = Else;
 };
 
+/// Whether calls with many keys have another tile, sm90_long_policy_of. Not for the masks and modifiers with which it was not
+/// measured, because each kernel adds 1.5 s to the time to compile a call.
+template <int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
+inline constexpr bool has_long_tile =
+    stdlib::same_as<Tile, automatic_tile> && stdlib::same_as<Score, plain_score> && round_up(HeadSize, 16) == 128 &&
+    round_up(HeadSizeV, 16) == 128 && (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>);
+
 /// A checked call of 16-bit tensors and its kernel: prepared once for the current GPU, launched any number of times.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 class prepared_attention {

@@ -3,8 +3,6 @@
 #ifndef GIWA_ATTENTION_FORWARD_POLICY_HPP
 #define GIWA_ATTENTION_FORWARD_POLICY_HPP
 
-#include <giwa/attention/problem/masks.hpp>
-#include <giwa/attention/problem/score.hpp>
 #include <giwa/numeric/integer.hpp>
 #include <giwa/tile/shape.hpp>
 
@@ -134,14 +132,8 @@ struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
   using type = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
 };
 
-/// Whether calls with many keys have another tile, sm90_long_policy_of. Not for the masks and modifiers with which it was not
-/// measured, because each kernel adds 1.5 s to the time to compile a call.
-template <int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
-inline constexpr bool has_long_tile =
-    stdlib::same_as<Tile, automatic_tile> && stdlib::same_as<Score, plain_score> && round_up(HeadSize, 16) == 128 &&
-    round_up(HeadSizeV, 16) == 128 && (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>);
-/// From `least_keys` on. H200, 2026-11-23, fp16, 16 heads, alternating with 128 x 128: full 4096 tokens 1.01, 8192 1.035, 16384 1.04;
-/// causal 1.00, 1.025, 1.04; 2048: 1.00 and 0.965.
+/// The tile of calls with many keys, from `least_keys` on (has_long_tile). H200, 2026-11-23, fp16, 16 heads, alternating with
+/// 128 x 128: full 4096 tokens 1.01, 8192 1.035, 16384 1.04; causal 1.00, 1.025, 1.04; 2048: 1.00 and 0.965.
 template <int HeadSize, int HeadSizeV>
 struct sm90_long_policy_of {
   static constexpr int64 least_keys = 8192;
