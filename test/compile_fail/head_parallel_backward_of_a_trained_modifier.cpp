@@ -1,4 +1,4 @@
-// EXPECT: giwa::ring_attention_backward: score modifiers that receive gradients are not supported
+// EXPECT: giwa::head_parallel_attention_backward: score modifiers that receive gradients are not supported
 // SPDX-License-Identifier: MIT
 // Each rank would have its part of the gradient of the slopes.
 #include <giwa/host.hpp>
@@ -12,6 +12,6 @@ giwa::status gradients(const giwa::host_communicator& comm, const giwa::tensor_v
 #else
   const giwa::alibi score{slopes};
 #endif
-  return giwa::ring_attention_backward<64>(giwa::host, comm, {.tokens = 8}, x, x, x, x, lse, x, x, x, x, giwa::causal{},
-                                           score);
+  return giwa::head_parallel_attention_backward<64>(giwa::host, comm, {.tokens = 8}, x, x, x, x, lse, x, x, x, x,
+                                                    giwa::causal{}, score);
 }
