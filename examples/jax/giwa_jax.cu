@@ -138,16 +138,6 @@ ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuf
 
 #endif
 
-template <class Binding>
-auto with_settings(Binding&& binding) {
-  return std::move(binding)
-      .template Attr<double>("scale")
-      .template Attr<int>("left")
-      .template Attr<int>("right")
-      .template Attr<float>("softcap")
-      .template Attr<bool>("bottom_right");
-}
-
 }  // namespace
 
 template <>
@@ -167,32 +157,41 @@ struct xla::ffi::CtxDecoding<executor> {
   }
 };
 
+namespace {
+
+// The inputs of both passes: q, k, v and the lengths of keys.
+auto inputs() {
+  return ffi::Ffi::Bind()
+      .Ctx<executor>()
+      .Arg<ffi::AnyBuffer>()
+      .Arg<ffi::AnyBuffer>()
+      .Arg<ffi::AnyBuffer>()
+      .Arg<ffi::Buffer<ffi::S32>>();
+}
+template <class Binding>
+auto with_settings(Binding&& binding) {
+  return std::move(binding)
+      .template Attr<double>("scale")
+      .template Attr<int>("left")
+      .template Attr<int>("right")
+      .template Attr<float>("softcap")
+      .template Attr<bool>("bottom_right");
+}
+
+}  // namespace
+
 // One file is one library, so its one handler needs no other name.
 #pragma GCC visibility push(default)
 #if GIWA_JAX_BACKWARD == 0
 XLA_FFI_DEFINE_HANDLER_SYMBOL(giwa_jax_handler, handle,
-                              with_settings(ffi::Ffi::Bind()
-                                                .Ctx<executor>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::Buffer<ffi::S32>>())
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
+                              with_settings(inputs()).Ret<ffi::AnyBuffer>().Ret<ffi::Buffer<ffi::F32>>());
 #else
-XLA_FFI_DEFINE_HANDLER_SYMBOL(giwa_jax_handler, handle,
-                              with_settings(ffi::Ffi::Bind()
-                                                .Ctx<executor>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::Buffer<ffi::S32>>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::Buffer<ffi::F32>>()
-                                                .Arg<ffi::AnyBuffer>()
-                                                .Arg<ffi::Buffer<ffi::F32>>())
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    giwa_jax_handler, handle,
+    with_settings(
+        inputs().Arg<ffi::AnyBuffer>().Arg<ffi::Buffer<ffi::F32>>().Arg<ffi::AnyBuffer>().Arg<ffi::Buffer<ffi::F32>>())
+        .Ret<ffi::AnyBuffer>()
+        .Ret<ffi::AnyBuffer>()
+        .Ret<ffi::AnyBuffer>());
 #endif
 #pragma GCC visibility pop

@@ -152,6 +152,10 @@ def test_cache_arguments():
         exact, plain = definition(q[:1], *own, dtype)
         compare("left padding", [o[:1], lse[:1]], exact, plain, dtype, 4)
         assert not o[1].any() and torch.isinf(lse[1]).all(), "a sequence without keys"
+    padded = [flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=torch.tensor([first, 25], dtype=torch.int32, device=DEVICE))
+              for first in (-7, 0)]
+    assert torch.equal(*padded) and not padded[0][1].any(), "padding below 0 counts as 0, and beyond the keys there are none"
+    raises(ValueError, "cache_leftpad must be of shape (2,)", lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=left[:1]))
     raises(NotImplementedError, "block_table with cache_leftpad",
            lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=left, block_table=order[:, None]))
     raises(ValueError, "together", lambda: flash_attn_with_kvcache(q, *cache, k=cache[0][:, :1], cache_seqlens=3))

@@ -112,7 +112,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     """q (batch, queries, heads, head size); the cache is (batch of the cache, keys, kv heads, head size), or with a block_table (pages,
     keys of a page, kv heads, head size). k and v (batch, new keys, kv heads, head size) are written to the cache after the
     cache_seqlens[b] keys that are there. cache_seqlens is not changed. num_splits is not used: any division of the keys gives the
-    same bits. With cache_leftpad, the first key of each sequence, the kernel reads the cache as pages of one key."""
+    same bits. With cache_leftpad, the first key of each sequence (below 0 counts as 0), the kernel reads the cache as pages of one key."""
     refuse(**{"block_table with cache_batch_idx": block_table is not None and cache_batch_idx is not None,
               "block_table with cache_leftpad": block_table is not None and cache_leftpad is not None})
     if (k is None) != (v is None) or (rotary_cos is None) != (rotary_sin is None):
@@ -152,6 +152,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
                                 sin=rotary_sin, interleaved=rotary_interleaved, positions=positions,
                                 slots=torch.full_like(positions, -1))  # nothing is written
     if cache_leftpad is not None:
+        if cache_leftpad.shape != (batch,):
+            raise ValueError(f"giwa_torch: cache_leftpad must be of shape ({batch},), it is {tuple(cache_leftpad.shape)}")
+        cache_leftpad = cache_leftpad.clamp(min=0)  # a look at it would wait for the GPU
         of_cache = torch.arange(batch, device=q.device) if cache_batch_idx is None else cache_batch_idx
         keys = k_cache.shape[1]
         at = cache_leftpad[:, None] + torch.arange(keys, device=q.device)

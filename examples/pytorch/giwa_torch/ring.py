@@ -39,7 +39,7 @@ class _Messages:
     """Sends memory of the CPU by a process group."""
 
     def __init__(self, group):
-        self.group, self.started, self.error = group, [], None
+        self.group, self.started, self.errors = group, [], []
         self.transport = _Transport(dist.get_rank(group), dist.get_world_size(group), _SEND(self.starting(dist.isend, "group_dst")),
                                     _SEND(self.starting(dist.irecv, "group_src")), _WAIT(self.wait))
 
@@ -50,17 +50,15 @@ class _Messages:
         return call
 
     def wait(self):
-        def all_of_them():
-            while self.started:
-                self.started.pop(0).wait()
-        return self.caught(all_of_them)
+        started, self.started = self.started, []
+        return max([self.caught(x.wait) for x in started], default=0)  # of all: their memory is used again after the call
 
     def caught(self, call):
         try:
             call()
             return 0
         except Exception as error:  # it cannot leave a callback
-            self.error = error
+            self.errors.append(error)
             return 1
 
 
@@ -202,9 +200,13 @@ class Ring:
 
 
 def _check(ring, code, text):
+    messages = getattr(ring, "messages", None)
+    errors, said = [], text.value.decode()
+    if messages:
+        errors, messages.errors = messages.errors, []
     if code:
-        raise (ValueError if code == 1 else RuntimeError)(f"giwa_torch: {text.value.decode()}") from getattr(
-            getattr(ring, "messages", None), "error", None)
+        said += "".join(f"; {type(x).__name__}: {x}" for x in errors)
+        raise (ValueError if code == 1 else RuntimeError)(f"giwa_torch: {said}") from (errors[0] if errors else None)
 
 
 class _Attention(torch.autograd.Function):

@@ -14,6 +14,11 @@
 #include <utility>
 #include <vector>
 
+#if defined(_OPENMP)
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
 using giwa::extents;
 using giwa::for_all;
 using giwa::host;
@@ -153,6 +158,28 @@ TEST_CASE("host_parallel has as many threads as OpenMP may have, and one in a pa
 #pragma omp single
   nested = count_threads();
   CHECK(nested == 1);
+  omp_set_num_threads(before);
+}
+
+TEST_CASE("a child of fork() computes, although OpenMP's threads are the parent's") {
+  const auto covers = [] {
+    std::atomic<int64> covered{0};
+    giwa::detail::host_parallel(6400, 64, [&](int64 begin, int64 end) { covered += end - begin; });
+    return covered == 6400;
+  };
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(2);
+  CHECK(covers());
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    alarm(20);  // ends a child that waits
+    _exit(covers() ? 0 : 1);
+  }
+  int state = -1;
+  CHECK(waitpid(child, &state, 0) == child);
+  CHECK(state == 0);
+  CHECK(covers());
   omp_set_num_threads(before);
 }
 #endif

@@ -7,6 +7,10 @@
 #include <giwa/numeric/precision.hpp>
 #include <giwa/softmax/exponential.hpp>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace giwa::inline GIWA_ABI::detail {
 
 /// A vector register of floats, or of their bits. It may alias the elements of an array.
@@ -125,17 +129,28 @@ struct runnable_loops {
   const host_loops* list[3] = {&cpu_of_flags::loops};
   int count = 1;
 
-  /// The compiler's runtime asks the CPU once, when the program starts.
   runnable_loops() {
-#if defined(__x86_64__) && !(defined(__AVX2__) && defined(__FMA__))
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[count++] = &cpu_avx2::loops;
+#if defined(__x86_64__)
+    [[maybe_unused]] const bool avx2 = has_fp16() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#if !(defined(__AVX2__) && defined(__FMA__))
+    if (avx2) list[count++] = &cpu_avx2::loops;
 #endif
-#if defined(__x86_64__) && !defined(__AVX512F__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+#if !defined(__AVX512F__)
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
       list[count++] = &cpu_avx512::loops;
 #endif
+#endif
   }
+
+#if defined(__x86_64__)
+ private:
+  /// Whether the CPU converts fp16, which the functions for AVX2 may do. Clang 14 does not know the name for __builtin_cpu_supports.
+  static bool has_fp16() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  }
+#endif
 };
 inline const host_loops& fastest_loops() {
   const runnable_loops all;

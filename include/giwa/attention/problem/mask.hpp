@@ -12,7 +12,8 @@ namespace giwa::inline GIWA_ABI {
 /// the score. Pointers that it holds must be readable by the kernel. The other members are optional:
 /// - `GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const`: whether a tile of scores is fully kept, fully
 ///   masked or mixed. A fully masked tile is not loaded; in a fully kept one operator() is not called. `some` is always
-///   a correct answer. Without classify() every tile is mixed.
+///   a correct answer. Without classify() every tile is mixed. Kernels ask about the same scores by tiles and by ranges, so
+///   answers must not contradict each other or the other members: attention_backward() may then wait forever.
 /// - `static constexpr bool any_range = true`: classify() is correct for a range of keys of any length. Otherwise it is
 ///   asked about one tile of keys at a time.
 /// - `static constexpr bool any_head = true`: no member reads the head. One answer of classify() then holds for all heads.
