@@ -3,8 +3,8 @@
 #ifndef GIWA_MULTI_GRADIENT_RING_HPP
 #define GIWA_MULTI_GRADIENT_RING_HPP
 
-#include <giwa/grid/host_for_all.hpp>
 #include <giwa/multi/ring_exchange.hpp>
+#include <giwa/multi/slice_tokens.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -29,17 +29,6 @@ struct gradient_buffers {
     return b;
   }
 };
-
-/// Sets rows of a tensor to zero.
-struct zero_rows {
-  tensor_view<float, 4> x;
-  GIWA_HOST_DEVICE void operator()(index<4> at) const { x[at] = 0; }
-};
-template <class Where>
-status set_to_zero(const Where& where, const tensor_view<float, 4>& x) {
-  return x.size() == 0 ? status{}
-                       : for_all(where, extents{x.extent(0), x.extent(1), x.extent(2), x.extent(3)}, zero_rows{x});
-}
 
 /// Which gradients a rank holds in each step. The gradients of a slice begin at the first rank that sees some of it, are
 /// passed on until the last one, which sends them home.

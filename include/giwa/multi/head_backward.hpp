@@ -29,23 +29,59 @@ struct head_backward_tensors {
   }
 };
 
-/// The gradients of the sinks: those of this rank's heads; 0 for the others.
-struct zero_other_sinks {
-  tensor_view<float, 1> dsinks;
+/// What has a row for each head: 0 for the heads of other ranks.
+struct zero_other_heads {
+  tensor_view<float, 2> x;  // (heads, numbers)
   int64 first, count;
-  GIWA_HOST_DEVICE void operator()(index<1> at) const {
-    if (at[0] < first || at[0] >= first + count) dsinks[at] = 0;
+  GIWA_HOST_DEVICE void operator()(index<2> at) const {
+    if (at[0] < first || at[0] >= first + count) x[at] = 0;
   }
 };
+
+/// A head_score that also receives gradients, as the modifier does, of `heads` heads.
+template <class Score>
+struct trained_head_score : head_score<Score> {
+  int64 heads;
+};
+template <class Score>
+struct gradient_of<trained_head_score<Score>> : gradient_of<Score> {
+  using of_whole = gradient_of<Score>;
+  using part = trained_head_score<Score>;
+
+  template <class Real>
+  GIWA_HOST_DEVICE static void give(const part& f, Real dy, float z, attention_coord c, Real* sums) {
+    of_whole::give(f.score, dy, z, f.whole(c), sums);
+  }
+  GIWA_HOST_DEVICE static constexpr gradient_sharing shared(const part& f) { return of_whole::shared(f.score); }
+  GIWA_HOST_DEVICE static float& output(const part& f, int i, int head) {
+    return of_whole::output(f.score, i, f.first_head + head);
+  }
+  template <class Visit>
+  GIWA_HOST_DEVICE static constexpr void for_each_output(const part& f, const Visit& visit) {
+    of_whole::for_each_output(f.score, [&](const tensor_view<float, 2>& x, int parameters) {
+      visit(tensor_view<float, 2>(x.data() + f.first_head * x.stride(0), {f.heads, x.extent(1)}, x.strides()),
+            parameters);
+    });
+  }
+};
+template <class Score>
+auto trained_score_of_heads(const Score& score, int first_head, [[maybe_unused]] int64 heads) {
+  if constexpr (gradient_of<Score>::wanted)
+    return trained_head_score<Score>{{score, first_head}, heads};
+  else
+    return score_of_heads(score, first_head);
+}
 
 }  // namespace detail
 
 /// Returns the bytes of workspace that head_parallel_attention_backward() needs on rank `rank` of `ranks`, with dlse and all
 /// gradients: twice q, k, v, o, dout, lse, dlse and the gradients of this rank. `output_bytes`: of an element of o and dout,
-/// `gradient_bytes`: of dq, dk and dv, `ring`: the ranks of the ring of a mesh.
+/// `gradient_bytes`: of dq, dk and dv, `ring`: the ranks of the ring of a mesh. With `score` for a call with this score modifier.
+template <score_modifier Score = plain_score>
 constexpr int64 head_parallel_backward_workspace_bytes(const attention_problem& p, const sequence_slices& slices,
                                                        int rank, int ranks, int64 output_bytes = 2,
-                                                       int64 gradient_bytes = 2, int ring = 1) {
+                                                       int64 gradient_bytes = 2, int ring = 1,
+                                                       const Score& score = {}) {
   if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || ring < 1 || ranks % ring != 0) return 0;
   const detail::head_group group{slices, rank / (ranks / ring), ranks / ring, ranks};
   if (p.heads % group.size != 0 || p.kv_heads % group.size != 0) return 0;
@@ -67,8 +103,8 @@ constexpr int64 head_parallel_backward_workspace_bytes(const attention_problem& 
       lse, lse, tokens, group.size);
   const attention_problem part = detail::problem_of_heads(p, tokens, group.size);
   layout.take<unsigned char>(
-      ring == 1 ? backward_workspace_bytes(part)
-                : ring_backward_workspace_bytes(part, slices.of_groups(group.size), group.number, ring));
+      ring == 1 ? backward_workspace_bytes(part, score)
+                : ring_backward_workspace_bytes(part, slices.of_groups(group.size), group.number, ring, score));
   return layout.bytes;
 }
 
@@ -76,9 +112,10 @@ inline namespace GIWA_ARCH_TAG {
 
 /// Computes what ring_attention_backward() computes, with the same arguments, by an all-to-all exchange: all tokens of this
 /// rank's share of the heads. kv heads must be a multiple of the number of ranks. dsinks receives the gradients of this
-/// rank's heads, and 0 for the others: add it up over the ranks. options.workspace is required:
-/// head_parallel_backward_workspace_bytes(), 16-byte aligned. `comm` may be a mesh, as in head_parallel_attention_forward().
-/// options.accumulate is not supported. Otherwise as ring_attention_backward().
+/// rank's heads, and 0 for the others: add it up over the ranks. So do the gradients of a score modifier's parameters; of
+/// bias_with_gradient a rank writes the elements of its heads, or, where heads share them, adds to them if it does not have the first
+/// head. options.workspace is required: head_parallel_backward_workspace_bytes(), 16-byte aligned. `comm` may be a mesh, as in
+/// head_parallel_attention_forward(). Otherwise as ring_attention_backward().
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator_or_mesh<Where> Comm,
           class Queries, class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV,
           class Mask = full, class Score = plain_score>
@@ -94,8 +131,7 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   static_assert(!detail::drops_weights<Score>,
                 "giwa::head_parallel_attention_backward: dropout on several GPUs is not supported.");
   detail::require_head_sizes<HeadSize, HeadSizeV>();
-  static_assert(!detail::gradient_of<Score>::wanted,
-                "giwa::head_parallel_attention_backward: score modifiers that receive gradients are not supported.");
+  detail::require_parameter_slopes<Score>();
   using element = stdlib::remove_const_t<Queries>;
   using output = stdlib::remove_const_t<O>;
   const auto views = detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv);
@@ -103,7 +139,7 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   const int rank = comm.rank(), ranks = comm.size(), head_ranks = heads_comm.size(), ring = ranks / head_ranks;
   if (const status s = detail::check_heads(k.extent(2), head_ranks); !s.ok()) return s;
   const int64 needed = head_parallel_backward_workspace_bytes(views.in.problem(), slices, rank, ranks,
-                                                              int64{sizeof(output)}, int64{sizeof(DQ)}, ring);
+                                                              int64{sizeof(output)}, int64{sizeof(DQ)}, ring, score);
   if (const status s = detail::check_ring_backward(views, slices, rank, ranks, mask, score, options, HeadSize,
                                                    HeadSizeV, needed, /*sent=*/false);
       !s.ok())
@@ -131,12 +167,18 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   };
   call.sinks = own_heads(options.sinks), call.dsinks = own_heads(options.dsinks);
   call.workspace = detail::rest_of(options.workspace, layout);
+  call.accumulate = options.accumulate, call.any_order = options.any_order;
   // A gradient that is not wanted stays an empty view.
   const auto wanted = [](const auto& x) { return x.present() ? x.all : decltype(x.all){}; };
   const auto lse_of_heads = detail::lse_of_tensor(tensor_view<const float, 4>(t.lse.all));
   const auto mask_of_heads = detail::mask_of_heads(mask, first_head);
-  const auto score_of_heads = detail::score_of_heads(score, first_head);
+  const auto score_of_heads = detail::trained_score_of_heads(score, first_head, heads);
   status s;
+  // The call adds to dsinks and to gradients of parameters; what it computes of the others is added to them at the end.
+  if constexpr (stdlib::same_as<DQ, float>)
+    for (const auto* const x : {&t.dq.all, &t.dk.all, &t.dv.all})
+      if (s.ok() && options.accumulate) s = detail::set_to_zero(where, *x);
+  if (!s.ok()) return s;
   if (ring == 1) {
     const detail::backward_views<element, output, DQ> all{
         {t.q.all, t.k.all, t.v.all, t.o.all, {}}, lse_of_heads, t.dout.all, wanted(t.dq), wanted(t.dk), wanted(t.dv)};
@@ -146,9 +188,13 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
                                                      t.v.all, t.o.all, lse_of_heads, t.dout.all, wanted(t.dq),
                                                      wanted(t.dk), wanted(t.dv), mask_of_heads, score_of_heads, call);
   }
-  if (s.ok() && options.dsinks.size() > 0)
-    s = for_all(where, extents{options.dsinks.extent(0)}, detail::zero_other_sinks{options.dsinks, first_head, heads});
-  return s.ok() ? exchange.to_tokens(t.dq, t.dk, t.dv) : s;
+  const auto zero_others = [&](const tensor_view<float, 2>& x, int = 1) {
+    if (s.ok() && x.size() > 0 && !options.accumulate)
+      s = for_all(where, extents{x.extent(0), x.extent(1)}, detail::zero_other_heads{x, first_head, heads});
+  };
+  zero_others({options.dsinks.data(), {options.dsinks.extent(0), 1}, {options.dsinks.stride(0), 1}});
+  detail::gradient_of<Score>::for_each_output(score, zero_others);
+  return s.ok() ? exchange.to_tokens(options.accumulate, t.dq, t.dk, t.dv) : s;
 }
 
 }  // namespace GIWA_ARCH_TAG

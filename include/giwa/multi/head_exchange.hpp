@@ -103,9 +103,9 @@ struct head_exchange {
         });
     return s;
   }
-  /// Fills `own` of every tensor from `all` of all ranks.
+  /// Fills `own` of every tensor from `all` of all ranks, or adds that to it, in fp32.
   template <class... Tensors>
-  status to_tokens(const Tensors&... tensors) const {
+  status to_tokens(bool adds, const Tensors&... tensors) const {
     status s;
     if (comm.size() > 1)
       s = exchange(
@@ -115,7 +115,7 @@ struct head_exchange {
           [&](const auto& link, int peer) {
             return all_of([&](const auto& t) { return receive_packed(t, link, peer); }, tensors...);
           });
-    static_cast<void>((s.ok() && ... && (s = unpack(tensors), s.ok())));
+    static_cast<void>((s.ok() && ... && (s = unpack(adds, tensors), s.ok())));
     return s;
   }
 
@@ -147,11 +147,22 @@ struct head_exchange {
     return s;
   }
   template <class T>
-  status unpack(const head_tensor<T>& t) const {
+  status unpack([[maybe_unused]] bool adds, const head_tensor<T>& t) const {
     if (!t.present()) return {};
+    if constexpr (stdlib::same_as<T, float>)
+      if (adds) return unpack_and_add(t);
     status s = slice_tokens(where, slice_of(comm.rank()), t.all, t.heads_of(comm.rank()));
     for (int r = 0; r < comm.size() && s.ok(); ++r)
       if (r != comm.rank()) s = copy_rows<Where, T>(where, t.packed_for(r), t.heads_of(r));
+    return s;
+  }
+  status unpack_and_add(const head_tensor<float>& t) const {
+    const token_slice slice = slice_of(comm.rank());
+    status s;
+    for (int i = 0; i < 2 && s.ok(); ++i)
+      s = add_rows(where, slice.rows(i).of(t.heads_of(comm.rank())), slice.ranges[i].of(t.all));
+    for (int r = 0; r < comm.size() && s.ok(); ++r)
+      if (r != comm.rank()) s = add_rows(where, t.heads_of(r), t.packed_for(r));
     return s;
   }
   /// The rows of a rank's slice in `all`, and in `packed`, which has them in the same order.

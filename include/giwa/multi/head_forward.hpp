@@ -129,7 +129,7 @@ status head_parallel_attention_forward(const Where& where, const Comm& comm, con
     s = ring_attention_forward<HeadSize, HeadSizeV>(where, comm.ring, slices.of_groups(head_ranks), t.q.all, t.k.all,
                                                     t.v.all, t.o.all, mask_of_heads, score_of_heads, call);
   }
-  return s.ok() ? exchange.to_tokens(t.o, t.lse) : s;
+  return s.ok() ? exchange.to_tokens(/*adds=*/false, t.o, t.lse) : s;
 }
 
 }  // namespace GIWA_ARCH_TAG

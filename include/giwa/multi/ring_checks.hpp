@@ -91,14 +91,6 @@ GIWA_HOST_DEVICE status check_ring_backward(const backward_views<T, O, G>& a, co
                                             int ranks, const Mask& mask, const Score& score,
                                             const attention_backward_options& options, int64 head_size,
                                             int64 head_size_v, int64 workspace, bool sent = true) {
-  if (options.accumulate && !sent)
-    return {status_code::not_supported,
-            bound::none,
-            0,
-            "gradients by an exchange of heads are not added to what is there",
-            "accumulate",
-            0,
-            0};
   attention_backward_options rest = options;
   rest.align = {};
   rest.workspace = {};

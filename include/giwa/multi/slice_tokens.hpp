@@ -40,6 +40,29 @@ status copy_rows(const Where& where, const tensor_view<const T, 4>& from, const 
   return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)}, copy_elements<T>{to, from});
 }
 
+/// Sums of fp32: set to zero, or another tensor is added.
+///@{
+struct zero_elements {
+  tensor_view<float, 4> to;
+  GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] = 0; }
+};
+template <class Where>
+status set_to_zero(const Where& where, const tensor_view<float, 4>& to) {
+  if (to.size() == 0) return {};
+  return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)}, zero_elements{to});
+}
+struct add_elements {
+  tensor_view<float, 4> to;
+  tensor_view<const float, 4> x;
+  GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] += x[at]; }
+};
+template <class Where>
+status add_rows(const Where& where, const tensor_view<float, 4>& to, const tensor_view<const float, 4>& x) {
+  if (to.size() == 0) return {};
+  return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)}, add_elements{to, x});
+}
+///@}
+
 }  // namespace detail
 
 /// Copies the tokens of a slice out of a whole sequence: whole (batch, tokens, heads, head size), own (batch, tokens of the
