@@ -13,16 +13,18 @@ struct slice_gradients {
   tensor_view<float, 4> k, v;
 };
 
-/// The memory for gradients: one slice's is added to while another's is sent or received, and this rank's come home.
+/// The memory for gradients: of this rank's slice, what it computes and what comes home, and of other slices, what is computed, sent
+/// and received at the same time.
 struct gradient_buffers {
-  float* k[3];  // for the rows of the longest slice
-  float* v[3];
+  static constexpr int own = 0, home = 1, received = 2, computed = 3;  // `computed` or the one after it
+  float* k[5];                                                         // for the rows of the longest slice
+  float* v[5];
 
   GIWA_HOST_DEVICE static constexpr gradient_buffers take(workspace_layout& layout, const attention_problem& p,
                                                           int ranks) {
     gradient_buffers b{};
     const int64 rows = saturated_product(saturated_product(p.batch, p.seq_k), p.kv_heads);
-    for (int i = 0; i < (ranks > 1 ? 3 : 1); ++i) {
+    for (int i = 0; i < (ranks > 1 ? 5 : 1); ++i) {
       b.k[i] = layout.take<float>(saturated_product(rows, p.head_size));
       b.v[i] = layout.take<float>(saturated_product(rows, p.head_size_v));
     }
@@ -52,7 +54,7 @@ struct gradient_plan {
   GIWA_HOST_DEVICE constexpr token_range rows(int of) const { return ring.travelling(of, 1); }
 };
 
-/// The gradients that pass one rank. Those of step t are in buffer t % 2, those that come home in buffer 2.
+/// The gradients that pass one rank: what it computes in a step, and what arrives meanwhile and is added.
 template <class Where, class Comm, class Mask>
 class gradient_ring {
  public:
@@ -66,10 +68,13 @@ class gradient_ring {
         wants_k_(wants_k),
         wants_v_(wants_v) {}
 
-  /// The gradients of the slice of step `step`; those of this rank's slice are in another buffer than what is sent last.
-  slice_gradients at(int step) const { return in_buffer(step % 2, plan_.ring.owner(comm_.rank(), step)); }
-  slice_gradients own() const { return in_buffer(plan_.ring.ranks > 1 ? plan_.ring.ranks % 2 : 0, comm_.rank()); }
-  slice_gradients home() const { return in_buffer(2, comm_.rank()); }
+  /// The gradients of the slice of step `step`, of this rank's slice, and those that came home.
+  slice_gradients at(int step) const {
+    return step == 0 ? in_buffer(gradient_buffers::own, comm_.rank())
+                     : in_buffer(gradient_buffers::computed + step % 2, plan_.ring.owner(comm_.rank(), step));
+  }
+  slice_gradients own() const { return at(0); }
+  slice_gradients home() const { return in_buffer(gradient_buffers::home, comm_.rank()); }
   /// The rows of this rank's slice that other ranks have gradients for.
   token_range rows_from_others() const { return plan_.rows(comm_.rank()); }
 
@@ -90,7 +95,7 @@ class gradient_ring {
     const int rank = comm_.rank();
     status s;
     if (arrives(step))
-      s = each(at(step), plan_.rows(plan_.ring.owner(rank, step)),
+      s = each(arriving(step), plan_.rows(plan_.ring.owner(rank, step)),
                [&](float* x, int64 bytes) { return link.receive(x, bytes, plan_.ring.owner(rank, 1)); });
     if (s.ok() && comes_home(step))
       s = each(home(), rows_from_others(),
@@ -102,21 +107,19 @@ class gradient_ring {
     return arrives(step) || comes_home(step) ||
            (step > 1 && plan_.has(plan_.ring.owner(comm_.rank(), step - 1), step - 1));
   }
-  /// Sets to zero what this rank, the first that sees something of a slice, does not compute.
-  status begin(int step, const token_range& computed) const {
+  /// Sets the gradients of a step to zero: what is computed is added to them.
+  status begin(int step) const {
     const int of = plan_.ring.owner(comm_.rank(), step);
-    if (arrives(step) || !plan_.has(of, step)) return {};
-    const token_range rows = plan_.rows(of), before{rows.first, computed.first - rows.first},
-                      after{computed.end(), rows.end() - computed.end()};
-    status s;
-    for (const token_range& r : {before, after})
-      if (r.count > 0) {
-        if (s.ok() && wants_k_) s = set_to_zero(where_, r.of(at(step).k));
-        if (s.ok() && wants_v_) s = set_to_zero(where_, r.of(at(step).v));
-      }
-    return s;
+    return plan_.has(of, step) ? both([&](auto x) { return set_to_zero(where_, plan_.rows(of).of(at(step).*x)); })
+                               : status{};
   }
-  /// Whether this rank adds to gradients that an earlier rank computed.
+  /// Adds what arrived in a step, of the ranks that the slice passed before.
+  status add_arrived(int step) const {
+    if (!arrives(step)) return {};
+    const token_range rows = plan_.rows(plan_.ring.owner(comm_.rank(), step));
+    return both([&](auto x) { return add_rows(where_, rows.of(at(step).*x), rows.of(arriving(step).*x)); });
+  }
+  /// Whether gradients of earlier ranks arrive in a step.
   bool arrives(int step) const {
     const int of = plan_.ring.owner(comm_.rank(), step);
     return step > 1 && step < plan_.ring.ranks && plan_.has(of, step - 1) && plan_.has(of, step);
@@ -134,12 +137,20 @@ class gradient_ring {
     };
     return {view(buffers_.k[i], sizes_.head_size), view(buffers_.v[i], sizes_.head_size_v)};
   }
+  slice_gradients arriving(int step) const {
+    return in_buffer(gradient_buffers::received, plan_.ring.owner(comm_.rank(), step));
+  }
+  /// call(member of slice_gradients) for those that are wanted.
+  template <class Call>
+  status both(const Call& call) const {
+    status s;
+    if (wants_k_) s = call(&slice_gradients::k);
+    if (wants_v_ && s.ok()) s = call(&slice_gradients::v);
+    return s;
+  }
   template <class Call>
   status each(const slice_gradients& g, const token_range& rows, const Call& call) const {
-    status s;
-    if (wants_k_) s = for_sequences(g.k, rows, call);
-    if (wants_v_ && s.ok()) s = for_sequences(g.v, rows, call);
-    return s;
+    return both([&](auto x) { return for_sequences(g.*x, rows, call); });
   }
 
   const Where& where_;

@@ -19,16 +19,16 @@ struct ring_backward_workspace {
   unsigned char* call;  // workspace of attention_backward
   int64 call_bytes;
 
-  /// `parameters`: of each head, of the score modifier.
+  /// For a call with this score modifier; with the memory for the kernel of all gradients.
+  template <class Score>
   GIWA_HOST_DEVICE static constexpr ring_backward_workspace take(workspace_layout& layout, attention_problem p,
-                                                                 const sequence_slices& slices, int rank, int ranks,
-                                                                 int64 parameters) {
+                                                                 const sequence_slices& slices, int rank, int ranks) {
     p.seq_q = slices.of(rank, ranks).count();
     p.seq_k = slices.most(ranks);
     const ring_buffers travelling = ring_buffers::take(layout, p, ranks);
     const gradient_buffers gradients = gradient_buffers::take(layout, p, ranks);
     float* const dq = layout.take<float>(saturated_product(rows_of_heads(p), p.head_size));
-    const int64 bytes = backward_bytes(p, parameters, /*fastest=*/false);
+    const int64 bytes = backward_bytes(p, gradient_of<Score>::parameters, !gradient_of<Score>::wanted);
     return {travelling, gradients, dq, layout.take<unsigned char>(bytes), bytes};
   }
 };
@@ -46,12 +46,6 @@ struct store_gradients {
     if (accumulate) sum += convert<float>{}(to[at]);
     to[at] = convert<G>{}(sum);
   }
-};
-
-/// dq in the workspace, where a call adds to it because it adds to dsinks or to gradients of parameters.
-struct zero_gradients {
-  tensor_view<float, 4> to;
-  GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] = 0; }
 };
 
 /// A slice_score that also receives gradients, as the modifier does: at the positions in the whole sequence.
@@ -87,25 +81,23 @@ struct ring_backward {
   const attention_backward_options& options;
   const ring_backward_workspace& workspace;
 
-  /// In each step dq first, while keys and values of the next step and the gradients of this one arrive. The gradients of
-  /// this rank's slice are computed while those of the other ranks come home.
+  /// In each step all gradients are computed in one call, while keys and values of the next step and the gradients of the ranks before
+  /// arrive. These are added, and the sum is sent on in the next step, at the end home.
   status run() const {
     const key_value_ring<T, Comm, Mask> keys(comm, plan, workspace.travelling, own.in.k, own.in.v);
     const gradient_ring<Where, Comm, Mask> gradients(where, comm, plan, workspace.gradients, own.in.problem(),
                                                      wants_k(), wants_v());
+    const bool travels = wants_k() || wants_v();
     for (int step = 0; step <= plan.ranks; ++step) {
-      const bool travels = wants_k() || wants_v();
       bool under_way = false;
       if (const status s = exchange(keys, gradients, step, travels, under_way); !s.ok()) return s;
       const bool home = step == plan.ranks;
       if (!home)
-        if (const status s = compute_dq(step, keys.keys(step), keys.values(step)); !s.ok()) return s;
-      if (home && travels)
-        if (const status s = compute_own(gradients); !s.ok()) return s;
+        if (const status s = compute(gradients, step, keys.keys(step), keys.values(step)); !s.ok()) return s;
       if (under_way)
         if (const status s = comm.wait(where); !s.ok()) return s;
-      if (!home && step > 0 && travels)
-        if (const status s = compute_dk_dv(gradients, step, keys.keys(step), keys.values(step)); !s.ok()) return s;
+      if (!home && travels)
+        if (const status s = gradients.add_arrived(step); !s.ok()) return s;
     }
     return store(gradients);
   }
@@ -128,8 +120,7 @@ struct ring_backward {
     });
   }
 
-  /// attention_backward of some rows and keys. Of the two calls of a step, that for dq gives the score modifier its gradients.
-  template <gradient Of>
+  /// attention_backward of some rows and keys, which gives the score modifier its gradients too.
   status call(int step, const token_range& rows, const tensor_view<const T, 4>& k, const tensor_view<const T, 4>& v,
               const token_range& keys, const backward_views<T, O, float>& to, bool accumulate) const {
     backward_views<T, O, float> views = to;
@@ -139,9 +130,10 @@ struct ring_backward {
     attention_backward_options rest{};
     rest.scale = options.scale;
     rest.dlse = rows_of_lse(options.dlse, rows);
-    if (step == 0 && !is_absent(to.dq)) rest.sinks = options.sinks, rest.dsinks = options.dsinks;
+    if (step == 0) rest.sinks = options.sinks, rest.dsinks = options.dsinks;
     rest.workspace = {workspace.call, {workspace.call_bytes}};
     rest.accumulate = accumulate;
+    rest.any_order = options.any_order;
     const auto at = plan.mask_of(comm.rank(), rows.first, plan.owner(comm.rank(), step), keys.first);
     const auto mask = plan.call_mask(at, step, keys);
     const auto run = [&](const auto& of_slice) {
@@ -150,7 +142,7 @@ struct ring_backward {
     const slice_score<Score> sliced{score, at.queries, at.keys, at.offset};
     if constexpr (stdlib::same_as<Score, plain_score>)
       return run(score);
-    else if constexpr (Of == gradient::of_q && gradient_of<Score>::wanted)
+    else if constexpr (gradient_of<Score>::wanted)
       return run(trained_slice_score<Score>{sliced});
     else
       return run(sliced);
@@ -167,41 +159,30 @@ struct ring_backward {
   }
 
   tensor_view<float, 4> dq() const { return {workspace.dq, own.in.q.extents()}; }
-  status compute_dq(int step, const tensor_view<const T, 4>& k, const tensor_view<const T, 4>& v) const {
+  /// The gradients of a step. Those of queries are added to those of the steps before; one call adds to all or to none.
+  template <class GradientRing>
+  status compute(const GradientRing& gradients, int step, const tensor_view<const T, 4>& k,
+                 const tensor_view<const T, 4>& v) const {
     const part p = part_of(step);
-    if (p.keys.count == 0 && step > 0) return {};
+    const slice_gradients of_slice = gradients.at(step);
     const bool trains = gradient_of<Score>::wanted || (step == 0 && !is_absent(options.dsinks));
-    if (is_absent(own.dq) && !trains) return {};
-    backward_views<T, O, float> to{};
-    to.dq = p.rows.of(dq());
     const bool adds_to_others =
-        step == 0 && options.accumulate && (!is_absent(options.dsinks) || gradient_of<Score>::parameters > 0);
-    if (adds_to_others)
-      if (const status s = for_all(where, extents{dq().extent(0), dq().extent(1), dq().extent(2), dq().extent(3)},
-                                   zero_gradients{dq()});
-          !s.ok())
-        return s;
-    return call<gradient::of_q>(step, p.rows, k, v, p.keys, to, step > 0 || adds_to_others);
-  }
-  template <class GradientRing>
-  status compute_dk_dv(const GradientRing& gradients, int step, const tensor_view<const T, 4>& k,
-                       const tensor_view<const T, 4>& v) const {
-    const part p = part_of(step);
-    if (p.keys.count == 0) return {};
-    if (const status s = gradients.begin(step, p.keys); !s.ok()) return s;
-    const slice_gradients to = gradients.at(step);
-    backward_views<T, O, float> out{};
-    if (wants_k()) out.dk = p.keys.of(to.k);
-    if (wants_v()) out.dv = p.keys.of(to.v);
-    return call<gradient::of_k_and_v>(step, p.rows, k, v, p.keys, out, gradients.arrives(step));
-  }
-  template <class GradientRing>
-  status compute_own(const GradientRing& gradients) const {
-    const part p = part_of(0);
-    backward_views<T, O, float> out{};
-    if (wants_k()) out.dk = gradients.own().k;
-    if (wants_v()) out.dv = gradients.own().v;
-    return call<gradient::of_k_and_v>(0, p.rows, own.in.k, own.in.v, p.keys, out, false);
+        options.accumulate && (!is_absent(options.dsinks) || gradient_of<Score>::parameters > 0);
+    const bool adds = step > 0 || adds_to_others;
+    status s;
+    if (step > 0)
+      s = gradients.begin(step);
+    else if (adds)
+      static_cast<void>(((s = set_to_zero(where, dq()), s.ok())) &&
+                        (!wants_k() || (s = set_to_zero(where, of_slice.k), s.ok())) &&
+                        (!wants_v() || (s = set_to_zero(where, of_slice.v), s.ok())));
+    const bool wants_q = !is_absent(own.dq) || trains;
+    if (!s.ok() || (p.keys.count == 0 && step > 0) || !(wants_q || wants_k() || wants_v())) return s;
+    backward_views<T, O, float> to{};
+    if (wants_q) to.dq = p.rows.of(dq());
+    if (wants_k()) to.dk = p.keys.of(of_slice.k);
+    if (wants_v()) to.dv = p.keys.of(of_slice.v);
+    return call(step, p.rows, k, v, p.keys, to, adds);
   }
 
   template <class GradientRing>
@@ -227,15 +208,15 @@ struct ring_backward {
 }  // namespace detail
 
 /// Returns the bytes of workspace that ring_attention_backward() needs on rank `rank` of `ranks`; see ring_workspace_bytes().
-/// It is the memory for the slices of keys and values of two other ranks, for the fp32 gradients of three slices, and dq in
-/// fp32. With `score` for a call with this score modifier.
+/// It is the memory for the slices of keys and values of two other ranks, for the fp32 gradients of five slices (with one
+/// rank, one), dq in fp32, and that of attention_backward(). With `score` for a call with this score modifier.
 template <score_modifier Score = plain_score>
 GIWA_HOST_DEVICE constexpr int64 ring_backward_workspace_bytes(const attention_problem& p,
                                                                const sequence_slices& slices, int rank, int ranks,
                                                                const Score& = {}) {
   if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks) return 0;
   detail::workspace_layout layout;
-  detail::ring_backward_workspace::take(layout, p, slices, rank, ranks, detail::gradient_of<Score>::parameters);
+  detail::ring_backward_workspace::take<Score>(layout, p, slices, rank, ranks);
   return layout.bytes;
 }
 
@@ -252,7 +233,7 @@ inline namespace GIWA_ARCH_TAG {
 /// 16-byte aligned.
 ///
 /// Sums are in fp32, in the order of the ring, and rounded once, so the result has the same bits in each run with the same
-/// slices. Streams, capture and errors are as in ring_attention_forward().
+/// slices, without options.any_order. Streams, capture and errors are as in ring_attention_forward().
 ///
 /// Source: Liu, Zaharia and Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context".
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator<Where> Comm,
@@ -280,8 +261,7 @@ status ring_attention_backward(const Where& where, const Comm& comm, const seque
       !s.ok())
     return s;
   detail::workspace_layout layout{options.workspace.data()};
-  const auto workspace =
-      detail::ring_backward_workspace::take(layout, sizes, slices, rank, ranks, detail::gradient_of<Score>::parameters);
+  const auto workspace = detail::ring_backward_workspace::take<Score>(layout, sizes, slices, rank, ranks);
   const detail::ring_plan<Mask> plan{mask, slices, ranks,
                                      detail::diagonal_of(mask, score, options.align).fixed_offset()};
   using element = stdlib::remove_const_t<Queries>;
