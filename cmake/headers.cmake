@@ -259,6 +259,7 @@ set(GIWA_HEADERS
   D giwa/attention/backward/backward_sm90_dq.cuh
   D giwa/attention/backward/backward_sm90_consumer.cuh
   D giwa/attention/backward/backward_sm90_split.cuh
+  D giwa/attention/backward/backward_sm90_wide.cuh
   D giwa/attention/backward/backward_sm90.cuh
   D giwa/attention/backward/dq_of_sums.cuh
   L giwa/attention/backward/launch_sm90.cuh

@@ -18,10 +18,10 @@ struct backward {
   static bool launch(cudaStream_t s, const void* p) {
     using enum detail::gradient;
     using giwa::fp16;
-    if constexpr (detail::sm80_backward_sums_both(HeadSize, HeadSize))
+    if constexpr (detail::has_kernel_of_all(HeadSize, HeadSize))
       return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all>(s, p);
     else
-      return launch_ops<fp16, fp16, of_q, of_k, of_v>(s, p);
+      return launch_ops<fp16, fp16, of_q, of_k_and_v>(s, p);
   }
 };
 /// In fp32.

@@ -110,18 +110,19 @@ TEST_CASE("drawn problems") {
 
 namespace {
 
-template <class T>
+template <class T, int HeadSize = 20>
 void test_hostile_numbers() {
-  const case_options o = segments_case();
+  case_options o = segments_case();
+  o.head_size = o.head_size_v = HeadSize;
   backward_case<T> clean(o);
   run_forward(clean, segments_mask{}, giwa::plain_score{});
-  REQUIRE((run<20, 20>(clean, segments_mask{}, giwa::plain_score{})) == "");
+  REQUIRE((run<HeadSize, HeadSize>(clean, segments_mask{}, giwa::plain_score{})) == "");
   for (const float bad : {NAN, HUGE_VALF, 3e38f}) {
     if (small_mode() && !std::isnan(bad)) continue;
     backward_case<T> c(o);
     poison_segment(c, bad);
     run_forward(c, segments_mask{}, giwa::plain_score{});
-    REQUIRE((run<20, 20>(c, segments_mask{}, giwa::plain_score{})) == "");
+    REQUIRE((run<HeadSize, HeadSize>(c, segments_mask{}, giwa::plain_score{})) == "");
     CHECK(different_outside_segment(c, clean) == 0);
     const auto hidden = [](auto& gradient) {  // rows of the segment without NaN
       int64 rows = 0;
@@ -201,6 +202,7 @@ TEST_CASE("numbers that a pair does not see do not reach it") {
   test_hostile_numbers<float>();
 #if !defined(GIWA_TEST_FEW_SIZES)
   test_hostile_numbers<bf16>();
+  test_hostile_numbers<fp16, 256>();
 #endif
 }
 

@@ -185,4 +185,5 @@ TEST_CASE("delays change nothing of gradients") {
   CHECK(different_gradients<128>(1024, 300, giwa::full{}) == 0);
   CHECK(different_gradients<128>(700, 700, giwa::causal{}, true) == 0);
   CHECK(different_gradients<256>(700, 700, giwa::sliding_window{50}) == 0);
+  CHECK(different_gradients<256>(700, 700, giwa::sliding_window{50}, true) == 0);
 }

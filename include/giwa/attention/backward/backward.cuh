@@ -96,10 +96,12 @@ struct stream_backward {
   static status run_on_tensor_cores(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p, bool hopper) {
     status state;
     int launched = 0;
+    constexpr bool sums_both = sm80_backward_sums_both(HeadSize, HeadSizeV);
     const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
       if (!state.ok() || !wants<Of>(p)) return;
-      // What a modifier takes is given by the mma.sync kernel of dq alone.
-      if constexpr (has_sm90 && !(Of == gradient::of_q && gradient_of<Score>::wanted)) {
+      // What a modifier takes is given by the mma.sync kernel of dq alone. The others sum wide dk and dv separately.
+      constexpr bool of_both = Of == gradient::of_k_and_v;
+      if constexpr (has_sm90 && (of_both || (Of == gradient::of_q && !gradient_of<Score>::wanted))) {
         using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
         const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, op::block_m);
         if (hopper) {
@@ -109,17 +111,17 @@ struct stream_backward {
           return;
         }
       }
-      state = run_sm80<Of>(s, p);
+      if constexpr (!of_both || sums_both) state = run_sm80<Of>(s, p);
     };
     if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted)
       if (p.workspace.dq != nullptr) return run_together(s, p);
     run(stdlib::integral_constant<gradient, gradient::of_q>{});
-    if constexpr (sm80_backward_sums_both(HeadSize, HeadSizeV)) {
-      run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
-    } else {
-      run(stdlib::integral_constant<gradient, gradient::of_k>{});
-      run(stdlib::integral_constant<gradient, gradient::of_v>{});
-    }
+    if (sums_both || hopper) run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
+    if constexpr (!sums_both)
+      if (!hopper) {
+        run(stdlib::integral_constant<gradient, gradient::of_k>{});
+        run(stdlib::integral_constant<gradient, gradient::of_v>{});
+      }
     return state;
   }
 

@@ -10,6 +10,7 @@
 #include <giwa/attention/backward/backward_sm90_loader.cuh>
 #include <giwa/attention/backward/backward_sm90_scheduler.cuh>
 #include <giwa/attention/backward/backward_sm90_split.cuh>
+#include <giwa/attention/backward/backward_sm90_wide.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -46,9 +47,16 @@ struct sm90_backward_op {
       if (!p.waits_first) arch::wait_for_previous_kernel();
     } else {
       arch::claim_registers<policy::consumer_registers>();
-      using consumer = stdlib::conditional_t<types::is_split, sm90_split_consumer<types, block_type>,
-                                             sm90_backward_consumer<types, block_type>>;
-      consumer::run(block, p, s);
+      if constexpr (types::by_gradient) {
+        if (block.any(block.warp() / 4 == 1))  // a vote tells the compiler that all threads of a warp agree
+          sm90_wide_consumer<types, block_type, gradient::of_v>::run(block, p, s);
+        else
+          sm90_wide_consumer<types, block_type, gradient::of_k>::run(block, p, s);
+      } else {
+        using consumer = stdlib::conditional_t<types::is_split, sm90_split_consumer<types, block_type>,
+                                               sm90_backward_consumer<types, block_type>>;
+        consumer::run(block, p, s);
+      }
     }
 #else
     static_cast<void>(plain_block), static_cast<void>(p), static_cast<void>(s);

@@ -63,7 +63,7 @@ class sm90_backward_loader {
   GIWA_DEVICE void put_end(action end) {
     s.x_empty[x.stage].wait(x.phase ^ 1);
     if (block.lane() == 0) {
-      for (int c = 0; c < Types::consumers; ++c) s.notes[x.stage].of[c] = end;
+      for (int c = 0; c < Types::groups; ++c) s.notes[x.stage].of[c] = end;
       if constexpr (Types::adds_dq)
         if (end == action::end) {
           s.dq_places[place.stage].part = Types::no_more_parts;
@@ -103,7 +103,7 @@ class sm90_backward_loader {
 
   GIWA_DEVICE void load_fixed(const work_item& work) {
     const head_type& h = work.head.get();
-    for (int c = 0; c < Types::consumers; ++c) {
+    for (int c = 0; c < Types::groups; ++c) {
       [[maybe_unused]] row_terms terms[2];
       if constexpr (Types::stages_output)
         for (int i = 0; i < 2; ++i) terms[i] = p.call.terms_of_query(h, work.first + 64 * c + block.lane() + 32 * i);
@@ -127,9 +127,9 @@ class sm90_backward_loader {
   }
 
   GIWA_DEVICE void load_tile(const work_item& work, const head_type& h, const tiles_list& list, int n) {
-    tile_keep keep[Types::consumers];
+    tile_keep keep[Types::groups];
     bool some = false;
-    for (int c = 0; c < Types::consumers; ++c) {
+    for (int c = 0; c < Types::groups; ++c) {
       keep[c] = keep_for(work, h, list, n, c);
       some = some || keep[c] == tile_keep::some;
     }
@@ -180,7 +180,7 @@ class sm90_backward_loader {
         s.place_full[place.stage].arrive();
       }
       // A consumer for which the whole tile is kept has to see the NaN of cleared rows too.
-      for (int c = 0; c < Types::consumers; ++c)
+      for (int c = 0; c < Types::groups; ++c)
         note.of[c] = scrubs || keep[c] == tile_keep::some ? action::some
                      : keep[c] == tile_keep::all          ? action::all
                      : Types::adds_dq                     ? action::some  // for its share of dq of the other's keys

@@ -9,19 +9,19 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The tile of a Hopper kernel of attention_backward: two consumer warpgroups with 64 rows of the gradient each, past which
-/// tiles of `columns` rows of the other side move. Head sizes are rounded up to what an instruction takes; in shared memory
+/// The tile of a Hopper kernel of attention_backward: two consumer warpgroups with 64 rows of the gradient each, or with the
+/// same 64, past which tiles of `columns` rows of the other side move. Head sizes are rounded up to what an instruction takes; in shared memory
 /// they take whole slabs of 64 columns.
 ///
 /// H200, 2026-11-23, fp16, 2048 / head size heads, full, 4 x 4096 | 1 x 16384 tokens, TFLOP/s of the kernel's own products,
-/// three for dq, four for dk with dv (above a head size of 128 five, by two kernels, counted as four):
+/// three for dq, four for dk with dv:
 ///   head size   gradient       columns   TFLOP/s     others
 ///   64          dq             160       489 | 529   128: 425 | 449 (when the loader scheduled)
 ///   64          dk with dv     128       484 | 520   96: 476 | 514
 ///   128         dq             128       594 | 638
 ///   128         dk with dv     64        562 | 606   80: ptxas serializes the products (C7512)
 ///   256         dq             64        644 | 682
-///   256         dk, dv         64        446 | 484
+///   256         dk with dv     64        640 | 600, causal 563 | 582; a kernel each, five products counted as four: 446 | 484
 template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
@@ -29,7 +29,11 @@ struct sm90_backward_policy {
   static constexpr bool adds_dq = Of == gradient::of_all;
   static constexpr bool sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v || adds_dq;
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
-  static constexpr int consumers = 2, block_m = 64 * consumers;
+  // Whether both consumers have the same 64 keys, and one sums dv, the other dk (sm90_wide_consumer): a consumer has registers
+  // for sums of 256 columns.
+  static constexpr bool by_gradient =
+      sums_x && sums_y && !adds_dq && round_up(HeadSize, 16) + round_up(HeadSizeV, 16) > 256;
+  static constexpr int consumers = 2, groups = by_gradient ? 1 : consumers, block_m = 64 * groups;
   static constexpr int columns = widest <= 64                      ? (rows_are_keys ? 128 : 160)
                                  : widest <= 128 && !rows_are_keys ? 128
                                                                    : 64;
@@ -49,7 +53,9 @@ struct sm90_backward_policy {
   static constexpr int stages_ds = adds_dq ? 2 : 0;
   static constexpr int stages_dq = widest > 64 ? 2 : 1;
   static constexpr int dq_bytes = adds_dq ? stages_ds * 2 * block_m * columns + stages_dq * 4 * 2 * 64 * 64 : 0;
-  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0)) + dq_bytes;
+  // P of two tiles in fp32.
+  static constexpr int stages_p = by_gradient ? 2 : 0, p_bytes = stages_p * 4 * block_m * columns;
+  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0)) + dq_bytes + p_bytes;
   static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
   static constexpr int room = (227 << 10) - 3072 - fixed_bytes;  // in shared memory, for stages of x and y
   // x is needed longer than y: for the first and for the last product. A fourth stage gains nothing.
@@ -84,8 +90,8 @@ template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_split_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
   static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
-  static constexpr bool adds_dq = false;
-  static constexpr int consumers = 2, block_m = 64 * consumers, columns = 64;
+  static constexpr bool adds_dq = false, by_gradient = false;
+  static constexpr int consumers = 2, groups = consumers, block_m = 64 * groups, columns = 64;
   static constexpr int width_x = round_up(HeadSize, 64) * split_rows::parts_per_number,
                        width_y = round_up(HeadSizeV, 64) * split_rows::parts_per_number;
   static constexpr bool takes_turns = true;

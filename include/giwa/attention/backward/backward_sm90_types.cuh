@@ -22,7 +22,7 @@ struct ring_cursor {
   }
 };
 
-/// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each: of a and b. Tiles of x and y move
+/// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each, or the same 64: of a and b. Tiles of x and y move
 /// past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For dk and dv they are keys:
 /// a and b are k and v, x and y are q and dout; if dq is added too, each consumer has a writer. T is split_parts for tensors of fp32, whose
 /// tiles hold split fp16.
@@ -40,8 +40,9 @@ struct sm90_backward_types {
   using call_params = backward_params<input, input, G, Mask, Score>;
   using head_type = typename call_params::head;
   static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
-  static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers;
-  static constexpr bool adds_dq = policy::adds_dq;
+  static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers,
+                       groups = policy::groups;  // of 64 fixed rows
+  static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient;
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
                        stages_ds = adds_dq ? policy::stages_ds : 1;
   static constexpr int stages_dq = policy::stages_dq;
@@ -82,7 +83,15 @@ struct sm90_backward_types {
     dq_tile of[consumers];
   };
 
-  /// 128 rows of a gradient. P is 0 where the mask drops a score, but 0 times NaN is NaN. So a consumer's warp that gets
+  /// P times the slope of the score modifier, from the consumer that sums dv to the one that sums dk: of each thread to the
+  /// thread of the same rank, which has the same scores.
+  struct weights_between {
+    static constexpr int stages = 2;
+    alignas(16) float of[stages][64 * columns];  // in the order of a warpgroup's accumulator
+    arch::mbarrier full[stages], empty[stages];
+  };
+
+  /// The rows of a block in a gradient. P is 0 where the mask drops a score, but 0 times NaN is NaN. So a consumer's warp that gets
   /// NaN does not store its 16 rows, but sets its bit in `again`, and the item comes a second time, with these bits in
   /// `careful`. Then moving rows with NaN are cleared in tiles that not every row sees, and P is NaN for the pairs that
   /// do. Other rows get the same bits.
@@ -100,7 +109,7 @@ struct sm90_backward_types {
   enum class action : int { all, some, none, end_of_item, end };
   /// The loader's notes on a tile: the rows of x and y from `begin` on.
   struct tile_note {
-    action of[consumers];
+    action of[groups];
     int begin;
     uninitialized<bounds> limits;
   };
@@ -153,11 +162,12 @@ struct sm90_backward_types {
     if constexpr (rows_are_keys) to.lse[row] = t.lse, to.delta[row] = t.delta;
   }
   struct shared_storage {
-    a_tile a[consumers];
-    stdlib::conditional_t<sums_x, b_tile, nothing> b[consumers];
+    a_tile a[groups];
+    stdlib::conditional_t<sums_x, b_tile, nothing> b[groups];
     x_tile x[stages_x];
     y_tile y[stages_y];
     stdlib::conditional_t<adds_dq, parts_of_dq, stdlib::conditional_t<stores_tiles, rows_of_dq, nothing>> dq;
+    stdlib::conditional_t<by_gradient, weights_between, nothing> weights;
     stdlib::conditional_t<adds_dq, dq_place, nothing> dq_places[places];  // a ring
     moving_terms terms[stages_x];
     stdlib::conditional_t<stages_output, row_terms[64], nothing> own_terms[consumers];  // of the fixed queries
@@ -169,7 +179,7 @@ struct sm90_backward_types {
     arch::mbarrier ds_full[stages_ds], ds_empty[stages_ds], place_full[adds_dq ? places : 1];
     arch::mbarrier dq_full[consumers][stages_dq], dq_empty[consumers][stages_dq];
     arch::mbarrier landed;  // tiles that are scrubbed before consumers get them
-    arch::mbarrier fixed_full[consumers], fixed_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
+    arch::mbarrier fixed_full[groups], fixed_empty[groups], work_full[queue_depth], work_empty[queue_depth];
   };
   struct params {
     call_params call;
@@ -195,8 +205,11 @@ struct sm90_backward_types {
       for (int c = 0; c < consumers; ++c)
         for (int i = 0; i < stages_dq; ++i) s.dq_full[c][i].initialize(4), s.dq_empty[c][i].initialize(1);
     }
-    for (int c = 0; c < consumers; ++c)
-      s.fixed_full[c].initialize(1), s.fixed_empty[c].initialize(adds_dq ? 4 * consumers : 4);
+    if constexpr (by_gradient)
+      for (int i = 0; i < weights_between::stages; ++i)
+        s.weights.full[i].initialize(4), s.weights.empty[i].initialize(4);
+    for (int c = 0; c < groups; ++c)
+      s.fixed_full[c].initialize(1), s.fixed_empty[c].initialize(adds_dq || by_gradient ? 4 * consumers : 4);
     for (int i = 0; i < queue_depth; ++i) {
       s.work_full[i].initialize(1), s.work_empty[i].initialize(4 * consumers + 1);  // and the loader
       s.work[i].again = 0;
