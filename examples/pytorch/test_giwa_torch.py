@@ -314,6 +314,7 @@ def test_refused():
              lambda: attend(q.requires_grad_(), k, v, alibi_slopes=torch.ones(2, 4, device=DEVICE, requires_grad=True)).sum().backward()),
             (ValueError, "probability of dropout", lambda: scaled_dot_product_attention(q, q, q, dropout_p=1.0)),
             (RuntimeError, "enable_gqa", lambda: scaled_dot_product_attention(q, k, v)),
+            (NotImplementedError, "nested tensors", lambda: scaled_dot_product_attention(*[torch.nested.nested_tensor([*q.detach()])] * 3)),
             (RuntimeError, "is_causal", lambda: scaled_dot_product_attention(q, q, q, torch.ones(10, 10, device=DEVICE).bool(), is_causal=True))):
         raises(kind, part, call)
     bias = torch.zeros(10, 20, dtype=q.dtype, device=DEVICE)

@@ -126,6 +126,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if attn_mask is not None and is_causal:
         raise InvalidArgument(f"giwa_torch: attn_mask and is_causal exclude each other; {type(attn_mask).__name__} should not be used with "
                               "causal=True")
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError("giwa_torch: nested tensors; flash_attn_varlen_func takes packed sequences")
     of_query, of_key, of_value = query.shape, key.shape, value.shape
     if len(of_query) != 4 or of_key[:2] != of_value[:2] or of_key[0] != of_query[0] or of_query[1] == 1 != of_key[1]:
         return _broadcast(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
