@@ -232,11 +232,13 @@ struct stream_backward {
     return {};
   }
 
-  /// Launches an op that reads rows of q alone: a block for a head, or for eight rows.
+  /// Launches an op that reads rows of q alone: a block for a head, or blocks that take several groups of rows.
   template <class Op, class Params>
   static status launch_blocks(cudaStream_t s, const Params& p, int64 count) {
-    if constexpr (requires { Op::rows_of_block; }) count = ceil_div(count, int64{Op::rows_of_block});
-    const int64 grid = count < launch_limits::grid_x ? count : launch_limits::grid_x;
+    int64 most = launch_limits::grid_x;
+    if constexpr (requires { Op::rows_of_block; })
+      count = ceil_div(count, int64{Op::rows_of_block}), most = Op::most_blocks;
+    const int64 grid = count < most ? count : most;
     return launch(s, {.grid = grid, .block = Op::max_threads}, Op{}, p);
   }
 

@@ -98,6 +98,12 @@ class sm90_dq_product {
   GIWA_DEVICE void await_part(shared_storage& s, int index) const {
     s.dq_empty[index][part.stage].wait(part.phase ^ 1);
   }
+  /// The memory for dS of the next tile, when it is free: a warp may use its 16 rows between two items.
+  GIWA_DEVICE auto& free_slab(shared_storage& s, int index) const {
+    using slab = shared_tile<typename Types::gradient_element, tile_shape<64, 64>, swizzled<swizzle::bytes_128>>;
+    s.ds_empty[ds.stage].wait(ds.phase ^ 1);
+    return *reinterpret_cast<slab*>(&s.dq.ds[ds.stage][index]);
+  }
   /// Writes the part of the tile before to shared memory, when its product is complete.
   template <class Block>
   GIWA_DEVICE void write(const Block& block, shared_storage& s, int index, int thread, const tile& dq) {

@@ -101,26 +101,28 @@ class sm90_backward_loader {
     return Types::rows_are_keys ? keep_of_reader(p.call, h, keep, first + 64) : keep;
   }
 
+  /// b is free for the next rows earlier than a: dq of the last tile needs a.
   GIWA_DEVICE void load_fixed(const work_item& work) {
     const head_type& h = work.head.get();
+    const auto at = [&](int c) { return origin(h, Types::rows_are_keys, work.first + 64 * c); };
     for (int c = 0; c < Types::groups; ++c) {
       [[maybe_unused]] row_terms terms[2];
       if constexpr (Types::stages_output)
         for (int i = 0; i < 2; ++i) terms[i] = p.call.terms_of_query(h, work.first + 64 * c + block.lane() + 32 * i);
-      s.fixed_empty[c].wait((fixed_turn & 1) ^ 1);
+      s.b_empty[c].wait((fixed_turn & 1) ^ 1);
       if constexpr (Types::stages_output) {
         for (int i = 0; i < 2; ++i) s.own_terms[c][block.lane() + 32 * i] = terms[i];
         block.sync_warp();
       }
       if (arch::elect_one()) {
-        arch::mbarrier& full = s.fixed_full[c];
-        const auto at = origin(h, Types::rows_are_keys, work.first + 64 * c);
-        int bytes = Types::a_tile::bytes;
-        if constexpr (Types::sums_x) bytes += Types::b_tile::bytes;
-        full.arrive_and_expect(bytes);
-        giwa::load(p.a, at, s.a[c], full);
-        if constexpr (Types::sums_x) giwa::load(p.b, at, s.b[c], full);
+        s.fixed_full[c].arrive_and_expect(Types::a_tile::bytes + (Types::sums_x ? Types::b_tile::bytes : 0));
+        if constexpr (Types::sums_x) giwa::load(p.b, at(c), s.b[c], s.fixed_full[c]);
       }
+      block.sync_warp();
+    }
+    for (int c = 0; c < Types::groups; ++c) {
+      s.a_empty[c].wait((fixed_turn & 1) ^ 1);
+      if (arch::elect_one()) giwa::load(p.a, at(c), s.a[c], s.fixed_full[c]);
       block.sync_warp();
     }
     ++fixed_turn;

@@ -78,7 +78,8 @@ class sm90_split_consumer {
     x.advance();
     if (has_tiles) {
       release_turn();
-      release(s.fixed_empty[index]);
+      release(s.b_empty[index]);
+      release(s.a_empty[index]);
       ++fixed_turn;
     }
     if (!uniform(work.idle)) store_sums(work);

@@ -179,7 +179,8 @@ struct sm90_backward_types {
     arch::mbarrier ds_full[stages_ds], ds_empty[stages_ds], place_full[adds_dq ? places : 1];
     arch::mbarrier dq_full[consumers][stages_dq], dq_empty[consumers][stages_dq];
     arch::mbarrier landed;  // tiles that are scrubbed before consumers get them
-    arch::mbarrier fixed_full[groups], fixed_empty[groups], work_full[queue_depth], work_empty[queue_depth];
+    arch::mbarrier fixed_full[groups], a_empty[groups], b_empty[groups];
+    arch::mbarrier work_full[queue_depth], work_empty[queue_depth];
   };
   struct params {
     call_params call;
@@ -208,8 +209,11 @@ struct sm90_backward_types {
     if constexpr (by_gradient)
       for (int i = 0; i < weights_between::stages; ++i)
         s.weights.full[i].initialize(4), s.weights.empty[i].initialize(4);
-    for (int c = 0; c < groups; ++c)
-      s.fixed_full[c].initialize(1), s.fixed_empty[c].initialize(adds_dq || by_gradient ? 4 * consumers : 4);
+    for (int c = 0; c < groups; ++c) {
+      s.fixed_full[c].initialize(1);
+      s.a_empty[c].initialize(adds_dq || by_gradient ? 4 * consumers : 4);
+      s.b_empty[c].initialize(by_gradient ? 4 * consumers : 4);
+    }
     for (int i = 0; i < queue_depth; ++i) {
       s.work_full[i].initialize(1), s.work_empty[i].initialize(4 * consumers + 1);  // and the loader
       s.work[i].again = 0;

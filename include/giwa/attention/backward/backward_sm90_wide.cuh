@@ -73,7 +73,10 @@ class sm90_wide_consumer {
     if (uniform(next == action::end)) return false;
     release(s.x_empty[x.stage]);
     x.advance();
-    if (has_tiles) release(s.fixed_empty[0]);
+    if (has_tiles) {
+      release(s.b_empty[0]);
+      release(s.a_empty[0]);
+    }
     if (!uniform(work.idle)) store_sums(work, work.careful);
     return true;
   }
