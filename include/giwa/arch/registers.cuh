@@ -34,6 +34,13 @@ GIWA_DEVICE void claim_registers() {
 #endif
 }
 
+/// Returns the same value, from which the compiler computes what follows here, not once before a loop to keep it. Generates no
+/// instruction.
+GIWA_DEVICE inline int recomputed_here(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 }  // namespace giwa::inline GIWA_ABI::arch
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_BACKWARD_STORE_GRADIENT_CUH
 #define GIWA_ATTENTION_BACKWARD_STORE_GRADIENT_CUH
 
+#include <giwa/arch/registers.cuh>
 #include <giwa/tile/element_run.hpp>
 #include <giwa/tile/register_copy.cuh>
 
@@ -32,7 +33,7 @@ GIWA_DEVICE void store_gradient_by_slabs(const Block& block, int thread, registe
                                          const tensor_view<G, 2>& to, int first, float factor, Slab& slab) {
   using run = element_run<G, 8>;
   sums.transform([&](float x) { return x * factor + 0.0f; });
-  asm volatile("" : "+r"(thread));  // else the compiler computes addresses long before, and spills them
+  thread = arch::recomputed_here(thread);  // otherwise addresses are kept from the start of the kernel, and spilled
   const int row = thread / 32 * 16 + thread % 32 / 8, column = thread % 8 * 8;
   G* const at = to.data() + (first + row) * to.stride(0) + column;
   GIWA_UNROLL
