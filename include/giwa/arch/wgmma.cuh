@@ -34,13 +34,13 @@ GIWA_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 #endif
 }
-/// Waits until at most `Pending` groups are in flight and x, which is not negative, is computed. With wgmma_wait()
-/// ptxas may move arithmetic that should overlap the products behind the wait. Costs a comparison and a sleep that
-/// never happens.
+/// Waits until at most `Pending` groups are in flight and x is computed. With wgmma_wait() ptxas may move arithmetic that
+/// should overlap the products behind the wait. Costs a comparison and an event for profilers if x is infinite, so x must not be
+/// a number that ptxas knows to be finite. (A comparison with 0 is left out if x is a sum of exponentials.)
 template <int Pending>
 GIWA_DEVICE void wgmma_wait_after([[maybe_unused]] float x) {
 #if GIWA_ARCH_HAS_SM90A
-  asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p nanosleep.u32 0; }" ::"f"(x) : "memory");
+  asm volatile("{ .reg .pred p; setp.eq.f32 p, %0, 0f7F800000; @p pmevent 0; }" ::"f"(x) : "memory");
   wgmma_wait<Pending>();
 #endif
 }
@@ -58,6 +58,9 @@ GIWA_DEVICE void fence_operand(uint32 (&registers)[Count]) {
   for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 ///@}
+/// The same for a matrix descriptor, which each product of a loop over k uses after it was advanced: otherwise the compiler computes
+/// all of them from the first one, and ptxas moves the words that do not change once more for each.
+GIWA_DEVICE inline void fence_descriptor(uint64& descriptor) { asm volatile("" : "+l"(descriptor)); }
 /// The old name of fence_operand().
 template <class T, int Count>
 [[deprecated("use giwa::arch::fence_operand")]] GIWA_DEVICE void keep(T (&registers)[Count]) {

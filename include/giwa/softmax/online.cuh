@@ -56,9 +56,18 @@ struct online_softmax {
   template <class Block>
   GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
                                float (&factor)[rows]) {
-    float before[rows], shift[rows], sum[rows];
+    float shift[rows];
+    begin_update(block, scores, scale_log2, factor, shift);
+    end_update(scores, scale_log2, factor, shift);
+  }
+  /// update() in two steps, between which the caller may use `factor`: first the maximum and what depends on it, then the weights.
+  ///@{
+  template <class Block>
+  GIWA_HOST_DEVICE void begin_update(const Block& block, const register_tile<float, Map>& scores, float scale_log2,
+                                     float (&factor)[rows], float (&shift)[rows]) {
+    float before[rows];
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) before[r] = m[r], sum[r] = 0;
+    for (int r = 0; r < rows; ++r) before[r] = m[r];
     reduce_rows_of_thread(scores, m, larger{});
     reduce_over_lanes<Map>(block, m, larger{});
     GIWA_UNROLL
@@ -68,6 +77,12 @@ struct online_softmax {
       shift[r] = detail::reference_of(reference, scale_log2, Headroom);
       factor[r] = detail::exp2_of(detail::reference_of(before[r], scale_log2, Headroom) - shift[r]);
     }
+  }
+  GIWA_HOST_DEVICE void end_update(register_tile<float, Map>& scores, float scale_log2, const float (&factor)[rows],
+                                   const float (&shift)[rows]) {
+    float sum[rows];
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) sum[r] = 0;
     scores.transform_rows(shift, [&](float s, float shift_of_row) {
       return detail::exp2_of(detail::fused_multiply_add(s, scale_log2, -shift_of_row));
     });
@@ -76,6 +91,7 @@ struct online_softmax {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) l[r] = detail::fused_multiply_add(l[r], factor[r], sum[r]);
   }
+  ///@}
 
   /// Takes in the state of other keys of the same rows, before finish(). What was summed with that state is to be multiplied by
   /// of_other[row], and what was summed with this one by of_own[row].

@@ -45,7 +45,11 @@ struct wgmma_operand : operand_traits<Operand> {
     constexpr bool along_k = major == arch::major::k;
     constexpr uint64 shape = arch::matrix_descriptor(pattern, along_k ? 16 : tile_rows * span, 8 * span);
     const int offset = along_k ? first * span : first * size / span * tile_rows * span;
-    return arch::advance(arch::descriptor_at(shape, arch::shared_address(traits::get(o).data())), offset);
+    const uint32 address = arch::shared_address(traits::get(o).data());
+    // Bit 31 of an address is 0, which the compiler does not know: it moves a constant upper half to its register again before each
+    // product. 128 keys, 128 columns: 51 instead of 81 uniform instructions for each tile of attention_forward.
+    const uint64 zero = static_cast<uint64>(address >> 31) << 32;
+    return arch::advance(arch::descriptor_at(shape, address), offset) | zero;
   }
   /// Returns the offset in bytes of instruction number `step` from the first one.
   GIWA_HOST_DEVICE static constexpr int offset_of(int step) {
@@ -84,12 +88,17 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
                   (first_column == 0 || first_column % right::step == 0),
               "b must have the columns from first_column on, which must be a multiple of its slabs");
   const int step_of_a = of_a * left::size / left::step_bytes, step_of_b = of_b * left::size / left::step_bytes;
-  const uint64 from_a = left::descriptor(a, first_row), from_b = right::descriptor(b, first_column);
+  uint64 from_a = arch::advance(left::descriptor(a, first_row), left::offset_of(step_of_a)),
+         from_b = arch::advance(right::descriptor(b, first_column), right::offset_of(step_of_b));
   GIWA_UNROLL
-  for (int k = 0; k < bytes / left::step_bytes; ++k)
-    arch::wgmma<Columns>::template shared<typename left::value_type, left::major, right::major>(
-        d.value, arch::advance(from_a, left::offset_of(step_of_a + k)),
-        arch::advance(from_b, right::offset_of(step_of_b + k)), accumulate || k > 0);
+  for (int k = 0; k < bytes / left::step_bytes; ++k) {
+    arch::fence_descriptor(from_a);
+    arch::fence_descriptor(from_b);
+    arch::wgmma<Columns>::template shared<typename left::value_type, left::major, right::major>(d.value, from_a, from_b,
+                                                                                                accumulate || k > 0);
+    from_a = arch::advance(from_a, left::offset_of(step_of_a + k + 1) - left::offset_of(step_of_a + k));
+    from_b = arch::advance(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
+  }
 }
 
 /// Starts d = a b or d += a b as above with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b. Uses
@@ -104,12 +113,14 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], 
       "the columns of b.");
   GIWA_ASSERT(first_column >= 0 && first_column + Columns <= right::columns && first_column % right::step == 0,
               "b must have the columns from first_column on, which must be a multiple of its slabs");
-  const uint64 from_b = right::descriptor(b, first_column);
+  uint64 from_b = right::descriptor(b, first_column);
   GIWA_UNROLL
   for (int k = 0; k < Words / 4; ++k) {
+    arch::fence_descriptor(from_b);
     const uint32 step[4] = {a[4 * k], a[4 * k + 1], a[4 * k + 2], a[4 * k + 3]};
-    arch::wgmma<Columns>::template registers<typename right::value_type, right::major>(
-        d.value, step, arch::advance(from_b, right::offset_of(k)), accumulate || k > 0);
+    arch::wgmma<Columns>::template registers<typename right::value_type, right::major>(d.value, step, from_b,
+                                                                                       accumulate || k > 0);
+    from_b = arch::advance(from_b, right::offset_of(k + 1) - right::offset_of(k));
   }
 }
 

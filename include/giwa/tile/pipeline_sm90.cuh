@@ -19,12 +19,14 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
 
   GIWA_DEVICE static int blocks() { return ClusterBlocks == 1 ? 1 : arch::cluster_size(); }
 
-  // A position in the ring: a stage, and the phase of its `full` barrier. One number counts two rounds of the ring.
+  // A position in the ring: a stage, and the phase of its `full` barrier. Counts two rounds of the ring, or without end if the number of
+  // stages is a power of two: 4 instead of 11 instructions for each wait.
   struct cursor {
-    int at = 0;
-    GIWA_DEVICE int stage() const { return at < Stages ? at : at - Stages; }
-    GIWA_DEVICE uint32 phase() const { return at < Stages ? 0 : 1; }
-    GIWA_DEVICE void advance() { at = at + 1 == 2 * Stages ? 0 : at + 1; }
+    static constexpr bool is_endless = (Stages & (Stages - 1)) == 0;
+    uint32 at = 0;
+    GIWA_DEVICE int stage() const { return static_cast<int>(is_endless || at < Stages ? at % Stages : at - Stages); }
+    GIWA_DEVICE uint32 phase() const { return is_endless ? at / Stages & 1 : at < Stages ? 0 : 1; }
+    GIWA_DEVICE void advance() { at = !is_endless && at + 1 == 2 * Stages ? 0 : at + 1; }
   };
 
   // What the producer passes to the function that fills a stage.

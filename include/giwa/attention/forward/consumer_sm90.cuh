@@ -19,6 +19,7 @@ struct sm90_query_rows {
   using score_map = warpgroup_map<Types::block_n>;
   using output_registers = register_tile<float, warpgroup_map<Types::head_size_v>>;
   static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
+  using notes = typename Types::consumer_note;
   using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0>;
 
   consumer& c;
@@ -40,12 +41,12 @@ struct sm90_query_rows {
   template <class Pieces = keys_at_once>
   GIWA_DEVICE void attend(Pieces&& pieces = {}) {
     wait_k();
-    while (own.keep == tile_keep::none && !own.last) {
+    while (own.keep() == tile_keep::none && !is_last()) {
       skip_tile();
       wait_k_and_skip_turn();
     }
-    if (own.keep != tile_keep::none) {
-      pieces.see_tile(note.first_key);
+    if (own.keep() != tile_keep::none) {
+      pieces.see_tile(own.first_key);
       first_tile();
       if constexpr (policy::slices_output)
         loop_sliced();
@@ -58,67 +59,66 @@ struct sm90_query_rows {
       c.release_q();
       skip_tile();
     }
-    while (!note.last) {
+    while (!own.is(notes::last_of_work)) {
       wait_k_and_skip_turn();
       skip_tile();
     }
   }
 
  private:
-  // --- Schedules -----------------------------------------------------------------------------------------------------
-
+  // --- Schedules
+  // Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
     multiply_qk();
     arch::wgmma_wait<0>();
     release_k();
-    softmax_step(own.keep);
+    softmax_step(own.keep());
     make_p();
   }
-
   /// The softmax runs while other consumers use the tensor cores.
   template <class Pieces>
   GIWA_DEVICE void loop_pingpong(Pieces& pieces) {
-    while (!own.last) {
+    while (!is_last()) {
       wait_k();
-      pieces.see_tile(note.first_key);
+      pieces.see_tile(own.first_key);
       c.pingpong.acquire();
       multiply_qk();
-      wait_v();
+      wait_v(scrubs_before);
       multiply_pv();
       c.pingpong.release();
       arch::wgmma_wait<1>();
       release_k();
       pieces.begin_softmax(*this);
-      softmax_step(own.keep);
-      arch::wgmma_wait<0>();
+      float shift[score_map::rows];
+      begin_softmax(own.keep(), shift);
+      arch::wgmma_wait_after<0>(shift[0] + shift[1]);  // the maxima take the time that O needs after S
       add_partial_o();
       release_v();
       pieces.take_output(*this);
+      if constexpr (!is_split) rescale_o();  // its multiplications run between the exponentials
+      end_softmax(shift);
       make_p();
-      rescale_o();
+      if constexpr (is_split) rescale_o();
     }
   }
-
   /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
   /// from the first product to the last wait, because ptxas waits for all products at a branch.
   template <class Pieces>
   GIWA_DEVICE void loop_overlapped(Pieces& pieces) {
-    while (!own.last) {
+    while (!is_last()) {
       wait_k();
-      pieces.see_tile(note.first_key);
+      pieces.see_tile(own.first_key);
       c.pingpong.acquire();
-      wait_v();
-      if (c.needs_scale || own.keep != tile_keep::all)
+      if (c.needs_scale || own.keep() != tile_keep::all)
         overlapped_step<false>(pieces);
       else
         overlapped_step<true>(pieces);
     }
-    rescale_o();
   }
   template <bool FullyKept, class Pieces>
   GIWA_DEVICE void overlapped_step(Pieces& pieces) {
     multiply_qk();
-    rescale_o();
+    wait_v(scrubs_before);
     multiply_pv();
     c.pingpong.release();
     arch::wgmma_wait<1>();
@@ -128,56 +128,55 @@ struct sm90_query_rows {
     arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
     release_v();
     pieces.take_output(*this);
+    rescale_o();
     make_p();
   }
-
   /// O += P V in slices of columns, each summed in separate registers.
   GIWA_DEVICE void loop_sliced() {
-    while (!own.last) {
+    while (!is_last()) {
       wait_k();
       c.pingpong.acquire();
       multiply_qk();
-      wait_v();
+      wait_v(scrubs_before);
       multiply_pv_and_wait();
       release_v();
       release_k();
-      softmax_step(own.keep);
+      softmax_step(own.keep());
       make_p();
       rescale_o();
     }
   }
-
   GIWA_DEVICE void last_product() {
-    wait_v();
+    wait_v(own.is(notes::scrubs));
     multiply_pv_and_wait();
     release_v();
   }
 
-  // --- Pipelines -----------------------------------------------------------------------------------------------------
-
+  // --- Pipelines
+  GIWA_DEVICE bool is_last() const { return own.is(notes::last_of_consumer); }
   GIWA_DEVICE void wait_k() {
     k_stage = c.keys.next();
     c.keys.wait();
     Types::tile_arrived(c.p);
-    note = c.s.k_notes[k_stage];
+    scrubs_before = own.is(notes::scrubs);
+    if constexpr (is_split) note = c.s.k_notes[k_stage];
     own = c.s.consumer_notes[k_stage][c.index];
   }
   GIWA_DEVICE void release_k() {
     arch::fence_operand(scores.value);
-    if (own.last) c.release_q();
     c.keys.release(k_stage);
+    if (is_last()) c.release_q();
   }
-  GIWA_DEVICE void wait_v(bool needed = true) {
+  GIWA_DEVICE void wait_v(bool scrubs, bool needed = true) {
     v_stage = c.values.next();
     c.values.wait();
     Types::tile_arrived(c.p);
-    if (c.s.v_notes[v_stage].needs_scrub) {
-      if (needed) {
-        c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);
-        has_nonfinite = has_nonfinite || c.s.v_notes[v_stage].has_nonfinite != 0;
-      }
-      c.scrub_phases ^= 1u << v_stage;
+    if (!scrubs) return;
+    if (needed) {
+      c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);
+      has_nonfinite = has_nonfinite || c.s.v_notes[v_stage].has_nonfinite != 0;
     }
+    c.scrub_phases ^= 1u << v_stage;
   }
   GIWA_DEVICE void release_v() {
     if constexpr (!two_parts) arch::fence_operand(o.value);
@@ -186,7 +185,7 @@ struct sm90_query_rows {
   /// Skips a tile that only other consumers need. It waits for the tile: the barriers of its stage count phases.
   GIWA_DEVICE void skip_tile() {
     c.keys.release(k_stage);
-    wait_v(false);
+    wait_v(own.is(notes::scrubs), false);
     c.values.release(v_stage);
   }
   GIWA_DEVICE void wait_k_and_skip_turn() {
@@ -195,8 +194,7 @@ struct sm90_query_rows {
     c.pingpong.release();
   }
 
-  // --- Arithmetic ----------------------------------------------------------------------------------------------------
-
+  // --- Arithmetic
   /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
   GIWA_DEVICE void multiply_qk() {
     arch::wgmma_fence();
@@ -215,19 +213,28 @@ struct sm90_query_rows {
   /// Applies scale, modifier, mask and online softmax: S becomes P, and `factor` is what O must be multiplied by.
   template <bool FullyKept = false>
   GIWA_DEVICE void softmax_step(tile_keep keep) {
+    float shift[score_map::rows];
+    begin_softmax<FullyKept>(keep, shift);
+    end_softmax(shift);
+  }
+  /// Its two parts: up to the maximum and `factor`, which with split fp16 is complete after the second part; then the weights.
+  template <bool FullyKept = false>
+  GIWA_DEVICE void begin_softmax(tile_keep keep, float (&shift)[score_map::rows]) {
     auto& steps = c.steps;
     const auto bounds = Types::bounds_of(work, c.index);
-    const auto at = Types::rows_at(first_query, note.first_key);
+    const auto at = Types::rows_at(first_query, own.first_key);
     if constexpr (is_split)
       exponents.begin_scores(work.exponents[c.index] + note.exponent_k, c.p.call.scale, steps, softmax);
     if (FullyKept || (steps.modified && keep == tile_keep::all))
       steps.apply_to_whole(c.thread, scores, bounds, at);
     else
       steps.apply(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, at);
-    softmax.update(c.block, scores, steps.scale_log2(), factor);
+    softmax.begin_update(c.block, scores, steps.scale_log2(), factor, shift);
+  }
+  GIWA_DEVICE void end_softmax(const float (&shift)[score_map::rows]) {
+    softmax.end_update(scores, c.steps.scale_log2(), factor, shift);
     if constexpr (is_split) exponents.begin_values(note.exponent_v, factor);
   }
-
   /// Converts P to an operand in registers.
   GIWA_DEVICE void make_p() {
     if constexpr (two_parts)
@@ -236,16 +243,14 @@ struct sm90_query_rows {
       to_operand<typename Types::element>(scores, p[0]);
     if constexpr (drops_weights<typename Types::score>) {
       kept_tile<score_map, false> kept;
-      c.steps.find_kept(c.block, c.thread, Types::bounds_of(work, c.index), Types::rows_at(first_query, note.first_key),
+      c.steps.find_kept(c.block, c.thread, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key),
                         kept);
       kept.clear(p);
     }
   }
-
   GIWA_DEVICE void rescale_o() {
     o.transform_rows(factor, [](float x, float f) { return x * f; });
   }
-
   /// O += P V; with split fp16, partial O = P V of this tile and one slice.
   GIWA_DEVICE void multiply_pv(int slice = 0) {
     auto& v = c.s.v.stage(v_stage);
@@ -285,7 +290,8 @@ struct sm90_query_rows {
   register_tile<float, warpgroup_map<policy::slice>> partial_o;  // of one tile, with split fp16
   float factor[score_map::rows];
   typename Types::k_note note;
-  typename Types::consumer_note own;
+  notes own{};
+  bool scrubs_before;  // the V tile before that of `own`
   int k_stage = 0, v_stage = 0;
 };
 

@@ -42,22 +42,30 @@ struct sm90_epilogue {
 
   /// Waits until the rows that the previous chunk stored are written, because this chunk overwrites them.
   GIWA_DEVICE static void wait_for_stores(consumer& c) {
-    if (c.thread == 0) arch::wait_stores<0>();
-    arch::barrier_sync(Types::barrier_of(Types::named_barrier::epilogue, c.index), 128);
+    if (c.block.lane() == 0) arch::wait_stores<0>();
+    c.block.sync_warp();
   }
 
  private:
+  /// Each warp stores its 16 rows.
   GIWA_DEVICE static void store_by_tma(consumer& c, query_rows& rows) {
+    using box = tensor_box<typename Types::o_rows>;
+    using tile_box = tensor_box<typename Types::o_tile>;
     const auto& head = rows.work.head.get();
     auto& tile = c.s.rows[c.index].o;
-    const int barrier = Types::barrier_of(Types::named_barrier::epilogue, c.index);
-    if (c.thread == 0) arch::wait_stores_read<0>();  // of the previous work tile's store
-    arch::barrier_sync(barrier, 128);
+    if (c.block.lane() == 0) arch::wait_stores_read<0>();  // of the previous work tile's store
+    c.block.sync_warp();
     giwa::store(c.thread, rows.o, 0, tile);
     arch::fence_async_proxy();
-    arch::barrier_sync(barrier, 128);
-    if (c.thread == 0) {
-      giwa::store(tile, c.p.o, giwa::index<4>{head.sequence, head.head, head.first_query_row + rows.first_query, 0});
+    c.block.sync_warp();
+    if (c.block.lane() == 0) {
+      const int warp_row = c.thread / 32 * 16;
+      GIWA_UNROLL
+      for (int column = 0; column < Types::head_size_v; column += box::columns) {
+        const int origin[4] = {column, head.first_query_row + rows.first_query + warp_row, head.head, head.sequence};
+        arch::store_box(c.p.o, origin,
+                        tile.data() + column / box::columns * tile_box::elements + warp_row * box::columns);
+      }
       arch::commit_stores();
     }
   }

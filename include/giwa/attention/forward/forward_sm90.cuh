@@ -87,7 +87,7 @@ struct sm90_attention_op {
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
     }
-    if (types::stores_tiles && c.thread == 0) arch::wait_stores<0>();
+    if (types::stores_tiles && block.lane() == 0) arch::wait_stores<0>();
   }
 };
 

@@ -43,7 +43,7 @@ status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, con
     return state;
   if constexpr (types::stores_tiles) {
     p.stores_by_tma = check_store_map(o, "o").ok();
-    if (p.stores_by_tma) encode(p.o, o, "o", static_cast<typename types::o_tile*>(nullptr));
+    if (p.stores_by_tma) encode(p.o, o, "o", static_cast<typename types::o_rows*>(nullptr));
   }
   return state;
 }

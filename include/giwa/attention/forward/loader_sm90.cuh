@@ -111,13 +111,14 @@ struct sm90_loader {
       look_ahead();
       const int next = list.next(n + 1);
       const bool last = next >= count;
-      const k_note note = note_of(p, work, n, last);
-      consumer_note notes[consumers];
-      for (int c = 0; c < consumers; ++c) notes[c] = note_for_consumer(work, list, n, next, last, c);
+      [[maybe_unused]] const k_note note = note_of(p, work, n);
       const v_note note_v{Types::needs_scrub(p, list, n), false, 0};
+      const uint32 of_all = (last ? consumer_note::last_of_work : 0) | (note_v.needs_scrub ? consumer_note::scrubs : 0);
+      consumer_note notes[consumers];
+      for (int c = 0; c < consumers; ++c) notes[c] = note_for_consumer(work, list, n, next, last, c, of_all);
       source.look_up(n, next, note_v.needs_scrub);
       k.put([&](auto& to, const auto& copies) {
-        s.k_notes[copies.number] = note;
+        if constexpr (Types::is_split) s.k_notes[copies.number] = note;
         for (int c = 0; c < consumers; ++c) s.consumer_notes[copies.number][c] = notes[c];
         source.load(p.k, n, to, copies, rank);
       });
@@ -135,8 +136,8 @@ struct sm90_loader {
       if (ahead <= count) s.near_end.arrive();  // if a mask gave different answers the second time
   }
 
-  GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n, bool last) {
-    k_note note{n * Types::block_n, last, 0, 0};
+  GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n) {
+    k_note note{0, 0};
     if constexpr (Types::is_split) {
       const auto& h = work.head.get();
       using exponent = typename Types::exponent;
@@ -146,17 +147,18 @@ struct sm90_loader {
     return note;
   }
 
-  /// Returns the note on tile n for a consumer. `next` is the tile after n; if n is the last of the work tile, it is not
-  /// asked about.
+  /// Returns the note on tile n for a consumer, with the flags `of_all` of all consumers. `next` is the tile after n; if n is
+  /// the last of the work tile, it is not asked about.
   GIWA_DEVICE static consumer_note note_for_consumer(const work_tile& work, const tiles_of_keys& list, int n, int next,
-                                                     bool last, int consumer) {
+                                                     bool last, int consumer, uint32 of_all) {
     const auto [first_query, queries] = Types::queries_of(work, consumer);
     const tile_keep keep = list.keep(n, first_query, queries);
     // A score modifier is never called for queries past the end.
     const bool asks =
         score_steps<typename Types::mask, typename Types::score>::modified && Types::lacks_rows(work, consumer);
-    return {asks && keep == tile_keep::all ? tile_keep::some : keep,
-            last || !list.needs_from(next, first_query, queries)};
+    const bool ends = last || !list.needs_from(next, first_query, queries);
+    return {n * Types::block_n, static_cast<uint32>(asks && keep == tile_keep::all ? tile_keep::some : keep) | of_all |
+                                    (ends ? consumer_note::last_of_consumer : 0)};
   }
 
   GIWA_DEVICE static void load_q(const params& p, shared_storage& s, const work_tile& work, uint32 turn) {

@@ -42,6 +42,8 @@ struct sm90_types {
   static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output;
   using o_tile = shared_tile<stdlib::conditional_t<stores_tiles, O, element>, tile_shape<64, head_size_v>,
                              swizzled<output_swizzle>>;
+  // The rows of a warp, which it stores itself: the warps of a consumer do not wait for each other at a tile's end.
+  using o_rows = shared_tile<typename o_tile::value_type, tile_shape<16, head_size_v>, swizzled<output_swizzle>>;
 
   // If all blocks have the same amount of work, the two blocks of a cluster share each read of K and V from the L2
   // cache: each loads half of a tile's slabs for both.
@@ -76,17 +78,20 @@ struct sm90_types {
   // Work tiles in flight: one is computed, one is loaded, and the others are scheduled ahead.
   static constexpr int queue_depth = head_size > 192 ? 3 : 4;
 
-  /// The producer's notes on a K tile.
+  /// The producer's notes on a K tile with split fp16.
   struct k_note {
-    int first_key;
-    bool last;  // of the work tile
     exponent exponent_k, exponent_v;
   };
-  /// The part of a K tile that the mask keeps for one consumer, and whether it is that consumer's last of the work
-  /// tile.
+  /// The producer's notes on a K tile, and on its V tile, for one consumer. One word holds all answers, because reads of shared memory
+  /// and the unpacking of bytes are on the way to each product.
   struct consumer_note {
-    tile_keep keep;
-    bool last;
+    static constexpr uint32 last_of_consumer = 4;  // the consumer needs no later tile of the work tile
+    static constexpr uint32 last_of_work = 8;      // nor does another one
+    static constexpr uint32 scrubs = 16;           // v_note::needs_scrub
+    int first_key;
+    uint32 flags;  // the part that the mask keeps for the consumer, in two bits, and some of these
+    GIWA_DEVICE tile_keep keep() const { return static_cast<tile_keep>(flags & 3); }
+    GIWA_DEVICE bool is(uint32 flag) const { return (flags & flag) != 0; }
   };
   /// The producer's notes on a V tile.
   struct v_note {
