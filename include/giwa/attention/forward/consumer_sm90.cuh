@@ -193,8 +193,8 @@ struct sm90_query_rows {
     c.pingpong.acquire();
     c.pingpong.release();
   }
-
   // --- Arithmetic
+  static constexpr auto in_turn = descriptors::in_turn;
   /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
   GIWA_DEVICE void multiply_qk() {
     arch::wgmma_fence();
@@ -203,10 +203,10 @@ struct sm90_query_rows {
     const auto k = transposed(c.s.k.stage(k_stage));
     if constexpr (two_parts) {
       constexpr int lo = round_up(Types::head_size, 64);
-      multiply<Types::head_size>(scores, q, 0, k, false, lo, 0);
-      multiply<Types::head_size>(scores, q, 0, k, true, 0, lo);
+      multiply<Types::head_size, in_turn>(scores, q, 0, k, false, lo, 0);
+      multiply<Types::head_size, in_turn>(scores, q, 0, k, true, 0, lo);
     }
-    multiply<Types::head_size>(scores, q, 0, k, two_parts);
+    multiply<Types::head_size, in_turn>(scores, q, 0, k, two_parts);
     arch::wgmma_commit();
   }
 
@@ -258,13 +258,13 @@ struct sm90_query_rows {
       constexpr int lo = round_up(Types::head_size_v, 64);
       arch::fence_operand(partial_o.value);
       arch::wgmma_fence();
-      multiply(partial_o, p[1], v, false, slice * policy::slice);
-      multiply(partial_o, p[0], v, true, lo + slice * policy::slice);
-      multiply(partial_o, p[0], v, true, slice * policy::slice);
+      multiply<in_turn>(partial_o, p[1], v, false, slice * policy::slice);
+      multiply<in_turn>(partial_o, p[0], v, true, lo + slice * policy::slice);
+      multiply<in_turn>(partial_o, p[0], v, true, slice * policy::slice);
     } else {
       arch::fence_operand(o.value);
       arch::wgmma_fence();
-      multiply(o, p[0], v, true);
+      multiply<in_turn>(o, p[0], v, true);
     }
     arch::wgmma_commit();
   }
