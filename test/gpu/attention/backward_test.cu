@@ -79,7 +79,7 @@ std::string fault_of(int number, const Mask& mask, const Score& score) {
 }
 
 std::string fault_of_draw(int number) {
-  switch (number % 10) {
+  switch (number % 11) {
     case 0: return fault_of<fp16, 64>(number, causal{}, giwa::plain_score{});
     case 1: return fault_of<bf16, 128>(number, giwa::full{}, giwa::plain_score{});
     case 2: return fault_of<float, 33>(number, causal{}, giwa::softcap{5});
@@ -90,6 +90,7 @@ std::string fault_of_draw(int number) {
     case 6: return fault_of<fp16, 256>(number, causal{}, giwa::softcap{5});
     case 7: return fault_of<float, 64>(number, causal{}, giwa::plain_score{});
     case 8: return fault_of<float, 128, 72>(number, causal{}, giwa::softcap{5});
+    case 9: return fault_of<fp16, 120, 56>(number, causal{}, giwa::plain_score{});  // 128 and 64 in registers
 #endif
     default: return fault_of<fp16, 512, 512, float>(number, causal{}, giwa::plain_score{});
   }

@@ -42,8 +42,6 @@ class sm90_backward_consumer {
   using map_of_scores = typename steps_type::map;
   using scores_tile = typename steps_type::scores_tile;
   using dq_type = sm90_dq_product<Types>;
-  static constexpr bool stores_slabs =
-      Types::adds_dq && sizeof(G) == 2 && Types::head_size % 64 == 0 && Types::head_size_v % 64 == 0;
 
   GIWA_DEVICE sm90_backward_consumer(const Block& of, const params& parameters, shared_storage& storage)
       : block(of),
@@ -213,7 +211,7 @@ class sm90_backward_consumer {
     const float scale = p.call.call.scale;
     const int first = work.first + 64 * index;
     const auto store = [&](auto& sums, const tensor_view<G, 2>& to, float factor) {
-      if constexpr (stores_slabs)
+      if constexpr (Types::stores_slabs)
         if (to.stride(0) % 8 == 0 && reinterpret_cast<uint64>(to.data()) % 16 == 0)
           return store_gradient_by_slabs(block, thread, sums, to, first, factor, dq.free_slab(s, index));
       store_gradient(block, thread, sums, to, first, factor, p.call.accumulate);

@@ -46,6 +46,8 @@ struct sm90_backward_types {
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
                        stages_ds = adds_dq ? policy::stages_ds : 1;
   static constexpr int stages_dq = policy::stages_dq;
+  // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers.
+  static constexpr bool stores_slabs = adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;
