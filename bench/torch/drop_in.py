@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Times giwa_torch (examples/pytorch) and PyTorch's scaled_dot_product_attention: host time of a call, and an attention layer.
 
-    python3 bench/torch/drop_in.py [host] [layer] [decode] [profile] [--tokens 512 ...] [--points 8x1024 ...] [--how eager compiled]
+    python3 bench/torch/drop_in.py [host] [layer] [decode] [profile] [--tokens 512 ...] [--points 8x1024 ...] [--how eager compiled] [--kernels cuDNN ...]
 
 host   Python and C++ until a call returns, with kernels too small to fill the queue: the median of the rounds, in microseconds. Both
        sides alternate. On the CPU, where a call also computes, only a GPU's figures count.
@@ -11,8 +11,8 @@ layer  a layer as in Llama 3 8B, 32 heads of 128 over 8 of k and v, of the proje
        many times as fast as with PyTorch's function; both sides alternate.
 decode microseconds of a step of decoding in one CUDA graph: four layers as in Llama 3 8B, with their MLPs. giwa has a cache in pages
        of 16, appends and rotates in one kernel, and reads lengths on the GPU. PyTorch's function has a contiguous cache and is told
-       its exact length; it runs with each of its fused kernels, also with the queries of a group as rows, eager and compiled,
-       and the fastest counts.
+       its exact length; it runs with each of its fused kernels (or those of --kernels), also with the queries of a group as rows,
+       eager and compiled, and the fastest counts.
 profile   microseconds of each kernel of the eager layer's forward with backward.
 """
 import argparse
@@ -198,7 +198,7 @@ class Decoder(torch.nn.Module):
         return x
 
 
-def sides_of_decode(batch, keys):
+def sides_of_decode(batch, keys, kernels):
     """attend of each side. The caches have the same contents; the new token is the last of `keys`."""
     kv_heads, size, page = Decoder.kv_heads, Decoder.size, 16
     angle = torch.arange(keys, device=DEVICE)[:, None] * 500000.0 ** (-torch.arange(size // 2, device=DEVICE) / (size // 2))
@@ -236,7 +236,7 @@ def sides_of_decode(batch, keys):
 
     return {"giwa": (ours, None), **{f"{name}{', folded' * folded}": (theirs(folded), backend) for name, backend in (
         ("flash", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION), ("efficient", SDPBackend.EFFICIENT_ATTENTION))
-        for folded in (False, True)}}
+        if name in kernels for folded in (False, True)}}
 
 
 def graph_of(call):
@@ -253,13 +253,13 @@ def graph_of(call):
 
 
 @torch.no_grad()
-def decode(points, hows):
+def decode(points, hows, kernels):
     torch.manual_seed(0)
     decoder = Decoder().to(DEVICE, torch.bfloat16)
     print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}{'giwa':>9}{'speed':>8}   the fastest of PyTorch's; all")
     for batch, keys in points:
         x, graphs, outputs = torch.randn(batch, 1, Decoder.hidden, device=DEVICE, dtype=torch.bfloat16), {}, {}
-        for name, (attend, backend) in sides_of_decode(batch, keys).items():
+        for name, (attend, backend) in sides_of_decode(batch, keys, kernels).items():
             decoder.attend = attend
             for how in hows:
                 torch._dynamo.reset()
@@ -289,6 +289,7 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", nargs="+", type=int, default=(512, 1024, 2048, 4096, 8192))
     parser.add_argument("--points", nargs="+", default=("1x1024", "1x8192", "8x1024", "8x8192", "32x1024", "32x8192"))
     parser.add_argument("--how", nargs="+", choices=("eager", "compiled"), default=("eager", "compiled"))
+    parser.add_argument("--kernels", nargs="+", choices=("flash", "cuDNN", "efficient"), default=("flash", "cuDNN", "efficient"))
     parser.add_argument("--turns", metavar="FILE", help="processes with the same file compile at the same time, and measure one after the other")
     chosen = parser.parse_args()
     turn = chosen.turns
@@ -298,6 +299,6 @@ if __name__ == "__main__":
     if "layer" in chosen.parts:
         layer(chosen.tokens, chosen.how)
     if "decode" in chosen.parts:
-        decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how)
+        decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how, chosen.kernels)
     if "profile" in chosen.parts:
         profile(chosen.tokens)

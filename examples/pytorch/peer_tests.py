@@ -17,7 +17,8 @@ scaled by it: for 0.17 that is 0.171875.
 --each runs at most so many cases of each test function, drawn with a fixed seed; --only d=64,128 dtype=torch.float16 those with these
 parameters, where a test has them; --seconds begins none after that time; --workers is the number of processes, which share the GPU. A
 test that needs kernels is run again when those of all tests are compiled, in parallel; with --compiled it is not run instead. Prints
-passed, failed, and skipped tests, those with the argument that giwa_torch refuses. Tests that expect an error or a warning of a kernel
+passed, failed, and skipped tests, those with the argument that giwa_torch refuses. Tests that pass although giwa_torch does not serve a
+call are counted with the reason for which it passed the call on to PyTorch's function. Tests that expect an error or a warning of a kernel
 of PyTorch, which giwa need not give, are counted separately.
 """
 import time
@@ -41,9 +42,9 @@ import pytest
 import torch
 
 import giwa_torch
-from giwa_torch import build
+from giwa_torch import build, functional
 
-EXPECTED = re.compile(r"(Error|Exception|Warning) not (raised|triggered)|DID NOT (RAISE|WARN)")
+EXPECTED = re.compile(r"(Error|Exception|Warning) not (raised|triggered)|DID NOT (RAISE|WARN)|^\"[^\"]*\" does not match")
 
 
 class Outcomes:
@@ -142,9 +143,12 @@ class Outcomes:
             self.texts[name] = " ".join([type(error).__name__ + ":", *lines[:3]])[:220]
             if any(EXPECTED.search(x) for x in lines):
                 report.outcome = "expected an error"
+        told = report.outcome
+        if self.side == "giwa" and told == "passed" and functional.passed_on:
+            told, self.reasons[name] = "passed on", ", ".join(sorted(x.splitlines()[0] for x in functional.passed_on))
         if item not in self.again and (report.when == "call" or report.outcome != "passed"):
-            self.of[name] = report.outcome
-            self.pipe.send(("outcome", name, report.outcome, self.reasons.get(name), self.texts.get(name)))
+            self.of[name] = told
+            self.pipe.send(("outcome", name, told, self.reasons.get(name), self.texts.get(name)))
 
 
 def pretend_to_be_flash_attn(checkout):
@@ -189,6 +193,7 @@ def sides_of_sdpa():
 
     @contextlib.contextmanager
     def patched(item):
+        functional.passed_on.clear()
         with replaced(torch.nn.functional, "scaled_dot_product_attention", ours), \
              replaced(item.module, "scaled_dot_product_attention", ours):
             yield
@@ -276,20 +281,23 @@ def tell(found):
     """Prints what was found on the side of giwa."""
     ours = {name: x for (side, name), x in found.of.items() if side == "giwa"}
     counts = collections.Counter(ours.values())
-    refused = collections.Counter(found.reasons[key] for key in found.reasons if key[0] == "giwa")
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped: {sum(refused.values())} refused by "
-          f"giwa_torch, {counts['skipped'] - sum(refused.values())} by the tests; {counts['expected an error']} expect an error of a "
-          f"kernel of PyTorch; {found.late} not run in time, {found.not_compiled} without compiled kernels")
+    refused, passed_on = (collections.Counter(found.reasons[key] for key in found.reasons if key[0] == "giwa" and found.of[key] == outcome)
+                          for outcome in ("skipped", "passed on"))
+    print(f"{counts['passed']} passed, {counts['passed on']} passed with calls that went to PyTorch, {counts['failed']} failed, "
+          f"{counts['skipped']} skipped: {sum(refused.values())} refused by giwa_torch, {counts['skipped'] - sum(refused.values())} by the "
+          f"tests; {counts['expected an error']} expect an error of a kernel of PyTorch; {found.late} not run in time, "
+          f"{found.not_compiled} without compiled kernels")
     names = collections.Counter(re.sub(r"\[.*", "", name.split("::")[-1]) if "[" in name else "" for name, x in ours.items() if x == "passed")
     print("   passed by function: " + ", ".join(f"{name} {count} of {found.cases.get(name, '?')}" for name, count in names.most_common() if name))
-    for reason, count in refused.most_common():
-        print(f"   {count:6} {reason}")
+    for title, reasons in (("refused", refused), ("to PyTorch", passed_on)):
+        for reason, count in reasons.most_common():
+            print(f"   {count:6} {title}: {reason}")
     for kind in ("failed", "expected an error"):
         failed = sorted(name for name, x in ours.items() if x == kind)
-        for name in failed[:25]:
+        for name in failed[:40]:
             print(f"   {kind.upper()} {name.split('::', 1)[-1]}: {found.texts.get(('giwa', name), '')}")
-        if len(failed) > 25:
-            print(f"   and {len(failed) - 25} more")
+        if len(failed) > 40:
+            print(f"   and {len(failed) - 40} more")
     return 1 if counts["failed"] else 0
 
 

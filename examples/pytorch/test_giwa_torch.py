@@ -5,10 +5,12 @@
 The truth is attention in float64, differentiated by autograd. An error may be twice that of a plain attention, which rounds scores and
 weights to the tensors' type, and one unit in the last place of the largest number. GIWA_TORCH_DEVICE=cpu chooses the CPU.
 """
+import itertools
 import os
 import sys
 import time
 import traceback
+import warnings
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import giwa_torch
-from giwa_torch import attention, scaled_dot_product_attention
+from giwa_torch import attention, functional, scaled_dot_product_attention, set_unsupported
 
 DEVICE = os.environ.get("GIWA_TORCH_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
 TYPES = (torch.bfloat16, torch.float16, torch.float32) if DEVICE == "cuda" else (torch.float32, torch.bfloat16)
@@ -227,6 +229,17 @@ def test_layouts():
         assert all(torch.equal(x, y) for x, y in zip(before, inputs)), "an input was written"
         o = scaled_dot_product_attention(*inputs)
         assert (o.transpose(1, 2) if inputs[0].stride(2) >= inputs[0].stride(1) else o).is_contiguous()
+    shape = (2, 3, 20, 64)  # of different sizes, so that each order has other strides
+    for order in itertools.permutations(range(3)):
+        back = [order.index(d) for d in range(3)] + [3]
+        inputs = [random(*(shape[d] for d in (*order, 3)), dtype=dtype).permute(back) for _ in range(3)]
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        o = scaled_dot_product_attention(*leaves, is_causal=True)
+        gradients = torch.autograd.grad(o, leaves, random(*shape, dtype=dtype))
+        assert all(x.permute(*order, 3).is_contiguous() for x in (o, *gradients)), f"the memory order is not {order}"
+        check(f"memory order {order}", dtype, inputs, {"causal": True}, bhld)
+        fake = torch.empty_strided(o.shape, o.stride(), dtype=dtype, device="meta")
+        assert functional.empty_rows(fake, 32).permute(*order, 3).is_contiguous(), "the fake kernel has another order"
 
 
 def test_sdpa():
@@ -241,6 +254,9 @@ def test_sdpa():
             ("mask", (q, k, v), {"attn_mask": torch.rand(60, 60, device=DEVICE) > 0.3}),
             ("mask of sequences", (q, k, v), {"attn_mask": torch.rand(2, 1, 60, 60, device=DEVICE) > 0.3}),
             ("bias", (q, k, v), {"attn_mask": random(2, 4, 60, 60, dtype=dtype)}),
+            ("bias of float32", (q, k, v), {"attn_mask": random(4, 60, 60)}),
+            ("more heads of keys than of values", (q, k[:, :2], v[:, :1]), {"enable_gqa": True}),
+            ("more heads of values than of keys", (q, k[:, :2], v), {"enable_gqa": True}),
             ("three dimensions", (q[0], k[0], v[0]), {}), ("two dimensions", (q[0, 0], k[0, 0], v[0, 0]), {"is_causal": True}),
             ("one sequence of keys", (q, k[:1], v[:1]), {}), ("one head of keys", (q, k[:, :1], v[:, :1]), {}),
             ("one head of queries", (q[:, :1], k, v), {}), ("one head of queries and of values", (q[:, :1], k, v[:, :1]), {})):
@@ -254,6 +270,49 @@ def test_sdpa():
         torch.testing.assert_close(scaled_dot_product_attention(*far, bias), scaled_dot_product_attention(*far, **options))
     raises(RuntimeError, "of 40 queries and 50 keys", lambda: scaled_dot_product_attention(*far, causal_lower_right(40, 50)))
     raises(RuntimeError, "elements of type", lambda: scaled_dot_product_attention(q, k.double(), v))
+    raises(RuntimeError, "need enable_gqa", lambda: scaled_dot_product_attention(q, k[:, :2], v[:, :2]))
+
+
+def test_passed_on():
+    """What giwa does not serve has the result and gradients of PyTorch's function, and a warning; or it raises."""
+    q, k, v = (random(2, 4, n, 64) for n in (10, 20, 20))
+    rows = [random(n, 4, 64) for n in (5, 9)]
+    nested = torch.nested.nested_tensor([x.cpu() for x in rows], layout=torch.jagged).to(DEVICE).transpose(1, 2)
+    wide = [random(1, 1, n, 520) for n in (10, 20, 20)]
+    gradient = lambda f: lambda *x: torch.func.grad(lambda q: f(q, *x[1:]).sum())(x[0])
+    same = lambda f: f
+    for reason, inputs, options, through in (
+            ("float64", [x.double() for x in (q, k, v)], {"is_causal": True}, same), ("nested", [nested] * 3, {}, same),
+            ("four dimensions", [x[None] for x in (q, k, v)], {}, same), ("above 512", wide, {}, same),
+            ("all weights", (q, k, v), {"dropout_p": 1.0}, same), ("torch.func", (q, k, v), {}, gradient)):
+        def attend(function):
+            return through(lambda *x: function(*x, **options))(*inputs)
+        functional.passed_on.clear()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = [attend(scaled_dot_product_attention) for _ in range(2)]
+        told = [str(x.message) for x in told if "giwa_torch" in str(x.message)]
+        assert len(told) == 1 and reason in told[0], f"{reason}: {told}"
+        expected = attend(sdpa)
+        for x in found:
+            unpacked = zip(x.unbind(), expected.unbind()) if x.is_nested else [(x, expected)]
+            for a, b in unpacked:
+                torch.testing.assert_close(a, b)
+        set_unsupported("raise")
+        try:
+            raises(NotImplementedError, reason, lambda: attend(scaled_dot_product_attention))
+        finally:
+            set_unsupported("pytorch")
+    functional.passed_on.clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        compiled = torch.compile(lambda *x: scaled_dot_product_attention(*x, is_causal=True), fullgraph=True)
+        inputs = [x.double().requires_grad_() for x in (q, k, v)]
+        found, expected = compiled(*inputs), sdpa(*inputs, is_causal=True)
+    assert any("float64" in str(x.message) for x in told), "torch.compile does not warn"
+    for x, y in zip((found, *torch.autograd.grad(found.sum(), inputs)), (expected, *torch.autograd.grad(expected.sum(), inputs))):
+        torch.testing.assert_close(x, y)
+    raises(ValueError, "not 'ignore'", lambda: set_unsupported("ignore"))
 
 
 def test_dropout():
@@ -312,9 +371,8 @@ def test_refused():
             (ValueError, "go together", lambda: attention(q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1), q_offsets=offsets)),
             (NotImplementedError, "slopes (batch, heads)",
              lambda: attend(q.requires_grad_(), k, v, alibi_slopes=torch.ones(2, 4, device=DEVICE, requires_grad=True)).sum().backward()),
-            (ValueError, "probability of dropout", lambda: scaled_dot_product_attention(q, q, q, dropout_p=1.0)),
+            (ValueError, "probability of dropout", lambda: scaled_dot_product_attention(q, q, q, dropout_p=1.5)),
             (RuntimeError, "enable_gqa", lambda: scaled_dot_product_attention(q, k, v)),
-            (NotImplementedError, "nested tensors", lambda: scaled_dot_product_attention(*[torch.nested.nested_tensor([*q.detach()])] * 3)),
             (RuntimeError, "is_causal", lambda: scaled_dot_product_attention(q, q, q, torch.ones(10, 10, device=DEVICE).bool(), is_causal=True))):
         raises(kind, part, call)
     bias = torch.zeros(10, 20, dtype=q.dtype, device=DEVICE)

@@ -4,7 +4,9 @@
     from giwa_torch import scaled_dot_product_attention        # of torch.nn.functional
     from giwa_torch import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache   # of flash_attn
 
-docs/frameworks.md says which arguments are supported. What is not raises NotImplementedError with the name of the argument.
+docs/frameworks.md says which arguments are supported. scaled_dot_product_attention passes calls that giwa does not serve on to PyTorch's
+function, with a warning, or raises, as set_unsupported() says. All else that is not supported raises NotImplementedError with the name
+of the argument.
 """
 import ctypes
 
@@ -17,8 +19,8 @@ ctypes.CDLL(str(operators())).giwa_torch_set_compiler(compiler)
 
 from .flash_attn import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,  # noqa: E402
                          flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache)
-from .functional import append_to_cache, attention, attention_cached, scaled_dot_product_attention  # noqa: E402
+from .functional import append_to_cache, attention, attention_cached, scaled_dot_product_attention, set_unsupported  # noqa: E402
 
 __all__ = ["append_to_cache", "attention", "attention_cached", "flash_attn_func", "flash_attn_kvpacked_func",
            "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
-           "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "precompile", "scaled_dot_product_attention"]
+           "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "precompile", "scaled_dot_product_attention", "set_unsupported"]

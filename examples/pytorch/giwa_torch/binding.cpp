@@ -132,18 +132,26 @@ giwa_torch::tensor rows_of(const Tensor& t, bool heads_first) {
   return {t.data_ptr(), {t.size(0), t.size(l), t.size(h), t.size(3)}, {t.stride(0), t.stride(l), t.stride(h), 1}};
 }
 
-// A tensor with the rows of `like` and so many columns, in the memory order of `like`: heads in rows, or rows in heads. __init__.py
-// says the same to torch.compile.
+// A tensor with the rows of `like` and so many columns, in the memory order of `like`: its dimensions before the last one are sorted by
+// stride, and keep their place where that is 0. functional.py says the same to torch.compile.
 Tensor empty_rows(const Tensor& like, int64_t columns, bool zero) {
-  Tensor t;
-  if (like.dim() == 3 || like.stride(1) >= like.stride(2)) {
-    std::vector<int64_t> sizes = like.sizes().vec();
-    sizes.back() = columns;
-    t = at::empty(sizes, like.options());
-  } else {
-    const int64_t a = like.size(1), b = like.size(2);
-    t = at::empty_strided({like.size(0), a, b, columns}, {a * b * columns, columns, a * columns, 1}, like.options());
+  const int64_t outer = like.dim() - 1;
+  std::array<int64_t, 3> order{0, 1, 2};
+  for (int64_t i = 1; i < outer; ++i)
+    for (int64_t j = i; j > 0; --j) {
+      int64_t &before = order[static_cast<std::size_t>(j - 1)], &here = order[static_cast<std::size_t>(j)];
+      if (like.stride(before) < like.stride(here) && like.stride(before) != 0) std::swap(before, here);
+    }
+  const auto dimensions = static_cast<std::size_t>(like.dim());
+  std::array<int64_t, 4> sizes{}, strides{};
+  std::copy_n(like.sizes().begin(), dimensions - 1, sizes.begin());
+  sizes[dimensions - 1] = columns, strides[dimensions - 1] = 1;
+  int64_t rows = columns;
+  for (int64_t i = outer; i-- > 0;) {
+    const auto d = static_cast<std::size_t>(order[static_cast<std::size_t>(i)]);
+    strides[d] = rows, rows *= std::max<int64_t>(sizes[d], 1);
   }
+  const Tensor t = at::empty_strided({sizes.data(), dimensions}, {strides.data(), dimensions}, like.options());
   if (zero) t.zero_();
   return t;
 }

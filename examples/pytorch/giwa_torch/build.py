@@ -110,7 +110,7 @@ def library(which, architecture, element, head_size, head_size_v, mask, score):
         flags = ["-std=c++20", f"-I{include_folder()}", *(f"-DGIWA_TORCH_{k}={v}" for k, v in definitions.items())]
         cuda = toolkit()
         if cuda is None:
-            raise NotImplementedError("giwa_torch: there is no CUDA toolkit to compile kernels with: set CUDA_HOME")
+            raise RuntimeError("giwa_torch: there is no CUDA toolkit to compile kernels with: set CUDA_HOME")
         if architecture is None:
             command = [host_compiler(), "-x", "c++", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden",
                        "-isystem", cuda / "include", *flags, HERE / "kernels.cu"]

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: MIT
 """The operators as functions, and torch.nn.functional.scaled_dot_product_attention by them."""
+import os
+import warnings
+
 import torch
 from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.nn.functional import scaled_dot_product_attention as pytorchs
 
 operator = torch.ops.giwa.attention.default
 
 
 def empty_rows(like, columns):
-    """As binding.cpp makes an output: in the memory order of `like`, heads in rows or rows in heads."""
-    sizes = (*like.shape[:-1], columns)
-    if like.dim() == 3 or like.stride(1) >= like.stride(2):
-        return like.new_empty(sizes)
-    a, b = like.shape[1:3]
-    return like.new_empty_strided(sizes, (a * b * columns, columns, a * columns, 1))
+    """As binding.cpp makes an output: in the memory order of `like`."""
+    order = list(range(like.dim() - 1))
+    for i in range(1, len(order)):
+        for j in range(i, 0, -1):
+            before, here = like.stride(order[j - 1]), like.stride(order[j])
+            if before < here and before != 0:
+                order[j - 1:j + 1] = order[j], order[j - 1]
+    strides, rows = [1] * like.dim(), columns
+    for d in reversed(order):
+        strides[d], rows = rows, rows * torch.sym_max(like.shape[d], 1)
+    return like.new_empty_strided((*like.shape[:-1], columns), strides)
 
 
 def empty_lse(q, heads_first):
@@ -120,17 +129,62 @@ class InvalidArgument(ValueError, RuntimeError):
     """As PyTorch's function, scaled_dot_product_attention raises a RuntimeError; the operators raise a ValueError."""
 
 
+TYPES = (torch.float16, torch.bfloat16, torch.float32)
+policy = os.environ.get("GIWA_TORCH_UNSUPPORTED", "pytorch")
+passed_on = set()  # the reasons that were told
+
+
+def set_unsupported(what):
+    """Says what scaled_dot_product_attention does with a call that giwa does not serve, as of nested tensors or float64. "pytorch":
+    PyTorch's function computes it, and the first such call for each reason warns. "raise": NotImplementedError with the reason. Until
+    this is called, the environment variable GIWA_TORCH_UNSUPPORTED says it; without that it is "pytorch"."""
+    global policy
+    if what not in ("pytorch", "raise"):
+        raise ValueError(f'giwa_torch: set_unsupported takes "pytorch" or "raise", not {what!r}')
+    policy = what
+
+
+def _why_not(query, key, value, dropout_p):
+    """Why giwa does not serve a call, or None."""
+    if query.is_nested or key.is_nested or value.is_nested:
+        return "nested tensors; flash_attn_varlen_func takes packed sequences"
+    if query.dtype not in TYPES:
+        return f"elements of {query.dtype}"
+    if not (query.is_cuda or query.is_cpu or query.is_meta):
+        return f"tensors on {query.device.type}"
+    return "dropout of all weights" if dropout_p == 1 else None
+
+
+@torch.compiler.assume_constant_result  # torch.compile warns when it traces
+def _tell(reason):
+    if reason not in passed_on:
+        passed_on.add(reason)
+        warnings.warn(f"giwa_torch: {reason}. PyTorch's scaled_dot_product_attention computes such calls; set_unsupported(\"raise\") "
+                      "makes them an error", stacklevel=4)
+
+
+def _pass_on(reason, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    if policy == "raise":
+        raise NotImplementedError(f"giwa_torch: {reason}")
+    _tell(reason)
+    return pytorchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """Computes what torch.nn.functional.scaled_dot_product_attention computes, from the same arguments. A CausalBias as attn_mask costs
-    no more than is_causal."""
+    no more than is_causal. set_unsupported() says what happens to calls that giwa does not serve."""
+    others = attn_mask, dropout_p, is_causal, scale, enable_gqa
+    if (query.is_nested or key.is_nested or value.is_nested or query.dtype not in TYPES or not query.is_cuda or dropout_p == 1) and (
+            reason := _why_not(query, key, value, dropout_p)):
+        return _pass_on(reason, query, key, value, *others)
     if attn_mask is not None and is_causal:
         raise InvalidArgument(f"giwa_torch: attn_mask and is_causal exclude each other; {type(attn_mask).__name__} should not be used with "
                               "causal=True")
-    if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError("giwa_torch: nested tensors; flash_attn_varlen_func takes packed sequences")
     of_query, of_key, of_value = query.shape, key.shape, value.shape
     if len(of_query) != 4 or of_key[:2] != of_value[:2] or of_key[0] != of_query[0] or of_query[1] == 1 != of_key[1]:
-        return _broadcast(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return _broadcast(query, key, value, *others)
+    if of_query[3] > 512 or of_value[3] > 512:
+        return _pass_on("head sizes above 512", query, key, value, *others)
     if of_key[1] != of_query[1] and not enable_gqa and of_key[1] != 1:
         raise RuntimeError(f"giwa_torch: {of_query[1]} heads of query and {of_key[1]} of key need enable_gqa=True")
     mask, bias, top_left = None, None, True
@@ -142,13 +196,20 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
                                       f"{attn_mask.seq_len_kv} keys, query and key have {of_query[2]} and {of_key[2]}")
         elif attn_mask.dtype == torch.bool:
             mask = attn_mask
-        else:
-            bias = attn_mask
+        else:  # PyTorch's function takes masks of float32 with every type of query
+            bias = attn_mask.to(query.dtype) if attn_mask.dtype == torch.float32 else attn_mask
     try:
         return operator(query, key, value, mask, bias, None, None, None, None, None, None, None, 0, -1, 0 if is_causal else -1,
                         not top_left, 0.0, scale, True, dropout_p, seed_of(dropout_p, query))[0]
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
+    except RuntimeError as error:
+        text = str(error)
+        if "functorch transforms" in text:  # of torch.func, which the operator's gradients do not know
+            text = "giwa_torch: gradients by torch.func"
+        elif not isinstance(error, NotImplementedError) or "to be compiled" in text:
+            raise
+        return _pass_on(text.removeprefix("giwa_torch: "), query, key, value, *others)
 
 
 def _broadcast(query, key, value, *others):
@@ -158,12 +219,16 @@ def _broadcast(query, key, value, *others):
         raise RuntimeError("giwa_torch: query, key and value must have at least two dimensions")
     dimensions = max(x.dim() for x in (query, key, value))
     if dimensions > 4:
-        raise NotImplementedError(f"giwa_torch: query, key and value of {dimensions} dimensions")
+        return _pass_on("more than four dimensions", query, key, value, *others)
     widened = [x[(None,) * (4 - x.dim())] for x in (query, key, value)]
     batch = torch.broadcast_shapes(*(x.shape[:1] for x in widened))
     q, k, v = (x.expand(*batch, -1, -1, -1) for x in widened)
     if k.shape[1] != v.shape[1]:
-        k, v = (x.expand(-1, max(k.shape[1], v.shape[1]), -1, -1) for x in (k, v))
+        heads = max(k.shape[1], v.shape[1])
+        if enable_gqa and heads % min(k.shape[1], v.shape[1]) == 0:  # one head of the fewer serves several of the other
+            k, v = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
+        else:
+            k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
     if not enable_gqa:
         q = q.expand(-1, max(q.shape[1], k.shape[1]), -1, -1)
     o = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
