@@ -13,7 +13,7 @@ decode microseconds of a step of decoding in one CUDA graph: four layers as in L
        of 16, appends and rotates in one kernel, and reads lengths on the GPU. PyTorch's function has a contiguous cache and is told
        its exact length; it runs with each of its fused kernels (or those of --kernels), also with the queries of a group as rows,
        eager and compiled, and the fastest counts.
-profile   microseconds of each kernel of the eager layer's forward with backward.
+profile   microseconds of each kernel of the eager layer's forward with backward; after "decode", of the fastest step of both sides.
 """
 import argparse
 import contextlib
@@ -101,6 +101,10 @@ turn = None  # a file: of the processes that have it, one at a time uses the GPU
 
 def device_time(sides, rounds=9):
     """Milliseconds of each side's call on the device, of calls that follow each other."""
+    for call in sides.values():
+        for _ in range(3):
+            call()
+    synchronize()
     if turn is None:
         return device_time_now(sides, rounds)
     with open(turn, "w") as file:
@@ -110,10 +114,6 @@ def device_time(sides, rounds=9):
 
 def device_time_now(sides, rounds):
     times = {name: [] for name in sides}
-    for call in sides.values():
-        for _ in range(3):
-            call()
-    synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     calls = {}
     for name, call in sides.items():
@@ -140,20 +140,24 @@ def layers(tokens):
     return models, x, torch.randn_like(x)
 
 
-def profile(lengths, calls=5):
+def profile(lengths):
     for tokens in lengths:
         models, x, dout = layers(tokens)
         for name, model in models.items():
             step = lambda: torch.autograd.grad(model(x), [x, *model.parameters()], dout)
             step(), synchronize()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-                for _ in range(calls):
-                    step()
-                synchronize()
-            rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
-            print(f"{name}, {tokens} tokens: {sum(row.self_device_time_total for row in rows) / calls:.0f} us of kernels")
-            for row in rows:
-                print(f"   {row.self_device_time_total / calls:8.1f} us {row.count // calls:4} x {row.key[:100]}")
+            tell_kernels(f"{name}, {tokens} tokens", step)
+
+
+def tell_kernels(name, step, calls=5):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for _ in range(calls):
+            step()
+        synchronize()
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
+    print(f"{name}: {sum(row.self_device_time_total for row in rows) / calls:.0f} us of kernels")
+    for row in rows:
+        print(f"   {row.self_device_time_total / calls:8.1f} us {row.count // calls:4} x {row.key[:100]}")
 
 
 def layer(lengths, hows):
@@ -253,7 +257,7 @@ def graph_of(call):
 
 
 @torch.no_grad()
-def decode(points, hows, kernels):
+def decode(points, hows, kernels, profiled):
     torch.manual_seed(0)
     decoder = Decoder().to(DEVICE, torch.bfloat16)
     print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}{'giwa':>9}{'speed':>8}   the fastest of PyTorch's; all")
@@ -280,6 +284,8 @@ def decode(points, hows, kernels):
         print(f"{f'{batch} sequences':>18}{keys:7}{found[best['SDPA']]:9.1f}{found[best['giwa']]:9.1f}"
               f"{found[best['SDPA']] / found[best['giwa']]:8.2f}   {', '.join(best['SDPA'])}; "
               + " ".join(f"{name} {how[0]} {t:.1f}" for (name, how), t in found.items()), flush=True)
+        for side in best.values() if profiled else ():
+            tell_kernels(", ".join(side), graphs[side].replay)
         del graphs, outputs
 
 
@@ -299,6 +305,6 @@ if __name__ == "__main__":
     if "layer" in chosen.parts:
         layer(chosen.tokens, chosen.how)
     if "decode" in chosen.parts:
-        decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how, chosen.kernels)
-    if "profile" in chosen.parts:
+        decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how, chosen.kernels, "profile" in chosen.parts)
+    elif "profile" in chosen.parts:
         profile(chosen.tokens)

@@ -19,7 +19,7 @@ parameters, where a test has them; --seconds begins none after that time; --work
 test that needs kernels is run again when those of all tests are compiled, in parallel; with --compiled it is not run instead. Prints
 passed, failed, and skipped tests, those with the argument that giwa_torch refuses. Tests that pass although giwa_torch does not serve a
 call are counted with the reason for which it passed the call on to PyTorch's function. Tests that expect an error or a warning of a kernel
-of PyTorch, which giwa need not give, are counted separately.
+of PyTorch, which giwa need not give, or compare the times of its kernels, are counted separately.
 """
 import time
 
@@ -44,7 +44,8 @@ import torch
 import giwa_torch
 from giwa_torch import build, functional
 
-EXPECTED = re.compile(r"(Error|Exception|Warning) not (raised|triggered)|DID NOT (RAISE|WARN)|^\"[^\"]*\" does not match")
+EXPECTED = re.compile(r"(Error|Exception|Warning) not (raised|triggered)|DID NOT (RAISE|WARN)|^\"[^\"]*\" does not match|"
+                      r"expected .* faster than")
 
 
 class Outcomes:
@@ -285,7 +286,7 @@ def tell(found):
                           for outcome in ("skipped", "passed on"))
     print(f"{counts['passed']} passed, {counts['passed on']} passed with calls that went to PyTorch, {counts['failed']} failed, "
           f"{counts['skipped']} skipped: {sum(refused.values())} refused by giwa_torch, {counts['skipped'] - sum(refused.values())} by the "
-          f"tests; {counts['expected an error']} expect an error of a kernel of PyTorch; {found.late} not run in time, "
+          f"tests; {counts['expected an error']} expect an error or a time of a kernel of PyTorch; {found.late} not run in time, "
           f"{found.not_compiled} without compiled kernels")
     names = collections.Counter(re.sub(r"\[.*", "", name.split("::")[-1]) if "[" in name else "" for name, x in ours.items() if x == "passed")
     print("   passed by function: " + ", ".join(f"{name} {count} of {found.cases.get(name, '?')}" for name, count in names.most_common() if name))
