@@ -305,13 +305,51 @@ def backward_flex(path):
 def backward_more(path):
     """A line for each case beside the usual ones."""
     peers = ("cudnn", "flash", "flex")
+    memory = {(r["case"], r["contender"]): r["value"] for r in report_rows.of_rows("attention_backward", path) if r["metric"] == "memory"}
     rows = ["| type, mask or score modifier, head size, batch x heads (of keys) x tokens | TFLOP/s | "
-            + " | ".join(f"against {NAMES[p]}" for p in peers) + " |"]
+            + " | ".join(f"against {NAMES[p]}" for p in peers) + " | MB of giwa, of them |"]
     for case, found in gradient_cases(path).items():
+        mb = [f"{memory[case, side]:.0f}" for side in ("giwa", *peers) if (case, side) in memory]
         case = re.sub("/both$", ", forward and backward", case.replace("/flex/", "/"))
         rows.append(f"| {case} | {next(iter(found.values()))['value']:.0f} | "
-                    + " | ".join(f"{found[p]['ratio']:.2f}" if p in found else "" for p in peers) + " |")
+                    + " | ".join(f"{found[p]['ratio']:.2f}" if p in found else "" for p in peers) + f" | {', '.join(mb)} |")
     return lines(*rows)
+
+
+def backward_forms(path):
+    """Speeds relative to fp16 and a head size of 128 without a modifier, full and causal: of bf16, of 96 and of a modifier that does nothing."""
+    plain, own = gradient_cases(path), gradient_cases(path, "giwa, own score")
+    name = "fp16/{}/D128/4x16x4096"
+    speed = lambda case: next(iter(plain[case].values()))["value"]
+    of = lambda case: " and ".join(f"{speed(case.format(mask)) / speed(name.format(mask)):.2f}" for mask in ("full", "causal"))
+    unchanged = " and ".join(f"{own[name.format(mask)]['giwa']['ratio']:.2f}" for mask in ("full", "causal"))
+    return (f"bf16 runs at {of('bf16/{}/D128/4x16x4096')} of the speed of fp16 (full, causal), a head size of 96 at {of('fp16/{}/D96/4x16x4096')} "
+            f"of the TFLOP/s of 128, and a score modifier that does nothing leaves {unchanged} of the speed")
+
+
+def cpu_sides(path, part):
+    """{case: {how: (GFLOP/s, speed relative to PyTorch)}} of attention.py's CSV; how: `-O3, alone`, `-O3 -fopenmp, alone`, `-O3 -fopenmp`."""
+    found = {}
+    for row in report_rows.read_csv(path):
+        if match := re.fullmatch(r"cpu ([^/]*)/" + part + r"((?:full|causal)/.*)", row["case"]):
+            found.setdefault(match[2], {})[match[1]] = (float(row["giwa_tflops"]) * 1000, float(row["speed_of_torch"]))
+    return found
+
+
+def cpu_alone(path, part=""):
+    """A line for each case: compiled without and with OpenMP, each side alone; alternating, where it was measured; geometric means."""
+    heads = {"-O3, alone": "`-O3` | of PyTorch's", "-O3 -fopenmp, alone": "`-O3 -fopenmp` | of PyTorch's", "-O3 -fopenmp": "alternating"}
+    found = cpu_sides(path, part)
+    hows = [how for how in heads if any(how in sides for sides in found.values())]
+    figures = lambda how, speed, ratio: f"{ratio:.2f}" if how == "-O3 -fopenmp" else f"{speed:.0f} | {ratio:.2f}"
+    means = [report_rows.geometric_mean([sides[how][1] for sides in found.values()]) for how in hows]
+    return lines("| mask, head size, batch x heads x tokens | " + " | ".join(heads[how] for how in hows) + " |",
+                 *(f"| {case} | " + " | ".join(figures(how, *sides[how]) for how in hows) + " |" for case, sides in found.items()),
+                 "| geometric mean | " + " | ".join(("" if how == "-O3 -fopenmp" else "| ") + f"{mean:.2f}" for how, mean in zip(hows, means)) + " |")
+
+
+def cpu_alone_backward(path):
+    return cpu_alone(path, "backward/")
 
 
 def backward_cpu(path):
@@ -331,7 +369,7 @@ def backward_cpu(path):
 
 NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention", "efficient": "PyTorch, memory-efficient",
          "torch": "PyTorch", "cublas": "cuBLAS", "cub_device_for_bulk": "`cub::DeviceFor::Bulk`",
-         "cub_device_transform": "`cub::DeviceTransform`"}
+         "cub_device_transform": "`cub::DeviceTransform`", "flash3": "FlashAttention-3"}
 # What giwa offers of each suite for a comparison: not its slower steps, nor ratios to copies and bare launches.
 OFFERS = ("giwa", "giwa_fp32", "wgmma", "fp32_by_fp16", "giwa_for_all_index", "giwa_for_all_elementwise")
 
@@ -496,14 +534,16 @@ def machine(path):
 
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
-                                  backward_any_order, backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
-                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
+                                  backward_any_order, backward_forms, backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
+                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, cpu_alone, cpu_alone_backward, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
 
 # What stands in the place of a picture for who cannot see it.
 PLOTS = {
     "attention_fp16": "TFLOP/s by length, for each head size and mask, of giwa, cuDNN and FlashAttention-2",
+    "attention_backward": "TFLOP/s of the gradients by length, for each head size and mask, of giwa, cuDNN and FlashAttention-2",
+    "attention_cached": "GB/s of one query a sequence by the size of the cache, of giwa, cuDNN and FlashAttention-2",
     "attention_bf16": "TFLOP/s by length, for each head size and mask, of giwa and cuDNN, in bf16",
     "attention_fp32": "TFLOP/s by length, for each head size and mask, of giwa's three accuracies and PyTorch's memory-efficient attention",
     "attention_accuracy": "speed against error of giwa's fp16, tf32, fp32 and fp32_exact, and of PyTorch's memory-efficient attention",

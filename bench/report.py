@@ -6,11 +6,15 @@
   bench/report.py OUT_DIR --suites matmul,softmax           these
   bench/report.py OUT_DIR --minutes 9 --into PART.json      with a limit, and with the rows of an earlier report
   bench/report.py OUT_DIR --suites none --into A.json B.json   runs nothing: makes one report of two
+  bench/report.py OUT_DIR --peer flash3=PATH.so             also a library that bench/torch/peer.h describes
+  bench/report.py OUT_DIR --regression 5 --publish          fails where a ratio to a peer fell; puts the report into docs/
   bench/report.py --list
 
 Writes OUT_DIR/<date>_<gpu>_report.json and .csv (report_rows.py says what is in them), anew after each suite, and report.log with
 what the programs printed. A suite that fails is named, the others go on, and the exit status is 1. Suites that need PyTorch are
-left out, with a line, where it is missing. Clocks and power are read, never set.
+left out, with a line, where it is missing. Clocks and power are read, never set. --regression compares the suites that ran with the
+newest report of this GPU in docs/results, and exits with 1 if a ratio to a peer is lower by so many per cent, or gone. --publish puts
+the report there instead, draws the plots (matplotlib) and writes the tables of the pages.
 """
 import argparse
 import hashlib
@@ -29,6 +33,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Callable
 
+import compare_reports
 import report_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +50,7 @@ class Suite:
     command: list  # {out} is where its figures go, {NAME} what was built
     read: Callable
     watch: bool = True  # clocks and power while it runs
+    peers: bool = False  # takes --peer
 
 
 def program(name, seconds, about, target="", watch=True):
@@ -53,21 +59,23 @@ def program(name, seconds, about, target="", watch=True):
                  report_rows.of_google_benchmark, watch)
 
 
-def script(name, seconds, about, file, read, libraries, *options, watch=True):
-    given = [x for library, built in libraries.items() for x in ("--library", f"{library}={{{built}}}")]
-    return Suite(name, seconds, about, ("torch", *libraries.values()),
-                 [sys.executable, f"{TORCH}/{file}.py", "--csv", "{out}", *given, *options], read, watch)
+def script(name, seconds, about, file, read, libraries, *options, watch=True, peers=False):
+    """libraries: {name of a side: what was built, some with commas between}"""
+    built = [(library, x) for library, them in libraries.items() for x in them.split(",")]
+    given = [x for library, path in built for x in ("--library", f"{library}={{{path}}}")]
+    return Suite(name, seconds, about, ("torch", *(x for _, x in built)),
+                 [sys.executable, f"{TORCH}/{file}.py", "--csv", "{out}", *given, *options], read, watch, peers)
 
 
-def attention(name, seconds, about, libraries, *options, watch=True):
-    return script(name, seconds, about, "attention", report_rows.of_attention, libraries, *options, watch=watch)
+def attention(name, seconds, about, libraries, *options, watch=True, peers=False):
+    return script(name, seconds, about, "attention", report_rows.of_attention, libraries, *options, watch=watch, peers=peers)
 
 
 FP32 = {name: name for name in ("fp32", "tf32", "fp32_exact")}
 # In the order in which they run: what matters most comes first, in case the time is short.
 SUITES = (
     attention("attention_fp16", 60, "512 to 16384 tokens compared with cuDNN and FlashAttention-2", {"giwa": "fp16"},
-              "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash"),
+              "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash", peers=True),
     attention("attention_fp32", 50, "three accuracies compared with PyTorch's memory-efficient fp32", FP32,
               "--element", "fp32", "--backends", "efficient", "--calls", "4", "--rounds", "5"),
     attention("attention_flex", 70, "score modifiers and masks compared with compiled FlexAttention", {"giwa": "fp16"},
@@ -83,9 +91,20 @@ SUITES = (
             "bench_attention_cached"),
     program("append", 15, "rows appended to a cache compared with a copy"),
     script("attention_backward", 30, "gradients of attention, 512 to 16384 tokens, compared with cuDNN and FlashAttention-2",
-           "attention_backward", report_rows.of_rows, {"giwa": "backward"}),
-    script("attention_backward_more", 20, "gradients in bf16 and of head size 96", "attention_backward",
-           report_rows.of_rows, {"giwa": "backward_more"}, "--rows", r"bf16|\(|D96"),
+           "attention_backward", report_rows.of_rows, {"giwa": "backward"}, "--any-order", peers=True),
+    script("attention_backward_more", 30, "gradients in bf16, of grouped heads, packed sequences, other head sizes, and with the forward pass",
+           "attention_backward", report_rows.of_rows, {"giwa": "backward,backward_more"}, "--own-score", "--rows",
+           r"bf16|\(|D96|D192|packed|/both|D128/4x16x4096$", peers=True),
+    script("attention_backward_flex", 120, "gradients of masks and score modifiers compared with compiled FlexAttention",
+           "attention_backward", report_rows.of_rows, {"giwa": "backward,backward_more"}, "--flex", "--rows", "/flex/"),
+    script("attention_backward_fp32", 40, "gradients in fp32 compared with PyTorch's memory-efficient ones", "attention_backward",
+           report_rows.of_rows, {"giwa": "backward_fp32"}, "--fp32"),
+    Suite("several_gpus", 20, "ring attention on one GPU, and on all of a machine with several and NCCL, compared with the same work on one",
+          ("bench_ring_attention",), ["bash", "-c", "{bench_ring_attention} one 2 32768 16 > {out} && if [ $(nvidia-smi -L | wc -l) -gt 1 ]; "
+                                      "then {bench_ring_attention} time 131072 16 >> {out}; fi"], report_rows.of_ring_attention),
+    Suite("frameworks", 60, "giwa_torch compared with PyTorch's function: host time, a layer of Llama 3 8B, decoding", ("torch", "nvcc"),
+          [sys.executable, f"{TORCH}/drop_in.py", "host", "layer", "decode", "--csv", "{out}", "--how", "eager", "--tokens", "1024", "4096"],
+          report_rows.of_rows, watch=False),
     program("for_all", 10, "element by element compared with CUB and Thrust"),
     program("launch", 3, "the host's time of a launch", watch=False),
     program("attention_calls", 20, "workspace, own functors, the host's time of a call", "bench_attention", watch=False),
@@ -95,9 +114,9 @@ SUITES = (
     Suite("torch", 45, "softmax and transpose compared with PyTorch", ("torch", "entries"),
           [sys.executable, f"{TORCH}/compare.py", "{out}"], report_rows.of_compare),
     attention("attention_bf16", 30, "bf16 compared with cuDNN", {"giwa": "bf16"},
-              "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
+              "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5", peers=True),
     attention("attention_sizes", 15, "other head sizes, and grouped queries, compared with cuDNN and FlashAttention-2",
-              {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
+              {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash", peers=True),
     attention("attention_cpu", 60, "attention and its gradients on the CPU compared with PyTorch's", {},
               "--cpu", "--only", "^cpu -O3 -fopenmp/", "--rounds", "5", watch=False),
     program("attention_host", 15, "attention on the CPU compared with three loops", watch=False),
@@ -114,6 +133,7 @@ LIBRARIES = {
     "fp32_exact": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32_exact"),
     "backward": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_USUAL_SIZES"),
     "backward_more": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_OTHER_CASES"),
+    "backward_fp32": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_FP32"),
     "entries": (f"{TORCH}/entries.cu",),
 }
 NO_TORCH = "left out: there is no PyTorch"
@@ -251,11 +271,11 @@ class Watch:
         return {"sm_mhz": clock, "watts": watts, "celsius": celsius}
 
 
-def build(suites, work, given, architecture, log):
-    """Builds in parallel what the suites need. Answers {name: path} of what is there."""
+def build(suites, work, given, ready, architecture, log):
+    """Builds in parallel what the suites need, but for what is `ready`. Answers {name: path} of what is there."""
     needed = list(dict.fromkeys(n for s in suites for n in (*s.needs, *WISHES.get(s.name, ()))))
     targets = [n for n in needed if n.startswith("bench_")]
-    libraries = [n for n in LIBRARIES if n in needed]
+    libraries = [n for n in LIBRARIES if n in needed and n not in ready]
     tree = given or work / "build"
     half = max(1, (os.cpu_count() or 2) // 2)
     sources = hashlib.sha256()  # a library of these is not built twice
@@ -301,19 +321,20 @@ def build(suites, work, given, architecture, log):
         for job in jobs:
             job.result()
     log.say(f"built in {time.monotonic() - begin:.0f} s")
-    paths = {t: tree / "bench" / t for t in targets} | {n: work / f"{n}.so" for n in libraries}
+    paths = {t: tree / "bench" / t for t in targets} | {n: work / f"{n}.so" for n in libraries} | ready
     there = {n: p for n, p in paths.items() if p.is_file()}
     if shutil.which("nvcc"):
         there["nvcc"] = Path(shutil.which("nvcc"))
     return there, found_versions.result()
 
 
-def run_suite(suite, there, work, architecture, limit, log):
+def run_suite(suite, there, work, architecture, peers, limit, log):
     """Its rows, and what is told about its run."""
     out = work / f"{suite.name}.out"
     out.unlink(missing_ok=True)
     names = {**there, "out": out, "architecture": architecture}
     command = [re.sub(r"{(\w+)}", lambda m: str(names.get(m[1], "")), x) for x in suite.command]
+    command += [x for peer in peers if suite.peers for x in ("--peer", peer)]
     environment = {"GIWA_ENTRIES": str(there["entries"])} if "entries" in suite.needs else {}
     watch = Watch(suite.watch)
     seconds, wrong = log.call(command, limit, {**environment, "PYTHONUNBUFFERED": "1"})
@@ -329,7 +350,7 @@ def run_suite(suite, there, work, architecture, limit, log):
 
 
 def run_all(suites, arguments, out, log):
-    """The report of these suites; it is saved after each."""
+    """The report of these suites, saved after each: its path, its run, its rows."""
     earlier = [report_rows.load(path) for path in arguments.into]
     gpu = machine()
     if "name" not in gpu:
@@ -341,7 +362,10 @@ def run_all(suites, arguments, out, log):
     work = Path(arguments.work).resolve()
     work.mkdir(parents=True, exist_ok=True)
     log.say(f"{gpu['name']}, driver {gpu.get('driver_version', '?')}, {os.cpu_count()} cores; building for {architecture}")
-    there, found = build(suites, work, Path(arguments.build).resolve() if arguments.build else None, architecture, log)
+    ready = {name: Path(path).resolve() for name, path in (x.split("=", 1) for x in arguments.libraries)}
+    if unknown := ready.keys() - LIBRARIES.keys():
+        sys.exit(f"report: --library takes the names {', '.join(LIBRARIES)}; not {', '.join(sorted(unknown))}")
+    there, found = build(suites, work, Path(arguments.build).resolve() if arguments.build else None, ready, architecture, log)
     here = {*there, *(["torch"] if "PyTorch" in found else [])}
     log.say(", ".join(f"{k} {v}" for k, v in found.items()))
     run = {"date": arguments.date, "gpu": gpu["name"], "commit": arguments.commit or commit() or "unknown",
@@ -358,7 +382,7 @@ def run_all(suites, arguments, out, log):
         else:
             log.say(f"suite {i} of {len(suites)}: {suite.name}, about {suite.seconds} s, then about {left} s more")
             limit = min(3 * suite.seconds + 60, ends - log.elapsed())
-            found_rows, told = run_suite(suite, there, work, architecture, limit, log)
+            found_rows, told = run_suite(suite, there, work, architecture, arguments.peers, limit, log)
             rows += found_rows
         run["suites"][suite.name] = told
         log.say(f"  {suite.name}: {told['state']}" + (f", {told['seconds']:.0f} s" if "seconds" in told else "")
@@ -366,7 +390,38 @@ def run_all(suites, arguments, out, log):
         for line in report_rows.summary([r for r in rows if r["suite"] == suite.name]):
             print(f"           {line}", flush=True)
         path = report_rows.save(report_rows.merge([*earlier, report_rows.new_report([run], list(rows))]), out)
-    return path, run
+    return path, run, report_rows.new_report([run], rows)
+
+
+def newest_of(gpu):
+    """The newest report of a GPU in docs/results, or None."""
+    for path in sorted((ROOT / "docs" / "results").glob("*_report.json"), reverse=True):
+        if (found := report_rows.load(path))["gpu"] == gpu:
+            return found
+    return None
+
+
+def worse_than_before(new, percent):
+    """Prints what moved since the newest report of this GPU; answers how many ratios to a peer are lower by so much, or gone."""
+    old = newest_of(new["gpu"])
+    if old is None:
+        print(f"docs/results has no report of {new['gpu']} to compare with")
+        return 0
+    worse = list(compare_reports.regressions(old, new, percent))
+    print("", f"Compared with {old['name']}: {len(worse)} ratios to a peer are lower by {percent:g} % or more, or gone", *worse, sep="\n")
+    return len(worse)
+
+
+def publish(path):
+    """Puts a report into docs/results, draws its plots and writes the tables of the pages. Answers what went wrong, if so."""
+    for suffix in (".json", ".csv"):
+        shutil.copy(path.with_suffix(suffix), ROOT / "docs" / "results")
+    for command in ([sys.executable, ROOT / "bench" / "plot.py", path, ROOT / "docs" / "plots"],
+                    [sys.executable, ROOT / ".ci" / "check_figures.py", "--write"]):
+        if subprocess.run(command, cwd=ROOT).returncode:
+            return f"{Path(command[1]).name} failed"
+    print(f"docs/results/README.md needs a line on {path.name}")
+    return ""
 
 
 def main():
@@ -377,8 +432,14 @@ def main():
     parser.add_argument("--list", action="store_true", help="the suites and how long they take")
     parser.add_argument("--build", metavar="DIR", help="a CMake tree to build the programs in, as it is configured")
     parser.add_argument("--work", metavar="DIR", default=str(ROOT / "build" / "report"), help="where it builds: %(default)s")
+    parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
+                        help=f"what is built already, of this tree: {', '.join(LIBRARIES)}")
     parser.add_argument("--minutes", type=float, help="leaves out suites that would go beyond")
     parser.add_argument("--into", nargs="+", default=[], metavar="REPORT", help="reports whose other suites are kept")
+    parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="NAME=PATH",
+                        help="a library that bench/torch/peer.h describes, in the suites of attention in fp16 and bf16")
+    parser.add_argument("--regression", type=float, metavar="PERCENT", help="fail where a ratio to a peer is lower by so much")
+    parser.add_argument("--publish", action="store_true", help="put the report, its plots and tables into docs/")
     parser.add_argument("--commit", help="of a tree without .git")
     arguments = parser.parse_args()
     names = [s.name for s in SUITES]
@@ -404,15 +465,17 @@ def main():
                 parser.error("no suites, and no reports to make one of")
             path = report_rows.save(report_rows.merge([report_rows.load(x) for x in arguments.into]), out)
             print(f"wrote {path} and .csv")
-            return 0
+            return 1 if arguments.publish and publish(path) else 0
         log = Log(out / "report.log")
-        path, run = run_all(suites, arguments, out, log)
+        path, run, new = run_all(suites, arguments, out, log)
+        worse = worse_than_before(new, arguments.regression) if arguments.regression is not None else 0
     except report_rows.ReportError as error:
         sys.exit(f"report: {error}")
     bad = {name: told["state"] for name, told in run["suites"].items() if told["state"] != "ok"}
     log.say(f"{len(suites) - len(bad)} of {len(suites)} suites; wrote {path}, .csv and report.log")
     print("".join(f"  {name}: {state}\n" for name, state in bad.items()), end="")
-    return 1 if any(s != NO_TORCH for s in bad.values()) else 0
+    wrong = publish(path) if arguments.publish else ""
+    return 1 if wrong or worse or any(s != NO_TORCH for s in bad.values()) else 0
 
 
 if __name__ == "__main__":

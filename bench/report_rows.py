@@ -17,7 +17,7 @@ FORMAT = "giwa benchmark report 1"
 COLUMNS = ("suite", "case", "contender", "metric", "value", "unit", "us", "ratio_to", "ratio", "lowest", "highest")
 WORDS = ("suite", "case", "contender", "metric", "unit", "ratio_to")
 NUMBERS = ("value", "us", "ratio", "lowest", "highest")
-METRICS = {"speed": +1, "time": -1, "error_all": -1, "error_row": -1, "error_column": -1}  # +1: more is better
+METRICS = {"speed": +1, "time": -1, "memory": -1, "error_all": -1, "error_row": -1, "error_column": -1}  # +1: more is better
 
 
 class ReportError(ValueError):
@@ -167,6 +167,24 @@ def read_csv(path):
 def of_rows(suite, path):
     """A CSV of these columns."""
     return [row(**{**{k: v for k, v in r.items() if v != ""}, "suite": suite}) for r in read_csv(path)]
+
+
+def of_ring_attention(suite, path):
+    """What bench_ring_attention prints of `one` and `time`: each pass by several ranks, and by one GPU."""
+    rows = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        match = re.fullmatch(r" *(\d+) tokens, (\d+) heads, (\d+) of k and v, (\w+), (\w+), (\w+) +1 GPU +([\d.]+) ms \( *(\d+) TFLOP/s\), "
+                             r"(.*?) +([\d.]+) ms: ([\d.]+)", line)
+        if match:
+            tokens, heads, kv_heads, mask, order, which, one, tflops, what, ms, ratio = match.groups()
+            of_kv = f"({kv_heads})" if kv_heads != heads else ""
+            case = f"fp16/{mask}/D128/1x{heads}{of_kv}x{tokens}/{order}/{which}"
+            speed = float(tflops) * float(one) / float(ms)
+            rows.append(row(suite, case, f"giwa_on_{re.sub(r'[^A-Za-z0-9]+', '_', what)}", "speed", speed, "TFLOP/s", us=float(ms) * 1e3,
+                            ratio_to="giwa_on_one_gpu", ratio=float(ratio)))
+            if not any(r["case"] == case and r["contender"] == "giwa_on_one_gpu" for r in rows):
+                rows.append(row(suite, case, "giwa_on_one_gpu", "speed", tflops, "TFLOP/s", us=float(one) * 1e3))
+    return rows
 
 
 def of_google_benchmark(suite, path):

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,6 +124,45 @@ class Rows(unittest.TestCase):
         path.write_text(report_rows.csv_text(seconds), encoding="utf-8")
         self.assertEqual(report_rows.of_rows("x", path), seconds)
 
+    def test_what_ring_attention_prints(self):
+        path = self.at / "ring.out"
+        one = "  32768 tokens, 16 heads, 4 of k and v, causal, zigzag, backward 1 GPU    12.000 ms (400 TFLOP/s), "
+        path.write_text(f"fp16\n{one}2 ranks on it    15.000 ms: 0.800\n{one}2 GPUs     8.000 ms: 1.500\n", encoding="utf-8")
+        ranks, alone, gpus = report_rows.of_ring_attention("several_gpus", path)
+        self.assertEqual([ranks[c] for c in ("case", "contender", "value", "us", "ratio_to", "ratio")],
+                         ["fp16/causal/D128/1x16(4)x32768/zigzag/backward", "giwa_on_2_ranks_on_it", 320, 15000, "giwa_on_one_gpu", 0.8])
+        self.assertEqual((alone["contender"], alone["value"]), ("giwa_on_one_gpu", 400))
+        self.assertEqual((gpus["contender"], gpus["value"], gpus["ratio"]), ("giwa_on_2_GPUs", 600, 1.5))
+
+    @unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
+    def test_a_peer_receives_its_call(self):
+        class Tensor:
+            def __init__(self, at):
+                self.data_ptr = lambda: at
+
+        names = {"causal": 1, "batch": 2, "queries": 3, "keys": 4, "heads": 6, "kv_heads": 5, "head_size": 64}
+        tensors = {name: Tensor(100 + i) for i, name in enumerate(("q", "k", "v", "dout", "o", "dq", "dk", "dv", "lse"))}
+        fields = [f"c->{name} == {n}" for name, n in {**names, "element": 1}.items()] + [f"(long)c->{name} == {x.data_ptr()}" for name, x in tensors.items()]
+        (self.at / "peer.c").write_text(f"""#include "{HERE}/torch/peer.h"
+            long long peer_forward_workspace(const struct peer_call* c) {{ return c->causal ? 7 : -1; }}
+            long long peer_backward_workspace(const struct peer_call* c) {{ return c->head_size == 64 ? 0 : -1; }}
+            long long peer_forward(const struct peer_call* c) {{ return c->dq == 0 && (long)c->workspace == 7 ? 0 : 1; }}
+            long long peer_backward(const struct peer_call* c) {{ return {" && ".join(fields)} && (long)c->stream == 9 ? 0 : 1; }}
+            """, encoding="utf-8")
+        subprocess.run(["cc", "-Wall", "-Werror", "-shared", "-fPIC", self.at / "peer.c", "-o", self.at / "peer.so"], check=True)
+        sys.path.append(str(HERE / "torch"))
+        import peers
+        library = peers.load([f"flash3={self.at / 'peer.so'}"])["flash3"]
+        peer = peers.Peer(library, Tensor, "bf16", **names)
+        self.assertEqual((peer.bytes("forward"), peer.bytes("backward")), (7, 0))
+        self.assertEqual(peers.Peer(library, Tensor, "fp32", **names).bytes("forward"), -1)
+        self.assertEqual(peers.Peer(library, Tensor, "bf16", **{**names, "causal": False}).bytes("forward"), -1)
+        some = {name: x for name, x in tensors.items() if name not in ("dout", "dq", "dk", "dv")}
+        peer.run("forward", 9, **some)
+        peer.run("backward", 9, **{name: x for name, x in tensors.items() if name not in some})
+        with self.assertRaisesRegex(RuntimeError, "backward call answers 1"):
+            peer.run("backward", 8)
+
     def test_what_google_benchmark_writes(self):
         path = self.at / "b.json"
         contest = {"name": "add/fp32/8/giwa/iterations:21/manual_time", "median_us": 2, "speed_ratio": 1.5, "label": "cub",
@@ -175,6 +215,20 @@ class Compare(unittest.TestCase):
             status = [subprocess.run([sys.executable, HERE / "compare_reports.py", *paths, *more], capture_output=True).returncode
                       for more in ((), ("--regression", "5"))]
         self.assertEqual(status, [0, 1])
+
+    def test_a_new_report_is_compared_with_the_newest_of_its_gpu(self):
+        import report as program
+        rows = lambda giwa: [{**r, "suite": "attention_fp16"} for r in attention(giwa, 400)]
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+            program.ROOT = Path(folder)
+            report_rows.save(report(rows(400)), program.ROOT / "docs" / "results")
+            report_rows.save(report(rows(500), date="2026-01-01T00:00:00+00:00"), program.ROOT / "docs" / "results")
+            later = {"date": "2026-01-04T00:00:00+00:00"}
+            found = [program.worse_than_before(report(rows(giwa), **later), 5) for giwa in (390, 380)]
+            other = program.worse_than_before(report(rows(1), gpu="NVIDIA Test 2", **later), 5)
+        self.assertEqual((found, other), ([0, 1], 0))
+        self.assertIn("Compared with 2026-01-02_test_1_report: 1 ratios to a peer are lower", out.getvalue())
+        self.assertIn("has no report of NVIDIA Test 2", out.getvalue())
 
     def test_no_report_is_status_2(self):
         run = subprocess.run([sys.executable, HERE / "compare_reports.py", HERE / "report.py", HERE / "report.py"],

@@ -6,10 +6,12 @@ scaled_dot_product_attention and its backward pass.
 Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that are built: --library NAME=PATH, as often as
 wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that alternate on the same inputs, new
 ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
-In fp32 giwa's three accuracies are compared with PyTorch's memory-efficient and unfused attention. FlexAttention has separate cases, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
+In fp32 giwa's three accuracies are compared with PyTorch's memory-efficient and unfused attention. Libraries that PyTorch does not
+have, such as FlashAttention-3, take part by the C interface of peer.h: --peer flash3=PATH. FlexAttention has separate cases, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
 a side cannot be captured in a graph, all sides of the case are timed as plain calls, and the case is named so.
 
-On the CPU (--cpu) a figure is the fastest call, because other processes disturb the others, and a ratio is that of these.
+On the CPU (--cpu) a figure is the fastest call, because other processes disturb the others, and a ratio is that of these. With
+--alone all rounds of one side come before those of the other, so that its threads find cores that no other's keep busy.
 """
 import argparse
 import csv
@@ -28,6 +30,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
+
+import peers
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = f"-I{HERE.parent.parent}/include"
@@ -74,7 +78,9 @@ def gpu_libraries(arguments):
 
 
 @functools.cache
-def host_library(flags):
+def host_library(flags, given=None):
+    if given:
+        return ctypes.CDLL(str(Path(given).resolve()))
     cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     built = folder() / "attention_host.so"
     subprocess.run(["g++", "-std=c++20", *flags, "-shared", "-fPIC", INCLUDE, f"-isystem{cuda}/include",
@@ -108,7 +114,7 @@ def compare(case, ours, theirs, accuracy=""):
 class Gpu:
     """One case on the GPU: tensors (batch, length, heads, head size), which the backends take without a copy."""
 
-    def __init__(self, libraries, backends, element, batch, queries, keys, heads, kv_heads, size, causal, workspace):
+    def __init__(self, libraries, backends, element, batch, queries, keys, heads, kv_heads, size, causal, workspace, others=()):
         self.causal, self.grouped = causal, heads != kv_heads
         self.case = (f"{element}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}"
                      + (f"({kv_heads})" if self.grouped else "") + f"x{queries}"
@@ -126,6 +132,13 @@ class Gpu:
         self.calls = {}
         for name, library in libraries.items():
             self.calls[name] = lambda name=name, library=library: self.giwa(name, library, workspace)
+        for name, library in dict(others).items():
+            peer = peers.Peer(library, lambda n: torch.zeros(n, device="cuda", dtype=torch.uint8), element, causal=causal, batch=batch,
+                              queries=queries, keys=keys, heads=heads, kv_heads=kv_heads, head_size=size)
+            if peer.bytes("forward") >= 0:
+                self.results[name] = torch.full_like(self.q, float("nan"))
+                self.calls[name] = lambda name=name, peer=peer: peer.run(
+                    "forward", torch.cuda.current_stream().cuda_stream, q=self.q, k=self.k, v=self.v, o=self.results[name])
         for name in backends:
             self.calls[name] = lambda name=name: self.torch(name)
 
@@ -237,7 +250,7 @@ class Flex(Gpu):
 
 class Cpu:
     """One case on the CPU, fp32, on so many threads."""
-    backward = False
+    backward = alone = False
 
     def __init__(self, library, name, threads, batch, length, heads, size, causal):
         self.library, self.threads, self.causal = library, threads, causal
@@ -275,9 +288,13 @@ class Cpu:
         self.torch()
         difference = self.difference()
         spent = {"giwa": [], "torch": []}
-        for round_ in range(rounds):
+        turns = [[name] for name in spent for _ in range(rounds)] if self.alone else [
+            list(spent) if i % 2 else list(spent)[::-1] for i in range(rounds)]
+        for i, turn in enumerate(turns):
             self.renew()
-            for name in (spent if round_ % 2 else list(spent)[::-1]):
+            if self.alone and i % rounds == 0:
+                time.sleep(0.1)  # until the other's threads sleep
+            for name in turn:
                 # Three in a row: the threads of either side keep their cores busy for a while after a call.
                 took = []
                 for _ in range(3):
@@ -322,23 +339,33 @@ def cases(arguments):
     if arguments.cpu:
         for threads in sorted(int(n) for n in arguments.threads.split(",")) if arguments.threads else [len(CORES)]:
             for flags in ("-O3 -fopenmp", "-O3"):
-                library = host_library(tuple(flags.split()))
-                name = flags + (f", {threads} thread{'s' if threads > 1 else ''}" if arguments.threads else "")
-                for kind, lengths in ((Cpu, (1024, 4096)), (CpuBackward, (512, 1024, 2048))):
+                library = host_library(tuple(flags.split()), dict(x.rsplit("=", 1) for x in arguments.libraries).get(flags))
+                name = (flags + (f", {threads} thread{'s' if threads > 1 else ''}" if arguments.threads else "")
+                        + (", alone" if arguments.alone else ""))
+                Cpu.alone = arguments.alone
+                for kind, lengths in ((Cpu, (512, 1024, 4096)), (CpuBackward, (512, 1024, 2048))):
                     for causal, size, length in itertools.product((False, True), (64, 128), lengths):
                         yield functools.partial(kind, library, name, threads, 1, length, 8, size, causal)
     else:
         fp32 = arguments.element == "fp32"
         chosen = arguments.backends if arguments.backends is not None else FP32_BACKENDS if fp32 else "cudnn,flash,flex"
         ours, backends = gpu_libraries(arguments), [x for x in chosen.split(",") if x]
-        workspace = not arguments.no_workspace
+        workspace, others = not arguments.no_workspace, peers.load(arguments.peers)
         usual = [(batch, length, length, heads, heads, size, causal) for causal in (False, True)
                  for size, heads in HEADS.items() for batch, length in SHAPES]
         for sizes in (usual if fp32 else (*usual, *OTHERS)):
             yield lambda sizes=sizes: Gpu(ours, [x for x in backends if x != "flex"], arguments.element, *sizes,
-                                          workspace)
+                                          workspace, others)
         for variant in VARIANTS if "flex" in backends else ():
             yield lambda variant=variant: Flex(ours, arguments.element, variant, workspace)
+
+
+def save(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        columns = dict.fromkeys(key for row in rows for key in row)  # not every case has every backend
+        writer = csv.DictWriter(file, columns or ["case"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def main():
@@ -349,17 +376,20 @@ def main():
     parser.add_argument("--calls", type=int, default=20, help="calls in a graph")
     parser.add_argument("--element", choices=("fp16", "bf16", "fp32"), default="fp16")
     parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
-                        help="a library built from attention_entries.cu")
+                        help="a library built from attention_entries.cu; with --cpu from attention_host_entries.cpp, NAME its flags")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
     parser.add_argument("--backends", help="PyTorch's: cudnn,flash,flex, or in fp32 efficient,unfused")
+    parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="NAME=PATH", help="a library that peer.h describes")
     parser.add_argument("--no-workspace", action="store_true", help="giwa without its counter")
     parser.add_argument("--cpu", action="store_true", help="giwa::host in fp32 against PyTorch on the CPU")
+    parser.add_argument("--alone", action="store_true", help="with --cpu: the sides one after the other instead of alternating")
     parser.add_argument("--threads", default="", help="with --cpu, as 1,2: on so many threads; default: one for each core")
     arguments = parser.parse_args()
     typical = min if arguments.cpu else statistics.median
     where = f"CPU, {arguments.threads or len(CORES)} threads" if arguments.cpu else torch.cuda.get_device_name()
     print(f"# {where}, torch {torch.__version__}, {arguments.rounds} rounds")
     rows = []
+    save(arguments.csv, rows)
     for make in cases(arguments):
         case = make()
         if not re.search(arguments.only, case.case):
@@ -377,14 +407,10 @@ def main():
                         f"highest_{name}": f"{max(ratios):.3f}"})
         row["apart"] = f"{difference:.3g}"
         rows.append(row)
+        save(arguments.csv, rows)
         print(f"{case.case:<32}" + "".join(f" {n} {float(row[f'{n}_tflops']):.4g}" for n in spent)
               + " |" + "".join(f" /{n} {row[f'speed_of_{n}']}" for n in others), flush=True)
         del case
-    with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
-        columns = dict.fromkeys(key for row in rows for key in row)  # not every case has every backend
-        writer = csv.DictWriter(file, columns or ["case"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 if __name__ == "__main__":

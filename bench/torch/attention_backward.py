@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Times giwa's attention_backward and the backward passes of PyTorch: cuDNN, FlashAttention-2, and FlexAttention compiled; in
-fp32 (--fp32, TF32 off) the memory-efficient one.
+fp32 (--fp32, TF32 off) the memory-efficient one. And libraries that peer.h describes: --peer flash3=PATH.
 
 Builds attention_backward_entries.cu (nvcc in PATH), or takes libraries that are built: --library NAME=PATH, as often as wanted.
 Each name is a side; a name given twice looks for a case in its first library, then in the next. All sides are CUDA graphs of
@@ -12,9 +12,11 @@ sides are in their default mode, which does not promise the same bits twice.
 
 Before timing, the gradients of one sequence and kv head are compared with PyTorch's in fp32, and whole tensors with a peer's; in
 fp32 with PyTorch's in fp64, from which those of giwa may be no further than those of unfused attention in fp32.
-MB are the most memory that a call has at any time beyond its inputs and gradients.
+MB are the most memory that a call has at any time beyond its inputs and gradients. The side "own score" has a score modifier that
+does nothing, in the cases of which a library has that (head size 128, full and causal).
 """
 import argparse
+import contextlib
 import ctypes
 import math
 import re
@@ -31,16 +33,19 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attention import BACKENDS, CAP, HEADS, HERE, INCLUDE, SHAPES, WINDOW, flops, folder
 
+import peers
 sys.path.append(str(HERE.parent))  # last: its folder torch is not PyTorch
 import report_rows  # noqa: E402
 
-KINDS = ("full", "causal", "softcap", "alibi", "window", "bias", "dropout")  # in the order of attention_backward_entries.cu
+KINDS = ("full", "causal", "softcap", "alibi", "window", "bias", "dropout", "packed")  # in the order of attention_backward_entries.cu
 # (element, kind, head size, batch, heads, kv heads, length)
 USUAL = tuple(("fp16", kind, size, batch, heads, heads, length) for size, heads in HEADS.items() for kind in KINDS[:2]
               for batch, length in SHAPES)
 OTHERS = (("bf16", "full", 128, 4, 16, 16, 4096), ("bf16", "causal", 128, 4, 16, 16, 4096),
           ("fp16", "causal", 128, 4, 32, 8, 4096), ("fp16", "causal", 128, 4, 16, 1, 4096),
-          ("fp16", "full", 96, 4, 16, 16, 4096), ("fp16", "causal", 96, 4, 16, 16, 4096))
+          ("fp16", "full", 96, 4, 16, 16, 4096), ("fp16", "causal", 96, 4, 16, 16, 4096),
+          ("fp16", "full", 192, 4, 16, 16, 4096), ("fp16", "causal", 192, 4, 16, 16, 4096), ("fp16", "packed", 128, 1, 16, 16, 16384))
+PACKED = (4096, 3000, 2500, 2000, 1500, 1200, 1000, 600, 300, 188)  # lengths of the sequences of a packed case
 FLEX = tuple(("fp16", kind, 128, batch, 16, 16, 4096)
              for kind, batch in (("causal", 4), ("window", 4), ("softcap", 4), ("alibi", 4), ("bias", 1)))
 FP32 = tuple(("fp32", kind, size, batch, heads, heads, length) for size, heads in ((64, 32), (128, 16)) for kind in KINDS[:2]
@@ -70,15 +75,17 @@ def kept(queries, keys, head, batch):
     return number >= DROPPED
 
 
-ANY_ORDER = "any order"  # how the name of a side ends that has this option
+ANY_ORDER, OWN_SCORE = "any order", "own score"  # how the name of a side ends that has this
+UNCHANGED = 8  # added to a kind: with a score modifier that does nothing
 
 
 class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu
-    _fields_ = ([(name, ctypes.c_longlong) for name in "kind element batch length heads kv_heads head_size window any_order".split()]
+    _fields_ = ([(name, ctypes.c_longlong) for name in "kind element batch length heads kv_heads head_size window any_order sequences "
+                                                    "longest".split()]
                 + [("cap", ctypes.c_double)]
                 + [(name, ctypes.c_void_p) for name in "q k v dout bias o dq dk dv dbias lse slopes forward_workspace "
                                                        "workspace".split()]
-                + [("workspace_bytes", ctypes.c_longlong), ("stream", ctypes.c_void_p)])
+                + [("workspace_bytes", ctypes.c_longlong), ("stream", ctypes.c_void_p), ("offsets", ctypes.c_void_p)])
 
 
 def gpu_libraries(architecture):
@@ -110,14 +117,20 @@ def libraries(arguments):
 class Giwa:
     """A side of giwa: its forward and its backward call. o, lse and the gradients are its own."""
 
-    def __init__(self, case, library, any_order):
+    def __init__(self, case, library, name):
         self.case, self.library = case, library
         self.o = torch.full_like(case.q, float("nan"))
         self.lse = torch.full((case.batch, case.heads, case.length), float("nan"), device="cuda")
         self.gradients = [torch.full_like(x, float("nan")) for x in case.inputs()]
-        self.call = Call(kind=KINDS.index(case.kind), element=list(ELEMENTS).index(case.element), batch=case.batch, length=case.length,
+        kind = KINDS.index(case.kind)
+        if name.endswith(OWN_SCORE):
+            if kind > 1:
+                raise NotImplementedError
+            kind += UNCHANGED
+        self.call = Call(kind=kind, element=list(ELEMENTS).index(case.element), batch=case.batch, length=case.length,
                          heads=case.heads, kv_heads=case.kv_heads, head_size=case.size, window=WINDOW,
-                         any_order=any_order, cap=CAP)
+                         any_order=name.endswith(ANY_ORDER), cap=CAP, sequences=len(PACKED),
+                         longest=max(PACKED), offsets=case.offsets.data_ptr())
         self.bytes = library.giwa_backward_workspace(self.call)
         if self.bytes < 0:
             raise NotImplementedError
@@ -169,6 +182,11 @@ class Torch:
         return score, create_block_mask(mask, None, None, case.length, case.length, device="cuda")
 
     def forward(self):
+        if self.case.kind == "packed":
+            q, k, v = (x[0] for x in self.leaves)
+            self.o = torch.ops.aten._flash_attention_forward(q, k, v, self.case.offsets, self.case.offsets, max(PACKED), max(PACKED), 0.0, True,
+                                                             False)[0][None]
+            return
         q, k, v = (x.transpose(1, 2) for x in self.leaves[:3])
         grouped = self.case.heads != self.case.kv_heads
         if self.name == "flex":
@@ -192,39 +210,77 @@ class Torch:
         return (torch.cuda.max_memory_allocated() - before - outputs) / 1e6
 
 
+class Other:
+    """A side of another library, through peer.h."""
+
+    def __init__(self, case, library):
+        self.case = case
+        if case.kind not in KINDS[:2]:
+            raise NotImplementedError
+        self.peer = peers.Peer(library, lambda n: torch.zeros(n, device="cuda", dtype=torch.uint8), case.element, causal=case.causal,
+                               batch=case.batch, queries=case.length, keys=case.length, heads=case.heads, kv_heads=case.kv_heads,
+                               head_size=case.size)
+        if min(self.peer.bytes("forward"), self.peer.bytes("backward")) < 0:
+            raise NotImplementedError
+        self.o = torch.full_like(case.q, float("nan"))
+        self.lse = torch.full((case.batch, case.heads, case.length), float("nan"), device="cuda")
+        self.gradients = [torch.full_like(x, float("nan")) for x in case.inputs()]
+
+    def forward(self):
+        self.peer.run("forward", torch.cuda.current_stream().cuda_stream, q=self.case.q, k=self.case.k, v=self.case.v, o=self.o, lse=self.lse)
+
+    def backward(self):
+        dq, dk, dv = self.gradients
+        self.peer.run("backward", torch.cuda.current_stream().cuda_stream, dout=self.case.dout, dq=dq, dk=dk, dv=dv)
+
+    def megabytes(self):
+        return self.peer.bytes("backward") / 1e6
+
+
 class Case:
     """Inputs (batch, length, heads, head size) and the sides that take them."""
 
     def __init__(self, element, kind, size, batch, heads, kv_heads, length, flex=False, both=False):
         self.element, self.kind, self.size, self.batch = element, kind, size, batch
         self.heads, self.kv_heads, self.length, self.both, self.is_flex = heads, kv_heads, length, both, flex
-        self.causal = kind in ("causal", "alibi")
+        self.causal = kind in ("causal", "alibi", "packed")
+        self.last = slice(length - PACKED[-1], length) if kind == "packed" else slice(0, length)  # rows of the last sequence
         self.name = (f"{element}/{'flex/' if flex else ''}{kind}/D{size}/{batch}x{heads}"
                      + (f"({kv_heads})" if heads != kv_heads else "") + f"x{length}" + ("/both" if both else ""))
         self.flops = (3.5 if both else 2.5) * flops(batch, length, length, heads, size, self.causal)
         if kind == "window":
             self.flops = 2.5 * 4 * batch * heads * size * sum(min(query + 1, WINDOW) for query in range(length))
 
+        if kind == "packed":
+            self.flops = 2.5 * sum(flops(1, n, n, heads, size, True) for n in PACKED)
+
     def inputs(self):
         return [self.q, self.k, self.v] + ([self.bias] if self.kind == "bias" else [])
 
-    def make(self, sides, names):
+    def make(self, sides, names, others):
         kind = ELEMENTS[self.element]
         self.q, self.k, self.v, self.dout = (torch.randn(self.batch, self.length, h, self.size, device="cuda", dtype=kind)
                                              for h in (self.heads, self.kv_heads, self.kv_heads, self.heads))
         self.slopes = torch.tensor([2 ** (-8 * (h + 1) / self.heads) for h in range(self.heads)], device="cuda")
         if self.kind == "bias":
             self.bias = torch.randn(self.batch, self.heads, self.length, self.length, device="cuda", dtype=kind)
+        begins = [sum(PACKED[:i]) for i in range(len(PACKED) + 1)]
+        self.offsets = torch.tensor(begins, device="cuda", dtype=torch.int32)
         self.sides = {}
         for name, libraries_ in sides.items():
             for library in libraries_:
                 try:
-                    self.sides[name] = Giwa(self, library, name.endswith(ANY_ORDER))
+                    self.sides[name] = Giwa(self, library, name)
                     break
                 except NotImplementedError:
                     continue
         for name in names if self.sides and self.kind != "dropout" else ():  # PyTorch's drops other weights
+            if self.kind == "packed" and name != "flash":
+                continue
             self.sides[name] = Torch(self, name)
+        for name, library in others.items() if self.sides else ():
+            with contextlib.suppress(NotImplementedError):
+                self.sides[name] = Other(self, library)
 
     def renew(self):
         for x in (*self.inputs(), self.dout):
@@ -233,11 +289,12 @@ class Case:
     def exact(self, kind):
         """The gradients of the last sequence and kv head by PyTorch's unfused attention in this type: dq, dk and dv."""
         group = self.heads // self.kv_heads
-        q, dout = (x[-1, :, -group:].transpose(0, 1).to(kind) for x in (self.q, self.dout))
-        k, v = (x[-1, :, -1:].transpose(0, 1).to(kind).detach().requires_grad_() for x in (self.k, self.v))
+        q, dout = (x[-1, self.last, -group:].transpose(0, 1).to(kind) for x in (self.q, self.dout))
+        k, v = (x[-1, self.last, -1:].transpose(0, 1).to(kind).detach().requires_grad_() for x in (self.k, self.v))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        key = torch.arange(self.length, device="cuda")
-        for begin in range(0, self.length, 2048):
+        length = q.shape[1]
+        key = torch.arange(length, device="cuda")
+        for begin in range(0, length, 2048):
             rows = slice(begin, begin + 2048)
             part = q[:, rows].detach().requires_grad_()
             distance = key[rows, None] - key
@@ -249,7 +306,7 @@ class Case:
             if self.kind == "bias":
                 score = score + self.bias[-1, -group:, rows].float()
             if self.causal or self.kind == "window":
-                score = score.masked_fill((distance < 0) | (distance >= (WINDOW if self.kind == "window" else self.length)),
+                score = score.masked_fill((distance < 0) | (distance >= (WINDOW if self.kind == "window" else length)),
                                           float("-inf"))
             weights = score.softmax(-1)
             if self.kind == "dropout":
@@ -270,18 +327,18 @@ class Case:
         distance = lambda a, b: ((a.to(wide) - b.to(wide)).norm() / b.to(wide).norm()).item()
         errors = {}
         for name, side in self.sides.items():
-            own = [side.gradients[0][-1, :, -group:]] + [x[-1, :, -1:] for x in side.gradients[1:3]]
+            own = [side.gradients[0][-1, self.last, -group:]] + [x[-1, self.last, -1:] for x in side.gradients[1:3]]
             errors[name] = max(distance(x.transpose(0, 1), y) for x, y in zip(own, exact))
         allowed = 2 * torch.finfo(self.q.dtype).eps  # P, dz and o are rounded to the type
         if self.element == "fp32":
             allowed = errors["unfused"] = max(distance(x, y) for x, y in zip(self.exact(self.q.dtype), exact))
-        peers = [x for x in self.sides.values() if isinstance(x, Torch)]
+        theirs_of = [x for x in self.sides.values() if not isinstance(x, Giwa)]
         for name, side in self.sides.items():
             if not isinstance(side, Giwa):
                 continue
             most = 2 * torch.finfo(torch.float16).eps if "tf32" in name else allowed  # built with GIWA_BENCH_HOW=giwa::tf32
             assert errors[name] <= most, f"{self.name}: {name} is {errors[name]:.2g} from PyTorch's, more than {most:.2g}"
-            for what, ours, theirs in zip(("dq", "dk", "dv", "dbias"), side.gradients, peers[0].gradients if peers else ()):
+            for what, ours, theirs in zip(("dq", "dk", "dv", "dbias"), side.gradients, theirs_of[0].gradients if theirs_of else ()):
                 far = distance(ours, theirs)  # NaN fails too
                 assert far <= 2 * max(allowed, *errors.values()), f"{self.name}: {what} of {name} is {far:.2g} from the peer's"
         return errors
@@ -331,20 +388,22 @@ class Case:
         return {name: times for name, (_, times) in spent.items()}, errors, memory
 
 
-def rows_of(case, spent):
-    """A row for each side: those of giwa compared with each of PyTorch's, other libraries of giwa with the first."""
+def rows_of(case, spent, memory):
+    """Rows for each side: those of giwa compared with each of PyTorch's, other libraries of giwa with the first; and its MB."""
     names = list(spent)
     for name in names:
         us = statistics.median(spent[name]) * 1e6
         figure = {"value": case.flops / us * 1e-6, "unit": "TFLOP/s", "us": us}
         ours = isinstance(case.sides[name], Giwa)
-        peers = [x for x in names if ours and x != name and (isinstance(case.sides[x], Torch) or x == names[0])]
-        for peer in peers or [None]:
+        compared = [x for x in names if ours and x != name and (not isinstance(case.sides[x], Giwa) or x == names[0])]
+        for peer in compared or [None]:
             more = {}
             if peer:
                 ratios = [theirs / own for theirs, own in zip(spent[peer], spent[name], strict=True)]
                 more = {"ratio_to": peer, "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
             yield report_rows.row("attention_backward", case.name, name, "speed", **figure, **more)
+    for name in names:
+        yield report_rows.row("attention_backward", case.name, name, "memory", memory[name], "MB")
 
 
 def cases(arguments):
@@ -368,30 +427,33 @@ def main():
     parser.add_argument("--all", action="store_true", help="bf16, grouped heads, other sizes and whole steps too")
     parser.add_argument("--flex", action="store_true", help="FlexAttention's cases too; compiling it takes a minute or two")
     parser.add_argument("--any-order", action="store_true", help="also with attention_backward_options::any_order")
+    parser.add_argument("--own-score", action="store_true", help="also with a score modifier that does nothing")
     parser.add_argument("--fp32", action="store_true", help="fp32 instead of 16 bits")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=float, default=6, help="what a graph takes, about")
     parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
                         help="a library built from attention_backward_entries.cu")
+    parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="NAME=PATH", help="a library that peer.h describes")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's. 90 has no Hopper kernels: it measures those of mma.sync")
     parser.add_argument("--backends", help="PyTorch's, of cudnn, flash; default: both, or in fp32 efficient")
     arguments = parser.parse_args()
-    ours = libraries(arguments)
-    if arguments.any_order:
-        ours.update({f"{name}, {ANY_ORDER}": found for name, found in ours.items()})
+    ours, others = libraries(arguments), peers.load(arguments.peers)
+    more = [x for x, wanted in ((ANY_ORDER, arguments.any_order), (OWN_SCORE, arguments.own_score)) if wanted]
+    ours.update({f"{name}, {x}": found for x in more for name, found in list(ours.items())})
     chosen = arguments.backends if arguments.backends is not None else "efficient" if arguments.fp32 else "cudnn,flash"
     backends = [x for x in chosen.split(",") if x]
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
           f"{arguments.rounds} rounds; TFLOP/s, how many times as fast {next(iter(ours))} is, MB, relative errors")
     rows, ratios = [], {}
+    Path(arguments.csv).write_text(report_rows.csv_text(rows), encoding="utf-8")
     for case in cases(arguments):
-        case.make(ours, ["flex"] if case.is_flex else backends)
+        case.make(ours, ["flex"] if case.is_flex else backends, others)
         if not case.sides:
             print(f"# {case.name}: no library has it")
             continue
         spent, errors, memory = case.measure(arguments.rounds, arguments.ms)
-        found = list(rows_of(case, spent))
-        rows += found
+        rows += rows_of(case, spent, memory)
+        found = [r for r in rows if r["case"] == case.name and r["metric"] == "speed"]
         speeds = {r["contender"]: f"{r['contender']} {r['value']:.0f}" for r in found}
         compared = [r for r in found if r["ratio"]]
         for r in compared:
@@ -401,13 +463,13 @@ def main():
                         for r in compared)
               + " | " + "/".join(f"{x:.0f}" for x in memory.values()) + " MB | "
               + "/".join(f"{x:.1e}" for x in errors.values()), flush=True)
+        Path(arguments.csv).write_text(report_rows.csv_text(rows), encoding="utf-8")
         case.sides = {}
         del case
         torch.cuda.empty_cache()
     for (name, peer), of_cases in ratios.items():
         print(f"# {name}/{peer}: geometric mean {statistics.geometric_mean(of_cases):.3f} of {len(of_cases)} cases, "
               f"lowest {min(of_cases):.3f}")
-    Path(arguments.csv).write_text(report_rows.csv_text(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@
 
 // One call, as attention_backward.py lays it out. q, o, dout and dq (batch, length, heads, head size); k, v, dk and dv with
 // kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3
-// alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout. Kinds read their own
-// of cap, slopes, window, bias and dbias.
+// alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout, 7 causal and packed,
+// `sequences` at `offsets`, the longest of `longest`; 8 and 9 are 0 and 1 with a score modifier that does nothing. Kinds read their
+// own of cap, slopes, window, bias and dbias.
 struct backward_call {
-  long long kind, element, batch, length, heads, kv_heads, head_size, window, any_order;
+  long long kind, element, batch, length, heads, kv_heads, head_size, window, any_order, sequences, longest;
   double cap;
   const void *q, *k, *v, *dout, *bias;
   void *o, *dq, *dk, *dv, *dbias;
@@ -23,8 +24,10 @@ struct backward_call {
   unsigned char *forward_workspace, *workspace;
   long long workspace_bytes;
   cudaStream_t stream;
+  const int* offsets;
 
   giwa::attention_problem sizes() const {
+    if (kind == 7) return {sequences, -1, -1, heads, kv_heads, head_size, head_size, 2, length, length};
     return {batch, length, length, heads, kv_heads, head_size, head_size, element == 2 ? 4 : 2};
   }
 };
@@ -33,6 +36,13 @@ namespace {
 
 template <class T>
 using view = giwa::tensor_view<T, 4>;
+
+struct unchanged_score {
+  template <class Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, giwa::attention_coord) const {
+    return score;
+  }
+};
 
 template <class T, int HeadSize, class Mask, class Score = giwa::plain_score>
 struct pass {
@@ -66,6 +76,37 @@ struct pass {
   long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes()); }
 };
 
+// Packed sequences, causal.
+struct packed_pass {
+  using T = giwa::fp16;
+  const backward_call& c;
+
+  template <class U>
+  giwa::tensor_view<U, 3> of(const void* data, long long heads) const {
+    return {static_cast<U*>(const_cast<void*>(data)), {c.length, heads, 128}};
+  }
+  giwa::sequences at() const { return {c.offsets, c.offsets, c.sequences, c.longest}; }
+  giwa::tensor_view<float, 3> lse() const { return {c.lse, {1, c.heads, c.length}}; }
+  giwa::status forward() const {
+    giwa::attention_options options;
+    options.lse = lse();
+    options.workspace = {c.forward_workspace, {giwa::workspace_bytes(c.sizes())}};
+    return giwa::attention_forward<128>(c.stream, at(), of<const T>(c.q, c.heads), of<const T>(c.k, c.kv_heads),
+                                        of<const T>(c.v, c.kv_heads), of<T>(c.o, c.heads), giwa::causal{},
+                                        giwa::plain_score{}, options);
+  }
+  giwa::status backward() const {
+    giwa::attention_backward_options options;
+    options.workspace = {c.workspace, {c.workspace_bytes}};
+    options.any_order = c.any_order != 0;
+    return giwa::attention_backward<128>(c.stream, at(), of<const T>(c.q, c.heads), of<const T>(c.k, c.kv_heads),
+                                         of<const T>(c.v, c.kv_heads), of<const T>(c.o, c.heads), lse(),
+                                         of<const T>(c.dout, c.heads), of<T>(c.dq, c.heads), of<T>(c.dk, c.kv_heads),
+                                         of<T>(c.dv, c.kv_heads), giwa::causal{}, giwa::plain_score{}, options);
+  }
+  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes()); }
+};
+
 // run(pass) for the pass that the call names, or -1 if this library does not have it.
 template <class T, int HeadSize, class Run>
 long long of_size(const backward_call& c, const Run& run) {
@@ -91,6 +132,7 @@ long long with_pass(const backward_call& c, const Run& run) {
   using giwa::bf16, giwa::fp16;
   if (c.element == 1 && c.head_size == 128) return of_size<bf16, 128>(c, run);
   if (c.element == 0 && c.head_size == 96) return of_size<fp16, 96>(c, run);
+  if (c.element == 0 && c.head_size == 192) return of_size<fp16, 192>(c, run);
   if (c.element != 0 || c.head_size != 128) return -1;
   const giwa::index<4> of_bias{c.batch, c.heads, c.length, c.length};
   const view<const fp16> values(static_cast<const fp16*>(c.bias), of_bias);
@@ -103,6 +145,9 @@ long long with_pass(const backward_call& c, const Run& run) {
       return run(pass<fp16, 128, giwa::full, giwa::bias_with_gradient<fp16, fp16>>{
           c, {}, giwa::bias_with_gradient<fp16, fp16>{values, gradient}});
     case 6: return run(pass<fp16, 128, giwa::full, giwa::dropout<>>{c, {}, giwa::dropout(0.1f, 5)});
+    case 7: return run(packed_pass{c});
+    case 8: return run(pass<fp16, 128, giwa::full, unchanged_score>{c, {}});
+    case 9: return run(pass<fp16, 128, giwa::causal, unchanged_score>{c, {}});
     default: break;
   }
 #endif

@@ -30,6 +30,19 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
 import giwa_torch  # noqa: E402
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: its folder torch is not PyTorch
+import report_rows  # noqa: E402
+
+ROWS = []  # of a report
+
+
+def add_rows(case, unit, ours, theirs):
+    """Of two times in a unit, each side's and their ratio."""
+    us = {"us": 1, "ms": 1000}[unit]
+    ROWS.append(report_rows.row("frameworks", case, "giwa", "time", ours, unit, us=ours * us, ratio_to="torch", ratio=theirs / ours))
+    ROWS.append(report_rows.row("frameworks", case, "torch", "time", theirs, unit, us=theirs * us))
+
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -72,6 +85,7 @@ def host():
             ("flash_attn_func, no gradient", forward(sdpa), lambda: giwa_torch.flash_attn_func(*flash, causal=True))):
         found = host_time({"SDPA": theirs, "giwa": ours})
         print(f"{name:32}{found['SDPA']:8.1f}{found['giwa']:8.1f}{found['giwa'] / found['SDPA']:8.2f}", flush=True)
+        add_rows(f"host/{name}", "us", found["giwa"], found["SDPA"])
 
 
 class Layer(torch.nn.Module):
@@ -178,6 +192,7 @@ def layer(lengths, hows):
             for what, make in (("forward", forward), ("forward and backward", both)):
                 found = device_time({name: make(model) for name, model in models.items()})
                 print(f"{how + ', ' + what:34}{tokens:8}{found['SDPA']:9.3f}{found['giwa']:9.3f}{found['SDPA'] / found['giwa']:8.2f}", flush=True)
+                add_rows(f"layer/{how}/{what}/{tokens}", "ms", found["giwa"], found["SDPA"])
 
 
 class Decoder(torch.nn.Module):
@@ -286,6 +301,7 @@ def decode(points, hows, kernels, profiled):
               + " ".join(f"{name} {how[0]} {t:.1f}" for (name, how), t in found.items()), flush=True)
         for side in best.values() if profiled else ():
             tell_kernels(", ".join(side), graphs[side].replay)
+        add_rows(f"decode/{batch}x{keys}", "us", found[best["giwa"]], found[best["SDPA"]])
         del graphs, outputs
 
 
@@ -296,6 +312,7 @@ if __name__ == "__main__":
     parser.add_argument("--points", nargs="+", default=("1x1024", "1x8192", "8x1024", "8x8192", "32x1024", "32x8192"))
     parser.add_argument("--how", nargs="+", choices=("eager", "compiled"), default=("eager", "compiled"))
     parser.add_argument("--kernels", nargs="+", choices=("flash", "cuDNN", "efficient"), default=("flash", "cuDNN", "efficient"))
+    parser.add_argument("--csv", help="where the figures go, in the columns of a report")
     parser.add_argument("--turns", metavar="FILE", help="processes with the same file compile at the same time, and measure one after the other")
     chosen = parser.parse_args()
     turn = chosen.turns
@@ -308,3 +325,5 @@ if __name__ == "__main__":
         decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how, chosen.kernels, "profile" in chosen.parts)
     elif "profile" in chosen.parts:
         profile(chosen.tokens)
+    if chosen.csv:
+        Path(chosen.csv).write_text(report_rows.csv_text(ROWS), encoding="utf-8")
