@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT
 // attention_backward on a GPU against the reference: problems drawn at random, hostile numbers, refusals. GIWA_TEST_DRAWS is how
-// many are drawn, from GIWA_TEST_FIRST_DRAW on.
+// many are drawn, from GIWA_TEST_FIRST_DRAW on, GIWA_TEST_SECONDS how long at most.
 #include <giwa/attention_backward.cuh>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <mutex>
+#include <thread>
 
 #include "gpu/attention/backward_gpu.cuh"
 #include "gpu/attention/plain_tensors.cuh"
@@ -100,13 +104,32 @@ std::string fault_of_draw(int number) {
 
 TEST_CASE("drawn problems") {
   const int first = number_of("GIWA_TEST_FIRST_DRAW", 0), count = number_of("GIWA_TEST_DRAWS", small_mode() ? 8 : 140);
-  int faults = 0;
-  for (int i = first; i < first + count && faults < 5; ++i) {
-    const std::string fault = fault_of_draw(i);
-    CHECK(fault == "");
-    faults += fault.empty() ? 0 : 1;
-  }
-  std::printf("draws %d to %d: %d faults\n", first, first + count - 1, faults);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(number_of("GIWA_TEST_SECONDS", 3600));
+  std::atomic<int> next = first;
+  std::mutex mutex;
+  std::vector<std::string> faults;
+  int drawn = 0;
+  const auto draw_some = [&] {  // the reference takes a core
+    for (int i = next++; i < first + count && std::chrono::steady_clock::now() < end; i = next++) {
+      std::string fault;
+      try {
+        fault = fault_of_draw(i);
+      } catch (const std::exception& e) {
+        fault = "draw " + std::to_string(i) + ": " + e.what();
+      }
+      const std::lock_guard lock(mutex);
+      ++drawn;
+      if (!fault.empty()) faults.push_back(fault), next = first + count;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 1; i < (small_mode() ? 1 : std::clamp(std::thread::hardware_concurrency(), 1u, 16u)); ++i)
+    threads.emplace_back(draw_some);
+  draw_some();
+  for (std::thread& t : threads) t.join();
+  for (const std::string& fault : faults) CHECK(fault == "");
+  CHECK(drawn > 0);
+  std::printf("draws from %d on: %d, %d faults\n", first, drawn, static_cast<int>(faults.size()));
 }
 
 namespace {
