@@ -51,6 +51,7 @@ set(GIWA_HEADERS
   D giwa/arch/elect.cuh
   D giwa/arch/dependent_launch.cuh
   D giwa/arch/acquire_release.cuh
+  D giwa/arch/global_add.cuh
   D giwa/arch/matrix_load.cuh
   D giwa/arch/mma.cuh
   D giwa/arch/named_barrier.cuh
@@ -252,6 +253,9 @@ set(GIWA_HEADERS
   D giwa/attention/backward/store_gradient.cuh
   D giwa/attention/backward/backward_sm80_steps.cuh
   D giwa/attention/backward/backward_sm80.cuh
+  D giwa/attention/backward/backward_sm80_all_steps.cuh
+  D giwa/attention/backward/backward_sm80_dq.cuh
+  D giwa/attention/backward/backward_sm80_all.cuh
   D giwa/attention/backward/backward_sm90_types.cuh
   D giwa/attention/backward/backward_sm90_scheduler.cuh
   D giwa/attention/backward/backward_sm90_loader.cuh

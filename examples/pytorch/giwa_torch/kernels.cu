@@ -198,7 +198,12 @@ giwa::status run(const call& c) {
 
 #elif GIWA_TORCH_PASS == 1
 
-int64 bytes_of(const call& c) { return giwa::backward_workspace_bytes(problem_of(c), score_of(c)); }
+#if defined(__CUDA_ARCH_LIST__)
+constexpr int capability = __CUDA_ARCH_LIST__ / 10;  // a library is compiled for one GPU
+#else
+constexpr int capability = 0;
+#endif
+int64 bytes_of(const call& c) { return giwa::backward_workspace_bytes(problem_of(c), score_of(c), capability); }
 giwa::status run(const call& c) {
   giwa::attention_backward_options options;
   set_scale(c, options);

@@ -14,6 +14,12 @@ GIWA_DEVICE inline int load_acquire(const int* from) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
+/// Loads a number that another block stores, in relaxed order: what follows may not read what that block wrote before.
+GIWA_DEVICE inline int load_relaxed(const int* from) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
 /// Stores a number after all earlier accesses of this thread.
 GIWA_DEVICE inline void store_release(int* to, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");

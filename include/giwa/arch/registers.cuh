@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Moving registers between the warpgroups of a block, from a producer to the consumers (setmaxnreg).
+// Registers: moved between the warpgroups of a block, from a producer to the consumers (setmaxnreg), and kept free.
 #ifndef GIWA_ARCH_REGISTERS_CUH
 #define GIWA_ARCH_REGISTERS_CUH
 
@@ -39,6 +39,14 @@ GIWA_DEVICE void claim_registers() {
 GIWA_DEVICE inline int recomputed_here(int value) {
   asm volatile("" : "+r"(value));
   return value;
+}
+
+/// Reads the rank of the thread in a block of one dimension. What is computed from it does not stay in registers until the next
+/// call, which the compiler takes for another number.
+GIWA_DEVICE inline int read_thread_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(rank));
+  return rank;
 }
 
 }  // namespace giwa::inline GIWA_ABI::arch

@@ -335,4 +335,17 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
         8 * 2 * 7 + 16 + (queries + 64) + 2 * (keys + 48) + queries + 4 * 2 * 7);
   sizes.head_size_v = 129;
   CHECK(giwa::backward_workspace_bytes(sizes) == giwa::least_backward_workspace_bytes(sizes));
+  // In 16 bits dq in fp32: for each of 5 sequences a tile of 64 queries, 4 parts of 64 columns, and a word for each part.
+  sizes.element_bytes = 2, sizes.head_size = 200;
+  CHECK(giwa::backward_workspace_bytes(sizes) ==
+        giwa::least_backward_workspace_bytes(sizes) + 2 * 5 * 4 * (64 * 64 * 4 + 4));
+  // For a GPU that is known only what its kernels use: fp32 and heads up to 128 on 9.0, heads up to 256 on 10.0.
+  const auto more = [&](int capability) {
+    return giwa::backward_workspace_bytes(sizes, capability) - giwa::least_backward_workspace_bytes(sizes);
+  };
+  CHECK((more(80) == 0 && more(90) == 0 && more(100) == more(0) && more(120) == 0));
+  sizes.head_size = sizes.head_size_v = 128;
+  CHECK((more(80) == 0 && more(90) == more(0) && more(90) > 0));
+  sizes.element_bytes = 4;
+  CHECK((more(80) == 0 && more(90) == more(0) && more(90) > 0 && more(100) == 0));
 }

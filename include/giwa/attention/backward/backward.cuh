@@ -6,6 +6,7 @@
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/attention/backward/backward_simt.cuh>
 #include <giwa/attention/backward/backward_sm80.cuh>
+#include <giwa/attention/backward/backward_sm80_all.cuh>
 #include <giwa/attention/backward/dq_of_sums.cuh>
 #include <giwa/attention/backward/launch_sm90.cuh>
 #include <giwa/attention/backward/row_terms.cuh>
@@ -23,7 +24,10 @@ struct stream_backward {
     using params = backward_params<T, O, G, Mask, Score>;
     status state = check_backward_pointers(given);
     params p = given;
-    if (!runs_together(p)) p.workspace.dq = nullptr;
+    if (const result<bool> together = runs_together(p); !together.ok())
+      return together.state;
+    else if (!together.value)
+      p.workspace.dq = nullptr;
     if constexpr (stdlib::same_as<T, fp32>)
       if (!runs_split(p)) p.split = {};
     const auto failed = [&](const status& next) {
@@ -113,8 +117,8 @@ struct stream_backward {
       }
       if constexpr (!of_both || sums_both) state = run_sm80<Of>(s, p);
     };
-    if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted)
-      if (p.workspace.dq != nullptr) return run_together(s, p);
+    if constexpr (has_sm80_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted)
+      if (p.workspace.dq != nullptr) return run_together(s, p, hopper);
     run(stdlib::integral_constant<gradient, gradient::of_q>{});
     if (sums_both || hopper) run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
     if constexpr (!sums_both)
@@ -125,37 +129,57 @@ struct stream_backward {
     return state;
   }
 
-  /// Whether one kernel computes all gradients. Not for short sequences with wide heads and a mask, where two kernels are
-  /// faster (128, causal, 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only
-  /// the device knows the lengths. And not where several sequences read the same keys, whose parts of dq have no order.
+  /// Whether one kernel computes all gradients: that of Hopper, or that of mma.sync where its tiles fit in shared memory.
+  /// On Hopper not for short sequences with wide heads and a mask, where two kernels are faster (128, causal, 512 tokens:
+  /// 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only the device knows the lengths.
+  /// And not where several sequences read the same keys, whose parts of dq have no order.
   template <class T, class O, class G, class Mask, class Score>
-  static bool runs_together(const backward_params<T, O, G, Mask, Score>& p) {
-    if constexpr (!runs_on_tensor_cores<T, O>) {
-      return false;
+  static result<bool> runs_together(const backward_params<T, O, G, Mask, Score>& p) {
+    if constexpr (!runs_on_tensor_cores<T, O> || !has_sm80_kernel_of_all(HeadSize, HeadSizeV) ||
+                  gradient_of<Score>::wanted) {
+      return {false, {}};
     } else {
       const auto& v = p.views;
-      const bool is_short =
-          HeadSize + HeadSizeV > 128 && !stdlib::same_as<Mask, full> && !v.in.is_packed() && v.in.k.extent(1) <= 1024;
-      if (p.workspace.dq == nullptr || is_short || is_absent(v.dq) || is_absent(v.dk) || is_absent(v.dv) ||
-          v.in.packed.k_batch_index != nullptr || v.in.k.size() == 0 || v.in.sequence_count() == 0)
-        return false;
+      if (p.workspace.dq == nullptr || is_absent(v.dq) || is_absent(v.dk) || is_absent(v.dv) ||
+          v.in.packed.k_batch_index != nullptr || v.in.q.size() == 0 || v.in.k.size() == 0 ||
+          v.in.sequence_count() == 0)
+        return {false, {}};
       const result<attention_path> path = path_here();
-      return path.ok() && path.value == attention_path::sm90 && runs_on_hopper(p);
+      if (!path.ok() || path.value == attention_path::simt) return {false, path.state};
+      if (path.value == attention_path::sm90 && runs_on_hopper(p)) {
+        const bool is_short =
+            HeadSize + HeadSizeV > 128 && !stdlib::same_as<Mask, full> && !v.in.is_packed() && v.in.k.extent(1) <= 1024;
+        return {has_kernel_of_all(HeadSize, HeadSizeV) && !is_short, {}};
+      }
+      using op = sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>;
+      if (backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m).work_tiles > int64{1} << 30)
+        return {false, {}};
+      return has_shared_bytes(shared_bytes_of<op>);
     }
   }
 
   /// All gradients by one kernel, and dq from its sums.
   template <class T, class G, class Mask, class Score>
-  static status run_together(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p) {
+  static status run_together(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p, bool hopper) {
     using params = backward_params<T, T, G, Mask, Score>;
-    using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
     using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
-    const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
-    if (schedule.work_tiles > 0)
-      if (const status state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters, true); !state.ok())
-        return state;
+    status state;
+    if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV)) {
+      using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
+      const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
+      if (hopper && schedule.work_tiles > 0)
+        state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters, true);
+    }
+    if (!hopper) {
+      using op = sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>;
+      const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
+      if (schedule.work_tiles > 0)
+        state = launch(s, {.grid = schedule.work_tiles, .block = op::max_threads}, op{},
+                       typename op::params{p, schedule, p.workspace.counters});
+    }
+    if (!state.ok()) return state;
     const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
-    const int64 blocks = 2 * queries.rows * queries.query_tiles;
+    const int64 blocks = dq_op::parts * queries.rows * queries.query_tiles;
     const int64 grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x;
     return launch(s, {.grid = grid, .block = dq_op::max_threads, .dependent = true}, dq_op{},
                   typename dq_op::params{p, queries.query_tiles});

@@ -19,8 +19,9 @@ namespace giwa::inline GIWA_ABI::detail {
 /// rows a and b and moving rows x and y (q, dout, k, v for dq; k, v, q, dout for dk and dv):
 ///   S = a x^T,  dP = b y^T,  P = e^(score(S) - lse),  dS = P (dP - delta) slope,
 ///   dq or dk = scale * sum of dS x,  dv = sum of P y.
-/// A warp has whole rows of S, so that P and dS go from the accumulators into the next product as left operands. S and dP
-/// are computed for dq and for dk again: seven products instead of five, but no atomics and no sums in memory.
+/// For what sm80_all_gradients_op does not do. A warp has whole rows of S, so that P and dS go from the accumulators into
+/// the next product as left operands. S and dP are computed for dq and for dk again: seven products instead of five, but
+/// no atomics and no sums in memory.
 template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Tile, class Mask, class Score>
 struct sm80_backward_op {
   static constexpr bool rows_are_keys = Of != gradient::of_q;

@@ -74,8 +74,11 @@ template <bool WithY, class Block, class TileX, class TileY>
 GIWA_DEVICE void mark_nonfinite(const Block& block, TileX& x, const TileY& y) {
   for (int row = block.rank(); row < TileX::rows; row += block.size()) {
     bool any = false;
+#pragma unroll 1
     for (int i = 0; i < TileX::columns; ++i) any = any || is_nonfinite(x(row, i));
+#pragma unroll 1
     for (int i = 0; WithY && i < TileY::columns; ++i) any = any || is_nonfinite(y(row, i));
+#pragma unroll 1
     for (int i = 0; any && i < TileX::columns; ++i) x(row, i) = convert<typename TileX::value_type>{}(nan_of<float>);
   }
 }
@@ -85,7 +88,9 @@ GIWA_DEVICE void clear_marked(const Block& block, TileX& x, TileY& y) {
   const auto zero = convert<typename TileX::value_type>{}(0.0f);
   for (int row = block.rank(); row < TileX::rows; row += block.size()) {
     const bool marked = is_nonfinite(x(row, 0));
+#pragma unroll 1
     for (int i = 0; marked && i < TileX::columns; ++i) x(row, i) = zero;
+#pragma unroll 1
     for (int i = 0; marked && WithY && i < TileY::columns; ++i) y(row, i) = zero;
   }
 }

@@ -49,6 +49,16 @@ struct sm80_backward_tile_of {
   // clang-format on
 };
 
+/// The tile of the mma.sync kernel of all gradients: a block has `keys`, and tiles of `queries` pass by; head sizes are
+/// rounded up to `width`. A warp's sums of dk or dv take 64 to 128 registers, its scores half of them or as many. 128
+/// queries as in dq_parts where there are registers for them.
+template <int HeadSize, int HeadSizeV>
+struct sm80_all_gradients_tile {
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  static constexpr int keys = widest <= 128 ? 128 : 64, queries = widest <= 64 ? 128 : 64;
+  static constexpr int width = round_up(widest, 32);
+};
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

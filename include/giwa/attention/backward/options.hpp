@@ -21,8 +21,8 @@ struct attention_backward_options {
   tensor_view<float, 1> dsinks{};       ///< (heads): receives the gradient of the sinks; not computed where empty
   alignment align{};                    ///< of the diagonal; see attention_options
   /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
-  /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster on Hopper, and fp32
-  /// runs on tensor cores. Not used on giwa::host. Its contents do not matter.
+  /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster, and fp32 runs on
+  /// tensor cores on Hopper. Not used on giwa::host. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
@@ -45,13 +45,16 @@ GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
   return saturated_product(p.seq_q < 0 ? p.rows_q : saturated_product(p.batch, p.seq_q), p.heads);
 }
 
-/// dq as fp32 sums in the workspace, for the kernel that computes all gradients together. A tile has 128 queries where no head
-/// size is above 64, otherwise 64, and consists of two parts of (64, 64) in the order of a warpgroup's accumulator: 64 queries
-/// each, or 64 columns.
+/// dq as fp32 sums in the workspace, for the kernel that computes all gradients together. A tile has 128 queries where no
+/// head size is above 64, otherwise 64, and consists of parts of (64, 64) in the order of a warpgroup's accumulator: two
+/// of 64 queries each, or two or more of 64 columns.
 struct dq_parts {
   static constexpr int floats = 64 * 64;
   GIWA_HOST_DEVICE static constexpr int rows_of_tile(int64 head_size, int64 head_size_v) {
     return head_size <= 64 && head_size_v <= 64 ? 128 : 64;
+  }
+  GIWA_HOST_DEVICE static constexpr int of_tile(int64 head_size) {
+    return head_size <= 128 ? 2 : static_cast<int>(ceil_div(head_size, int64{64}));
   }
   /// Where registers [4 i, 4 i + 4) of a thread are: a warp has 512 consecutive bytes.
   GIWA_HOST_DEVICE static constexpr int offset(int thread, int i) { return (i * 128 + thread) * 4; }
@@ -62,6 +65,10 @@ struct dq_parts {
 GIWA_HOST_DEVICE constexpr bool has_kernel_of_all(int64 head_size, int64 head_size_v) {
   return head_size <= 128 && head_size_v <= 128 && (head_size > 64 || head_size_v <= 64);
 }
+/// Whether the mma.sync kernel does: also for wider heads.
+GIWA_HOST_DEVICE constexpr bool has_sm80_kernel_of_all(int64 head_size, int64 head_size_v) {
+  return head_size <= 256 && head_size_v <= 256 && (head_size > 64 || head_size_v <= 64);
+}
 
 /// The parts of the workspace.
 struct backward_workspace {
@@ -69,7 +76,7 @@ struct backward_workspace {
   row_terms* terms;       // (batch, heads, rows of q)
   int* counters;          // of the work tiles that are claimed in each launch
   float* parameter_sums;  // (batch, heads, rows of q, parameters of the score modifier)
-  float* dq;              // (heads, tiles of dq_parts, 2, 64 x 64), or null
+  float* dq;              // (heads, tiles of dq_parts, parts of a tile, 64 x 64), or null
   int* added;             // of each part: 1 + the last tile of keys that has been added; in any order, 1 + the first
   int64 tiles;            // of dq_parts, of a head
   bool any_order;         // the tiles of keys after the first are added as they come
@@ -84,7 +91,7 @@ struct backward_workspace {
     const int64 rows_of_tile = dq_parts::rows_of_tile(p.head_size, p.head_size_v);
     const int64 tiles =
         p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
-    const int64 parts = saturated_product(saturated_product(tiles, p.heads), 2);
+    const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
     float* const dq = layout.take<float>(saturated_product(parts, dq_parts::floats));
     return {terms_of_rows, counters_of_launches, sums, dq, layout.take<int>(parts), tiles, false};
   }
@@ -110,31 +117,45 @@ struct split_backward_tensors {
   }
 };
 
+/// Whether a GPU of this compute capability may run a kernel that sums dq in the workspace. 0: a GPU that is not known.
+GIWA_HOST_DEVICE constexpr bool sums_dq(const attention_problem& p, int capability) {
+  // Below 9.0, and from 12.0 on, a block has too little shared memory.
+  if (p.element_bytes != 2 || (capability != 0 && (capability < 90 || capability >= 120))) return false;
+  return capability == 90 ? has_kernel_of_all(p.head_size, p.head_size_v)
+                          : has_sm80_kernel_of_all(p.head_size, p.head_size_v);
+}
+
 /// The bytes of a call's workspace, with what only the fastest kernels need or without.
-GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest) {
+GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest,
+                                                int capability = 0) {
   if (!check_sizes(p, 0).ok()) return 0;
   workspace_layout layout;
-  backward_workspace::take(layout, p, parameters,
-                           fastest && p.element_bytes == 2 && has_kernel_of_all(p.head_size, p.head_size_v));
-  if (fastest && p.element_bytes == 4 && has_split_kernels(p.head_size, p.head_size_v))
+  backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability));
+  if (fastest && p.element_bytes == 4 && has_split_kernels(p.head_size, p.head_size_v) &&
+      (capability == 0 || capability == 90))
     split_backward_tensors::take(layout, p);
   return layout.bytes;
 }
 }  // namespace detail
 
 /// Returns the bytes of workspace with which attention_backward is fastest on a stream: those of
-/// least_backward_workspace_bytes(), and with head sizes up to 128 what the kernels on Hopper need. For 16-bit tensors, whose
-/// gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole tiles of 64 or 128, so only
-/// the sizes of q and the head size of v count. For fp32 it is a copy of q, k, v and dout as split fp16, rows rounded up to 64
-/// columns, and 4 bytes a row. The largest int64 where no 64-bit number holds the size, 0 for sizes that supports() refuses.
-/// With `score` for a call with this score modifier.
+/// least_backward_workspace_bytes(), and what the kernels on tensor cores need. For 16-bit tensors and head sizes up to
+/// 256, whose gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole tiles of 64 or
+/// 128, so only the sizes of q and the head size of v count. For fp32 and head sizes up to 128 it is a copy of q, k, v
+/// and dout as split fp16, rows rounded up to 64 columns, and 4 bytes a row. `capability` is the compute capability of
+/// the GPU, 90 for 9.0: then without what its kernels do not use, which is dq above a head size of 128 on 9.0, where TMA
+/// can address the tensors, and all of this on GPUs other than 9.0 and 10.x. 0: the GPU is not known. The largest int64
+/// where no 64-bit number holds the size, 0 for sizes that supports() refuses. With `score` for a call with this score
+/// modifier.
 ///@{
-GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p) {
-  return detail::backward_bytes(p, 0, true);
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0) {
+  return detail::backward_bytes(p, 0, true, capability);
 }
 template <score_modifier Score>
-GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&) {
-  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, !detail::gradient_of<Score>::wanted);
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&,
+                                                          int capability = 0) {
+  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, !detail::gradient_of<Score>::wanted,
+                                capability);
 }
 ///@}
 

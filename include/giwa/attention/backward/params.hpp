@@ -74,7 +74,7 @@ struct backward_params {
     const int rows = dq_parts::rows_of_tile(in.q.extent(3), in.v.extent(3));
     const int64 tile = in.packed.q_offsets != nullptr ? h.first_query_row / rows + h.batch + n
                                                       : h.sequence * ceil_div(in.q.extent(1), int64{rows}) + n;
-    return static_cast<int>(2 * (h.head * workspace.tiles + tile));
+    return static_cast<int>(dq_parts::of_tile(in.q.extent(3)) * (h.head * workspace.tiles + tile));
   }
 
   /// A work tile computes rows of one head, or, one after the other, of all sequences and heads that share what the score
@@ -163,9 +163,7 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   const attention_problem problem = a.in.problem();
   const bool with_dq = options.workspace.size() >= backward_workspace_bytes(problem, score);
   backward_workspace workspace = backward_workspace::take(
-      layout, problem, gradient_of<Score>::parameters,
-      with_dq && problem.element_bytes == 2 && has_kernel_of_all(problem.head_size, problem.head_size_v) &&
-          !gradient_of<Score>::wanted);
+      layout, problem, gradient_of<Score>::parameters, with_dq && sums_dq(problem, 0) && !gradient_of<Score>::wanted);
   workspace.any_order = options.any_order;
   backward_params<T, O, G, Mask, Score> p{
       a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate, {}};

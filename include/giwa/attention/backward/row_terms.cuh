@@ -59,7 +59,7 @@ struct row_terms_op {
   GIWA_HOST_DEVICE static void reset_dq(const Block& block, const Params& p) {
     const backward_workspace& w = p.workspace;
     if (w.dq == nullptr) return;
-    const int64 parts = 2 * w.tiles * p.views.in.q.extent(2);
+    const int64 parts = dq_parts::of_tile(p.views.in.q.extent(3)) * w.tiles * p.views.in.q.extent(2);
     for (const int64 i : grid_stride(block, parts)) w.added[i] = 0;
   }
   /// Whether each row begins at a multiple of 16 bytes and consists of whole runs.
