@@ -113,7 +113,10 @@ void plain_backward(const Params& p, backward_answers& a) {
   std::vector<float> dk(a.dk.plain.size(), 0), dv(a.dv.plain.size(), 0);
   const auto raise = [](float& to, float x) { to = x > to ? x : to; };
   // The largest sum and root of an element of each row: sums over rows of the other side, so they are kept for each element of dk, dv.
-  std::vector<float> sum_k(dk.size(), 0), square_k(dk.size(), 0), sum_v(dv.size(), 0), square_v(dv.size(), 0);
+  // Squares in double: those of weights of e^-60 would be 0 in fp32, and nothing be left for the rounding of o.
+  const auto squared = [](float x) { return static_cast<double>(x) * static_cast<double>(x); };
+  std::vector<float> sum_k(dk.size(), 0), sum_v(dv.size(), 0);
+  std::vector<double> square_k(dk.size(), 0), square_v(dv.size(), 0);
   for (int64 head = 0; head < heads; ++head)
     for (int64 b = 0; b < in.sequence_count(); ++b) {
       const auto h = p.call.at(static_cast<int>(b), static_cast<int>(head));
@@ -169,7 +172,8 @@ void plain_backward(const Params& p, backward_answers& a) {
 
         const auto q_row =
             static_cast<std::size_t>((h.sequence * in.q.extent(1) + h.first_query_row + query) * heads + head);
-        std::vector<float> dq(static_cast<std::size_t>(depth), 0), sum_q = dq, square_q = dq;
+        std::vector<float> dq(static_cast<std::size_t>(depth), 0), sum_q = dq;
+        std::vector<double> square_q(dq.size(), 0);
         for (int key = 0; key < h.keys(); ++key) {
           if (!p.call.mask(coord(key))) continue;
           const auto j = static_cast<std::size_t>(key);
@@ -181,13 +185,13 @@ void plain_backward(const Params& p, backward_answers& a) {
             dq[at] += dz * get(h.k, key, i);
             dk[at_k] += dz * get(q, query, i);
             const float of_q = unit * std::abs(get(h.k, key, i)), of_k = unit * std::abs(get(q, query, i));
-            sum_q[at] += of_q, square_q[at] += of_q * of_q, sum_k[at_k] += of_k, square_k[at_k] += of_k * of_k;
+            sum_q[at] += of_q, square_q[at] += squared(of_q), sum_k[at_k] += of_k, square_k[at_k] += squared(of_k);
           }
           for (int64 i = 0; i < width; ++i) {
             const auto at_v = key_row(key) * static_cast<std::size_t>(width) + static_cast<std::size_t>(i);
             const float x = weight_here * factor[j] * get(dout, query, i);
             dv[at_v] += x;
-            sum_v[at_v] += std::abs(x), square_v[at_v] += x * x;
+            sum_v[at_v] += std::abs(x), square_v[at_v] += squared(x);
           }
           raise(a.dk.scales[key_row(key)].score, score), raise(a.dv.scales[key_row(key)].score, score);
         }
@@ -195,16 +199,17 @@ void plain_backward(const Params& p, backward_answers& a) {
         for (int64 i = 0; i < depth; ++i) {
           const auto at = static_cast<std::size_t>(i);
           a.dq.plain[q_row * static_cast<std::size_t>(depth) + at] += static_cast<double>(dq[at] * scale);
-          raise(a.dq.scales[q_row].sum, sum_q[at]), raise(a.dq.scales[q_row].root, std::sqrt(square_q[at]));
+          raise(a.dq.scales[q_row].sum, sum_q[at]),
+              raise(a.dq.scales[q_row].root, static_cast<float>(std::sqrt(square_q[at])));
         }
       }
     }
   const auto finish = [&](gradient_answers& to, const std::vector<float>& sums, const std::vector<float>& sum,
-                          const std::vector<float>& square, float factor, int64 columns) {
+                          const std::vector<double>& square, float factor, int64 columns) {
     for (std::size_t i = 0; i < sums.size(); ++i) {
       to.plain[i] += static_cast<double>(sums[i] * factor);
       row_scale& s = to.scales[i / static_cast<std::size_t>(columns)];
-      raise(s.sum, sum[i]), raise(s.root, std::sqrt(square[i]));
+      raise(s.sum, sum[i]), raise(s.root, static_cast<float>(std::sqrt(square[i])));
     }
   };
   finish(a.dk, dk, sum_k, square_k, scale, depth);
