@@ -4,7 +4,7 @@
 
     python3 bench/torch/drop_in.py [host] [layer] [decode] [profile] [--tokens 512 ...] [--points 8x1024 ...] [--how eager compiled] [--kernels cuDNN ...]
 
-host   Python and C++ until a call returns, with kernels too small to fill the queue: the median of the rounds, in microseconds. Both
+host   Python and C++ until a call returns, also of what a model of transformers calls for each layer, with kernels too small to fill the queue: the median of the rounds, in microseconds. Both
        sides alternate. On the CPU, where a call also computes, only a GPU's figures count.
 layer  a layer as in Llama 3 8B, 32 heads of 128 over 8 of k and v, of the projections, rotary embedding and attention: bf16, causal, one
        sequence of 512 to 8192 tokens, eager and compiled, forward under no_grad and forward with backward. Milliseconds, and how
@@ -77,12 +77,26 @@ def host():
         return lambda: torch.autograd.grad(attend(*leaves, is_causal=True), leaves, dout)
     def forward(attend):
         return lambda: attend(q, k, v, is_causal=True)
+    calls = [
+        ("forward, no gradient", forward(sdpa), forward(giwa_torch.scaled_dot_product_attention)),
+        ("forward, gradient", lambda: sdpa(*leaves, is_causal=True), lambda: giwa_torch.scaled_dot_product_attention(*leaves, is_causal=True)),
+        ("forward and backward", both(sdpa), both(giwa_torch.scaled_dot_product_attention)),
+        ("flash_attn_func, no gradient", forward(sdpa), lambda: giwa_torch.flash_attn_func(*flash, causal=True))]
+    try:
+        from giwa_torch.transformers import attention_forward
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    except ImportError:
+        print("left out: no transformers")
+    else:
+        module = torch.nn.Module()
+        module.is_causal, module.num_key_value_groups = True, 2
+        grouped = q.repeat(1, 2, 1, 1), k, v
+        mask = torch.ones(1, 1, 16, 16, dtype=torch.bool, device=DEVICE).tril()
+        of_layer = lambda attend, mask: lambda: attend(module, *grouped, mask, dropout=0.0, scaling=0.125)
+        calls += [(f"layer of transformers{', mask' if x is not None else ''}", of_layer(sdpa_attention_forward, x), of_layer(attention_forward, x))
+                  for x in (None, mask)]
     print(f"{'host time, us':32}{'SDPA':>8}{'giwa':>8}{'ratio':>8}")
-    for name, theirs, ours in (
-            ("forward, no gradient", forward(sdpa), forward(giwa_torch.scaled_dot_product_attention)),
-            ("forward, gradient", lambda: sdpa(*leaves, is_causal=True), lambda: giwa_torch.scaled_dot_product_attention(*leaves, is_causal=True)),
-            ("forward and backward", both(sdpa), both(giwa_torch.scaled_dot_product_attention)),
-            ("flash_attn_func, no gradient", forward(sdpa), lambda: giwa_torch.flash_attn_func(*flash, causal=True))):
+    for name, theirs, ours in calls:
         found = host_time({"SDPA": theirs, "giwa": ours})
         print(f"{name:32}{found['SDPA']:8.1f}{found['giwa']:8.1f}{found['giwa'] / found['SDPA']:8.2f}", flush=True)
         add_rows(f"host/{name}", "us", found["giwa"], found["SDPA"])
