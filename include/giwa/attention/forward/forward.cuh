@@ -75,8 +75,9 @@ class prepared_attention {
   using simt =
       stdlib::conditional_t<runs_below_sm80, prepared_tiles<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>,
                             prepared_tiles<op>>;
-  using sm90 =
-      sm90_kernel_of<contains_sm90, T, O, sm90_policy_of<HeadSize, HeadSizeV, Tile>, Mask, Score, prepared_tiles<op>>;
+  using sm90_tile = stdlib::conditional_t<stdlib::same_as<Mask, full>, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
+                                          sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
+  using sm90 = sm90_kernel_of<contains_sm90, T, O, sm90_tile, Mask, Score, prepared_tiles<op>>;
   static constexpr bool may_be_long = contains_sm90 && has_long_tile<HeadSize, HeadSizeV, Tile, Mask, Score>;
   using long_sm90 = stdlib::conditional_t<
       may_be_long,

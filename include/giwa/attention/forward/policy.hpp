@@ -70,7 +70,7 @@ struct sm80_split_policy_of {
 /// The tile of the wgmma kernel: consumer warpgroups of 64 queries each, block_n keys, and one producer warpgroup. Head
 /// sizes are rounded up to what an instruction takes; in shared memory they take whole slabs of 64 columns. An element
 /// has `Parts` parts (split_fp16/layout.hpp).
-template <int BlockM, int BlockN, int HeadSize, int HeadSizeV, int Parts = 1, int Stages = 2>
+template <int BlockM, int BlockN, int HeadSize, int HeadSizeV, int Parts = 1, int Stages = 2, bool TakesTurns = true>
 struct sm90_policy {
   static_assert(BlockM == 64 || BlockM == 128 || BlockM == 192,
                 "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
@@ -82,7 +82,7 @@ struct sm90_policy {
   static constexpr bool slices_output = Parts == 2 && HeadSizeV > 128;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, slices_output ? 64 : 16);
   static constexpr int slice = slices_output ? 64 : head_size_v;
-  static constexpr bool uses_pingpong = !slices_output;  // 256, two parts: 154 TFLOP/s without, 131 with
+  static constexpr bool uses_pingpong = TakesTurns && !slices_output;  // 256, two parts: 154 TFLOP/s without, 131 with
   // A block takes all registers of a multiprocessor. The producer needs few, so a consumer thread gets 232, or 160 with
   // three consumers. A single consumer has enough without moving registers.
   static constexpr bool moves_registers = consumers > 1;
@@ -130,6 +130,17 @@ struct sm90_policy_of {
 template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
 struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
   using type = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+};
+
+/// The tile of calls with a mask. Up to a head size of 64 the consumers of a tile end at different keys under a causal mask, and each
+/// goes on by itself: four stages, no turns of the tensor cores. H200, 2026-11-24, fp16, causal, together with the last section of
+/// attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_masked_policy_of : sm90_policy_of<HeadSize, HeadSizeV, Tile> {};
+template <int HeadSize, int HeadSizeV>
+  requires(HeadSize <= 64 && HeadSizeV <= 64)
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, automatic_tile> {
+  using type = sm90_policy<192, 128, HeadSize, HeadSizeV, 1, 4, false>;
 };
 
 /// The tile of calls with many keys, from `least_keys` on (has_long_tile). H200, 2026-11-23, fp16, 16 heads, alternating with
