@@ -26,8 +26,8 @@ struct row_terms_op {
   static constexpr int run = 16 / static_cast<int>(sizeof(element)), at_once = 2;
   static constexpr int lanes = HeadSizeV <= 4 * run ? 4 : HeadSizeV <= 8 * run ? 8 : HeadSizeV <= 16 * run ? 16 : 32;
   static constexpr int rows_of_warp = at_once * 32 / lanes;
-  static constexpr int max_threads = 256, min_blocks = sizeof(element) == 4 ? 2 : 3, rows_of_block = max_threads / 32 * rows_of_warp,
-                       most_blocks = 1024;
+  static constexpr int max_threads = 256, min_blocks = sizeof(element) == 4 ? 2 : 3,
+                       rows_of_block = max_threads / 32 * rows_of_warp, most_blocks = 1024;
   struct params {
     Params call;
     fast_divisor heads, rows;
