@@ -120,13 +120,13 @@ TEST_CASE("lists of tiles along both axes") {
   holds(check(every_third{}, false));
 }
 
-TEST_CASE("each work tile comes once, and those of a head come in order") {
-  int wrong = 0;
+TEST_CASE("each work tile comes once, those of a head come in order, and no section is large") {
+  int wrong = 0, large = 0;
   for (const giwa::int64 batch : {1, 3})
     for (const giwa::int64 heads : {1, 5, 24})
       for (const giwa::int64 rows : {1, 130, 1000})
         for (const int bytes : {8, 1 << 14, 1 << 22})
-          for (const giwa::int64 least_heads : {1, 4, 100}) {
+          for (const giwa::int64 least_heads : {1, 4, 5, 100}) {
             const giwa::attention_problem p{
                 .batch = batch, .seq_q = rows, .seq_k = rows, .heads = heads, .kv_heads = heads};
             const attention_schedule schedule = attention_schedule::of(p, rows, 128, 1, bytes, least_heads);
@@ -137,6 +137,10 @@ TEST_CASE("each work tile comes once, and those of a head come in order") {
               wrong += at.tile == expected-- ? 0 : 1;
             }
             for (const giwa::int64 left : next) wrong += left == -1 ? 0 : 1;
+            // Where no head fits the cache, sections have least_heads heads, and the last one at most twice as many.
+            const giwa::int64 last = schedule.rows - schedule.last_section * schedule.section.divisor();
+            if (bytes == 1 << 22 && rows >= 130) large += last <= 2 * least_heads ? 0 : 1;
           }
   CHECK(wrong == 0);
+  CHECK(large == 0);
 }

@@ -137,11 +137,14 @@ struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
 /// attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
 template <int HeadSize, int HeadSizeV, class Tile>
 struct sm90_masked_policy_of : sm90_policy_of<HeadSize, HeadSizeV, Tile> {};
-template <int HeadSize, int HeadSizeV>
+template <int HeadSize, int HeadSizeV, class Tile>
   requires(HeadSize <= 64 && HeadSizeV <= 64)
-struct sm90_masked_policy_of<HeadSize, HeadSizeV, automatic_tile> {
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile> {
   using type = sm90_policy<192, 128, HeadSize, HeadSizeV, 1, 4, false>;
 };
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>>
+    : sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {};
 
 /// The tile of calls with many keys, from `least_keys` on (has_long_tile). H200, 2026-11-23, fp16, 16 heads, alternating with
 /// 128 x 128: full 4096 tokens 1.01, 8192 1.035, 16384 1.04; causal 1.00, 1.025, 1.04; 2048: 1.00 and 0.965.

@@ -54,8 +54,11 @@ struct attention_schedule {
     s.slices = fast_divisor(slices_);
     const int64 most = heads_at_once > least_heads ? heads_at_once : least_heads;
     const int64 sections = most < s.rows ? ceil_div(s.rows, most) : 1;
-    s.last_section = sections - 1;
-    s.section = fast_divisor(s.rows / sections);
+    // Equal sections, unless the last one would have more than twice the heads that fit.
+    const int64 equal = s.rows / sections;
+    const bool fits = s.rows - equal * (sections - 1) <= 2 * most;
+    s.last_section = (fits ? sections : s.rows / most) - 1;
+    s.section = fast_divisor(fits ? equal : most);
     s.tiles_of_section = fast_divisor(s.query_tiles * s.section.divisor());
     s.heads = fast_divisor(p.heads);
     return s;
