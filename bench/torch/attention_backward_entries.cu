@@ -73,7 +73,7 @@ struct pass {
         c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), lse(), queries(c.dout), of<T>(c.dq, c.heads),
         of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
   }
-  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes()); }
+  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
 };
 
 // Packed sequences, causal.
@@ -104,7 +104,7 @@ struct packed_pass {
                                          of<const T>(c.dout, c.heads), of<T>(c.dq, c.heads), of<T>(c.dk, c.kv_heads),
                                          of<T>(c.dv, c.kv_heads), giwa::causal{}, giwa::plain_score{}, options);
   }
-  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes()); }
+  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
 };
 
 // run(pass) for the pass that the call names, or -1 if this library does not have it.

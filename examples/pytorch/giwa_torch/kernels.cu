@@ -203,7 +203,9 @@ constexpr int capability = __CUDA_ARCH_LIST__ / 10;  // a library is compiled fo
 #else
 constexpr int capability = 0;
 #endif
-int64 bytes_of(const call& c) { return giwa::backward_workspace_bytes(problem_of(c), score_of(c), capability); }
+int64 bytes_of(const call& c) {
+  return giwa::backward_workspace_bytes(problem_of(c), score_of(c), capability, c.any_order);
+}
 giwa::status run(const call& c) {
   giwa::attention_backward_options options;
   set_scale(c, options);

@@ -24,6 +24,10 @@ GIWA_DEVICE inline int load_relaxed(const int* from) {
 GIWA_DEVICE inline void store_release(int* to, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
+/// Adds to a number after all earlier accesses of this thread.
+GIWA_DEVICE inline void add_release(int* to, int value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
 
 }  // namespace giwa::inline GIWA_ABI::arch
 

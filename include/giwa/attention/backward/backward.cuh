@@ -27,7 +27,7 @@ struct stream_backward {
     if (const result<bool> together = runs_together(p); !together.ok())
       return together.state;
     else if (!together.value)
-      p.workspace.dq = nullptr;
+      p.workspace.dq = nullptr, p.workspace.of_keys = {};
     if constexpr (stdlib::same_as<T, fp32>)
       if (!runs_split(p)) p.split = {};
     const auto failed = [&](const status& next) {
@@ -147,8 +147,8 @@ struct stream_backward {
       const result<attention_path> path = path_here();
       if (!path.ok() || path.value == attention_path::simt) return {false, path.state};
       if (path.value == attention_path::sm90 && runs_on_hopper(p)) {
-        const bool is_short =
-            HeadSize + HeadSizeV > 128 && !stdlib::same_as<Mask, full> && !v.in.is_packed() && v.in.k.extent(1) <= 1024;
+        const bool is_short = HeadSize + HeadSizeV > 128 && !stdlib::same_as<Mask, full> && !v.in.is_packed() &&
+                              v.in.k.extent(1) <= 1024 && p.workspace.of_keys.sharers == 1;
         return {has_kernel_of_all(HeadSize, HeadSizeV) && !is_short, {}};
       }
       using op = sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>;
@@ -160,10 +160,11 @@ struct stream_backward {
 
   /// All gradients by one kernel, and dq from its sums.
   template <class T, class G, class Mask, class Score>
-  static status run_together(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p, bool hopper) {
+  static status run_together(cudaStream_t s, backward_params<T, T, G, Mask, Score> p, bool hopper) {
     using params = backward_params<T, T, G, Mask, Score>;
     using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
     status state;
+    if (!hopper) p.workspace.of_keys = {};
     if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV)) {
       using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
       const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);

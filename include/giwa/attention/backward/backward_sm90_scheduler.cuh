@@ -44,7 +44,9 @@ class sm90_backward_scheduler {
   GIWA_DEVICE void put_tiles(const attention_schedule::work_tile& at) {
     const int64 tiles = p.schedule.query_tiles;
     if constexpr (Types::rows_are_keys) {
-      const int rows = p.call.keys_of(at.batch);
+      // The last sharer of a tile comes last, because it waits for the others.
+      const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
+      const int head = at.head / sharers, share = at.head % sharers;
       int reader = p.call.first_reader(at.batch);
       while (rows > 0 && !p.call.is_reader(reader, at.batch)) ++reader;
       // The first keys come first: under a causal mask they have the most queries. With dq they are neighbours, because each
@@ -53,22 +55,22 @@ class sm90_backward_scheduler {
         const int64 all = ceil_div(rows, Types::block_m), each = ceil_div(all, tiles),
                     first = (tiles - 1 - at.tile) * each;
         for (int64 n = first; n < first + each && n < all; ++n)
-          put_item(at.batch, reader, at.head, static_cast<int>(n) * Types::block_m, rows);
+          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
       } else {
         for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
-          put_item(at.batch, reader, at.head, static_cast<int>(n) * Types::block_m, rows);
+          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
       }
     } else {
       const int rows = p.call.call.at(at.batch, at.head).queries();
       for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
-        put_item(at.batch, at.batch, at.head, static_cast<int>(n) * Types::block_m, rows);
+        put_item(at.batch, at.batch, at.head, 0, static_cast<int>(n) * Types::block_m, rows);
     }
   }
-  GIWA_DEVICE void put_item(int batch, int sequence, int head, int first, int rows) {
+  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows) {
     int unused = 0;
     work_item& work = next_free(unused);
     work.head.put(p.call.call.at(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
-    work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
+    work.batch = batch, work.head_index = head, work.share = share, work.first = first, work.rows = rows;
     put();
   }
   /// The next free entry of the queue. An item that was in it and must come again is put first; then `idle` is reset.

@@ -99,12 +99,14 @@ struct sm90_backward_types {
   /// do. Other rows get the same bits.
   struct work_item {
     uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
-    int batch, head_index, first, rows;
+    int batch, head_index, share, first, rows;
     uint32 careful, again;
     bool idle;  // there are no rows: passed over
     bool end;   // there are no more items
   };
   static constexpr int queue_depth = 2;
+  /// How many work tiles share the heads of q that read a tile of keys. An item that comes again is the last one's, for all.
+  GIWA_DEVICE static int sharers(const call_params& p) { return adds_dq ? p.workspace.of_keys.sharers : 1; }
 
   /// What a consumer does with a tile: all scores are kept, some, or none. Two notes have no tile: an item's tiles end, or
   /// there are no more items.

@@ -22,7 +22,7 @@ struct attention_backward_options {
   alignment align{};                    ///< of the diagonal; see attention_options
   /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
   /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster, and fp32 runs on
-  /// tensor cores on Hopper. Not used on giwa::host. Its contents do not matter.
+  /// tensor cores on Hopper; with its bytes for `any_order` calls in any order with few kv heads are faster still. Not used on giwa::host. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
@@ -70,6 +70,42 @@ GIWA_HOST_DEVICE constexpr bool has_sm80_kernel_of_all(int64 head_size, int64 he
   return head_size <= 256 && head_size_v <= 256 && (head_size > 64 || head_size_v <= 64);
 }
 
+/// Sums of dk and dv in fp32 that blocks of the kernel of all gradients pass on. With few kv heads and keys, `sharers` work tiles
+/// divide the query heads that read a tile of 128 keys, and the last of them adds what the others leave here.
+struct shared_key_sums {
+  static constexpr int rows_of_tile = 128, warps = 8;
+  // H200, 2026-11-24, fp16, 128, causal: see backward_schedules.
+  static constexpr int64 most_work_tiles = 512;
+  float* sums = nullptr;   // (kv heads, tiles, sharers but the last, warps, floats_of_warp)
+  int* arrived = nullptr;  // (kv heads, tiles, warps): how many sharers have left their sums
+  int sharers = 1;
+  int64 tiles = 0;  // of keys of all sequences
+
+  GIWA_HOST_DEVICE static constexpr int floats_of_warp(int64 head_size, int64 head_size_v) {
+    return rows_of_tile / warps * static_cast<int>(round_up(head_size, int64{16}) + round_up(head_size_v, int64{16}));
+  }
+  GIWA_HOST_DEVICE static constexpr int64 tiles_of(const attention_problem& p) {
+    return p.seq_k < 0 ? p.rows_k / rows_of_tile + p.batch
+                       : saturated_product(p.batch, ceil_div(p.seq_k, int64{rows_of_tile}));
+  }
+  /// Each sharer but the last has the same number of heads, and the last not more.
+  GIWA_HOST_DEVICE static constexpr int sharers_of(const attention_problem& p) {
+    const int64 tiles_of_heads = saturated_product(tiles_of(p), p.kv_heads);
+    if (tiles_of_heads == 0) return 1;
+    const int64 group = p.heads / p.kv_heads, most = most_work_tiles / tiles_of_heads;
+    if (most < 2 || group < 2) return 1;
+    return static_cast<int>(ceil_div(group, ceil_div(group, most)));
+  }
+  GIWA_HOST_DEVICE static constexpr shared_key_sums take(workspace_layout& layout, const attention_problem& p) {
+    const int sharers = sharers_of(p);
+    if (sharers == 1) return {};
+    const int64 tiles = tiles_of(p), of_warps = tiles * p.kv_heads * warps;
+    float* const sums =
+        layout.take<float>(saturated_product(of_warps * (sharers - 1), floats_of_warp(p.head_size, p.head_size_v)));
+    return {sums, layout.take<int>(of_warps), sharers, tiles};
+  }
+};
+
 /// The parts of the workspace.
 struct backward_workspace {
   static constexpr int counter_count = 4;
@@ -80,20 +116,25 @@ struct backward_workspace {
   int* added;             // of each part: 1 + the last tile of keys that has been added; in any order, 1 + the first
   int64 tiles;            // of dq_parts, of a head
   bool any_order;         // the tiles of keys after the first are added as they come
+  shared_key_sums of_keys;
 
   GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,
-                                                            int64 parameters, bool with_dq) {
+                                                            int64 parameters, bool with_dq, bool shares_keys) {
     const int64 rows = rows_of_heads(p);
     row_terms* const terms_of_rows = layout.take<row_terms>(rows);
     int* const counters_of_launches = layout.take<int>(counter_count);
     float* const sums = parameters == 0 ? nullptr : layout.take<float>(saturated_product(rows, parameters));
-    if (!with_dq) return {terms_of_rows, counters_of_launches, sums, nullptr, nullptr, 0, false};
+    if (!with_dq) return {terms_of_rows, counters_of_launches, sums, nullptr, nullptr, 0, false, {}};
     const int64 rows_of_tile = dq_parts::rows_of_tile(p.head_size, p.head_size_v);
     const int64 tiles =
         p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
     const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
     float* const dq = layout.take<float>(saturated_product(parts, dq_parts::floats));
-    return {terms_of_rows, counters_of_launches, sums, dq, layout.take<int>(parts), tiles, false};
+    int* const added = layout.take<int>(parts);
+    return {terms_of_rows, counters_of_launches,
+            sums,          dq,
+            added,         tiles,
+            false,         shares_keys ? shared_key_sums::take(layout, p) : shared_key_sums{}};
   }
 };
 
@@ -125,12 +166,18 @@ GIWA_HOST_DEVICE constexpr bool sums_dq(const attention_problem& p, int capabili
                           : has_sm80_kernel_of_all(p.head_size, p.head_size_v);
 }
 
+/// Whether it may run the Hopper kernel of all gradients, whose work tiles share keys.
+GIWA_HOST_DEVICE constexpr bool shares_keys(const attention_problem& p, int capability) {
+  return p.element_bytes == 2 && (capability == 0 || capability == 90) && has_kernel_of_all(p.head_size, p.head_size_v);
+}
+
 /// The bytes of a call's workspace, with what only the fastest kernels need or without.
 GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest,
-                                                int capability = 0) {
+                                                int capability = 0, bool any_order = false) {
   if (!check_sizes(p, 0).ok()) return 0;
   workspace_layout layout;
-  backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability));
+  backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability),
+                           any_order && shares_keys(p, capability));
   if (fastest && p.element_bytes == 4 && has_split_kernels(p.head_size, p.head_size_v) &&
       (capability == 0 || capability == 90))
     split_backward_tensors::take(layout, p);
@@ -144,18 +191,20 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
 /// 128, so only the sizes of q and the head size of v count. For fp32 and head sizes up to 128 it is a copy of q, k, v
 /// and dout as split fp16, rows rounded up to 64 columns, and 4 bytes a row. `capability` is the compute capability of
 /// the GPU, 90 for 9.0: then without what its kernels do not use, which is dq above a head size of 128 on 9.0, where TMA
-/// can address the tensors, and all of this on GPUs other than 9.0 and 10.x. 0: the GPU is not known. The largest int64
-/// where no 64-bit number holds the size, 0 for sizes that supports() refuses. With `score` for a call with this score
-/// modifier.
+/// can address the tensors, and all of this on GPUs other than 9.0 and 10.x. 0: the GPU is not known. `any_order`: for
+/// calls with this option also fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv
+/// heads would leave multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v. The largest int64 where no
+/// 64-bit number holds the size, 0 for sizes that supports() refuses. With `score` for a call with this score modifier.
 ///@{
-GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0) {
-  return detail::backward_bytes(p, 0, true, capability);
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,
+                                                          bool any_order = false) {
+  return detail::backward_bytes(p, 0, true, capability, any_order);
 }
 template <score_modifier Score>
-GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&,
-                                                          int capability = 0) {
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&, int capability = 0,
+                                                          bool any_order = false) {
   return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, !detail::gradient_of<Score>::wanted,
-                                capability);
+                                capability, any_order);
 }
 ///@}
 

@@ -77,6 +77,23 @@ struct backward_params {
     return static_cast<int>(dq_parts::of_tile(in.q.extent(3)) * (h.head * workspace.tiles + tile));
   }
 
+  /// Where the sharers of tile n of a head's keys leave the sums of a warp, and where they are counted.
+  struct place_of_sums {
+    float* first;  // of the first sharer
+    int64 stride;  // from one sharer to the next
+    int* arrived;
+  };
+  GIWA_HOST_DEVICE place_of_sums shared_sums_of(const head& h, int n, int warp) const {
+    using layout = shared_key_sums;
+    const layout& of = workspace.of_keys;
+    const auto& in = views.in;
+    const int64 tile = in.is_packed() ? h.first_key_row / layout::rows_of_tile + h.batch + n
+                                      : h.key_sequence * ceil_div(in.k.extent(1), int64{layout::rows_of_tile}) + n;
+    const int64 at = h.kv_head * of.tiles + tile, floats = layout::floats_of_warp(in.q.extent(3), in.v.extent(3));
+    return {of.sums + (at * (of.sharers - 1) * layout::warps + warp) * floats, layout::warps * floats,
+            of.arrived + at * layout::warps + warp};
+  }
+
   /// A work tile computes rows of one head, or, one after the other, of all sequences and heads that share what the score
   /// modifier gives gradients to: from the tile's own to these, which are not included.
   struct end_of_sharing {
@@ -163,7 +180,9 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   const attention_problem problem = a.in.problem();
   const bool with_dq = options.workspace.size() >= backward_workspace_bytes(problem, score);
   backward_workspace workspace = backward_workspace::take(
-      layout, problem, gradient_of<Score>::parameters, with_dq && sums_dq(problem, 0) && !gradient_of<Score>::wanted);
+      layout, problem, gradient_of<Score>::parameters, with_dq && sums_dq(problem, 0) && !gradient_of<Score>::wanted,
+      options.any_order && shares_keys(problem, 0) &&
+          options.workspace.size() >= backward_workspace_bytes(problem, score, 0, true));
   workspace.any_order = options.any_order;
   backward_params<T, O, G, Mask, Score> p{
       a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate, {}};

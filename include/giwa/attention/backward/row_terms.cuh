@@ -45,7 +45,7 @@ struct row_terms_op {
     const Params& p = all.call;
     if (block.block_rank() == 0 && block.rank() < backward_workspace::counter_count)
       p.workspace.counters[block.rank()] = 0;
-    reset_dq(block, p);
+    reset_sums(block, p);
     const auto& o = p.views.in.o;
     const auto& dout = p.views.dout;
     if (has_runs(o) && has_runs(dout))
@@ -55,13 +55,16 @@ struct row_terms_op {
   }
 
  private:
-  /// Makes the workspace ready for the parts of dq: the first one is stored, so only what says how many there are is reset.
+  /// Makes the workspace ready for sums: the first part is stored, so only what says how many there are is reset.
   template <class Block>
-  GIWA_HOST_DEVICE static void reset_dq(const Block& block, const Params& p) {
+  GIWA_HOST_DEVICE static void reset_sums(const Block& block, const Params& p) {
     const backward_workspace& w = p.workspace;
     if (w.dq == nullptr) return;
     const int64 parts = dq_parts::of_tile(p.views.in.q.extent(3)) * w.tiles * p.views.in.q.extent(2);
     for (const int64 i : grid_stride(block, parts)) w.added[i] = 0;
+    if (w.of_keys.sharers == 1) return;
+    const int64 warps = p.views.in.k.extent(2) * w.of_keys.tiles * shared_key_sums::warps;
+    for (const int64 i : grid_stride(block, warps)) w.of_keys.arrived[i] = 0;
   }
   /// Whether each row begins at a multiple of 16 bytes and consists of whole runs.
   template <class View>

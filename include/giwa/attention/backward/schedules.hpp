@@ -18,11 +18,12 @@ struct backward_schedules {
     if (p.tiled_heads() != queries.heads) queries.heads = queries.kv_heads = p.tiled_heads();
     return queries;
   }
-  /// The problem with queries and keys exchanged: work tiles of keys, of all sequences and heads of k.
+  /// The problem with queries and keys exchanged: work tiles of keys, of all sequences and heads of k, and `sharers` of each.
   template <class Params>
-  static attention_problem by_keys(const Params& p) {
+  static attention_problem by_keys(const Params& p, int sharers) {
     attention_problem keys = p.views.in.problem();
     keys.batch = p.key_sequences();
+    keys.kv_heads *= sharers;
     keys.heads = keys.kv_heads;
     const int64 queries = keys.seq_q;
     keys.seq_q = keys.seq_k, keys.seq_k = queries;
@@ -64,7 +65,8 @@ struct backward_schedules {
   /// The work tiles of block_m rows of a gradient; none if there is no sequence or no head.
   template <gradient Of, class Params>
   static attention_schedule schedule_of_rows(const Params& p, int block_m) {
-    const attention_problem sizes = Of == gradient::of_q ? by_queries(p) : by_keys(p);
+    const int sharers = Of == gradient::of_all ? p.workspace.of_keys.sharers : 1;
+    const attention_problem sizes = Of == gradient::of_q ? by_queries(p) : by_keys(p, sharers);
     // No sequence is longer than all queries together, whatever max_q says.
     const int64 all_queries = p.views.in.q.extent(1), said = p.views.in.packed.max_q;
     const int64 longest = Of != gradient::of_q ? longest_keys(p) : said < all_queries ? said : all_queries;
