@@ -20,13 +20,24 @@ GIWA_DEVICE inline int load_relaxed(const int* from) {
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
+/// The same of four numbers. The compiler keeps the order of these loads.
+GIWA_DEVICE inline float4 load_relaxed(const float4* from) {
+  float4 four;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "l"(from)
+               : "memory");
+  return four;
+}
 /// Stores a number after all earlier accesses of this thread.
 GIWA_DEVICE inline void store_release(int* to, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
-/// Adds to a number after all earlier accesses of this thread.
-GIWA_DEVICE inline void add_release(int* to, int value) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+/// Adds to a number after all earlier accesses of this thread and before the later ones, and returns what it was.
+GIWA_DEVICE inline int add_acquire_release(int* to, int value) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(value) : "memory");
+  return before;
 }
 
 }  // namespace giwa::inline GIWA_ABI::arch

@@ -193,14 +193,9 @@ class sm90_backward_consumer {
   /// Stores the sums of a warp's 16 rows. If they have NaN, the item has to come again, because 0 times NaN of a row that
   /// is not seen is NaN too; the second time they are stored as they are.
   GIWA_DEVICE void store_sums(work_item& work, uint32 careful) {
-    const int warp = thread / 32 + 4 * index;
-    const uint32 bit = 1u << warp;
+    const uint32 bit = 1u << (thread / 32 + 4 * index);
     if constexpr (Types::adds_dq)
-      if (const int others = Types::sharers(p.call) - 1; careful == 0 && others > 0) {
-        const auto at = p.call.shared_sums_of(work.head.get(), work.first / Types::block_m, warp);
-        if (work.share < others) return leave_sums(block, at, work.share, sum_x, sum_y);
-        add_left_sums(block, at, others, sum_x, sum_y);
-      }
+      if (work.sharers > 1 && !collect_sums(work.sums, work.share, work.sharers, sum_x, sum_y)) return;
     if (careful == 0) {
       float zero = 0;
       if constexpr (sums_x)

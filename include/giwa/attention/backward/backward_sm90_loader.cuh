@@ -45,14 +45,11 @@ class sm90_backward_loader {
   GIWA_DEVICE void load_item(const work_item& work) {
     has_fixed = false;
     if constexpr (Types::rows_are_keys) {
-      const int n = work.batch, group = p.call.call.heads_per_kv, sharers = Types::sharers(p.call);
-      const bool is_part = sharers > 1 && work.careful == 0;
-      const int each = is_part ? ceil_div(group, sharers) : group, first = is_part ? work.share * each : 0;
-      const int end = first + each < group ? first + each : group;
+      const int n = work.batch;
       for (int b = p.call.first_reader(n); b < p.call.end_reader(n); ++b) {
         if (!p.call.is_reader(b, n)) continue;
-        for (int i = first; i < end; ++i) {
-          if (block.lane() == 0) s.moving_head.put(p.call.call.at(b, work.head_index * group + i));
+        for (int head = work.first_head; head < work.end_head; ++head) {
+          if (block.lane() == 0) s.moving_head.put(p.call.call.at(b, head));
           block.sync_warp();
           if (work.first < s.moving_head.get().keys()) load_tiles(work, s.moving_head.get());
           block.sync_warp();  // all lanes have read the head

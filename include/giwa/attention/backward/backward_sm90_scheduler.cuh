@@ -44,7 +44,6 @@ class sm90_backward_scheduler {
   GIWA_DEVICE void put_tiles(const attention_schedule::work_tile& at) {
     const int64 tiles = p.schedule.query_tiles;
     if constexpr (Types::rows_are_keys) {
-      // The last sharer of a tile comes last, because it waits for the others.
       const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
       const int head = at.head / sharers, share = at.head % sharers;
       int reader = p.call.first_reader(at.batch);
@@ -70,8 +69,19 @@ class sm90_backward_scheduler {
     int unused = 0;
     work_item& work = next_free(unused);
     work.head.put(p.call.call.at(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
-    work.batch = batch, work.head_index = head, work.share = share, work.first = first, work.rows = rows;
+    work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
+    put_heads(work, share, Types::sharers(p.call));
+    if constexpr (Types::adds_dq)
+      if (work.sharers > 1) work.sums = p.call.shared_sums_of(work.head.get(), first / Types::block_m);
     put();
+  }
+  GIWA_DEVICE void put_heads(work_item& work, int share, int sharers) const {
+    if constexpr (Types::rows_are_keys) {
+      const int group = p.call.call.heads_per_kv, each = ceil_div(group, sharers), from = work.head_index * group;
+      work.share = share, work.sharers = sharers;
+      work.first_head = from + share * each;
+      work.end_head = from + (share + 1 < sharers ? (share + 1) * each : group);
+    }
   }
   /// The next free entry of the queue. An item that was in it and must come again is put first; then `idle` is reset.
   GIWA_DEVICE work_item& next_free(int& idle) {
@@ -82,6 +92,7 @@ class sm90_backward_scheduler {
       work.careful = work.again;
       work.again = 0, work.idle = work.end = false;
       if (work.careful == 0) return work;
+      put_heads(work, 0, 1);
       put();
       idle = 0;
     }

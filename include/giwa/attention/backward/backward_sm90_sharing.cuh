@@ -1,54 +1,62 @@
 // SPDX-License-Identifier: MIT
-// How blocks of the Hopper kernel of all gradients share a tile of keys: sums of dk and dv go to the last of them.
+// How blocks of the Hopper kernel of all gradients share a tile of keys: the last one adds their sums of dk and dv.
 #ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_SHARING_CUH
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_SHARING_CUH
 
 #include <giwa/arch/acquire_release.cuh>
+#include <giwa/arch/mbarrier.cuh>
+#include <giwa/arch/registers.cuh>
 #include <giwa/attention/backward/params.hpp>
-#include <giwa/tile/register_copy.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Leaves a warp's sums, NaN included, for the last sharer of its keys.
-template <class Block, class Place, class Sums, class... Others>
-GIWA_DEVICE void leave_sums(const Block& block, const Place& at, int share, const Sums& sums, const Others&... others) {
-  float4* to = reinterpret_cast<float4*>(at.first + share * at.stride) + block.lane();
-  const auto leave = [&](const auto& of) {
-    constexpr int count = sizeof(of.value) / sizeof(float4);
-    GIWA_UNROLL
-    for (int i = 0; i < count; ++i, to += 32)
-      *to = make_float4(of.value[4 * i], of.value[4 * i + 1], of.value[4 * i + 2], of.value[4 * i + 3]);
-  };
-  leave(sums);
-  (leave(others), ...);
-  block.sync_warp();
-  if (block.lane() == 0) arch::add_release(at.arrived, 1);
-}
+/// Which warp of the consumers a thread is in, computed where it is used: otherwise it is kept during the loop of tiles, and spilled.
+struct warp_of_sums {
+  int warp, lane;
+  GIWA_DEVICE static warp_of_sums here() {
+    const int rank = arch::read_thread_rank();
+    return {rank / 32 - 4, rank % 32};  // after the loader's warpgroup
+  }
+  template <class Place>
+  GIWA_DEVICE float4* at(const Place& place, int share) const {
+    return reinterpret_cast<float4*>(place.first + (share * shared_key_sums::warps + warp) * place.floats) + lane;
+  }
+};
 
-/// Adds to a warp's sums those that `count` sharers leave, in their order. It does not wait forever: they are claimed before.
-template <class Block, class Place, class Sums, class... Others>
-GIWA_DEVICE void add_left_sums(const Block& block, const Place& at, int count, Sums& sums, Others&... others) {
+/// Leaves a warp's sums, NaN included, where the other sharers of its keys leave theirs. The one that is last gets the sums of all, in
+/// their order, and true: so none waits, and the bits do not depend on which one it is.
+template <class Place, class... Sums>
+GIWA_DEVICE bool collect_sums(const Place& place, int share, int sharers, Sums&... sums) {
+  const auto own = warp_of_sums::here();
+  float4* to = own.at(place, share);
+  const auto leave = [&](auto& of) {
+    GIWA_UNROLL
+    for (int i = 0; i < static_cast<int>(sizeof(of.value) / sizeof(float4)); ++i, to += 32)
+      *to = make_float4(of.value[4 * i], of.value[4 * i + 1], of.value[4 * i + 2], of.value[4 * i + 3]);
+    of.fill(0);
+  };
+  (leave(sums), ...);
 #if defined(GIWA_RANDOM_DELAYS)
   arch::sleep_at_random();
 #endif
-  while (arch::load_acquire(at.arrived) < count) {
-  }
-  block.sync_warp();
+  __syncwarp();
+  int before = 0;
+  if (own.lane == 0) before = arch::add_acquire_release(place.arrived + own.warp, 1);
+  if (__shfl_sync(0xffffffff, before, 0) + 1 < sharers) return false;
 #pragma unroll 1
-  for (int share = 0; share < count; ++share) {
-    const float4* from = reinterpret_cast<const float4*>(at.first + share * at.stride) + block.lane();
-    const auto add = [&](auto& to) {
-      constexpr int runs = sizeof(to.value) / sizeof(float4);
+  for (int other = 0; other < sharers; ++other) {
+    const float4* from = own.at(place, other);
+    const auto add = [&](auto& of) {
       GIWA_UNROLL
-      for (int i = 0; i < runs; ++i, from += 32) {
-        const float4 four = *from;
-        to.value[4 * i] += four.x, to.value[4 * i + 1] += four.y;
-        to.value[4 * i + 2] += four.z, to.value[4 * i + 3] += four.w;
+      for (int i = 0; i < static_cast<int>(sizeof(of.value) / sizeof(float4)); ++i, from += 32) {
+        const float4 four = arch::load_relaxed(from);
+        of.value[4 * i] += four.x, of.value[4 * i + 1] += four.y;
+        of.value[4 * i + 2] += four.z, of.value[4 * i + 3] += four.w;
       }
     };
-    add(sums);
-    (add(others), ...);
+    (add(sums), ...);
   }
+  return true;
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

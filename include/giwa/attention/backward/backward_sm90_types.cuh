@@ -99,7 +99,10 @@ struct sm90_backward_types {
   /// do. Other rows get the same bits.
   struct work_item {
     uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
-    int batch, head_index, share, first, rows;
+    int batch, head_index, first, rows;
+    int share, sharers;        // which one of how many that share these rows
+    int first_head, end_head;  // for keys, the heads of q of this share
+    stdlib::conditional_t<adds_dq, typename call_params::place_of_sums, nothing> sums;  // of the sharers
     uint32 careful, again;
     bool idle;  // there are no rows: passed over
     bool end;   // there are no more items

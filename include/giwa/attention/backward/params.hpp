@@ -77,21 +77,21 @@ struct backward_params {
     return static_cast<int>(dq_parts::of_tile(in.q.extent(3)) * (h.head * workspace.tiles + tile));
   }
 
-  /// Where the sharers of tile n of a head's keys leave the sums of a warp, and where they are counted.
+  /// Where the sharers of tile n of a head's keys leave their sums, and where each warp counts them.
   struct place_of_sums {
     float* first;  // of the first sharer
-    int64 stride;  // from one sharer to the next
-    int* arrived;
+    int* arrived;  // of the first warp
+    int64 floats;  // of a warp
   };
-  GIWA_HOST_DEVICE place_of_sums shared_sums_of(const head& h, int n, int warp) const {
+  GIWA_HOST_DEVICE place_of_sums shared_sums_of(const head& h, int n) const {
     using layout = shared_key_sums;
     const layout& of = workspace.of_keys;
     const auto& in = views.in;
     const int64 tile = in.is_packed() ? h.first_key_row / layout::rows_of_tile + h.batch + n
                                       : h.key_sequence * ceil_div(in.k.extent(1), int64{layout::rows_of_tile}) + n;
-    const int64 at = h.kv_head * of.tiles + tile, floats = layout::floats_of_warp(in.q.extent(3), in.v.extent(3));
-    return {of.sums + (at * (of.sharers - 1) * layout::warps + warp) * floats, layout::warps * floats,
-            of.arrived + at * layout::warps + warp};
+    const int64 first_warp = (h.kv_head * of.tiles + tile) * layout::warps;
+    const int64 floats = layout::floats_of_warp(in.q.extent(3), in.v.extent(3));
+    return {of.sums + first_warp * of.sharers * floats, of.arrived + first_warp, floats};
   }
 
   /// A work tile computes rows of one head, or, one after the other, of all sequences and heads that share what the score
