@@ -258,6 +258,7 @@ set(GIWA_HEADERS
   D giwa/attention/backward/backward_sm80_all.cuh
   D giwa/attention/backward/backward_sm90_types.cuh
   D giwa/attention/backward/backward_sm90_scheduler.cuh
+  D giwa/attention/backward/backward_sm90_sharing.cuh
   D giwa/attention/backward/backward_sm90_loader.cuh
   D giwa/attention/backward/backward_sm90_steps.cuh
   D giwa/attention/backward/backward_sm90_dq.cuh

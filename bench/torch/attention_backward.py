@@ -43,6 +43,7 @@ USUAL = tuple(("fp16", kind, size, batch, heads, heads, length) for size, heads 
               for batch, length in SHAPES)
 OTHERS = (("bf16", "full", 128, 4, 16, 16, 4096), ("bf16", "causal", 128, 4, 16, 16, 4096),
           ("fp16", "causal", 128, 4, 32, 8, 4096), ("fp16", "causal", 128, 4, 16, 1, 4096),
+          ("fp16", "causal", 128, 1, 32, 8, 1024), ("fp16", "causal", 128, 1, 32, 8, 4096),
           ("fp16", "full", 96, 4, 16, 16, 4096), ("fp16", "causal", 96, 4, 16, 16, 4096),
           ("fp16", "full", 192, 4, 16, 16, 4096), ("fp16", "causal", 192, 4, 16, 16, 4096), ("fp16", "packed", 128, 1, 16, 16, 16384))
 PACKED = (4096, 3000, 2500, 2000, 1500, 1200, 1000, 600, 300, 188)  # lengths of the sequences of a packed case

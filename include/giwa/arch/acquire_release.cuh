@@ -20,14 +20,12 @@ GIWA_DEVICE inline int load_relaxed(const int* from) {
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
-/// The same of four numbers. The compiler keeps the order of these loads.
-GIWA_DEVICE inline float4 load_relaxed(const float4* from) {
-  float4 four;
+/// The same of four numbers at a multiple of 16 bytes. The compiler keeps the order of these loads.
+GIWA_DEVICE inline void load_relaxed(float (&to)[4], const float* from) {
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
                : "l"(from)
                : "memory");
-  return four;
 }
 /// Stores a number after all earlier accesses of this thread.
 GIWA_DEVICE inline void store_release(int* to, int value) {

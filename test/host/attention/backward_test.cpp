@@ -346,6 +346,38 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK((more(80) == 0 && more(90) == 0 && more(100) == more(0) && more(120) == 0));
   sizes.head_size = sizes.head_size_v = 128;
   CHECK((more(80) == 0 && more(90) == more(0) && more(90) > 0));
+  // In any order also sums of dk and dv, if several heads of q read few tiles of 128 keys: of each of 2 heads that share one.
+  sizes = {.batch = 2, .seq_q = 300, .seq_k = 300, .heads = 10, .kv_heads = 5, .head_size = 120, .head_size_v = 64};
+  const auto for_any_order = [&](int capability) {
+    return giwa::backward_workspace_bytes(sizes, capability, true) - giwa::backward_workspace_bytes(sizes, capability);
+  };
+  constexpr giwa::int64 tiles = 2 * 3 * 5;
+  CHECK(for_any_order(90) == tiles * (2 * 128 * (128 + 64) * 4 + 8 * 4));
+  CHECK((for_any_order(0) == for_any_order(90) && for_any_order(80) == 0 && for_any_order(100) == 0));
+  sizes.seq_k = 9000;  // 710 tiles
+  CHECK(for_any_order(90) == 0);
+  sizes.seq_k = 300, sizes.kv_heads = 10;
+  CHECK(for_any_order(90) == 0);
+  using giwa::detail::shared_key_sums;
+  sizes.heads = 71, sizes.kv_heads = 1;
+  CHECK(shared_key_sums::sharers_of(sizes) == 8);  // 9 heads each, and 8
+  sizes.heads = 7;
+  CHECK(shared_key_sums::sharers_of(sizes) == 7);
+  sizes.seq_k = 12800;  // 200 tiles
+  CHECK(shared_key_sums::sharers_of(sizes) == 2);
+  sizes.seq_k = 300, sizes.kv_heads = 0;
+  CHECK(shared_key_sums::sharers_of(sizes) == 1);
+  sizes = {.batch = 5,
+           .seq_q = -1,
+           .seq_k = -1,
+           .heads = 2,
+           .kv_heads = 1,
+           .head_size = 128,
+           .head_size_v = 128,
+           .rows_q = 7,
+           .rows_k = 9};
+  CHECK(for_any_order(90) == 5 * (2 * 128 * 256 * 4 + 8 * 4));
+  sizes = {.batch = 5, .seq_q = 7, .seq_k = 9, .heads = 2, .kv_heads = 1, .head_size = 128, .head_size_v = 128};
   sizes.element_bytes = 4;
   CHECK((more(80) == 0 && more(90) == more(0) && more(90) > 0 && more(100) == 0));
 }

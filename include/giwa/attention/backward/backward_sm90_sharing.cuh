@@ -18,8 +18,8 @@ struct warp_of_sums {
     return {rank / 32 - 4, rank % 32};  // after the loader's warpgroup
   }
   template <class Place>
-  GIWA_DEVICE float4* at(const Place& place, int share) const {
-    return reinterpret_cast<float4*>(place.first + (share * shared_key_sums::warps + warp) * place.floats) + lane;
+  GIWA_DEVICE float* at(const Place& place, int share) const {
+    return place.first + (share * shared_key_sums::warps + warp) * place.floats + 4 * lane;
   }
 };
 
@@ -28,11 +28,12 @@ struct warp_of_sums {
 template <class Place, class... Sums>
 GIWA_DEVICE bool collect_sums(const Place& place, int share, int sharers, Sums&... sums) {
   const auto own = warp_of_sums::here();
-  float4* to = own.at(place, share);
+  float* to = own.at(place, share);
   const auto leave = [&](auto& of) {
     GIWA_UNROLL
-    for (int i = 0; i < static_cast<int>(sizeof(of.value) / sizeof(float4)); ++i, to += 32)
-      *to = make_float4(of.value[4 * i], of.value[4 * i + 1], of.value[4 * i + 2], of.value[4 * i + 3]);
+    for (int i = 0; i < static_cast<int>(sizeof(of.value) / 16); ++i, to += 128)
+      *reinterpret_cast<float4*>(to) =
+          make_float4(of.value[4 * i], of.value[4 * i + 1], of.value[4 * i + 2], of.value[4 * i + 3]);
     of.fill(0);
   };
   (leave(sums), ...);
@@ -45,13 +46,14 @@ GIWA_DEVICE bool collect_sums(const Place& place, int share, int sharers, Sums&.
   if (__shfl_sync(0xffffffff, before, 0) + 1 < sharers) return false;
 #pragma unroll 1
   for (int other = 0; other < sharers; ++other) {
-    const float4* from = own.at(place, other);
+    const float* from = own.at(place, other);
     const auto add = [&](auto& of) {
       GIWA_UNROLL
-      for (int i = 0; i < static_cast<int>(sizeof(of.value) / sizeof(float4)); ++i, from += 32) {
-        const float4 four = arch::load_relaxed(from);
-        of.value[4 * i] += four.x, of.value[4 * i + 1] += four.y;
-        of.value[4 * i + 2] += four.z, of.value[4 * i + 3] += four.w;
+      for (int i = 0; i < static_cast<int>(sizeof(of.value) / 16); ++i, from += 128) {
+        float four[4];
+        arch::load_relaxed(four, from);
+        GIWA_UNROLL
+        for (int k = 0; k < 4; ++k) of.value[4 * i + k] += four[k];
       }
     };
     (add(sums), ...);

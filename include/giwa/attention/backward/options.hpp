@@ -28,7 +28,8 @@ struct attention_backward_options {
   /// be rounded in each call.
   bool accumulate = false;
   /// Lets the parts of dq be added in any order where one kernel computes all gradients (backward_workspace_bytes()): the last
-  /// bits of dq then change from run to run. Without it every run gives the same bits.
+  /// bits of dq then change from run to run, and those of dk and dv may depend on the batch. Without it every run gives the
+  /// same bits.
   bool any_order = false;
 };
 
@@ -74,9 +75,8 @@ GIWA_HOST_DEVICE constexpr bool has_sm80_kernel_of_all(int64 head_size, int64 he
 /// divide the query heads that read a tile of 128 keys; the last to end adds what all leave here.
 struct shared_key_sums {
   static constexpr int rows_of_tile = 128, warps = 8;
-  // H200, 2026-11-24, fp16, 128, causal, TFLOP/s without and with sharing: 32/8 heads, 1 x 512 64, 88; 1024 135, 179; 2048 250,
-  // 298; 4096 367, 419, with 1024 work tiles 403; 16/1 heads, 4 x 1024 87, 206, with 16 sharers 118; 4 x 4096 282, 390; 1 x 8192
-  // 152, 433.
+  // H200, 2026-11-24, fp16, 128, causal, TFLOP/s without sharing, with it, and with twice as many of both: 16/1 heads, 4 x 1024
+  // 88, 212, 158; 32/8 heads, 1 x 4096 366, 439, 427.
   static constexpr int64 most_work_tiles = 512, most_sharers = 8;
   float* sums = nullptr;   // (kv heads, tiles, sharers, warps, floats_of_warp)
   int* arrived = nullptr;  // (kv heads, tiles, warps): how many sharers have left their sums
