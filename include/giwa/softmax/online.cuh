@@ -30,6 +30,23 @@ GIWA_HOST_DEVICE inline float reference_of(float a, float b, float c) {
 #endif
 }
 
+/// How scores of a row become exponents of its weights: score scale - shift. The largest score m has the exponent Headroom or a little
+/// less. Where the last digit of m scale_log2 is 16 or more, the scale is the power of two below it: then m times it is exact, and m has
+/// the exponent 0 or more however large it is; others of that size differ by at least 8. H200, 2026-11-24, fp16, 64 and 256, causal:
+/// it costs 0 to 1 % of a call.
+struct row_exponents {
+  float scale, shift;
+
+  template <int Headroom>
+  GIWA_HOST_DEVICE static row_exponents of(float m, float scale_log2) {
+    const float size = m < 0 ? -m : m;
+    const float power = __builtin_bit_cast(float, __builtin_bit_cast(uint32, scale_log2) & 0x7f800000u);
+    const float scale = size * scale_log2 < 0x1p27f ? scale_log2 : power;
+    return {scale, reference_of(m == -infinity_of<float> ? 0.f : m, scale, Headroom)};
+  }
+  GIWA_HOST_DEVICE float operator()(float score) const { return fused_multiply_add(score, scale, -shift); }
+};
+
 }  // namespace detail
 
 /// The softmax state of a thread's rows: m, the largest score so far, equal in all lanes that share the row, and l, the sum of
@@ -72,20 +89,20 @@ struct online_softmax {
     reduce_over_lanes<Map>(block, m, larger{});
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
-      const float reference = m[r] == -detail::infinity_of<float> ? 0.f : m[r];
+      const auto e = detail::row_exponents::of<Headroom>(m[r], scale_log2);
       // Rounded as it was when `before` was the maximum, and not fused with the difference: an unchanged maximum gives exactly 1.
-      shift[r] = detail::reference_of(reference, scale_log2, Headroom);
-      factor[r] = detail::exp2_of(detail::reference_of(before[r], scale_log2, Headroom) - shift[r]);
+      shift[r] = e.shift;
+      factor[r] = detail::exp2_of(detail::reference_of(before[r], e.scale, Headroom) - e.shift);
     }
   }
   GIWA_HOST_DEVICE void end_update(register_tile<float, Map>& scores, float scale_log2, const float (&factor)[rows],
                                    const float (&shift)[rows]) {
+    detail::row_exponents of_row[rows];
     float sum[rows];
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) sum[r] = 0;
-    scores.transform_rows(shift, [&](float s, float shift_of_row) {
-      return detail::exp2_of(detail::fused_multiply_add(s, scale_log2, -shift_of_row));
-    });
+    for (int r = 0; r < rows; ++r)
+      sum[r] = 0, of_row[r] = {detail::row_exponents::of<Headroom>(m[r], scale_log2).scale, shift[r]};
+    scores.transform_rows(of_row, [](float s, const detail::row_exponents& e) { return detail::exp2_of(e(s)); });
     // A tile is summed separately: weights that are too small for the last digit of a large l still count together.
     reduce_rows_of_thread(scores, sum, plus{});
     GIWA_UNROLL
@@ -100,18 +117,17 @@ struct online_softmax {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
       const float largest = other_m[r] > m[r] ? other_m[r] : m[r];
-      const float reference = largest == -detail::infinity_of<float> ? 0.f : largest;
-      const float shift = detail::reference_of(reference, scale_log2, Headroom);
-      of_other[r] = detail::exp2_of(detail::reference_of(other_m[r], scale_log2, Headroom) - shift);
-      of_own[r] = detail::exp2_of(detail::reference_of(m[r], scale_log2, Headroom) - shift);
+      const auto e = detail::row_exponents::of<Headroom>(largest, scale_log2);
+      of_other[r] = detail::exp2_of(detail::reference_of(other_m[r], e.scale, Headroom) - e.shift);
+      of_own[r] = detail::exp2_of(detail::reference_of(m[r], e.scale, Headroom) - e.shift);
       m[r] = largest;
       l[r] = detail::fused_multiply_add(other_l[r], of_other[r], l[r] * of_own[r]);
     }
   }
 
   /// Sums l over the lanes of each row; all lanes of the warp call it. Afterwards l is the row's sum, normalizer() the factor of the
-  /// output and lse() the natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row. NaN stays NaN. If
-  /// |score scale_log2| reaches 2^30, fp32 has no digits left for differences, and the row is correct, or infinite or NaN.
+  /// output and lse() the natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row. NaN stays NaN.
+  /// From |score scale_log2| = 2^27 on, where fp32 has few digits left for differences, scores count as equal or very different.
   template <class Block>
   GIWA_HOST_DEVICE void finish(const Block& block) {
     reduce_over_lanes<Map>(block, l, plus{});

@@ -36,8 +36,8 @@ struct register_tile {
     for (int i = 0; i < registers; ++i) value[i] = f(value[i]);
   }
   /// Replaces each element by f(element, of_row[row slot of the element]).
-  template <class F>
-  GIWA_HOST_DEVICE constexpr void transform_rows(const T (&of_row)[Map::rows], const F& f) {
+  template <class Row, class F>
+  GIWA_HOST_DEVICE constexpr void transform_rows(const Row (&of_row)[Map::rows], const F& f) {
     GIWA_UNROLL
     for (int i = 0; i < registers; ++i) value[i] = f(value[i], of_row[Map::slot(i)]);
   }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Attention on a GPU: strides beyond 2^31 elements, what is refused, what is empty, and tiles by name.
 #include <array>
+#include <cmath>
+#include <vector>
+
+#include <giwa/attention_cached.cuh>
 
 #include "gpu/attention/gpu_place.cuh"
 #include "gpu/attention/instance.hpp"
@@ -98,6 +102,69 @@ TEST_CASE("nothing to do, and no keys") {
               .ok());
   CHECK(t.o.to_host() == std::vector<float>(t.o.size(), 0.0f));
   CHECK(t.lse.to_host() == std::vector<float>(t.lse.size(), -HUGE_VALF));
+}
+
+namespace {
+
+// How many rows of o are not v of the key whose scores are 3e11 where others have 1e11 or less: by attention_forward, with a
+// workspace or without, or by attention_cached.
+template <class T, int HeadSize, class Mask>
+int far_from_value(int64 queries, const Mask& mask, bool cached, bool has_workspace = true) {
+  const giwa::stream s = new_stream();
+  const int64 keys = 300, heads = 4, key = queries >= 300 ? 0 : 171;
+  plain_tensors<T> t(2, queries, keys, heads, 2, HeadSize);
+  const auto fill = [](const gpu_array<T>& to, int64 first, int64 count, float value) {
+    const std::vector<T> all(static_cast<std::size_t>(count), giwa::convert<T>{}(value));
+    check_cuda(cudaMemcpy(to.data() + first, all.data(), all.size() * sizeof(T), cudaMemcpyHostToDevice));
+  };
+  const float size = sizeof(T) == 2 && std::is_same_v<T, fp16> ? 60000.f : 133120.f;
+  fill(t.q, 0, static_cast<int64>(t.q.size()), size);
+  fill(t.k, 0, static_cast<int64>(t.k.size()), size / 4);
+  const int64 row = 2 * HeadSize;  // of k
+  for (int64 b = 0; b < 2; ++b) fill(t.k, (b * keys + key) * row, row, size);
+  const giwa::attention_options options{.scale = 1.f};
+  if (cached) {
+    const gpu_array<unsigned char> workspace(std::size_t{8} << 20);
+    giwa::throw_if_failed(giwa::attention_cached<HeadSize>(
+        s, giwa::kv_cache<const T>{t.k_view(), t.v_view()}, t.q_view(), t.o_view(), mask, giwa::plain_score{},
+        {.scale = 1.f, .workspace = {workspace.data(), {static_cast<int64>(workspace.size())}}}));
+  } else {
+    const int64 bytes = giwa::workspace_bytes({2, queries, keys, heads, 2, HeadSize, HeadSize, int64{sizeof(T)}});
+    const gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
+    giwa::attention_options with = options;
+    if (has_workspace) with.workspace = {workspace.data(), {bytes}};
+    giwa::throw_if_failed(giwa::attention_forward<HeadSize>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask,
+                                                            giwa::plain_score{}, with));
+  }
+  check_cuda(cudaStreamSynchronize(s));
+  const std::vector<T> o = t.o.to_host(), v = t.v.to_host();
+  int far = 0;
+  for (int64 i = 0; i < 2 * queries * heads; ++i) {
+    const int64 b = i / (queries * heads), head = i % heads / 2;
+    bool equal = true;
+    for (int64 d = 0; d < HeadSize; ++d) {
+      const float got = giwa::convert<float>{}(o[static_cast<std::size_t>(i * HeadSize + d)]);
+      const float is =
+          giwa::convert<float>{}(v[static_cast<std::size_t>((b * keys + key) * row + head * HeadSize + d)]);
+      equal = equal && std::abs(got - is) <= 1e-5f * std::abs(is);
+    }
+    far += equal ? 0 : 1;
+  }
+  return far;
+}
+
+}  // namespace
+
+TEST_CASE("scores far beyond 2^27 give their softmax") {
+  CHECK(far_from_value<bf16, 64>(300, giwa::causal{}, false) == 0);
+  CHECK(far_from_value<bf16, 128>(200, giwa::full{}, false) == 0);
+  CHECK(far_from_value<fp16, 128>(300, giwa::causal{}, false) == 0);
+  CHECK(far_from_value<bf16, 256>(200, giwa::full{}, false) == 0);
+  CHECK(far_from_value<float, 64>(200, giwa::full{}, false) == 0);
+  CHECK(far_from_value<float, 64>(200, giwa::full{}, false, false) == 0);
+  CHECK(far_from_value<bf16, 128>(1, giwa::full{}, true) == 0);
+  CHECK(far_from_value<bf16, 128>(200, giwa::full{}, true) == 0);
+  CHECK(far_from_value<float, 64>(1, giwa::full{}, true) == 0);
 }
 
 TEST_CASE("tiles of the caller's choice") {

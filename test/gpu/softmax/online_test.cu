@@ -37,5 +37,5 @@ TEMPLATE_TEST_CASE("tiles of scores become their softmax on a GPU", "", (warp_ma
                    (thread_map<tile_shape<32, 4>, 32, 1>)) {
   for (const int tiles : {1, 6, 33}) check_online<online_op<TestType>>(on_a_gpu{}, tiles);
   check_factors_of_one<online_op<TestType>>(on_a_gpu{});
-  check_overflow<online_op<TestType>>(on_a_gpu{});
+  check_large<online_op<TestType>>(on_a_gpu{});
 }

@@ -25,5 +25,5 @@ TEMPLATE_TEST_CASE("tiles of scores become their softmax on the host executor", 
                    (thread_map<tile_shape<32, 4>, 32, 1>)) {
   for (const int tiles : {1, 6}) check_online<online_op<TestType>>(on_the_host{}, tiles);
   check_factors_of_one<online_op<TestType>>(on_the_host{});
-  check_overflow<online_op<TestType>>(on_the_host{});
+  check_large<online_op<TestType>>(on_the_host{});
 }

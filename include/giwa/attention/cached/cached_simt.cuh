@@ -144,7 +144,10 @@ struct cached_simt_op {
                                : reference_of(largest, steps.scale_log2(), 0);  // no weight is above 1
     const float m = larger_of(x.m, of_these), reference = m == -infinity_of<float> ? 0.f : m;
     const float factor = exp2_of(x.m - reference);
-    const float weight = kept ? exp2_of(fused_multiply_add(score, steps.scale_log2(), -reference)) : 0.f;
+    const row_exponents e = row_exponents::of<0>(largest, steps.scale_log2());
+    float weight = exp2_of(fused_multiply_add(score, steps.scale_log2(), -reference));
+    if (e.scale != steps.scale_log2()) weight = exp2_of(e(score)) * exp2_of(of_these - reference);
+    if (!kept) weight = 0;
     x.m = m;
     x.l = fused_multiply_add(x.l, factor, weight);
     for_columns(block, [&](int r, int i, int) { x.o[r][i] *= factor; });

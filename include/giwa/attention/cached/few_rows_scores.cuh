@@ -111,11 +111,11 @@ struct few_rows_scores {
       if (scaling.has_weights()) scaling.share_largest(scores, stage, buffer);
     }
     sync();
-    float m[map::rows];
-    read_maxima(buffer, m);
+    float largest[map::rows];
+    read_maxima(buffer, largest);
     scaling.read_largest(scores, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
-    if (has_keys()) share_p(rows, leaf, keep, scores, m, stage, buffer);
+    if (has_keys()) share_p(rows, leaf, keep, scores, largest, stage, buffer);
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
     if (scaling.has_weights()) {
       block.sync_warp();
@@ -134,26 +134,26 @@ struct few_rows_scores {
     for (int r = 0; r < map::rows; ++r)
       if (lane % map::lanes == 0) s.maxima[buffer][map::row(lane, r)][warp] = largest[r];
   }
-  /// Sets m of the leaf, rounded up in units of log2, so that no weight is above 1.
-  GIWA_DEVICE void read_maxima(int buffer, float (&m)[map::rows]) const {
+  /// Reads the largest score of each row in the leaf.
+  GIWA_DEVICE void read_maxima(int buffer, float (&largest)[map::rows]) const {
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) {
       const auto& of_row = s.maxima[buffer][map::row(lane, r)];
-      float largest = of_row[0];
+      largest[r] = of_row[0];
       GIWA_UNROLL
-      for (int w = 1; w < Types::scores_in_use; ++w) largest = larger_of(largest, of_row[w]);
-      m[r] = largest == -infinity_of<float> ? largest : reference_of(largest, steps.scale_log2(), 0);
+      for (int w = 1; w < Types::scores_in_use; ++w) largest[r] = larger_of(largest[r], of_row[w]);
     }
   }
-  /// Writes m, P, and the sum of each row among this warp's keys.
+  /// Writes m of the leaf, rounded up in units of log2, so that no weight is above 1, and P and the sum of each row among this
+  /// warp's keys.
   GIWA_DEVICE void share_p(const packed_rows& rows, int leaf, tile_keep keep, scores_tile& scores,
-                           const float (&m)[map::rows], int stage, int buffer) const {
-    float shift[map::rows], sum[map::rows], odd[map::rows];
+                           const float (&largest)[map::rows], int stage, int buffer) const {
+    row_exponents of_row[map::rows];
+    float sum[map::rows], odd[map::rows];
     GIWA_UNROLL
-    for (int r = 0; r < map::rows; ++r) shift[r] = m[r] == -infinity_of<float> ? 0.f : m[r], sum[r] = odd[r] = 0;
-    const float scale = steps.scale_log2();
-    scores.transform_rows(
-        shift, [&](float score, float reference) { return exp2_of(fused_multiply_add(score, scale, -reference)); });
+    for (int r = 0; r < map::rows; ++r)
+      of_row[r] = row_exponents::of<0>(largest[r], steps.scale_log2()), sum[r] = odd[r] = 0;
+    scores.transform_rows(of_row, [](float score, const row_exponents& e) { return exp2_of(e(score)); });
     if (!scaling.has_weights()) store_p(scores, buffer);
     // In the same order for tiles of 16 and of 32 rows, which reduce_rows_of_thread() does not promise.
     GIWA_UNROLL
@@ -173,7 +173,9 @@ struct few_rows_scores {
     for (int r = 0; r < map::rows; ++r)
       if (lane % map::lanes == 0) {
         s.sums[buffer][map::row(lane, r)][warp] = sum[r];
-        if (warp == 0) s.m[buffer][map::row(lane, r)] = m[r];
+        if (warp == 0)
+          s.m[buffer][map::row(lane, r)] =
+              largest[r] == -infinity_of<float> ? largest[r] : reference_of(largest[r], steps.scale_log2(), 0);
         if (warp == 0) scaling.share_factor(buffer, r, map::row(lane, r));
       }
   }
