@@ -2,9 +2,10 @@
 // Attention on a GPU: strides beyond 2^31 elements, what is refused, what is empty, and tiles by name.
 #include <array>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
-#include <giwa/attention_cached.cuh>
+#include <giwa/cache.cuh>
 
 #include "gpu/attention/gpu_place.cuh"
 #include "gpu/attention/instance.hpp"
