@@ -23,8 +23,8 @@ struct warp_of_sums {
   }
 };
 
-/// Leaves a warp's sums, NaN included, where the other sharers of its keys leave theirs. The one that is last gets the sums of all, in
-/// their order, and true: so none waits, and the bits do not depend on which one it is.
+/// Stores a warp's sums, NaN included, next to those of the other sharers of its keys. The warp that is last returns true, with the
+/// sum of all in its registers, added in the order of the sharers: so none waits, and the bits do not depend on which one is last.
 template <class Place, class... Sums>
 GIWA_DEVICE bool collect_sums(const Place& place, int share, int sharers, Sums&... sums) {
   const auto own = warp_of_sums::here();

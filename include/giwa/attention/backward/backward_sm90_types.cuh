@@ -108,7 +108,7 @@ struct sm90_backward_types {
     bool end;   // there are no more items
   };
   static constexpr int queue_depth = 2;
-  /// How many work tiles share the heads of q that read a tile of keys. An item that comes again is the last one's, for all.
+  /// How many work tiles share the heads of q that read a tile of keys. An item that comes again has all of them.
   GIWA_DEVICE static int sharers(const call_params& p) { return adds_dq ? p.workspace.of_keys.sharers : 1; }
 
   /// What a consumer does with a tile: all scores are kept, some, or none. Two notes have no tile: an item's tiles end, or

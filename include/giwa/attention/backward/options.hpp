@@ -22,7 +22,8 @@ struct attention_backward_options {
   alignment align{};                    ///< of the diagonal; see attention_options
   /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
   /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster, and fp32 runs on
-  /// tensor cores on Hopper; with its bytes for `any_order` calls in any order with few kv heads are faster still. Not used on giwa::host. Its contents do not matter.
+  /// tensor cores on Hopper. With its bytes for `any_order`, calls in any order are faster still where kv heads are few. Not used
+  /// on giwa::host. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
