@@ -59,7 +59,7 @@ run_result fold_run(int first, int from, int to, int end) {
   }
   if (from == first && to == end) return {r.states, {fold.finish()}};
   for (int l = fold_levels::count - 1; l >= 0; --l)
-    if (r.states.unfinished[l]) r.handed_on.push_back(fold.at(l));
+    if (r.states.is_unfinished(l)) r.handed_on.push_back(fold.at(l));
   return r;
 }
 

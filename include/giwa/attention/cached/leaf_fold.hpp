@@ -25,10 +25,10 @@ struct fold_levels {
 /// end, the largest first. `begin` is 0 for the run that has the beginning of the sequence.
 struct run_states {
   int first[fold_levels::count], count_of[fold_levels::count];  // complete nodes of each level
-  bool unfinished[fold_levels::count];  // [l]: a node of level l + 1, and for the last the result
+  uint32 unfinished = 0;                // bit l: a node of level l + 1, and for the last the result
   int first_child[fold_levels::count];  // of that node
 
-  GIWA_HOST_DEVICE constexpr run_states(int begin, int end) : first{}, count_of{}, unfinished{}, first_child{} {
+  GIWA_HOST_DEVICE constexpr run_states(int begin, int end) : first{}, count_of{}, first_child{} {
     for (int l = 0; l < fold_levels::count; ++l) {
       const int span = fold_levels::span(l), complete = end / span;
       first[l] = ceil_div(begin, span);
@@ -37,26 +37,20 @@ struct run_states {
         const int parent = fold_levels::span(l + 1);
         const int own = round_up(begin, parent) / span;  // the first node whose parent begins in the run
         last = own < complete ? own : complete;
-        unfinished[l] = end / parent * parent >= begin && end % parent / span > 0;
+        if (end / parent * parent >= begin && end % parent / span > 0) unfinished |= 1u << l;
         first_child[l] = end / parent * (parent / span);
       } else {
         if (begin == 0) last = 0;
-        unfinished[l] = begin == 0 && complete > 0;
+        if (begin == 0 && complete > 0) unfinished |= 1u << l;
       }
       count_of[l] = last > first[l] ? last - first[l] : 0;
     }
   }
-  /// unfinished[l] without an array in local memory, which is slow where it is used first.
-  GIWA_HOST_DEVICE constexpr bool is_unfinished(int l) const {
-    bool x = false;
-    GIWA_UNROLL
-    for (int i = 0; i < fold_levels::count; ++i) x = i == l ? unfinished[i] : x;
-    return x;
-  }
+  GIWA_HOST_DEVICE constexpr bool is_unfinished(int l) const { return (unfinished >> l & 1) != 0; }
   /// The number of states.
   GIWA_HOST_DEVICE constexpr int count() const {
     int n = 0;
-    for (int l = 0; l < fold_levels::count; ++l) n += count_of[l] + (unfinished[l] ? 1 : 0);
+    for (int l = 0; l < fold_levels::count; ++l) n += count_of[l] + (is_unfinished(l) ? 1 : 0);
     return n;
   }
   /// Where state number i belongs: it is a node of a level, or the first children of a node of the level above, which the
@@ -74,7 +68,7 @@ struct run_states {
     if (p.level < fold_levels::count) return p;
     GIWA_UNROLL
     for (int l = fold_levels::count - 1; l >= 0; --l)
-      if (unfinished[l] && i-- == 0) p = {l, first_child[l]};
+      if (is_unfinished(l) && i-- == 0) p = {l, first_child[l]};
     return p;
   }
   /// Whether the first 4 of `count` positions are the children of one node, each a complete one. Then their states may be

@@ -130,7 +130,7 @@ struct merge_runs_op {
     run_item& item = unit.item;
     item.sequence = place.sequence, item.leaves = place.leaves_of_sequence;
     const int count = item.leaves.count();
-    const int in_sequence = place.before < count ? 0 : static_cast<int>(place.before / count);
+    const int in_sequence = static_cast<int>(quotient_of_leaves(place.before, count));
     unit.run_length = length;
     unit.begin = place.begin() - (place.before - int64{in_sequence} * count);
     unit.first_run = unit.begin / length, unit.last_run = (unit.begin + count - 1) / length;

@@ -14,6 +14,11 @@ namespace giwa::inline GIWA_ABI::detail {
 // numbered by sequence, then head, then tile of rows, and so are their leaves; run r of a launch has the leaves [r
 // run_length, (r + 1) run_length) of all. If heads are columns, each head of keys has its own runs, all alike.
 
+/// Returns n / d rounded down, for n >= 0 and d > 0. On a GPU a 64-bit division takes hundreds of cycles.
+GIWA_HOST_DEVICE constexpr int64 quotient_of_leaves(int64 n, int d) {
+  return n >> 32 == 0 ? static_cast<int64>(static_cast<uint32>(n) / static_cast<uint32>(d)) : n / d;
+}
+
 /// The leaves [first, end) that the rows of a sequence need, at least one, and the number of its tiles of rows.
 struct sequence_leaves {
   int first, end, row_tiles;
@@ -38,7 +43,7 @@ struct run_shape {
   /// The leaves of a run, of `all` in the column. Where all are of one unit, runs are whole nodes of the tree: so they hand
   /// on fewer states, of which each row merges one after the other.
   GIWA_HOST_DEVICE constexpr int64 length_of(int64 all) const {
-    const int64 equal = ceil_div(all, int64{runs});
+    const int64 whole = quotient_of_leaves(all, runs), equal = whole + (whole * runs != all ? 1 : 0);
     return one_unit && equal > (runs > 16 ? 0 : 1) ? round_up(equal, int64{fold_levels::span(1)}) : equal;
   }
   /// Says that `count` sequences are like `s`, whose leaves are `l`.
@@ -67,7 +72,10 @@ GIWA_HOST_DEVICE sequence_leaves leaves_of(const Params& p, const cached_sequenc
       return s.queries > 0 && classify(p.mask, score_tile{s.batch, 0, 0, s.queries - 1, first * leaf_keys, last - 1,
                                                           s.offset}) == tile_keep::none;
     };
-    // Runs of leaves are classified at once, and the run doubles while it is masked.
+    // All leaves at once: the answer for one new token. Then runs of leaves, and the run doubles while it is masked.
+    if (s.queries > 0 && s.keys > 0 &&
+        classify(p.mask, score_tile{s.batch, 0, 0, s.queries - 1, 0, s.keys - 1, s.offset}) == tile_keep::all)
+      return l;
     int end = l.end;
     for (int run = 1; end > 0;) {
       if (run > end) run = end;
@@ -127,6 +135,30 @@ struct run_search {
   run_place found;
 };
 
+/// Finds a run among at most 32 sequences. One warp looks them up, and the others leave it the issue slots: a call of one
+/// token after append_to_cache() takes 0.6 to 1.2 us less, 22.5 instead of 23.7 for 8 sequences of 1024 keys (H200,
+/// 2026-11-24).
+template <class Block, class Params>
+GIWA_HOST_DEVICE run_place find_run_by_warp(const Block& block, const Params& p, const run_shape& shape,
+                                            run_place place, int leaf_keys, int tile_rows, run_search& s) {
+  if (block.warp() == 0) {
+    int64 own = 0;  // leaves of this lane's sequence
+    if (block.lane() < p.views.sequence_count()) {
+      place.sequence = p.at(block.lane());
+      place.leaves_of_sequence = leaves_of(p, place.sequence, leaf_keys, tile_rows);
+      own = int64{place.leaves_of_sequence.count()} * place.leaves_of_sequence.row_tiles * shape.heads_in_column;
+    }
+    const int64 end = scan_warp(block, own);
+    place.total = block.shuffle(end, 31);
+    place.length = shape.length_of(place.total);
+    place.before = place.begin() - (end - own);
+    const bool is_in = place.before >= 0 && place.before < own;
+    if (is_in || (place.leaves() <= 0 && block.lane() == 0)) s.found = place;
+  }
+  block.sync();
+  return s.found;
+}
+
 /// Finds a run. If sequences differ, from their lengths in memory: then all threads of the block call it.
 template <class Block, class Params>
 GIWA_HOST_DEVICE run_place find_run(const Block& block, const Params& p, const run_shape& shape, int64 run,
@@ -140,6 +172,7 @@ GIWA_HOST_DEVICE run_place find_run(const Block& block, const Params& p, const r
     return place;
   }
   const int64 sequences = p.views.sequence_count();
+  if (sequences <= 32) return find_run_by_warp(block, p, shape, place, leaf_keys, tile_rows, s);
   int64 own = 0;  // leaves of this thread's sequence
   scan_result<int64> sum{};
   const auto add = [&](int64 first) {
@@ -185,7 +218,7 @@ class run_walk {
     if (left_ <= 0) return;
     item_.sequence = run.sequence, item_.leaves = run.leaves_of_sequence;
     const int count = item_.leaves.count();
-    unit_ = run.before < count ? 0 : static_cast<int>(run.before / count);
+    unit_ = static_cast<int>(quotient_of_leaves(run.before, count));
     skip_ = static_cast<int>(run.before - int64{unit_} * count);
   }
 
