@@ -291,8 +291,9 @@ def decode(points, hows, kernels, profiled):
     decoder = Decoder().to(DEVICE, torch.bfloat16)
     print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}{'giwa':>9}{'speed':>8}   the fastest of PyTorch's; all")
     for batch, keys in points:
+        sides = sides_of_decode(batch, keys, kernels)  # whose tensors the graphs read: kept until the times are taken
         x, graphs, outputs = torch.randn(batch, 1, Decoder.hidden, device=DEVICE, dtype=torch.bfloat16), {}, {}
-        for name, (attend, backend) in sides_of_decode(batch, keys, kernels).items():
+        for name, (attend, backend) in sides.items():
             decoder.attend = attend
             for how in hows:
                 torch._dynamo.reset()
@@ -316,7 +317,7 @@ def decode(points, hows, kernels, profiled):
         for side in best.values() if profiled else ():
             tell_kernels(", ".join(side), graphs[side].replay)
         add_rows(f"decode/{batch}x{keys}", "us", found[best["giwa"]], found[best["SDPA"]])
-        del graphs, outputs
+        del graphs, outputs, sides
 
 
 if __name__ == "__main__":
