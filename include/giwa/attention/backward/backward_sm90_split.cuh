@@ -31,12 +31,7 @@ class sm90_split_consumer {
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     sm90_split_consumer me(block, p, s);
     if (me.index == Types::consumers - 1) me.release_turn();
-    for (uint32 item = 0;; ++item) {
-      const int at = static_cast<int>(item % Types::queue_depth);
-      if (!me.add_item(s.work[at])) break;
-      block.sync_warp();
-      if (block.lane() == 0) s.work_empty[at].arrive();
-    }
+    consume_items<Types>(block, s, [&](work_item& work) { return me.add_item(work); });
   }
 
  private:

@@ -8,6 +8,17 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// Calls add_item(work) for each item of the block's queue, in order, until it returns false. The frame of a consumer.
+template <class Types, class Block, class AddItem>
+GIWA_DEVICE void consume_items(const Block& block, typename Types::shared_storage& s, const AddItem& add_item) {
+  for (uint32 item = 0;; ++item) {
+    const int at = static_cast<int>(item % Types::queue_depth);
+    if (!add_item(s.work[at])) return;
+    block.sync_warp();
+    if (block.lane() == 0) s.work_empty[at].arrive();
+  }
+}
+
 /// What a thread does with its scores of a tile.
 template <class Types>
 struct sm90_backward_steps {

@@ -27,12 +27,7 @@ class sm90_wide_consumer {
 
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     sm90_wide_consumer me(block, p, s);
-    for (uint32 item = 0;; ++item) {
-      const int at = static_cast<int>(item % Types::queue_depth);
-      if (!me.add_item(s.work[at])) break;
-      block.sync_warp();
-      if (block.lane() == 0) s.work_empty[at].arrive();
-    }
+    consume_items<Types>(block, s, [&](work_item& work) { return me.add_item(work); });
   }
 
  private:
