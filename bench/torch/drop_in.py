@@ -272,6 +272,28 @@ def sides_of_decode(batch, keys, kernels):
         if name in kernels for folded in (False, True)}}
 
 
+def kernel_of(backend):
+    return contextlib.nullcontext() if backend is None else sdpa_kernel(backend)
+
+
+def check_sides(sides, batch):
+    """Compares the attention of the first layer alone: in the sums of a step it is too small to be seen."""
+    qkv = torch.randn(batch, 1, Decoder.heads + 2 * Decoder.kv_heads, Decoder.size, device=DEVICE, dtype=torch.bfloat16)
+    wanted = None
+    for name, (attend, backend) in sides.items():  # giwa is the first
+        try:
+            with kernel_of(backend):
+                o = attend(0, *qkv.split((Decoder.heads, Decoder.kv_heads, Decoder.kv_heads), 2)).float()
+        except RuntimeError:  # a kernel that does not take these, which is told below
+            if backend is None:
+                raise
+            continue
+        wanted = o if wanted is None else wanted
+        difference = ((o - wanted).abs().max() / wanted.abs().max()).item()
+        if not difference <= 0.02:
+            raise AssertionError(f"{name}: the attention of a layer is {difference:.2g} of its largest value from giwa's")
+
+
 def graph_of(call):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -292,6 +314,7 @@ def decode(points, hows, kernels, profiled):
     print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}{'giwa':>9}{'speed':>8}   the fastest of PyTorch's; all")
     for batch, keys in points:
         sides = sides_of_decode(batch, keys, kernels)  # whose tensors the graphs read: kept until the times are taken
+        check_sides(sides, batch)
         x, graphs, outputs = torch.randn(batch, 1, Decoder.hidden, device=DEVICE, dtype=torch.bfloat16), {}, {}
         for name, (attend, backend) in sides.items():
             decoder.attend = attend
@@ -299,7 +322,7 @@ def decode(points, hows, kernels, profiled):
                 torch._dynamo.reset()
                 model = torch.compile(decoder, fullgraph=True, dynamic=False) if how == "compiled" else decoder
                 try:
-                    with contextlib.nullcontext() if backend is None else sdpa_kernel(backend):
+                    with kernel_of(backend):
                         graphs[name, how], outputs[name, how] = graph_of(lambda: model(x))
                 except RuntimeError as error:  # a kernel that does not take these
                     if backend is None:
