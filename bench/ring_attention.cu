@@ -3,7 +3,9 @@
 //
 //   nvcc -std=c++20 -O3 -arch=sm_90a -DWITH_NCCL -Iinclude -Itest -I$NCCL/include bench/ring_attention.cu -L$NCCL/lib -lnccl -o ring_attention
 //   ./ring_attention check                       # small: against double precision, repeated with random delays, as a CUDA graph
-//   ./ring_attention time 131072 16 [16 full]    # tokens, heads, kv heads, mask: 1 GPU and all of them, in turn
+//   ./ring_attention time 131072 16 [16 full]    # tokens, heads, kv heads, mask: 1 GPU and all of them, by a ring and by heads, in turn
+//   ./ring_attention steps 131072 16 [16 full]   # of each rank of the ring: what its steps compute, and wait for
+//   ./ring_attention link                        # messages between neighbours
 //   ./ring_attention one 2 131072 16 [16 full]   # 2 ranks on one GPU, without NCCL: what a ring costs beyond the same work
 //
 // fp16, head size 128, a thread for each rank. Without -DWITH_NCCL only `one` is there.
@@ -21,6 +23,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -86,9 +89,13 @@ struct problem {
   }
 };
 
+// How a rank divides the work with others: not at all, by a ring, or head-parallel.
+enum class by { itself, ring, heads };
+
 // The tensors of one rank, or of one GPU that has the whole sequence.
 struct rank_data {
   problem p;
+  by how;
   giwa::sequence_slices slices;
   giwa::token_slice slice;
   int64 rows;
@@ -97,8 +104,9 @@ struct rank_data {
   device_memory<float> lse;
   device_memory<unsigned char> forward_space, backward_space;
 
-  rank_data(const problem& given, int rank, int ranks, bool alone = false)
+  rank_data(const problem& given, by divided, int rank, int ranks)
       : p(given),
+        how(divided),
         slices{.tokens = given.tokens, .order = given.order},
         slice(slices.of(rank, ranks)),
         rows(slice.count()) {
@@ -107,11 +115,15 @@ struct rank_data {
     lse = device_memory<float>(rows * p.heads);
     giwa::attention_problem sizes = p.sizes();
     sizes.seq_q = sizes.seq_k = rows;
-    forward_space = device_memory<unsigned char>(alone ? giwa::workspace_bytes(sizes)
-                                                       : giwa::ring_workspace_bytes(sizes, slices, rank, ranks));
+    forward_space = device_memory<unsigned char>(
+        how == by::itself ? giwa::workspace_bytes(sizes)
+        : how == by::ring ? giwa::ring_workspace_bytes(sizes, slices, rank, ranks)
+                          : giwa::head_parallel_workspace_bytes(sizes, slices, rank, ranks, sizeof(fp16)));
     backward_space =
-        device_memory<unsigned char>(alone ? giwa::backward_workspace_bytes(sizes)
-                                           : giwa::ring_backward_workspace_bytes(sizes, slices, rank, ranks));
+        device_memory<unsigned char>(how == by::itself ? giwa::backward_workspace_bytes(sizes)
+                                     : how == by::ring ? giwa::ring_backward_workspace_bytes(sizes, slices, rank, ranks)
+                                                       : giwa::head_parallel_backward_workspace_bytes(
+                                                             sizes, slices, rank, ranks, sizeof(fp16), sizeof(fp16)));
     giwa::uint64 seed = 1;
     for (auto* x : {&q, &k, &v, &dout}) {
       const tensor to = of(*x);
@@ -157,22 +169,33 @@ struct rank_data {
   template <class Comm>
   void forward(const Comm& comm) const {
     with_mask([&](const auto& mask) {
-      return giwa::ring_attention_forward<head_size>(stream, comm, slices, of(q), of(k), of(v), of(o), mask,
-                                                     giwa::plain_score{}, forward_options());
+      const auto call = [&](auto... arguments) {
+        return how == by::ring ? giwa::ring_attention_forward<head_size>(stream, comm, arguments...)
+                               : giwa::head_parallel_attention_forward<head_size>(stream, comm, arguments...);
+      };
+      return call(slices, of(q), of(k), of(v), of(o), mask, giwa::plain_score{}, forward_options());
     });
   }
   template <class Comm>
   void backward(const Comm& comm) const {
     with_mask([&](const auto& mask) {
-      return giwa::ring_attention_backward<head_size>(stream, comm, slices, of(q), of(k), of(v), of(o), row_sums(),
-                                                      of(dout), of(dq), of(dk), of(dv), mask, giwa::plain_score{},
-                                                      backward_options());
+      const auto call = [&](auto... arguments) {
+        return how == by::ring ? giwa::ring_attention_backward<head_size>(stream, comm, arguments...)
+                               : giwa::head_parallel_attention_backward<head_size>(stream, comm, arguments...);
+      };
+      return call(slices, of(q), of(k), of(v), of(o), row_sums(), of(dout), of(dq), of(dk), of(dv), mask,
+                  giwa::plain_score{}, backward_options());
     });
   }
 };
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+double mean(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double one : x) sum += one;
+  return sum / static_cast<double>(x.size());
 }
 double median(std::vector<double> x) {
   std::sort(x.begin(), x.end());
@@ -192,15 +215,15 @@ void report(const problem& p, const char* pass, double factor, double one, doubl
   std::fflush(stdout);
 }
 int calls_of(const problem& p) {
-  return static_cast<int>(std::clamp<int64>(int64{131072} * 131072 / p.tokens / p.tokens, 1, 10));
+  return static_cast<int>(std::clamp<int64>(int64{4} * 131072 * 131072 / p.tokens / p.tokens, 4, 40));
 }
 
 // Ranks on one GPU: the time of all of them together is that of one GPU for the same work, plus what the ring costs.
 void time_on_one(const problem& p, int ranks) {
-  const rank_data whole(p, 0, 1, /*alone=*/true);
+  const rank_data whole(p, by::itself, 0, 1);
   giwa_test::stream_group group(ranks);
   std::vector<std::unique_ptr<rank_data>> own;
-  for (int r = 0; r < ranks; ++r) own.push_back(std::make_unique<rank_data>(p, r, ranks));
+  for (int r = 0; r < ranks; ++r) own.push_back(std::make_unique<rank_data>(p, by::ring, r, ranks));
   std::vector<double> seconds[4];
   const auto timed = [&](int which, const auto& calls) {
     throw_if_failed(giwa::to_status(cudaDeviceSynchronize()));
@@ -277,16 +300,16 @@ std::vector<fp16> results_of(const rank_data& r) {
 }
 
 // The largest difference to one GPU, and how often delays or a graph change a bit.
-bool check(const machine& m, const problem& p, int repeats) {
+bool check(const machine& m, const problem& p, by how, int repeats) {
   throw_if_failed(giwa::to_status(cudaSetDevice(0)));
-  const rank_data whole(p, 0, 1, /*alone=*/true);
+  const rank_data whole(p, by::itself, 0, 1);
   whole.forward(), whole.backward();
   const std::vector<fp16> one = results_of(whole);
   std::vector<double> off(static_cast<std::size_t>(m.gpus));
   std::vector<int> changed(off.size()), changed_in_graph(off.size());
   m.on_each([&](const giwa::nccl_communicator& comm) {
     const auto r = static_cast<std::size_t>(comm.rank());
-    const rank_data own(p, comm.rank(), comm.size());
+    const rank_data own(p, how, comm.rank(), comm.size());
     const auto run = [&] { own.forward(comm), own.backward(comm); };
     run();
     const std::vector<fp16> first = results_of(own);
@@ -336,41 +359,142 @@ bool check(const machine& m, const problem& p, int repeats) {
     changes += changed[r], graph_changes += changed_in_graph[r];
   }
   const bool right = worst < 0.02 && changes + graph_changes == 0;
-  std::printf("%s: largest difference to one GPU %.1e, %d delayed runs: %d differ, in a graph %d: %s\n",
-              text(p).c_str(), worst, repeats * m.gpus, changes, graph_changes, right ? "right" : "WRONG");
+  std::printf("%s, %s: largest difference to one GPU %.1e, %d delayed runs: %d differ, in a graph %d: %s\n",
+              text(p).c_str(), how == by::ring ? "ring" : "by heads", worst, repeats * m.gpus, changes, graph_changes,
+              right ? "right" : "WRONG");
   std::fflush(stdout);
   return right;
 }
 
-// One GPU and all of them, in turn.
+// One GPU and all of them, by a ring and, if the ranks divide the kv heads, by heads, in turn. Every GPU computes the whole
+// sequence too, at the same time, because GPUs of a kind differ by some percent, and all must be as warm; the mean counts.
 void time(const machine& m, const problem& p) {
-  std::vector<double> seconds[4];
+  const int ways = p.kv_heads % m.gpus == 0 ? 3 : 2;
+  std::vector<double> seconds[2][3];  // of the pass, of the way
+  std::mutex mutex;
   std::barrier sync(m.gpus);
   m.on_each([&](const giwa::nccl_communicator& comm) {
-    const rank_data own(p, comm.rank(), comm.size());
-    const bool first = comm.rank() == 0;
-    const auto whole = first ? std::make_unique<rank_data>(p, 0, 1, /*alone=*/true) : nullptr;
-    const auto timed = [&](int which, bool record, cudaStream_t stream, const auto& call) {
-      const auto begin = std::chrono::steady_clock::now();
-      for (int i = 0; i < calls_of(p); ++i) call();
-      throw_if_failed(giwa::synchronize(stream));
+    std::vector<std::unique_ptr<rank_data>> data;
+    data.push_back(std::make_unique<rank_data>(p, by::itself, 0, 1));
+    for (int way = 1; way < ways; ++way)
+      data.push_back(std::make_unique<rank_data>(p, static_cast<by>(way), comm.rank(), comm.size()));
+    // The first round loads kernels and connects the ranks.
+    for (int round = 0; round < 4; ++round)
+      for (int pass = 0; pass < 2; ++pass)
+        for (int way = 0; way < ways; ++way) {
+          const rank_data& own = *data[static_cast<std::size_t>(way)];
+          sync.arrive_and_wait();
+          const auto begin = std::chrono::steady_clock::now();
+          for (int i = 0; i < calls_of(p); ++i) {
+            if (way == 0)
+              pass == 0 ? own.forward() : own.backward();
+            else
+              pass == 0 ? own.forward(comm) : own.backward(comm);
+          }
+          throw_if_failed(giwa::synchronize(own.stream));
+          const double each = seconds_since(begin) / calls_of(p);
+          const std::lock_guard lock(mutex);
+          if (round > 0) seconds[pass][way].push_back(each);
+        }
+  });
+  for (int way = 1; way < ways; ++way)
+    for (int pass = 0; pass < 2; ++pass)
+      report(p, pass == 0 ? "forward" : "backward", pass == 0 ? 1 : 2.5, mean(seconds[pass][0]),
+             mean(seconds[pass][way]), (std::to_string(m.gpus) + (way == 1 ? " GPUs" : " GPUs by heads")).c_str());
+}
+
+// A communicator that notes the times at which the exchanges of a call begin, and what waits for them.
+class timed_communicator {
+ public:
+  explicit timed_communicator(const giwa::nccl_communicator& comm) : comm_(comm) {}
+  int rank() const { return comm_.rank(); }
+  int size() const { return comm_.size(); }
+  template <class Body>
+  giwa::status exchange(cudaStream_t where, const Body& body) const {
+    note(where, 'e');
+    return comm_.exchange(where, body);
+  }
+  giwa::status wait(cudaStream_t where) const {
+    note(where, 'c');
+    const giwa::status s = comm_.wait(where);
+    note(where, 'w');
+    return s;
+  }
+  void note(cudaStream_t where, char what) const {
+    notes_.push_back({throw_if_failed(giwa::event::create()), what});
+    throw_if_failed(notes_.back().at.record(where));
+  }
+  // What lies between two notes: c is computed, w is waited for, e is what a step does after its wait.
+  std::string times() const {
+    std::string all;
+    for (std::size_t i = 1; i < notes_.size(); ++i) {
+      char one[32];
+      std::snprintf(one, sizeof one, " %c %.3f", notes_[i].what,
+                    throw_if_failed(giwa::milliseconds_between(notes_[i - 1].at, notes_[i].at)));
+      all += one;
+    }
+    return all;
+  }
+
+ private:
+  struct noted {
+    giwa::event at;
+    char what;
+  };
+  const giwa::nccl_communicator& comm_;
+  mutable std::vector<noted> notes_;
+};
+
+// Milliseconds of what each rank's ring computes (c), waits for (w), and does between an exchange and the next (e).
+void steps(const machine& m, const problem& p) {
+  std::vector<std::string> lines(static_cast<std::size_t>(2 * m.gpus));
+  std::barrier sync(m.gpus);
+  m.on_each([&](const giwa::nccl_communicator& comm) {
+    const rank_data own(p, by::ring, comm.rank(), comm.size());
+    for (const bool backward : {false, true}) {
       sync.arrive_and_wait();
-      if (first && record) seconds[which].push_back(seconds_since(begin) / calls_of(p));
-    };
-    for (int round = 0; round < 4; ++round) {
-      timed(0, round > 0, first ? whole->stream.get() : own.stream.get(), [&] {
-        if (first) whole->forward();
-      });
-      timed(1, round > 0, own.stream, [&] { own.forward(comm); });
-      timed(2, round > 0, first ? whole->stream.get() : own.stream.get(), [&] {
-        if (first) whole->backward();
-      });
-      timed(3, round > 0, own.stream, [&] { own.backward(comm); });
+      for (int call = 0; call < 4; ++call) {  // without a pause, as in a program
+        const timed_communicator timed(comm);
+        backward ? own.backward(timed) : own.forward(timed);
+        timed.note(own.stream, 'c');
+        if (call < 3) continue;
+        throw_if_failed(giwa::synchronize(own.stream));
+        lines[static_cast<std::size_t>(2 * comm.rank() + backward)] = timed.times();
+      }
     }
   });
-  const std::string what = std::to_string(m.gpus) + " GPUs";
-  report(p, "forward", 1, median(seconds[0]), median(seconds[1]), what.c_str());
-  report(p, "backward", 2.5, median(seconds[2]), median(seconds[3]), what.c_str());
+  for (int r = 0; r < m.gpus; ++r)
+    for (const int pass : {0, 1})
+      std::printf("%s, %-8s rank %d, ms:%s\n", text(p).c_str(), pass == 0 ? "forward" : "backward", r,
+                  lines[static_cast<std::size_t>(2 * r + pass)].c_str());
+}
+
+// The time of messages to the next rank and from the one before, which pass each other.
+void link(const machine& m) {
+  std::barrier sync(m.gpus);
+  m.on_each([&](const giwa::nccl_communicator& comm) {
+    const giwa::stream stream = throw_if_failed(giwa::stream::create());
+    for (int64 bytes = 1 << 16; bytes <= int64{1} << 29; bytes *= 8) {
+      const device_memory<unsigned char> from(bytes), to(bytes);
+      const auto exchange = [&] {
+        throw_if_failed(comm.exchange(stream, [&](const auto& l) {
+          const giwa::status s = l.send(from.data(), bytes, (comm.rank() + 1) % comm.size());
+          return s.ok() ? l.receive(to.data(), bytes, (comm.rank() + comm.size() - 1) % comm.size()) : s;
+        }));
+        throw_if_failed(comm.wait(stream));
+      };
+      exchange();
+      sync.arrive_and_wait();
+      const giwa::timing t = throw_if_failed(giwa::time_on(stream, [&] {
+        exchange();
+        return giwa::status{};
+      }));
+      if (comm.rank() == 0)
+        std::printf("messages of %9lld bytes: %8.3f ms, %5.1f GB/s\n", static_cast<long long>(bytes), t.median,
+                    static_cast<double>(bytes) / t.median * 1e-6);
+      sync.arrive_and_wait();
+    }
+  });
 }
 #endif
 
@@ -391,16 +515,25 @@ int main(int argc, char** argv) {
     const machine m;
     bool right = true;
     for (const giwa::slicing order : {giwa::slicing::zigzag, giwa::slicing::contiguous}) {
-      right = check(m, {3000, 4, 2, true, order}, static_cast<int>(number(2, 100))) && right;
-      right = check(m, {2049, 2, 2, false, order}, static_cast<int>(number(2, 100))) && right;
+      for (const by how : {by::ring, by::heads}) {
+        if (how == by::heads && 2 % m.gpus != 0) continue;
+        right = check(m, {3000, 4, 2, true, order}, how, static_cast<int>(number(2, 100))) && right;
+        right = check(m, {2049, 2, 2, false, order}, how, static_cast<int>(number(2, 100))) && right;
+      }
     }
     return right ? 0 : 1;
   }
-  if (what == "time") {
-    time(machine(), p);
+  if (what == "time" || what == "steps") {
+    what == "time" ? time(machine(), p) : steps(machine(), p);
+    return 0;
+  }
+  if (what == "link") {
+    link(machine());
     return 0;
   }
 #endif
-  std::puts("ring_attention check | time TOKENS HEADS [KV_HEADS [full]] | one RANKS TOKENS HEADS [KV_HEADS [full]]");
+  std::puts(
+      "ring_attention check [REPEATS] | time|steps TOKENS HEADS [KV_HEADS [full]] | link | one RANKS TOKENS HEADS "
+      "[KV_HEADS [full]]");
   return what.empty() || what.starts_with("--") ? 0 : 2;  // --benchmark_list_tests asks the other programs here
 }
