@@ -31,6 +31,8 @@ class sm90_backward_loader {
       const work_item& work = s.work[at];
       if (work.end) break;
       if (!work.idle) me.load_item(work);
+      if constexpr (Types::adds_dq)
+        if (work.last && block.lane() == 0) s.last_loaded.arrive();
       me.put_end(action::end_of_item);
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[at].arrive();

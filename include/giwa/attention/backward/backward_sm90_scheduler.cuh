@@ -24,8 +24,10 @@ class sm90_backward_scheduler {
     int unused = 0;
     // Where items wait for each other, a block claims its first one too: it might start after those that wait.
     for (int i = Types::adds_dq ? atomicAdd(p.counter, 1) : static_cast<int>(block.block_rank()); i < p.work_tiles;) {
-      me.put_tiles(p.schedule.at(p.schedule.first + i));
+      const bool has_items = me.put_tiles(p.schedule.at(p.schedule.first + i));
       me.next_free(unused);  // an earlier claim would keep work from other blocks
+      if constexpr (Types::adds_dq)
+        if (has_items) me.await_last();
       i = (Types::adds_dq ? 0 : step) + atomicAdd(p.counter, 1);
     }
     // The items in flight may come again.
@@ -41,7 +43,15 @@ class sm90_backward_scheduler {
  private:
   GIWA_DEVICE sm90_backward_scheduler(const params& of, shared_storage& storage) : p(of), s(storage) {}
 
-  GIWA_DEVICE void put_tiles(const attention_schedule::work_tile& at) {
+  /// Waits until the loader has loaded the last tile of what was claimed, when the consumers have two tiles to go. Tiles of keys of
+  /// a head follow each other in the order of their claims. Of an early claim a block that ends first may have a late tile, and
+  /// waits for blocks that end last: under a causal mask the more, the fewer heads alternate.
+  GIWA_DEVICE void await_last() {
+    s.last_loaded.wait(claims & 1);
+    ++claims;
+  }
+  /// Puts the items of a work tile; returns whether there is one.
+  GIWA_DEVICE bool put_tiles(const attention_schedule::work_tile& at) {
     const int64 tiles = p.schedule.query_tiles;
     if constexpr (Types::rows_are_keys) {
       const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
@@ -53,8 +63,10 @@ class sm90_backward_scheduler {
       if constexpr (Types::adds_dq) {
         const int64 all = ceil_div(rows, Types::block_m), each = ceil_div(all, tiles),
                     first = (tiles - 1 - at.tile) * each;
-        for (int64 n = first; n < first + each && n < all; ++n)
-          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
+        const int64 end = first + each < all ? first + each : all;
+        for (int64 n = first; n < end; ++n)
+          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows, n + 1 == end);
+        return first < end;
       } else {
         for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
           put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
@@ -64,13 +76,15 @@ class sm90_backward_scheduler {
       for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
         put_item(at.batch, at.batch, at.head, 0, static_cast<int>(n) * Types::block_m, rows);
     }
+    return true;
   }
-  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows) {
+  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, bool last = false) {
     int unused = 0;
     work_item& work = next_free(unused);
     work.head.put(p.call.call.at(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
     work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
     put_heads(work, share, Types::sharers(p.call));
+    if constexpr (Types::adds_dq) work.last = last;
     if constexpr (Types::adds_dq)
       if (work.sharers > 1) work.sums = p.call.shared_sums_of(work.head.get(), first / Types::block_m);
     put();
@@ -91,6 +105,7 @@ class sm90_backward_scheduler {
       work_item& work = s.work[at];
       work.careful = work.again;
       work.again = 0, work.idle = work.end = false;
+      if constexpr (Types::adds_dq) work.last = false;
       if (work.careful == 0) return work;
       put_heads(work, 0, 1);
       put();
@@ -101,7 +116,7 @@ class sm90_backward_scheduler {
 
   const params& p;
   shared_storage& s;
-  uint32 turn = 0;
+  uint32 turn = 0, claims = 0;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

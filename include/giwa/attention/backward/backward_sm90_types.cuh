@@ -106,6 +106,7 @@ struct sm90_backward_types {
     uint32 careful, again;
     bool idle;  // there are no rows: passed over
     bool end;   // there are no more items
+    bool last;  // of a work tile: when its tiles are loaded, the scheduler claims the next one
   };
   static constexpr int queue_depth = 2;
   /// How many work tiles share the heads of q that read a tile of keys. An item that comes again has all of them.
@@ -188,6 +189,7 @@ struct sm90_backward_types {
     arch::mbarrier landed;  // tiles that are scrubbed before consumers get them
     arch::mbarrier fixed_full[groups], a_empty[groups], b_empty[groups];
     arch::mbarrier work_full[queue_depth], work_empty[queue_depth];
+    stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> last_loaded;  // all tiles of the last item of a work tile
   };
   struct params {
     call_params call;
@@ -207,6 +209,7 @@ struct sm90_backward_types {
     for (int i = 0; i < stages_y; ++i) s.y_full[i].initialize(1), s.y_empty[i].initialize(4 * consumers);
     s.landed.initialize(1);
     if constexpr (adds_dq) {
+      s.last_loaded.initialize(1);
       for (int i = 0; i < stages_ds; ++i)
         s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
       for (int i = 0; i < places; ++i) s.place_full[i].initialize(1);

@@ -38,28 +38,21 @@ struct backward_schedules {
     return longest < in.k.extent(1) ? longest : in.k.extent(1);
   }
 
-  /// How many heads alternate in the schedule where dq is added. In fixed order tiles of keys of a head follow each other at
-  /// a distance, and under a causal mask those that are computed at the same time end together, so that blocks wait for
-  /// each other: less with more heads, which in turn no longer fit the L2 cache. H200, 2026-11-23, fp16, TFLOP/s by number
-  /// of heads:
-  ///   128, full, 512 tokens: 48 320, 128 250; 4096: 6 436, 16 480, 64 342; 8192: 4 500, 8 507, 16 492; 16384: 2 502, 4 515,
-  ///   8 516, 16 493
-  ///   64, full, 8192: 4 418, 8 428, 16 421; 16384: 4 435, 8 442, 16 414
-  ///   128, causal, 2048: 32 309, 64 326, 128 264; 4096: 16 297, 32 400, 64 397; 16384: 4 270, 8 378, 16 461
-  ///   64, causal, 4096: 16 253, 64 380; 16384: 16 376, 32 412
-  /// In any order tiles of keys wait for the first one alone, so fewer heads are better:
-  ///   128, full, 4096: 4 490, 16 480; 16384: 4 525, 8 521, 16 507; 64, full, 16384: 4 454, 16 434
-  ///   128, causal, 2048: 16 350, 32 376; 4096: 8 407, 16 438, 32 442; 8192: 8 472, 16 476, 32 468; 16384: 8 510, 16 501
-  ///   64, causal, 4096: 8 350, 16 367, 32 363; 8192: 8 408, 32 397; 16384: 8 440, 32 419
+  /// How many heads alternate at least in the schedule where dq is added; more if the L2 cache has room for them. The blocks of a
+  /// head read the same queries and add to the same dq at about the same time, so the fewer heads, the more of that is in the L2
+  /// cache. Under a mask, tiles of keys that are computed at the same time also end together, and those that begin next
+  /// follow each other at a distance: with few heads they wait longer. H100, 2026-11-25, fp16, 2048 / head size heads, at least 16384
+  /// tokens, TFLOP/s by number of heads, in fixed order and in any:
+  ///   128, full, 8192 tokens: 2 512 510, 8 490 502, 16 448 499; 16384: 2 499 511, 4 512 514, 8 496 514, 16 336 510;
+  ///     32768: 2 524 515, 4 453 514, 8 324 517
+  ///   128, causal, 4096: 4 408 430, 8 425 429, 16 426 443, 32 397 426; 8192: 4 453 471, 8 465 473, 16 459 472;
+  ///     32768: 2 490 495, 4 499 515, 8 501 519, 16 499 516; 131072: 2 501 532, 4 510 530, 8 510 528, 16 293 264
+  ///   64, full, 16384: 2 433 452, 4 448 457, 8 443 450, 16 441 441, 32 344 313
+  ///   64, causal, 4096: 4 349 372, 8 345 373, 16 341 370; 16384: 2 373 420, 4 402 424, 8 421 438, 16 423 437
   template <class Params>
-  static int64 alternating_heads(int64 keys, int64 head_sizes, bool any_order) {
+  static constexpr int64 alternating_heads(int64 head_sizes) {
     using mask = stdlib::remove_cvref_t<decltype(Params::call.mask)>;
-    const int64 tiles = ceil_div(keys > 0 ? keys : 1, int64{128});
-    constexpr bool is_full = stdlib::same_as<mask, full>;
-    if (any_order) return is_full ? (tiles <= 32 ? 8 : 4) : tiles <= 32 ? 32 : tiles <= 64 ? 16 : 8;
-    if constexpr (is_full) return tiles <= 32 ? 16 : 8;
-    const int64 heads = int64{2048} * 256 / head_sizes / tiles, most = tiles <= 16 || head_sizes <= 128 ? 64 : 32;
-    return heads < 16 ? 16 : heads > most ? most : heads;
+    return stdlib::same_as<mask, full> ? 512 / head_sizes : 8;
   }
 
   /// The work tiles of block_m rows of a gradient; none if there is no sequence or no head.
@@ -74,9 +67,7 @@ struct backward_schedules {
     const int64 head_sizes = sizes.head_size + sizes.head_size_v;
     const int bytes = static_cast<int>(head_sizes) * static_cast<int>(sizeof(float));
     int64 least_heads = 1;
-    if constexpr (Of == gradient::of_all)
-      least_heads =
-          alternating_heads<Params>(sizes.seq_q < 0 ? longest : sizes.seq_q, head_sizes, p.workspace.any_order);
+    if constexpr (Of == gradient::of_all) least_heads = alternating_heads<Params>(head_sizes);
     return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
   }
 };
