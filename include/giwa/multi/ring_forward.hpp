@@ -8,6 +8,7 @@
 #include <giwa/multi/communicator.hpp>
 #include <giwa/multi/ring_checks.hpp>
 #include <giwa/multi/ring_exchange.hpp>
+#include <giwa/multi/slice_tokens.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -35,6 +36,17 @@ struct ring_forward_workspace {
   }
 };
 
+/// Takes one thread of a GPU some microseconds, and no time on the host.
+struct short_pause {
+  static constexpr int cycles = 10000;
+  GIWA_HOST_DEVICE void operator()(index<1>) const {
+#if defined(__CUDA_ARCH__)
+    for (const auto begin = clock64(); clock64() - begin < cycles;) {
+    }
+#endif
+  }
+};
+
 inline namespace GIWA_ARCH_TAG {
 
 /// One rank's part of a ring, forward.
@@ -59,6 +71,10 @@ struct ring_forward {
           const status s = ring.send(step, link);
           return s.ok() ? ring.receive(step, link) : s;
         });
+      // The kernel that sends must begin before that of attention, which keeps all multiprocessors until the step is computed. Both
+      // wait for the same work, and the larger one would begin first. 2 H100, 2026-11-25, causal, 16 heads of 128: 32768 tokens wait
+      // 0.54 of 4.03 ms for messages without a pause, and 0.003 of 3.58 with it; 8192 tokens 0.15 of 0.49, 0.003 of 0.38.
+      if (state.ok() && under_way) state = for_all(where, extents{1}, short_pause{});
       if (state.ok()) state = compute(step, last, ring.keys(step), ring.values(step));
       if (state.ok() && under_way) state = comm.wait(where);
     }
