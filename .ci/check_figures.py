@@ -258,13 +258,13 @@ def backward_tflops(path):
 
 def backward_headline(path):
     low, high = backward_tflops(path)
-    return (f"On an H200 it reaches {low} to {high} TFLOP/s in 16 bits, in the geometric mean {gradient_mean(path, 'cudnn')} of cuDNN "
+    return (f"On an H100 it reaches {low} to {high} TFLOP/s in 16 bits, in the geometric mean {gradient_mean(path, 'cudnn')} of cuDNN "
             f"and {gradient_mean(path, 'flash')} times FlashAttention-2")
 
 
 def backward_headline_ko(path):
     low, high = backward_tflops(path)
-    return (f"H200에서 16비트는 {low}~{high} TFLOP/s로, 기하평균으로 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
+    return (f"H100에서 16비트는 {low}~{high} TFLOP/s로, 기하평균으로 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
             f"FlashAttention-2의 {gradient_mean(path, 'flash')}배")
 
 
@@ -282,7 +282,7 @@ def backward_flash_3(path):
     """How many times as fast as cuDNN FlashAttention-3 was, and giwa's part of it: its ratio to cuDNN in its own run, over that."""
     theirs = flash_3_over_cudnn(path.parent / FLASH_3)
     low, high = backward_of_flash_3(path)
-    return (f"FlashAttention-3 was {min(theirs.values()):.2f} to {max(theirs.values()):.2f} times as fast as cuDNN in another run, "
+    return (f"FlashAttention-3 was {min(theirs.values()):.2f} to {max(theirs.values()):.2f} times as fast as cuDNN in another run, on an H200, "
             f"so giwa is at {low:.2f} to {high:.2f} of it")
 
 

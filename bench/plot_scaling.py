@@ -16,7 +16,7 @@ HEAD_SIZE, ELEMENT_BYTES, RANKS = 128, 2, 4
 FLOPS = 600e12  # of one GPU, fp16
 COLOURS = {2: plot.GIWA, 4: plot.CUB, 8: plot.PYTORCH}
 LINE = re.compile(r"\s*(?P<tokens>\d+) tokens, (?P<heads>\d+) heads, (?P<kv_heads>\d+) of k and v, (?P<mask>causal|full), \w+, "
-                  r"(?P<what>forward|backward) +1 GPU +[\d.]+ ms \( *\d+ TFLOP/s\), (?P<gpus>\d+) GPUs +[\d.]+ ms: (?P<speed>[\d.]+)")
+                  r"(?P<what>forward|backward) +1 GPU +[\d.]+ ms \( *\d+ TFLOP/s\), (?P<gpus>\d+) GPUs(?P<by>| by heads) +[\d.]+ ms: (?P<speed>[\d.]+)")
 
 
 def efficiency(tokens, bandwidth, group, causal, ranks=RANKS, flops=FLOPS):
@@ -28,12 +28,12 @@ def efficiency(tokens, bandwidth, group, causal, ranks=RANKS, flops=FLOPS):
 
 
 def measured(paths):
-    """{(pass, mask, heads, kv heads): {GPUs: [(tokens, times as fast)]}}"""
+    """{(pass, mask, heads, kv heads): {(GPUs, "" or " by heads"): [(tokens, times as fast)]}}"""
     found = {}
     for path in paths:
         for match in filter(None, map(LINE.match, Path(path).read_text(encoding="utf-8").splitlines())):
             case = match["what"], match["mask"], int(match["heads"]), int(match["kv_heads"])
-            found.setdefault(case, {}).setdefault(int(match["gpus"]), []).append((int(match["tokens"]), float(match["speed"])))
+            found.setdefault(case, {}).setdefault((int(match["gpus"]), match["by"]), []).append((int(match["tokens"]), float(match["speed"])))
     return found
 
 
@@ -53,9 +53,10 @@ def draw_model(axes):
 
 def draw_measured(axes, cases):
     for axis, ((what, mask, heads, kv_heads), by_gpus) in zip(axes, sorted(cases.items())):
-        for gpus, points in sorted(by_gpus.items()):
+        for (gpus, by), points in sorted(by_gpus.items()):
             colour = COLOURS.get(gpus, plot.GIWA_3)
-            axis.plot(*zip(*sorted(points)), color=colour, marker="o", linewidth=2.2, label=f"{gpus} GPUs")
+            axis.plot(*zip(*sorted(points)), color=colour, marker="o", linewidth=2.2, linestyle="--" if by else "-",
+                      label=f"{gpus} GPUs, {'head-parallel' if by else 'a ring'}")
             axis.axhline(gpus, color=colour, linewidth=0.8, linestyle=":")
         axis.set_title(f"{what}, {mask}, {heads} heads, {kv_heads} of k and v", fontsize=9)
         plot.lengths(axis, [t for points in by_gpus.values() for t, _ in points])

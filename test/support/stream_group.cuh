@@ -62,10 +62,13 @@ class stream_communicator {
 /// Connects the ranks. One of them calls CUDA at a time, so that all may be captured in one graph.
 class stream_group {
  public:
+  using communicator = stream_communicator;
+
   explicit stream_group(int ranks) : boxes_(static_cast<std::size_t>(ranks * ranks)) {
     for (int r = 0; r < ranks; ++r) ranks_.push_back(std::make_unique<stream_communicator>(*this, r));
   }
   int size() const { return static_cast<int>(ranks_.size()); }
+  static void use_device_of(int) {}
 
   /// body(communicator) on a thread for each rank. Rethrows the first exception.
   template <class Body>

@@ -6,6 +6,7 @@
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/multi/gradient_ring.hpp>
 #include <giwa/multi/ring_checks.hpp>
+#include <giwa/numeric/vector_access.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -33,20 +34,41 @@ struct ring_backward_workspace {
   }
 };
 
-/// to = own + others, converted, or added to it; `others` has the rows `rows` of the tensor.
-template <class G>
+/// to = own + others, converted, or added to it, for Count neighbouring elements; `others` has the rows `rows` of the tensor. own and
+/// others are contiguous.
+template <class G, int Count>
 struct store_gradients {
+  template <class T>
+  struct alignas(Count * sizeof(T)) elements {
+    T x[Count];
+  };
   tensor_view<G, 4> to;
   tensor_view<const float, 4> own, others;
   token_range rows;
   bool accumulate;
   GIWA_HOST_DEVICE void operator()(index<4> at) const {
-    float sum = own[at];
-    if (at[1] >= rows.first && at[1] < rows.end()) sum += others[at];
-    if (accumulate) sum += convert<float>{}(to[at]);
-    to[at] = convert<G>{}(sum);
+    at[3] *= Count;
+    auto sum = load_vector<elements<float>>(&own[at]);
+    if (at[1] >= rows.first && at[1] < rows.end()) add(sum, load_vector<elements<float>>(&others[at]));
+    if (accumulate) add(sum, load_vector<elements<G>>(&to[at]));
+    elements<G> result;
+    for (int i = 0; i < Count; ++i) result.x[i] = convert<G>{}(sum.x[i]);
+    store_vector(&to[at], result);
+  }
+
+ private:
+  template <class T>
+  GIWA_HOST_DEVICE static void add(elements<float>& sum, const elements<T>& other) {
+    for (int i = 0; i < Count; ++i) sum.x[i] += convert<float>{}(other.x[i]);
   }
 };
+/// Whether rows of a tensor are whole groups of `count` elements at multiples of their size.
+template <class T>
+bool has_groups(const tensor_view<T, 4>& x, int count) {
+  bool all = x.extent(3) % count == 0 && reinterpret_cast<uint64>(x.data()) % (sizeof(T) * count) == 0;
+  for (int i = 0; i < 3; ++i) all = all && x.stride(i) % count == 0;
+  return all;
+}
 
 /// A slice_score that also receives gradients, as the modifier does: at the positions in the whole sequence.
 template <class Score>
@@ -82,7 +104,8 @@ struct ring_backward {
   const ring_backward_workspace& workspace;
 
   /// In each step all gradients are computed in one call, while keys and values of the next step and the gradients of the ranks before
-  /// arrive. These are added, and the sum is sent on in the next step, at the end home.
+  /// arrive. These are added, and the sum is sent on in the next step, at the end home. Of this rank's own slice the later rows are
+  /// computed last, while its gradients come home.
   status run() const {
     const key_value_ring<T, Comm, Mask> keys(comm, plan, workspace.travelling, own.in.k, own.in.v);
     const gradient_ring<Where, Comm, Mask> gradients(where, comm, plan, workspace.gradients, own.in.problem(),
@@ -92,8 +115,10 @@ struct ring_backward {
       bool under_way = false;
       if (const status s = exchange(keys, gradients, step, travels, under_way); !s.ok()) return s;
       const bool home = step == plan.ranks;
-      if (!home)
-        if (const status s = compute(gradients, step, keys.keys(step), keys.values(step)); !s.ok()) return s;
+      if (const status s =
+              home ? compute_later_rows(gradients) : compute(gradients, step, keys.keys(step), keys.values(step));
+          !s.ok())
+        return s;
       if (under_way)
         if (const status s = comm.wait(where); !s.ok()) return s;
       if (!home && travels)
@@ -135,7 +160,7 @@ struct ring_backward {
     rest.accumulate = accumulate;
     rest.any_order = options.any_order;
     const auto at = plan.mask_of(comm.rank(), rows.first, plan.owner(comm.rank(), step), keys.first);
-    const auto mask = plan.call_mask(at, step, keys);
+    const auto mask = plan.call_mask(at, step, rows, keys);
     const auto run = [&](const auto& of_slice) {
       return run_backward<HeadSize, HeadSizeV>(where, views, mask, of_slice, rest);
     };
@@ -151,21 +176,43 @@ struct ring_backward {
   struct part {
     token_range rows, keys;
   };
-  /// The rows that see something of the slice of a step, and what they see; all of this rank's own slice.
+  /// The rows whose own slice is computed last: those of the second piece, or half of all. None if no gradients come home.
+  token_range later_rows() const {
+    const int64 all = own.in.q.extent(1), first = plan.slices.of(comm.rank(), plan.ranks).ranges[0].count;
+    if (plan.travelling(comm.rank(), 1).count == 0 || !(wants_k() || wants_v()) || all < 2) return {all, 0};
+    const int64 begin = first > 0 && first < all ? first : all / 2;
+    return {begin, all - begin};
+  }
+  /// The rows that see something of the slice of a step, and what they see; of this rank's own slice all keys, and the rows before
+  /// the later ones.
   part part_of(int step) const {
     const int rank = comm.rank(), of = plan.owner(rank, step);
-    if (step == 0) return {{0, own.in.q.extent(1)}, {0, own.in.k.extent(1)}};
+    if (step == 0) return {{0, later_rows().first}, {0, own.in.k.extent(1)}};
     return {plan.queries_seeing(rank, of), plan.keys_seen(rank, of)};
   }
 
   tensor_view<float, 4> dq() const { return {workspace.dq, own.in.q.extents()}; }
+  /// Whether some gradient of queries is wanted in a step: dq, or what follows from it.
+  bool wants_q(int step) const {
+    return !is_absent(own.dq) || gradient_of<Score>::wanted || (step == 0 && !is_absent(options.dsinks));
+  }
+  /// What this rank's own slice gives the later rows, added to what they have from others.
+  template <class GradientRing>
+  status compute_later_rows(const GradientRing& gradients) const {
+    const token_range rows = later_rows(), keys{0, own.in.k.extent(1)};
+    if (rows.count == 0) return {};
+    backward_views<T, O, float> to{};
+    if (wants_q(0)) to.dq = rows.of(dq());
+    if (wants_k()) to.dk = gradients.own().k;
+    if (wants_v()) to.dv = gradients.own().v;
+    return call(0, rows, own.in.k, own.in.v, keys, to, /*accumulate=*/true);
+  }
   /// The gradients of a step. Those of queries are added to those of the steps before; one call adds to all or to none.
   template <class GradientRing>
   status compute(const GradientRing& gradients, int step, const tensor_view<const T, 4>& k,
                  const tensor_view<const T, 4>& v) const {
     const part p = part_of(step);
     const slice_gradients of_slice = gradients.at(step);
-    const bool trains = gradient_of<Score>::wanted || (step == 0 && !is_absent(options.dsinks));
     const bool adds_to_others =
         options.accumulate && (!is_absent(options.dsinks) || gradient_of<Score>::parameters > 0);
     const bool adds = step > 0 || adds_to_others;
@@ -176,10 +223,11 @@ struct ring_backward {
       static_cast<void>(((s = set_to_zero(where, dq()), s.ok())) &&
                         (!wants_k() || (s = set_to_zero(where, of_slice.k), s.ok())) &&
                         (!wants_v() || (s = set_to_zero(where, of_slice.v), s.ok())));
-    const bool wants_q = !is_absent(own.dq) || trains;
-    if (!s.ok() || (p.keys.count == 0 && step > 0) || !(wants_q || wants_k() || wants_v())) return s;
+    else if (wants_q(0))
+      s = set_to_zero(where, later_rows().of(dq()));
+    if (!s.ok() || (p.keys.count == 0 && step > 0) || !(wants_q(step) || wants_k() || wants_v())) return s;
     backward_views<T, O, float> to{};
-    if (wants_q) to.dq = p.rows.of(dq());
+    if (wants_q(step)) to.dq = p.rows.of(dq());
     if (wants_k()) to.dk = p.keys.of(of_slice.k);
     if (wants_v()) to.dv = p.keys.of(of_slice.v);
     return call(step, p.rows, k, v, p.keys, to, adds);
@@ -198,8 +246,11 @@ struct ring_backward {
   status store(const tensor_view<G, 4>& to, const tensor_view<const float, 4>& mine,
                const tensor_view<const float, 4>& others, const token_range& rows) const {
     if (to.size() == 0) return {};
-    return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)},
-                   store_gradients<G>{to, mine, others, rows, options.accumulate});
+    const auto run = [&]<int Count>(stdlib::integral_constant<int, Count>) {
+      return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3) / Count},
+                     store_gradients<G, Count>{to, mine, others, rows, options.accumulate});
+    };
+    return has_groups(to, 4) ? run(stdlib::integral_constant<int, 4>{}) : run(stdlib::integral_constant<int, 1>{});
   }
 };
 

@@ -99,7 +99,7 @@ struct ring_forward {
     if (step == 0) call.sinks = options.sinks;  // they belong to one part
     call.workspace = {workspace.call, {workspace.call_bytes}};
     const auto at = plan.mask_of(rank, rows.first, of, keys.first);
-    const auto mask = plan.call_mask(at, step, keys);
+    const auto mask = plan.call_mask(at, step, rows, keys);
     status state;
     if constexpr (stdlib::same_as<Score, plain_score>)
       state = run_attention<HeadSize, HeadSizeV, automatic_tile>(where, views, mask, score, call);

@@ -64,9 +64,11 @@ struct ring_plan {
   /// the rows that see some keys of keys_seen() see all of them. Where all are seen the mask is causal too, with a diagonal
   /// past the end: under a mask, blocks pull work tiles from a counter, so that none waits for a multiprocessor on which
   /// messages are copied.
-  GIWA_HOST_DEVICE constexpr auto call_mask(const slice_mask<Mask>& m, int step, const token_range& keys) const {
+  GIWA_HOST_DEVICE constexpr auto call_mask(const slice_mask<Mask>& m, int step, const token_range& rows,
+                                            const token_range& keys) const {
     if constexpr (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>)
-      return causal{alignment::offset(step == 0 && stdlib::same_as<Mask, causal> ? 0 : keys.count)};
+      return causal{
+          alignment::offset(step == 0 && stdlib::same_as<Mask, causal> ? rows.first - keys.first : keys.count)};
     else
       return m;
   }

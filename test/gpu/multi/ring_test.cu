@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention on several ranks, by a ring, head-parallel, and by a mesh of both, on streams of one GPU, a stream for each rank: against the reference,
-// with delays, and as a CUDA graph.
+// Attention on several ranks, by a ring, head-parallel, and by a mesh of both: against the reference, with delays, and as a CUDA graph.
+// The ranks are streams of one GPU, and, on a machine with several, GPUs connected by NCCL.
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
 #include <giwa/multi.hpp>
@@ -13,6 +13,9 @@
 #include "support/rank_rows.hpp"
 #include "support/same_bits.hpp"
 #include "support/stream_group.cuh"
+#if defined(WITH_NCCL)
+#include "support/nccl_group.cuh"
+#endif
 
 namespace {
 
@@ -90,7 +93,8 @@ struct rank_on_gpu {
                ? giwa::head_parallel_backward_workspace_bytes(p, s, rank, ranks, sizeof(T), sizeof(G), rings(ranks))
                : giwa::ring_backward_workspace_bytes(p, s, rank, ranks);
   }
-  void forward(const stream_communicator& comm) {
+  template <class Comm>
+  void forward(const Comm& comm) {
     giwa::attention_options options = c.of.call_options();
     options.lse = as_lse(lse.view());
     options.workspace = {forward_space.data(), {static_cast<int64>(forward_space.size())}};
@@ -107,7 +111,8 @@ struct rank_on_gpu {
     };
     throw_if_failed(call(q.view(), k.view(), v.view(), o.view(), mask, giwa::plain_score{}, options));
   }
-  void backward(const stream_communicator& comm) {
+  template <class Comm>
+  void backward(const Comm& comm) {
     giwa::attention_backward_options options = c.call_options();
     options.workspace = {backward_space.data(), {static_cast<int64>(backward_space.size())}};
     const auto call = [&](auto... arguments) {
@@ -130,23 +135,36 @@ struct rank_on_gpu {
   }
 };
 
-/// All ranks of a case on this GPU.
-template <int HeadSize, by How, class T, class G, class Mask>
+/// All ranks of a case.
+template <int HeadSize, by How, class T, class G, class Mask, class Group = stream_group>
 struct ring_on_gpu {
+  using communicator = typename Group::communicator;
   backward_case<T, T, G>& c;
-  stream_group group;
+  Group group;
   std::vector<std::unique_ptr<rank_on_gpu<HeadSize, How, T, G, Mask>>> ranks;
 
   ring_on_gpu(backward_case<T, T, G>& of, const sequence_slices& slices, int count, const Mask& mask)
       : c(of), group(count) {
-    for (int r = 0; r < count; ++r)
+    for (int r = 0; r < count; ++r) {
+      group.use_device_of(r);
       ranks.push_back(std::make_unique<rank_on_gpu<HeadSize, How, T, G, Mask>>(of, slices, r, count, mask));
+    }
+    group.use_device_of(0);
   }
-  auto& of(const stream_communicator& comm) { return *ranks[static_cast<std::size_t>(comm.rank())]; }
+  auto& of(const communicator& comm) { return *ranks[static_cast<std::size_t>(comm.rank())]; }
+  /// call(rank) with its GPU current.
+  template <class Call>
+  void for_each_rank(const Call& call) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      group.use_device_of(static_cast<int>(r));
+      call(*ranks[r]);
+    }
+    group.use_device_of(0);
+  }
 
   /// Forward, then backward. A seed makes every rank late by up to 0.3 ms, another time for each.
   void run(uint64 seed = 0) {
-    group.on_each([&](const stream_communicator& comm) {
+    group.on_each([&](const communicator& comm) {
       auto& own = of(comm);
       const auto late = [&](uint64 i) {
         const auto ns = giwa::philox(seed)(static_cast<uint64>(comm.rank()) * 2 + i).word[0] % 300000;
@@ -157,18 +175,18 @@ struct ring_on_gpu {
       late(1);
       own.backward(comm);
     });
-    check_cuda(cudaDeviceSynchronize());
+    for_each_rank([](auto&) { check_cuda(cudaDeviceSynchronize()); });
   }
   void clear() {
-    for (auto& r : ranks) r->clear();
+    for_each_rank([](auto& r) { r.clear(); });
   }
   /// Writes all results into the case.
   void gather() {
-    for (auto& r : ranks) {
-      r->o.gather(c.of.o.view(), r->slice);
-      r->lse.gather(as_tensor(c.of.lse.view()), r->slice);
-      r->dq.gather(c.dq.view(), r->slice), r->dk.gather(c.dk.view(), r->slice), r->dv.gather(c.dv.view(), r->slice);
-    }
+    for_each_rank([&](auto& r) {
+      r.o.gather(c.of.o.view(), r.slice);
+      r.lse.gather(as_tensor(c.of.lse.view()), r.slice);
+      r.dq.gather(c.dq.view(), r.slice), r.dk.gather(c.dk.view(), r.slice), r.dv.gather(c.dv.view(), r.slice);
+    });
   }
 };
 
@@ -182,8 +200,8 @@ case_options case_of(int64 tokens, int64 size) {
 }
 
 /// Forward and backward with several numbers of ranks and slices: what is wrong first, or empty.
-template <int HeadSize, by How, class T, class G, class Mask>
-std::string compare(int64 tokens, const Mask& mask) {
+template <int HeadSize, by How, class T, class G, class Group = stream_group, class Mask>
+std::string compare(int64 tokens, const Mask& mask, int most_ranks = 4) {
   const case_options options = case_of(tokens, HeadSize);
   attention_case<T> plain_case(options);
   const attention_answers forward = answers_of(plain_case, mask, giwa::plain_score{});
@@ -191,14 +209,14 @@ std::string compare(int64 tokens, const Mask& mask) {
   const backward_answers backward = answers_of(c, mask, giwa::plain_score{});
   const int64 uneven_ends[] = {tokens / 2, tokens / 2, tokens / 2 + 3, tokens};
   for (const int ranks : {1, 2, 3, 4}) {
-    if (How == by::heads && ranks > 2) break;  // there are 2 kv heads
+    if (ranks > most_ranks || (How == by::heads && ranks > 2)) break;  // there are 2 kv heads
     if (How == by::mesh && ranks % 2 != 0) continue;
     for (const int how : {0, 1, 2}) {
       if (how == 2 && ranks % 2 != 0) continue;
       sequence_slices slices{.tokens = tokens, .order = how == 0 || ranks == 2 ? slicing::zigzag : slicing::contiguous};
       if (how == 2) slices.ends = {uneven_ends, {4}};  // four pieces: 2 ranks zigzag, or 4 ranks
       c.of.clear_outputs(), c.clear_outputs();
-      ring_on_gpu<HeadSize, How, T, G, Mask> ring(c, slices, ranks, mask);
+      ring_on_gpu<HeadSize, How, T, G, Mask, Group> ring(c, slices, ranks, mask);
       ring.run();
       ring.gather();
       std::string fault = judge(c.of, forward).failure;
@@ -229,6 +247,19 @@ TEST_CASE("head-parallel ranks on streams, and a mesh, compute what the referenc
   CHECK(compare<64, by::heads, fp16, fp16>(330, causal{}) == "");
   CHECK(compare<64, by::mesh, fp16, fp16>(330, causal{}) == "");
 }
+
+#if defined(WITH_NCCL)
+TEST_CASE("a ring, head-parallel ranks and a mesh over NCCL compute what the reference says") {
+  const int gpus = giwa::device_count();
+  if (gpus < 2) {
+    WARN("left out: this machine has one GPU");
+    return;
+  }
+  CHECK(compare<64, by::ring, fp16, fp16, nccl_group>(330, causal{}, gpus) == "");
+  CHECK(compare<64, by::heads, fp16, fp16, nccl_group>(330, causal{}, gpus) == "");
+  CHECK(compare<64, by::mesh, fp16, fp16, nccl_group>(330, causal{}, gpus) == "");
+}
+#endif
 
 TEST_CASE("the bits of a ring do not depend on delays, and a graph of all ranks has them too") {
   const int repeats = small_mode() ? 5 : number_of("GIWA_TEST_REPEATS", 100);
