@@ -34,6 +34,50 @@ using giwa::fp16, giwa::int64, giwa::throw_if_failed;
 constexpr int head_size = 128;
 using tensor = giwa::tensor_view<fp16, 4>;
 
+#if defined(WITH_NCCL)
+// A communicator that notes the times at which the exchanges of a call begin, and what waits for them.
+class timed_communicator {
+ public:
+  explicit timed_communicator(const giwa::nccl_communicator& comm) : comm_(comm) {}
+  int rank() const { return comm_.rank(); }
+  int size() const { return comm_.size(); }
+  template <class Body>
+  giwa::status exchange(cudaStream_t where, const Body& body) const {
+    note(where, 'e');
+    return comm_.exchange(where, body);
+  }
+  giwa::status wait(cudaStream_t where) const {
+    note(where, 'c');
+    const giwa::status s = comm_.wait(where);
+    note(where, 'w');
+    return s;
+  }
+  void note(cudaStream_t where, char what) const {
+    notes_.push_back({throw_if_failed(giwa::event::create()), what});
+    throw_if_failed(notes_.back().at.record(where));
+  }
+  // What lies between two notes: c is computed, w is waited for, e is what a step does after its wait.
+  std::string times() const {
+    std::string all;
+    for (std::size_t i = 1; i < notes_.size(); ++i) {
+      char one[32];
+      std::snprintf(one, sizeof one, " %c %.3f", notes_[i].what,
+                    throw_if_failed(giwa::milliseconds_between(notes_[i - 1].at, notes_[i].at)));
+      all += one;
+    }
+    return all;
+  }
+
+ private:
+  struct noted {
+    giwa::event at;
+    char what;
+  };
+  const giwa::nccl_communicator& comm_;
+  mutable std::vector<noted> notes_;
+};
+#endif
+
 namespace {
 
 // Device memory of cudaMalloc, as most programs send and receive from.
@@ -402,48 +446,6 @@ void time(const machine& m, const problem& p) {
       report(p, pass == 0 ? "forward" : "backward", pass == 0 ? 1 : 2.5, mean(seconds[pass][0]),
              mean(seconds[pass][way]), (std::to_string(m.gpus) + (way == 1 ? " GPUs" : " GPUs by heads")).c_str());
 }
-
-// A communicator that notes the times at which the exchanges of a call begin, and what waits for them.
-class timed_communicator {
- public:
-  explicit timed_communicator(const giwa::nccl_communicator& comm) : comm_(comm) {}
-  int rank() const { return comm_.rank(); }
-  int size() const { return comm_.size(); }
-  template <class Body>
-  giwa::status exchange(cudaStream_t where, const Body& body) const {
-    note(where, 'e');
-    return comm_.exchange(where, body);
-  }
-  giwa::status wait(cudaStream_t where) const {
-    note(where, 'c');
-    const giwa::status s = comm_.wait(where);
-    note(where, 'w');
-    return s;
-  }
-  void note(cudaStream_t where, char what) const {
-    notes_.push_back({throw_if_failed(giwa::event::create()), what});
-    throw_if_failed(notes_.back().at.record(where));
-  }
-  // What lies between two notes: c is computed, w is waited for, e is what a step does after its wait.
-  std::string times() const {
-    std::string all;
-    for (std::size_t i = 1; i < notes_.size(); ++i) {
-      char one[32];
-      std::snprintf(one, sizeof one, " %c %.3f", notes_[i].what,
-                    throw_if_failed(giwa::milliseconds_between(notes_[i - 1].at, notes_[i].at)));
-      all += one;
-    }
-    return all;
-  }
-
- private:
-  struct noted {
-    giwa::event at;
-    char what;
-  };
-  const giwa::nccl_communicator& comm_;
-  mutable std::vector<noted> notes_;
-};
 
 // Milliseconds of what each rank's ring computes (c), waits for (w), and does between an exchange and the next (e).
 void steps(const machine& m, const problem& p) {
