@@ -42,6 +42,7 @@ set(GIWA_HEADERS
   P giwa/arch/matrix_descriptor.hpp
   P giwa/arch/tensor_map.hpp
   P giwa/arch/math.hpp
+  P giwa/arch/early_read.hpp
   P giwa/arch/round_fp8.hpp
   P giwa/arch/byte_signs.hpp
   D giwa/arch/convert_fp8.cuh
@@ -172,6 +173,7 @@ set(GIWA_HEADERS
   P giwa/attention/cached/packed_rows.hpp
   P giwa/attention/cached/many_rows.hpp
   P giwa/attention/cached/runs.hpp
+  P giwa/attention/cached/find_run.hpp
   P giwa/attention/cached/workspace.hpp
   P giwa/attention/schedule/work_tiles.hpp
   P giwa/attention/schedule/visible_tiles.hpp
@@ -209,7 +211,9 @@ set(GIWA_HEADERS
   D giwa/attention/forward/score_steps.cuh
   D giwa/attention/forward/nonfinite.cuh
   D giwa/attention/cached/e4m3_products.cuh
+  D giwa/attention/cached/few_rows_items.cuh
   D giwa/attention/cached/few_rows_types.cuh
+  D giwa/attention/cached/few_rows_copies.cuh
   D giwa/attention/cached/few_rows_loader.cuh
   D giwa/attention/cached/few_rows_scaling.cuh
   D giwa/attention/cached/few_rows_scores.cuh

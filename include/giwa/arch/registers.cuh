@@ -41,6 +41,16 @@ GIWA_DEVICE inline int recomputed_here(int value) {
   return value;
 }
 
+/// Tells the compiler to compute a number or a pointer here, not where it is used. Generates no instruction.
+template <class T>
+GIWA_DEVICE void compute_here(T& value) {
+  static_assert(sizeof value == 4 || sizeof value == 8);
+  if constexpr (sizeof value == 8)
+    asm volatile("" : "+l"(value));
+  else
+    asm volatile("" : "+r"(value));
+}
+
 /// Reads the rank of the thread in a block of one dimension. What is computed from it does not stay in registers until the next
 /// call, which the compiler takes for another number.
 GIWA_DEVICE inline int read_thread_rank() {

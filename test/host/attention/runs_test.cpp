@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Runs: every leaf is computed once, in order, and what runs hand on fits into the workspace.
+#include <giwa/attention/cached/find_run.hpp>
 #include <giwa/attention/cached/workspace.hpp>
 #include <giwa/grid/host_executor.hpp>
 
 #include "support/catch.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -110,7 +112,8 @@ void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf
   }
   for (int64 run = 0; run < shape.runs; ++run)
     for (int column = 0; column < shape.columns; ++column) {
-      run_walk walk(p, shape, column, search.place(run), leaf_keys, tile_rows);
+      run_walk walk(p, shape, column, leaf_keys, tile_rows);
+      walk.enter(shape, search.place(run));
       int64 leaves = 0;
       int states_before = 0, states_begun = 0;
       while (walk.next()) {
@@ -176,6 +179,34 @@ struct find_run_op {
   }
 };
 
+/// find_run_early() by a warp.
+template <class Params>
+struct find_run_early_op {
+  static constexpr int max_threads = 32, min_blocks = 1;
+  struct params {
+    Params call;
+    run_shape shape;
+    int leaf_keys;
+    run_place* found;
+    int* other_lengths;
+    int changed;  // that changes in between; -1: none
+    bool* same;
+  };
+  struct shared_storage {
+    run_search search;
+  };
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
+    const auto run = static_cast<int>(block.block_rank());
+    const run_place place = find_run_early(block, p.call, p.shape, run, p.leaf_keys, s.search);
+    if (block.rank() == 0) p.found[run] = place;
+    block.sync();
+    if (block.rank() == 0 && p.changed >= 0) p.other_lengths[p.changed] ^= 1;
+    block.sync();
+    if (!has_same_lengths(block, p.call, s.search)) p.same[run] = false;
+  }
+};
+
 /// Counts the runs that a block finds elsewhere than plain_search.
 template <class Params>
 int64 runs_elsewhere(const Params& call, const run_shape& shape, int leaf_keys, int tile_rows, int threads) {
@@ -197,6 +228,44 @@ int64 runs_elsewhere(const Params& call, const run_shape& shape, int leaf_keys, 
                             a.offset == b.offset && a.q_batch == b.q_batch && a.first_entry == b.first_entry;
     if (!same_run || (expected.leaves() > 0 && !same_place)) ++elsewhere;
   }
+  return elsewhere;
+}
+
+bool are_equal(const run_item& x, const run_item& y) {
+  const cached_sequence &a = x.sequence, &b = y.sequence;
+  return a.batch == b.batch && a.first_query_row == b.first_query_row && a.queries == b.queries && a.keys == b.keys &&
+         a.offset == b.offset && a.q_batch == b.q_batch && a.first_entry == b.first_entry &&
+         x.leaves.first == y.leaves.first && x.leaves.end == y.leaves.end && x.leaves.row_tiles == y.leaves.row_tiles &&
+         x.head == y.head && x.row_tile == y.row_tile && x.begin == y.begin && x.end == y.end;
+}
+
+/// Counts the runs whose items are others if a warp finds them early, or whose changed lengths it does not notice.
+template <class Params>
+int64 early_runs_elsewhere(const Params& call, const run_shape& shape, std::vector<int>& lengths, int changed) {
+  using op = find_run_early_op<Params>;
+  constexpr int leaf_keys = 128, tile_rows = 16;
+  const plain_search right(call, shape, leaf_keys, tile_rows);
+  std::vector<run_place> found(static_cast<std::size_t>(shape.runs));
+  const auto same = std::make_unique<bool[]>(found.size());
+  std::fill_n(same.get(), found.size(), true);
+  const typename op::params p{call, shape, leaf_keys, found.data(), lengths.data(), changed, same.get()};
+  REQUIRE(giwa::launch(giwa::host, {.grid = shape.runs, .block = 32}, op{}, p).ok());
+  if (changed >= 0) {
+    if (shape.runs % 2 != 0) lengths[static_cast<std::size_t>(changed)] ^= 1;
+    return std::count(same.get(), same.get() + found.size(), true);
+  }
+  int64 elsewhere = std::count(same.get(), same.get() + found.size(), false);
+  for (int column = 0; column < shape.columns; ++column)
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      run_walk early(call, shape, column, leaf_keys, tile_rows), plain(call, shape, column, leaf_keys, tile_rows);
+      plain.enter(shape, right.place(static_cast<int64>(i)));
+      bool more = early.enter_early(found[i]);
+      while (plain.next()) {
+        elsewhere += more && are_equal(early.item(), plain.item()) ? 0 : 1;
+        more = more && early.next();
+      }
+      elsewhere += more ? 1 : 0;
+    }
   return elsewhere;
 }
 
@@ -392,6 +461,55 @@ TEST_CASE("blocks find their runs") {
   for (const int blocks : {1, 2, 9, 40})
     elsewhere += runs_elsewhere(p, shape_of_runs(work_of_call(p, 64, 32), blocks, giwa::max_int64), 64, 32, 96);
   CHECK(elsewhere == 0);
+}
+
+TEST_CASE("a warp finds runs early, where all leaves of all sequences count") {
+  std::mt19937 random(8);
+  int64 elsewhere = 0, calls = 0;
+  const auto check = [&](call_sizes& sizes, const auto& mask) {
+    const auto p = sizes.params(mask);
+    for (const int blocks : {1, 3, 20, 132}) {
+      const run_shape shape = shape_of_runs(work_of_call(p, 128, 16), blocks, giwa::max_int64);
+      if (!may_find_early(p, shape, 128, 16)) continue;
+      ++calls;
+      elsewhere += early_runs_elsewhere(p, shape, sizes.lengths, -1);
+      if (!sizes.lengths.empty())
+        elsewhere += early_runs_elsewhere(p, shape, sizes.lengths, static_cast<int>(sizes.sequences) - 1);
+    }
+  };
+  for (const int64 sequences : {1, 2, 7, 31, 32})
+    for (const int64 kv_heads : {1, 3, 8})
+      for (const int keys : {0, 1, 128, 5000}) {
+        call_sizes sizes{
+            .sequences = sequences, .queries = 2, .keys = keys, .heads = 2 * kv_heads, .kv_heads = kv_heads};
+        check(sizes, full{});
+        check(sizes, causal::bottom_right);
+        sizes.lengths = random_lengths(random, sequences, keys);
+        check(sizes, full{});
+        check(sizes, causal::bottom_right);
+      }
+  CHECK(elsewhere == 0);
+  CHECK(calls > 150);
+  const int longest = static_cast<int>(giwa::attention_limits::length);
+  call_sizes of_longest{.sequences = 32, .keys = longest, .lengths = random_lengths(random, 32, longest - 2)};
+  check(of_longest, full{});
+  CHECK(elsewhere == 0);
+
+  const auto is_early = [](const call_sizes& sizes, const auto& mask) {
+    const auto p = sizes.params(mask);
+    return may_find_early(p, shape_of_runs(work_of_call(p, 128, 16), 132, giwa::max_int64), 128, 16);
+  };
+  const std::vector<int> lengths(33, 3000);
+  CHECK(
+      is_early({.sequences = 32, .queries = 4, .keys = 5000, .heads = 32, .kv_heads = 8, .lengths = lengths}, full{}));
+  CHECK(!is_early({.sequences = 33, .keys = 5000, .lengths = lengths}, full{}));
+  CHECK(!is_early({.queries = 5, .keys = 5000, .heads = 32, .kv_heads = 8, .lengths = lengths}, full{}));  // two tiles
+  CHECK(!is_early({.keys = 5000, .lengths = lengths}, causal::top_left));
+  CHECK(!is_early({.keys = 5000, .lengths = lengths}, sliding_window{100} & causal::bottom_right));
+  CHECK(!is_early({.queries = 4, .keys = 5000, .lengths = lengths, .offsets = {0, 4}}, full{}));
+  CHECK(!is_early({.keys = 128, .lengths = lengths}, full{}));  // no unit is divided
+  // More than 2^30 leaves.
+  CHECK(!is_early({.sequences = 32, .keys = longest, .heads = 150, .kv_heads = 150, .lengths = lengths}, full{}));
 }
 
 TEST_CASE("the shape of runs: within the workspace, and on all blocks where it is large enough") {

@@ -110,8 +110,10 @@ struct stream_cached {
     }
     using run_parameters = run_params<cached_params<T, Element, O, Mask, Score>>;
     typename op::params p{
-        .runs = run_parameters{call, shape, reinterpret_cast<float*>(call.workspace), fast_divisor(call.heads_per_kv),
-                               types::leaf_keys, types::rows, types::columns},
+        .runs =
+            run_parameters{call, shape, reinterpret_cast<float*>(call.workspace), fast_divisor(call.heads_per_kv),
+                           types::leaf_keys, types::rows, types::columns,
+                           path == attention_path::sm90 && may_find_early(call, shape, types::leaf_keys, types::rows)},
         .copies = key_copies::elements,
         .box_rows = types::leaf_keys,
         .issuers_log2 = 0,

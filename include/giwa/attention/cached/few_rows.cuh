@@ -23,40 +23,49 @@ struct few_rows_op {
 
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
-    using loader = few_rows_loader<types>;
-    using barrier = typename types::named_barrier;
+    using loader = few_rows_loader<types, decltype(with_threads<max_threads>(plain_block))>;
     const auto block = with_threads<max_threads>(plain_block);
     const int run = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
     const int warp = block.warp(), scores = types::output_warps,
               copies = scores + types::score_groups * types::score_warps;
-    if (warp == copies) loader::prepare(block, p, s);
-    arch::wait_for_previous_kernel();
-    // Not before the wait: merge_runs_op reads lengths, sinks and the prior while this kernel runs.
-    arch::launch_dependents();
-    const run_place place = find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
-    run_walk walk(p.runs.call, p.runs.shape, column, place, types::leaf_keys, types::rows);
+    if (warp == copies + 1) loader::prepare(block, p, s);  // the warp before it finds the run
+    if (!p.runs.early) {
+      wait_for_previous_kernel();
+      find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
+    }
     if (warp >= copies) {
       release<types::producer_registers>();
-      if (loader::is_alone(p))  // the one warp that copies has prepared the rings itself
-        arch::barrier_arrive(barrier::ready, max_threads);
-      else
-        arch::barrier_sync(barrier::ready, max_threads);
-      loader::run(block, warp - copies, p, s, walk);
-    } else if (warp < scores) {
+      loader(block, p, s, warp - copies).run(run, column);
+      return;
+    }
+    const item_reader<decltype(block)> reader{block, s.items};
+    if (warp < scores) {
       claim<types::output_registers>();
-      arch::barrier_sync(barrier::ready, max_threads);
-      few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(walk, run, column);
+      wait_for_run(p);
+      few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(reader, run, column);
     } else {
       if constexpr (types::score_registers > 128)
         claim<types::score_registers>();
       else
         release<types::score_registers>();
-      arch::barrier_sync(barrier::ready, max_threads);
-      few_rows_scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(walk);
+      wait_for_run(p);
+      few_rows_scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(reader);
     }
   }
 
+  /// Waits for the previous kernel, and lets the next one start: not before the wait, because merge_runs_op reads lengths,
+  /// sinks and the prior while this kernel runs.
+  GIWA_DEVICE static void wait_for_previous_kernel() {
+    arch::wait_for_previous_kernel();
+    arch::launch_dependents();
+  }
+
  private:
+  /// Waits until the producers have found the run and initialized the mbarriers.
+  GIWA_DEVICE static void wait_for_run(const params& p) {
+    if (p.runs.early) wait_for_previous_kernel();
+    arch::barrier_sync(types::named_barrier::ready, max_threads);
+  }
   template <int Count>
   GIWA_DEVICE static void claim() {
 #if GIWA_ARCH_HAS_SM90A

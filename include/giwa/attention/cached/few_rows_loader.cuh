@@ -3,121 +3,157 @@
 #ifndef GIWA_ATTENTION_CACHED_FEW_ROWS_LOADER_CUH
 #define GIWA_ATTENTION_CACHED_FEW_ROWS_LOADER_CUH
 
-#include <giwa/arch/copy_async.cuh>
-#include <giwa/arch/tensor_copy.cuh>
-#include <giwa/attention/cached/few_rows_types.cuh>
-#include <giwa/tile/tensor_box.hpp>
+#include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/arch/registers.cuh>
+#include <giwa/attention/cached/few_rows_copies.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Keys past the length are not loaded: what is in their rows of a tile is left from earlier leaves.
-template <class Types>
-struct few_rows_loader {
-  using params = typename Types::params;
-  using shared_storage = typename Types::shared_storage;
-  using element = typename Types::element;
-  static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages;
-  static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
-  static constexpr int lane_keys = ceil_div(warp_keys, 32);
+/// A producer warp.
+template <class Types, class Block>
+struct few_rows_loader : few_rows_copies<Types, Block> {
+  using copies = few_rows_copies<Types, Block>;
+  using copies::arrivals, copies::copies_scales, copies::is_alone, copies::issuers, copies::lane_keys,
+      copies::leaf_keys, copies::load_boxes, copies::load_rows, copies::load_scales, copies::stages, copies::warp_keys;
+  using typename copies::leaf_places, typename copies::params, typename copies::shared_storage;
+  using walk_type = run_walk<typename Types::call_params>;
 
-  /// Whether keys or values have a scale each. Then all producer warps copy those of their keys, whoever copies the keys.
-  GIWA_DEVICE static bool copies_scales([[maybe_unused]] const params& p) {
-    if constexpr (Types::converts)
-      return p.k_scales || p.v_scales;
-    else
-      return false;
-  }
-  /// Whether one warp alone fills the rings.
-  GIWA_DEVICE static bool is_alone(const params& p) {
-    return p.copies == key_copies::boxes && p.issuers_log2 == 0 && !copies_scales(p);
-  }
-  /// Warps that start boxes of TMA.
-  GIWA_DEVICE static int issuers(const params& p) { return 1 << p.issuers_log2; }
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  const int warp;             // the rank among the producers
+  item_reader<Block> reader;  // of the item whose leaves are looked up
+  int leaf = 0;
 
-  /// Arrivals that complete a tile.
-  GIWA_DEVICE static int arrivals(const params& p) {
-    return p.copies == key_copies::boxes ? issuers(p) : 32 * Types::producers;
-  }
+  GIWA_DEVICE few_rows_loader(const Block& b, const params& parameters, shared_storage& storage, int w)
+      : block(b), p(parameters), s(storage), warp(w), reader{b, storage.items} {}
 
-  /// Initializes the mbarriers of the rings. One warp calls it.
-  template <class Block>
+  /// Initializes the mbarriers. One warp calls it before a barrier of the block.
   GIWA_DEVICE static void prepare(const Block& block, const params& p, shared_storage& s) {
-    if (block.lane() == 0) {
-      if (p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k), arch::prefetch_tensor_map(p.v);
-      for (int i = 0; i < stages; ++i) {
-        const int of_scales = p.copies == key_copies::boxes && copies_scales(p) ? 32 * Types::producers : 0;
-        s.k.full[i].initialize(arrivals(p) + of_scales), s.k.empty[i].initialize(Types::score_warps);
-        s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
-      }
-      arch::mbarriers_initialized();
+    const int i = block.lane();
+    if (i < stages) {
+      const int of_scales = p.copies == key_copies::boxes && copies_scales(p) ? 32 * Types::producers : 0;
+      s.k.full[i].initialize(arrivals(p) + of_scales), s.k.empty[i].initialize(Types::score_warps);
+      s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
     }
-    block.sync_warp();
+    if (i < run_items::slots) s.items.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
+    arch::mbarriers_initialized();
+    if (i == 0 && p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k), arch::prefetch_tensor_map(p.v);
   }
 
-  /// Loads all leaves of a walk. `warp` is the rank among the producers. Places are looked up one leaf ahead: with
-  /// cp.async, a load from the page table returns only after the copies that the warp started before it.
-  template <class Block, class Walk>
-  GIWA_DEVICE static void run(const Block& block, int warp, const params& p, shared_storage& s, Walk& walk) {
-    if (is_alone(p) && warp > 0) return;
-    leaves_to_load<Walk> list{p, walk};
+  /// Loads all leaves of a run, which find_run() has found or this warp finds early.
+  GIWA_DEVICE void run(int run, int column) {
+    walk_type walk(p.runs.call, p.runs.shape, column, leaf_keys, Types::rows);
     leaf_places at{};
+    bool masked = false, is_final = !p.runs.early;
+    for (bool rehearses = p.runs.early && warp > 0;;) {
+      if (warp == 0) write_first_item(walk, run);
+      // While that warp finds the run, the others look up places of the second item, which is not written yet, and drop
+      // them. So the instructions and parameters, which come from memory, are in the caches.
+      reader.number = rehearses ? 1 : 0;
+      if (!rehearses) sync();
+      at = {};  // nothing of a rehearsal may be read if the run has no item
+      if (rehearses || reader.has_item()) {
+        leaf = reader.item().begin;
+        at = places_of(leaf, p.copies == key_copies::boxes);
+        masked = p.runs.early ? leaf * leaf_keys >= reader.item().sequence.keys : is_masked();
+        arch::compute_here(at.entry[0]), arch::compute_here(at.own[0].row), arch::compute_here(at.boxes);
+      }
+      if (rehearses) {
+        rehearses = false;
+        continue;
+      }
+      if (is_final) break;
+      arch::wait_for_previous_kernel();
+      arch::launch_dependents();
+      if (has_same_lengths(block, p.runs.call, s.search)) break;
+      sync();  // all producers have compared the lengths
+      is_final = true;
+    }
+    read_pages(at);  // not before: the page table may end with the pages of these lengths
+    if (warp == 0 && block.lane() == 0) s.items.publish_first();
+    arch::barrier_arrive(Types::named_barrier::ready, Types::max_threads);
+    if ((is_alone(p) && warp > 0) || !reader.has_item()) return;
+    load(walk, at, masked);
+  }
+
+ private:
+  /// Writes the first item of a run, or one without leaves if the run has none.
+  GIWA_DEVICE void write_first_item(walk_type& walk, int run) const {
+    bool has_item;
+    if (p.runs.early)
+      has_item = walk.enter_early(find_run_early(block, p.runs.call, p.runs.shape, run, leaf_keys, s.search));
+    else
+      walk.enter(p.runs.shape, s.search.found), has_item = walk.next();
+    if (block.lane() == 0) s.items.item[0] = has_item ? walk.item() : run_item{};
+  }
+
+  /// Loads the leaves of a walk, which is at its first item. `at`: where the first leaf lies, which may be masked. Places are
+  /// looked up one leaf ahead: with cp.async, a load from the page table returns only after the copies that the warp started
+  /// before it.
+  GIWA_DEVICE void load(walk_type& walk, leaf_places at, bool masked) {
+    const bool boxes = p.copies == key_copies::boxes, scales = copies_scales(p);
     [[maybe_unused]] leaf_places of_scales{};
-    for (int turn = -1;; ++turn) {
+    if (scales) of_scales = look_up(false);
+    for (int turn = masked ? -1 : 0;; ++turn) {
       const int stage = turn % stages;
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
-      if (turn >= 0 && p.copies == key_copies::boxes && (!Types::converts || warp < issuers(p))) {
+      if (turn >= 0 && boxes && (!Types::converts || warp < issuers(p))) {
         load_boxes(block, warp, p, p.k, at, s.k, stage, free);
         load_boxes(block, warp, p, p.v, at, s.v, stage, free);
       }
-      const bool more = list.next();
-      leaf_places next{};
-      if (more) next = places_of(block, warp, p, list, p.copies == key_copies::boxes);
+      const bool more = next(walk);
+      leaf_places next_at{};
+      if (more) next_at = look_up(boxes);
       if constexpr (Types::converts) {
         leaf_places next_scales{};
-        if (more && copies_scales(p)) next_scales = places_of(block, warp, p, list, false);
-        if (turn >= 0 && copies_scales(p)) load_scales(block, warp, p, of_scales, s, stage, free);
+        if (more && scales) next_scales = look_up(false);
+        if (turn >= 0 && scales) load_scales(block, warp, p, of_scales, s, stage, free);
         of_scales = next_scales;
       }
-      if (turn >= 0 && p.copies != key_copies::boxes) {
+      if (turn >= 0 && !boxes) {
         load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
         load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
       }
       if (!more) return;
-      at = next;
+      at = next_at;
     }
   }
 
- private:
-  /// The leaves of a walk that are not masked, one after the other.
-  template <class Walk>
-  struct leaves_to_load {
-    const params& p;
-    Walk& walk;
-    int leaf = 0, end = 0;
-    packed_rows rows{};
-    GIWA_DEVICE bool next() {
-      for (++leaf;; ++leaf) {
-        while (leaf >= end) {
-          if (!walk.next()) return false;
-          rows = rows_of(p.runs.call, walk.item(), p.runs.group, Types::rows);
-          leaf = walk.item().begin, end = walk.item().end;
-        }
-        if (Types::keep_of(p.runs.call, rows, leaf) != tile_keep::none) return true;
-      }
-    }
-  };
+  GIWA_DEVICE void sync() const { arch::barrier_sync(Types::named_barrier::producers, 32 * Types::producers); }
 
-  /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
-  struct leaf_places {
-    int head, boxes;           // boxes: of this warp
-    cache_row own[lane_keys];  // element -1: zeros
-  };
-  template <class Block, class List>
-  GIWA_DEVICE static leaf_places places_of(const Block& block, int warp, const params& p, const List& list,
-                                           bool boxes) {
-    const run_item& item = list.walk.item();
-    const int first_key = list.leaf * leaf_keys, left = item.sequence.keys - first_key;
-    leaf_places at{item.head, 0, {}};
+  /// Moves to the next leaf that is not masked.
+  GIWA_DEVICE bool next(walk_type& walk) {
+    for (++leaf;; ++leaf) {
+      while (leaf >= reader.item().end) {
+        if (warp == 0) {
+          const bool has_item = walk.next();
+          if (block.lane() == 0) s.items.write(reader.number + 1, has_item ? walk.item() : run_item{});
+        }
+        reader.next();
+        if (!reader.has_item()) return false;
+        leaf = reader.item().begin;
+      }
+      if (!is_masked()) return true;
+    }
+  }
+  GIWA_DEVICE bool is_masked() const {
+    return Types::keep_of(p.runs.call, rows_of(p.runs.call, reader.item(), p.runs.group, Types::rows), leaf) ==
+           tile_keep::none;
+  }
+
+  GIWA_DEVICE leaf_places look_up(bool boxes) const {
+    leaf_places at = places_of(leaf, boxes);
+    read_pages(at);
+    return at;
+  }
+  /// Where the keys of a leaf lie, but for the numbers of their pages.
+  GIWA_DEVICE leaf_places places_of(int leaf_number, bool boxes) const {
+    const auto& call = p.runs.call;
+    const cached_sequence& sequence = reader.item().sequence;
+    const int first_key = leaf_number * leaf_keys, left = sequence.keys - first_key;
+    leaf_places at{reader.item().head, 0, {}, {}};
     if (boxes) {
       const int all = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
       at.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
@@ -128,118 +164,19 @@ struct few_rows_loader {
       const int of_warp = block.lane() + 32 * i;
       const int own = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
       at.own[i] = {-1, 0};
-      if (own < left && own < leaf_keys && (boxes || of_warp < warp_keys))
-        at.own[i] = p.runs.call.row_of(item.sequence, first_key + own);
+      if (own >= left || own >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
+      at.own[i] = {sequence.batch, first_key + own};
+      if (!call.views.is_paged()) continue;
+      const int n = static_cast<int>(int64{first_key + own} / call.page_size);
+      at.own[i].row -= n * static_cast<int>(call.page_size.divisor());
+      at.entry[i] = call.views.cache.pages.indices + (sequence.first_entry + n);
     }
     return at;
   }
-
-  /// Lanes of the issuing warps start the boxes of a tile: pages of the cache or parts of them, or one box.
-  template <class Block, class Ring>
-  GIWA_DEVICE static void load_boxes(const Block& block, int warp, const params& p, const tensor_map& map,
-                                     const leaf_places& at, Ring& ring, int stage, uint32 free) {
-    using tile = stdlib::remove_reference_t<decltype(ring.tile[0])>;
-    using box = tensor_box<tile>;
-    ring.empty[stage].wait(free);
-    if (block.lane() == 0)
-      ring.full[stage].arrive_and_expect(at.boxes * p.box_rows * tile::columns * static_cast<int>(sizeof(element)));
-    block.sync_warp();
-    if (block.lane() >= at.boxes) return;
-    const int own = (block.lane() << p.issuers_log2) + warp;
-    element* const to = ring.tile[stage].data() + own * p.box_rows * box::columns;
-    // The L2 cache then keeps the kernels' instructions: 38.7 us instead of 40.7 for one sequence of 32768 keys, 125 instead
-    // of 129 for 256 of 512 (H200, 2026-11-23).
-    const auto policy = p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
+  GIWA_DEVICE void read_pages(leaf_places& at) const {
     GIWA_UNROLL
-    for (int i = 0; i * box::columns < tile::columns; ++i) {
-      const int origin[4] = {i * box::columns, at.own[0].row, at.head, at.own[0].element};
-      arch::load_box(to + i * box::elements, map, origin, ring.full[stage], policy);
-    }
-  }
-
-  /// All producer warps, with a share of the leaf's keys each.
-  template <class Block, class View, class Ring>
-  GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view,
-                                    const leaf_places& at, Ring& ring, int stage, uint32 free) {
-    ring.empty[stage].wait(free);
-    if (p.copies == key_copies::chunks) {
-      copy_chunks(block, warp, view, at, ring.tile[stage]);
-      ring.full[stage].arrive_after_copies();
-    } else {
-      copy_elements(block, warp, view, at, ring.tile[stage]);
-      ring.full[stage].arrive();
-    }
-  }
-
-  /// Copies the scales of this warp's keys and values by cp.async. Rows without data get 0.
-  template <class Block>
-  GIWA_DEVICE static void load_scales(const Block& block, int warp, const params& p, const leaf_places& at,
-                                      shared_storage& s, int stage, uint32 free) {
-    s.k.empty[stage].wait(free);
-    const auto& scales = p.runs.call.views.cache.scales;
-    const auto copy = [&](float(&to)[leaf_keys], const tensor_view<const float, 3>& from) {
-      GIWA_UNROLL
-      for (int i = 0; i < lane_keys; ++i) {
-        const int of_warp = block.lane() + 32 * i;
-        if (of_warp >= warp_keys) continue;
-        const bool exists = at.own[i].element >= 0;
-        arch::copy_async_and_fill<4>(arch::shared_address(&to[warp * warp_keys + of_warp]),
-                                     exists ? scale_at(from, at.own[i], at.head) : from.data(), exists ? 4 : 0);
-      }
-    };
-    if (p.k_scales) copy(s.scales.k[stage], scales.k);
-    if (p.v_scales) copy(s.scales.v[stage], scales.v);
-    if (p.copies == key_copies::boxes) s.k.full[stage].arrive_after_copies();
-    if (p.copies == key_copies::elements) arch::copy_async_commit(), arch::copy_async_wait<0>();
-  }
-
-  /// Copies this warp's keys in chunks of 16 bytes. Columns past the head size become zeros. Each lane works out the address of
-  /// its keys, and gets those of the others.
-  template <class Block, class View, class Tile>
-  GIWA_DEVICE static void copy_chunks(const Block& block, int warp, const View& view, const leaf_places& at, Tile& to) {
-    constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Tile::columns / run;
-    constexpr int lanes = chunks % 8 == 0 ? 8 : 4, at_once = 32 / lanes;
-    const int width = static_cast<int>(view.extent(3)), first_column = block.lane() % lanes * run;
-    const element* const base = view.data() + at.head * view.stride(2);
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i) {
-      const cache_row& of_lane = at.own[i];
-      const element* const own =
-          of_lane.element < 0 ? nullptr : base + (of_lane.element * view.stride(0) + of_lane.row * view.stride(1));
-#if defined(__CUDA_ARCH__)
-#pragma unroll 4
-#endif
-      for (int first = 0; first < (warp_keys < 32 ? warp_keys : 32); first += at_once) {
-        const int of_32 = first + block.lane() / lanes, key = 32 * i + of_32;
-        const auto* const from = reinterpret_cast<const element*>(block.shuffle(reinterpret_cast<uint64>(own), of_32));
-        GIWA_UNROLL
-        for (int c = 0; c < chunks; c += lanes) {
-          const int column = c * run + first_column, left = from == nullptr ? 0 : width - column;
-          const int count = left < 0 ? 0 : left < run ? left : run;
-          if (key < warp_keys)
-            arch::copy_async_and_fill(arch::shared_address(to.chunk(warp * warp_keys + key, column)),
-                                      count == 0 ? base : from + column, count * static_cast<int>(sizeof(element)));
-        }
-      }
-    }
-  }
-
-  /// The same element by element, a lane for each key.
-  template <class Block, class View, class Tile>
-  GIWA_DEVICE static void copy_elements(const Block& block, int warp, const View& view, const leaf_places& at,
-                                        Tile& to) {
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i) {
-      const cache_row& own = at.own[i];
-      if (block.lane() + 32 * i >= warp_keys) continue;
-      const int key = warp * warp_keys + block.lane() + 32 * i;
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-      for (int column = 0; column < Tile::columns; ++column)
-        to(key, column) = own.element < 0 || column >= view.extent(3) ? convert<element>{}(0.f)
-                                                                      : view(own.element, own.row, at.head, column);
-    }
+    for (int i = 0; i < lane_keys; ++i)
+      if (at.entry[i] != nullptr) at.own[i].element = valid_page(*at.entry[i], p.runs.call.views.cache.k.extent(0));
   }
 };
 

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CACHED_FEW_ROWS_OUTPUT_CUH
 
 #include <giwa/arch/named_barrier.cuh>
+#include <giwa/arch/registers.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/attention/cached/e4m3_products.cuh>
 #include <giwa/attention/cached/few_rows_types.cuh>
@@ -68,19 +69,23 @@ struct few_rows_output {
         warp(b.warp()),
         steps{call.mask, call.score, call.scale} {}
 
-  /// Computes all items of a walk.
-  template <class Walk>
-  GIWA_DEVICE void run(Walk& walk, int64 run, int column) {
+  /// Computes all items of a run.
+  GIWA_DEVICE void run(item_reader<Block> reader, int64 run, int column) {
     for (int buffer = 0; buffer < 2; ++buffer) release_p(buffer);
     leaf_fold<state> fold;
-    for (uint32 turn = 0; walk.next();) {
-      const run_item& item = walk.item();
+    for (uint32 turn = 0; reader.has_item(); reader.next()) {
+      const run_item& item = reader.item();
       const packed_rows rows = rows_of(call, item, p.runs.group, Types::rows);
       fold.reset();
+      // What the end of the item needs is worked out before its first keys have come.
       const int begin = item.fold_begin();
-      int handed_on = 0;
+      const bool is_whole = item.has_beginning() && item.has_end();
+      uint32 unfinished = is_whole ? 0 : run_states(begin, item.end).unfinished;
+      float* to = p.runs.state_of(run, column, item.has_beginning(), 0);
+      arch::compute_here(unfinished), arch::compute_here(to);
       const auto hand_on = [&](const state& x) {
-        store_state(x, rows, p.runs.state_of(run, column, item.has_beginning(), handed_on++));
+        store_state(x, rows, to);
+        to += state_floats(p.runs.shape.rows, Types::columns);
       };
       for (int leaf = item.begin; leaf < item.end; ++leaf) {
         state x;
@@ -89,15 +94,14 @@ struct few_rows_output {
         if (keep != tile_keep::none) compute(item, rows, leaf, keep, turn++, x);
         if (fold.push(0, leaf, x, begin)) hand_on(x);
       }
-      if (item.has_beginning() && item.has_end()) {
+      if (is_whole) {
         store_output(item, rows, fold.finish());
       } else {
-        const run_states states(begin, item.end);
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
         for (int l = fold_levels::count - 1; l >= 0; --l)
-          if (states.is_unfinished(l)) hand_on(fold.at(l));
+          if ((unfinished >> l & 1) != 0) hand_on(fold.at(l));
       }
     }
   }

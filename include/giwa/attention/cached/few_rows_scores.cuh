@@ -43,11 +43,10 @@ struct few_rows_scores {
         steps{call.mask, call.score, call.scale},
         scaling{b, parameters, storage, lane, group, warp, warp_keys * warp} {}
 
-  /// Computes P of all leaves of a walk.
-  template <class Walk>
-  GIWA_DEVICE void run(Walk& walk) {
-    for (uint32 turn = 0; walk.next();) {
-      const run_item& item = walk.item();
+  /// Computes P of all leaves of a run.
+  GIWA_DEVICE void run(item_reader<Block> reader) {
+    for (uint32 turn = 0; reader.has_item(); reader.next()) {
+      const run_item& item = reader.item();
       const packed_rows rows = rows_of(call, item, p.runs.group, Types::rows);
       load_q(item, rows);
       for (int leaf = item.begin; leaf < item.end; ++leaf) {
@@ -74,8 +73,10 @@ struct few_rows_scores {
     constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
     const auto& q = call.views.q;
     const int width = static_cast<int>(q.extent(3));
-    for (int i = warp * 32 + lane; i < Types::rows * chunks; i += threads) {
-      const int row = i / chunks, column = i % chunks * run;
+    static_assert(Types::rows * chunks % threads == 0);
+    GIWA_UNROLL
+    for (int n = 0; n < Types::rows * chunks; n += threads) {
+      const int i = n + warp * 32 + lane, row = i / chunks, column = i % chunks * run;
       const int count = row >= rows.rows || column >= width ? 0 : width - column < run ? width - column : run;
       operand* const to = s.q[group].chunk(row, column);
       const operand* from = nullptr;
@@ -84,6 +85,9 @@ struct few_rows_scores {
       if (count == run && p.q_aligned)
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
       else
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
         for (int j = 0; j < run; ++j) to[j] = j < count ? from[j] : convert<operand>{}(0.f);
     }
   }

@@ -3,9 +3,8 @@
 #ifndef GIWA_ATTENTION_CACHED_FEW_ROWS_TYPES_CUH
 #define GIWA_ATTENTION_CACHED_FEW_ROWS_TYPES_CUH
 
-#include <giwa/arch/mbarrier.cuh>
 #include <giwa/arch/tensor_map.hpp>
-#include <giwa/attention/cached/runs.hpp>
+#include <giwa/attention/cached/few_rows_items.cuh>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/shared_tile.hpp>
 
@@ -26,6 +25,7 @@ struct run_params {
   float* states;  // the workspace
   fast_divisor group;
   int leaf_keys, tile_rows, columns;  // columns: of a state in the workspace
+  bool early;                         // may_find_early()
 
   /// The memory of state number `i` that a run hands on: of the unit that it begins, or of the one that began before.
   GIWA_HOST_DEVICE float* state_of(int64 run, int column, bool begins, int i) const {
@@ -97,10 +97,12 @@ struct few_rows_types {
   static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns);
 
-  /// ready: the mbarriers of the rings are initialized. scores, more_scores: of a group of score warps. p_full and p_empty: the
-  /// score warps hand P of a leaf to the output warps in one of two buffers.
+  /// producers: one of them has written the first item. ready: so they have, and the mbarriers are initialized. scores,
+  /// more_scores: of a group of score warps. p_full and p_empty: the score warps hand P of a leaf to the output warps in one of
+  /// two buffers.
   enum class named_barrier : int {
     block,
+    producers,
     ready,
     scores,
     outputs,
@@ -130,6 +132,7 @@ struct few_rows_types {
     alignas(16) float sums[2][rows][score_warps];
     int has_nonfinite[2];
     run_search search;
+    run_items items;
     few_rows_scales<converts, rows, stages, leaf_keys, score_warps, most_groups> scales;
   };
   struct params {

@@ -67,7 +67,14 @@ struct merge_runs_op {
     const auto block = with_threads<max_threads>(plain_block);
     arch::launch_dependents();  // the next call, whose blocks wait for this launch
     const int run = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
-    const run_place place = find_run(block, p.call, p.shape, run, p.leaf_keys, p.tile_rows, s.search);
+    if (!p.early) {
+      find_run(block, p.call, p.shape, run, p.leaf_keys, p.tile_rows, s.search);
+    } else if (block.warp() == 0) {
+      const run_place found = find_run_early(block, p.call, p.shape, run, p.leaf_keys, s.search);
+      if (block.lane() == 0) s.search.found = found;
+    }
+    block.sync();
+    const run_place& place = s.search.found;
     divided_unit unit;
     // This launch begins while the runs are computed. One block that waits keeps it from ending before them.
     if (find_unit(p, place, column, unit))

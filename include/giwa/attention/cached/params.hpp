@@ -48,10 +48,13 @@ GIWA_HOST_DEVICE inline page_entries entries_of(const page_table& pages, int64 s
   const int64 count = pages.offsets[sequence + 1] - first;
   return {first, count < 0 ? 0 : count < pages.most ? count : pages.most};
 }
+/// A page's number, -1 if it is none of the cache's `page_count`.
+GIWA_HOST_DEVICE inline int valid_page(int number, int64 page_count) {
+  return number >= 0 && number < page_count ? number : -1;
+}
 /// The number of the page of an entry, -1 if it is none of the cache's `page_count`.
 GIWA_HOST_DEVICE inline int page_at(const page_table& pages, int64 entry, int64 page_count) {
-  const int number = pages.indices[entry];
-  return number >= 0 && number < page_count ? number : -1;
+  return valid_page(pages.indices[entry], page_count);
 }
 
 /// Where the scale of a key of a head is; `scales` is not empty.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Runs: equal shares of the leaves of all sequences, which blocks find by themselves from the lengths.
+// Runs: equal shares of the leaves of all sequences.
 #ifndef GIWA_ATTENTION_CACHED_RUNS_HPP
 #define GIWA_ATTENTION_CACHED_RUNS_HPP
 
 #include <giwa/attention/cached/leaf_fold.hpp>
 #include <giwa/attention/cached/packed_rows.hpp>
 #include <giwa/attention/problem/workspace.hpp>
-#include <giwa/grid/reduce.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -17,6 +16,9 @@ namespace giwa::inline GIWA_ABI::detail {
 /// Returns n / d rounded down, for n >= 0 and d > 0. On a GPU a 64-bit division takes hundreds of cycles.
 GIWA_HOST_DEVICE constexpr int64 quotient_of_leaves(int64 n, int d) {
   return n >> 32 == 0 ? static_cast<int64>(static_cast<uint32>(n) / static_cast<uint32>(d)) : n / d;
+}
+GIWA_HOST_DEVICE constexpr int quotient_of_leaves(int n, int d) {
+  return static_cast<int>(static_cast<uint32>(n) / static_cast<uint32>(d));
 }
 
 /// The leaves [first, end) that the rows of a sequence need, at least one, and the number of its tiles of rows.
@@ -42,9 +44,10 @@ struct run_shape {
 
   /// The leaves of a run, of `all` in the column. Where all are of one unit, runs are whole nodes of the tree: so they hand
   /// on fewer states, of which each row merges one after the other.
-  GIWA_HOST_DEVICE constexpr int64 length_of(int64 all) const {
-    const int64 whole = quotient_of_leaves(all, runs), equal = whole + (whole * runs != all ? 1 : 0);
-    return one_unit && equal > (runs > 16 ? 0 : 1) ? round_up(equal, int64{fold_levels::span(1)}) : equal;
+  template <class Int>
+  GIWA_HOST_DEVICE constexpr Int length_of(Int all) const {
+    const Int whole = quotient_of_leaves(all, runs), equal = whole + (whole * runs != all ? 1 : 0);
+    return one_unit && equal > (runs > 16 ? 0 : 1) ? round_up(equal, Int{fold_levels::span(1)}) : equal;
   }
   /// Says that `count` sequences are like `s`, whose leaves are `l`.
   GIWA_HOST_DEVICE constexpr void set_alike(const cached_sequence& s, const sequence_leaves& l, int64 count) {
@@ -129,97 +132,33 @@ struct run_place {
   GIWA_HOST_DEVICE int states(const run_shape& shape) const { return length > shape.most_leaves ? 0 : shape.states; }
 };
 
-/// Shared memory of find_run().
-struct run_search {
-  block_partials<int64> sums;
-  run_place found;
-};
-
-/// Finds a run among at most 32 sequences. One warp looks them up, and the others leave it the issue slots: a call of one
-/// token after append_to_cache() takes 0.6 to 1.2 us less, 22.5 instead of 23.7 for 8 sequences of 1024 keys (H200,
-/// 2026-11-24).
-template <class Block, class Params>
-GIWA_HOST_DEVICE run_place find_run_by_warp(const Block& block, const Params& p, const run_shape& shape,
-                                            run_place place, int leaf_keys, int tile_rows, run_search& s) {
-  if (block.warp() == 0) {
-    int64 own = 0;  // leaves of this lane's sequence
-    if (block.lane() < p.views.sequence_count()) {
-      place.sequence = p.at(block.lane());
-      place.leaves_of_sequence = leaves_of(p, place.sequence, leaf_keys, tile_rows);
-      own = int64{place.leaves_of_sequence.count()} * place.leaves_of_sequence.row_tiles * shape.heads_in_column;
-    }
-    const int64 end = scan_warp(block, own);
-    place.total = block.shuffle(end, 31);
-    place.length = shape.length_of(place.total);
-    place.before = place.begin() - (end - own);
-    const bool is_in = place.before >= 0 && place.before < own;
-    if (is_in || (place.leaves() <= 0 && block.lane() == 0)) s.found = place;
-  }
-  block.sync();
-  return s.found;
-}
-
-/// Finds a run. If sequences differ, from their lengths in memory: then all threads of the block call it.
-template <class Block, class Params>
-GIWA_HOST_DEVICE run_place find_run(const Block& block, const Params& p, const run_shape& shape, int64 run,
-                                    int leaf_keys, int tile_rows, run_search& s) {
-  run_place place{shape.sequence, shape.leaves, 0, run, shape.length, shape.total};
-  if (shape.total > 0) {
-    const int64 b = place.begin() / shape.leaves_in_column;
-    place.before = place.begin() - b * shape.leaves_in_column.divisor();
-    place.sequence.batch = place.sequence.q_batch = static_cast<int>(b);
-    if (p.views.is_paged()) place.sequence.first_entry = b * p.views.cache.pages.stride;
-    return place;
-  }
-  const int64 sequences = p.views.sequence_count();
-  if (sequences <= 32) return find_run_by_warp(block, p, shape, place, leaf_keys, tile_rows, s);
-  int64 own = 0;  // leaves of this thread's sequence
-  scan_result<int64> sum{};
-  const auto add = [&](int64 first) {
-    const int64 b = first + block.rank();
-    own = 0;
-    if (b < sequences) {
-      place.sequence = p.at(static_cast<int>(b));
-      place.leaves_of_sequence = leaves_of(p, place.sequence, leaf_keys, tile_rows);
-      own = int64{place.leaves_of_sequence.count()} * place.leaves_of_sequence.row_tiles * shape.heads_in_column;
-    }
-    sum = scan_block(block, own, s.sums);
-  };
-  for (int64 first = 0; first < sequences; first += block.size()) {
-    add(first);
-    place.total += sum.total;
-  }
-  place.length = shape.length_of(place.total);
-  if (place.leaves() <= 0) return place;
-  int64 earlier = 0;
-  for (int64 first = 0; first < sequences; first += block.size()) {
-    if (sequences > block.size()) add(first);  // else all are known
-    place.before = place.begin() - earlier - (sum.inclusive - own);
-    if (place.before >= 0 && place.before < own) s.found = place;
-    earlier += sum.total;
-  }
-  block.sync();
-  return s.found;
-}
-
 /// Walks the items of a run. All threads that need them walk by themselves.
 template <class Params>
 class run_walk {
  public:
-  GIWA_HOST_DEVICE run_walk(const Params& p, const run_shape& shape, int column, const run_place& run, int leaf_keys,
-                            int tile_rows)
-      : p_(p),
-        heads_in_column_(shape.heads_in_column),
-        column_(column),
-        leaf_keys_(leaf_keys),
-        tile_rows_(tile_rows),
-        divides_(run.states(shape) > 0),
-        left_(run.leaves()) {
+  GIWA_HOST_DEVICE run_walk(const Params& p, const run_shape& shape, int column, int leaf_keys, int tile_rows)
+      : p_(p), heads_in_column_(shape.heads_in_column), column_(column), leaf_keys_(leaf_keys), tile_rows_(tile_rows) {}
+
+  /// Goes before the first item of a run.
+  GIWA_HOST_DEVICE void enter(const run_shape& shape, const run_place& run) {
+    divides_ = run.states(shape) > 0;
+    left_ = run.leaves();
     if (left_ <= 0) return;
     item_.sequence = run.sequence, item_.leaves = run.leaves_of_sequence;
     const int count = item_.leaves.count();
     unit_ = static_cast<int>(quotient_of_leaves(run.before, count));
     skip_ = static_cast<int>(run.before - int64{unit_} * count);
+  }
+  /// Goes to the first item of a run that find_run_early() has found, and returns false if it has none.
+  GIWA_HOST_DEVICE bool enter_early(const run_place& run) {
+    const auto count = static_cast<int>(run.leaves()), first = static_cast<int>(run.before);
+    divides_ = true, left_ = count;
+    if (count <= 0) return false;
+    const int leaves = run.leaves_of_sequence.end, unit = heads_in_column_ == 1 ? 0 : quotient_of_leaves(first, leaves);
+    const int begin = first - unit * leaves, end = begin + count < leaves ? begin + count : leaves;
+    item_ = {run.sequence, run.leaves_of_sequence, heads_in_column_ == 1 ? column_ : unit, 0, begin, end};
+    unit_ = unit + 1, left_ = count - (end - begin);
+    return true;
   }
 
   /// Moves to the next item; false after the last.
@@ -259,10 +198,10 @@ class run_walk {
  private:
   const Params& p_;
   const int heads_in_column_, column_, leaf_keys_, tile_rows_;
-  const bool divides_;  // units
-  int64 left_;          // leaves of the run
-  int unit_ = 0;        // the next one of the sequence
-  int skip_ = 0;        // leaves of that unit that earlier runs have
+  bool divides_ = false;  // units
+  int64 left_ = 0;        // leaves of the run
+  int unit_ = 0;          // the next one of the sequence
+  int skip_ = 0;          // leaves of that unit that earlier runs have
   run_item item_{};
 };
 
