@@ -36,10 +36,10 @@ struct ring_backward_workspace {
 
 /// to = own + others, converted, or added to it, for Count neighbouring elements; `others` has the rows `rows` of the tensor. own and
 /// others are contiguous.
-template <class G, int Count>
+template <class G, uint64 Count>
 struct store_gradients {
   template <class T>
-  struct alignas(Count * sizeof(T)) elements {
+  struct alignas(sizeof(T[Count])) elements {
     T x[Count];
   };
   tensor_view<G, 4> to;
@@ -47,25 +47,26 @@ struct store_gradients {
   token_range rows;
   bool accumulate;
   GIWA_HOST_DEVICE void operator()(index<4> at) const {
-    at[3] *= Count;
+    at[3] *= int64{Count};
     auto sum = load_vector<elements<float>>(&own[at]);
     if (at[1] >= rows.first && at[1] < rows.end()) add(sum, load_vector<elements<float>>(&others[at]));
     if (accumulate) add(sum, load_vector<elements<G>>(&to[at]));
     elements<G> result;
-    for (int i = 0; i < Count; ++i) result.x[i] = convert<G>{}(sum.x[i]);
+    for (uint64 i = 0; i < Count; ++i) result.x[i] = convert<G>{}(sum.x[i]);
     store_vector(&to[at], result);
   }
 
  private:
   template <class T>
   GIWA_HOST_DEVICE static void add(elements<float>& sum, const elements<T>& other) {
-    for (int i = 0; i < Count; ++i) sum.x[i] += convert<float>{}(other.x[i]);
+    for (uint64 i = 0; i < Count; ++i) sum.x[i] += convert<float>{}(other.x[i]);
   }
 };
 /// Whether rows of a tensor are whole groups of `count` elements at multiples of their size.
 template <class T>
-bool has_groups(const tensor_view<T, 4>& x, int count) {
-  bool all = x.extent(3) % count == 0 && reinterpret_cast<uint64>(x.data()) % (sizeof(T) * count) == 0;
+bool has_groups(const tensor_view<T, 4>& x, int64 count) {
+  bool all =
+      x.extent(3) % count == 0 && reinterpret_cast<uint64>(x.data()) % (sizeof(T) * static_cast<uint64>(count)) == 0;
   for (int i = 0; i < 3; ++i) all = all && x.stride(i) % count == 0;
   return all;
 }
@@ -246,11 +247,11 @@ struct ring_backward {
   status store(const tensor_view<G, 4>& to, const tensor_view<const float, 4>& mine,
                const tensor_view<const float, 4>& others, const token_range& rows) const {
     if (to.size() == 0) return {};
-    const auto run = [&]<int Count>(stdlib::integral_constant<int, Count>) {
+    const auto run = [&]<int64 Count>(stdlib::integral_constant<int64, Count>) {
       return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3) / Count},
-                     store_gradients<G, Count>{to, mine, others, rows, options.accumulate});
+                     store_gradients<G, static_cast<uint64>(Count)>{to, mine, others, rows, options.accumulate});
     };
-    return has_groups(to, 4) ? run(stdlib::integral_constant<int, 4>{}) : run(stdlib::integral_constant<int, 1>{});
+    return has_groups(to, 4) ? run(stdlib::integral_constant<int64, 4>{}) : run(stdlib::integral_constant<int64, 1>{});
   }
 };
 

@@ -95,11 +95,12 @@ GIWA_HOST_DEVICE const run_place& find_run(const Block& block, const Params& p, 
   block.sync();
   return s.found;
 }
+
 /// Whether find_run_early() may find the runs of a launch: at most 32 sequences, in each of which all rows are one tile and
 /// the mask leaves out no leaf. Offsets that are not written yet could lead outside the page table, and a custom mask may read
 /// what is not written yet.
 template <class Params>
-constexpr bool may_find_early(const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
+GIWA_HOST_DEVICE constexpr bool may_find_early(const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
   using mask = stdlib::remove_cvref_t<decltype(p.mask)>;
   const auto& a = p.views;
   const int64 leaves = saturated_product(ceil_div(p.capacity, leaf_keys) + 1, 32 * int64{shape.heads_in_column});
