@@ -38,7 +38,7 @@ struct sm90_backward_types {
   using mask = Mask;
   using score = Score;
   using call_params = backward_params<input, input, G, Mask, Score>;
-  using head_type = typename call_params::head;
+  using head_type = head_place;
   static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
   static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers,
                        groups = policy::groups;  // of 64 fixed rows

@@ -40,8 +40,8 @@ struct score_steps {
   /// The inputs of masks and modifiers that a head determines, copied out of the head, which is in shared memory.
   struct bounds {
     int batch, head, queries, keys, offset;
-    template <class T, class O>
-    GIWA_HOST_DEVICE explicit bounds(const attention_head<T, O>& h)
+    template <class Head>  // attention_head, or another type with these members
+    GIWA_HOST_DEVICE explicit bounds(const Head& h)
         : batch(h.batch), head(h.head), queries(h.queries()), keys(h.keys()), offset(h.offset) {}
     GIWA_HOST_DEVICE int end_row() const { return queries; }
     GIWA_HOST_DEVICE bool contain(int query, int key) const { return query < queries && key < keys; }
