@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: MIT
-// Times and bits of attention_forward in 36 cells (fp16, head sizes 64, 128 and 256), for run.py to compare two source trees.
+// Times and bits of attention_forward in 36 cells (fp16, head sizes 64, 128 and 256), for run.py to compare two source trees. With
+// GIWA_CELLS_BACKWARD of attention_backward, in fixed order and in any. GIWA_CELLS_SIZES is a list of other head sizes.
 #include <giwa/attention.cuh>
 #include <giwa/grid.cuh>
+#if defined(GIWA_CELLS_BACKWARD)
+#include <giwa/attention_backward.cuh>
+#endif
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#if !defined(GIWA_CELLS_SIZES)
+#define GIWA_CELLS_SIZES 64, 128, 256
+#endif
 
 using namespace giwa;
 
@@ -39,6 +47,12 @@ struct buffers {
        *v = allocate<fp16>(tokens * row_width), *o = allocate<fp16>(tokens * row_width);
   float* lse = allocate<float>(tokens * row_width / 64);
   unsigned char* workspace = allocate<unsigned char>(256);
+#if defined(GIWA_CELLS_BACKWARD)
+  fp16 *dout = allocate<fp16>(tokens * row_width), *dq = allocate<fp16>(tokens * row_width),
+       *dk = allocate<fp16>(tokens * row_width), *dv = allocate<fp16>(tokens * row_width);
+#else
+  fp16* dout = nullptr;
+#endif
 };
 
 uint64 hash_of(const void* device, int64 bytes) {
@@ -50,45 +64,76 @@ uint64 hash_of(const void* device, int64 bytes) {
   return hash;
 }
 
+/// The median time of a call, in milliseconds.
+template <class Call>
+double time_of(const Call& call) {
+  for (int i = 0; i < 5; ++i) call();
+  cudaEvent_t begin, end;
+  throw_if_failed(detail::consume(cudaEventCreate(&begin)));
+  throw_if_failed(detail::consume(cudaEventCreate(&end)));
+  std::vector<float> times;
+  for (int i = 0; i < 11; ++i) {
+    throw_if_failed(detail::consume(cudaEventRecord(begin)));
+    for (int j = 0; j < 4; ++j) call();
+    throw_if_failed(detail::consume(cudaEventRecord(end)));
+    throw_if_failed(detail::consume(cudaEventSynchronize(end)));
+    float milliseconds = 0;
+    throw_if_failed(detail::consume(cudaEventElapsedTime(&milliseconds, begin, end)));
+    times.push_back(milliseconds / 4);
+  }
+  throw_if_failed(detail::consume(cudaEventDestroy(begin)));
+  throw_if_failed(detail::consume(cudaEventDestroy(end)));
+  std::sort(times.begin(), times.end());
+  return static_cast<double>(times[times.size() / 2]);
+}
+
+void print(const char* name, int head_size, int64 length, const char* more, double milliseconds, uint64 bits) {
+  std::printf("%s_D%d_%lld%s %.5f %016llx\n", name, head_size, static_cast<long long>(length), more, milliseconds,
+              static_cast<unsigned long long>(bits));
+}
+
 template <int HeadSize, class Mask>
 void measure(const char* name, const Mask& mask, int64 longest, const buffers& b) {
-  constexpr int64 heads = row_width / HeadSize;
+  constexpr int64 heads = row_width / HeadSize, bytes = tokens * row_width * 2;
   for (int64 length = 512; length <= longest; length *= 2) {
     const int64 batch = tokens / length;
     const auto view = [&](fp16* p) { return tensor_view<fp16, 4>{p, {batch, length, heads, HeadSize}}; };
     attention_options options;
     options.lse = {b.lse, {batch, heads, length}};
     options.workspace = {b.workspace, {4}};
-    const auto call = [&] {
+    const auto forward = [&] {
       throw_if_failed(attention_forward<HeadSize>(cudaStream_t{}, view(b.q), view(b.k), view(b.v), view(b.o), mask,
                                                   plain_score{}, options));
     };
-    for (int i = 0; i < 5; ++i) call();
-    cudaEvent_t begin, end;
-    throw_if_failed(detail::consume(cudaEventCreate(&begin)));
-    throw_if_failed(detail::consume(cudaEventCreate(&end)));
-    std::vector<float> times;
-    for (int i = 0; i < 11; ++i) {
-      throw_if_failed(detail::consume(cudaEventRecord(begin)));
-      for (int j = 0; j < 4; ++j) call();
-      throw_if_failed(detail::consume(cudaEventRecord(end)));
-      throw_if_failed(detail::consume(cudaEventSynchronize(end)));
-      float milliseconds = 0;
-      throw_if_failed(detail::consume(cudaEventElapsedTime(&milliseconds, begin, end)));
-      times.push_back(milliseconds / 4);
+#if defined(GIWA_CELLS_BACKWARD)
+    forward();
+    const int64 workspace_bytes =
+        backward_workspace_bytes({batch, length, length, heads, heads, HeadSize, HeadSize, 2}, 90, true);
+    unsigned char* const workspace = allocate<unsigned char>(workspace_bytes);
+    for (const bool any_order : {false, true}) {
+      attention_backward_options of_backward;
+      of_backward.workspace = {workspace, {workspace_bytes}};
+      of_backward.any_order = any_order;
+      const double milliseconds = time_of([&] {
+        throw_if_failed(attention_backward<HeadSize>(cudaStream_t{}, view(b.q), view(b.k), view(b.v), view(b.o),
+                                                     options.lse, view(b.dout), view(b.dq), view(b.dk), view(b.dv),
+                                                     mask, plain_score{}, of_backward));
+      });
+      const uint64 of_keys = hash_of(b.dk, bytes) ^ 3 * hash_of(b.dv, bytes);  // dq has other bits in any order
+      print(name, HeadSize, length, any_order ? "_any" : "", milliseconds,
+            any_order ? of_keys : of_keys ^ 5 * hash_of(b.dq, bytes));
     }
-    std::sort(times.begin(), times.end());
-    std::printf(
-        "%s_D%d_%lld %.5f %016llx\n", name, HeadSize, static_cast<long long>(length),
-        static_cast<double>(times[times.size() / 2]),
-        static_cast<unsigned long long>(hash_of(b.o, tokens * row_width * 2) ^ hash_of(b.lse, tokens * heads * 4)));
+    throw_if_failed(detail::consume(cudaFree(workspace)));
+#else
+    const double milliseconds = time_of(forward);
+    print(name, HeadSize, length, "", milliseconds, hash_of(b.o, bytes) ^ hash_of(b.lse, tokens * heads * 4));
+#endif
   }
 }
 
-template <int HeadSize>
-void measure_both(int64 longest, const buffers& b) {
-  measure<HeadSize>("full", full{}, longest, b);
-  measure<HeadSize>("causal", causal{}, longest, b);
+template <int... HeadSizes>
+void measure_all(int64 longest, const buffers& b) {
+  (..., (measure<HeadSizes>("full", full{}, longest, b), measure<HeadSizes>("causal", causal{}, longest, b)));
 }
 
 }  // namespace
@@ -97,9 +142,7 @@ int main(int argc, char** argv) {
   const int64 given = argc > 1 ? std::atoll(argv[1]) : tokens, longest = given < tokens ? given : tokens;
   const buffers b;
   uint64 seed = 1;
-  for (fp16* p : {b.q, b.k, b.v})
-    throw_if_failed(for_all(cudaStream_t{}, tokens * row_width, normal_numbers{p, seed++}));
-  measure_both<64>(longest, b);
-  measure_both<128>(longest, b);
-  measure_both<256>(longest, b);
+  for (fp16* p : {b.q, b.k, b.v, b.dout})
+    if (p != nullptr) throw_if_failed(for_all(cudaStream_t{}, tokens * row_width, normal_numbers{p, seed++}));
+  measure_all<GIWA_CELLS_SIZES>(longest, b);
 }

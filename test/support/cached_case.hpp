@@ -6,7 +6,13 @@
 #include <giwa/attention/cached/cached.hpp>
 #include <giwa/numeric/fp8.hpp>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "support/attention.hpp"
+#include "support/environment.hpp"
 
 namespace giwa_test {
 
@@ -292,8 +298,10 @@ attention_answers answers_of(cached_case<T, Element, O>& c, const Mask& mask, co
 
   attention_answers a;
   a.scales.resize(static_cast<std::size_t>(c.rows() * s.heads), row_scale{0, 0, 0});
-  for (int64 b = 0; b < s.sequences(); ++b)
-    for (int64 head = 0; head < s.heads; ++head) {
+  std::atomic<int64> next{0};
+  const auto compute_heads = [&] {
+    for (int64 i = next++; i < s.sequences() * s.heads; i = next++) {
+      const int64 b = i / s.heads, head = i % s.heads;
       const auto h = exact.at(static_cast<int>(b), static_cast<int>(head));
       const auto r = rounded.at(static_cast<int>(b), static_cast<int>(head));
       for (int query = 0; query < h.queries(); ++query) {
@@ -302,6 +310,12 @@ attention_answers answers_of(cached_case<T, Element, O>& c, const Mask& mask, co
         a.scales[static_cast<std::size_t>(row * s.heads + head)] = attention_plain_row(rounded, r, query);
       }
     }
+  };
+  std::vector<std::thread> threads;  // a case can take minutes of one thread
+  for (unsigned i = 1; i < (small_mode() ? 1 : std::clamp(std::thread::hardware_concurrency(), 1u, 16u)); ++i)
+    threads.emplace_back(compute_heads);
+  compute_heads();
+  for (std::thread& t : threads) t.join();
   a.o = o.template elements<double>();
   a.plain = plain.template elements<double>();
   a.lse = rows_of_lse<float>(lse);
