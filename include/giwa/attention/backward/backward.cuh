@@ -233,7 +233,8 @@ struct stream_backward {
   static status run_sm80(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p) {
     using tiles = sm80_backward_tile_of<Of, HeadSize, HeadSizeV>;
     using op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::type, Mask, Score>;
-    using smaller_op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::smaller, Mask, Score>;
+    using smaller_op =
+        small_block_op<sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::smaller, Mask, Score>>;
     if constexpr (shared_bytes_of<op> > least_shared_bytes) {
       static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
       const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);

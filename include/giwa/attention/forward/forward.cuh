@@ -71,7 +71,8 @@ class prepared_attention {
   static constexpr bool contains_sm90 = has_sm90 && HeadSize <= 256 && HeadSizeV <= 256;
   using choice = sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>;
   using op = sm80_attention_op<T, O, typename choice::type, Mask, Score>;
-  using smaller_op = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+  using smaller = sm80_attention_op<T, O, typename choice::smaller, Mask, Score>;
+  using smaller_op = stdlib::conditional_t<stdlib::same_as<op, smaller>, op, small_block_op<smaller>>;
   using simt =
       stdlib::conditional_t<runs_below_sm80, prepared_tiles<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>,
                             prepared_tiles<op>>;

@@ -41,6 +41,21 @@ inline result<bool> has_shared_bytes(int64 bytes) {
   return {limit.ok() && limit.value >= bytes, limit.state};
 }
 
+/// An op for GPUs that give a block little shared memory. 9.0 is none of them, so code for 90a has no body of it, which is up to a
+/// sixth of what is compiled there.
+template <class Op>
+struct small_block_op : Op {
+  template <class Block>
+  GIWA_DEVICE void operator()(Block block, const typename Op::params& p, typename Op::shared_storage& s) const {
+#if GIWA_ARCH_HAS_SM90A
+    static_cast<void>(block), static_cast<void>(p), static_cast<void>(s);
+    __trap();  // never launched: has_shared_bytes() is asked first
+#else
+    Op::operator()(block, p, s);
+#endif
+  }
+};
+
 /// Returns a tensor with its dimensions in the order of the tensor maps: (sequence, head, row, head size).
 template <class T>
 tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
