@@ -37,7 +37,7 @@ class Block:
         self.language, self.page, self.line, self.text = language, page, line, text
         self.place = f"{page}:{line}"
         if language != "cpp" and re.search(r"<[a-z][^<>]*>", text):
-            fail(self.place, "there is a placeholder, and blocks are pasted as they stand")
+            fail(self.place, "<something> is left to fill in, and blocks are pasted as they stand")
 
     def commands(self):
         return [(f"{self.page}:{self.line + i}", line) for i, line in enumerate(self.text.splitlines()) if line.strip()]

@@ -253,7 +253,7 @@ class Cpu:
     backward = alone = False
 
     def __init__(self, library, name, threads, batch, length, heads, size, causal):
-        self.library, self.threads, self.causal = library, threads, causal
+        self.entries, self.threads, self.causal = library, threads, causal
         self.case = f"cpu {name}{'/backward' if self.backward else ''}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}x{length}"
         self.flops = flops(batch, length, length, heads, size, causal)
         self.q, self.k, self.v = (torch.randn(batch, length, heads, size) for _ in range(3))
@@ -266,7 +266,7 @@ class Cpu:
         assert code == 0, f"{self.case}: giwa answers {code}"
 
     def giwa(self):
-        self.call(self.library.giwa_attention_host, self.q, self.k, self.v, self.o, None)
+        self.call(self.entries.giwa_attention_host, self.q, self.k, self.v, self.o, None)
 
     def torch(self):
         self.theirs = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)),
@@ -320,12 +320,12 @@ class CpuBackward(Cpu):
     def renew(self):
         super().renew()
         self.dout.normal_()
-        self.call(self.library.giwa_attention_host, self.q, self.k, self.v, self.o, self.lse)
+        self.call(self.entries.giwa_attention_host, self.q, self.k, self.v, self.o, self.lse)
         o = scaled_dot_product_attention(*(x.transpose(1, 2) for x in self.leaves), is_causal=self.causal)
         self.their_o = o.transpose(1, 2)
 
     def giwa(self):
-        self.call(self.library.giwa_attention_host_backward, self.q, self.k, self.v, self.o, self.lse, self.dout,
+        self.call(self.entries.giwa_attention_host_backward, self.q, self.k, self.v, self.o, self.lse, self.dout,
                   *self.gradients)
 
     def torch(self):

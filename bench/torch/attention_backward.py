@@ -119,7 +119,7 @@ class Giwa:
     """A side of giwa: its forward and its backward call. o, lse and the gradients are its own."""
 
     def __init__(self, case, library, name):
-        self.case, self.library = case, library
+        self.case, self.entries = case, library
         self.o = torch.full_like(case.q, float("nan"))
         self.lse = torch.full((case.batch, case.heads, case.length), float("nan"), device="cuda")
         self.gradients = [torch.full_like(x, float("nan")) for x in case.inputs()]
@@ -150,10 +150,10 @@ class Giwa:
         assert code == 0, f"{self.case.name}: giwa answers {code}"
 
     def forward(self):
-        self.run(self.library.giwa_forward)
+        self.run(self.entries.giwa_forward)
 
     def backward(self):
-        self.run(self.library.giwa_backward)
+        self.run(self.entries.giwa_backward)
 
     def megabytes(self):
         return self.bytes / 1e6

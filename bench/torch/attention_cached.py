@@ -57,7 +57,7 @@ class Point:
     """One point: caches (sequences, keys, kv heads, head size), which all sides take without a copy."""
 
     def __init__(self, library, names, sequences, heads, kv_heads, keys, size, queries=1):
-        self.library, self.grouped = library, heads != kv_heads
+        self.entries, self.grouped = library, heads != kv_heads
         self.case = case_of(sequences, heads, kv_heads, keys, size, queries)
         self.bytes = 2 * 2 * sequences * keys * kv_heads * size
         self.sets = max(2, -(-ALTERNATING // self.bytes))
@@ -90,7 +90,7 @@ class Point:
     def giwa(self, name, page, s):
         k, v = self.caches[s]
         table = pointer(self.tables[name]) if page else None
-        code = self.library.giwa_attention_cached(
+        code = self.entries.giwa_attention_cached(
             pointer(self.q), pointer(k), pointer(v), table, pointer(self.lengths) if page else None,
             pointer(self.results[name]), *numbers(*self.sizes, page), pointer(self.scratch[name]),
             *numbers(self.scratch[name].numel()), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))

@@ -30,13 +30,13 @@ class Peer:
     """One problem of a library. Its tensors are anything with data_ptr(); `allocate(bytes)` gives zeros on the GPU."""
 
     def __init__(self, library, allocate, element, **sizes):
-        self.library, self.allocate, self.scratch, self.kept = library, allocate, {}, {}
+        self.entries, self.allocate, self.scratch, self.kept = library, allocate, {}, {}
         self.is_known = element in ELEMENTS
         self.call = Call(element=ELEMENTS.index(element) if self.is_known else -1, **{k: int(v) for k, v in sizes.items()})
 
     def bytes(self, which):
         """Of workspace; -1 if the library does not have the problem."""
-        return getattr(self.library, f"peer_{which}_workspace")(self.call) if self.is_known else -1
+        return getattr(self.entries, f"peer_{which}_workspace")(self.call) if self.is_known else -1
 
     def run(self, which, stream, **tensors):
         """Enqueues `which`, "forward" or "backward". Tensors stay known to later calls."""
@@ -46,5 +46,5 @@ class Peer:
         for name, tensor in {**self.kept, "workspace": self.scratch[which]}.items():
             setattr(self.call, name, tensor.data_ptr())
         self.call.stream = stream
-        if code := getattr(self.library, f"peer_{which}")(self.call):
+        if code := getattr(self.entries, f"peer_{which}")(self.call):
             raise RuntimeError(f"a peer's {which} call answers {code}")

@@ -381,7 +381,7 @@ def test_refused():
         raises(NotImplementedError, "forward-mode", lambda: attend(q.detach(), k, v, bias=dual))
     leaf = q.detach().requires_grad_()
     once = torch.autograd.grad((attend(leaf, q, q) ** 2).sum(), leaf, create_graph=True)[0]
-    raises(RuntimeError, "not implemented", lambda: once.sum().backward())
+    raises(RuntimeError, "not implemented", lambda: once.sum().backward())  # PyTorch's words: there is no second derivative
 
 
 def test_autocast():
