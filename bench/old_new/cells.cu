@@ -108,7 +108,7 @@ void measure(const char* name, const Mask& mask, int64 longest, const buffers& b
 #if defined(GIWA_CELLS_BACKWARD)
     forward();
     const int64 workspace_bytes =
-        backward_workspace_bytes({batch, length, length, heads, heads, HeadSize, HeadSize, 2}, 90, true);
+        backward_workspace_bytes({batch, length, length, heads, heads, HeadSize, HeadSize, 2}, 0, true);
     unsigned char* const workspace = allocate<unsigned char>(workspace_bytes);
     for (const bool any_order : {false, true}) {
       attention_backward_options of_backward;

@@ -61,7 +61,7 @@ def main():
         scratch, arch = Path(folder), options.arch or architecture()
         programs, jobs = [], {}
         defines = (["-DGIWA_CELLS_BACKWARD"] if options.backward else []) + (
-            [f"-DGIWA_CELLS_SIZES={options.sizes}"] if options.sizes else [])
+            ["-DGIWA_CELLS_SIZES=" + options.sizes.replace(",", r"\,")] if options.sizes else [])  # nvcc divides lists at commas
         for i, tree in enumerate(trees):
             programs.append(Path(tree).resolve() if Path(tree).is_file() else scratch / f"program_{i}")
             if not Path(tree).is_file():
