@@ -35,10 +35,8 @@ struct copy_out {
 /// Element (row, column) of the tile after the steps, where the score of (query, key) was 3 query - key.
 template <class RowMap, class Mask, class Score>
 std::vector<float> stepped(const Mask& mask, const Score& score, float scale, const RowMap& at) {
-  attention_head<float, float> h{};
-  h.q = {nullptr, {37, 8}, {8, 1}};
-  h.k = {nullptr, {41, 8}, {8, 1}};
-  h.offset = 4;
+  head_place h{};
+  h.query_count = 37, h.key_count = 41, h.offset = 4;
   const score_steps<Mask, Score> steps{mask, score, scale};
   const typename score_steps<Mask, Score>::bounds bounds(h);
   std::vector<float> result(size * size);

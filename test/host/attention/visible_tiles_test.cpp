@@ -13,11 +13,9 @@ using giwa::tile_keep;
 
 namespace {
 
-attention_head<float, float> head_of(int queries, int keys, int offset) {
-  attention_head<float, float> h{};
-  h.q = {nullptr, {queries, 8}, {8, 1}};
-  h.k = {nullptr, {keys, 8}, {8, 1}};
-  h.offset = offset;
+head_place head_of(int queries, int keys, int offset) {
+  head_place h{};
+  h.query_count = queries, h.key_count = keys, h.offset = offset;
   return h;
 }
 

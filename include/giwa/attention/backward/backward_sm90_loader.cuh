@@ -51,7 +51,7 @@ class sm90_backward_loader {
       for (int b = p.call.first_reader(n); b < p.call.end_reader(n); ++b) {
         if (!p.call.is_reader(b, n)) continue;
         for (int head = work.first_head; head < work.end_head; ++head) {
-          if (block.lane() == 0) s.moving_head.put(head_place(p.call.call.at(b, head)));
+          if (block.lane() == 0) s.moving_head.put(p.call.call.place_of(b, head));
           block.sync_warp();
           if (work.first < s.moving_head.get().keys()) load_tiles(work, s.moving_head.get());
           block.sync_warp();  // all lanes have read the head

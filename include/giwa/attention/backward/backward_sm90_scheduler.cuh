@@ -81,7 +81,7 @@ class sm90_backward_scheduler {
   GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, bool last = false) {
     int unused = 0;
     work_item& work = next_free(unused);
-    work.head.put(head_place(p.call.call.at(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head)));
+    work.head.put(p.call.call.place_of(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
     work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
     put_heads(work, share, Types::sharers(p.call));
     if constexpr (Types::adds_dq) work.last = last;

@@ -25,28 +25,6 @@ struct backward_views {
   tensor_view<G, 4> dq, dk, dv;     // like q, k, v
 };
 
-/// Where the rows of an attention_head are, without its views: what a work item has of its head. H100, 2026-11-26, fp16, TFLOP/s of
-/// attention_backward with views and with this: 64, 512 tokens, full 255, 271, causal 148, 160; 16384 tokens 466, 466.
-struct head_place {
-  int batch, head, offset, sequence, key_sequence, kv_head, first_query_row, first_key_row;  // of attention_head
-  int query_count, key_count;
-
-  template <class T, class O>
-  GIWA_HOST_DEVICE explicit head_place(const attention_head<T, O>& h)
-      : batch(h.batch),
-        head(h.head),
-        offset(h.offset),
-        sequence(h.sequence),
-        key_sequence(h.key_sequence),
-        kv_head(h.kv_head),
-        first_query_row(h.first_query_row),
-        first_key_row(h.first_key_row),
-        query_count(h.queries()),
-        key_count(h.keys()) {}
-  GIWA_HOST_DEVICE int queries() const { return query_count; }
-  GIWA_HOST_DEVICE int keys() const { return key_count; }
-};
-
 /// The parameters of the kernels and of the CPU path, after the checks.
 template <class T, class O, class G, class Mask, class Score>
 struct backward_params {

@@ -15,7 +15,7 @@ struct sm90_epilogue {
 
   GIWA_DEVICE static void run(consumer& c, query_rows& rows) {
     const auto& p = c.p;
-    const auto& head = rows.work.head.get();
+    const auto head = p.call.at(rows.work.head.get());
     float normalizer[query_rows::score_map::rows];
     finish_rows(c.block, c.thread, rows.softmax, c.steps.scale_log2(), p.call, head, rows.first_query, true,
                 normalizer);

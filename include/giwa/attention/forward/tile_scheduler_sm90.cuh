@@ -34,7 +34,7 @@ struct sm90_tile_scheduler {
       s.batch = at.batch, s.head = at.head, s.tile = static_cast<int>(at.tile), s.next_chunk = 0;
       while (!is_fallback(p, at)) {
         work_tile& work = next_free();
-        work.head.put(p.call.at(s.batch, s.head));
+        work.head.put(p.call.place_of(s.batch, s.head));
         const auto& head = work.head.get();
         const int count = ceil_div(head.queries(), Types::block_m * cluster);
         if (s.tile >= count) break;

@@ -18,7 +18,6 @@ struct sm90_types {
   using policy = Policy;
   using mask = Mask;
   using score = Score;
-  using head_view = attention_head<T, O>;
   using tiles_of_keys = key_tiles<Mask>;
   static constexpr int block_m = Policy::block_m, block_n = Policy::block_n;
   static constexpr int consumers = Policy::consumers, stages = Policy::stages;
@@ -66,7 +65,7 @@ struct sm90_types {
   using exponent = signed char;
   /// A tile of queries of one head, and a chunk of its keys: the needed K tiles in [first_tile, end_tile).
   struct work_tile {
-    uninitialized<head_view> head;
+    uninitialized<head_place> head;
     uninitialized<tiles_of_keys> keys;
     int first_query, first_tile, end_tile;
     bool end;                       // no work tile: the queue ends here

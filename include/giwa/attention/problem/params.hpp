@@ -11,22 +11,27 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// One head of one sequence. The views contain the rows of this sequence and no others.
-template <class T, class O>
-struct attention_head {
-  tensor_view<const T, 2> q, k, v;  // (length, head size)
-  tensor_view<O, 2> o;              // (queries, head size of v)
-  float* lse;                       // of the first query, or null
-  int64 lse_stride;
+/// Which rows of the tensors one head of one sequence has.
+struct head_place {
   int batch, head;
   int offset;                          // diagonal - query
   int sequence;                        // index into the batch of q and o: 0 for packed ones
   int key_sequence;                    // index into the batch of k and v
   int kv_head;                         // index into the heads of k and v
   int first_query_row, first_key_row;  // rows of the tensors before this sequence's
+  int query_count, key_count;
 
-  GIWA_HOST_DEVICE int queries() const { return static_cast<int>(q.extent(0)); }
-  GIWA_HOST_DEVICE int keys() const { return static_cast<int>(k.extent(0)); }
+  GIWA_HOST_DEVICE int queries() const { return query_count; }
+  GIWA_HOST_DEVICE int keys() const { return key_count; }
+};
+
+/// One head of one sequence. The views contain the rows of this sequence and no others.
+template <class T, class O>
+struct attention_head : head_place {
+  tensor_view<const T, 2> q, k, v;  // (length, head size)
+  tensor_view<O, 2> o;              // (queries, head size of v)
+  float* lse;                       // of the first query, or null
+  int64 lse_stride;
 };
 
 /// The parameters of every attention kernel and of the CPU path, after the checks.
@@ -45,7 +50,7 @@ struct attention_params {
   int heads_per_kv;  // heads of queries for each of keys
   bool ragged;       // rows of the tensors may belong to no sequence, or to another one
 
-  GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const {
+  GIWA_HOST_DEVICE head_place place_of(int batch, int head) const {
     const auto& a = views;
     const sequences& of = a.packed;
     int64 q_begin = 0, q_length = a.q.extent(1), k_begin = 0, k_length = a.k.extent(1);
@@ -73,31 +78,37 @@ struct attention_params {
       if (of.k_lengths != nullptr) k_length = clamp(of.k_lengths[batch], k_length);
       if (!has_keys) k_length = 0;
     }
-    const int kv_head = heads_per_kv == 1 ? head : head / heads_per_kv;
-    const auto slice = [&](const auto& v, int64 n, int64 begin, int64 length, int64 h) {
+    return {batch,
+            head,
+            bottom_right ? static_cast<int>(k_length - q_length) : diagonal_offset,
+            static_cast<int>(sequence),
+            static_cast<int>(key_sequence),
+            heads_per_kv == 1 ? head : head / heads_per_kv,
+            static_cast<int>(q_begin),
+            static_cast<int>(k_begin),
+            static_cast<int>(q_length),
+            static_cast<int>(k_length)};
+  }
+
+  GIWA_HOST_DEVICE attention_head<T, O> at(int batch, int head) const { return at(place_of(batch, head)); }
+  GIWA_HOST_DEVICE attention_head<T, O> at(const head_place& h) const {
+    const auto slice = [](const auto& v, int64 n, int64 begin, int64 length, int64 head) {
       using view = tensor_view<typename stdlib::remove_cvref_t<decltype(v)>::element_type, 2>;
-      return view{v.data() + (n * v.stride(0) + begin * v.stride(1) + h * v.stride(2)),
+      return view{v.data() + (n * v.stride(0) + begin * v.stride(1) + head * v.stride(2)),
                   {length, v.extent(3)},
                   {v.stride(1), v.extent(3) == 1 ? 1 : v.stride(3)}};
     };
     float* const lse_row =
         lse.data() == nullptr
             ? nullptr
-            : lse.data() + (sequence * lse.stride(0) + head * lse.stride(1) + q_begin * lse.stride(2));
-    return {slice(a.q, sequence, q_begin, q_length, head),
-            slice(a.k, key_sequence, k_begin, k_length, kv_head),
-            slice(a.v, key_sequence, k_begin, k_length, kv_head),
-            slice(a.o, sequence, q_begin, q_length, head),
+            : lse.data() + (h.sequence * lse.stride(0) + h.head * lse.stride(1) + h.first_query_row * lse.stride(2));
+    return {h,
+            slice(views.q, h.sequence, h.first_query_row, h.queries(), h.head),
+            slice(views.k, h.key_sequence, h.first_key_row, h.keys(), h.kv_head),
+            slice(views.v, h.key_sequence, h.first_key_row, h.keys(), h.kv_head),
+            slice(views.o, h.sequence, h.first_query_row, h.queries(), h.head),
             lse_row,
-            lse.stride(2),
-            batch,
-            head,
-            bottom_right ? static_cast<int>(k_length - q_length) : diagonal_offset,
-            static_cast<int>(sequence),
-            static_cast<int>(key_sequence),
-            kv_head,
-            static_cast<int>(q_begin),
-            static_cast<int>(k_begin)};
+            lse.stride(2)};
   }
 };
 
