@@ -115,6 +115,39 @@ TEST_CASE("four neighbouring pairs have the bits of each") {
   CHECK(different == 0);
 }
 
+template <class T>
+int fours_that_differ(const rotary_table<T>& rotary) {
+  int different = 0;
+  for (const giwa::int64 position : {-1, 0, 1, 2, 3})  // of 3
+    for (int pair = 0; pair < rotary.size / 2; pair += 4)
+      rotary.of_four_pairs(position, pair, [&](int i, const giwa::rotation& r) {
+        const giwa::rotation one = rotary(position, pair + i);
+        const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+        different += same(r.cos, one.cos) && same(r.sin, one.sin) ? 0 : 1;
+      });
+  return different;
+}
+
+TEST_CASE("four neighbouring pairs of a table have the bits of each, however its rows lie") {
+  alignas(16) float of_float[100];
+  alignas(16) giwa::bf16 of_bf16[100];
+  alignas(16) double of_double[100];
+  for (int i = 0; i < 100; ++i) {
+    of_float[i] = static_cast<float>(i), of_double[i] = i;
+    of_bf16[i] = giwa::convert<giwa::bf16>{}(static_cast<float>(i));
+  }
+  const auto differ = [](const auto* data, const giwa::index<2>& strides) {
+    using table = tensor_view<const std::remove_cvref_t<decltype(*data)>, 2>;
+    return fours_that_differ(rotary_table(table(data, {3, 8}, strides), table(data + 40, {3, 8}, strides)));
+  };
+  for (const giwa::index<2>& strides : {giwa::index<2>{8, 1}, {12, 1}, {9, 1}, {16, 2}, {1, 3}})
+    for (const int first : {0, 1}) {
+      CHECK(differ(of_float + first, strides) == 0);
+      CHECK(differ(of_bf16 + first, strides) == 0);
+      CHECK(differ(of_double + first, strides) == 0);
+    }
+}
+
 TEST_CASE("rotary embeddings that are refused") {
   const auto refused = [](const giwa::status& s, const std::string& argument, const std::string& words) {
     INFO(s.argument << ": " << s.message);

@@ -79,7 +79,7 @@ GIWA_HOST_DEVICE void append_run(To* to, const float* x, const scale_divisor& di
 
 /// Whether an embedding computes 4 neighbouring pairs at once.
 template <class Rotary>
-inline constexpr bool has_fours = stdlib::same_as<Rotary, rotary_base>;
+concept has_fours = requires(const Rotary& r, void (&use)(int, const rotation&)) { r.of_four_pairs(int64{}, 0, use); };
 
 /// The rotations of the pairs of a unit.
 template <int Count>

@@ -3,11 +3,13 @@
 #ifndef GIWA_ATTENTION_CACHED_ROTARY_HPP
 #define GIWA_ATTENTION_CACHED_ROTARY_HPP
 
+#include <giwa/attention/problem/view_checks.hpp>
 #include <giwa/numeric/constants.hpp>
 #include <giwa/numeric/integer.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 #include <giwa/numeric/trigonometry.hpp>
+#include <giwa/tile/element_run.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -142,6 +144,32 @@ class rotary_table : public rotary_layout {
     return {};
   }
   ///@}
+  /// Calls use(i, rotation) for each of the 4 pairs from `pair` on, a multiple of 4: the same rotations, from one load of each table
+  /// whose rows are contiguous and aligned to 4 elements.
+  template <class Use>
+  GIWA_HOST_DEVICE void of_four_pairs(int64 position, int pair, const Use& use) const {
+    if constexpr (sizeof(T) > 4) {
+      GIWA_UNROLL
+      for (int i = 0; i < 4; ++i) use(i, (*this)(position, pair + i));
+    } else {
+      using four = detail::element_run<T, 4>;
+      const bool inside = position >= 0 && position < cos_.extent(0);
+      const auto read = [&](const tensor_view<const T, 2>& table) {
+        four values{};
+        if (!inside) return values;
+        if (table.stride(1) == 1 && detail::rows_are_aligned(table, sizeof(four)))
+          return four::read(&table(position, pair));
+        GIWA_UNROLL
+        for (int i = 0; i < 4; ++i) values.set(i, table(position, pair + i));
+        return values;
+      };
+      const four cos = read(cos_), sin = read(sin_);
+      GIWA_UNROLL
+      for (int i = 0; i < 4; ++i)
+        use(i, inside ? rotation{convert<float>{}(cos.get(i)), convert<float>{}(sin.get(i))}
+                      : rotation{detail::nan_of<float>, detail::nan_of<float>});
+    }
+  }
   /// The tables.
   ///@{
   GIWA_HOST_DEVICE constexpr const tensor_view<const T, 2>& cosines() const { return cos_; }
