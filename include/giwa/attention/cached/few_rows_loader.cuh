@@ -91,7 +91,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
 
   /// Loads the leaves of a walk, which is at its first item. `at`: where the first leaf lies, which may be masked. Places are
   /// looked up one leaf ahead: with cp.async, a load from the page table returns only after the copies that the warp started
-  /// before it.
+  /// before it. But not where items follow of which every leaf is masked: they need space in the ring of items, which has it
+  /// when the others are done with the item whose leaf is to be loaded.
   GIWA_DEVICE void load(walk_type& walk, leaf_places at, bool masked) {
     const bool boxes = p.copies == key_copies::boxes, scales = copies_scales(p);
     [[maybe_unused]] leaf_places of_scales{};
@@ -103,40 +104,44 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         load_boxes(block, warp, p, p.k, at, s.k, stage, free);
         load_boxes(block, warp, p, p.v, at, s.v, stage, free);
       }
-      const bool more = next(walk);
       leaf_places next_at{};
-      if (more) next_at = look_up(boxes);
-      if constexpr (Types::converts) {
-        leaf_places next_scales{};
-        if (more && scales) next_scales = look_up(false);
-        if (turn >= 0 && scales) load_scales(block, warp, p, of_scales, s, stage, free);
-        of_scales = next_scales;
+      [[maybe_unused]] leaf_places next_scales{};
+      bool loads = turn >= 0;  // still, what boxes do not
+      move to;
+      for (int items = 0;;) {
+        to = next(walk);
+        if (to == move::to_item && items++ == 0) continue;
+        if (to == move::to_leaf) next_at = look_up(boxes);
+        if constexpr (Types::converts) {
+          if (to == move::to_leaf && scales) next_scales = look_up(false);
+          if (loads && scales) load_scales(block, warp, p, of_scales, s, stage, free);
+        }
+        if (loads && !boxes) {
+          load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
+          load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
+        }
+        loads = false;
+        if (to != move::to_item) break;
       }
-      if (turn >= 0 && !boxes) {
-        load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
-        load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
-      }
-      if (!more) return;
-      at = next_at;
+      if (to == move::to_end) return;
+      at = next_at, of_scales = next_scales;
     }
   }
 
   GIWA_DEVICE void sync() const { arch::barrier_sync(Types::named_barrier::producers, 32 * Types::producers); }
 
-  /// Moves to the next leaf that is not masked.
-  GIWA_DEVICE bool next(walk_type& walk) {
-    for (++leaf;; ++leaf) {
-      while (leaf >= reader.item().end) {
-        if (warp == 0) {
-          const bool has_item = walk.next();
-          if (block.lane() == 0) s.items.write(reader.number + 1, has_item ? walk.item() : run_item{});
-        }
-        reader.next();
-        if (!reader.has_item()) return false;
-        leaf = reader.item().begin;
-      }
-      if (!is_masked()) return true;
+  enum class move { to_leaf, to_item, to_end };
+  /// Moves to the next leaf of the item that is not masked, or before the first one of the next item.
+  GIWA_DEVICE move next(walk_type& walk) {
+    for (++leaf; leaf < reader.item().end; ++leaf)
+      if (!is_masked()) return move::to_leaf;
+    if (warp == 0) {
+      const bool has_item = walk.next();
+      if (block.lane() == 0) s.items.write(reader.number + 1, has_item ? walk.item() : run_item{});
     }
+    reader.next();
+    leaf = reader.item().begin - 1;
+    return reader.has_item() ? move::to_item : move::to_end;
   }
   GIWA_DEVICE bool is_masked() const {
     return Types::keep_of(p.runs.call, rows_of(p.runs.call, reader.item(), p.runs.group, Types::rows), leaf) ==
