@@ -233,6 +233,25 @@ TEST_CASE("many queries of sequences without keys after sequences with keys") {
   }
 }
 
+// The items of a block: keys, then none five times. The warps that copy may not wait for space for items before they have copied those keys.
+TEST_CASE("few queries of sequences without keys after a sequence with keys") {
+  const giwa::result<int> device = giwa::current_device();
+  const giwa::result<int64> processors = giwa::detail::attribute(device.value, cudaDevAttrMultiProcessorCount);
+  cached_case_options c;
+  c.heads = c.kv_heads = 1;
+  c.head_size = c.head_size_v = 64;
+  c.keys = 100;
+  for (const int64 page_size : {4, 16}) {
+    c.page_size = page_size;
+    c.most = giwa::ceil_div(c.keys, page_size);
+    c.queries.assign(static_cast<std::size_t>(6 * processors.value), 1);
+    c.lengths.assign(c.queries.size(), 0);
+    for (std::size_t b = 0; b < c.lengths.size(); b += 6) c.lengths[b] = 100;
+    cached_case<bf16> of(c);
+    CHECK(fault(of) == "");
+  }
+}
+
 TEST_CASE("memory of the host is refused on a stream, by name") {
   if (device_attribute(cudaDevAttrPageableMemoryAccess) != 0) return;
   cached_case_options options = mixed_case(16);

@@ -8,7 +8,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A ring of items.
+/// A ring of items. A barrier of the block says that the first one is written, full[i] that number i + 1, i + 1 + slots and so on are.
 struct run_items {
   static constexpr int slots = 4;
   run_item item[slots];  // without leaves after the last
@@ -16,14 +16,12 @@ struct run_items {
 
   /// A thread initializes the mbarriers of a slot; `readers` is the number of warps that read items.
   GIWA_DEVICE void initialize(int slot, int readers) { full[slot].initialize(1), empty[slot].initialize(readers); }
-  /// A thread has written the first item. A barrier of the block follows.
-  GIWA_DEVICE void publish_first() { full[0].arrive(); }
   /// A thread writes item number n, from 1 on.
   GIWA_DEVICE void write(int n, const run_item& x) {
     const int slot = n % slots;
     if (n >= slots) empty[slot].wait((n / slots & 1) ^ 1);
     item[slot] = x;
-    full[slot].arrive();
+    full[(n - 1) % slots].arrive();
   }
 };
 
@@ -39,8 +37,8 @@ struct item_reader {
   GIWA_DEVICE void next() {
     block.sync_warp();
     if (block.lane() == 0) items.empty[number % run_items::slots].arrive();
-    ++number;
     items.full[number % run_items::slots].wait(number / run_items::slots & 1);
+    ++number;
   }
 };
 

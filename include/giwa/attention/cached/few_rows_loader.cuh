@@ -72,7 +72,6 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       is_final = true;
     }
     read_pages(at);  // not before: the page table may end with the pages of these lengths
-    if (warp == 0 && block.lane() == 0) s.items.publish_first();
     arch::barrier_arrive(Types::named_barrier::ready, Types::max_threads);
     if ((is_alone(p) && warp > 0) || !reader.has_item()) return;
     load(walk, at, masked);
