@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Times giwa_torch (examples/pytorch) and PyTorch's scaled_dot_product_attention: host time of a call, and an attention layer.
 
-    python3 bench/torch/drop_in.py [host] [layer] [decode] [profile] [--tokens 512 ...] [--points 8x1024 ...] [--how eager compiled] [--kernels cuDNN ...]
+    python3 bench/torch/drop_in.py [host] [layer] [decode] [profile] [--tokens 512 ...] [--points 8x1024 ...] [--how eager compiled] [--kernels cuDNN ...] [--pages 64 ...]
 
 host   Python and C++ until a call returns, also of what a model of transformers calls for each layer, with kernels too small to fill the queue: the median of the rounds, in microseconds. Both
        sides alternate. On the CPU, where a call also computes, only a GPU's figures count.
@@ -10,14 +10,16 @@ layer  a layer as in Llama 3 8B, 32 heads of 128 over 8 of k and v, of the proje
        sequence of 512 to 8192 tokens, eager and compiled, forward under no_grad and forward with backward. Milliseconds, and how
        many times as fast as with PyTorch's function; both sides alternate.
 decode microseconds of a step of decoding in one CUDA graph: four layers as in Llama 3 8B, with their MLPs. giwa has a cache in pages
-       of 16, appends and rotates in one kernel, and reads lengths on the GPU. PyTorch's function has a contiguous cache and is told
-       its exact length; it runs with each of its fused kernels (or those of --kernels), also with the queries of a group as rows,
-       eager and compiled, and the fastest counts.
-profile   microseconds of each kernel of the eager layer's forward with backward; after "decode", of the fastest step of both sides.
+       of each size of --pages, appends and rotates in one kernel, and reads lengths on the GPU. PyTorch's function has a contiguous
+       cache and is told its exact length; it runs with each of its fused kernels (or those of --kernels), also with the queries of a
+       group as rows, and the fastest counts: eager, and compiled.
+profile   microseconds of each kernel of the eager layer's forward with backward; after "decode", of the fastest step of PyTorch's and of
+       giwa's.
 """
 import argparse
 import contextlib
 import fcntl
+import math
 import statistics
 import sys
 import time
@@ -231,21 +233,14 @@ class Decoder(torch.nn.Module):
         return x
 
 
-def sides_of_decode(batch, keys, kernels):
+def sides_of_decode(batch, keys, kernels, pages):
     """attend of each side. The caches have the same contents; the new token is the last of `keys`."""
-    kv_heads, size, page = Decoder.kv_heads, Decoder.size, 16
+    kv_heads, size, room = Decoder.kv_heads, Decoder.size, -(-keys // math.lcm(*pages)) * math.lcm(*pages)
     angle = torch.arange(keys, device=DEVICE)[:, None] * 500000.0 ** (-torch.arange(size // 2, device=DEVICE) / (size // 2))
     cos, sin = angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
-    per = -(-keys // page)
-    order = torch.randperm(batch * per, device=DEVICE)
-    pages, lengths = order.to(torch.int32).view(batch, per), torch.full((batch,), keys, dtype=torch.int32, device=DEVICE)
-    at, contiguous, paged = torch.tensor([keys - 1], device=DEVICE), [], []
-    for _ in range(Decoder.layers):
-        pair = [torch.randn(batch, kv_heads, per * page, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)]
-        pools = [torch.empty(batch * per, page, kv_heads, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)]
-        for pool, x in zip(pools, pair):
-            pool[order] = x.view(batch, kv_heads, per, page, size).permute(0, 2, 3, 1, 4).flatten(0, 1)
-        contiguous.append(pair), paged.append(pools)
+    lengths, at = torch.full((batch,), keys, dtype=torch.int32, device=DEVICE), torch.tensor([keys - 1], device=DEVICE)
+    contiguous = [[torch.randn(batch, kv_heads, room, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)]
+                  for _ in range(Decoder.layers)]
 
     def rotate(x):
         a, b = x.chunk(2, -1)
@@ -263,13 +258,23 @@ def sides_of_decode(batch, keys, kernels):
             return sdpa(q.view(len(q), kv_heads, -1, size), *own).reshape(len(q), 1, -1, size)
         return attend
 
-    def ours(layer, q, k, v):
-        q = giwa_torch.append_to_cache(k, v, *paged[layer], lengths, pages, q=q, cos=cos, sin=sin)
-        return giwa_torch.attention_cached(q, *paged[layer], lengths, pages)
+    def ours(page):
+        order = torch.randperm(batch * (room // page), device=DEVICE)
+        table, pools = order.to(torch.int32).view(batch, -1), []
+        for pair in contiguous:
+            pools.append([torch.empty(len(order), page, kv_heads, size, device=DEVICE, dtype=torch.bfloat16) for _ in pair])
+            for pool, x in zip(pools[-1], pair):
+                pool[order] = x.view(batch, kv_heads, -1, page, size).permute(0, 2, 3, 1, 4).flatten(0, 1)
 
-    return {"giwa": (ours, None), **{f"{name}{', folded' * folded}": (theirs(folded), backend) for name, backend in (
-        ("flash", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION), ("efficient", SDPBackend.EFFICIENT_ATTENTION))
-        if name in kernels for folded in (False, True)}}
+        def attend(layer, q, k, v):
+            q = giwa_torch.append_to_cache(k, v, *pools[layer], lengths, table, q=q, cos=cos, sin=sin)
+            return giwa_torch.attention_cached(q, *pools[layer], lengths, table)
+        return attend
+
+    return {**{f"giwa, pages of {page}": (ours(page), None) for page in pages},
+            **{f"{name}{', folded' * folded}": (theirs(folded), backend) for name, backend in (
+                ("flash", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION), ("efficient", SDPBackend.EFFICIENT_ATTENTION))
+                if name in kernels for folded in (False, True)}}
 
 
 def kernel_of(backend):
@@ -308,12 +313,12 @@ def graph_of(call):
 
 
 @torch.no_grad()
-def decode(points, hows, kernels, profiled):
+def decode(points, hows, kernels, pages, profiled):
     torch.manual_seed(0)
     decoder = Decoder().to(DEVICE, torch.bfloat16)
-    print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}{'giwa':>9}{'speed':>8}   the fastest of PyTorch's; all")
+    print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}   giwa, and how many times as fast; the fastest of PyTorch's")
     for batch, keys in points:
-        sides = sides_of_decode(batch, keys, kernels)  # whose tensors the graphs read: kept until the times are taken
+        sides = sides_of_decode(batch, keys, kernels, pages)  # whose tensors the graphs read: kept until the times are taken
         check_sides(sides, batch)
         x, graphs, outputs = torch.randn(batch, 1, Decoder.hidden, device=DEVICE, dtype=torch.bfloat16), {}, {}
         for name, (attend, backend) in sides.items():
@@ -330,16 +335,20 @@ def decode(points, hows, kernels, profiled):
                     print(f"   {name}, {how}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
         for graph in graphs.values():
             graph.replay()
+        wanted = next(iter(outputs.values()))
         for name, o in outputs.items():
-            torch.testing.assert_close(o, outputs["giwa", hows[0]], atol=0.05, rtol=0.05, msg=lambda text: f"{name}: {text}")
+            torch.testing.assert_close(o, wanted, atol=0.05, rtol=0.05, msg=lambda text: f"{name}: {text}")
         found = {name: 1000 * t for name, t in device_time({name: graph.replay for name, graph in graphs.items()}).items()}
-        best = {side: min((name for name in found if (name[0] == "giwa") == (side == "giwa")), key=found.get) for side in ("SDPA", "giwa")}
-        print(f"{f'{batch} sequences':>18}{keys:7}{found[best['SDPA']]:9.1f}{found[best['giwa']]:9.1f}"
-              f"{found[best['SDPA']] / found[best['giwa']]:8.2f}   {', '.join(best['SDPA'])}; "
-              + " ".join(f"{name} {how[0]} {t:.1f}" for (name, how), t in found.items()), flush=True)
-        for side in best.values() if profiled else ():
-            tell_kernels(", ".join(side), graphs[side].replay)
-        add_rows(f"decode/{batch}x{keys}", "us", found[best["giwa"]], found[best["SDPA"]])
+        for how in hows:
+            own = {name: t for (name, its_how), t in found.items() if its_how == how and sides[name][1] is None}
+            best = min((name for name, its_how in found if its_how == how and name not in own), key=lambda name: found[name, how])
+            theirs = found[best, how]
+            print(f"{f'{how}, {batch} sequences':>18}{keys:7}{theirs:9.1f}   "
+                  + "; ".join(f"{name} {t:.1f} {theirs / t:.3f}" for name, t in own.items()) + f"; {best}", flush=True)
+            for name, t in own.items():
+                add_rows(f"decode/{how}/{batch}x{keys}/{name}", "us", t, theirs)
+            for name in (best, *own) if profiled else ():
+                tell_kernels(f"{name}, {how}", graphs[name, how].replay)
         del graphs, outputs, sides
 
 
@@ -350,6 +359,7 @@ if __name__ == "__main__":
     parser.add_argument("--points", nargs="+", default=("1x1024", "1x8192", "8x1024", "8x8192", "32x1024", "32x8192"))
     parser.add_argument("--how", nargs="+", choices=("eager", "compiled"), default=("eager", "compiled"))
     parser.add_argument("--kernels", nargs="+", choices=("flash", "cuDNN", "efficient"), default=("flash", "cuDNN", "efficient"))
+    parser.add_argument("--pages", nargs="+", type=int, default=(16, 64, 256), help="tokens of a page of giwa's caches")
     parser.add_argument("--csv", help="where the figures go, in the columns of a report")
     parser.add_argument("--turns", metavar="FILE", help="processes with the same file compile at the same time, and measure one after the other")
     chosen = parser.parse_args()
@@ -360,7 +370,7 @@ if __name__ == "__main__":
     if "layer" in chosen.parts:
         layer(chosen.tokens, chosen.how)
     if "decode" in chosen.parts:
-        decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how, chosen.kernels, "profile" in chosen.parts)
+        decode([tuple(map(int, x.split("x"))) for x in chosen.points], chosen.how, chosen.kernels, chosen.pages, "profile" in chosen.parts)
     elif "profile" in chosen.parts:
         profile(chosen.tokens)
     if chosen.csv:
