@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Rotary embeddings against long double, at positions up to 10^7 and beyond; tables; what is refused.
+#include <giwa/attention/cached/append_unit.hpp>
 #include <giwa/attention/cached/rotary.hpp>
 
 #include <algorithm>
@@ -146,6 +147,41 @@ TEST_CASE("four neighbouring pairs of a table have the bits of each, however its
       CHECK(differ(of_bf16 + first, strides) == 0);
       CHECK(differ(of_double + first, strides) == 0);
     }
+}
+
+// A user's embeddings: of giwa's, with other rotations.
+struct doubled_base : rotary_base {
+  using rotary_base::rotary_base;
+  GIWA_HOST_DEVICE rotation operator()(int64 position, int pair) const {
+    return rotary_base::operator()(2 * position, pair);
+  }
+};
+struct shifted_table : rotary_table<float> {
+  using rotary_table<float>::rotary_table;
+  GIWA_HOST_DEVICE rotation operator()(int64 position, int pair) const {
+    return rotary_table<float>::operator()(position + 1, pair);
+  }
+};
+template <class Rotary>
+int rotations_that_differ(const Rotary& rotary, int64 position) {
+  giwa::detail::unit_rotations<8> found;
+  found.fill(rotary, position, {0, 8, 0, 4});
+  int different = 0;
+  for (int i = 0; i < 8; ++i) {
+    const rotation wanted = rotary(position, i);
+    different += found.cos[i] == wanted.cos && found.sin[i] == wanted.sin ? 0 : 1;
+  }
+  return different;
+}
+
+TEST_CASE("the rotations of a unit are those of the embedding's own type") {
+  std::vector<float> x(80);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  const tensor_view<const float, 2> cos(x.data(), {5, 8}), sin(x.data() + 40, {5, 8});
+  CHECK(rotations_that_differ(rotary_base(100, {16}), 3) == 0);
+  CHECK(rotations_that_differ(doubled_base(100, {16}), 3) == 0);
+  CHECK(rotations_that_differ(rotary_table(cos, sin), 3) == 0);
+  CHECK(rotations_that_differ(shifted_table(cos, sin), 3) == 0);
 }
 
 TEST_CASE("rotary embeddings that are refused") {

@@ -77,9 +77,14 @@ GIWA_HOST_DEVICE void append_run(To* to, const float* x, const scale_divisor& di
   run.write(to);
 }
 
-/// Whether an embedding computes 4 neighbouring pairs at once.
+/// Whether an embedding computes 4 neighbouring pairs at once: giwa's own types, and not those derived from them, which may
+/// have another operator().
+///@{
 template <class Rotary>
-concept has_fours = requires(const Rotary& r, void (&use)(int, const rotation&)) { r.of_four_pairs(int64{}, 0, use); };
+inline constexpr bool has_fours = stdlib::same_as<Rotary, rotary_base>;
+template <class T>
+inline constexpr bool has_fours<rotary_table<T>> = true;
+///@}
 
 /// The rotations of the pairs of a unit.
 template <int Count>
