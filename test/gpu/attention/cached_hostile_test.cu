@@ -26,6 +26,17 @@ cached_case_options mixed_case(int64 page_size) {
   return c;
 }
 
+/// Sequences of one head and at most 100 keys.
+cached_case_options in_small_pages(int64 page_size) {
+  cached_case_options c;
+  c.heads = c.kv_heads = 1;
+  c.head_size = c.head_size_v = 64;
+  c.keys = 100;
+  c.page_size = page_size;
+  c.most = giwa::ceil_div(c.keys, page_size);
+  return c;
+}
+
 // bf16 on tensor cores, also with a cache of e4m3; fp32 without.
 template <class T, class Element, class Mask = giwa::full>
 std::string fault(cached_case<T, Element>& c, const Mask& mask = {}) {
@@ -214,37 +225,26 @@ TEST_CASE("no keys, no queries, no sequences") {
 
 // A block's items: keys in small pages, then none. What it does at the end of the first must not wait for the keys of the second.
 TEST_CASE("many queries of sequences without keys after sequences with keys") {
-  const giwa::result<int> device = giwa::current_device();
-  const giwa::result<int64> processors = giwa::detail::attribute(device.value, cudaDevAttrMultiProcessorCount);
-  cached_case_options c;
-  c.heads = c.kv_heads = 1;
-  c.head_size = c.head_size_v = 64;
-  c.keys = 100;
+  const int64 processors = device_attribute(cudaDevAttrMultiProcessorCount);
   for (const int64 page_size : {4, 16}) {
-    c.page_size = page_size;
-    c.most = giwa::ceil_div(c.keys, page_size);
+    cached_case_options c = in_small_pages(page_size);
     for (const int times : {2, 3}) {  // as many sequences as blocks with keys, then without
-      c.queries.assign(static_cast<std::size_t>(times * processors.value), 16);
+      c.queries.assign(static_cast<std::size_t>(times * processors), 16);
       c.lengths.assign(c.queries.size(), 0);
-      std::fill_n(c.lengths.begin(), processors.value, 100);
+      std::fill_n(c.lengths.begin(), processors, 100);
       cached_case<bf16> of(c);
       CHECK(fault(of) == "");
     }
   }
 }
 
-// The items of a block: keys, then none five times. The warps that copy may not wait for space for items before they have copied those keys.
+// The items of a block: keys, then none five times. The warps that copy must have copied those keys before they wait for space for
+// more items.
 TEST_CASE("few queries of sequences without keys after a sequence with keys") {
-  const giwa::result<int> device = giwa::current_device();
-  const giwa::result<int64> processors = giwa::detail::attribute(device.value, cudaDevAttrMultiProcessorCount);
-  cached_case_options c;
-  c.heads = c.kv_heads = 1;
-  c.head_size = c.head_size_v = 64;
-  c.keys = 100;
+  const int64 processors = device_attribute(cudaDevAttrMultiProcessorCount);
   for (const int64 page_size : {4, 16}) {
-    c.page_size = page_size;
-    c.most = giwa::ceil_div(c.keys, page_size);
-    c.queries.assign(static_cast<std::size_t>(6 * processors.value), 1);
+    cached_case_options c = in_small_pages(page_size);
+    c.queries.assign(static_cast<std::size_t>(6 * processors), 1);
     c.lengths.assign(c.queries.size(), 0);
     for (std::size_t b = 0; b < c.lengths.size(); b += 6) c.lengths[b] = 100;
     cached_case<bf16> of(c);

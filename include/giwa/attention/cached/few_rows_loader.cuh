@@ -109,7 +109,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       move to;
       for (int items = 0;;) {
         to = next(walk);
-        if (to == move::to_item && items++ == 0) continue;
+        if (to == move::to_item && items++ == 0) continue;  // mostly its first leaf is the next one
         if (to == move::to_leaf) next_at = look_up(boxes);
         if constexpr (Types::converts) {
           if (to == move::to_leaf && scales) next_scales = look_up(false);
