@@ -203,11 +203,11 @@ def main():
     parser.add_argument("--csv", default="attention_cached.csv", help="where the figures go, in the columns of a report")
     parser.add_argument("--only", default="", help="regular expression: which points, as '/1x'")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--library", default="", metavar="giwa=PATH", help="built from attention_cached_entries.cu")
+    parser.add_argument("--library", dest="entries", default="", metavar="giwa=PATH", help="built from attention_cached_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
     parser.add_argument("--sides", default="giwa,cudnn,flash", help="giwa, giwa_page_N, cudnn, cudnn_page_N, flash; default: %(default)s")
     arguments = parser.parse_args()
-    library = ctypes.CDLL(str(arguments.library.split("=", 1)[-1] or gpu_library(arguments.architecture)))
+    library = ctypes.CDLL(str(arguments.entries.split("=", 1)[-1] or gpu_library(arguments.architecture)))
     library.giwa_cached_workspace_bytes.restype = ctypes.c_longlong
     names = [x for x in arguments.sides.split(",") if x]
     if unknown := [x for x in names if not (GIWA.fullmatch(x) or CUDNN_PAGES.fullmatch(x) or x in ("cudnn", "flash"))]:

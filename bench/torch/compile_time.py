@@ -100,12 +100,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", default="compile_time.csv", help="where the figures go")
     parser.add_argument("--architecture", default="90a", help="what nvcc compiles for")
-    parser.add_argument("--library", default="",
+    parser.add_argument("--library", dest="entries", default="",
                         help="built from attention_entries.cu, with head size 128; without it giwa has no first call")
     parser.add_argument("--first-call", nargs=2, metavar=("CASE", "CONTENDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.first_call:
-        first_call(*arguments.first_call, arguments.library)
+        first_call(*arguments.first_call, arguments.entries)
         return
     rows = []
 
@@ -129,7 +129,7 @@ def main():
     except ImportError:
         print("# no PyTorch: no first calls", flush=True)
     else:
-        for case, contender, seconds in first_calls(arguments.library):
+        for case, contender, seconds in first_calls(arguments.entries):
             add(f"attention/{case}/D128", contender, seconds)
     with open(arguments.csv, "w", encoding="utf-8", newline="") as file:
         file.write(report_rows.csv_text(rows))

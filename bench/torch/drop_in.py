@@ -316,7 +316,7 @@ def graph_of(call):
 def decode(points, hows, kernels, pages, profiled):
     torch.manual_seed(0)
     decoder = Decoder().to(DEVICE, torch.bfloat16)
-    print(f"{'decode, us a step':>18}{'keys':>7}{'SDPA':>9}   giwa, and how many times as fast; the fastest of PyTorch's")
+    print(f"{'decode, us a step':>22}{'keys':>7}{'SDPA':>9}   giwa, and how many times as fast; the fastest of PyTorch's")
     for batch, keys in points:
         sides = sides_of_decode(batch, keys, kernels, pages)  # whose tensors the graphs read: kept until the times are taken
         check_sides(sides, batch)
@@ -341,9 +341,12 @@ def decode(points, hows, kernels, pages, profiled):
         found = {name: 1000 * t for name, t in device_time({name: graph.replay for name, graph in graphs.items()}).items()}
         for how in hows:
             own = {name: t for (name, its_how), t in found.items() if its_how == how and sides[name][1] is None}
-            best = min((name for name, its_how in found if its_how == how and name not in own), key=lambda name: found[name, how])
+            best = min((name for name, its_how in found if its_how == how and name not in own), key=lambda name: found[name, how], default=None)
+            if best is None:
+                print(f"   {how}, {batch} sequences, {keys} keys: no kernel of PyTorch ran", file=sys.stderr)
+                continue
             theirs = found[best, how]
-            print(f"{f'{how}, {batch} sequences':>18}{keys:7}{theirs:9.1f}   "
+            print(f"{f'{how}, {batch} sequences':>22}{keys:7}{theirs:9.1f}   "
                   + "; ".join(f"{name} {t:.1f} {theirs / t:.3f}" for name, t in own.items()) + f"; {best}", flush=True)
             for name, t in own.items():
                 add_rows(f"decode/{how}/{batch}x{keys}/{name}", "us", t, theirs)
@@ -359,10 +362,12 @@ if __name__ == "__main__":
     parser.add_argument("--points", nargs="+", default=("1x1024", "1x8192", "8x1024", "8x8192", "32x1024", "32x8192"))
     parser.add_argument("--how", nargs="+", choices=("eager", "compiled"), default=("eager", "compiled"))
     parser.add_argument("--kernels", nargs="+", choices=("flash", "cuDNN", "efficient"), default=("flash", "cuDNN", "efficient"))
-    parser.add_argument("--pages", nargs="+", type=int, default=(16, 64, 256), help="tokens of a page of giwa's caches")
+    parser.add_argument("--pages", nargs="+", type=int, default=(16, 64, 256), help="tokens of a page of giwa's caches, each of which has room for a common multiple")
     parser.add_argument("--csv", help="where the figures go, in the columns of a report")
     parser.add_argument("--turns", metavar="FILE", help="processes with the same file compile at the same time, and measure one after the other")
     chosen = parser.parse_args()
+    if min(chosen.pages) < 1:
+        parser.error("--pages: a page has at least one token")
     turn = chosen.turns
     print(f"{torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}, torch {torch.__version__}")
     if "host" in chosen.parts:
