@@ -4,6 +4,7 @@
 #define GIWA_ARCH_REGISTERS_CUH
 
 #include <giwa/base/arch.hpp>
+#include <giwa/base/std.hpp>
 
 namespace giwa::inline GIWA_ABI::arch {
 
@@ -45,7 +46,9 @@ GIWA_DEVICE inline int recomputed_here(int value) {
 template <class T>
 GIWA_DEVICE void compute_here(T& value) {
   static_assert(sizeof value == 4 || sizeof value == 8);
-  if constexpr (sizeof value == 8)
+  if constexpr (stdlib::same_as<T, float>)
+    asm volatile("" : "+f"(value));
+  else if constexpr (sizeof value == 8)
     asm volatile("" : "+l"(value));
   else
     asm volatile("" : "+r"(value));

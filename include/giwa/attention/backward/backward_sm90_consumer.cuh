@@ -66,13 +66,13 @@ class sm90_backward_consumer {
       }
     }
     if (uniform(next == action::end)) return false;
-    release(s.x_empty[x.stage]);
+    release(s.x_empty[x.stage()]);
     x.advance();
     if (has_tiles) {
       release(s.b_empty[index]);
       if constexpr (!Types::adds_dq) release_turn();
       if constexpr (Types::adds_dq) {
-        dq.finish(block, s, index, thread);
+        dq.finish(block, s, index, thread, y.turn);
         release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
       }
       release(s.a_empty[index]);
@@ -92,22 +92,21 @@ class sm90_backward_consumer {
       for (int slot = 0; slot < map_of_scores::rows; ++slot) own[slot] = s.own_terms[index][row_of(slot)];
     if constexpr (!rows_are_keys)
       for (row_terms& t : own) t.lse *= log2_e<float>;
-    if constexpr (Types::adds_dq) bad_keys.begin_item();
     if constexpr (!Types::adds_dq) acquire_turn();
   }
 
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {
-    s.x_full[x.stage].wait(x.phase);
-    return s.notes[x.stage].of[index];
+    s.x_full[x.stage()].wait(x.phase());
+    return s.notes[x.stage()].of[index];
   }
   /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
   /// wait for their next tiles during its own.
   GIWA_DEVICE action skip_tile() {
     release_turn();
-    s.y_full[y.stage].wait(y.phase);
-    release(s.y_empty[y.stage]);
-    release(s.x_empty[x.stage]);
+    s.y_full[y.stage()].wait(y.phase());
+    release(s.y_empty[y.stage()]);
+    release(s.x_empty[x.stage()]);
     x.advance(), y.advance();
     acquire_turn();
     return await_next();
@@ -117,7 +116,7 @@ class sm90_backward_consumer {
   /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one, or for each of them.
   template <bool Masked>
   GIWA_DEVICE action add_tile() {
-    const int stage_x = uniform(x.stage), stage_y = uniform(y.stage);
+    const int stage_x = uniform(x.stage()), stage_y = uniform(y.stage());
     const auto& x_tile = s.x[stage_x];
     const auto& y_tile = s.y[stage_y];
     // Set here, so that their registers are free from the last product to the next tile; the products overwrite them.
@@ -126,31 +125,31 @@ class sm90_backward_consumer {
     if constexpr (sums_x) dp.fill(0);
     // stage_x >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
     const int fixed = index + (stage_x >> 2);
-    if constexpr (!sums_x) s.y_full[y.stage].wait(y.phase);
+    if constexpr (!sums_x) s.y_full[y.stage()].wait(y.phase());
     if constexpr (Types::adds_dq) acquire_turn();
     arch::wgmma_fence();
     multiply<Types::head_size>(scores, s.a[fixed], 0, transposed(x_tile), false);
     if constexpr (sums_x) {
-      s.y_full[y.stage].wait(y.phase);
+      s.y_full[y.stage()].wait(y.phase());
       arch::wgmma_fence();
       multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), false);
     }
     arch::wgmma_commit();
     release_turn();
     if constexpr (Types::adds_dq) {
-      dq.begin_tile(block, s, index);
-      bad_keys.find(block, thread, s.a[index]);
+      dq.begin_tile(block, s, index, y.turn);
+      bad_keys.find(block, dq.is_first(), s.a[index]);
     }
-    steps_type steps{p.call.call, s.notes[x.stage], s.terms[x.stage], own, first_row, thread, random_key};
+    steps_type steps{p.call.call, s.notes[x.stage()], s.terms[x.stage()], own, first_row, thread, random_key};
     steps.read_early();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
     if constexpr (sums_x) arch::fence_operand(dp.value);
-    if constexpr (!sums_y) release(s.y_empty[y.stage]);
-    if constexpr (Types::adds_dq) bad_keys.replace(block, thread, s.a[index], scores);
+    if constexpr (!sums_y) release(s.y_empty[y.stage()]);
+    if constexpr (Types::adds_dq) bad_keys.replace(block, dq.is_first(), s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
     steps.template run<Masked>(block, scores, dp, weights, gradients);
-    if constexpr (Types::adds_dq) dq.write_gradients(s, index, thread, gradients);
+    if constexpr (Types::adds_dq) dq.write_gradients(s, index, thread, y.turn, gradients);
     acquire_turn();
     if constexpr (sums_y) {
       arch::fence_operand(sum_y.value);
@@ -165,13 +164,13 @@ class sm90_backward_consumer {
     arch::wgmma_commit();
     [[maybe_unused]] typename dq_type::tile dq_of_tile;
     if constexpr (Types::adds_dq) {
-      dq.multiply(block, s, index, dq_of_tile);
+      dq.multiply(block, s, index, y.turn, dq_of_tile);
       release_turn();
     }
-    arch::mbarrier &x_empty = s.x_empty[x.stage], &y_empty = s.y_empty[y.stage];
+    arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
     x.advance(), y.advance();
     const action next = await_next();
-    if constexpr (Types::adds_dq) dq.await_part(s, index);
+    if constexpr (Types::adds_dq) dq.await_part(s, index, y.turn - 1);
     arch::wgmma_wait<Types::adds_dq ? 1 : 0>();
     if constexpr (sums_x) arch::fence_operand(sum_x.value);
     if constexpr (sums_y) arch::fence_operand(sum_y.value);
@@ -180,7 +179,7 @@ class sm90_backward_consumer {
     if constexpr (Types::adds_dq) {
       arch::wgmma_wait<0>();
       arch::fence_operand(dq_of_tile.value);
-      dq.write(block, s, index, thread, dq_of_tile);
+      dq.write(block, s, index, thread, y.turn - 1, dq_of_tile);
     }
     return next;
   }
@@ -211,7 +210,7 @@ class sm90_backward_consumer {
     const auto store = [&](auto& sums, const tensor_view<G, 2>& to, float factor) {
       if constexpr (Types::stores_slabs)
         if (to.stride(0) % 8 == 0 && reinterpret_cast<uint64>(to.data()) % 16 == 0)
-          return store_gradient_by_slabs(block, thread, sums, to, first, factor, dq.free_slab(s, index));
+          return store_gradient_by_slabs(block, thread, sums, to, first, factor, dq.free_slab(s, index, y.turn));
       store_gradient(block, thread, sums, to, first, factor, p.call.accumulate);
     };
     if constexpr (!rows_are_keys) {
@@ -275,8 +274,10 @@ class sm90_backward_consumer {
   shared_storage& s;
   const int index, thread;
   [[no_unique_address]] const typename steps_type::key_type random_key;
-  ring_cursor<Types::stages_x> x;
-  ring_cursor<Types::stages_y> y;
+  template <int Stages>
+  using cursor = stdlib::conditional_t<Types::adds_dq, counting_cursor<Stages>, ring_cursor<Stages>>;
+  cursor<Types::stages_x> x;
+  cursor<Types::stages_y> y;  // where dq is added, its turn counts the tiles
   stdlib::conditional_t<Types::adds_dq, dq_type, nothing> dq;
   stdlib::conditional_t<Types::adds_dq, sm90_bad_keys<Types>, nothing> bad_keys;
   uint32 fixed_turn = 0;

@@ -63,15 +63,15 @@ class sm90_backward_loader {
   }
   /// A note without a tile.
   GIWA_DEVICE void put_end(action end) {
-    s.x_empty[x.stage].wait(x.phase ^ 1);
+    s.x_empty[x.stage()].wait(x.phase() ^ 1);
     if (block.lane() == 0) {
-      for (int c = 0; c < Types::groups; ++c) s.notes[x.stage].of[c] = end;
+      for (int c = 0; c < Types::groups; ++c) s.notes[x.stage()].of[c] = end;
       if constexpr (Types::adds_dq)
         if (end == action::end) {
-          s.dq_places[place.stage].part = Types::no_more_parts;
-          s.place_full[place.stage].arrive();
+          s.dq_places[place.stage()].part = Types::no_more_parts;
+          s.place_full[place.stage()].arrive();
         }
-      s.x_full[x.stage].arrive();
+      s.x_full[x.stage()].arrive();
     }
     block.sync_warp();
     x.advance();
@@ -161,27 +161,27 @@ class sm90_backward_loader {
       if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
       dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
     }
-    s.x_empty[x.stage].wait(x.phase ^ 1);
+    s.x_empty[x.stage()].wait(x.phase() ^ 1);
     GIWA_UNROLL
     for (int i = 0; i < rows_of_lane; ++i) {
       const int row = block.lane() + 32 * i;
       if (columns % 32 != 0 && row >= columns) continue;
       if constexpr (Types::is_split) {
-        Types::put(terms[i], row, s.terms[x.stage]);
+        Types::put(terms[i], row, s.terms[x.stage()]);
       } else if constexpr (Types::rows_are_keys) {
-        s.terms[x.stage].lse[row] = terms[i].lse * log2_e<float>;
-        s.terms[x.stage].delta[row] = terms[i].delta;
+        s.terms[x.stage()].lse[row] = terms[i].lse * log2_e<float>;
+        s.terms[x.stage()].delta[row] = terms[i].delta;
       } else {
-        s.terms[x.stage].nan[row] = 0;
+        s.terms[x.stage()].nan[row] = 0;
       }
     }
     if (block.lane() == 0) {
-      tile_note& note = s.notes[x.stage];
+      tile_note& note = s.notes[x.stage()];
       note.limits.put(typename Types::bounds(h));
       note.begin = begin;
       if constexpr (Types::adds_dq) {
-        s.dq_places[place.stage] = dq;
-        s.place_full[place.stage].arrive();
+        s.dq_places[place.stage()] = dq;
+        s.place_full[place.stage()].arrive();
       }
       // A consumer for which the whole tile is kept has to see the NaN of cleared rows too.
       for (int c = 0; c < Types::groups; ++c)
@@ -192,22 +192,22 @@ class sm90_backward_loader {
     }
     block.sync_warp();
     const auto at = origin(h, !Types::rows_are_keys, begin);
-    if (arch::elect_one()) giwa::load(p.x, at, s.x[x.stage], scrubs ? s.landed : s.x_full[x.stage]);
-    s.y_empty[y.stage].wait(y.phase ^ 1);
-    if (arch::elect_one()) giwa::load(p.y, at, s.y[y.stage], scrubs ? s.landed : s.y_full[y.stage]);
+    if (arch::elect_one()) giwa::load(p.x, at, s.x[x.stage()], scrubs ? s.landed : s.x_full[x.stage()]);
+    s.y_empty[y.stage()].wait(y.phase() ^ 1);
+    if (arch::elect_one()) giwa::load(p.y, at, s.y[y.stage()], scrubs ? s.landed : s.y_full[y.stage()]);
     block.sync_warp();
     constexpr int x_bytes = Types::x_tile::bytes, y_bytes = Types::y_tile::bytes;
     if (!Types::is_split && scrubs) {
       if (block.lane() == 0) s.landed.arrive_and_expect(x_bytes + y_bytes);
       s.landed.wait(landed_phase);
       landed_phase ^= 1;
-      if constexpr (!Types::is_split) clear_nonfinite(s.x[x.stage], s.y[y.stage], s.terms[x.stage], block.lane());
+      if constexpr (!Types::is_split) clear_nonfinite(s.x[x.stage()], s.y[y.stage()], s.terms[x.stage()], block.lane());
       arch::fence_async_proxy();
       block.sync_warp();
     }
     if (block.lane() == 0) {
-      s.x_full[x.stage].arrive_and_expect(scrubs ? 0 : x_bytes);
-      s.y_full[y.stage].arrive_and_expect(scrubs ? 0 : y_bytes);
+      s.x_full[x.stage()].arrive_and_expect(scrubs ? 0 : x_bytes);
+      s.y_full[y.stage()].arrive_and_expect(scrubs ? 0 : y_bytes);
     }
     block.sync_warp();
     place.advance(), x.advance(), y.advance();

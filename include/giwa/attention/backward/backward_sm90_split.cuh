@@ -69,7 +69,7 @@ class sm90_split_consumer {
       }
     }
     if (uniform(next == action::end)) return false;
-    release(s.x_empty[x.stage]);
+    release(s.x_empty[x.stage()]);
     x.advance();
     if (has_tiles) {
       release_turn();
@@ -93,15 +93,15 @@ class sm90_split_consumer {
 
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {
-    s.x_full[x.stage].wait(x.phase);
-    return s.notes[x.stage].of[index];
+    s.x_full[x.stage()].wait(x.phase());
+    return s.notes[x.stage()].of[index];
   }
   /// A tile that only the other consumer needs.
   GIWA_DEVICE action skip_tile() {
     release_turn();
-    s.y_full[y.stage].wait(y.phase);
-    release(s.y_empty[y.stage]);
-    release(s.x_empty[x.stage]);
+    s.y_full[y.stage()].wait(y.phase());
+    release(s.y_empty[y.stage()]);
+    release(s.x_empty[x.stage()]);
     x.advance(), y.advance();
     acquire_turn();
     return await_next();
@@ -110,17 +110,17 @@ class sm90_split_consumer {
   /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none while they run.
   template <bool Masked>
   GIWA_DEVICE action add_tile() {
-    const auto& x_tile = s.x[x.stage];
-    const auto& y_tile = s.y[y.stage];
+    const auto& x_tile = s.x[x.stage()];
+    const auto& y_tile = s.y[y.stage()];
     scores_tile scores, dp;
-    // x.stage >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
-    const int fixed = index + (x.stage >> 2);
+    // x.stage() >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
+    const int fixed = index + (x.stage() >> 2);
     arch::fence_operand(scores.value);
     if constexpr (sums_x) arch::fence_operand(dp.value);
     arch::wgmma_fence();
     multiply_scores<Types::head_size>(scores, s.a[fixed], x_tile);
     if constexpr (sums_x) {
-      s.y_full[y.stage].wait(y.phase);
+      s.y_full[y.stage()].wait(y.phase());
       arch::wgmma_fence();
       multiply_scores<Types::head_size_v>(dp, s.b[fixed], y_tile);
     }
@@ -129,12 +129,12 @@ class sm90_split_consumer {
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
     if constexpr (sums_x) arch::fence_operand(dp.value);
-    if constexpr (!sums_y) release(s.y_empty[y.stage]);
+    if constexpr (!sums_y) release(s.y_empty[y.stage()]);
     weigh<Masked>(scores, dp);
     [[maybe_unused]] operand weights, gradients;
     if constexpr (sums_y) weights.set(block, scores);
     if constexpr (sums_x) gradients.set(block, dp);
-    if constexpr (!sums_x) s.y_full[y.stage].wait(y.phase);
+    if constexpr (!sums_x) s.y_full[y.stage()].wait(y.phase());
     acquire_turn();
     [[maybe_unused]] stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> part_x;
     [[maybe_unused]] stdlib::conditional_t<sums_y, warpgroup_tile<Types::head_size_v>, nothing> part_y;
@@ -144,7 +144,7 @@ class sm90_split_consumer {
     if constexpr (sums_y) multiply_operand(part_y, weights, y_tile);
     if constexpr (sums_x) multiply_operand(part_x, gradients, x_tile);
     arch::wgmma_commit();
-    arch::mbarrier &x_empty = s.x_empty[x.stage], &y_empty = s.y_empty[y.stage];
+    arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
     x.advance(), y.advance();
     const action next = await_next();
     arch::wgmma_wait<0>();
@@ -186,8 +186,8 @@ class sm90_split_consumer {
   /// Turns scores into P times the factors of dout, and dp into dS times those of q or k.
   template <bool Masked>
   GIWA_DEVICE void weigh(scores_tile& scores, scores_tile& dp) const {
-    const auto& note = s.notes[x.stage];
-    const auto& terms = s.terms[x.stage];
+    const auto& note = s.notes[x.stage()];
+    const auto& terms = s.terms[x.stage()];
     const bounds limits = note.limits.get();
     const typename steps_type::steps_of_scores steps{p.call.call.mask, p.call.call.score, p.call.call.scale,
                                                      random_key};

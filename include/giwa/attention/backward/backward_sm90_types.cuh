@@ -14,12 +14,26 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// A ring of stages in shared memory: the next stage, and the phase of its barriers.
 template <int Stages>
-struct ring_cursor {
-  int stage = 0;
-  uint32 phase = 0;
+class ring_cursor {
+ public:
+  GIWA_DEVICE int stage() const { return next; }
+  GIWA_DEVICE uint32 phase() const { return parity; }
   GIWA_DEVICE void advance() {
-    if (++stage == Stages) stage = 0, phase ^= 1;
+    if (++next == Stages) next = 0, parity ^= 1;
   }
+
+ private:
+  int next = 0;
+  uint32 parity = 0;
+};
+/// The same as one number, how many stages have been passed, for fewer registers. Stages is a power of two.
+template <int Stages>
+struct counting_cursor {
+  static_assert((Stages & (Stages - 1)) == 0);
+  uint32 turn = 0;
+  GIWA_DEVICE int stage() const { return static_cast<int>(turn % Stages); }
+  GIWA_DEVICE uint32 phase() const { return turn / Stages % 2; }
+  GIWA_DEVICE void advance() { ++turn; }
 };
 
 /// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each, or the same 64: of a and b. Tiles of x and y move

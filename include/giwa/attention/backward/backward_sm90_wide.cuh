@@ -66,7 +66,7 @@ class sm90_wide_consumer {
       }
     }
     if (uniform(next == action::end)) return false;
-    release(s.x_empty[x.stage]);
+    release(s.x_empty[x.stage()]);
     x.advance();
     if (has_tiles) {
       release(s.b_empty[0]);
@@ -78,8 +78,8 @@ class sm90_wide_consumer {
 
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {
-    s.x_full[x.stage].wait(x.phase);
-    return s.notes[x.stage].of[0];
+    s.x_full[x.stage()].wait(x.phase());
+    return s.notes[x.stage()].of[0];
   }
 
   /// One tile; returns what to do with the next.
@@ -94,25 +94,25 @@ class sm90_wide_consumer {
   /// dv += P dout.
   template <bool Masked>
   GIWA_DEVICE action add_weights() {
-    const int stage_x = uniform(x.stage), stage_y = uniform(y.stage);
+    const int stage_x = uniform(x.stage()), stage_y = uniform(y.stage());
     scores_tile scores;
     start(scores, s.a[0], s.x[stage_x]);
     steps_type steps = steps_of_tile();
     steps.read_early();
-    s.weights.empty[between.stage].wait(between.phase ^ 1);
+    s.weights.empty[between.stage()].wait(between.phase() ^ 1);
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
     uint32 weights[steps_type::words];
     write_weights<Masked>(steps, scores, weights);
-    release(s.weights.full[between.stage]);
-    release(s.x_empty[x.stage]);
+    release(s.weights.full[between.stage()]);
+    release(s.x_empty[x.stage()]);
     between.advance();
-    s.y_full[y.stage].wait(y.phase);
+    s.y_full[y.stage()].wait(y.phase());
     arch::fence_operand(sum.value);
     arch::wgmma_fence();
     multiply(sum, weights, s.y[stage_y], true);
     arch::wgmma_commit();
-    arch::mbarrier& y_empty = s.y_empty[y.stage];
+    arch::mbarrier& y_empty = s.y_empty[y.stage()];
     x.advance(), y.advance();
     const action next = await_next();
     arch::wgmma_wait<0>();
@@ -179,23 +179,23 @@ class sm90_wide_consumer {
   /// dk += dS q.
   template <bool Masked>
   GIWA_DEVICE action add_gradients() {
-    const int stage_x = uniform(x.stage), stage_y = uniform(y.stage);
+    const int stage_x = uniform(x.stage()), stage_y = uniform(y.stage());
     scores_tile dp;
-    s.y_full[y.stage].wait(y.phase);
+    s.y_full[y.stage()].wait(y.phase());
     start(dp, s.b[0], s.y[stage_y]);
-    s.weights.full[between.stage].wait(between.phase);
+    s.weights.full[between.stage()].wait(between.phase());
     arch::wgmma_wait<0>();
     arch::fence_operand(dp.value);
-    release(s.y_empty[y.stage]);
+    release(s.y_empty[y.stage()]);
     uint32 gradients[steps_type::words];
     read_gradients<Masked>(steps_of_tile(), dp, gradients);
-    release(s.weights.empty[between.stage]);
+    release(s.weights.empty[between.stage()]);
     between.advance();
     arch::fence_operand(sum.value);
     arch::wgmma_fence();
     multiply(sum, gradients, s.x[stage_x], true);
     arch::wgmma_commit();
-    arch::mbarrier& x_empty = s.x_empty[x.stage];
+    arch::mbarrier& x_empty = s.x_empty[x.stage()];
     x.advance(), y.advance();
     const action next = await_next();
     arch::wgmma_wait<0>();
@@ -236,10 +236,10 @@ class sm90_wide_consumer {
     arch::wgmma_commit();
   }
   GIWA_DEVICE steps_type steps_of_tile() const {
-    return {p.call.call, s.notes[x.stage], s.terms[x.stage], own, first_row, thread, random_key};
+    return {p.call.call, s.notes[x.stage()], s.terms[x.stage()], own, first_row, thread, random_key};
   }
   /// Where the weights of a thread's registers [i, i + 4) are.
-  GIWA_DEVICE float* place(int i) const { return s.weights.of[between.stage] + (i * 128 + thread * 4); }
+  GIWA_DEVICE float* place(int i) const { return s.weights.of[between.stage()] + (i * 128 + thread * 4); }
 
   /// Stores the sums of a warp's 16 rows, as sm90_backward_consumer does.
   GIWA_DEVICE void store_sums(work_item& work, uint32 careful) {
