@@ -156,18 +156,22 @@ struct alibi {
 
   /// See score_modifier.
   ///@{
-  GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const {
-    const int distance = c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal;
-    return score - slopes[c.batch * batch_stride + c.head] * static_cast<float>(distance);
-  }
+  GIWA_HOST_DEVICE float operator()(float score, attention_coord c) const { return lowered(score, c); }
   template <detail::dual_number Number>
   GIWA_HOST_DEVICE Number operator()(Number score, attention_coord c) const {
-    return score + Number((*this)(0.0f, c));
+    return {lowered(score.value, c), score.slope};  // as the forward pass computes it
   }
   ///@}
   /// See score_modifier.
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
     return slopes != nullptr ? status{} : status::invalid("alibi", "the pointer to the slopes is null");
+  }
+
+ private:
+  template <class T>
+  GIWA_HOST_DEVICE T lowered(T score, attention_coord c) const {
+    const int distance = c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal;
+    return score - static_cast<T>(slopes[c.batch * batch_stride + c.head]) * static_cast<T>(distance);
   }
 };
 
