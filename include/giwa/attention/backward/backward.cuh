@@ -165,6 +165,9 @@ struct stream_backward {
     using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
     status state;
     if (!hopper) p.workspace.of_keys = {};
+    // With a window fixed order is the faster one. H100, 2026-11-26, 1024 keys, 4096 tokens, 128: 338, in any order 319 TFLOP/s.
+    if constexpr (has_first_key<Mask>)
+      if (hopper && p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;
     if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV)) {
       using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
       const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
