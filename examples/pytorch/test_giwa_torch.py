@@ -297,7 +297,7 @@ def test_passed_on():
         for x in found:
             unpacked = zip(x.unbind(), expected.unbind()) if x.is_nested else [(x, expected)]
             for a, b in unpacked:
-                torch.testing.assert_close(a, b)
+                torch.testing.assert_close(a, b, equal_nan=options.get("dropout_p") == 1.0)  # 0 times infinity in a kernel of PyTorch
         set_unsupported("raise")
         try:
             raises(NotImplementedError, reason, lambda: attend(scaled_dot_product_attention))

@@ -189,22 +189,27 @@ def test_weights_with_dropout():
 
 
 def test_deterministic():
-    """With `deterministic`, or PyTorch's own setting, gradients have the same bits in every run; else those of k and v have them."""
+    """With `deterministic`, or PyTorch's own setting, gradients have the same bits in every run; else those of k and v have them.
+    These are the same with and without, unless blocks share the query heads of a kv head."""
     dtype, length, heads = TYPES[0], *((2048, 8) if DEVICE == "cuda" else (80, 2))
-    inputs = [random(2, length, h, SIZE, dtype=dtype).requires_grad_() for h in (heads, heads // 2, heads // 2)]
     dout = random(2, length, heads, SIZE, dtype=dtype)
-    gradients = lambda **options: torch.autograd.grad(flash_attn_func(*inputs, causal=True, **options), inputs, dout)
-    fixed = gradients(deterministic=True)
-    for _ in range(3):
-        assert all(torch.equal(x, y) for x, y in zip(fixed, gradients(deterministic=True)))
-        found = gradients()
-        torch.testing.assert_close(found[0], fixed[0])
-        assert all(torch.equal(x, y) for x, y in zip(fixed[1:], found[1:]))
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert all(torch.equal(x, y) for x, y in zip(fixed, gradients()))
-    finally:
-        torch.use_deterministic_algorithms(False)
+    for kv_heads in (heads, heads // 2):
+        inputs = [random(2, length, h, SIZE, dtype=dtype).requires_grad_() for h in (heads, kv_heads, kv_heads)]
+        gradients = lambda **options: torch.autograd.grad(flash_attn_func(*inputs, causal=True, **options), inputs, dout)
+        fixed, first = gradients(deterministic=True), gradients()
+        for _ in range(3):
+            assert all(torch.equal(x, y) for x, y in zip(fixed, gradients(deterministic=True)))
+            found = gradients()
+            for x, y in zip(found, fixed):
+                torch.testing.assert_close(x, y)
+            assert all(torch.equal(x, y) for x, y in zip(first[1:], found[1:]))
+            if kv_heads == heads:
+                assert all(torch.equal(x, y) for x, y in zip(fixed[1:], found[1:]))
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert all(torch.equal(x, y) for x, y in zip(fixed, gradients()))
+        finally:
+            torch.use_deterministic_algorithms(False)
 
 
 def test_pages_of_packed_queries():
