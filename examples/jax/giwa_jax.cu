@@ -75,7 +75,7 @@ struct executor {
   // Memory that XLA takes back when the handler returns, and gives to later work of the stream.
   ffi::ScratchAllocator scratch;
   giwa::status reserve(int64 bytes, giwa::tensor_view<unsigned char, 1>& workspace) {
-    const auto memory = scratch.Allocate(static_cast<std::size_t>(bytes), 256);
+    const auto memory = scratch.Allocate(static_cast<std::size_t>(bytes), 16);  // XLA refuses more
     if (!memory) return {.code = giwa::status_code::out_of_memory, .message = "XLA has no memory for the workspace"};
     workspace = {static_cast<unsigned char*>(*memory), {bytes}};
     return {};

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 from giwa_jax import dot_product_attention
 
 jax.config.update("jax_enable_x64", True)  # for the truth
+jax.config.update("jax_default_matmul_precision", "highest")  # else JAX multiplies fp32 as TF32 on a GPU
 SHAPE = (2, 75, 131, 4, 2, 64, 64)  # batch, queries, keys, heads, kv heads, head sizes of k and v
 LENGTHS = {"query_seq_lengths": np.array([75, 40], np.int32), "key_value_seq_lengths": np.array([100, 0], np.int32)}
 CASES = {  # shape; arguments; types
