@@ -17,6 +17,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <cstdio>
@@ -253,9 +254,12 @@ std::string text(const problem& p) {
                 p.causal ? "causal" : "full", p.order == giwa::slicing::zigzag ? "zigzag" : "contiguous");
   return line;
 }
-void report(const problem& p, const char* pass, double factor, double one, double all, const char* what) {
-  std::printf("%s, %-8s 1 GPU %9.3f ms (%3.0f TFLOP/s), %s %9.3f ms: %.3f\n", text(p).c_str(), pass, one * 1e3,
-              factor * p.flops() / one * 1e-12, what, all * 1e3, one / all);
+void report(const problem& p, const char* pass, double factor, double one, double all, const char* what,
+            double slowest = 0) {
+  char more[64] = "";
+  if (slowest > 0) std::snprintf(more, sizeof more, " (the slowest %.3f ms: %.3f)", slowest * 1e3, slowest / all);
+  std::printf("%s, %-8s 1 GPU %9.3f ms (%3.0f TFLOP/s), %s %9.3f ms: %.3f%s\n", text(p).c_str(), pass, one * 1e3,
+              factor * p.flops() / one * 1e-12, what, all * 1e3, one / all, more);
   std::fflush(stdout);
 }
 int calls_of(const problem& p) {
@@ -411,10 +415,12 @@ bool check(const machine& m, const problem& p, by how, int repeats) {
 }
 
 // One GPU and all of them, by a ring and, if the ranks divide the kv heads, by heads, in turn. Every GPU computes the whole
-// sequence too, at the same time, because GPUs of a kind differ by some percent, and all must be as warm; the mean counts.
+// sequence too, at the same time, because GPUs of a kind differ by some percent, and all must be as warm. The mean counts; that of
+// the slowest GPU, for which the others wait in a ring, is printed too.
 void time(const machine& m, const problem& p) {
   const int ways = p.kv_heads % m.gpus == 0 ? 3 : 2;
   std::vector<double> seconds[2][3];  // of the pass, of the way
+  std::vector<std::array<std::vector<double>, 2>> own_seconds(static_cast<std::size_t>(m.gpus));  // alone, of the pass
   std::mutex mutex;
   std::barrier sync(m.gpus);
   m.on_each([&](const giwa::nccl_communicator& comm) {
@@ -439,12 +445,18 @@ void time(const machine& m, const problem& p) {
           const double each = seconds_since(begin) / calls_of(p);
           const std::lock_guard lock(mutex);
           if (round > 0) seconds[pass][way].push_back(each);
+          if (round > 0 && way == 0)
+            own_seconds[static_cast<std::size_t>(comm.rank())][static_cast<std::size_t>(pass)].push_back(each);
         }
   });
   for (int way = 1; way < ways; ++way)
-    for (int pass = 0; pass < 2; ++pass)
+    for (int pass = 0; pass < 2; ++pass) {
+      double slowest = 0;
+      for (const auto& of_gpu : own_seconds) slowest = std::max(slowest, mean(of_gpu[static_cast<std::size_t>(pass)]));
       report(p, pass == 0 ? "forward" : "backward", pass == 0 ? 1 : 2.5, mean(seconds[pass][0]),
-             mean(seconds[pass][way]), (std::to_string(m.gpus) + (way == 1 ? " GPUs" : " GPUs by heads")).c_str());
+             mean(seconds[pass][way]), (std::to_string(m.gpus) + (way == 1 ? " GPUs" : " GPUs by heads")).c_str(),
+             slowest);
+    }
 }
 
 // Milliseconds of what each rank's ring computes (c), waits for (w), and does between an exchange and the next (e).
