@@ -354,10 +354,17 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   constexpr giwa::int64 tiles = 2 * 3 * 5;
   CHECK(for_any_order(90) == tiles * (2 * 128 * (128 + 64) * 4 + 8 * 4));
   CHECK((for_any_order(0) == for_any_order(90) && for_any_order(80) == 0 && for_any_order(100) == 0));
+  // Else room for 132 parts of the queries of at most 66 tiles of keys; of fewer than 17 tiles for 8 parts of each.
+  constexpr giwa::int64 divided = 132 * 128 * (128 + 64) * 4 + 66 * 8 * 4;
   sizes.seq_k = 9000;  // 710 tiles
+  CHECK(for_any_order(90) == divided);
+  sizes.seq_k = 300, sizes.kv_heads = 10;  // 60 tiles
+  CHECK(for_any_order(90) == divided - 6 * 8 * 4);
+  sizes.seq_k = 100, sizes.heads = sizes.kv_heads = 5;  // 10 tiles
+  CHECK(for_any_order(90) == 10 * (8 * 128 * (128 + 64) * 4 + 8 * 4));
+  sizes.seq_k = 0;
   CHECK(for_any_order(90) == 0);
-  sizes.seq_k = 300, sizes.kv_heads = 10;
-  CHECK(for_any_order(90) == 0);
+  sizes.seq_k = 300, sizes.heads = sizes.kv_heads = 10;
   using giwa::detail::shared_key_sums;
   sizes.heads = 71, sizes.kv_heads = 1;
   CHECK(shared_key_sums::sharers_of(sizes) == 8);  // 9 heads each, and 8
