@@ -19,7 +19,8 @@ inline status to_status(ncclResult_t r) {
 /// A rank of an NCCL communicator, for calls on a stream such as ring_attention_forward(). Borrows the ncclComm_t, and owns a
 /// stream on which messages travel, and two events. One call at a time may use it: calls that follow each other on one
 /// stream, or on streams that wait for each other. Create it with the GPU of the communicator current. Each rank needs a host
-/// thread: when ranks first meet, NCCL waits for the others on the host.
+/// thread: when ranks first meet, NCCL waits for the others on the host. NCCL's kernel takes a multiprocessor for each channel;
+/// rings of long sequences are faster with 4 to 8 (ncclConfig_t::maxCTAs, see docs/several_gpus.md).
 class nccl_communicator {
  public:
   nccl_communicator() = default;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // attention_backward on the CPU against the reference: masks, scores, heads, lengths, types, head sizes, layouts, hostile numbers.
+#include <giwa/attention/backward/schedules.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 
@@ -387,4 +388,36 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   sizes = {.batch = 5, .seq_q = 7, .seq_k = 9, .heads = 2, .kv_heads = 1, .head_size = 128, .head_size_v = 128};
   sizes.element_bytes = 4;
   CHECK((more(80) == 0 && more(90) == more(0) && more(90) > 0 && more(100) == 0));
+}
+
+TEST_CASE("in any order the queries of tiles of keys that are left after whole rounds of the blocks are divided") {
+  case_options o;
+  o.heads = o.kv_heads = 80, o.seq_q = 5, o.seq_k = 7, o.head_size = o.head_size_v = 64;
+  backward_case<giwa::fp16> c(o);
+  const giwa::attention_problem sizes = c.views().in.problem();
+  std::vector<unsigned char> workspace(static_cast<std::size_t>(giwa::backward_workspace_bytes(sizes, 0, true)));
+  giwa::attention_backward_options options;
+  options.any_order = true;
+  options.workspace = {workspace.data(), {static_cast<giwa::int64>(workspace.size())}};
+  struct last {
+    int first, parts;
+    bool operator==(const last&) const = default;
+  };
+  const auto of = [&](const auto& mask, int work_tiles, giwa::int64 tiles) {
+    const auto p = giwa::detail::params_of(c.views(), mask, giwa::plain_score{}, options);
+    const auto found = giwa::detail::backward_schedules::divided_tiles(p, work_tiles, 132, tiles);
+    return last{found.first, found.parts};
+  };
+  CHECK(of(giwa::full{}, 4096, 128) == last{4092, 8});
+  CHECK(of(giwa::full{}, 4092, 128) == last{4092, 1});
+  CHECK(of(giwa::full{}, 2048, 256) == last{2048, 1});  // 68 are left, more than half a round
+  CHECK(of(giwa::full{}, 64, 16) == last{0, 2});
+  CHECK(of(giwa::full{}, 64, 15) == last{64, 1});  // fewer than 8 tiles of queries for each
+  CHECK(of(giwa::causal{}, 4096, 128) == last{4096, 1});
+  CHECK(of(giwa::causal{giwa::alignment::offset(7)}, 4096, 128) == last{4092, 8});  // keeps all 7 keys
+  options.workspace = {workspace.data(), {giwa::backward_workspace_bytes(sizes)}};
+  CHECK(of(giwa::full{}, 4096, 128) == last{4096, 1});
+  options.workspace = {workspace.data(), {static_cast<giwa::int64>(workspace.size())}};
+  options.any_order = false;
+  CHECK(of(giwa::full{}, 4096, 128) == last{4096, 1});
 }
