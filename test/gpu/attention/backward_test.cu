@@ -223,34 +223,6 @@ TEST_CASE("rows past the keys of a sequence do not reach its queries, which see 
   CHECK(judge(padded, expected) == "");
 }
 
-namespace {
-
-template <class T, int HeadSize>
-void test_divided_queries(int64 seq_q) {
-  case_options o;
-  o.batch = 2, o.heads = o.kv_heads = 3, o.head_size = o.head_size_v = HeadSize;
-  o.seq_q = seq_q, o.seq_k = 500;
-  for (const bool has_lengths : {false, true}) {
-    if (has_lengths) o.q_used = {static_cast<int>(seq_q) - 70, 100}, o.k_used = {300, 450};
-    backward_case<T> c(o);
-    c.any_order = true;
-    const giwa::attention_problem p = c.views().in.problem();
-    CHECK(giwa::backward_workspace_bytes(p, 90, true) > giwa::backward_workspace_bytes(p, 90));
-    const backward_answers answers = answers_of(c, giwa::full{}, giwa::plain_score{});
-    REQUIRE((run<HeadSize, HeadSize>(c, giwa::full{}, giwa::plain_score{})) == "");
-    CHECK(judge(c, answers) == "");
-  }
-}
-
-}  // namespace
-
-TEST_CASE("in any order blocks divide the queries of tiles of keys") {
-  test_divided_queries<fp16, 64>(1300);
-#if !defined(GIWA_TEST_FEW_SIZES)
-  test_divided_queries<bf16, 128>(700);
-#endif
-}
-
 TEST_CASE("numbers that a pair does not see do not reach it") {
   test_hostile_numbers<float>();
 #if !defined(GIWA_TEST_FEW_SIZES)
