@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the tests of another library against giwa_torch, on a GPU:
+"""Runs the tests of another library against giwa_torch:
 
     python3 peer_tests.py flash_attn CHECKOUT [--each N] [--workers N] [--seconds S] [arguments of pytest]   # github.com/Dao-AILab/flash-attention
     python3 peer_tests.py sdpa CHECKOUT [...]                                                                # github.com/pytorch/pytorch
@@ -8,8 +8,8 @@
 CHECKOUT is a copy of that repository, which this script only reads. flash_attn: tests/test_flash_attn.py imports giwa_torch's functions
 as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. sdpa: each test of
 test/test_transformers.py runs with torch.nn.functional.scaled_dot_product_attention, and if it passes, again with giwa_torch's in the
-place of PyTorch's fused kernels: calls for which a test allows only PyTorch's unfused attention, its reference, keep that. It needs
-pytest and expecttest.
+place of PyTorch's fused kernels: calls for which a test allows only PyTorch's unfused attention, its reference, keep that. Without a GPU
+its tests of the CPU run. It needs pytest and expecttest.
 
 Tests of dropout in flash_attn have the probability that giwa rounds theirs to, a multiple of 1/256, because they compare with weights
 scaled by it: for 0.17 that is 0.171875.
@@ -209,7 +209,7 @@ def work(chosen, arguments, worker, pipe):
         pretend_to_be_flash_attn(chosen.checkout)
         path, sides = chosen.checkout / "tests" / "test_flash_attn.py", sides_of_flash_attn()
     else:
-        os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda")
+        os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda" if torch.cuda.is_available() else "cpu")
         path, sides = chosen.checkout / "test" / "test_transformers.py", sides_of_sdpa()
     outcomes = Outcomes(chosen, path.read_text(), worker, pipe, sides)
     said = io.StringIO()
@@ -313,8 +313,8 @@ def main():
     parser.add_argument("--compiled", action="store_true")
     chosen, arguments = parser.parse_known_args()
     chosen.end = BEGIN + chosen.seconds
-    if not torch.cuda.is_available():
-        sys.exit("peer_tests.py: there is no GPU that PyTorch sees")
+    if chosen.suite == "flash_attn" and not torch.cuda.is_available():
+        sys.exit("peer_tests.py: flash_attn's tests are for a GPU, and PyTorch sees none")
     found = run(chosen, arguments)
     if chosen.suite == "sdpa":
         theirs = collections.Counter(x for (side, _), x in found.of.items() if side == "PyTorch")
