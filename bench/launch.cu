@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a launch costs the calling thread: giwa::launch and giwa::for_all compared with a bare <<<>>> with as many parameter bytes.
+// What a launch costs the calling thread: giwa::launch and giwa::for_all compared with a bare <<<>>> with as many
+// parameter bytes.
 #include "alternate.hpp"
 
 namespace {

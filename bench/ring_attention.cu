@@ -415,8 +415,8 @@ bool check(const machine& m, const problem& p, by how, int repeats) {
 }
 
 // One GPU and all of them, by a ring and, if the ranks divide the kv heads, by heads, in turn. Every GPU computes the whole
-// sequence too, at the same time, because GPUs of a kind differ by some percent, and all must be as warm. The mean counts; that of
-// the slowest GPU, for which the others wait in a ring, is printed too.
+// sequence too, at the same time, because GPUs of a kind differ by some percent, and all must be as warm. The mean
+// counts; that of the slowest GPU, for which the others wait in a ring, is printed too.
 void time(const machine& m, const problem& p) {
   const int ways = p.kv_heads % m.gpus == 0 ? 3 : 2;
   std::vector<double> seconds[2][3];  // of the pass, of the way

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Times and bits of attention_forward in 36 cells (fp16, head sizes 64, 128 and 256), for run.py to compare two source trees. With
-// GIWA_CELLS_BACKWARD of attention_backward, in fixed order and in any. GIWA_CELLS_SIZES is a list of other head sizes.
+// Times and bits of attention_forward in 36 cells (fp16, head sizes 64, 128 and 256), for run.py to compare two source
+// trees. With GIWA_CELLS_BACKWARD of attention_backward, in fixed order and in any. GIWA_CELLS_SIZES is a list of other
+// head sizes.
 #include <giwa/attention.cuh>
 #include <giwa/grid.cuh>
 #if defined(GIWA_CELLS_BACKWARD)

@@ -13,8 +13,8 @@
 // One call, as attention_backward.py lays it out. q, o, dout and dq (batch, length, heads, head size); k, v, dk and dv with
 // kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3
 // alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout, 7 causal and packed,
-// `sequences` at `offsets`, the longest of `longest`; 8 and 9 are 0 and 1 with a score modifier that does nothing. Kinds read their
-// own of cap, slopes, window, bias and dbias.
+// `sequences` at `offsets`, the longest of `longest`; 8 and 9 are 0 and 1 with a score modifier that does nothing.
+// Kinds read their own of cap, slopes, window, bias and dbias.
 struct backward_call {
   long long kind, element, batch, length, heads, kv_heads, head_size, window, any_order, sequences, longest;
   double cap;

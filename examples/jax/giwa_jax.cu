@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One handler of XLA's FFI: attention or its gradients, for one element type, pair of head sizes and kind of mask, with or without a
-// softcap, all of them macros. giwa_jax.py compiles it, with nvcc for a GPU and with the host compiler for the CPU.
+// One handler of XLA's FFI: attention or its gradients, for one element type, pair of head sizes and kind of mask, with
+// or without a softcap, all of them macros. giwa_jax.py compiles it, with nvcc for a GPU and with the host compiler for the CPU.
 #if defined(__CUDACC__)
 #include <giwa/attention.cuh>
 #if GIWA_JAX_BACKWARD

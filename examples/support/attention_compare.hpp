@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compares an attention output with attention_reference in double precision. The tolerance is twice the error of unfused attention.
+// Compares an attention output with attention_reference in double precision. The tolerance is twice the error of
+// unfused attention.
 #pragma once
 
 #include <giwa/host.hpp>

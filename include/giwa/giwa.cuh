@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The public headers for a GPU but <giwa/attention_backward.cuh> and <giwa/cache.cuh>; <giwa/host.hpp> and <giwa/host_executor.cuh> add the CPU.
+// The public headers for a GPU but <giwa/attention_backward.cuh> and <giwa/cache.cuh>; <giwa/host.hpp> and
+// <giwa/host_executor.cuh> add the CPU.
 #ifndef GIWA_GIWA_CUH
 #define GIWA_GIWA_CUH
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compiles each header named on the command line with NVRTC, in this process: `-I` options, then headers. Those after --pch FILE share
-// a precompiled header of libcu++ in that file; those after --together are compiled in one program, without it.
+// Compiles each header named on the command line with NVRTC, in this process: `-I` options, then headers. Those after
+// --pch FILE share a precompiled header of libcu++ in that file; those after --together are compiled in one program, without it.
 #include <nvrtc.h>
 
 #include <cstdio>

@@ -59,10 +59,11 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
 
   constexpr int most = giwa::attention_limits::head_size;
   float value[most], sum[most], square[most];
-  // A score that is off by e moves o by e p (v - o) and lse by e p, and errors of different scores are independent: their squares add up.
-  // q k is a sum of d products, and each of its d partial sums is rounded by up to 2^-24 of itself. Where signs are random,
-  // the squares of the partial sums have the sum d / 2 times that of the squares of the products. Then the exponent, the
-  // distance of the score to the reference, is rounded. A score modifier counts as one of slope 1.
+  // A score that is off by e moves o by e p (v - o) and lse by e p, and errors of different scores are independent:
+  // their squares add up. q k is a sum of d products, and each of its d partial sums is rounded by up to 2^-24 of
+  // itself. Where signs are random, the squares of the partial sums have the sum d / 2 times that of the squares of the
+  // products. Then the exponent, the distance of the score to the reference, is rounded. A score modifier counts as one
+  // of slope 1.
   double moves_v2[most], moves_v[most], moves = 0;  // sums of (e p v)^2, (e p)^2 v, (e p)^2
   const int64 width = h.v.extent(1);
   for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0, moves_v2[i] = moves_v[i] = 0;

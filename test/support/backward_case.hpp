@@ -98,8 +98,8 @@ struct backward_answers {
 
 inline giwa::dual<double> dual_of(float x) { return {static_cast<double>(x), 1.0}; }
 
-/// The gradients of the plain implementation: products summed in fp32 and rounded to T, as are y, P and dz; softmax in fp32. Adds to
-/// the given sums, and collects the scales of all rows.
+/// The gradients of the plain implementation: products summed in fp32 and rounded to T, as are y, P and dz; softmax in
+/// fp32. Adds to the given sums, and collects the scales of all rows.
 template <class T, class Params>
 void plain_backward(const Params& p, backward_answers& a) {
   using giwa::convert;
@@ -112,8 +112,9 @@ void plain_backward(const Params& p, backward_answers& a) {
   const float scale = p.call.scale;
   std::vector<float> dk(a.dk.plain.size(), 0), dv(a.dv.plain.size(), 0);
   const auto raise = [](float& to, float x) { to = x > to ? x : to; };
-  // The largest sum and root of an element of each row: sums over rows of the other side, so they are kept for each element of dk, dv.
-  // Squares in double: those of weights of e^-60 would be 0 in fp32, and nothing be left for the rounding of o.
+  // The largest sum and root of an element of each row: sums over rows of the other side, so they are kept for each
+  // element of dk, dv. Squares in double: those of weights of e^-60 would be 0 in fp32, and nothing be left for the
+  // rounding of o.
   const auto squared = [](float x) { return static_cast<double>(x) * static_cast<double>(x); };
   std::vector<float> sum_k(dk.size(), 0), sum_v(dv.size(), 0);
   std::vector<double> square_k(dk.size(), 0), square_v(dv.size(), 0);

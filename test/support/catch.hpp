@@ -172,7 +172,8 @@ struct operand {
 #pragma GCC diagnostic pop
 };
 
-/// `decompose{} <=> a == b` is (decompose{} <=> a) == b. Of the operators that bind so, g++ warns of no comparison after this one.
+/// `decompose{} <=> a == b` is (decompose{} <=> a) == b. Of the operators that bind so, g++ warns of no comparison
+/// after this one.
 struct decompose {
   template <class L>
   friend operand<L> operator<=>(decompose, const L& left) {

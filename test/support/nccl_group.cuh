@@ -34,8 +34,8 @@ class nccl_group {
 
   static void use_device_of(int rank) { giwa::throw_if_failed(giwa::to_status(cudaSetDevice(rank))); }
 
-  /// body(communicator) on a thread for each rank, with its GPU current. Rethrows the first exception; the other ranks may wait for
-  /// the rank that threw, so a rank that throws aborts all.
+  /// body(communicator) on a thread for each rank, with its GPU current. Rethrows the first exception; the other ranks
+  /// may wait for the rank that threw, so a rank that throws aborts all.
   template <class Body>
   void on_each(const Body& body) {
     std::exception_ptr failure;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// giwa's attention as operators of PyTorch: checks, outputs, autograd and autocast. Kernels are libraries that kernels.cu makes, which
-// build.py compiles when a call first needs one.
+// giwa's attention as operators of PyTorch: checks, outputs, autograd and autocast. Kernels are libraries that
+// kernels.cu makes, which build.py compiles when a call first needs one.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
@@ -74,8 +74,8 @@ library load(int pass, const at::Device& device, int element, int64_t head_size,
   return libraries[key] = found;
 }
 
-// Runs a call on the current stream of its device. The workspace is freed when this returns: to PyTorch's allocator, which gives it
-// to later work of the same stream only.
+// Runs a call on the current stream of its device. The workspace is freed when this returns: to PyTorch's allocator,
+// which gives it to later work of the same stream only.
 void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_size_v, int mask, int score) {
   const at::Device device = q.device();
   const int element = q.scalar_type() == at::kHalf ? 0 : q.scalar_type() == at::kBFloat16 ? 1 : 2;
@@ -125,15 +125,16 @@ void check_query(const Tensor& q) {
 // A tensor whose last dimension is contiguous: copied only if it is not.
 Tensor in_rows(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
 
-// (batch, length, heads, head size), from (batch, heads, length, head size) if `heads_first`, or from packed (rows, heads, head size).
+// (batch, length, heads, head size), from (batch, heads, length, head size) if `heads_first`, or from packed (rows,
+// heads, head size).
 giwa_torch::tensor rows_of(const Tensor& t, bool heads_first) {
   if (t.dim() == 3) return {t.data_ptr(), {1, t.size(0), t.size(1), t.size(2)}, {0, t.stride(0), t.stride(1), 1}};
   const int l = heads_first ? 2 : 1, h = 3 - l;
   return {t.data_ptr(), {t.size(0), t.size(l), t.size(h), t.size(3)}, {t.stride(0), t.stride(l), t.stride(h), 1}};
 }
 
-// A tensor with the rows of `like` and so many columns, in the memory order of `like`: its dimensions before the last one are sorted by
-// stride, and keep their place where that is 0. functional.py says the same to torch.compile.
+// A tensor with the rows of `like` and so many columns, in the memory order of `like`: its dimensions before the last
+// one are sorted by stride, and keep their place where that is 0. functional.py says the same to torch.compile.
 Tensor empty_rows(const Tensor& like, int64_t columns, bool zero) {
   const int64_t outer = like.dim() - 1;
   std::array<int64_t, 3> order{0, 1, 2};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // One kernel library: one pass, element type, pair of head sizes, kind of mask and set of score modifiers, all of them macros.
-// build.py compiles it at the first use, with nvcc for a GPU and with the host compiler for the CPU. It includes nothing of PyTorch.
+// build.py compiles it at the first use, with nvcc for a GPU and with the host compiler for the CPU. It includes
+// nothing of PyTorch.
 #if defined(__CUDACC__)
 #include <giwa/attention.cuh>
 #if GIWA_TORCH_PASS == 1

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Attention over the ranks of a process group and its gradients, for one way (a ring, or an exchange of heads), element type, head size
-// and mask, all of them macros. ring.py compiles it: with nvcc for GPUs, which send by NCCL, and with the host compiler for the CPU.
+// Attention over the ranks of a process group and its gradients, for one way (a ring, or an exchange of heads), element
+// type, head size and mask, all of them macros. ring.py compiles it: with nvcc for GPUs, which send by NCCL, and with
+// the host compiler for the CPU.
 #if defined(__CUDACC__)
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>

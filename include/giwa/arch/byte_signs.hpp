@@ -8,8 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-/// Bits 0 to 15 are bit 7 of byte `of_low` of `low`, bits 16 to 31 that of byte `of_high` of `high`. One instruction. Source: PTX ISA, "Data
-/// Movement and Conversion Instructions: prmt", with the sign replicated.
+/// Bits 0 to 15 are bit 7 of byte `of_low` of `low`, bits 16 to 31 that of byte `of_high` of `high`. One instruction.
+/// Source: PTX ISA, "Data Movement and Conversion Instructions: prmt", with the sign replicated.
 GIWA_HOST_DEVICE inline uint32 halves_of_signs(uint32 low, uint32 high, int of_low, int of_high) {
 #if defined(__CUDA_ARCH__)
   uint32 two;

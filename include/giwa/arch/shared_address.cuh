@@ -15,7 +15,8 @@ namespace giwa::inline GIWA_ABI::arch {
 /// Returns the 32-bit address of an object in the shared memory of this block. Source: PTX ISA, "cvta".
 GIWA_DEVICE inline uint32 shared_address(const void* p) { return static_cast<uint32>(__cvta_generic_to_shared(p)); }
 
-/// Loads two numbers from an address in shared memory that is a multiple of 8. The compiler does not order this with other accesses:
+/// Loads two numbers from an address in shared memory that is a multiple of 8. The compiler does not order this with
+/// other accesses:
 /// an address from compute_here() keeps it behind the wait before that.
 GIWA_DEVICE inline float2 load_shared(uint32 address) {
   float2 two;

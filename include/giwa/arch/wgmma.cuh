@@ -58,8 +58,8 @@ GIWA_DEVICE void fence_operand(uint32 (&registers)[Count]) {
   for (int i = 0; i < Count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 ///@}
-/// The same for a matrix descriptor, which each product of a loop over k uses after it was advanced: otherwise the compiler computes
-/// all of them from the first one, and ptxas moves the words that do not change once more for each.
+/// The same for a matrix descriptor, which each product of a loop over k uses after it was advanced: otherwise the
+/// compiler computes all of them from the first one, and ptxas moves the words that do not change once more for each.
 GIWA_DEVICE inline void fence_descriptor(uint64& descriptor) { asm volatile("" : "+l"(descriptor)); }
 /// The old name of fence_operand().
 template <class T, int Count>

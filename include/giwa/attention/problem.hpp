@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The former place of problem/checks.hpp, problem/mask_combinators.hpp, problem/masks.hpp, problem/problem.hpp, problem/score.hpp; deprecated.
+// The former place of problem/checks.hpp, problem/mask_combinators.hpp, problem/masks.hpp, problem/problem.hpp,
+// problem/score.hpp; deprecated.
 #ifndef GIWA_ATTENTION_PROBLEM_HPP
 #define GIWA_ATTENTION_PROBLEM_HPP
 

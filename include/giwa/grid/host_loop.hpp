@@ -29,11 +29,13 @@ inline bool is_forked = false;
 inline const int forked_child_says_so = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 #endif
 
-/// Calls body(state, begin, end) on ranges that together cover [0, n), each element once, with the state that make() returns once on
-/// each thread. Runs on the calling thread and on one more for each other core, as long as each has at least `grain` elements, grain >
-/// 0. If that is one thread, or the system starts no more, the caller does everything; a single thread gets [0, n) in one call. With
-/// OpenMP (-fopenmp) the threads are those of its runtime, which keeps them between calls, at most omp_get_max_threads(); inside
-/// of a parallel region there is one. A child of fork() starts its own as without OpenMP. Rethrows the first exception of a body; some ranges are then left out.
+/// Calls body(state, begin, end) on ranges that together cover [0, n), each element once, with the state that make()
+/// returns once on each thread. Runs on the calling thread and on one more for each other core, as long as each has at
+/// least `grain` elements, grain >
+/// 0. If that is one thread, or the system starts no more, the caller does everything; a single thread gets [0, n) in
+/// one call. With OpenMP (-fopenmp) the threads are those of its runtime, which keeps them between calls, at most
+/// omp_get_max_threads(); inside of a parallel region there is one. A child of fork() starts its own as without OpenMP.
+/// Rethrows the first exception of a body; some ranges are then left out.
 template <class Make, class Body>
 void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
   if (n <= 0) return;
@@ -80,7 +82,8 @@ void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
     return;
   }
 #endif
-  // Threads that start each other, as a tree, were slower: attention of 512 tokens on 16 cores 1.16 ms instead of 1.07 (2026-11-23).
+  // Threads that start each other, as a tree, were slower: attention of 512 tokens on 16 cores 1.16 ms instead of 1.07
+  // (2026-11-23).
   const auto helpers = static_cast<stdlib::size_t>(workers - 1);
   const std::unique_ptr<std::thread[]> threads(new (std::nothrow) std::thread[helpers]);
   if (threads) {

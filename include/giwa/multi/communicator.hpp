@@ -37,10 +37,10 @@ concept communicator = requires(const Communicator& c, const Where& where) {
   { c.wait(where) } -> stdlib::same_as<status>;
 };
 
-/// Ranks in two dimensions, for head_parallel_attention_forward() and _backward(): `mesh{heads, ring}`. `heads` connects the ranks
-/// that exchange heads, `ring` those around which keys and values travel. Rank r of `ring` and h of `heads` is rank r heads.size() +
-/// h of the mesh. With ncclCommSplit() the color of `heads` is rank / heads.size(), that of `ring` rank % heads.size(). Both
-/// communicators must live as long as the mesh.
+/// Ranks in two dimensions, for head_parallel_attention_forward() and _backward(): `mesh{heads, ring}`. `heads`
+/// connects the ranks that exchange heads, `ring` those around which keys and values travel. Rank r of `ring` and h of
+/// `heads` is rank r heads.size() + h of the mesh. With ncclCommSplit() the color of `heads` is rank / heads.size(),
+/// that of `ring` rank % heads.size(). Both communicators must live as long as the mesh.
 template <class Heads, class Ring>
 struct mesh {
   const Heads& heads;  ///< between ranks with neighbouring tokens

@@ -13,8 +13,8 @@ struct slice_gradients {
   tensor_view<float, 4> k, v;
 };
 
-/// The memory for gradients: of this rank's slice, what it computes and what comes home, and of other slices, what is computed, sent
-/// and received at the same time.
+/// The memory for gradients: of this rank's slice, what it computes and what comes home, and of other slices, what is
+/// computed, sent and received at the same time.
 struct gradient_buffers {
   static constexpr int own = 0, home = 1, received = 2, computed = 3;  // `computed` or the one after it
   float* k[5];                                                         // for the rows of the longest slice

@@ -113,9 +113,9 @@ inline namespace GIWA_ARCH_TAG {
 /// Computes what ring_attention_backward() computes, with the same arguments, by an all-to-all exchange: all tokens of this
 /// rank's share of the heads. kv heads must be a multiple of the number of ranks. dsinks receives the gradients of this
 /// rank's heads, and 0 for the others: add it up over the ranks. So do the gradients of a score modifier's parameters; of
-/// bias_with_gradient a rank writes the elements of its heads, or, where heads share them, adds to them if it does not have the first
-/// head. options.workspace is required: head_parallel_backward_workspace_bytes(), 16-byte aligned. `comm` may be a mesh, as in
-/// head_parallel_attention_forward(). Otherwise as ring_attention_backward().
+/// bias_with_gradient a rank writes the elements of its heads, or, where heads share them, adds to them if it does not
+/// have the first head. options.workspace is required: head_parallel_backward_workspace_bytes(), 16-byte aligned.
+/// `comm` may be a mesh, as in head_parallel_attention_forward(). Otherwise as ring_attention_backward().
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator_or_mesh<Where> Comm,
           class Queries, class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV,
           class Mask = full, class Score = plain_score>

@@ -34,8 +34,8 @@ struct ring_backward_workspace {
   }
 };
 
-/// to = own + others, converted, or added to it, for Count neighbouring elements; `others` has the rows `rows` of the tensor. own and
-/// others are contiguous.
+/// to = own + others, converted, or added to it, for Count neighbouring elements; `others` has the rows `rows` of the
+/// tensor. own and others are contiguous.
 template <class G, uint64 Count>
 struct store_gradients {
   template <class T>
@@ -104,9 +104,9 @@ struct ring_backward {
   const attention_backward_options& options;
   const ring_backward_workspace& workspace;
 
-  /// In each step all gradients are computed in one call, while keys and values of the next step and the gradients of the ranks before
-  /// arrive. These are added, and the sum is sent on in the next step, at the end home. Of this rank's own slice the later rows are
-  /// computed last, while its gradients come home.
+  /// In each step all gradients are computed in one call, while keys and values of the next step and the gradients of
+  /// the ranks before arrive. These are added, and the sum is sent on in the next step, at the end home. Of this rank's
+  /// own slice the later rows are computed last, while its gradients come home.
   status run() const {
     const key_value_ring<T, Comm, Mask> keys(comm, plan, workspace.travelling, own.in.k, own.in.v);
     const gradient_ring<Where, Comm, Mask> gradients(where, comm, plan, workspace.gradients, own.in.problem(),
@@ -184,8 +184,8 @@ struct ring_backward {
     const int64 begin = first > 0 && first < all ? first : all / 2;
     return {begin, all - begin};
   }
-  /// The rows that see something of the slice of a step, and what they see; of this rank's own slice all keys, and the rows before
-  /// the later ones.
+  /// The rows that see something of the slice of a step, and what they see; of this rank's own slice all keys, and the
+  /// rows before the later ones.
   part part_of(int step) const {
     const int rank = comm.rank(), of = plan.owner(rank, step);
     if (step == 0) return {{0, later_rows().first}, {0, own.in.k.extent(1)}};
@@ -281,8 +281,8 @@ inline namespace GIWA_ARCH_TAG {
 /// ring_attention_forward() wrote, with the same slices. An empty view in the place of dq, dk or dv is not computed, on all
 /// ranks alike; a rank without rows passes a view of its sizes, (batch, 0, kv heads, head size). dsinks receives the sum
 /// over this rank's rows: add it up over the ranks. So do the gradients of a score modifier's parameters; of bias_with_gradient
-/// a rank writes the elements of its queries and the keys that they see. options.workspace is required: ring_backward_workspace_bytes(),
-/// 16-byte aligned.
+/// a rank writes the elements of its queries and the keys that they see. options.workspace is required:
+/// ring_backward_workspace_bytes(), 16-byte aligned.
 ///
 /// Sums are in fp32, in the order of the ring, and rounded once, so the result has the same bits in each run with the same
 /// slices, without options.any_order. Streams, capture and errors are as in ring_attention_forward().

@@ -40,7 +40,8 @@ struct row_positions {
   ///@}
 };
 
-/// What a mask keeps of a tile of rows, from what it keeps (`of_whole`) of the one, two or four tiles of the whole sequence that it is.
+/// What a mask keeps of a tile of rows, from what it keeps (`of_whole`) of the one, two or four tiles of the whole
+/// sequence that it is.
 template <class Keep>
 GIWA_HOST_DEVICE constexpr tile_keep keep_of_slices(const row_positions& queries, const row_positions& keys, int offset,
                                                     const score_tile& t, const Keep& of_whole) {

@@ -9,8 +9,8 @@
 namespace giwa::inline GIWA_ABI {
 
 /// Computes e^d for d <= 0 as 2^(d log2 e) with ex2.approx: exactly 1 for d = 0, 0 for d = -inf and where the result is below
-/// 2^-126, NaN for NaN. The relative error is below 2^-22 + |d| 2^-24, the second part from the rounding of the product. fp64, and an
-/// op that runs on the host, use the series of `exponential`.
+/// 2^-126, NaN for NaN. The relative error is below 2^-22 + |d| 2^-24, the second part from the rounding of the
+/// product. fp64, and an op that runs on the host, use the series of `exponential`.
 struct device_exponential {
   /// e^d for d <= 0.
   ///@{
@@ -46,8 +46,8 @@ GIWA_HOST_DEVICE inline float quick_reciprocal(float x) {
 #endif
 }
 
-/// ln x of a sum of exponentials, without a branch. The absolute error is 2^-22 for x < 1.5; above, it is one unit in the last place
-/// more. -inf for 0, NaN for a negative number. On the device subnormal numbers count as 0.
+/// ln x of a sum of exponentials, without a branch. The absolute error is 2^-22 for x < 1.5; above, it is one unit in
+/// the last place more. -inf for 0, NaN for a negative number. On the device subnormal numbers count as 0.
 GIWA_HOST_DEVICE inline float quick_log(float x) {
 #if defined(__CUDA_ARCH__)
   // x = f 2^n with f in [3/4, 3/2), where the error of lg2.approx is absolute.

@@ -29,8 +29,8 @@ struct binary_format<double> {
 
 }  // namespace detail
 
-/// Computes e^d for d <= 0 to 1.5 units in the last place, without a branch, so compilers vectorise a loop of it. Exactly 1 for 0;
-/// 0 below -87 (float) or -708 (double), the end of the normal numbers; NaN stays NaN.
+/// Computes e^d for d <= 0 to 1.5 units in the last place, without a branch, so compilers vectorise a loop of it.
+/// Exactly 1 for 0; 0 below -87 (float) or -708 (double), the end of the normal numbers; NaN stays NaN.
 ///
 /// Method: d = n ln 2 + r with |r| <= ln(2)/2, and e^r by its Taylor series, whose remainder is below half a unit.
 struct exponential {
@@ -50,8 +50,8 @@ struct exponential {
   }
 };
 
-/// Computes ln x to 2 units in the last place: -inf for 0, NaN for a negative number. Meant for sums of exponentials: a subnormal x
-/// counts as 0.
+/// Computes ln x to 2 units in the last place: -inf for 0, NaN for a negative number. Meant for sums of exponentials: a
+/// subnormal x counts as 0.
 struct natural_log {
   /// Returns ln x.
   template <stdlib::floating_point T>

@@ -81,7 +81,8 @@ struct host_rows {
   static void run(const T* in, int64 in_stride, U* out, int64 out_stride, int64 columns, const row_map& map) {
     // Elements that pay for starting a thread; an element takes 1 to 4 ns.
     constexpr int64 grain = host_grain / 4;
-    // host_parallel cuts at multiples of 64, so that threads that write single elements share no cache line; a row counts 64 here.
+    // host_parallel cuts at multiples of 64, so that threads that write single elements share no cache line; a row
+    // counts 64 here.
     constexpr int64 unit = 64;
     host_parallel(map.rows * unit, ceil_div(grain, columns) * unit, [&](int64 begin, int64 end) {
       for (int64 row = begin / unit; row < end / unit; ++row) {

@@ -13,18 +13,19 @@ template <class T, class U>
 struct host_rows;  // defined by <giwa/host.hpp>
 }
 
-/// Computes the softmax over the last dimension on the CPU: out[..., j] = e^(in[..., j] - m) / sum over k of e^(in[..., k] - m), where
-/// m is the row's largest element. Needs `#include <giwa/host.hpp>`.
+/// Computes the softmax over the last dimension on the CPU: out[..., j] = e^(in[..., j] - m) / sum over k of e^(in[...,
+/// k] - m), where m is the row's largest element. Needs `#include <giwa/host.hpp>`.
 ///
-/// `in` and `out` have the same sizes, 1 to 4 dimensions, sizes of 0 included, and any strides; elements of `out` must not overlap.
-/// Elements are fp16, bf16, fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view is fp64. `out` may be `in`
-/// itself, with the same strides and element size. A row of -inf gives 0; a NaN or +inf in a row makes the whole row NaN.
-/// Results agree with those on a stream to rounding; docs/softmax.md has the error bound. Compile with -march=native or similar:
+/// `in` and `out` have the same sizes, 1 to 4 dimensions, sizes of 0 included, and any strides; elements of `out` must
+/// not overlap. Elements are fp16, bf16, fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view
+/// is fp64. `out` may be `in` itself, with the same strides and element size. A row of -inf gives 0; a NaN or +inf in a
+/// row makes the whole row NaN. Results agree with those on a stream to rounding; docs/softmax.md has the error bound.
+/// Compile with -march=native or similar:
 /// without it the compiler uses SSE, at about 0.65 of the speed of AVX-512.
 ///
-/// Worker threads share the rows if there are enough elements to pay for them. Returns when `out` is written. Errors, as a status with
-/// the argument, the limit and the value seen, before anything is written: a null or misaligned pointer, a negative size, sizes that
-/// differ, `out` overlapping itself, `out` overlapping `in` without being `in`.
+/// Worker threads share the rows if there are enough elements to pay for them. Returns when `out` is written. Errors,
+/// as a status with the argument, the limit and the value seen, before anything is written: a null or misaligned
+/// pointer, a negative size, sizes that differ, `out` overlapping itself, `out` overlapping `in` without being `in`.
 template <class T, class U, int Rank>
 status softmax(host_t, const tensor_view<T, Rank>& in, const tensor_view<U, Rank>& out) {
   detail::require_softmax<T, U, Rank>();

@@ -30,9 +30,10 @@ GIWA_HOST_DEVICE inline float reference_of(float a, float b, float c) {
 #endif
 }
 
-/// How scores of a row become exponents of its weights: score scale - shift. The largest score m has the exponent Headroom or a little
-/// less. Where the last digit of m scale_log2 is 16 or more, the scale is the power of two below it: then m times it is exact, and m has
-/// the exponent 0 or more however large it is; others of that size differ by at least 8. H200, 2026-11-24, fp16, 64 and 256, causal:
+/// How scores of a row become exponents of its weights: score scale - shift. The largest score m has the exponent
+/// Headroom or a little less. Where the last digit of m scale_log2 is 16 or more, the scale is the power of two below
+/// it: then m times it is exact, and m has the exponent 0 or more however large it is; others of that size differ by at
+/// least 8. H200, 2026-11-24, fp16, 64 and 256, causal:
 /// it costs 0 to 1 % of a call.
 struct row_exponents {
   float scale, shift;
@@ -50,9 +51,9 @@ struct row_exponents {
 }  // namespace detail
 
 /// The softmax state of a thread's rows: m, the largest score so far, equal in all lanes that share the row, and l, the sum of
-/// 2^((score - m) scale_log2) over this thread's scores. scale_log2 > 0 is the scale times log2(e): one fused multiply-add scales a score
-/// and subtracts the maximum. Weights, and l with them, are multiplied by 2^Headroom, so that small weights stay in fp16's range.
-/// (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2", algorithm 1.)
+/// 2^((score - m) scale_log2) over this thread's scores. scale_log2 > 0 is the scale times log2(e): one fused
+/// multiply-add scales a score and subtracts the maximum. Weights, and l with them, are multiplied by 2^Headroom, so
+/// that small weights stay in fp16's range. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2", algorithm 1.)
 template <class Map, int Headroom = 0>
 struct online_softmax {
   static constexpr int rows = Map::rows;  ///< rows of which a thread holds elements
@@ -67,9 +68,9 @@ struct online_softmax {
     for (int r = 0; r < rows; ++r) m[r] = -detail::infinity_of<float>, l[r] = 0;
   }
 
-  /// Adds the next tile of scores and replaces each score by its weight 2^((score - m) scale_log2 + Headroom). The caller multiplies sums
-  /// of earlier weights by factor[row], which is 0 in the first call. Rows of -inf are empty: their weights are 0. All lanes of the warp
-  /// call it.
+  /// Adds the next tile of scores and replaces each score by its weight 2^((score - m) scale_log2 + Headroom). The
+  /// caller multiplies sums of earlier weights by factor[row], which is 0 in the first call. Rows of -inf are empty:
+  /// their weights are 0. All lanes of the warp call it.
   template <class Block>
   GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
                                float (&factor)[rows]) {
@@ -77,7 +78,8 @@ struct online_softmax {
     begin_update(block, scores, scale_log2, factor, shift);
     end_update(scores, scale_log2, factor, shift);
   }
-  /// update() in two steps, between which the caller may use `factor`: first the maximum and what depends on it, then the weights.
+  /// update() in two steps, between which the caller may use `factor`: first the maximum and what depends on it, then
+  /// the weights.
   ///@{
   template <class Block>
   GIWA_HOST_DEVICE void begin_update(const Block& block, const register_tile<float, Map>& scores, float scale_log2,
@@ -125,9 +127,10 @@ struct online_softmax {
     }
   }
 
-  /// Sums l over the lanes of each row; all lanes of the warp call it. Afterwards l is the row's sum, normalizer() the factor of the
-  /// output and lse() the natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row. NaN stays NaN.
-  /// From |score scale_log2| = 2^27 on, where fp32 has few digits left for differences, scores count as equal or very different.
+  /// Sums l over the lanes of each row; all lanes of the warp call it. Afterwards l is the row's sum, normalizer() the
+  /// factor of the output and lse() the natural logarithm of the sum of e^(scale score): 0 and -inf for an empty row.
+  /// NaN stays NaN. From |score scale_log2| = 2^27 on, where fp32 has few digits left for differences, scores count as
+  /// equal or very different.
   template <class Block>
   GIWA_HOST_DEVICE void finish(const Block& block) {
     reduce_over_lanes<Map>(block, l, plus{});

@@ -22,8 +22,8 @@ GIWA_HOST_DEVICE constexpr void require_softmax() {
   static_assert(Rank <= 4, "giwa::softmax: views must have at most 4 dimensions; merge or slice the others.");
 }
 
-/// Returns the first rule that the views break. The output may be the input itself. Any other overlap is refused, also of the output's
-/// own elements.
+/// Returns the first rule that the views break. The output may be the input itself. Any other overlap is refused, also
+/// of the output's own elements.
 template <class T, class U, int Rank>
 GIWA_HOST_DEVICE status check_softmax(const tensor_view<T, Rank>& in, const tensor_view<U, Rank>& out) {
   if (const status s = in.check("in"); !s.ok()) return s;

@@ -34,7 +34,8 @@ GIWA_HOST_DEVICE Compute lanes_sum(const Block& block, Compute value) {
   return value;
 }
 
-/// Initialises the barrier of a cluster's states and signals that this block runs; before that no block may write to its shared memory.
+/// Initialises the barrier of a cluster's states and signals that this block runs; before that no block may write to
+/// its shared memory.
 template <class Block, class States>
 GIWA_HOST_DEVICE void announce([[maybe_unused]] const Block& block, [[maybe_unused]] States& shared) {
 #if defined(__CUDA_ARCH__)
@@ -53,8 +54,8 @@ GIWA_HOST_DEVICE inline void await_others() {
 #endif
 }
 
-/// Sends the warp's state to a slot in every block of the cluster, and waits for the states of all warps. So no block exits before
-/// everything that is sent to it has arrived.
+/// Sends the warp's state to a slot in every block of the cluster, and waits for the states of all warps. So no block
+/// exits before everything that is sent to it has arrived.
 template <class Block, class States, class State>
 GIWA_HOST_DEVICE void exchange_states([[maybe_unused]] const Block& block, [[maybe_unused]] States& shared,
                                       [[maybe_unused]] const State& own, [[maybe_unused]] int slot,
@@ -73,9 +74,9 @@ GIWA_HOST_DEVICE void exchange_states([[maybe_unused]] const Block& block, [[may
 #endif
 }
 
-/// Merges the states of all warps that share the row; all lanes of a warp pass the same state, and every thread gets the same bits.
-/// A warp writes its state to its block's shared memory, or to that of every block of the cluster, so one barrier is enough. `part` is
-/// the block's rank among the `blocks` that share the row.
+/// Merges the states of all warps that share the row; all lanes of a warp pass the same state, and every thread gets
+/// the same bits. A warp writes its state to its block's shared memory, or to that of every block of the cluster, so
+/// one barrier is enough. `part` is the block's rank among the `blocks` that share the row.
 template <row_owner Owner, int Slots, class Exp, class Block, class Compute>
 GIWA_HOST_DEVICE softmax_state<Compute> merge_warps(const Block& block, softmax_state<Compute> own, int blocks,
                                                     int part, row_states<Compute, Slots>& shared) {

@@ -118,8 +118,9 @@ struct row_softmax_op {
     // Distance from the thread's first packet to its packet k, in elements.
     GIWA_HOST_DEVICE static constexpr int offset_of(int k) { return k * lanes * count; }
 
-    /// Reads the thread's elements of a row or of a tile of it. Where the row has all elements of the warp, every load is issued before
-    /// the first is used. With tests for the row's end between them, the compiler would wait for one load after the other.
+    /// Reads the thread's elements of a row or of a tile of it. Where the row has all elements of the warp, every load
+    /// is issued before the first is used. With tests for the row's end between them, the compiler would wait for one
+    /// load after the other.
     GIWA_HOST_DEVICE void read(const in_memory& memory, elements& x) const {
       typename in_memory::words raw[packets];
       if constexpr (Access == row_access::strided) {
@@ -142,8 +143,9 @@ struct row_softmax_op {
       convert_all(raw, x);
     }
 
-    /// Reads aligned packets of memory, including the one after the warp's. Each lane then assembles its own packet from one of them
-    /// and the next, which the next lane holds. For the inner warps of a block: fp16 rows of 50257 reach 0.66 of a copy's speed, and
+    /// Reads aligned packets of memory, including the one after the warp's. Each lane then assembles its own packet
+    /// from one of them and the next, which the next lane holds. For the inner warps of a block: fp16 rows of 50257
+    /// reach 0.66 of a copy's speed, and
     /// 0.52 with read_ends and write_staged.
     GIWA_HOST_DEVICE void read_inside(const in_memory& memory, typename in_memory::words (&raw)[packets]) const {
       const in_memory shifted = memory.from_boundary();
@@ -163,8 +165,8 @@ struct row_softmax_op {
       }
     }
 
-    /// Reads 16-bit rows that end within the warp. Each lane reads the words around its packets. Neighbouring lanes share words, which
-    /// come from the L1 cache the second time. No lane waits for another.
+    /// Reads 16-bit rows that end within the warp. Each lane reads the words around its packets. Neighbouring lanes
+    /// share words, which come from the L1 cache the second time. No lane waits for another.
     GIWA_HOST_DEVICE void read_ends(const in_memory& memory, typename in_memory::words (&raw)[packets]) const {
       typename in_memory::spanning around[packets]{};
       const word_place place = memory.place();
@@ -257,8 +259,8 @@ struct row_softmax_op {
       }
     }
 
-    /// Each lane stores the aligned memory packet that begins before its own packet: the end of the previous packet, which another
-    /// lane or warp holds, and the beginning of this lane's packet.
+    /// Each lane stores the aligned memory packet that begins before its own packet: the end of the previous packet,
+    /// which another lane or warp holds, and the beginning of this lane's packet.
     GIWA_HOST_DEVICE void write_shifted(const out_memory& memory,
                                         const typename out_memory::words (&own)[packets]) const {
       const int warp = block.warp(), lane = block.lane();
@@ -283,8 +285,8 @@ struct row_softmax_op {
       if constexpr (!Shape::resident) block.sync();  // before the next edges
     }
 
-    /// The same through shared memory, for rows that share a warp: they may begin at different alignments. With read_ends, fp16 rows
-    /// of 1001 reach 0.93 of a copy's speed.
+    /// The same through shared memory, for rows that share a warp: they may begin at different alignments. With
+    /// read_ends, fp16 rows of 1001 reach 0.93 of a copy's speed.
     GIWA_HOST_DEVICE void write_staged(const out_memory& memory,
                                        const typename out_memory::words (&own)[packets]) const {
       const int lane = block.lane() % lanes;

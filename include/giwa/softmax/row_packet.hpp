@@ -8,7 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// How the elements of a row are laid out in memory. Results do not depend on it: every thread gets the same elements in all three.
+/// How the elements of a row are laid out in memory. Results do not depend on it: every thread gets the same elements
+/// in all three.
 enum class row_access : int {
   aligned,  // contiguous, every row begins on a packet boundary
   shifted,  // contiguous, a row may begin anywhere
@@ -85,8 +86,8 @@ GIWA_HOST_DEVICE packet_words<Bytes> joined(const spanning_words<Granule, Bytes>
   return out;
 }
 
-/// Concatenates `low` and `high` and returns Bytes of them, from byte `bytes` on; with Up, those that end `bytes` past the end of `low`.
-/// 0 <= bytes < Bytes, a multiple of Granule.
+/// Concatenates `low` and `high` and returns Bytes of them, from byte `bytes` on; with Up, those that end `bytes` past
+/// the end of `low`. 0 <= bytes < Bytes, a multiple of Granule.
 template <int Granule, bool Up, int Bytes>
 GIWA_HOST_DEVICE packet_words<Bytes> shift_packet(const packet_words<Bytes>& low, const packet_words<Bytes>& high,
                                                   int bytes) {
@@ -120,8 +121,8 @@ GIWA_HOST_DEVICE packet_words<Bytes> shift_packet(const packet_words<Bytes>& low
   return out;
 }
 
-/// A thread's elements of one row, in packets of Count. A packet is named by its distance from the first in elements, a constant, so
-/// all accesses go through one pointer.
+/// A thread's elements of one row, in packets of Count. A packet is named by its distance from the first in elements, a
+/// constant, so all accesses go through one pointer.
 template <class T, int Count>
 struct row_memory {
   static constexpr int granule = static_cast<int>(sizeof(T)), bytes = Count * granule;
@@ -183,8 +184,8 @@ struct row_memory {
     return w;
   }
 
-  /// Stores the memory packet that begins on the packet boundary before the packet at `i`, as far as it lies in the row, except the
-  /// elements before `from`, which another thread writes.
+  /// Stores the memory packet that begins on the packet boundary before the packet at `i`, as far as it lies in the
+  /// row, except the elements before `from`, which another thread writes.
   template <row_access Access>
   GIWA_HOST_DEVICE void store(int i, const words& w, int from) const {
     const row_memory shifted = from_boundary();

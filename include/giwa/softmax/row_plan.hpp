@@ -14,8 +14,9 @@ enum class row_owner : int { lanes, block, cluster };
 template <class Compute>
 inline constexpr int weight_of = static_cast<int>(sizeof(Compute)) / 4;
 
-/// A shape of the kernel. A thread holds `Elements` elements of a row, or half as many in fp64. `Lanes` neighbouring lanes of a warp
-/// share a row, or all lanes of a block or of a cluster's blocks. The number of threads and of blocks is chosen at run time.
+/// A shape of the kernel. A thread holds `Elements` elements of a row, or half as many in fp64. `Lanes` neighbouring
+/// lanes of a warp share a row, or all lanes of a block or of a cluster's blocks. The number of threads and of blocks
+/// is chosen at run time.
 template <row_owner Owner, int Lanes, int Elements, bool Resident, int MaxThreads, int MinBlocks>
 struct row_shape {
   static constexpr row_owner owner = Owner;
@@ -72,8 +73,8 @@ constexpr auto with_first_shape(int64 places, const With& with) {
   return with(First{}, l);
 }
 
-/// Calls `with(Shape{}, launch)` for the first shape that holds rows of `places`. Only the length and `clusters` decide; whether there
-/// are clusters is a property of the GPU and the build.
+/// Calls `with(Shape{}, launch)` for the first shape that holds rows of `places`. Only the length and `clusters`
+/// decide; whether there are clusters is a property of the GPU and the build.
 template <class With>
 constexpr auto with_row_shape(int64 places, bool clusters, const With& with) {
   if (clusters)

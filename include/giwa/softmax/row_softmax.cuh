@@ -28,7 +28,8 @@ row_access access_of(const tensor_view<const T, Rank>& in, const tensor_view<U, 
   return packets_aligned(in, count) && packets_aligned(out, count) ? row_access::aligned : row_access::shifted;
 }
 
-/// Whether kernels may use clusters: the GPU has them, and the code in this binary was compiled for an architecture that has them.
+/// Whether kernels may use clusters: the GPU has them, and the code in this binary was compiled for an architecture
+/// that has them.
 inline result<bool> clusters_usable(const void* kernel) {
   cudaFuncAttributes f{};
   if (const status s = consume(cudaFuncGetAttributes(&f, kernel), "kernel"); !s.ok()) return {false, s};
@@ -66,21 +67,23 @@ status launch_rows(cudaStream_t s, const row_softmax_params<T, U>& p, row_access
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Computes the softmax over the last dimension: out[..., j] = e^(in[..., j] - m) / sum over k of e^(in[..., k] - m), where m is the
-/// row's largest element.
+/// Computes the softmax over the last dimension: out[..., j] = e^(in[..., j] - m) / sum over k of e^(in[..., k] - m),
+/// where m is the row's largest element.
 ///
-/// `in` and `out` have the same sizes, 1 to 4 dimensions, in device memory. Any sizes, 0 and more than 2^31 elements included. Any
-/// strides, of the input also 0 and negative; fastest with a last stride of 1 and rows that begin on 16 bytes. Elements are fp16, bf16,
-/// fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view is fp64. `out` may be `in` itself, with the same strides
-/// and element size.
+/// `in` and `out` have the same sizes, 1 to 4 dimensions, in device memory. Any sizes, 0 and more than 2^31 elements
+/// included. Any strides, of the input also 0 and negative; fastest with a last stride of 1 and rows that begin on 16
+/// bytes. Elements are fp16, bf16, fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view is
+/// fp64. `out` may be `in` itself, with the same strides and element size.
 ///
-/// A row of -inf gives 0. A NaN or +inf in a row makes the whole row NaN. docs/softmax.md has the error bound, which holds for rows of
-/// any length. The bits of a row depend on its elements, their number and the types, and for rows of more than 16384 elements on
-/// whether the GPU has clusters; not on the other rows, their number, strides, alignment or the GPU's size.
+/// A row of -inf gives 0. A NaN or +inf in a row makes the whole row NaN. docs/softmax.md has the error bound, which
+/// holds for rows of any length. The bits of a row depend on its elements, their number and the types, and for rows of
+/// more than 16384 elements on whether the GPU has clusters; not on the other rows, their number, strides, alignment or
+/// the GPU's size.
 ///
-/// Asynchronous on `s`, a stream of the current device. Allocates nothing; may be captured in a graph. Errors, as a status with the
-/// argument, the limit and the value seen, before anything is launched: a null, misaligned or host pointer, a negative size, sizes that
-/// differ, `out` overlapping itself, `out` overlapping `in` without being `in`; and those of launch().
+/// Asynchronous on `s`, a stream of the current device. Allocates nothing; may be captured in a graph. Errors, as a
+/// status with the argument, the limit and the value seen, before anything is launched: a null, misaligned or host
+/// pointer, a negative size, sizes that differ, `out` overlapping itself, `out` overlapping `in` without being `in`;
+/// and those of launch().
 template <class T, class U, int Rank>
 status softmax(cudaStream_t s, const tensor_view<T, Rank>& in, const tensor_view<U, Rank>& out) {
   detail::require_softmax<T, U, Rank>();

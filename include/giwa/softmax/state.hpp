@@ -7,9 +7,9 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The softmax state (m, l) of some elements x of a row: m = max x, l = sum of e^(x - m). The states of parts merge to the state of
-/// the whole, in any order and grouping up to rounding (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018,
-/// theorem 1). Special values:
+/// The softmax state (m, l) of some elements x of a row: m = max x, l = sum of e^(x - m). The states of parts merge to
+/// the state of the whole, in any order and grouping up to rounding (Milakov and Gimelshein, "Online normalizer
+/// calculation for softmax", 2018, theorem 1). Special values:
 ///   no element, or only -inf  max = -inf, sum = 0: the identity of merge(); every weight is 0, lse() is -inf
 ///   a NaN                     sum is NaN, and so are all weights and lse(); max ignores it
 ///   a +inf                    max = +inf, sum is NaN: e^(inf - inf) has no value, as in PyTorch
@@ -70,10 +70,10 @@ struct plain_reciprocal {
   }
 };
 
-/// Adds more keys to a row that is finished without them: `factor` normalizes its output, `lse` is its log-sum-exp, and l is NaN if
-/// the row is. `prior_lse` is the log-sum-exp of the other keys: of keys that were attended to before, whose output prior_o is
-/// normalized, or a sink, which is one key with this score and the value 0. -inf means no keys; NaN and +inf make the row NaN. Exp
-/// computes e^d for d <= 0, Log ln x and Reciprocal 1 / x, both for x in [1, 2].
+/// Adds more keys to a row that is finished without them: `factor` normalizes its output, `lse` is its log-sum-exp, and
+/// l is NaN if the row is. `prior_lse` is the log-sum-exp of the other keys: of keys that were attended to before,
+/// whose output prior_o is normalized, or a sink, which is one key with this score and the value 0. -inf means no keys;
+/// NaN and +inf make the row NaN. Exp computes e^d for d <= 0, Log ln x and Reciprocal 1 / x, both for x in [1, 2].
 template <class T, class Exp = exponential, class Log = natural_log, class Reciprocal = plain_reciprocal>
 GIWA_HOST_DEVICE constexpr finished_softmax<T> with_prior(T l, T factor, T lse, T prior_lse, const Exp& exp = {},
                                                           const Log& log = {}, const Reciprocal& reciprocal = {}) {
@@ -89,8 +89,8 @@ GIWA_HOST_DEVICE constexpr finished_softmax<T> with_prior(T l, T factor, T lse, 
 }
 
 /// Computes the end of a row with the state (m, l) of its keys. `sink` is the score of a key whose value is 0, -inf for none.
-/// `prior_lse` is the log-sum-exp of keys that were attended to before, whose output prior_o is normalized; -inf for none. NaN and
-/// +inf in any of them make the row NaN. Exp is as for softmax_state, Log computes ln x.
+/// `prior_lse` is the log-sum-exp of keys that were attended to before, whose output prior_o is normalized; -inf for
+/// none. NaN and +inf in any of them make the row NaN. Exp is as for softmax_state, Log computes ln x.
 template <class T, class Exp = exponential, class Log = natural_log>
 GIWA_HOST_DEVICE constexpr finished_softmax<T> finish(T m, T l, T sink, T prior_lse = -infinity_of<T>,
                                                       const Exp& exp = {}, const Log& log = {}) {

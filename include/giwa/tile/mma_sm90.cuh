@@ -16,8 +16,9 @@ template <int Columns>
 using warpgroup_tile = register_tile<float, warpgroup_map<Columns>>;
 
 /// How multiply() makes the descriptors of its steps along k: all from the first one, or each from the one before. The latter
-/// takes fewer instructions if the compiler knows that a tile's address is the same in all threads: attention_forward, 128, full, 489
-/// instead of 513 for a tile, 0.3 % faster. It takes more if not: attention_backward of 64 loses 5 to 20 % (H200, 2026-11-23).
+/// takes fewer instructions if the compiler knows that a tile's address is the same in all threads: attention_forward,
+/// 128, full, 489 instead of 513 for a tile, 0.3 % faster. It takes more if not: attention_backward of 64 loses 5 to 20
+/// % (H200, 2026-11-23).
 enum class descriptors : int { from_first, in_turn };
 
 namespace detail {

@@ -19,8 +19,8 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
 
   GIWA_DEVICE static int blocks() { return ClusterBlocks == 1 ? 1 : arch::cluster_size(); }
 
-  // A position in the ring: a stage, and the phase of its `full` barrier. Counts two rounds of the ring, or without end if the number of
-  // stages is a power of two: 4 instead of 11 instructions for each wait.
+  // A position in the ring: a stage, and the phase of its `full` barrier. Counts two rounds of the ring, or without end
+  // if the number of stages is a power of two: 4 instead of 11 instructions for each wait.
   struct cursor {
     static constexpr bool is_endless = (Stages & (Stages - 1)) == 0;
     uint32 at = 0;
@@ -172,7 +172,8 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
   GIWA_DEVICE filler_role filler(Block) {
     return filler_role(*this);
   }
-  /// Waits until stage number `i` has been filled for the n-th time, counted from 0, for a thread that is no consumer of every stage.
+  /// Waits until stage number `i` has been filled for the n-th time, counted from 0, for a thread that is no consumer
+  /// of every stage.
   GIWA_DEVICE void wait(int i, uint32 n) { full_[i].wait(n & 1); }
 
   /// Runs the whole loop, as in the other pipelines, with the thread of rank 0 as the producer and all threads as consumers.

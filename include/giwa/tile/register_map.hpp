@@ -22,8 +22,8 @@ namespace giwa::inline GIWA_ABI {
 template <int Rows, int Columns>
 struct warp_map {
   static_assert(Rows % 16 == 0 && Columns % 8 == 0, "giwa::warp_map: choose a multiple of 16 rows and of 8 columns.");
-  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
-  /// a slot is row(thread, slot).
+  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and
+  /// column(thread, i); a slot is row(thread, slot).
   ///@{
   using shape = tile_shape<Rows, Columns>;
   using fragment = mma_accumulator_fragment;
@@ -45,8 +45,8 @@ struct warp_map {
 /// The map of the accumulator of wgmma m64n(Columns): each of the four warps of a warpgroup has 16 rows.
 template <int Columns>
 struct warpgroup_map {
-  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
-  /// a slot is row(thread, slot).
+  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and
+  /// column(thread, i); a slot is row(thread, slot).
   ///@{
   using shape = tile_shape<64, Columns>;
   using warp = warp_map<16, Columns>;
@@ -69,8 +69,8 @@ struct thread_map {
   static_assert(
       (ThreadColumns & (ThreadColumns - 1)) == 0 && ThreadColumns <= 32,
       "giwa::thread_map: make ThreadColumns a power of two of at most 32: the threads of a row share a warp.");
-  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and column(thread, i);
-  /// a slot is row(thread, slot).
+  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and
+  /// column(thread, i); a slot is row(thread, slot).
   ///@{
   using shape = Shape;
   static constexpr int threads = ThreadRows * ThreadColumns, registers = Shape::size / threads;

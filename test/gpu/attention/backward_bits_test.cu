@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// attention_backward in fixed order gives the same bits again and again: from a graph, with a poisoned workspace, on any number of
-// multiprocessors, beside other kernels, alone or in a batch. GIWA_TEST_REPEATS is the number of calls for each case, of which
-// GIWA_TEST_FIRST_DRAW chooses the inputs.
+// attention_backward in fixed order gives the same bits again and again: from a graph, with a poisoned workspace, on
+// any number of multiprocessors, beside other kernels, alone or in a batch. GIWA_TEST_REPEATS is the number of calls
+// for each case, of which GIWA_TEST_FIRST_DRAW chooses the inputs.
 #include <giwa/attention_backward.cuh>
 
 #include <cstdio>

@@ -238,8 +238,8 @@ TEST_CASE("many queries of sequences without keys after sequences with keys") {
   }
 }
 
-// The items of a block: keys, then none five times. The warps that copy must have copied those keys before they wait for space for
-// more items.
+// The items of a block: keys, then none five times. The warps that copy must have copied those keys before they wait
+// for space for more items.
 TEST_CASE("few queries of sequences without keys after a sequence with keys") {
   const int64 processors = device_attribute(cudaDevAttrMultiProcessorCount);
   for (const int64 page_size : {4, 16}) {

@@ -114,7 +114,8 @@ int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_n
   return different;
 }
 
-// The same of append_to_cache and attention_cached after it, with and without a workspace. The new keys and values are heads of q.
+// The same of append_to_cache and attention_cached after it, with and without a workspace. The new keys and values are
+// heads of q.
 template <int HeadSize, class Mask>
 int different_cached(const cached_case_options& options, const Mask& mask) {
   cached_case<fp16> c(options);

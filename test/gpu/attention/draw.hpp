@@ -167,8 +167,8 @@ class drawing {
     return n < 1 ? 1 : n > most ? most : n;
   }
 
-  /// Any layout of these extents that giwa takes, or any that TMA takes of 16-bit elements too; of an output no two elements share
-  /// a place.
+  /// Any layout of these extents that giwa takes, or any that TMA takes of 16-bit elements too; of an output no two
+  /// elements share a place.
   placement place(std::initializer_list<int64> extents, bool input, bool plain, bool last_is_dense = true,
                   bool for_tma = false) {
     placement p{};

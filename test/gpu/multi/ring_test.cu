@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention on several ranks, by a ring, head-parallel, and by a mesh of both: against the reference, with delays, and as a CUDA graph.
-// The ranks are streams of one GPU, and, on a machine with several, GPUs connected by NCCL.
+// Attention on several ranks, by a ring, head-parallel, and by a mesh of both: against the reference, with delays, and
+// as a CUDA graph. The ranks are streams of one GPU, and, on a machine with several, GPUs connected by NCCL.
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
 #include <giwa/multi.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// attention_backward on the CPU against the reference: masks, scores, heads, lengths, types, head sizes, layouts, hostile numbers.
+// attention_backward on the CPU against the reference: masks, scores, heads, lengths, types, head sizes, layouts,
+// hostile numbers.
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 

@@ -172,7 +172,8 @@ struct counted_window {
   }
 };
 
-/// Whether the answer about several heads is true of the scores of all of them, and `some` only if one head's answer is, or two differ.
+/// Whether the answer about several heads is true of the scores of all of them, and `some` only if one head's answer
+/// is, or two differ.
 template <class Mask>
 bool right_for_heads(const Mask& mask) {
   bool right = true;

@@ -38,8 +38,8 @@ std::vector<bool> listed_tiles(law& broken, const List& list) {
   return forwards;
 }
 
-/// A tile of keys lists a tile of queries if and only if that one lists it: where tiles of keys add to dq one after the other, each
-/// waits for the one that is before it in the other list.
+/// A tile of keys lists a tile of queries if and only if that one lists it: where tiles of keys add to dq one after the
+/// other, each waits for the one that is before it in the other list.
 template <class Mask>
 void check_axes(law& broken, const Mask& mask, int queries, int keys, int offset, int query_size, int key_size) {
   const auto head = head_of(queries, keys, offset);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// split_batch against 128-bit arithmetic, of batches and of heads, and for_each_device without a GPU, or with GPUs that do not exist.
+// split_batch against 128-bit arithmetic, of batches and of heads, and for_each_device without a GPU, or with GPUs that
+// do not exist.
 #include <giwa/device.hpp>
 #include <giwa/host.hpp>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// ring_attention_backward on threads: against the reference, 1 to 8 ranks, uneven and empty slices, delays, frozen inputs, refusals.
+// ring_attention_backward on threads: against the reference, 1 to 8 ranks, uneven and empty slices, delays, frozen
+// inputs, refusals.
 #include "host/multi/ring_case.hpp"
 #include "support/backward_case.hpp"
 #include "support/catch.hpp"
@@ -21,8 +22,8 @@ auto score_of(const Score& score, int rank) {
     return score;
 }
 
-/// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for. With head_ranks, so many of them
-/// exchange heads: all, or those of a row of a mesh.
+/// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for. With
+/// head_ranks, so many of them exchange heads: all, or those of a row of a mesh.
 template <int HeadSize, class T, class O, class G, class Mask, class Score>
 std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, int ranks, const Mask& mask,
                      const Score& scores, uint64 delays = 0, int head_ranks = 0) {

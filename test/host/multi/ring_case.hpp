@@ -91,8 +91,8 @@ class exact_workspace {
   std::vector<unsigned char> memory_;
 };
 
-/// Calls by_ring(communicator), or with head_ranks by_heads(communicator or mesh): so many ranks exchange heads, all, or those of a row
-/// of a mesh.
+/// Calls by_ring(communicator), or with head_ranks by_heads(communicator or mesh): so many ranks exchange heads, all,
+/// or those of a row of a mesh.
 template <class ByRing, class ByHeads>
 giwa::status by_ring_or_heads(const late_communicator& comm, int head_ranks, const ByRing& by_ring,
                               const ByHeads& by_heads) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// ring_attention_forward on threads: against the reference, 1 to 8 ranks, uneven and empty slices, delays, what is sent, refusals.
+// ring_attention_forward on threads: against the reference, 1 to 8 ranks, uneven and empty slices, delays, what is
+// sent, refusals.
 #include "host/multi/ring_case.hpp"
 
 #include "support/catch.hpp"
@@ -12,8 +13,8 @@ using giwa::status;
 
 namespace {
 
-/// Writes o and lse of the case by a ring of ranks, in parts, with exactly the workspace that the call asks for. With head_ranks, so many
-/// of them exchange heads: all, or those of a row of a mesh.
+/// Writes o and lse of the case by a ring of ranks, in parts, with exactly the workspace that the call asks for. With
+/// head_ranks, so many of them exchange heads: all, or those of a row of a mesh.
 template <int HeadSize, class T, class O, class Mask, class Score>
 std::string run_ring(attention_case<T, O>& c, const sequence_slices& slices, int ranks, const Mask& mask,
                      const Score& score, uint64 delays = 0, int64* bytes_sent = nullptr, int head_ranks = 0) {

@@ -126,8 +126,8 @@ inline bool online_row_agrees(const std::vector<float>& row, double scale, int a
   double largest = -inf;
   for (const float x : row) largest = x > largest ? x : largest;
   bool all = m == largest;
-  // Each exponent is rounded once; the rounding of its reference cancels. Weights below 2^-126 count as 0. Each addition rounds the
-  // sum.
+  // Each exponent is rounded once; the rounding of its reference cancels. Weights below 2^-126 count as 0. Each
+  // addition rounds the sum.
   const double rounding_of_sum = 0x1p-24 * additions;
   for (std::size_t i = 0; i < row.size(); ++i) {
     const double depth = maximum - scaled[i];

@@ -44,9 +44,9 @@ double ulp_at(double x) {
   return std::ldexp(1.0, exponent - bits + 1);
 }
 
-/// Returns the largest legal distance from the reference: half a unit of U, plus the error of the arithmetic. That is 8 units in the
-/// last place of the computing type. And because e^d inherits the absolute errors of d = x - max and of d log2 e, half a unit for each
-/// of the two, times |d|, which is about the logarithm of the result.
+/// Returns the largest legal distance from the reference: half a unit of U, plus the error of the arithmetic. That is 8
+/// units in the last place of the computing type. And because e^d inherits the absolute errors of d = x - max and of d
+/// log2 e, half a unit for each of the two, times |d|, which is about the logarithm of the result.
 template <class T, class U>
 double softmax_tolerance(double expected) {
   constexpr bool wide = std::is_same_v<T, double> || std::is_same_v<U, double>;

@@ -106,7 +106,8 @@ void check(int64 rows, int64 columns) {
   }
 }
 
-// Lengths in places; a double takes two. ThreadSanitizer takes minutes for all of them. Small mode keeps every shape, access and type:
+// Lengths in places; a double takes two. ThreadSanitizer takes minutes for all of them. Small mode keeps every shape,
+// access and type:
 // one length for each shape, two where short rows take another path, and one row where a block always has 512 threads.
 template <class T, class U>
 void check_shapes() {

@@ -143,8 +143,9 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// A kv head's dk and dv are sums over the heads of q that read it; those of keys that several sequences read
 /// (sequences::k_batch_index) are sums over the sequences. Rows that belong to no sequence are not written. A gradient
-/// of a row that sees no key, or that no query sees, is 0. Sums are in fp32 and, without `any_order`, in a fixed order: the same call gives
-/// the same bits, and the bits of a row depend on the rows that it is a function of and on the kernels that compute it.
+/// of a row that sees no key, or that no query sees, is 0. Sums are in fp32 and, without `any_order`, in a fixed order:
+/// the same call gives the same bits, and the bits of a row depend on the rows that it is a function of and on the
+/// kernels that compute it.
 ///
 /// Values that are masked for a pair of a query and a key, or outside its sequence, do not affect its terms, NaN
 /// included. A NaN that is not masked reaches the gradients that it is a term of: one in q or k makes the row's dq NaN, and

@@ -31,7 +31,8 @@ GIWA_HOST_DEVICE constexpr bool sm80_backward_sums_both(int head_size, int head_
 ///   256         dq            64 x 32          1        236 | 256
 ///   256         dk            64 x 32          1        232 | 241
 ///   256         dv            64 x 32          1        201 | 223
-/// ptxas spills up to 28 bytes at 64 and 128 (more with the gradient of a bias), where two blocks share a multiprocessor and a thread has 255 registers.
+/// ptxas spills up to 28 bytes at 64 and 128 (more with the gradient of a bias), where two blocks share a
+/// multiprocessor and a thread has 255 registers.
 template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm80_backward_tile_of {
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;

@@ -61,8 +61,8 @@ class sm90_bad_keys {
 
 /// A consumer's share of dq += dS^T k over the 128 keys of a block: 64 queries, or 64 columns. Both consumers write dS to
 /// shared memory, and each multiplies one tile later, so that neither waits for the other. All waits and fences lie under
-/// products. The part is added to the workspace by sm90_dq_writer. `turn` is the number of the tile among those of all items, from which
-/// all stages follow.
+/// products. The part is added to the workspace by sm90_dq_writer. `turn` is the number of the tile among those of all
+/// items, from which all stages follow.
 template <class Types>
 class sm90_dq_product {
  public:

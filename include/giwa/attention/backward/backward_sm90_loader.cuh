@@ -79,8 +79,8 @@ class sm90_backward_loader {
 
   GIWA_DEVICE void load_tiles(const work_item& work, const head_type& h) {
     const tiles_list list(p.call.call.mask, h, work.first, Types::block_m, columns);
-    // Where dq is added, the last tile comes first: under a causal mask tiles of keys begin with the same queries then, add to dq at
-    // the same pace, and find their queries in the L2 cache.
+    // Where dq is added, the last tile comes first: under a causal mask tiles of keys begin with the same queries then,
+    // add to dq at the same pace, and find their queries in the L2 cache.
     constexpr bool descends = Types::adds_dq;
     for (int n = descends ? list.previous(list.count()) : list.next(0); 0 <= n && n < list.count();
          n = descends ? list.previous(n) : list.next(n + 1)) {

@@ -10,8 +10,8 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// The tile of a Hopper kernel of attention_backward: two consumer warpgroups with 64 rows of the gradient each, or with the
-/// same 64, past which tiles of `columns` rows of the other side move. Head sizes are rounded up to what an instruction takes; in shared memory
-/// they take whole slabs of 64 columns.
+/// same 64, past which tiles of `columns` rows of the other side move. Head sizes are rounded up to what an instruction
+/// takes; in shared memory they take whole slabs of 64 columns.
 ///
 /// H200, 2026-11-23, fp16, 2048 / head size heads, full, 4 x 4096 | 1 x 16384 tokens, TFLOP/s of the kernel's own products,
 /// three for dq, four for dk with dv:

@@ -44,8 +44,9 @@ class sm90_backward_scheduler {
   GIWA_DEVICE sm90_backward_scheduler(const params& of, shared_storage& storage) : p(of), s(storage) {}
 
   /// Waits until the loader has loaded the last tile of what was claimed, when the consumers have two tiles to go. Tiles of keys
-  /// of a head follow each other in the order of their claims. With a claim one work tile ahead, a block that ends first may have a
-  /// late tile and wait for blocks that end last: under a causal mask for half of the time, if few heads alternate.
+  /// of a head follow each other in the order of their claims. With a claim one work tile ahead, a block that ends
+  /// first may have a late tile and wait for blocks that end last: under a causal mask for half of the time, if few
+  /// heads alternate.
   GIWA_DEVICE void await_last() {
     s.last_loaded.wait(claims & 1);
     ++claims;

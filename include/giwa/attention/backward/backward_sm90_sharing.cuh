@@ -10,7 +10,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Which warp of the consumers a thread is in, computed where it is used: otherwise it is kept during the loop of tiles, and spilled.
+/// Which warp of the consumers a thread is in, computed where it is used: otherwise it is kept during the loop of
+/// tiles, and spilled.
 struct warp_of_sums {
   int warp, lane;
   GIWA_DEVICE static warp_of_sums here() {
@@ -23,8 +24,9 @@ struct warp_of_sums {
   }
 };
 
-/// Stores a warp's sums, NaN included, next to those of the other sharers of its keys. The warp that is last returns true, with the
-/// sum of all in its registers, added in the order of the sharers: so none waits, and the bits do not depend on which one is last.
+/// Stores a warp's sums, NaN included, next to those of the other sharers of its keys. The warp that is last returns
+/// true, with the sum of all in its registers, added in the order of the sharers: so none waits, and the bits do not
+/// depend on which one is last.
 template <class Place, class... Sums>
 GIWA_DEVICE bool collect_sums(const Place& place, int share, int sharers, Sums&... sums) {
   const auto own = warp_of_sums::here();

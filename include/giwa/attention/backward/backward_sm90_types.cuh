@@ -36,10 +36,11 @@ struct counting_cursor {
   GIWA_DEVICE void advance() { ++turn; }
 };
 
-/// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each, or the same 64: of a and b. Tiles of x and y move
-/// past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For dk and dv they are keys:
-/// a and b are k and v, x and y are q and dout; if dq is added too, each consumer has a writer. T is split_parts for tensors of fp32, whose
-/// tiles hold split fp16.
+/// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each, or the same 64: of a and b.
+/// Tiles of x and y move past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For
+/// dk and dv they are keys:
+/// a and b are k and v, x and y are q and dout; if dq is added too, each consumer has a writer. T is split_parts for
+/// tensors of fp32, whose tiles hold split fp16.
 template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
 struct sm90_backward_types {
   static constexpr int parts = parts_of<T>;
@@ -107,10 +108,10 @@ struct sm90_backward_types {
     arch::mbarrier full[stages], empty[stages];
   };
 
-  /// The rows of a block in a gradient. P is 0 where the mask drops a score, but 0 times NaN is NaN. So a consumer's warp that gets
-  /// NaN does not store its 16 rows, but sets its bit in `again`, and the item comes a second time, with these bits in
-  /// `careful`. Then moving rows with NaN are cleared in tiles that not every row sees, and P is NaN for the pairs that
-  /// do. Other rows get the same bits.
+  /// The rows of a block in a gradient. P is 0 where the mask drops a score, but 0 times NaN is NaN. So a consumer's
+  /// warp that gets NaN does not store its 16 rows, but sets its bit in `again`, and the item comes a second time, with
+  /// these bits in `careful`. Then moving rows with NaN are cleared in tiles that not every row sees, and P is NaN for
+  /// the pairs that do. Other rows get the same bits.
   struct work_item {
     uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
     int batch, head_index, first, rows;
@@ -164,8 +165,8 @@ struct sm90_backward_types {
     const int64 row = p.split.k.row(h.key_sequence, h.kv_head, h.first_key_row + key);
     return {p.split.k.factors[row], p.split.v.factors[row]};
   }
-  /// e^-lse is split into 2^-n and 2^-(lse log2(e) - n), and 2^-n is in the factor of dout and in delta: the exponent of P, which is
-  /// rounded, has the size of a score. With all of the lse in it P was off by 4e-7, as much as all else.
+  /// e^-lse is split into 2^-n and 2^-(lse log2(e) - n), and 2^-n is in the factor of dout and in delta: the exponent
+  /// of P, which is rounded, has the size of a score. With all of the lse in it P was off by 4e-7, as much as all else.
   GIWA_DEVICE static split_row_terms terms_of_query(const call_params& p, const head_type& h, int query) {
     if (query >= h.queries()) return {0, 0, infinity_of<float>, 0};
     const int64 row = p.split.q.row(h.sequence, h.head, h.first_query_row + query);

@@ -17,8 +17,8 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// Writes the terms of all rows of q to the workspace and resets its counters. A lane reads 16 bytes at once and a row takes
 /// as many lanes as it fills; a warp has two loads of each tensor in flight. At most 1024 blocks, which take several
-/// groups of rows each. H200, 2026-11-23, 128, fp16, 262144 rows: 54 us, a block for each group 59; with four loads and two blocks
-/// for each multiprocessor 62, and 87 where lse was read after the sum. With fp32 two
+/// groups of rows each. H200, 2026-11-23, 128, fp16, 262144 rows: 54 us, a block for each group 59; with four loads and
+/// two blocks for each multiprocessor 62, and 87 where lse was read after the sum. With fp32 two
 /// blocks for each multiprocessor: with three it spills 44 bytes.
 /// Rows of no sequence get terms too, which no kernel reads.
 template <class Params, int HeadSizeV>

@@ -41,8 +41,8 @@ struct backward_schedules {
   /// How many heads alternate at least in the schedule where dq is added; more if the L2 cache has room for them. The blocks of a
   /// head read the same queries and add to the same dq at about the same time, so the fewer heads, the more of that is in the L2
   /// cache. Under a mask, tiles of keys that are computed at the same time also end together, and those that begin next
-  /// follow each other at a distance: with few heads they wait longer. H100, 2026-11-25, fp16, 2048 / head size heads, at least 16384
-  /// tokens, TFLOP/s by number of heads, in fixed order and in any:
+  /// follow each other at a distance: with few heads they wait longer. H100, 2026-11-25, fp16, 2048 / head size heads,
+  /// at least 16384 tokens, TFLOP/s by number of heads, in fixed order and in any:
   ///   128, full, 8192 tokens: 2 512 510, 8 490 502, 16 448 499; 16384: 2 499 511, 4 512 514, 8 496 514, 16 336 510;
   ///     32768: 2 524 515, 4 453 514, 8 324 517
   ///   128, causal, 4096: 4 408 430, 8 425 429, 16 426 443, 32 397 426; 8192: 4 453 471, 8 465 473, 16 459 472;
@@ -64,9 +64,9 @@ struct backward_schedules {
     return stdlib::same_as<mask, full>;
   }
 
-  /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the last section
-  /// has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with 1, 2, 4, 8 heads: 8192 tokens
-  /// 395 403 410 415, 16384 414 432 438 438; up to 4096 there are more in any case.
+  /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the
+  /// last section has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with
+  /// 1, 2, 4, 8 heads: 8192 tokens 395 403 410 415, 16384 414 432 438 438; up to 4096 there are more in any case.
   template <class Params>
   static int64 heads_of_sections(const Params& p) {
     return keeps_all(p) ? 1 : 8;

@@ -26,8 +26,8 @@ GIWA_DEVICE void store_gradient(const Block& block, int thread, register_tile<fl
 }
 
 /// store_gradient() of a warpgroup in a 16-bit type by way of a tile of 64 x 64 in shared memory, of which each warp takes its 16
-/// rows: eight lanes store 128 bytes of a row, in a third of the instructions. The rows of the gradient are aligned to 16 bytes, and it has
-/// the columns of the sums. The tile may be overwritten by the same warps afterwards.
+/// rows: eight lanes store 128 bytes of a row, in a third of the instructions. The rows of the gradient are aligned to
+/// 16 bytes, and it has the columns of the sums. The tile may be overwritten by the same warps afterwards.
 template <class Block, class Map, class G, class Slab>
 GIWA_DEVICE void store_gradient_by_slabs(const Block& block, int thread, register_tile<float, Map>& sums,
                                          const tensor_view<G, 2>& to, int first, float factor, Slab& slab) {

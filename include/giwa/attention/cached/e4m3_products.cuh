@@ -12,8 +12,8 @@ namespace giwa::inline GIWA_ABI::detail {
 // elements in another order than mma expects, and the other operand or the result has that order too. The conversion is
 // exact, and each element is converted once.
 
-/// The column of the tile that multiply_keys() reads for d, one of q. A lane has 4 neighbouring bytes of 16 of a key: mma takes them
-/// for elements 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of the 16.
+/// The column of the tile that multiply_keys() reads for d, one of q. A lane has 4 neighbouring bytes of 16 of a key:
+/// mma takes them for elements 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of the 16.
 GIWA_HOST_DEVICE constexpr int place_of_column(int d) {
   const int j = d % 16 / 4, i = d % 4;
   return d - d % 16 + i / 2 * 8 + 2 * j + i % 2;
@@ -102,8 +102,8 @@ GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Quer
   }
 }
 
-/// Computes d (Rows, Columns) += p v for Columns columns of v from first_column on. p is (Rows, keys) in fp16, v is (keys, columns)
-/// in e4m3. All lanes of a warp call it.
+/// Computes d (Rows, Columns) += p v for Columns columns of v from first_column on. p is (Rows, keys) in fp16, v is
+/// (keys, columns) in e4m3. All lanes of a warp call it.
 template <int Rows, int Columns, class Weights, class Values>
 GIWA_DEVICE void multiply_values(int lane, register_tile<float, byte_map<Rows, Columns>>& d, const Weights& p,
                                  const Values& v, int first_column) {

@@ -8,8 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A ring of items. A barrier of the block publishes item 0. full[i] completes a phase for each of the items i + 1, i + 1 + slots,
-/// and so on.
+/// A ring of items. A barrier of the block publishes item 0. full[i] completes a phase for each of the items i + 1, i +
+/// 1 + slots, and so on.
 struct run_items {
   static constexpr int slots = 4;
   run_item item[slots];  // without leaves after the last

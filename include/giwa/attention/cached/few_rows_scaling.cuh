@@ -17,10 +17,10 @@ GIWA_DEVICE inline uint32 exponent_of(float x, uint32 least, uint32 most) {
   return e < least ? least : e > most ? most : e;
 }
 
-/// Scores of an 8-bit cache are q k times a factor of the row: the scale of the keys, and the power of two by which bf16 was divided to
-/// become fp16. If each key has a scale, its scores are multiplied by that. The scale of all values is a factor of the
-/// finished row. If each value has a scale, P is multiplied by that over the largest one that the row sees in the leaf, rounded
-/// to a power of two, so that fp16 holds P; the power is the factor of O.
+/// Scores of an 8-bit cache are q k times a factor of the row: the scale of the keys, and the power of two by which
+/// bf16 was divided to become fp16. If each key has a scale, its scores are multiplied by that. The scale of all values
+/// is a factor of the finished row. If each value has a scale, P is multiplied by that over the largest one that the
+/// row sees in the leaf, rounded to a power of two, so that fp16 holds P; the power is the factor of O.
 template <class Types, class Block, bool Converts = Types::converts>
 struct few_rows_scaling {
   using params = typename Types::params;
@@ -111,8 +111,8 @@ struct few_rows_scaling {
   }
 
  private:
-  /// Four columns of a lane at a time. A row of bf16 is multiplied by the power of two that makes its largest element 2^14 to 2^15,
-  /// at most by 2^126; an element that is 2^-39 of that or less is lost.
+  /// Four columns of a lane at a time. A row of bf16 is multiplied by the power of two that makes its largest element
+  /// 2^14 to 2^15, at most by 2^126; an element that is 2^-39 of that or less is lost.
   GIWA_DEVICE void load_row(const run_item& item, const packed_rows& rows, int row, float k_scale) const {
     using tile = typename Types::q_tile;
     using element = typename Types::query;

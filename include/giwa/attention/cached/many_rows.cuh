@@ -14,7 +14,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The roles of warps are those of sm90_attention_op, whose loader, scrubbers and consumers they are. The scrubbers copy small pages.
+/// The roles of warps are those of sm90_attention_op, whose loader, scrubbers and consumers they are. The scrubbers
+/// copy small pages.
 template <class T, class O, class Policy, class Mask, class Score>
 struct many_rows_op {
   using types = many_rows_types<T, O, Policy, Mask, Score>;

@@ -8,14 +8,15 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-// A unit is a tile of packed rows of one sequence and one head of keys, or two tiles, which the two blocks of a cluster compute. Its
-// keys are summed in pieces, each from nothing, which are merged in order. An item is what a block computes at once: a unit, or a piece
-// of one if the launch divides units; then a second launch merges the pieces. Either way the same pieces are merged in the same order, so the bits are the same.
+// A unit is a tile of packed rows of one sequence and one head of keys, or two tiles, which the two blocks of a cluster
+// compute. Its keys are summed in pieces, each from nothing, which are merged in order. An item is what a block
+// computes at once: a unit, or a piece of one if the launch divides units; then a second launch merges the pieces.
+// Either way the same pieces are merged in the same order, so the bits are the same.
 
 /// A sequence with more queries than this has many rows. The number of its heads does not matter, because a row's bits must not
 /// depend on them. 32 sequences of 9 to 16 queries and 8192 keys, in this kernel and in the one for few rows: 298 and 579 us with
-/// 4 heads for each head of keys, 345 and 868 with 8 heads, 297 and 241 with 1; 5 to 8 queries: 299 and 278 with 4, 300 and 585 with 8
-/// (H200, 2026-11-23).
+/// 4 heads for each head of keys, 345 and 868 with 8 heads, 297 and 241 with 1; 5 to 8 queries: 299 and 278 with 4, 300
+/// and 585 with 8 (H200, 2026-11-23).
 inline constexpr int few_queries_of_sequence = 8;
 
 /// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.
@@ -32,8 +33,8 @@ GIWA_HOST_DEVICE constexpr bool has_many_rows(int64 head_size, int64 head_size_v
   return head_size <= 256 && head_size_v <= 256;
 }
 
-/// How the packed rows of a group of heads fill the 64 rows of a consumer: `queries` queries of `heads` heads each. Row r is query
-/// r / heads of these, head r % heads.
+/// How the packed rows of a group of heads fill the 64 rows of a consumer: `queries` queries of `heads` heads each. Row
+/// r is query r / heads of these, head r % heads.
 struct consumer_tile {
   int heads, queries;
   int of_group;  // tiles that the heads of a group take: 1 up to 64 heads
@@ -44,8 +45,8 @@ GIWA_HOST_DEVICE constexpr consumer_tile consumer_tile_of(int group) {
   return {heads, 64 / heads, group / heads};
 }
 
-/// The tiles of keys in a piece. Few queries have few tiles of rows, so their keys are in 8 to 16 pieces, which many blocks share.
-/// The end of a piece costs about as much as 64 keys.
+/// The tiles of keys in a piece. Few queries have few tiles of rows, so their keys are in 8 to 16 pieces, which many
+/// blocks share. The end of a piece costs about as much as 64 keys.
 GIWA_HOST_DEVICE constexpr int piece_tiles_of(int64 queries, int64 keys, int tile_keys) {
   constexpr int64 longest = 1 << 16;  // as in attention_forward: see sm90_types::has_chunks
   int64 piece = queries <= 128 ? 1024 : queries <= 512 ? 4096 : queries <= 4096 ? 8192 : longest;
@@ -53,8 +54,8 @@ GIWA_HOST_DEVICE constexpr int piece_tiles_of(int64 queries, int64 keys, int til
   return static_cast<int>(piece) / tile_keys;
 }
 
-/// The fewest pieces of a unit, on average, for which units are divided. The second launch costs as much as some 1500 keys: with two
-/// pieces of 1024 keys, 64 queries take 50 us instead of 39 (H200, 2026-11-23).
+/// The fewest pieces of a unit, on average, for which units are divided. The second launch costs as much as some 1500
+/// keys: with two pieces of 1024 keys, 64 queries take 50 us instead of 39 (H200, 2026-11-23).
 inline constexpr int least_pieces = 3;
 
 /// What the host decides of the launches.
@@ -88,8 +89,8 @@ struct many_rows_item {
   int head, row_tile, piece;  // head: of keys
 };
 
-/// Item number `i` of a sequence. Of whole units the last rows come first, because under a causal mask they see the most keys, and
-/// heads whose keys fit into the L2 cache together are computed together. Pieces of the same keys are neighbours.
+/// Item number `i` of a sequence. Of whole units the last rows come first, because under a causal mask they see the
+/// most keys, and heads whose keys fit into the L2 cache together are computed together. Pieces of the same keys are neighbours.
 GIWA_HOST_DEVICE constexpr many_rows_item item_of(const many_rows_shape& shape, const many_rows_work& w, int keys,
                                                   bool divides, int64 i) {
   // 32 bits, which divide faster: the first copy of a block waits for this.
@@ -211,8 +212,8 @@ GIWA_HOST_DEVICE packed_rows rows_of(const Params& p, const many_rows_shape& sha
   return {s.batch, first_head, first_query * t.heads, queries * t.heads, s.queries, s.keys, s.offset, heads};
 }
 
-/// Floats of an item in the workspace: O of each row, m and l of each row, and whether values that are not finite are missing, for
-/// each consumer.
+/// Floats of an item in the workspace: O of each row, m and l of each row, and whether values that are not finite are
+/// missing, for each consumer.
 GIWA_HOST_DEVICE constexpr int64 item_floats(int rows, int64 columns) { return rows * (columns + 2) + 4; }
 
 }  // namespace giwa::inline GIWA_ABI::detail

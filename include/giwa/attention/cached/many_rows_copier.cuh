@@ -104,8 +104,8 @@ class copies_by_chunks {
   page_numbers before_{}, latest_{}, next_{};  // of the latest tiles of K
 };
 
-/// Boxes of pages by TMA. The boxes of a tile are dealt to the lanes of the two warps in turn, one to each with all its slabs. In a
-/// cluster each of the two blocks copies half of the slabs to both.
+/// Boxes of pages by TMA. The boxes of a tile are dealt to the lanes of the two warps in turn, one to each with all its
+/// slabs. In a cluster each of the two blocks copies half of the slabs to both.
 template <class Types, class Block>
 class copies_by_boxes {
  public:
@@ -181,8 +181,8 @@ class copies_by_boxes {
   int latest_ = 0;  // where the places of the latest tile of K are
 };
 
-/// Two warps that copy keys in pages, in place of the loader, which notes the tiles here before it waits for their stages. These warps
-/// wait for them too. They are also the scrubbers: a tile of V can be scrubbed when they have copied it.
+/// Two warps that copy keys in pages, in place of the loader, which notes the tiles here before it waits for their
+/// stages. These warps wait for them too. They are also the scrubbers: a tile of V can be scrubbed when they have copied it.
 template <class Types>
 struct many_rows_copier {
   using params = typename Types::params;

@@ -144,8 +144,8 @@ class rotary_table : public rotary_layout {
     return {};
   }
   ///@}
-  /// Calls use(i, rotation) for each of the 4 pairs from `pair` on, a multiple of 4: the same rotations, from one load of each table
-  /// whose rows are contiguous and aligned to 4 elements.
+  /// Calls use(i, rotation) for each of the 4 pairs from `pair` on, a multiple of 4: the same rotations, from one load
+  /// of each table whose rows are contiguous and aligned to 4 elements.
   template <class Use>
   GIWA_HOST_DEVICE void of_four_pairs(int64 position, int pair, const Use& use) const {
     if constexpr (sizeof(T) > 4) {

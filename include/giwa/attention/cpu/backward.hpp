@@ -89,8 +89,8 @@ struct host_backward {
       to = p.accumulate ? to + static_cast<float>(sum) : static_cast<float>(sum);
     }
   }
-  /// run(worker, sequence, head, first row, most rows) for tiles of the rows of all heads, on threads. `others` is about the number of
-  /// rows that each row meets. Returns false if there was too little memory.
+  /// run(worker, sequence, head, first row, most rows) for tiles of the rows of all heads, on threads. `others` is
+  /// about the number of rows that each row meets. Returns false if there was too little memory.
   template <tile_axis Fixed, class Params, class Run>
   static bool for_tiles(const Params& p, int64 sequences, int64 heads, int64 longest, int64 others, const Run& run) {
     using worker = host_backward_worker<Params, Fixed>;

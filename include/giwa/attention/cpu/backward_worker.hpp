@@ -15,12 +15,13 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// One thread of the CPU path, in fp32 and in separate memory. The tile's rows are fixed, queries for dq and keys for dk and dv, and
-/// tiles of the other axis pass by: with fixed rows a and b and moving rows x and y,
+/// One thread of the CPU path, in fp32 and in separate memory. The tile's rows are fixed, queries for dq and keys for
+/// dk and dv, and tiles of the other axis pass by: with fixed rows a and b and moving rows x and y,
 ///   S = a x^T,  dP = b y^T,  P = e^(score(S) - lse),  dS = P (dP - delta) slope,  sum_x += dS x,  sum_y += P y,
-/// where a, b, x, y are q, dout, k, v for dq = scale sum_x, and k, v, q, dout for dk = scale sum_x and dv = sum_y. S and P are computed
-/// for both, so that a gradient is summed by one thread in a fixed order. Moving rows are cut at multiples of block_columns of their
-/// sequence and a tile of them is summed by itself, so the bits of a row do not depend on other rows or on the number of threads.
+/// where a, b, x, y are q, dout, k, v for dq = scale sum_x, and k, v, q, dout for dk = scale sum_x and dv = sum_y. S
+/// and P are computed for both, so that a gradient is summed by one thread in a fixed order. Moving rows are cut at
+/// multiples of block_columns of their sequence and a tile of them is summed by itself, so the bits of a row do not
+/// depend on other rows or on the number of threads.
 template <class Params, tile_axis Fixed>
 class host_backward_worker {
  public:
@@ -231,8 +232,9 @@ class host_backward_worker {
       for (int j = 0; j < block_columns; ++j) dp[j] = kept[j] ? dp[j] : 0.0f;
   }
 
-  /// sum (rows, wide) += weights (rows, block_columns) times moving rows. The products of one tile are summed separately. If a moving
-  /// row is infinite or NaN, a weight of 0 does not remove it: then the products of masked scores are skipped.
+  /// sum (rows, wide) += weights (rows, block_columns) times moving rows. The products of one tile are summed
+  /// separately. If a moving row is infinite or NaN, a weight of 0 does not remove it: then the products of masked
+  /// scores are skipped.
   void add_product(const head& h, int first, int row, int rows, float* weights, const float* panels, int padded,
                    float* sum, bool finite, tile_keep keep, int begin, int here) {
     const int even = static_cast<int>(round_up(rows, int64{host_loops::rows}));

@@ -33,9 +33,9 @@ inline __attribute__((always_inline)) void unroll(const F& f) {
   unrolled(stdlib::make_integer_sequence<int, Count>{}, f);
 }
 
-/// Computes c = a panel or c += a panel: a is (Rows, depth), panel (depth, Vectors * lanes), c (Rows, Vectors * lanes). The panel is
-/// contiguous and, like the rows of c, aligned to its vectors. Each element is one chain of additions in the order of depth, so its bits
-/// do not depend on the number of rows.
+/// Computes c = a panel or c += a panel: a is (Rows, depth), panel (depth, Vectors * lanes), c (Rows, Vectors * lanes).
+/// The panel is contiguous and, like the rows of c, aligned to its vectors. Each element is one chain of additions in
+/// the order of depth, so its bits do not depend on the number of rows.
 template <host_sum Sum, int Rows, int Vectors>
 void product(const float* a, int64 a_stride, const float* panel, int depth, float* c, int64 c_stride) {
   const auto at = [&](int i) -> vector& {
@@ -92,8 +92,8 @@ inline constexpr int parts = sums / lanes, row_vectors = host_loops::row / lanes
 inline vector& at(float* x, int i) { return *reinterpret_cast<vector*>(x + i * lanes); }
 inline const vector& at(const float* x, int i) { return *reinterpret_cast<const vector*>(x + i * lanes); }
 
-/// This is exponential{} without its conditional, which g++ 12 turns into a branch; the nearest integer comes from the bits of a sum.
-/// Scalars are broadcast only in sums and products: other broadcasts of 64 bytes crash the front end of nvcc 13.0.
+/// This is exponential{} without its conditional, which g++ 12 turns into a branch; the nearest integer comes from the
+/// bits of a sum. Scalars are broadcast only in sums and products: other broadcasts of 64 bytes crash the front end of nvcc 13.0.
 inline void exponentials(float* x, float reference, float* sum) {
   using format = binary_format<float>;
   vector total[stdlib::size_t{parts}];

@@ -16,9 +16,9 @@ void host_load_rows(const host_loops& loops, const Rows& rows, int size, int fir
   for (int64 i = int64{count} * size; i < padded * size; ++i) to[i] = 0;
 }
 
-/// Loads Count rows from `first` on twice: transposed into panels (size, columns), and, if `as_rows` is not null, into panels (rows,
-/// columns) as wide as the row of `padded` elements. Rows from `count` on, and the padding, are zeros. Calls each(j) while row j is in
-/// `line` (padded). Returns whether all of it is finite.
+/// Loads Count rows from `first` on twice: transposed into panels (size, columns), and, if `as_rows` is not null, into
+/// panels (rows, columns) as wide as the row of `padded` elements. Rows from `count` on, and the padding, are zeros.
+/// Calls each(j) while row j is in `line` (padded). Returns whether all of it is finite.
 template <int Count, class Rows, class Each>
 bool host_load_panels(const host_loops& loops, const Rows& rows, int first, int count, int size, int padded,
                       float* line, float* transposed, float* as_rows, const Each& each) {

@@ -23,8 +23,8 @@ struct host_vector {
 /// What a product does with c: store it, continue the chain of additions in c with it, or sum it separately and add the sum to c.
 enum class host_sum { store, extend, add };
 
-/// The inner loops for one instruction set. Memory of floats is aligned to vectors, and counts of floats are multiples of `lanes`,
-/// except in the last functions.
+/// The inner loops for one instruction set. Memory of floats is aligned to vectors, and counts of floats are multiples
+/// of `lanes`, except in the last functions.
 struct host_loops {
   static constexpr int rows = 6;   // of an accumulator tile: a product has so many at once
   static constexpr int row = 64;   // scores of a row of a tile
@@ -33,9 +33,10 @@ struct host_loops {
   int vectors;                     // registers of a row of an accumulator tile
   int columns;                     // lanes * vectors
 
-  /// Computes c = a panel or c += a panel: a is (count, depth), panel (depth, wide * lanes), c (count, wide * lanes), wide <= vectors. The
-  /// panel is contiguous. Each element is one chain of additions in the order of depth, so its bits do not depend on the number of rows.
-  /// Rows up to the next multiple of `rows` are also read and written, unless there is only one row.
+  /// Computes c = a panel or c += a panel: a is (count, depth), panel (depth, wide * lanes), c (count, wide * lanes),
+  /// wide <= vectors. The panel is contiguous. Each element is one chain of additions in the order of depth, so its
+  /// bits do not depend on the number of rows. Rows up to the next multiple of `rows` are also read and written, unless
+  /// there is only one row.
   void (*product)(host_sum sum, int wide, int count, const float* a, int64 a_stride, const float* panel, int depth,
                   float* c, int64 c_stride);
   /// Replaces x (row) by e^(x - reference), x <= reference, and adds them to sum (sums), all of a row first.
@@ -145,7 +146,8 @@ struct runnable_loops {
 
 #if defined(__x86_64__)
  private:
-  /// Whether the CPU converts fp16, which the functions for AVX2 may do. Clang 14 does not know the name for __builtin_cpu_supports.
+  /// Whether the CPU converts fp16, which the functions for AVX2 may do. Clang 14 does not know the name for
+  /// __builtin_cpu_supports.
   static bool has_fp16() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;

@@ -13,12 +13,13 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// One thread of the CPU path: tiles of block_m queries of one head, in fp32 and in separate memory. A row of the output is the same
-/// sequence of operations in every tile, so its bits do not depend on the other rows: keys are cut at multiples of block_n, sums run over
-/// keys in order, and masked keys add exact zeros. A tile of keys is summed by itself, and so are groups of group_keys keys: over 2^20
-/// keys, chains of additions have 64, 32 and 512 links.
+/// One thread of the CPU path: tiles of block_m queries of one head, in fp32 and in separate memory. A row of the
+/// output is the same sequence of operations in every tile, so its bits do not depend on the other rows: keys are cut
+/// at multiples of block_n, sums run over keys in order, and masked keys add exact zeros. A tile of keys is summed by
+/// itself, and so are groups of group_keys keys: over 2^20 keys, chains of additions have 64, 32 and 512 links.
 ///
-/// The loop of a tile: load q | for each visible tile of keys: load k, load v | for each strip of rows: q k^T, softmax, p v | store.
+/// The loop of a tile: load q | for each visible tile of keys: load k, load v | for each strip of rows: q k^T, softmax,
+/// p v | store.
 template <class Params>
 class host_attention_worker {
  public:
@@ -216,8 +217,8 @@ class host_attention_worker {
     }
   }
 
-  /// The same for one row, key by key, for the keys that its mask keeps. For values that are infinite or NaN: a weight of 0 does not
-  /// remove those of masked keys.
+  /// The same for one row, key by key, for the keys that its mask keeps. For values that are infinite or NaN: a weight
+  /// of 0 does not remove those of masked keys.
   void multiply_kept_pv(const head& h, int query, int row, int r, int key, int keys) {
     for (int i = 0; i < row_; ++i) line_[i] = 0;
     for (int j = 0; j < keys; ++j) {
@@ -232,8 +233,8 @@ class host_attention_worker {
     for (int i = 0; i < row_; ++i) o[i] += line_[i];
   }
 
-  /// Adds the sums of a group of tiles to those of the groups before it, and clears them. A row that saw no key of the group keeps its
-  /// bits, because factor is then exactly 1.
+  /// Adds the sums of a group of tiles to those of the groups before it, and clears them. A row that saw no key of the
+  /// group keeps its bits, because factor is then exactly 1.
   void close_group(int count) {
     for (int r = 0; r < count; ++r) {
       const softmax_state<float> now{max_[r], 0};

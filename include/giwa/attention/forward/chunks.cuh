@@ -49,8 +49,9 @@ struct earlier_chunks {
   }
 };
 
-/// O of earlier chunks, for a kernel whose softmax runs on over all keys (forward_sm80.cuh); relative to m, in local memory as above. Its
-/// loops are rolled, or in steps that a barrier separates: otherwise ptxas loads far ahead, and spills registers of the main loop.
+/// O of earlier chunks, for a kernel whose softmax runs on over all keys (forward_sm80.cuh); relative to m, in local
+/// memory as above. Its loops are rolled, or in steps that a barrier separates: otherwise ptxas loads far ahead, and
+/// spills registers of the main loop.
 template <class QueryRows>
 struct earlier_output {
   using map = typename QueryRows::output_registers::map;

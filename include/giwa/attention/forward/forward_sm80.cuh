@@ -29,8 +29,9 @@ struct sm80_attention_op {
   static constexpr int parts = Policy::parts;
   using element = stdlib::conditional_t<is_split, fp16, T>;
 
-  // Keys are summed in chunks, which are merged in fp32, because tensor-core accumulation truncates toward zero: one sum over 2^20 keys
-  // with values around 10 was 0.065 off (H200). With two parts each tile is summed separately, so chunks are not needed.
+  // Keys are summed in chunks, which are merged in fp32, because tensor-core accumulation truncates toward zero: one
+  // sum over 2^20 keys with values around 10 was 0.065 off (H200). With two parts each tile is summed separately, so
+  // chunks are not needed.
   static constexpr bool has_chunks = !two_parts;
   static constexpr int tiles_of_chunk = ceil_div(1 << 16, block_n);
 

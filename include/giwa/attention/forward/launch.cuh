@@ -41,8 +41,8 @@ inline result<bool> has_shared_bytes(int64 bytes) {
   return {limit.ok() && limit.value >= bytes, limit.state};
 }
 
-/// An op for GPUs that give a block little shared memory. 9.0 is none of them, so code for 90a has no body of it: attention_backward
-/// of 128 compiles in 12.0 CPU seconds instead of 13.8 (nvcc 13.0, 2026-11-26).
+/// An op for GPUs that give a block little shared memory. 9.0 is none of them, so code for 90a has no body of it:
+/// attention_backward of 128 compiles in 12.0 CPU seconds instead of 13.8 (nvcc 13.0, 2026-11-26).
 template <class Op>
 struct small_block_op : Op {
   template <class Block>

@@ -64,28 +64,28 @@ status replace_pointers(attention_views<T, O>& views, attention_options& options
 
 inline namespace GIWA_ARCH_TAG {
 
-/// A prepared attention_forward call: the arguments, checked, and the kernel with its parameters and tensor maps, for the GPU that was
-/// current when make_attention_plan() made it. Owns no memory of a GPU, and refers to the tensors of the call. May be copied. launch()
-/// may be called from several host threads at once.
+/// A prepared attention_forward call: the arguments, checked, and the kernel with its parameters and tensor maps, for
+/// the GPU that was current when make_attention_plan() made it. Owns no memory of a GPU, and refers to the tensors of
+/// the call. May be copied. launch() may be called from several host threads at once.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 class attention_plan {
  public:
   /// No call: launch() fails.
   attention_plan() = default;
 
-  /// Launches the call on a stream of the plan's GPU, which must be the current one. Gives the bits of attention_forward(). Asynchronous;
-  /// allocates nothing; may be captured in a graph, which keeps the pointers of this launch. Launches that overlap in time need a
-  /// workspace each, if they have one.
+  /// Launches the call on a stream of the plan's GPU, which must be the current one. Gives the bits of
+  /// attention_forward(). Asynchronous; allocates nothing; may be captured in a graph, which keeps the pointers of this
+  /// launch. Launches that overlap in time need a workspace each, if they have one.
   /// Errors: the plan is empty; another GPU is current; those of the runtime.
   status launch(cudaStream_t s) const {
     const status state = check_device();
     return state.ok() ? prepared_.launch(s) : state;
   }
 
-  /// Replaces pointers: `plan.rebind({.q = q, .o = o})`. Sizes, strides, mask, score modifier and kernel stay. Later launches use the new
-  /// memory; those of before are not affected. Launches nothing.
-  /// Errors: those of attention_forward() for the new pointers; an optional array that the plan was made without; an address that is
-  /// not a multiple of 16 bytes, if the kernel uses TMA. After an error the plan is as before.
+  /// Replaces pointers: `plan.rebind({.q = q, .o = o})`. Sizes, strides, mask, score modifier and kernel stay. Later
+  /// launches use the new memory; those of before are not affected. Launches nothing.
+  /// Errors: those of attention_forward() for the new pointers; an optional array that the plan was made without; an
+  /// address that is not a multiple of 16 bytes, if the kernel uses TMA. After an error the plan is as before.
   status rebind(const attention_pointers<T, O>& to) {
     if (const status s = check_device(); !s.ok()) return s;
     attention_plan next = *this;
@@ -139,11 +139,12 @@ class attention_plan {
   detail::prepared_attention<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> prepared_;
 };
 
-/// Prepares an attention_forward call on the current GPU, with the arguments and template arguments of that function except the stream:
-/// `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, causal{}));`, then `plan.launch(stream)` any number of times. Packed
-/// tensors follow their `sequences`; with two head sizes the second one is that of v and o. The memory of the tensors is not touched, and
-/// must be there at each launch. Launches nothing; may be called while a graph is captured.
-/// Errors: those of attention_forward(), and dropout with a probability of 0.
+/// Prepares an attention_forward call on the current GPU, with the arguments and template arguments of that function
+/// except the stream:
+/// `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, causal{}));`, then `plan.launch(stream)` any
+/// number of times. Packed tensors follow their `sequences`; with two head sizes the second one is that of v and o. The
+/// memory of the tensors is not touched, and must be there at each launch. Launches nothing; may be called while a
+/// graph is captured. Errors: those of attention_forward(), and dropout with a probability of 0.
 ///@{
 template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class Queries, class Keys, class Values, class O,
           class Mask = full, class Score = plain_score>

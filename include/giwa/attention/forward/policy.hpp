@@ -132,9 +132,9 @@ struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
   using type = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
 };
 
-/// The tile of calls with a mask. Up to a head size of 64 the consumers of a tile end at different keys under a causal mask, and each
-/// goes on by itself: four stages, no turns of the tensor cores. H200, 2026-11-24, fp16, causal, together with the last section of
-/// attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
+/// The tile of calls with a mask. Up to a head size of 64 the consumers of a tile end at different keys under a causal
+/// mask, and each goes on by itself: four stages, no turns of the tensor cores. H200, 2026-11-24, fp16, causal,
+/// together with the last section of attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
 template <int HeadSize, int HeadSizeV, class Tile>
 struct sm90_masked_policy_of : sm90_policy_of<HeadSize, HeadSizeV, Tile> {};
 template <int HeadSize, int HeadSizeV, class Tile>

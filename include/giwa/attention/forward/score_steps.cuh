@@ -9,8 +9,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Maps the (row, column) of a tile of scores to its query and key. In a forward pass the rows are queries; a backward pass may have
-/// keys as rows. Packed rows of grouped heads (cached/packed_rows.hpp) are another map with these members.
+/// Maps the (row, column) of a tile of scores to its query and key. In a forward pass the rows are queries; a backward
+/// pass may have keys as rows. Packed rows of grouped heads (cached/packed_rows.hpp) are another map with these members.
 struct rows_are_queries {
   static constexpr bool by_range = true;  // queries are in order: a mask with one range of keys is asked for its ends
   int first_query, first_key;

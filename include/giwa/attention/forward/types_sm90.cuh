@@ -81,8 +81,8 @@ struct sm90_types {
   struct k_note {
     exponent exponent_k, exponent_v;
   };
-  /// The producer's notes on a K tile, and on its V tile, for one consumer. One word holds all answers, because reads of shared memory
-  /// and the unpacking of bytes are on the way to each product.
+  /// The producer's notes on a K tile, and on its V tile, for one consumer. One word holds all answers, because reads
+  /// of shared memory and the unpacking of bytes are on the way to each product.
   struct consumer_note {
     static constexpr uint32 last_of_consumer = 4;  // the consumer needs no later tile of the work tile
     static constexpr uint32 last_of_work = 8;      // nor does another one

@@ -38,7 +38,8 @@ GIWA_HOST_DEVICE constexpr tile_keep classify(const Mask& mask, const score_tile
     return tile_keep::some;
 }
 
-/// Whether classify() is correct for ranges of any length: `none` for a range means that it is so for each part. So it is for a mask without one, whose answer is `some`.
+/// Whether classify() is correct for ranges of any length: `none` for a range means that it is so for each part. So it
+/// is for a mask without one, whose answer is `some`.
 template <class Mask>
 GIWA_HOST_DEVICE constexpr bool asks_any_range() {
   if constexpr (requires { Mask::any_range; })
@@ -60,7 +61,8 @@ GIWA_HOST_DEVICE constexpr bool asks_any_head() {
 template <class Mask>
 inline constexpr bool answers_any_head = asks_any_head<Mask>();
 
-/// What a mask keeps of a tile in the heads [t.head, t.head + heads) together, heads >= 1: all or none if it is so in each of them.
+/// What a mask keeps of a tile in the heads [t.head, t.head + heads) together, heads >= 1: all or none if it is so in
+/// each of them.
 template <class Mask>
 GIWA_HOST_DEVICE constexpr tile_keep classify_heads(const Mask& mask, score_tile t, int heads) {
   const tile_keep first = classify(mask, t);

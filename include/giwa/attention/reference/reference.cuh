@@ -26,9 +26,10 @@ struct stream_reference {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Computes attention by its definition on the GPU, one thread for each row of o, in fp64: attention_reference (reference.hpp) for
-/// device memory. For tests: it is slow. Asynchronous on `s`, a stream of the current device; it allocates nothing and may be
-/// captured. Errors: those of attention_reference on the host, memory that the GPU cannot use, and those of for_all().
+/// Computes attention by its definition on the GPU, one thread for each row of o, in fp64: attention_reference
+/// (reference.hpp) for device memory. For tests: it is slow. Asynchronous on `s`, a stream of the current device; it
+/// allocates nothing and may be captured. Errors: those of attention_reference on the host, memory that the GPU cannot
+/// use, and those of for_all().
 template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_reference(cudaStream_t s, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
                            const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},

@@ -108,8 +108,8 @@ struct host_reference {
 
 #if !defined(__CUDACC_RTC__)
 /// Computes attention by its definition, softmax(score(scale q k^T), masked) v, in three loops on one thread of the CPU. All
-/// arithmetic is fp64, except that a score modifier computes in fp32. For tests: it takes about 2 ns for each query, key and element
-/// of a head.
+/// arithmetic is fp64, except that a score modifier computes in fp32. For tests: it takes about 2 ns for each query,
+/// key and element of a head.
 ///
 /// The views, the mask, the score modifier and the options are those of attention_forward, with the same conventions for scale,
 /// masks, sinks, lse and rows without keys. Differences:
@@ -118,8 +118,8 @@ struct host_reference {
 ///   - head sizes are those of the views, 1 to 512, not template arguments
 ///   - options.workspace is checked but not used
 ///   - all memory is host memory
-/// Returns when o and options.lse are written. Errors: those of attention_forward, as a status with the argument, the limit and the
-/// value seen; nothing is written then.
+/// Returns when o and options.lse are written. Errors: those of attention_forward, as a status with the argument, the
+/// limit and the value seen; nothing is written then.
 /// Example: `attention_reference(giwa::host, q, k, v, o, causal{})`.
 template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
 status attention_reference(host_t, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
@@ -128,8 +128,9 @@ status attention_reference(host_t, const tensor_view<Queries, 4>& q, const tenso
   using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
   return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::host_reference{});
 }
-/// Computes the same for sequences of several lengths: rank 3 packed, q and o (all queries, heads, head size), k and v (all keys, kv
-/// heads, head size), or rank 4 with lengths for each sequence. The arrays that `packed` points to are in host memory.
+/// Computes the same for sequences of several lengths: rank 3 packed, q and o (all queries, heads, head size), k and v
+/// (all keys, kv heads, head size), or rank 4 with lengths for each sequence. The arrays that `packed` points to are in
+/// host memory.
 template <class Queries, class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
 status attention_reference(host_t, const sequences& packed, const tensor_view<Queries, Rank>& q,
                            const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,

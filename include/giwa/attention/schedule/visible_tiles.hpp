@@ -10,14 +10,14 @@ namespace giwa::inline GIWA_ABI::detail {
 /// Along which axis of the score matrix tiles are listed.
 enum class tile_axis : int { keys, queries };
 
-/// Lists the tiles along one axis that the mask keeps something of, in order, for a fixed range along the other: K tiles for a tile of queries, as the
-/// forward pass needs them, or tiles of queries for a K tile, as a backward pass does. A tile has `size` rows of its axis; the last one
-/// may have fewer.
+/// Lists the tiles along one axis that the mask keeps something of, in order, for a fixed range along the other: K
+/// tiles for a tile of queries, as the forward pass needs them, or tiles of queries for a K tile, as a backward pass
+/// does. A tile has `size` rows of its axis; the last one may have fewer.
 template <class Mask, tile_axis Axis>
 class visible_tiles {
  public:
-  /// For the rows [first, first + count) of the other axis, as far as the head has them. Head: attention_head, or another type with these
-  /// members.
+  /// For the rows [first, first + count) of the other axis, as far as the head has them. Head: attention_head, or
+  /// another type with these members.
   template <class Head>
   GIWA_HOST_DEVICE visible_tiles(const Mask& mask, const Head& h, int first, int count, int size)
       : mask_(mask),
@@ -49,8 +49,9 @@ class visible_tiles {
   /// Returns what the mask alone keeps of a tile.
   GIWA_HOST_DEVICE tile_keep kept_by_mask(int n) const { return classify(mask_, range(n, 1)); }
 
-  /// Returns the first needed tile from n on, or count(). If the mask classifies any range, runs of tiles are classified at once, and
-  /// the run doubles while it is fully masked: a window in a million keys is found by about forty calls of classify.
+  /// Returns the first needed tile from n on, or count(). If the mask classifies any range, runs of tiles are
+  /// classified at once, and the run doubles while it is fully masked: a window in a million keys is found by about
+  /// forty calls of classify.
   GIWA_HOST_DEVICE int next(int n) const {
     for (int run = 1; n < count_;) {
       if (run > count_ - n) run = count_ - n;

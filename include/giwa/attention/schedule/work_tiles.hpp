@@ -11,9 +11,9 @@ namespace giwa::inline GIWA_ABI::detail {
 /// The work tiles of a call in the order in which blocks process them. Each is a tile of queries of one head and a
 /// slice of the output's columns. Heads are grouped in sections whose keys and values fit into the L2 cache together.
 /// Within a section the last tiles of all heads come first, because under a causal mask they have the most keys. The last section
-/// takes the heads that are left over as well: with few heads, blocks would end with long tiles. H200, 2026-11-24, fp16, causal, 1024 to
-/// 8192 tokens, times a last section of what is left: 128 1.02 to 1.03, 256 1.06 to 1.08. Sections of 36 MB: 0.95 to 1.00 up to 2048
-/// tokens, 256 1.02 at 4096. A launch processes the work tiles from `first` on.
+/// takes the heads that are left over as well: with few heads, blocks would end with long tiles. H200, 2026-11-24,
+/// fp16, causal, 1024 to 8192 tokens, times a last section of what is left: 128 1.02 to 1.03, 256 1.06 to 1.08.
+/// Sections of 36 MB: 0.95 to 1.00 up to 2048 tokens, 256 1.02 at 4096. A launch processes the work tiles from `first` on.
 struct attention_schedule {
   int64 first = 0, work_tiles = 0;  // work_tiles: of the whole call
   // Tiles of queries per sequence. If only the device knows the lengths, this is an estimate: a block processes every

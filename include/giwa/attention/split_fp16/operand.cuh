@@ -7,10 +7,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// An accumulator as the left operand of the next product: hi parts, and lo parts if there are two. Each row is divided by a power
-/// of two so that its largest number comes to [2^14, 2^15), where split() loses least: dS may have any magnitude. The product's
-/// row is multiplied by `factor`: that power of two, and 1 + 2^-22, because tensor cores truncate where they add, and the
-/// gradients of attention came out 1.5e-7 to 3.6e-7 too small (head sizes 64 and 128, 512 to 16384 tokens; H200, 2026-11-23).
+/// An accumulator as the left operand of the next product: hi parts, and lo parts if there are two. Each row is divided
+/// by a power of two so that its largest number comes to [2^14, 2^15), where split() loses least: dS may have any
+/// magnitude. The product's row is multiplied by `factor`: that power of two, and 1 + 2^-22, because tensor cores
+/// truncate where they add, and the gradients of attention came out 1.5e-7 to 3.6e-7 too small (head sizes 64 and 128,
+/// 512 to 16384 tokens; H200, 2026-11-23).
 template <class Map, int Parts>
 struct split_operand {
   uint32 parts[Parts][stdlib::size_t{Map::registers / 2}];
