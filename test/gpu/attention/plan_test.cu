@@ -18,9 +18,9 @@ template <class T>
 struct call : plain_tensors<T> {
   gpu_array<unsigned char> workspace;
   bool with_workspace;
-  call(int64 batch, int64 seq_q, int64 seq_k, int64 heads, int64 kv_heads, int64 head_size, bool workspace_,
+  call(int64 batch_, int64 seq_q_, int64 seq_k_, int64 heads_, int64 kv_heads_, int64 head_size_, bool workspace_,
        uint64 seed)
-      : plain_tensors<T>(batch, seq_q, seq_k, heads, kv_heads, head_size),
+      : plain_tensors<T>(batch_, seq_q_, seq_k_, heads_, kv_heads_, head_size_),
         workspace(static_cast<std::size_t>(giwa::workspace_bytes(problem()))),
         with_workspace(workspace_) {
     fill_normal(this->q, seed), fill_normal(this->k, seed + 1), fill_normal(this->v, seed + 2);
