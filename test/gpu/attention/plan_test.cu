@@ -30,9 +30,9 @@ struct call : plain_tensors<T> {
             this->kv_heads, this->head_size, this->head_size, int64{sizeof(T)}};
   }
   attention_options options() const {
-    attention_options o{.lse = this->lse_view()};
-    if (with_workspace) o.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
-    return o;
+    attention_options with{.lse = this->lse_view()};
+    if (with_workspace) with.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
+    return with;
   }
   giwa::attention_pointers<T, T> pointers() const {
     return {.q = this->q.data(),
