@@ -122,17 +122,19 @@ class sm90_backward_consumer {
     // Set here, so that their registers are free from the last product to the next tile; the products overwrite them.
     scores_tile scores, dp;
     scores.fill(0);
-    if constexpr (sums_x) dp.fill(0);
+    if constexpr (sums_x && !steps_type::begins_with_delta) dp.fill(0);
     // stage_x >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
     const int fixed = index + (stage_x >> 2);
     if constexpr (!sums_x) s.y_full[y.stage()].wait(y.phase());
+    if constexpr (sums_x) steps_type::begin(dp, s.terms[x.stage()], thread);
     if constexpr (Types::adds_dq) acquire_turn();
+    if constexpr (sums_x && steps_type::begins_with_delta) arch::fence_operand(dp.value);
     arch::wgmma_fence();
     multiply<Types::head_size>(scores, s.a[fixed], 0, transposed(x_tile), false);
     if constexpr (sums_x) {
       s.y_full[y.stage()].wait(y.phase());
       arch::wgmma_fence();
-      multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), false);
+      multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), steps_type::begins_with_delta);
     }
     arch::wgmma_commit();
     release_turn();

@@ -96,7 +96,7 @@ class sm90_dq_product {
   GIWA_DEVICE void multiply(const Block& block, shared_storage& s, int index, uint32 turn, tile& dq) const {
     arch::fence_async_proxy();
     release(block, s.ds_full[counting_cursor<Types::stages_ds>{turn}.stage()]);
-    start(s, index, turn - 1, dq);
+    start(block, s, index, turn - 1, dq);
   }
   /// Waits until the writer has room for the part of the tile before.
   GIWA_DEVICE void await_part(shared_storage& s, int index, uint32 turn) const {
@@ -120,7 +120,7 @@ class sm90_dq_product {
   GIWA_DEVICE void finish(const Block& block, shared_storage& s, int index, int thread, uint32 turn) {
     if (tiles >= 2) announce(block, s, index, turn - 2);
     tile dq;
-    start(s, index, turn - 1, dq);
+    start(block, s, index, turn - 1, dq);
     arch::wgmma_wait<0>();
     arch::fence_operand(dq.value);
     await_room(s, index, turn - 1);
@@ -132,10 +132,12 @@ class sm90_dq_product {
  private:
   static constexpr bool by_queries = Types::columns == 128;  // else by columns
 
-  GIWA_DEVICE static void start(shared_storage& s, int index, uint32 turn, tile& dq) {
+  template <class Block>
+  GIWA_DEVICE static void start(const Block& block, shared_storage& s, int index, uint32 turn, tile& dq) {
     const counting_cursor<Types::stages_ds> ds{turn};
-    const int first_row = by_queries ? 64 * index : 0, first_column = by_queries ? 0 : 64 * index, stage = ds.stage();
-    s.ds_full[stage].wait(ds.phase());
+    const int first_row = by_queries ? 64 * index : 0, first_column = by_queries ? 0 : 64 * index;
+    const int stage = Types::policy::widest > 64 ? block.shuffle(ds.stage(), 0) : ds.stage();
+    s.ds_full[ds.stage()].wait(ds.phase());
     dq.fill(0);
     arch::fence_operand(dq.value);
     arch::wgmma_fence();

@@ -170,7 +170,7 @@ class sm90_backward_loader {
         Types::put(terms[i], row, s.terms[x.stage()]);
       } else if constexpr (Types::rows_are_keys) {
         s.terms[x.stage()].lse[row] = terms[i].lse * log2_e<float>;
-        s.terms[x.stage()].delta[row] = terms[i].delta;
+        s.terms[x.stage()].delta[row] = Types::negates_delta ? -terms[i].delta : terms[i].delta;
       } else {
         s.terms[x.stage()].nan[row] = 0;
       }

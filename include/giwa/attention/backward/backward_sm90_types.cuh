@@ -151,6 +151,7 @@ struct sm90_backward_types {
   struct split_terms_of_keys {
     alignas(16) float of_score[columns], of_gradient[columns];
   };
+  static constexpr bool negates_delta = adds_dq && policy::widest > 64 && !drops_weights<Score>;
   using moving_terms =
       stdlib::conditional_t<is_split, stdlib::conditional_t<rows_are_keys, split_terms_of_queries, split_terms_of_keys>,
                             stdlib::conditional_t<rows_are_keys, terms_of_queries, terms_of_keys>>;
