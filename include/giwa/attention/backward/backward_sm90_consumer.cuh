@@ -72,7 +72,7 @@ class sm90_backward_consumer {
       release(s.b_empty[index]);
       if constexpr (!Types::adds_dq) release_turn();
       if constexpr (Types::adds_dq) {
-        dq.finish(block, s, index, thread, y.turn);
+        dq.finish(block, p, s, index, thread, y.turn);
         release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
       }
       release(s.a_empty[index]);
@@ -139,7 +139,7 @@ class sm90_backward_consumer {
     arch::wgmma_commit();
     release_turn();
     if constexpr (Types::adds_dq) {
-      dq.begin_tile(block, s, index, y.turn);
+      dq.begin_tile(block, p, s, index, y.turn);
       bad_keys.find(block, dq.is_first(), s.a[index]);
     }
     steps_type steps{p.call.call, s.notes[x.stage()], s.terms[x.stage()], own, first_row, thread, random_key};
@@ -172,7 +172,7 @@ class sm90_backward_consumer {
     arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
     x.advance(), y.advance();
     const action next = await_next();
-    if constexpr (Types::adds_dq) dq.await_part(s, index, y.turn - 1);
+    if constexpr (Types::adds_dq) dq.await_part(block, p, s, index, y.turn - 1);
     arch::wgmma_wait<Types::adds_dq ? 1 : 0>();
     if constexpr (sums_x) arch::fence_operand(sum_x.value);
     if constexpr (sums_y) arch::fence_operand(sum_y.value);
@@ -181,7 +181,7 @@ class sm90_backward_consumer {
     if constexpr (Types::adds_dq) {
       arch::wgmma_wait<0>();
       arch::fence_operand(dq_of_tile.value);
-      dq.write(block, s, index, thread, y.turn - 1, dq_of_tile);
+      dq.write(block, p, s, index, thread, y.turn - 1, dq_of_tile);
     }
     return next;
   }
