@@ -176,9 +176,11 @@ class sm90_dq_product {
       block.sync_warp();
       float* const sums = p.call.workspace.dq + int64{at.part + index} * dq_parts::floats + dq_parts::offset(thread, 0);
       GIWA_UNROLL
-      for (int i = 0; i < tile::map::registers / 4; ++i)
-        arch::add_four(sums + dq_parts::offset(0, i), make_float4(dq.value[4 * i], dq.value[4 * i + 1],
-                                                                   dq.value[4 * i + 2], dq.value[4 * i + 3]));
+      for (int i = 0; i < tile::map::registers / 4; ++i) {
+        if (8 * i >= dq_parts::columns_of(Types::head_size, Types::head_size_v, index)) break;
+        arch::add_four(sums + dq_parts::offset(0, i),
+                       make_float4(dq.value[4 * i], dq.value[4 * i + 1], dq.value[4 * i + 2], dq.value[4 * i + 3]));
+      }
       return;
     }
     float* const to = s.dq.parts[index][counting_cursor<Types::stages_dq>{turn}.stage()];
