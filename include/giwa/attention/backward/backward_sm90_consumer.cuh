@@ -72,7 +72,7 @@ class sm90_backward_consumer {
       release(s.b_empty[index]);
       if constexpr (!Types::adds_dq) release_turn();
       if constexpr (Types::adds_dq) {
-        dq.finish(block, p, s, index, thread, y.turn);
+        dq.finish(block, s, index, thread, y.turn);
         release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
       }
       release(s.a_empty[index]);
@@ -122,24 +122,22 @@ class sm90_backward_consumer {
     // Set here, so that their registers are free from the last product to the next tile; the products overwrite them.
     scores_tile scores, dp;
     scores.fill(0);
-    if constexpr (sums_x && !steps_type::begins_with_delta) dp.fill(0);
+    if constexpr (sums_x) dp.fill(0);
     // stage_x >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
     const int fixed = index + (stage_x >> 2);
     if constexpr (!sums_x) s.y_full[y.stage()].wait(y.phase());
-    if constexpr (sums_x) steps_type::begin(dp, s.terms[x.stage()], thread);
     if constexpr (Types::adds_dq) acquire_turn();
-    if constexpr (sums_x && steps_type::begins_with_delta) arch::fence_operand(dp.value);
     arch::wgmma_fence();
     multiply<Types::head_size>(scores, s.a[fixed], 0, transposed(x_tile), false);
     if constexpr (sums_x) {
       s.y_full[y.stage()].wait(y.phase());
       arch::wgmma_fence();
-      multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), steps_type::begins_with_delta);
+      multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), false);
     }
     arch::wgmma_commit();
     release_turn();
     if constexpr (Types::adds_dq) {
-      dq.begin_tile(block, p, s, index, y.turn);
+      dq.begin_tile(block, s, index, y.turn);
       bad_keys.find(block, dq.is_first(), s.a[index]);
     }
     steps_type steps{p.call.call, s.notes[x.stage()], s.terms[x.stage()], own, first_row, thread, random_key};
@@ -172,7 +170,7 @@ class sm90_backward_consumer {
     arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
     x.advance(), y.advance();
     const action next = await_next();
-    if constexpr (Types::adds_dq) dq.await_part(block, p, s, index, y.turn - 1);
+    if constexpr (Types::adds_dq) dq.await_part(s, index, y.turn - 1);
     arch::wgmma_wait<Types::adds_dq ? 1 : 0>();
     if constexpr (sums_x) arch::fence_operand(sum_x.value);
     if constexpr (sums_y) arch::fence_operand(sum_y.value);
@@ -181,7 +179,7 @@ class sm90_backward_consumer {
     if constexpr (Types::adds_dq) {
       arch::wgmma_wait<0>();
       arch::fence_operand(dq_of_tile.value);
-      dq.write(block, p, s, index, thread, y.turn - 1, dq_of_tile);
+      dq.write(block, s, index, thread, y.turn - 1, dq_of_tile);
     }
     return next;
   }

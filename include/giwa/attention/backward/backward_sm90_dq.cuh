@@ -4,7 +4,6 @@
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_DQ_CUH
 
 #include <giwa/arch/acquire_release.cuh>
-#include <giwa/arch/global_add.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/backward/backward_sm90_types.cuh>
 #include <giwa/tile/element_run.hpp>
@@ -67,7 +66,6 @@ class sm90_bad_keys {
 template <class Types>
 class sm90_dq_product {
  public:
-  using params = typename Types::params;
   using shared_storage = typename Types::shared_storage;
   using tile = warpgroup_tile<64>;
 
@@ -75,8 +73,8 @@ class sm90_dq_product {
   GIWA_DEVICE bool is_first() const { return tiles == 0; }
   /// After the first products of a tile have begun: announces the part of the tile before the last.
   template <class Block>
-  GIWA_DEVICE void begin_tile(const Block& block, const params& p, shared_storage& s, int index, uint32 turn) const {
-    if (tiles >= 2) announce(block, p, s, index, turn - 2);
+  GIWA_DEVICE void begin_tile(const Block& block, shared_storage& s, int index, uint32 turn) const {
+    if (tiles >= 2) announce(block, s, index, turn - 2);
     const counting_cursor<Types::stages_ds> ds{turn};
     s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
   }
@@ -98,18 +96,11 @@ class sm90_dq_product {
   GIWA_DEVICE void multiply(const Block& block, shared_storage& s, int index, uint32 turn, tile& dq) const {
     arch::fence_async_proxy();
     release(block, s.ds_full[counting_cursor<Types::stages_ds>{turn}.stage()]);
-    start(block, s, index, turn - 1, dq);
+    start(s, index, turn - 1, dq);
   }
   /// Waits until the writer has room for the part of the tile before.
-  template <class Block>
-  GIWA_DEVICE void await_part(const Block& block, const params& p, shared_storage& s, int index, uint32 turn) {
-    const uint32 before = is_first() ? turn : turn - 1;
-    await_room(s, index, before);
-    seen = 0;
-    if (is_direct(p, s, before) && block.lane() == 0 && !is_first()) {
-      const auto& at = s.dq_places[before % Types::places];
-      if (at.part >= 0) seen = arch::load_relaxed(p.call.workspace.added + at.part + index);
-    }
+  GIWA_DEVICE void await_part(shared_storage& s, int index, uint32 turn) const {
+    await_room(s, index, is_first() ? turn : turn - 1);
   }
   /// The memory for dS of the next tile, when it is free: a warp may use its 16 rows between two items.
   GIWA_DEVICE auto& free_slab(shared_storage& s, int index, uint32 turn) const {
@@ -120,35 +111,31 @@ class sm90_dq_product {
   }
   /// Writes the part of the tile before to shared memory, when its product is complete.
   template <class Block>
-  GIWA_DEVICE void write(const Block& block, const params& p, shared_storage& s, int index, int thread, uint32 turn,
-                         const tile& dq) {
-    if (block.any(!is_first())) write_part(block, p, s, index, thread, turn - 1, dq);
+  GIWA_DEVICE void write(const Block& block, shared_storage& s, int index, int thread, uint32 turn, const tile& dq) {
+    if (block.any(!is_first())) write_part(block, s, index, thread, turn - 1, dq);
     ++tiles;
   }
   /// After the last tile of an item; `turn` is that of the next one.
   template <class Block>
-  GIWA_DEVICE void finish(const Block& block, const params& p, shared_storage& s, int index, int thread, uint32 turn) {
-    if (tiles >= 2) announce(block, p, s, index, turn - 2);
+  GIWA_DEVICE void finish(const Block& block, shared_storage& s, int index, int thread, uint32 turn) {
+    if (tiles >= 2) announce(block, s, index, turn - 2);
     tile dq;
-    start(block, s, index, turn - 1, dq);
+    start(s, index, turn - 1, dq);
     arch::wgmma_wait<0>();
     arch::fence_operand(dq.value);
     await_room(s, index, turn - 1);
-    seen = 0;
-    write_part(block, p, s, index, thread, turn - 1, dq);
-    announce(block, p, s, index, turn - 1);
+    write_part(block, s, index, thread, turn - 1, dq);
+    announce(block, s, index, turn - 1);
     tiles = 0;
   }
 
  private:
   static constexpr bool by_queries = Types::columns == 128;  // else by columns
 
-  template <class Block>
-  GIWA_DEVICE static void start(const Block& block, shared_storage& s, int index, uint32 turn, tile& dq) {
+  GIWA_DEVICE static void start(shared_storage& s, int index, uint32 turn, tile& dq) {
     const counting_cursor<Types::stages_ds> ds{turn};
-    const int first_row = by_queries ? 64 * index : 0, first_column = by_queries ? 0 : 64 * index;
-    const int stage = Types::policy::widest > 64 ? block.shuffle(ds.stage(), 0) : ds.stage();
-    s.ds_full[ds.stage()].wait(ds.phase());
+    const int first_row = by_queries ? 64 * index : 0, first_column = by_queries ? 0 : 64 * index, stage = ds.stage();
+    s.ds_full[stage].wait(ds.phase());
     dq.fill(0);
     arch::fence_operand(dq.value);
     arch::wgmma_fence();
@@ -160,29 +147,10 @@ class sm90_dq_product {
     const counting_cursor<Types::stages_dq> part{turn};
     s.dq_empty[index][part.stage()].wait(part.phase() ^ 1);
   }
-  /// Whether the part of a tile is added from registers, not by the writer: in any order, but the first, which is stored.
-  GIWA_DEVICE static bool is_direct(const params& p, const shared_storage& s, uint32 turn) {
-    return p.call.workspace.any_order && s.dq_places[turn % Types::places].after != 0;
-  }
   template <class Block>
-  GIWA_DEVICE void write_part(const Block& block, const params& p, shared_storage& s, int index, int thread,
-                              uint32 turn, const tile& dq) {
+  GIWA_DEVICE static void write_part(const Block& block, shared_storage& s, int index, int thread, uint32 turn,
+                                     const tile& dq) {
     if (block.lane() == 0) s.ds_empty[counting_cursor<Types::stages_ds>{turn}.stage()].arrive();
-    if (block.any(is_direct(p, s, turn))) {
-      const auto& at = s.dq_places[turn % Types::places];
-      if (at.part < 0) return;
-      if (block.lane() == 0)
-        while (seen != at.after) seen = arch::load_relaxed(p.call.workspace.added + at.part + index);
-      block.sync_warp();
-      float* const sums = p.call.workspace.dq + int64{at.part + index} * dq_parts::floats + dq_parts::offset(thread, 0);
-      GIWA_UNROLL
-      for (int i = 0; i < tile::map::registers / 4; ++i) {
-        if (8 * i >= dq_parts::columns_of(Types::head_size, Types::head_size_v, index)) break;
-        arch::add_four(sums + dq_parts::offset(0, i),
-                       make_float4(dq.value[4 * i], dq.value[4 * i + 1], dq.value[4 * i + 2], dq.value[4 * i + 3]));
-      }
-      return;
-    }
     float* const to = s.dq.parts[index][counting_cursor<Types::stages_dq>{turn}.stage()];
     GIWA_UNROLL
     for (int i = 0; i < tile::map::registers / 4; ++i)
@@ -190,8 +158,8 @@ class sm90_dq_product {
           make_float4(dq.value[4 * i], dq.value[4 * i + 1], dq.value[4 * i + 2], dq.value[4 * i + 3]);
   }
   template <class Block>
-  GIWA_DEVICE static void announce(const Block& block, const params& p, shared_storage& s, int index, uint32 turn) {
-    if (!block.any(is_direct(p, s, turn))) arch::fence_async_proxy();
+  GIWA_DEVICE static void announce(const Block& block, shared_storage& s, int index, uint32 turn) {
+    arch::fence_async_proxy();
     release(block, s.dq_full[index][counting_cursor<Types::stages_dq>{turn}.stage()]);
   }
   template <class Block>
@@ -201,7 +169,6 @@ class sm90_dq_product {
   }
 
   uint32 tiles = 0;  // of the item so far
-  int seen = 0;
 };
 
 /// Adds the parts of one consumer to the sums in the workspace. One thread. Tiles of keys add to a part in ascending
@@ -225,13 +192,12 @@ class sm90_dq_writer {
       if (at.part == Types::no_more_parts) break;
       const bool adds = at.part != Types::unused_part;
       const int64 number = adds ? at.part + consumer : 0;
-      const bool is_direct = w.any_order && at.after != 0;
-      if (adds && at.after != 0 && !is_direct) await_added(w.added + number, at.after);
+      if (adds && at.after != 0) await_added(w.added + number, at.after);
       s.dq_full[consumer][part.stage()].wait(part.phase());
-      if (adds && !is_direct) {
+      if (adds) {
         float* const to = w.dq + number * dq_parts::floats;
         const float* const from = s.dq.parts[consumer][part.stage()];
-        const int bytes = 4 * 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer);
+        constexpr int bytes = 4 * dq_parts::floats;
         if (at.after == 0)
           arch::store_bytes(to, from, bytes);
         else

@@ -47,25 +47,6 @@ struct sm90_backward_steps {
   // Where dq is added too, the lse that are read early, and where the thread's terms are.
   static constexpr int few = Types::adds_dq && !modified ? Types::columns / 16 : 0;
   uint32 terms_at = 0;
-  // Whether the product dP begins with -delta, so that nothing is subtracted afterwards. Dropout scales dP alone.
-  static constexpr bool begins_with_delta = Types::negates_delta;
-
-  /// Where the terms of a thread's first column are.
-  GIWA_DEVICE static uint32 address_of_terms(const typename Types::moving_terms& terms, int thread) {
-    const int lane = static_cast<int>(static_cast<uint32>(arch::recomputed_here(thread)) % 32);
-    return arch::shared_address(&terms.lse[map::column(lane, 0)]);
-  }
-  /// Sets what the product dP begins with.
-  GIWA_DEVICE static void begin(scores_tile& dp, const typename Types::moving_terms& terms, int thread) {
-    if constexpr (begins_with_delta) {
-      const uint32 at = address_of_terms(terms, thread) + 4 * Types::columns;
-      GIWA_UNROLL
-      for (int i = 0; i < map::registers; i += 2) {
-        const float2 two = arch::load_shared(at + 4 * map::column(0, i));
-        dp.value[i] = two.x, dp.value[i + 1] = two.y;
-      }
-    }
-  }
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too
   /// there are registers for a few, and for what the first steps after the products would wait for; with a modifier, which needs
@@ -74,7 +55,8 @@ struct sm90_backward_steps {
   GIWA_DEVICE void read_early() {
     factor = modified ? log2_e<float> : call.scale * log2_e<float>;
     if constexpr (few > 0) {
-      terms_at = address_of_terms(terms, thread);
+      const int lane = static_cast<int>(static_cast<uint32>(arch::recomputed_here(thread)) % 32);
+      terms_at = arch::shared_address(&terms.lse[map::column(lane, 0)]);
       arch::compute_here(factor), arch::compute_here(terms_at);
       GIWA_UNROLL
       for (int i = 0; i < few; i += 2) {
@@ -108,7 +90,7 @@ struct sm90_backward_steps {
       if constexpr (few > 0) {
         const int n = i / 4 * 2, offset = 4 * map::column(0, i);
         lse_of_two = n < few ? float2{lse[n], lse[n + 1]} : arch::load_shared(terms_at + offset);
-        if constexpr (!begins_with_delta) delta_of_two = arch::load_shared(terms_at + 4 * Types::columns + offset);
+        delta_of_two = arch::load_shared(terms_at + 4 * Types::columns + offset);
       }
       GIWA_UNROLL
       for (int j = 0; j < 2; ++j) {
@@ -138,8 +120,7 @@ struct sm90_backward_steps {
         if constexpr (drops_weights<typename Types::score>) drop = undropped[i + j] ? kept_scale(call.score) : 0;
         weight[j] = keep ? exponential * drop : 0;
         // By selection: dP may be NaN where the score is masked.
-        const float less_delta = begins_with_delta ? dp.value[i + j] : dp.value[i + j] * drop - delta;
-        if constexpr (Types::sums_x) gradient[j] = keep ? exponential * less_delta * slope : 0;
+        if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
       }
       if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
       if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);
