@@ -7,6 +7,7 @@ weights to the tensors' type, and one unit in the last place of the largest numb
 """
 import itertools
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -113,6 +114,7 @@ CASES = {  # shape; arguments, where a function makes a tensor from the shape
     "v of another size": ((2, 4, 2, 75, 131, 64, 32), {"causal": True}),
     "square": (SQUARE, {"causal": True}),
     "no keys": ((1, 2, 2, 10, 0, 64, 64), {}),
+    "no keys, bias": ((2, 2, 2, 10, 0, 64, 64), {"bias": lambda b, h, l, s: torch.randn(h, l, 1)}),
     "no queries": ((1, 2, 2, 0, 10, 64, 64), {}),
     "no batch": ((0, 2, 2, 10, 10, 64, 64), {}),
 }
@@ -248,6 +250,7 @@ def test_sdpa():
     q, k, v = tensors(2, 4, 4, 60, 60, 64, 64, dtype)
     far = tensors(2, 4, 4, 40, 60, 64, 64, dtype)
     grouped = tensors(2, 4, 2, 60, 60, 64, 64, dtype)
+    six, three = (random(2, n, 60, 64, dtype=dtype) for n in (6, 3))
     for name, inputs, options in (
             ("plain", (q, k, v), {}), ("causal", (q, k, v), {"is_causal": True}), ("causal of unequal lengths", far, {"is_causal": True}),
             ("scale", (q, k, v), {"scale": 0.3}), ("grouped", grouped, {"enable_gqa": True, "is_causal": True}),
@@ -257,6 +260,7 @@ def test_sdpa():
             ("bias of float32", (q, k, v), {"attn_mask": random(4, 60, 60)}),
             ("more heads of keys than of values", (q, k[:, :2], v[:, :1]), {"enable_gqa": True}),
             ("more heads of values than of keys", (q, k[:, :2], v), {"enable_gqa": True}),
+            ("heads of keys and values that do not divide each other", (six, three, v[:, :2]), {"enable_gqa": True}),
             ("three dimensions", (q[0], k[0], v[0]), {}), ("two dimensions", (q[0, 0], k[0, 0], v[0, 0]), {"is_causal": True}),
             ("one sequence of keys", (q, k[:1], v[:1]), {}), ("one head of keys", (q, k[:, :1], v[:, :1]), {}),
             ("one head of queries", (q[:, :1], k, v), {}), ("one head of queries and of values", (q[:, :1], k, v[:, :1]), {})):
@@ -271,6 +275,30 @@ def test_sdpa():
     raises(RuntimeError, "of 40 queries and 50 keys", lambda: scaled_dot_product_attention(*far, causal_lower_right(40, 50)))
     raises(RuntimeError, "elements of type", lambda: scaled_dot_product_attention(q, k.double(), v))
     raises(RuntimeError, "need enable_gqa", lambda: scaled_dot_product_attention(q, k[:, :2], v[:, :2]))
+    raises(RuntimeError, "must divide the 1 of query", lambda: scaled_dot_product_attention(q[:, :1], k, v, enable_gqa=True))
+    assert scaled_dot_product_attention(q[:, :1], k[:, :0], v[:, :0]).shape == (2, 0, 60, 64)
+
+
+def test_masks_of_float32():
+    """A mask of float32 keeps its values, whatever the type of query: large ones too, and those that are -inf in that type."""
+    for dtype in TYPES:
+        inputs = tensors(2, 4, 4, 20, 30, 64, 64, dtype)
+        for scale in (30, 300):
+            bias = random(4, 20, 30, scale=scale)
+            with sdpa_kernel(SDPBackend.MATH):
+                exact, plain = sdpa(*(x.double() for x in inputs), bias.double()), sdpa(*inputs, bias)
+            o = scaled_dot_product_attention(*inputs, bias)
+            compare(f"{short(dtype)}, scale {scale}", [o], [exact], [plain], dtype, 8 if dtype == torch.float32 else 2)
+        leaves, mean = [x.requires_grad_() for x in inputs], inputs[2].mean(2, keepdim=True)
+        for value in (-1e9, torch.finfo(torch.float32).min):  # rows whose scores are all alike have no gradient, and harm no other
+            o = scaled_dot_product_attention(*leaves, torch.full((20, 30), value, device=DEVICE))
+            torch.testing.assert_close(o, mean.expand_as(o), atol=4 * torch.finfo(dtype).eps, rtol=0)
+            assert not any(x.any() for x in torch.autograd.grad(o.square().sum(), leaves))
+        bias = torch.zeros(20, 30, device=DEVICE).requires_grad_()
+        gradient, = torch.autograd.grad(scaled_dot_product_attention(*leaves, bias)[..., 0].sum(), bias)
+        leaf = bias.detach().double().requires_grad_()
+        exact, = torch.autograd.grad(sdpa(*(x.detach().double() for x in inputs), leaf)[..., 0].sum(), leaf)
+        torch.testing.assert_close(gradient, exact.float(), atol=8 * torch.finfo(dtype).eps, rtol=0)
 
 
 def test_passed_on():
@@ -313,6 +341,31 @@ def test_passed_on():
     for x, y in zip((found, *torch.autograd.grad(found.sum(), inputs)), (expected, *torch.autograd.grad(expected.sum(), inputs))):
         torch.testing.assert_close(x, y)
     raises(ValueError, "not 'ignore'", lambda: set_unsupported("ignore"))
+    environment = {**os.environ, "GIWA_TORCH_UNSUPPORTED": "RAISE"}
+    told = subprocess.run([sys.executable, "-c", "import giwa_torch"], cwd=os.path.dirname(os.path.abspath(__file__)), env=environment,
+                          capture_output=True, text=True, check=False).stderr
+    assert "not 'RAISE'" in told, told
+    with torch.autograd.forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dual = torch.autograd.forward_ad.make_dual(q.clone().requires_grad_(), torch.ones_like(q))
+        found, expected = (torch.autograd.forward_ad.unpack_dual(f(dual, k, v)).tangent for f in (scaled_dot_product_attention, sdpa))
+        torch.testing.assert_close(found, expected)
+
+
+def test_threads():
+    """On the CPU a call has at most as many threads as PyTorch, and keeps them."""
+    program = """
+import os, torch, giwa_torch
+q = torch.randn(1, 8, 256, 64)
+for threads in (1, 2):
+    torch.set_num_threads(threads)
+    giwa_torch.scaled_dot_product_attention(q, q, q)
+    print(len(os.listdir("/proc/self/task")))
+"""
+    told = subprocess.run([sys.executable, "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True, text=True,
+                          check=True).stdout
+    first, second = map(int, told.split())
+    assert second - first == (1 if giwa_torch.build.openmp() and len(os.sched_getaffinity(0)) > 1 else 0), told
 
 
 def test_dropout():
@@ -379,6 +432,13 @@ def test_refused():
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(bias, torch.ones_like(bias))
         raises(NotImplementedError, "forward-mode", lambda: attend(q.detach(), k, v, bias=dual))
+    offsets = [torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ((0, 5, 10), (0, 9, 18, 20))]
+    raises(ValueError, "k_offsets must be contiguous, of shape (3,)",
+           lambda: attention(*(x[0].transpose(0, 1) for x in (q, k, v)), q_offsets=offsets[0], k_offsets=offsets[1]))
+    cache, factor = random(2, 20, 2, 64), random(2, 20, 2, 64).requires_grad_()
+    loss = (cache * factor).sum()
+    giwa_torch.append_to_cache(cache[:, :1].clone(), cache[:, :1].clone(), cache, cache.clone(), offsets[0][1:])
+    raises(RuntimeError, "modified by an inplace operation", loss.backward)
     leaf = q.detach().requires_grad_()
     once = torch.autograd.grad((attend(leaf, q, q) ** 2).sum(), leaf, create_graph=True)[0]
     raises(RuntimeError, "not implemented", lambda: once.sum().backward())  # PyTorch's words: there is no second derivative
@@ -419,7 +479,8 @@ def test_compile_with_changing_lengths():
     def model(q, k, v, offsets, most):
         packed = giwa_torch.flash_attn_varlen_func(q, k, v, offsets, offsets, most, most, causal=True)
         dropped = scaled_dot_product_attention(*(x.detach()[None] for x in (q, k, v)), dropout_p=0.25)
-        return packed.sum() + 0 * dropped.sum()
+        fewer = scaled_dot_product_attention(*(x[:, :n].transpose(0, 1)[None] for x, n in ((q, 4), (k, 2), (v, 1))), enable_gqa=True)
+        return packed.sum() + 0 * dropped.sum() + fewer.square().sum()
 
     compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
     for rows in (40, 64, 90):

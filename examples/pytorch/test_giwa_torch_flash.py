@@ -155,6 +155,8 @@ def test_cache_arguments():
     padded = [flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=torch.tensor([first, 25], dtype=torch.int32, device=DEVICE))
               for first in (-7, 0)]
     assert torch.equal(*padded) and not padded[0][1].any(), "padding below 0 counts as 0, and beyond the keys there are none"
+    assert torch.equal(*(flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=x) for x in (left, left.long())))
+    raises(ValueError, "lengths must be contiguous, of shape (2,)", lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=torch.cat((left, left))))
     raises(ValueError, "cache_leftpad must be of shape (2,)", lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=left[:1]))
     raises(NotImplementedError, "block_table with cache_leftpad",
            lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, cache_leftpad=left, block_table=order[:, None]))
@@ -168,6 +170,22 @@ def test_cache_arguments():
     new = cache[0][:0, :1].clone()
     o = flash_attn_with_kvcache(q[:0], *cache, k=new, v=new, cache_seqlens=table[:, 0], block_table=table)
     assert o.shape == q[:0].shape
+
+
+def test_rotary_with_another_size_of_v():
+    """Queries that are not the new keys are rotated by themselves."""
+    dtype = TYPES[0]
+    q, k, v = random(2, 3, 4, SIZE, dtype=dtype), random(2, 1, 2, SIZE, dtype=dtype), random(2, 1, 2, 32, dtype=dtype)
+    caches = [random(2, 40, 2, size, dtype=dtype) for size in (SIZE, 32)]
+    angle = torch.rand(50, SIZE // 4, device=DEVICE) * 6.28
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    before = [x.clone() for x in caches]
+    o = flash_attn_with_kvcache(q, *caches, k, v, cos, sin, cache_seqlens=30, causal=True)
+    for x, y in zip(caches, before):
+        assert torch.equal(x[:, :30], y[:, :30]) and torch.equal(x[:, 31:], y[:, 31:]), "other keys are written"
+    rotated = torch.stack([turned(x, cos, sin, torch.arange(30, 33, device=DEVICE), True) for x in q])
+    exact, plain = definition(rotated, *(x[:, :31] for x in caches), dtype, causal=True)
+    compare("rotated queries", [o], exact[:1], plain[:1], dtype, 6 * (4 if dtype == torch.float32 else 1))
 
 
 def test_weights_with_dropout():

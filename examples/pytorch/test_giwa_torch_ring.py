@@ -65,6 +65,7 @@ def check_refused(device):
     for text, call in {
         "must be (batch,": lambda: ring.attention(x[:, 1:], x, x),
         "do not agree": lambda: ring.attention(x, x, x[:, :, :1]),
+        "head size must be": lambda: ring.attention(*[x.repeat(1, 1, 1, 9)] * 3),
         "scale must be finite": lambda: ring.attention(x, x, x, is_causal=True, scale=float("nan")),
     }.items():
         try:

@@ -2,6 +2,7 @@
 // giwa's attention as operators of PyTorch: checks, outputs, autograd and autocast. Kernels are libraries that
 // kernels.cu makes, which build.py compiles when a call first needs one.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -84,6 +85,7 @@ void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_siz
                     std::to_string(head_size_v));
   const library kernels = load(pass, device, element, head_size, head_size_v, mask, score);
   c10::DataPtr workspace;
+  c.threads = at::get_num_threads();
   if (!device.is_cpu()) {
     c.stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
     c.workspace_bytes = kernels.workspace_bytes(&c);
@@ -157,12 +159,12 @@ Tensor empty_rows(const Tensor& like, int64_t columns, bool zero) {
   return t;
 }
 
-const int* numbers(const optional_tensor& t, const char* name, const Tensor& q, int64_t least) {
+const int* numbers(const optional_tensor& t, const char* name, const Tensor& q, int64_t count) {
   if (!t) return nullptr;
   TORCH_CHECK_VALUE(t->device() == q.device() && t->scalar_type() == at::kInt, "giwa_torch: ", name,
                     " must be int32 and on ", q.device(), "; it is ", t->scalar_type(), " and on ", t->device());
-  TORCH_CHECK_VALUE(t->dim() == 1 && t->size(0) >= least && t->is_contiguous(), "giwa_torch: ", name,
-                    " must be contiguous, with one dimension of at least ", std::to_string(least));
+  TORCH_CHECK_VALUE(t->dim() == 1 && t->size(0) == count && t->is_contiguous(), "giwa_torch: ", name,
+                    " must be contiguous, of shape (", std::to_string(count), ",)");
   return t->const_data_ptr<int>();
 }
 
@@ -258,12 +260,15 @@ struct prepared {
       c.mask = of_scores(*p.mask, "mask", sizes, false);
     }
     if (p.bias) {
-      TORCH_CHECK_VALUE(p.bias->scalar_type() == q.scalar_type() && p.bias->device() == q.device(),
-                        "giwa_torch: bias must have the type of q, and be on ", q.device(), "; it is ",
+      const bool wide = p.bias->scalar_type() == at::kFloat && q.scalar_type() != at::kFloat;
+      TORCH_CHECK_VALUE((wide || p.bias->scalar_type() == q.scalar_type()) && p.bias->device() == q.device(),
+                        "giwa_torch: bias must have the type of q, or float32, and be on ", q.device(), "; it is ",
                         p.bias->scalar_type());
       TORCH_CHECK_NOT_IMPLEMENTED(!p.q_offsets, "giwa_torch: bias with packed sequences");
       c.bias = of_scores(*p.bias, "bias", sizes, bias_gradient);
-      score |= bias_gradient ? giwa_torch::score_bias_gradient : giwa_torch::score_bias;
+      if (sizes[3] > 0)  // without keys there is nothing to add it to
+        score |= (bias_gradient ? giwa_torch::score_bias_gradient : giwa_torch::score_bias) |
+                 (wide ? giwa_torch::score_bias_float : 0);
     }
     if (p.softcap != 0) c.softcap = static_cast<float>(p.softcap), score |= giwa_torch::score_softcap;
     c.has_scale = p.scale.has_value(), c.scale = p.scale.value_or(0);
@@ -320,10 +325,14 @@ std::vector<Tensor> differentiate(const Tensor& dout_, const optional_tensor& dl
   const c10::OptionalDeviceGuard guard(q.device());
   prepared ready(q, k, v, p, wanted[of_bias]);
   call& c = ready.c;
-  const Tensor o = in_rows(o_), dout = in_rows(dout_), lse_rows = lse.contiguous();
+  const Tensor o = in_rows(o_), dout = in_rows(dout_);
+  Tensor lse_rows = lse.contiguous();
   check(o, "o", q, q.dim()), check(dout, "the gradient of o", q, q.dim());
   TORCH_CHECK_VALUE(lse.scalar_type() == at::kFloat && lse.numel() == c.q.sizes[0] * c.q.sizes[1] * c.q.sizes[2],
                     "giwa_torch: lse must be what attention returned");
+  // A row that a bias such as -1e9 masks as a whole. e^(score - lse) would have no digits, and its infinity times a gradient of 0
+  // would be NaN in dk and dv of all keys. As a row without keys it has no gradient. Beyond 2^24 fp32 has no fractions.
+  if (p.bias) lse_rows = lse_rows.masked_fill(lse_rows < -0x1p24, -std::numeric_limits<float>::infinity());
   c.o = rows_of(o, p.heads_first), c.dout = rows_of(dout, p.heads_first), c.lse = lse_rows.data_ptr<float>();
   Tensor dlse_rows;
   if (dlse) dlse_rows = dlse->to(at::kFloat).contiguous(), c.dlse = dlse_rows.const_data_ptr<float>();
@@ -470,11 +479,11 @@ std::tuple<Tensor, Tensor> attention_autograd(const Tensor& q, const Tensor& k, 
   const problem p{GIWA_TORCH_ARGUMENTS};
   const auto needs = [](const optional_tensor& t) { return t && t->requires_grad(); };
   const auto has_tangent = [](const optional_tensor& t) { return t && t->_fw_grad(0).defined(); };
+  TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent(q) && !has_tangent(k) && !has_tangent(v) && !has_tangent(bias) &&
+                                  !has_tangent(slopes) && !has_tangent(sinks),
+                              "giwa_torch: forward-mode differentiation");
   if (!at::GradMode::is_enabled() ||
       !(q.requires_grad() || k.requires_grad() || v.requires_grad() || needs(bias) || needs(slopes) || needs(sinks))) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent(q) && !has_tangent(k) && !has_tangent(v) && !has_tangent(bias) &&
-                                    !has_tangent(slopes) && !has_tangent(sinks),
-                                "giwa_torch: forward-mode differentiation");
     const at::AutoDispatchBelowADInplaceOrView guard;
     return call_attention(q, k, v, p);
   }
@@ -587,6 +596,8 @@ Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tenso
   // One library serves all head sizes.
   run(giwa_torch::pass_append, k, c, 1, 1, 0,
       floats && k.scalar_type() != at::kFloat ? giwa_torch::append_tables_of_float : 0);
+  for (const Tensor& t : {k_cache, v_cache})  // autograd refuses gradients that need what the cache was
+    if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
   return rotated;
 }
 

@@ -94,6 +94,15 @@ def host_processor():
     return f"cpu{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
 
 
+@functools.cache
+def openmp():
+    """The flag for OpenMP, if the host compiler has it: then threads of the CPU stay between calls, and are as many as PyTorch's."""
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        done = subprocess.run([host_compiler(), "-x", "c++", "-", "-fopenmp", "-fPIC", "-shared", "-o", file.name], input="#include <omp.h>\n",
+                              capture_output=True, text=True, check=False)
+    return ["-fopenmp"] if done.returncode == 0 else []
+
+
 def name_of(which, architecture, element, head_size, head_size_v, mask, score):
     return "_".join(map(str, (PASSES[which], ELEMENTS[element].split(":")[-1], head_size, head_size_v, f"mask{mask}", f"score{score}",
                               architecture or host_processor())))
@@ -112,7 +121,7 @@ def library(which, architecture, element, head_size, head_size_v, mask, score):
         if cuda is None:
             raise RuntimeError("giwa_torch: there is no CUDA toolkit to compile kernels with: set CUDA_HOME")
         if architecture is None:
-            command = [host_compiler(), "-x", "c++", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden",
+            command = [host_compiler(), "-x", "c++", "-O3", "-march=native", *openmp(), "-fPIC", "-shared", "-fvisibility=hidden",
                        "-isystem", cuda / "include", *flags, HERE / "kernels.cu"]
         else:
             command = [cuda / "bin" / "nvcc", "-O3", "-shared", "-Xcompiler=-fPIC,-fvisibility=hidden",

@@ -19,6 +19,7 @@ enum score_flag : int {
   score_alibi_gradient = 8,
   score_bias_gradient = 16,
   score_dropout = 32,
+  score_bias_float = 64,  // the bias is float, and q is not
 };
 
 struct tensor {
@@ -30,6 +31,7 @@ struct call {
   tensor q, k, v, o;
   float* lse;  // (batch, heads, length)
   void* stream;
+  int threads;  // of the CPU, at most
   void* workspace;
   std::int64_t workspace_bytes;
   // Which keys a query sees: `left` before its diagonal and `right` after it, and those that the mask keeps.
@@ -40,7 +42,7 @@ struct call {
   bool has_scale;
   double scale;
   float softcap;
-  tensor bias;  // of the element type
+  tensor bias;  // of the element type, or float
   const float* slopes;
   std::int64_t slopes_stride;
   const float* sinks;

@@ -148,13 +148,14 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
                                                                                                      device=q.device)
             positions = (begin[:, None] + at).flatten()
             heads = k_cache.shape[2]
-            q = append_to_cache(q[:, :, :heads], q[:, :, :heads], k_cache, v_cache, lengths, pages, q=q, cos=rotary_cos,
-                                sin=rotary_sin, interleaved=rotary_interleaved, positions=positions,
-                                slots=torch.full_like(positions, -1))  # nothing is written
+            keys = q[:, :, :heads]  # nothing is written, so only the shapes of these matter
+            values = keys if v_cache.shape[3] == q.shape[3] else keys[..., :1].expand(-1, -1, -1, v_cache.shape[3])
+            q = append_to_cache(keys, values, k_cache, v_cache, lengths, pages, q=q, cos=rotary_cos, sin=rotary_sin,
+                                interleaved=rotary_interleaved, positions=positions, slots=torch.full_like(positions, -1))
     if cache_leftpad is not None:
         if cache_leftpad.shape != (batch,):
             raise ValueError(f"giwa_torch: cache_leftpad must be of shape ({batch},), it is {tuple(cache_leftpad.shape)}")
-        cache_leftpad = cache_leftpad.clamp(min=0)  # a look at it would wait for the GPU
+        cache_leftpad = cache_leftpad.clamp(min=0).to(torch.int32)  # a look at it would wait for the GPU
         of_cache = torch.arange(batch, device=q.device) if cache_batch_idx is None else cache_batch_idx
         keys = k_cache.shape[1]
         at = cache_leftpad[:, None] + torch.arange(keys, device=q.device)

@@ -70,7 +70,7 @@ def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=No
                    query's is the first key
     window         a query sees so many keys before its diagonal and after it; -1: any number
     mask           of bool, broadcasts to (batch, heads, queries, keys): True keeps a score
-    bias           of the type of q, broadcasts to (batch, heads, queries, keys), and is added to the scores
+    bias           of the type of q or float32, broadcasts to (batch, heads, queries, keys), and is added to the scores
     alibi_slopes   (heads) or (batch, heads): minus slope times the distance from the diagonal is added to the scores
     sinks          (heads): scores of a further key of each head, whose value is 0
     softcap        scores become softcap * tanh(score / softcap); 0: they do not
@@ -130,7 +130,6 @@ class InvalidArgument(ValueError, RuntimeError):
 
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
-policy = os.environ.get("GIWA_TORCH_UNSUPPORTED", "pytorch")
 passed_on = set()  # the reasons that were told
 
 
@@ -142,6 +141,9 @@ def set_unsupported(what):
     if what not in ("pytorch", "raise"):
         raise ValueError(f'giwa_torch: set_unsupported takes "pytorch" or "raise", not {what!r}')
     policy = what
+
+
+set_unsupported(os.environ.get("GIWA_TORCH_UNSUPPORTED") or "pytorch")
 
 
 def _why_not(query, key, value, dropout_p):
@@ -196,8 +198,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
                                       f"{attn_mask.seq_len_kv} keys, query and key have {of_query[2]} and {of_key[2]}")
         elif attn_mask.dtype == torch.bool:
             mask = attn_mask
-        else:  # PyTorch's function takes masks of float32 with every type of query
-            bias = attn_mask.to(query.dtype) if attn_mask.dtype == torch.float32 else attn_mask
+        else:
+            bias = attn_mask
     try:
         return operator(query, key, value, mask, bias, None, None, None, None, None, None, None, 0, -1, 0 if is_causal else -1,
                         not top_left, 0.0, scale, True, dropout_p, seed_of(dropout_p, query))[0]
@@ -223,13 +225,17 @@ def _broadcast(query, key, value, *others):
     widened = [x[(None,) * (4 - x.dim())] for x in (query, key, value)]
     batch = torch.broadcast_shapes(*(x.shape[:1] for x in widened))
     q, k, v = (x.expand(*batch, -1, -1, -1) for x in widened)
-    if k.shape[1] != v.shape[1]:
-        heads = max(k.shape[1], v.shape[1])
-        if enable_gqa and heads % min(k.shape[1], v.shape[1]) == 0:  # one head of the fewer serves several of the other
+    if enable_gqa:
+        heads, fewest, most = q.shape[1], min(k.shape[1], v.shape[1]), max(k.shape[1], v.shape[1])
+        if fewest == 0 or heads % fewest or heads % most:
+            raise InvalidArgument(f"giwa_torch: the {k.shape[1]} heads of key and {v.shape[1]} of value must divide the {heads} of query")
+        if fewest != most:  # one head of the fewer serves several of the other, or each of both has a copy for its queries
+            heads = heads if most % fewest else most
             k, v = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
-        else:
-            k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
-    if not enable_gqa:
-        q = q.expand(-1, max(q.shape[1], k.shape[1]), -1, -1)
+    else:
+        k, v = k.expand(-1, v.shape[1] if k.shape[1] == 1 else -1, -1, -1), v.expand(-1, k.shape[1] if v.shape[1] == 1 else -1, -1, -1)
+        q = q.expand(-1, k.shape[1] if q.shape[1] == 1 else -1, -1, -1)
+        if k.shape[1] != v.shape[1]:
+            raise InvalidArgument(f"giwa_torch: {k.shape[1]} heads of key and {v.shape[1]} of value need enable_gqa=True")
     o = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     return o if dimensions == 4 else o[(0,) * (4 - dimensions)]

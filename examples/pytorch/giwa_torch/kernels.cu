@@ -11,6 +11,9 @@
 #endif
 #else
 #include <giwa/host.hpp>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
 #endif
 
 #include <cstring>
@@ -27,6 +30,8 @@ constexpr int head_size = GIWA_TORCH_HEAD_SIZE, head_size_v = GIWA_TORCH_HEAD_SI
 constexpr int score_flags = GIWA_TORCH_SCORE;
 
 constexpr bool has(int flag) { return (score_flags & flag) != 0; }
+
+using bias_element = giwa::stdlib::conditional_t<has(giwa_torch::score_bias_float), float, element>;
 
 template <class T>
 giwa::tensor_view<T, 4> view_of(const tensor& t) {
@@ -119,11 +124,11 @@ template <class Before>
 auto biased([[maybe_unused]] const call& c, const Before& before) {
 #if GIWA_TORCH_PASS == 1
   if constexpr (has(giwa_torch::score_bias_gradient))
-    return chain(before, giwa::bias_with_gradient(view_of<const element>(c.bias), view_of<float>(c.dbias)));
+    return chain(before, giwa::bias_with_gradient(view_of<const bias_element>(c.bias), view_of<float>(c.dbias)));
   else
 #endif
       if constexpr (has(giwa_torch::score_bias))
-    return chain(before, giwa::bias(view_of<const element>(c.bias)));
+    return chain(before, giwa::bias(view_of<const bias_element>(c.bias)));
   else
     return before;
 }
@@ -154,7 +159,12 @@ auto biased([[maybe_unused]] const call& c, const Before& before) {
 #if defined(__CUDACC__)
 cudaStream_t where(const call& c) { return static_cast<cudaStream_t>(c.stream); }
 #else
-giwa::host_t where(const call&) { return giwa::host; }
+giwa::host_t where([[maybe_unused]] const call& c) {
+#if defined(_OPENMP)
+  omp_set_num_threads(c.threads);
+#endif
+  return giwa::host;
+}
 #endif
 
 template <class Options>

@@ -155,6 +155,8 @@ class Ring:
                                  f"on {self.device}; it is {tuple(x.shape)}, {x.dtype}, on {x.device}")
         if k.shape != v.shape or q.shape[:2] != k.shape[:2] or q.size(3) != k.size(3) or k.size(2) == 0 or q.size(2) % k.size(2):
             raise ValueError(f"giwa_torch: the shapes of q, k and v do not agree: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
+        if not 1 <= q.size(3) <= 512:  # before rank 0 compiles, for which the others wait
+            raise ValueError(f"giwa_torch: the head size must be 1 to 512, it is {q.size(3)}")
         library, comm = self.communicator(heads, q.dtype, q.size(3), is_causal)
         return _Attention.apply(q, k, v, self, library, comm, q.size(3) ** -0.5 if scale is None else float(scale))
 

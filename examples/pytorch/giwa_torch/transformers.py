@@ -32,7 +32,9 @@ def attention_forward(module, query, key, value, attention_mask, scaling=None, d
     mask, bias = attention_mask, position_bias
     if mask is not None and mask.dtype != torch.bool:
         mask, bias = None, mask if bias is None else mask + bias
-    o = attention(query, key, value, causal=causal, top_left=True, mask=mask, bias=None if bias is None else bias.to(query.dtype),
+    if bias is not None and bias.dtype not in (query.dtype, torch.float32):
+        bias = bias.to(query.dtype)
+    o = attention(query, key, value, causal=causal, top_left=True, mask=mask, bias=bias,
                   sinks=s_aux, softcap=softcap or 0.0, scale=scaling, dropout_p=dropout, heads_first=True)
     return o.transpose(1, 2).contiguous(), None
 
