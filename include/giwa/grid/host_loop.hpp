@@ -29,6 +29,18 @@ inline bool is_forked = false;
 inline const int forked_child_says_so = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 #endif
 
+/// How many threads host_parallel() uses where there is work for `wanted`.
+inline int64 host_workers(int64 wanted) {
+  if (wanted <= 1) return 1;
+#if defined(_OPENMP)
+  const int allowed = omp_get_max_threads(), cores = omp_get_num_procs();  // the first as OMP_NUM_THREADS says
+  const int64 most = allowed < cores ? allowed : cores;
+#else
+  const auto most = static_cast<int64>(std::thread::hardware_concurrency());  // 0 if unknown; takes 4 us
+#endif
+  return most < 1 ? 1 : most < wanted ? most : wanted;
+}
+
 /// Calls body(state, begin, end) on ranges that together cover [0, n), each element once, with the state that make()
 /// returns once on each thread. Runs on the calling thread and on one more for each other core, as long as each has at
 /// least `grain` elements, grain >
@@ -39,16 +51,7 @@ inline const int forked_child_says_so = pthread_atfork(nullptr, nullptr, [] { is
 template <class Make, class Body>
 void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
   if (n <= 0) return;
-  int64 workers = n / grain;
-  if (workers > 1) {
-#if defined(_OPENMP)
-    const int allowed = omp_get_max_threads(), cores = omp_get_num_procs();  // the first as OMP_NUM_THREADS says
-    const int64 most = allowed < cores ? allowed : cores;
-#else
-    const auto most = static_cast<int64>(std::thread::hardware_concurrency());  // 0 if unknown; takes 4 us
-#endif
-    if (most < workers) workers = most;
-  }
+  const int64 workers = host_workers(n / grain);
   if (workers <= 1) {
     auto state = make();
     return body(state, int64{0}, n);

@@ -228,13 +228,43 @@ TEST_CASE("the loops of each instruction set compute the same") {
             }
           CHECK(worst < 2e-3);
         }
-    std::vector<float> column(static_cast<std::size_t>(f.columns * 5), 1.0f);
+    // Two squares and a rest, to the last columns of a panel.
+    const int count = 2 * f.lanes + 3, first = f.columns - f.lanes;
+    std::vector<float> lines(static_cast<std::size_t>(f.lanes * count));
+    for (std::size_t i = 0; i < lines.size(); ++i) lines[i] = static_cast<float>(i);
+    const float* together[host_loops::most_lanes];
+    for (int r = 0; r < f.lanes; ++r) together[r] = lines.data() + r * count;
+    std::vector<float> memory(static_cast<std::size_t>(f.columns * count + 16), -1.0f);
+    float* const panel = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) / 4 % 16;
+    f.transpose(together, panel + first, count);
+    int wrong = 0;
+    for (int i = 0; i < count; ++i)
+      for (int c = 0; c < f.columns; ++c)
+        wrong += panel[i * f.columns + c] != (c < first ? -1.0f : static_cast<float>((c - first) * count + i));
+    CHECK(wrong == 0);
     const float values[5] = {3, 4, 5, 6, 7};
-    f.transpose(values, column.data() + 2, 5);
-    for (int i = 0; i < 5; ++i) CHECK(column[static_cast<std::size_t>(i * f.columns + 2)] == values[i]);
     CHECK(f.finite(values, 5));
     const float odd[3] = {1, 2, infinity_of<float>};
     CHECK(f.finite(odd, 2));
     CHECK(!f.finite(odd, 3));
   }
+}
+
+TEST_CASE("tiles on the CPU have as many rows as fit, unless threads would be idle") {
+  const auto rows = [](giwa::int64 longest, giwa::int64 threads, bool all_keys) {
+    return giwa::detail::host_tile_rows(longest, 8, threads, all_keys, 24, 264);
+  };
+  CHECK((rows(1, 16, true) == 24 && rows(1, 1, false) == 24));
+  CHECK((rows(512, 1, true) == 264 && rows(512, 1, false) == 264));
+  CHECK(rows(512, 16, true) == 264);  // 16 tiles, one for each
+  CHECK(rows(512, 16, false) == 48);  // late tiles of a causal mask take longer
+  CHECK(rows(256, 16, true) == 144);  // two tiles of a head
+  CHECK(rows(4096, 1, true) == 216);  // 4104 rows, where 16 tiles of 264 have 4224
+  CHECK(rows(512, 64, true) == 72);
+  for (const giwa::int64 longest : {1, 23, 25, 100, 1000, 100000})
+    for (const giwa::int64 threads : {1, 3, 16, 200})
+      for (const bool all_keys : {false, true}) {
+        const giwa::int64 n = rows(longest, threads, all_keys);
+        CHECK((n >= 24 && n <= 264 && n % 24 == 0));
+      }
 }

@@ -46,7 +46,7 @@ struct host_cached {
       longest = s.queries > longest ? s.queries : longest;
       keys += s.keys;
     }
-    return run_host_rows(params, {sequences, params.views.q.extent(2), longest, ceil_div(keys, sequences)});
+    return run_host_rows(params, {sequences, params.views.q.extent(2), longest, ceil_div(keys, sequences), false});
   }
 };
 

@@ -40,16 +40,11 @@ class host_backward_worker {
         wants_y_(rows_are_keys && !is_absent(p.views.dv)),
         wants_dp_(wants_x_ || (!rows_are_keys && gradients)) {
     const int64 longest = row_x_ > row_y_ ? row_x_ : row_y_;
-    const int64 floats[] = {int64{block_rows} * depth_,
-                            int64{block_rows} * width_,
-                            int64{block_columns} * depth_,
-                            int64{block_columns} * width_,
-                            int64{block_columns} * row_x_,
-                            wants_y_ ? int64{block_columns} * row_y_ : 0,
-                            int64{block_rows} * row_x_,
-                            wants_y_ ? int64{block_rows} * row_y_ : 0,
-                            longest,
-                            longest};
+    const int64 floats[] = {int64{block_rows} * depth_,       int64{block_rows} * width_,
+                            int64{block_columns} * depth_,    int64{block_columns} * width_,
+                            int64{block_columns} * row_x_,    wants_y_ ? int64{block_columns} * row_y_ : 0,
+                            int64{block_rows} * row_x_,       wants_y_ ? int64{block_rows} * row_y_ : 0,
+                            host_loops::most_lanes * longest, longest};
     int64 total = 0;
     for (const int64 n : floats) total += round_up(n, 16);
     memory_.reset(static_cast<float*>(
@@ -156,11 +151,11 @@ class host_backward_worker {
       const int begin = n * block_columns, here = length - begin < block_columns ? length - begin : block_columns;
       const tile_keep whole = tiles.keep(n);
       const bool finite_x = host_load_panels<block_columns>(loops_, x, begin, here, depth_, row_x_, line_, x_columns_,
-                                                            wants_x_ ? x_ : nullptr, [](int) {});
+                                                            wants_x_ ? x_ : nullptr, [](int, const float*) {});
       const bool finite_y = host_load_panels<block_columns>(loops_, y, begin, here, width_, row_y_, line_, y_columns_,
-                                                            wants_y_ ? y_ : nullptr, [&](int j) {
+                                                            wants_y_ ? y_ : nullptr, [&](int j, const float* line) {
                                                               if constexpr (rows_are_keys) {
-                                                                const row_terms t = terms(h, begin + j, line_);
+                                                                const row_terms t = terms(h, begin + j, line);
                                                                 lse_[j] = t.lse, delta_[j] = t.delta;
                                                               }
                                                             });

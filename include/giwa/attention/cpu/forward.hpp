@@ -23,7 +23,7 @@ struct host_attention {
       }
       keys = ceil_div(keys, sizes.batch);
     }
-    return run_host_rows(params, {sizes.batch, sizes.heads, longest, keys});
+    return run_host_rows(params, {sizes.batch, sizes.heads, longest, keys, !params.ragged});
   }
 };
 

@@ -145,6 +145,41 @@ inline void score_gradients(const float* p, const float* delta, float* dp) {
   unroll<row_vectors>([&](auto j) { at(dp, j) = at(p, j) * (at(dp, j) - at(delta, j)); });
 }
 
+/// The lower or the upper halves of two vectors, their elements in turn. nvcc does not expand a pack in this builtin.
+#if GIWA_CPU_LANES == 16
+inline vector lower_in_turn(vector a, vector b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+inline vector upper_in_turn(vector a, vector b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif GIWA_CPU_LANES == 8
+inline vector lower_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline vector upper_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+inline vector lower_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+inline vector upper_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+/// Squares of lanes x lanes: each step puts the elements of two rows in turn, and after log2(lanes) steps rows are columns.
+inline void transpose(const float* const* from, float* panel, int count) {
+  constexpr int columns = lanes * vectors, steps = lanes == 16 ? 4 : lanes == 8 ? 3 : 2;
+  int i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    vector x[stdlib::size_t{lanes}], y[stdlib::size_t{lanes}];
+    unroll<lanes>([&](auto r) { __builtin_memcpy(&x[r], from[r] + i, sizeof(vector)); });
+    unroll<steps>([&](auto) {
+      unroll<lanes / 2>([&](auto r) {
+        y[2 * r] = lower_in_turn(x[r], x[r + lanes / 2]);
+        y[2 * r + 1] = upper_in_turn(x[r], x[r + lanes / 2]);
+      });
+      unroll<lanes>([&](auto r) { x[r] = y[r]; });
+    });
+    unroll<lanes>([&](auto r) { *reinterpret_cast<vector*>(panel + int64{i + r} * columns) = x[r]; });
+  }
+  for (; i < count; ++i)
+    for (int r = 0; r < lanes; ++r) panel[i * columns + r] = from[r][i];
+}
+
 // Loops that compilers vectorise.
 inline void narrow_fp16(const float* from, fp16* to, int count) {
   for (int i = 0; i < count; ++i) {
@@ -158,9 +193,6 @@ inline void narrow_fp16(const float* from, fp16* to, int count) {
     const auto bits = static_cast<stdlib::uint16_t>(magnitude > 0x7f800000u ? 0x7fffu : half | sign);
     __builtin_memcpy(static_cast<void*>(to + i), &bits, sizeof bits);
   }
-}
-inline void transpose(const float* row, float* panel, int count) {
-  for (int i = 0; i < count; ++i) panel[i * (lanes * vectors)] = row[i];
 }
 inline void widen_fp32(const float* from, float* to, int count) {
   for (int i = 0; i < count; ++i) to[i] = from[i];

@@ -18,24 +18,29 @@ void host_load_rows(const host_loops& loops, const Rows& rows, int size, int fir
 
 /// Loads Count rows from `first` on twice: transposed into panels (size, columns), and, if `as_rows` is not null, into
 /// panels (rows, columns) as wide as the row of `padded` elements. Rows from `count` on, and the padding, are zeros.
-/// Calls each(j) while row j is in `line` (padded). Returns whether all of it is finite.
+/// Calls each(j, line) for row j, which is in `line` (padded), one of `lines` (most_lanes). Returns whether all is finite.
 template <int Count, class Rows, class Each>
 bool host_load_panels(const host_loops& loops, const Rows& rows, int first, int count, int size, int padded,
-                      float* line, float* transposed, float* as_rows, const Each& each) {
+                      float* lines, float* transposed, float* as_rows, const Each& each) {
   const int columns = loops.columns;
   bool finite = true;
-  for (int j = 0; j < Count; ++j) {
-    const bool inside = j < count;
-    if (inside) {
-      if (first + j + Count < rows.count()) host_prefetch(rows[first + j + Count], size);
-      host_widen(loops, rows[first + int64{j}], line, size);
-      each(j);
+  for (int begin = 0; begin < Count; begin += loops.lanes) {
+    const float* together[host_loops::most_lanes];
+    for (int r = 0; r < loops.lanes; ++r) {
+      const int j = begin + r;
+      float* const line = lines + int64{r} * padded;
+      together[r] = line;
+      const bool inside = j < count;
+      if (inside) {
+        if (first + j + Count < rows.count()) host_prefetch(rows[first + j + Count], size);
+        host_widen(loops, rows[first + int64{j}], line, size);
+        each(j, line);
+      }
+      for (int i = inside ? size : 0; i < padded; ++i) line[i] = 0;
+      finite = loops.finite(line, size) && finite;
+      if (as_rows != nullptr) loops.put_row(line, as_rows, padded, j, Count);
     }
-    for (int i = inside ? size : 0; i < padded; ++i) line[i] = 0;
-    finite = loops.finite(line, size) && finite;
-    float* const to = transposed + int64{j / columns} * columns * size + j % columns;
-    loops.transpose(line, to, size);
-    if (as_rows != nullptr) loops.put_row(line, as_rows, padded, j, Count);
+    loops.transpose(together, transposed + int64{begin / columns} * columns * size + begin % columns, size);
   }
   return finite;
 }

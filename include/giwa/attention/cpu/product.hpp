@@ -29,9 +29,10 @@ struct host_loops {
   static constexpr int rows = 6;   // of an accumulator tile: a product has so many at once
   static constexpr int row = 64;   // scores of a row of a tile
   static constexpr int sums = 16;  // separate maxima and sums of a row
-  int lanes;                       // floats of a vector register
-  int vectors;                     // registers of a row of an accumulator tile
-  int columns;                     // lanes * vectors
+  static constexpr int most_lanes = 16;
+  int lanes;    // floats of a vector register
+  int vectors;  // registers of a row of an accumulator tile
+  int columns;  // lanes * vectors
 
   /// Computes c = a panel or c += a panel: a is (count, depth), panel (depth, wide * lanes), c (count, wide * lanes),
   /// wide <= vectors. The panel is contiguous. Each element is one chain of additions in the order of depth, so its
@@ -57,8 +58,8 @@ struct host_loops {
   ///@}
   /// Rounds a row to fp16 as __float2half_rn does, which is a function call for each element on the CPU.
   void (*narrow_fp16)(const float* from, fp16* to, int count);
-  /// Writes a row to a column of a panel.
-  void (*transpose)(const float* row, float* panel, int count);
+  /// Writes `lanes` rows to as many columns of a panel, which are aligned to a vector.
+  void (*transpose)(const float* const* rows, float* panel, int count);
   /// Writes a row (count) as row j of panels (columns), the last of which may be narrower, each of `rows` rows.
   void (*put_row)(const float* row, float* panels, int count, int j, int rows);
   /// Returns whether all elements are finite.

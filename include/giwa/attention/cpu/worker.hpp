@@ -26,9 +26,8 @@ class host_attention_worker {
   using head = head_type<Params>;
   using head_rows = rows_type<Params>;
 
-  // block_n = 128, or block_m = 384, or both, are within 6 % of these (fp32, 8 heads of 1024 x 64, AVX-512, 2-core x86-64 VM,
-  // 2026-11-21).
-  static constexpr int block_m = 192;    // queries of a tile: packed keys and values serve so many rows
+  // block_n = 128 is within 6 % (fp32, 8 heads of 1024 x 64, AVX-512, 2-core x86-64 VM, 2026-11-21).
+  static constexpr int block_m = 264;    // most queries of a tile: packed keys and values serve so many rows
   static constexpr int block_n = 64;     // keys of a tile: a panel of them stays in the L1 cache together with
   static constexpr int strip_rows = 24;  // so many rows of scores
 
@@ -40,21 +39,23 @@ class host_attention_worker {
         depth_(static_cast<int>(p.views.q.extent(3))),
         width_(static_cast<int>(p.views.o.extent(3))),
         row_(static_cast<int>(round_up(width_, int64{loops.lanes}))) {
-    const int64 floats[] = {int64{block_m} * depth_,       int64{block_n} * depth_, int64{block_n} * row_,
-                            int64{block_m} * row_,         strip_rows * block_n,    block_m * sums,
-                            round_up(depth_ + width_, 16), int64{block_m} * row_};
+    const int64 floats[] = {
+        int64{block_m} * depth_,       int64{block_n} * depth_, int64{block_n} * row_,
+        int64{block_m} * row_,         strip_rows * block_n,    block_m * sums,
+        round_up(depth_ + width_, 16), int64{block_m} * row_,   (host_loops::most_lanes + 1) * int64{depth_}};
     int64 total = 0;
     for (const int64 n : floats) total += round_up(n, 16);
     memory_.reset(static_cast<float*>(
         ::operator new(static_cast<stdlib::size_t>(total) * sizeof(float), std::align_val_t{64}, std::nothrow)));
     if (!memory_) return;
     float* next = memory_.get();
-    float** const parts[] = {&q_, &k_, &v_, &o_, &s_, &sum_, &line_, &group_o_};
+    float** const parts[] = {&q_, &k_, &v_, &o_, &s_, &sum_, &line_, &group_o_, &lines_};
     const int64* count = floats;
     for (float** const part : parts) {
       *part = next;
       next += round_up(*count++, 16);
     }
+    for (int i = 0; i < depth_; ++i) lines_[i] = 0;
   }
 
   bool has_memory() const { return memory_ != nullptr; }
@@ -128,14 +129,14 @@ class host_attention_worker {
   /// Loads k_ (panels, depth, columns): transposed, with zeros past the last key.
   void load_k(const head_rows& rows, int key, int keys) {
     const int columns = loops_.columns;
-    for (int j = 0; j < block_n; ++j) {
-      float* const to = k_ + int64{j / columns} * columns * depth_ + j % columns;
-      if (j < keys) {
-        prefetch(rows.k, key + j + block_n, depth_);
-        loops_.transpose(as_floats(rows.k[key + int64{j}], depth_), to, depth_);
-      } else {
-        for (int i = 0; i < depth_; ++i) to[int64{i} * columns] = 0;
+    for (int begin = 0; begin < block_n; begin += loops_.lanes) {
+      const float* together[host_loops::most_lanes];
+      for (int r = 0; r < loops_.lanes; ++r) {
+        const int j = begin + r;
+        if (j < keys) prefetch(rows.k, key + j + block_n, depth_);
+        together[r] = j < keys ? as_floats(rows.k[key + int64{j}], lines_ + int64{r + 1} * depth_, depth_) : lines_;
       }
+      loops_.transpose(together, k_ + int64{begin / columns} * columns * depth_ + begin % columns, depth_);
     }
   }
 
@@ -146,7 +147,7 @@ class host_attention_worker {
       const float* row = line_;
       if (have > 0) {
         prefetch(rows.v, key + j + block_n, width_);
-        row = as_floats(rows.v[key + int64{j}], width_);
+        row = as_floats(rows.v[key + int64{j}], line_, width_);
       }
       if (have < row_) {
         if (row != line_) loops_.widen_fp32(row, line_, have);
@@ -158,14 +159,14 @@ class host_attention_worker {
     return loops_.finite(v_, block_n * row_);
   }
 
-  /// Returns a row as floats: where it is, or in line_.
+  /// Returns a row as floats: where it is, or in `line`.
   template <class Row>
-  const float* as_floats(const Row& row, int count) {
+  const float* as_floats(const Row& row, float* line, int count) {
     if constexpr (stdlib::same_as<Row, const float*>) {
       return row;
     } else {
-      host_widen(loops_, row, line_, count);
-      return line_;
+      host_widen(loops_, row, line, count);
+      return line;
     }
   }
 
@@ -292,6 +293,7 @@ class host_attention_worker {
       factors_;
   // Closed groups of keys: sums relative to group_max_. Used in sequences of more than one group.
   float* group_o_ = nullptr;
+  float* lines_ = nullptr;  // one of zeros, and those that are transposed together
   float group_max_[block_m], group_sum_[block_m];
 };
 
