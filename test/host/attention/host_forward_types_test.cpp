@@ -250,6 +250,26 @@ TEST_CASE("the loops of each instruction set compute the same") {
   }
 }
 
+TEST_CASE("exponentials of each instruction set are within 1.2 units in the last place") {
+  using namespace giwa::detail;
+  constexpr int row = host_loops::row, rows = 2000;
+  const runnable_loops loops;
+  for (int l = 0; l < loops.count; ++l) {
+    alignas(64) float x[row], sum[host_loops::sums] = {};
+    double worst = 0;
+    for (int r = 0; r < rows; ++r) {
+      float d[row];
+      for (int i = 0; i < row; ++i) d[i] = x[i] = -87.0f * static_cast<float>(r * row + i) / (rows * row);
+      loops.list[l]->exponentials(x, 0, sum);
+      for (int i = 0; i < row; ++i) {
+        const double right = std::exp(static_cast<double>(d[i])), unit = std::ldexp(1.0, std::ilogb(right) - 23);
+        worst = std::max(worst, std::abs(static_cast<double>(x[i]) - right) / unit);
+      }
+    }
+    CHECK(worst < 1.2);
+  }
+}
+
 TEST_CASE("tiles on the CPU have as many rows as fit, unless threads would be idle") {
   const auto rows = [](giwa::int64 longest, giwa::int64 threads, bool all_keys) {
     return giwa::detail::host_tile_rows(longest, 8, threads, all_keys, 24, 264);
