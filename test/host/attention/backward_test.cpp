@@ -6,6 +6,7 @@
 
 #include "support/backward_case.hpp"
 #include "support/catch.hpp"
+#include "support/same_bits.hpp"
 
 namespace {
 
@@ -93,6 +94,49 @@ TEST_CASE("a gradient that is not wanted is not written") {
   for (int i = 0; i < 8; ++i)
     CHECK(fault_of<float, 20>(sizes(1, 2, 2, 70, 90), giwa::full{}, giwa::plain_score{},
                               {true, false, (i & 1) != 0, (i & 2) != 0, (i & 4) != 0}) == "");
+}
+
+namespace {
+
+/// The gradients if all are wanted, which one thread computes for a head, and if dq is apart from dk and dv.
+template <class T, class Mask, class Score>
+void test_bits_of_all(case_options o, const Mask& mask, const Score& score, bool hostile) {
+  o.head_size = o.head_size_v = 20;
+  backward_case<T> c(o);
+  if (hostile)
+    for (const int64 row : {3, 70, 130}) {
+      const auto bad = giwa::convert<T>{}(row == 70 ? NAN : HUGE_VALF);
+      c.of.k.view()(0, row, 1, 5) = bad, c.of.v.view()(0, row + 1, 0, 7) = bad, c.of.q.view()(0, row + 2, 2, 0) = bad;
+      c.dout.view()(0, row + 3, 1, 3) = bad;
+    }
+  run_forward(c, mask, score);
+  const auto run = [&](bool q, bool k_and_v) {
+    c.clear_outputs();
+    c.wants_q = q, c.wants_k = c.wants_v = k_and_v;
+    REQUIRE((backward_of<20, 20>(giwa::host, c.views(), mask, score, c.call_options()).ok()));
+    return std::tuple(c.dq.memory, c.dk.memory, c.dv.memory);
+  };
+  const auto [dq, dk, dv] = run(true, true);
+  CHECK(same_bits(std::get<0>(run(true, false)), dq));
+  const auto [unused, only_dk, only_dv] = run(false, true);
+  CHECK((same_bits(only_dk, dk) && same_bits(only_dv, dv)));
+}
+
+}  // namespace
+
+TEST_CASE("all gradients together have the bits of each alone") {
+  case_options o = sizes(2, 4, 2, 150, 210);
+  o.align = giwa::alignment::bottom_right;
+  for (const bool hostile : {false, true}) {
+    test_bits_of_all<float>(o, causal{}, giwa::softcap{2}, hostile);
+    test_bits_of_all<fp16>(o, scattered_mask{}, giwa::dropout(0.2f, 3), hostile);
+    test_bits_of_all<float>(o, giwa::full{}, giwa::plain_score{}, hostile);
+  }
+  o.q_used = {100, 150}, o.k_used = {210, 65};
+  test_bits_of_all<float>(o, causal{}, wavy_score{}, false);
+  o = sizes(1, 2, 1, 0, 0);
+  o.q_lengths = {50, 0, 110, 3, 66}, o.k_lengths = {64, 9, 0, 200, 130};
+  test_bits_of_all<float>(o, giwa::full{}, giwa::plain_score{}, false);
 }
 
 TEST_CASE("packed sequences, lengths, and keys by index") {

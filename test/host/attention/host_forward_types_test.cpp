@@ -218,7 +218,7 @@ TEST_CASE("the loops of each instruction set compute the same") {
             f.put_row(b.data(), panel, width, k, depth);
           }
           for (int i = 0; i < even * width; ++i) c[i] = 2;
-          f.product(how, wide, count, a, depth, panel, depth, c, width);
+          f.product(how, wide, count, a, depth, 1, panel, depth, c, width);
           double worst = 0;
           for (int r = 0; r < count; ++r)
             for (int i = 0; i < width; ++i) {

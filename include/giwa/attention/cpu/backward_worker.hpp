@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One thread of attention_backward on the CPU: a tile of rows of q with its dq, or a tile of keys with their dk and dv.
+// One thread of attention_backward on the CPU: a tile of rows of q with its dq, a tile of keys with their dk and dv, or a whole
+// head of k with all gradients.
 #ifndef GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
 #define GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
 
@@ -22,14 +23,22 @@ namespace giwa::inline GIWA_ABI::detail {
 /// and P are computed for both, so that a gradient is summed by one thread in a fixed order. Moving rows are cut at
 /// multiples of block_columns of their sequence and a tile of them is summed by itself, so the bits of a row do not
 /// depend on other rows or on the number of threads.
-template <class Params, tile_axis Fixed>
+///
+/// With all gradients (All), for a head of k at a time, S and P are computed once, five products of a pair of tiles instead of seven:
+/// the fixed rows are keys in strips of block_columns, and dq += dS^T k over a strip. Its sums have the order of those above, so
+/// all gradients have the same bits.
+template <class Params, tile_axis Fixed, bool All = false>
 class host_backward_worker {
  public:
   using head = typename Params::head;
   static constexpr bool rows_are_keys = Fixed == tile_axis::keys;
-  static constexpr int block_rows = 96, block_columns = 64, strip_rows = 24;
+  static constexpr int block_columns = 64, block_rows = All ? 3 * block_columns : 96,
+                       strip_rows = All ? block_columns : 24;
+  static_assert(rows_are_keys || !All);
 
-  explicit host_backward_worker(const Params& p, const host_loops& loops = fastest_loops())
+  /// With All, of a head `keys` and `queries` rows at most.
+  explicit host_backward_worker(const Params& p, int64 keys = block_rows, int64 queries = 0,
+                                const host_loops& loops = fastest_loops())
       : p_(p),
         loops_(loops),
         depth_(static_cast<int>(p.views.in.q.extent(3))),
@@ -38,20 +47,29 @@ class host_backward_worker {
         row_y_(static_cast<int>(round_up(width_, int64{loops.lanes}))),
         wants_x_(rows_are_keys ? !is_absent(p.views.dk) : !is_absent(p.views.dq)),
         wants_y_(rows_are_keys && !is_absent(p.views.dv)),
-        wants_dp_(wants_x_ || (!rows_are_keys && gradients)) {
+        wants_dp_(wants_x_ || (!rows_are_keys && gradients)),
+        sum_rows_(keys + padding) {
     const int64 longest = row_x_ > row_y_ ? row_x_ : row_y_;
-    const int64 floats[] = {int64{block_rows} * depth_,       int64{block_rows} * width_,
-                            int64{block_columns} * depth_,    int64{block_columns} * width_,
-                            int64{block_columns} * row_x_,    wants_y_ ? int64{block_columns} * row_y_ : 0,
-                            int64{block_rows} * row_x_,       wants_y_ ? int64{block_rows} * row_y_ : 0,
-                            host_loops::most_lanes * longest, longest};
+    const int64 floats[] = {int64{block_rows + padding} * depth_,
+                            int64{block_rows + padding} * width_,
+                            int64{block_columns} * depth_,
+                            int64{block_columns} * width_,
+                            int64{block_columns} * row_x_,
+                            wants_y_ ? int64{block_columns} * row_y_ : 0,
+                            sum_rows_ * row_x_,
+                            wants_y_ ? sum_rows_ * row_y_ : 0,
+                            host_loops::most_lanes * longest,
+                            longest,
+                            All ? (queries + padding) * row_x_ : 0,
+                            All ? int64{block_rows} * row_x_ : 0};
     int64 total = 0;
     for (const int64 n : floats) total += round_up(n, 16);
     memory_.reset(static_cast<float*>(
         ::operator new(static_cast<stdlib::size_t>(total) * sizeof(float), std::align_val_t{64}, std::nothrow)));
     if (!memory_) return;
     float* next = memory_.get();
-    float** const parts[] = {&a_, &b_, &x_columns_, &y_columns_, &x_, &y_, &sum_x_, &sum_y_, &line_, &other_line_};
+    float** const parts[] = {&a_,     &b_,     &x_columns_, &y_columns_,  &x_,  &y_,
+                             &sum_x_, &sum_y_, &line_,      &other_line_, &dq_, &keys_};
     const int64* count = floats;
     for (float** const part : parts) *part = next, next += round_up(*count++, 16);
   }
@@ -98,6 +116,32 @@ class host_backward_worker {
     }
   }
 
+  /// Computes dk and dv of a head of key sequence n, and dq of all that read it.
+  void run_head(int n, int kv_head) {
+    static_assert(All);
+    const int group = p_.call.heads_per_kv;
+    clear_sums();
+    int most = 0;
+    head any{};
+    for (int b = p_.first_reader(n); b < p_.end_reader(n); ++b)
+      for (int i = 0; p_.is_reader(b, n) && i < group; ++i) {
+        const head h = p_.call.at(b, kv_head * group + i);
+        if (h.keys() > most) most = h.keys(), any = h;
+        for (int64 e = 0; e < (h.queries() + int64{padding}) * row_x_; ++e) dq_[e] = 0;
+        for (int first = 0; first < h.keys(); first += block_rows) {
+          const int rows = h.keys() - first < block_rows ? h.keys() - first : block_rows;
+          load_keys(h, first, rows);
+          add_tiles(h, first, rows, strided_rows(h.q), strided_rows(p_.query_rows(p_.views.dout, h)));
+        }
+        const auto dq = p_.query_rows(p_.views.dq, h);
+        for (int r = 0; r < h.queries(); ++r) store(dq, r, dq_ + int64{r} * row_x_, p_.call.scale);
+      }
+    for (int r = 0; r < most; ++r) {
+      if (wants_x_) store(p_.key_rows(p_.views.dk, any, most), r, sum_x_ + int64{r} * row_x_, p_.call.scale);
+      if (wants_y_) store(p_.key_rows(p_.views.dv, any, most), r, sum_y_ + int64{r} * row_y_, 1.0f);
+    }
+  }
+
   /// The gradient of one head's sink: minus the sum of P delta over all rows of q, P being the weight of the sink.
   float sink_gradient(int head_of_q) {
     const float sink = p_.call.sinks[head_of_q * p_.call.sink_stride];
@@ -116,7 +160,8 @@ class host_backward_worker {
 
  private:
   static constexpr int sums = host_loops::sums;
-  static_assert(block_columns == host_loops::row && strip_rows % host_loops::rows == 0 && block_rows % strip_rows == 0);
+  static_assert(block_columns == host_loops::row && (All || strip_rows % host_loops::rows == 0) &&
+                block_rows % strip_rows == 0);
   using modifier = decltype(stdlib::declval<const Params&>().call.score);
   using mask_type = decltype(stdlib::declval<const Params&>().call.mask);
   static constexpr bool plain = is_plain_score<modifier>, drops = drops_weights<modifier>,
@@ -138,8 +183,54 @@ class host_backward_worker {
   }
 
   void clear_sums() {
-    for (int64 i = 0; i < int64{block_rows} * row_x_; ++i) sum_x_[i] = 0;
-    for (int64 i = 0; wants_y_ && i < int64{block_rows} * row_y_; ++i) sum_y_[i] = 0;
+    for (int64 i = 0; i < sum_rows_ * row_x_; ++i) sum_x_[i] = 0;
+    for (int64 i = 0; wants_y_ && i < sum_rows_ * row_y_; ++i) sum_y_[i] = 0;
+  }
+
+  /// Loads a block of keys and values, and the keys in panels for dq.
+  void load_keys(const head& h, int first, int count) {
+    host_load_rows(loops_, strided_rows(h.k), depth_, first, count, a_);
+    host_load_rows(loops_, strided_rows(h.v), width_, first, count, b_);
+    for (int64 i = int64{count} * depth_; i < (count + int64{padding}) * depth_; ++i) a_[i] = 0;
+    for (int64 i = int64{count} * width_; i < (count + int64{padding}) * width_; ++i) b_[i] = 0;
+    for (int row = 0; row < count; row += strip_rows) {
+      const int rows = count - row < strip_rows ? count - row : strip_rows;
+      float* const panels = keys_ + int64{row} * row_x_;
+      for (int r = 0; r < rows; ++r) {
+        const float* const from = a_ + int64{row + r} * depth_;
+        for (int i = 0; i < row_x_; ++i) line_[i] = i < depth_ ? from[i] : 0;
+        loops_.put_row(line_, panels, row_x_, r, strip_rows);
+      }
+      finite_keys_[row / strip_rows] = loops_.finite(a_ + int64{row} * depth_, rows * depth_);
+    }
+  }
+
+  /// dq += dS^T k over the keys [row, row + rows) of the block that begins at `first`, for the queries [begin, begin + here).
+  void add_dq(const head& h, int first, int row, int rows, int begin, int here) {
+    const float* const panels = keys_ + int64{row} * row_x_;
+    float* const to = dq_ + int64{begin} * row_x_;
+    const bool finite = finite_keys_[row / strip_rows];
+    for (int j = 0; !finite && j < here; ++j) {  // as add_kept_products()
+      for (int i = 0; i < row_x_; ++i) line_[i] = 0;
+      for (int r = 0; r < rows; ++r)
+        if (p_.call.mask(coord(h, first + row + r, begin + j)))
+          for_panels(row_x_, [&](int column, int wide) {
+            loops_.product(host_sum::extend, wide / loops_.lanes, 1, dp_ + r * line_columns + j, 1, 1,
+                           panels + int64{column} * strip_rows + int64{r} * wide, 1, line_ + column, row_x_);
+          });
+      for (int i = 0; i < row_x_; ++i) to[int64{j} * row_x_ + i] += line_[i];
+    }
+    if (finite)
+      for_panels(row_x_, [&](int column, int wide) {
+        loops_.product(host_sum::add, wide / loops_.lanes, here, dp_, 1, line_columns,
+                       panels + int64{column} * strip_rows, rows, to + column, row_x_);
+      });
+  }
+  /// Calls f(first column, columns) for the panels of rows of `padded` elements.
+  template <class F>
+  void for_panels(int padded, const F& f) const {
+    for (int column = 0; column < padded; column += loops_.columns)
+      f(column, padded - column < loops_.columns ? padded - column : loops_.columns);
   }
 
   /// Adds the tiles of one head that the fixed rows [first, first + count) see, or are seen by.
@@ -166,19 +257,29 @@ class host_backward_worker {
         const int rows = count - row < strip_rows ? count - row : strip_rows;
         const tile_keep keep = whole == tile_keep::all ? whole : tiles.keep(n, first + row, rows);
         if (keep == tile_keep::none) continue;
-        host_product_panels<block_columns>(loops_, a_ + int64{row} * depth_, x_columns_, depth_, rows, s_);
+        host_product_panels<block_columns>(loops_, a_ + int64{row} * depth_, x_columns_, depth_, rows, s_,
+                                           line_columns);
         if (wants_dp_)
-          host_product_panels<block_columns>(loops_, b_ + int64{row} * width_, y_columns_, width_, rows, dp_);
-        if constexpr (drops)
-          for (int i = 0; wants_dp_ && i < rows * block_columns; ++i)
-            dp_[i] *= factors_.data()[(skipped + row) * block_columns + i];
+          host_product_panels<block_columns>(loops_, b_ + int64{row} * width_, y_columns_, width_, rows, dp_,
+                                             line_columns);
+        if (wants_dp_) drop(dp_, skipped + row, rows);
         for (int r = 0; r < rows; ++r) turn_row(h, first, row + r, r, begin, here, keep);
-        if constexpr (drops)
-          for (int i = 0; i < rows * block_columns; ++i) s_[i] *= factors_.data()[(skipped + row) * block_columns + i];
-        if (wants_x_) add_product(h, first, row, rows, dp_, x_, row_x_, sum_x_, finite_x, keep, begin, here);
-        if (wants_y_) add_product(h, first, row, rows, s_, y_, row_y_, sum_y_, finite_y, keep, begin, here);
+        drop(s_, skipped + row, rows);
+        const int64 of_block = All ? first : 0;
+        if constexpr (All) add_dq(h, first, row, rows, begin, here);
+        if (wants_x_)
+          add_product(h, first, row, rows, dp_, x_, row_x_, sum_x_ + of_block * row_x_, finite_x, keep, begin, here);
+        if (wants_y_)
+          add_product(h, first, row, rows, s_, y_, row_y_, sum_y_ + of_block * row_y_, finite_y, keep, begin, here);
       }
     }
+  }
+  /// Multiplies rows of weights or of their gradients by the factors of dropout, from row `first_factor` of these on.
+  void drop([[maybe_unused]] float* rows_of, [[maybe_unused]] int first_factor, [[maybe_unused]] int rows) {
+    if constexpr (drops)
+      for (int r = 0; r < rows; ++r)
+        for (int j = 0; j < block_columns; ++j)
+          rows_of[r * line_columns + j] *= factors_.data()[(first_factor + r) * block_columns + j];
   }
 
   static attention_coord coord(const head& h, int fixed, int moving_row) {
@@ -188,8 +289,8 @@ class host_backward_worker {
 
   /// Turns row r of s_ into P and row r of dp_ into dS.
   void turn_row(const head& h, int first, int row, int r, int begin, int here, tile_keep keep) {
-    float* const s = s_ + r * block_columns;
-    float* const dp = dp_ + r * block_columns;
+    float* const s = s_ + r * line_columns;
+    float* const dp = dp_ + r * line_columns;
     const auto at = [&](int j) { return coord(h, first + row, begin + j); };
     if constexpr (!rows_are_keys) {
       const row_terms t = fixed_terms_[row];
@@ -235,30 +336,27 @@ class host_backward_worker {
     const int even = static_cast<int>(round_up(rows, int64{host_loops::rows}));
     if (!finite && (keep != tile_keep::all || (rows > 1 && even != rows))) {
       for (int r = 0; r < rows; ++r)
-        add_kept_products(h, first + row + r, weights + r * block_columns, panels, padded,
-                          sum + int64{row + r} * padded, begin, here);
+        add_kept_products(h, first + row + r, weights + r * line_columns, panels, padded, sum + int64{row + r} * padded,
+                          begin, here);
       return;
     }
     // Rows up to the next multiple of 6 are added to as well, and may belong to keys that another head sees.
     if (rows > 1)
-      for (int i = rows * block_columns; i < even * block_columns; ++i) weights[i] = 0;
-    for (int begin_column = 0; begin_column < padded; begin_column += loops_.columns) {
-      const int wide = padded - begin_column < loops_.columns ? padded - begin_column : loops_.columns;
-      loops_.product(host_sum::add, wide / loops_.lanes, rows, weights, block_columns,
-                     panels + int64{begin_column} * block_columns, block_columns,
-                     sum + int64{row} * padded + begin_column, padded);
-    }
+      for (int i = rows * line_columns; i < even * line_columns; ++i) weights[i] = 0;
+    for_panels(padded, [&](int column, int wide) {
+      loops_.product(host_sum::add, wide / loops_.lanes, rows, weights, line_columns, 1,
+                     panels + int64{column} * block_columns, block_columns, sum + int64{row} * padded + column, padded);
+    });
   }
   void add_kept_products(const head& h, int fixed, const float* weights, const float* panels, int padded, float* sum,
                          int begin, int here) {
     for (int i = 0; i < padded; ++i) line_[i] = 0;
     for (int j = 0; j < here; ++j) {
       if (!p_.call.mask(coord(h, fixed, begin + j))) continue;
-      for (int begin_column = 0; begin_column < padded; begin_column += loops_.columns) {
-        const int wide = padded - begin_column < loops_.columns ? padded - begin_column : loops_.columns;
-        loops_.product(host_sum::extend, wide / loops_.lanes, 1, weights + j, block_columns,
-                       panels + int64{begin_column} * block_columns + int64{j} * wide, 1, line_ + begin_column, padded);
-      }
+      for_panels(padded, [&](int column, int wide) {
+        loops_.product(host_sum::extend, wide / loops_.lanes, 1, weights + j, 1, 1,
+                       panels + int64{column} * block_columns + int64{j} * wide, 1, line_ + column, padded);
+      });
     }
     for (int i = 0; i < padded; ++i) sum[i] += line_[i];
   }
@@ -277,14 +375,20 @@ class host_backward_worker {
   const host_loops& loops_;
   const int depth_, width_, row_x_, row_y_;  // head sizes, and rounded up to whole vectors
   const bool wants_x_, wants_y_, wants_dp_;  // which sums are computed
+  const int64 sum_rows_;
   std::unique_ptr<float, aligned_delete> memory_;
   float *a_ = nullptr, *b_ = nullptr;                  // fixed rows
   float *x_columns_ = nullptr, *y_columns_ = nullptr;  // moving rows, transposed
   float *x_ = nullptr, *y_ = nullptr;                  // moving rows
   float *sum_x_ = nullptr, *sum_y_ = nullptr, *line_ = nullptr, *other_line_ = nullptr;
-  row_terms fixed_terms_[block_rows];                 // if the fixed rows are queries
-  alignas(64) float s_[strip_rows * block_columns];   // S, then P
-  alignas(64) float dp_[strip_rows * block_columns];  // dP, then dS
+  float *dq_ = nullptr, *keys_ = nullptr;  // with All: sums of a head, and the fixed keys in panels
+  bool finite_keys_[block_rows / strip_rows];
+  row_terms fixed_terms_[rows_are_keys ? 1 : block_rows];
+  // A product writes rows up to a multiple of host_loops::rows, and one with dS^T reads so many columns, zeros past the block's.
+  static constexpr int padding = host_loops::rows, line_columns = All ? block_columns + 16 : block_columns,
+                       line_count = (strip_rows + padding - 1) / padding * padding;
+  alignas(64) float s_[line_count * line_columns] = {};   // S, then P
+  alignas(64) float dp_[line_count * line_columns] = {};  // dP, then dS
   alignas(64) float lse_[block_columns], delta_[block_columns];
   [[no_unique_address]] stdlib::conditional_t<drops, shared_tile<float, tile_shape<block_rows + 16, block_columns>>,
                                               nothing>

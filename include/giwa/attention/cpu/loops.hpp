@@ -33,11 +33,12 @@ inline __attribute__((always_inline)) void unroll(const F& f) {
   unrolled(stdlib::make_integer_sequence<int, Count>{}, f);
 }
 
-/// Computes c = a panel or c += a panel: a is (Rows, depth), panel (depth, Vectors * lanes), c (Rows, Vectors * lanes).
+/// Computes c = a panel or c += a panel: a is (Rows, depth) with strides a_row and a_step, panel (depth, Vectors * lanes), c
+/// (Rows, Vectors * lanes).
 /// The panel is contiguous and, like the rows of c, aligned to its vectors. Each element is one chain of additions in
 /// the order of depth, so its bits do not depend on the number of rows.
 template <host_sum Sum, int Rows, int Vectors>
-void product(const float* a, int64 a_stride, const float* panel, int depth, float* c, int64 c_stride) {
+void product(const float* a, int64 a_row, int64 a_step, const float* panel, int depth, float* c, int64 c_stride) {
   const auto at = [&](int i) -> vector& {
     return *reinterpret_cast<vector*>(c + i / Vectors * c_stride + i % Vectors * lanes);
   };
@@ -53,11 +54,11 @@ void product(const float* a, int64 a_stride, const float* panel, int depth, floa
     vector x[stdlib::size_t{Vectors}];
     unroll<Vectors>([&](auto v) { x[v] = *reinterpret_cast<const vector*>(panel + v * lanes); });
     unroll<Rows>([&](auto r) {
-      const float y = a[r * a_stride];
+      const float y = a[r * a_row];
       unroll<Vectors>([&](auto v) { sum[r * Vectors + v] += y * x[v]; });
     });
     panel += Vectors * lanes;
-    ++a;
+    a += a_step;
   }
   unroll<Rows * Vectors>([&](auto i) {
     if constexpr (Sum == host_sum::add)
@@ -69,22 +70,22 @@ void product(const float* a, int64 a_stride, const float* panel, int depth, floa
 
 /// Any number of rows, and of registers in a row.
 template <host_sum Sum, int Vectors>
-void product_of(int wide, int count, const float* a, int64 a_stride, const float* panel, int depth, float* c,
+void product_of(int wide, int count, const float* a, int64 a_row, int64 a_step, const float* panel, int depth, float* c,
                 int64 c_stride) {
   if constexpr (Vectors > 1 && Sum != host_sum::store)  // which has whole panels
-    if (wide < Vectors) return product_of<Sum, Vectors - 1>(wide, count, a, a_stride, panel, depth, c, c_stride);
-  if (count == 1) return product<Sum, 1, Vectors>(a, a_stride, panel, depth, c, c_stride);
+    if (wide < Vectors) return product_of<Sum, Vectors - 1>(wide, count, a, a_row, a_step, panel, depth, c, c_stride);
+  if (count == 1) return product<Sum, 1, Vectors>(a, a_row, a_step, panel, depth, c, c_stride);
   for (int r = 0; r < count; r += rows)
-    product<Sum, rows, Vectors>(a + r * a_stride, a_stride, panel, depth, c + r * c_stride, c_stride);
+    product<Sum, rows, Vectors>(a + r * a_row, a_row, a_step, panel, depth, c + r * c_stride, c_stride);
 }
-inline void any_product(host_sum sum, int wide, int count, const float* a, int64 a_stride, const float* panel,
-                        int depth, float* c, int64 c_stride) {
+inline void any_product(host_sum sum, int wide, int count, const float* a, int64 a_row, int64 a_step,
+                        const float* panel, int depth, float* c, int64 c_stride) {
   if (sum == host_sum::store)
-    product_of<host_sum::store, vectors>(wide, count, a, a_stride, panel, depth, c, c_stride);
+    product_of<host_sum::store, vectors>(wide, count, a, a_row, a_step, panel, depth, c, c_stride);
   else if (sum == host_sum::add)
-    product_of<host_sum::add, vectors>(wide, count, a, a_stride, panel, depth, c, c_stride);
+    product_of<host_sum::add, vectors>(wide, count, a, a_row, a_step, panel, depth, c, c_stride);
   else
-    product_of<host_sum::extend, vectors>(wide, count, a, a_stride, panel, depth, c, c_stride);
+    product_of<host_sum::extend, vectors>(wide, count, a, a_row, a_step, panel, depth, c, c_stride);
 }
 
 /// The vectors of one of the `sums` separate sums or maxima of a row, and of a row.

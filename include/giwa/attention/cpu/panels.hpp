@@ -47,9 +47,11 @@ bool host_load_panels(const host_loops& loops, const Rows& rows, int first, int 
 
 /// to (rows, Count) = a (rows, size) times transposed panels of Count rows.
 template <int Count>
-void host_product_panels(const host_loops& loops, const float* a, const float* panels, int size, int rows, float* to) {
+void host_product_panels(const host_loops& loops, const float* a, const float* panels, int size, int rows, float* to,
+                         int64 to_row = Count) {
   for (int first = 0; first < Count; first += loops.columns)
-    loops.product(host_sum::store, loops.vectors, rows, a, size, panels + int64{first} * size, size, to + first, Count);
+    loops.product(host_sum::store, loops.vectors, rows, a, size, 1, panels + int64{first} * size, size, to + first,
+                  to_row);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

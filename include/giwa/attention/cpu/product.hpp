@@ -34,12 +34,12 @@ struct host_loops {
   int vectors;  // registers of a row of an accumulator tile
   int columns;  // lanes * vectors
 
-  /// Computes c = a panel or c += a panel: a is (count, depth), panel (depth, wide * lanes), c (count, wide * lanes),
-  /// wide <= vectors. The panel is contiguous. Each element is one chain of additions in the order of depth, so its
+  /// Computes c = a panel or c += a panel: a is (count, depth) with strides a_row and a_step, panel (depth, wide * lanes),
+  /// c (count, wide * lanes), wide <= vectors. The panel is contiguous. Each element is one chain of additions in the order of depth, so its
   /// bits do not depend on the number of rows. Rows up to the next multiple of `rows` are also read and written, unless
   /// there is only one row.
-  void (*product)(host_sum sum, int wide, int count, const float* a, int64 a_stride, const float* panel, int depth,
-                  float* c, int64 c_stride);
+  void (*product)(host_sum sum, int wide, int count, const float* a, int64 a_row, int64 a_step, const float* panel,
+                  int depth, float* c, int64 c_stride);
   /// Replaces x (row) by e^(x - reference), x <= reference, and adds them to sum (sums), all of a row first.
   void (*exponentials)(float* x, float reference, float* sum);
   /// Multiplies x (row) by factor, and returns the largest number, or -inf if all are NaN.

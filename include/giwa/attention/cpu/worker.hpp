@@ -173,7 +173,7 @@ class host_attention_worker {
   /// s_ (rows, keys) = q k^T.
   void multiply_qk(int row, int rows) {
     for (int first = 0; first < block_n; first += loops_.columns)
-      loops_.product(host_sum::store, loops_.vectors, rows, q_ + int64{row} * depth_, depth_,
+      loops_.product(host_sum::store, loops_.vectors, rows, q_ + int64{row} * depth_, depth_, 1,
                      k_ + int64{first} * depth_, depth_, s_ + first, block_n);
   }
 
@@ -213,7 +213,7 @@ class host_attention_worker {
   void multiply_pv(int row, int rows) {
     for (int first = 0; first < row_; first += loops_.columns) {
       const int wide = row_ - first < loops_.columns ? row_ - first : loops_.columns;
-      loops_.product(host_sum::add, wide / loops_.lanes, rows, s_, block_n, v_ + int64{first} * block_n, block_n,
+      loops_.product(host_sum::add, wide / loops_.lanes, rows, s_, block_n, 1, v_ + int64{first} * block_n, block_n,
                      o_ + int64{row} * row_ + first, row_);
     }
   }
@@ -226,7 +226,7 @@ class host_attention_worker {
       if (!p_.mask(attention_coord{h.batch, h.head, query, key + j, query + h.offset})) continue;
       for (int first = 0; first < row_; first += loops_.columns) {
         const int wide = row_ - first < loops_.columns ? row_ - first : loops_.columns;
-        loops_.product(host_sum::extend, wide / loops_.lanes, 1, s_ + r * block_n + j, block_n,
+        loops_.product(host_sum::extend, wide / loops_.lanes, 1, s_ + r * block_n + j, block_n, 1,
                        v_ + int64{first} * block_n + int64{j} * wide, 1, line_ + first, row_);
       }
     }
