@@ -352,19 +352,6 @@ def cpu_alone_backward(path):
     return cpu_alone(path, "backward/")
 
 
-def backward_cpu(path):
-    """A line for each number of threads, head size and mask, of attention.py's CSV: GFLOP/s and the speed relative to PyTorch."""
-    values = {}
-    for row in report_rows.read_csv(path):
-        if match := re.fullmatch(r"cpu .*, (\d+) threads?/backward/(\w+)/D(\d+)/\d+x\d+x(\d+)", row["case"]):
-            values[match[1], match[3], match[2], int(match[4])] = (
-                f"{float(row['giwa_tflops']) * 1000:.0f}, {float(row['speed_of_torch']):.2f}")
-    lengths = sorted({key[3] for key in values})
-    return lines("| threads | head size | mask | " + " | ".join(map(str, lengths)) + " |",
-                 *(f"| {' | '.join(key)} | " + " | ".join(values[(*key, n)] for n in lengths) + " |"
-                   for key in dict.fromkeys(key[:3] for key in values)))
-
-
 # ---- of a report only
 
 NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention", "efficient": "PyTorch, memory-efficient",
@@ -534,7 +521,7 @@ def machine(path):
 
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
-                                  backward_any_order, backward_forms, backward_behind_flash_3, backward_cpu, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
+                                  backward_any_order, backward_forms, backward_behind_flash_3, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
                                   backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, cpu_alone, cpu_alone_backward, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
