@@ -85,8 +85,9 @@ void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_siz
                     std::to_string(head_size_v));
   const library kernels = load(pass, device, element, head_size, head_size_v, mask, score);
   c10::DataPtr workspace;
-  c.threads = at::get_num_threads();
-  if (!device.is_cpu()) {
+  if (device.is_cpu()) {
+    c.threads = at::get_num_threads();
+  } else {
     c.stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
     c.workspace_bytes = kernels.workspace_bytes(&c);
     if (c.workspace_bytes > 0) {

@@ -36,8 +36,9 @@ struct host_backward {
     }
     const int64 count = sequences > 0 ? sequences : 1, mean_q = all_q / count + 1, mean_k = all_k / count + 1;
     bool has_memory = true;
-    if (takes_whole_heads(p, longest_q, longest_k, all_q, mean_k)) {
-      if constexpr (can_take_whole_heads<Params>) has_memory = for_heads(p, longest_k, longest_q);
+    const int64 products = saturated_product(all_q * in.q.extent(2), (in.q.extent(3) + in.v.extent(3)) * 2 * mean_k);
+    if (takes_whole_heads(p, longest_q, longest_k, products)) {
+      if constexpr (can_take_whole_heads<Params>) has_memory = for_heads(p, longest_q, longest_k, products);
     } else {
       has_memory = for_rows(p, longest_q, longest_k, mean_q, mean_k);
     }
@@ -62,9 +63,9 @@ struct host_backward {
       !gradient_of<stdlib::remove_cvref_t<decltype(stdlib::declval<const Params&>().call.score)>>::wanted &&
       Params::parameters == 0;
   /// Whether threads that take whole heads are done earlier: five products instead of seven, but fewer tasks. Their sums
-  /// take 32 MiB at most.
+  /// take 32 MiB at most. `products` are the multiplications of S and dP.
   template <class Params>
-  static bool takes_whole_heads(const Params& p, int64 longest_q, int64 longest_k, int64 all_q, int64 mean_k) {
+  static bool takes_whole_heads(const Params& p, int64 longest_q, int64 longest_k, int64 products) {
     const auto& in = p.views.in;
     if (!can_take_whole_heads<Params> || is_absent(p.views.dq) || is_absent(p.views.dk) || is_absent(p.views.dv) ||
         in.packed.k_batch_index != nullptr)  // which may leave a sequence without keys
@@ -72,23 +73,22 @@ struct host_backward {
     const int64 depth = in.q.extent(3), width = in.v.extent(3), tasks = p.key_sequences() * in.k.extent(2);
     if (tasks == 0 || longest_k == 0 || ((longest_q + longest_k) * depth + longest_k * width) * 4 > 32 << 20)
       return false;
-    const int64 products = saturated_product(all_q * in.q.extent(2), (depth + width) * 2 * mean_k);
     const int64 threads = host_workers(products / enough), rounds = ceil_div(tasks, threads);
     // Sequences of other lengths make tasks of other lengths.
     return rounds * threads * 5 <= tasks * 7 && (!p.call.ragged || rounds >= 4);
   }
   template <class Params>
-  static bool for_heads(const Params& p, int64 longest_k, int64 longest_q) {
+  static bool for_heads(const Params& p, int64 longest_q, int64 longest_k, int64 products) {
     using worker = host_backward_worker<Params, tile_axis::keys, true>;
-    const int64 heads = p.views.in.k.extent(2);
+    const int64 heads = p.views.in.k.extent(2), tasks = p.key_sequences() * heads;
     std::atomic<bool> no_memory{false};
     const auto make = [&] { return worker(p, longest_k, longest_q); };
-    constexpr int64 unit = 64;
-    host_parallel(p.key_sequences() * heads * unit, unit, make, [&](worker& w, int64 begin, int64 end) {
-      if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
-      for (int64 task = begin / unit; task < end / unit; ++task)
-        w.run_head(static_cast<int>(task / heads), static_cast<int>(task % heads));
-    });
+    host_parallel(tasks * unit, ceil_div(enough, products / tasks + 1) * unit, make,
+                  [&](worker& w, int64 begin, int64 end) {
+                    if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
+                    for (int64 task = begin / unit; task < end / unit; ++task)
+                      w.run_head(static_cast<int>(task / heads), static_cast<int>(task % heads));
+                  });
     return !no_memory.load();
   }
   template <class Params>
@@ -117,7 +117,7 @@ struct host_backward {
     return has_memory;
   }
 
-  static constexpr int64 enough = 4000000;  // multiplications that pay for a thread, as in cpu/run.hpp
+  static constexpr int64 unit = 64, enough = 4000000;  // as in cpu/run.hpp
   static status out_of_memory(const char* message) {
     status s;
     s.code = status_code::out_of_memory;
@@ -150,7 +150,6 @@ struct host_backward {
     const int64 columns = p.views.in.q.extent(3) + p.views.in.v.extent(3);
     const int64 products = (longest < rows ? longest : rows) * columns * 2 * (others + 1);  // multiplications of a tile
 
-    constexpr int64 unit = 64;
     std::atomic<bool> no_memory{false};
     const auto make = [&] { return worker(p); };
     host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, [&](worker& w, int64 begin, int64 end) {

@@ -82,7 +82,7 @@ class host_backward_worker {
     host_load_rows(loops_, strided_rows(q), depth_, first, count, a_);
     host_load_rows(loops_, strided_rows(p_.query_rows(p_.views.dout, h)), width_, first, count, b_);
     for (int r = 0; r < count; ++r) fixed_terms_[r] = terms(h, first + r, b_ + int64{r} * width_);
-    clear_sums();
+    clear_sums(sum_rows_);
     add_tiles(h, first, count, strided_rows(h.k), strided_rows(h.v));
     if (!wants_x_) return;
     const auto dq = p_.query_rows(p_.views.dq, h);
@@ -92,7 +92,7 @@ class host_backward_worker {
   /// Computes dk and dv of the keys [first, first + count) of key sequence n and a head of k, count <= block_rows.
   void run_keys(int n, int kv_head, int first, int count) {
     const int group = p_.call.heads_per_kv;
-    clear_sums();
+    clear_sums(sum_rows_);
     bool loaded = false;
     head any{};
     for (int b = p_.first_reader(n); b < p_.end_reader(n); ++b)
@@ -120,7 +120,7 @@ class host_backward_worker {
   void run_head(int n, int kv_head) {
     static_assert(All);
     const int group = p_.call.heads_per_kv;
-    clear_sums();
+    clear_sums(p_.keys_of(n) + int64{padding});
     int most = 0;
     head any{};
     for (int b = p_.first_reader(n); b < p_.end_reader(n); ++b)
@@ -182,9 +182,9 @@ class host_backward_worker {
     return p_.terms_of(h.sequence, h.head, h.first_query_row + query, sum);
   }
 
-  void clear_sums() {
-    for (int64 i = 0; i < sum_rows_ * row_x_; ++i) sum_x_[i] = 0;
-    for (int64 i = 0; wants_y_ && i < sum_rows_ * row_y_; ++i) sum_y_[i] = 0;
+  void clear_sums(int64 rows) {
+    for (int64 i = 0; i < rows * row_x_; ++i) sum_x_[i] = 0;
+    for (int64 i = 0; wants_y_ && i < rows * row_y_; ++i) sum_y_[i] = 0;
   }
 
   /// Loads a block of keys and values, and the keys in panels for dq.
@@ -382,13 +382,13 @@ class host_backward_worker {
   float *x_ = nullptr, *y_ = nullptr;                  // moving rows
   float *sum_x_ = nullptr, *sum_y_ = nullptr, *line_ = nullptr, *other_line_ = nullptr;
   float *dq_ = nullptr, *keys_ = nullptr;  // with All: sums of a head, and the fixed keys in panels
-  bool finite_keys_[block_rows / strip_rows];
-  row_terms fixed_terms_[rows_are_keys ? 1 : block_rows];
+  bool finite_keys_[stdlib::size_t{block_rows / strip_rows}];
+  row_terms fixed_terms_[stdlib::size_t{rows_are_keys ? 1 : block_rows}];
   // A product writes rows up to a multiple of host_loops::rows, and one with dS^T reads so many columns, zeros past the block's.
   static constexpr int padding = host_loops::rows, line_columns = All ? block_columns + 16 : block_columns,
                        line_count = (strip_rows + padding - 1) / padding * padding;
-  alignas(64) float s_[line_count * line_columns] = {};   // S, then P
-  alignas(64) float dp_[line_count * line_columns] = {};  // dP, then dS
+  alignas(64) float s_[stdlib::size_t{line_count * line_columns}] = {};   // S, then P
+  alignas(64) float dp_[stdlib::size_t{line_count * line_columns}] = {};  // dP, then dS
   alignas(64) float lse_[block_columns], delta_[block_columns];
   [[no_unique_address]] stdlib::conditional_t<drops, shared_tile<float, tile_shape<block_rows + 16, block_columns>>,
                                               nothing>

@@ -289,7 +289,8 @@ class host_attention_worker {
   std::unique_ptr<float, aligned_delete> memory_;
   float *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *o_ = nullptr, *s_ = nullptr, *line_ = nullptr, *sum_ = nullptr;
   float max_[block_m];
-  [[no_unique_address]] stdlib::conditional_t<drops, shared_tile<float, tile_shape<block_m + 16, block_n>>, nothing>
+  [[no_unique_address]] stdlib::conditional_t<drops, shared_tile<float, tile_shape<(block_m + 31) / 16 * 16, block_n>>,
+                                              nothing>
       factors_;
   // Closed groups of keys: sums relative to group_max_. Used in sequences of more than one group.
   float* group_o_ = nullptr;
