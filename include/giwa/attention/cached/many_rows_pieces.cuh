@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CACHED_MANY_ROWS_PIECES_CUH
 #define GIWA_ATTENTION_CACHED_MANY_ROWS_PIECES_CUH
 
+#include <giwa/arch/wgmma.cuh>
 #include <giwa/attention/cached/few_rows_types.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
