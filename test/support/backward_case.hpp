@@ -312,6 +312,15 @@ std::string judge(const backward_case<T, O, G>& c, const backward_answers& a) {
   return fault.empty() ? "" : fault + "; " + c.of.options.text();
 }
 
+/// Adds `least` to all scores of every third row.
+struct rows_masked_by {
+  float least;
+  template <class Number>
+  GIWA_HOST_DEVICE Number operator()(Number score, giwa::attention_coord c) const {
+    return c.query % 3 == 1 ? score + Number(least) : score;
+  }
+};
+
 /// A modifier templated on the number, and a mask without hints.
 struct wavy_score {
   template <class Number>

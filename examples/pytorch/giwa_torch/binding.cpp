@@ -327,13 +327,10 @@ std::vector<Tensor> differentiate(const Tensor& dout_, const optional_tensor& dl
   prepared ready(q, k, v, p, wanted[of_bias]);
   call& c = ready.c;
   const Tensor o = in_rows(o_), dout = in_rows(dout_);
-  Tensor lse_rows = lse.contiguous();
+  const Tensor lse_rows = lse.contiguous();
   check(o, "o", q, q.dim()), check(dout, "the gradient of o", q, q.dim());
   TORCH_CHECK_VALUE(lse.scalar_type() == at::kFloat && lse.numel() == c.q.sizes[0] * c.q.sizes[1] * c.q.sizes[2],
                     "giwa_torch: lse must be what attention returned");
-  // A row that a bias such as -1e9 masks as a whole. e^(score - lse) would have no digits, and its infinity times a gradient of 0
-  // would be NaN in dk and dv of all keys. As a row without keys it has no gradient. Beyond 2^24 fp32 has no fractions.
-  if (p.bias) lse_rows = lse_rows.masked_fill(lse_rows < -0x1p24, -std::numeric_limits<float>::infinity());
   c.o = rows_of(o, p.heads_first), c.dout = rows_of(dout, p.heads_first), c.lse = lse_rows.data_ptr<float>();
   Tensor dlse_rows;
   if (dlse) dlse_rows = dlse->to(at::kFloat).contiguous(), c.dlse = dlse_rows.const_data_ptr<float>();

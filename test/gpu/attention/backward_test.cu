@@ -233,6 +233,43 @@ TEST_CASE("numbers that a pair does not see do not reach it") {
 
 namespace {
 
+/// dq, dk and dv of a case where a score modifier adds `least` to all scores of some rows.
+template <class T, int HeadSize>
+std::vector<float> gradients_with_rows_masked_by(float least) {
+  case_options o;
+  o.batch = 2, o.heads = 2, o.kv_heads = 1, o.seq_q = 150, o.seq_k = 200, o.head_size = o.head_size_v = HeadSize;
+  o.align = giwa::alignment::bottom_right;
+  backward_case<T> c(o);
+  answers_of(c, causal{}, rows_masked_by{least});  // computes o and lse
+  REQUIRE((run<HeadSize, HeadSize>(c, causal{}, rows_masked_by{least})) == "");
+  std::vector<float> all = c.dq.template elements<float>();
+  for (auto* each : {&c.dk, &c.dv}) {
+    const std::vector<float> of_each = each->template elements<float>();
+    all.insert(all.end(), of_each.begin(), of_each.end());
+  }
+  return all;
+}
+
+template <class T, int HeadSize>
+void test_rows_masked_by_finite_numbers() {
+  const std::vector<float> expected = gradients_with_rows_masked_by<T, HeadSize>(-INFINITY);
+  CHECK(std::all_of(expected.begin(), expected.end(), [](float x) { return std::isfinite(x); }));
+  for (const float least : {-1e9f, std::numeric_limits<float>::lowest()})
+    CHECK(same_bits(gradients_with_rows_masked_by<T, HeadSize>(least), expected));
+}
+
+}  // namespace
+
+TEST_CASE("rows that a finite number masks as a whole have the gradients of rows without keys") {
+  test_rows_masked_by_finite_numbers<fp16, 64>();
+#if !defined(GIWA_TEST_FEW_SIZES)
+  test_rows_masked_by_finite_numbers<float, 64>();
+  test_rows_masked_by_finite_numbers<bf16, 256>();
+#endif
+}
+
+namespace {
+
 /// Empty, or what is wrong where the rows of each tensor are multiplied by powers of two from 2^-reach to 2^reach, those of q and
 /// k by less, and dout by `size` too.
 template <int HeadSize, int HeadSizeV>

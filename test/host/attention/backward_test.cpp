@@ -191,6 +191,29 @@ TEST_CASE("rows that see nothing may hold anything and have gradients of 0") {
   for (int64 i = 0; i < 20; ++i) CHECK(clean.dq.view()(0, 39, 0, i) == 0);
 }
 
+TEST_CASE("rows that a finite number masks as a whole have the gradients of rows without keys") {
+  case_options o = sizes(2, 2, 1, 70, 90);
+  o.head_size = o.head_size_v = 20;
+  o.align = giwa::alignment::bottom_right;
+  backward_case<float> expected(o), c(o);
+  const auto compute = [](backward_case<float>& of, float least) {
+    run_forward(of, causal{}, rows_masked_by{least});
+    of.clear_outputs();
+    const giwa::status s =
+        backward_of<20, 20>(giwa::host, of.views(), causal{}, rows_masked_by{least}, of.call_options());
+    REQUIRE(s.ok());
+  };
+  compute(expected, -INFINITY);
+  CHECK(expected.dq.view()(1, 1, 1, 3) == 0);
+  CHECK(expected.dq.view()(1, 2, 1, 3) != 0);
+  for (const float least : {-1e9f, std::numeric_limits<float>::lowest()}) {
+    compute(c, least);
+    CHECK(same_bits(c.dq.elements<float>(), expected.dq.elements<float>()));
+    CHECK(same_bits(c.dk.elements<float>(), expected.dk.elements<float>()));
+    CHECK(same_bits(c.dv.elements<float>(), expected.dv.elements<float>()));
+  }
+}
+
 TEST_CASE("a bias receives its gradient") {
   case_options o = sizes(2, 2, 1, 70, 90);
   o.head_size = o.head_size_v = 20;

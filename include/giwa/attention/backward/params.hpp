@@ -51,13 +51,16 @@ struct backward_params {
   GIWA_HOST_DEVICE tensor_view<V, 2> key_rows(const tensor_view<V, 4>& v, const Head& h, int64 count) const {
     return rows(v, h.key_sequence, h.first_key_row, h.kv_head, count);
   }
-  /// The lse and the delta of row `row` of a tensor's sequence and head, from the sum of dout * o over it.
+  /// The lse and the delta of row `row` of a tensor's sequence and head, from the sum of dout * o over it. The lse of a row
+  /// without keys is infinity here, so that its P is 0. So is one below -2^24 if there is a score modifier: that is how
+  /// a modifier masks a whole row by a finite number, as -1e9, and fp32 does not hold how many keys such an lse counts.
   GIWA_HOST_DEVICE row_terms terms_of(int64 sequence, int64 head_, int64 row, float sum) const {
     const auto at = [&](const tensor_view<const float, 3>& v) {
       return v.data()[sequence * v.stride(0) + head_ * v.stride(1) + row * v.stride(2)];
     };
     const float l = at(views.lse);
-    return {l == -infinity_of<float> ? infinity_of<float> : l, is_absent(dlse) ? sum : sum - at(dlse)};
+    const bool empty = l == -infinity_of<float> || (!stdlib::same_as<Score, plain_score> && l < -0x1p24f);
+    return {empty ? infinity_of<float> : l, is_absent(dlse) ? sum : sum - at(dlse)};
   }
   /// The terms of a row in the workspace.
   GIWA_HOST_DEVICE row_terms& terms_at(int64 sequence, int64 head_, int64 row) const {
