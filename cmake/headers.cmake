@@ -201,10 +201,11 @@ set(GIWA_HEADERS
   P giwa/attention/cached/reference.hpp
   H giwa/attention/cpu/loops.hpp
   H giwa/attention/cpu/product.hpp
+  H giwa/attention/cpu/panels.hpp
   H giwa/attention/cpu/worker.hpp
   H giwa/attention/cpu/run.hpp
   H giwa/attention/cpu/forward.hpp
-  H giwa/attention/cpu/panels.hpp
+  H giwa/attention/cpu/gradient_rows.hpp
   H giwa/attention/cpu/backward_worker.hpp
   H giwa/attention/cpu/backward.hpp
   H giwa/attention/cached/host_cached.hpp

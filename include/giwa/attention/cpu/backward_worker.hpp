@@ -4,15 +4,12 @@
 #ifndef GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
 #define GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
 
-#include <giwa/attention/backward/params.hpp>
 #include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/attention/cpu/gradient_rows.hpp>
 #include <giwa/attention/cpu/panels.hpp>
 #include <giwa/attention/problem/rows.hpp>
 #include <giwa/attention/schedule/visible_tiles.hpp>
 #include <giwa/tile/shared_tile.hpp>
-
-#include <memory>
-#include <new>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -48,33 +45,21 @@ class host_backward_worker {
         wants_x_(rows_are_keys ? !is_absent(p.views.dk) : !is_absent(p.views.dq)),
         wants_y_(rows_are_keys && !is_absent(p.views.dv)),
         wants_dp_(wants_x_ || (!rows_are_keys && gradients)),
-        sum_rows_(keys + padding) {
-    const int64 longest = row_x_ > row_y_ ? row_x_ : row_y_;
-    const int64 floats[] = {int64{block_rows + padding} * depth_,
-                            int64{block_rows + padding} * width_,
-                            int64{block_columns} * depth_,
-                            int64{block_columns} * width_,
-                            int64{block_columns} * row_x_,
-                            wants_y_ ? int64{block_columns} * row_y_ : 0,
-                            sum_rows_ * row_x_,
-                            wants_y_ ? sum_rows_ * row_y_ : 0,
-                            host_loops::most_lanes * longest,
-                            longest,
-                            All ? (queries + padding) * row_x_ : 0,
-                            All ? int64{block_rows} * row_x_ : 0};
-    int64 total = 0;
-    for (const int64 n : floats) total += round_up(n, 16);
-    memory_.reset(static_cast<float*>(
-        ::operator new(static_cast<stdlib::size_t>(total) * sizeof(float), std::align_val_t{64}, std::nothrow)));
-    if (!memory_) return;
-    float* next = memory_.get();
-    float** const parts[] = {&a_,     &b_,     &x_columns_, &y_columns_,  &x_,  &y_,
-                             &sum_x_, &sum_y_, &line_,      &other_line_, &dq_, &keys_};
-    const int64* count = floats;
-    for (float** const part : parts) *part = next, next += round_up(*count++, 16);
-  }
+        sum_rows_(keys + padding),
+        arrays_({{&a_, int64{block_rows + padding} * depth_},
+                 {&b_, int64{block_rows + padding} * width_},
+                 {&x_columns_, int64{block_columns} * depth_},
+                 {&y_columns_, int64{block_columns} * width_},
+                 {&x_, int64{block_columns} * row_x_},
+                 {&y_, wants_y_ ? int64{block_columns} * row_y_ : 0},
+                 {&sum_x_, sum_rows_ * row_x_},
+                 {&sum_y_, wants_y_ ? sum_rows_ * row_y_ : 0},
+                 {&line_, host_loops::most_lanes * int64{row_x_ > row_y_ ? row_x_ : row_y_}},
+                 {&other_line_, row_x_ > row_y_ ? row_x_ : row_y_},
+                 {&dq_, All ? (queries + padding) * row_x_ : 0},
+                 {&keys_, All ? int64{block_rows} * row_x_ : 0}}) {}
 
-  bool has_memory() const { return memory_ != nullptr; }
+  bool has_memory() const { return !arrays_.is_empty(); }
 
   /// Computes dq of the queries [first, first + count) of a head, count <= block_rows; also what the modifier gives gradients to.
   void run_queries(const head& h, int first, int count) {
@@ -142,21 +127,8 @@ class host_backward_worker {
     }
   }
 
-  /// The gradient of one head's sink: minus the sum of P delta over all rows of q, P being the weight of the sink.
-  float sink_gradient(int head_of_q) {
-    const float sink = p_.call.sinks[head_of_q * p_.call.sink_stride];
-    double sum = 0;
-    for (int64 b = 0; b < p_.views.in.sequence_count(); ++b) {
-      const head h = p_.call.at(static_cast<int>(b), head_of_q);
-      const auto dout = p_.query_rows(p_.views.dout, h);
-      for (int query = 0; query < h.queries(); ++query) {
-        host_widen(loops_, dout.data() + query * dout.stride(0), line_, width_);
-        const row_terms t = terms(h, query, line_);
-        sum -= static_cast<double>(exponential{}(sink - t.lse)) * static_cast<double>(t.delta);
-      }
-    }
-    return static_cast<float>(sum);
-  }
+  /// The gradient of one head's sink.
+  float sink_gradient(int head_of_q) { return host_sink_gradient(p_, loops_, head_of_q, line_, other_line_); }
 
  private:
   static constexpr int sums = host_loops::sums;
@@ -168,18 +140,8 @@ class host_backward_worker {
                         gradients = gradient_of<modifier>::wanted;
   static constexpr tile_axis moving = rows_are_keys ? tile_axis::queries : tile_axis::keys;
 
-  struct aligned_delete {
-    void operator()(float* p) const { ::operator delete(static_cast<void*>(p), std::align_val_t{64}); }
-  };
-
-  /// The terms of a row of q whose dout is given. Sixteen chains of additions, as vectors have lanes.
   row_terms terms(const head& h, int query, const float* dout) {
-    const auto o = p_.query_rows(p_.views.in.o, h);
-    host_widen(loops_, o.data() + query * o.stride(0), other_line_, width_);
-    float part[sums] = {}, sum = 0;
-    for (int i = 0; i < width_; ++i) part[i % sums] += dout[i] * other_line_[i];
-    for (const float x : part) sum += x;
-    return p_.terms_of(h.sequence, h.head, h.first_query_row + query, sum);
+    return host_row_terms(p_, loops_, h, query, dout, other_line_);
   }
 
   void clear_sums(int64 rows) {
@@ -195,12 +157,8 @@ class host_backward_worker {
     for (int64 i = int64{count} * width_; i < (count + int64{padding}) * width_; ++i) b_[i] = 0;
     for (int row = 0; row < count; row += strip_rows) {
       const int rows = count - row < strip_rows ? count - row : strip_rows;
-      float* const panels = keys_ + int64{row} * row_x_;
-      for (int r = 0; r < rows; ++r) {
-        const float* const from = a_ + int64{row + r} * depth_;
-        for (int i = 0; i < row_x_; ++i) line_[i] = i < depth_ ? from[i] : 0;
-        loops_.put_row(line_, panels, row_x_, r, strip_rows);
-      }
+      host_put_rows<strip_rows>(loops_, a_ + int64{row} * depth_, rows, depth_, row_x_, line_,
+                                keys_ + int64{row} * row_x_);
       finite_keys_[row / strip_rows] = loops_.finite(a_ + int64{row} * depth_, rows * depth_);
     }
   }
@@ -209,28 +167,14 @@ class host_backward_worker {
   void add_dq(const head& h, int first, int row, int rows, int begin, int here) {
     const float* const panels = keys_ + int64{row} * row_x_;
     float* const to = dq_ + int64{begin} * row_x_;
-    const bool finite = finite_keys_[row / strip_rows];
-    for (int j = 0; !finite && j < here; ++j) {  // as add_kept_products()
-      for (int i = 0; i < row_x_; ++i) line_[i] = 0;
-      for (int r = 0; r < rows; ++r)
-        if (p_.call.mask(coord(h, first + row + r, begin + j)))
-          for_panels(row_x_, [&](int column, int wide) {
-            loops_.product(host_sum::extend, wide / loops_.lanes, 1, dp_ + r * line_columns + j, 1, 1,
-                           panels + int64{column} * strip_rows + int64{r} * wide, 1, line_ + column, row_x_);
-          });
-      for (int i = 0; i < row_x_; ++i) to[int64{j} * row_x_ + i] += line_[i];
-    }
-    if (finite)
-      for_panels(row_x_, [&](int column, int wide) {
-        loops_.product(host_sum::add, wide / loops_.lanes, here, dp_, 1, line_columns,
-                       panels + int64{column} * strip_rows, rows, to + column, row_x_);
-      });
-  }
-  /// Calls f(first column, columns) for the panels of rows of `padded` elements.
-  template <class F>
-  void for_panels(int padded, const F& f) const {
-    for (int column = 0; column < padded; column += loops_.columns)
-      f(column, padded - column < loops_.columns ? padded - column : loops_.columns);
+    if (finite_keys_[row / strip_rows])
+      host_add_products(loops_, here, rows, {dp_, 1, line_columns}, panels, strip_rows, row_x_, to);
+    else
+      for (int j = 0; j < here; ++j) {
+        const auto kept = [&](int r) { return p_.call.mask(coord(h, first + row + r, begin + j)); };
+        host_add_kept_products(loops_, rows, kept, {dp_ + j, 1, line_columns}, panels, strip_rows, row_x_, line_,
+                               to + int64{j} * row_x_);
+      }
   }
 
   /// Adds the tiles of one head that the fixed rows [first, first + count) see, or are seen by.
@@ -328,47 +272,28 @@ class host_backward_worker {
       for (int j = 0; j < block_columns; ++j) dp[j] = kept[j] ? dp[j] : 0.0f;
   }
 
-  /// sum (rows, wide) += weights (rows, block_columns) times moving rows. The products of one tile are summed
-  /// separately. If a moving row is infinite or NaN, a weight of 0 does not remove it: then the products of masked
-  /// scores are skipped.
+  /// sum (rows, padded) += weights (rows, block_columns) times moving rows.
   void add_product(const head& h, int first, int row, int rows, float* weights, const float* panels, int padded,
                    float* sum, bool finite, tile_keep keep, int begin, int here) {
+    float* const to = sum + int64{row} * padded;
     const int even = static_cast<int>(round_up(rows, int64{host_loops::rows}));
     if (!finite && (keep != tile_keep::all || (rows > 1 && even != rows))) {
-      for (int r = 0; r < rows; ++r)
-        add_kept_products(h, first + row + r, weights + r * line_columns, panels, padded, sum + int64{row + r} * padded,
-                          begin, here);
+      for (int r = 0; r < rows; ++r) {
+        const auto kept = [&](int j) { return p_.call.mask(coord(h, first + row + r, begin + j)); };
+        host_add_kept_products(loops_, here, kept, {weights + r * line_columns, line_columns, 1}, panels, block_columns,
+                               padded, line_, to + int64{r} * padded);
+      }
       return;
     }
     // Rows up to the next multiple of 6 are added to as well, and may belong to keys that another head sees.
     if (rows > 1)
       for (int i = rows * line_columns; i < even * line_columns; ++i) weights[i] = 0;
-    for_panels(padded, [&](int column, int wide) {
-      loops_.product(host_sum::add, wide / loops_.lanes, rows, weights, line_columns, 1,
-                     panels + int64{column} * block_columns, block_columns, sum + int64{row} * padded + column, padded);
-    });
-  }
-  void add_kept_products(const head& h, int fixed, const float* weights, const float* panels, int padded, float* sum,
-                         int begin, int here) {
-    for (int i = 0; i < padded; ++i) line_[i] = 0;
-    for (int j = 0; j < here; ++j) {
-      if (!p_.call.mask(coord(h, fixed, begin + j))) continue;
-      for_panels(padded, [&](int column, int wide) {
-        loops_.product(host_sum::extend, wide / loops_.lanes, 1, weights + j, 1, 1,
-                       panels + int64{column} * block_columns + int64{j} * wide, 1, line_ + column, padded);
-      });
-    }
-    for (int i = 0; i < padded; ++i) sum[i] += line_[i];
+    host_add_products(loops_, rows, block_columns, {weights, line_columns, 1}, panels, block_columns, padded, to);
   }
 
-  /// Stores a row of a gradient. + 0 turns a sum of -0 into +0, so that the result does not depend on masked scores.
   template <class V>
   void store(const tensor_view<V, 2>& to, int64 row, const float* sum, float factor) const {
-    V* const at = to.data() + row * to.stride(0);
-    for (int64 i = 0; i < to.extent(1); ++i) {
-      const float x = sum[i] * factor + 0.0f;
-      at[i] = convert<V>{}(p_.accumulate ? convert<float>{}(at[i]) + x : x);
-    }
+    host_store_gradient(to, row, sum, factor, p_.accumulate);
   }
 
   const Params p_;
@@ -376,12 +301,12 @@ class host_backward_worker {
   const int depth_, width_, row_x_, row_y_;  // head sizes, and rounded up to whole vectors
   const bool wants_x_, wants_y_, wants_dp_;  // which sums are computed
   const int64 sum_rows_;
-  std::unique_ptr<float, aligned_delete> memory_;
   float *a_ = nullptr, *b_ = nullptr;                  // fixed rows
   float *x_columns_ = nullptr, *y_columns_ = nullptr;  // moving rows, transposed
   float *x_ = nullptr, *y_ = nullptr;                  // moving rows
   float *sum_x_ = nullptr, *sum_y_ = nullptr, *line_ = nullptr, *other_line_ = nullptr;
   float *dq_ = nullptr, *keys_ = nullptr;  // with All: sums of a head, and the fixed keys in panels
+  const host_arrays arrays_;
   bool finite_keys_[stdlib::size_t{block_rows / strip_rows}];
   row_terms fixed_terms_[stdlib::size_t{rows_are_keys ? 1 : block_rows}];
   // A product writes rows up to a multiple of host_loops::rows, and one with dS^T reads so many columns, zeros past the block's.

@@ -1,12 +1,42 @@
 // SPDX-License-Identifier: MIT
-// Rows of a tensor as the operands of products on the CPU: as rows, and as panels of columns.
+// What threads of attention on the CPU have in common: arrays of floats, rows as operands of products, sums of products.
 #ifndef GIWA_ATTENTION_CPU_PANELS_HPP
 #define GIWA_ATTENTION_CPU_PANELS_HPP
 
 #include <giwa/attention/cpu/product.hpp>
 #include <giwa/numeric/integer.hpp>
 
+#include <memory>
+#include <new>
+
 namespace giwa::inline GIWA_ABI::detail {
+
+/// Arrays of floats in one piece of memory, each at a multiple of 64 bytes.
+class host_arrays {
+ public:
+  struct array {
+    float** pointer;
+    int64 count;
+  };
+  /// Sets the pointers. Without memory it leaves them, and is_empty().
+  template <int Count>
+  explicit host_arrays(const array (&arrays)[Count]) {
+    int64 total = 0;
+    for (const array& a : arrays) total += round_up(a.count, 16);
+    memory_.reset(static_cast<float*>(
+        ::operator new(static_cast<stdlib::size_t>(total) * sizeof(float), std::align_val_t{64}, std::nothrow)));
+    if (is_empty()) return;
+    float* next = memory_.get();
+    for (const array& a : arrays) *a.pointer = next, next += round_up(a.count, 16);
+  }
+  bool is_empty() const { return memory_ == nullptr; }
+
+ private:
+  struct aligned_delete {
+    void operator()(float* p) const { ::operator delete(static_cast<void*>(p), std::align_val_t{64}); }
+  };
+  std::unique_ptr<float, aligned_delete> memory_;
+};
 
 /// Loads the rows [first, first + count) to (rows, size), with zeros up to the rows that products of several rows read.
 template <class Rows>
@@ -45,6 +75,16 @@ bool host_load_panels(const host_loops& loops, const Rows& rows, int first, int 
   return finite;
 }
 
+/// Copies rows of floats (count, size) to panels of Count rows, as wide as the row of `padded` elements. line (padded) is overwritten.
+template <int Count>
+void host_put_rows(const host_loops& loops, const float* rows, int count, int size, int padded, float* line,
+                   float* panels) {
+  for (int r = 0; r < count; ++r) {
+    for (int i = 0; i < padded; ++i) line[i] = i < size ? rows[int64{r} * size + i] : 0;
+    loops.put_row(line, panels, padded, r, Count);
+  }
+}
+
 /// to (rows, Count) = a (rows, size) times transposed panels of Count rows.
 template <int Count>
 void host_product_panels(const host_loops& loops, const float* a, const float* panels, int size, int rows, float* to,
@@ -52,6 +92,45 @@ void host_product_panels(const host_loops& loops, const float* a, const float* p
   for (int first = 0; first < Count; first += loops.columns)
     loops.product(host_sum::store, loops.vectors, rows, a, size, 1, panels + int64{first} * size, size, to + first,
                   to_row);
+}
+
+/// Weights of products: of row r and step i at first[r * row + i * step].
+struct host_weights {
+  const float* first;
+  int64 row, step;
+};
+
+/// Calls f(first column, columns) for the panels of rows of `padded` elements.
+template <class F>
+void for_panels(const host_loops& loops, int padded, const F& f) {
+  for (int column = 0; column < padded; column += loops.columns)
+    f(column, padded - column < loops.columns ? padded - column : loops.columns);
+}
+
+/// sums (count, padded) += weights (count, steps) times the first `steps` rows of panels (rows, columns). The products of a call
+/// are summed separately. Rows of weights and sums up to a multiple of host_loops::rows are read and written too if count > 1.
+inline void host_add_products(const host_loops& loops, int count, int steps, host_weights weights, const float* panels,
+                              int rows, int padded, float* sums) {
+  for_panels(loops, padded, [&](int column, int wide) {
+    loops.product(host_sum::add, wide / loops.lanes, count, weights.first, weights.row, weights.step,
+                  panels + int64{column} * rows, steps, sums + column, padded);
+  });
+}
+
+/// The same for one row, step by step, for steps that are kept(step): where a row of the panels is infinite or NaN, a weight of
+/// 0 does not remove it. line (padded) is overwritten.
+template <class Kept>
+void host_add_kept_products(const host_loops& loops, int steps, const Kept& kept, host_weights weights,
+                            const float* panels, int rows, int padded, float* line, float* sums) {
+  for (int i = 0; i < padded; ++i) line[i] = 0;
+  for (int step = 0; step < steps; ++step) {
+    if (!kept(step)) continue;
+    for_panels(loops, padded, [&](int column, int wide) {
+      loops.product(host_sum::extend, wide / loops.lanes, 1, weights.first + step * weights.step, 1, 1,
+                    panels + int64{column} * rows + int64{step} * wide, 1, line + column, padded);
+    });
+  }
+  for (int i = 0; i < padded; ++i) sums[i] += line[i];
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -3,13 +3,10 @@
 #ifndef GIWA_ATTENTION_CPU_WORKER_HPP
 #define GIWA_ATTENTION_CPU_WORKER_HPP
 
-#include <giwa/attention/cpu/product.hpp>
+#include <giwa/attention/cpu/panels.hpp>
 #include <giwa/attention/problem/rows.hpp>
 #include <giwa/softmax/state.hpp>
 #include <giwa/tile/shared_tile.hpp>
-
-#include <memory>
-#include <new>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -38,27 +35,21 @@ class host_attention_worker {
         loops_(loops),
         depth_(static_cast<int>(p.views.q.extent(3))),
         width_(static_cast<int>(p.views.o.extent(3))),
-        row_(static_cast<int>(round_up(width_, int64{loops.lanes}))) {
-    const int64 floats[] = {
-        int64{block_m} * depth_,       int64{block_n} * depth_, int64{block_n} * row_,
-        int64{block_m} * row_,         strip_rows * block_n,    block_m * sums,
-        round_up(depth_ + width_, 16), int64{block_m} * row_,   (host_loops::most_lanes + 1) * int64{depth_}};
-    int64 total = 0;
-    for (const int64 n : floats) total += round_up(n, 16);
-    memory_.reset(static_cast<float*>(
-        ::operator new(static_cast<stdlib::size_t>(total) * sizeof(float), std::align_val_t{64}, std::nothrow)));
-    if (!memory_) return;
-    float* next = memory_.get();
-    float** const parts[] = {&q_, &k_, &v_, &o_, &s_, &sum_, &line_, &group_o_, &lines_};
-    const int64* count = floats;
-    for (float** const part : parts) {
-      *part = next;
-      next += round_up(*count++, 16);
-    }
+        row_(static_cast<int>(round_up(width_, int64{loops.lanes}))),
+        arrays_({{&q_, int64{block_m} * depth_},
+                 {&k_, int64{block_n} * depth_},
+                 {&v_, int64{block_n} * row_},
+                 {&o_, int64{block_m} * row_},
+                 {&s_, strip_rows * block_n},
+                 {&sum_, block_m * sums},
+                 {&line_, round_up(depth_ + width_, 16)},
+                 {&group_o_, int64{block_m} * row_},
+                 {&lines_, (host_loops::most_lanes + 1) * int64{depth_}}}) {
+    if (!has_memory()) return;
     for (int i = 0; i < depth_; ++i) lines_[i] = 0;
   }
 
-  bool has_memory() const { return memory_ != nullptr; }
+  bool has_memory() const { return !arrays_.is_empty(); }
 
   /// Computes the rows of the queries [first, first + count) of a head, count <= block_m.
   void run(const head& h, int first, int count) {
@@ -107,10 +98,6 @@ class host_attention_worker {
   static constexpr bool drops = drops_weights<modifier>;
   static constexpr int sums = host_loops::sums;
   static_assert(block_n == host_loops::row && strip_rows % host_loops::rows == 0 && block_m % strip_rows == 0);
-
-  struct aligned_delete {
-    void operator()(float* p) const { ::operator delete(static_cast<void*>(p), std::align_val_t{64}); }
-  };
 
   /// Loads q_ (queries, depth), with zeros up to the rows that products of several rows read, and clears o_.
   void load_q(const head_rows& rows, int first, int count) {
@@ -211,27 +198,16 @@ class host_attention_worker {
 
   /// o_ += p v, p being in s_. The products of one tile of keys are summed separately.
   void multiply_pv(int row, int rows) {
-    for (int first = 0; first < row_; first += loops_.columns) {
-      const int wide = row_ - first < loops_.columns ? row_ - first : loops_.columns;
-      loops_.product(host_sum::add, wide / loops_.lanes, rows, s_, block_n, 1, v_ + int64{first} * block_n, block_n,
-                     o_ + int64{row} * row_ + first, row_);
-    }
+    host_add_products(loops_, rows, block_n, {s_, block_n, 1}, v_, block_n, row_, o_ + int64{row} * row_);
   }
 
-  /// The same for one row, key by key, for the keys that its mask keeps. For values that are infinite or NaN: a weight
-  /// of 0 does not remove those of masked keys.
+  /// The same for one row, for the keys that its mask keeps, because values are infinite or NaN.
   void multiply_kept_pv(const head& h, int query, int row, int r, int key, int keys) {
-    for (int i = 0; i < row_; ++i) line_[i] = 0;
-    for (int j = 0; j < keys; ++j) {
-      if (!p_.mask(attention_coord{h.batch, h.head, query, key + j, query + h.offset})) continue;
-      for (int first = 0; first < row_; first += loops_.columns) {
-        const int wide = row_ - first < loops_.columns ? row_ - first : loops_.columns;
-        loops_.product(host_sum::extend, wide / loops_.lanes, 1, s_ + r * block_n + j, block_n, 1,
-                       v_ + int64{first} * block_n + int64{j} * wide, 1, line_ + first, row_);
-      }
-    }
-    float* const o = o_ + int64{row} * row_;
-    for (int i = 0; i < row_; ++i) o[i] += line_[i];
+    const auto kept = [&](int j) {
+      return p_.mask(attention_coord{h.batch, h.head, query, key + j, query + h.offset});
+    };
+    host_add_kept_products(loops_, keys, kept, {s_ + r * block_n, block_n, 1}, v_, block_n, row_, line_,
+                           o_ + int64{row} * row_);
   }
 
   /// Adds the sums of a group of tiles to those of the groups before it, and clears them. A row that saw no key of the
@@ -286,15 +262,14 @@ class host_attention_worker {
   const host_loops& loops_;
   const int depth_, width_;
   const int row_;  // width_, rounded up to whole vectors
-  std::unique_ptr<float, aligned_delete> memory_;
   float *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *o_ = nullptr, *s_ = nullptr, *line_ = nullptr, *sum_ = nullptr;
+  float* group_o_ = nullptr;  // closed groups of keys, relative to group_max_, in sequences of more than one group
+  float* lines_ = nullptr;    // one of zeros, and those that are transposed together
+  const host_arrays arrays_;
   float max_[block_m];
   [[no_unique_address]] stdlib::conditional_t<drops, shared_tile<float, tile_shape<(block_m + 31) / 16 * 16, block_n>>,
                                               nothing>
       factors_;
-  // Closed groups of keys: sums relative to group_max_. Used in sequences of more than one group.
-  float* group_o_ = nullptr;
-  float* lines_ = nullptr;  // one of zeros, and those that are transposed together
   float group_max_[block_m], group_sum_[block_m];
 };
 
