@@ -176,16 +176,20 @@ TEST_CASE("a workspace that cannot be one") {
   refused_after(with(bytes + 4, needed), {"workspace", "must be 16-byte aligned"});
   refused_after(with(bytes, needed, 2), {"workspace", "must be contiguous", bound::exactly, 1, 2});
   refused_after(with(nullptr, needed), {"workspace", "the pointer must not be null"});
-  refused_after(
-      [](call_t& c) {
-        c.options.workspace = {reinterpret_cast<unsigned char*>(c.a.o.data()), {1 << 16}};
-      },
-      {"workspace", "the workspace overlaps o"});
-  refused_after(
-      [](call_t& c) {
-        c.options.workspace = {reinterpret_cast<unsigned char*>(const_cast<float*>(c.options.sinks.data())), {1 << 16}};
-      },
-      {"sinks", "sinks overlaps the workspace"});
+  const auto overlapping = [](const std::function<void(call_t&, float*)>& move) {  // other tensors may lie anywhere
+    return [=](call_t& c) {
+      move(c, reinterpret_cast<float*>(bytes + 64));
+      c.options.workspace = {bytes, {sizeof bytes}};
+    };
+  };
+  refused_after(overlapping([](call_t& c, float* to) {
+                  c.a.o = {to, c.a.o.extents()};
+                }),
+                {"workspace", "the workspace overlaps o"});
+  refused_after(overlapping([](call_t& c, float* to) {
+                  c.options.sinks = {to, {6}};
+                }),
+                {"sinks", "sinks overlaps the workspace"});
   call_t call;
   with(bytes, needed + 1)(call);
   CHECK(call.forward().ok());
