@@ -487,7 +487,7 @@ def test_compile_with_changing_lengths():
         inputs = [random(rows, 4, 64, dtype=TYPES[0]).requires_grad_() for _ in range(3)]
         offsets = torch.tensor([0, 10, rows], dtype=torch.int32, device=DEVICE)
         for eager, found in zip(*(torch.autograd.grad(m(*inputs, offsets, rows - 10), inputs) for m in (model, compiled))):
-            torch.testing.assert_close(eager, found)
+            torch.testing.assert_close(eager, found, atol=2**-6, rtol=2**-6)  # sums of gradients are rounded twice, compiled once
 
 
 def test_opcheck():
