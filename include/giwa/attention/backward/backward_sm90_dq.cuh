@@ -197,7 +197,7 @@ class sm90_dq_writer {
       if (adds) {
         float* const to = w.dq + number * dq_parts::floats;
         const float* const from = s.dq.parts[consumer][part.stage()];
-        constexpr int bytes = 4 * dq_parts::floats;
+        const int bytes = 4 * 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer);
         if (at.after == 0)
           arch::store_bytes(to, from, bytes);
         else

@@ -43,9 +43,11 @@ struct dq_of_sums_op {
     sums.fill(0);
     const int first = p.dq_part_of(h, n), part = first + index;
     const float* const from = p.workspace.dq + static_cast<int64>(part) * dq_parts::floats;
+    const int columns = dq_parts::columns_of(HeadSize, HeadSizeV, index);
     if (p.workspace.added[first] != 0) {
       GIWA_UNROLL
       for (int i = 0; i < 8; ++i) {
+        if (8 * i >= columns) break;
         const float4 four = *reinterpret_cast<const float4*>(from + dq_parts::offset(block.rank(), i));
         sums.value[4 * i] = four.x, sums.value[4 * i + 1] = four.y;
         sums.value[4 * i + 2] = four.z, sums.value[4 * i + 3] = four.w;

@@ -58,7 +58,12 @@ struct dq_parts {
   GIWA_HOST_DEVICE static constexpr int of_tile(int64 head_size) {
     return head_size <= 128 ? 2 : static_cast<int>(ceil_div(head_size, int64{64}));
   }
-  /// Where registers [4 i, 4 i + 4) of a thread are: a warp has 512 consecutive bytes.
+  /// The columns of dq that part `index` of a tile has, which are its first ones.
+  GIWA_HOST_DEVICE static constexpr int columns_of(int head_size, int head_size_v, int index) {
+    const int left = head_size - (rows_of_tile(head_size, head_size_v) == 128 ? 0 : 64 * index);
+    return left < 64 ? left : 64;
+  }
+  /// Where registers [4 i, 4 i + 4) of a thread are, which are eight columns of all threads: a warp has 512 consecutive bytes.
   GIWA_HOST_DEVICE static constexpr int offset(int thread, int i) { return (i * 128 + thread) * 4; }
 };
 
