@@ -223,6 +223,82 @@ TEST_CASE("rows past the keys of a sequence do not reach its queries, which see 
   CHECK(judge(padded, expected) == "");
 }
 
+namespace {
+
+int multiprocessors() {
+  const auto found = giwa::properties_of(giwa::current_device().value);
+  return found.value.multiprocessors;
+}
+
+template <class T, int HeadSize>
+void test_divided_queries(case_options o) {
+  o.head_size = o.head_size_v = HeadSize;
+  o.kv_heads = o.heads, o.seq_k = 500;
+  for (const bool has_lengths : {false, true}) {
+    if (has_lengths) {
+      o.q_used.assign(static_cast<std::size_t>(o.batch), static_cast<int>(o.seq_q) - 70);
+      o.k_used.assign(static_cast<std::size_t>(o.batch), 300);
+      o.q_used[0] = 100, o.k_used[0] = 450;
+    }
+    backward_case<T> c(o);
+    c.any_order = true;
+    const giwa::attention_problem sizes = c.views().in.problem();
+    const int64 key_tiles = o.batch * o.heads * 4;
+    const int64 query_tiles = giwa::ceil_div(o.seq_q, int64{giwa::detail::dq_parts::rows_of_tile(HeadSize, HeadSize)});
+    std::vector<unsigned char> workspace(static_cast<std::size_t>(giwa::backward_workspace_bytes(sizes, 90, true)));
+    auto options = c.call_options();
+    options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
+    const auto p = giwa::detail::params_of(c.views(), giwa::full{}, giwa::plain_score{}, options);
+    const auto divided =
+        giwa::detail::backward_schedules::divided_tiles(p, static_cast<int>(key_tiles), multiprocessors(), query_tiles);
+    REQUIRE((divided.first == 0 && divided.parts > 1));  // else this tests nothing
+    const backward_answers answers = answers_of(c, giwa::full{}, giwa::plain_score{});
+    REQUIRE((run<HeadSize, HeadSize>(c, giwa::full{}, giwa::plain_score{})) == "");
+    CHECK(judge(c, answers) == "");
+  }
+}
+
+}  // namespace
+
+namespace {
+
+template <class T, int HeadSize>
+void test_both_orders() {
+  case_options o;
+  o.batch = 2, o.heads = 4, o.kv_heads = 2, o.head_size = o.head_size_v = HeadSize;
+  o.seq_q = 300, o.seq_k = 700;  // six tiles of keys add to dq
+  for (const bool any_order : {false, true}) {
+    backward_case<T> c(o);
+    c.any_order = any_order;
+    const backward_answers answers = answers_of(c, causal::bottom_right, giwa::plain_score{});
+    REQUIRE((run<HeadSize, HeadSize>(c, causal::bottom_right, giwa::plain_score{})) == "");
+    CHECK(judge(c, answers) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("dq has fewer columns than its sums in the workspace") {
+  test_both_orders<fp16, 96>();
+#if !defined(GIWA_TEST_FEW_SIZES)
+  test_both_orders<bf16, 40>();
+  test_both_orders<fp16, 72>();
+  test_both_orders<fp16, 112>();
+#endif
+}
+
+TEST_CASE("in any order blocks divide the queries of tiles of keys") {
+  case_options o;
+  o.batch = 2, o.heads = 3, o.seq_q = 2100;  // 24 tiles of keys, 17 of queries in two parts
+  test_divided_queries<fp16, 64>(o);
+#if !defined(GIWA_TEST_FEW_SIZES)
+  o.seq_q = 1100;
+  test_divided_queries<bf16, 128>(o);
+  o.batch = o.heads = 1, o.seq_q = 4200;  // 4 tiles of keys, 66 of queries in eight parts
+  test_divided_queries<bf16, 128>(o);
+#endif
+}
+
 TEST_CASE("numbers that a pair does not see do not reach it") {
   test_hostile_numbers<float>();
 #if !defined(GIWA_TEST_FEW_SIZES)

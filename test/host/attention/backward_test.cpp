@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_backward on the CPU against the reference: masks, scores, heads, lengths, types, head sizes, layouts,
 // hostile numbers.
+#include <giwa/attention/backward/schedules.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 
@@ -422,10 +423,17 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   constexpr giwa::int64 tiles = 2 * 3 * 5;
   CHECK(for_any_order(90) == tiles * (2 * 128 * (128 + 64) * 4 + 8 * 4));
   CHECK((for_any_order(0) == for_any_order(90) && for_any_order(80) == 0 && for_any_order(100) == 0));
+  // Else room for 132 parts of the queries of at most 66 tiles of keys; of fewer than 17 tiles for 8 parts of each.
+  constexpr giwa::int64 divided = 132 * 128 * (128 + 64) * 4 + 66 * 8 * 4;
   sizes.seq_k = 9000;  // 710 tiles
+  CHECK(for_any_order(90) == divided);
+  sizes.seq_k = 300, sizes.kv_heads = 10;  // 60 tiles
+  CHECK(for_any_order(90) == divided - 6 * 8 * 4);
+  sizes.seq_k = 100, sizes.heads = sizes.kv_heads = 5;  // 10 tiles
+  CHECK(for_any_order(90) == 10 * (8 * 128 * (128 + 64) * 4 + 8 * 4));
+  sizes.seq_k = 0;
   CHECK(for_any_order(90) == 0);
-  sizes.seq_k = 300, sizes.kv_heads = 10;
-  CHECK(for_any_order(90) == 0);
+  sizes.seq_k = 300, sizes.heads = sizes.kv_heads = 10;
   using giwa::detail::shared_key_sums;
   sizes.heads = 71, sizes.kv_heads = 1;
   CHECK(shared_key_sums::sharers_of(sizes) == 8);  // 9 heads each, and 8
@@ -448,4 +456,36 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   sizes = {.batch = 5, .seq_q = 7, .seq_k = 9, .heads = 2, .kv_heads = 1, .head_size = 128, .head_size_v = 128};
   sizes.element_bytes = 4;
   CHECK((more(80) == 0 && more(90) == more(0) && more(90) > 0 && more(100) == 0));
+}
+
+TEST_CASE("in any order the queries of tiles of keys that are left after whole rounds of the blocks are divided") {
+  case_options o;
+  o.heads = o.kv_heads = 80, o.seq_q = 5, o.seq_k = 7, o.head_size = o.head_size_v = 64;
+  backward_case<giwa::fp16> c(o);
+  const giwa::attention_problem sizes = c.views().in.problem();
+  std::vector<unsigned char> workspace(static_cast<std::size_t>(giwa::backward_workspace_bytes(sizes, 0, true)));
+  giwa::attention_backward_options options;
+  options.any_order = true;
+  options.workspace = {workspace.data(), {static_cast<giwa::int64>(workspace.size())}};
+  struct last {
+    int first, parts;
+    bool operator==(const last&) const = default;
+  };
+  const auto of = [&](const auto& mask, int work_tiles, giwa::int64 tiles) {
+    const auto p = giwa::detail::params_of(c.views(), mask, giwa::plain_score{}, options);
+    const auto found = giwa::detail::backward_schedules::divided_tiles(p, work_tiles, 132, tiles);
+    return last{found.first, found.parts};
+  };
+  CHECK(of(giwa::full{}, 4096, 128) == last{4092, 8});
+  CHECK(of(giwa::full{}, 4092, 128) == last{4092, 1});
+  CHECK(of(giwa::full{}, 2048, 256) == last{2048, 1});  // 68 are left, more than half a round
+  CHECK(of(giwa::full{}, 64, 16) == last{0, 2});
+  CHECK(of(giwa::full{}, 64, 15) == last{64, 1});  // fewer than 8 tiles of queries for each
+  CHECK(of(giwa::causal{}, 4096, 128) == last{4096, 1});
+  CHECK(of(giwa::causal{giwa::alignment::offset(7)}, 4096, 128) == last{4092, 8});  // keeps all 7 keys
+  options.workspace = {workspace.data(), {giwa::backward_workspace_bytes(sizes)}};
+  CHECK(of(giwa::full{}, 4096, 128) == last{4096, 1});
+  options.workspace = {workspace.data(), {static_cast<giwa::int64>(workspace.size())}};
+  options.any_order = false;
+  CHECK(of(giwa::full{}, 4096, 128) == last{4096, 1});
 }

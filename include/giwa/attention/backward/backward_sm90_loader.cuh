@@ -82,13 +82,23 @@ class sm90_backward_loader {
     // Where dq is added, the last tile comes first: under a causal mask tiles of keys begin with the same queries then,
     // add to dq at the same pace, and find their queries in the L2 cache.
     constexpr bool descends = Types::adds_dq;
-    for (int n = descends ? list.previous(list.count()) : list.next(0); 0 <= n && n < list.count();
-         n = descends ? list.previous(n) : list.next(n + 1)) {
+    int first = 0;
+    if constexpr (Types::adds_dq)
+      if (work.divided) first = list.count() * work.share / work.sharers;
+    for (int n = descends ? list.previous(end_of_part(work, list.count())) : list.next(0);
+         first <= n && n < list.count(); n = descends ? list.previous(n) : list.next(n + 1)) {
       load_tile(work, h, list, n);
       // After the first tile, because the consumers of the item before may still use the fixed rows.
       if (!has_fixed) load_fixed(work);
       has_fixed = true;
     }
+  }
+
+  /// The end of the tiles of queries that a work item has, of `count`.
+  GIWA_DEVICE static int end_of_part(const work_item& work, int count) {
+    if constexpr (Types::adds_dq)
+      if (work.divided) return count * (work.share + 1) / work.sharers;
+    return count;
   }
 
   /// What the mask keeps of tile n for a consumer. A score modifier is never called for rows past the end.

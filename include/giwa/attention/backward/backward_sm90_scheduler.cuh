@@ -24,7 +24,7 @@ class sm90_backward_scheduler {
     int unused = 0;
     // Where items wait for each other, a block claims its first one too: it might start after those that wait.
     for (int i = Types::adds_dq ? atomicAdd(p.counter, 1) : static_cast<int>(block.block_rank()); i < p.work_tiles;) {
-      const bool has_items = me.put_tiles(p.schedule.at(p.schedule.first + i));
+      const bool has_items = me.put_tiles(i);
       me.next_free(unused);  // an earlier claim would keep work from other blocks
       if constexpr (Types::adds_dq)
         if (has_items) me.await_last();
@@ -51,9 +51,13 @@ class sm90_backward_scheduler {
     s.last_loaded.wait(claims & 1);
     ++claims;
   }
-  /// Puts the items of a work tile; returns whether there is one.
-  GIWA_DEVICE bool put_tiles(const attention_schedule::work_tile& at) {
+  /// Puts the items of work tile i; returns whether there is one.
+  GIWA_DEVICE bool put_tiles(int i) {
     const int64 tiles = p.schedule.query_tiles;
+    int tile = i;
+    if constexpr (Types::adds_dq)
+      if (i >= p.last.first) tile = p.last.first + (i - p.last.first) / p.last.parts;
+    const auto at = p.schedule.at(p.schedule.first + tile);
     if constexpr (Types::rows_are_keys) {
       const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
       const int head = at.head / sharers, share = at.head % sharers;
@@ -66,7 +70,7 @@ class sm90_backward_scheduler {
                     first = (tiles - 1 - at.tile) * each;
         const int64 end = first + each < all ? first + each : all;
         for (int64 n = first; n < end; ++n)
-          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows, n + 1 == end);
+          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows, n + 1 == end, i);
         return first < end;
       } else {
         for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
@@ -79,15 +83,24 @@ class sm90_backward_scheduler {
     }
     return true;
   }
-  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, bool last = false) {
+  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, bool last = false,
+                            int i = 0) {
     int unused = 0;
     work_item& work = next_free(unused);
     work.head.put(p.call.call.place_of(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
     work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
     put_heads(work, share, Types::sharers(p.call));
-    if constexpr (Types::adds_dq) work.last = last;
-    if constexpr (Types::adds_dq)
-      if (work.sharers > 1) work.sums = p.call.shared_sums_of(work.head.get(), first / Types::block_m);
+    if constexpr (Types::adds_dq) {
+      work.last = last;
+      work.divided = i >= p.last.first;
+      if (work.divided) {
+        const int from = i - p.last.first, parts = p.last.parts;
+        work.share = from % parts, work.sharers = parts;
+        work.sums = p.call.divided_sums_of(from / parts, parts);
+      } else if (work.sharers > 1) {
+        work.sums = p.call.shared_sums_of(work.head.get(), first / Types::block_m);
+      }
+    }
     put();
   }
   GIWA_DEVICE void put_heads(work_item& work, int share, int sharers) const {
@@ -106,7 +119,7 @@ class sm90_backward_scheduler {
       work_item& work = s.work[at];
       work.careful = work.again;
       work.again = 0, work.idle = work.end = false;
-      if constexpr (Types::adds_dq) work.last = false;
+      if constexpr (Types::adds_dq) work.last = work.divided = false;
       if (work.careful == 0) return work;
       put_heads(work, 0, 1);
       put();

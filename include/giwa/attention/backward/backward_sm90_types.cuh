@@ -115,13 +115,14 @@ struct sm90_backward_types {
   struct work_item {
     uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
     int batch, head_index, first, rows;
-    int share, sharers;        // which one of how many that share these rows
-    int first_head, end_head;  // for keys, the heads of q of this share
+    int share, sharers;        // which one of how many that share these rows: the heads of q, or the queries of all
+    int first_head, end_head;  // for keys, the heads of q
     stdlib::conditional_t<adds_dq, typename call_params::place_of_sums, nothing> sums;  // of the sharers
     uint32 careful, again;
-    bool idle;  // there are no rows: passed over
-    bool end;   // there are no more items
-    bool last;  // of a work tile: when its tiles are loaded, the scheduler claims the next one
+    bool idle;     // there are no rows: passed over
+    bool end;      // there are no more items
+    bool last;     // of a work tile: when its tiles are loaded, the scheduler claims the next one
+    bool divided;  // the sharers divide the queries, not the heads
   };
   static constexpr int queue_depth = 2;
   /// How many work tiles share the heads of q that read a tile of keys. An item that comes again has all of them.
@@ -215,6 +216,7 @@ struct sm90_backward_types {
     tensor_map a, b, x, y;  // (sequence, head, row, head size)
     tensor_map dq;
     bool stores_by_tma;
+    stdlib::conditional_t<adds_dq, last_work_tiles, nothing> last;
   };
 
   template <class Block>

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_LAUNCH_SM90_CUH
 
 #include <giwa/attention/backward/backward_sm90.cuh>
+#include <giwa/attention/backward/schedules.hpp>
 #include <giwa/attention/forward/launch.cuh>
 #include <giwa/tile/tile_map.hpp>
 
@@ -47,7 +48,7 @@ status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_
   if (!processors.ok()) return processors.state;
   const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
   if (!encoder.ok()) return encoder.state;
-  typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, false};
+  typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, false, {}};
   status state;
   // Tensors as (sequence, head, row, head size).
   const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
@@ -75,7 +76,13 @@ status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_
       return state;
   }
   p.work_tiles = static_cast<int>(schedule.work_tiles);
-  const int64 blocks = schedule.work_tiles < processors.value ? schedule.work_tiles : processors.value;
+  if constexpr (types::adds_dq) {
+    const auto& in = call.views.in;
+    const int64 tiles = ceil_div(in.q.extent(1), int64{types::columns}) * call.call.heads_per_kv;
+    p.last = backward_schedules::divided_tiles(call, p.work_tiles, static_cast<int>(processors.value), tiles);
+    p.work_tiles += (p.work_tiles - p.last.first) * (p.last.parts - 1);
+  }
+  const int64 blocks = p.work_tiles < processors.value ? p.work_tiles : processors.value;
   return launch(s, {.grid = blocks, .block = Op::max_threads, .dependent = true}, Op{}, p);
 }
 

@@ -98,6 +98,12 @@ struct backward_params {
     const int64 floats = layout::floats_of_warp(in.q.extent(3), in.v.extent(3));
     return {of.sums + first_warp * of.sharers * floats, of.arrived + first_warp, floats};
   }
+  /// The same for the n-th tile of keys whose queries are divided.
+  GIWA_HOST_DEVICE place_of_sums divided_sums_of(int n, int sharers) const {
+    const int64 floats = shared_key_sums::floats_of_warp(views.in.q.extent(3), views.in.v.extent(3));
+    const int64 first_warp = int64{n} * shared_key_sums::warps;
+    return {workspace.of_keys.sums + first_warp * sharers * floats, workspace.of_keys.arrived + first_warp, floats};
+  }
 
   /// A work tile computes rows of one head, or, one after the other, of all sequences and heads that share what the score
   /// modifier gives gradients to: from the tile's own to these, which are not included.

@@ -62,9 +62,7 @@ struct row_terms_op {
     if (w.dq == nullptr) return;
     const int64 parts = dq_parts::of_tile(p.views.in.q.extent(3)) * w.tiles * p.views.in.q.extent(2);
     for (const int64 i : grid_stride(block, parts)) w.added[i] = 0;
-    if (w.of_keys.sharers == 1) return;
-    const int64 warps = p.views.in.k.extent(2) * w.of_keys.tiles * shared_key_sums::warps;
-    for (const int64 i : grid_stride(block, warps)) w.of_keys.arrived[i] = 0;
+    for (const int64 i : grid_stride(block, w.of_keys.counters)) w.of_keys.arrived[i] = 0;
   }
   /// Whether each row begins at a multiple of 16 bytes and consists of whole runs.
   template <class View>
