@@ -55,8 +55,9 @@ template <class T>
 giwa::tensor_view<T, 3> numbers_of(const ffi::Buffer<ffi::F32>& buffer, const giwa::tensor_view<const element, 4>& q) {
   return {buffer.typed_data(), {q.extent(0), q.extent(2), q.extent(1)}};
 }
-giwa::sequences sequences_of(const ffi::Buffer<ffi::S32>& k_lengths) {
-  return {.k_lengths = k_lengths.element_count() == 0 ? nullptr : k_lengths.typed_data()};
+giwa::sequences sequences_of(const ffi::Buffer<ffi::S32>& q_lengths, const ffi::Buffer<ffi::S32>& k_lengths) {
+  const auto all = [](const auto& x) { return x.element_count() == 0 ? nullptr : x.typed_data(); };
+  return {.q_lengths = all(q_lengths), .k_lengths = all(k_lengths)};
 }
 
 ffi::Error error_of(const giwa::status& s) {
@@ -100,9 +101,9 @@ giwa::attention_problem problem_of(const giwa::tensor_view<const element, 4>& q,
 
 #if GIWA_JAX_BACKWARD == 0
 
-ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuffer v_, ffi::Buffer<ffi::S32> k_lengths,
-                  double scale, int left, int right, float softcap, bool bottom_right, ffi::Result<ffi::AnyBuffer> o,
-                  ffi::Result<ffi::Buffer<ffi::F32>> lse) {
+ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuffer v_, ffi::Buffer<ffi::S32> q_lengths,
+                  ffi::Buffer<ffi::S32> k_lengths, double scale, int left, int right, float softcap, bool bottom_right,
+                  ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::Buffer<ffi::F32>> lse) {
   const settings s{left, right, softcap, bottom_right};
   const auto q = rows_of<const element>(q_), k = rows_of<const element>(k_), v = rows_of<const element>(v_);
   giwa::attention_options options;
@@ -112,15 +113,15 @@ ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuf
   if (const auto got = at.reserve(giwa::workspace_bytes(problem_of(q, k)), options.workspace); !got.ok())
     return error_of(got);
   return error_of(giwa::attention_forward<head_size, head_size_v>(
-      at.where, sequences_of(k_lengths), q, k, v, rows_of<element>(*o), mask_of(s), score_of(s), options));
+      at.where, sequences_of(q_lengths, k_lengths), q, k, v, rows_of<element>(*o), mask_of(s), score_of(s), options));
 }
 
 #else
 
-ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuffer v_, ffi::Buffer<ffi::S32> k_lengths,
-                  ffi::AnyBuffer o, ffi::Buffer<ffi::F32> lse, ffi::AnyBuffer dout, ffi::Buffer<ffi::F32> dlse,
-                  double scale, int left, int right, float softcap, bool bottom_right, ffi::Result<ffi::AnyBuffer> dq,
-                  ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv) {
+ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuffer v_, ffi::Buffer<ffi::S32> q_lengths,
+                  ffi::Buffer<ffi::S32> k_lengths, ffi::AnyBuffer o, ffi::Buffer<ffi::F32> lse, ffi::AnyBuffer dout,
+                  ffi::Buffer<ffi::F32> dlse, double scale, int left, int right, float softcap, bool bottom_right,
+                  ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv) {
   const settings s{left, right, softcap, bottom_right};
   const auto q = rows_of<const element>(q_), k = rows_of<const element>(k_), v = rows_of<const element>(v_);
   giwa::attention_backward_options options;
@@ -131,7 +132,7 @@ ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuf
       !got.ok())
     return error_of(got);
   return error_of(giwa::attention_backward<head_size, head_size_v>(
-      at.where, sequences_of(k_lengths), q, k, v, rows_of<const element>(o), numbers_of<const float>(lse, q),
+      at.where, sequences_of(q_lengths, k_lengths), q, k, v, rows_of<const element>(o), numbers_of<const float>(lse, q),
       rows_of<const element>(dout), rows_of<element>(*dq), rows_of<element>(*dk), rows_of<element>(*dv), mask_of(s),
       score_of(s), options));
 }
@@ -159,13 +160,14 @@ struct xla::ffi::CtxDecoding<executor> {
 
 namespace {
 
-// The inputs of both passes: q, k, v and the lengths of keys.
+// The inputs of both passes: q, k, v and the lengths of queries and keys.
 auto inputs() {
   return ffi::Ffi::Bind()
       .Ctx<executor>()
       .Arg<ffi::AnyBuffer>()
       .Arg<ffi::AnyBuffer>()
       .Arg<ffi::AnyBuffer>()
+      .Arg<ffi::Buffer<ffi::S32>>()
       .Arg<ffi::Buffer<ffi::S32>>();
 }
 template <class Binding>

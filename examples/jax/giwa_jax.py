@@ -12,6 +12,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 ELEMENTS = {"float32": "float", "float16": "giwa::fp16", "bfloat16": "giwa::bf16"}
 FULL, CAUSAL, BAND = range(3)
 WHOLE = 2**31 - 1  # of a window: no limit
+locks = defaultdict(threading.Lock)
 
 
 class Settings(NamedTuple):
@@ -61,8 +64,10 @@ def toolkit():
 
 @functools.cache
 def digest_of_sources():
-    digest = hashlib.sha256((jax.__version__ + platform.node()).encode())  # -march=native is of this machine
-    for path in [*sorted(include_folder().rglob("*.*h*")), HERE / "giwa_jax.cu"]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    processor = next((x for x in lines if x.startswith(("flags", "Features"))), platform.node())  # -march=native is of this machine
+    digest = hashlib.sha256((jax.__version__ + processor).encode())
+    for path in [*sorted(include_folder().rglob("*.*h*")), HERE / "giwa_jax.cu", HERE / "giwa_jax.py"]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -91,7 +96,7 @@ def compiled(name, architecture, definitions):
 
 
 @functools.cache
-def target(backward, element, head_size, head_size_v, mask, softcap):
+def registered(backward, element, head_size, head_size_v, mask, softcap):
     """Compiles and registers a handler, for the CPU, and for the GPU if JAX has one. Returns its name."""
     backend = jax.default_backend()
     if backend not in ("cpu", "gpu"):
@@ -111,37 +116,67 @@ def target(backward, element, head_size, head_size_v, mask, softcap):
     return name
 
 
+def target(*handler):
+    with locks[handler]:  # JAX traces in several threads, and refuses to register another function of the same name
+        return registered(*handler)
+
+
 # --- Attention and its gradients -----------------------------------------------------------------------------------------
 
 
 def call(backward, results, q, k, v, *others, settings):
     name = target(backward, str(q.dtype), q.shape[-1], v.shape[-1], settings.mask, settings.softcap > 0)
     # A dimension of vmap becomes the first of all tensors: the handler takes it as more sequences.
-    return jax.ffi.ffi_call(name, results, vmap_method="broadcast_all")(q, k, v, *others, **settings.attributes())
+    found = jax.ffi.ffi_call(name, results, vmap_method="broadcast_all")(q, k, v, *others, **settings.attributes())
+    return [varying(x, axes_of(q)) for x in found]  # else JAX takes them for equal on all devices of a jax.shard_map
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def attention(q, k, v, k_lengths, settings):
-    """(o, lse) of (batch, length, heads, head size); lse is (batch, heads, length). `k_lengths`: (batch), or (0): all keys."""
+def axes_of(x):
+    """The axes of a mesh that x varies over, in jax.shard_map that checks this; JAX has called it vma and mat.varying."""
+    kind = jax.typeof(x)
+    return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
+
+
+def varying(x, axes):
+    missing = tuple(axes - axes_of(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def varying_alike(*arrays):
+    """All vary over the axes that one of them varies over."""
+    axes = frozenset().union(*map(axes_of, arrays))
+    return [varying(x, axes) for x in arrays]
+
+
+def zero_behind(lengths, x, other=0):
+    """`x` of (batch, rows, ...), with `other` in rows behind the lengths, which giwa does not write."""
+    if not lengths.size:
+        return x
+    within = jnp.arange(x.shape[1])[None] < lengths[:, None]
+    return jnp.where(within.reshape(within.shape + (1,) * (x.ndim - 2)), x, other)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def attention(q, k, v, q_lengths, k_lengths, settings):
+    """(o, lse) of (batch, length, heads, head size); lse is (batch, heads, length). Lengths: (batch), or (0): all rows."""
     batch, length, heads, _ = q.shape
-    return tuple(call(False, [jax.ShapeDtypeStruct((batch, length, heads, v.shape[-1]), q.dtype),
-                              jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)],
-                      q, k, v, k_lengths, settings=settings))
+    o, lse = call(False, [jax.ShapeDtypeStruct((batch, length, heads, v.shape[-1]), q.dtype),
+                         jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)],
+                  q, k, v, q_lengths, k_lengths, settings=settings)
+    lse = zero_behind(q_lengths, lse.swapaxes(1, 2), -jnp.inf).swapaxes(1, 2)
+    return zero_behind(q_lengths, o), lse
 
 
-def attention_and_residuals(q, k, v, k_lengths, settings):
-    o, lse = attention(q, k, v, k_lengths, settings)
-    return (o, lse), (q, k, v, k_lengths, o, lse)
+def attention_and_residuals(q, k, v, q_lengths, k_lengths, settings):
+    o, lse = attention(q, k, v, q_lengths, k_lengths, settings)
+    return (o, lse), (q, k, v, q_lengths, k_lengths, o, lse)
 
 
 def gradients(settings, residuals, cotangents):
-    q, k, v, k_lengths, o, lse = residuals
+    q, k, v, q_lengths, k_lengths, o, lse = residuals
     dq, dk, dv = call(True, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)],
-                      *residuals, *cotangents, settings=settings)
-    if k_lengths.size:  # the gradients of rows behind them are not written
-        within = (jnp.arange(k.shape[1]) < k_lengths[:, None])[..., None, None]
-        dk, dv = jnp.where(within, dk, 0), jnp.where(within, dv, 0)
-    return dq, dk, dv, None
+                      *varying_alike(*residuals, *cotangents), settings=settings)
+    return zero_behind(q_lengths, dq), zero_behind(k_lengths, dk), zero_behind(k_lengths, dv), None, None
 
 
 attention.defvjp(attention_and_residuals, gradients)
@@ -200,12 +235,9 @@ def dot_product_attention(query, key, value, bias=None, mask=None, *, scale=None
     settings = Settings(mask=BAND if local_window_size else CAUSAL if is_causal else FULL,
                         scale=float(q.shape[-1] ** -0.5 if scale is None else scale), left=left,
                         right=0 if is_causal else right, softcap=float(softcap or 0), bottom_right=bool(bottom_right))
-    k_lengths = jnp.zeros(0, jnp.int32) if key_value_seq_lengths is None else lengths_of(
-        "key_value_seq_lengths", key_value_seq_lengths, q.shape[0])
-    o, lse = attention(q, k, v, k_lengths, settings)
+    q_lengths, k_lengths = (jnp.zeros(0, jnp.int32) if x is None else lengths_of(name, x, q.shape[0]) for name, x in (
+        ("query_seq_lengths", query_seq_lengths), ("key_value_seq_lengths", key_value_seq_lengths)))
+    o, lse = attention(*varying_alike(q, k, v, q_lengths, k_lengths), settings)
     residual = lse.swapaxes(1, 2)
-    if query_seq_lengths is not None:  # rows behind them are zero, and so are their gradients
-        within = jnp.arange(q.shape[1]) < lengths_of("query_seq_lengths", query_seq_lengths, q.shape[0])[:, None]
-        o = jnp.where(within[..., None, None], o, 0)
     o, residual = (x if query.ndim == 4 else x[0] for x in (o, residual))
     return (o, residual) if return_residual else o

@@ -5,6 +5,7 @@
 The truth is attention by definition in float64. (jax.nn.dot_product_attention computes its softmax in float32.) An error may be four
 times that of the definition in the tensors' type, and one unit in the last place of the largest number.
 """
+import functools
 import os
 import sys
 import time
@@ -157,14 +158,41 @@ def test_scan_and_checkpoint():
 
 
 def test_shard_map():
-    """The batch over devices."""
+    """The batch over devices, and gradients of what all devices have."""
     devices = np.array(jax.devices())
     q, k, v = tensors((2 * len(devices), 20, 30, 4, 2, 64, 64), "float32")
-    batch = PartitionSpec("batch")
+    batch, same = PartitionSpec("batch"), PartitionSpec()
     attend = lambda *x: dot_product_attention(*x, is_causal=True)
-    # check_vma: a call of the FFI does not say how its results vary.
-    shared = jax.jit(jax.shard_map(attend, mesh=Mesh(devices, ("batch",)), in_specs=batch, out_specs=batch, check_vma=False))
+    over_devices = functools.partial(jax.shard_map, mesh=Mesh(devices, ("batch",)))
+    shared = jax.jit(over_devices(attend, in_specs=batch, out_specs=batch))
     assert (np.asarray(shared(q, k, v)) == np.asarray(attend(q, k, v))).all()
+
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=64), "float32")
+    slopes = jax.grad(lambda w, *x: (attend(*x) @ w).sum(), argnums=(0, 1, 2, 3))
+    shared = jax.jit(over_devices(slopes, in_specs=(same, batch, batch, batch), out_specs=(same, batch, batch, batch)))
+    for found, truth in zip(shared(weights, q, k, v), slopes(weights, q, k, v)):
+        np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_behind_lengths():
+    """They may hold anything; the diagonal ends at the last row that counts."""
+    q, k, v = tensors((2, 9, 13, 4, 2, 64, 64), "float32")
+    lengths = {"query_seq_lengths": np.int32([5, 5]), "key_value_seq_lengths": np.int32([7, 7])}
+
+    def loss(*x, **arguments):
+        o, residual = dot_product_attention(*x, is_causal=True, bottom_right=True, return_residual=True, **arguments)
+        return (o ** 2).sum() + jnp.where(jnp.isinf(residual), 0, residual).sum()
+
+    slopes = jax.grad(loss, argnums=(0, 1, 2))
+    expected = slopes(q[:, :5], k[:, :7], v[:, :7])
+    for value in (0.5, jnp.nan):
+        found = slopes(q.at[:, 5:].set(value), k.at[:, 7:].set(value), v.at[:, 7:].set(value), **lengths)
+        for x, y in zip(found, expected):
+            rows = y.shape[1]
+            np.testing.assert_allclose(x[:, :rows], y, rtol=1e-4, atol=1e-4)
+            assert not np.asarray(x[:, rows:]).any()
+    residual = dot_product_attention(q, k, v, return_residual=True, **lengths)[1]
+    assert np.isneginf(residual[:, 5:]).all() and np.isfinite(residual[:, :5]).all()
 
 
 def test_refused():

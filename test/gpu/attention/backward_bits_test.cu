@@ -6,20 +6,9 @@
 
 #include <cstdio>
 
+#include "gpu/attention/fewer_processors.cuh"
 #include "gpu/attention/plain_tensors.cuh"
 #include "support/catch.hpp"
-
-namespace {
-int processors_of_test = 0;  // 0: those that the GPU has
-}
-
-// The linker puts these in the place of each other (--wrap), so that the launch finds fewer multiprocessors.
-extern "C" cudaError_t __real_cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device);
-extern "C" cudaError_t __wrap_cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device) {
-  const cudaError_t error = __real_cudaDeviceGetAttribute(value, which, device);
-  if (which == cudaDevAttrMultiProcessorCount && processors_of_test > 0) *value = processors_of_test;
-  return error;
-}
 
 using namespace giwa_test;
 using namespace giwa_test::attention;

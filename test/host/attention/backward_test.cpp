@@ -215,6 +215,25 @@ TEST_CASE("rows that a finite number masks as a whole have the gradients of rows
   }
 }
 
+TEST_CASE("dropout alone masks no row of large scores") {
+  case_options o = sizes(1, 1, 1, 1, 1);
+  o.head_size = o.head_size_v = 20;
+  backward_case<float> c(o);
+  c.of.q.fill(0), c.of.k.fill(0);
+  c.of.q.view()(0, 0, 0, 0) = -1e5f, c.of.k.view()(0, 0, 0, 0) = 1e5f;
+  float sum = 0;
+  for (giwa::uint64 seed = 0; seed < 8; ++seed) {  // the weight, 1, is kept with some of these seeds
+    const auto some = giwa::dropout(0.5f, seed);
+    run_forward(c, giwa::full{}, some);
+    c.clear_outputs();
+    REQUIRE(backward_of<20, 20>(giwa::host, c.views(), giwa::full{}, some, c.call_options()).ok());
+    const float dv = c.dv.view()(0, 0, 0, 0), dout = c.dout.view()(0, 0, 0, 0);
+    CHECK((dv == 0 || dv == 2 * dout));
+    sum += std::abs(dv);
+  }
+  CHECK(sum > 0);
+}
+
 TEST_CASE("a bias receives its gradient") {
   case_options o = sizes(2, 2, 1, 70, 90);
   o.head_size = o.head_size_v = 20;

@@ -119,6 +119,7 @@ inline namespace GIWA_ARCH_TAG {
 ///   delta = sum of dout o over a row of o, minus dlse     dv = P^T dout     dP = dout v^T
 ///   dy = P (dP - delta)      dz = dy score'(z)      dq = scale dz k      dk = scale dz^T q
 ///   dsink = minus the sum of e^(sink - lse) delta over all rows of a head
+/// A row whose lse is below -2^24 counts as one without keys, P = 0, if there is a score modifier: a bias of -1e9 masks it.
 ///
 /// Template arguments: the head size of q and k and, if it differs, that of v and o, each 1 to 512. head_sizes<64, 128>
 /// instead chooses one of the list at run time. After them, for tensors of fp32, fp32, fp32_exact or tf32 as in

@@ -115,8 +115,8 @@ struct sm90_backward_types {
   struct work_item {
     uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
     int batch, head_index, first, rows;
-    int share, sharers;        // which one of how many that share these rows: the heads of q, or the queries of all
-    int first_head, end_head;  // for keys, the heads of q
+    int share, sharers;  // which one of how many that share these rows: the heads of q, or, if divided, all queries
+    int first_head, end_head;                                                           // for keys, the heads of q
     stdlib::conditional_t<adds_dq, typename call_params::place_of_sums, nothing> sums;  // of the sharers
     uint32 careful, again;
     bool idle;     // there are no rows: passed over

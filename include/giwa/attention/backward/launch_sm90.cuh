@@ -78,7 +78,7 @@ status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_
   p.work_tiles = static_cast<int>(schedule.work_tiles);
   if constexpr (types::adds_dq) {
     const auto& in = call.views.in;
-    const int64 tiles = ceil_div(in.q.extent(1), int64{types::columns}) * call.call.heads_per_kv;
+    const int64 tiles = ceil_div(in.q.extent(1), int64{types::columns});
     p.last = backward_schedules::divided_tiles(call, p.work_tiles, static_cast<int>(processors.value), tiles);
     p.work_tiles += (p.work_tiles - p.last.first) * (p.last.parts - 1);
   }

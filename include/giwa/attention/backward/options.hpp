@@ -23,7 +23,7 @@ struct attention_backward_options {
   /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
   /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster, and fp32 runs on
   /// tensor cores on Hopper. With its bytes for `any_order`, calls in any order are faster still where kv heads are few, or
-  /// without a mask. Not used on giwa::host. Its contents do not matter.
+  /// without a mask and not packed. Not used on giwa::host. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
@@ -79,7 +79,8 @@ GIWA_HOST_DEVICE constexpr bool has_sm80_kernel_of_all(int64 head_size, int64 he
 
 /// Sums of dk and dv in fp32 that blocks of the kernel of all gradients pass on. With few kv heads and keys, `sharers` work tiles
 /// divide the query heads that read a tile of 128 keys; the last to end adds what all leave here. Otherwise `sharers` is 1, and
-/// there is room for work tiles that divide the queries of the last tiles of keys (backward_schedules::divided_tiles).
+/// there is room, but for packed sequences, for work tiles that divide the queries of the last tiles of keys
+/// (backward_schedules::divided_tiles).
 struct shared_key_sums {
   static constexpr int rows_of_tile = 128, warps = 8;
   // H200, 2026-11-24, fp16, 128, causal, TFLOP/s without sharing, with it, and with twice as many of both: 16/1 heads, 4 x 1024
@@ -90,8 +91,9 @@ struct shared_key_sums {
   float* sums = nullptr;   // (kv heads, tiles, sharers, warps, floats_of_warp), or (parts, warps, floats_of_warp)
   int* arrived = nullptr;  // (kv heads, tiles, warps), or (divided tiles, warps): how many sharers have left their sums
   int sharers = 1;
-  int64 tiles = 0;  // of keys of all sequences
-  int64 counters = 0, parts = 0;
+  int64 tiles = 0;     // of keys of all sequences
+  int64 counters = 0;  // of `arrived`
+  int64 parts = 0;     // of `sums`, if they are of divided work tiles
 
   GIWA_HOST_DEVICE static constexpr int floats_of_warp(int64 head_size, int64 head_size_v) {
     return rows_of_tile / warps * static_cast<int>(round_up(head_size, int64{16}) + round_up(head_size_v, int64{16}));
@@ -215,8 +217,8 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
 /// the GPU, 90 for 9.0: then without what its kernels do not use, which is dq above a head size of 128 on 9.0, where TMA
 /// can address the tensors, and all of this on GPUs other than 9.0 and 10.x. 0: the GPU is not known. `any_order`: for
 /// calls with this option also fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv
-/// heads would leave multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v; or, without a mask, the queries
-/// that read the last keys: at most 132 times 128 rows. The largest int64 where no 64-bit number holds the size, 0 for sizes
+/// heads would leave multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v; or else, of sequences that
+/// are not packed, the queries that read the last keys if there is no mask: at most 132 times 128 rows. The largest int64 where no 64-bit number holds the size, 0 for sizes
 /// that supports() refuses. With `score` for a call with this score modifier.
 ///@{
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,

@@ -59,7 +59,7 @@ struct backward_params {
       return v.data()[sequence * v.stride(0) + head_ * v.stride(1) + row * v.stride(2)];
     };
     const float l = at(views.lse);
-    const bool empty = l == -infinity_of<float> || (!stdlib::same_as<Score, plain_score> && l < -0x1p24f);
+    const bool empty = l == -infinity_of<float> || (!is_plain_score<Score> && l < -0x1p24f);
     return {empty ? infinity_of<float> : l, is_absent(dlse) ? sum : sum - at(dlse)};
   }
   /// The terms of a row in the workspace.

@@ -72,9 +72,9 @@ struct backward_schedules {
     return keeps_all(p) ? 1 : 8;
   }
 
-  /// The work tiles of the kernel of all gradients beyond whole rounds of the blocks, with the number of parts of their queries, in
-  /// any order: without a mask all work tiles take the same time, so in a last round of few of them most blocks would be
-  /// idle. `tiles` of queries pass by a work tile.
+  /// Which work tiles of the kernel of all gradients are divided, and into how many parts: in any order those beyond whole
+  /// rounds of the blocks. Without a mask all work tiles take the same time, so in a last round of few of them most
+  /// blocks would be idle. A head has `tiles` of queries, of which each part has a share.
   template <class Params>
   static last_work_tiles divided_tiles(const Params& p, int work_tiles, int blocks, int64 tiles) {
     const shared_key_sums& room = p.workspace.of_keys;

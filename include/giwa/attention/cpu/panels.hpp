@@ -18,8 +18,8 @@ class host_arrays {
     float** pointer;
     int64 count;
   };
-  /// Sets the pointers. Without memory it leaves them, and is_empty().
-  template <int Count>
+  /// Sets the pointers. Without memory they stay as they are, and is_empty() is true.
+  template <stdlib::size_t Count>
   explicit host_arrays(const array (&arrays)[Count]) {
     int64 total = 0;
     for (const array& a : arrays) total += round_up(a.count, 16);
@@ -75,7 +75,8 @@ bool host_load_panels(const host_loops& loops, const Rows& rows, int first, int 
   return finite;
 }
 
-/// Copies rows of floats (count, size) to panels of Count rows, as wide as the row of `padded` elements. line (padded) is overwritten.
+/// Copies rows of floats (count, size) to panels of Count rows, as wide as the row of `padded` elements. line (padded) is
+/// overwritten.
 template <int Count>
 void host_put_rows(const host_loops& loops, const float* rows, int count, int size, int padded, float* line,
                    float* panels) {
@@ -102,7 +103,7 @@ struct host_weights {
 
 /// Calls f(first column, columns) for the panels of rows of `padded` elements.
 template <class F>
-void for_panels(const host_loops& loops, int padded, const F& f) {
+void host_for_panels(const host_loops& loops, int padded, const F& f) {
   for (int column = 0; column < padded; column += loops.columns)
     f(column, padded - column < loops.columns ? padded - column : loops.columns);
 }
@@ -111,7 +112,7 @@ void for_panels(const host_loops& loops, int padded, const F& f) {
 /// are summed separately. Rows of weights and sums up to a multiple of host_loops::rows are read and written too if count > 1.
 inline void host_add_products(const host_loops& loops, int count, int steps, host_weights weights, const float* panels,
                               int rows, int padded, float* sums) {
-  for_panels(loops, padded, [&](int column, int wide) {
+  host_for_panels(loops, padded, [&](int column, int wide) {
     loops.product(host_sum::add, wide / loops.lanes, count, weights.first, weights.row, weights.step,
                   panels + int64{column} * rows, steps, sums + column, padded);
   });
@@ -125,7 +126,7 @@ void host_add_kept_products(const host_loops& loops, int steps, const Kept& kept
   for (int i = 0; i < padded; ++i) line[i] = 0;
   for (int step = 0; step < steps; ++step) {
     if (!kept(step)) continue;
-    for_panels(loops, padded, [&](int column, int wide) {
+    host_for_panels(loops, padded, [&](int column, int wide) {
       loops.product(host_sum::extend, wide / loops.lanes, 1, weights.first + step * weights.step, 1, 1,
                     panels + int64{column} * rows + int64{step} * wide, 1, line + column, padded);
     });

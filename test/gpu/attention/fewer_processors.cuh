@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// The number of multiprocessors that a launch finds, for the tests of grids of other GPUs. The program is linked with
+// --wrap=cudaDeviceGetAttribute, and includes this once.
+#ifndef GIWA_TEST_GPU_ATTENTION_FEWER_PROCESSORS_CUH
+#define GIWA_TEST_GPU_ATTENTION_FEWER_PROCESSORS_CUH
+
+#include <cuda_runtime.h>
+
+namespace giwa_test::attention {
+
+inline int processors_of_test = 0;  // 0: those that the GPU has
+
+}  // namespace giwa_test::attention
+
+// The linker puts these in the place of each other.
+extern "C" cudaError_t __real_cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device);
+extern "C" cudaError_t __wrap_cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device) {
+  const cudaError_t error = __real_cudaDeviceGetAttribute(value, which, device);
+  const int processors = giwa_test::attention::processors_of_test;
+  if (which == cudaDevAttrMultiProcessorCount && processors > 0) *value = processors;
+  return error;
+}
+
+#endif
