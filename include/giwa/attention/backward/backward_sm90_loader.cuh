@@ -169,7 +169,7 @@ class sm90_backward_loader {
       const int tile = work.first / Types::block_m;
       int before = keys.previous(tile);
       if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
-      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
+      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n, columns), tile, before + 1};
     }
     s.x_empty[x.stage()].wait(x.phase() ^ 1);
     GIWA_UNROLL
