@@ -162,6 +162,7 @@ struct stream_backward {
   template <class T, class G, class Mask, class Score>
   static status run_together(cudaStream_t s, backward_params<T, T, G, Mask, Score> p, bool hopper) {
     using params = backward_params<T, T, G, Mask, Score>;
+    using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
     status state;
     if (!hopper) p.workspace.of_keys = {};
     // With a window fixed order is the faster one. H100, 2026-11-26, 1024 keys, 4096 tokens, 128: 338, in any order 319 TFLOP/s.
@@ -170,11 +171,8 @@ struct stream_backward {
     if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV)) {
       using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
       const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
-      if (hopper) {
-        p.workspace.tiles = dq_parts::tiles(p.views.in.problem(), op::types::columns);
-        if (schedule.work_tiles > 0) state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters, true);
-        return state.ok() ? write_dq_of_sums<op::types::columns>(s, p) : state;
-      }
+      if (hopper && schedule.work_tiles > 0)
+        state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters, true);
     }
     if (!hopper) {
       using op = sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>;
@@ -183,16 +181,12 @@ struct stream_backward {
         state = launch(s, {.grid = schedule.work_tiles, .block = op::max_threads}, op{},
                        typename op::params{p, schedule, p.workspace.counters});
     }
-    return state.ok() ? write_dq_of_sums<dq_parts::rows_of_tile(HeadSize, HeadSizeV)>(s, p) : state;
-  }
-  template <int Rows, class Params>
-  static status write_dq_of_sums(cudaStream_t s, const Params& p) {
-    using op = dq_of_sums_op<Params, HeadSize, Rows>;
-    const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, Rows);
-    const int64 blocks = op::parts * queries.rows * queries.query_tiles;
+    if (!state.ok()) return state;
+    const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
+    const int64 blocks = dq_op::parts * queries.rows * queries.query_tiles;
     const int64 grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x;
-    return launch(s, {.grid = grid, .block = op::max_threads, .dependent = true}, op{},
-                  typename op::params{p, queries.query_tiles});
+    return launch(s, {.grid = grid, .block = dq_op::max_threads, .dependent = true}, dq_op{},
+                  typename dq_op::params{p, queries.query_tiles});
   }
 
   template <class T, class O, class Score>

@@ -135,7 +135,7 @@ struct sm80_all_gradients_op {
       if (block.rank() == writer) {
         if (is_fresh) s.any_bad = 0;
         for (int i = -3; i < 0; ++i) s.notes[i + notes_at_once].part = -1;
-        s.first_part = p.dq_part_of(h, 0, queries);
+        s.first_part = p.dq_part_of(h, 0);
         int n = ceil_div(h.queries(), queries);
 #pragma unroll 1
         for (int i = 0; i < 2; ++i) n = write_note(h, i, n);

@@ -58,10 +58,10 @@ GIWA_DEVICE void sm80_add_dq(const Block& block, const backward_workspace& w, co
   while (seen != after) seen = arch::load_relaxed(word);
   block.sync_warp();
   // Parts follow each other, so that the next eight columns are at the same distance in this part and in the next.
-  constexpr int of_columns = dq_parts::offset(Queries, 0, 1), of_rows = dq_parts::offset(Queries, 32, 0);
-  static_assert(8 * of_columns == dq_parts::floats(Queries));
-  float* const at = w.dq + int64{to.part + (by_queries ? group : 0)} * dq_parts::floats(Queries) +
-                    (column / 8 * of_columns + dq_parts::offset(Queries, 2 * row + lane, 0));
+  constexpr int of_columns = dq_parts::offset(0, 1), of_rows = dq_parts::offset(32, 0);
+  static_assert(8 * of_columns == dq_parts::floats);
+  float* const at = w.dq + int64{to.part + (by_queries ? group : 0)} * dq_parts::floats +
+                    (column / 8 * of_columns + dq_parts::offset(2 * row + lane, 0));
   const int end = (by_queries ? 1 : dq_parts::of_tile(HeadSize)) * 8 - column / 8;
   const auto put = [&](const auto& put_four) {
     GIWA_UNROLL

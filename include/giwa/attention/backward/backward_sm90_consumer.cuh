@@ -35,8 +35,6 @@ class sm90_backward_consumer {
 
  private:
   using steps_type = sm90_backward_steps<Types>;
-  // Of 80 queries, P, dS and dq do not fit the registers together: dq begins when dv is done, under dk.
-  static constexpr bool frees_weights = Types::transposes_dq;
   using map_of_scores = typename steps_type::map;
   using scores_tile = typename steps_type::scores_tile;
   using dq_type = sm90_dq_product<Types>;
@@ -157,7 +155,6 @@ class sm90_backward_consumer {
       arch::fence_operand(sum_y.value);
       arch::wgmma_fence();
       multiply(sum_y, weights, y_tile, true);
-      if constexpr (frees_weights) arch::wgmma_commit();
     }
     if constexpr (sums_x) {
       arch::fence_operand(sum_x.value);
@@ -166,10 +163,6 @@ class sm90_backward_consumer {
     }
     arch::wgmma_commit();
     [[maybe_unused]] typename dq_type::tile dq_of_tile;
-    if constexpr (frees_weights) {
-      arch::wgmma_wait<1>();
-      arch::fence_operand(sum_y.value);
-    }
     if constexpr (Types::adds_dq) {
       dq.multiply(block, s, index, y.turn, dq_of_tile);
       release_turn();

@@ -67,7 +67,7 @@ template <class Types>
 class sm90_dq_product {
  public:
   using shared_storage = typename Types::shared_storage;
-  using tile = warpgroup_tile<Types::transposes_dq ? Types::columns : 64>;
+  using tile = warpgroup_tile<64>;
 
   /// Whether the next tile is an item's first.
   GIWA_DEVICE bool is_first() const { return tiles == 0; }
@@ -104,7 +104,7 @@ class sm90_dq_product {
   }
   /// The memory for dS of the next tile, when it is free: a warp may use its 16 rows between two items.
   GIWA_DEVICE auto& free_slab(shared_storage& s, int index, uint32 turn) const {
-    using slab = shared_tile<typename Types::gradient_element, tile_shape<64, 64>, typename Types::ds_layout>;
+    using slab = shared_tile<typename Types::gradient_element, tile_shape<64, 64>, swizzled<swizzle::bytes_128>>;
     const counting_cursor<Types::stages_ds> ds{turn};
     s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
     return *reinterpret_cast<slab*>(&s.dq.ds[ds.stage()][index]);
@@ -134,19 +134,13 @@ class sm90_dq_product {
 
   GIWA_DEVICE static void start(shared_storage& s, int index, uint32 turn, tile& dq) {
     const counting_cursor<Types::stages_ds> ds{turn};
-    s.ds_full[ds.stage()].wait(ds.phase());
-    auto& of_tile = s.dq.ds[ds.stage()];
+    const int first_row = by_queries ? 64 * index : 0, first_column = by_queries ? 0 : 64 * index, stage = ds.stage();
+    s.ds_full[stage].wait(ds.phase());
     dq.fill(0);
     arch::fence_operand(dq.value);
     arch::wgmma_fence();
-    GIWA_UNROLL
-    for (int keys = 0; keys < Types::consumers; ++keys) {
-      if constexpr (Types::transposes_dq)  // dq^T (64 columns, queries)
-        giwa::multiply(dq, transposed(s.a[keys]), 64 * index, of_tile[keys], keys > 0);
-      else
-        giwa::multiply(dq, transposed(of_tile[keys]), by_queries ? 64 * index : 0, s.a[keys], keys > 0, 0, 0,
-                       by_queries ? 0 : 64 * index);
-    }
+    giwa::multiply(dq, transposed(s.dq.ds[stage][0]), first_row, s.a[0], false, 0, 0, first_column);
+    giwa::multiply(dq, transposed(s.dq.ds[stage][1]), first_row, s.a[1], true, 0, 0, first_column);
     arch::wgmma_commit();
   }
   GIWA_DEVICE static void await_room(shared_storage& s, int index, uint32 turn) {
@@ -160,7 +154,7 @@ class sm90_dq_product {
     float* const to = s.dq.parts[index][counting_cursor<Types::stages_dq>{turn}.stage()];
     GIWA_UNROLL
     for (int i = 0; i < tile::map::registers / 4; ++i)
-      *reinterpret_cast<float4*>(to + dq_parts::offset(Types::columns, thread, i)) =
+      *reinterpret_cast<float4*>(to + dq_parts::offset(thread, i)) =
           make_float4(dq.value[4 * i], dq.value[4 * i + 1], dq.value[4 * i + 2], dq.value[4 * i + 3]);
   }
   template <class Block>
@@ -191,7 +185,6 @@ class sm90_dq_writer {
     const backward_workspace& w = p.call.workspace;
     ring_cursor<Types::stages_dq> part;
     ring_cursor<Types::places> place;
-    const int bytes = 4 * dq_parts::used_floats(Types::columns, consumer, Types::head_size);
     for (;; part.advance(), place.advance()) {
       // A tile's place is known before its part: the tile before it is usually added while the products run.
       s.place_full[place.stage()].wait(place.phase());
@@ -202,8 +195,9 @@ class sm90_dq_writer {
       if (adds && at.after != 0) await_added(w.added + number, at.after);
       s.dq_full[consumer][part.stage()].wait(part.phase());
       if (adds) {
-        float* const to = w.dq + number * dq_parts::floats(Types::columns);
+        float* const to = w.dq + number * dq_parts::floats;
         const float* const from = s.dq.parts[consumer][part.stage()];
+        const int bytes = 4 * 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer);
         if (at.after == 0)
           arch::store_bytes(to, from, bytes);
         else

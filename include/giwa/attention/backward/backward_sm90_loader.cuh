@@ -10,7 +10,8 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// Loads the fixed rows of each work item and the tiles that the mask keeps something of, and writes notes on them. For
-/// keys: the tiles of queries of every sequence and head that reads them, in order. Runs as a whole warp.
+/// keys: the tiles of queries of every sequence and head that reads them, or this work tile's share, in order. Runs as a
+/// whole warp.
 template <class Types, class Block>
 class sm90_backward_loader {
  public:
@@ -169,7 +170,7 @@ class sm90_backward_loader {
       const int tile = work.first / Types::block_m;
       int before = keys.previous(tile);
       if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
-      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n, columns), tile, before + 1};
+      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
     }
     s.x_empty[x.stage()].wait(x.phase() ^ 1);
     GIWA_UNROLL

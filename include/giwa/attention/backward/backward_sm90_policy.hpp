@@ -3,7 +3,6 @@
 #ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_POLICY_HPP
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_POLICY_HPP
 
-#include <giwa/attention/backward/options.hpp>
 #include <giwa/attention/backward/score_gradient.hpp>
 #include <giwa/attention/split_fp16/rows.hpp>
 #include <giwa/numeric/integer.hpp>
@@ -23,7 +22,7 @@ namespace giwa::inline GIWA_ABI::detail {
 ///   128         dk with dv     64        562 | 606   80: ptxas serializes the products (C7512)
 ///   256         dq             64        644 | 682
 ///   256         dk with dv     64        640 | 600, causal 563 | 582; a kernel each, five products counted as four: 446 | 484
-template <gradient Of, int HeadSize, int HeadSizeV, bool Drops>
+template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
   static constexpr bool sums_x = Of != gradient::of_v;
@@ -37,7 +36,6 @@ struct sm90_backward_policy {
   static constexpr int consumers = 2, groups = by_gradient ? 1 : consumers, block_m = 64 * groups;
   static constexpr int columns = widest <= 64                      ? (rows_are_keys ? 128 : 160)
                                  : widest <= 128 && !rows_are_keys ? 128
-                                 : adds_dq && !Drops               ? 80  // H100, 2026-11-27: slower than 64 so far
                                                                    : 64;
   static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
   // Whether the consumers issue products alternately, so that one computes exponentials under the products of the other: a
@@ -49,15 +47,13 @@ struct sm90_backward_policy {
   // other: 64 0.83 to 0.91 | 0.93 to 1.00 without, 1.09 | 1.09 together, 1.17 | 1.11 separately; 128 1.05 | 1.11 without,
   // 1.07 | 1.16 separately
   static constexpr bool takes_turns = widest <= 64 || adds_dq;
-  static constexpr int producer_registers = adds_dq && columns == 80 ? 24 : 40,
-                       consumer_registers = adds_dq && columns == 80 ? 240 : 232;
+  static constexpr int producer_registers = 40, consumer_registers = 232;
 
   // dS of two tiles, and dq of one in fp32. A second one gains nothing; without it there is room at 128 for two more stages
   // of x, with which calls take 0.99 to 1.04 of the time (H100, 2026-11-27).
   static constexpr int stages_ds = adds_dq ? 2 : 0;
   static constexpr int stages_dq = 1;
-  static constexpr int dq_bytes =
-      adds_dq ? stages_ds * 2 * block_m * columns + stages_dq * 4 * 2 * dq_parts::floats(columns) : 0;
+  static constexpr int dq_bytes = adds_dq ? stages_ds * 2 * block_m * columns + stages_dq * 4 * 2 * 64 * 64 : 0;
   // P of two tiles in fp32.
   static constexpr int stages_p = by_gradient ? 2 : 0, p_bytes = stages_p * 4 * block_m * columns;
   static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0)) + dq_bytes + p_bytes;

@@ -45,7 +45,7 @@ struct sm90_backward_steps {
   float lse[columns_of_thread];
   float factor = 0;  // of the scores, for powers of two
   // Where dq is added too, the lse that are read early, and where the thread's terms are.
-  static constexpr int few = Types::adds_dq && !modified ? Types::columns / 32 * 2 : 0;
+  static constexpr int few = Types::adds_dq && !modified ? Types::columns / 16 : 0;
   uint32 terms_at = 0;
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too

@@ -46,7 +46,7 @@ struct sm90_backward_types {
   static constexpr int parts = parts_of<T>;
   static constexpr bool is_split = parts > 0;
   using policy = stdlib::conditional_t<is_split, sm90_split_backward_policy<Of, HeadSize, HeadSizeV>,
-                                       sm90_backward_policy<Of, HeadSize, HeadSizeV, drops_weights<Score>>>;
+                                       sm90_backward_policy<Of, HeadSize, HeadSizeV>>;
   using input = stdlib::conditional_t<is_split, fp32, T>;
   using element = stdlib::conditional_t<is_split, fp16, T>;
   using gradient_element = G;
@@ -92,12 +92,9 @@ struct sm90_backward_types {
   // More than tiles can be loaded and not added yet: in the stages of x and of dS, and parts.
   static constexpr int places = 8;
   static_assert(stages_x + stages_ds + stages_dq + 1 <= places);
-  // 80 queries are not whole slabs of 128 bytes, and wgmma has left operands of 64 rows.
-  static constexpr bool transposes_dq = adds_dq && dq_parts::are_transposed(columns);
-  using ds_layout = swizzled<columns % 64 == 0 ? swizzle::bytes_128 : swizzle::bytes_32>;
   struct parts_of_dq {
-    alignas(1024) shared_tile<element, tile_shape<64, columns>, ds_layout> ds[stages_ds][consumers];
-    float parts[consumers][stages_dq][dq_parts::floats(columns)];
+    tile<64, columns> ds[stages_ds][consumers];
+    float parts[consumers][stages_dq][dq_parts::floats];
   };
   struct rows_of_dq {
     dq_tile of[consumers];

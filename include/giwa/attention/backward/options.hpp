@@ -48,33 +48,23 @@ GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
 }
 
 /// dq as fp32 sums in the workspace, for the kernel that computes all gradients together. A tile has 128 queries where no
-/// head size is above 64, otherwise 64, or 80 in most Hopper kernels. It consists of parts in the order of a warpgroup's
-/// accumulator: of (64 queries, 64 columns), two of 64 queries each or two or more of 64 columns, or, of 80 queries, two of
-/// (64 columns, 80 queries).
+/// head size is above 64, otherwise 64, and consists of parts of (64, 64) in the order of a warpgroup's accumulator: two
+/// of 64 queries each, or two or more of 64 columns.
 struct dq_parts {
+  static constexpr int floats = 64 * 64;
   GIWA_HOST_DEVICE static constexpr int rows_of_tile(int64 head_size, int64 head_size_v) {
     return head_size <= 64 && head_size_v <= 64 ? 128 : 64;
   }
-  GIWA_HOST_DEVICE static constexpr bool are_transposed(int rows) { return rows % 64 != 0; }
-  /// Of a part, of a tile of `rows` queries.
-  GIWA_HOST_DEVICE static constexpr int floats(int rows) { return 64 * (are_transposed(rows) ? rows : 64); }
   GIWA_HOST_DEVICE static constexpr int of_tile(int64 head_size) {
     return head_size <= 128 ? 2 : static_cast<int>(ceil_div(head_size, int64{64}));
   }
-  /// The tiles of a head in all sequences.
-  GIWA_HOST_DEVICE static constexpr int64 tiles(const attention_problem& p, int rows) {
-    return p.seq_q < 0 ? p.rows_q / rows + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, int64{rows}));
+  /// The columns of dq that part `index` of a tile has, which are its first ones.
+  GIWA_HOST_DEVICE static constexpr int columns_of(int head_size, int head_size_v, int index) {
+    const int left = head_size - (rows_of_tile(head_size, head_size_v) == 128 ? 0 : 64 * index);
+    return left < 64 ? left : 64;
   }
-  /// Where registers [4 i, 4 i + 4) of a thread are: a warp has 512 consecutive bytes, and columns follow each other, eight at a
-  /// time or, transposed, sixteen, those of a warp, so that those past the head size are last.
-  GIWA_HOST_DEVICE static constexpr int offset(int rows, int thread, int i) {
-    return (are_transposed(rows) ? (thread / 32 * (rows / 8) + i) * 32 + thread % 32 : i * 128 + thread) * 4;
-  }
-  /// The first floats of part `n` of a tile that hold `columns` of dq, those of the tile.
-  GIWA_HOST_DEVICE static constexpr int used_floats(int rows, int n, int columns) {
-    const int left = columns - 64 * n < 64 ? columns - 64 * n : 64;
-    return rows == 128 ? floats(rows) * columns / 64 : floats(rows) / 64 * left;
-  }
+  /// Where registers [4 i, 4 i + 4) of a thread are, which are eight columns of all threads: a warp has 512 consecutive bytes.
+  GIWA_HOST_DEVICE static constexpr int offset(int thread, int i) { return (i * 128 + thread) * 4; }
 };
 
 /// Whether one kernel computes all gradients for these head sizes, in 16 bits on GPUs that have it. k may not be narrower than
@@ -146,7 +136,7 @@ struct backward_workspace {
   row_terms* terms;       // (batch, heads, rows of q)
   int* counters;          // of the work tiles that are claimed in each launch
   float* parameter_sums;  // (batch, heads, rows of q, parameters of the score modifier)
-  float* dq;              // (heads, tiles of dq_parts, parts of a tile, floats of a part), or null
+  float* dq;              // (heads, tiles of dq_parts, parts of a tile, 64 x 64), or null
   int* added;             // of each part: 1 + the last tile of keys that has been added; in any order, 1 + the first
   int64 tiles;            // of dq_parts, of a head
   bool any_order;         // the tiles of keys after the first are added as they come
@@ -159,18 +149,11 @@ struct backward_workspace {
     int* const counters_of_launches = layout.take<int>(counter_count);
     float* const sums = parameters == 0 ? nullptr : layout.take<float>(saturated_product(rows, parameters));
     if (!with_dq) return {terms_of_rows, counters_of_launches, sums, nullptr, nullptr, 0, false, {}};
-    const int rows_of_tile = dq_parts::rows_of_tile(p.head_size, p.head_size_v);
-    const int64 tiles = dq_parts::tiles(p, rows_of_tile);
-    const auto parts_of = [&](int64 of_head) {
-      return saturated_product(saturated_product(of_head, p.heads), dq_parts::of_tile(p.head_size));
-    };
-    const int64 parts = parts_of(tiles);
-    // Which kernel runs is not known here: tiles of 64 queries are more, those of 80 may take more.
-    const auto floats_of = [&](int rows_) {
-      return saturated_product(parts_of(dq_parts::tiles(p, rows_)), dq_parts::floats(rows_));
-    };
-    const int64 floats = floats_of(rows_of_tile), others = rows_of_tile == 64 ? floats_of(80) : 0;
-    float* const dq = layout.take<float>(floats > others ? floats : others);
+    const int64 rows_of_tile = dq_parts::rows_of_tile(p.head_size, p.head_size_v);
+    const int64 tiles =
+        p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
+    const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
+    float* const dq = layout.take<float>(saturated_product(parts, dq_parts::floats));
     int* const added = layout.take<int>(parts);
     return {terms_of_rows, counters_of_launches,
             sums,          dq,
