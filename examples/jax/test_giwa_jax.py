@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"  # for test_shard_map
 
@@ -224,8 +225,17 @@ def test_refused():
             raise AssertionError(f"not refused: {text}")
 
 
+def compile_all():
+    """Compiles the handlers of all cases at once, not each when it is first called."""
+    calls = [(tensors(shape, dtype), arguments) for shape, arguments, types in CASES.values() for dtype in types]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda call: jax.eval_shape(lambda *x: results(dot_product_attention, x, call[1]), *call[0]), calls))
+
+
 if __name__ == "__main__":
-    print(f"JAX {jax.__version__}, {jax.devices()[0].device_kind}")
+    print(f"JAX {jax.__version__}, {jax.devices()[0].device_kind}", flush=True)
+    if not sys.argv[1:]:
+        compile_all()
     for name, test in [(name, x) for name, x in globals().items() if name.startswith("test_")]:
         if not sys.argv[1:] or any(part in name for part in sys.argv[1:]):
             begin = time.time()

@@ -27,6 +27,7 @@ struct call {
   int64 batch, rows, heads, kv_heads;
   int64 tokens;  // of the whole sequence
   bool zigzag;
+  bool any_order;  // of the sums of dq
   double scale;
   void* stream;
   void* workspace;
@@ -138,6 +139,7 @@ giwa::status forward(const communicator& comm, const call& c) {
 giwa::status backward(const communicator& comm, const call& c) {
   giwa::attention_backward_options options;
   options.scale = c.scale;
+  options.any_order = c.any_order;
   options.workspace = workspace_of(c);
   const auto slices = slices_of(c.tokens, c.zigzag);
   const auto q = view_of<const element>(c, c.q, c.heads), k = view_of<const element>(c, c.k, c.kv_heads),

@@ -23,7 +23,7 @@ ELEMENTS = {torch.float16: "giwa::fp16", torch.bfloat16: "giwa::bf16", torch.flo
 class _Call(ctypes.Structure):
     _fields_ = ([(x, ctypes.c_void_p) for x in ("q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv")]
                 + [(x, ctypes.c_int64) for x in ("batch", "rows", "heads", "kv_heads", "tokens")]
-                + [("zigzag", ctypes.c_bool), ("scale", ctypes.c_double), ("stream", ctypes.c_void_p),
+                + [("zigzag", ctypes.c_bool), ("any_order", ctypes.c_bool), ("scale", ctypes.c_double), ("stream", ctypes.c_void_p),
                    ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_int64)])
 
 
@@ -147,7 +147,8 @@ class Ring:
     def attention(self, q, k, v, *, is_causal=False, scale=None, heads=False):
         """The rows of o of this rank's tokens. q: (batch, tokens of this rank, heads, head size), k and v with kv heads, in float16,
         bfloat16 or float32. Keys and values travel around the ring, or with heads=True all ranks exchange heads, of which kv heads
-        must be a multiple of the ranks."""
+        must be a multiple of the ranks. The gradient of q has the same bits in every run with
+        torch.use_deterministic_algorithms(True), the rest always."""
         rows = len(self.positions)
         for name, x in {"q": q, "k": k, "v": v}.items():
             if x.dim() != 4 or x.size(1) != rows or x.device != self.device or x.dtype not in ELEMENTS or x.dtype != q.dtype:
@@ -189,7 +190,7 @@ class Ring:
     def run(self, library, comm, scale, tensors, shapes, backward):
         (batch, rows, heads, _), kv_heads = shapes
         call = _Call(batch=batch, rows=rows, heads=heads, kv_heads=kv_heads, tokens=self.tokens, zigzag=self.zigzag, scale=scale,
-                     **{name: x.data_ptr() for name, x in tensors.items()})
+                     any_order=not torch.are_deterministic_algorithms_enabled(), **{name: x.data_ptr() for name, x in tensors.items()})
         if self.device.type == "cuda":
             call.stream = torch.cuda.current_stream(self.device).cuda_stream
         size = library.giwa_ring_workspace_bytes(comm, ctypes.byref(call), ctypes.c_bool(backward))
