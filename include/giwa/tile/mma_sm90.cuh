@@ -120,26 +120,32 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
 }
 
 /// Starts d = a b or d += a b as above with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b. Uses
-/// Columns columns of b from first_column on, a multiple of the width of b's slabs (128, 64 or 32 bytes).
+/// Columns columns of b from first_column on, a multiple of the width of b's slabs (128, 64 or 32 bytes), or of 8 if b is
+/// transposed, and k rows of b from `of_b` on, a multiple of 16.
 template <descriptors How = descriptors::from_first, int Columns, int Words, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate,
-                          int first_column = 0) {
+                          int first_column = 0, int of_b = 0) {
   using right = detail::wgmma_operand<Right, false>;
   static_assert(
-      right::size == 2 && Words % 4 == 0 && Words * 4 == right::rows && right::columns >= Columns,
-      "giwa::multiply: a in registers must have k / 4 words of 16-bit elements, k the rows of b, and d at most "
+      right::size == 2 && Words % 4 == 0 && Words * 4 <= right::rows && right::columns >= Columns,
+      "giwa::multiply: a in registers must have k / 4 words of 16-bit elements, k at most the rows of b, and d at most "
       "the columns of b.");
+  GIWA_ASSERT(of_b >= 0 && of_b % 16 == 0 && of_b + Words * 4 <= right::rows,
+              "of_b must be a multiple of 16, and b must have the rows of k from there on");
   GIWA_ASSERT(first_column >= 0 && first_column + Columns <= right::columns && first_column % right::step == 0,
               "b must have the columns from first_column on, which must be a multiple of its slabs");
   constexpr bool in_turn = How == descriptors::in_turn;
-  uint64 from_b = right::template descriptor<How>(b, first_column);
+  const int step_of_b = of_b * right::size / right::step_bytes;
+  uint64 from_b = arch::advance(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));
   GIWA_UNROLL
   for (int k = 0; k < Words / 4; ++k) {
     if constexpr (in_turn) arch::fence_descriptor(from_b);
     const uint32 step[4] = {a[4 * k], a[4 * k + 1], a[4 * k + 2], a[4 * k + 3]};
+    const int offset = right::offset_of(step_of_b + k) - right::offset_of(step_of_b);
     arch::wgmma<Columns>::template registers<typename right::value_type, right::major>(
-        d.value, step, in_turn ? from_b : arch::advance(from_b, right::offset_of(k)), accumulate || k > 0);
-    if constexpr (in_turn) from_b = arch::advance(from_b, right::offset_of(k + 1) - right::offset_of(k));
+        d.value, step, in_turn ? from_b : arch::advance(from_b, offset), accumulate || k > 0);
+    if constexpr (in_turn)
+      from_b = arch::advance(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
   }
 }
 

@@ -53,8 +53,8 @@ struct shared_op : op_of_a_warpgroup {
   }
 };
 
-/// The same for 64 rows of a that come out of another product's accumulator.
-template <class T, class Right, int Columns, int Depth>
+/// The same for 64 rows of a that come out of another product's accumulator, by products of Width columns and `Step` of the depth.
+template <class T, class Right, int Columns, int Depth, int Width = Columns, int Step = Depth>
 struct registers_op : op_of_a_warpgroup {
   static constexpr int rows = 64, columns = Columns, depth = Depth;
   static constexpr bool right_turned = Right::is_along_k;
@@ -70,16 +70,24 @@ struct registers_op : op_of_a_warpgroup {
     a.for_each(block.rank(), [&](float& x, int r, int c) { x = p.a[r * Depth + c]; });
     giwa::uint32 words[Depth / 4];
     giwa::to_operand<T>(a, words);
-    giwa::warpgroup_tile<Columns> d;
-    d.for_each(block.rank(), [&](float& x, int r, int c) { x = p.d[r * Columns + c]; });
-    giwa::arch::fence_operand(d.value);
     giwa::arch::fence_operand(words);
-    giwa::arch::wgmma_fence();
-    giwa::multiply(d, words, giwa_test::as_operand<right_turned>(s.b), p.accumulate);
-    giwa::arch::wgmma_commit();
-    giwa::arch::wgmma_wait<0>();
-    giwa::arch::fence_operand(d.value);
-    d.for_each(block.rank(), [&](float& x, int r, int c) { p.d[r * Columns + c] = x; });
+    for (int first = 0; first < Columns; first += Width) {
+      giwa::warpgroup_tile<Width> d;
+      d.for_each(block.rank(), [&](float& x, int r, int c) { x = p.d[r * Columns + first + c]; });
+      giwa::arch::fence_operand(d.value);
+      giwa::arch::wgmma_fence();
+      GIWA_UNROLL
+      for (int k = 0; k < Depth; k += Step) {
+        giwa::uint32 part[Step / 4];
+        GIWA_UNROLL
+        for (int i = 0; i < Step / 4; ++i) part[i] = words[k / 4 + i];
+        giwa::multiply(d, part, giwa_test::as_operand<right_turned>(s.b), p.accumulate || k > 0, first, k);
+      }
+      giwa::arch::wgmma_commit();
+      giwa::arch::wgmma_wait<0>();
+      giwa::arch::fence_operand(d.value);
+      d.for_each(block.rank(), [&](float& x, int r, int c) { p.d[r * Columns + first + c] = x; });
+    }
   }
 };
 
@@ -122,6 +130,7 @@ TEMPLATE_TEST_CASE("wgmma multiplies 32-bit tiles in shared memory", "", (shared
 
 TEMPLATE_TEST_CASE("wgmma multiplies an operand in registers", "", (registers_op<fp16, mn_128, 128, 176>),
                    (registers_op<bf16, mn_64, 64, 128>), (registers_op<fp16, k_32, 256, 16>),
-                   (registers_op<bf16, k_64, 80, 64>)) {
+                   (registers_op<bf16, k_64, 80, 64>), (registers_op<fp16, mn_128, 128, 128, 64, 32>),
+                   (registers_op<bf16, k_128, 128, 64, 16, 16>), (registers_op<fp16, mn_32, 48, 96, 16, 48>)) {
   check_product<TestType>();
 }

@@ -7,6 +7,7 @@
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/backward/backward_sm90_consumer.cuh>
 #include <giwa/attention/backward/backward_sm90_dq.cuh>
+#include <giwa/attention/backward/backward_sm90_halves.cuh>
 #include <giwa/attention/backward/backward_sm90_loader.cuh>
 #include <giwa/attention/backward/backward_sm90_scheduler.cuh>
 #include <giwa/attention/backward/backward_sm90_split.cuh>
@@ -54,8 +55,9 @@ struct sm90_backward_op {
         else
           sm90_wide_consumer<types, block_type, gradient::of_k>::run(block, p, s);
       } else {
-        using consumer = stdlib::conditional_t<types::is_split, sm90_split_consumer<types, block_type>,
-                                               sm90_backward_consumer<types, block_type>>;
+        using whole_tiles = stdlib::conditional_t<types::is_split, sm90_split_consumer<types, block_type>,
+                                                  sm90_backward_consumer<types, block_type>>;
+        using consumer = stdlib::conditional_t<types::by_halves, sm90_halved_consumer<types, block_type>, whole_tiles>;
         consumer::run(block, p, s);
       }
     }

@@ -23,7 +23,8 @@ class sm90_bad_keys {
   template <class Block, class Tile>
   GIWA_DEVICE void find(const Block& block, bool is_new, const Tile& keys) {
     using two = decltype(pack<element>(0.f, 0.f));
-    const int thread = own_thread(), lane = thread % 32, row = thread / 32 * 16 + lane / 2, count = is_new ? half : 0;
+    const int thread = rank_in_warpgroup(), lane = thread % 32, row = thread / 32 * 16 + lane / 2,
+              count = is_new ? half : 0;
     const two zero = pack<element>(0.f, 0.f);
     two sum = zero;
 #pragma unroll 1  // its instructions come from memory for each item
@@ -39,7 +40,7 @@ class sm90_bad_keys {
   template <class Block, class Tile, class Scores>
   GIWA_DEVICE void replace(const Block& block, bool clears, Tile& keys, Scores& scores) {
     if (bad == 0) return;
-    const int thread = own_thread(), lane = thread % 32, row = thread / 32 * 16 + lane / 2;
+    const int thread = rank_in_warpgroup(), lane = thread % 32, row = thread / 32 * 16 + lane / 2;
     if (clears && (bad >> (lane & ~1) & 3) != 0) {
       using run = element_run<element, 8>;
 #pragma unroll 1
@@ -52,9 +53,6 @@ class sm90_bad_keys {
 
  private:
   static constexpr int half = Types::policy::width_x / 2;  // two lanes read a key
-
-  /// The rank in the warpgroup, which is not kept in a register for this: few tiles need it.
-  GIWA_DEVICE static int own_thread() { return static_cast<int>(static_cast<uint32>(arch::read_thread_rank()) % 128); }
 
   uint32 bad = 0;
 };
@@ -78,16 +76,16 @@ class sm90_dq_product {
     const counting_cursor<Types::stages_ds> ds{turn};
     s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
   }
-  /// Writes dS of the tile to shared memory.
+  /// Writes dS of the tile to shared memory, or of its queries from `first` on.
   template <int Words>
   GIWA_DEVICE void write_gradients(shared_storage& s, int index, int thread, uint32 turn,
-                                   const uint32 (&gradients)[Words]) const {
+                                   const uint32 (&gradients)[Words], int first = 0) const {
     auto& to = s.dq.ds[counting_cursor<Types::stages_ds>{turn}.stage()][index];
     const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
     GIWA_UNROLL
     for (int i = 0; i < Words / 4; ++i) {
       const uint32 matrices[4] = {gradients[4 * i], gradients[4 * i + 1], gradients[4 * i + 2], gradients[4 * i + 3]};
-      arch::store_matrices(arch::shared_address(to.chunk(row, 16 * i + lane / 16 * 8)), matrices);
+      arch::store_matrices(arch::shared_address(to.chunk(row, first + 16 * i + lane / 16 * 8)), matrices);
     }
   }
   /// Starts the product for the tile before. For the first tile of an item it multiplies what is there, which is not used: a

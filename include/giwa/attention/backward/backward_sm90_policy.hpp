@@ -38,15 +38,18 @@ struct sm90_backward_policy {
                                  : widest <= 128 && !rows_are_keys ? 128
                                                                    : 64;
   static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
+  // Whether a consumer computes a tile in two halves of 64 queries, with its keys and values in registers
+  // (sm90_halved_consumer).
+  static constexpr bool by_halves = adds_dq && columns == 128;
   // Whether the consumers issue products alternately, so that one computes exponentials under the products of the other: a
   // consumer's last products of a tile together with its first of the next, or separately where dq is made too, whose way to
   // shared memory lies between them. Without and with it, 16384 tokens, full | causal, measured before the table above:
   //   64: dq 448 | 430 and 489 | 455, dk with dv 475 | 443 and 494 | 463
   //   128: dq 634 | 616 and 563 | 526, dk with dv 548 | 527 and 540 | 485
-  // Of the kernel of all gradients, how many times as fast as two kernels the call is, full | causal, in runs one after the
-  // other: 64 0.83 to 0.91 | 0.93 to 1.00 without, 1.09 | 1.09 together, 1.17 | 1.11 separately; 128 1.05 | 1.11 without,
-  // 1.07 | 1.16 separately
-  static constexpr bool takes_turns = widest <= 64 || adds_dq;
+  // Of the kernel of all gradients with whole tiles, how many times as fast as two kernels the call is, full | causal, in
+  // runs one after the other: 64 0.83 to 0.91 | 0.93 to 1.00 without, 1.09 | 1.09 together, 1.17 | 1.11 separately; 128
+  // 1.05 | 1.11 without, 1.07 | 1.16 separately
+  static constexpr bool takes_turns = (widest <= 64 || adds_dq) && !by_halves;
   static constexpr int producer_registers = 40, consumer_registers = 232;
 
   // dS of two tiles, and dq of one in fp32. A second one gains nothing; without it there is room at 128 for two more stages
@@ -91,7 +94,7 @@ template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_split_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
   static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
-  static constexpr bool adds_dq = false, by_gradient = false;
+  static constexpr bool adds_dq = false, by_gradient = false, by_halves = false;
   static constexpr int consumers = 2, groups = consumers, block_m = 64 * groups, columns = 64;
   static constexpr int width_x = round_up(HeadSize, 64) * split_rows::parts_per_number,
                        width_y = round_up(HeadSizeV, 64) * split_rows::parts_per_number;

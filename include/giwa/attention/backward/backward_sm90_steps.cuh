@@ -21,20 +21,22 @@ GIWA_DEVICE void consume_items(const Block& block, typename Types::shared_storag
   }
 }
 
-/// What a thread does with its scores of a tile.
-template <class Types>
+/// What a thread does with its scores of a tile, or of `Columns` of its moving rows from `first_column` on.
+template <class Types, int Columns = Types::columns>
 struct sm90_backward_steps {
-  using map = warpgroup_map<Types::columns>;
+  using map = warpgroup_map<Columns>;
   using scores_tile = register_tile<float, map>;
   using mask = typename Types::mask;
   using bounds = typename Types::bounds;
   using steps_of_scores = score_steps<mask, typename Types::score>;
   using key_type = decltype(dropout_key(stdlib::declval<const typename Types::score&>()));
   static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
+  // Whether run() may have branches, at which ptxas waits for products that are under way.
+  static constexpr bool may_branch = modified || !one_range_mask<mask>;
   static constexpr int words = map::registers / 2;              // of a left operand
   static constexpr int columns_of_thread = map::registers / 2;  // two of every eight, in two rows
   // More registers would be spilled.
-  static constexpr bool reads_early = rows_are_keys && Types::columns <= 64 && !Types::adds_dq;
+  static constexpr bool reads_early = rows_are_keys && Columns <= 64 && !Types::adds_dq;
 
   const typename Types::call_params::call_type& call;
   const typename Types::tile_note& note;
@@ -42,10 +44,11 @@ struct sm90_backward_steps {
   const row_terms (&own)[map::rows];  // if the fixed rows are queries
   const int first_row, thread;
   [[no_unique_address]] const key_type random_key;
+  const int first_column = 0;
   float lse[columns_of_thread];
   float factor = 0;  // of the scores, for powers of two
   // Where dq is added too, the lse that are read early, and where the thread's terms are.
-  static constexpr int few = Types::adds_dq && !modified ? Types::columns / 16 : 0;
+  static constexpr int few = Types::adds_dq && !modified ? Columns / 16 : 0;
   uint32 terms_at = 0;
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too
@@ -56,7 +59,7 @@ struct sm90_backward_steps {
     factor = modified ? log2_e<float> : call.scale * log2_e<float>;
     if constexpr (few > 0) {
       const int lane = static_cast<int>(static_cast<uint32>(arch::recomputed_here(thread)) % 32);
-      terms_at = arch::shared_address(&terms.lse[map::column(lane, 0)]);
+      terms_at = arch::shared_address(&terms.lse[first_column + map::column(lane, 0)]);
       arch::compute_here(factor), arch::compute_here(terms_at);
       GIWA_UNROLL
       for (int i = 0; i < few; i += 2) {
@@ -81,7 +84,7 @@ struct sm90_backward_steps {
     [[maybe_unused]] kept_tile<map, rows_are_keys> undropped;
     if constexpr (drops_weights<typename Types::score>)
       undropped.find(block, dropout_bits(call.score, steps.random_key, limits.batch, limits.head), thread, first_row,
-                     note.begin);
+                     note.begin + first_column);
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
@@ -94,7 +97,7 @@ struct sm90_backward_steps {
       }
       GIWA_UNROLL
       for (int j = 0; j < 2; ++j) {
-        const int column = map::column(thread, i + j), moving = note.begin + column;
+        const int column = first_column + map::column(thread, i + j), moving = note.begin + column;
         const int query = rows_are_keys ? moving : row, key = rows_are_keys ? row : moving;
         float y = scores.value[i + j], slope = 1;
         bool keep = true;

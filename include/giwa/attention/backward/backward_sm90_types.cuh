@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_TYPES_CUH
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_TYPES_CUH
 
+#include <giwa/arch/registers.cuh>
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/attention/backward/backward_sm90_policy.hpp>
 #include <giwa/attention/backward/params.hpp>
@@ -36,6 +37,11 @@ struct counting_cursor {
   GIWA_DEVICE void advance() { ++turn; }
 };
 
+/// The thread's rank in its warpgroup, read where it is needed instead of kept in a register.
+GIWA_DEVICE inline int rank_in_warpgroup() {
+  return static_cast<int>(static_cast<uint32>(arch::read_thread_rank()) % 128);
+}
+
 /// A block has a loader, a scheduler, and two consumer warpgroups with 64 fixed rows each, or the same 64: of a and b.
 /// Tiles of x and y move past them. For dq the fixed rows are queries: a and b are q and dout, x and y are k and v. For
 /// dk and dv they are keys:
@@ -57,7 +63,7 @@ struct sm90_backward_types {
   static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
   static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers,
                        groups = policy::groups;  // of 64 fixed rows
-  static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient;
+  static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves;
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
                        stages_ds = adds_dq ? policy::stages_ds : 1;
   static constexpr int stages_dq = policy::stages_dq;
