@@ -267,7 +267,9 @@ set(GIWA_HEADERS
   D giwa/attention/backward/backward_sm90_loader.cuh
   D giwa/attention/backward/backward_sm90_steps.cuh
   D giwa/attention/backward/backward_sm90_dq.cuh
+  D giwa/attention/backward/backward_sm90_items.cuh
   D giwa/attention/backward/backward_sm90_consumer.cuh
+  D giwa/attention/backward/backward_sm90_halves.cuh
   D giwa/attention/backward/backward_sm90_split.cuh
   D giwa/attention/backward/backward_sm90_wide.cuh
   D giwa/attention/backward/backward_sm90.cuh

@@ -41,6 +41,10 @@ def check(rank, ranks, device):
             found = [ring.gather(x) for x in (o, *torch.autograd.grad(o, own, ring.slice(dout)))]
             again = ring.attention(*own, **arguments)
             assert torch.equal(o, again), f"{name}: the bits of two runs differ"
+            torch.use_deterministic_algorithms(True)
+            twice = [torch.autograd.grad(ring.attention(*own, **arguments), own, ring.slice(dout)) for _ in range(2)]
+            torch.use_deterministic_algorithms(False)
+            assert all(map(torch.equal, *twice)), f"{name}: the bits of two gradients differ"
 
             def exact(dtype):
                 q, k, v, dout = (x.detach().to(dtype).transpose(1, 2) for x in whole)

@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// sm90_backward_consumer with its 64 keys and values in registers as left operands, of which it multiplies 64 queries at a
 /// time. A product of 64 x 64 with both operands in shared memory takes all bytes that this delivers, so that all else waits for
-/// it; beside S and dP of a whole tile of 128 queries there would be no registers for keys and values.
+/// it; with S and dP of a whole tile of 128 queries there would be no registers for keys and values.
 ///
 ///   tile        first half               second half                        next tile
 ///   products    [S dP]                   [S dP] [dv dk]          [dv dk dq]   [S dP]
