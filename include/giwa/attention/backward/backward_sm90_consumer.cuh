@@ -38,31 +38,10 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     action next = await_next();
     const bool has_tiles = !uniform(next == action::end_of_item || next == action::end);
     if (has_tiles) this->begin_item(work);
-    for (;;) {
-      if (uniform(next == action::all)) {
-        next = add_tile<false>();
-      } else if (uniform(next == action::some)) {
-        next = add_tile<true>();
-      } else if (uniform(next == action::none)) {
-        next = skip_tile();
-      } else {
-        break;
-      }
-    }
+    next = base::add_tiles(*this, next);
     if (uniform(next == action::end)) return false;
     this->end_item(work, has_tiles);
     return true;
-  }
-  /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
-  /// wait for their next tiles during its own.
-  GIWA_DEVICE action skip_tile() {
-    release_turn();
-    s.y_full[y.stage()].wait(y.phase());
-    release(s.y_empty[y.stage()]);
-    release(s.x_empty[x.stage()]);
-    x.advance(), y.advance();
-    acquire_turn();
-    return await_next();
   }
 
   /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none between those of

@@ -63,15 +63,7 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
       arch::fence_operand(sum_y.value);
       start_next(item, true);
     }
-    for (;;) {
-      if (uniform(next == action::all)) {
-        next = add_tile<false>(item);
-      } else if (uniform(next == action::some)) {
-        next = add_tile<true>(item);
-      } else {
-        break;
-      }
-    }
+    next = base::add_tiles(*this, next, item);
     arch::wgmma_wait<0>();  // for the products of no tile
     fence(item.first);
     if (uniform(next == action::end)) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the consumer warpgroups of the Hopper kernels of attention_backward have in common: an item's begin and end.
+// What the consumer warpgroups of the Hopper kernels of attention_backward have in common: an item's begin, tiles and end.
 #ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_ITEMS_CUH
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_ITEMS_CUH
 
@@ -12,8 +12,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A consumer's 64 fixed rows: it waits for them and for tiles, sums, and stores. The class that inherits has add_item(work),
-/// which adds the tiles of an item.
+/// A consumer's 64 fixed rows: it waits for them and for tiles, sums, and stores. The class that inherits has add_item(work), for
+/// the tiles of an item, and add_tile<whether it is masked>().
 template <class Types, class Block>
 class sm90_item_consumer {
  public:
@@ -57,6 +57,23 @@ class sm90_item_consumer {
     if constexpr (!Types::adds_dq) acquire_turn();
   }
 
+  /// Adds an item's tiles, of which `next` says what to do with the first, by me.add_tile<whether it is masked>(item...), which
+  /// returns the same of the next one. Returns the note without a tile that ends them.
+  template <class Consumer, class... Item>
+  GIWA_DEVICE static action add_tiles(Consumer& me, action next, Item&... item) {
+    for (;;) {
+      if (me.uniform(next == action::all)) {
+        next = me.template add_tile<false>(item...);
+      } else if (me.uniform(next == action::some)) {
+        next = me.template add_tile<true>(item...);
+      } else if (!Types::by_halves && me.uniform(next == action::none)) {
+        next = me.skip_tile();
+      } else {
+        return next;
+      }
+    }
+  }
+
   /// After an item's last tile, or its end without one.
   GIWA_DEVICE void end_item(work_item& work, bool has_tiles) {
     release(s.x_empty[x.stage()]);
@@ -78,6 +95,17 @@ class sm90_item_consumer {
   GIWA_DEVICE action await_next() const {
     s.x_full[x.stage()].wait(x.phase());
     return s.notes[x.stage()].of[index];
+  }
+  /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
+  /// wait for their next tiles during its own.
+  GIWA_DEVICE action skip_tile() {
+    release_turn();
+    s.y_full[y.stage()].wait(y.phase());
+    release(s.y_empty[y.stage()]);
+    release(s.x_empty[x.stage()]);
+    x.advance(), y.advance();
+    acquire_turn();
+    return await_next();
   }
   /// Waits for the last products of a tile, and makes dq of the tile before; returns what to do with the next tile.
   GIWA_DEVICE action end_tile() {
@@ -201,7 +229,8 @@ class sm90_item_consumer {
   stdlib::conditional_t<Types::adds_dq, sm90_bad_keys<Types>, nothing> bad_keys;
   uint32 fixed_turn = 0;
   int first_row = 0;
-  row_terms own[map_of_scores::rows];  // of the fixed queries, with the lse in powers of two
+  // Of the fixed queries, with the lse in powers of two; of split fp16, of the fixed rows.
+  stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms> own[map_of_scores::rows];
   stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;
   stdlib::conditional_t<sums_y, warpgroup_tile<Types::head_size_v>, nothing> sum_y;
 };

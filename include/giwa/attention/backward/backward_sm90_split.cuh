@@ -3,11 +3,8 @@
 #ifndef GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_SPLIT_CUH
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_SM90_SPLIT_CUH
 
-#include <giwa/arch/named_barrier.cuh>
-#include <giwa/attention/backward/backward_sm90_steps.cuh>
-#include <giwa/attention/backward/store_gradient.cuh>
+#include <giwa/attention/backward/backward_sm90_items.cuh>
 #include <giwa/attention/split_fp16/operand.cuh>
-#include <giwa/tile/mma_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -18,37 +15,30 @@ namespace giwa::inline GIWA_ABI::detail {
 ///   dv_j = sum of (P dout_i) y.
 /// NaN and infinity are in factors alone, and a score that the mask drops is 0, so they reach no other row.
 template <class Types, class Block>
-class sm90_split_consumer {
- public:
-  using params = typename Types::params;
-  using shared_storage = typename Types::shared_storage;
-  using work_item = typename Types::work_item;
-  using action = typename Types::action;
-  using G = typename Types::gradient_element;
-  static constexpr bool rows_are_keys = Types::rows_are_keys, sums_x = Types::sums_x, sums_y = Types::sums_y;
+class sm90_split_consumer : sm90_item_consumer<Types, Block> {
+  using base = sm90_item_consumer<Types, Block>;
+  friend base;
+  using base::acquire_turn, base::await_next, base::release, base::release_turn, base::uniform;
+  using base::base;
+  using base::block, base::p, base::s, base::index, base::thread, base::x, base::y, base::first_row, base::own,
+      base::sum_x, base::sum_y;
+  using base::rows_are_keys, base::sums_x, base::sums_y;
+  using typename base::action, typename base::G, typename base::map_of_scores, typename base::params,
+      typename base::shared_storage, typename base::work_item;
   static constexpr int parts = Types::parts;
 
+ public:
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     sm90_split_consumer me(block, p, s);
-    if (me.index == Types::consumers - 1) me.release_turn();
-    consume_items<Types>(block, s, [&](work_item& work) { return me.add_item(work); });
+    base::consume(me);
   }
 
  private:
   using steps_type = sm90_backward_steps<Types>;
-  using map_of_scores = typename steps_type::map;
   using scores_tile = typename steps_type::scores_tile;
   using operand = split_operand<map_of_scores, parts>;
   static constexpr bool modified = steps_type::modified, drops = drops_weights<typename Types::score>;
   using bounds = typename Types::bounds;
-
-  GIWA_DEVICE sm90_split_consumer(const Block& of, const params& parameters, shared_storage& storage)
-      : block(of),
-        p(parameters),
-        s(storage),
-        index(of.any(of.warp() / 4 == 2) ? 1 : 0),  // a vote tells the compiler that all threads of a warp agree
-        thread(of.rank() % 128),
-        random_key(dropout_key(of, parameters.call.call.score)) {}
 
   /// Adds all tiles of an item and stores the sums. False if there is none.
   GIWA_DEVICE bool add_item(const work_item& work) {
@@ -57,17 +47,7 @@ class sm90_split_consumer {
     action next = await_next();
     const bool has_tiles = !uniform(next == action::end_of_item || next == action::end);
     if (has_tiles) begin_item(work);
-    for (;;) {
-      if (uniform(next == action::all)) {
-        next = add_tile<false>();
-      } else if (uniform(next == action::some)) {
-        next = add_tile<true>();
-      } else if (uniform(next == action::none)) {
-        next = skip_tile();
-      } else {
-        break;
-      }
-    }
+    next = base::add_tiles(*this, next);
     if (uniform(next == action::end)) return false;
     release(s.x_empty[x.stage()]);
     x.advance();
@@ -75,7 +55,7 @@ class sm90_split_consumer {
       release_turn();
       release(s.b_empty[index]);
       release(s.a_empty[index]);
-      ++fixed_turn;
+      ++this->fixed_turn;
     }
     if (!uniform(work.idle)) store_sums(work);
     return true;
@@ -87,24 +67,8 @@ class sm90_split_consumer {
       const auto& h = work.head.get();
       own[slot] = rows_are_keys ? Types::terms_of_key(p.call, h, row) : Types::terms_of_query(p.call, h, row);
     }
-    s.fixed_full[index].wait(fixed_turn & 1);
+    s.fixed_full[index].wait(this->fixed_turn & 1);
     acquire_turn();
-  }
-
-  /// Waits for the next stage of x and returns what to do with its tile.
-  GIWA_DEVICE action await_next() const {
-    s.x_full[x.stage()].wait(x.phase());
-    return s.notes[x.stage()].of[index];
-  }
-  /// A tile that only the other consumer needs.
-  GIWA_DEVICE action skip_tile() {
-    release_turn();
-    s.y_full[y.stage()].wait(y.phase());
-    release(s.y_empty[y.stage()]);
-    release(s.x_empty[x.stage()]);
-    x.advance(), y.advance();
-    acquire_turn();
-    return await_next();
   }
 
   /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none while they run.
@@ -190,7 +154,7 @@ class sm90_split_consumer {
     const auto& terms = s.terms[x.stage()];
     const bounds limits = note.limits.get();
     const typename steps_type::steps_of_scores steps{p.call.call.mask, p.call.call.score, p.call.call.scale,
-                                                     random_key};
+                                                     this->random_key};
     [[maybe_unused]] kept_tile<map_of_scores, rows_are_keys> undropped;
     if constexpr (drops)
       undropped.find(block, dropout_bits(steps.score, steps.random_key, limits.batch, limits.head), thread, first_row,
@@ -252,34 +216,6 @@ class sm90_split_consumer {
         if (!is_absent(views.dv)) store(sum_y, p.call.key_rows(views.dv, h, work.rows), 1);
     }
   }
-
-  /// As in sm90_backward_consumer.
-  ///@{
-  GIWA_DEVICE bool uniform(bool condition) const { return block.any(condition); }
-  GIWA_DEVICE void acquire_turn() const {
-    if constexpr (Types::policy::takes_turns) arch::barrier_sync(1 + index, 128 * Types::consumers);
-  }
-  GIWA_DEVICE void release_turn() const {
-    if constexpr (Types::policy::takes_turns) arch::barrier_arrive(2 - index, 128 * Types::consumers);
-  }
-  GIWA_DEVICE void release(arch::mbarrier& empty) const {
-    block.sync_warp();
-    if (block.lane() == 0) empty.arrive();
-  }
-  ///@}
-
-  const Block& block;
-  const params& p;
-  shared_storage& s;
-  const int index, thread;
-  [[no_unique_address]] const typename steps_type::key_type random_key;
-  ring_cursor<Types::stages_x> x;
-  ring_cursor<Types::stages_y> y;
-  uint32 fixed_turn = 0;
-  int first_row = 0;
-  typename Types::split_row_terms own[map_of_scores::rows];  // of the fixed rows
-  stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;
-  stdlib::conditional_t<sums_y, warpgroup_tile<Types::head_size_v>, nothing> sum_y;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail
