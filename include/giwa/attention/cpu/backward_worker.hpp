@@ -46,6 +46,7 @@ class host_backward_worker {
         wants_y_(rows_are_keys && !is_absent(p.views.dv)),
         wants_dp_(wants_x_ || (!rows_are_keys && gradients)),
         sum_rows_(keys + padding),
+        dq_(loops, row_x_),
         arrays_({{&a_, int64{block_rows + padding} * depth_},
                  {&b_, int64{block_rows + padding} * width_},
                  {&x_columns_, int64{block_columns} * depth_},
@@ -56,16 +57,14 @@ class host_backward_worker {
                  {&sum_y_, wants_y_ ? sum_rows_ * row_y_ : 0},
                  {&line_, host_loops::most_lanes * int64{row_x_ > row_y_ ? row_x_ : row_y_}},
                  {&other_line_, row_x_ > row_y_ ? row_x_ : row_y_},
-                 {&dq_, All ? (queries + padding) * row_x_ : 0},
-                 {&keys_, All ? int64{block_rows} * row_x_ : 0}}) {}
+                 {&dq_.sums, All ? (queries + padding) * row_x_ : 0},
+                 {&dq_.keys, All ? int64{block_rows} * row_x_ : 0}}) {}
 
   bool has_memory() const { return !arrays_.is_empty(); }
 
   /// Computes dq of the queries [first, first + count) of a head, count <= block_rows; also what the modifier gives gradients to.
   void run_queries(const head& h, int first, int count) {
-    const auto q = p_.query_rows(p_.views.in.q, h);
-    host_load_rows(loops_, strided_rows(q), depth_, first, count, a_);
-    host_load_rows(loops_, strided_rows(p_.query_rows(p_.views.dout, h)), width_, first, count, b_);
+    load_fixed(p_.query_rows(p_.views.in.q, h), p_.query_rows(p_.views.dout, h), first, count);
     for (int r = 0; r < count; ++r) fixed_terms_[r] = terms(h, first + r, b_ + int64{r} * width_);
     clear_sums(sum_rows_);
     add_tiles(h, first, count, strided_rows(h.k), strided_rows(h.v));
@@ -87,18 +86,14 @@ class host_backward_worker {
         if (rows <= 0) break;
         if (!loaded) {  // the keys of the longest reader: all of them start at the same row
           any = h;
-          host_load_rows(loops_, strided_rows(p_.key_rows(p_.views.in.k, h, first + count)), depth_, first, count, a_);
-          host_load_rows(loops_, strided_rows(p_.key_rows(p_.views.in.v, h, first + count)), width_, first, count, b_);
+          load_fixed(p_.key_rows(p_.views.in.k, h, first + count), p_.key_rows(p_.views.in.v, h, first + count), first,
+                     count);
           loaded = true;
         }
         add_tiles(h, first, rows, strided_rows(h.q), strided_rows(p_.query_rows(p_.views.dout, h)));
       }
     if (!loaded) return;
-    for (int r = 0; r < count; ++r) {
-      if (wants_x_)
-        store(p_.key_rows(p_.views.dk, any, first + count), first + r, sum_x_ + int64{r} * row_x_, p_.call.scale);
-      if (wants_y_) store(p_.key_rows(p_.views.dv, any, first + count), first + r, sum_y_ + int64{r} * row_y_, 1.0f);
-    }
+    store_keys(any, first, count);
   }
 
   /// Computes dk and dv of a head of key sequence n, and dq of all that read it.
@@ -112,19 +107,16 @@ class host_backward_worker {
       for (int i = 0; p_.is_reader(b, n) && i < group; ++i) {
         const head h = p_.call.at(b, kv_head * group + i);
         if (h.keys() > most) most = h.keys(), any = h;
-        for (int64 e = 0; e < (h.queries() + int64{padding}) * row_x_; ++e) dq_[e] = 0;
+        dq_.clear(h.queries() + int64{padding});
         for (int first = 0; first < h.keys(); first += block_rows) {
           const int rows = h.keys() - first < block_rows ? h.keys() - first : block_rows;
           load_keys(h, first, rows);
           add_tiles(h, first, rows, strided_rows(h.q), strided_rows(p_.query_rows(p_.views.dout, h)));
         }
         const auto dq = p_.query_rows(p_.views.dq, h);
-        for (int r = 0; r < h.queries(); ++r) store(dq, r, dq_ + int64{r} * row_x_, p_.call.scale);
+        for (int r = 0; r < h.queries(); ++r) store(dq, r, dq_.row(r), p_.call.scale);
       }
-    for (int r = 0; r < most; ++r) {
-      if (wants_x_) store(p_.key_rows(p_.views.dk, any, most), r, sum_x_ + int64{r} * row_x_, p_.call.scale);
-      if (wants_y_) store(p_.key_rows(p_.views.dv, any, most), r, sum_y_ + int64{r} * row_y_, 1.0f);
-    }
+    store_keys(any, 0, most);
   }
 
   /// The gradient of one head's sink.
@@ -149,32 +141,17 @@ class host_backward_worker {
     for (int64 i = 0; wants_y_ && i < rows * row_y_; ++i) sum_y_[i] = 0;
   }
 
-  /// Loads a block of keys and values, and the keys in panels for dq.
+  template <class First, class Second>
+  void load_fixed(const First& a, const Second& b, int first, int count) {
+    host_load_rows(loops_, strided_rows(a), depth_, first, count, a_);
+    host_load_rows(loops_, strided_rows(b), width_, first, count, b_);
+  }
+  /// Loads a block of keys and values, and the keys for dq.
   void load_keys(const head& h, int first, int count) {
-    host_load_rows(loops_, strided_rows(h.k), depth_, first, count, a_);
-    host_load_rows(loops_, strided_rows(h.v), width_, first, count, b_);
+    load_fixed(h.k, h.v, first, count);
     for (int64 i = int64{count} * depth_; i < (count + int64{padding}) * depth_; ++i) a_[i] = 0;
     for (int64 i = int64{count} * width_; i < (count + int64{padding}) * width_; ++i) b_[i] = 0;
-    for (int row = 0; row < count; row += strip_rows) {
-      const int rows = count - row < strip_rows ? count - row : strip_rows;
-      host_put_rows<strip_rows>(loops_, a_ + int64{row} * depth_, rows, depth_, row_x_, line_,
-                                keys_ + int64{row} * row_x_);
-      finite_keys_[row / strip_rows] = loops_.finite(a_ + int64{row} * depth_, rows * depth_);
-    }
-  }
-
-  /// dq += dS^T k over the keys [row, row + rows) of the block that begins at `first`, for the queries [begin, begin + here).
-  void add_dq(const head& h, int first, int row, int rows, int begin, int here) {
-    const float* const panels = keys_ + int64{row} * row_x_;
-    float* const to = dq_ + int64{begin} * row_x_;
-    if (finite_keys_[row / strip_rows])
-      host_add_products(loops_, here, rows, {dp_, 1, line_columns}, panels, strip_rows, row_x_, to);
-    else
-      for (int j = 0; j < here; ++j) {
-        const auto kept = [&](int r) { return p_.call.mask(coord(h, first + row + r, begin + j)); };
-        host_add_kept_products(loops_, rows, kept, {dp_ + j, 1, line_columns}, panels, strip_rows, row_x_, line_,
-                               to + int64{j} * row_x_);
-      }
+    dq_.put_keys(a_, count, depth_, line_);
   }
 
   /// Adds the tiles of one head that the fixed rows [first, first + count) see, or are seen by.
@@ -209,12 +186,15 @@ class host_backward_worker {
         if (wants_dp_) drop(dp_, skipped + row, rows);
         for (int r = 0; r < rows; ++r) turn_row(h, first, row + r, r, begin, here, keep);
         drop(s_, skipped + row, rows);
-        const int64 of_block = All ? first : 0;
-        if constexpr (All) add_dq(h, first, row, rows, begin, here);
-        if (wants_x_)
-          add_product(h, first, row, rows, dp_, x_, row_x_, sum_x_ + of_block * row_x_, finite_x, keep, begin, here);
-        if (wants_y_)
-          add_product(h, first, row, rows, s_, y_, row_y_, sum_y_ + of_block * row_y_, finite_y, keep, begin, here);
+        const auto kept = [&](int r, int j) { return p_.call.mask(coord(h, first + row + r, begin + j)); };
+        if constexpr (All) dq_.add(row, rows, begin, here, {dp_, 1, line_columns}, kept, line_);
+        const auto add = [&](float* weights, const float* panels, int padded, float* sum, bool finite) {
+          host_add_strip<block_columns>(loops_, rows, here, weights, line_columns, panels, padded, finite,
+                                        keep == tile_keep::all, kept, line_,
+                                        sum + int64{All ? first + row : row} * padded);
+        };
+        if (wants_x_) add(dp_, x_, row_x_, sum_x_, finite_x);
+        if (wants_y_) add(s_, y_, row_y_, sum_y_, finite_y);
       }
     }
   }
@@ -272,25 +252,14 @@ class host_backward_worker {
       for (int j = 0; j < block_columns; ++j) dp[j] = kept[j] ? dp[j] : 0.0f;
   }
 
-  /// sum (rows, padded) += weights (rows, block_columns) times moving rows.
-  void add_product(const head& h, int first, int row, int rows, float* weights, const float* panels, int padded,
-                   float* sum, bool finite, tile_keep keep, int begin, int here) {
-    float* const to = sum + int64{row} * padded;
-    const int even = static_cast<int>(round_up(rows, int64{host_loops::rows}));
-    if (!finite && (keep != tile_keep::all || (rows > 1 && even != rows))) {
-      for (int r = 0; r < rows; ++r) {
-        const auto kept = [&](int j) { return p_.call.mask(coord(h, first + row + r, begin + j)); };
-        host_add_kept_products(loops_, here, kept, {weights + r * line_columns, line_columns, 1}, panels, block_columns,
-                               padded, line_, to + int64{r} * padded);
-      }
-      return;
+  /// Stores dk and dv of the keys [first, first + count) of a head, whose sums begin with that of `first`.
+  void store_keys(const head& h, int first, int count) const {
+    for (int r = 0; r < count; ++r) {
+      if (wants_x_)
+        store(p_.key_rows(p_.views.dk, h, first + count), first + r, sum_x_ + int64{r} * row_x_, p_.call.scale);
+      if (wants_y_) store(p_.key_rows(p_.views.dv, h, first + count), first + r, sum_y_ + int64{r} * row_y_, 1.0f);
     }
-    // Rows up to the next multiple of 6 are added to as well, and may belong to keys that another head sees.
-    if (rows > 1)
-      for (int i = rows * line_columns; i < even * line_columns; ++i) weights[i] = 0;
-    host_add_products(loops_, rows, block_columns, {weights, line_columns, 1}, panels, block_columns, padded, to);
   }
-
   template <class V>
   void store(const tensor_view<V, 2>& to, int64 row, const float* sum, float factor) const {
     host_store_gradient(to, row, sum, factor, p_.accumulate);
@@ -305,9 +274,8 @@ class host_backward_worker {
   float *x_columns_ = nullptr, *y_columns_ = nullptr;  // moving rows, transposed
   float *x_ = nullptr, *y_ = nullptr;                  // moving rows
   float *sum_x_ = nullptr, *sum_y_ = nullptr, *line_ = nullptr, *other_line_ = nullptr;
-  float *dq_ = nullptr, *keys_ = nullptr;  // with All: sums of a head, and the fixed keys in panels
+  host_dq_sums<block_rows, strip_rows> dq_;  // with All: of a head
   const host_arrays arrays_;
-  bool finite_keys_[stdlib::size_t{block_rows / strip_rows}];
   row_terms fixed_terms_[stdlib::size_t{rows_are_keys ? 1 : block_rows}];
   // A product writes rows up to a multiple of host_loops::rows, and one with dS^T reads so many columns, zeros past the block's.
   static constexpr int padding = host_loops::rows, line_columns = All ? block_columns + 16 : block_columns,

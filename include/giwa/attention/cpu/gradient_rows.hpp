@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Single rows of attention_backward on the CPU: lse and delta of a query, a row of a gradient, the gradient of a sink.
+// Rows of gradients on the CPU: lse and delta of a query, a row that is stored, the gradient of a sink, sums.
 #ifndef GIWA_ATTENTION_CPU_GRADIENT_ROWS_HPP
 #define GIWA_ATTENTION_CPU_GRADIENT_ROWS_HPP
 
 #include <giwa/attention/backward/params.hpp>
-#include <giwa/attention/cpu/product.hpp>
+#include <giwa/attention/cpu/panels.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -49,6 +49,68 @@ void host_store_gradient(const tensor_view<V, 2>& to, int64 row, const float* su
     at[i] = convert<V>{}(accumulate ? convert<float>{}(at[i]) + x : x);
   }
 }
+
+/// sums (rows, padded) += weights (rows, Steps) times panels of Steps rows, of which `here` count; weights has rows of `width`. Where
+/// the panels are not `finite`, kept(row, step) is asked unless all are kept; line (padded) is overwritten then.
+template <int Steps, class Kept>
+void host_add_strip(const host_loops& loops, int rows, int here, float* weights, int width, const float* panels,
+                    int padded, bool finite, bool keeps_all, const Kept& kept, float* line, float* sums) {
+  const int even = static_cast<int>(round_up(rows, int64{host_loops::rows}));
+  if (!finite && (!keeps_all || (rows > 1 && even != rows))) {
+    for (int r = 0; r < rows; ++r) {
+      const auto of_row = [&](int j) { return kept(r, j); };
+      host_add_kept_products(loops, here, of_row, {weights + r * width, width, 1}, panels, Steps, padded, line,
+                             sums + int64{r} * padded);
+    }
+    return;
+  }
+  // Rows up to the next multiple of 6 are added to as well, and may belong to keys that another head sees.
+  if (rows > 1)
+    for (int i = rows * width; i < even * width; ++i) weights[i] = 0;
+  host_add_products(loops, rows, Steps, {weights, width, 1}, panels, Steps, padded, sums);
+}
+
+/// The sums of dq of all queries of a head, where one thread computes all gradients: dq += dS^T k over strips of StripRows keys,
+/// which lie in panels of a block of BlockRows keys. Its owner has the memory: `sums` (queries, padded), `keys` (BlockRows, padded).
+template <int BlockRows, int StripRows>
+class host_dq_sums {
+ public:
+  host_dq_sums(const host_loops& loops, int padded) : loops_(loops), padded_(padded) {}
+
+  float *sums = nullptr, *keys = nullptr;
+
+  float* row(int64 query) { return sums + query * padded_; }
+  void clear(int64 queries) {
+    for (int64 i = 0; i < queries * padded_; ++i) sums[i] = 0;
+  }
+  /// Takes the `count` keys of a block (count, size); line (padded) is overwritten, here and in add().
+  void put_keys(const float* rows, int count, int size, float* line) {
+    for (int first = 0; first < count; first += StripRows) {
+      const int here = count - first < StripRows ? count - first : StripRows;
+      host_put_rows<StripRows>(loops_, rows + int64{first} * size, here, size, padded_, line,
+                               keys + int64{first} * padded_);
+      finite_[first / StripRows] = loops_.finite(rows + int64{first} * size, here * size);
+    }
+  }
+  /// Adds dS^T k of the keys [strip, strip + rows) of the block to `count` queries from `query` on; gradients are those of the first
+  /// of both. kept(key, query), counted from these, is asked where a key is infinite or NaN.
+  template <class Kept>
+  void add(int strip, int rows, int query, int count, host_weights gradients, const Kept& kept, float* line) {
+    const float* const panels = keys + int64{strip} * padded_;
+    if (finite_[strip / StripRows])
+      return host_add_products(loops_, count, rows, gradients, panels, StripRows, padded_, row(query));
+    for (int j = 0; j < count; ++j) {
+      const auto of_query = [&](int r) { return kept(r, j); };
+      const host_weights own{gradients.first + j * gradients.row, gradients.row, gradients.step};
+      host_add_kept_products(loops_, rows, of_query, own, panels, StripRows, padded_, line, row(query + j));
+    }
+  }
+
+ private:
+  const host_loops& loops_;
+  const int padded_;
+  bool finite_[stdlib::size_t{BlockRows / StripRows}];
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 
