@@ -283,6 +283,7 @@ set(GIWA_HEADERS
   P giwa/multi/slice_mask.hpp
   P giwa/multi/ring_plan.hpp
   H giwa/multi/communicator.hpp
+  H giwa/multi/row_groups.hpp
   H giwa/multi/slice_tokens.hpp
   H giwa/multi/host_group.hpp
   H giwa/multi/ring_exchange.hpp

@@ -19,7 +19,7 @@ CASES = [  # tokens, heads, kv heads; arguments of the slices and of the call
     ("ring, causal", 203, 6, 6, {}, {"is_causal": True}),
     ("ring, causal, contiguous, grouped heads", 130, 6, 3, {"zigzag": False}, {"is_causal": True, "scale": 0.2}),
     ("ring, fewer tokens than pieces", 3, 6, 6, {}, {"is_causal": True}),
-    ("heads, causal", 203, 12, 6, {}, {"is_causal": True, "heads": True}),
+    ("heads, causal", 203, 24, 12, {}, {"is_causal": True, "heads": True}),  # 12: a multiple of 1, 2, 3 and 4 ranks
 ]
 TYPES = (torch.bfloat16, torch.float32) if ON_GPU else (torch.float32,)
 

@@ -6,7 +6,6 @@
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/multi/gradient_ring.hpp>
 #include <giwa/multi/ring_checks.hpp>
-#include <giwa/numeric/vector_access.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -34,42 +33,24 @@ struct ring_backward_workspace {
   }
 };
 
-/// to = own + others, converted, or added to it, for Count neighbouring elements; `others` has the rows `rows` of the
-/// tensor. own and others are contiguous.
-template <class G, uint64 Count>
+/// to = own + others, converted, or added to it; `others` has the rows `rows` of the tensor.
+template <class G, int Count>
 struct store_gradients {
-  template <class T>
-  struct alignas(sizeof(T[Count])) elements {
-    T x[Count];
-  };
   tensor_view<G, 4> to;
   tensor_view<const float, 4> own, others;
   token_range rows;
   bool accumulate;
   GIWA_HOST_DEVICE void operator()(index<4> at) const {
-    at[3] *= int64{Count};
-    auto sum = load_vector<elements<float>>(&own[at]);
-    if (at[1] >= rows.first && at[1] < rows.end()) add(sum, load_vector<elements<float>>(&others[at]));
-    if (accumulate) add(sum, load_vector<elements<G>>(&to[at]));
-    elements<G> result;
-    for (uint64 i = 0; i < Count; ++i) result.x[i] = convert<G>{}(sum.x[i]);
-    store_vector(&to[at], result);
-  }
-
- private:
-  template <class T>
-  GIWA_HOST_DEVICE static void add(elements<float>& sum, const elements<T>& other) {
-    for (uint64 i = 0; i < Count; ++i) sum.x[i] += convert<float>{}(other.x[i]);
+    using sums = row_group<float, Count>;
+    using results = row_group<G, Count>;
+    sums sum = sums::load(own, at);
+    if (at[1] >= rows.first && at[1] < rows.end()) sum.add(sums::load(others, at));
+    if (accumulate) sum.add(results::load(to, at));
+    results result;
+    for (int i = 0; i < Count; ++i) result.element[i] = convert<G>{}(sum.element[i]);
+    result.store(to, at);
   }
 };
-/// Whether rows of a tensor are whole groups of `count` elements at multiples of their size.
-template <class T>
-bool has_groups(const tensor_view<T, 4>& x, int64 count) {
-  bool all =
-      x.extent(3) % count == 0 && reinterpret_cast<uint64>(x.data()) % (sizeof(T) * static_cast<uint64>(count)) == 0;
-  for (int i = 0; i < 3; ++i) all = all && x.stride(i) % count == 0;
-  return all;
-}
 
 /// A slice_score that also receives gradients, as the modifier does: at the positions in the whole sequence.
 template <class Score>
@@ -246,12 +227,12 @@ struct ring_backward {
   }
   status store(const tensor_view<G, 4>& to, const tensor_view<const float, 4>& mine,
                const tensor_view<const float, 4>& others, const token_range& rows) const {
-    if (to.size() == 0) return {};
-    const auto run = [&]<int64 Count>(stdlib::integral_constant<int64, Count>) {
-      return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3) / Count},
-                     store_gradients<G, static_cast<uint64>(Count)>{to, mine, others, rows, options.accumulate});
-    };
-    return has_groups(to, 4) ? run(stdlib::integral_constant<int64, 4>{}) : run(stdlib::integral_constant<int64, 1>{});
+    return for_row_groups<4>(
+        where,
+        [&]<int N>(stdlib::integral_constant<int, N>) {
+          return store_gradients<G, N>{to, mine, others, rows, options.accumulate};
+        },
+        to, mine, others);
   }
 };
 

@@ -3,20 +3,12 @@
 #ifndef GIWA_MULTI_SLICE_TOKENS_HPP
 #define GIWA_MULTI_SLICE_TOKENS_HPP
 
-#include <giwa/attention/forward/call_types.hpp>
-#include <giwa/grid/host_for_all.hpp>
+#include <giwa/multi/row_groups.hpp>
 #include <giwa/multi/sequence_slices.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
-
-template <class T>
-struct copy_elements {
-  tensor_view<T, 4> to;
-  tensor_view<const T, 4> from;
-  GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] = from[at]; }
-};
 
 /// The rows of a rank, in a tensor that has all of them and in one that has no others.
 template <class T>
@@ -34,34 +26,6 @@ status check_slice(const token_slice& slice, const tensor_view<T, 4>& whole, con
                              whole.extent(1), r.end());
   return {};
 }
-template <class Where, class T>
-status copy_rows(const Where& where, const tensor_view<const T, 4>& from, const tensor_view<T, 4>& to) {
-  if (to.size() == 0) return {};
-  return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)}, copy_elements<T>{to, from});
-}
-
-/// Sums of fp32: set to zero, or another tensor is added.
-///@{
-struct zero_elements {
-  tensor_view<float, 4> to;
-  GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] = 0; }
-};
-template <class Where>
-status set_to_zero(const Where& where, const tensor_view<float, 4>& to) {
-  if (to.size() == 0) return {};
-  return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)}, zero_elements{to});
-}
-struct add_elements {
-  tensor_view<float, 4> to;
-  tensor_view<const float, 4> x;
-  GIWA_HOST_DEVICE void operator()(index<4> at) const { to[at] += x[at]; }
-};
-template <class Where>
-status add_rows(const Where& where, const tensor_view<float, 4>& to, const tensor_view<const float, 4>& x) {
-  if (to.size() == 0) return {};
-  return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3)}, add_elements{to, x});
-}
-///@}
 
 }  // namespace detail
 
