@@ -61,6 +61,8 @@ GIWA_DEVICE void fence_operand(uint32 (&registers)[Count]) {
 /// The same for a matrix descriptor, which each product of a loop over k uses after it was advanced: otherwise the
 /// compiler computes all of them from the first one, and ptxas moves the words that do not change once more for each.
 GIWA_DEVICE inline void fence_descriptor(uint64& descriptor) { asm volatile("" : "+l"(descriptor)); }
+/// Makes the compiler forget where an index comes from: what follows from it is computed after this.
+GIWA_DEVICE inline void fence_index(int& index) { asm volatile("" : "+r"(index)); }
 /// The old name of fence_operand().
 template <class T, int Count>
 [[deprecated("use giwa::arch::fence_operand")]] GIWA_DEVICE void keep(T (&registers)[Count]) {

@@ -229,8 +229,8 @@ struct ring_backward {
                const tensor_view<const float, 4>& others, const token_range& rows) const {
     return for_row_groups<4>(
         where,
-        [&]<int N>(stdlib::integral_constant<int, N>) {
-          return store_gradients<G, N>{to, mine, others, rows, options.accumulate};
+        [&]<int Size>(stdlib::integral_constant<int, Size>) {
+          return store_gradients<G, Size>{to, mine, others, rows, options.accumulate};
         },
         to, mine, others);
   }

@@ -50,11 +50,11 @@ template <int Count, class Where, class Make, class T, class... From>
 status for_row_groups(const Where& where, const Make& make, const tensor_view<T, 4>& to,
                       const tensor_view<From, 4>&... from) {
   if (to.size() == 0) return {};
-  const auto run = [&]<int N>(stdlib::integral_constant<int, N> count) {
-    return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3) / N}, make(count));
+  const auto run = [&]<int Size>(stdlib::integral_constant<int, Size> count) {
+    return for_all(where, extents{to.extent(0), to.extent(1), to.extent(2), to.extent(3) / Size}, make(count));
   };
   return has_groups<Count>(to) && (has_groups<Count>(from) && ...) ? run(stdlib::integral_constant<int, Count>{})
-                                                                    : run(stdlib::integral_constant<int, 1>{});
+                                                                   : run(stdlib::integral_constant<int, 1>{});
 }
 
 template <class T, int Count>
@@ -67,7 +67,11 @@ template <class Where, class T>
 status copy_rows(const Where& where, const tensor_view<const T, 4>& from, const tensor_view<T, 4>& to) {
   constexpr int count = sizeof(T) <= 8 && (sizeof(T) & (sizeof(T) - 1)) == 0 ? static_cast<int>(16 / sizeof(T)) : 1;
   return for_row_groups<count>(
-      where, [&]<int N>(stdlib::integral_constant<int, N>) { return copy_groups<T, N>{to, from}; }, to, from);
+      where,
+      [&]<int Size>(stdlib::integral_constant<int, Size>) {
+        return copy_groups<T, Size>{to, from};
+      },
+      to, from);
 }
 
 /// Sums of fp32: set to zero, or another tensor is added.
@@ -80,7 +84,7 @@ struct zero_groups {
 template <class Where>
 status set_to_zero(const Where& where, const tensor_view<float, 4>& to) {
   return for_row_groups<4>(
-      where, [&]<int N>(stdlib::integral_constant<int, N>) { return zero_groups<N>{to}; }, to);
+      where, [&]<int Size>(stdlib::integral_constant<int, Size>) { return zero_groups<Size>{to}; }, to);
 }
 template <int Count>
 struct add_groups {
@@ -95,7 +99,11 @@ struct add_groups {
 template <class Where>
 status add_rows(const Where& where, const tensor_view<float, 4>& to, const tensor_view<const float, 4>& x) {
   return for_row_groups<4>(
-      where, [&]<int N>(stdlib::integral_constant<int, N>) { return add_groups<N>{to, x}; }, to, x);
+      where,
+      [&]<int Size>(stdlib::integral_constant<int, Size>) {
+        return add_groups<Size>{to, x};
+      },
+      to, x);
 }
 ///@}
 

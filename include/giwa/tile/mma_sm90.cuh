@@ -53,10 +53,12 @@ struct wgmma_operand : operand_traits<Operand> {
     constexpr uint64 shape = arch::matrix_descriptor(pattern, along_k ? 16 : tile_rows * span, 8 * span);
     const int offset = along_k ? first * span : first * size / span * tile_rows * span;
     const uint32 address = arch::shared_address(traits::get(o).data());
-    // Bit 31 of an address is 0, which the compiler does not know: otherwise it moves a constant upper half to its register again
-    // before each product.
-    const uint64 zero = How == descriptors::in_turn ? static_cast<uint64>(address >> 31) << 32 : 0;
-    return arch::advance(arch::descriptor_at(shape, address), offset) | zero;
+    if constexpr (How == descriptors::from_first) return arch::advance(arch::descriptor_at(shape, address), offset);
+    // Both halves are added to: an instruction less each than with or. Bit 31 of an address is 0, which the compiler does not
+    // know: otherwise it moves a constant upper half to its register again before each product.
+    const uint32 low = static_cast<uint32>(shape) + ((address & 0x3ffff) >> 4),
+                 high = static_cast<uint32>(shape >> 32) + (address >> 31);
+    return arch::advance(static_cast<uint64>(high) << 32 | low, offset);
   }
   /// Returns the offset in bytes of instruction number `step` from the first one.
   GIWA_HOST_DEVICE static constexpr int offset_of(int step) {

@@ -209,6 +209,18 @@ TEST_CASE("the tile of long sequences") {
   }
 }
 
+// From 257 to 512 keys a call with a head size of 256 has another tile.
+TEST_CASE("the tile of short sequences") {
+  check_below(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, 512, 128), 1e-3);
+  check_below(distance_to_merged_parts<bf16, 256, giwa::automatic_tile>(200, 300, 128), 1e-2);
+  const giwa::causal causal = giwa::causal::bottom_right;
+  for (const int64 length : {int64{256}, int64{257}, int64{511}, int64{512}, int64{513}}) {
+    CAPTURE(length);
+    check_below(worst_error_of_means<fp16, 256, giwa::automatic_tile>(250, length, causal, -1, true), 2e-3);
+    check_below(worst_error_of_means<bf16, 248, giwa::automatic_tile>(130, length, giwa::full{}, -1, false), 2e-3);
+  }
+}
+
 // Between the two parts of the mask there are K tiles that no query sees, also where a chunk ends.
 TEST_CASE("a mask with a hole at the end of a chunk") {
   if (small_mode()) return;

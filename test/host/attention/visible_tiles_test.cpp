@@ -80,7 +80,8 @@ void check_list(law& broken, const Mask& mask, int queries, int keys, int offset
     broken.wrong += (keep == tile_keep::all && kept != all) || (keep == tile_keep::none && kept != 0) ? 1 : 0;
     const tile_keep of_part = list.keep(n, first, count);
     broken.wrong += of_part == keep ? 0 : 1;
-    broken.wrong += kept > 0 && !list.needs_from(n, first, count) ? 1 : 0;
+    if (list.any_range)
+      broken.wrong += kept > 0 && list.kept_by_mask(0, n + 1, first, count) == tile_keep::none ? 1 : 0;
   }
 }
 

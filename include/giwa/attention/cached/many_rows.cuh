@@ -41,9 +41,9 @@ struct many_rows_op {
       block.sync();
     if (block.warp() < 4) {
       arch::release_registers<Policy::producer_registers>();
-      if (block.warp() == 0 && arch::elect_one()) {
+      if (block.warp() == 0) {
         sm90_loader<types, many_rows_keys<types>>::run(block, p, s);
-        if (p.call.views.is_paged()) many_rows_copier<types>::finish(s);
+        if (block.lane() == 0 && p.call.views.is_paged()) many_rows_copier<types>::finish(s);
       }
       if (block.warp() % 2 == 1) {
         if (p.by_chunks)

@@ -157,8 +157,8 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
   }
 
   /// Whether a V tile holds rows that some query does not see, or that are past the end of the sequence.
-  GIWA_DEVICE static bool needs_scrub(const params&, const tiles_of_keys& list, int n) {
-    return list.keep(n) == tile_keep::some;
+  GIWA_DEVICE static bool needs_scrub(const params&, const tiles_of_keys& list, int n, tile_keep kept_by_mask) {
+    return list.with_end(kept_by_mask, n) == tile_keep::some;
   }
 };
 

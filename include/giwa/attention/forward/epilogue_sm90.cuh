@@ -33,10 +33,11 @@ struct sm90_epilogue {
     }
     store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
     if (rows.has_nonfinite) {
+      const auto& list = rows.work.keys.get();
       c.block.sync_warp();
       const int warp_row = c.thread / 32 * 16;
-      add_nonfinite(one_warp<Block>(c.block), c.steps, head, rows.work.keys.get(), rows.first_query + warp_row, 16, 0,
-                    Types::head_size_v, [&](int n) { return Types::needs_scrub(p, rows.work.keys.get(), n); });
+      add_nonfinite(one_warp<Block>(c.block), c.steps, head, list, rows.first_query + warp_row, 16, 0,
+                    Types::head_size_v, [&](int n) { return Types::needs_scrub(p, list, n, list.kept_by_mask(n)); });
     }
   }
 

@@ -22,12 +22,12 @@ struct sm90_kernel_of<false, T, O, Policies, Mask, Score, Else> {
   using type = Else;
 };
 
-/// Whether calls with many keys have another tile, sm90_long_policy_of. Not for the masks and modifiers with which it was not
-/// measured, because each kernel adds 1.5 s to the time to compile a call.
+/// Whether calls with some numbers of keys have another tile, sm90_second_policy_of. Not for the masks and modifiers with which it
+/// was not measured, because each kernel adds 1.5 s to the time to compile a call.
 template <int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
-inline constexpr bool has_long_tile =
-    stdlib::same_as<Tile, automatic_tile> && stdlib::same_as<Score, plain_score> && round_up(HeadSize, 16) == 128 &&
-    round_up(HeadSizeV, 16) == 128 && (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>);
+inline constexpr bool has_second_tile = stdlib::same_as<Tile, automatic_tile> && stdlib::same_as<Score, plain_score> &&
+                                        sm90_second_policy_of<HeadSize, HeadSizeV>::exists &&
+                                        (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>);
 
 /// A checked call of 16-bit tensors and its kernel: prepared once for the current GPU, launched any number of times.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
@@ -44,8 +44,8 @@ class prepared_attention {
         const auto q = heads_first(call.views.q), k = heads_first(call.views.k), v = heads_first(call.views.v);
         const status addressable = check_tensor_maps(q, k, v);
         if (addressable.ok())
-          return is_long(call) ? kernel_.template make<typename long_sm90::type>(call, q, k, v)
-                               : kernel_.template make<typename sm90::type>(call, q, k, v);
+          return takes_second(call) ? kernel_.template make<typename second_sm90::type>(call, q, k, v)
+                                    : kernel_.template make<typename sm90::type>(call, q, k, v);
         if (again) return addressable;
         path_ = attention_path::sm80;
       }
@@ -79,21 +79,21 @@ class prepared_attention {
   using sm90_tile = stdlib::conditional_t<stdlib::same_as<Mask, full>, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
                                           sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
   using sm90 = sm90_kernel_of<contains_sm90, T, O, sm90_tile, Mask, Score, prepared_tiles<op>>;
-  static constexpr bool may_be_long = contains_sm90 && has_long_tile<HeadSize, HeadSizeV, Tile, Mask, Score>;
-  using long_sm90 = stdlib::conditional_t<
-      may_be_long,
-      sm90_kernel_of<may_be_long, T, O, sm90_long_policy_of<HeadSize, HeadSizeV>, Mask, Score, prepared_tiles<op>>,
+  static constexpr bool has_second = contains_sm90 && has_second_tile<HeadSize, HeadSizeV, Tile, Mask, Score>;
+  using second_sm90 = stdlib::conditional_t<
+      has_second,
+      sm90_kernel_of<has_second, T, O, sm90_second_policy_of<HeadSize, HeadSizeV>, Mask, Score, prepared_tiles<op>>,
       sm90>;
 
   /// Calls whose lengths only the device knows keep one tile: the bits of a sequence must not depend on how it is padded.
-  static bool is_long(const call_type& call) {
-    return may_be_long && !call.views.is_packed() && call.views.packed.k_lengths == nullptr &&
-           call.views.k.extent(1) >= sm90_long_policy_of<HeadSize, HeadSizeV>::least_keys;
+  static bool takes_second(const call_type& call) {
+    return has_second && !call.views.is_packed() && call.views.packed.k_lengths == nullptr &&
+           sm90_second_policy_of<HeadSize, HeadSizeV>::suits(call.views.k.extent(1));
   }
   status choose(const call_type& call) {
     result<attention_path> path;
     if constexpr (contains_sm90)
-      path = is_long(call) ? path_of<typename long_sm90::op>() : path_of<typename sm90::op>();
+      path = takes_second(call) ? path_of<typename second_sm90::op>() : path_of<typename sm90::op>();
     else
       path = path_here();
     path_ = path.value;
@@ -101,7 +101,7 @@ class prepared_attention {
   }
 
   attention_path path_ = attention_path::simt;
-  prepared_kernel<typename sm90::type, typename long_sm90::type, prepared_tiles<op>, prepared_tiles<smaller_op>, simt>
+  prepared_kernel<typename sm90::type, typename second_sm90::type, prepared_tiles<op>, prepared_tiles<smaller_op>, simt>
       kernel_;
 };
 

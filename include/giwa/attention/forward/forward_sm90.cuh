@@ -42,7 +42,7 @@ struct sm90_attention_op {
       block.sync();
     if (block.warp() < 4) {
       if constexpr (Policy::moves_registers) arch::release_registers<Policy::producer_registers>();
-      if (block.warp() == 0 && arch::elect_one()) sm90_loader<types>::run(block, p, s);
+      if (block.warp() == 0) sm90_loader<types>::run(block, p, s);
       if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
       if (block.warp() == 2 && arch::elect_one()) sm90_tile_scheduler<types>::run(block, p, s);
     } else {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The loader of the Hopper kernel: one thread that loads Q, K and V by TMA and classifies each tile by the mask.
+// The loader of the Hopper kernel: a warp that loads Q, K and V by TMA and classifies each tile by the mask.
 #ifndef GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/elect.cuh>
 #include <giwa/attention/forward/score_steps.cuh>
 #include <giwa/attention/forward/types_sm90.cuh>
 
@@ -32,8 +33,70 @@ struct sm90_contiguous_keys {
   }
 };
 
+/// What a warp asks the mask about a tile of keys: one question in each lane, and one call of classify() answers all.
+template <class Types>
+struct sm90_tile_questions {
+  using tiles_of_keys = typename Types::tiles_of_keys;
+  static constexpr int consumers = Types::consumers;
+  // The lanes. What each consumer sees of the tile, and of the tiles after it; what all queries see of the tile, of the next
+  // one, of those from `tiles_ahead` on, and of one more tile in each lane that is left.
+  static constexpr int later = consumers, whole = 2 * consumers, next = whole + 1, from_ahead = whole + 2,
+                       runs = whole + 3;
+
+  static constexpr bool unmasked = stdlib::same_as<typename Types::mask, full>;
+
+  // This lane's: the first tile, counted from the one that is asked about, how many, and the rows.
+  int tile = 0, run = 1;
+  int first_row, rows = max_int;
+
+  struct answers {
+    tile_keep own;        // of this lane
+    uint32 some, needed;  // of all: a bit for each
+    GIWA_DEVICE bool needs(int question) const { return (needed >> question & 1) != 0; }
+    /// What all queries see of the tile.
+    GIWA_DEVICE tile_keep of_whole() const {
+      return (some >> whole & 1) != 0 ? tile_keep::some : needs(whole) ? tile_keep::all : tile_keep::none;
+    }
+    /// Whether a consumer needs a tile after this one, which is not the last.
+    GIWA_DEVICE bool needs_later(int consumer) const { return !tiles_of_keys::any_range || needs(later + consumer); }
+    /// How many tiles after this one have the same answers: they and those ahead of them are fully kept.
+    GIWA_DEVICE int repeated() const { return tiles_of_keys::any_range ? __popc((needed & ~some) >> runs) : 0; }
+  };
+
+  template <class Work>
+  GIWA_DEVICE sm90_tile_questions(const Work& work, const tiles_of_keys& list, int lane, int tiles_ahead)
+      : first_row(list.first_row()) {
+    if (lane < whole) {
+      const auto of_consumer = Types::queries_of(work, lane < later ? lane : lane - later);
+      first_row = of_consumer.first, rows = of_consumer.count;
+    }
+    if constexpr (unmasked) return;
+    if ((lane >= later && lane < whole) || lane == next) tile = 1;
+    if (lane == from_ahead) tile = tiles_ahead;
+    if constexpr (tiles_of_keys::any_range) {
+      if ((lane >= later && lane < whole) || lane == from_ahead) run = max_int;
+      if (lane >= runs) run = lane - runs + tiles_ahead + 2;
+    }
+  }
+  template <class Block>
+  GIWA_DEVICE answers ask(const Block& block, const tiles_of_keys& list, int n) const {
+    // Without a mask only queries past the end see nothing.
+    if constexpr (unmasked) {
+      const bool is_query = first_row <= list.last_row();
+      return {is_query ? tile_keep::all : tile_keep::none, 0, block.ballot(is_query)};
+    }
+    const tile_keep k = list.kept_by_mask(n + tile, run, first_row, rows);
+    const uint32 some = block.ballot(k == tile_keep::some);
+    return {k, some, some | block.ballot(k == tile_keep::all)};
+  }
+
+ private:
+  static constexpr int max_int = 0x7fffffff;
+};
+
 /// Loads, for each work tile, K of the first tile, then Q, then K of each tile before V of the previous one: K is
-/// needed before the buffer of Q is free, and V one product later than K.
+/// needed before the buffer of Q is free, and V one product later than K. A warp classifies the tiles, and one of its lanes
+/// writes the notes and starts the copies.
 template <class Types, class KeySource = sm90_contiguous_keys<Types>>
 struct sm90_loader {
   using params = typename Types::params;
@@ -42,6 +105,7 @@ struct sm90_loader {
   using k_note = typename Types::k_note;
   using v_note = typename Types::v_note;
   using consumer_note = typename Types::consumer_note;
+  using questions = sm90_tile_questions<Types>;
   static constexpr int consumers = Types::consumers, queue_depth = Types::queue_depth;
   // The loader notifies the tile scheduler this many K tiles before the end of a work tile. The scheduler takes about
   // 2000 cycles.
@@ -55,6 +119,7 @@ struct sm90_loader {
   using tile_list =
       stdlib::conditional_t<(Types::policy::producer_registers >= 40), const tiles_of_keys, const tiles_of_keys&>;
 
+  /// A warp.
   template <class Block>
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     arch::wait_for_previous_kernel();
@@ -65,26 +130,29 @@ struct sm90_loader {
       s.work_full[turn % queue_depth].wait(turn / queue_depth & 1);
       const work_tile& work = s.work[turn % queue_depth];
       if (work.end) {
+        if (!arch::elect_one()) return;
         for (int c = 0; c < consumers; ++c) {
           s.q_empty[c].wait((turn & 1) ^ 1);
           s.q_full[c].arrive();
         }
-        v.put([&](auto&, const auto& copies) { s.v_notes[copies.number].end = true; });
+        v.put([&](auto&, const auto& copier) { s.v_notes[copier.number].end = true; });
         return;
       }
-      load(p, s, work, turn, k, v, rank);
-      s.work_empty[turn % queue_depth].arrive();
+      load(block, p, s, work, turn, k, v, rank);
+      block.sync_warp();
+      if (arch::elect_one()) s.work_empty[turn % queue_depth].arrive();
     }
   }
 
  private:
   /// Loads all tiles of a work tile. All notes are computed before the wait for a stage, so that the copy starts right
   /// after it.
-  template <class KStages, class V>
-  GIWA_DEVICE static void load(const params& p, shared_storage& s, const work_tile& work, uint32 turn, KStages& k, V& v,
-                               int rank) {
+  template <class Block, class KStages, class V>
+  GIWA_DEVICE static void load(const Block& block, const params& p, shared_storage& s, const work_tile& work,
+                               uint32 turn, KStages& k, V& v, int rank) {
     tile_list list = work.keys.get();
-    const int count = work.end_tile;
+    const int count = work.end_tile, consumer = block.lane() < consumers ? block.lane() : consumers - 1;
+    const questions of_tile(work, list, block.lane(), tiles_ahead);
     KeySource source(p, s, work);
     const auto load_v = [&](const v_note& note, int n) {
       v.put([&](auto& to, const auto& copies) {
@@ -93,47 +161,51 @@ struct sm90_loader {
       });
     };
     int before = -1;  // the tile whose K is loaded and whose V is not
-    v_note note_before{};
-    int ahead = work.first_tile;
-    const auto look_ahead = [&] {
-      if constexpr (notifies) {
-        if (ahead > count) return;
-        if (ahead < count) {
-          ahead = list.next(ahead + 1);
-          if (ahead > count) ahead = count;  // the next needed tile is in a later chunk
-        } else {
-          s.near_end.arrive(), ahead = count + 1;
-        }
-      }
-    };
-    for (int i = 0; i < tiles_ahead; ++i) look_ahead();
+    v_note note_before{}, note_v{};
+    bool notified = !notifies;
+    typename questions::answers seen{};
+    uint32 flags[consumers];  // of the consumers' notes
+    int asks_again = work.first_tile;
     for (int n = work.first_tile; n < count;) {
-      look_ahead();
-      const int next = list.next(n + 1);
-      const bool last = next >= count;
-      [[maybe_unused]] const k_note note = note_of(p, work, n);
-      const v_note note_v{Types::needs_scrub(p, list, n), false, 0};
-      const uint32 of_all = (last ? consumer_note::last_of_work : 0) | (note_v.needs_scrub ? consumer_note::scrubs : 0);
-      consumer_note notes[consumers];
-      for (int c = 0; c < consumers; ++c) notes[c] = note_for_consumer(work, list, n, next, last, c, of_all);
-      source.look_up(n, next, note_v.needs_scrub);
-      k.put([&](auto& to, const auto& copies) {
-        if constexpr (Types::is_split) s.k_notes[copies.number] = note;
-        for (int c = 0; c < consumers; ++c) s.consumer_notes[copies.number][c] = notes[c];
-        source.load(p.k, n, to, copies, rank);
-      });
-      if (before < 0)
-        load_q(p, s, work, turn);
-      else
-        load_v(note_before, before);
+      int next = n + 1;
+      if (n >= asks_again) {
+        seen = of_tile.ask(block, list, n);
+        if (next < count && !seen.needs(questions::next)) next = list.next(n + 2);
+        const bool last = next >= count;
+        note_v = {Types::needs_scrub(p, list, n, seen.of_whole()), false, 0};
+        const uint32 own = flags_for_consumer(work, consumer, list.with_end(seen.own, n)) |
+                           (last || !seen.needs_later(consumer) ? consumer_note::last_of_consumer : 0) |
+                           (last ? consumer_note::last_of_work : 0) | (note_v.needs_scrub ? consumer_note::scrubs : 0);
+        for (int c = 0; c < consumers; ++c) flags[c] = block.shuffle(own, c);
+        const int same = n + 1 + seen.repeated();
+        asks_again = same < count - 1 ? same : count - 1;
+      }
+      if (arch::elect_one()) {
+        if constexpr (notifies)
+          if (!notified && (n + tiles_ahead >= count || !seen.needs(questions::from_ahead)))
+            s.near_end.arrive(), notified = true;
+        source.look_up(n, next, note_v.needs_scrub);
+        [[maybe_unused]] const k_note note = note_of(p, work, n);
+        k.put([&](auto& to, const auto& copies) {
+          if constexpr (Types::is_split) s.k_notes[copies.number] = note;
+          for (int c = 0; c < consumers; ++c) s.consumer_notes[copies.number][c] = {n * Types::block_n, flags[c]};
+          source.load(p.k, n, to, copies, rank);
+        });
+        if (before < 0)
+          load_q(p, s, work, turn);
+        else
+          load_v(note_before, before);
+      }
+      block.sync_warp();
       before = n, n = next, note_before = note_v;
     }
+    if (!arch::elect_one()) return;
     if (before < 0)
       load_q(p, s, work, turn);
     else
       load_v(note_before, before);
     if constexpr (notifies)
-      if (ahead <= count) s.near_end.arrive();  // if a mask gave different answers the second time
+      if (!notified) s.near_end.arrive();  // no tile, or a mask gave different answers the second time
   }
 
   GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n) {
@@ -147,18 +219,12 @@ struct sm90_loader {
     return note;
   }
 
-  /// Returns the note on tile n for a consumer, with the flags `of_all` of all consumers. `next` is the tile after n; if n is
-  /// the last of the work tile, it is not asked about.
-  GIWA_DEVICE static consumer_note note_for_consumer(const work_tile& work, const tiles_of_keys& list, int n, int next,
-                                                     bool last, int consumer, uint32 of_all) {
-    const auto [first_query, queries] = Types::queries_of(work, consumer);
-    const tile_keep keep = list.keep(n, first_query, queries);
+  /// Returns the flags of a consumer that sees `keep` of a tile.
+  GIWA_DEVICE static uint32 flags_for_consumer(const work_tile& work, int consumer, tile_keep keep) {
     // A score modifier is never called for queries past the end.
     const bool asks =
         score_steps<typename Types::mask, typename Types::score>::modified && Types::lacks_rows(work, consumer);
-    const bool ends = last || !list.needs_from(next, first_query, queries);
-    return {n * Types::block_n, static_cast<uint32>(asks && keep == tile_keep::all ? tile_keep::some : keep) | of_all |
-                                    (ends ? consumer_note::last_of_consumer : 0)};
+    return static_cast<uint32>(asks && keep == tile_keep::all ? tile_keep::some : keep);
   }
 
   GIWA_DEVICE static void load_q(const params& p, shared_storage& s, const work_tile& work, uint32 turn) {

@@ -146,12 +146,17 @@ template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
 struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>>
     : sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {};
 
-/// The tile of calls with many keys, from `least_keys` on (has_long_tile). H200, 2026-11-23, fp16, 16 heads, alternating with
-/// 128 x 128: full 4096 tokens 1.01, 8192 1.035, 16384 1.04; causal 1.00, 1.025, 1.04; 2048: 1.00 and 0.965.
+/// The tile of calls with such a number of keys (has_second_tile). H200, fp16, alternating with the tile of other calls:
+///   head size   queries x keys   keys
+///   128         128 x 176        from 8192: full 1.035, causal 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
+///   256         128 x 64         257 to 512: at 512 full 1.01, causal 1.05; 1024: 0.96, 1.01 (2026-11-27)
 template <int HeadSize, int HeadSizeV>
-struct sm90_long_policy_of {
-  static constexpr int64 least_keys = 8192;
-  using type = sm90_policy<128, 176, HeadSize, HeadSizeV>;
+struct sm90_second_policy_of {
+  static constexpr bool is_128 = round_up(HeadSize, 16) == 128 && round_up(HeadSizeV, 16) == 128;
+  static constexpr bool exists = is_128 || (round_up(HeadSize, 16) == 256 && round_up(HeadSizeV, 16) == 256);
+  using type = sm90_policy<128, is_128 ? 176 : 64, HeadSize, HeadSizeV>;
+
+  GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) { return is_128 ? keys >= 8192 : keys > 256 && keys <= 512; }
 };
 
 /// The tile for split fp16. H200, 2026-11-22, 2048 / head size heads, 4 x 4096 tokens, full | causal, the kernel

@@ -16,6 +16,8 @@ enum class tile_axis : int { keys, queries };
 template <class Mask, tile_axis Axis>
 class visible_tiles {
  public:
+  static constexpr bool any_range = answers_any_range<Mask>;
+
   /// For the rows [first, first + count) of the other axis, as far as the head has them. Head: attention_head, or
   /// another type with these members.
   template <class Head>
@@ -31,21 +33,27 @@ class visible_tiles {
 
   /// Returns what the mask and the end of the axis keep of a tile.
   GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(kept_by_mask(n), n); }
-  /// Returns what they keep for the rows [first, first + count) of the fixed range; none if there are no such rows.
+  /// Returns what the mask alone keeps of the tiles [n, n + run), or as many as there are, for the rows [first, first +
+  /// count) of the fixed range; none if there are no such tiles or rows. Of more than one tile it may be asked if the mask
+  /// classifies any range.
+  GIWA_HOST_DEVICE tile_keep kept_by_mask(int n, int run, int first, int count) const {
+    if (n >= count_) return tile_keep::none;
+    const score_tile t = range(n, run);
+    return first > last_fixed(t) ? tile_keep::none : classify(mask_, part_of(t, first, count));
+  }
+  /// Returns what mask and end keep of a tile for some of the rows.
   GIWA_HOST_DEVICE tile_keep keep(int n, int first, int count) const {
-    const score_tile t = range(n, 1);
-    return first > last_fixed(t) ? tile_keep::none : with_end(classify(mask_, part_of(t, first, count)), n);
+    return with_end(kept_by_mask(n, 1, first, count), n);
   }
-  /// Whether some of those rows may need a tile from n on. True for masks that cannot classify any range.
-  GIWA_HOST_DEVICE bool needs_from(int n, int first, int count) const {
-    if (n >= count_) return false;
-    if constexpr (!answers_any_range<Mask>) {
-      return true;
-    } else {
-      const score_tile t = range(n, count_ - n);
-      return first <= last_fixed(t) && classify(mask_, part_of(t, first, count)) != tile_keep::none;
-    }
+  /// Returns what the end of the axis leaves of what the mask keeps of a tile.
+  GIWA_HOST_DEVICE tile_keep with_end(tile_keep k, int n) const {
+    return k == tile_keep::all && (n + 1) * size_ > end_ ? tile_keep::some : k;
   }
+  /// The fixed range.
+  ///@{
+  GIWA_HOST_DEVICE int first_row() const { return lists_keys ? fixed_.first_query : fixed_.first_key; }
+  GIWA_HOST_DEVICE int last_row() const { return last_fixed(fixed_); }
+  ///@}
   /// Returns what the mask alone keeps of a tile.
   GIWA_HOST_DEVICE tile_keep kept_by_mask(int n) const { return classify(mask_, range(n, 1)); }
 
@@ -57,7 +65,7 @@ class visible_tiles {
       if (run > count_ - n) run = count_ - n;
       if (classify(mask_, range(n, run)) == tile_keep::none) {
         n += run;
-        if constexpr (answers_any_range<Mask>) run *= 2;
+        if constexpr (any_range) run *= 2;
       } else if (run == 1) {
         return n;
       } else {
@@ -73,7 +81,7 @@ class visible_tiles {
       if (run > n) run = n;
       if (classify(mask_, range(n - run, run)) == tile_keep::none) {
         n -= run;
-        if constexpr (answers_any_range<Mask>) run *= 2;
+        if constexpr (any_range) run *= 2;
       } else if (run == 1) {
         return n - 1;
       } else {
@@ -111,9 +119,6 @@ class visible_tiles {
     first_row = first;
     if (count <= last_row - first) last_row = first + count - 1;
     return t;
-  }
-  GIWA_HOST_DEVICE tile_keep with_end(tile_keep k, int n) const {
-    return k == tile_keep::all && (n + 1) * size_ > end_ ? tile_keep::some : k;
   }
 
   const Mask& mask_;
