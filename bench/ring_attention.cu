@@ -528,11 +528,11 @@ int main(int argc, char** argv) {
   if (what == "check") {
     const machine m;
     bool right = true;
+    const int repeats = static_cast<int>(number(2, 100));
     for (const giwa::slicing order : {giwa::slicing::zigzag, giwa::slicing::contiguous}) {
       for (const by how : {by::ring, by::heads}) {
-        if (how == by::heads && 2 % m.gpus != 0) continue;
-        right = check(m, {3000, 4, 2, true, order}, how, static_cast<int>(number(2, 100))) && right;
-        right = check(m, {2049, 2, 2, false, order}, how, static_cast<int>(number(2, 100))) && right;
+        right = check(m, {3000, 2 * m.gpus, m.gpus, true, order}, how, repeats) && right;
+        right = check(m, {2049, m.gpus, m.gpus, false, order}, how, repeats) && right;
       }
     }
     return right ? 0 : 1;

@@ -20,7 +20,7 @@ inline status to_status(ncclResult_t r) {
 /// stream on which messages travel, and two events. One call at a time may use it: calls that follow each other on one
 /// stream, or on streams that wait for each other. Create it with the GPU of the communicator current. Each rank needs a host
 /// thread: when ranks first meet, NCCL waits for the others on the host. NCCL's kernel takes a multiprocessor for each channel;
-/// rings of long sequences are faster with 4 to 8 (ncclConfig_t::maxCTAs, see docs/several_gpus.md).
+/// rings of two GPUs with long sequences are faster with 4 to 8 (ncclConfig_t::maxCTAs, see docs/several_gpus.md).
 class nccl_communicator {
  public:
   nccl_communicator() = default;

@@ -63,13 +63,15 @@ void check_list(law& broken, const Mask& mask, int queries, int keys, int offset
   const visible_tiles<Mask, Axis> list(mask, head, first, count, size);
   constexpr bool by_keys = Axis == tile_axis::keys;
   const int length = by_keys ? keys : queries, fixed = by_keys ? queries : keys;
+  std::vector<int> kept_in, inside_in;  // of each tile
   int next = list.next(0);
   for (int n = 0; n < list.count(); ++n) {
-    int kept = 0, all = 0;
+    int kept = 0, all = 0, inside = 0;
     for (int i = n * size; i < (n + 1) * size; ++i)
       for (int j = first; j < first + count && j < fixed; ++j) {
         const int query = by_keys ? j : i, key = by_keys ? i : j;
         ++all;
+        inside += i < length ? 1 : 0;
         kept += i < length && mask(giwa::attention_coord{0, 0, query, key, query + offset}) ? 1 : 0;
       }
     const bool listed = n == next;
@@ -80,9 +82,21 @@ void check_list(law& broken, const Mask& mask, int queries, int keys, int offset
     broken.wrong += (keep == tile_keep::all && kept != all) || (keep == tile_keep::none && kept != 0) ? 1 : 0;
     const tile_keep of_part = list.keep(n, first, count);
     broken.wrong += of_part == keep ? 0 : 1;
-    if (list.any_range)
-      broken.wrong += kept > 0 && list.kept_by_mask(0, n + 1, first, count) == tile_keep::none ? 1 : 0;
+    kept_in.push_back(kept), inside_in.push_back(inside);
   }
+  // Runs of tiles, also past the last one: none and all hold for each tile of them.
+  if (list.any_range)
+    for (int n = 0; n < list.count(); ++n)
+      for (const int run : {1, 2, 3, 0x7fffffff}) {
+        const tile_keep keep = list.kept_by_mask(n, run, first, count);
+        for (int i = n; i < list.count() && i - n < run; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          broken.wrong += keep == tile_keep::none && kept_in[at] > 0 ? 1 : 0;
+          broken.wrong += keep == tile_keep::all && kept_in[at] < inside_in[at] ? 1 : 0;
+        }
+      }
+  broken.wrong += list.kept_by_mask(list.count(), 1, first, count) == tile_keep::none ? 0 : 1;
+  broken.wrong += list.kept_by_mask(0, 1, fixed, count) == tile_keep::none ? 0 : 1;
 }
 
 template <class Mask>

@@ -36,8 +36,7 @@ struct sm90_query_rows {
     o.fill(0);
   }
 
-  /// Processes all K tiles of the work tile. Other consumers may need more of them than this one. `pieces` is told of each
-  /// tile, when its scores are complete, and when O of the tile before is.
+  /// Processes all K tiles of the work tile. `pieces` is told of each, when its scores are complete, and when O before it is.
   template <class Pieces = keys_at_once>
   GIWA_DEVICE void attend(Pieces&& pieces = {}) {
     wait_k();
@@ -66,8 +65,7 @@ struct sm90_query_rows {
   }
 
  private:
-  // --- Schedules
-  // Nothing is issued between the products: the tensor cores would wait for it.
+  // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
     multiply_qk();
     arch::wgmma_wait<0>();
@@ -198,8 +196,7 @@ struct sm90_query_rows {
   /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
   GIWA_DEVICE void multiply_qk() {
     arch::wgmma_fence();
-    // Otherwise the compiler computes the descriptors of q before the loop, and spills them. k_stage >> 2 is 0. Where it is
-    // used, each way has 10 to 15 instructions fewer in the loop than the other.
+    // Hides that q stays where it is (k_stage >> 2 is 0): its descriptors would be computed before the loop, and spilled.
     int own_rows = policy::overlaps ? c.index : c.index + (k_stage >> 2);
     if constexpr (policy::overlaps) arch::fence_index(own_rows);
     const auto& q = c.s.rows[own_rows].q;

@@ -39,10 +39,9 @@ struct sm90_tile_questions {
   using tiles_of_keys = typename Types::tiles_of_keys;
   static constexpr int consumers = Types::consumers;
   // The lanes. What each consumer sees of the tile, and of the tiles after it; what all queries see of the tile, of the next
-  // one, of those from `tiles_ahead` on, and of one more tile in each lane that is left.
+  // one, of those from `tiles_ahead` on, and of the next 6, 7, 8, ... in the lanes that are left.
   static constexpr int later = consumers, whole = 2 * consumers, next = whole + 1, from_ahead = whole + 2,
                        runs = whole + 3;
-
   static constexpr bool unmasked = stdlib::same_as<typename Types::mask, full>;
 
   // This lane's: the first tile, counted from the one that is asked about, how many, and the rows.
@@ -107,8 +106,8 @@ struct sm90_loader {
   using consumer_note = typename Types::consumer_note;
   using questions = sm90_tile_questions<Types>;
   static constexpr int consumers = Types::consumers, queue_depth = Types::queue_depth;
-  // The loader notifies the tile scheduler this many K tiles before the end of a work tile. The scheduler takes about
-  // 2000 cycles.
+  // The loader notifies the tile scheduler when nothing is needed from so many K tiles later on, or, of a mask that cannot
+  // classify ranges, not the tile there. The scheduler takes about 2000 cycles.
   static constexpr int tiles_ahead = 4;
   // A kernel whose scheduler runs ahead by itself has no such barrier.
   static constexpr bool notifies = requires(shared_storage& s) { s.near_end; };
@@ -205,7 +204,7 @@ struct sm90_loader {
     else
       load_v(note_before, before);
     if constexpr (notifies)
-      if (!notified) s.near_end.arrive();  // no tile, or a mask gave different answers the second time
+      if (!notified) s.near_end.arrive();  // no tile, or the last ones of a chunk are not needed
   }
 
   GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n) {

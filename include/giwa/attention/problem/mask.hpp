@@ -13,7 +13,8 @@ namespace giwa::inline GIWA_ABI {
 /// - `GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const`: whether a tile of scores is fully kept, fully
 ///   masked or mixed. A fully masked tile is not loaded; in a fully kept one operator() is not called. `some` is always
 ///   a correct answer. Without classify() every tile is mixed. Kernels ask about the same scores by tiles and by ranges, so
-///   answers must not contradict each other or the other members: attention_backward() may then wait forever.
+///   answers must not contradict each other or the other members: attention_forward() may then be wrong, and
+///   attention_backward() wait forever.
 /// - `static constexpr bool any_range = true`: classify() is correct for a range of keys of any length. Otherwise it is
 ///   asked about one tile of keys at a time.
 /// - `static constexpr bool any_head = true`: no member reads the head. One answer of classify() then holds for all heads.
@@ -38,7 +39,7 @@ GIWA_HOST_DEVICE constexpr tile_keep classify(const Mask& mask, const score_tile
     return tile_keep::some;
 }
 
-/// Whether classify() is correct for ranges of any length: `none` for a range means that it is so for each part. So it
+/// Whether classify() is correct for ranges of any length: `none` or `all` for a range means that it is so for each part. So it
 /// is for a mask without one, whose answer is `some`.
 template <class Mask>
 GIWA_HOST_DEVICE constexpr bool asks_any_range() {
