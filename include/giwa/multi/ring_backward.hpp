@@ -6,6 +6,7 @@
 #include <giwa/attention/backward/backward.hpp>
 #include <giwa/multi/gradient_ring.hpp>
 #include <giwa/multi/ring_checks.hpp>
+#include <giwa/multi/row_groups.hpp>
 
 namespace giwa::inline GIWA_ABI {
 

@@ -43,7 +43,8 @@ struct many_rows_op {
       arch::release_registers<Policy::producer_registers>();
       if (block.warp() == 0) {
         sm90_loader<types, many_rows_keys<types>>::run(block, p, s);
-        if (block.lane() == 0 && p.call.views.is_paged()) many_rows_copier<types>::finish(s);
+        block.sync_warp();
+        if (p.call.views.is_paged() && arch::elect_one()) many_rows_copier<types>::finish(s);
       }
       if (block.warp() % 2 == 1) {
         if (p.by_chunks)

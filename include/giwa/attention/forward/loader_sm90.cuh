@@ -58,6 +58,8 @@ struct sm90_tile_questions {
     }
     /// Whether a consumer needs a tile after this one, which is not the last.
     GIWA_DEVICE bool needs_later(int consumer) const { return !tiles_of_keys::any_range || needs(later + consumer); }
+    /// Whether no query needs a tile from `tiles_ahead` on.
+    GIWA_DEVICE bool needs_none_from_ahead() const { return tiles_of_keys::any_range && !needs(from_ahead); }
     /// How many tiles after this one have the same answers: they and those ahead of them are fully kept.
     GIWA_DEVICE int repeated() const { return tiles_of_keys::any_range ? __popc((needed & ~some) >> runs) : 0; }
   };
@@ -106,8 +108,8 @@ struct sm90_loader {
   using consumer_note = typename Types::consumer_note;
   using questions = sm90_tile_questions<Types>;
   static constexpr int consumers = Types::consumers, queue_depth = Types::queue_depth;
-  // The loader notifies the tile scheduler when nothing is needed from so many K tiles later on, or, of a mask that cannot
-  // classify ranges, not the tile there. The scheduler takes about 2000 cycles.
+  // The loader notifies the tile scheduler when nothing is needed from so many K tiles later on. It knows that only if the mask
+  // classifies ranges; otherwise it does so near the last tile. The scheduler takes about 2000 cycles.
   static constexpr int tiles_ahead = 4;
   // A kernel whose scheduler runs ahead by itself has no such barrier.
   static constexpr bool notifies = requires(shared_storage& s) { s.near_end; };
@@ -169,7 +171,8 @@ struct sm90_loader {
       int next = n + 1;
       if (n >= asks_again) {
         seen = of_tile.ask(block, list, n);
-        if (next < count && !seen.needs(questions::next)) next = list.next(n + 2);
+        // By a shuffle, so that lanes agree whatever the mask answers.
+        if (next < count && !seen.needs(questions::next)) next = block.shuffle(list.next(n + 2), 0);
         const bool last = next >= count;
         note_v = {Types::needs_scrub(p, list, n, seen.of_whole()), false, 0};
         const uint32 own = flags_for_consumer(work, consumer, list.with_end(seen.own, n)) |
@@ -181,7 +184,7 @@ struct sm90_loader {
       }
       if (arch::elect_one()) {
         if constexpr (notifies)
-          if (!notified && (n + tiles_ahead >= count || !seen.needs(questions::from_ahead)))
+          if (!notified && (n + tiles_ahead >= count || seen.needs_none_from_ahead()))
             s.near_end.arrive(), notified = true;
         source.look_up(n, next, note_v.needs_scrub);
         [[maybe_unused]] const k_note note = note_of(p, work, n);
