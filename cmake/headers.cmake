@@ -59,6 +59,7 @@ set(GIWA_HEADERS
   D giwa/arch/registers.cuh
   D giwa/arch/mbarrier.cuh
   D giwa/arch/tensor_copy.cuh
+  D giwa/arch/vector_store.cuh
   D giwa/arch/wgmma.cuh
 
   P giwa/device/host.hpp
@@ -109,6 +110,7 @@ set(GIWA_HEADERS
   D giwa/tile/instructions.cuh
   D giwa/tile/copy_runs.cuh
   D giwa/tile/copy.cuh
+  D giwa/tile/whole_tiles.cuh
   P giwa/tile/tensor_box.hpp
   H giwa/tile/tile_map.hpp
   D giwa/tile/copy_sm90.cuh
@@ -228,6 +230,7 @@ set(GIWA_HEADERS
   D giwa/attention/split_fp16/operand.cuh
   D giwa/attention/forward/chunks.cuh
   D giwa/attention/forward/forward_simt.cuh
+  D giwa/attention/forward/inputs_sm80.cuh
   D giwa/attention/forward/forward_sm80.cuh
   D giwa/attention/forward/types_sm90.cuh
   D giwa/attention/forward/tile_scheduler_sm90.cuh

@@ -282,6 +282,8 @@ const drawing drawings[] = {
     {"row_major", "fp16 (8, 64), row-major: the chunks of a column share their banks",
      draw_layout<giwa::fp16, shape<8, 64>, giwa::row_major, 8>},
     {"padded", "fp16 (8, 64), padded by 16 bytes a row", draw_layout<giwa::fp16, shape<8, 64>, giwa::padded<8>, 8>},
+    {"paired", "fp16 (8, 64), in pairs of rows: 32 bytes of a row stay 32 aligned bytes",
+     draw_layout<giwa::fp16, shape<8, 64>, giwa::paired, 8>},
     {"swizzled_32", "fp16 (8, 64), swizzle of 32 bytes: four slabs of 16 columns",
      draw_layout<giwa::fp16, shape<8, 64>, swizzled<swizzle::bytes_32>, 8>},
     {"swizzled_64", "fp16 (8, 64), swizzle of 64 bytes: two slabs of 32 columns",

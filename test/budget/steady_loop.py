@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Counts the instructions of the steady loop of each wgmma kernel in cubins: what a warp issues for one tile.
+"""Counts the instructions of the steady loop of each kernel of tensor cores in cubins: what a warp issues for one tile.
 
   python3 test/budget/steady_loop.py [--list] [--cuobjdump cuobjdump] CUBIN...
 
 The steady loop is the shortest way from a product back to itself that goes through the most products: masked tiles, retried
 waits and scrubbed values are branches beside it. --list prints its instructions instead of their number by class.
+
+Of mma.sync kernels it also counts the fragments (ldmatrix) that the next product after the load needs: ptxas has an order of the loop
+with few and one with many of them, and the latter is 5 to 10 % slower (docs/attention_hopper.md).
 """
 import argparse
 import heapq
@@ -15,7 +18,8 @@ import sys
 
 LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[T0-9]+)\s+)?([A-Z0-9.]+)(.*?);")
 CLASSES = [  # the first that matches counts an instruction
-    ("wgmma", r"HGMMA"), ("exp2", r"MUFU"), ("max", r"FMNMX"), ("fma, mul, add", r"FFMA|FMUL|FADD"),
+    ("wgmma", r"HGMMA"), ("mma", r"HMMA"), ("fragments", r"LDSM"), ("copies", r"LDGSTS"),
+    ("exp2", r"MUFU"), ("max", r"FMNMX"), ("fma, mul, add", r"FFMA|FMUL|FADD"),
     ("convert", r"F2F"), ("uniform", r"U(?!LDC|BLK|TMA)|R2UR|VOTEU"), ("barrier", r"SYNCS|BAR|WARPSYNC|WARPGROUP|DEPBAR"),
     ("shared", r"LDS|STS"), ("constant", r"LDC|ULDC"), ("shuffle, vote", r"SHFL|VOTE"), ("branch", r"BRA|BSSY|BSYNC|CALL|RET"),
     ("move", r"MOV|CS2R|S2R"), ("local", r"LDL|STL"), ("integer", r"")]
@@ -45,7 +49,9 @@ def successors(code):
         elif opcode.split(".")[0] in ("EXIT", "RET", "BRX") and not guard:
             to = []
         following.append(to)
-    return following
+    # A call is of what is rare; one with a guard is how older GPUs branch.
+    is_call = [opcode.split(".")[0] == "CALL" and not guard for _, guard, opcode, _ in code]
+    return [[j for j in to if not is_call[j]] for to in following]
 
 
 def shortest_cycle(following, start):
@@ -69,13 +75,26 @@ def steady_loop(code):
     """The shortest cycle among those that go through the most kinds of products."""
     following = successors(code)
     cycles = {}
-    for i, (_, _, opcode, _) in enumerate(code):
-        if opcode.startswith("HGMMA"):
-            way = shortest_cycle(following, i)
-            if way is not None:
-                cycles[frozenset(way)] = way
+    products = [i for i, (_, _, opcode, _) in enumerate(code) if re.match("HG?MMA", opcode)]
+    for i in products[::1 + len(products) // 32]:
+        way = shortest_cycle(following, i)
+        if way is not None:
+            cycles[frozenset(way)] = way
     # A cycle that runs over both the loop and a work tile's end is longer than the loop alone.
     return min(cycles.values(), key=len, default=None)
+
+
+def late_fragments(code, loop):
+    """How many fragments of the loop the product after their load needs."""
+    late = 0
+    for at, i in enumerate(loop):
+        if not code[i][2].startswith("LDSM"):
+            continue
+        first = int(re.match(r"R(\d+)", code[i][3])[1])
+        product = next((code[j] for j in loop[at:] + loop[:at] if code[j][2].startswith("HMMA")), None)
+        if product and any(first <= int(r) < first + 4 for r in re.findall(r"R(\d+)", product[3])[1:3]):
+            late += 1
+    return late
 
 
 def main():
@@ -100,7 +119,8 @@ def main():
                 counts[next(label for label, pattern in CLASSES if re.match(pattern, code[i][2]))] += 1
             demangled = subprocess.run(["c++filt", name], check=True, capture_output=True, text=True).stdout.split("(")[0]
             print(f"{cubin}: {len(loop)} of {len(code)} instructions; {demangled.strip()}")
-            print("   " + ", ".join(f"{label} {n}" for label, n in counts.items() if n))
+            late = f", fragments for the next product {late_fragments(code, loop)}" if counts["mma"] else ""
+            print("   " + ", ".join(f"{label} {n}" for label, n in counts.items() if n) + late)
 
 
 if __name__ == "__main__":

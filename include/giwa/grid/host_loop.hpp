@@ -12,9 +12,11 @@
 #include <new>
 #include <thread>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 #if defined(_OPENMP)
 #include <omp.h>
-#include <pthread.h>
 #endif
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -41,15 +43,64 @@ inline int64 host_workers(int64 wanted) {
   return most < 1 ? 1 : most < wanted ? most : wanted;
 }
 
+/// A thread that host_parallel() starts and joins.
+class helper_thread {
+ public:
+  /// Runs `work`, which does not throw, on a thread with a stack of so many bytes; 0: of the system's usual size. Returns
+  /// false if the system refuses a thread.
+  template <class Work>
+  bool start(const Work& work, stdlib::size_t stack_bytes) {
+#if defined(__unix__) || defined(__APPLE__)
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) return false;
+    if (stack_bytes != 0) static_cast<void>(pthread_attr_setstacksize(&attributes, stack_bytes));
+    const auto run = [](void* w) -> void* { return (*static_cast<const Work*>(w))(), nullptr; };
+    const auto create = [&](const pthread_attr_t* a) {
+      return pthread_create(&thread_, a, run, const_cast<Work*>(&work)) == 0;
+    };
+    // A program's thread-local variables are on the stack too: if they do not fit, the usual size.
+    const bool created = create(&attributes) || (stack_bytes != 0 && create(nullptr));
+    static_cast<void>(pthread_attr_destroy(&attributes));
+    return created;
+#else
+    static_cast<void>(stack_bytes);
+    return !carry_exception([&] { thread_ = std::thread([&work] { work(); }); });
+#endif
+  }
+  /// Waits for a thread that did start.
+  void join() {
+#if defined(__unix__) || defined(__APPLE__)
+    static_cast<void>(pthread_join(thread_, nullptr));
+#else
+    thread_.join();
+#endif
+  }
+
+ private:
+#if defined(__unix__) || defined(__APPLE__)
+  pthread_t thread_;
+#else
+  std::thread thread_;
+#endif
+};
+
+/// The stacks of threads that run only code of this library and small functors, which State contains: a larger one gets a
+/// stack of the usual size. glibc keeps 40 MB of stacks of ended threads; those of
+/// 8 MB, the usual size, are mapped and unmapped in each call. 15 threads started and joined on 16 cores: 0.21 ms instead
+/// of 0.31 to 0.36 (2026-11-27).
+template <class State>
+inline constexpr stdlib::size_t small_stack_bytes = sizeof(State) <= 128 << 10 ? 512 << 10 : 0;
+
 /// Calls body(state, begin, end) on ranges that together cover [0, n), each element once, with the state that make()
 /// returns once on each thread. Runs on the calling thread and on one more for each other core, as long as each has at
 /// least `grain` elements, grain >
 /// 0. If that is one thread, or the system starts no more, the caller does everything; a single thread gets [0, n) in
 /// one call. With OpenMP (-fopenmp) the threads are those of its runtime, which keeps them between calls, at most
 /// omp_get_max_threads(); inside of a parallel region there is one. A child of fork() starts its own as without OpenMP.
-/// Rethrows the first exception of a body; some ranges are then left out.
+/// Started threads have stacks of `stack_bytes`, or of the system's usual size. Rethrows the first exception of a body; some
+/// ranges are then left out.
 template <class Make, class Body>
-void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
+void host_parallel(int64 n, int64 grain, const Make& make, const Body& body, stdlib::size_t stack_bytes = 0) {
   if (n <= 0) return;
   const int64 workers = host_workers(n / grain);
   if (workers <= 1) {
@@ -87,17 +138,13 @@ void host_parallel(int64 n, int64 grain, const Make& make, const Body& body) {
 #endif
   // Threads that start each other, as a tree, were slower: attention of 512 tokens on 16 cores 1.16 ms instead of 1.07
   // (2026-11-23).
+  // If the system refuses a thread, the caller and the threads that did start share the work.
   const auto helpers = static_cast<stdlib::size_t>(workers - 1);
-  const std::unique_ptr<std::thread[]> threads(new (std::nothrow) std::thread[helpers]);
-  if (threads) {
-    // If the system refuses a thread, the caller and the threads that did start share the work.
-    static_cast<void>(carry_exception([&] {
-      for (stdlib::size_t t = 0; t < helpers; ++t) threads[t] = std::thread(work);
-    }));
-  }
+  const std::unique_ptr<helper_thread[]> threads(new (std::nothrow) helper_thread[helpers]);
+  stdlib::size_t started = 0;
+  while (threads && started < helpers && threads[started].start(work, stack_bytes)) ++started;
   work();
-  for (stdlib::size_t t = 0; threads && t < helpers; ++t)
-    if (threads[t].joinable()) threads[t].join();
+  for (stdlib::size_t t = 0; t < started; ++t) threads[t].join();
   if (thrown) std::rethrow_exception(thrown);
 }
 /// The same with body(begin, end).

@@ -94,16 +94,47 @@ GIWA_HOST_DEVICE void load_runs(const Group& group, const tile_region<V>& region
   });
 }
 
+/// Writes a run to the view of a store, in one instruction also where the compiler would split an assignment.
+template <class V, int Run>
+GIWA_HOST_DEVICE void write_run(const element_run<V, Run>& run, V* to) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof run == 16 && (Run > 1 || alignof(V) == 16)) {  // a single element may have a smaller alignment
+    ::uint4 word;
+    __builtin_memcpy(&word, &run, sizeof word);
+    return arch::store_16_bytes(to, word);
+  }
+#endif
+  run.write(to);
+}
+
 template <int Run, bool Down, class Group, class V, class Tile>
 GIWA_HOST_DEVICE void store_runs(const Group& group, const tile_region<V>& region, const Tile& tile) {
   using walk = tile_walk<Run, Down, Tile>;
   walk::for_each_inner(group, region, [&](int i, int outer, int step, tile_window window, uint64 at, uint64 pitch) {
+    const auto read = [&](int o) {
+      return convert_run<V>(tile_run<Run, Tile>::read(tile, walk::row(i, o), walk::column(i, o)));
+    };
+    constexpr bool widest = Run * sizeof(V) == 16;  // narrower runs do not get unrolled code
+    constexpr int constant = widest ? constant_step<walk::inner, walk::outer, Group>() : 0;
+    if constexpr (constant > 0) {
+      if (window.begin == 0 && window.end == walk::outer) {                            // all of it is in the view
+        constexpr int count = walk::outer / constant, batch = count % 4 == 0 ? 4 : 1;  // reads before the first write
+        GIWA_UNROLL
+        for (int first = 0; first < count; first += batch) {
+          element_run<V, Run> values[batch];
+          GIWA_UNROLL
+          for (int u = 0; u < batch; ++u) values[u] = read(outer + (first + u) * constant);
+          GIWA_UNROLL
+          for (int u = 0; u < batch; ++u, at += pitch) write_run(values[u], region.at(at));
+        }
+        return;
+      }
+    }
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
     for (int o = outer; o < window.end; o += step, at += pitch)
-      if (o >= window.begin)
-        convert_run<V>(tile_run<Run, Tile>::read(tile, walk::row(i, o), walk::column(i, o))).write(region.at(at));
+      if (o >= window.begin) write_run(read(o), region.at(at));
   });
 }
 
@@ -153,8 +184,8 @@ GIWA_HOST_DEVICE bool load_whole_tile([[maybe_unused]] const Group& group, const
       return false;
     V* const first = view.data() + static_cast<int64>(offset);
     const int rank = group.rank();
-    if constexpr (size % inner == 0 && Tile::rows % (size / inner) == 0) {
-      constexpr int step = size / inner;
+    constexpr int step = size >= inner ? size / inner : 1;
+    if constexpr (size % inner == 0 && Tile::rows % step == 0) {
       const int64 pitch = step * stride;
       V* source = first + (rank / inner * stride + rank % inner * run);
       GIWA_UNROLL

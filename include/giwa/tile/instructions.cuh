@@ -10,6 +10,7 @@
 #include <giwa/arch/copy_async.cuh>
 #include <giwa/arch/matrix_load.cuh>
 #include <giwa/arch/shared_address.cuh>
+#include <giwa/arch/vector_store.cuh>
 #else
 namespace giwa::inline GIWA_ABI::arch {
 

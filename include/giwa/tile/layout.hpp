@@ -13,6 +13,8 @@
 //   run           the number of columns, from a multiple of it on, that are contiguous and aligned to their size: a power of
 //                 two, of at most 16 bytes
 //   offset(r, c)  the offset of element (r, c) in elements
+// and, if rows or columns are permuted within periods,
+//   pitch, period_rows, period_columns   offset(r + a, c + b) is offset(r, c) + a * pitch + b for multiples a and b of the periods
 //
 // Bank conflicts: shared memory has 32 banks of 4 bytes. Accesses of 16 bytes are served for 8 lanes at a time; ldmatrix
 // reads 8 rows of 16 bytes at a time.
@@ -64,6 +66,34 @@ struct padded {
   struct of : detail::pitched_rows<T, Shape, Shape::columns + Elements> {
     /// The alignment of the storage in bytes.
     static constexpr int alignment = alignof(T) < 16 ? 16 : int{alignof(T)};
+  };
+};
+
+/// Rows in pairs, with 32 unused bytes after each pair, and with the two chunks of 16 bytes in each 32 bytes of an odd row
+/// exchanged. ldmatrix and 16-byte accesses are free of bank conflicts, as in rows with 16 unused bytes, and 32 bytes of a row
+/// stay 32 aligned bytes: cp.async reads what it copies in sectors of 32 bytes, and reads a sector twice if its halves go to
+/// different sectors of shared memory. Rows are a multiple of 32 bytes.
+struct paired {
+  /// The layout of a tile of this shape.
+  template <class T, class Shape>
+  struct of {
+    static_assert(sizeof(T) <= 16 && 16 % sizeof(T) == 0,
+                  "giwa::paired: use elements of 1, 2, 4, 8 or 16 bytes, because chunks of 16 bytes are exchanged.");
+    static_assert(Shape::columns * static_cast<int>(sizeof(T)) % 32 == 0 && Shape::rows % 2 == 0,
+                  "giwa::paired: make a row a multiple of 32 bytes, and the rows an even number.");
+
+    /// `elements`, `alignment`, `run` and offset(row, column): see the head of this file. The elements of a pair of rows.
+    ///@{
+    static constexpr int alignment = 32;
+    static constexpr int run = detail::elements_of_16_bytes<T>;
+    static constexpr int pitch = Shape::columns + run, period_rows = 2, period_columns = 2 * run;
+    static constexpr int elements = Shape::rows * pitch;
+
+    GIWA_HOST_DEVICE static constexpr int offset(int row, int column) {
+      const int odd = row & 1;
+      return row * pitch - odd * run + (column ^ odd * run);
+    }
+    ///@}
   };
 };
 

@@ -27,30 +27,40 @@ struct fragment_loader {
   template <class Left>
   GIWA_DEVICE static void left(uint32 (&to)[4], const Left& a, int row, int k, int lane) {
     if constexpr (operand_traits<Left>::is_transposed)
-      arch::load_matrices<true>(to, address(a, k + lane % 8 + lane / 16 * 8, row + lane / 8 % 2 * 8));
+      arch::load_matrices<true>(to, address(a, k, row, lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8));
     else
-      arch::load_matrices(to, address(a, row + lane % 16, k + lane / 16 * 8));
+      arch::load_matrices(to, address(a, row, k, lane % 16, lane / 16 * 8));
   }
 
   /// Loads (16, 16) of a right operand from (k, column) on: the fragments of two neighbouring products.
   template <class Right>
   GIWA_DEVICE static void right(uint32 (&to)[4], const Right& b, int k, int column, int lane) {
     if constexpr (operand_traits<Right>::is_transposed)
-      arch::load_matrices(to, address(b, column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8));
+      arch::load_matrices(to, address(b, column, k, lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8));
     else
-      arch::load_matrices<true>(to, address(b, k + lane % 16, column + lane / 16 * 8));
+      arch::load_matrices<true>(to, address(b, k, column, lane % 16, lane / 16 * 8));
   }
 
-  // The address of the tile plus an offset, not the address of an element. The compiler makes the offsets constants in the
-  // instructions; it would keep the address of each fragment's element in a register.
+  // The address of the row that a lane passes, (own_row, own_column) of the (16, 16) from (row, column) on. It is the address of
+  // the tile plus an offset, not that of an element, and in layouts that repeat the lane's part is added to it. So the
+  // compiler makes the rest constants in the instructions; it would keep the address of each fragment in a register.
   template <class Operand>
-  GIWA_DEVICE static uint32 address(const Operand& o, int row, int column) {
+  GIWA_DEVICE static uint32 address(const Operand& o, int row, int column, int own_row, int own_column) {
     using tile = typename operand_traits<Operand>::tile;
-    static_assert(tile::has_chunks,
-                  "giwa::multiply_add: ldmatrix reads 16 contiguous bytes: use the layout row_major, swizzled or "
-                  "padded<16 / sizeof(T)>, with rows of a multiple of 16 bytes.");
-    return arch::shared_address(operand_traits<Operand>::get(o).data()) +
-           static_cast<uint32>(tile::placement::offset(row, column)) * uint32{sizeof(T)};
+    using placement = typename tile::placement;
+    static_assert(
+        tile::has_chunks,
+        "giwa::multiply_add: ldmatrix reads 16 contiguous bytes: use the layout row_major, swizzled, paired or "
+        "padded<16 / sizeof(T)>, with rows of a multiple of 16 bytes.");
+    const uint32 begin = arch::shared_address(operand_traits<Operand>::get(o).data());
+    if constexpr (requires { placement::pitch; }) {
+      static_assert(8 % placement::period_rows == 0);  // and row is a multiple of 8
+      const int rest = column & (placement::period_columns - 1);
+      return begin + static_cast<uint32>(placement::offset(own_row, own_column + rest)) * uint32{sizeof(T)} +
+             static_cast<uint32>(row * placement::pitch + column - rest) * uint32{sizeof(T)};
+    } else {
+      return begin + static_cast<uint32>(placement::offset(row + own_row, column + own_column)) * uint32{sizeof(T)};
+    }
   }
 
   GIWA_DEVICE static void multiply(float (&d)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {

@@ -97,6 +97,7 @@ int main() {
   run<tile<float, 32, 32, giwa::transposable>, transpose_elements>("fp32 XOR, transposed read", out);
   run<tile<float, 32, 32, giwa::padded<1>>, transpose_elements>("fp32 padded, transposed read", out);
   run<tile<giwa::fp16, 64, 64, giwa::padded<8>>, multiply_by_warp>("fp16 padded, ldmatrix", out);
+  run<tile<giwa::fp16, 64, 64, giwa::paired>, multiply_by_warp>("fp16 in pairs of rows, ldmatrix", out);
   run<tile<float, 32, 32, giwa::row_major>, transpose_elements>("CONFLICTS: fp32 row-major, transposed read", out);
   run<tile<giwa::fp16, 64, 64, giwa::row_major>, multiply_by_warp>("CONFLICTS: fp16 row-major, ldmatrix", out);
   giwa::throw_if_failed(giwa::to_status(cudaDeviceSynchronize()));

@@ -4,7 +4,7 @@
 
 #include "gpu/tile/product_cases.cuh"
 
-using giwa::bf16, giwa::fp16, giwa::padded, giwa::row_major, giwa::swizzle, giwa::swizzled;
+using giwa::bf16, giwa::fp16, giwa::padded, giwa::paired, giwa::row_major, giwa::swizzle, giwa::swizzled;
 using giwa_test::product_params;
 
 namespace {
@@ -46,8 +46,8 @@ template <class Op>
 void check_product() {
   if (giwa_test::capability() < (std::is_same_v<typename Op::element, fp16> ? 75 : 80)) return;
   giwa_test::random_sequence random(9);
-  for (int first_row = 0; first_row <= Op::window_rows; first_row += 16)
-    for (int first_column = 0; first_column <= Op::window_columns; first_column += 16) {
+  for (int first_row = 0; first_row <= Op::window_rows; first_row += 8)
+    for (int first_column = 0; first_column <= Op::window_columns; first_column += 8) {
       const bool accumulate = (first_row + first_column) % 32 == 0;
       CAPTURE(first_row, first_column, accumulate);
       CHECK(giwa_test::product_is_exact<Op>(Op::rows, Op::columns, Op::depth, Op::window_rows, Op::window_columns,
@@ -64,13 +64,16 @@ TEMPLATE_TEST_CASE("mma.sync multiplies 16-bit tiles", "",
                    (warp_op<fp16, 16, 16, 48, padded<8>, true, row_major, false>),
                    (warp_op<bf16, 16, 48, 16, swizzled_32, false, swizzled_32, false>),
                    (warp_op<bf16, 32, 16, 80, row_major, false, padded<8>, true>),
-                   (warp_op<fp16, 48, 16, 32, swizzled_32, true, swizzled_64, false>)) {
+                   (warp_op<fp16, 48, 16, 32, swizzled_32, true, swizzled_64, false>),
+                   (warp_op<fp16, 32, 32, 80, paired, false, paired, true>),
+                   (warp_op<bf16, 16, 48, 48, paired, true, paired, false>)) {
   check_product<TestType>();
 }
 
 TEMPLATE_TEST_CASE("mma.sync multiplies 32-bit tiles", "",
                    (warp_op<float, 32, 32, 32, swizzled_128, false, swizzled_128, true>),
                    (warp_op<float, 16, 16, 8, padded<1>, true, swizzled_64, false>),
+                   (warp_op<float, 16, 32, 16, paired, true, paired, true>),
                    (warp_op<float, 16, 48, 24, row_major, false, padded<4>, false>),
                    (warp_op<float, 64, 16, 16, swizzled_32, true, giwa::transposable, true>)) {
   check_product<TestType>();

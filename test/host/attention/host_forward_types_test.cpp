@@ -288,3 +288,21 @@ TEST_CASE("tiles on the CPU have as many rows as fit, unless threads would be id
         CHECK((n >= 24 && n <= 264 && n % 24 == 0));
       }
 }
+
+// A mask of 1 MiB by value, which the stacks of the call's threads must hold.
+struct table_mask {
+  static constexpr int size = 1 << 20;
+  bool keeps[size];
+  bool operator()(const giwa::attention_coord& at) const { return keeps[(at.query * 617 + at.key) % size]; }
+};
+
+TEST_CASE("a large mask, on several threads") {
+  static table_mask mask{};
+  for (int i = 0; i < table_mask::size; ++i) mask.keeps[i] = i % 3 != 0;
+  case_options c;
+  c.heads = 8;
+  c.seq_q = c.seq_k = 300;
+  faults f;
+  f.add(fault_of<float, 64>(c, mask));
+  CHECK_NO_FAULTS(f);
+}

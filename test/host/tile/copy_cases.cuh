@@ -40,6 +40,17 @@ struct copy_op {
   static constexpr int max_threads = 1024, min_blocks = 1;
 };
 
+/// Calls f with the block, of a size that is a constant if it has 128 or 32 threads: copies then have unrolled code.
+template <class Block, class F>
+GIWA_HOST_DEVICE void with_known_size(const Block& block, const F& f) {
+  if (block.size() == 128)
+    f(giwa::with_threads<128>(block));
+  else if (block.size() == 32)
+    f(giwa::with_threads<32>(block));
+  else
+    f(block);
+}
+
 /// Loads a tile over memory full of 0xff, and writes out every byte of it and of the guards.
 template <class Copied, bool Async>
 struct load_op : copy_op {
@@ -53,6 +64,10 @@ struct load_op : copy_op {
   using shared_storage = guarded_tile<typename Copied::tile>;
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& shared) const {
+    with_known_size(block, [&](const auto& group) { run(group, p, shared); });
+  }
+  template <class Block>
+  GIWA_HOST_DEVICE static void run(const Block& block, const params& p, shared_storage& shared) {
     auto* const all = reinterpret_cast<unsigned char*>(&shared);
     const int size = static_cast<int>(sizeof shared);
     for (int i = block.rank(); i < size; i += block.size()) all[i] = 0xff;
@@ -82,6 +97,10 @@ struct store_op : copy_op {
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& shared) const {
+    with_known_size(block, [&](const auto& group) { run(group, p, shared); });
+  }
+  template <class Block>
+  GIWA_HOST_DEVICE static void run(const Block& block, const params& p, shared_storage& shared) {
     for (int i = block.rank(); i < Copied::rows * Copied::columns; i += block.size())
       shared.tile(i / Copied::columns, i % Copied::columns) = p.in[i];
     block.sync();
@@ -243,27 +262,34 @@ struct twelve_bytes {
 struct two_floats {
   float a, b;
 };
+struct two_doubles {
+  double a, b;
+};
 
 using giwa::bf16;
 using giwa::fp16;
-using all_copied = std::tuple<copied<fp16, fp16, 32, 64, giwa::swizzled<giwa::swizzle::bytes_128>>,
-                              copied<fp16, fp16, 24, 96, giwa::swizzled<giwa::swizzle::bytes_64>>,
-                              copied<fp16, fp16, 16, 40, giwa::padded<8>>,       //
-                              copied<bf16, bf16, 19, 12, giwa::row_major>,       // runs of 8 bytes
-                              copied<fp16, fp16, 9, 7, giwa::padded<1>>,         // single elements
-                              copied<float, float, 32, 32, giwa::transposable>,  // runs of 16 bytes, of 4 in the tile
-                              copied<fp16, fp16, 40, 48, giwa::transposable>,    //
-                              copied<float, float, 1, 200, giwa::row_major>,     // more columns than threads
-                              copied<float, float, 150, 1, giwa::row_major>,     //
-                              copied<double, double, 8, 16, giwa::swizzled<giwa::swizzle::bytes_128>>,
-                              copied<unsigned char, unsigned char, 16, 128, giwa::swizzled<giwa::swizzle::bytes_128>>,
-                              copied<twelve_bytes, twelve_bytes, 5, 8, giwa::row_major>,
-                              copied<two_floats, two_floats, 5, 9, giwa::row_major>,  // 8 bytes that are aligned to 4
-                              copied<fp16, float, 16, 64, giwa::swizzled<giwa::swizzle::bytes_128>>,
-                              copied<float, bf16, 16, 32, giwa::swizzled<giwa::swizzle::bytes_128>>,
-                              copied<bf16, fp16, 12, 24, giwa::row_major>,   //
-                              copied<fp16, double, 8, 16, giwa::row_major>,  // rounded once
-                              copied<float, fp16, 16, 36, giwa::padded<1>>>;
+using all_copied =
+    std::tuple<copied<fp16, fp16, 32, 64, giwa::swizzled<giwa::swizzle::bytes_128>>,
+               copied<fp16, fp16, 24, 96, giwa::swizzled<giwa::swizzle::bytes_64>>,
+               copied<fp16, fp16, 16, 40, giwa::padded<8>>,       //
+               copied<fp16, fp16, 64, 64, giwa::paired>,          // 128 bytes of a row by 8 threads
+               copied<bf16, bf16, 32, 80, giwa::paired>,          //
+               copied<bf16, bf16, 19, 12, giwa::row_major>,       // runs of 8 bytes
+               copied<fp16, fp16, 9, 7, giwa::padded<1>>,         // single elements
+               copied<float, float, 32, 32, giwa::transposable>,  // runs of 16 bytes, of 4 in the tile
+               copied<fp16, fp16, 40, 48, giwa::transposable>,    //
+               copied<float, float, 1, 200, giwa::row_major>,     // more columns than threads
+               copied<float, float, 150, 1, giwa::row_major>,     //
+               copied<double, double, 8, 16, giwa::swizzled<giwa::swizzle::bytes_128>>,
+               copied<unsigned char, unsigned char, 16, 128, giwa::swizzled<giwa::swizzle::bytes_128>>,
+               copied<twelve_bytes, twelve_bytes, 5, 8, giwa::row_major>,
+               copied<two_floats, two_floats, 5, 9, giwa::row_major>,    // 8 bytes that are aligned to 4
+               copied<two_doubles, two_doubles, 6, 7, giwa::row_major>,  // 16 bytes that are aligned to 8
+               copied<fp16, float, 16, 64, giwa::swizzled<giwa::swizzle::bytes_128>>,
+               copied<float, bf16, 16, 32, giwa::swizzled<giwa::swizzle::bytes_128>>,
+               copied<bf16, fp16, 12, 24, giwa::row_major>,   //
+               copied<fp16, double, 8, 16, giwa::row_major>,  // rounded once
+               copied<float, fp16, 16, 36, giwa::padded<1>>>;
 
 /// Random cases of all three copies.
 template <class Copied, class Machine>

@@ -12,6 +12,7 @@
 #include "support/catch.hpp"
 
 using giwa::padded;
+using giwa::paired;
 using giwa::row_major;
 using giwa::shared_tile;
 using giwa::swizzle;
@@ -50,6 +51,9 @@ constexpr int run = shared_tile<T, tile_shape<8, Columns>, Layout>::placement::r
 static_assert(run<fp16, 64, row_major> == 8 && run<fp16, 12, row_major> == 4 && run<fp16, 7, row_major> == 1);
 static_assert(run<float, 64, row_major> == 4 && run<double, 64, row_major> == 2 && run<char, 48, row_major> == 16);
 static_assert(run<fp16, 64, padded<8>> == 8 && run<fp16, 64, padded<2>> == 2 && run<float, 64, padded<1>> == 1);
+static_assert(run<fp16, 64, paired> == 8 && run<float, 8, paired> == 4 && run<double, 4, paired> == 2);
+static_assert(shared_tile<fp16, tile_shape<4, 64>, paired>::bytes == 2 * (2 * 128 + 32));
+static_assert(alignof(shared_tile<fp16, tile_shape<4, 64>, paired>) == 32);
 static_assert(run<twelve_bytes, 64, row_major> == 1 && run<fp16, 64, transposable> == 2);
 static_assert(run<float, 64, swizzled_32> == 4 && run<char, 128, swizzled_128> == 16);
 static_assert(!shared_tile<fp16, tile_shape<8, 12>>::has_chunks && shared_tile<fp16, tile_shape<8, 16>>::has_chunks);
@@ -66,13 +70,15 @@ struct example {
 using every_layout = std::tuple<
     example<float, 1, 1, row_major>, example<fp16, 64, 128, row_major>, example<float, 7, 5, row_major>,
     example<twelve_bytes, 9, 6, row_major>, example<float, 7, 5, padded<3>>, example<fp16, 64, 128, padded<8>>,
-    example<fp16, 8, 12, padded<4>>, example<double, 8, 6, padded<1>>, example<fp16, 64, 128, swizzled_128>,
-    example<fp16, 8, 64, swizzled_128>, example<float, 40, 96, swizzled_128>, example<char, 16, 256, swizzled_128>,
-    example<double, 24, 32, swizzled_128>, example<fp16, 64, 96, swizzled_64>, example<float, 8, 16, swizzled_64>,
-    example<fp16, 24, 48, swizzled_32>, example<float, 16, 8, swizzled_32>, example<fp16, 16, 24, swizzled_none>,
-    example<float, 33, 32, transposable>, example<float, 64, 48, transposable>, example<float, 10, 7, transposable>,
-    example<float, 64, 8, transposable>, example<fp16, 64, 64, transposable>, example<fp16, 64, 96, transposable>,
-    example<fp16, 70, 6, transposable>, example<float, 5, 1, transposable>>;
+    example<fp16, 8, 12, padded<4>>, example<double, 8, 6, padded<1>>, example<fp16, 64, 128, paired>,
+    example<fp16, 2, 16, paired>, example<float, 24, 40, paired>, example<double, 10, 4, paired>,
+    example<char, 16, 96, paired>, example<fp16, 64, 128, swizzled_128>, example<fp16, 8, 64, swizzled_128>,
+    example<float, 40, 96, swizzled_128>, example<char, 16, 256, swizzled_128>, example<double, 24, 32, swizzled_128>,
+    example<fp16, 64, 96, swizzled_64>, example<float, 8, 16, swizzled_64>, example<fp16, 24, 48, swizzled_32>,
+    example<float, 16, 8, swizzled_32>, example<fp16, 16, 24, swizzled_none>, example<float, 33, 32, transposable>,
+    example<float, 64, 48, transposable>, example<float, 10, 7, transposable>, example<float, 64, 8, transposable>,
+    example<fp16, 64, 64, transposable>, example<fp16, 64, 96, transposable>, example<fp16, 70, 6, transposable>,
+    example<float, 5, 1, transposable>>;
 
 // Where a tensor copy puts a byte, as the tables of the PTX ISA draw it: row by row of a slab, chunk by chunk.
 int drawn_offset(int span, int rows, int row, int byte) {
@@ -133,6 +139,30 @@ int eight_rows() {
       most = std::max(most, turns(offsets, 16));
     }
   return most;
+}
+
+// Whether every 32 bytes of a row, from a multiple of 32 on, lie in 32 aligned bytes of the tile.
+template <class X>
+bool keeps_sectors() {
+  constexpr int count = 32 / X::bytes;
+  bool kept = X::placement::alignment % 32 == 0;
+  for (int row = 0; row < X::rows; ++row)
+    for (int column = 0; column < X::columns; ++column)
+      kept = kept && X::at(row, column) / 32 == X::at(row, column - column % count) / 32;
+  return kept;
+}
+
+// Whether multiples of the periods may be added to a place as the layout says.
+template <class X>
+bool repeats() {
+  using p = typename X::placement;
+  bool same = true;
+  for (int row = 0; row < X::rows; ++row)
+    for (int column = 0; column < X::columns; ++column) {
+      const int r = row % p::period_rows, c = column % p::period_columns;
+      same = same && p::offset(row, column) == p::offset(r, c) + (row - r) * p::pitch + (column - c);
+    }
+  return same;
 }
 
 }  // namespace
@@ -214,6 +244,23 @@ TEST_CASE("padding frees what it promises to free") {
   CHECK(down_a_column<example<float, 64, 26, padded<1>>>() == 1);
   CHECK(down_a_column<example<fp16, 64, 64, padded<2>>>() == 1);
   CHECK(along_the_rows<example<float, 64, 64, padded<1>>>() == 1);
+}
+
+TEST_CASE("pairs of rows are free of conflicts, and keep the sectors of 32 bytes that a copy reads") {
+  CHECK(eight_rows<example<fp16, 64, 64, paired>>() == 1);
+  CHECK(eight_rows<example<fp16, 64, 80, paired>>() == 1);
+  CHECK(eight_rows<example<fp16, 32, 16, paired>>() == 1);
+  CHECK(eight_rows<example<float, 64, 40, paired>>() == 1);
+  CHECK(along_the_rows<example<fp16, 64, 64, paired>>(8) == 1);
+  CHECK(keeps_sectors<example<fp16, 64, 80, paired>>());
+  CHECK(keeps_sectors<example<float, 24, 40, paired>>());
+  CHECK(keeps_sectors<example<fp16, 64, 128, swizzled_128>>());
+  CHECK_FALSE(keeps_sectors<example<fp16, 64, 128, padded<8>>>());
+}
+
+TEST_CASE("the offsets of pairs of rows repeat with their periods") {
+  CHECK(repeats<example<fp16, 64, 80, paired>>());
+  CHECK(repeats<example<float, 24, 40, paired>>());
 }
 
 TEST_CASE("swizzled tiles are free of conflicts down columns of chunks, and along rows of one slab") {

@@ -47,7 +47,7 @@ struct fragment_addresses {
   uint32 first;  // of the lane's row and column
 
   GIWA_DEVICE fragment_addresses(const Tile& tile, int row, int column)
-      : first(fragment_loader<typename Tile::value_type>::address(tile, row, column)) {}
+      : first(fragment_loader<typename Tile::value_type>::address(tile, 0, 0, row, column)) {}
   /// The address `rows` further, a multiple of 8, and `columns` further, whose bits the first column does not have.
   GIWA_DEVICE uint32 operator()(int rows, int columns) const {
     using place = typename Tile::placement;

@@ -83,12 +83,12 @@ struct host_backward {
     const int64 heads = p.views.in.k.extent(2), tasks = p.key_sequences() * heads;
     std::atomic<bool> no_memory{false};
     const auto make = [&] { return worker(p, longest_k, longest_q); };
-    host_parallel(tasks * unit, ceil_div(enough, products / tasks + 1) * unit, make,
-                  [&](worker& w, int64 begin, int64 end) {
-                    if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
-                    for (int64 task = begin / unit; task < end / unit; ++task)
-                      w.run_head(static_cast<int>(task / heads), static_cast<int>(task % heads));
-                  });
+    const auto run = [&](worker& w, int64 begin, int64 end) {
+      if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
+      for (int64 task = begin / unit; task < end / unit; ++task)
+        w.run_head(static_cast<int>(task / heads), static_cast<int>(task % heads));
+    };
+    host_parallel(tasks * unit, ceil_div(enough, products / tasks + 1) * unit, make, run, small_stack_bytes<worker>);
     return !no_memory.load();
   }
   template <class Params>
@@ -152,14 +152,15 @@ struct host_backward {
 
     std::atomic<bool> no_memory{false};
     const auto make = [&] { return worker(p); };
-    host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, [&](worker& w, int64 begin, int64 end) {
+    const auto run_tiles = [&](worker& w, int64 begin, int64 end) {
       if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
       for (int64 task = begin / unit; task < end / unit; ++task) {
         const int64 first = task % blocks * rows, row = task / blocks;
         run(w, static_cast<int>(row / heads), static_cast<int>(row % heads), static_cast<int>(first),
             static_cast<int>(rows));
       }
-    });
+    };
+    host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, run_tiles, small_stack_bytes<worker>);
     return !no_memory.load();
   }
 };

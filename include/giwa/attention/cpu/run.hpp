@@ -57,7 +57,7 @@ status run_host_rows(const Params& params, const host_rows_sizes& sizes) {
   constexpr int64 unit = 64;
   std::atomic<bool> no_memory{false};
   const auto make = [&] { return worker(params); };
-  host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, [&](worker& w, int64 begin, int64 end) {
+  const auto run = [&](worker& w, int64 begin, int64 end) {
     if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
     for (int64 task = begin / unit; task < end / unit; ++task) {
       const int64 first = task % blocks * queries, sequence = task / blocks;
@@ -66,7 +66,8 @@ status run_host_rows(const Params& params, const host_rows_sizes& sizes) {
       const int64 left = h.queries() - first;
       if (left > 0) w.run(h, static_cast<int>(first), static_cast<int>(left < queries ? left : queries));
     }
-  });
+  };
+  host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, run, small_stack_bytes<worker>);
   if (no_memory.load()) {
     status s;
     s.code = status_code::out_of_memory;

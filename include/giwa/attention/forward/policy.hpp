@@ -31,14 +31,14 @@ struct sm80_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
   using type = sm80_policy<BlockM, BlockN, warps, HeadSize, HeadSizeV, 1>;
   using smaller = type;  // the caller's tile, or an error that it does not fit
 };
-// H200, 2026-11-21, fp16, 2048 / head size heads, full 4 x 4096 | causal 16 x 1024 tokens, in CUDA graphs
+// H100, 2026-11-27, fp16, 2048 / head size heads, full 4 x 4096 | causal 16 x 1024 tokens, in CUDA graphs
 // (docs/results):
 //   head size   queries x keys   warps   blocks per multiprocessor   TFLOP/s
-//   64          128 x 128        4       2                           279 | 188
-//   128         128 x 64         4       2                           307 | 202
-//   256         64 x 64          4       2                           253 | 187
-// Up to a head size of 128, S and O take 192 of a thread's 255 registers. ptxas spills up to 40 bytes if the mask
-// is full or causal, and up to 500 bytes if it is a custom mask. Other tiles: docs/attention_hopper.md.
+//   64          128 x 128        4       2                           304 | 213
+//   128         128 x 64         4       2                           328 | 231
+//   256         64 x 64          4       2                           286 | 221
+// Up to a head size of 128, S and O take 192 of a thread's 255 registers. ptxas spills up to 150 bytes if the mask
+// is full or causal (a dozen accesses in the loop), and up to 500 bytes if it is a custom mask. Other tiles: docs/attention_hopper.md.
 template <int HeadSize, int HeadSizeV, class Automatic>
 struct sm80_policy_of {
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;

@@ -136,6 +136,10 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
                                   const attention_head<T, O>& h, int first_query, bool write,
                                   float (&factor)[Map::rows]) {
   softmax.finish(block);
+  // Read once: what is written may lie anywhere, for all that the compiler knows.
+  float* const lse_of_rows = write && thread % Map::lanes == 0 ? h.lse : nullptr;
+  const int64 lse_stride = h.lse_stride;
+  const int rows_left = h.queries() - first_query;
   GIWA_UNROLL
   for (int r = 0; r < Map::rows; ++r) {
     float lse = softmax.lse(r, scale_log2);
@@ -148,8 +152,8 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
       lse = end.lse;
     }
     if constexpr (drops_weights<Score>) factor[r] *= kept_scale(call.score);
-    const int query = first_query + Map::row(thread, r);
-    if (write && h.lse != nullptr && thread % Map::lanes == 0 && query < h.queries()) h.lse[query * h.lse_stride] = lse;
+    const int row = Map::row(thread, r);
+    if (lse_of_rows != nullptr && row < rows_left) lse_of_rows[(first_query + row) * lse_stride] = lse;
   }
 }
 

@@ -39,11 +39,11 @@ struct attention_schedule {
   }
 
   /// Returns the schedule for tiles of `block_m` queries and `slices` slices of the output. A key and its value have
-  /// `bytes` bytes, and a sequence whose length only the device knows has about `longest` rows. There must be at least
-  /// one sequence and one head.
+  /// `bytes` bytes, and a sequence whose length only the device knows has about `longest` rows. A section has at least
+  /// `least_heads` heads, and more while their keys and values have up to `cached` bytes. There must be at least one
+  /// sequence and one head.
   GIWA_HOST_DEVICE static attention_schedule of(const attention_problem& p, int64 longest, int block_m, int slices_,
-                                                int bytes, int64 least_heads = 1) {
-    constexpr int64 cached = 24 << 20;
+                                                int bytes, int64 least_heads = 1, int64 cached = 24 << 20) {
     attention_schedule s;
     const int64 queries = p.seq_q < 0 ? longest : p.seq_q, keys = p.seq_k < 0 ? longest : p.seq_k;
     s.query_tiles = queries > block_m ? ceil_div(queries, int64{block_m}) : 1;
