@@ -14,7 +14,8 @@
 //                 two, of at most 16 bytes
 //   offset(r, c)  the offset of element (r, c) in elements
 // and, if rows or columns are permuted within periods,
-//   pitch, period_rows, period_columns   offset(r + a, c + b) is offset(r, c) + a * pitch + b for multiples a and b of the periods
+//   pitch, period_rows, period_columns   offset(r + a, c + b) is offset(r, c) + a * pitch + b for multiples a and b of
+//                 the periods
 //
 // Bank conflicts: shared memory has 32 banks of 4 bytes. Accesses of 16 bytes are served for 8 lanes at a time; ldmatrix
 // reads 8 rows of 16 bytes at a time.

@@ -10,10 +10,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Copies tiles of a view, one below the other, that lie in it as a whole and have rows aligned to 16 bytes, by a group whose
-/// size is a constant (with_threads). What does not depend on the tile is computed once, so that a loop over tiles needs few
-/// instructions for each. Tile n begins at row n * Tile::rows; the tiles [0,
-/// count) are such tiles, and `count` is 0 where rows are not aligned.
+/// Copies tiles of a view, one below the other, that lie in it as a whole and have rows aligned to 16 bytes, by a group
+/// whose size is a constant (with_threads). What does not depend on the tile is computed once, so that a loop over tiles
+/// needs few instructions for each. Tile n begins at row n * Tile::rows; the tiles [0, count) are such tiles, and `count` is
+/// 0 where rows are not aligned. load_async() has its own form of these checks (load_whole_tile): by this class the kernels
+/// of the gradients were 2 to 3 % slower (H100, 2026-11-27).
 template <class Tile>
 class whole_tiles {
   using element = typename Tile::value_type;

@@ -296,7 +296,7 @@ struct table_mask {
   bool operator()(const giwa::attention_coord& at) const { return keeps[(at.query * 617 + at.key) % size]; }
 };
 
-TEST_CASE("a large mask, on several threads") {
+TEST_CASE("a large mask on several threads") {
   static table_mask mask{};
   for (int i = 0; i < table_mask::size; ++i) mask.keeps[i] = i % 3 != 0;
   case_options c;

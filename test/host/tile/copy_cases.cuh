@@ -186,6 +186,10 @@ To expected_value(const From& value) {
     return giwa::convert<To>{}(value);
 }
 
+/// Where views begin in memory that is aligned to more: an element with an alignment below its size gets no more than that.
+template <class V>
+inline constexpr std::size_t shift = alignof(V) < sizeof(V) ? alignof(V) : 0;
+
 /// Runs a case: Machine runs an op on memory that it copies to where the op runs, and back.
 template <class Copied, bool Async, class Machine>
 bool load_is_right(const Machine& machine, const copy_case& c, random_sequence& random) {
@@ -194,13 +198,13 @@ bool load_is_right(const Machine& machine, const copy_case& c, random_sequence& 
   using op = load_op<Copied, Async>;
   using shared = typename op::shared_storage;
 
-  byte_array memory(static_cast<std::size_t>(c.size) * sizeof(value), 0xff);
+  byte_array memory(static_cast<std::size_t>(c.size) * sizeof(value) + shift<value>, 0xff);
   const auto put = [&](int64 place, const value& v) {
-    std::memcpy(memory.data() + static_cast<std::size_t>(place) * sizeof(value), &v, sizeof v);
+    std::memcpy(memory.data() + shift<value> + static_cast<std::size_t>(place) * sizeof(value), &v, sizeof v);
   };
   const auto get = [&](int64 place) {
     value v;
-    std::memcpy(&v, memory.data() + static_cast<std::size_t>(place) * sizeof(value), sizeof v);
+    std::memcpy(&v, memory.data() + shift<value> + static_cast<std::size_t>(place) * sizeof(value), sizeof v);
     return v;
   };
   const auto place_of = [&](int64 row, int64 column) {
@@ -222,7 +226,7 @@ bool load_is_right(const Machine& machine, const copy_case& c, random_sequence& 
     }
   const bool ran =
       machine.run({.block = c.threads}, op{}, memory, out, [&](unsigned char* data, unsigned char* result) {
-        const value* const first = reinterpret_cast<const value*>(data) + c.first;
+        const value* const first = reinterpret_cast<const value*>(data + shift<value>) + c.first;
         return typename op::params{
             {first, {c.extent[0], c.extent[1]}, {c.stride[0], c.stride[1]}}, {c.origin[0], c.origin[1]}, fill, result};
       });
@@ -235,7 +239,7 @@ bool store_is_right(const Machine& machine, const copy_case& c, random_sequence&
   using element = typename Copied::element;
   using op = store_op<Copied>;
   byte_array tile(static_cast<std::size_t>(Copied::rows * Copied::columns) * sizeof(element));
-  byte_array memory(static_cast<std::size_t>(c.size) * sizeof(value), 0xff), image = memory;
+  byte_array memory(static_cast<std::size_t>(c.size) * sizeof(value) + shift<value>, 0xff), image = memory;
   for (int row = 0; row < Copied::rows; ++row)
     for (int column = 0; column < Copied::columns; ++column) {
       const element e = random_value<element>(random);
@@ -245,10 +249,10 @@ bool store_is_right(const Machine& machine, const copy_case& c, random_sequence&
       if (y < 0 || y >= c.extent[0] || x < 0 || x >= c.extent[1]) continue;
       const int64 place = c.first + (c.extent[0] > 1 ? y * c.stride[0] : 0) + (c.extent[1] > 1 ? x * c.stride[1] : 0);
       const value v = expected_value<value>(e);
-      std::memcpy(image.data() + static_cast<std::size_t>(place) * sizeof(value), &v, sizeof v);
+      std::memcpy(image.data() + shift<value> + static_cast<std::size_t>(place) * sizeof(value), &v, sizeof v);
     }
   const bool ran = machine.run({.block = c.threads}, op{}, tile, memory, [&](unsigned char* in, unsigned char* data) {
-    value* const first = reinterpret_cast<value*>(data) + c.first;
+    value* const first = reinterpret_cast<value*>(data + shift<value>) + c.first;
     return typename op::params{{first, {c.extent[0], c.extent[1]}, {c.stride[0], c.stride[1]}},
                                {c.origin[0], c.origin[1]},
                                reinterpret_cast<const element*>(in)};

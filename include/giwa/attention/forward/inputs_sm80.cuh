@@ -56,8 +56,8 @@ struct sm80_inputs {
       return {{h.v}};
   }
 
-  /// Starts the copy of any tile. Not inlined: it is rare where rows are aligned to 16 bytes, and inlined it adds 91 moves of registers to the loop (128, full,
-  /// code for 9.0).
+  /// Starts the copy of any tile. Not inlined: it is rare where rows are aligned to 16 bytes, and inlined it adds 91 moves
+  /// of registers to the loop (128, full, code for 9.0).
   template <class Block, class Tile>
   __noinline__ GIWA_DEVICE static void load_any(const Block& block, const input& from, const giwa::index<2>& origin,
                                                 Tile (&to)[parts]) {
