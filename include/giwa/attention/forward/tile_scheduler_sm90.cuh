@@ -34,11 +34,18 @@ struct sm90_tile_scheduler {
       s.batch = at.batch, s.head = at.head, s.tile = static_cast<int>(at.tile), s.next_chunk = 0;
       while (!is_fallback(p, at)) {
         work_tile& work = next_free();
-        work.head.put(p.call.place_of(s.batch, s.head));
-        const auto& head = work.head.get();
-        const int count = ceil_div(head.queries(), Types::block_m * cluster);
+        head_place place = p.call.place_of(s.batch, s.head);
+        const int count = ceil_div(place.queries(), Types::block_m * cluster);
         if (s.tile >= count) break;
-        work.first_query = (s.tile * cluster + rank) * Types::block_m;
+        if constexpr (Types::first_tile_is_short) {
+          const int end = round_up(place.queries(), 64) - (count - 1 - s.tile) * Types::block_m;
+          work.first_query = end > Types::block_m ? end - Types::block_m : 0;
+          if (place.query_count > end) place.query_count = end;
+        } else {
+          work.first_query = (s.tile * cluster + rank) * Types::block_m;
+        }
+        work.head.put(place);
+        const auto& head = work.head.get();
         work.keys.put({p.call.mask, head, work.first_query, Types::block_m, Types::block_n});
         take_keys(work, s);
         if constexpr (Types::is_split)

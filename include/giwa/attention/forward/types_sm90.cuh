@@ -50,6 +50,10 @@ struct sm90_types {
       stdlib::same_as<Mask, full> && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
   using copies = tensor_copies<multicasts ? 2 : 1>;
 
+  // Where the queries of a head are no whole number of tiles, the first tile has fewer, whole consumers of 64, and not the
+  // last one, which has the most keys under a causal mask. To its work tile the head ends with the tile's last query.
+  static constexpr bool first_tile_is_short = !stdlib::same_as<Mask, full>;
+
   // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
   // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
   // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
