@@ -54,7 +54,10 @@ struct row_exponents {
 /// 2^((score - m) scale_log2) over this thread's scores. scale_log2 > 0 is the scale times log2(e): one fused
 /// multiply-add scales a score and subtracts the maximum. Weights, and l with them, are multiplied by 2^Headroom, so
 /// that small weights stay in fp16's range. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2", algorithm 1.)
-template <class Map, int Headroom = 0>
+///
+/// With a Slack, m stays as it is until a weight would exceed 2^Slack. Then most tiles leave it, and earlier sums need no
+/// multiplication (Zadouri et al. 2026, "FlashAttention-4", conditional rescaling).
+template <class Map, int Headroom = 0, int Slack = 0>
 struct online_softmax {
   static constexpr int rows = Map::rows;  ///< rows of which a thread holds elements
   /// The state of each of these rows.
@@ -74,41 +77,48 @@ struct online_softmax {
   template <class Block>
   GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
                                float (&factor)[rows]) {
-    float shift[rows];
-    begin_update(block, scores, scale_log2, factor, shift);
-    end_update(scores, scale_log2, factor, shift);
+    float largest[rows];
+    find_maxima(block, scores, largest);
+    raise(largest, scale_log2, factor);
+    weigh(scores);
   }
-  /// update() in two steps, between which the caller may use `factor`: first the maximum and what depends on it, then
-  /// the weights.
+  /// The steps of update(): the largest scores, those of the tile included; whether one of this thread's rows needs another m
+  /// for them; such an m, with factor[row]; and the weights. If no row needs another m, raise() may be left out.
   ///@{
   template <class Block>
-  GIWA_HOST_DEVICE void begin_update(const Block& block, const register_tile<float, Map>& scores, float scale_log2,
-                                     float (&factor)[rows], float (&shift)[rows]) {
-    float before[rows];
+  GIWA_HOST_DEVICE void find_maxima(const Block& block, const register_tile<float, Map>& scores,
+                                    float (&largest)[rows]) const {
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) before[r] = m[r];
-    reduce_rows_of_thread(scores, m, larger{});
-    reduce_over_lanes<Map>(block, m, larger{});
+    for (int r = 0; r < rows; ++r) largest[r] = m[r];
+    reduce_rows_of_thread(scores, largest, larger{});
+    reduce_over_lanes<Map>(block, largest, larger{});
+  }
+  GIWA_HOST_DEVICE bool exceeds_slack(const float (&largest)[rows], float scale_log2) const {
+    bool exceeds = false;
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) exceeds = exceeds || row_exceeds_slack(r, largest[r], scale_log2);
+    return exceeds;
+  }
+  GIWA_HOST_DEVICE void raise(const float (&largest)[rows], float scale_log2, float (&factor)[rows]) {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
-      const auto e = detail::row_exponents::of<Headroom>(m[r], scale_log2);
-      // Rounded as it was when `before` was the maximum, and not fused with the difference: an unchanged maximum gives exactly 1.
-      shift[r] = e.shift;
-      factor[r] = detail::exp2_of(detail::reference_of(before[r], e.scale, Headroom) - e.shift);
+      const float before = m[r];
+      if (row_exceeds_slack(r, largest[r], scale_log2)) m[r] = largest[r];
+      exponents_[r] = detail::row_exponents::of<Headroom>(m[r], scale_log2);
+      // Rounded as it was when `before` was m, and not fused with the difference: an unchanged m gives exactly 1.
+      factor[r] = detail::exp2_of(detail::reference_of(before, exponents_[r].scale, Headroom) - exponents_[r].shift);
+      l[r] *= factor[r];
     }
   }
-  GIWA_HOST_DEVICE void end_update(register_tile<float, Map>& scores, float scale_log2, const float (&factor)[rows],
-                                   const float (&shift)[rows]) {
-    detail::row_exponents of_row[rows];
+  GIWA_HOST_DEVICE void weigh(register_tile<float, Map>& scores) {
+    scores.transform_rows(exponents_, [](float s, const detail::row_exponents& e) { return detail::exp2_of(e(s)); });
+    // A tile is summed separately: weights that are too small for the last digit of a large l still count together.
     float sum[rows];
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r)
-      sum[r] = 0, of_row[r] = {detail::row_exponents::of<Headroom>(m[r], scale_log2).scale, shift[r]};
-    scores.transform_rows(of_row, [](float s, const detail::row_exponents& e) { return detail::exp2_of(e(s)); });
-    // A tile is summed separately: weights that are too small for the last digit of a large l still count together.
+    for (int r = 0; r < rows; ++r) sum[r] = 0;
     reduce_rows_of_thread(scores, sum, plus{});
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) l[r] = detail::fused_multiply_add(l[r], factor[r], sum[r]);
+    for (int r = 0; r < rows; ++r) l[r] += sum[r];
   }
   ///@}
 
@@ -146,8 +156,14 @@ struct online_softmax {
   ///@}
 
  private:
+  // Also in a row that is empty, or has an infinite score.
+  GIWA_HOST_DEVICE bool row_exceeds_slack(int row, float largest, float scale_log2) const {
+    return Slack == 0 || !((largest - m[row]) * scale_log2 <= Slack);
+  }
   // l == 0 alone is not enough: l is also 0 where the scaled scores exceed the range of fp32.
   GIWA_HOST_DEVICE bool is_empty(int row) const { return l[row] == 0 && m[row] == -detail::infinity_of<float>; }
+
+  detail::row_exponents exponents_[rows];  // of m
 };
 
 }  // namespace giwa::inline GIWA_ABI

@@ -38,4 +38,7 @@ TEMPLATE_TEST_CASE("tiles of scores become their softmax on a GPU", "", (warp_ma
   for (const int tiles : {1, 6, 33}) check_online<online_op<TestType>>(on_a_gpu{}, tiles);
   check_factors_of_one<online_op<TestType>>(on_a_gpu{});
   check_large<online_op<TestType>>(on_a_gpu{});
+  check_online<online_op<TestType, 8>>(on_a_gpu{}, 33);
+  check_large<online_op<TestType, 8>>(on_a_gpu{});
+  check_slack<online_op<TestType, 8>>(on_a_gpu{});
 }

@@ -19,8 +19,9 @@ namespace giwa_test {
 using giwa::thread_map, giwa::tile_shape, giwa::warp_map, giwa::warpgroup_map;
 
 /// Updates the state with `tiles` tiles, and stores everything that the caller of online_softmax sees.
-template <class Map>
+template <class Map, int Slack = 0>
 struct online_op {
+  static constexpr int slack = Slack;
   static constexpr int max_threads = Map::threads, min_blocks = 1;
   static constexpr int rows = Map::shape::rows, columns = Map::shape::columns;
   using map = Map;
@@ -36,14 +37,24 @@ struct online_op {
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
-    giwa::online_softmax<Map> state;
+    giwa::online_softmax<Map, 0, Slack> state;
     state.reset();
     for (int t = 0; t < p.tiles; ++t) {
       giwa::register_tile<float, Map> tile;
       const auto at = [&](int r, int c) { return (r * p.tiles + t) * columns + c; };
       tile.for_each(block.rank(), [&](float& x, int r, int c) { x = p.scores[at(r, c)]; });
       float factor[Map::rows];
-      state.update(block, tile, p.scale_log2, factor);
+      if constexpr (Slack == 0) {
+        state.update(block, tile, p.scale_log2, factor);
+      } else {
+        // As the kernels do: m stays unless the vote asks for another.
+        float largest[Map::rows];
+        state.find_maxima(block, tile, largest);
+        GIWA_UNROLL
+        for (int r = 0; r < Map::rows; ++r) factor[r] = 1;
+        if (block.any(state.exceeds_slack(largest, p.scale_log2))) state.raise(largest, p.scale_log2, factor);
+        state.weigh(tile);
+      }
       tile.for_each(block.rank(), [&](float& x, int r, int c) { p.weights[at(r, c)] = x; });
       put(block, factor, p.factors + t * rows, p.unequal);
     }
@@ -100,8 +111,9 @@ inline std::vector<float> online_row(int columns, int tile_columns, int which) {
   return row;
 }
 
-/// Returns whether the results of one row are its softmax and log-sum-exp; `additions` is the longest chain of additions.
-inline bool online_row_agrees(const std::vector<float>& row, double scale, int additions,
+/// Returns whether the results of one row are its softmax and log-sum-exp; `additions` is the longest chain of additions, and
+/// `slack` that of online_softmax.
+inline bool online_row_agrees(const std::vector<float>& row, double scale, int additions, int slack,
                               const std::vector<double>& softmax, double m, double l, double lse, double normalizer) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   std::vector<double> scaled(row.size());
@@ -125,13 +137,15 @@ inline bool online_row_agrees(const std::vector<float>& row, double scale, int a
   }
   double largest = -inf;
   for (const float x : row) largest = x > largest ? x : largest;
-  bool all = m == largest;
+  constexpr double log2_e = 1.4426950408889634;
+  bool all = slack == 0 ? m == largest : m <= largest && (largest - m) * scale * log2_e <= slack * (1 + 0x1p-22);
   // Each exponent is rounded once; the rounding of its reference cancels. Weights below 2^-126 count as 0. Each
   // addition rounds the sum.
   const double rounding_of_sum = 0x1p-24 * additions;
   for (std::size_t i = 0; i < row.size(); ++i) {
     const double depth = maximum - scaled[i];
-    const double tolerance = expected[i] * (0x1p-22 * (8 + (depth < 100 ? depth : 100)) + rounding_of_sum) + 1e-36;
+    const double tolerance =
+        expected[i] * (0x1p-22 * (8 + slack + (depth < 100 ? depth : 100)) + rounding_of_sum) + 1e-36;
     all = all && std::abs(softmax[i] - expected[i]) <= tolerance;
   }
   long double sum = 0;
@@ -166,8 +180,8 @@ void check_rows(const std::vector<float>& scores, int tiles, float scale_log2, c
     const auto begin = scores.begin() + static_cast<std::ptrdiff_t>(r) * columns;
     CAPTURE(r, scale_log2, tiles, result(0, r), result(1, r), result(2, r), result(3, r));
     CHECK(online_row_agrees({begin, begin + columns}, static_cast<double>(scale_log2) * ln_2,
-                            Op::columns / Op::map::lanes + Op::map::lanes + tiles, softmax, result(0, r), result(1, r),
-                            result(2, r), result(3, r)));
+                            Op::columns / Op::map::lanes + Op::map::lanes + tiles, Op::slack, softmax, result(0, r),
+                            result(1, r), result(2, r), result(3, r)));
   }
   CHECK(first_factors);
 }
@@ -202,6 +216,28 @@ void check_factors_of_one(const Where& where) {
   for (int t = 1; t < tiles; ++t)
     for (int r = 0; r < Op::rows; ++r) ones = ones && got.factors[static_cast<std::size_t>(t * Op::rows + r)] == 1.0f;
   CHECK(ones);
+}
+
+/// A maximum that grows by less than Slack in each of several tiles stays, and with it the factor 1, until a weight would exceed
+/// 2^Slack; then it is the largest score again.
+template <class Op, class Where>
+void check_slack(const Where& where) {
+  constexpr int tiles = 12;
+  std::vector<float> scores(static_cast<std::size_t>(Op::rows * tiles * Op::columns));
+  for (int r = 0; r < Op::rows; ++r)
+    for (int c = 0; c < tiles * Op::columns; ++c)
+      scores[static_cast<std::size_t>(r * tiles * Op::columns + c)] =
+          static_cast<float>(3 * (c / Op::columns) - c % Op::columns % 7 - r);
+  const online_results got = run_online<Op>(where, scores, tiles, 1.0f);
+  check_rows<Op>(scores, tiles, 1.0f, got);
+  bool expected = true;
+  for (int t = 1; t < tiles; ++t)  // 3, 6, and at 9 the maximum follows
+    for (int r = 0; r < Op::rows; ++r)
+      expected = expected && got.factors[static_cast<std::size_t>(t * Op::rows + r)] == (t % 3 == 0 ? 0x1p-9f : 1.0f);
+  CHECK(expected);
+  float largest = 0;
+  for (const float w : got.weights) largest = std::fmax(largest, w);
+  CHECK(largest == 64.0f);
 }
 
 /// Scores of any size, many of them equal, give their softmax; a product with the scale that overflows does not make its row

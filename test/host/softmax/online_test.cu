@@ -26,4 +26,7 @@ TEMPLATE_TEST_CASE("tiles of scores become their softmax on the host executor", 
   for (const int tiles : {1, 6}) check_online<online_op<TestType>>(on_the_host{}, tiles);
   check_factors_of_one<online_op<TestType>>(on_the_host{});
   check_large<online_op<TestType>>(on_the_host{});
+  check_online<online_op<TestType, 8>>(on_the_host{}, 6);
+  check_large<online_op<TestType, 8>>(on_the_host{});
+  check_slack<online_op<TestType, 8>>(on_the_host{});
 }

@@ -20,7 +20,8 @@ struct sm90_query_rows {
   using output_registers = register_tile<float, warpgroup_map<Types::head_size_v>>;
   static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
   using notes = typename Types::consumer_note;
-  using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0>;
+  static constexpr int slack = is_split ? 0 : policy::slack;
+  using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0, slack>;
 
   consumer& c;
   const typename Types::work_tile& work;
@@ -87,16 +88,23 @@ struct sm90_query_rows {
       arch::wgmma_wait<1>();
       release_k();
       pieces.begin_softmax(*this);
-      float shift[score_map::rows];
-      begin_softmax(own.keep(), shift);
-      arch::wgmma_wait_after<0>(shift[0] + shift[1]);  // the maxima take the time that O needs after S
-      add_partial_o();
+      float largest[score_map::rows], factor_before[score_map::rows] = {factor[0], factor[1]};
+      begin_softmax(own.keep(), largest);
+      if constexpr (slack == 0) raise(largest);
+      // What has been computed took the time that O needs after S.
+      arch::wgmma_wait_after<0>(slack == 0 ? factor[0] + factor[1] : largest[0] + largest[1]);
+      add_partial_o(factor_before);
       release_v();
       pieces.take_output(*this);
-      if constexpr (!is_split) rescale_o();  // its multiplications run between the exponentials
-      end_softmax(shift);
+      if (slack > 0 && c.block.any(exceeds_slack(largest))) {
+        raise(largest);
+        rescale_o();
+      } else if constexpr (slack == 0 && !is_split) {
+        rescale_o();
+      }
+      end_softmax();
       make_p();
-      if constexpr (is_split) rescale_o();
+      if constexpr (is_split && !two_parts) rescale_o();
     }
   }
   /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
@@ -122,11 +130,15 @@ struct sm90_query_rows {
     arch::wgmma_wait<1>();
     release_k();
     pieces.begin_softmax(*this);
-    softmax_step<FullyKept>(tile_keep::some);
+    float largest[score_map::rows];
+    begin_softmax<FullyKept>(tile_keep::some, largest);
+    const bool rescales = exceeds_slack(largest);
+    raise(largest);
+    end_softmax();
     arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
     release_v();
     pieces.take_output(*this);
-    rescale_o();
+    if (slack == 0 || c.block.any(rescales)) rescale_o();
     make_p();
   }
   /// O += P V in slices of columns, each summed in separate registers.
@@ -141,7 +153,6 @@ struct sm90_query_rows {
       release_k();
       softmax_step(own.keep());
       make_p();
-      rescale_o();
     }
   }
   GIWA_DEVICE void last_product() {
@@ -211,15 +222,15 @@ struct sm90_query_rows {
   }
 
   /// Applies scale, modifier, mask and online softmax: S becomes P, and `factor` is what O must be multiplied by.
-  template <bool FullyKept = false>
   GIWA_DEVICE void softmax_step(tile_keep keep) {
-    float shift[score_map::rows];
-    begin_softmax<FullyKept>(keep, shift);
-    end_softmax(shift);
+    float largest[score_map::rows];
+    begin_softmax(keep, largest);
+    raise(largest);
+    end_softmax();
   }
-  /// Its two parts: up to the maximum and `factor`, which with split fp16 is complete after the second part; then the weights.
+  /// Its parts: up to the maxima; the row's m and `factor`, which with split fp16 is complete after the last part; the weights.
   template <bool FullyKept = false>
-  GIWA_DEVICE void begin_softmax(tile_keep keep, float (&shift)[score_map::rows]) {
+  GIWA_DEVICE void begin_softmax(tile_keep keep, float (&largest)[score_map::rows]) {
     auto& steps = c.steps;
     const auto bounds = Types::bounds_of(work, c.index);
     const auto at = Types::rows_at(first_query, own.first_key);
@@ -229,10 +240,16 @@ struct sm90_query_rows {
       steps.apply_to_whole(c.thread, scores, bounds, at);
     else
       steps.apply(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, at);
-    softmax.begin_update(c.block, scores, steps.scale_log2(), factor, shift);
+    softmax.find_maxima(c.block, scores, largest);
   }
-  GIWA_DEVICE void end_softmax(const float (&shift)[score_map::rows]) {
-    softmax.end_update(scores, c.steps.scale_log2(), factor, shift);
+  GIWA_DEVICE bool exceeds_slack(const float (&largest)[score_map::rows]) const {
+    return softmax.exceeds_slack(largest, c.steps.scale_log2());
+  }
+  GIWA_DEVICE void raise(const float (&largest)[score_map::rows]) {
+    softmax.raise(largest, c.steps.scale_log2(), factor);
+  }
+  GIWA_DEVICE void end_softmax() {
+    softmax.weigh(scores);
     if constexpr (is_split) exponents.begin_values(note.exponent_v, factor);
   }
   /// Converts P to an operand in registers.
@@ -268,12 +285,10 @@ struct sm90_query_rows {
     }
     arch::wgmma_commit();
   }
-  /// With split fp16 each tile is summed separately: the truncation errors of one sum over all keys would add up.
-  GIWA_DEVICE void add_partial_o(int slice = 0) {
+  GIWA_DEVICE void add_partial_o(const float (&factor_of_tile)[score_map::rows], int slice = 0) {
     if constexpr (two_parts) {
       arch::fence_operand(partial_o.value);
-      GIWA_UNROLL
-      for (int i = 0; i < partial_o.registers; ++i) o.value[slice * partial_o.registers + i] += partial_o.value[i];
+      add_tile_sum(o, factor_of_tile, partial_o, slice);
     }
   }
   GIWA_DEVICE void multiply_pv_and_wait() {
@@ -281,7 +296,7 @@ struct sm90_query_rows {
     for (int slice = 0; slice < Types::head_size_v / policy::slice; ++slice) {
       multiply_pv(slice);
       arch::wgmma_wait<0>();
-      add_partial_o(slice);
+      add_partial_o(factor, slice);
     }
   }
 

@@ -74,10 +74,11 @@ struct sm80_attention_op {
   using map_of_scores = warp_map<warp_rows, block_n>;
   using map_of_output = warp_map<warp_rows, Policy::slice>;
   using steps_of_scores = score_steps<Mask, Score>;
+  static constexpr int slack = is_split ? 0 : Policy::slack;
 
   /// The state of a thread's rows: the softmax of all keys so far, and O of one chunk.
   struct query_rows {
-    using softmax_state = online_softmax<map_of_scores, is_split && !two_parts ? -split_exponents::of_p : 0>;
+    using softmax_state = online_softmax<map_of_scores, is_split && !two_parts ? -split_exponents::of_p : 0, slack>;
     using output_registers = register_tile<float, map_of_output>;
     static constexpr bool is_split = sm80_attention_op::is_split;
     softmax_state softmax;
@@ -157,12 +158,18 @@ struct sm80_attention_op {
           scrub_nonfinite(block, s.in.v[0], s.has_nonfinite);
           block.sync();
         }
+      float largest[map_of_scores::rows], factor[map_of_scores::rows];
+      const auto rescale_o = [&] { o.transform_rows(factor, [](float x, float f) { return x * f; }); };
+      softmax.find_maxima(block, scores, largest);
+      if (slack == 0 || block.any(softmax.exceeds_slack(largest, steps.scale_log2()))) {
+        softmax.raise(largest, steps.scale_log2(), factor);
+        if constexpr (slack > 0) rescale_o();
+      }
       // From here on there is no branch, so that the products of P V begin before all of P is computed.
-      float factor[map_of_scores::rows];
-      softmax.update(block, scores, steps.scale_log2(), factor);
+      softmax.weigh(scores);
       if constexpr (is_split)
         exponents.begin_values(p.split.v.exponent(head.kv_head, head.first_key_row, head.batch, n), factor);
-      o.transform_rows(factor, [](float x, float f) { return x * f; });
+      if constexpr (slack == 0 && !two_parts) rescale_o();
       uint32 p_operand[parts][map_of_scores::registers / 2];
       if constexpr (two_parts)
         to_operands(scores, power_of_two(-exponents.of_p), p_operand[0], p_operand[1]);
@@ -174,7 +181,7 @@ struct sm80_attention_op {
                         rows_are_queries{first_query + warp_row, n * block_n}, kept);
         kept.clear(p_operand);
       }
-      multiply_pv(lane, o, p_operand, s.in.v);
+      multiply_pv(lane, o, factor, p_operand, s.in.v);
       n = next;
     }
     copy_wait();
@@ -236,11 +243,10 @@ struct sm80_attention_op {
     multiply_add(lane, scores, in.q[0], warp_row, transposed(in.k[0]), 0);
   }
 
-  /// O += P V. With split fp16 each tile is summed separately, because the truncation errors of one sum over all keys
-  /// would add up.
+  /// O += P V; with split fp16, O = factor O + P V.
   template <class Probabilities, class V>
-  GIWA_DEVICE static void multiply_pv(int lane, typename query_rows::output_registers& o, const Probabilities& p,
-                                      const V& v) {
+  GIWA_DEVICE static void multiply_pv(int lane, typename query_rows::output_registers& o,
+                                      const float (&factor)[map_of_scores::rows], const Probabilities& p, const V& v) {
     if constexpr (!two_parts) {
       multiply_add(lane, o, p[0], v[0], 0);
     } else {
@@ -253,9 +259,7 @@ struct sm80_attention_op {
         multiply_add(lane, partial_o, p[1], v[0], first);
         multiply_add(lane, partial_o, p[0], v[1], first);
         multiply_add(lane, partial_o, p[0], v[0], first);
-        GIWA_UNROLL
-        for (int i = 0; i < partial_o.registers; ++i)
-          o.value[first / slice * partial_o.registers + i] += partial_o.value[i];
+        add_tile_sum(o, factor, partial_o, first / slice);
       }
     }
   }

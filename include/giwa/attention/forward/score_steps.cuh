@@ -130,8 +130,8 @@ struct score_steps {
 
 /// Computes factor[row], which normalizes the output, and the log-sum-exp of each row. If `write`, the first thread of
 /// each row stores the log-sum-exp. All lanes of the warp must call it. A sink is one more score, whose value is 0.
-template <class Map, int Headroom, class Block, class T, class O, class Mask, class Score>
-GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map, Headroom>& softmax,
+template <class Map, int Headroom, int Slack, class Block, class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map, Headroom, Slack>& softmax,
                                   float scale_log2, const attention_params<T, O, Mask, Score>& call,
                                   const attention_head<T, O>& h, int first_query, bool write,
                                   float (&factor)[Map::rows]) {

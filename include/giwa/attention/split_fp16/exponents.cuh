@@ -64,6 +64,17 @@ struct split_exponents {
   }
 };
 
+/// Adds P V of one tile of keys, for the columns of slice number `slice`, to O, which is multiplied by the tile's factors. Each tile is
+/// summed by itself, because tensor cores truncate where they add: the errors of one sum over all keys would add up.
+template <class Output, class Part>
+GIWA_DEVICE void add_tile_sum(Output& o, const float (&factor)[Output::map::rows], const Part& of_tile, int slice) {
+  GIWA_UNROLL
+  for (int i = 0; i < Part::registers; ++i) {
+    float& sum = o.value[slice * Part::registers + i];
+    sum = fused_multiply_add(sum, factor[Output::map::slot(i)], of_tile.value[i]);
+  }
+}
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif
