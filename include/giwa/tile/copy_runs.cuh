@@ -171,7 +171,7 @@ GIWA_HOST_DEVICE bool load_whole_tile([[maybe_unused]] const Group& group, const
   using element = typename Tile::value_type;
   constexpr int run = elements_of_16_bytes<element>, inner = Tile::columns / run;
   if constexpr (GIWA_ARCH_CAPABILITY >= 80 && stdlib::same_as<stdlib::remove_cv_t<V>, element> &&
-                Tile::placement::run == run && Tile::columns % run == 0 &&
+                run * sizeof(element) == 16 && Tile::placement::run == run && Tile::columns % run == 0 &&
                 requires { typename stdlib::integral_constant<int, Group::size()>; }) {
     constexpr int size = Group::size(), chunks = Tile::rows * inner;
     const int64 stride = view.stride(0);  // read once, also if the view is in memory
