@@ -152,7 +152,8 @@ TEST_CASE("masks across the ends of chunks without TMA") {
 
 namespace {
 
-/// Attention over all keys against its parts of at most one chunk each, merged on the host in double.
+/// Attention over all keys against its parts of at most one chunk each, merged on the host in double. In fp16 a weight is off by up to
+/// 2^-11 of itself, so each result is off by up to 2e-3 for values up to 4 where a few keys have most of the weight.
 template <class T, int HeadSize, class Tile>
 double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
   const giwa::stream s = new_stream();
@@ -199,7 +200,7 @@ double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
 // From 8192 keys on a call with a head size of 128 has another tile; its parts here have the usual one.
 TEST_CASE("the tile of long sequences") {
   const int64 keys = small_mode() ? 8192 + 77 : 20000;
-  check_below(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 4096), 1e-3);
+  check_below(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 4096), 2e-3);
   check_below(distance_to_merged_parts<bf16, 128, giwa::automatic_tile>(200, keys, 4096), 1e-2);
   const giwa::causal causal = giwa::causal::bottom_right;
   for (const int64 length : {int64{8191}, int64{8192}, int64{8192 + 77}}) {
@@ -211,7 +212,7 @@ TEST_CASE("the tile of long sequences") {
 
 // From 257 to 512 keys a call with a head size of 256 has another tile.
 TEST_CASE("the tile of short sequences") {
-  check_below(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, 512, 128), 1e-3);
+  check_below(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, 512, 128), 2e-3);
   check_below(distance_to_merged_parts<bf16, 256, giwa::automatic_tile>(200, 300, 128), 1e-2);
   const giwa::causal causal = giwa::causal::bottom_right;
   for (const int64 length : {int64{256}, int64{257}, int64{511}, int64{512}, int64{513}}) {
@@ -274,8 +275,8 @@ TEST_CASE("tf32 across the end of a chunk, with sinks") {
 TEST_CASE("chunks merge to the whole") {
   if (small_mode()) return;
   const int64 keys = 5 * 65536 + 1000;
-  check_below(distance_to_merged_parts<fp16, 64, giwa::automatic_tile>(200, keys, 40000), 1e-3);
-  check_below(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 40000), 1e-3);
-  check_below(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, keys, 40000), 1e-3);
+  check_below(distance_to_merged_parts<fp16, 64, giwa::automatic_tile>(200, keys, 40000), 2e-3);
+  check_below(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 40000), 2e-3);
+  check_below(distance_to_merged_parts<fp16, 256, giwa::automatic_tile>(200, keys, 40000), 2e-3);
   check_below(distance_to_merged_parts<float, 128, giwa::tf32>(200, keys, 40000), 1e-3);
 }
