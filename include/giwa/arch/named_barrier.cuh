@@ -20,6 +20,17 @@ GIWA_DEVICE void barrier_sync(Id id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(static_cast<int>(id)), "r"(threads) : "memory");
 }
 
+/// Waits as barrier_sync() does, at a barrier at which every thread waits, and returns whether `condition` holds in any of them.
+template <barrier_id Id>
+GIWA_DEVICE bool barrier_any(Id id, int threads, bool condition) {
+  int any;
+  asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %3, 0; barrier.cta.red.or.pred q, %1, %2, p; selp.s32 %0, 1, 0, q; }"
+               : "=r"(any)
+               : "r"(static_cast<int>(id)), "r"(threads), "r"(static_cast<int>(condition))
+               : "memory");
+  return any != 0;
+}
+
 /// Arrives at barrier `id` as one of its `threads` threads, and does not wait.
 template <barrier_id Id>
 GIWA_DEVICE void barrier_arrive(Id id, int threads) {

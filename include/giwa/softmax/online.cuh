@@ -56,7 +56,7 @@ struct row_exponents {
 /// that small weights stay in fp16's range. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2", algorithm 1.)
 ///
 /// With a Slack, m stays as it is until a weight would exceed 2^Slack. Then most tiles leave it, and earlier sums need no
-/// multiplication (Zadouri et al. 2026, "FlashAttention-4", conditional rescaling).
+/// multiplication (Zadouri et al. 2026, "FlashAttention-4", conditional rescaling). A row's m depends on its own scores only.
 template <class Map, int Headroom = 0, int Slack = 0>
 struct online_softmax {
   static constexpr int rows = Map::rows;  ///< rows of which a thread holds elements
@@ -77,13 +77,15 @@ struct online_softmax {
   template <class Block>
   GIWA_HOST_DEVICE void update(const Block& block, register_tile<float, Map>& scores, float scale_log2,
                                float (&factor)[rows]) {
-    float largest[rows];
+    float largest[rows], sum[rows];
     find_maxima(block, scores, largest);
     raise(largest, scale_log2, factor);
-    weigh(scores);
+    weigh(scores, sum);
+    add(sum);
   }
   /// The steps of update(): the largest scores, those of the tile included; whether one of this thread's rows needs another m
-  /// for them; such an m, with factor[row]; and the weights. If no row needs another m, raise() may be left out.
+  /// for them; such an m, with factor[row]; the weights, with this thread's sums of them; and their addition to l. If no row
+  /// needs another m, raise() may be left out.
   ///@{
   template <class Block>
   GIWA_HOST_DEVICE void find_maxima(const Block& block, const register_tile<float, Map>& scores,
@@ -93,32 +95,51 @@ struct online_softmax {
     reduce_rows_of_thread(scores, largest, larger{});
     reduce_over_lanes<Map>(block, largest, larger{});
   }
-  GIWA_HOST_DEVICE bool exceeds_slack(const float (&largest)[rows], float scale_log2) const {
+  GIWA_HOST_DEVICE bool exceeds_slack(const float (&largest)[rows]) const {
     bool exceeds = false;
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) exceeds = exceeds || row_exceeds_slack(r, largest[r], scale_log2);
+    for (int r = 0; r < rows; ++r) exceeds = exceeds || row_exceeds_slack(r, largest[r]);
     return exceeds;
   }
   GIWA_HOST_DEVICE void raise(const float (&largest)[rows], float scale_log2, float (&factor)[rows]) {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
       const float before = m[r];
-      if (row_exceeds_slack(r, largest[r], scale_log2)) m[r] = largest[r];
+      if (row_exceeds_slack(r, largest[r])) m[r] = largest[r];
       exponents_[r] = detail::row_exponents::of<Headroom>(m[r], scale_log2);
       // Rounded as it was when `before` was m, and not fused with the difference: an unchanged m gives exactly 1.
       factor[r] = detail::exp2_of(detail::reference_of(before, exponents_[r].scale, Headroom) - exponents_[r].shift);
       l[r] *= factor[r];
     }
   }
-  GIWA_HOST_DEVICE void weigh(register_tile<float, Map>& scores) {
+  GIWA_HOST_DEVICE void weigh(register_tile<float, Map>& scores, float (&sum)[rows]) const {
     scores.transform_rows(exponents_, [](float s, const detail::row_exponents& e) { return detail::exp2_of(e(s)); });
-    // A tile is summed separately: weights that are too small for the last digit of a large l still count together.
-    float sum[rows];
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) sum[r] = 0;
     reduce_rows_of_thread(scores, sum, plus{});
+  }
+  /// A tile is summed separately: weights that are too small for the last digit of a large l still count together.
+  GIWA_HOST_DEVICE void add(const float (&sum)[rows]) {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) l[r] += sum[r];
+  }
+  ///@}
+
+  /// Instead of find_maxima() and exceeds_slack(), after weigh(): whether no row of this thread needs another m. If it is false in
+  /// a thread, the scores are needed again, for the other steps. Between the first tile and weigh(), expose_empty_rows() is
+  /// called, so that rows without a score so far have infinite weights, or NaN.
+  ///@{
+  GIWA_HOST_DEVICE static bool within_slack(const float (&sum)[rows]) {
+    constexpr float most = (1 << Slack) * (1 - 0x1p-9f);  // a sum is no less than its largest weight, but for rounding
+    bool within = true;
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) within = within && sum[r] <= most;
+    return within;
+  }
+  GIWA_HOST_DEVICE void expose_empty_rows() {
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r)
+      if (m[r] == -detail::infinity_of<float>) exponents_[r].shift = -detail::infinity_of<float>;
   }
   ///@}
 
@@ -156,9 +177,9 @@ struct online_softmax {
   ///@}
 
  private:
-  // Also in a row that is empty, or has an infinite score.
-  GIWA_HOST_DEVICE bool row_exceeds_slack(int row, float largest, float scale_log2) const {
-    return Slack == 0 || !((largest - m[row]) * scale_log2 <= Slack);
+  // By the exponent that the weight would have, as within_slack() sees it.
+  GIWA_HOST_DEVICE bool row_exceeds_slack(int row, float largest) const {
+    return Slack == 0 || m[row] == -detail::infinity_of<float> || !(exponents_[row](largest) <= Slack);
   }
   // l == 0 alone is not enough: l is also 0 where the scaled scores exceed the range of fp32.
   GIWA_HOST_DEVICE bool is_empty(int row) const { return l[row] == 0 && m[row] == -detail::infinity_of<float>; }

@@ -85,6 +85,108 @@ int rows_that_differ() {
   return different;
 }
 
+// Rows whose largest score grows from tile to tile, by a little or by much, next to calm rows: every eighth one.
+template <class T, int HeadSize>
+class growing_scores {
+ public:
+  static constexpr int64 queries = 200, keys = 1500;
+
+  explicit growing_scores(bool all_calm) {
+    const auto number = [](const T& x) { return giwa::convert<float>{}(x); };
+    std::vector<T> new_q = t_.q.to_host(), new_k = t_.k.to_host();
+    for (std::size_t i = 0; i < new_q.size(); ++i) {
+      const auto of_row = static_cast<float>(i / HeadSize % 8);
+      new_q[i] = giwa::convert<T>{}(number(new_q[i]) * (all_calm || of_row == 0 ? 0.25f : of_row));
+    }
+    for (std::size_t i = 0; i < new_k.size(); ++i)
+      new_k[i] = giwa::convert<T>{}(number(new_k[i]) * (0.1f + static_cast<float>(i / HeadSize) / 300));
+    check_cuda(cudaMemcpy(t_.q.data(), new_q.data(), new_q.size() * sizeof(T), cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy(t_.k.data(), new_k.data(), new_k.size() * sizeof(T), cudaMemcpyHostToDevice));
+    check_cuda(cudaDeviceSynchronize());
+    q = doubles(new_q), k = doubles(new_k), v = doubles(t_.v.to_host());
+  }
+  template <class Mask>
+  void run(const Mask& mask) {
+    const giwa::stream s = new_stream();
+    giwa::throw_if_failed(run_attention(s, mask));
+    giwa::throw_if_failed(giwa::synchronize(s));
+    o = t_.o.to_host(), lse = t_.lse.to_host();
+  }
+  /// The largest differences from attention in double: of o relative to the largest value, and of lse.
+  std::array<double, 2> errors(bool causal) const {
+    std::array<double, 2> worst{0, 0};
+    double largest_v = 0;
+    for (const double x : v) largest_v = std::max(largest_v, std::abs(x));
+    for (int64 i = 0; i < queries; ++i) {
+      const int64 end = causal ? keys - queries + i + 1 : keys;
+      std::vector<double> scores(static_cast<std::size_t>(end)), sum(HeadSize, 0.0);
+      double largest = -HUGE_VAL, total = 0;
+      for (int64 j = 0; j < end; ++j) {
+        double x = 0;
+        for (int64 c = 0; c < HeadSize; ++c) x += q[at(i, c)] * k[at(j, c)];
+        x /= std::sqrt(static_cast<double>(HeadSize));
+        scores[static_cast<std::size_t>(j)] = x, largest = std::max(largest, x);
+      }
+      for (int64 j = 0; j < end; ++j) {
+        const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+        total += weight;
+        for (int64 c = 0; c < HeadSize; ++c) sum[static_cast<std::size_t>(c)] += weight * v[at(j, c)];
+      }
+      for (int64 c = 0; c < HeadSize; ++c) {
+        const auto got = static_cast<double>(giwa::convert<float>{}(o[at(i, c)]));
+        worst[0] = std::max(worst[0], std::abs(got - sum[static_cast<std::size_t>(c)] / total) / largest_v);
+      }
+      worst[1] = std::max(worst[1],
+                          std::abs(static_cast<double>(lse[static_cast<std::size_t>(i)]) - largest - std::log(total)));
+    }
+    return worst;
+  }
+  int calm_rows_that_differ(const growing_scores& other) const {
+    int different = 0;
+    for (int64 i = 0; i < queries; i += 8)
+      different += std::memcmp(&o[at(i, 0)], &other.o[at(i, 0)], HeadSize * sizeof(T)) == 0 &&
+                           lse[static_cast<std::size_t>(i)] == other.lse[static_cast<std::size_t>(i)]
+                       ? 0
+                       : 1;
+    return different;
+  }
+
+ private:
+  static std::size_t at(int64 row, int64 column) { return static_cast<std::size_t>(row * HeadSize + column); }
+  static std::vector<double> doubles(const std::vector<T>& from) {
+    std::vector<double> to;
+    for (const T& x : from) to.push_back(static_cast<double>(giwa::convert<float>{}(x)));
+    return to;
+  }
+  template <class Mask>
+  giwa::status run_attention(cudaStream_t s, const Mask& mask) const {
+    return ::run<T, HeadSize>(s, t_, mask);
+  }
+
+  plain_tensors<T> t_{1, queries, keys, 1, 1, HeadSize};
+  std::vector<double> q, k, v;
+  std::vector<T> o;
+  std::vector<float> lse;
+};
+
+template <class T, int HeadSize>
+void check_growing_scores(double bound) {
+  growing_scores<T, HeadSize> calm(true), growing(false);
+  const auto check = [&](const auto& mask, bool causal) {
+    calm.run(mask), growing.run(mask);
+    CAPTURE(HeadSize, causal);
+    CHECK(growing.calm_rows_that_differ(calm) == 0);
+    for (const auto* x : {&calm, &growing}) {
+      const auto [of_o, of_lse] = x->errors(causal);
+      CAPTURE(of_o, of_lse);
+      CHECK(of_o < bound);
+      CHECK(of_lse < 1e-4);
+    }
+  };
+  check(giwa::full{}, false);
+  check(giwa::causal{giwa::causal::bottom_right}, true);
+}
+
 // Packed sequences, fp16, head size 64, causal; all lengths are read from the device.
 struct packed_problem {
   static constexpr int64 total = 400, heads = 3, count = 3;
@@ -109,6 +211,14 @@ struct packed_problem {
 };
 
 }  // namespace
+
+// Where a row's largest score stays nearly the same, its tiles are computed without the maxima; other rows of its tile may need them.
+TEST_CASE("a row has its bits next to rows whose largest score grows") {
+  check_growing_scores<fp16, 64>(2e-3);
+  check_growing_scores<fp16, 128>(2e-3);
+  check_growing_scores<fp16, 256>(2e-3);
+  check_growing_scores<bf16, 96>(1.6e-2);
+}
 
 TEST_CASE("a thousand times the same bits") {
   const int times = small_mode() ? 3 : 1000;

@@ -52,8 +52,10 @@ struct online_op {
         state.find_maxima(block, tile, largest);
         GIWA_UNROLL
         for (int r = 0; r < Map::rows; ++r) factor[r] = 1;
-        if (block.any(state.exceeds_slack(largest, p.scale_log2))) state.raise(largest, p.scale_log2, factor);
-        state.weigh(tile);
+        if (block.any(state.exceeds_slack(largest))) state.raise(largest, p.scale_log2, factor);
+        float sum[Map::rows];
+        state.weigh(tile, sum);
+        state.add(sum);
       }
       tile.for_each(block.rank(), [&](float& x, int r, int c) { p.weights[at(r, c)] = x; });
       put(block, factor, p.factors + t * rows, p.unequal);

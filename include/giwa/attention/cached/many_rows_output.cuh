@@ -119,7 +119,7 @@ struct many_rows_output {
   /// Waits until the rows of the item before have been read.
   GIWA_DEVICE static void wait_for_stores(consumer& c) {
     if (c.thread == 0) arch::wait_stores_read<0>();
-    arch::barrier_sync(Types::barrier_of(Types::named_barrier::epilogue, c.index), 128);
+    arch::barrier_sync(Types::barrier_of(Types::named_barrier::of_consumer, c.index), 128);
   }
   /// Writes a whole tile of rows by TMA.
   GIWA_DEVICE static void store_tile(consumer& c, query_rows& q, const packed_rows& rows, const cached_sequence& s) {
@@ -128,7 +128,7 @@ struct many_rows_output {
     wait_for_stores(c);
     giwa::store(c.thread, q.o, 0, tile);
     arch::fence_async_proxy();
-    arch::barrier_sync(Types::barrier_of(Types::named_barrier::epilogue, c.index), 128);
+    arch::barrier_sync(Types::barrier_of(Types::named_barrier::of_consumer, c.index), 128);
     if (c.thread != 0) return;
     for (int column = 0; column < Types::columns; column += box::columns) {
       const int origin[4] = {column, rows.first_head, s.first_query_row + rows.query(0), s.q_batch};

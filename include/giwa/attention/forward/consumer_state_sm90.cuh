@@ -66,6 +66,11 @@ struct sm90_consumer {
         values(storage.v.consumer(b)),
         needs_scale(!steps_of_scores::modified && steps.scale_first()) {}
 
+  /// Whether a condition holds in any thread of the consumer, for a branch that all its warps take. The vote tells the compiler that
+  /// all threads of a warp agree.
+  GIWA_DEVICE bool any_of_consumer(bool condition) const {
+    return block.any(arch::barrier_any(Types::barrier_of(Types::named_barrier::of_consumer, index), 128, condition));
+  }
   /// Lets the loader overwrite the queries.
   GIWA_DEVICE void release_q() const {
     block.sync_warp();

@@ -161,12 +161,14 @@ struct sm80_attention_op {
       float largest[map_of_scores::rows], factor[map_of_scores::rows];
       const auto rescale_o = [&] { o.transform_rows(factor, [](float x, float f) { return x * f; }); };
       softmax.find_maxima(block, scores, largest);
-      if (slack == 0 || block.any(softmax.exceeds_slack(largest, steps.scale_log2()))) {
+      if (slack == 0 || block.any(softmax.exceeds_slack(largest))) {
         softmax.raise(largest, steps.scale_log2(), factor);
         if constexpr (slack > 0) rescale_o();
       }
       // From here on there is no branch, so that the products of P V begin before all of P is computed.
-      softmax.weigh(scores);
+      float sum[map_of_scores::rows];
+      softmax.weigh(scores, sum);
+      softmax.add(sum);
       if constexpr (is_split)
         exponents.begin_values(p.split.v.exponent(head.kv_head, head.first_key_row, head.batch, n), factor);
       if constexpr (slack == 0 && !two_parts) rescale_o();

@@ -18,7 +18,7 @@ struct sm80_policy {
   static constexpr int slice = round_up(ceil_div(head_size_v, slices), 16);  // columns of the output per block
   // Of online_softmax, in fp16 and bf16. H200, 2026-11-27, geometric means of 512 to 16384 tokens: 64 1.03, 128 1.05 of the
   // speed without, 256 0.995, where the multiplications run between the products.
-  static constexpr int slack = slice <= 128 ? 4 : 0;
+  static constexpr int slack = slice <= 128 ? 6 : 0;
   static_assert(BlockM % (16 * Warps) == 0,
                 "giwa::attention_forward: a tile's queries are a multiple of 16 for each warp.");
   static_assert(BlockN % 16 == 0, "giwa::attention_forward: a tile's keys are a multiple of 16.");
@@ -98,7 +98,7 @@ struct sm90_policy {
   //   64    512 tokens 0.995 | 0.995   4096 1.01  | 0.98    16384 1.015 | 0.99
   //   128   512 tokens 1.00  | 1.005   4096 1.025 | 1.025   16384 1.025 | 1.09
   //   256   512 tokens 1.04  | 1.005   4096 1.065 | 1.04    16384 1.045 | 1.08
-  static constexpr int slack = TakesTurns ? 4 : 0;
+  static constexpr int slack = 6;
 
   // Accumulators and operands of a thread: S, P, O and the partial O. Then the bytes of the tiles in shared memory.
   static constexpr int live_registers =

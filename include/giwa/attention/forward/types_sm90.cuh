@@ -59,8 +59,8 @@ struct sm90_types {
   // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
   static constexpr bool has_chunks = Policy::parts == 1;
   static constexpr int tiles_of_chunk = ceil_div(1 << 16, block_n);
-  enum class named_barrier : int { block = 0, pingpong = 1, epilogue = pingpong + consumers };
-  static_assert(static_cast<int>(named_barrier::epilogue) + consumers <= 16, "a block has 16 named barriers");
+  enum class named_barrier : int { block = 0, pingpong = 1, of_consumer = pingpong + consumers };
+  static_assert(static_cast<int>(named_barrier::of_consumer) + consumers <= 16, "a block has 16 named barriers");
   /// Returns the number of the named barrier of a consumer.
   GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int consumer) {
     return static_cast<int>(first) + consumer;
