@@ -45,12 +45,13 @@ int different_of(int times, const Mask& mask) {
 // A row of `o` alone, a head alone, a sequence alone, against the whole call; the rest of the inputs becomes NaN before.
 template <class T, int HeadSize>
 int rows_that_differ() {
+  constexpr int64 keys = 900;
   const giwa::stream s = new_stream();
-  const plain_tensors<T> t(3, 150, 300, 6, 2, HeadSize);
+  const plain_tensors<T> t(3, 150, keys, 6, 2, HeadSize);
   giwa::throw_if_failed(run<T, HeadSize>(s, t, giwa::full{}));
   const auto whole = t.o.to_host();
   const auto q = t.q.to_host(), k = t.k.to_host(), v = t.v.to_host();
-  plain_tensors<T> alone(3, 150, 300, 6, 2, HeadSize);
+  plain_tensors<T> alone(3, 150, keys, 6, 2, HeadSize);
   const auto offset_of = [&](const auto& view, int64 b, int64 i, int64 h) {
     return static_cast<std::size_t>(b * view.stride(0) + i * view.stride(1) + h * view.stride(2));
   };
@@ -67,14 +68,14 @@ int rows_that_differ() {
       check_cuda(cudaMemcpy(to.data() + at, from.data() + at, HeadSize * sizeof(T), cudaMemcpyHostToDevice));
     };
     for (int64 i = 0; i < rows; ++i) copy(alone.q, q, offset_of(t.q_view(), b, first + i, h));
-    for (int64 j = 0; j < 300; ++j) {
+    for (int64 j = 0; j < keys; ++j) {
       copy(alone.k, k, offset_of(t.k_view(), b, j, h / 3));
       copy(alone.v, v, offset_of(t.v_view(), b, j, h / 3));
     }
     check_cuda(cudaDeviceSynchronize());
-    const auto keys = [&](const view_4<const T>& view) { return part(view, b, 1, 0, 300, h / 3, 1); };
+    const auto keys_of = [&](const view_4<const T>& view) { return part(view, b, 1, 0, keys, h / 3, 1); };
     giwa::throw_if_failed(attention_forward<HeadSize>(s, part(alone.q_view(), b, 1, first, rows, h, 1),
-                                                      keys(alone.k_view()), keys(alone.v_view()),
+                                                      keys_of(alone.k_view()), keys_of(alone.v_view()),
                                                       part(alone.o_view(), b, 1, first, rows, h, 1)));
     const auto o = alone.o.to_host();
     for (int64 i = 0; i < rows; ++i) {
@@ -85,18 +86,18 @@ int rows_that_differ() {
   return different;
 }
 
-// Rows whose largest score grows from tile to tile, by a little or by much, next to calm rows: every eighth one.
+// Rows whose largest score grows from tile to tile. Of eight rows the first is calm, the second grows slowly, and the others are
+// calm or grow fast.
 template <class T, int HeadSize>
 class growing_scores {
  public:
-  static constexpr int64 queries = 200, keys = 1500;
-
-  explicit growing_scores(bool all_calm) {
+  growing_scores(int64 queries_, int64 keys_, bool others_grow) : queries(queries_), keys(keys_) {
     const auto number = [](const T& x) { return giwa::convert<float>{}(x); };
     std::vector<T> new_q = t_.q.to_host(), new_k = t_.k.to_host();
     for (std::size_t i = 0; i < new_q.size(); ++i) {
       const auto of_row = static_cast<float>(i / HeadSize % 8);
-      new_q[i] = giwa::convert<T>{}(number(new_q[i]) * (all_calm || of_row == 0 ? 0.25f : of_row));
+      const float factor = of_row == 0 ? 0.25f : of_row == 1 ? 1.5f : others_grow ? of_row : 0.25f;
+      new_q[i] = giwa::convert<T>{}(number(new_q[i]) * factor);
     }
     for (std::size_t i = 0; i < new_k.size(); ++i)
       new_k[i] = giwa::convert<T>{}(number(new_k[i]) * (0.1f + static_cast<float>(i / HeadSize) / 300));
@@ -113,21 +114,22 @@ class growing_scores {
     o = t_.o.to_host(), lse = t_.lse.to_host();
   }
   /// The largest differences from attention in double: of o relative to the largest value, and of lse.
-  std::array<double, 2> errors(bool causal) const {
+  std::array<double, 2> errors(bool causal, int64 window) const {
     std::array<double, 2> worst{0, 0};
     double largest_v = 0;
     for (const double x : v) largest_v = std::max(largest_v, std::abs(x));
     for (int64 i = 0; i < queries; ++i) {
       const int64 end = causal ? keys - queries + i + 1 : keys;
       std::vector<double> scores(static_cast<std::size_t>(end)), sum(HeadSize, 0.0);
+      const int64 first = std::max<int64>(0, end - window);
       double largest = -HUGE_VAL, total = 0;
-      for (int64 j = 0; j < end; ++j) {
+      for (int64 j = first; j < end; ++j) {
         double x = 0;
         for (int64 c = 0; c < HeadSize; ++c) x += q[at(i, c)] * k[at(j, c)];
         x /= std::sqrt(static_cast<double>(HeadSize));
         scores[static_cast<std::size_t>(j)] = x, largest = std::max(largest, x);
       }
-      for (int64 j = 0; j < end; ++j) {
+      for (int64 j = first; j < end; ++j) {
         const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
         total += weight;
         for (int64 c = 0; c < HeadSize; ++c) sum[static_cast<std::size_t>(c)] += weight * v[at(j, c)];
@@ -141,9 +143,10 @@ class growing_scores {
     }
     return worst;
   }
-  int calm_rows_that_differ(const growing_scores& other) const {
+  /// Of the first two of eight rows.
+  int rows_that_differ_from(const growing_scores& other) const {
     int different = 0;
-    for (int64 i = 0; i < queries; i += 8)
+    for (int64 i = 0; i < queries; i += i % 8 == 0 ? 1 : 7)
       different += std::memcmp(&o[at(i, 0)], &other.o[at(i, 0)], HeadSize * sizeof(T)) == 0 &&
                            lse[static_cast<std::size_t>(i)] == other.lse[static_cast<std::size_t>(i)]
                        ? 0
@@ -163,6 +166,7 @@ class growing_scores {
     return ::run<T, HeadSize>(s, t_, mask);
   }
 
+  int64 queries, keys;
   plain_tensors<T> t_{1, queries, keys, 1, 1, HeadSize};
   std::vector<double> q, k, v;
   std::vector<T> o;
@@ -170,21 +174,23 @@ class growing_scores {
 };
 
 template <class T, int HeadSize>
-void check_growing_scores(double bound) {
-  growing_scores<T, HeadSize> calm(true), growing(false);
-  const auto check = [&](const auto& mask, bool causal) {
+void check_growing_scores(double bound, int64 queries = 200, int64 keys = 1500) {
+  growing_scores<T, HeadSize> calm(queries, keys, false), growing(queries, keys, true);
+  const giwa::causal causal = giwa::causal::bottom_right;
+  const auto check = [&](const auto& mask, bool is_causal, int64 window) {
     calm.run(mask), growing.run(mask);
-    CAPTURE(HeadSize, causal);
-    CHECK(growing.calm_rows_that_differ(calm) == 0);
+    CAPTURE(HeadSize, queries, keys, is_causal, window);
+    CHECK(growing.rows_that_differ_from(calm) == 0);
     for (const auto* x : {&calm, &growing}) {
-      const auto [of_o, of_lse] = x->errors(causal);
+      const auto [of_o, of_lse] = x->errors(is_causal, window);
       CAPTURE(of_o, of_lse);
       CHECK(of_o < bound);
       CHECK(of_lse < 1e-4);
     }
   };
-  check(giwa::full{}, false);
-  check(giwa::causal{giwa::causal::bottom_right}, true);
+  check(giwa::full{}, false, keys);
+  check(causal, true, keys);
+  check(giwa::sliding_window{700} & causal, true, 700);
 }
 
 // Packed sequences, fp16, head size 64, causal; all lengths are read from the device.
@@ -218,6 +224,14 @@ TEST_CASE("a row has its bits next to rows whose largest score grows") {
   check_growing_scores<fp16, 128>(2e-3);
   check_growing_scores<fp16, 256>(2e-3);
   check_growing_scores<bf16, 96>(1.6e-2);
+}
+
+// With a mask the first tile of queries is the short one.
+TEST_CASE("queries that are no whole number of tiles") {
+  for (const int64 queries : {1, 63, 64, 65, 127, 129, 191, 192, 193, 256, 257, 449}) {
+    check_growing_scores<fp16, 64>(2e-3, queries, 650);
+    check_growing_scores<fp16, 128>(2e-3, queries, 650);
+  }
 }
 
 TEST_CASE("a thousand times the same bits") {

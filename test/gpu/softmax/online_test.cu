@@ -41,4 +41,5 @@ TEMPLATE_TEST_CASE("tiles of scores become their softmax on a GPU", "", (warp_ma
   check_online<online_op<TestType, 8>>(on_a_gpu{}, 33);
   check_large<online_op<TestType, 8>>(on_a_gpu{});
   check_slack<online_op<TestType, 8>>(on_a_gpu{});
+  check_without_maxima<TestType>(on_a_gpu{}, 33);
 }

@@ -13,13 +13,14 @@
 #include "host/softmax/reference.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
+#include "support/same_bits.hpp"
 
 namespace giwa_test {
 
 using giwa::thread_map, giwa::tile_shape, giwa::warp_map, giwa::warpgroup_map;
 
 /// Updates the state with `tiles` tiles, and stores everything that the caller of online_softmax sees.
-template <class Map, int Slack = 0>
+template <class Map, int Slack = 0, bool WithoutMaxima = false>
 struct online_op {
   static constexpr int slack = Slack;
   static constexpr int max_threads = Map::threads, min_blocks = 1;
@@ -47,14 +48,24 @@ struct online_op {
       if constexpr (Slack == 0) {
         state.update(block, tile, p.scale_log2, factor);
       } else {
-        // As the kernels do: m stays unless the vote asks for another.
-        float largest[Map::rows];
-        state.find_maxima(block, tile, largest);
+        // As the kernels do: m stays unless the vote asks for another, of the maxima, or of the sums if m was set before.
         GIWA_UNROLL
         for (int r = 0; r < Map::rows; ++r) factor[r] = 1;
-        if (block.any(state.exceeds_slack(largest))) state.raise(largest, p.scale_log2, factor);
+        const giwa::register_tile<float, Map> scores = tile;
         float sum[Map::rows];
-        state.weigh(tile, sum);
+        bool repeats = true;
+        if (WithoutMaxima && t > 0) {
+          state.expose_empty_rows();
+          state.weigh(tile, sum);
+          repeats = block.any(!state.within_slack(sum));
+        }
+        if (repeats) {
+          tile = scores;
+          float largest[Map::rows];
+          state.find_maxima(block, tile, largest);
+          if (block.any(state.exceeds_slack(largest))) state.raise(largest, p.scale_log2, factor);
+          state.weigh(tile, sum);
+        }
         state.add(sum);
       }
       tile.for_each(block.rank(), [&](float& x, int r, int c) { p.weights[at(r, c)] = x; });
@@ -267,6 +278,26 @@ void check_large(const Where& where) {
     }
     CHECK(seen);
   }
+}
+
+/// Without maxima the same weights, factors, m and l, bit for bit: in every kind of row, empty ones among them.
+template <class Map, class Where>
+void check_without_maxima(const Where& where, int tiles) {
+  using with = online_op<Map, 6>;
+  using without = online_op<Map, 6, true>;
+  for (const float scale_log2 : {1.44269504f, 0.127517432f, 11.0f}) {
+    std::vector<float> scores;
+    for (int r = 0; r < with::rows; ++r) {
+      const std::vector<float> row = online_row(tiles * with::columns, with::columns, r);
+      scores.insert(scores.end(), row.begin(), row.end());
+    }
+    const online_results a = run_online<with>(where, scores, tiles, scale_log2),
+                         b = run_online<without>(where, scores, tiles, scale_log2);
+    CHECK(same_bits(a.results, b.results));
+    CHECK(same_bits(a.factors, b.factors));
+    CHECK(same_bits(a.weights, b.weights));
+  }
+  check_large<without>(where);
 }
 
 }  // namespace giwa_test

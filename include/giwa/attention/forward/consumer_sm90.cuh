@@ -52,7 +52,7 @@ struct sm90_query_rows {
         loop_sliced();
       else {
         if constexpr (speculates<Pieces>)
-          if (work.end_tile - work.first_tile > least_tiles) loop_without_maxima();
+          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles) loop_without_maxima();
         if constexpr (policy::overlaps)
           loop_overlapped(pieces);
         else
@@ -78,7 +78,8 @@ struct sm90_query_rows {
     softmax_step(own.keep());
     make_p();
   }
-  /// Whether the softmax first assumes that m stays in all rows, in work tiles with more K tiles than that.
+  /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
+  /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class Pieces>
   static constexpr bool speculates = slack > 0 && stdlib::same_as<Pieces, keys_at_once>;
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;

@@ -16,8 +16,8 @@ struct sm80_policy {
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr int slices = ceil_div(head_size_v, 256);
   static constexpr int slice = round_up(ceil_div(head_size_v, slices), 16);  // columns of the output per block
-  // Of online_softmax, in fp16 and bf16. H200, 2026-11-27, geometric means of 512 to 16384 tokens: 64 1.03, 128 1.05 of the
-  // speed without, 256 0.995, where the multiplications run between the products.
+  // Of online_softmax, in fp16 and bf16. H200, 2026-11-27, compared with 0, geometric means of 512 to 16384 tokens: 64 1.03, 128 1.05
+  // times as fast, 256 0.995, where the multiplications of O run between the products.
   static constexpr int slack = slice <= 128 ? 6 : 0;
   static_assert(BlockM % (16 * Warps) == 0,
                 "giwa::attention_forward: a tile's queries are a multiple of 16 for each warp.");
@@ -94,10 +94,8 @@ struct sm90_policy {
   // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128
   // columns the overlap costs speed. 256: 705 TFLOP/s, 678 without (H200, 2026-11-21, fp16, full, 4096 tokens).
   static constexpr bool overlaps = Parts == 1 && HeadSizeV > 128;
-  // Of online_softmax, in fp16 and bf16. H200, 2026-11-27, speed of that without, full | causal:
-  //   64    512 tokens 0.995 | 0.995   4096 1.01  | 0.98    16384 1.015 | 0.99
-  //   128   512 tokens 1.00  | 1.005   4096 1.025 | 1.025   16384 1.025 | 1.09
-  //   256   512 tokens 1.04  | 1.005   4096 1.065 | 1.04    16384 1.045 | 1.08
+  // Of online_softmax, in fp16 and bf16: a weight of a thread's 32 to 44 in a row is 1 at most where all scores are equal, and their sum
+  // must stay below 2^slack. A simulation of the rounding to fp16 says that 2^4 costs 1.4 % of accuracy at most, and 2^6 2.7 %.
   static constexpr int slack = 6;
 
   // Accumulators and operands of a thread: S, P, O and the partial O. Then the bytes of the tiles in shared memory.

@@ -51,7 +51,7 @@ struct sm90_types {
   using copies = tensor_copies<multicasts ? 2 : 1>;
 
   // Where the queries of a head are no whole number of tiles, the first tile has fewer, whole consumers of 64, and not the
-  // last one, which has the most keys under a causal mask. To its work tile the head ends with the tile's last query.
+  // last one, which has the most keys under a causal mask. The work tile's copy of the head has no queries after the tile's last one.
   static constexpr bool first_tile_is_short = !stdlib::same_as<Mask, full>;
 
   // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have

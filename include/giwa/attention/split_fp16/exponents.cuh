@@ -11,7 +11,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// The exponents in which scores, their running maxima and the partial output are counted. They change from tile to
 /// tile, because each group of split fp16 numbers has an exponent. All conversions are exact.
 struct split_exponents {
-  // P is at most 1 and is multiplied by 2^14 before it is split, because the smallest fp16 number is 2^-24. With one
+  // P is at most 1 (no Slack) and is multiplied by 2^14 before it is split, because the smallest fp16 number is 2^-24. With one
   // part the softmax applies the factor. With two parts to_operands() does, which keeps the last bits of the
   // exponential.
   static constexpr int of_p = -14;
