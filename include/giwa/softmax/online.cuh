@@ -50,9 +50,9 @@ struct row_exponents {
 
 }  // namespace detail
 
-/// The softmax state of a thread's rows: m, the largest score so far (but see Slack), equal in all lanes that share the row, and l, the sum of
-/// 2^((score - m) scale_log2) over this thread's scores. scale_log2 > 0 is the scale times log2(e): one fused
-/// multiply-add scales a score and subtracts the maximum. Weights, and l with them, are multiplied by 2^Headroom, so
+/// The softmax state of a thread's rows: m, the largest score so far (but see Slack), equal in all lanes that share the row,
+/// and l, the sum of 2^((score - m) scale_log2) over this thread's scores. scale_log2 > 0 is the scale times log2(e): one
+/// fused multiply-add scales a score and subtracts the maximum. Weights, and l with them, are multiplied by 2^Headroom, so
 /// that small weights stay in fp16's range. (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2", algorithm 1.)
 ///
 /// With a Slack, m stays as it is until a weight would exceed 2^Slack. Then most tiles leave it, and earlier sums need no
@@ -109,8 +109,7 @@ struct online_softmax {
       exponents_[r] = detail::row_exponents::of<Headroom>(m[r], scale_log2);
       // Rounded as it was when `before` was m, and not fused with the difference: an unchanged m gives exactly 1.
       factor[r] = detail::exp2_of(detail::reference_of(before, exponents_[r].scale, Headroom) - exponents_[r].shift);
-      l[r] =
-          detail::device_product(l[r], factor[r]);  // never fused with add(): the same bits wherever raise() is inlined
+      l[r] = detail::device_product(l[r], factor[r]);  // not fused with add() in some places and in others not
     }
   }
   GIWA_HOST_DEVICE void weigh(register_tile<float, Map>& scores, float (&sum)[rows]) const {
@@ -126,9 +125,9 @@ struct online_softmax {
   }
   ///@}
 
-  /// Instead of find_maxima() and exceeds_slack(), after weigh(): true only if no row of this thread needs another m. If it is
-  /// false in a thread, the steps are taken with the scores again, which the caller still needs. Before such a weigh() in a row of
-  /// tiles, expose_empty_rows() is called: rows without a score so far then have infinite weights, or NaN.
+  /// What replaces find_maxima() and exceeds_slack(): after weigh(), true only if no row of this thread needs another m. Where it
+  /// is false in a thread, all take the steps above instead, for which the caller needs the scores again. Before the first such
+  /// weigh(), expose_empty_rows() gives rows without a score so far infinite weights, or NaN.
   ///@{
   GIWA_HOST_DEVICE static bool within_slack(const float (&sum)[rows]) {
     constexpr float most = (1 << Slack) * (1 - 0x1p-9f);  // a sum is no less than its largest weight, but for rounding

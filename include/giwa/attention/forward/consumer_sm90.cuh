@@ -84,8 +84,8 @@ struct sm90_query_rows {
   static constexpr bool speculates = slack > 0 && stdlib::same_as<Pieces, keys_at_once>;
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
-  /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, speed of that with
-  /// maxima: 64 1.04, 1.08, 1.10 at 1024, 4096, 16384 tokens, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; at 512 0.98 to 1.00.
+  /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
+  /// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
   GIWA_DEVICE void loop_without_maxima() {
     softmax.expose_empty_rows();
     while (!is_last()) {
