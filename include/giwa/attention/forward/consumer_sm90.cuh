@@ -81,7 +81,7 @@ struct sm90_query_rows {
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class Pieces>
-  static constexpr bool speculates = slack > 0 && stdlib::same_as<Pieces, keys_at_once>;
+  static constexpr bool speculates = (slack > 0 && stdlib::same_as<Pieces, keys_at_once>);
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
   /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
