@@ -78,6 +78,14 @@ struct sm90_query_rows {
     softmax_step(own.keep());
     make_p();
   }
+  /// S of this tile, and O += P V of the one before, in this consumer's turn. Waits for S.
+  GIWA_DEVICE void multiply_both() {
+    multiply_qk();
+    wait_v(scrubs_before);
+    multiply_pv();
+    c.pingpong.release();
+    arch::wgmma_wait<1>();
+  }
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class Pieces>
@@ -91,11 +99,7 @@ struct sm90_query_rows {
     while (!is_last()) {
       wait_k();
       c.pingpong.acquire();
-      multiply_qk();
-      wait_v(scrubs_before);
-      multiply_pv();
-      c.pingpong.release();
-      arch::wgmma_wait<1>();
+      multiply_both();
       arch::fence_operand(scores.value);
       apply_steps(own.keep());
       float sum[score_map::rows];
@@ -128,11 +132,7 @@ struct sm90_query_rows {
       wait_k();
       pieces.see_tile(own.first_key);
       c.pingpong.acquire();
-      multiply_qk();
-      wait_v(scrubs_before);
-      multiply_pv();
-      c.pingpong.release();
-      arch::wgmma_wait<1>();
+      multiply_both();
       release_k();
       pieces.begin_softmax(*this);
       float largest[score_map::rows], factor_before[score_map::rows] = {factor[0], factor[1]};
@@ -170,11 +170,7 @@ struct sm90_query_rows {
   }
   template <bool FullyKept, class Pieces>
   GIWA_DEVICE void overlapped_step(Pieces& pieces) {
-    multiply_qk();
-    wait_v(scrubs_before);
-    multiply_pv();
-    c.pingpong.release();
-    arch::wgmma_wait<1>();
+    multiply_both();
     release_k();
     pieces.begin_softmax(*this);
     float largest[score_map::rows];

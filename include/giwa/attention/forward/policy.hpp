@@ -94,8 +94,8 @@ struct sm90_policy {
   // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128
   // columns the overlap costs speed. 256: 705 TFLOP/s, 678 without (H200, 2026-11-21, fp16, full, 4096 tokens).
   static constexpr bool overlaps = Parts == 1 && HeadSizeV > 128;
-  // Of online_softmax, in fp16 and bf16: a weight of a thread's 32 to 44 in a row is 1 at most where all scores are equal, and their sum
-  // must stay below 2^slack. A simulation of the rounding to fp16 says that 2^4 costs 1.4 % of accuracy at most, and 2^6 2.7 %.
+  // Of online_softmax, in fp16 and bf16. A thread has 32 to 44 weights of a row. Where all scores are equal each is 1, and their sum
+  // must not exceed 2^slack. By a simulation of the rounding to fp16, 2^4 costs 1.4 % of accuracy at most, and 2^6 2.7 %.
   static constexpr int slack = 6;
 
   // Accumulators and operands of a thread: S, P, O and the partial O. Then the bytes of the tiles in shared memory.
