@@ -46,7 +46,7 @@ inline std::string judge(const attention_draw& d, const std::vector<row_finding>
     // A sum's rounding errors, which may cancel in the plain program: of few elements, luck decides. Equal terms are all
     // rounded the same way.
     const double of_sums = equal_terms ? f.kept / 8.0 : std::sqrt(static_cast<double>(f.kept)) / width;
-    // A weight is at most 1, and rounded to 2^-25 where it is a subnormal fp16, or to 2^-39 where that is its low piece; below
+    // The largest weight is 1 or more. One is rounded to 2^-25 where it is a subnormal fp16, or to 2^-39 where that is its low piece; below
     // 2^-126 it may be flushed to 0.
     const double of_weights = d.types.input == element::of_fp16 ? 0x1p-24 : in_pieces ? 0x1p-38 : 0x1p-122;
     return known(0x1p-24 * (4 + f.score + cap + of_sums) * f.sum + of_weights * f.values) + 0x1p-126;
