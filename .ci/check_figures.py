@@ -442,18 +442,21 @@ def cells_of(path, suite):
 
 
 def cached(path):
-    """attention_cached and its peers; `cudnn_page_N` has the same keys in pages."""
+    """attention_cached and its peers; `cudnn_page_N` has the same keys in pages, whose columns are left out where none was measured."""
     found = cells_of(path, "attention_cached")
-    peers = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "cudnn_page_16": "cuDNN, pages of 16"}
-    rows = ["| type, head size, sequences x heads (of keys) x keys | giwa, us | GB/s | pages of 16, us | "
-            + " | ".join(f"{name}, us" for name in peers.values()) + " | cuDNN / giwa | the same with pages of 16 |"]
+    with_pages = any("giwa_page_16" in contenders for contenders in found.values())
+    sides = {"giwa": "giwa", **({"giwa_page_16": "pages of 16"} if with_pages else {}), "cudnn": "cuDNN", "flash": "FlashAttention-2",
+             **({"cudnn_page_16": "cuDNN, pages of 16"} if with_pages else {})}
+    pairs = {("giwa", "cudnn"): "cuDNN / giwa",
+             **({("giwa_page_16", "cudnn_page_16"): "the same with pages of 16"} if with_pages else {("giwa", "flash"): "FlashAttention-2 / giwa"})}
+    rows = ["| type, head size, sequences x heads (of keys) x keys | GB/s | " + " | ".join(f"{name}, us" for name in sides.values())
+            + " | " + " | ".join(pairs.values()) + " |"]
     for case, contenders in found.items():
         us = {name: f"{r['us']:.1f}" for name, (r, *_) in contenders.items()}
         ratios = {(name, r["ratio_to"]): f"{r['ratio']:.3f}" for name, of in contenders.items() for r in of if r["ratio"]}
         gbs = "" if case.endswith("_queries") else f"{contenders['giwa'][0]['value']:.0f}"
-        rows.append(f"| {case} | {us['giwa']} | {gbs} | {us.get('giwa_page_16', '')} | "
-                    + " | ".join(us.get(name, "") for name in peers)
-                    + f" | {ratios.get(('giwa', 'cudnn'), '')} | {ratios.get(('giwa_page_16', 'cudnn_page_16'), '')} |")
+        rows.append(f"| {case} | {gbs} | " + " | ".join(us.get(name, "") for name in sides)
+                    + " | " + " | ".join(ratios.get(pair, "") for pair in pairs) + " |")
     return lines(*rows)
 
 
