@@ -188,7 +188,7 @@ def gradient_cases(path, contender="giwa"):
     found = {}
     for row in load(path)["rows"] if path.suffix == ".json" else report_rows.of_rows("attention_backward", path):
         if row["suite"].startswith("attention_backward") and row["contender"] == contender and row["ratio"]:
-            found.setdefault(row["case"], {})[row["ratio_to"]] = row
+            found.setdefault(row["case"], {}).setdefault(row["ratio_to"], row)  # another suite may repeat the case
     return found
 
 
@@ -442,22 +442,18 @@ def cells_of(path, suite):
 
 
 def cached(path):
-    """attention_cached and its peers; `cudnn_page_N` has the same keys in pages, whose columns are left out where none was measured."""
-    found = cells_of(path, "attention_cached")
-    with_pages = any("giwa_page_16" in contenders for contenders in found.values())
-    sides = {"giwa": "giwa", **({"giwa_page_16": "pages of 16"} if with_pages else {}), "cudnn": "cuDNN", "flash": "FlashAttention-2",
-             **({"cudnn_page_16": "cuDNN, pages of 16"} if with_pages else {})}
-    pairs = {("giwa", "cudnn"): "cuDNN / giwa",
-             **({("giwa_page_16", "cudnn_page_16"): "the same with pages of 16"} if with_pages else {("giwa", "flash"): "FlashAttention-2 / giwa"})}
-    rows = ["| type, head size, sequences x heads (of keys) x keys | GB/s | " + " | ".join(f"{name}, us" for name in sides.values())
-            + " | " + " | ".join(pairs.values()) + " |"]
-    for case, contenders in found.items():
+    """attention_cached and its peers; `cudnn_page_N` has the same keys in pages. Without columns that nothing fills."""
+    times = {"giwa": "giwa", "giwa_page_16": "pages of 16", "cudnn": "cuDNN", "flash": "FlashAttention-2", "cudnn_page_16": "cuDNN, pages of 16"}
+    pairs = {("giwa", "cudnn"): "cuDNN / giwa", ("giwa", "flash"): "FlashAttention-2 / giwa",
+             ("giwa_page_16", "cudnn_page_16"): "cuDNN / giwa, pages of 16"}
+    table = [["type, head size, sequences x heads (of keys) x keys", "GB/s", *(f"{name}, us" for name in times.values()), *pairs.values()]]
+    for case, contenders in cells_of(path, "attention_cached").items():
         us = {name: f"{r['us']:.1f}" for name, (r, *_) in contenders.items()}
         ratios = {(name, r["ratio_to"]): f"{r['ratio']:.3f}" for name, of in contenders.items() for r in of if r["ratio"]}
         gbs = "" if case.endswith("_queries") else f"{contenders['giwa'][0]['value']:.0f}"
-        rows.append(f"| {case} | {gbs} | " + " | ".join(us.get(name, "") for name in sides)
-                    + " | " + " | ".join(ratios.get(pair, "") for pair in pairs) + " |")
-    return lines(*rows)
+        table.append([case, gbs, *(us.get(name, "") for name in times), *(ratios.get(pair, "") for pair in pairs)])
+    columns = [c for c in zip(*table) if any(c[1:])]
+    return lines(*("| " + " | ".join(row) + " |" for row in zip(*columns)))
 
 
 def cached_forms(path):
