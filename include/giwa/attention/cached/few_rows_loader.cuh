@@ -96,51 +96,53 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     const bool boxes = p.copies == key_copies::boxes, scales = copies_scales(p);
     [[maybe_unused]] leaf_places of_scales{};
     if (scales) of_scales = look_up(false);
-    for (int turn = masked ? -1 : 0;; ++turn) {
+    bool loads = !masked;  // whether `at` is a leaf to be loaded
+    for (int turn = 0;;) {
       const int stage = turn % stages;
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
-      if (turn >= 0 && boxes && (!Types::converts || warp < issuers(p))) {
+      if (loads && boxes && (!Types::converts || warp < issuers(p))) {
         load_boxes(block, warp, p, p.k, at, s.k, stage, free);
         load_boxes(block, warp, p, p.v, at, s.v, stage, free);
       }
+      const move to = next(walk);
       leaf_places next_at{};
-      [[maybe_unused]] leaf_places next_scales{};
-      bool loads = turn >= 0;  // still, what boxes do not
-      move to;
-      for (int items = 0;;) {
-        to = next(walk);
-        if (to == move::to_item && items++ == 0) continue;  // mostly its first leaf is the next one
-        if (to == move::to_leaf) next_at = look_up(boxes);
-        if constexpr (Types::converts) {
-          if (to == move::to_leaf && scales) next_scales = look_up(false);
-          if (loads && scales) load_scales(block, warp, p, of_scales, s, stage, free);
-        }
-        if (loads && !boxes) {
-          load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
-          load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
-        }
-        loads = false;
-        if (to != move::to_item) break;
+      if (to == move::to_leaf) next_at = look_up(boxes);
+      if constexpr (Types::converts) {
+        leaf_places next_scales{};
+        if (to == move::to_leaf && scales) next_scales = look_up(false);
+        if (loads && scales) load_scales(block, warp, p, of_scales, s, stage, free);
+        of_scales = next_scales;
+      }
+      if (loads && !boxes) {
+        load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
+        load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
       }
       if (to == move::to_end) return;
-      at = next_at, of_scales = next_scales;
+      turn += loads;
+      loads = to == move::to_leaf;
+      at = next_at;
     }
   }
 
   GIWA_DEVICE void sync() const { arch::barrier_sync(Types::named_barrier::producers, 32 * Types::producers); }
 
-  enum class move { to_leaf, to_item, to_end };
-  /// Moves to the next leaf of the item that is not masked, or before the first one of the next item.
+  enum class move { to_leaf, past_item, to_end };
+  /// Moves to the next leaf of this item or the next one that is not masked, or past all leaves of both.
   GIWA_DEVICE move next(walk_type& walk) {
-    for (++leaf; leaf < reader.item().end; ++leaf)
-      if (!is_masked()) return move::to_leaf;
-    if (warp == 0) {
-      const bool has_item = walk.next();
-      if (block.lane() == 0) s.items.write(reader.number + 1, has_item ? walk.item() : run_item{});
+    for (bool is_next = false;; is_next = true) {
+      for (++leaf; leaf < reader.item().end; ++leaf)
+        if (!is_masked()) return move::to_leaf;
+      if (is_next) break;
+      if (warp == 0) {
+        const bool has_item = walk.next();
+        if (block.lane() == 0) s.items.write(reader.number + 1, has_item ? walk.item() : run_item{});
+      }
+      reader.next();
+      if (!reader.has_item()) return move::to_end;
+      leaf = reader.item().begin - 1;
     }
-    reader.next();
-    leaf = reader.item().begin - 1;
-    return reader.has_item() ? move::to_item : move::to_end;
+    --leaf;
+    return move::past_item;
   }
   GIWA_DEVICE bool is_masked() const {
     return Types::keep_of(p.runs.call, rows_of(p.runs.call, reader.item(), p.runs.group, Types::rows), leaf) ==
