@@ -56,6 +56,7 @@ set(GIWA_HEADERS
   D giwa/arch/matrix_load.cuh
   D giwa/arch/mma.cuh
   D giwa/arch/named_barrier.cuh
+  D giwa/arch/reduce_warp.cuh
   D giwa/arch/registers.cuh
   D giwa/arch/mbarrier.cuh
   D giwa/arch/tensor_copy.cuh
@@ -224,6 +225,7 @@ set(GIWA_HEADERS
   D giwa/attention/cached/few_rows.cuh
   D giwa/attention/cached/merge_runs.cuh
   D giwa/attention/cached/cached_simt.cuh
+  D giwa/attention/split_fp16/numbers.cuh
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/split_fp16/rows_pass.cuh
@@ -237,6 +239,7 @@ set(GIWA_HEADERS
   D giwa/attention/forward/loader_sm90.cuh
   D giwa/attention/forward/nan_scrubber_sm90.cuh
   D giwa/attention/forward/consumer_state_sm90.cuh
+  D giwa/attention/forward/split_queries_sm90.cuh
   D giwa/attention/forward/consumer_sm90.cuh
   D giwa/attention/forward/epilogue_sm90.cuh
   D giwa/attention/forward/forward_sm90.cuh

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The Hopper kernels of attention_backward, for the table of registers: for 9.0a alone, and without the mma.sync kernels,
-// which a call compiles too.
+// which a call compiles too. And those for caches of 8 bits, which have no register to spare.
 #include <giwa/attention_backward.cuh>
+#include <giwa/cache.cuh>
 
 namespace detail = giwa::detail;
 
@@ -37,6 +38,13 @@ struct split_backward : backward<HeadSize, Mask> {
       return kernels::template launch_ops<parts, float, of_q, of_k, of_v>(s, p);
   }
 };
+
+giwa::status decode(cudaStream_t s, const giwa::kv_cache<const giwa::e4m3>& cache,
+                    const giwa::tensor_view<__half, 4>& x, const giwa::cached_options& options) {
+  const giwa::tensor_view<const __half, 4> q = x;
+  const giwa::status state = giwa::attention_cached<64>(s, cache, q, x, giwa::full{}, giwa::plain_score{}, options);
+  return state.ok() ? giwa::attention_cached<128>(s, cache, q, x, giwa::full{}, giwa::plain_score{}, options) : state;
+}
 
 template <class... Kernels>
 bool launch_all(cudaStream_t s, const void* p) {

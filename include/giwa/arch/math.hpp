@@ -7,6 +7,24 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
+/// Returns |x|. On a GPU it is mostly a part of the instruction that uses it.
+///@{
+GIWA_HOST_DEVICE inline float magnitude(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::fabsf(x);
+#else
+  return __builtin_fabsf(x);
+#endif
+}
+GIWA_HOST_DEVICE inline double magnitude(double x) {
+#if defined(__CUDA_ARCH__)
+  return ::fabs(x);
+#else
+  return __builtin_fabs(x);
+#endif
+}
+///@}
+
 /// Returns 2^x with an error of about 2 units in the last place. Results below 2^-126 become 0. Exactly 1 for 0, and 0
 /// for -inf. Source: PTX ISA, "Floating Point Instructions: ex2".
 GIWA_DEVICE inline float exp2_approximate([[maybe_unused]] float x) {

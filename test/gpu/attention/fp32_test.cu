@@ -162,6 +162,35 @@ TEST_CASE("fp32 has fp32's digits, and tf32 has 11 bits, whatever the inputs") {
 #endif
 }
 
+TEST_CASE("rows of fp32 at addresses that are no multiple of 8 have the same bits") {
+  plain_tensors<float> t(2, 130, 200, 4, 2, 64);
+  const auto mask = giwa::causal::bottom_right;
+  const answer expected = run<giwa::fp32, 64>(t, mask);
+  // Rows 67 numbers apart, from the fourth number on; those between them are NaN.
+  constexpr int64 step = 67, first = 3;
+  std::vector<gpu_array<float>> kept;
+  const auto apart = [&](const view_4<const float>& from) {
+    const int64 rows = from.extent(0) * from.extent(1) * from.extent(2);
+    const gpu_array<float>& to = kept.emplace_back(static_cast<std::size_t>(first + rows * step), 0xff);
+    check_cuda(cudaMemcpy2D(to.data() + first, step * sizeof(float), from.data(), 64 * sizeof(float),
+                            64 * sizeof(float), static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice));
+    return view_4<const float>(to.data() + first, from.extents(),
+                               {from.extent(1) * from.extent(2) * step, from.extent(2) * step, step, 1});
+  };
+  const view_4<const float> q = apart(t.q_view()), k = apart(t.k_view()), v = apart(t.v_view());
+  const gpu_array<unsigned char> workspace(static_cast<std::size_t>(giwa::workspace_bytes(sizes_of(t))), 0x80);
+  giwa::attention_options options;
+  options.lse = t.lse_view();
+  options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
+  t.o.fill(0xff), t.lse.fill(0xff);
+  check_cuda(cudaDeviceSynchronize());
+  const giwa::stream s = new_stream();
+  giwa::throw_if_failed(
+      giwa::attention_forward<64, giwa::fp32>(s, q, k, v, t.o_view(), mask, giwa::plain_score{}, options));
+  giwa::throw_if_failed(giwa::synchronize(s));
+  CHECK(answer{t.o.to_host(), t.lse.to_host()}.same_as(expected));
+}
+
 TEST_CASE("without a workspace, or with a scale out of reach, fp32 is exact") {
   plain_tensors<float> t(2, 130, 200, 4, 2, 64);
   const auto mask = giwa::causal::bottom_right;

@@ -68,7 +68,7 @@ struct few_rows_scaling {
     for (int i = 0; i < Scores::registers; ++i) {
       const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
       const bool counts = scores.value[i] != -infinity_of<float> && !is_nonfinite(scale);
-      largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? __builtin_fabsf(scale) : 0.f);
+      largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? arch::magnitude(scale) : 0.f);
     }
     reduce_over_lanes<map>(block, largest, larger{});
     GIWA_UNROLL
@@ -136,7 +136,7 @@ struct few_rows_scaling {
       float largest[1] = {0};
       GIWA_UNROLL
       for (int n = 0; n < runs; ++n) GIWA_UNROLL
-      for (int i = 0; i < run; ++i) largest[0] = larger_of(largest[0], __builtin_fabsf(convert<float>{}(x[n][i])));
+      for (int i = 0; i < run; ++i) largest[0] = larger_of(largest[0], arch::magnitude(convert<float>{}(x[n][i])));
       for (int distance = 16; distance > 0; distance /= 2)
         largest[0] = larger_of(largest[0], block.shuffle_xor(largest[0], distance));
       const uint32 exponent = exponent_of(largest[0], 15, 255);

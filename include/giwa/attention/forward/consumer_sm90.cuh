@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_FORWARD_CONSUMER_SM90_CUH
 
 #include <giwa/attention/forward/consumer_state_sm90.cuh>
+#include <giwa/attention/forward/split_queries_sm90.cuh>
 #include <giwa/attention/split_fp16/exponents.cuh>
 #include <giwa/tile/mma_sm90.cuh>
 #include <giwa/tile/register_copy.cuh>
@@ -40,6 +41,7 @@ struct sm90_query_rows {
   /// Processes all K tiles of the work tile. `pieces` is told of each, when its scores are complete, and when O before it is.
   template <class Pieces = keys_at_once>
   GIWA_DEVICE void attend(Pieces&& pieces = {}) {
+    if constexpr (is_split) exponent_q = split_queries(c, work);
     wait_k();
     while (own.keep() == tile_keep::none && !is_last()) {
       skip_tile();
@@ -282,8 +284,7 @@ struct sm90_query_rows {
     auto& steps = c.steps;
     const auto bounds = Types::bounds_of(work, c.index);
     const auto at = Types::rows_at(first_query, own.first_key);
-    if constexpr (is_split)
-      exponents.begin_scores(work.exponents[c.index] + note.exponent_k, c.p.call.scale, steps, softmax);
+    if constexpr (is_split) exponents.begin_scores(exponent_q + note.exponent_k, c.p.call.scale, steps, softmax);
     if (FullyKept || (steps.modified && keep == tile_keep::all))
       steps.apply_to_whole(c.thread, scores, bounds, at);
     else
@@ -351,6 +352,7 @@ struct sm90_query_rows {
   register_tile<float, warpgroup_map<policy::slice>> partial_o;  // of one tile, with split fp16
   float factor[score_map::rows];
   typename Types::k_note note;
+  int exponent_q = 0;  // of the consumer's queries, with split fp16
   notes own{};
   bool scrubs_before;  // the V tile before that of `own`
   int k_stage = 0, v_stage = 0;

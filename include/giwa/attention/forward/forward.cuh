@@ -155,8 +155,11 @@ class prepared_attention<fp32, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
                                               sm90_split_policy_of<HeadSize, HeadSizeV, tile>>;
   using sm80_policy = typename sm80_policies::type;
   using sm80_op = sm80_attention_op<fp32, O, sm80_policy, Mask, Score>;
-  template <class Op, class Policy, int Least>
-  using split_kernel = prepared_split<Op, split_op<parts, widest, (Policy::block_n > Least ? Policy::block_n : Least)>>;
+  // A group of the pass has the keys of a tile, or the queries; the Hopper kernel splits q itself.
+  template <class Op, class Policy, int Queries>
+  using split_kernel =
+      prepared_split<Op, split_op<parts, widest, (Policy::block_n > Queries ? Policy::block_n : Queries)>,
+                     (Queries > 0)>;
   using sm80 = split_kernel<prepared_tiles<sm80_op>, sm80_policy, sm80_policy::block_m>;
   using sm90 = sm90_kernel_of<has_sm90, fp32, O, sm90_policies, Mask, Score, prepared_tiles<sm80_op>>;
 
@@ -178,7 +181,7 @@ class prepared_attention<fp32, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
         const split_tensors in = carve_split_tensors(call, parts, 64, policy::block_n);
         const auto q = in.q.view(), k = in.k.view(), v = in.v.view();
         if (!check_tensor_maps(q, k, v).ok()) return {};
-        using kernel = split_kernel<typename sm90::type, policy, 64>;
+        using kernel = split_kernel<typename sm90::type, policy, 0>;
         return {in, split_.template make<kernel>(in, call, q, k, v, in)};
       }
     if (path_ == attention_path::simt) return {};
@@ -192,7 +195,7 @@ class prepared_attention<fp32, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
 
   template <bool Contained, class Else>
   struct split_kernels {
-    using type = prepared_kernel<split_kernel<typename sm90::type, typename sm90_policies::type, 64>, Else>;
+    using type = prepared_kernel<split_kernel<typename sm90::type, typename sm90_policies::type, 0>, Else>;
   };
   template <class Else>
   struct split_kernels<false, Else> {

@@ -23,7 +23,7 @@ result<int64> persistent_blocks(int cluster) {
   }
 }
 
-/// Encodes the tensor maps of q, k and v, and of o if TMA can store it.
+/// Encodes the tensor maps of k and v, of q if TMA loads it, and of o if TMA can store it.
 template <class Op, class O, class Element>
 status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
                    const tensor_view<Element, 4>& v, const tensor_view<O, 4>& o) {
@@ -37,8 +37,8 @@ status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, con
     state = map.state;
     return state.ok();
   };
-  if (!encode(p.q, q, "q", static_cast<typename types::q_tile*>(nullptr)) ||
-      !encode(p.k, k, "k", static_cast<typename types::k_tile*>(nullptr)) ||
+  if (!types::is_split && !encode(p.q, q, "q", static_cast<typename types::q_tile*>(nullptr))) return state;
+  if (!encode(p.k, k, "k", static_cast<typename types::k_tile*>(nullptr)) ||
       !encode(p.v, v, "v", static_cast<typename types::v_tile*>(nullptr)))
     return state;
   if constexpr (types::stores_tiles) {

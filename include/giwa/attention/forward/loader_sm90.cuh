@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The loader of the Hopper kernel: a warp that loads Q, K and V by TMA and classifies each tile by the mask.
+// The loader of the Hopper kernel: a warp that loads K, V and, but for fp32, Q by TMA and classifies each tile by the mask.
 #ifndef GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 #define GIWA_ATTENTION_FORWARD_LOADER_SM90_CUH
 
@@ -223,7 +223,7 @@ struct sm90_loader {
 
   /// Returns the flags of a consumer that sees `keep` of a tile.
   GIWA_DEVICE static uint32 flags_for_consumer(const work_tile& work, int consumer, tile_keep keep) {
-    // A score modifier is never called for queries past the end.
+    // For whole tiles a score modifier is called with every row's own query.
     const bool asks =
         score_steps<typename Types::mask, typename Types::score>::modified && Types::lacks_rows(work, consumer);
     return static_cast<uint32>(asks && keep == tile_keep::all ? tile_keep::some : keep);

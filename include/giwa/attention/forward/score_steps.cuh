@@ -60,24 +60,26 @@ struct score_steps {
   GIWA_HOST_DEVICE void apply(int thread, register_tile<float, Map>& scores, const Bounds& b, tile_keep keep,
                               const RowMap& at) const {
     if constexpr (modified) {
+      // For rows and keys past the end the modifier gets the last ones: a branch for each score would take longer.
+      const int last_row = b.end_row() - 1, last_key = b.keys - 1;
       scores.for_each(thread, [&](float& x, int row, int column) {
         const int query = at.query(row, column), key = at.key(row, column);
-        const bool inside = b.contain(query, key);
-        if (inside) x = score(device_product(x, scale), b.place(query, key));
-        if (!inside || (keep == tile_keep::some && !mask(b.place(query, key)))) x = -infinity_of<float>;
+        x = score(device_product(x, scale),
+                  b.place(query < last_row ? query : last_row, key < last_key ? key : last_key));
       });
+      if (keep == tile_keep::all) return;
     } else {
       if (keep == tile_keep::all && !scale_first()) return;
       const float first = scale_first() ? scale : 1.f;
       scores.transform([&](float x) { return x * first; });
       if (keep == tile_keep::all) return;
-      if constexpr (one_range_mask<Mask> && requires { requires RowMap::by_range; })
-        keep_range(thread, scores, b, at);
-      else
-        scores.for_each(thread, [&](float& x, int row, int column) {
-          if (!keeps(b, at.query(row, column), at.key(row, column))) x = -infinity_of<float>;
-        });
     }
+    if constexpr (one_range_mask<Mask> && requires { requires RowMap::by_range; })
+      keep_range(thread, scores, b, at);
+    else
+      scores.for_each(thread, [&](float& x, int row, int column) {
+        if (!keeps(b, at.query(row, column), at.key(row, column))) x = -infinity_of<float>;
+      });
   }
   /// Applies the steps to a tile in which every score is in range and kept. Requires that the scale is positive or that
   /// there is a modifier. Has no branch, unless the modifier has one.

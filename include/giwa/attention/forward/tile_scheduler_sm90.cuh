@@ -48,11 +48,6 @@ struct sm90_tile_scheduler {
         const auto& head = work.head.get();
         work.keys.put({p.call.mask, head, work.first_query, Types::block_m, Types::block_n});
         take_keys(work, s);
-        if constexpr (Types::is_split)
-          for (int c = 0; c < Types::consumers; ++c)
-            if (work.first_query + 64 * c < head.queries())
-              work.exponents[c] = static_cast<typename Types::exponent>(
-                  p.split.q.exponent(head.head, head.first_query_row, head.batch, work.first_query / 64 + c));
         work.end = false;
         s.work_full[turn++ % queue_depth].arrive();
         if (Types::has_chunks && s.next_chunk > 0) continue;
@@ -94,9 +89,11 @@ struct sm90_tile_scheduler {
     s.next_chunk = work.continued ? end : 0;
   }
 
-  /// Whether the head of a work tile is left to the fallback kernel.
+  /// Whether the pass left the head of a work tile to the fallback kernel. What the kernel finds out meanwhile does not count: the
+  /// blocks of a cluster must agree.
   GIWA_DEVICE static bool is_fallback(const params& p, const attention_schedule::work_tile& at) {
-    if constexpr (Types::is_split) return p.split.fallback[at.batch * p.call.views.q.extent(2) + at.head] != 0;
+    if constexpr (Types::is_split)
+      return p.split.fallback[at.batch * p.call.views.q.extent(2) + at.head] == split_tensors::by_pass;
     return false;
   }
 };

@@ -72,9 +72,8 @@ struct sm90_types {
     uninitialized<head_place> head;
     uninitialized<tiles_of_keys> keys;
     int first_query, first_tile, end_tile;
-    bool end;                       // no work tile: the queue ends here
-    bool continues, continued;      // chunks of the same queries come before, and after
-    exponent exponents[consumers];  // of q, with split fp16
+    bool end;                   // no work tile: the queue ends here
+    bool continues, continued;  // chunks of the same queries come before, and after
     GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
     GIWA_DEVICE bool is_chunk() const { return continues || continued; }
   };
@@ -109,6 +108,10 @@ struct sm90_types {
   struct q_alone {
     q_tile q;
   };
+  /// The bits of the largest magnitudes of q that warps of consumers found, with split fp16.
+  struct magnitudes_of_q {
+    alignas(16) uint32 of_warps[consumers][4];
+  };
   struct shared_storage {
     pipeline<k_tile, stages, copies> k;
     pipeline<v_tile, stages, copies> v;
@@ -121,6 +124,7 @@ struct sm90_types {
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
     arch::mbarrier near_end;  // the loader has reached the last K tiles of a work tile
+    [[no_unique_address]] stdlib::conditional_t<is_split, magnitudes_of_q, nothing> largest_of_q;
   };
   using split_or_nothing = stdlib::conditional_t<is_split, split_tensors, nothing>;
   struct params {
@@ -168,9 +172,10 @@ struct sm90_types {
     return typename score_steps<Mask, Score>::bounds(work.head.get());
   }
   GIWA_DEVICE static rows_are_queries rows_at(int first_query, int first_key) { return {first_query, first_key}; }
-  /// Starts the load of a consumer's queries.
+  /// Starts the load of a consumer's queries, unless it splits them itself (split_queries_sm90.cuh).
   GIWA_DEVICE static void load_queries(const params& p, const work_tile& work, int consumer, q_tile& to,
                                        arch::mbarrier& full) {
+    if constexpr (is_split) return full.arrive();
     const auto& head = work.head.get();
     full.arrive_and_expect(q_tile::bytes);
     giwa::load(p.q,

@@ -15,7 +15,8 @@ namespace giwa::inline GIWA_ABI {
 
 /// A score modifier is any trivially copyable callable, `GIWA_HOST_DEVICE float operator()(float score, attention_coord
 /// c) const`, that returns the new score. It is called with the scaled score, before the mask, and only for queries and
-/// keys of the sequence. Memory that it reads must be readable by the kernel. Two members are optional:
+/// keys of the sequence: for scores past their end it may be called with the last of them, and what it returns is not
+/// used. Memory that it reads must be readable by the kernel. Two members are optional:
 /// - `giwa::alignment align`: it depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that it breaks for a problem of these sizes.
 ///
@@ -170,8 +171,9 @@ struct alibi {
  private:
   template <class T>
   GIWA_HOST_DEVICE T lowered(T score, attention_coord c) const {
-    const int distance = c.diagonal > c.key ? c.diagonal - c.key : c.key - c.diagonal;
-    return score - static_cast<T>(slopes[c.batch * batch_stride + c.head]) * static_cast<T>(distance);
+    // The magnitude of a float takes no instruction, that of an integer two: a tile of 128 x 128 has 643 of them, and had 806.
+    const T distance = arch::magnitude(static_cast<T>(c.diagonal - c.key));
+    return score - static_cast<T>(slopes[c.batch * batch_stride + c.head]) * distance;
   }
 };
 

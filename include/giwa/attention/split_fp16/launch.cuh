@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Launches the pass that splits q, k and v of an fp32 call into the workspace.
+// Launches the pass that splits k and v of an fp32 call, and for some kernels q, into the workspace.
 #ifndef GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
 
@@ -30,8 +30,8 @@ split_tensors carve_split_tensors(const attention_params<fp32, O, Mask, Score>& 
   return in;
 }
 
-/// The prepared pass that splits q, k and v, and flags the heads that are left to the fallback kernel.
-template <class Op>
+/// The prepared pass that splits k and v, and q if `SplitsQ`, and flags the heads that are left to the fallback kernel.
+template <class Op, bool SplitsQ>
 struct prepared_split_pass {
   typename Op::params params;
   int64 blocks;
@@ -49,8 +49,9 @@ struct prepared_split_pass {
                               .heads = problem.heads},
                              0};
     for (typename Op::job& j : pass.params.jobs) {
-      pass.blocks += j.to.slots * j.to.heads;
-      j.blocks = static_cast<uint32>(j.to.slots * j.to.heads);
+      const bool is_split = SplitsQ || &j != pass.params.jobs;
+      j.blocks = is_split ? static_cast<uint32>(j.to.slots * j.to.heads) : 0;
+      pass.blocks += j.blocks;
     }
     return pass;
   }
@@ -63,15 +64,15 @@ struct prepared_split_pass {
 };
 
 /// The pass, and the kernel that reads the split tensors.
-template <class Kernel, class Op>
+template <class Kernel, class Op, bool SplitsQ>
 struct prepared_split {
-  prepared_split_pass<Op> pass;
+  prepared_split_pass<Op, SplitsQ> pass;
   prepared_kernel<Kernel> kernel;
 
   /// `arguments` are those of Kernel::make().
   template <class Call, class... Arguments>
   static status make(void* to, const split_tensors& in, const Call& call, const Arguments&... arguments) {
-    auto* const made = ::new (to) prepared_split{prepared_split_pass<Op>::of(call, in), {}};
+    auto* const made = ::new (to) prepared_split{prepared_split_pass<Op, SplitsQ>::of(call, in), {}};
     const status state = allow_op<Op>({.grid = 1, .block = Op::max_threads});
     return state.ok() ? made->kernel.template make<Kernel>(call, arguments...) : state;
   }

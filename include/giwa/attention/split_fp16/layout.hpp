@@ -47,9 +47,11 @@ struct split_sizes {
 /// All split tensors of a call, after the counter in its workspace.
 struct split_tensors {
   split_tensor q, k, v;
-  int* fallback = nullptr;      // (batch, heads): not 0 if the head is left to the fallback kernel
+  int* fallback = nullptr;  // (batch, heads): not 0 if the head is left to the fallback kernel: one of the two below
   int* any_fallback = nullptr;  // not 0 if one of them is not 0
 
+  /// The pass flags a head before the kernel, which then skips it. The Hopper kernel splits q itself and flags a head while it runs.
+  static constexpr int by_pass = 1, by_kernel = 2;
   static constexpr int least_group = 16;
 
   /// Returns the width of a row of `parts` parts that wgmma and TMA accept. The lo parts begin at a slab of 64 columns.

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_SPLIT_FP16_ROWS_PASS_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_ROWS_PASS_CUH
 
+#include <giwa/attention/split_fp16/numbers.cuh>
 #include <giwa/attention/split_fp16/rows.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/grid/reduce.hpp>
@@ -47,10 +48,11 @@ struct split_rows_op {
       const int64 i = first + r < j.rows ? first + r : j.rows - 1;
       const int64 row = i / j.heads, sequence = row / j.length, head = i - row * j.to.heads;
       target[r] = j.to.row(sequence, head, row - sequence * j.to.length);
-      read(block.lane(),
-           j.from.data() + (sequence * j.from.stride(0) + (row - sequence * j.to.length) * j.from.stride(1) +
-                            head * j.from.stride(2)),
-           static_cast<int>(j.from.extent(3)), aligned, x[r]);
+      split_numbers::read_row(
+          block.lane(),
+          j.from.data() + (sequence * j.from.stride(0) + (row - sequence * j.to.length) * j.from.stride(1) +
+                           head * j.from.stride(2)),
+          static_cast<int>(j.from.extent(3)), aligned, x[r]);
     }
     GIWA_UNROLL
     for (int r = 0; r < at_once; ++r)
@@ -58,25 +60,9 @@ struct split_rows_op {
   }
 
  private:
-  GIWA_DEVICE static void read(int lane, const float* row, int width, bool aligned, float2 (&x)[pairs]) {
-    GIWA_UNROLL
-    for (int k = 0; k < pairs; ++k) {
-      const int column = 64 * k + 2 * lane;
-      x[k] = {0.f, 0.f};
-      if (column >= width) continue;
-      if (aligned)
-        x[k] = *reinterpret_cast<const float2*>(row + column);
-      else
-        x[k] = {row[column], column + 1 < width ? row[column + 1] : 0.f};
-    }
-  }
   template <class Block>
   GIWA_DEVICE static void write(const Block& block, const float2 (&x)[pairs], const split_rows& to, int64 row) {
-    uint32 largest = 0;  // as bits, of which those of NaN and infinity are the largest
-    GIWA_UNROLL
-    for (int k = 0; k < pairs; ++k) largest = larger_of(largest, larger_of(magnitude(x[k].x), magnitude(x[k].y)));
-    GIWA_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) largest = larger_of(largest, block.shuffle_xor(largest, mask));
+    const uint32 largest = split_numbers::largest_of_warp(block, split_numbers::largest_of(x));
     const bool finite = largest < 0x7f800000u;
     const int wanted = exponent_for(finite ? __uint_as_float(largest) : 0.f),
               exponent = wanted < least_exponent ? least_exponent : wanted;
@@ -91,8 +77,6 @@ struct split_rows_op {
       *reinterpret_cast<__half2*>(parts + 64 * k + to.width / 2) = two.lo;
     }
   }
-  GIWA_DEVICE static uint32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-  GIWA_DEVICE static uint32 larger_of(uint32 a, uint32 b) { return a > b ? a : b; }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_SPLIT_FP16_SPLIT_PASS_CUH
 
 #include <giwa/attention/split_fp16/layout.hpp>
+#include <giwa/attention/split_fp16/numbers.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -27,7 +28,6 @@ struct split_op {
   static constexpr int threads_at_once = floats > 48 ? 256 : floats > 32 ? 512 : floats > 16 ? 768 : 1024;
   static constexpr int min_blocks = ceil_div(threads_at_once, max_threads);
   static constexpr int first_rows = 16;
-  static constexpr int reach = 14, least_exponent = -40, most_exponent = 25;
 
   struct job {
     tensor_view<const float, 4> from;  // (sequence, row, head, head size)
@@ -79,7 +79,8 @@ struct split_op {
       block.sync();
       for (int c = block.rank(); c < columns; c += max_threads) {
         const uint32 bits = s.column[c];
-        s.column_exponent[c] = bits >= least && bits < most ? static_cast<int>(bits >> 23) - 127 : 0;
+        s.column_exponent[c] =
+            bits >= split_range::least && bits < split_range::most ? static_cast<int>(bits >> 23) - 127 : 0;
         s.column[c] = 0;
         if (at.inside == 0 && at.sequence < p.batch && c < from.width)
           to.column_exponents(at.sequence, head)[c] = s.column_exponent[c];
@@ -96,22 +97,21 @@ struct split_op {
     }
     find_maxima<true>(block, x, s);
     block.sync();
-    const uint32 all = s.all, reached = all < least ? 0 : all - (static_cast<uint32>(reach) << 23);
-    const auto is_beyond = [&](uint32 bits) { return bits != 0 && bits < reached; };
-    bool fallback = all != 0 && !(all >= least && all < most);  // infinity and NaN are above `most`
-    if (block.rank() < at.rows) fallback = fallback || is_beyond(s.row[block.rank()]);
+    const split_range group{s.all};
+    bool fallback = !group.contains_group();
+    if (block.rank() < at.rows) fallback = fallback || group.is_beyond(s.row[block.rank()]);
     if (by_columns)
-      for (int c = block.rank(); c < columns; c += max_threads) fallback = fallback || is_beyond(s.column[c]);
+      for (int c = block.rank(); c < columns; c += max_threads) fallback = fallback || group.is_beyond(s.column[c]);
     if (fallback) s.fallback = true;
     block.sync();
     // No kernel uses the parts of a head that falls back, but tiles of other sequences may extend into them. They are
     // zeros, because they must be finite.
     const bool nothing = s.fallback || at.sequence == p.batch;
-    const int exponent = nothing ? 0 : exponent_for(__uint_as_float(all));
+    const int exponent = nothing ? 0 : exponent_for(__uint_as_float(group.largest));
     if (block.rank() == 0) to.exponents[head * to.slots + slot] = exponent;
     if (s.fallback && at.sequence < p.batch) {
       for (int h = block.rank(); h < j->heads_per_flag; h += max_threads)
-        p.fallback[at.sequence * p.heads + int64{head} * j->heads_per_flag + h] = 1;
+        p.fallback[at.sequence * p.heads + int64{head} * j->heads_per_flag + h] = split_tensors::by_pass;
       if (block.rank() == 0) *p.any_fallback = 1;
     }
     const float factor = power_of_two(-exponent);
@@ -133,8 +133,7 @@ struct split_op {
   }
 
  private:
-  static constexpr uint32 least = static_cast<uint32>(127 + least_exponent) << 23,
-                          most = static_cast<uint32>(127 + most_exponent) << 23;
+  using numbers = split_numbers;
 
   /// The rows of a slot: rows [inside, inside + rows) of a sequence that is rows [first, first + length) of the tensor.
   /// The pass reads the first `used` of them. The others belong to no sequence, and zeros are written for them.
@@ -198,29 +197,10 @@ struct split_op {
       GIWA_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const int n = block.warp() + r * warps;
-        const float* const row = at + (int64{begin} + n) * stride;
-        GIWA_UNROLL
-        for (int k = 0; k < pairs; ++k) {
-          const int column = 64 * k + 2 * block.lane();
-          x[r][k] = {0.f, 0.f};
-          if (n >= count || column >= width) continue;
-          if (aligned)
-            x[r][k] = *reinterpret_cast<const float2*>(row + column);
-          else
-            x[r][k] = {row[column], column + 1 < width ? row[column + 1] : 0.f};
-        }
+        numbers::read_row(block.lane(), at + (int64{begin} + n) * stride, n < count ? width : 0, aligned, x[r]);
       }
     }
   };
-
-  GIWA_DEVICE static uint32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-  GIWA_DEVICE static uint32 larger_of(uint32 a, uint32 b) { return a > b ? a : b; }
-  template <class Block>
-  GIWA_DEVICE static uint32 largest_of_warp(const Block& block, uint32 x) {
-    GIWA_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) x = larger_of(x, block.shuffle_xor(x, mask));
-    return x;
-  }
 
   /// Finds the largest magnitude of each column, and if `All` of each row and of the group.
   template <bool All, int Rows, class Block>
@@ -231,23 +211,20 @@ struct split_op {
       uint32 of_x = 0, of_y = 0;
       GIWA_UNROLL
       for (int r = 0; r < Rows; ++r)
-        of_x = larger_of(of_x, magnitude(x[r][k].x)), of_y = larger_of(of_y, magnitude(x[r][k].y));
+        of_x = numbers::larger_of(of_x, numbers::magnitude(x[r][k].x)),
+        of_y = numbers::larger_of(of_y, numbers::magnitude(x[r][k].y));
       const int column = 64 * k + 2 * block.lane();
       if (of_x != 0) block.atomic_max(s.column[column], of_x);
       if (of_y != 0) block.atomic_max(s.column[column + 1], of_y);
-      all = larger_of(all, larger_of(of_x, of_y));
+      all = numbers::larger_of(all, numbers::larger_of(of_x, of_y));
     }
     if constexpr (All) {
       GIWA_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        uint32 of_row = 0;
-        GIWA_UNROLL
-        for (int k = 0; k < pairs; ++k)
-          of_row = larger_of(of_row, larger_of(magnitude(x[r][k].x), magnitude(x[r][k].y)));
-        of_row = largest_of_warp(block, of_row);
+        const uint32 of_row = numbers::largest_of_warp(block, numbers::largest_of(x[r]));
         if (block.lane() == 0 && block.warp() + r * warps < Group) s.row[block.warp() + r * warps] = of_row;
       }
-      all = largest_of_warp(block, all);
+      all = numbers::largest_of_warp(block, all);
       if (block.lane() == 0) block.atomic_max(s.all, all);
     }
   }
