@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The Hopper kernels of attention_backward, for the table of registers: for 9.0a alone, and without the mma.sync kernels,
-// which a call compiles too. And those for caches of 8 bits, which have no register to spare.
+// which a call compiles too. Also the kernels of attention_cached for 8-bit caches, which have no register to spare.
 #include <giwa/attention_backward.cuh>
 #include <giwa/cache.cuh>
 

@@ -26,8 +26,7 @@ compile -cubin kernels_sm90 "$@" "$sm90"
 if grep '(C75' "$out/kernels.log"; then exit 1; fi
 
 # Local memory is for the tensor-core kernels of attention alone. Those of the forward pass keep there what long sequences have
-# summed so far (chunks.cuh), those of the backward pass what their masks and score modifiers leave no registers for, those of
-# attention_cached what they keep of a leaf while they load.
+# summed so far (chunks.cuh), those of the backward pass and of 8-bit caches what they have no registers for.
 if ! c++filt < "$out/kernels.log" | awk '
   /Function properties for/ { name = $0; sub(/.*Function properties for /, "", name) }
   /bytes stack frame/ && $1 > 0 && name !~ /sm[89]0_(attention|backward)_op|few_rows_op/ { print $1 " bytes of local memory: " name; bad = 1 }

@@ -223,7 +223,7 @@ struct sm90_loader {
 
   /// Returns the flags of a consumer that sees `keep` of a tile.
   GIWA_DEVICE static uint32 flags_for_consumer(const work_tile& work, int consumer, tile_keep keep) {
-    // For whole tiles a score modifier is called with every row's own query.
+    // A whole tile is not checked for queries past the end, which a score modifier must not see.
     const bool asks =
         score_steps<typename Types::mask, typename Types::score>::modified && Types::lacks_rows(work, consumer);
     return static_cast<uint32>(asks && keep == tile_keep::all ? tile_keep::some : keep);

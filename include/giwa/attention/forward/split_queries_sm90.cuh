@@ -13,7 +13,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// Splits the queries of a consumer, each of its four warps 16 rows, and returns their exponent. A head that split fp16 does not
 /// represent is left to the fallback kernel, and what this kernel computes for it is overwritten. All threads of the consumer call it,
-/// when their products with the queries before are complete.
+/// when its products with the queries of the previous work tile are complete.
 template <class Types, class Block>
 GIWA_DEVICE int split_queries(const sm90_consumer<Types, Block>& c, const typename Types::work_tile& work) {
   using numbers = split_numbers;
@@ -21,7 +21,8 @@ GIWA_DEVICE int split_queries(const sm90_consumer<Types, Block>& c, const typena
   const auto head = c.p.call.at(work.head.get());
   const int warp_row = c.thread / 32 * rows, first = Types::queries_of(work, c.index).first + warp_row,
             lane = c.block.lane(), left = head.queries() - first;
-  // All threads agree; the vote tells the compiler so, which otherwise keeps what is uniform in the loop in registers of each thread.
+  // All threads agree, and the vote tells the compiler so: without it the loop has 20 to 40 instructions more (64 and 128), because
+  // its uniform values move to the registers of each thread.
   if (!c.block.any(left + warp_row > 0)) return 0;
 
   const float* const from = head.q.data() + int64{first} * head.q.stride(0);
@@ -41,7 +42,7 @@ GIWA_DEVICE int split_queries(const sm90_consumer<Types, Block>& c, const typena
   const int barrier = Types::barrier_of(Types::named_barrier::of_consumer, c.index);
   uint32(&of_warps)[4] = c.s.largest_of_q.of_warps[c.index];
   if (lane == 0) of_warps[c.thread / 32] = largest;
-  arch::barrier_sync(barrier, 128);  // from here on no warp reads the queries before
+  arch::barrier_sync(barrier, 128);  // no warp still reads the previous queries
   largest = arch::largest_of_warp(of_warps[lane % 4]);
 
   const split_range group{largest};
