@@ -14,7 +14,7 @@
 // Expected output on an H200, with the numbers of your machine:
 //   in three parts: error 2.1e-04 against double precision, at most 9.3e-04 allowed
 //   giwa: out of memory `size`: 174.8 GiB asked for, 138.4 GiB free of 139.8 GiB; this process's pool holds 32.0 MiB, 0 bytes of it in use
-//   attention needs 174.8 GiB (q 8.0 MiB, k 87.4 GiB, v 87.4 GiB, o 8.0 MiB, workspace 4 bytes), 131.4 GiB free of 139.8 GiB: does not fit
+//   attention needs 174.8 GiB (q 8.0 MiB, k 87.4 GiB, v 87.4 GiB, o 8.0 MiB, workspace 8 bytes), 131.4 GiB free of 139.8 GiB: does not fit
 //     the batch halved: 87.4 GiB, fits; the largest batch that fits is 48
 //     the keys halved, two calls that are merged: 87.4 GiB, fits; the fewest parts that fit are 2
 //       (calls with lse; lse = log sum exp(lse_i), o = sum exp(lse_i - lse) o_i; a mask must count the keys before)

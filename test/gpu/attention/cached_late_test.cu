@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // attention_cached after a kernel that lets it start, and writes the lengths and page numbers long after that: the same bits.
 #include "gpu/attention/cached_gpu.cuh"
+#include "gpu/attention/late_copies.cuh"
 #include "support/catch.hpp"
-
-#include <giwa/arch/dependent_launch.cuh>
 
 using namespace giwa_test;
 using giwa::bf16;
@@ -11,20 +10,6 @@ using giwa::causal;
 using giwa::e4m3;
 
 namespace {
-
-struct numbers {
-  int* to;
-  const int* from;
-  std::size_t count;
-};
-
-// Copies numbers after a while in which the next kernel runs up to its wait.
-__global__ void __launch_bounds__(32) copy_late(numbers lengths, numbers pages) {
-  giwa::arch::launch_dependents();
-  for (int i = 0; i < 100; ++i) __nanosleep(1000);
-  for (std::size_t i = threadIdx.x; i < lengths.count; i += 32) lengths.to[i] = lengths.from[i];
-  for (std::size_t i = threadIdx.x; i < pages.count; i += 32) pages.to[i] = pages.from[i];
-}
 
 cached_case_options case_of(int64 sequences, int64 page_size) {
   cached_case_options c;
@@ -65,8 +50,7 @@ int different(int64 sequences, int64 page_size, const Mask& mask) {
       gpu.indices.fill(0x7f);
       gpu.clear_outputs();
       check_cuda(cudaDeviceSynchronize());
-      copy_late<<<1, 32, 0, s>>>({gpu.lengths.data(), lengths.data(), lengths.size()},
-                                 {gpu.indices.data(), pages.data(), pages.size()});
+      launch_late_copies(s, {{late(gpu.lengths, lengths), late(gpu.indices, pages)}});
       run();
       gpu.read_back();
       different += same_bits(c.o.memory, o) && same_bits(c.lse.memory, lse) ? 0 : 1;

@@ -172,8 +172,8 @@ TEST_CASE("a workspace that cannot be one") {
   REQUIRE(needed < int64{sizeof bytes});
   refused_after(with(bytes, needed - 1),
                 {"workspace", "smaller than workspace_bytes()", bound::at_least, needed, needed - 1});
-  refused_after(with(bytes + 1, needed), {"workspace", "must be 4-byte aligned"});
-  refused_after(with(bytes + 4, needed), {"workspace", "must be 16-byte aligned"});
+  for (const int shift : {1, 4}) refused_after(with(bytes + shift, needed), {"workspace", "must be 8-byte aligned"});
+  refused_after(with(bytes + 8, needed), {"workspace", "must be 16-byte aligned"});
   refused_after(with(bytes, needed, 2), {"workspace", "must be contiguous", bound::exactly, 1, 2});
   refused_after(with(nullptr, needed), {"workspace", "the pointer must not be null"});
   const auto overlapping = [](const std::function<void(call_t&, float*)>& move) {  // other tensors may lie anywhere
@@ -314,7 +314,7 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   STATIC_REQUIRE(giwa::supports(fine, 0).ok());
   STATIC_REQUIRE(giwa::supports(fine, 75).ok());
   STATIC_REQUIRE(giwa::supports({}, 90).state.code == status_code::invalid_argument);  // no head size
-  STATIC_REQUIRE(giwa::workspace_bytes(fine) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes(fine) == 8);
   const auto with = [&](int64 giwa::attention_problem::*member, int64 value) {
     giwa::attention_problem p = fine;
     p.*member = value;
@@ -366,20 +366,20 @@ TEST_CASE("supports says which kernel answers, and what fp32 lacks without a wor
   constexpr giwa::attention_problem packed{2, -1, -1, 8, 2, 128, 64, 4, 200, 400};
   STATIC_REQUIRE(giwa::workspace_bytes(packed) >= bytes);
   constexpr giwa::attention_problem wide{2, 100, 200, 8, 2, 320, 320, 4};
-  STATIC_REQUIRE(giwa::workspace_bytes(wide) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes(wide) == 8);
   STATIC_REQUIRE(giwa::supports(wide, 90).value == attention_path::simt);
-  STATIC_REQUIRE(giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, -5, 400}) == 4);  // no problems at all
-  STATIC_REQUIRE(giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, 200, -1}) == 4);
-  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 2, 128, 64, 1}) == 4);
-  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 2, 128, 64, 8}) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, -5, 400}) == 8);  // no problems at all
+  STATIC_REQUIRE(giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, 200, -1}) == 8);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 2, 128, 64, 1}) == 8);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 2, 128, 64, 8}) == 8);
   constexpr int64 most = int64{1} << 30;
   STATIC_REQUIRE(giwa::workspace_bytes({most, most, most, most, most, 256, 256, 4}) ==
                  giwa::max_int64);  // does not wrap
   // Sizes out of range are refused by the call, and overflow nowhere: a constant expression would not compile.
-  STATIC_REQUIRE(giwa::workspace_bytes({giwa::max_int64, 100, 200, 8, 2, 128, 64, 4}) == 4);
-  STATIC_REQUIRE(giwa::workspace_bytes({2, giwa::max_int64, 200, 8, 2, 128, 64, 4}) == 4);
-  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, giwa::max_int64, 1, 128, 64, 4}) == 4);
-  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 0, 128, 64, 4}) == 4);
+  STATIC_REQUIRE(giwa::workspace_bytes({giwa::max_int64, 100, 200, 8, 2, 128, 64, 4}) == 8);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, giwa::max_int64, 200, 8, 2, 128, 64, 4}) == 8);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, giwa::max_int64, 1, 128, 64, 4}) == 8);
+  STATIC_REQUIRE(giwa::workspace_bytes({2, 100, 200, 8, 0, 128, 64, 4}) == 8);
   constexpr int64 many = (int64{1} << 31) - 1;
   STATIC_REQUIRE(giwa::workspace_bytes({many, -1, -1, many, many, 256, 256, 4, giwa::max_int64, giwa::max_int64}) ==
                  giwa::max_int64);

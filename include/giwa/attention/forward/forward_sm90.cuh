@@ -60,6 +60,8 @@ struct sm90_attention_op {
   template <class Block>
   GIWA_DEVICE static void consume(const Block& block, const params& p, shared_storage& s) {
     using epilogue = sm90_epilogue<types, Block>;
+    if constexpr (drops_weights<Score>)
+      arch::wait_for_previous_kernel();  // it may write the offset, which is read here
     sm90_consumer<types, Block> c(block, p, s);
     earlier_chunks<sm90_query_rows<types, Block>> earlier;
     if (c.index == consumers - 1) c.pingpong.release();

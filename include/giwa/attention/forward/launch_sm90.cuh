@@ -126,20 +126,16 @@ struct prepared_sm90 {
   }
 
  private:
-  static constexpr int64 most =
-      int64{1} << 30;  // so that the numbers of work tiles, and steps beyond the last, fit in int
+  static constexpr int64 most = int64{1} << 20;  // work tiles of a launch
+  static_assert(most <= int64{work_claims::most});
 
   status launch_blocks(cudaStream_t s, const typename Op::params& p) const {
-    if (p.counter != nullptr)
-      if (const status state = consume(cudaMemsetAsync(p.counter, 0, sizeof(int), s)); !state.ok()) return state;
     const int64 blocks = int64{p.work_tiles} * p.cluster;
-    // After a memset node the kernel cannot begin early; a launch that resets the counter is slower than that node.
-    const bool dependent = p.counter == nullptr;
     return enqueue_op(s,
                       {.grid = blocks < at_once ? blocks : at_once,
                        .block = Op::max_threads,
                        .cluster = p.cluster,
-                       .dependent = dependent},
+                       .dependent = true},
                       Op{}, p);
   }
 };

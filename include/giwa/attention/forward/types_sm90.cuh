@@ -130,10 +130,10 @@ struct sm90_types {
   struct params {
     attention_params<T, O, Mask, Score> call;
     attention_schedule schedule;
-    int work_tiles;  // of this launch
-    int cluster;     // blocks of a cluster: same keys, different queries; a work tile is for all of them
-    int* counter;    // of work tiles claimed after each block's first; null: each block takes every grid-th
-    bool chunked;    // a head may have more keys than a chunk; if not, no work tile is a chunk
+    int work_tiles;         // of this launch
+    int cluster;            // blocks of a cluster: same keys, different queries; a work tile is for all of them
+    work_counter* counter;  // of work tiles claimed after each block's first; null: each block takes every grid-th
+    bool chunked;           // a head may have more keys than a chunk; if not, no work tile is a chunk
     bool stores_by_tma;
     split_or_nothing split;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)

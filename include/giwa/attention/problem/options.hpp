@@ -36,7 +36,7 @@ struct attention_options {
   /// The diagonal of masks and score modifiers that leave theirs unset, and of user-defined ones. bottom_right if that
   /// is unset too.
   alignment align{};
-  /// Scratch memory of at least workspace_bytes() bytes for this call alone until it is done, or empty. Aligned to 4
+  /// Scratch memory of at least workspace_bytes() bytes for this call alone until it is done, or empty. Aligned to 8
   /// bytes, for fp32 to 16. Its contents do not matter. With it, blocks of sm90 pull work tiles from a shared counter
   /// when work is uneven (under a mask, or with packed sequences), which does not change the bits; and fp32 runs on
   /// tensor cores.

@@ -44,8 +44,8 @@ struct attention_params {
   tensor_view<float, 3> lse;
   const float* sinks;  // (heads) or null
   int64 sink_stride;
-  int* counter;       // or null
-  bool bottom_right;  // the offset of the diagonal is keys - queries, else diagonal_offset
+  work_counter* counter;  // the workspace, or null
+  bool bottom_right;      // the offset of the diagonal is keys - queries, else diagonal_offset
   int diagonal_offset;
   int heads_per_kv;  // heads of queries for each of keys
   bool ragged;       // rows of the tensors may belong to no sequence, or to another one
@@ -126,7 +126,7 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           options.lse,
           options.sinks.data(),
           options.sinks.stride(0),
-          options.workspace.extent(0) == 0 ? nullptr : reinterpret_cast<int*>(options.workspace.data()),
+          options.workspace.extent(0) == 0 ? nullptr : reinterpret_cast<work_counter*>(options.workspace.data()),
           align.is_bottom_right(),
           align.fixed_offset(),
           static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2)),

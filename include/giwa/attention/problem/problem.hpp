@@ -81,12 +81,12 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
 
 }  // namespace detail
 
-/// Returns the bytes of workspace that a call can use: a 4-byte work counter, and for fp32 with head sizes up to 256
+/// Returns the bytes of workspace that a call can use: a work counter of 8 bytes, and for fp32 with head sizes up to 256
 /// the split fp16 copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest
-/// int64 where no 64-bit number holds the size, 4 for sizes that supports() refuses.
+/// int64 where no 64-bit number holds the size, 8 for sizes that supports() refuses.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
-  if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(int);
-  if (!detail::check_sizes(p, 0).ok()) return sizeof(int);
+  if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(detail::work_counter);
+  if (!detail::check_sizes(p, 0).ok()) return sizeof(detail::work_counter);
   const auto rows = [&](int64 length, int64 packed) {
     return length < 0 ? packed : detail::saturating_product(p.batch, length);
   };

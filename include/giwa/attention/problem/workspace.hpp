@@ -29,6 +29,12 @@ struct workspace_layout {
   }
 };
 
+/// How many work tiles of a launch blocks have claimed. What is there before the first launch does not matter, and each launch leaves a
+/// count of 0 to the next one (forward/tile_scheduler_sm90.cuh).
+struct work_counter {
+  unsigned long long state;
+};
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

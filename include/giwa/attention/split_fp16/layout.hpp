@@ -68,7 +68,7 @@ struct split_tensors {
   GIWA_HOST_DEVICE static constexpr split_tensors lay_out(workspace_layout& to, const split_sizes& p, int parts,
                                                           int group_q, int group_k) {
     split_tensors in;
-    static_cast<void>(to.take<int>(1));  // the counter
+    static_cast<void>(to.take<work_counter>(1));
     const int64 flags = saturated_product(p.batch, p.heads);
     in.fallback =
         to.take<int>(flags == max_int64 ? flags : flags + 1);  // any_fallback is the last: one memset clears all

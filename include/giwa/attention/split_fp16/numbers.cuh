@@ -36,12 +36,6 @@ struct split_numbers {
     for (int k = 0; k < Pairs; ++k) largest = larger_of(largest, larger_of(magnitude(x[k].x), magnitude(x[k].y)));
     return largest;
   }
-  template <class Block>
-  GIWA_DEVICE static uint32 largest_of_warp(const Block& block, uint32 x) {
-    GIWA_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) x = larger_of(x, block.shuffle_xor(x, mask));
-    return x;
-  }
 };
 
 /// Which groups of rows split fp16 represents, by the bits of their largest magnitude (split_pass.cuh).

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_SPLIT_FP16_ROWS_PASS_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_ROWS_PASS_CUH
 
+#include <giwa/arch/reduce_warp.cuh>
 #include <giwa/attention/split_fp16/numbers.cuh>
 #include <giwa/attention/split_fp16/rows.hpp>
 #include <giwa/grid/op.hpp>
@@ -62,7 +63,7 @@ struct split_rows_op {
  private:
   template <class Block>
   GIWA_DEVICE static void write(const Block& block, const float2 (&x)[pairs], const split_rows& to, int64 row) {
-    const uint32 largest = split_numbers::largest_of_warp(block, split_numbers::largest_of(x));
+    const uint32 largest = arch::largest_of_warp(split_numbers::largest_of(x));
     const bool finite = largest < 0x7f800000u;
     const int wanted = exponent_for(finite ? __uint_as_float(largest) : 0.f),
               exponent = wanted < least_exponent ? least_exponent : wanted;

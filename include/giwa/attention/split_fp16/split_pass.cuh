@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_SPLIT_FP16_SPLIT_PASS_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_SPLIT_PASS_CUH
 
+#include <giwa/arch/reduce_warp.cuh>
 #include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/attention/split_fp16/numbers.cuh>
 #include <giwa/grid/op.hpp>
@@ -221,10 +222,10 @@ struct split_op {
     if constexpr (All) {
       GIWA_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        const uint32 of_row = numbers::largest_of_warp(block, numbers::largest_of(x[r]));
+        const uint32 of_row = arch::largest_of_warp(numbers::largest_of(x[r]));
         if (block.lane() == 0 && block.warp() + r * warps < Group) s.row[block.warp() + r * warps] = of_row;
       }
-      all = numbers::largest_of_warp(block, all);
+      all = arch::largest_of_warp(all);
       if (block.lane() == 0) block.atomic_max(s.all, all);
     }
   }
