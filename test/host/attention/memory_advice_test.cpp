@@ -178,7 +178,7 @@ TEST_CASE("advice in words says what is needed, what there is, and what would fi
   const std::string text = text_of(r.value);
   INFO(text);
   CHECK(contains(text,
-                 "needs 180.0 GiB (q 8.0 MiB, k 90.0 GiB, v 90.0 GiB, o 8.0 MiB, workspace 4 bytes), 100.0 GiB free "
+                 "needs 180.0 GiB (q 8.0 MiB, k 90.0 GiB, v 90.0 GiB, o 8.0 MiB, workspace 8 bytes), 100.0 GiB free "
                  "of 140.0 GiB: does not fit\n"));
   CHECK(contains(text, "the batch halved: 90.0 GiB, fits; the largest batch that fits is 35\n"));
   CHECK(

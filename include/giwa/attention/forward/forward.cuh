@@ -180,7 +180,7 @@ class prepared_attention<fp32, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
         using policy = typename sm90_policies::type;
         const split_tensors in = carve_split_tensors(call, parts, 64, policy::block_n);
         const auto q = in.q.view(), k = in.k.view(), v = in.v.view();
-        if (!check_tensor_maps(q, k, v).ok()) return {};
+        if (!check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok()) return {};
         using kernel = split_kernel<typename sm90::type, policy, 0>;
         return {in, split_.template make<kernel>(in, call, q, k, v, in)};
       }
