@@ -101,7 +101,7 @@ void measure(const char* name, const Mask& mask, int64 longest, const buffers& b
     const auto view = [&](fp16* p) { return tensor_view<fp16, 4>{p, {batch, length, heads, HeadSize}}; };
     attention_options options;
     options.lse = {b.lse, {batch, heads, length}};
-    options.workspace = {b.workspace, {4}};
+    options.workspace = {b.workspace, {8}};
     const auto forward = [&] {
       throw_if_failed(attention_forward<HeadSize>(cudaStream_t{}, view(b.q), view(b.k), view(b.v), view(b.o), mask,
                                                   plain_score{}, options));

@@ -61,6 +61,10 @@ int different(int64 sequences, int64 page_size, const Mask& mask) {
 
 }  // namespace
 
+TEST_CASE("a kernel that reads too early would be seen") {
+  if (kernels_start_early()) CHECK(early_reads_are_seen());
+}
+
 TEST_CASE("lengths that the kernel before the call writes late") {
   for (const int64 sequences : {1, 3, 8, 32, 33}) {
     CAPTURE(sequences);

@@ -4,6 +4,7 @@
 #define GIWA_TEST_GPU_ATTENTION_LATE_COPIES_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/grid/launch.cuh>
 
 #include "support/gpu.cuh"
 
@@ -37,10 +38,30 @@ __global__ void __launch_bounds__(256) copy_late(late_copies copies) {
 /// more, because the multiprocessors have to divide their memory in another way (H200).
 inline void launch_late_copies(cudaStream_t s, const late_copies& copies) {
   const int64 bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  check_cuda(cudaFuncSetAttribute(copy_late<>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  copy_late<><<<1, 256, static_cast<std::size_t>(bytes), s>>>(copies);
-  check_cuda(cudaGetLastError());
+  giwa::throw_if_failed(giwa::launch(s, {.grid = 1, .block = 256, .shared_bytes = bytes}, copy_late<>, copies));
 }
+
+/// Reads before its wait what the kernel before it may still write.
+template <class = void>
+__global__ void __launch_bounds__(32) read_early(const int* from, int* seen) {
+  if (threadIdx.x == 0) *seen = *from;
+  giwa::arch::wait_for_previous_kernel();
+}
+/// Whether a kernel that reads too early sees old numbers after launch_late_copies(): without that, tests of late inputs test nothing.
+inline bool early_reads_are_seen() {
+  const giwa::stream s = new_stream();
+  const gpu_array<int> word(1, 0), written(std::vector<int>{1}), seen(1);
+  const int64 bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const giwa::launch_config dependent{.grid = 1, .block = 32, .shared_bytes = bytes, .dependent = true};
+  // The first launch of a kernel loads it, which may wait for what is running.
+  giwa::throw_if_failed(giwa::launch(s, dependent, read_early<>, word.data(), seen.data()));
+  launch_late_copies(s, {{late(word, written)}});
+  giwa::throw_if_failed(giwa::launch(s, dependent, read_early<>, word.data(), seen.data()));
+  giwa::throw_if_failed(giwa::synchronize(s));
+  return seen.to_host()[0] == 0;
+}
+/// Whether the current GPU starts kernels early, and nothing like Compute Sanitizer runs them one by one.
+inline bool kernels_start_early() { return capability() == 90 && !small_mode(); }
 
 }  // namespace giwa_test
 

@@ -78,7 +78,7 @@ struct prepared_sm90 {
   typename Op::params params;
   int64 at_once;  // blocks
 
-  /// From tensors in the order (sequence, head, row, head size) that pass check_tensor_maps().
+  /// From tensors in the order (sequence, head, row, head size) that pass check_tensor_maps(), but for the unused q of fp32.
   template <class Call, class Element>
   static status make(void* to, const Call& call, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
                      const tensor_view<Element, 4>& v, const typename types::split_or_nothing& split = {}) {
@@ -126,8 +126,9 @@ struct prepared_sm90 {
   }
 
  private:
-  static constexpr int64 most = int64{1} << 20;  // work tiles of a launch
-  static_assert(most <= int64{work_claims::most});
+  // Work tiles of a launch, so that their counts, and numbers beyond the last, fit.
+  static constexpr int64 most = int64{1} << 20;
+  static_assert(most <= int64{work_claims::largest_count});
 
   status launch_blocks(cudaStream_t s, const typename Op::params& p) const {
     const int64 blocks = int64{p.work_tiles} * p.cluster;

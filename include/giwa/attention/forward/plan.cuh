@@ -75,7 +75,7 @@ class attention_plan {
 
   /// Launches the call on a stream of the plan's GPU, which must be the current one. Gives the bits of
   /// attention_forward(). Asynchronous; allocates nothing; may be captured in a graph, which keeps the pointers of this
-  /// launch. Launches that overlap in time need a workspace each, if they have one.
+  /// launch. Launches on streams that do not wait for each other need a workspace each, if they have one.
   /// Errors: the plan is empty; another GPU is current; those of the runtime.
   status launch(cudaStream_t s) const {
     const status state = check_device();

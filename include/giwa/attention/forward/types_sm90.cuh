@@ -132,7 +132,7 @@ struct sm90_types {
     attention_schedule schedule;
     int work_tiles;         // of this launch
     int cluster;            // blocks of a cluster: same keys, different queries; a work tile is for all of them
-    work_counter* counter;  // of work tiles claimed after each block's first; null: each block takes every grid-th
+    work_counter* counter;  // of claims after each block's first work tile; null: each block takes every grid-th
     bool chunked;           // a head may have more keys than a chunk; if not, no work tile is a chunk
     bool stores_by_tma;
     split_or_nothing split;
