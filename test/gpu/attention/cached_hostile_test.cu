@@ -219,7 +219,8 @@ TEST_CASE("no keys, no queries, no sequences") {
   const giwa::stream s = new_stream();
   auto a = gpu.views();
   a.cache.sequences = a.packed.count = 0;
-  CHECK(cached_of<64, 64>(s, a, giwa::full{}, giwa::plain_score{}, gpu.call_options()).ok());
+  const giwa::status forgotten = cached_of<64, 64>(s, a, giwa::full{}, giwa::plain_score{}, gpu.call_options());
+  CHECK((!forgotten.ok() && forgotten.argument == std::string("queries")));  // rows without sequences
   CHECK(same_bits(gpu.o.to_host(), gpu_array<bf16>(gpu.o.size()).to_host()));
 }
 

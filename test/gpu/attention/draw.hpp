@@ -285,6 +285,7 @@ class drawing {
     const int64 behind = between(0, 9);
     d.seq_q = q_next + behind;
     d.seq_k = d.shared_offsets ? d.seq_q : k_next + between(0, 9);
+    if (d.batch == 0) d.seq_q = d.seq_k = 0;  // rows need a sequence
   }
 
   void options(attention_draw& d) {

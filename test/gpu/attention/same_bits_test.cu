@@ -203,7 +203,8 @@ struct packed_problem {
     check_cuda(cudaMemcpy(offsets.data(), values.data(), values.size() * sizeof(int), cudaMemcpyHostToDevice));
     check_cuda(cudaDeviceSynchronize());
   }
-  giwa::status run(cudaStream_t s, const gpu_array<fp16>& o, int64 max_q) const {
+  template <class Mask = giwa::causal>
+  giwa::status run(cudaStream_t s, const gpu_array<fp16>& o, int64 max_q, const Mask& mask = {}) const {
     const auto view = [](auto* data, int64 h) {
       return giwa::tensor_view<std::remove_pointer_t<decltype(data)>, 3>(data, {total, h, 64});
     };
@@ -211,8 +212,7 @@ struct packed_problem {
     giwa::attention_options options;
     options.lse = {t.lse.data(), {1, heads, total}};
     return attention_forward<64>(s, giwa::sequences{offsets.data(), offsets.data(), count, max_q}, view(q, heads),
-                                 view(k, 1), view(v, 1), view(o.data(), heads), giwa::causal{}, giwa::plain_score{},
-                                 options);
+                                 view(k, 1), view(v, 1), view(o.data(), heads), mask, giwa::plain_score{}, options);
   }
 };
 
@@ -315,6 +315,21 @@ TEST_CASE("offsets that fall or point outside make no fault") {  // memcheck loo
     CHECK(p.run(s, p.t.o, 150).ok());
     CHECK(giwa::synchronize(s).ok());
   }
+}
+
+TEST_CASE("a prefix of the least and of the largest int has the bits of no key and of all") {
+  const giwa::stream s = new_stream();
+  packed_problem p;
+  p.set({0, 150, 300, 400});
+  std::vector<fp16> o[2];
+  for (const bool hostile : {false, true}) {
+    const int counts[] = {hostile ? -0x7fffffff - 1 : 0, hostile ? 0x7fffffff : 150, hostile ? -0x7fffffff : -1};
+    const gpu_array<int> on_gpu(std::vector<int>(counts, counts + 3));
+    CHECK(p.run(s, p.t.o, 150, giwa::prefix{.counts = on_gpu.data()}).ok());
+    CHECK(giwa::synchronize(s).ok());
+    o[hostile] = p.t.o.to_host();
+  }
+  CHECK(same_bits(o[0], o[1]));
 }
 
 TEST_CASE("two streams at once") {

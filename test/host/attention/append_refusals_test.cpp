@@ -106,6 +106,20 @@ TEST_CASE("the call that the refusals change is right") {
   CHECK(c.run_slots().ok());
 }
 
+TEST_CASE("packed rows need the number of their sequences") {
+  const auto packed = [](const append_call& c) { return c.run_packed(); };
+  const auto forget = [](call& c) { c.pack(), c.packed.count = c.cache.sequences = 0; };
+  refused(forget, packed, "queries", "count is 0", 1, 0);
+  append_call c;
+  forget(c);
+  c.options.positions = c.options.slots = tensor_view<int, 1>(c.n, {6});
+  CHECK(c.run_packed().ok());  // the offsets are not read
+  append_call empty;
+  forget(empty);
+  empty.k_new = {empty.x, {0, 3, 2, 8}}, empty.v_new = {empty.x + 100, {0, 3, 2, 8}}, empty.options = {};
+  CHECK(empty.run_packed().ok());
+}
+
 TEST_CASE("sizes of new rows and of the cache that do not fit together") {
   refused([](call& c) { c.k_new = {c.x, {2, 3, 3, 8}}; }, "k", "as many heads as k_new", 3, 2);
   refused([](call& c) { c.k_new = {c.x, {2, 3, 2, 6}}; }, "k", "the head size of k_new", 6, 8);

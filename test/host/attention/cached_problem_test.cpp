@@ -153,9 +153,18 @@ TEST_CASE("page tables and lengths") {
   refused_after([](call_t& c) { c.a.packed.most = -1; }, {"queries", "is negative", at_least, 0, -1}, packed());
 }
 
-TEST_CASE("a page table without sequences needs no pages") {
+TEST_CASE("a page table without sequences needs no pages, but rows need the number of sequences") {
   call_t call = packed();
   call.a.cache.pages.most = call.a.cache.sequences = call.a.packed.count = 0;
+  const expectation forgotten{"queries", "count is 0", bound::at_least, 1, 0};
+  refused(call, call.run(), forgotten);
+  refused(call, call.run<giwa::few_queries>(), forgotten);
+  refused(call,
+          giwa::attention_cached_reference(giwa::host, call.a.cache, call.a.packed, without_batch(call.a.q),
+                                           without_batch(call.a.o)),
+          forgotten);
+  refused_after([](call_t& c) { c.a.packed.count = 0; }, forgotten, packed(0));
+  call.a.q = resized(call.a.q, 1, 0), call.a.o = resized(call.a.o, 1, 0), call.options.lse = {};
   CHECK(call.run().ok());
   CHECK(call.written() == 0);
 }

@@ -265,10 +265,38 @@ TEST_CASE("packed sequences that are none") {
       giwa::host, giwa::sequences{q, k, 2, 3}, without_batch(c.q.view()), without_batch(c.k.view()),
       without_batch(c.v.view()), without_batch(c.o.view()), giwa::full{}, giwa::bias{view(x, {1, 1, 1, 4})});
   CHECK(s.argument == std::string("bias"));
-  CHECK(call({q, k, 0, 0}, giwa::full{}).ok());
-  CHECK(c.o.written() == 0);
+  expect(call({q, k, 0, 3}, giwa::full{}), "sequences", 0);  // a forgotten count
+  expect(call({.q_offsets = q, .k_offsets = k, .q_lengths = q}, giwa::full{}), "sequences", 0);
   CHECK(call({q, k, 2, 0}, giwa::full{}).ok());  // max_q decides no result
   CHECK(c.o.written() > 0);
+}
+
+TEST_CASE("a count of 0 is refused with rows of q or k, and taken without any") {
+  const std::vector<float> x(2 * 3 * 8, 1.0f);
+  std::vector<float> o(x.size()), lse(2 * 3), gradient(3 * x.size());
+  const int offsets[] = {0, 3};
+  const auto of = [](auto* at, int64 rows) {
+    return tensor_view<std::remove_pointer_t<decltype(at)>, 3>(at, {rows, 2, 8});
+  };
+  for (const auto& [q_rows, k_rows] : {std::pair<int64, int64>{3, 3}, {3, 0}, {0, 3}, {0, 0}}) {
+    const auto expect = [&, with_rows = q_rows + k_rows > 0](const status& s) {
+      INFO(q_rows << " rows of q, " << k_rows << " of k: " << giwa::format_status(s).c_str());
+      CHECK(s.ok() == !with_rows);
+      if (!with_rows) return;
+      CHECK((s.argument == std::string("sequences") && s.relation == bound::at_least && s.expected == 1 && s.got == 0));
+      CHECK(std::string(s.message).find("count is 0") != std::string::npos);
+    };
+    const giwa::sequences forgotten{.q_offsets = offsets, .k_offsets = offsets + 1};
+    const auto q = of(x.data(), q_rows), k = of(x.data(), k_rows);
+    expect(giwa::attention_forward<8>(giwa::host, forgotten, q, k, k, of(o.data(), q_rows)));
+    expect(giwa::attention_reference(giwa::host, forgotten, q, k, k, of(o.data(), q_rows)));
+    const tensor_view<const float, 3> lses(lse.data(), {1, 2, q_rows});
+    const auto dq = of(gradient.data(), q_rows), dk = of(gradient.data() + 48, k_rows),
+               dv = of(gradient.data() + 96, k_rows);
+    expect(giwa::attention_backward<8>(giwa::host, forgotten, q, k, k, q, lses, q, dq, dk, dv));
+    expect(giwa::attention_backward_reference(giwa::host, forgotten, q, k, k, q, dq, dk, dv));
+    for (const auto* written : {&o, &gradient}) CHECK(*written == std::vector<float>(written->size()));
+  }
 }
 
 TEST_CASE("sequences of a batch that are none") {

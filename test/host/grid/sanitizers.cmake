@@ -58,6 +58,16 @@ foreach(program IN ITEMS asan_host_executor asan_host_for_all tsan_host_for_all)
   endif()
 endforeach()
 
+# Numbers that attention reads from memory, INT_MIN among them. Without AddressSanitizer, which takes three times as long to
+# compile.
+giwa_add_flagged_program(ubsan_hostile_numbers ../attention/hostile_numbers_test.cpp "-O1;-g1;-fsanitize=undefined"
+  giwa_test_main)
+if(TARGET ubsan_hostile_numbers)
+  add_test(NAME sanitizer.ubsan_hostile_numbers COMMAND ${CMAKE_COMMAND}
+    "-DPROGRAM=$<TARGET_FILE:ubsan_hostile_numbers>" -DCASE= -DREPORT= -P ${dir}/check_report.cmake)
+  set_tests_properties(sanitizer.ubsan_hostile_numbers PROPERTIES LABELS "host;sanitizer")
+endif()
+
 # Ops of tiles, softmax and attention under ThreadSanitizer: two threads that write one element, or a missing barrier. The
 # host compiler compiles those that include portable headers alone, as docs/host_executor.md says; nvcc compiles the others,
 # for one architecture, because only their host part runs.

@@ -138,6 +138,8 @@ constexpr status check_append_places(const append_views<T, Element>& a, bool nee
     if (const status s = check_append_range(a.packed.count, 0, "queries", "the number of sequences is out of range");
         !s.ok())
       return s;
+  if (a.is_packed)
+    if (const status s = check_count(a.packed, a.k.extent(1)); !s.ok()) return s;
   if (const status s = check_page_table(a.cache); !s.ok()) return s;
   const int64 sequences = a.is_paged() ? a.cache.sequences : a.cache.k.extent(0);
   if (sequences != a.sequence_count())

@@ -67,7 +67,7 @@ struct kv_cache {
 /// and o and lse are not written there.
 struct queries {
   const int* offsets = nullptr;  ///< (count + 1), first rows, device memory
-  int64 count = 0;               ///< number of sequences
+  int64 count = 0;               ///< number of sequences, at least 1 if there are rows
   int64 most = 0;                ///< the most queries of one sequence: more are computed too, perhaps more slowly
 };
 

@@ -160,6 +160,13 @@ GIWA_HOST_DEVICE status check_workspace(const cached_options& options, const ten
   return check_apart(w, options.lse, "workspace", "the workspace overlaps lse");
 }
 
+/// With offsets, rows need the number of sequences.
+GIWA_HOST_DEVICE constexpr status check_count(const giwa::queries& packed, int64 rows) {
+  if (packed.offsets == nullptr || packed.count != 0 || rows == 0) return {};
+  return status::invalid("queries", "count is 0: with offsets, rows need the number of sequences", bound::at_least, 1,
+                         0);
+}
+
 /// Tensors of rank 3 are packed.
 template <int Rank, class T, class Element, class O>
 GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a) {
@@ -179,6 +186,7 @@ GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>
   const kv_cache<const Element>& c = a.cache;
   if (a.packed.count < 0)
     return status::invalid("queries", "the number of sequences is negative", bound::at_least, 0, a.packed.count);
+  if (const status counted = check_count(a.packed, a.q.extent(1)); !counted.ok()) return counted;
   if (a.packed.most < 0)
     return status::invalid("queries", "the number of queries of a sequence is negative", bound::at_least, 0,
                            a.packed.most);

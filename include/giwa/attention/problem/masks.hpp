@@ -135,8 +135,12 @@ struct prefix {
   int count = 0;                ///< number of keys, at least 0
   const int* counts = nullptr;  ///< (batch), readable by the kernel; replaces `count` where it is not null
 
-  /// The number of keys of a sequence.
-  GIWA_HOST_DEVICE constexpr int of(int batch) const { return counts != nullptr ? counts[batch] : count; }
+  /// The number of keys of a sequence. A number below 0 in `counts` counts as 0.
+  GIWA_HOST_DEVICE constexpr int of(int batch) const {
+    if (counts == nullptr) return count;
+    const int own = counts[batch];
+    return own < 0 ? 0 : own;  // so that of() - 1 does not overflow
+  }
 
   /// See attention_mask.
   ///@{

@@ -56,7 +56,8 @@ struct attention_options {
 struct sequences {
   const int* q_offsets = nullptr;  ///< (count + 1), first rows of packed queries; null for rank 4
   const int* k_offsets = nullptr;  ///< (count + 1), first rows of packed keys; null for rank 4
-  int64 count = 0;                 ///< number of packed sequences; for rank 4 the batch of q, or 0
+  /// Number of packed sequences, at least 1 if q or k has rows; for rank 4 the batch of q, or 0.
+  int64 count = 0;
   /// About the longest query length of packed sequences: a launch hint; correctness does not depend on it.
   int64 max_q = 0;
   const int* q_lengths =

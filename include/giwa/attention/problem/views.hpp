@@ -124,6 +124,9 @@ GIWA_HOST_DEVICE constexpr status check_shapes(const attention_views<T, O>& a, i
   if (const status s = check_tensors(a.q, a.k, a.v, a.o, head_size, head_size_v, a.packed.k_batch_index == nullptr);
       !s.ok())
     return s;
+  if (a.is_packed() && a.packed.count == 0 && (a.q.extent(1) > 0 || a.k.extent(1) > 0))
+    return status::invalid("sequences", "count is 0: with offsets, rows of q or k need the number of sequences",
+                           bound::at_least, 1, 0);
   if (a.is_packed() && a.packed.q_offsets == a.packed.k_offsets && a.q.extent(1) != a.k.extent(1))
     return status::invalid("k", "with the offsets of q, k must have as many rows as q", bound::exactly, a.q.extent(1),
                            a.k.extent(1));
