@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "gpu/attention/backward_gpu.cuh"
 #include "gpu/attention/fewer_processors.cuh"
@@ -281,6 +282,25 @@ TEST_CASE("dq has fewer columns than its sums in the workspace") {
   test_both_orders<fp16, 112>();
 #endif
 }
+
+#if !defined(GIWA_TEST_FEW_SIZES)
+TEST_CASE("128 columns of q and k with 64 of v: all gradients, and each kernel alone") {
+  case_options o;
+  o.batch = 2, o.heads = 4, o.kv_heads = 2, o.head_size = 128, o.head_size_v = 64;
+  o.seq_q = 300, o.seq_k = 700;
+  const auto check = [&]<class G>(G*, bool wants_q, bool wants_k) {
+    backward_case<fp16, fp16, G> c(o);
+    c.wants_q = wants_q, c.wants_k = c.wants_v = wants_k;
+    const backward_answers answers = answers_of(c, causal::bottom_right, giwa::plain_score{});
+    REQUIRE((run<128, 64>(c, causal::bottom_right, giwa::plain_score{})) == "");
+    CHECK(judge(c, answers) == "");
+  };
+  for (const auto& [wants_q, wants_k] : {std::pair{true, true}, std::pair{true, false}, std::pair{false, true}}) {
+    check(static_cast<fp16*>(nullptr), wants_q, wants_k);
+    check(static_cast<float*>(nullptr), wants_q, wants_k);
+  }
+}
+#endif
 
 TEST_CASE("in any order blocks divide the queries of tiles of keys") {
   case_options o;

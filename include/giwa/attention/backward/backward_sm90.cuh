@@ -28,7 +28,7 @@ struct sm90_backward_op {
   using shared_storage = typename types::shared_storage;
   static constexpr int block_m = types::block_m;
   static constexpr int max_threads = 128 * (types::consumers + 1), min_blocks = 1;
-  static_assert(sizeof(shared_storage) <= 227 << 10);
+  static_assert(sizeof(shared_storage) <= sm90_backward_shared::most);
 
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {

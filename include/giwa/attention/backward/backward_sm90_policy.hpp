@@ -9,6 +9,13 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// Shared memory of a Hopper kernel of attention_backward.
+struct sm90_backward_shared {
+  static constexpr int most = 227 << 10;
+  static constexpr int reserved = 3072;  // by policies while they choose their stages
+  static constexpr int small = 1024;     // at most: notes, work items, barriers, and what aligns them
+};
+
 /// The tile of a Hopper kernel of attention_backward: two consumer warpgroups with 64 rows of the gradient each, or with the
 /// same 64, past which tiles of `columns` rows of the other side move. Head sizes are rounded up to what an instruction
 /// takes; in shared memory they take whole slabs of 64 columns.
@@ -61,17 +68,26 @@ struct sm90_backward_policy {
   static constexpr int stages_p = by_gradient ? 2 : 0, p_bytes = stages_p * 4 * block_m * columns;
   static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0)) + dq_bytes + p_bytes;
   static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
-  static constexpr int room = (227 << 10) - 3072 - fixed_bytes;  // in shared memory, for stages of x and y
+  static constexpr int room =
+      sm90_backward_shared::most - sm90_backward_shared::reserved - fixed_bytes;  // for stages of x and y
   // x is needed longer than y: for the first and for the last product. A fourth stage gains nothing.
   static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room && !adds_dq ? 3 : 2;
   static constexpr int stages_y = stages_x == 3 ? 3 : 2 * (x_bytes + y_bytes) <= room ? 2 : 1;
   static constexpr int left = room - stages_x * x_bytes - stages_y * y_bytes;
   static_assert(left >= 0);
+  // lse and delta of a query, or one number of a key.
+  static constexpr int terms_bytes = stages_x * columns * (rows_are_keys ? 8 : 4);
+  static constexpr int bytes_without_output = fixed_bytes + stages_x * x_bytes + stages_y * y_bytes + terms_bytes;
   // Whether dq is stored by TMA from tiles in shared memory, and the terms of the fixed queries come from there. 128, dq, 4 x
   // 2048, 4 x 4096, 1 x 16384 tokens: 562, 594, 638 TFLOP/s, otherwise 524, 572, 612. dk and dv were 4 to 7 % slower so,
-  // and both 13 % at 64, with more spills.
+  // and both 13 % at 64, with more spills. There is no room for it with 128 columns of q and 64 of v, which have three stages.
+  static constexpr int output_bytes = 2 * block_m * width_x + 8 * block_m;
   static constexpr bool stages_output =
-      !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && 2 * block_m* width_x <= left;
+      !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 &&
+      bytes_without_output + output_bytes + sm90_backward_shared::small <= sm90_backward_shared::most;
+  static constexpr int shared_bytes =
+      round_up(bytes_without_output + (stages_output ? output_bytes : 0) + sm90_backward_shared::small, 1024);
+  static_assert(shared_bytes <= sm90_backward_shared::most);
 };
 
 /// Stands for the element type of fp32 tensors that are multiplied as split fp16 (split_rows): both parts of a number, or 1, the
@@ -103,11 +119,17 @@ struct sm90_split_backward_policy {
   static constexpr int stages_ds = 0, stages_dq = 1;
   static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0));
   static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
-  static constexpr int room = (227 << 10) - 3072 - fixed_bytes;
+  static constexpr int room = sm90_backward_shared::most - sm90_backward_shared::reserved - fixed_bytes;
   static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room ? 3 : 2;
   static constexpr int stages_y = stages_x == 3 ? 3 : 2 * (x_bytes + y_bytes) <= room ? 2 : 1;
   static_assert(stages_x * x_bytes + stages_y * y_bytes <= room);
   static constexpr bool stages_output = false;
+  static constexpr int terms_bytes = stages_x * columns * (rows_are_keys ? 16 : 8);
+  static constexpr int gap_bytes = sums_x ? 0 : 1024;  // where a kernel without v has nothing between two aligned tiles
+  static constexpr int shared_bytes = round_up(
+      fixed_bytes + stages_x * x_bytes + stages_y * y_bytes + terms_bytes + gap_bytes + sm90_backward_shared::small,
+      1024);
+  static_assert(shared_bytes <= sm90_backward_shared::most);
 };
 
 /// Whether one kernel sums dk and dv in split fp16.

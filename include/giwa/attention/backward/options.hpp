@@ -120,7 +120,7 @@ struct shared_key_sums {
                         : all < most_parts / most_sharers ? all * most_sharers
                                                           : most_parts;
     float* const sums =
-        layout.take<float>(saturated_product(parts * warps, floats_of_warp(p.head_size, p.head_size_v)));
+        layout.take_lines<float>(saturated_product(parts * warps, floats_of_warp(p.head_size, p.head_size_v)));
     return {sums, layout.take<int>(divided * warps), sharers, tiles, divided * warps, parts};
   }
 };
@@ -153,7 +153,7 @@ struct backward_workspace {
     const int64 tiles =
         p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
     const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
-    float* const dq = layout.take<float>(saturated_product(parts, dq_parts::floats));
+    float* const dq = layout.take_lines<float>(saturated_product(parts, dq_parts::floats));
     int* const added = layout.take<int>(parts);
     return {terms_of_rows, counters_of_launches,
             sums,          dq,

@@ -128,7 +128,7 @@ struct prepared_sm90 {
  private:
   // Work tiles of a launch, so that their counts, and numbers beyond the last, fit.
   static constexpr int64 most = int64{1} << 20;
-  static_assert(most <= int64{work_claims::largest_count});
+  static_assert(most <= int64{work_counter::largest_count});
 
   status launch_blocks(cudaStream_t s, const typename Op::params& p) const {
     const int64 blocks = int64{p.work_tiles} * p.cluster;

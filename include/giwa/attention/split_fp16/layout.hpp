@@ -78,7 +78,7 @@ struct split_tensors {
       t.width = width_of(head_size, parts);
       t.lo = t.width / parts;
       t.exponents = to.take<int>(saturated_product(slots_of(rows, p.batch, group), heads));
-      t.parts = to.take<fp16>(saturated_product(saturated_product(rows, heads), t.width));
+      t.parts = to.take_lines<fp16>(saturated_product(saturated_product(rows, heads), t.width));
     };
     place(in.q, p.rows_q, p.heads, p.head_size, group_q);
     place(in.k, p.rows_k, p.kv_heads, p.head_size, group_k);

@@ -28,7 +28,7 @@ struct split_rows {
     to.sequences = sequences, to.heads = heads, to.length = length;
     to.width = static_cast<int>(round_up(head_size, int64{64}) * parts_per_number);
     const int64 rows = saturated_product(saturated_product(sequences, heads), length);
-    to.parts = layout.take<fp16>(saturated_product(rows, to.width));
+    to.parts = layout.take_lines<fp16>(saturated_product(rows, to.width));
     to.factors = layout.take<float>(rows);
     return to;
   }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// The Hopper kernels of attention_backward have tiles for all head sizes: what they put into shared memory fits.
+#include <giwa/attention/backward/backward_sm90_policy.hpp>
+#include <giwa/attention/backward/options.hpp>
+
+#include "support/catch.hpp"
+
+#include <utility>
+
+using namespace giwa::detail;
+
+namespace {
+
+constexpr int step = 8, largest = 256, largest_split = 128;
+
+struct summary {
+  int policies = 0, largest_bytes = 0, too_large = 0;
+
+  template <class Policy>
+  constexpr void add() {
+    ++policies;
+    largest_bytes = Policy::shared_bytes > largest_bytes ? Policy::shared_bytes : largest_bytes;
+    too_large += Policy::shared_bytes > sm90_backward_shared::most ? 1 : 0;
+  }
+};
+
+template <int HeadSize, int HeadSizeV>
+constexpr void add_pair(summary& s) {
+  s.add<sm90_backward_policy<gradient::of_q, HeadSize, HeadSizeV>>();
+  s.add<sm90_backward_policy<gradient::of_k_and_v, HeadSize, HeadSizeV>>();
+  if constexpr (has_kernel_of_all(HeadSize, HeadSizeV))
+    s.add<sm90_backward_policy<gradient::of_all, HeadSize, HeadSizeV>>();
+}
+template <int HeadSize, int HeadSizeV>
+constexpr void add_split_pair(summary& s) {
+  s.add<sm90_split_backward_policy<gradient::of_q, HeadSize, HeadSizeV>>();
+  if constexpr (split_backward_sums_both(HeadSize, HeadSizeV)) {
+    s.add<sm90_split_backward_policy<gradient::of_k_and_v, HeadSize, HeadSizeV>>();
+  } else {
+    s.add<sm90_split_backward_policy<gradient::of_k, HeadSize, HeadSizeV>>();
+    s.add<sm90_split_backward_policy<gradient::of_v, HeadSize, HeadSizeV>>();
+  }
+}
+
+/// Calls f<i, j>() for all i, j of [0, Count).
+template <int Count, class F>
+constexpr void for_pairs(const F& f) {
+  [&]<int... Is>(std::integer_sequence<int, Is...>) {
+    (..., [&]<int I, int... Js>(std::integer_sequence<int, I>, std::integer_sequence<int, Js...>) {
+      (..., f.template operator()<I, Js>());
+    }(std::integer_sequence<int, Is>{}, std::make_integer_sequence<int, Count>{}));
+  }(std::make_integer_sequence<int, Count>{});
+}
+
+}  // namespace
+
+TEST_CASE("gradients in fp16 and bf16: every pair of head sizes fits in shared memory") {
+  constexpr summary s = [] {
+    summary all;
+    for_pairs<largest / step>([&]<int I, int J>() { add_pair<(I + 1) * step, (J + 1) * step>(all); });
+    return all;
+  }();
+  CHECK(s.policies == 2 * 32 * 32 + 16 * 16 - 8 * 8);
+  CHECK(s.too_large == 0);
+  CHECK(s.largest_bytes > 200 << 10);
+}
+
+TEST_CASE("gradients in fp32: every pair of head sizes fits in shared memory") {
+  constexpr summary s = [] {
+    summary all;
+    for_pairs<largest_split / step>([&]<int I, int J>() { add_split_pair<(I + 1) * step, (J + 1) * step>(all); });
+    return all;
+  }();
+  CHECK(s.policies >= 2 * 16 * 16);
+  CHECK(s.too_large == 0);
+  CHECK(s.largest_bytes > 200 << 10);
+}
+
+TEST_CASE("128 columns of q and k with 64 of v leave no room for a staged dq after three stages") {
+  using policy = sm90_backward_policy<gradient::of_q, 128, 64>;
+  STATIC_REQUIRE(policy::stages_x == 3);
+  STATIC_REQUIRE(!policy::stages_output);
+  STATIC_REQUIRE(sm90_backward_policy<gradient::of_q, 128, 128>::stages_output);
+}
