@@ -12,7 +12,6 @@ import csv
 import functools
 import pathlib
 import re
-import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -180,9 +179,6 @@ def accuracy(path):
 
 # ---- gradients
 
-FLASH_3 = "2026-11-22_h200_peer_attention_backward.csv"  # FlashAttention-3 and cuDNN on one machine, without giwa
-
-
 def gradient_cases(path, contender="giwa"):
     """The rows of a contender in attention_backward.py's CSV, or in a report: {case: {peer: row}}."""
     found = {}
@@ -266,35 +262,6 @@ def backward_headline_ko(path):
     low, high = backward_tflops(path)
     return (f"H100에서 16비트는 {low}~{high} TFLOP/s로, 기하평균으로 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
             f"FlashAttention-2의 {gradient_mean(path, 'flash')}배")
-
-
-def flash_3_over_cudnn(path):
-    """{cell: how many times as fast as cuDNN FlashAttention-3 is}, from the means of its runs."""
-    us = {}
-    for row in report_rows.read_csv(path):
-        if row["H"] == row["Hkv"]:
-            cell = int(row["D"]), "causal" if row["causal"] == "1" else "full", int(row["S"])
-            us.setdefault(cell, {}).setdefault(row["peer"], []).append(float(row["us"]))
-    return {cell: statistics.mean(peers["cudnn"]) / statistics.mean(peers["fa3"]) for cell, peers in us.items()}
-
-
-def backward_flash_3(path):
-    """How many times as fast as cuDNN FlashAttention-3 was, and giwa's part of it: its ratio to cuDNN in its own run, over that."""
-    theirs = flash_3_over_cudnn(path.parent / FLASH_3)
-    low, high = backward_of_flash_3(path)
-    return (f"FlashAttention-3 was {min(theirs.values()):.2f} to {max(theirs.values()):.2f} times as fast as cuDNN in another run, on an H200, "
-            f"so giwa is at {low:.2f} to {high:.2f} of it")
-
-
-def backward_of_flash_3(path):
-    theirs = flash_3_over_cudnn(path.parent / FLASH_3)
-    found = [peers["cudnn"]["ratio"] / theirs[cell] for cell, peers in gradient_cells(path).items()]
-    return min(found), max(found)
-
-
-def backward_behind_flash_3(path):
-    low, _ = backward_of_flash_3(path)
-    return f"up to {100 * (1 - low):.0f} % slower than FlashAttention-3's"
 
 
 def backward_flex(path):
@@ -520,7 +487,7 @@ def machine(path):
 
 
 TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
-                                  backward_any_order, backward_forms, backward_behind_flash_3, backward_cudnn, backward_flash_3, backward_flex, backward_fp32, backward_headline,
+                                  backward_any_order, backward_forms, backward_cudnn, backward_flex, backward_fp32, backward_headline,
                                   backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, cpu_alone, cpu_alone_backward, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
                                   transpose_torch)}
 
