@@ -36,7 +36,6 @@ LOOKS = {
     "torch": ("PyTorch", PYTORCH, "D"), "efficient": ("PyTorch, memory-efficient", PYTORCH, "s"),
     "flex": ("FlexAttention of PyTorch, compiled", PYTORCH_2, "D"),
     "cudnn": ("cuDNN", "#E69F00", "s"), "cublas": ("cuBLAS", "#8C6100", "s"), "flash": ("FlashAttention-2", "#009E73", "^"),
-    "flash3": ("FlashAttention-3", "#4DD2A8", "v"),
     "cub_device_for_bulk": ("cub::DeviceFor::Bulk", CUB_2, "s"), "cub_device_transform": ("cub::DeviceTransform", CUB, "D"),
     "thrust_transform": ("thrust::transform", "#D9C800", "^"),
     "plain_kernel": ("plain kernel", "#999999", "v"), "copy": ("copy", "#000000", ""),
@@ -140,16 +139,16 @@ def by_length(report, folder, name, suite, element, contenders, title):
 
 
 def attention_fp16(report, folder):
-    by_length(report, folder, "attention_fp16", "attention_fp16", "fp16", ("giwa", "cudnn", "flash", "flash3"),
+    by_length(report, folder, "attention_fp16", "attention_fp16", "fp16", ("giwa", "cudnn", "flash"),
               "Attention forward, fp16")
 
 
 def attention_bf16(report, folder):
-    by_length(report, folder, "attention_bf16", "attention_bf16", "bf16", ("giwa", "cudnn", "flash3"), "Attention forward, bf16")
+    by_length(report, folder, "attention_bf16", "attention_bf16", "bf16", ("giwa", "cudnn"), "Attention forward, bf16")
 
 
 def attention_backward(report, folder):
-    by_length(report, folder, "attention_backward", "attention_backward", "fp16", ("giwa", "cudnn", "flash", "flash3"),
+    by_length(report, folder, "attention_backward", "attention_backward", "fp16", ("giwa", "cudnn", "flash"),
               "Gradients of attention, fp16; of giwa in a fixed order")
 
 

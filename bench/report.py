@@ -6,15 +6,17 @@
   bench/report.py OUT_DIR --suites matmul,softmax           these
   bench/report.py OUT_DIR --minutes 9 --into PART.json      with a limit, and with the rows of an earlier report
   bench/report.py OUT_DIR --suites none --into A.json B.json   runs nothing: makes one report of two
-  bench/report.py OUT_DIR --peer flash3=PATH.so             also a library that bench/torch/peer.h describes
+  bench/report.py OUT_DIR --peers FOLDER                    also FlashAttention-3 and -4 and others that PyTorch does not have
   bench/report.py OUT_DIR --regression 5 --publish          fails where a ratio to a peer fell; puts the report into docs/
+  bench/report.py OUT_DIR --only-build --work LIBRARIES     builds the libraries of the suites, for which no GPU is needed
   bench/report.py --list
 
 Writes OUT_DIR/<date>_<gpu>_report.json and .csv (report_rows.py says what is in them), anew after each suite, and report.log with
 what the programs printed. A suite that fails is named, the others go on, and the exit status is 1. Suites that need PyTorch are
-left out, with a line, where it is missing. Clocks and power are read, never set. --regression compares the suites that ran with the
-newest report of this GPU in docs/results, and exits with 1 if a ratio to a peer is lower by so many per cent, or gone. --publish puts
-the report there instead, draws the plots (matplotlib) and writes the tables of the pages.
+left out, with a line, where it is missing; so are the suites peers_... without --peers, the folder that bench/torch/peers/unpack.py
+fills. Clocks and power are read, never set. --regression compares the suites that ran with the newest report of this GPU in
+docs/results, and exits with 1 if a ratio to a peer is lower by so many per cent, or gone. --publish puts the report there instead,
+draws the plots (matplotlib) and writes the tables of the pages.
 """
 import argparse
 import hashlib
@@ -46,11 +48,10 @@ class Suite:
     name: str
     seconds: int  # about, on an H200
     about: str
-    needs: tuple  # what has to be built: bench_NAME by CMake, of LIBRARIES by nvcc; "torch"
+    needs: tuple  # what has to be built: bench_NAME by CMake, of LIBRARIES by nvcc; "torch"; "peers", which is --peers
     command: list  # {out} is where its figures go, {NAME} what was built
     read: Callable
     watch: bool = True  # clocks and power while it runs
-    peers: bool = False  # takes --peer
 
 
 def program(name, seconds, about, target="", watch=True):
@@ -59,23 +60,29 @@ def program(name, seconds, about, target="", watch=True):
                  report_rows.of_google_benchmark, watch)
 
 
-def script(name, seconds, about, file, read, libraries, *options, watch=True, peers=False):
+def script(name, seconds, about, file, read, libraries, *options, watch=True):
     """libraries: {name of a side: what was built, some with commas between}"""
     built = [(library, x) for library, them in libraries.items() for x in them.split(",")]
     given = [x for library, path in built for x in ("--library", f"{library}={{{path}}}")]
     return Suite(name, seconds, about, ("torch", *(x for _, x in built)),
-                 [sys.executable, f"{TORCH}/{file}.py", "--csv", "{out}", *given, *options], read, watch, peers)
+                 [sys.executable, f"{TORCH}/{file}.py", "--csv", "{out}", *given, *options], read, watch)
 
 
-def attention(name, seconds, about, libraries, *options, watch=True, peers=False):
-    return script(name, seconds, about, "attention", report_rows.of_attention, libraries, *options, watch=watch, peers=peers)
+def attention(name, seconds, about, libraries, *options, watch=True):
+    return script(name, seconds, about, "attention", report_rows.of_attention, libraries, *options, watch=watch)
+
+
+def peers(name, seconds, about, sections, *libraries):
+    return Suite(name, seconds, about, ("torch", "peers", *libraries),
+                 [sys.executable, f"{TORCH}/peers/measure.py", "--peers", "{peers}", "--giwa", "giwa={libraries}", "--sections", sections,
+                  "--seconds", "{seconds}", "--out", "{out}"], report_rows.of_peers)
 
 
 FP32 = {name: name for name in ("fp32", "tf32", "fp32_exact")}
 # In the order in which they run: what matters most comes first, in case the time is short.
 SUITES = (
     attention("attention_fp16", 60, "512 to 16384 tokens compared with cuDNN and FlashAttention-2", {"giwa": "fp16"},
-              "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash", peers=True),
+              "--only", "^fp16/[a-z]+" + USUAL, "--backends", "cudnn,flash"),
     attention("attention_fp32", 50, "three accuracies compared with PyTorch's memory-efficient fp32", FP32,
               "--element", "fp32", "--backends", "efficient", "--calls", "4", "--rounds", "5"),
     attention("attention_flex", 70, "score modifiers and masks compared with compiled FlexAttention", {"giwa": "fp16"},
@@ -91,10 +98,10 @@ SUITES = (
             "bench_attention_cached"),
     program("append", 15, "rows appended to a cache compared with a copy"),
     script("attention_backward", 30, "gradients of attention, 512 to 16384 tokens, compared with cuDNN and FlashAttention-2",
-           "attention_backward", report_rows.of_rows, {"giwa": "backward"}, "--any-order", peers=True),
+           "attention_backward", report_rows.of_rows, {"giwa": "backward"}, "--any-order"),
     script("attention_backward_more", 30, "gradients in bf16, of grouped heads, packed sequences, other head sizes, and with the forward pass",
            "attention_backward", report_rows.of_rows, {"giwa": "backward,backward_more"}, "--own-score", "--rows",
-           r"bf16|\(|D96|D192|packed|/both|D128/4x16x4096$", peers=True),
+           r"bf16|\(|D96|D192|packed|/both|D128/4x16x4096$"),
     script("attention_backward_flex", 120, "gradients of masks and score modifiers compared with compiled FlexAttention",
            "attention_backward", report_rows.of_rows, {"giwa": "backward,backward_more"}, "--flex", "--rows", "/flex/"),
     script("attention_backward_fp32", 40, "gradients in fp32 compared with PyTorch's memory-efficient ones", "attention_backward",
@@ -114,12 +121,22 @@ SUITES = (
     Suite("torch", 45, "softmax and transpose compared with PyTorch", ("torch", "entries"),
           [sys.executable, f"{TORCH}/compare.py", "{out}"], report_rows.of_compare),
     attention("attention_bf16", 30, "bf16 compared with cuDNN", {"giwa": "bf16"},
-              "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5", peers=True),
+              "--element", "bf16", "--only", "^bf16/[a-z]+" + USUAL, "--backends", "cudnn", "--rounds", "5"),
     attention("attention_sizes", 15, "other head sizes, and grouped queries, compared with cuDNN and FlashAttention-2",
-              {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash", peers=True),
+              {"giwa": "fp16_sizes"}, "--only", r"^fp16/(?![a-z]+" + USUAL + ")", "--backends", "cudnn,flash"),
     attention("attention_cpu", 60, "attention and its gradients on the CPU compared with PyTorch's", {},
               "--cpu", "--only", "^cpu -O3 -fopenmp/", "--rounds", "5", watch=False),
     program("attention_host", 15, "attention on the CPU compared with three loops", watch=False),
+    peers("peers_forward", 110, "attention in fp16 and bf16 compared with cuDNN, FlashAttention-3 and -4 in one process",
+          "forward,forward_bf16", "fp16", "bf16"),
+    peers("peers_backward", 130, "gradients in fp16 and bf16 compared with cuDNN, FlashAttention-2, -3 and -4 in one process",
+          "backward,backward_more,backward_bf16", "backward", "backward_more", "backward_bf16"),
+    peers("peers_decode", 60, "caches in fp16 and e4m3 compared with cuDNN, FlashAttention-3 and FlashInfer in one process",
+          "decode,decode_e4m3", "cached", "cached_e4m3"),
+    peers("peers_more", 70, "grouped queries, chunks, windows, packed sequences and other head sizes compared with the same",
+          "gqa,chunk,window,packed,head_sizes,e4m3", "fp16", "fp16_sizes", "fp16_forms"),
+    peers("peers_flex", 180, "score modifiers, masks and their gradients compared with FlexAttention, FlashAttention-3 and -4 in one process",
+          "flex,backward_flex", "fp16", "backward", "backward_more"),
 )
 ENTRIES = f"{TORCH}/attention_entries.cu"
 # Built with nvcc for PyTorch's process: source and definitions. The slowest first.
@@ -133,7 +150,10 @@ LIBRARIES = {
     "fp32_exact": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32_exact"),
     "backward": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_USUAL_SIZES"),
     "backward_more": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_OTHER_CASES"),
+    "backward_bf16": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_BF16"),
     "backward_fp32": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_FP32"),
+    "fp16_forms": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_FORMS"),
+    "cached_e4m3": (f"{TORCH}/attention_cached_entries.cu", "GIWA_BENCH_CACHE=giwa::e4m3"),
     "entries": (f"{TORCH}/entries.cu",),
 }
 NO_TORCH = "left out: there is no PyTorch"
@@ -271,6 +291,55 @@ class Watch:
         return {"sm_mhz": clock, "watts": watts, "celsius": celsius}
 
 
+def architecture_of(capability):
+    """What nvcc calls a GPU of this compute capability, as 90a for 9.0; None for none."""
+    major, _, minor = (capability or "").partition(".")
+    return f"{major}{minor}" + ("a" if int(major) >= 9 else "") if major else None
+
+
+def digest_of(*folders):
+    """Of the files in them."""
+    sources = hashlib.sha256()
+    for path in sorted(x for folder in folders for x in Path(folder).rglob("*") if x.is_file()):
+        sources.update(path.read_bytes())
+    return sources.hexdigest()
+
+
+def build_library(name, work, architecture, headers, sources, log):
+    """Builds one of LIBRARIES, unless it is there, of these sources (their digest)."""
+    source, *definitions = LIBRARIES[name]
+    built, stamp = work / f"{name}.so", work / f"{name}.stamp"
+    # -fno-gnu-unique: two builds in one process do not share static variables.
+    command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC,-fno-gnu-unique", "-Xlinker", "-s",
+               "-I", headers, "-I", "examples", "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
+               *("-D" + d for d in definitions), source, "-o", built]
+    state = f"{' '.join(map(str, command))} {sources} {answer('nvcc', '--version')}"
+    if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
+        return ""
+    built.unlink(missing_ok=True)
+    begin = time.monotonic()
+    _, wrong = log.call(command, 900, path=work / f"{name}.log")
+    if not wrong:
+        stamp.write_text(state, encoding="utf-8")
+    log.say(f"  {name}.so {wrong or f'built in {time.monotonic() - begin:.0f} s'}")
+    return wrong
+
+
+def only_build(suites, arguments, log):
+    """Builds the libraries of the suites; answers how many could not be built."""
+    architecture = arguments.architecture or architecture_of(machine().get("compute_cap"))
+    if not architecture:
+        sys.exit("report: without a GPU --only-build needs --architecture, as 90a")
+    work, headers = Path(arguments.work).resolve(), Path(arguments.headers).resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    needed = [x for x in LIBRARIES if any(x in s.needs for s in suites)]
+    sources = digest_of(headers, ROOT / "examples", ROOT / TORCH)
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2) + 1) as pool:
+        failed = sum(map(bool, pool.map(lambda name: build_library(name, work, architecture, headers, sources, log), needed)))
+    log.say(f"{len(needed) - failed} of {len(needed)} libraries are in {work}")
+    return failed
+
+
 def build(suites, work, given, ready, architecture, log):
     """Builds in parallel what the suites need, but for what is `ready`. Answers {name: path} of what is there."""
     needed = list(dict.fromkeys(n for s in suites for n in (*s.needs, *WISHES.get(s.name, ()))))
@@ -278,10 +347,7 @@ def build(suites, work, given, ready, architecture, log):
     libraries = [n for n in LIBRARIES if n in needed and n not in ready]
     tree = given or work / "build"
     half = max(1, (os.cpu_count() or 2) // 2)
-    sources = hashlib.sha256()  # a library of these is not built twice
-    for path in sorted(x for folder in ("include", "examples", TORCH) for x in (ROOT / folder).rglob("*") if x.is_file()):
-        sources.update(path.read_bytes())
-    sources = sources.hexdigest()
+    sources = digest_of(*(ROOT / x for x in ("include", "examples", TORCH)))
 
     def programs():
         if not targets:
@@ -297,27 +363,11 @@ def build(suites, work, given, ready, architecture, log):
                     (tree / "bench" / target).unlink(missing_ok=True)
         log.say(f"  {len(targets)} programs done")
 
-    def library(name):
-        source, *definitions = LIBRARIES[name]
-        built, stamp = work / f"{name}.so", work / f"{name}.stamp"
-        command = ["nvcc", "-std=c++20", "-O3", "-shared", "-Xcompiler", "-fPIC", "-I", "include", "-I", "examples",
-                   "-gencode", f"arch=compute_{architecture},code=sm_{architecture}",
-                   *("-D" + d for d in definitions),
-                   source, "-o", built]
-        state = f"{' '.join(map(str, command))} {sources} {answer('nvcc', '--version')}"
-        if built.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
-            return
-        built.unlink(missing_ok=True)
-        begin = time.monotonic()
-        _, wrong = log.call(command, 900, path=work / f"{name}.log")
-        if not wrong:
-            stamp.write_text(state, encoding="utf-8")
-        log.say(f"  {name}.so {wrong or f'built in {time.monotonic() - begin:.0f} s'}")
-
     begin = time.monotonic()
     with ThreadPoolExecutor(half + 1) as pool:
         found_versions = pool.submit(versions)  # also brings PyTorch into the page cache
-        jobs = [pool.submit(programs), *(pool.submit(library, name) for name in libraries)]
+        jobs = [pool.submit(programs)]
+        jobs += [pool.submit(build_library, name, work, architecture, ROOT / "include", sources, log) for name in libraries]
         for job in jobs:
             job.result()
     log.say(f"built in {time.monotonic() - begin:.0f} s")
@@ -328,13 +378,16 @@ def build(suites, work, given, ready, architecture, log):
     return there, found_versions.result()
 
 
-def run_suite(suite, there, work, architecture, peers, limit, log):
+def run_suite(suite, there, work, architecture, limit, log):
     """Its rows, and what is told about its run."""
-    out = work / f"{suite.name}.out"
+    out, libraries = work / f"{suite.name}.out", work / "libraries"
     out.unlink(missing_ok=True)
-    names = {**there, "out": out, "architecture": architecture}
+    libraries.mkdir(exist_ok=True)
+    for name in LIBRARIES.keys() & there.keys():  # for suites that take them as a folder
+        (libraries / f"{name}.so").unlink(missing_ok=True)
+        (libraries / f"{name}.so").symlink_to(there[name].resolve())
+    names = {**there, "out": out, "architecture": architecture, "libraries": libraries, "seconds": max(1, int(limit) - 20)}
     command = [re.sub(r"{(\w+)}", lambda m: str(names.get(m[1], "")), x) for x in suite.command]
-    command += [x for peer in peers if suite.peers for x in ("--peer", peer)]
     environment = {"GIWA_ENTRIES": str(there["entries"])} if "entries" in suite.needs else {}
     watch = Watch(suite.watch)
     seconds, wrong = log.call(command, limit, {**environment, "PYTHONUNBUFFERED": "1"})
@@ -357,8 +410,7 @@ def run_all(suites, arguments, out, log):
         sys.exit("there is no GPU: nvidia-smi does not answer (--list shows the suites)")
     if other := [r["gpu"] for r in earlier if r["gpu"] != gpu["name"]]:
         sys.exit(f"report: runs of different GPUs do not make one report: {other[0]} and {gpu['name']}")
-    major, minor = gpu["compute_cap"].split(".")
-    architecture = f"{major}{minor}" + ("a" if int(major) >= 9 else "")
+    architecture = architecture_of(gpu["compute_cap"])
     work = Path(arguments.work).resolve()
     work.mkdir(parents=True, exist_ok=True)
     log.say(f"{gpu['name']}, driver {gpu.get('driver_version', '?')}, {os.cpu_count()} cores; building for {architecture}")
@@ -366,6 +418,8 @@ def run_all(suites, arguments, out, log):
     if unknown := ready.keys() - LIBRARIES.keys():
         sys.exit(f"report: --library takes the names {', '.join(LIBRARIES)}; not {', '.join(sorted(unknown))}")
     there, found = build(suites, work, Path(arguments.build).resolve() if arguments.build else None, ready, architecture, log)
+    if arguments.peers:
+        there["peers"] = Path(arguments.peers).resolve()
     here = {*there, *(["torch"] if "PyTorch" in found else [])}
     log.say(", ".join(f"{k} {v}" for k, v in found.items()))
     run = {"date": arguments.date, "gpu": gpu["name"], "commit": arguments.commit or commit() or "unknown",
@@ -382,7 +436,7 @@ def run_all(suites, arguments, out, log):
         else:
             log.say(f"suite {i} of {len(suites)}: {suite.name}, about {suite.seconds} s, then about {left} s more")
             limit = min(3 * suite.seconds + 60, ends - log.elapsed())
-            found_rows, told = run_suite(suite, there, work, architecture, arguments.peers, limit, log)
+            found_rows, told = run_suite(suite, there, work, architecture, limit, log)
             rows += found_rows
         run["suites"][suite.name] = told
         log.say(f"  {suite.name}: {told['state']}" + (f", {told['seconds']:.0f} s" if "seconds" in told else "")
@@ -436,8 +490,11 @@ def main():
                         help=f"what is built already, of this tree: {', '.join(LIBRARIES)}")
     parser.add_argument("--minutes", type=float, help="leaves out suites that would go beyond")
     parser.add_argument("--into", nargs="+", default=[], metavar="REPORT", help="reports whose other suites are kept")
-    parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="NAME=PATH",
-                        help="a library that bench/torch/peer.h describes, in the suites of attention in fp16 and bf16")
+    parser.add_argument("--peers", metavar="FOLDER",
+                        help="other libraries of attention, as bench/torch/peers/unpack.py restores them, for the suites peers_...")
+    parser.add_argument("--only-build", action="store_true", help="only build the libraries of the suites, into --work")
+    parser.add_argument("--architecture", help="of --only-build, as 90a; default: the GPU's")
+    parser.add_argument("--headers", metavar="DIR", default=str(ROOT / "include"), help="of --only-build: include of another version")
     parser.add_argument("--regression", type=float, metavar="PERCENT", help="fail where a ratio to a peer is lower by so much")
     parser.add_argument("--publish", action="store_true", help="put the report, its plots and tables into docs/")
     parser.add_argument("--commit", help="of a tree without .git")
@@ -454,6 +511,13 @@ def main():
         parser.error(f"there is no suite {', '.join(unknown)}; there are {', '.join(names)}")
     chosen = set(asked) & set(names) if set(asked) & {*names, "none"} else set(names)
     suites = [s for s in SUITES if s.name in chosen and f"-{s.name}" not in asked]
+    if arguments.peers and not Path(arguments.peers).is_dir():
+        parser.error(f"--peers: there is no folder {arguments.peers}")
+    if not arguments.peers and not arguments.only_build and (alone := [s.name for s in suites if "peers" in s.needs]):
+        if given := [x for x in alone if x in asked]:
+            parser.error(f"{', '.join(given)} needs --peers FOLDER")
+        print(f"left out without --peers: {', '.join(alone)}")
+        suites = [s for s in suites if "peers" not in s.needs]
     arguments.date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     arguments.told = f"bench/report.py OUT_DIR --suites {arguments.suites}" + (
         f" --minutes {arguments.minutes:g}" if arguments.minutes else "")
@@ -467,6 +531,8 @@ def main():
             print(f"wrote {path} and .csv")
             return 1 if arguments.publish and publish(path) else 0
         log = Log(out / "report.log")
+        if arguments.only_build:
+            return 1 if only_build(suites, arguments, log) else 0
         path, run, new = run_all(suites, arguments, out, log)
         worse = worse_than_before(new, arguments.regression) if arguments.regression is not None else 0
     except report_rows.ReportError as error:

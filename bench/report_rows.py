@@ -11,6 +11,7 @@ import io
 import json
 import math
 import re
+import statistics
 from pathlib import Path
 
 FORMAT = "giwa benchmark report 1"
@@ -255,4 +256,42 @@ def of_accuracy(suite, path):
                 error, peer = float(r[f"{n}_{what}"]), float(r[f"unfused_{what}"])
                 beside = {"ratio_to": "unfused", "ratio": peer / error} if n != "unfused" and error > 0 else {}
                 rows.append(row(suite, r["case"], f"giwa_{n}" if ours else n, f"error_{what}", error, "relative", **beside))
+    return rows
+
+
+# ---- several libraries in one process: a cell has `us`, {side: microseconds of each round}, `ours`, the sides of giwa, and `aside`,
+# ---- the sides that do other work, such as another precision
+
+def ratios(cell, ours, theirs):
+    """How many times as fast as theirs ours is, round by round."""
+    return [t / o for o, t in zip(cell["us"][ours], cell["us"][theirs], strict=True)]
+
+
+def ratio(cell, ours, theirs):
+    return statistics.median(ratios(cell, ours, theirs))
+
+
+def best_other(cell, ours):
+    """The fastest side that is not of giwa, compared with ours; None if there is none."""
+    others = [x for x in cell["us"] if x not in cell["ours"] and x not in cell["aside"]]
+    return min(others, key=lambda x: ratio(cell, ours, x), default=None)
+
+
+def of_peers(suite, path):
+    """torch/peers/measure.py's cells, a line each: each side of giwa compared with every other library, with the best of them
+    (`best_other`), and with the first build of giwa."""
+    rows = []
+    name = lambda side: re.sub(r"\W+", "_", side)
+    for cell in map(json.loads, Path(path).read_text(encoding="utf-8").splitlines()):
+        first = next(x for x in (*cell["ours"], *cell["us"]) if x in cell["us"])
+        for side, us in cell["us"].items():
+            typical = statistics.median(us)
+            figure = {"value": cell["work"] / typical, "unit": cell["unit"], "us": typical}
+            peers = {}
+            if side in cell["ours"]:
+                peers = {name(x): x for x in cell["us"] if x not in cell["ours"] or x == first != side}
+                peers |= {"best_other": x for x in [best_other(cell, side)] if x}
+            found = {peer: ratios(cell, side, x) for peer, x in peers.items()}
+            rows += [row(suite, cell["case"], name(side), "speed", **figure, ratio_to=peer, ratio=statistics.median(x), lowest=min(x),
+                         highest=max(x)) for peer, x in found.items()] or [row(suite, cell["case"], name(side), "speed", **figure)]
     return rows

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Tests of report_rows.py, report.py and compare_reports.py; they need no GPU and no package: python3 bench/report_test.py"""
+"""Tests of report_rows.py, report.py, compare_reports.py and of what torch/peers does without PyTorch; they need no GPU and no package: python3 bench/report_test.py"""
 import contextlib
 import importlib.util
 import io
 import json
 import os
-import shutil
+import re
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
+import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -20,6 +23,12 @@ from report_rows import ReportError, row  # noqa: E402
 
 NEW_RUN = {"gpu": "NVIDIA Test 1", "commit": "abc", "date": "2026-01-02T03:04:05+00:00", "giwa": "0.1.0", "suites": {},
            "versions": {"CUDA": "13.0", "cuDNN": "91900"}, "machine": {"driver_version": "580.1"}}
+
+
+# A cell of torch/peers/measure.py. The ratio of medians of giwa and cudnn is not the median of their ratios.
+CELL = {"section": "backward", "case": "fp16/full/D64/32x32x512", "work": 5000, "unit": "TFLOP/s",
+        "us": {"giwa": [10, 8, 20], "giwa, any order": [8, 10, 16], "cudnn": [15, 16, 20], "fa3": [8, 10, 18], "fa3_fixed": [5, 4, 10]},
+        "ours": ["giwa", "giwa, any order"], "aside": ["fa3_fixed"]}
 
 
 def attention(giwa, cudnn, case="fp16/full/D64/32x32x512"):
@@ -134,34 +143,27 @@ class Rows(unittest.TestCase):
         self.assertEqual((alone["contender"], alone["value"]), ("giwa_on_one_gpu", 400))
         self.assertEqual((gpus["contender"], gpus["value"], gpus["ratio"]), ("giwa_on_2_GPUs", 600, 1.5))
 
-    @unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
-    def test_a_peer_receives_its_call(self):
-        class Tensor:
-            def __init__(self, at):
-                self.data_ptr = lambda: at
-
-        names = {"causal": 1, "batch": 2, "queries": 3, "keys": 4, "heads": 6, "kv_heads": 5, "head_size": 64}
-        tensors = {name: Tensor(100 + i) for i, name in enumerate(("q", "k", "v", "dout", "o", "dq", "dk", "dv", "lse"))}
-        fields = [f"c->{name} == {n}" for name, n in {**names, "element": 1}.items()] + [f"(long)c->{name} == {x.data_ptr()}" for name, x in tensors.items()]
-        (self.at / "peer.c").write_text(f"""#include "{HERE}/torch/peer.h"
-            long long peer_forward_workspace(const struct peer_call* c) {{ return c->causal ? 7 : -1; }}
-            long long peer_backward_workspace(const struct peer_call* c) {{ return c->head_size == 64 ? 0 : -1; }}
-            long long peer_forward(const struct peer_call* c) {{ return c->dq == 0 && (long)c->workspace == 7 ? 0 : 1; }}
-            long long peer_backward(const struct peer_call* c) {{ return {" && ".join(fields)} && (long)c->stream == 9 ? 0 : 1; }}
-            """, encoding="utf-8")
-        subprocess.run(["cc", "-Wall", "-Werror", "-shared", "-fPIC", self.at / "peer.c", "-o", self.at / "peer.so"], check=True)
-        sys.path.append(str(HERE / "torch"))
-        import peers
-        library = peers.load([f"flash3={self.at / 'peer.so'}"])["flash3"]
-        peer = peers.Peer(library, Tensor, "bf16", **names)
-        self.assertEqual((peer.bytes("forward"), peer.bytes("backward")), (7, 0))
-        self.assertEqual(peers.Peer(library, Tensor, "fp32", **names).bytes("forward"), -1)
-        self.assertEqual(peers.Peer(library, Tensor, "bf16", **{**names, "causal": False}).bytes("forward"), -1)
-        some = {name: x for name, x in tensors.items() if name not in ("dout", "dq", "dk", "dv")}
-        peer.run("forward", 9, **some)
-        peer.run("backward", 9, **{name: x for name, x in tensors.items() if name not in some})
-        with self.assertRaisesRegex(RuntimeError, "backward call answers 1"):
-            peer.run("backward", 8)
+    def test_what_peers_measure_writes(self):
+        path = self.at / "peers.jsonl"
+        path.write_text("".join(json.dumps(c) + "\n" for c in (CELL, {**CELL, "case": "alone", "us": {"giwa": [4, 5, 6]}, "aside": []})),
+                        encoding="utf-8")
+        found = report_rows.of_peers("peers_backward", path)
+        rows = {(r["contender"], r["ratio_to"]): r for r in found if r["case"] == CELL["case"]}
+        self.assertEqual(set(rows), {("giwa", "cudnn"), ("giwa", "fa3"), ("giwa", "fa3_fixed"), ("giwa", "best_other"),
+                                     ("giwa_any_order", "cudnn"), ("giwa_any_order", "fa3"), ("giwa_any_order", "fa3_fixed"),
+                                     ("giwa_any_order", "giwa"), ("giwa_any_order", "best_other"), ("cudnn", ""), ("fa3", ""),
+                                     ("fa3_fixed", "")})
+        self.assertEqual([rows["giwa", "cudnn"][c] for c in ("metric", "value", "unit", "us", "ratio", "lowest", "highest")],
+                         ["speed", 500, "TFLOP/s", 10, 1.5, 1, 2])
+        self.assertEqual([rows["giwa", "best_other"][c] for c in ("ratio", "lowest", "highest")], [0.9, 0.8, 1.25])  # fa3's
+        self.assertEqual((rows["giwa_any_order", "best_other"]["ratio"], rows["giwa_any_order", "giwa"]["ratio"]), (1, 1.25))
+        self.assertEqual((rows["fa3_fixed", ""]["ratio"], rows["giwa", "fa3_fixed"]["ratio"]), (None, 0.5))
+        alone, = (r for r in found if r["case"] == "alone")
+        self.assertEqual((alone["contender"], alone["us"], alone["ratio"], alone["ratio_to"]), ("giwa", 5, None, ""))
+        self.assertEqual(len(report(found)["rows"]), 13)  # no row is there twice
+        path.write_text("{}\n", encoding="utf-8")
+        with self.assertRaises(KeyError):  # which report.py expects of a suite that wrote something else
+            report_rows.of_peers("peers_backward", path)
 
     def test_what_google_benchmark_writes(self):
         path = self.at / "b.json"
@@ -219,8 +221,8 @@ class Compare(unittest.TestCase):
     def test_a_new_report_is_compared_with_the_newest_of_its_gpu(self):
         import report as program
         rows = lambda giwa: [{**r, "suite": "attention_fp16"} for r in attention(giwa, 400)]
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
-            program.ROOT = Path(folder)
+        with (tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out,
+              unittest.mock.patch.object(program, "ROOT", Path(folder))):
             report_rows.save(report(rows(400)), program.ROOT / "docs" / "results")
             report_rows.save(report(rows(500), date="2026-01-01T00:00:00+00:00"), program.ROOT / "docs" / "results")
             later = {"date": "2026-01-04T00:00:00+00:00"}
@@ -235,6 +237,115 @@ class Compare(unittest.TestCase):
                              capture_output=True, text=True)
         self.assertEqual((run.returncode, run.stdout), (2, ""))
         self.assertIn("this is no JSON", run.stderr)
+
+
+class Peers(unittest.TestCase):
+    """What bench/torch/peers does without PyTorch: its tables, and its transfers."""
+
+    @classmethod
+    def setUpClass(cls):
+        sys.path.append(str(HERE / "torch" / "peers"))
+        import measure
+        import prepare
+        import tables
+        cls.measure, cls.prepare, cls.tables = measure, prepare, tables
+
+    def test_the_best_other_side_is_of_another_library(self):
+        self.assertEqual(report_rows.best_other(CELL, "giwa"), "fa3")  # neither the faster fa3_fixed nor giwa in any order
+        self.assertEqual(report_rows.ratio(CELL, "giwa", "cudnn"), 1.5)
+        self.assertIsNone(report_rows.best_other({**CELL, "us": {"giwa": [1]}}, "giwa"))
+        self.assertIsNone(self.tables.best({**CELL, "us": {"fa3": [1]}}, "giwa"))
+
+    def test_groups_are_what_some_cells_have(self):
+        cells = [{"case": x} for x in ("fp16/full/D64/1x1x8", "fp16/causal/D128/1x1x8", "fp16/causal/D64/1x1x8/page_16")]
+        self.assertEqual({name: [cells.index(c) for c in some] for name, some in self.tables.groups(cells).items()},
+                         {"all": [0, 1, 2], "causal": [1, 2], "full": [0], "page_16": [2], "D64": [0, 2], "D128": [1]})
+
+    def test_tables(self):
+        other = {**CELL, "case": "fp16/causal/D64/32x32x512", "us": {"giwa": [10], "cudnn": [20]}, "aside": []}
+        cells = [CELL, other]
+        self.assertEqual(self.tables.cell_table(cells)[2:], [
+            "| fp16/full/D64/32x32x512 | 500 | 500 | 312 | 500 | 1000 | 0.900 | 1.000 |",
+            "| fp16/causal/D64/32x32x512 | 500 | – | 250 | – | – | 2.000 | – |"])
+        text = "\n".join(self.tables.summary(cells))
+        self.assertIn("| cells | / best other | / cudnn | / fa3 | / fa3_fixed |", text)
+        self.assertIn("| all (2) | 1.342, 0.900, 1/2 | 1.732, 1.500, 2/2 | 0.900, 0.900, 0/1 | 0.500, 0.500, 0/1 |", text)
+        self.assertIn("| all (1) | 1.000, 1.000, 1/1 |", text)  # of giwa in any order
+        new = {**CELL, "us": {"new": [5], "old": [10], "new, any order": [4], "old, any order": [5]},
+               "ours": ["new", "old", "new, any order", "old, any order"]}
+        text = "\n".join(self.tables.summary([new]))
+        self.assertIn("new / others (geometric mean, lowest, cells with at least 1)\n\n| cells | / best other | / old |", text)
+        self.assertIn("| cells | / best other | / old, any order |\n|---|---|---|\n| all (1) | – | 1.250, 1.250, 1/1 |", text)
+
+    def test_which_cells_are_chosen(self):
+        wanted, case = self.tables.is_wanted, "forward/fp16/causal/D128/4x16x4096"
+        self.assertEqual([wanted(case, *x) for x in (([], ""), ([64], ""), ([64, 128], "^forward/.*4096$"), ([], "full"))],
+                         [True, False, True, False])
+        kernel = self.tables.kernel_of
+        self.assertEqual(kernel("backward", "fp16/causal/D128/4x32(8)x4096"), kernel("backward", "fp16/causal/D128/1x32(8)x1024"))
+        self.assertNotEqual(kernel("backward", "fp16/causal/D128/4x32(8)x4096"), kernel("backward", "fp16/causal/D128/4x16(1)x4096"))
+        self.assertEqual(kernel("packed", "fp16/causal/D128/8_sequences_18028")[2], 1)
+
+    def test_only_what_compiles_is_compiled_ahead(self):
+        sides = ("giwa", "giwa, any order", "cudnn", "flash", "fa3", "fa3_fixed", "flex", "fa4", "fa4_fixed", "flashinfer_tc_page_64")
+        self.assertEqual([x for x in sides if not re.fullmatch(self.measure.COMPILES, x)], ["fa4", "fa4_fixed", "flashinfer_tc_page_64"])
+
+    def test_clocks_are_of_a_busy_gpu(self):
+        text = "".join(f"2026/01/02 03:04:0{i}.000, {mhz}, 3201, {watts}, 50\n" for i, (mhz, watts) in enumerate(((345, 80.5), (1500, 650), (1400, 690))))
+        self.assertEqual(self.tables.clocks(text + "2026/01/02"),
+                         "SM clock under load: median 1450 MHz, lowest 1400; power: median 670 W, highest 690")
+        self.assertEqual(self.tables.clocks(""), "no clock samples")
+
+    def test_which_kernels_of_flash_attention_3_stay(self):
+        mainloop = ("void device_kernel<FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, "
+                    "cute::tuple<cute::C<128>, cute::C<176>, cute::C<128> >, {size_v}cutlass::half_t, float, cutlass::arch::Sm90, false> > >")
+        self.assertEqual(self.prepare.family(mainloop.format(size_v="128, ")), ("forward", "half_t", 128, 128))
+        self.assertEqual(self.prepare.family(mainloop.format(size_v="512, ")), ("forward", "half_t", 128, 512))
+        self.assertEqual(self.prepare.family(mainloop.replace("Fwd", "Bwd").format(size_v="")), ("backward", "half_t", 128, 128))
+        self.assertEqual(self.prepare.family("flash::FlashAttnFwdCombine<float>"), "auxiliary")
+        self.assertIsNone(self.prepare.family("at::native::fill"))
+
+    def test_code_that_is_not_called_becomes_zeros(self):
+        name = b"_ZN5flash19FlashAttnFwdCombineE"
+        def entry(kind, architecture, code):
+            return struct.pack("<HHIQ", kind, 0, 64, len(code)) + bytes(12) + struct.pack("<I", architecture) + bytes(32) + code
+        def fatbin(*entries):
+            return b"\x50\xed\x55\xba\x01\x00\x10\x00" + struct.pack("<Q", sum(map(len, entries))) + b"".join(entries)
+        wanted, other = b"\0.text." + name + b"\0" + b"a" * 20, b"\0.text._Z5otherv\0" + b"b" * 20
+        data = b"x86 code" + fatbin(entry(2, 80, wanted), entry(2, 90, wanted)) + b"data" + fatbin(entry(2, 90, other)) + b"end"
+        with contextlib.redirect_stdout(io.StringIO()):
+            trimmed = self.prepare.trim(data, set())
+            self.assertEqual((len(trimmed), trimmed.count(wanted), trimmed.count(other)), (len(data), 1, 0))
+            with self.assertRaisesRegex(SystemExit, "no kernels for .*'forward', 'half_t', 64"):
+                self.prepare.trim(data, {("forward", "half_t", 64, 64)})
+
+    def test_what_is_packed_is_restored(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+            at = Path(folder)
+            (at / "cache").mkdir()
+            wheel = at / "cache" / "nvidia_cudnn_frontend-1.18.0-py3-none-any.whl"
+            content = {"cudnn/__init__.py": b"version = 1\n", "cudnn/big.bin": os.urandom(50000), "top_level.py": b"left out"}
+            with zipfile.ZipFile(wheel, "w") as z:
+                for name, data in content.items():
+                    z.writestr(name, data)
+            part, self.prepare.PART = self.prepare.PART, 30000
+            try:
+                self.prepare.main([str(at / "payload"), "--frontend", "--cache", str(at / "cache"), "--limit", "0.1"])
+            finally:
+                self.prepare.PART = part
+            transfers = sorted((at / "payload").iterdir())
+            self.assertEqual([x.name for x in transfers], ["transfer_1", "transfer_2"])
+            import unpack
+            unpack.main([str(transfers[0]), "--peers", str(at / "peers")])
+            self.assertIn("frontend: waits for frontend.tar.xz.1", out.getvalue())
+            self.assertFalse((at / "peers" / "site").exists())
+            unpack.main([str(transfers[1]), "--peers", str(at / "peers")])
+            self.assertEqual({str(x.relative_to(at / "peers" / "site")): x.read_bytes() for x in (at / "peers" / "site").rglob("*") if x.is_file()},
+                             {name: data for name, data in content.items() if "/" in name})
+            damaged = next(transfers[0].glob("frontend*"))
+            damaged.write_bytes(b"other")
+            with self.assertRaisesRegex(SystemExit, "is damaged"):
+                unpack.main([str(transfers[0]), "--peers", str(at / "elsewhere")])
 
 
 class Pages(unittest.TestCase):
@@ -316,7 +427,8 @@ class Pages(unittest.TestCase):
 TOOLS = {
     "nvidia-smi": """case "$*" in *"-l 1"*) echo "1500, 600.0, 50"; exec sleep 60 ;; esac
 echo "NVIDIA Test 1, 580.1, 9.0, 345 MHz, 3201 MHz, 1980 MHz, 3201 MHz, 700.00 W, 30, 143771 MiB" """,
-    "nvcc": "echo 'Cuda compilation tools, release 13.0, V13.0.88'",
+    "nvcc": """for x; do last=$x; done
+case $last in *.so) touch "$last" ;; *) echo 'Cuda compilation tools, release 13.0, V13.0.88' ;; esac""",
     "cmake": """case "$*" in
   *-S*) touch "$4/CMakeCache.txt" ;;
   *) mkdir -p "$2/bench"
@@ -360,6 +472,33 @@ class Runner(unittest.TestCase):
         self.assertEqual(told["suites"]["softmax"]["state"], "ok")
         self.assertEqual(told["suites"]["softmax"]["sm_mhz"], 1500)
         self.assertEqual((told["machine"]["power.limit"], told["versions"]["CUDA"], told["commit"]), ("700.00 W", "13.0.88", "abc"))
+
+    def test_suites_of_other_libraries_need_their_folder(self):
+        run = self.run_report("--suites", "peers_forward,softmax")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("peers_forward needs --peers FOLDER", run.stderr)
+        self.assertIn("there is no folder", self.run_report("--suites", "peers_forward", "--peers", self.at / "none").stderr)
+
+    def test_a_suite_of_other_libraries(self):
+        import report as program
+        write = "import json, os, sys; out, *seen = sys.argv[1:]; " \
+                "open(out, 'w').write(json.dumps({**json.loads(os.environ['CELL']), 'case': ' '.join(map(os.path.realpath, seen))}))"
+        suite = program.Suite("peers_test", 10, "", ("torch", "peers", "fp16"),
+                              [sys.executable, "-c", write, "{out}", "{peers}", "{libraries}/fp16.so"], report_rows.of_peers, False)
+        (self.at / "given.so").write_text("", encoding="utf-8")
+        there = {"peers": self.at / "peers", "fp16": self.at / "given.so"}
+        with contextlib.redirect_stdout(io.StringIO()), unittest.mock.patch.dict(os.environ, CELL=json.dumps(CELL)):
+            rows, told = program.run_suite(suite, there, self.at / "work", "90a", 100, program.Log(self.at / "report.log"))
+        self.assertEqual((told["state"], rows[0]["case"]), ("ok", " ".join(os.path.realpath(self.at / x) for x in ("peers", "given.so"))))
+
+    def test_only_libraries_are_built(self):
+        run = self.run_report("--suites", "peers_decode,softmax", "--only-build", "--architecture", "80")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("2 of 2 libraries are in", run.stdout)
+        self.assertIn("arch=compute_80,code=sm_80", (self.at / "work" / "cached.stamp").read_text(encoding="utf-8"))
+        self.assertFalse((self.at / "work" / "build" / "bench").exists())
+        self.assertIn("cached_e4m3.so built", self.run_report("--suites", "peers_decode", "--only-build").stdout)  # for the GPU's 90a
+        self.assertNotIn("built in", self.run_report("--suites", "peers_decode", "--only-build").stdout)
 
     def test_limits_and_parts(self):
         part = self.run_report("--suites", "transpose,compile_time", "--minutes", "2")  # about 8 s and 140 s

@@ -7,8 +7,9 @@ Builds what it needs next to it (nvcc or g++ in PATH), or takes libraries that a
 wanted, to compare them with each other. On a GPU all sides are CUDA graphs of 20 calls that alternate on the same inputs, new
 ones each round; a figure is the median of the rounds' ratios. Results are compared with each other before anything is timed.
 In fp32 giwa's three accuracies are compared with PyTorch's memory-efficient and unfused attention. Libraries that PyTorch does not
-have, such as FlashAttention-3, take part by the C interface of peer.h: --peer flash3=PATH. FlexAttention has separate cases, `--only /flex/`: plain, causal, and scores and masks that both sides compile in. Where
-a side cannot be captured in a graph, all sides of the case are timed as plain calls, and the case is named so.
+have, such as FlashAttention-3, take part in peers/measure.py. FlexAttention has separate cases, `--only /flex/`: plain, causal, and
+scores and masks that both sides compile in. Where a side cannot be captured in a graph, all sides of the case
+are timed as plain calls, and the case is named so.
 
 On the CPU (--cpu) a figure is the fastest call, because other processes disturb the others, and a ratio is that of these. With
 --alone all rounds of one side come before those of the other, so that its threads find cores that no other's keep busy.
@@ -30,8 +31,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
-
-import peers
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = f"-I{HERE.parent.parent}/include"
@@ -111,14 +110,17 @@ def compare(case, ours, theirs, accuracy=""):
     return difference
 
 
+def case_of(element, batch, queries, keys, heads, kv_heads, size, causal):
+    return (f"{element}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}" + (f"({kv_heads})" if heads != kv_heads else "")
+            + f"x{queries}" + (f"x{keys}" if keys != queries else ""))
+
+
 class Gpu:
     """One case on the GPU: tensors (batch, length, heads, head size), which the backends take without a copy."""
 
-    def __init__(self, libraries, backends, element, batch, queries, keys, heads, kv_heads, size, causal, workspace, others=()):
+    def __init__(self, libraries, backends, element, batch, queries, keys, heads, kv_heads, size, causal, workspace):
         self.causal, self.grouped = causal, heads != kv_heads
-        self.case = (f"{element}/{'causal' if causal else 'full'}/D{size}/{batch}x{heads}"
-                     + (f"({kv_heads})" if self.grouped else "") + f"x{queries}"
-                     + (f"x{keys}" if keys != queries else ""))
+        self.case = case_of(element, batch, queries, keys, heads, kv_heads, size, causal)
         self.flops = flops(batch, queries, keys, heads, size, causal)
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[element]
         self.q, self.k, self.v = (torch.empty(batch, length, h, size, device="cuda", dtype=kind)
@@ -132,13 +134,6 @@ class Gpu:
         self.calls = {}
         for name, library in libraries.items():
             self.calls[name] = lambda name=name, library=library: self.giwa(name, library, workspace)
-        for name, library in dict(others).items():
-            peer = peers.Peer(library, lambda n: torch.zeros(n, device="cuda", dtype=torch.uint8), element, causal=causal, batch=batch,
-                              queries=queries, keys=keys, heads=heads, kv_heads=kv_heads, head_size=size)
-            if peer.bytes("forward") >= 0:
-                self.results[name] = torch.full_like(self.q, float("nan"))
-                self.calls[name] = lambda name=name, peer=peer: peer.run(
-                    "forward", torch.cuda.current_stream().cuda_stream, q=self.q, k=self.k, v=self.v, o=self.results[name])
         for name in backends:
             self.calls[name] = lambda name=name: self.torch(name)
 
@@ -350,12 +345,11 @@ def cases(arguments):
         fp32 = arguments.element == "fp32"
         chosen = arguments.backends if arguments.backends is not None else FP32_BACKENDS if fp32 else "cudnn,flash,flex"
         ours, backends = gpu_libraries(arguments), [x for x in chosen.split(",") if x]
-        workspace, others = not arguments.no_workspace, peers.load(arguments.peers)
+        workspace = not arguments.no_workspace
         usual = [(batch, length, length, heads, heads, size, causal) for causal in (False, True)
                  for size, heads in HEADS.items() for batch, length in SHAPES]
         for sizes in (usual if fp32 else (*usual, *OTHERS)):
-            yield lambda sizes=sizes: Gpu(ours, [x for x in backends if x != "flex"], arguments.element, *sizes,
-                                          workspace, others)
+            yield lambda sizes=sizes: Gpu(ours, [x for x in backends if x != "flex"], arguments.element, *sizes, workspace)
         for variant in VARIANTS if "flex" in backends else ():
             yield lambda variant=variant: Flex(ours, arguments.element, variant, workspace)
 
@@ -379,7 +373,6 @@ def main():
                         help="a library built from attention_entries.cu; with --cpu from attention_host_entries.cpp, NAME its flags")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
     parser.add_argument("--backends", help="PyTorch's: cudnn,flash,flex, or in fp32 efficient,unfused")
-    parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="NAME=PATH", help="a library that peer.h describes")
     parser.add_argument("--no-workspace", action="store_true", help="giwa without its counter")
     parser.add_argument("--cpu", action="store_true", help="giwa::host in fp32 against PyTorch on the CPU")
     parser.add_argument("--alone", action="store_true", help="with --cpu: the sides one after the other instead of alternating")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Times giwa's attention_backward and the backward passes of PyTorch: cuDNN, FlashAttention-2, and FlexAttention compiled; in
-fp32 (--fp32, TF32 off) the memory-efficient one. And libraries that peer.h describes: --peer flash3=PATH.
+fp32 (--fp32, TF32 off) the memory-efficient one. Libraries that PyTorch does not have, such as FlashAttention-3, take part in peers/measure.py.
 
 Builds attention_backward_entries.cu (nvcc in PATH), or takes libraries that are built: --library NAME=PATH, as often as wanted.
 Each name is a side; a name given twice looks for a case in its first library, then in the next. All sides are CUDA graphs of
@@ -16,7 +16,6 @@ MB are the most memory that a call has at any time beyond its inputs and gradien
 does nothing, in the cases of which a library has that (head size 128, full and causal).
 """
 import argparse
-import contextlib
 import ctypes
 import math
 import re
@@ -33,7 +32,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attention import BACKENDS, CAP, HEADS, HERE, INCLUDE, SHAPES, WINDOW, flops, folder
 
-import peers
 sys.path.append(str(HERE.parent))  # last: its folder torch is not PyTorch
 import report_rows  # noqa: E402
 
@@ -211,33 +209,6 @@ class Torch:
         return (torch.cuda.max_memory_allocated() - before - outputs) / 1e6
 
 
-class Other:
-    """A side of another library, through peer.h."""
-
-    def __init__(self, case, library):
-        self.case = case
-        if case.kind not in KINDS[:2]:
-            raise NotImplementedError
-        self.peer = peers.Peer(library, lambda n: torch.zeros(n, device="cuda", dtype=torch.uint8), case.element, causal=case.causal,
-                               batch=case.batch, queries=case.length, keys=case.length, heads=case.heads, kv_heads=case.kv_heads,
-                               head_size=case.size)
-        if min(self.peer.bytes("forward"), self.peer.bytes("backward")) < 0:
-            raise NotImplementedError
-        self.o = torch.full_like(case.q, float("nan"))
-        self.lse = torch.full((case.batch, case.heads, case.length), float("nan"), device="cuda")
-        self.gradients = [torch.full_like(x, float("nan")) for x in case.inputs()]
-
-    def forward(self):
-        self.peer.run("forward", torch.cuda.current_stream().cuda_stream, q=self.case.q, k=self.case.k, v=self.case.v, o=self.o, lse=self.lse)
-
-    def backward(self):
-        dq, dk, dv = self.gradients
-        self.peer.run("backward", torch.cuda.current_stream().cuda_stream, dout=self.case.dout, dq=dq, dk=dk, dv=dv)
-
-    def megabytes(self):
-        return self.peer.bytes("backward") / 1e6
-
-
 class Case:
     """Inputs (batch, length, heads, head size) and the sides that take them."""
 
@@ -258,7 +229,7 @@ class Case:
     def inputs(self):
         return [self.q, self.k, self.v] + ([self.bias] if self.kind == "bias" else [])
 
-    def make(self, sides, names, others):
+    def make(self, sides, names):
         kind = ELEMENTS[self.element]
         self.q, self.k, self.v, self.dout = (torch.randn(self.batch, self.length, h, self.size, device="cuda", dtype=kind)
                                              for h in (self.heads, self.kv_heads, self.kv_heads, self.heads))
@@ -279,9 +250,6 @@ class Case:
             if self.kind == "packed" and name != "flash":
                 continue
             self.sides[name] = Torch(self, name)
-        for name, library in others.items() if self.sides else ():
-            with contextlib.suppress(NotImplementedError):
-                self.sides[name] = Other(self, library)
 
     def renew(self):
         for x in (*self.inputs(), self.dout):
@@ -434,11 +402,10 @@ def main():
     parser.add_argument("--ms", type=float, default=6, help="what a graph takes, about")
     parser.add_argument("--library", dest="libraries", action="append", default=[], metavar="NAME=PATH",
                         help="a library built from attention_backward_entries.cu")
-    parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="NAME=PATH", help="a library that peer.h describes")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's. 90 has no Hopper kernels: it measures those of mma.sync")
     parser.add_argument("--backends", help="PyTorch's, of cudnn, flash; default: both, or in fp32 efficient")
     arguments = parser.parse_args()
-    ours, others = libraries(arguments), peers.load(arguments.peers)
+    ours = libraries(arguments)
     more = [x for x, wanted in ((ANY_ORDER, arguments.any_order), (OWN_SCORE, arguments.own_score)) if wanted]
     ours.update({f"{name}, {x}": found for x in more for name, found in list(ours.items())})
     chosen = arguments.backends if arguments.backends is not None else "efficient" if arguments.fp32 else "cudnn,flash"
@@ -448,7 +415,7 @@ def main():
     rows, ratios = [], {}
     Path(arguments.csv).write_text(report_rows.csv_text(rows), encoding="utf-8")
     for case in cases(arguments):
-        case.make(ours, ["flex"] if case.is_flex else backends, others)
+        case.make(ours, ["flex"] if case.is_flex else backends)
         if not case.sides:
             print(f"# {case.name}: no library has it")
             continue

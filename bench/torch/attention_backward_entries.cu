@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What attention_backward.py calls: attention and its gradients as C functions. GIWA_BENCH_USUAL_SIZES has only fp16 of head
-// sizes 64, 128 and 256, GIWA_BENCH_FP32 only fp32, GIWA_BENCH_OTHER_CASES the rest. GIWA_BENCH_HOW is an accuracy of fp32.
+// sizes 64, 128 and 256, GIWA_BENCH_BF16 only bf16 of these, GIWA_BENCH_FP32 only fp32, GIWA_BENCH_OTHER_CASES the rest.
+// GIWA_BENCH_HOW is an accuracy of fp32.
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
 
@@ -120,6 +121,11 @@ long long with_pass(const backward_call& c, const Run& run) {
 #if defined(GIWA_BENCH_FP32)
   if (c.element == 2 && c.head_size == 64) return of_size<float, 64>(c, run);
   if (c.element == 2 && c.head_size == 128) return of_size<float, 128>(c, run);
+#endif
+#if defined(GIWA_BENCH_BF16)
+  if (c.element == 1 && c.head_size == 64) return of_size<giwa::bf16, 64>(c, run);
+  if (c.element == 1 && c.head_size == 128) return of_size<giwa::bf16, 128>(c, run);
+  if (c.element == 1 && c.head_size == 256) return of_size<giwa::bf16, 256>(c, run);
 #endif
 #if defined(GIWA_BENCH_USUAL_SIZES)
   if (c.element == 0 && c.kind < 2) {

@@ -49,48 +49,57 @@ def gpu_library(architecture):
     return built
 
 
-def case_of(sequences, heads, kv_heads, keys, size, queries=1):
-    return f"fp16/D{size}/{sequences}x{heads}({kv_heads})x{keys}" + (f"/{queries}_queries" if queries > 1 else "")
+def case_of(sequences, heads, kv_heads, keys, size, queries=1, element="fp16"):
+    return f"{element}/D{size}/{sequences}x{heads}({kv_heads})x{keys}" + (f"/{queries}_queries" if queries > 1 else "")
 
 
 class Point:
-    """One point: caches (sequences, keys, kv heads, head size), which all sides take without a copy."""
+    """One point: caches (sequences, keys, kv heads, head size), which all sides take without a copy. element: of the caches."""
 
-    def __init__(self, library, names, sequences, heads, kv_heads, keys, size, queries=1):
-        self.entries, self.grouped = library, heads != kv_heads
-        self.case = case_of(sequences, heads, kv_heads, keys, size, queries)
-        self.bytes = 2 * 2 * sequences * keys * kv_heads * size
+    def __init__(self, library, names, sequences, heads, kv_heads, keys, size, queries=1, element="fp16"):
+        self.grouped = heads != kv_heads
+        self.case = case_of(sequences, heads, kv_heads, keys, size, queries, element)
+        kind = {"fp16": torch.float16, "e4m3": torch.float8_e4m3fn}[element]
+        self.bytes = 2 * kind.itemsize * sequences * keys * kv_heads * size
         self.sets = max(2, -(-ALTERNATING // self.bytes))
         self.sizes = (sequences, queries, keys, heads, kv_heads, size)
         make = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.float16)
         self.q = make(sequences, queries, heads, size)
-        self.caches = [(make(sequences, keys, kv_heads, size), make(sequences, keys, kv_heads, size)) for _ in range(self.sets)]
+        self.caches = [tuple(make(sequences, keys, kv_heads, size).to(kind) for _ in range(2)) for _ in range(self.sets)]
         self.lengths = torch.full((sequences,), keys, device="cuda", dtype=torch.int32)
         self.results, self.tables, self.scratch, self.calls = {}, {}, {}, {}
-        processors = torch.cuda.get_device_properties(0).multi_processor_count
         for name in names:
             match = GIWA.fullmatch(name) or CUDNN_PAGES.fullmatch(name)
             page = int(match[1] or 0) if match else 0
             if page and keys % page:
                 continue
-            if page:  # the same memory in pages; sequences have them in random order, each its own
-                first = torch.arange(sequences, device="cuda")[:, None] * (keys // page)
-                order = torch.argsort(torch.rand(sequences, keys // page, device="cuda"), dim=1)
-                self.tables[name] = (first + order).to(torch.int32)
             if CUDNN_PAGES.fullmatch(name):
                 self.calls[name] = self.cudnn_pages(name, page)
             elif match:
-                bytes_ = library.giwa_cached_workspace_bytes(*numbers(*self.sizes, page), ctypes.c_int(processors))
-                self.scratch[name] = torch.empty(bytes_, device="cuda", dtype=torch.uint8)
-                self.results[name] = torch.full_like(self.q, float("nan"))
-                self.calls[name] = lambda s, name=name, page=page: self.giwa(name, page, s)
+                self.add(name, library, page)
             else:
                 self.calls[name] = lambda s, name=name: self.torch(name, s)
 
-    def giwa(self, name, page, s):
+    def table(self, page):
+        """The same memory in pages; sequences have them in random order, each its own."""
+        if page not in self.tables:
+            sequences, pages = self.sizes[0], self.sizes[2] // page
+            order = torch.argsort(torch.rand(sequences, pages, device="cuda"), dim=1)
+            self.tables[page] = (torch.arange(sequences, device="cuda")[:, None] * pages + order).to(torch.int32)
+        return self.tables[page]
+
+    def add(self, name, library, page):
+        """A side of giwa, of this library."""
+        processors = torch.cuda.get_device_properties(0).multi_processor_count
+        bytes_ = library.giwa_cached_workspace_bytes(*numbers(*self.sizes, page), ctypes.c_int(processors))
+        self.scratch[name] = torch.empty(bytes_, device="cuda", dtype=torch.uint8)
+        self.results[name] = torch.full_like(self.q, float("nan"))
+        self.calls[name] = lambda s: self.giwa(name, library, page, s)
+
+    def giwa(self, name, library, page, s):
         k, v = self.caches[s]
-        table = pointer(self.tables[name]) if page else None
-        code = self.entries.giwa_attention_cached(
+        table = pointer(self.table(page)) if page else None
+        code = library.giwa_attention_cached(
             pointer(self.q), pointer(k), pointer(v), table, pointer(self.lengths) if page else None,
             pointer(self.results[name]), *numbers(*self.sizes, page), pointer(self.scratch[name]),
             *numbers(self.scratch[name].numel()), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
@@ -107,7 +116,7 @@ class Point:
             if not made:
                 made["handle"] = cudnn.create_handle()
                 count = lambda n: torch.full((sequences, 1, 1, 1), n, device="cuda", dtype=torch.int32)
-                table = self.tables[name].view(sequences, 1, keys // page, 1)
+                table = self.table(page).view(sequences, 1, keys // page, 1)
                 q = self.q.transpose(1, 2)
                 o = self.results[name] = torch.full_like(self.q, float("nan"))
                 made["given"] = [q, None, None, table, table, count(queries), count(keys), o.transpose(1, 2)]

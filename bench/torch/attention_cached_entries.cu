@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: MIT
 // What attention_cached.py calls on a GPU: attention of fp16 queries to a cache, as C functions.
+// GIWA_BENCH_CACHE is the cache's element, giwa::fp16 or giwa::e4m3 with a scale of 1.
 #include <giwa/cache.cuh>
 
 #include <cstdio>
 
+#if !defined(GIWA_BENCH_CACHE)
+#define GIWA_BENCH_CACHE giwa::fp16
+#endif
+
 namespace {
 
 using giwa::fp16;
+using cached = GIWA_BENCH_CACHE;
 
 struct problem {
   long long sequences, queries, keys, heads, kv_heads, head_size, page_size;
@@ -19,6 +25,7 @@ struct problem {
             .kv_heads = kv_heads,
             .head_size = head_size,
             .head_size_v = head_size,
+            .cache_bytes = sizeof(cached),
             .page_size = page_size};
   }
 };
@@ -30,8 +37,8 @@ giwa::status attend(const problem& p, const void* q, const void* k, const void* 
   const long long of_sequence = paged ? p.keys / p.page_size : 1;
   const giwa::index<4> of_cache{p.sequences * of_sequence, paged ? p.page_size : p.keys, p.kv_heads, HeadSize};
   const giwa::index<4> of_q{p.sequences, p.queries, p.heads, HeadSize};
-  giwa::kv_cache<const fp16> cache{.k = {static_cast<const fp16*>(k), of_cache},
-                                   .v = {static_cast<const fp16*>(v), of_cache}};
+  giwa::kv_cache<const cached> cache{.k = {static_cast<const cached*>(k), of_cache},
+                                     .v = {static_cast<const cached*>(v), of_cache}};
   cache.lengths = lengths;
   if (paged) {
     cache.pages.indices = pages;
@@ -46,9 +53,9 @@ giwa::status attend(const problem& p, const void* q, const void* k, const void* 
 
 }  // namespace
 
-// q and o (sequences, queries, heads, head size) of fp16; k and v (sequences, keys, kv heads, head size), or with a page size
-// (sequences * keys / page size, page size, kv heads, head size) and pages (sequences, keys / page size), whose lengths
-// (sequences) are then needed; else null. Answers 0 for success.
+// q and o (sequences, queries, heads, head size) of fp16; k and v, of GIWA_BENCH_CACHE, (sequences, keys, kv heads, head size), or
+// with a page size (sequences * keys / page size, page size, kv heads, head size) and pages (sequences, keys / page size), whose
+// lengths (sequences) are then needed; else null. Answers 0 for success.
 extern "C" int giwa_attention_cached(const void* q, const void* k, const void* v, const int* pages, const int* lengths,
                                      void* o, long long sequences, long long queries, long long keys, long long heads,
                                      long long kv_heads, long long head_size, long long page_size,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What attention.py and accuracy.py call on a GPU: attention of one element type and several head sizes, as C functions. For fp32
 // GIWA_BENCH_HOW is giwa::fp32, fp32_exact or tf32; for the others GIWA_BENCH_NO_VARIANTS leaves FlexAttention's cases out,
-// GIWA_BENCH_USUAL_SIZES or GIWA_BENCH_OTHER_SIZES some head sizes.
+// GIWA_BENCH_USUAL_SIZES or GIWA_BENCH_OTHER_SIZES some head sizes. GIWA_BENCH_FORMS has only what peers/measure.py calls besides:
+// head size 512, head size 192 with values of 128, and packed sequences.
 #include <giwa/attention.cuh>
 
 #include <cstdio>
@@ -22,6 +23,9 @@
 #define GIWA_BENCH_SIZES 64, 128, 256
 #elif defined(GIWA_BENCH_OTHER_SIZES)
 #define GIWA_BENCH_SIZES 40, 80, 96, 128, 160, 192
+#elif defined(GIWA_BENCH_FORMS)
+#define GIWA_BENCH_SIZES 512
+#define GIWA_BENCH_NO_VARIANTS
 #else
 #define GIWA_BENCH_SIZES 40, 64, 80, 96, 128, 160, 192, 256
 #endif
@@ -94,5 +98,60 @@ extern "C" int giwa_attention_variant(int kind, float cap, const float* slopes, 
     case 4: return attend<sizes>(p, giwa::sliding_window{window});
     default: return -1;
   }
+}
+#endif
+
+#if defined(GIWA_BENCH_FORMS)
+namespace {
+
+using element = GIWA_BENCH_ELEMENT;
+
+int code_of(const giwa::status& s) {
+  if (!s.ok()) std::fprintf(stderr, "%s\n", giwa::format_status(s).c_str());
+  return static_cast<int>(s.code);
+}
+
+giwa::attention_options with_workspace(void* workspace, const giwa::attention_problem& sizes) {
+  giwa::attention_options options;
+  options.workspace = {static_cast<unsigned char*>(workspace), {giwa::workspace_bytes(sizes)}};
+  return options;
+}
+
+giwa::attention_problem packed_sizes(long long sequences, long long rows, long long heads, long long kv_heads) {
+  return {sequences, -1, -1, heads, kv_heads, 128, 128, giwa::int64{sizeof(element)}, rows, rows};
+}
+
+}  // namespace
+
+// As giwa_attention, with head size 192 of q and k, and 128 of v and o. The workspace is that of head size 192.
+extern "C" int giwa_attention_192_128(int causal, const element* q, const element* k, const element* v, element* o,
+                                      long long batch, long long queries, long long keys, long long heads,
+                                      long long kv_heads, void* workspace, cudaStream_t stream) {
+  const auto options = with_workspace(workspace, {batch, queries, keys, heads, kv_heads, 192, 128, giwa::int64{sizeof(element)}});
+  const auto run = [&](const auto& mask) {
+    return code_of(giwa::attention_forward<192, 128>(
+        stream, giwa::tensor_view<const element, 4>(q, {batch, queries, heads, 192}),
+        giwa::tensor_view<const element, 4>(k, {batch, keys, kv_heads, 192}),
+        giwa::tensor_view<const element, 4>(v, {batch, keys, kv_heads, 128}),
+        giwa::tensor_view<element, 4>(o, {batch, queries, heads, 128}), mask, giwa::plain_score{}, options));
+  };
+  return causal != 0 ? run(giwa::causal::bottom_right) : run(giwa::full{});
+}
+
+// Packed sequences of head size 128, causal: q and o (rows, heads, 128), k and v (rows, kv_heads, 128). Sequence i has the rows
+// offsets[i] to offsets[i + 1], `longest` at most.
+extern "C" int giwa_attention_packed(const element* q, const element* k, const element* v, element* o, const int* offsets,
+                                     long long sequences, long long rows, long long heads, long long kv_heads,
+                                     long long longest, void* workspace, cudaStream_t stream) {
+  using input = giwa::tensor_view<const element, 3>;
+  return code_of(giwa::attention_forward<128>(
+      stream, giwa::sequences{offsets, offsets, sequences, longest}, input(q, {rows, heads, 128}),
+      input(k, {rows, kv_heads, 128}), input(v, {rows, kv_heads, 128}),
+      giwa::tensor_view<element, 3>(o, {rows, heads, 128}), giwa::causal{}, giwa::plain_score{},
+      with_workspace(workspace, packed_sizes(sequences, rows, heads, kv_heads))));
+}
+
+extern "C" long long giwa_packed_workspace_bytes(long long sequences, long long rows, long long heads, long long kv_heads) {
+  return giwa::workspace_bytes(packed_sizes(sequences, rows, heads, kv_heads));
 }
 #endif
