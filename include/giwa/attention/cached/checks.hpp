@@ -184,7 +184,7 @@ GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>
     return !s.ok();
   };
   const kv_cache<const Element>& c = a.cache;
-  if (a.packed.count < 0)
+  if (0 > a.packed.count)  // nvcc with Clang would take `count <` for the beginning of template arguments
     return status::invalid("queries", "the number of sequences is negative", bound::at_least, 0, a.packed.count);
   if (const status counted = check_count(a.packed, a.q.extent(1)); !counted.ok()) return counted;
   if (a.packed.most < 0)

@@ -152,20 +152,26 @@ inline void score_gradients(const float* p, const float* delta, float* dp) {
   unroll<row_vectors>([&](auto j) { at(dp, j) = at(p, j) * (at(dp, j) - at(delta, j)); });
 }
 
-/// The lower or the upper halves of two vectors, their elements in turn. nvcc does not expand a pack in this builtin.
+/// The lower or the upper halves of two vectors, their elements in turn. nvcc does not expand a pack in this builtin, and
+/// g++ before 12 and nvcc before 13 have another one.
+#if defined(__clang__) || (__GNUC__ >= 12 && !(defined(__CUDACC__) && __CUDACC_VER_MAJOR__ < 13))
+#define GIWA_CPU_SHUFFLE(a_, b_, ...) __builtin_shufflevector(a_, b_, __VA_ARGS__)
+#else
+#define GIWA_CPU_SHUFFLE(a_, b_, ...) __builtin_shuffle(a_, b_, vector_bits{__VA_ARGS__})
+#endif
 #if GIWA_CPU_LANES == 16
 inline vector lower_in_turn(vector a, vector b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  return GIWA_CPU_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 inline vector upper_in_turn(vector a, vector b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  return GIWA_CPU_SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 #elif GIWA_CPU_LANES == 8
-inline vector lower_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
-inline vector upper_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+inline vector lower_in_turn(vector a, vector b) { return GIWA_CPU_SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline vector upper_in_turn(vector a, vector b) { return GIWA_CPU_SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 #else
-inline vector lower_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
-inline vector upper_in_turn(vector a, vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+inline vector lower_in_turn(vector a, vector b) { return GIWA_CPU_SHUFFLE(a, b, 0, 4, 1, 5); }
+inline vector upper_in_turn(vector a, vector b) { return GIWA_CPU_SHUFFLE(a, b, 2, 6, 3, 7); }
 #endif
 /// Squares of lanes x lanes: each step puts the elements of two rows in turn, and after log2(lanes) steps rows are columns.
 inline void transpose(const float* const* from, float* panel, int count) {
@@ -253,6 +259,7 @@ inline constexpr host_loops loops{
 #undef GIWA_CPU_PRAGMA
 #undef GIWA_CPU_TARGET
 #endif
+#undef GIWA_CPU_SHUFFLE
 #undef GIWA_CPU_LANES
 #undef GIWA_CPU_LOOPS
 
