@@ -283,6 +283,8 @@ def of_peers(suite, path):
     rows = []
     name = lambda side: re.sub(r"\W+", "_", side)
     for cell in map(json.loads, Path(path).read_text(encoding="utf-8").splitlines()):
+        if any(r["case"] == cell["case"] for r in rows):
+            raise ReportError(f"{path}: {cell['case']} is there twice")
         first = next(x for x in (*cell["ours"], *cell["us"]) if x in cell["us"])
         for side, us in cell["us"].items():
             typical = statistics.median(us)

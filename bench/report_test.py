@@ -161,6 +161,9 @@ class Rows(unittest.TestCase):
         alone, = (r for r in found if r["case"] == "alone")
         self.assertEqual((alone["contender"], alone["us"], alone["ratio"], alone["ratio_to"]), ("giwa", 5, None, ""))
         self.assertEqual(len(report(found)["rows"]), 13)  # no row is there twice
+        path.write_text(2 * (json.dumps(CELL) + "\n"), encoding="utf-8")
+        with self.assertRaisesRegex(ReportError, "D64/32x32x512 is there twice"):
+            report_rows.of_peers("peers_backward", path)
         path.write_text("{}\n", encoding="utf-8")
         with self.assertRaises(KeyError):  # which report.py expects of a suite that wrote something else
             report_rows.of_peers("peers_backward", path)
@@ -284,6 +287,7 @@ class Peers(unittest.TestCase):
         kernel = self.tables.kernel_of
         self.assertEqual(kernel("backward", "fp16/causal/D128/4x32(8)x4096"), kernel("backward", "fp16/causal/D128/1x32(8)x1024"))
         self.assertNotEqual(kernel("backward", "fp16/causal/D128/4x32(8)x4096"), kernel("backward", "fp16/causal/D128/4x16(1)x4096"))
+        self.assertEqual(kernel("backward_flex", "fp16/flex/alibi/D128/4x16x4096/backward"), ("backward_flex", "fp16/flex/alibi/D128", 1))
         self.assertEqual(kernel("packed", "fp16/causal/D128/8_sequences_18028")[2], 1)
 
     def test_only_what_compiles_is_compiled_ahead(self):

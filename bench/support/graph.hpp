@@ -21,7 +21,10 @@ class graph {
   }
   graph(const graph&) = delete;
   graph& operator=(const graph&) = delete;
-  ~graph() { cudaGraphExecDestroy(executable_); }
+  ~graph() {
+    cudaDeviceSynchronize();  // a graph of dependent launches must not be destroyed while it runs (docs/conventions.md)
+    cudaGraphExecDestroy(executable_);
+  }
   void launch() const { require(cudaGraphLaunch(executable_, nullptr)); }
 
  private:

@@ -202,7 +202,7 @@ def decode(element, sizes, bench, section, case):
             point.calls[name](s)
             return point.results[name]
         return call
-    calls = {name: returning(name) for name in point.calls}
+    calls = {name: returning(name) for name in sorted(point.calls, key=lambda x: x in cudnn)}
     view = lambda s, page: [x.view(-1, page, kv_heads, size) for x in point.caches[s]]
     aside = ()
     if element == "e4m3" and p.fa3_e4m3 and size == 128:  # which takes q in e4m3 only
@@ -240,7 +240,7 @@ def decode(element, sizes, bench, section, case):
     for page in (0, *pages):
         suffix = f"_page_{page}" if page else ""
         some = {x.removesuffix(suffix): t for x, t in seconds.items() if (x.endswith(suffix) if page else "_page_" not in x)}
-        bench.report(section, case + (f"/page_{page}" if page else ""), point.bytes * 1e3, "GB/s", some, aside)
+        bench.report(section, case + (f"/page_{page}" if page else ""), point.bytes, "GB/s", some, aside)
 
 
 def cells(section):
@@ -252,8 +252,8 @@ def cells(section):
             found += [(f"fp16/{mask}/D192_128/4x16x4096", partial(value_size, mask == "causal")) for mask in ("causal", "full")]
         return found
     if section in BACKWARD:
-        is_flex = section == "backward_flex"
-        return [(attention_backward.Case(*x, flex=is_flex).name, partial(backward, x)) for x in BACKWARD[section]]
+        is_flex = section == "backward_flex"  # whose cases have the names of section flex
+        return [(attention_backward.Case(*x, flex=is_flex).name + "/backward" * is_flex, partial(backward, x)) for x in BACKWARD[section]]
     if section.startswith("decode"):
         element, points = ("e4m3", DECODE_E4M3) if section == "decode_e4m3" else ("fp16", DECODE)
         return [(attention_cached.case_of(*x, element=element), partial(decode, element, x)) for x in points]

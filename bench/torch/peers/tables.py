@@ -34,7 +34,7 @@ def builds_of(texts):
 def kernel_of(section, case):
     """Cells with equal ones run the same kernels, with other lengths: section, element, mask, head size, and query heads of a kv head."""
     heads, kv_heads = re.search(r"/\d+x(\d+)(?:\((\d+)\))?x", case).groups() if "sequences" not in case else (1, 1)
-    return section, case.rpartition("/")[0], int(heads) // int(kv_heads or heads)
+    return section, re.sub(r"/[^/]*(/backward)?$", "", case), int(heads) // int(kv_heads or heads)
 
 
 def is_wanted(case, sizes, pattern):
@@ -96,7 +96,7 @@ def summary(cells):
             mode = side.partition(", ")[2]
             named = [x for x in ours if x != side and x.partition(", ")[2] == mode] + others
             lines += ["", f"{section}: {side} / others (geometric mean, lowest, cells with at least 1)", "",
-                      "| cells | / best other | " + " | ".join(f"/ {x}" for x in named) + " |", "|---|" + "---|" * (len(named) + 1)]
+                      "| " + " | ".join(["cells", "/ best other", *(f"/ {x}" for x in named)]) + " |", "|---|" + "---|" * (len(named) + 1)]
             for group, some in groups([c for c in here if side in c["us"]]).items():
                 row = [figures(best(c, side) for c in some)]
                 row += [figures(ratio(c, side, x) for c in some if x in c["us"]) for x in named]
