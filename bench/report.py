@@ -393,12 +393,12 @@ def run_suite(suite, there, work, architecture, limit, log):
     seconds, wrong = log.call(command, limit, {**environment, "PYTHONUNBUFFERED": "1"})
     told = {"seconds": round(seconds, 1), **watch.end()}
     rows = []
-    if not wrong:
+    if not wrong or "peers" in suite.needs:  # whose cells are written one by one; 1: a result of giwa is wrong
         try:
             rows = suite.read(suite.name, out)
-            wrong = "" if rows else "wrote no figures"
+            wrong = wrong or ("" if rows else "wrote no figures")
         except (OSError, ValueError, KeyError) as error:
-            wrong = f"wrote what cannot be read: {type(error).__name__}: {error}"
+            wrong = wrong or f"wrote what cannot be read: {type(error).__name__}: {error}"
     return rows, {"state": wrong or "ok", **told}
 
 

@@ -486,14 +486,15 @@ class Runner(unittest.TestCase):
     def test_a_suite_of_other_libraries(self):
         import report as program
         write = "import json, os, sys; out, *seen = sys.argv[1:]; " \
-                "open(out, 'w').write(json.dumps({**json.loads(os.environ['CELL']), 'case': ' '.join(map(os.path.realpath, seen))}))"
+                "open(out, 'w').write(json.dumps({**json.loads(os.environ['CELL']), 'case': ' '.join(map(os.path.realpath, seen))})); sys.exit(1)"
         suite = program.Suite("peers_test", 10, "", ("torch", "peers", "fp16"),
                               [sys.executable, "-c", write, "{out}", "{peers}", "{libraries}/fp16.so"], report_rows.of_peers, False)
         (self.at / "given.so").write_text("", encoding="utf-8")
         there = {"peers": self.at / "peers", "fp16": self.at / "given.so"}
         with contextlib.redirect_stdout(io.StringIO()), unittest.mock.patch.dict(os.environ, CELL=json.dumps(CELL)):
             rows, told = program.run_suite(suite, there, self.at / "work", "90a", 100, program.Log(self.at / "report.log"))
-        self.assertEqual((told["state"], rows[0]["case"]), ("ok", " ".join(os.path.realpath(self.at / x) for x in ("peers", "given.so"))))
+        # The rows are there although one cell was wrong, and the suite says so.
+        self.assertEqual((told["state"], rows[0]["case"]), ("ended with 1", " ".join(os.path.realpath(self.at / x) for x in ("peers", "given.so"))))
 
     def test_only_libraries_are_built(self):
         run = self.run_report("--suites", "peers_decode,softmax", "--only-build", "--architecture", "80")

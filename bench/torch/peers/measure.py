@@ -53,8 +53,9 @@ class Bench:
 
         import sections
         import sides
-        wanted = {"frontend": True, "fa3": True, "fa4": True, "fa3_e4m3": any("e4m3" in x for x in arguments.sections),
-                  "flashinfer": any(x.startswith("decode") for x in arguments.sections)}
+        is_decode = [x.startswith("decode") for x in arguments.sections]
+        wanted = {"frontend": True, "fa3": True, "fa4": not all(is_decode), "flashinfer": any(is_decode),
+                  "fa3_e4m3": any("e4m3" in x for x in arguments.sections)}
         sides_of = {"frontend": "cudnn"}  # where the name of the side is another one
         names = [x for x, is_used in wanted.items() if is_used and self.chosen([sides_of.get(x, x)])]
         self.peers = sides.Peers(arguments.peers, note, names)
