@@ -503,6 +503,7 @@ class Runner(unittest.TestCase):
         self.assertIn("arch=compute_80,code=sm_80", (self.at / "work" / "cached.stamp").read_text(encoding="utf-8"))
         self.assertFalse((self.at / "work" / "build" / "bench").exists())
         self.assertIn("cached_e4m3.so built", self.run_report("--suites", "peers_decode", "--only-build").stdout)  # for the GPU's 90a
+        self.assertIn("arch=compute_90a,code=sm_90a", (self.at / "work" / "cached.stamp").read_text(encoding="utf-8"))
         self.assertNotIn("built in", self.run_report("--suites", "peers_decode", "--only-build").stdout)
 
     def test_limits_and_parts(self):

@@ -94,11 +94,14 @@ class Bench:
             return result
         except Exception as error:
             note(f"# {section} {case}: {side} {what}: {sides.first_line(error)}")
-        try:
-            torch.cuda.synchronize()
-        except Exception as error:
-            note(f"# ended by {side}: {sides.first_line(error)}")
-            os._exit(3)  # what is destroyed on the way out would wait for the GPU
+        for last in (False, True):  # an error of a capture is reported once more, a lost context each time
+            try:
+                torch.cuda.synchronize()
+                break
+            except Exception as error:
+                if last:
+                    note(f"# ended by {side}: {sides.first_line(error)}")
+                    os._exit(3)  # what is destroyed on the way out would wait for the GPU
         return None
 
     def report(self, section, case, work, unit, seconds, aside=()):
@@ -181,6 +184,7 @@ class Bench:
         return seconds
 
     def run(self):
+        gc.freeze()  # what the libraries loaded stays; collecting a cell's tensors, which are in cycles, is quick then
         for section in self.arguments.sections:
             begin = time.time()
             for case, run in sections.cells(section):
