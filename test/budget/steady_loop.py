@@ -4,8 +4,9 @@
 
   python3 test/budget/steady_loop.py [--list] [--cuobjdump cuobjdump] CUBIN...
 
-The steady loop is the shortest way from a product back to itself that goes through the most products: masked tiles, retried
-waits and scrubbed values are branches beside it. --list prints its instructions instead of their number by class.
+The steady loop is, of the shortest ways from each product back to itself, the one through the most products, and of those the
+shortest: masked tiles, retried waits and scrubbed values are branches beside it. What a branch can leave out is not counted, such
+as the stores of dq in the kernels of all gradients on Hopper, 18 instructions. --list prints its instructions instead of their number by class.
 
 Of mma.sync kernels it also counts the fragments (ldmatrix) that the next product after the load needs: ptxas has an order of the loop
 with few and one with many of them, and the latter is 5 to 10 % slower (docs/attention_hopper.md).
@@ -72,7 +73,7 @@ def shortest_cycle(following, start):
 
 
 def steady_loop(code):
-    """The shortest cycle among those that go through the most kinds of products."""
+    """Of the shortest cycles of each product the one with the most products, of those the shortest."""
     following = successors(code)
     cycles = {}
     products = [i for i, (_, _, opcode, _) in enumerate(code) if re.match("HG?MMA", opcode)]
@@ -80,8 +81,8 @@ def steady_loop(code):
         way = shortest_cycle(following, i)
         if way is not None:
             cycles[frozenset(way)] = way
-    # A cycle that runs over both the loop and a work tile's end is longer than the loop alone.
-    return min(cycles.values(), key=len, default=None)
+    # A cycle through a work tile's end alone is short, but has few products.
+    return min(cycles.values(), key=lambda way: (-len(set(products).intersection(way)), len(way)), default=None)
 
 
 def late_fragments(code, loop):
