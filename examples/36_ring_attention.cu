@@ -5,11 +5,11 @@
 //   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude -DWITH_NCCL examples/36_ring_attention.cu -lnccl -o 36_ring_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
-// To copy it, also copy: support/place.cuh.
+// To copy it, also copy: support/from_rank_0.hpp, support/place.cuh.
 // With NCCL, ./36_ring_attention uses all GPUs from one process, with a thread for each. One process for each GPU:
 //   for r in 0 1; do ./36_ring_attention $r 2 /tmp/nccl_id & done; wait
-// The file must not exist before: rank 0 writes NCCL's id to it, and the others read it. torchrun and mpirun work as well,
-// with their ranks as arguments.
+// The ranks exchange NCCL's id through files with that name, in a folder that all of them see; what an earlier run left there
+// does no harm. torchrun and mpirun work as well, with their ranks as arguments.
 //
 // What it teaches: sequence_slices says which tokens a rank has, and slice_tokens() copies them. Each rank calls
 // ring_attention_forward() and ring_attention_backward() with its rows, a communicator and a workspace. The same function
@@ -25,6 +25,7 @@
 #include <giwa/attention_backward.cuh>
 #include <giwa/multi.hpp>
 
+#include "support/from_rank_0.hpp"
 #include "support/place.cuh"
 
 #if defined(WITH_NCCL)
@@ -192,27 +193,15 @@ void share_pool(int gpu, int gpus) {
   }
 }
 
-// The id of the group, which rank 0 makes and writes to a file.
-ncclUniqueId id_by_file(int rank, const std::string& path) {
-  ncclUniqueId id{};
-  if (rank == 0) {
+// The id of the group, which rank 0 makes.
+ncclUniqueId id_by_files(int rank, int ranks, const std::string& path) {
+  const auto make = [] {
+    ncclUniqueId id{};
     throw_if_failed(giwa::to_status(ncclGetUniqueId(&id)));
-    const std::string unfinished = path + ".part";
-    std::FILE* const file = std::fopen(unfinished.c_str(), "wb");
-    if (file == nullptr || std::fwrite(&id, sizeof id, 1, file) != 1) std::exit(1);
-    std::fclose(file);
-    std::rename(unfinished.c_str(), path.c_str());  // so that no rank reads half of it
     return id;
-  }
-  for (int i = 0; i < 600; ++i) {
-    if (std::FILE* const file = std::fopen(path.c_str(), "rb"); file != nullptr) {
-      const bool whole = std::fread(&id, sizeof id, 1, file) == 1;
-      std::fclose(file);
-      if (whole) return id;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  std::fprintf(stderr, "no id in %s after a minute\n", path.c_str());
+  };
+  if (const auto id = example::from_rank_0<ncclUniqueId>(rank, ranks, path, make)) return *id;
+  std::fprintf(stderr, "rank %d: not all %d ranks came to %s within a minute\n", rank, ranks, path.c_str());
   std::exit(1);
 }
 #endif
@@ -232,7 +221,7 @@ int main(int count, char** arguments) try {
     const int gpu = rank % (gpus > 0 ? gpus : 1);
     throw_if_failed(giwa::to_status(cudaSetDevice(gpu)));
     ncclComm_t comm = nullptr;
-    throw_if_failed(giwa::to_status(ncclCommInitRank(&comm, ranks, id_by_file(rank, arguments[3]), rank)));
+    throw_if_failed(giwa::to_status(ncclCommInitRank(&comm, ranks, id_by_files(rank, ranks, arguments[3]), rank)));
     if (rank == 0) title(std::to_string(ranks) + " processes", tokens);
     const report r = run_gpu(gpu, comm, tokens);
     right = print(rank, r, 4e-3);
