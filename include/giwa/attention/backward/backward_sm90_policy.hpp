@@ -13,7 +13,7 @@ namespace giwa::inline GIWA_ABI::detail {
 struct sm90_backward_shared {
   static constexpr int most = 227 << 10;
   static constexpr int reserved = 3072;  // by policies while they choose their stages
-  static constexpr int small = 1024;     // at most: notes, work items, barriers, and what aligns them
+  static constexpr int rest = 1024;      // at most: notes, work items, barriers, and what aligns them
 };
 
 /// The tile of a Hopper kernel of attention_backward: two consumer warpgroups with 64 rows of the gradient each, or with the
@@ -84,9 +84,9 @@ struct sm90_backward_policy {
   static constexpr int output_bytes = 2 * block_m * width_x + 8 * block_m;
   static constexpr bool stages_output =
       !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 &&
-      bytes_without_output + output_bytes + sm90_backward_shared::small <= sm90_backward_shared::most;
+      bytes_without_output + output_bytes + sm90_backward_shared::rest <= sm90_backward_shared::most;
   static constexpr int shared_bytes =
-      round_up(bytes_without_output + (stages_output ? output_bytes : 0) + sm90_backward_shared::small, 1024);
+      round_up(bytes_without_output + (stages_output ? output_bytes : 0) + sm90_backward_shared::rest, 1024);
   static_assert(shared_bytes <= sm90_backward_shared::most);
 };
 
@@ -127,7 +127,7 @@ struct sm90_split_backward_policy {
   static constexpr int terms_bytes = stages_x * columns * (rows_are_keys ? 16 : 8);
   static constexpr int gap_bytes = sums_x ? 0 : 1024;  // where a kernel without v has nothing between two aligned tiles
   static constexpr int shared_bytes = round_up(
-      fixed_bytes + stages_x * x_bytes + stages_y * y_bytes + terms_bytes + gap_bytes + sm90_backward_shared::small,
+      fixed_bytes + stages_x * x_bytes + stages_y * y_bytes + terms_bytes + gap_bytes + sm90_backward_shared::rest,
       1024);
   static_assert(shared_bytes <= sm90_backward_shared::most);
 };
