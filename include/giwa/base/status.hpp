@@ -21,7 +21,7 @@ enum class status_code : int {
 };
 
 /// The relation to `expected` that `got` violates.
-enum class bound : int { none, exactly, at_most, at_least };
+enum class bound : int { none, exactly, at_most, at_least, multiple_of };
 
 /// The result of a call that can fail: what is wrong, with which argument, the bound and the value. Trivially copyable,
 /// made of static strings, never allocates; for host and device code. `expected` and `got` are valid if `relation` is
@@ -88,6 +88,7 @@ GIWA_HOST_DEVICE constexpr const char* name_of(bound relation) {
     case bound::exactly: return "exactly";
     case bound::at_most: return "at most";
     case bound::at_least: return "at least";
+    case bound::multiple_of: return "a multiple of";
   }
   return "";
 }

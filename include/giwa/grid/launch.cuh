@@ -23,8 +23,9 @@ inline status allow_launch(const launch_config& c, const void* kernel) {
 }
 
 /// Launches a kernel with pointers to its parameters, after validate() and allow_launch(). Asynchronous; allocates
-/// nothing; may be captured in a graph.
+/// nothing; may be captured in a graph. A grid without blocks launches nothing, and adds no node to a graph.
 inline status enqueue(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
+  if (c.grid.count() == 0) return {};
   cudaError_t error = cudaSuccess;
   const bool clustered = c.cluster.count() > 1;
   if (!clustered && !c.cooperative && !c.dependent) {
@@ -63,6 +64,7 @@ inline status enqueue(cudaStream_t s, const launch_config& c, const void* kernel
 /// Checks and launches.
 inline status launch_with(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
   if (const status state = validate(c); !state.ok()) return state;
+  if (c.grid.count() == 0) return {};
   if (const status state = allow_launch(c, kernel); !state.ok()) return state;
   return enqueue(s, c, kernel, parameters);
 }
@@ -118,6 +120,7 @@ status allow_op(const launch_config& config) {
   static_assert(alignof(typename Op::shared_storage) <= 1024,
                 "giwa::launch: give shared_storage an alignment of at most 1024 bytes.");
   if (const status state = validate_op<Op>(config); !state.ok()) return state;
+  if (config.grid.count() == 0) return {};  // enqueue_op() launches nothing
   launch_config c = config;
   c.shared_bytes = bytes;
   return allow_launch(c, reinterpret_cast<const void*>(&entry<Op>));
@@ -137,7 +140,7 @@ inline namespace GIWA_ARCH_TAG {
 
 /// Launches a `__global__` function: `launch(stream, {.grid = 80, .block = 256}, saxpy, n, a, x, y)`. Arguments convert to
 /// the kernel's parameters as in a call; an integer that does not fit is an error. Asynchronous on `s`, a stream of the
-/// current device; allocates nothing; may be captured in a graph.
+/// current device; allocates nothing; may be captured in a graph. A grid of 0 blocks launches nothing.
 /// Errors: invalid_argument with the limit and the value seen, not_supported, no_driver, no_device, no_kernel_image,
 /// cuda_error. synchronize() reports errors inside the kernel.
 template <class... Parameters, class... Arguments>

@@ -55,18 +55,19 @@ inline constexpr int64 warp_threads = 32;
 ///@}
 }  // namespace launch_limits
 
-/// Returns the first error of a configuration that no GPU accepts, with the limit and the value seen. A grid of no blocks is
-/// an error too, because CUDA refuses it; a caller that computes a grid from a size handles the empty size itself.
+/// Returns the first error of a configuration that launch() refuses on every GPU, with the limit and the value seen. A grid
+/// of 0 blocks in some dimension is valid, though CUDA refuses it: launch() then does nothing.
 GIWA_HOST_DEVICE constexpr status validate(const launch_config& c) {
   namespace limits = launch_limits;
   struct rule {
     int64 value, limit;
     const char *argument, *message;
+    int64 least = 1;
   };
   const rule rules[] = {
-      {c.grid.x, limits::grid_x, "grid.x", "the number of blocks is out of range"},
-      {c.grid.y, limits::grid_y, "grid.y", "the number of blocks is out of range; put the longest dimension on x"},
-      {c.grid.z, limits::grid_z, "grid.z", "the number of blocks is out of range; put the longest dimension on x"},
+      {c.grid.x, limits::grid_x, "grid.x", "the number of blocks is out of range", 0},
+      {c.grid.y, limits::grid_y, "grid.y", "the number of blocks is out of range; put the longest dimension on x", 0},
+      {c.grid.z, limits::grid_z, "grid.z", "the number of blocks is out of range; put the longest dimension on x", 0},
       {c.block.x, limits::block_x, "block.x", "the number of threads is out of range"},
       {c.block.y, limits::block_y, "block.y", "the number of threads is out of range"},
       {c.block.z, limits::block_z, "block.z", "the number of threads is out of range"},
@@ -75,7 +76,7 @@ GIWA_HOST_DEVICE constexpr status validate(const launch_config& c) {
       {c.cluster.z, limits::cluster_blocks, "cluster.z", "the number of blocks in a cluster is out of range"},
   };
   for (const rule& r : rules) {
-    if (r.value < 1) return status::invalid(r.argument, r.message, bound::at_least, 1, r.value);
+    if (r.value < r.least) return status::invalid(r.argument, r.message, bound::at_least, r.least, r.value);
     if (r.value > r.limit) return status::invalid(r.argument, r.message, bound::at_most, r.limit, r.value);
   }
   if (c.block.count() > limits::block_threads)

@@ -109,7 +109,8 @@ GIWA_HOST_DEVICE constexpr status validate_op(const launch_config& c) {
     return status::invalid("block", "a block must have at most the op's max_threads", bound::at_most, Op::max_threads,
                            c.block.count());
   if (c.block.count() % launch_limits::warp_threads != 0)
-    return status::invalid("block", "the number of threads of an op's block must be a multiple of 32");
+    return status::invalid("block", "the number of threads of an op's block must be whole warps", bound::multiple_of,
+                           launch_limits::warp_threads, c.block.count());
   if (c.shared_bytes != 0)
     return status::invalid("shared_bytes", "the shared memory of an op is its shared_storage; leave this out",
                            bound::exactly, 0, c.shared_bytes);
@@ -121,7 +122,7 @@ GIWA_HOST_DEVICE constexpr status validate_op(const launch_config& c) {
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
 /// Runs an op on the CPU with the block structure of a GPU: every thread of a block, its barriers, shuffles, votes, atomics
 /// and shared memory, one block after the other, always in the same order. Returns when all blocks are done. For tests
-/// and debuggers, not for speed. An exception of the body reaches the caller.
+/// and debuggers, not for speed. An exception of the body reaches the caller. A grid without blocks runs nothing.
 /// Errors: those of a launch on a GPU, a barrier that some threads do not reach, a shuffle or vote that some lanes do not
 /// reach, clusters (not supported), and too little host memory.
 template <class Op>
@@ -130,6 +131,7 @@ status launch(host_t, const launch_config& config, const Op& op, const typename 
   static_assert(detail::defined<detail::host_executor<Op>>,
                 "giwa::launch(giwa::host, ...) needs #include <giwa/host_executor.cuh>.");
   if (const status s = detail::validate_op<Op>(config); !s.ok()) return s;
+  if (config.grid.count() == 0) return {};
   return detail::host_executor<Op>::run(config, op, params);
 }
 
@@ -148,6 +150,13 @@ template <class Op, class... Arguments>
   requires(stdlib::is_class_v<Op> && !detail::params_for<Op, Arguments...>)
 status launch(host_t, const launch_config&, const Op&, const Arguments&...) {
   detail::refuse_params<Op>();
+  return {};
+}
+
+template <class R, class... Arguments>
+status launch(const result<R>&, const launch_config&, const Arguments&...) {
+  static_assert(detail::always_false<R>,
+                "giwa::launch: the first argument is a result: giwa::throw_if_failed(s) is its stream.");
   return {};
 }
 

@@ -37,8 +37,8 @@ constexpr attention_problem problem_of_heads(attention_problem p, int64 tokens, 
 /// Whether the heads can be divided among ranks.
 GIWA_HOST_DEVICE constexpr status check_heads(int64 kv_heads, int ranks) {
   if (kv_heads % ranks == 0) return {};
-  return status::invalid("k", "the number of kv heads must be a multiple of the number of ranks", bound::exactly,
-                         round_up(kv_heads, int64{ranks}), kv_heads);
+  return status::invalid("k", "the number of kv heads must be a multiple of the number of ranks", bound::multiple_of,
+                         ranks, kv_heads);
 }
 
 }  // namespace detail

@@ -218,8 +218,8 @@ TEST_CASE("shapes that no GPU takes are refused before the launch") {
                 int64{1} << 32));
   CHECK(refused(launch(s, {.grid = (int64{1} << 32) + 1}, count_threads, none), "grid.x", bound::at_most, 2147483647,
                 (int64{1} << 32) + 1));
-  CHECK(refused(launch(s, {.grid = 0}, count_threads, none), "grid.x", bound::at_least, 1, 0));
-  CHECK(refused(launch(s, {.grid = -5}, count_threads, none), "grid.x", bound::at_least, 1, -5));
+  CHECK(refused(launch(s, {.grid = -5}, count_threads, none), "grid.x", bound::at_least, 0, -5));
+  CHECK(refused(launch(s, {.grid = 0, .block = 1025}, count_threads, none), "block.x", bound::at_most, 1024, 1025));
   CHECK(refused(launch(s, {.block = {32, 33}}, count_threads, none), "block", bound::at_most, 1024, 1056));
   CHECK(refused(launch(s, {.block = {1, 1, 65}}, count_threads, none), "block.z", bound::at_most, 64, 65));
   CHECK(refused(launch(s, {.shared_bytes = -1}, count_threads, none), "shared_bytes", bound::at_least, 0, -1));

@@ -199,7 +199,7 @@ TEST_CASE("an op's launch is refused on the device as on the host") {
   for (const launch_config& c : {launch_config{.block = 33},
                                  {.block = 544},
                                  {.block = 0},
-                                 {.grid = 0, .block = 32},
+                                 {.grid = -1, .block = 32},
                                  {.grid = {1, 70000}, .block = 32},
                                  {.block = 32, .shared_bytes = 16}}) {
     const status on_device = launch(s, c, identity_op{}, params),

@@ -121,8 +121,8 @@ TEST_CASE("packed rows need the number of their sequences") {
 }
 
 TEST_CASE("sizes of new rows and of the cache that do not fit together") {
-  refused([](call& c) { c.k_new = {c.x, {2, 3, 3, 8}}; }, "k", "as many heads as k_new", 3, 2);
-  refused([](call& c) { c.k_new = {c.x, {2, 3, 2, 6}}; }, "k", "the head size of k_new", 6, 8);
+  refused([](call& c) { c.k_new = {c.x, {2, 3, 3, 8}}; }, "k_new", "as many heads as k of the cache", 2, 3);
+  refused([](call& c) { c.k_new = {c.x, {2, 3, 2, 6}}; }, "k_new", "the head size of k of the cache", 8, 6);
   refused([](call& c) { c.k_new = {c.x, {2, 3, 2, 8}, {96, 32, 16, 2}}; }, "k_new", "contiguous (stride 1)", 1, 2);
   refused([](call& c) { c.k_new = {nullptr, {2, 3, 2, 8}}; }, "k_new", "null");
   refused(
@@ -156,7 +156,7 @@ TEST_CASE("sizes of new rows and of the cache that do not fit together") {
   refused([](call& c) { c.v_new = {c.x + 100, {1, 3, 2, 8}}; }, "v_new", "as many sequences as k_new", 2, 1);
   refused([](call& c) { c.v_new = {c.x + 100, {2, 2, 2, 8}}; }, "v_new", "as many rows as k_new", 3, 2);
   refused([](call& c) { c.v_new = {c.x + 100, {2, 3, 1, 8}}; }, "v_new", "as many heads as k_new", 2, 1);
-  refused([](call& c) { c.v_new = {c.x + 100, {2, 3, 2, 7}}; }, "v", "the head size of v_new", 7, 8);
+  refused([](call& c) { c.v_new = {c.x + 100, {2, 3, 2, 7}}; }, "v_new", "the head size of v of the cache", 8, 7);
   refused([](call& c) { c.cache.v = {c.x + 2000, {5, 4, 2, 8}}; }, "v", "as many sequences or pages as k", 6, 5);
   refused([](call& c) { c.cache.v = {c.x + 2000, {6, 3, 2, 8}}; }, "v", "as many rows as k", 4, 3);
   refused([](call& c) { c.cache.v = {c.x + 2000, {6, 4, 1, 8}}; }, "v", "as many heads as k", 2, 1);
@@ -205,8 +205,8 @@ TEST_CASE("queries and rotations that do not fit the call") {
     return [=](const call& c) { return c.run(rotary_base(100, layout)); };
   };
   const auto nothing = [](call&) {};
-  refused(nothing, rotate({7}), "rotary", "must be even", 0, 7);
-  refused(nothing, rotate({-2}), "rotary", "at least 0", 0, -2);
+  refused(nothing, rotate({7}), "rotary", "must be even", 2, 7);
+  refused(nothing, rotate({-2}), "rotary", "is negative", 0, -2);
   refused(nothing, rotate({10}), "rotary", "past the head size", 8, 10);
   refused(nothing, rotate({4, false, 6}), "rotary", "past the head size", 8, 10);
   refused(nothing, rotate({4, false, -2}), "rotary", "is negative", 0, -2);

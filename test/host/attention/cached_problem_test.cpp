@@ -199,7 +199,7 @@ TEST_CASE("sizes that do not belong together, and views that are none") {
                 {"k", "k must have the head size of q", exactly, 8, 4});
   refused_after([](call_t& c) { c.a.o = resized(c.a.o, 1, 1); }, {"o", "o must have as many rows as q", exactly, 2, 1});
   refused_after([](call_t& c) { c.a.q = resized(c.a.q, 2, 3), c.a.o = resized(c.a.o, 2, 3); },
-                {"k", "must be a multiple of"});
+                {"q", "must be a multiple of", bound::multiple_of, 2, 3});
   refused_after([](call_t& c) { c.a.cache.k = restrided(c.a.cache.k, 3, 2); }, {"k", "stride 1", exactly, 1, 2});
   refused_after([](call_t& c) { c.a.cache.v = moved(c.a.cache.v, nullptr); }, {"v", "the pointer must not be null"});
   refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 1, 0); }, {"o", "must not be zero"});

@@ -48,8 +48,11 @@ struct named_bound {
   bound relation;
   const char* name;
 };
-const named_bound bounds[] = {
-    {bound::none, ""}, {bound::exactly, "exactly"}, {bound::at_most, "at most"}, {bound::at_least, "at least"}};
+const named_bound bounds[] = {{bound::none, ""},
+                              {bound::exactly, "exactly"},
+                              {bound::at_most, "at most"},
+                              {bound::at_least, "at least"},
+                              {bound::multiple_of, "a multiple of"}};
 
 std::string expected_text(const named_code& code, const named_bound& relation, const status& s) {
   std::string text = std::string("giwa: ") + code.name;

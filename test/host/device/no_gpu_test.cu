@@ -75,7 +75,9 @@ TEST_CASE("an argument that is wrong on every GPU is reported as such, before an
   CHECK(giwa::for_all(s, giwa::elementwise{giwa::tensor_view<int, 1>(nullptr, {3})}, zero{}).argument ==
         std::string("out"));
   CHECK(is(giwa::launch(s, {.grid = {1, 70000}}, empty_kernel, 0), "grid.y", bound::at_most, 65535, 70000));
-  CHECK(is(giwa::launch(s, {.grid = 0}, empty_kernel, 0), "grid.x", bound::at_least, 1, 0));
+  CHECK(is(giwa::launch(s, {.grid = -1}, empty_kernel, 0), "grid.x", bound::at_least, 0, -1));
+  CHECK(giwa::launch(s, {.grid = 0}, empty_kernel, 0).ok());  // launches nothing
+  CHECK(giwa::launch(s, {.grid = {2, 0}, .block = 32}, op{}, {}).ok());
   CHECK(giwa::launch(s, {}, empty_kernel, int64{1} << 32).argument == std::string("arguments"));
   CHECK(giwa::launch(s, {}, static_cast<void (*)(int)>(nullptr), 0).argument == std::string("kernel"));
   CHECK(is(giwa::launch(s, {.block = 160}, op{}, {}), "block", bound::at_most, 128, 160));

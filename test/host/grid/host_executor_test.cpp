@@ -451,6 +451,15 @@ TEST_CASE("an op may launch an op") {
   CHECK(total == 64 * 63 / 2);
 }
 
+TEST_CASE("a grid without blocks runs nothing") {
+  int calls = 0;
+  const auto count = [&](auto, auto&) { ++calls; };
+  for (const bool cooperative : {false, true})
+    for (const giwa::dimensions& grid : {giwa::dimensions{0}, {4, 0}, {0, 2, 3}, {2, 3, 0}})
+      CHECK(run({.grid = grid, .block = 32, .cooperative = cooperative}, count).ok());
+  CHECK(calls == 0);
+}
+
 TEST_CASE("configurations that the host executor refuses") {
   const auto nothing = [](auto, auto&) {};
   const status cluster = run({.grid = 4, .block = 32, .cluster = 2}, nothing);
@@ -458,7 +467,7 @@ TEST_CASE("configurations that the host executor refuses") {
   CHECK(std::string(cluster.argument) == "cluster");
   CHECK(cluster.got == 2);
   CHECK(run({.block = 33}, nothing).code == status_code::invalid_argument);
-  CHECK(run({.grid = 0, .block = 32}, nothing).code == status_code::invalid_argument);
+  CHECK(run({.grid = -1, .block = 32}, nothing).code == status_code::invalid_argument);
   CHECK(run({.grid = 4, .block = 32, .cooperative = true}, nothing).ok());
   const status large = run({.grid = 1 << 30, .block = 1024, .cooperative = true}, nothing);
   CHECK(std::string(large.argument) == "grid");

@@ -12,9 +12,10 @@ namespace giwa::inline GIWA_ABI::detail {
 template <class Rotary>
 constexpr status check_rotary(const Rotary& r, int64 head_size) {
   const rotary_layout& layout = r;
-  if (layout.size < 0 || layout.size % 2 != 0)
-    return status::invalid("rotary", "the number of rotated elements must be even and at least 0", bound::at_least, 0,
-                           layout.size);
+  if (layout.size < 0)
+    return status::invalid("rotary", "the number of rotated elements is negative", bound::at_least, 0, layout.size);
+  if (layout.size % 2 != 0)
+    return status::invalid("rotary", "the number of rotated elements must be even", bound::multiple_of, 2, layout.size);
   if (layout.first < 0)
     return status::invalid("rotary", "the first rotated element is negative", bound::at_least, 0, layout.first);
   if (layout.size > 0 && int64{layout.first} + layout.size > head_size)
@@ -82,8 +83,8 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
   };
   const kv_cache<Element>& c = a.cache;
   if (broken(check_rows(a.k, "k_new")) || broken(check_rows(c.k, "k")) ||
-      broken(check_same(c.k, a.k, 2, "k", "k of the cache must have as many heads as k_new")) ||
-      broken(check_same(c.k, a.k, 3, "k", "k of the cache must have the head size of k_new")))
+      broken(check_same(a.k, c.k, 2, "k_new", "k_new must have as many heads as k of the cache")) ||
+      broken(check_same(a.k, c.k, 3, "k_new", "k_new must have the head size of k of the cache")))
     return s;
   if (c.k.extent(1) < 1)
     return status::invalid("k", "the cache must have room for at least one key", bound::at_least, 1, c.k.extent(1));
@@ -98,7 +99,7 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
       broken(check_same(c.v, c.k, 0, "v", "v must have as many sequences or pages as k")) ||
       broken(check_same(c.v, c.k, 1, "v", "v must have as many rows as k")) ||
       broken(check_same(c.v, c.k, 2, "v", "v must have as many heads as k")) ||
-      broken(check_same(c.v, a.v, 3, "v", "v of the cache must have the head size of v_new")))
+      broken(check_same(a.v, c.v, 3, "v_new", "v_new must have the head size of v of the cache")))
     return s;
   return check_append_range(a.v.extent(3), 1, "v_new", "the head size is out of range");
 }

@@ -67,7 +67,8 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
   if (p.heads > 0 && p.kv_heads == 0)
     return status::invalid("k", "q has heads but k and v have none", bound::at_least, 1, 0);
   if (p.kv_heads > 0 && p.heads % p.kv_heads != 0)
-    return status::invalid("k", "the number of heads of q must be a multiple of the number of heads of k and v");
+    return status::invalid("q", "the number of heads must be a multiple of that of k and v", bound::multiple_of,
+                           p.kv_heads, p.heads);
   if (capability != 0 && capability < 75)
     return {status_code::not_supported,
             bound::at_least,
