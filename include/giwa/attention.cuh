@@ -5,7 +5,10 @@
 
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/numeric/trigonometry.hpp>
-#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#error "giwa/attention.cuh needs nvcc: compile this file as CUDA (.cu), or include <giwa/host.hpp> for the CPU alone."
+#include <giwa/attention/forward/forward.hpp>
+#elif !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/forward/plan.cuh>
 #include <giwa/attention/merge.cuh>
 #include <giwa/attention/problem/memory_advice.hpp>

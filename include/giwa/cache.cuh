@@ -7,7 +7,11 @@
 #include <giwa/attention/cached/params.hpp>
 #include <giwa/numeric/fp8.hpp>
 #include <giwa/numeric/trigonometry.hpp>
-#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#error "giwa/cache.cuh needs nvcc: compile this file as CUDA (.cu), or include <giwa/host.hpp> for the CPU alone."
+#include <giwa/attention/cached/append.hpp>
+#include <giwa/attention/cached/cached.hpp>
+#elif !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/cached/append.cuh>
 #include <giwa/attention/cached/cached.cuh>
 #include <giwa/base/throw.hpp>

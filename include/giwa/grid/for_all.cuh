@@ -90,13 +90,20 @@ constexpr void require_device_body() {
       goes_as_bytes<F>,
       "giwa::for_all: f is copied to the GPU as bytes: capture pointers, views and numbers by value, not vectors or "
       "device_arrays.");
+  static_assert(!asks_host_lambda<F>(),
+                "giwa::for_all: a lambda for the GPU needs a mark, [=] GIWA_HOST_DEVICE (giwa::int64 i) { ... }, and "
+                "nvcc the flag --extended-lambda. A functor needs no flag.");
 }
 
 template <class F, class ToIndex>
 status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
   require_device_body<F>();
-  using op = for_all_op<F, ToIndex>;
-  return launch_tiles<op>(s, n, [&](int64 first) { return typename op::params{first, n, f, to_index}; });
+  if constexpr (asks_host_lambda<F>()) {
+    return {};
+  } else {
+    using op = for_all_op<F, ToIndex>;
+    return launch_tiles<op>(s, n, [&](int64 first) { return typename op::params{first, n, f, to_index}; });
+  }
 }
 
 }  // namespace detail::inline GIWA_ARCH_TAG

@@ -74,6 +74,16 @@ class tensor_view {
   GIWA_HOST_DEVICE constexpr tensor_view(T* data, const index<Rank>& extents, const index<Rank>& strides)
       : data_(data), extents_(extents), strides_(strides) {}
 
+#if !defined(GIWA_DOXYGEN)  // calls that do not compile, and the reason
+  template <class R>
+    requires(detail::contiguous_range_like<const R>)
+  GIWA_HOST_DEVICE constexpr tensor_view(const R&, const index<Rank>&, const index<Rank>& = {}) {
+    static_assert(detail::always_false<R>,
+                  "giwa::tensor_view: with sizes, pass a pointer: giwa::tensor_view<float, 2> x(v.data(), {rows, "
+                  "columns}).");
+  }
+#endif
+
   /// Converts a view of T to a view of const T.
   template <class U>
     requires(!stdlib::same_as<U, T> && stdlib::convertible_to<U (*)[], T (*)[]>)
@@ -197,6 +207,15 @@ class tensor_view {
     }
     return data_[offset];
   }
+#if !defined(GIWA_DOXYGEN)  // an index that does not compile, and the reason
+  template <detail::index_like Coordinate>
+    requires(Rank > 1)
+  GIWA_HOST_DEVICE constexpr T* operator[](const Coordinate&) const {
+    static_assert(detail::always_false<Coordinate>,
+                  "giwa::tensor_view: write x(i, j) or x[{i, j}], with all coordinates at once, not x[i][j].");
+    return data_;
+  }
+#endif
   /// Returns the element at the given coordinates: `view(row, column)`.
   template <detail::index_like... Coordinates>
     requires(sizeof...(Coordinates) == Rank)

@@ -89,4 +89,23 @@ struct row_map {
 
 }  // namespace giwa::inline GIWA_ABI::detail
 
+#if !defined(GIWA_DOXYGEN) && !defined(__CUDACC_RTC__)  // calls that do not compile, and the reason
+namespace giwa::inline GIWA_ABI {
+
+template <class Where, class T, int Rank>
+status softmax(const Where&, const tensor_view<T, Rank>&) {
+  static_assert(detail::always_false<Where>,
+                "giwa::softmax: the arguments are (stream, in, out), or (giwa::host, in, out), where out may be in.");
+  return {};
+}
+template <class R, class T, class U, int Rank>
+status softmax(const result<R>&, const tensor_view<T, Rank>&, const tensor_view<U, Rank>&) {
+  static_assert(detail::always_false<R>,
+                "giwa::softmax: the first argument is a result: giwa::throw_if_failed(s) is its stream.");
+  return {};
+}
+
+}  // namespace giwa::inline GIWA_ABI
+#endif
+
 #endif

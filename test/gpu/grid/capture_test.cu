@@ -81,6 +81,9 @@ TEST_CASE("for_all over a number is captured") {
 TEST_CASE("for_all over extents is captured") {
   check([](cudaStream_t s, int* out) { return giwa::for_all(s, giwa::extents{100, 50}, increment_2d{out}); });
 }
+TEST_CASE("for_all over sizes in braces is captured") {
+  check([](cudaStream_t s, int* out) { return giwa::for_all(s, {100, n / 100}, increment_2d{out}); });
+}
 TEST_CASE("for_all over arrays is captured") {
   check([](cudaStream_t s, int* out) {
     const giwa::tensor_view<int, 1> view(out, {n});
@@ -113,6 +116,15 @@ TEST_CASE("a launch with clusters is captured") {
 }
 TEST_CASE("launch of an op is captured") {
   check([](cudaStream_t s, int* out) { return launch(s, {.grid = 7, .block = 256}, increment_op{}, {out, n}); });
+}
+
+TEST_CASE("launches without blocks are captured as nothing") {
+  check([](cudaStream_t s, int* out) {
+    const status kernel = launch(s, {.grid = 0, .block = 256}, increment_kernel, out, n);
+    const status op = launch(s, {.grid = {7, 0}, .block = 256}, increment_op{}, {out, n});
+    if (!kernel.ok() || !op.ok()) return status::invalid("test", "a launch without blocks failed");
+    return giwa::for_all(s, n, increment{out});
+  });
 }
 
 TEST_CASE("a refused launch does not spoil the capture around it") {

@@ -50,6 +50,22 @@ TEST_CASE("for_all over a number calls each element once") {
   CHECK(all_ones(count));
 }
 
+TEST_CASE("sizes in braces are extents") {
+  const int height = 3;
+  const int64 width = 5, sizes[3] = {2, 3, 4};
+  std::vector<int> count = zeros(height * width);
+  int* c = count.data();
+  REQUIRE(for_all(host, {height, width}, [=](giwa::index<2> i) { ++c[i[0] * width + i[1]]; }).ok());
+  REQUIRE(for_all(host, {height}, [=](int64 i) { --c[i]; }).ok());
+  CHECK((std::count(c, c + height, 0) == height && std::count(c, c + height * width, 1) == height * (width - 1)));
+  int calls = 0;
+  REQUIRE(for_all(host, sizes, [&](giwa::index<3>) { ++calls; }).ok());
+  CHECK(calls == 24);
+  CHECK(for_all(host, {4, 0}, [&](giwa::index<2>) { ++calls; }).ok());
+  CHECK(for_all(host, {4, -1}, [](giwa::index<2>) {}).got == -1);
+  CHECK(calls == 24);
+}
+
 TEST_CASE("for_all over extents calls each position once") {
   SECTION("one dimension") {
     const int64 n = GENERATE(0, 1, 200003);

@@ -70,12 +70,23 @@ constexpr void explain_backward_call() {
       "giwa::attention_backward: the head size is a template argument: attention_backward<128>(stream, ...), or "
       "attention_backward<giwa::head_sizes<64, 128>>(...) for sizes known at run time.");
   static_assert(!HasHeadSize || runs_somewhere,
-                "giwa::attention_backward: pass a stream or giwa::host as the first argument.");
+                "giwa::attention_backward: pass a stream or giwa::host as the first argument: cudaStream_t{} is the "
+                "default stream, giwa::throw_if_failed(s) the stream of a result.");
   static_assert(!HasHeadSize || !runs_somewhere || !pointers,
                 "giwa::attention_backward: tensors must be views, not pointers: giwa::tensor_view<const giwa::fp16, 4> "
                 "q(pointer, {batch, queries, heads, head_size}).");
+  constexpr bool explained = !HasHeadSize || !runs_somewhere || pointers;
+  constexpr bool packed = (stdlib::same_as<Rest, sequences> || ... || false);
+  constexpr bool tensors =
+      (views_of_rank<4, Rest...> == 8 && views_of_rank<3, Rest...> == 1) || (packed && views_of_rank<3, Rest...> == 9);
+  constexpr bool options =
+      tensors &&
+      ((stdlib::same_as<Rest, attention_backward_options> || stdlib::same_as<Rest, attention_options>) || ... || false);
+  static_assert(explained || !options,
+                "giwa::attention_backward: options come after the mask and the score modifier: (stream, q, k, v, o, "
+                "lse, dout, dq, dk, dv, giwa::full{}, giwa::plain_score{}, giwa::attention_backward_options{...}).");
   static_assert(
-      !HasHeadSize || !runs_somewhere || pointers,
+      explained || options,
       "giwa::attention_backward: the arguments are (stream, q, k, v, o, lse, dout, dq, dk, dv, mask, score, "
       "options), with lse giwa::tensor_view<float, 3>, the other tensors giwa::tensor_view of one rank (4, or 3 "
       "with giwa::sequences after the stream), and the last three optional.");
@@ -243,15 +254,41 @@ status attention_backward(const Where& where, const sequences& packed, const ten
 /// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
 ///@{
 template <int HeadSize, int HeadSizeV = HeadSize, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_backward(const Arguments&...) {
   detail::explain_backward_call<true, Arguments...>();
   return {};
 }
 template <class Sizes = void, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_backward(const Arguments&...) {
   detail::explain_backward_call<detail::is_head_sizes<Sizes>, Arguments...>();
+  return {};
+}
+// Braces have no type, and become options where they stand too early, and with head_sizes.
+template <int HeadSize, int HeadSizeV = HeadSize, class Where, class One, class Two, class Three, class Four,
+          class Five, class Six, class Seven, class Eight, class Nine, class Ten = attention_backward_options,
+          class Eleven = attention_backward_options, class Twelve = attention_backward_options,
+          class Thirteen = attention_backward_options>
+  requires(
+      detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven, Eight, Nine, Ten, Eleven, Twelve, Thirteen>)
+status attention_backward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six&,
+                          const Seven&, const Eight&, const Nine&, const Ten&, const Eleven& = {}, const Twelve& = {},
+                          const Thirteen& = {}) {
+  detail::explain_backward_call<true, Where, One, Two, Three, Four, Five, Six, Seven, Eight, Nine, Ten, Eleven, Twelve,
+                                Thirteen>();
+  return {};
+}
+template <class Sizes, class Where, class One, class Two, class Three, class Four, class Five, class Six, class Seven,
+          class Eight, class Nine, class Ten = attention_backward_options, class Eleven = attention_backward_options,
+          class Twelve = attention_backward_options, class Thirteen = attention_backward_options>
+  requires(
+      detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven, Eight, Nine, Ten, Eleven, Twelve, Thirteen>)
+status attention_backward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six&,
+                          const Seven&, const Eight&, const Nine&, const Ten&, const Eleven& = {}, const Twelve& = {},
+                          const Thirteen& = {}) {
+  detail::explain_backward_call<detail::is_head_sizes<Sizes>, Where, One, Two, Three, Four, Five, Six, Seven, Eight,
+                                Nine, Ten, Eleven, Twelve, Thirteen>();
   return {};
 }
 ///@}

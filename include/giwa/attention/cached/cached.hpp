@@ -46,6 +46,8 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const giwa
   static_assert(!stdlib::same_as<Mask, cached_options> && !stdlib::same_as<Score, cached_options>,
                 "giwa::attention_cached: the options come after the mask and the score modifier: (stream, cache, q, o, "
                 "mask, giwa::plain_score{}, options).");
+  static_assert(!stdlib::same_as<Mask, attention_options> && !stdlib::same_as<Score, attention_options>,
+                "giwa::attention_cached: the options are giwa::cached_options, not giwa::attention_options.");
   require_mask_and_score<Mask, Score>();
   static_assert(!drops_weights<Score>,
                 "giwa::attention_cached: dropout is for training; pass the score modifier in it, or "
@@ -166,21 +168,46 @@ status attention_cached(const Where& where, const kv_cache<Element>& cache, cons
 /// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
 ///@{
 template <int HeadSize, class Which = any_queries, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_cached(const Arguments&...) {
   detail::explain_cached_call<true, Arguments...>();
   return {};
 }
 template <int HeadSize, int HeadSizeV, class Which = any_queries, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_cached(const Arguments&...) {
   detail::explain_cached_call<true, Arguments...>();
   return {};
 }
 template <class Sizes = void, class Which = any_queries, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_cached(const Arguments&...) {
   detail::explain_cached_call<detail::is_head_sizes<Sizes>, Arguments...>();
+  return {};
+}
+// Braces have no type, and become options where they stand too early.
+template <int HeadSize, class Which = any_queries, class Where, class Cache, class One, class Two,
+          class Three = cached_options, class Four = cached_options, class Five = cached_options>
+  requires(detail::may_explain<Where, Cache, One, Two, Three, Four, Five>)
+status attention_cached(const Where&, const Cache&, const One&, const Two&, const Three&, const Four& = {},
+                        const Five& = {}) {
+  detail::explain_cached_call<true, Where, Cache, One, Two, Three, Four, Five>();
+  return {};
+}
+template <int HeadSize, int HeadSizeV, class Which = any_queries, class Where, class Cache, class One, class Two,
+          class Three = cached_options, class Four = cached_options, class Five = cached_options>
+  requires(detail::may_explain<Where, Cache, One, Two, Three, Four, Five>)
+status attention_cached(const Where&, const Cache&, const One&, const Two&, const Three&, const Four& = {},
+                        const Five& = {}) {
+  detail::explain_cached_call<true, Where, Cache, One, Two, Three, Four, Five>();
+  return {};
+}
+template <class Sizes, class Which = any_queries, class Where, class Cache, class One, class Two,
+          class Three = cached_options, class Four = cached_options, class Five = cached_options>
+  requires(detail::may_explain<Where, Cache, One, Two, Three, Four, Five>)
+status attention_cached(const Where&, const Cache&, const One&, const Two&, const Three&, const Four& = {},
+                        const Five& = {}) {
+  detail::explain_cached_call<detail::is_head_sizes<Sizes>, Where, Cache, One, Two, Three, Four, Five>();
   return {};
 }
 ///@}

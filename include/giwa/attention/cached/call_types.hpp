@@ -37,8 +37,10 @@ constexpr void explain_cached_call() {
       HasHeadSize,
       "giwa::attention_cached: the head size is a template argument: attention_cached<128>(stream, cache, q, o), or "
       "attention_cached<giwa::head_sizes<64, 128>>(...) for sizes known at run time.");
-  static_assert(!HasHeadSize || runs_somewhere,
-                "giwa::attention_cached: pass a stream or giwa::host as the first argument.");
+  static_assert(
+      !HasHeadSize || runs_somewhere,
+      "giwa::attention_cached: pass a stream or giwa::host as the first argument: cudaStream_t{} is the default "
+      "stream, giwa::throw_if_failed(s) the stream of a result.");
   constexpr bool places = HasHeadSize && runs_somewhere;
   static_assert(!places || has_cache,
                 "giwa::attention_cached: keys and values are a giwa::kv_cache, the second argument: "
@@ -50,7 +52,16 @@ constexpr void explain_cached_call() {
                 "giwa::attention_cached: views of rank 3 are packed queries: pass giwa::queries after the cache, or "
                 "views of rank "
                 "4 (batch, queries, heads, head size).");
-  static_assert(!places || !has_cache || pointers || (packed && !has_queries),
+  constexpr bool explained = !places || !has_cache || pointers || (packed && !has_queries);
+  constexpr bool other_options = (stdlib::same_as<Rest, attention_options> || ... || false);
+  static_assert(explained || !other_options,
+                "giwa::attention_cached: the options are giwa::cached_options, not giwa::attention_options.");
+  constexpr bool tensors = views_of_rank<4, Rest...> == 2 || (has_queries && views_of_rank<3, Rest...> == 2);
+  constexpr bool options = tensors && (stdlib::same_as<Rest, cached_options> || ... || false);
+  static_assert(explained || other_options || !options,
+                "giwa::attention_cached: options, in braces too, come after the mask and the score modifier: (stream, "
+                "cache, q, o, giwa::full{}, giwa::plain_score{}, {.scale = 0.1f}).");
+  static_assert(explained || other_options || options,
                 "giwa::attention_cached: the arguments are (stream, cache, q, o, mask, score, options), with q and o "
                 "giwa::tensor_view of rank 4, or (stream, cache, giwa::queries, q, o, ...) of rank 3; the last three "
                 "are optional.");

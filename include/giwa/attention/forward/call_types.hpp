@@ -66,6 +66,14 @@ inline constexpr bool is_head_sizes = false;
 template <int... Sizes>
 inline constexpr bool is_head_sizes<head_sizes<Sizes...>> = true;
 
+/// How many arguments are views of a rank.
+template <int Rank, class... Arguments>
+inline constexpr int views_of_rank = (0 + ... + static_cast<int>(view_rank<Arguments> == Rank));
+
+/// Whether overloads that explain a call may take it.
+template <class... Arguments>
+inline constexpr bool may_explain = !(derived_view<Arguments> || ...);
+
 /// Fails to compile, with a sentence about the first error in arguments that no overload of attention_forward accepts.
 template <bool HasHeadSize, class Where = void, class... Rest>
 constexpr void explain_call() {
@@ -77,8 +85,10 @@ constexpr void explain_call() {
       HasHeadSize,
       "giwa::attention_forward: the head size is a template argument: attention_forward<128>(stream, q, k, v, o), or "
       "attention_forward<giwa::head_sizes<64, 128>>(...) for sizes known at run time.");
-  static_assert(!HasHeadSize || runs_somewhere,
-                "giwa::attention_forward: pass a stream or giwa::host as the first argument.");
+  static_assert(
+      !HasHeadSize || runs_somewhere,
+      "giwa::attention_forward: pass a stream or giwa::host as the first argument: cudaStream_t{} is the default "
+      "stream, giwa::throw_if_failed(s) the stream of a result.");
   static_assert(
       !HasHeadSize || !runs_somewhere || !pointers,
       "giwa::attention_forward: q, k, v and o must be views, not pointers: giwa::tensor_view<const giwa::fp16, 4> "
@@ -88,8 +98,13 @@ constexpr void explain_call() {
       "giwa::attention_forward: views of rank 3 are packed sequences: pass giwa::sequences after the stream, or views "
       "of rank 4 (batch, rows, heads, head size).");
   constexpr bool explained = !HasHeadSize || !runs_somewhere || pointers || (packed && !has_sequences);
+  constexpr bool tensors = views_of_rank<4, Rest...> == 4 || (has_sequences && views_of_rank<3, Rest...> == 4);
+  constexpr bool options = tensors && (stdlib::same_as<Rest, attention_options> || ... || false);
+  static_assert(explained || !options,
+                "giwa::attention_forward: options, in braces too, come after the mask and the score modifier: (stream, "
+                "q, k, v, o, giwa::full{}, giwa::plain_score{}, {.scale = 0.1f}).");
   static_assert(
-      explained,
+      explained || options,
       "giwa::attention_forward: the arguments are (stream, q, k, v, o, mask, score, options), with q, k, v and o "
       "giwa::tensor_view of one rank, and the last three optional; giwa::sequences may follow the stream.");
 }

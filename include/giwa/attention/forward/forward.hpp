@@ -210,21 +210,46 @@ status attention_forward(const Where& where, const sequences& packed, const tens
 /// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
 ///@{
 template <int HeadSize, class Tile = automatic_tile, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_forward(const Arguments&...) {
   detail::explain_call<true, Arguments...>();
   return {};
 }
 template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_forward(const Arguments&...) {
   detail::explain_call<true, Arguments...>();
   return {};
 }
 template <class Sizes = void, class Tile = automatic_tile, class... Arguments>
-  requires(!(detail::derived_view<Arguments> || ...))
+  requires(detail::may_explain<Arguments...>)
 status attention_forward(const Arguments&...) {
   detail::explain_call<detail::is_head_sizes<Sizes>, Arguments...>();
+  return {};
+}
+// Braces have no type, and become options where they stand too early.
+template <int HeadSize, class Tile = automatic_tile, class Where, class One, class Two, class Three, class Four,
+          class Five = attention_options, class Six = attention_options, class Seven = attention_options>
+  requires(detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven>)
+status attention_forward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six& = {},
+                         const Seven& = {}) {
+  detail::explain_call<true, Where, One, Two, Three, Four, Five, Six, Seven>();
+  return {};
+}
+template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class Where, class One, class Two, class Three,
+          class Four, class Five = attention_options, class Six = attention_options, class Seven = attention_options>
+  requires(detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven>)
+status attention_forward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six& = {},
+                         const Seven& = {}) {
+  detail::explain_call<true, Where, One, Two, Three, Four, Five, Six, Seven>();
+  return {};
+}
+template <class Sizes, class Tile = automatic_tile, class Where, class One, class Two, class Three, class Four,
+          class Five = attention_options, class Six = attention_options, class Seven = attention_options>
+  requires(detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven>)
+status attention_forward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six& = {},
+                         const Seven& = {}) {
+  detail::explain_call<detail::is_head_sizes<Sizes>, Where, One, Two, Three, Four, Five, Six, Seven>();
   return {};
 }
 ///@}
