@@ -279,6 +279,40 @@ def test_sdpa():
     assert scaled_dot_product_attention(q[:, :1], k[:, :0], v[:, :0]).shape == (2, 0, 60, 64)
 
 
+def test_no_elements():
+    """Head sizes of 0, with gradients."""
+    mask, bias = torch.rand(30, 40, device=DEVICE) > 0.3, random(4, 30, 40, dtype=TYPES[0])
+    for size, size_v, options in ((0, 0, {}), (64, 0, {"is_causal": True}), (0, 5, {"scale": 0.5}), (0, 5, {"attn_mask": mask}),
+                                  (0, 5, {"attn_mask": bias})):
+        inputs, results = tensors(2, 4, 2, 30, 40, size, size_v, TYPES[0]), []
+        for attend, dtype in ((scaled_dot_product_attention, TYPES[0]), (sdpa, torch.float64), (sdpa, TYPES[0])):
+            leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
+            made = {n: x.detach().to(dtype).requires_grad_() if x is bias else x for n, x in options.items()}
+            with sdpa_kernel(SDPBackend.MATH):
+                o = attend(*leaves, **made, enable_gqa=True)
+            wanted = leaves + [x for x in made.values() if torch.is_tensor(x) and x.is_floating_point()]
+            results.append([o.detach(), *torch.autograd.grad(o.sum(), wanted)])
+        compare(f"head sizes {size} and {size_v}, {options.keys()}", *results, TYPES[0], 8 if TYPES[0] == torch.float32 else 2)
+    assert scaled_dot_product_attention(*(x[0, 0] for x in inputs)).shape == (30, 5)
+    assert scaled_dot_product_attention(*(x[:, :2] for x in inputs), dropout_p=0.5).shape == (2, 2, 30, 5)
+    q, k, v = tensors(2, 4, 4, 30, 40, 1, 5, TYPES[0])
+    for bad in ((q, k[..., :0], v), (q[..., :0], k, v)):
+        raises(RuntimeError, "", lambda: scaled_dot_product_attention(*bad))
+
+
+def test_dimensions_of_masks():
+    """A mask has two dimensions at least, and none that the tensors do not have; where PyTorch takes it, the result is PyTorch's."""
+    q, k, v = tensors(2, 4, 4, 30, 40, 64, 64, torch.float32)
+    for mask in (torch.rand(40, device=DEVICE) > 0.3, torch.tensor(True, device=DEVICE), random(40), random(1)):
+        raises(IndexError, f"at least two dimensions, (queries, keys); it has {mask.dim()}",
+               lambda: scaled_dot_product_attention(q, k, v, mask))
+        for fewer in ((q[0], k[0], v[0]), (q[0, 0], k[0, 0], v[0, 0])):
+            torch.testing.assert_close(scaled_dot_product_attention(*fewer, mask), sdpa(*fewer, mask))
+    for fewer, shape in (((q[0], k[0], v[0]), (1, 4, 30, 40)), ((q[0, 0], k[0, 0], v[0, 0]), (1, 30, 40)), ((q, k, v), (1, 2, 4, 30, 40))):
+        for attend in (scaled_dot_product_attention, sdpa):
+            raises(RuntimeError, "", lambda: attend(*fewer, torch.ones(shape, dtype=torch.bool, device=DEVICE)))
+
+
 def test_masks_of_float32():
     """A mask of float32 keeps its values, whatever the type of query: large ones too, and those that are -inf in that type."""
     for dtype in TYPES:
@@ -412,7 +446,7 @@ def test_refused():
             (ValueError, "4 dimensions; it has 3", lambda: attend(q, k[0], v)),
             (ValueError, "as many sequences", lambda: attend(q, k[:1], v[:1])),
             (ValueError, "head size", lambda: attend(q, k[..., :37], v)),
-            (ValueError, "multiple of the", lambda: attend(q[:, :3], k, v)),
+            (ValueError, "multiple of", lambda: attend(q[:, :3], k, v)),
             (ValueError, "softcap", lambda: attend(q, k, v, softcap=-1.0)),
             (ValueError, "scale", lambda: attend(q, k, v, scale=float("nan"))),
             (ValueError, "mask must be of bool", lambda: attend(q, k, v, mask=torch.ones(10, 20, device=DEVICE))),
@@ -488,6 +522,32 @@ def test_compile_with_changing_lengths():
         offsets = torch.tensor([0, 10, rows], dtype=torch.int32, device=DEVICE)
         for eager, found in zip(*(torch.autograd.grad(m(*inputs, offsets, rows - 10), inputs) for m in (model, compiled))):
             torch.testing.assert_close(eager, found, atol=2**-6, rtol=2**-6)  # sums of gradients are rounded twice, compiled once
+
+
+def test_compile_with_recomputed_activations():
+    """The backward pass has the weights that the forward pass has kept, whatever memory PyTorch may save activations in. o is linear in
+    v: its product with any numbers is that of v with its gradient."""
+    def model(q, k, v):
+        return scaled_dot_product_attention(q.tanh(), k.tanh(), 2 * v, dropout_p=0.5).mul(3)
+
+    def again(q, k, v):
+        return torch.utils.checkpoint.checkpoint(model, q, k, v, use_reentrant=False)
+
+    inputs = [x.requires_grad_() for x in tensors(2, 4, 4, 75, 131, 64, 64, torch.float32)]
+    dout = random(2, 4, 75, 64)
+    backends = ("inductor",) if DEVICE == "cuda" else ("aot_eager_decomp_partition", "inductor")
+    for backend, budget, function in ((b, n, f) for b in (None, *backends) for n in ((1.0, 0.5, 0.1, 0.0) if b else (1.0,))
+                                      for f in (model, again) if b != "inductor" or n in (0.1, 0.0)):
+        torch.compiler.reset()
+        attend = torch.compile(function, backend=backend, fullgraph=budget > 0) if backend else function
+        with torch._functorch.config.patch(activation_memory_budget=budget):
+            draws = [attend(*inputs) for _ in range(2)]
+            assert not torch.equal(*draws), f"{backend}: the same weights twice"
+            for o in draws:
+                dv, = torch.autograd.grad(o, inputs[2], dout)
+                forward, backward = (o * dout).sum().item(), (inputs[2] * dv).sum().item()
+                assert abs(forward - backward) < 1e-3 * (o * dout).norm().item(), (
+                    f"{backend}, {function.__name__}, budget {budget}: other weights in the backward pass, {forward} and {backward}")
 
 
 def test_opcheck():

@@ -4,8 +4,11 @@ import os
 import warnings
 
 import torch
+import torch._functorch.config
+import torch.fx.traceback
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import scaled_dot_product_attention as pytorchs
+from torch.utils.checkpoint import CheckpointPolicy
 
 operator = torch.ops.giwa.attention.default
 
@@ -51,9 +54,45 @@ def _(k, v, k_cache, v_cache, lengths, pages, q, *others):
     return k.new_empty(0) if q is None else empty_rows(q, q.shape[-1])
 
 
+def draw_seed(q):
+    return torch.randint(2 ** 62, (1,), device=q.device)
+
+
+def draw_saved_seed(q):
+    """For torch.compile, which traces this: the number is saved for the backward pass. With less memory than it wants, as with an
+    activation_memory_budget, PyTorch would draw another one there, and the gradients would be those of other weights."""
+    meta = torch.fx.traceback.current_meta  # of the nodes that are traced
+    before = meta.get("recompute")
+    meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    try:
+        return draw_seed(q)
+    finally:
+        meta.pop("recompute") if before is None else meta.update(recompute=before)
+
+
+fragment = torch.library.Library("giwa", "FRAGMENT")
+fragment.define("dropout_seed(Tensor q) -> Tensor")
+fragment.impl("dropout_seed", draw_saved_seed, "CompositeImplicitAutograd")
+
+
+@torch.compiler.disable
+def draw_seed_before_the_graph(q):
+    return draw_seed(q)
+
+
+@torch.compiler.assume_constant_result
+def nothing_is_saved():
+    """Then PyTorch does not ask what must be saved, so the number has to be an input of the graph."""
+    return torch._functorch.config.activation_memory_budget == 0
+
+
 def seed_of(dropout_p, q):
     """A number from PyTorch's generator of the device, in its memory: no synchronization, and another one in each replay of a graph."""
-    return torch.randint(2 ** 62, (1,), device=q.device) if dropout_p else None
+    if not dropout_p:
+        return None
+    if not torch.compiler.is_compiling():
+        return draw_seed(q)
+    return draw_seed_before_the_graph(q) if nothing_is_saved() else torch.ops.giwa.dropout_seed.default(q)
 
 
 def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=None, bias=None, alibi_slopes=None, sinks=None,
@@ -129,6 +168,10 @@ class InvalidArgument(ValueError, RuntimeError):
     """As PyTorch's function, scaled_dot_product_attention raises a RuntimeError; the operators raise a ValueError."""
 
 
+class InvalidMask(InvalidArgument, IndexError):
+    """PyTorch raises an IndexError for a mask of fewer than two dimensions."""
+
+
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 passed_on = set()  # the reasons that were told
 
@@ -185,8 +228,11 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     of_query, of_key, of_value = query.shape, key.shape, value.shape
     if len(of_query) != 4 or of_key[:2] != of_value[:2] or of_key[0] != of_query[0] or of_query[1] == 1 != of_key[1]:
         return _broadcast(query, key, value, *others)
-    if of_query[3] > 512 or of_value[3] > 512:
-        return _pass_on("head sizes above 512", query, key, value, *others)
+    if not (0 < of_query[3] <= 512 and 0 < of_value[3] <= 512):
+        if of_query[3] > 512 or of_value[3] > 512:
+            return _pass_on("head sizes above 512", query, key, value, *others)
+        if of_query[3] == of_key[3]:
+            return _without_elements(query, key, value, *others)
     if of_key[1] != of_query[1] and not enable_gqa and of_key[1] != 1:
         raise RuntimeError(f"giwa_torch: {of_query[1]} heads of query and {of_key[1]} of key need enable_gqa=True")
     mask, bias, top_left = None, None, True
@@ -200,6 +246,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
             mask = attn_mask
         else:
             bias = attn_mask
+        if attn_mask.dim() < 2:  # with query, key and value of fewer dimensions PyTorch takes it, and so does _broadcast()
+            raise InvalidMask(f"giwa_torch: attn_mask must have at least two dimensions, (queries, keys); it has {attn_mask.dim()}")
     try:
         return operator(query, key, value, mask, bias, None, None, None, None, None, None, None, 0, -1, 0 if is_causal else -1,
                         not top_left, 0.0, scale, True, dropout_p, seed_of(dropout_p, query))[0]
@@ -214,6 +262,14 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         return _pass_on(text.removeprefix("giwa_torch: "), query, key, value, *others)
 
 
+def _without_elements(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    """Head sizes of 0: of query and key all scores are 0, of value the result has no elements. Computed with an element of 0."""
+    size = value.shape[3]
+    scale = scale if query.shape[3] else 1.0  # not 1 / sqrt(0)
+    query, key, value = (x if x.shape[3] else torch.nn.functional.pad(x, (0, 1)) for x in (query, key, value))
+    return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)[..., :size]
+
+
 def _broadcast(query, key, value, *others):
     """Other numbers of dimensions than four, and dimensions of size 1 that are to be repeated."""
     attn_mask, dropout_p, is_causal, scale, enable_gqa = others
@@ -222,6 +278,10 @@ def _broadcast(query, key, value, *others):
     dimensions = max(x.dim() for x in (query, key, value))
     if dimensions > 4:
         return _pass_on("more than four dimensions", query, key, value, *others)
+    if attn_mask is not None and not isinstance(attn_mask, CausalBias):
+        if attn_mask.dim() > dimensions:
+            raise InvalidArgument(f"giwa_torch: attn_mask has {attn_mask.dim()} dimensions, query, key and value have at most {dimensions}")
+        attn_mask = attn_mask[(None,) * (2 - attn_mask.dim())] if attn_mask.dim() < 2 else attn_mask
     widened = [x[(None,) * (4 - x.dim())] for x in (query, key, value)]
     batch = torch.broadcast_shapes(*(x.shape[:1] for x in widened))
     q, k, v = (x.expand(*batch, -1, -1, -1) for x in widened)
