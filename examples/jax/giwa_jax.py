@@ -212,12 +212,12 @@ def lengths_of(name, lengths, batch):
 
 def dot_product_attention(query, key, value, bias=None, mask=None, *, scale=None, is_causal=False, query_seq_lengths=None,
                           key_value_seq_lengths=None, local_window_size=None, return_residual=False, softcap=None,
-                          bottom_right=False):
-    """jax.nn.dot_product_attention, with the arguments and shapes of that function, and two more.
+                          bottom_right=False, residual_dtype=None):
+    """jax.nn.dot_product_attention, with the arguments and shapes of that function, and three more.
 
     `softcap`: scores become softcap * tanh(score / softcap). `bottom_right`: the diagonal of is_causal and local_window_size ends at
-    the last query and key; it begins at the first without. value may have its own head size. The residual is float32.
-    bias and mask are refused.
+    the last query and key; it begins at the first without. value may have its own head size. The residual, and so
+    its cotangent, has the type of key, or `residual_dtype`, as float32 to merge results. It has a gradient. bias and mask are refused.
     """
     for name, x in (("bias", bias), ("mask", mask)):
         if x is not None:
@@ -238,6 +238,6 @@ def dot_product_attention(query, key, value, bias=None, mask=None, *, scale=None
     q_lengths, k_lengths = (jnp.zeros(0, jnp.int32) if x is None else lengths_of(name, x, q.shape[0]) for name, x in (
         ("query_seq_lengths", query_seq_lengths), ("key_value_seq_lengths", key_value_seq_lengths)))
     o, lse = attention(*varying_alike(q, k, v, q_lengths, k_lengths), settings)
-    residual = lse.swapaxes(1, 2)
+    residual = lse.swapaxes(1, 2).astype(residual_dtype or key.dtype)
     o, residual = (x if query.ndim == 4 else x[0] for x in (o, residual))
     return (o, residual) if return_residual else o

@@ -63,7 +63,8 @@ def by_definition(q, k, v, *, scale=None, is_causal=False, local_window_size=Non
 def results(function, arrays, arguments):
     """(o, lse, dq, dk, dv) of a loss that o and lse enter."""
     def loss(*arrays):
-        o, lse = function(*arrays, **arguments, return_residual=True)
+        wide = {"residual_dtype": jnp.float32} if function is dot_product_attention else {}
+        o, lse = function(*arrays, **arguments, **wide, return_residual=True)
         seen = jnp.where(jnp.isinf(lse), 0, lse).astype(jnp.float32)
         weight_o, weight_lse = (jnp.asarray(np.random.default_rng(7).standard_normal(x.shape), jnp.float32) for x in (o, lse))
         return (o * weight_o).sum() + (seen * weight_lse).sum(), (o, lse)
@@ -194,6 +195,26 @@ def test_rows_behind_lengths():
             assert not np.asarray(x[:, rows:]).any()
     residual = dot_product_attention(q, k, v, return_residual=True, **lengths)[1]
     assert np.isneginf(residual[:, 5:]).all() and np.isfinite(residual[:, :5]).all()
+
+
+def test_residual():
+    """Its type and cotangent are those of jax.nn, or what is asked for; its gradient is that of the logarithm of the sum."""
+    for dtype in ("bfloat16", "float16", "float32"):
+        q, k, v = tensors((2, 20, 30, 4, 2, 64, 64), dtype)
+        one = jnp.asarray(np.random.default_rng(7).standard_normal((2, 20, 4)), dtype)
+        exact, pullback = jax.vjp(lambda *x: by_definition(*x)[1], *(x.astype(jnp.float64) for x in (q, k, v)))
+        slopes = pullback(one.astype(exact.dtype))
+        for asked in (None, jnp.float32):
+            of = lambda function, **more: lambda *x: function(*x, return_residual=True, **more)
+            (o, residual), pullback = jax.vjp(of(dot_product_attention, residual_dtype=asked), q, k, v)
+            (_, of_jax), pullback_of_jax = jax.vjp(of(jax.nn.dot_product_attention), q, k, v)
+            assert residual.dtype == (asked or of_jax.dtype) and residual.shape == of_jax.shape
+            eps = float(jnp.finfo(residual.dtype).eps)
+            assert np.abs(residual - exact).max() < (4 * eps + 2e-2 * (dtype != "float32")) * np.abs(exact).max()
+            found = pullback((jnp.zeros_like(o), one.astype(residual.dtype)))
+            pullback_of_jax((jnp.zeros_like(o), one))  # takes the same
+            for x, truth in zip(found, slopes, strict=True):
+                assert np.abs(x - truth).max() <= 8 * float(jnp.finfo(dtype).eps) * max(np.abs(truth).max(), 1e-3), dtype
 
 
 def test_refused():
