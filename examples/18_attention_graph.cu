@@ -70,7 +70,7 @@ bool run(const Place& place) {
     const auto plan =
         throw_if_failed(giwa::make_attention_plan<head_size>(q.view(), k.view(), v.view(), o.view(), mask));
     show("one plan", [&] { return step(place, lengths.data(), [&] { return plan.launch(place.where()); }); });
-    const example::graph recorded(place.where(), calls);
+    example::graph recorded(place.where(), calls);
     show("one graph", [&] { return recorded.start(place.where()); });
     throw_if_failed(giwa::synchronize(place.where()));  // a graph outlives its last start
   }

@@ -197,7 +197,7 @@ bool run(const Place& place) {
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   if constexpr (Place::is_gpu) {
-    const example::graph recorded(place.where(), step);
+    example::graph recorded(place.where(), step);
     decode([&] { return recorded.start(place.where()); });
   } else {
     decode(step);

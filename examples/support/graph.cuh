@@ -21,12 +21,22 @@ class graph {
     throw_if_failed(to_status(cudaGraphDestroy(what)));
   }
   graph(const graph&) = delete;
-  ~graph() { static_cast<void>(cudaGraphExecDestroy(graph_)); }
+  /// Waits for the last start, because a graph of dependent launches must not be destroyed while it runs
+  /// (docs/conventions.md, Graph capture). The stream must still be there.
+  ~graph() {
+    if (is_started_) static_cast<void>(cudaStreamSynchronize(stream_));
+    static_cast<void>(cudaGraphExecDestroy(graph_));
+  }
 
-  giwa::status start(cudaStream_t stream) const { return giwa::to_status(cudaGraphLaunch(graph_, stream)); }
+  giwa::status start(cudaStream_t stream) {
+    stream_ = stream, is_started_ = true;
+    return giwa::to_status(cudaGraphLaunch(graph_, stream));
+  }
 
  private:
   cudaGraphExec_t graph_ = nullptr;
+  cudaStream_t stream_ = nullptr;  // of the last start
+  bool is_started_ = false;
 };
 
 }  // namespace example

@@ -45,7 +45,9 @@ class graph_of {
   graph_of(graph_of&& other) noexcept : ready_(std::exchange(other.ready_, nullptr)) {}
   graph_of& operator=(graph_of&&) = delete;
   ~graph_of() {
-    if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
+    if (ready_ == nullptr) return;
+    cudaDeviceSynchronize();  // a graph of dependent launches must not be destroyed while it runs (docs/conventions.md)
+    cudaGraphExecDestroy(ready_);
   }
   void launch(cudaStream_t s) const { check_cuda(cudaGraphLaunch(ready_, s)); }
 
