@@ -190,6 +190,7 @@ set(GIWA_HEADERS
   P giwa/attention/backward/backward_sm90_policy.hpp
   H giwa/attention/forward/call_types.hpp
   H giwa/attention/forward/forward.hpp
+  H giwa/attention/backward/explain_call.hpp
   H giwa/attention/backward/backward.hpp
   H giwa/attention/cached/call_types.hpp
   H giwa/attention/cached/cached.hpp

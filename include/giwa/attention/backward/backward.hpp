@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_BACKWARD_HPP
 
 #include <giwa/attention/backward/checks.hpp>
+#include <giwa/attention/backward/explain_call.hpp>
 #include <giwa/attention/backward/score_gradient.hpp>
 #include <giwa/attention/forward/forward.hpp>
 
@@ -59,38 +60,6 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
   }
 }
 }  // namespace GIWA_ARCH_TAG
-
-/// Fails to compile, with a sentence about the first error in arguments that no overload of attention_backward accepts.
-template <bool HasHeadSize, class Where = void, class... Rest>
-constexpr void explain_backward_call() {
-  constexpr bool runs_somewhere = requires { requires attention_place<Where>; };
-  constexpr bool pointers = (is_data_pointer<Rest> || ... || false);
-  static_assert(
-      HasHeadSize,
-      "giwa::attention_backward: the head size is a template argument: attention_backward<128>(stream, ...), or "
-      "attention_backward<giwa::head_sizes<64, 128>>(...) for sizes known at run time.");
-  static_assert(!HasHeadSize || runs_somewhere,
-                "giwa::attention_backward: pass a stream or giwa::host as the first argument: cudaStream_t{} is the "
-                "default stream, giwa::throw_if_failed(s) the stream of a result.");
-  static_assert(!HasHeadSize || !runs_somewhere || !pointers,
-                "giwa::attention_backward: tensors must be views, not pointers: giwa::tensor_view<const giwa::fp16, 4> "
-                "q(pointer, {batch, queries, heads, head_size}).");
-  constexpr bool explained = !HasHeadSize || !runs_somewhere || pointers;
-  constexpr bool packed = (stdlib::same_as<Rest, sequences> || ... || false);
-  constexpr bool tensors =
-      (views_of_rank<4, Rest...> == 8 && views_of_rank<3, Rest...> == 1) || (packed && views_of_rank<3, Rest...> == 9);
-  constexpr bool options =
-      tensors &&
-      ((stdlib::same_as<Rest, attention_backward_options> || stdlib::same_as<Rest, attention_options>) || ... || false);
-  static_assert(explained || !options,
-                "giwa::attention_backward: options come after the mask and the score modifier: (stream, q, k, v, o, "
-                "lse, dout, dq, dk, dv, giwa::full{}, giwa::plain_score{}, giwa::attention_backward_options{...}).");
-  static_assert(
-      explained || options,
-      "giwa::attention_backward: the arguments are (stream, q, k, v, o, lse, dout, dq, dk, dv, mask, score, "
-      "options), with lse giwa::tensor_view<float, 3>, the other tensors giwa::tensor_view of one rank (4, or 3 "
-      "with giwa::sequences after the stream), and the last three optional.");
-}
 
 template <class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, int Rank>
 GIWA_HOST_DEVICE constexpr auto views_of(const sequences& packed, const tensor_view<Queries, Rank>& q,
@@ -231,23 +200,35 @@ status attention_backward(const Where& where, const sequences& packed, const ten
 ///@}
 
 /// With `attention_backward<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in
-/// the list, all of which is compiled. The arguments after `where` are those of the other forms.
-template <class Sizes, class How = automatic_tile, detail::attention_place Where, class V, int Rank, class... Rest>
-  requires(detail::is_head_sizes<Sizes>)
-status attention_backward(const Where& where, const tensor_view<V, Rank>& q, const Rest&... rest) {
-  return detail::choice_of_size<Sizes>::run(q.extent(Rank - 1), [&](auto size) {
-    constexpr int head_size = decltype(size)::value;
-    return attention_backward<head_size, head_size, How>(where, q, rest...);
+/// the list, all of which is compiled.
+template <class Sizes, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
+          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, class Mask = full,
+          class Score = plain_score>
+  requires(detail::is_head_sizes<Sizes> && stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
+status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
+                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const tensor_view<Lse, 3>& lse,
+                          const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
+                          const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
+                          const attention_backward_options& options = {}) {
+  return detail::choice_of_size<Sizes>::run(q.extent(3), [&](auto size) {
+    return attention_backward<decltype(size)::value, decltype(size)::value, How>(where, q, k, v, o, lse, dout, dq, dk,
+                                                                                 dv, mask, score, options);
   });
 }
 /// The same for sequences of different lengths.
-template <class Sizes, class How = automatic_tile, detail::attention_place Where, class V, int Rank, class... Rest>
-  requires(detail::is_head_sizes<Sizes>)
-status attention_backward(const Where& where, const sequences& packed, const tensor_view<V, Rank>& q,
-                          const Rest&... rest) {
+template <class Sizes, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
+          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, int Rank, class Mask = full,
+          class Score = plain_score>
+  requires(detail::is_head_sizes<Sizes> && stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
+status attention_backward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
+                          const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+                          const tensor_view<O, Rank>& o, const tensor_view<Lse, 3>& lse,
+                          const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
+                          const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
+                          const Score& score = {}, const attention_backward_options& options = {}) {
   return detail::choice_of_size<Sizes>::run(q.extent(Rank - 1), [&](auto size) {
-    constexpr int head_size = decltype(size)::value;
-    return attention_backward<head_size, head_size, How>(where, packed, q, rest...);
+    return attention_backward<decltype(size)::value, decltype(size)::value, How>(where, packed, q, k, v, o, lse, dout,
+                                                                                 dq, dk, dv, mask, score, options);
   });
 }
 
@@ -265,7 +246,7 @@ status attention_backward(const Arguments&...) {
   detail::explain_backward_call<detail::is_head_sizes<Sizes>, Arguments...>();
   return {};
 }
-// Braces have no type, and become options where they stand too early, and with head_sizes.
+// Braces have no type, and become options where they stand too early.
 template <int HeadSize, int HeadSizeV = HeadSize, class Where, class One, class Two, class Three, class Four,
           class Five, class Six, class Seven, class Eight, class Nine, class Ten = attention_backward_options,
           class Eleven = attention_backward_options, class Twelve = attention_backward_options,
