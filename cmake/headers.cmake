@@ -117,8 +117,6 @@ set(GIWA_HEADERS
   D giwa/tile/copy_sm90.cuh
   D giwa/tile/pipeline.cuh
   D giwa/tile/pipeline_sm90.cuh
-  D giwa/tile/stage.cuh
-  D giwa/tile/stage_sm90.cuh
   P giwa/tile/operand.hpp
   P giwa/tile/register_map.hpp
   P giwa/tile/register_tile.hpp
@@ -158,9 +156,6 @@ set(GIWA_HEADERS
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/params.hpp
-  P giwa/attention/mask.hpp
-  P giwa/attention/score.hpp
-  P giwa/attention/problem.hpp
   P giwa/attention/problem/rows.hpp
   P giwa/attention/cached/cache.hpp
   P giwa/attention/cached/problem.hpp

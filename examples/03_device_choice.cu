@@ -10,7 +10,7 @@
 // is a value with the argument, the limit and the value seen; throw_if_failed() throws it.
 //
 // Expected output, on a machine without a GPU, with the time of your machine:
-//   giwa                 0.2.0
+//   giwa                 0.3.0
 //   built with CUDA      13.0
 //   CUDA runtime         13.0
 //   driver               none

@@ -27,12 +27,6 @@ GIWA_HOST_DEVICE constexpr uint64 descriptor_at(uint64 descriptor, uint32 addres
   return descriptor | (address & 0x3ffff) >> 4;
 }
 
-/// The old name of descriptor_at().
-[[deprecated("use giwa::arch::descriptor_at")]] GIWA_HOST_DEVICE constexpr uint64 placed_at(uint64 descriptor,
-                                                                                            uint32 address) {
-  return descriptor_at(descriptor, address);
-}
-
 /// Returns the descriptor of a matrix that starts `bytes` later in the same tile. One 32-bit addition: the 14 bits of
 /// the address do not overflow.
 GIWA_HOST_DEVICE constexpr uint64 advance(uint64 descriptor, int bytes) {

@@ -63,11 +63,6 @@ GIWA_DEVICE void fence_operand(uint32 (&registers)[Count]) {
 GIWA_DEVICE inline void fence_descriptor(uint64& descriptor) { asm volatile("" : "+l"(descriptor)); }
 /// Makes the compiler forget where an index comes from: what follows from it is computed after this.
 GIWA_DEVICE inline void fence_index(int& index) { asm volatile("" : "+r"(index)); }
-/// The old name of fence_operand().
-template <class T, int Count>
-[[deprecated("use giwa::arch::fence_operand")]] GIWA_DEVICE void keep(T (&registers)[Count]) {
-  fence_operand(registers);
-}
 
 /// The contiguous dimension of an operand in shared memory: k (K-major), or the rows of A and the columns of B
 /// (MN-major).

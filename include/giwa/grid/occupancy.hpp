@@ -148,13 +148,6 @@ result<launch_config> fill_gpu(void (*kernel)(Parameters...), int waves = 1, int
   return {c, validate(c)};
 }
 
-/// The former name of fill_gpu(). fill(where, array, value) sets the elements of an array.
-template <class... Parameters>
-[[deprecated("use giwa::fill_gpu(kernel)")]] result<launch_config> fill(void (*kernel)(Parameters...), int waves = 1,
-                                                                        int64 shared_bytes = 0) {
-  return fill_gpu(kernel, waves, shared_bytes);
-}
-
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

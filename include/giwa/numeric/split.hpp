@@ -17,8 +17,6 @@ struct split_fp16 {
   fp16 hi, lo;
   ///@}
 };
-/// The old name of split_fp16, whose members high and low are now hi and lo.
-using fp16_pieces [[deprecated("use giwa::split_fp16")]] = split_fp16;
 
 /// Splits x, where |x| is below 65520, the end of fp16: power_of_two_for() scales x into that range.
 GIWA_HOST_DEVICE inline split_fp16 split(float x) {
@@ -33,8 +31,6 @@ struct split_fp16_pair {
   packed_pair<fp16>::type hi, lo;
   ///@}
 };
-/// The old name of split_fp16_pair, whose members high and low are now hi and lo.
-using packed_pieces [[deprecated("use giwa::split_fp16_pair")]] = split_fp16_pair;
 
 /// Splits two numbers at once, each below 65520 in magnitude.
 GIWA_HOST_DEVICE inline split_fp16_pair split(float first, float second) {

@@ -96,8 +96,7 @@ class pipeline {
   };
 
  public:
-  static constexpr int stages = Stages;                              ///< The number of stages.
-  [[deprecated("use stages")]] static constexpr int depth = Stages;  ///< See stages.
+  static constexpr int stages = Stages;  ///< The number of stages.
 
   /// Does nothing, because these copies need no barriers. A kernel that works with any copies calls it.
   template <class Block>
@@ -139,10 +138,6 @@ class pipeline {
  private:
   Stage stage_[Stages];
 };
-
-/// The former name of pipeline.
-template <class Stage, int Stages, class Copies = async_copies>
-using stage [[deprecated("use pipeline")]] = pipeline<Stage, Stages, Copies>;
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -133,8 +133,7 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
   };
 
  public:
-  static constexpr int stages = Stages;                              ///< The number of stages.
-  [[deprecated("use stages")]] static constexpr int depth = Stages;  ///< See stages.
+  static constexpr int stages = Stages;  ///< The number of stages.
 
   /// Initialises the barriers. Called by all threads before any role is made; `consumer_warps` is the number of warps of
   /// each block that release every stage. If other threads of the block fill a part of each stage, `fillers` is how many of them
@@ -150,10 +149,7 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
   }
 
   /// Returns stage number `i`, for a consumer that has waited for it.
-  ///@{
   GIWA_DEVICE Stage& stage(int i) { return stage_[i]; }
-  [[deprecated("use stage(i)")]] GIWA_DEVICE Stage& slot(int i) { return stage_[i]; }
-  ///@}
 
   /// Returns the role of this thread. A role begins at stage 0, so each thread makes it once in a kernel.
   ///@{

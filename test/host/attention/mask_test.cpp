@@ -250,14 +250,6 @@ TEST_CASE("a query's keys lie between its first and its last") {
   STATIC_REQUIRE(!giwa::detail::one_range_mask<decltype(giwa::causal{} & odd_keys{})>);
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-TEST_CASE("former names of masks still compile") {
-  STATIC_REQUIRE(std::is_same_v<giwa::width, giwa::sliding_window>);
-  STATIC_REQUIRE(std::is_same_v<giwa::documents, giwa::segment_ids>);
-}
-#pragma GCC diagnostic pop
-
 TEST_CASE("windows are counted as they say") {
   const auto kept = [](const auto& mask, int diagonal) {
     std::string s;

@@ -194,12 +194,6 @@ struct segment_ids {
   ///@}
 };
 
-/// Former names, which the next minor version removes.
-///@{
-using width [[deprecated("giwa::width is now giwa::sliding_window")]] = sliding_window;
-using documents [[deprecated("giwa::documents is now giwa::segment_ids")]] = segment_ids;
-///@}
-
 }  // namespace giwa::inline GIWA_ABI
 
 #endif
