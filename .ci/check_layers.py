@@ -71,6 +71,27 @@ def check_include(path, line, target, table, order):
         error(path, line, f"is of kind {NAMES[kind]} and includes {target}, of kind {NAMES[target_kind]}")
 
 
+def architecture(path):
+    """80 for a file whose name ends in _sm80, 0 for one that belongs to no architecture."""
+    found = re.search(r"_sm(\d+)$", Path(path).stem)
+    return int(found[1]) if found else 0
+
+
+def check_architecture(path, code, included):
+    """What belongs to one architecture is in files that say so. attention/choose/ and the public headers know all of them."""
+    folder, _ = place(path)
+    here, of_folder = architecture(path), re.search(r"/kernels/sm(\d+)/", path)
+    if of_folder and here != int(of_folder[1]):
+        error(path, 0, f"lies in {of_folder[0].strip('/')}/, where names end in _sm{of_folder[1]}")
+    if folder == "public" or path.startswith("giwa/attention/choose/"):
+        return
+    for target in included:
+        if architecture(target) > here:
+            error(path, 0, f"includes {target}: its own name must end in _sm{architecture(target)}, or the file belongs in choose/")
+    if folder in ("attention", "multi") and not here and "GIWA_ARCH_HAS_SM90A" in code:
+        error(path, 0, "asks for GIWA_ARCH_HAS_SM90A: its name must end in _sm80 or _sm90, or the file belongs in choose/")
+
+
 def check_content(path, text, code):
     """What can be seen line by line."""
     folder, _ = place(path)
@@ -203,6 +224,7 @@ def main():
             else:
                 others[path].add(target)
         check_content(path, text, code)
+        check_architecture(path, code, ours[path])
 
     # Layers and order leave no room for a cycle. What a public header includes is followed through all files.
     for public in (f"giwa/{name}" for name in DEVICE_HEADERS):

@@ -147,9 +147,16 @@ set(GIWA_HEADERS
   P giwa/attention/problem/dropout.hpp
   P giwa/attention/problem/kept_tile.hpp
   P giwa/attention/problem/workspace.hpp
+  P giwa/attention/problem/options.hpp
+  P giwa/attention/problem/cache.hpp
+  P giwa/attention/tuning/forward.hpp
   P giwa/attention/split_fp16/rows.hpp
   P giwa/attention/split_fp16/layout.hpp
-  P giwa/attention/problem/options.hpp
+  D giwa/attention/split_fp16/numbers.cuh
+  D giwa/attention/split_fp16/split_pass.cuh
+  D giwa/attention/split_fp16/rows_pass.cuh
+  D giwa/attention/split_fp16/operand.cuh
+  L giwa/attention/split_fp16/rows_launch.cuh
   P giwa/attention/problem/problem.hpp
   P giwa/attention/problem/view_checks.hpp
   P giwa/attention/problem/views.hpp
@@ -157,129 +164,122 @@ set(GIWA_HEADERS
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/params.hpp
   P giwa/attention/problem/rows.hpp
-  P giwa/attention/cached/cache.hpp
-  P giwa/attention/cached/problem.hpp
-  P giwa/attention/cached/views.hpp
-  P giwa/attention/cached/checks.hpp
-  P giwa/attention/cached/params.hpp
-  P giwa/attention/cached/rotary.hpp
-  P giwa/attention/cached/append_options.hpp
-  P giwa/attention/cached/append_params.hpp
-  P giwa/attention/cached/append_unit.hpp
-  P giwa/attention/cached/append_rows.hpp
-  P giwa/attention/cached/leaf_fold.hpp
-  P giwa/attention/cached/packed_rows.hpp
-  P giwa/attention/cached/many_rows.hpp
-  P giwa/attention/cached/runs.hpp
-  P giwa/attention/cached/find_run.hpp
-  P giwa/attention/cached/workspace.hpp
-  P giwa/attention/schedule/work_tiles.hpp
-  P giwa/attention/schedule/visible_tiles.hpp
-  P giwa/attention/forward/policy.hpp
-  P giwa/attention/backward/score_gradient.hpp
-  P giwa/attention/backward/options.hpp
-  P giwa/attention/backward/params.hpp
-  P giwa/attention/backward/checks.hpp
-  H giwa/attention/backward/schedules.hpp
-  P giwa/attention/backward/backward_sm80_tile.hpp
-  P giwa/attention/backward/backward_sm90_policy.hpp
-  H giwa/attention/forward/call_types.hpp
-  H giwa/attention/forward/forward.hpp
-  H giwa/attention/backward/explain_call.hpp
-  H giwa/attention/backward/backward.hpp
-  H giwa/attention/cached/call_types.hpp
-  H giwa/attention/cached/cached.hpp
-  H giwa/attention/cached/append_checks.hpp
-  H giwa/attention/cached/append.hpp
-  H giwa/attention/cached/append_host.hpp
-  H giwa/attention/merge.hpp
-  H giwa/attention/merge_host.hpp
+  P giwa/attention/problem/cached_problem.hpp
+  P giwa/attention/problem/cached_views.hpp
+  P giwa/attention/problem/cached_checks.hpp
+  P giwa/attention/problem/cached_params.hpp
+  P giwa/attention/problem/score_gradient.hpp
+  P giwa/attention/problem/backward_options.hpp
+  P giwa/attention/problem/backward_params.hpp
+  P giwa/attention/problem/backward_checks.hpp
+  P giwa/attention/problem/cached_rows.hpp
+  P giwa/attention/work/packed_rows.hpp
+  P giwa/attention/work/many_rows.hpp
+  P giwa/attention/work/work_tiles.hpp
+  P giwa/attention/work/visible_tiles.hpp
+  H giwa/attention/work/backward_schedules.hpp
+  P giwa/attention/tuning/backward_sm80.hpp
+  P giwa/attention/tuning/backward_sm90.hpp
+  D giwa/attention/score/score_steps.cuh
+  D giwa/attention/split_fp16/exponents.cuh
+  D giwa/attention/nonfinite/nonfinite.cuh
+  P giwa/attention/sums/leaf_fold.hpp
+  D giwa/attention/sums/chunks.cuh
+  P giwa/attention/work/runs.hpp
+  P giwa/attention/work/find_run.hpp
+  P giwa/attention/work/cached_workspace.hpp
+  P giwa/attention/append/rotary.hpp
+  P giwa/attention/append/append_options.hpp
+  P giwa/attention/append/append_params.hpp
+  P giwa/attention/append/append_unit.hpp
+  P giwa/attention/append/append_rows.hpp
+  H giwa/attention/append/append_checks.hpp
   P giwa/attention/reference/reference.hpp
   H giwa/attention/reference/backward.hpp
-  P giwa/attention/cached/rows.hpp
-  P giwa/attention/cached/reference.hpp
+  P giwa/attention/reference/cached.hpp
   H giwa/attention/cpu/loops.hpp
   H giwa/attention/cpu/product.hpp
   H giwa/attention/cpu/panels.hpp
   H giwa/attention/cpu/worker.hpp
   H giwa/attention/cpu/run.hpp
-  H giwa/attention/cpu/forward.hpp
   H giwa/attention/cpu/gradient_rows.hpp
   H giwa/attention/cpu/backward_worker.hpp
+  D giwa/attention/kernels/simt/cached_simt.cuh
+  D giwa/attention/kernels/simt/forward_simt.cuh
+  D giwa/attention/kernels/simt/row_terms.cuh
+  D giwa/attention/kernels/simt/backward_simt.cuh
+  D giwa/attention/kernels/simt/store_gradient.cuh
+  D giwa/attention/kernels/simt/dq_of_sums.cuh
+  D giwa/attention/kernels/sm80/e4m3_products_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_items_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_loader_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_scaling_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_scores_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_output_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_sm80.cuh
+  D giwa/attention/kernels/sm80/merge_runs_sm80.cuh
+  D giwa/attention/kernels/sm80/inputs_sm80.cuh
+  D giwa/attention/kernels/sm80/forward_sm80.cuh
+  D giwa/attention/kernels/sm80/backward_steps_sm80.cuh
+  D giwa/attention/kernels/sm80/backward_sm80.cuh
+  D giwa/attention/kernels/sm80/backward_all_steps_sm80.cuh
+  D giwa/attention/kernels/sm80/backward_dq_sm80.cuh
+  D giwa/attention/kernels/sm80/backward_all_sm80.cuh
+  D giwa/attention/kernels/sm90/forward_types_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_loader_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_nan_scrubber_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_split_queries_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_consumer_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_sm90.cuh
+  D giwa/attention/kernels/sm90/many_rows_types_sm90.cuh
+  D giwa/attention/kernels/sm90/many_rows_copier_sm90.cuh
+  D giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh
+  D giwa/attention/kernels/sm90/many_rows_pieces_sm90.cuh
+  D giwa/attention/kernels/sm90/many_rows_output_sm90.cuh
+  D giwa/attention/kernels/sm90/many_rows_sm90.cuh
+  D giwa/attention/kernels/sm90/merge_pieces_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_types_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_loader_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_steps_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_dq_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_items_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_consumer_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_halves_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_split_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_wide_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_sm90.cuh
+  H giwa/attention/call/forward_types.hpp
+  H giwa/attention/call/forward.hpp
+  H giwa/attention/call/backward_explain_call.hpp
+  H giwa/attention/call/backward.hpp
+  H giwa/attention/call/cached_types.hpp
+  H giwa/attention/call/cached.hpp
+  H giwa/attention/call/append.hpp
+  H giwa/attention/call/merge.hpp
+  L giwa/attention/sums/merge.cuh
+  L giwa/attention/append/append.cuh
+  H giwa/attention/cpu/append.hpp
+  H giwa/attention/cpu/merge.hpp
+  H giwa/attention/cpu/forward.hpp
   H giwa/attention/cpu/backward.hpp
-  H giwa/attention/cached/host_cached.hpp
-  D giwa/attention/forward/score_steps.cuh
-  D giwa/attention/forward/nonfinite.cuh
-  D giwa/attention/cached/e4m3_products.cuh
-  D giwa/attention/cached/few_rows_items.cuh
-  D giwa/attention/cached/few_rows_types.cuh
-  D giwa/attention/cached/few_rows_copies.cuh
-  D giwa/attention/cached/few_rows_loader.cuh
-  D giwa/attention/cached/few_rows_scaling.cuh
-  D giwa/attention/cached/few_rows_scores.cuh
-  D giwa/attention/cached/few_rows_output.cuh
-  D giwa/attention/cached/few_rows.cuh
-  D giwa/attention/cached/merge_runs.cuh
-  D giwa/attention/cached/cached_simt.cuh
-  D giwa/attention/split_fp16/numbers.cuh
-  D giwa/attention/split_fp16/split_pass.cuh
-  D giwa/attention/split_fp16/exponents.cuh
-  D giwa/attention/split_fp16/rows_pass.cuh
-  D giwa/attention/split_fp16/operand.cuh
-  D giwa/attention/forward/chunks.cuh
-  D giwa/attention/forward/forward_simt.cuh
-  D giwa/attention/forward/inputs_sm80.cuh
-  D giwa/attention/forward/forward_sm80.cuh
-  D giwa/attention/forward/types_sm90.cuh
-  D giwa/attention/forward/tile_scheduler_sm90.cuh
-  D giwa/attention/forward/loader_sm90.cuh
-  D giwa/attention/forward/nan_scrubber_sm90.cuh
-  D giwa/attention/forward/consumer_state_sm90.cuh
-  D giwa/attention/forward/split_queries_sm90.cuh
-  D giwa/attention/forward/consumer_sm90.cuh
-  D giwa/attention/forward/epilogue_sm90.cuh
-  D giwa/attention/forward/forward_sm90.cuh
-  D giwa/attention/cached/many_rows_types.cuh
-  D giwa/attention/cached/many_rows_copier.cuh
-  D giwa/attention/cached/many_rows_loader.cuh
-  D giwa/attention/cached/many_rows_pieces.cuh
-  D giwa/attention/cached/many_rows_output.cuh
-  D giwa/attention/cached/many_rows.cuh
-  D giwa/attention/cached/merge_pieces.cuh
-  L giwa/attention/forward/launch.cuh
-  L giwa/attention/cached/launch_many_rows.cuh
-  L giwa/attention/cached/cached.cuh
-  L giwa/attention/forward/launch_sm90.cuh
+  H giwa/attention/cpu/cached.hpp
+  L giwa/attention/choose/launch.cuh
+  L giwa/attention/choose/many_rows_sm90.cuh
+  L giwa/attention/choose/cached.cuh
+  L giwa/attention/choose/forward_sm90.cuh
+  L giwa/attention/choose/backward_sm90.cuh
+  L giwa/attention/choose/backward.cuh
   L giwa/attention/split_fp16/launch.cuh
-  L giwa/attention/split_fp16/rows_launch.cuh
-  L giwa/attention/forward/forward.cuh
-  L giwa/attention/forward/plan.cuh
+  L giwa/attention/choose/forward.cuh
   L giwa/attention/reference/reference.cuh
-  D giwa/attention/backward/row_terms.cuh
-  D giwa/attention/backward/backward_simt.cuh
-  D giwa/attention/backward/store_gradient.cuh
-  D giwa/attention/backward/backward_sm80_steps.cuh
-  D giwa/attention/backward/backward_sm80.cuh
-  D giwa/attention/backward/backward_sm80_all_steps.cuh
-  D giwa/attention/backward/backward_sm80_dq.cuh
-  D giwa/attention/backward/backward_sm80_all.cuh
-  D giwa/attention/backward/backward_sm90_types.cuh
-  D giwa/attention/backward/backward_sm90_scheduler.cuh
-  D giwa/attention/backward/backward_sm90_sharing.cuh
-  D giwa/attention/backward/backward_sm90_loader.cuh
-  D giwa/attention/backward/backward_sm90_steps.cuh
-  D giwa/attention/backward/backward_sm90_dq.cuh
-  D giwa/attention/backward/backward_sm90_items.cuh
-  D giwa/attention/backward/backward_sm90_consumer.cuh
-  D giwa/attention/backward/backward_sm90_halves.cuh
-  D giwa/attention/backward/backward_sm90_split.cuh
-  D giwa/attention/backward/backward_sm90_wide.cuh
-  D giwa/attention/backward/backward_sm90.cuh
-  D giwa/attention/backward/dq_of_sums.cuh
-  L giwa/attention/backward/launch_sm90.cuh
-  L giwa/attention/backward/backward.cuh
-  L giwa/attention/merge.cuh
-  L giwa/attention/cached/append.cuh
+  L giwa/attention/call/plan.cuh
 
   P giwa/multi/sequence_slices.hpp
   P giwa/multi/slice_mask.hpp

@@ -127,7 +127,8 @@ giwa::attention_problem packed_sizes(long long sequences, long long rows, long l
 extern "C" int giwa_attention_192_128(int causal, const element* q, const element* k, const element* v, element* o,
                                       long long batch, long long queries, long long keys, long long heads,
                                       long long kv_heads, void* workspace, cudaStream_t stream) {
-  const auto options = with_workspace(workspace, {batch, queries, keys, heads, kv_heads, 192, 128, giwa::int64{sizeof(element)}});
+  const auto options =
+      with_workspace(workspace, {batch, queries, keys, heads, kv_heads, 192, 128, giwa::int64{sizeof(element)}});
   const auto run = [&](const auto& mask) {
     return code_of(giwa::attention_forward<192, 128>(
         stream, giwa::tensor_view<const element, 4>(q, {batch, queries, heads, 192}),
@@ -140,9 +141,9 @@ extern "C" int giwa_attention_192_128(int causal, const element* q, const elemen
 
 // Packed sequences of head size 128, causal: q and o (rows, heads, 128), k and v (rows, kv_heads, 128). Sequence i has the rows
 // offsets[i] to offsets[i + 1], `longest` at most.
-extern "C" int giwa_attention_packed(const element* q, const element* k, const element* v, element* o, const int* offsets,
-                                     long long sequences, long long rows, long long heads, long long kv_heads,
-                                     long long longest, void* workspace, cudaStream_t stream) {
+extern "C" int giwa_attention_packed(const element* q, const element* k, const element* v, element* o,
+                                     const int* offsets, long long sequences, long long rows, long long heads,
+                                     long long kv_heads, long long longest, void* workspace, cudaStream_t stream) {
   using input = giwa::tensor_view<const element, 3>;
   return code_of(giwa::attention_forward<128>(
       stream, giwa::sequences{offsets, offsets, sequences, longest}, input(q, {rows, heads, 128}),
@@ -151,7 +152,8 @@ extern "C" int giwa_attention_packed(const element* q, const element* k, const e
       with_workspace(workspace, packed_sizes(sequences, rows, heads, kv_heads))));
 }
 
-extern "C" long long giwa_packed_workspace_bytes(long long sequences, long long rows, long long heads, long long kv_heads) {
+extern "C" long long giwa_packed_workspace_bytes(long long sequences, long long rows, long long heads,
+                                                 long long kv_heads) {
   return giwa::workspace_bytes(packed_sizes(sequences, rows, heads, kv_heads));
 }
 #endif

@@ -7,12 +7,12 @@
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #error "giwa/attention.cuh needs nvcc: compile this file as CUDA (.cu), or include <giwa/host.hpp> for the CPU alone."
-#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/call/forward.hpp>
 #elif !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
-#include <giwa/attention/forward/plan.cuh>
-#include <giwa/attention/merge.cuh>
+#include <giwa/attention/call/plan.cuh>
 #include <giwa/attention/problem/memory_advice.hpp>
 #include <giwa/attention/reference/reference.cuh>
+#include <giwa/attention/sums/merge.cuh>
 #include <giwa/base/throw.hpp>
 #endif
 

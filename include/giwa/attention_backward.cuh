@@ -3,15 +3,15 @@
 #ifndef GIWA_ATTENTION_BACKWARD_CUH
 #define GIWA_ATTENTION_BACKWARD_CUH
 
-#include <giwa/attention/backward/params.hpp>
-#include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/attention/problem/backward_params.hpp>
+#include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #error \
     "giwa/attention_backward.cuh needs nvcc: compile this file as CUDA (.cu), or include <giwa/host.hpp> for the CPU alone."
-#include <giwa/attention/backward/backward.hpp>
+#include <giwa/attention/call/backward.hpp>
 #elif !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
-#include <giwa/attention/backward/backward.cuh>
+#include <giwa/attention/choose/backward.cuh>
 #include <giwa/base/throw.hpp>
 #endif
 

@@ -3,17 +3,17 @@
 #ifndef GIWA_CACHE_CUH
 #define GIWA_CACHE_CUH
 
-#include <giwa/attention/cached/append_rows.hpp>
-#include <giwa/attention/cached/params.hpp>
+#include <giwa/attention/append/append_rows.hpp>
+#include <giwa/attention/problem/cached_params.hpp>
 #include <giwa/numeric/fp8.hpp>
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #error "giwa/cache.cuh needs nvcc: compile this file as CUDA (.cu), or include <giwa/host.hpp> for the CPU alone."
-#include <giwa/attention/cached/append.hpp>
-#include <giwa/attention/cached/cached.hpp>
+#include <giwa/attention/call/append.hpp>
+#include <giwa/attention/call/cached.hpp>
 #elif !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
-#include <giwa/attention/cached/append.cuh>
-#include <giwa/attention/cached/cached.cuh>
+#include <giwa/attention/append/append.cuh>
+#include <giwa/attention/choose/cached.cuh>
 #include <giwa/base/throw.hpp>
 #endif
 

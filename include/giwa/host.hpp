@@ -3,14 +3,14 @@
 #ifndef GIWA_HOST_HPP
 #define GIWA_HOST_HPP
 
-#include <giwa/attention/cached/append_host.hpp>
-#include <giwa/attention/cached/host_cached.hpp>
-#include <giwa/attention/cached/reference.hpp>
+#include <giwa/attention/call/forward.hpp>
+#include <giwa/attention/cpu/append.hpp>
 #include <giwa/attention/cpu/backward.hpp>
+#include <giwa/attention/cpu/cached.hpp>
 #include <giwa/attention/cpu/forward.hpp>
-#include <giwa/attention/forward/forward.hpp>
-#include <giwa/attention/merge_host.hpp>
+#include <giwa/attention/cpu/merge.hpp>
 #include <giwa/attention/reference/backward.hpp>
+#include <giwa/attention/reference/cached.hpp>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/grid/elementwise.hpp>

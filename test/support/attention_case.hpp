@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_SUPPORT_ATTENTION_CASE_HPP
 #define GIWA_TEST_SUPPORT_ATTENTION_CASE_HPP
 
-#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/call/forward.hpp>
 #include <giwa/numeric/philox.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_SUPPORT_BACKWARD_CASE_HPP
 #define GIWA_TEST_SUPPORT_BACKWARD_CASE_HPP
 
-#include <giwa/attention/backward/backward.hpp>
+#include <giwa/attention/call/backward.hpp>
 #include <giwa/attention/reference/backward.hpp>
 #include <giwa/attention/reference/reference.hpp>
 

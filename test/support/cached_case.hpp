@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_SUPPORT_CACHED_CASE_HPP
 #define GIWA_TEST_SUPPORT_CACHED_CASE_HPP
 
-#include <giwa/attention/cached/cached.hpp>
+#include <giwa/attention/call/cached.hpp>
 #include <giwa/numeric/fp8.hpp>
 
 #include <algorithm>

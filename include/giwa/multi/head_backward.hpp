@@ -3,7 +3,7 @@
 #ifndef GIWA_MULTI_HEAD_BACKWARD_HPP
 #define GIWA_MULTI_HEAD_BACKWARD_HPP
 
-#include <giwa/attention/backward/backward.hpp>
+#include <giwa/attention/call/backward.hpp>
 #include <giwa/multi/head_forward.hpp>
 #include <giwa/multi/ring_backward.hpp>
 

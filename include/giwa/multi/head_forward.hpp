@@ -3,7 +3,7 @@
 #ifndef GIWA_MULTI_HEAD_FORWARD_HPP
 #define GIWA_MULTI_HEAD_FORWARD_HPP
 
-#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/call/forward.hpp>
 #include <giwa/multi/head_exchange.hpp>
 #include <giwa/multi/ring_checks.hpp>
 #include <giwa/multi/ring_forward.hpp>

@@ -3,7 +3,7 @@
 #ifndef GIWA_MULTI_RING_BACKWARD_HPP
 #define GIWA_MULTI_RING_BACKWARD_HPP
 
-#include <giwa/attention/backward/backward.hpp>
+#include <giwa/attention/call/backward.hpp>
 #include <giwa/multi/gradient_ring.hpp>
 #include <giwa/multi/ring_checks.hpp>
 #include <giwa/multi/row_groups.hpp>

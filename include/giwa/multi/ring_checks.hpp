@@ -3,7 +3,7 @@
 #ifndef GIWA_MULTI_RING_CHECKS_HPP
 #define GIWA_MULTI_RING_CHECKS_HPP
 
-#include <giwa/attention/backward/checks.hpp>
+#include <giwa/attention/problem/backward_checks.hpp>
 #include <giwa/multi/ring_plan.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

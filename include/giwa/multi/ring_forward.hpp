@@ -3,8 +3,8 @@
 #ifndef GIWA_MULTI_RING_FORWARD_HPP
 #define GIWA_MULTI_RING_FORWARD_HPP
 
-#include <giwa/attention/forward/forward.hpp>
-#include <giwa/attention/merge.hpp>
+#include <giwa/attention/call/forward.hpp>
+#include <giwa/attention/call/merge.hpp>
 #include <giwa/multi/communicator.hpp>
 #include <giwa/multi/ring_checks.hpp>
 #include <giwa/multi/ring_exchange.hpp>

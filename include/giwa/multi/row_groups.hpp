@@ -3,7 +3,7 @@
 #ifndef GIWA_MULTI_ROW_GROUPS_HPP
 #define GIWA_MULTI_ROW_GROUPS_HPP
 
-#include <giwa/attention/forward/call_types.hpp>
+#include <giwa/attention/call/forward_types.hpp>
 #include <giwa/grid/host_for_all.hpp>
 #include <giwa/numeric/vector_access.hpp>
 

@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_GPU_ATTENTION_PROBLEM_HPP
 #define GIWA_TEST_GPU_ATTENTION_PROBLEM_HPP
 
-#include <giwa/attention/forward/forward.hpp>
+#include <giwa/attention/call/forward.hpp>
 #include <giwa/base/throw.hpp>
 
 #include <algorithm>

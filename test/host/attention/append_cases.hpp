@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_HOST_ATTENTION_APPEND_CASES_HPP
 #define GIWA_TEST_HOST_ATTENTION_APPEND_CASES_HPP
 
-#include <giwa/attention/cached/append.hpp>
+#include <giwa/attention/call/append.hpp>
 
 #include <algorithm>
 #include <cmath>

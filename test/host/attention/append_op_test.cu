@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The kernel of append_to_cache on the host executor: against double precision, by vectors and by elements.
-#include <giwa/attention/cached/append.cuh>
+#include <giwa/attention/append/append.cuh>
 #include <giwa/base/throw.hpp>
 #include <giwa/host_executor.cuh>
 

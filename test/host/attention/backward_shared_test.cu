@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The policies of attention_backward on Hopper count all that a block puts into shared memory.
-#include <giwa/attention/backward/backward_sm90_types.cuh>
+#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
 #include <giwa/attention/problem/mask_combinators.hpp>
 #include <giwa/attention/problem/masks.hpp>
 #include <giwa/attention/problem/score.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The kernels of attention_backward on the host executor, against the reference: their indices, barriers and NaN.
-#include <giwa/attention/backward/backward_simt.cuh>
-#include <giwa/attention/backward/row_terms.cuh>
+#include <giwa/attention/kernels/simt/backward_simt.cuh>
+#include <giwa/attention/kernels/simt/row_terms.cuh>
 #include <giwa/host_executor.cuh>
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_backward on the CPU against the reference: masks, scores, heads, lengths, types, head sizes, layouts,
 // hostile numbers.
-#include <giwa/attention/backward/schedules.hpp>
+#include <giwa/attention/work/backward_schedules.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The kernel of FMA instructions for attention_cached on the host executor: against the reference, with hostile inputs.
-#include <giwa/attention/cached/cached_simt.cuh>
+#include <giwa/attention/kernels/simt/cached_simt.cuh>
 #include <giwa/base/throw.hpp>
 #include <giwa/host_executor.cuh>
 

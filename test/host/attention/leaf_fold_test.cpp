@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The tree of leaves: any division into runs does the same merges on the same operands, and hands on as many states as said.
-#include <giwa/attention/cached/leaf_fold.hpp>
+#include <giwa/attention/sums/leaf_fold.hpp>
 
 #include "support/catch.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The kernel for many rows: each row is in one tile, each item is found once, and pieces fit into the workspace.
-#include <giwa/attention/cached/workspace.hpp>
+#include <giwa/attention/work/cached_workspace.hpp>
 #include <giwa/grid/host_executor.hpp>
 
 #include "support/catch.hpp"

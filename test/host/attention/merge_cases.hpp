@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_HOST_ATTENTION_MERGE_CASES_HPP
 #define GIWA_TEST_HOST_ATTENTION_MERGE_CASES_HPP
 
-#include <giwa/attention/merge.hpp>
+#include <giwa/attention/call/merge.hpp>
 #include <giwa/numeric/philox.hpp>
 
 #include <cmath>

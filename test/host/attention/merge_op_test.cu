@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The kernel of merge_attention on the host executor: against double precision, by vectors and by elements.
-#include <giwa/attention/merge.cuh>
+#include <giwa/attention/sums/merge.cuh>
 #include <giwa/base/throw.hpp>
 #include <giwa/host_executor.cuh>
 

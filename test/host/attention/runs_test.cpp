@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Runs: every leaf is computed once, in order, and what runs hand on fits into the workspace.
-#include <giwa/attention/cached/find_run.hpp>
-#include <giwa/attention/cached/workspace.hpp>
+#include <giwa/attention/work/cached_workspace.hpp>
+#include <giwa/attention/work/find_run.hpp>
 #include <giwa/grid/host_executor.hpp>
 
 #include "support/catch.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The steps of a tile of scores: with keys as rows they give the transposed of what they give with queries as rows.
-#include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/attention/score/score_steps.cuh>
 
 #include <vector>
 

@@ -3,7 +3,7 @@
 #ifndef GIWA_TEST_HOST_ATTENTION_SIMT_CASES_CUH
 #define GIWA_TEST_HOST_ATTENTION_SIMT_CASES_CUH
 
-#include <giwa/attention/forward/forward_simt.cuh>
+#include <giwa/attention/kernels/simt/forward_simt.cuh>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/host_executor.cuh>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Tiles of keys for a range of queries, and tiles of queries for a range of keys: none is missed, none is listed in vain, both
 // lists agree, and have the same tiles backwards. And the order of work tiles.
-#include <giwa/attention/schedule/visible_tiles.hpp>
-#include <giwa/attention/schedule/work_tiles.hpp>
+#include <giwa/attention/work/visible_tiles.hpp>
+#include <giwa/attention/work/work_tiles.hpp>
 
 #include <vector>
 

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_CPU_BACKWARD_HPP
 #define GIWA_ATTENTION_CPU_BACKWARD_HPP
 
-#include <giwa/attention/backward/backward.hpp>
+#include <giwa/attention/call/backward.hpp>
 #include <giwa/attention/cpu/backward_worker.hpp>
 #include <giwa/grid/host_loop.hpp>
 

@@ -4,11 +4,11 @@
 #ifndef GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
 #define GIWA_ATTENTION_CPU_BACKWARD_WORKER_HPP
 
-#include <giwa/attention/backward/score_gradient.hpp>
 #include <giwa/attention/cpu/gradient_rows.hpp>
 #include <giwa/attention/cpu/panels.hpp>
 #include <giwa/attention/problem/rows.hpp>
-#include <giwa/attention/schedule/visible_tiles.hpp>
+#include <giwa/attention/problem/score_gradient.hpp>
+#include <giwa/attention/work/visible_tiles.hpp>
 #include <giwa/tile/shared_tile.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

@@ -3,8 +3,8 @@
 #ifndef GIWA_ATTENTION_CPU_FORWARD_HPP
 #define GIWA_ATTENTION_CPU_FORWARD_HPP
 
+#include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/cpu/run.hpp>
-#include <giwa/attention/forward/forward.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 

@@ -3,8 +3,8 @@
 #ifndef GIWA_ATTENTION_CPU_GRADIENT_ROWS_HPP
 #define GIWA_ATTENTION_CPU_GRADIENT_ROWS_HPP
 
-#include <giwa/attention/backward/params.hpp>
 #include <giwa/attention/cpu/panels.hpp>
+#include <giwa/attention/problem/backward_params.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 

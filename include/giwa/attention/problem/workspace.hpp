@@ -44,7 +44,7 @@ struct workspace_layout {
   }
 };
 
-/// How many work tiles of a launch blocks have claimed (forward/tile_scheduler_sm90.cuh). Nothing sets it to 0 before a launch: the last
+/// How many work tiles of a launch blocks have claimed (kernels/sm90/forward_scheduler_sm90.cuh). Nothing sets it to 0 before a launch: the last
 /// claim of a launch sets it to 0 for the next one. So the word must tell whether it is a count, or something else that the memory held.
 ///
 /// Count n is mark + n step (mod 2^64). A word is a count if its n is at most largest_count: one of 2^44. `step` spreads the counts over

@@ -3,9 +3,9 @@
 #ifndef GIWA_ATTENTION_REFERENCE_BACKWARD_HPP
 #define GIWA_ATTENTION_REFERENCE_BACKWARD_HPP
 
-#include <giwa/attention/backward/checks.hpp>
-#include <giwa/attention/backward/score_gradient.hpp>
+#include <giwa/attention/problem/backward_checks.hpp>
 #include <giwa/attention/problem/rows.hpp>
+#include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/softmax/state.hpp>
 

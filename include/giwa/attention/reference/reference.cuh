@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_REFERENCE_REFERENCE_CUH
 #define GIWA_ATTENTION_REFERENCE_REFERENCE_CUH
 
-#include <giwa/attention/forward/forward.cuh>
+#include <giwa/attention/choose/forward.cuh>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/grid/for_all.cuh>
 

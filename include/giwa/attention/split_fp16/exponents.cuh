@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_SPLIT_FP16_EXPONENTS_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_EXPONENTS_CUH
 
-#include <giwa/attention/forward/score_steps.cuh>
+#include <giwa/attention/score/score_steps.cuh>
 #include <giwa/attention/split_fp16/layout.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

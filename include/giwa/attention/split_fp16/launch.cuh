@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
 #define GIWA_ATTENTION_SPLIT_FP16_LAUNCH_CUH
 
-#include <giwa/attention/forward/launch.cuh>
+#include <giwa/attention/choose/launch.cuh>
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/split_fp16/split_pass.cuh>
 #include <giwa/grid/launch.cuh>

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// The part of a head that a thread appends: which elements, their rotation, rounding and writing.
+#ifndef GIWA_ATTENTION_APPEND_APPEND_UNIT_HPP
+#define GIWA_ATTENTION_APPEND_APPEND_UNIT_HPP
+
+#include <giwa/arch/math.hpp>
+#include <giwa/arch/round_fp8.hpp>
+#include <giwa/attention/append/rotary.hpp>
+#include <giwa/numeric/multiply_add.hpp>
+#include <giwa/tile/element_run.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The two runs of `Count` elements of a head that a thread has; -1 for none. With whole runs neighbouring threads have
+/// neighbouring runs, so that a warp reads and writes whole sectors.
+struct append_unit {
+  int first, second;  // columns
+  int pair, step;     // numbers of the first pair, and of the pair halfway from there; -1: not rotated
+};
+
+/// Unit number `unit` of a head of `size` elements. Count is 1, or divides size and the columns where the rotated
+/// elements begin, have their middle and end. Unit numbers past the head have no runs.
+template <int Count>
+GIWA_HOST_DEVICE constexpr append_unit append_unit_of(const rotary_layout& r, bool rotates, int size, int unit) {
+  const int rotated = rotates ? r.size : 0, half = rotated / 2, units = half / Count, column = r.first + unit * Count;
+  if (unit < units && r.interleaved)
+    return Count == 1 ? append_unit{r.first + 2 * unit, r.first + 2 * unit + 1, unit, 0}
+                      : append_unit{column, column + half, unit * Count / 2, half / 2};
+  if (unit < units) return {column, column + half, unit * Count, Count / 2};
+  const int runs = (size - rotated) / Count, middle = (runs + 1) / 2, run = unit - units;
+  const auto column_of = [&](int i) { return i * Count < r.first ? i * Count : i * Count + rotated; };
+  return {run < middle ? column_of(run) : -1, run < middle && run + middle < runs ? column_of(run + middle) : -1, -1,
+          0};
+}
+/// How many units a head has.
+template <int Count>
+GIWA_HOST_DEVICE constexpr int append_units(const rotary_layout& r, bool rotates, int size) {
+  const int rotated = rotates ? r.size : 0;
+  return rotated / 2 / Count + ((size - rotated) / Count + 1) / 2;
+}
+
+/// Divides by a scale. With one correction of the product by the reciprocal, quotients that fp32 holds are exact and
+/// others are within a unit in the last place; beyond fp32 the product stays.
+struct scale_divisor {
+  float scale = 1, reciprocal = 1;
+
+  GIWA_HOST_DEVICE static scale_divisor of(float scale) {
+#if defined(__CUDA_ARCH__)
+    return {scale, arch::reciprocal(scale)};
+#else
+    return {scale, 1.0f / scale};
+#endif
+  }
+  GIWA_HOST_DEVICE float operator()(float x) const {
+    const float quotient = fma_with_subnormals(x, reciprocal, -0.0f);
+    const float corrected = fma_with_subnormals(fma_with_subnormals(-quotient, scale, x), reciprocal, quotient);
+    return corrected - corrected == 0 ? corrected : quotient;
+  }
+};
+
+/// Rounds and writes a run; `divide` is for 8-bit elements.
+template <class To, int Count>
+GIWA_HOST_DEVICE void append_run(To* to, const float* x, const scale_divisor& divide) {
+  element_run<To, Count> run;
+  if constexpr (Count == 1 && sizeof(To) == 1) {
+    run.element = e4m3(divide(x[0]));
+  } else if constexpr (Count == 1) {
+    run.element = convert<To>{}(x[0]);
+  } else if constexpr (sizeof(To) == 1) {
+    for (int i = 0; i < Count; i += 4)
+      run.set(i, arch::fp32_to_e4m3({divide(x[i]), divide(x[i + 1]), divide(x[i + 2]), divide(x[i + 3])}));
+  } else if constexpr (sizeof(To) == 2) {
+    for (int i = 0; i < Count; i += 2) run.set(i, pack<To>(x[i], x[i + 1]));
+  } else {
+    for (int i = 0; i < Count; ++i) run.set(i, x[i]);
+  }
+  run.write(to);
+}
+
+/// Whether an embedding computes 4 neighbouring pairs at once: giwa's own types, and not those derived from them, which may
+/// have another operator().
+///@{
+template <class Rotary>
+inline constexpr bool has_fours = stdlib::same_as<Rotary, rotary_base>;
+template <class T>
+inline constexpr bool has_fours<rotary_table<T>> = true;
+///@}
+
+/// The rotations of the pairs of a unit.
+template <int Count>
+struct unit_rotations {
+  float cos[stdlib::size_t{Count}], sin[stdlib::size_t{Count}];
+
+  template <class Rotary>
+  GIWA_HOST_DEVICE void fill(const Rotary& rotary, int64 position, const append_unit& unit) {
+    constexpr int half = Count == 1 ? 1 : Count / 2;
+    const auto set = [&](int i, const rotation& r) { cos[i] = r.cos, sin[i] = r.sin; };
+    if constexpr (half == 4 && has_fours<Rotary>) {
+      rotary.of_four_pairs(position, unit.pair, set);
+      rotary.of_four_pairs(position, unit.pair + unit.step, [&](int i, const rotation& r) { set(half + i, r); });
+    } else {
+      GIWA_UNROLL
+      for (int i = 0; i < Count; ++i) set(i, rotary(position, unit.pair + i / half * unit.step + i % half));
+    }
+  }
+  /// Rotates pair i.
+  GIWA_HOST_DEVICE void operator()(int i, float& x, float& y) const {
+    const float old = x;
+    x = fma_with_subnormals(x, cos[i], -fma_with_subnormals(y, sin[i], -0.0f));
+    y = fma_with_subnormals(y, cos[i], fma_with_subnormals(old, sin[i], -0.0f));
+  }
+  /// Rotates a unit's two runs, one after the other in x. Pairs are across the runs, or neighbours.
+  GIWA_HOST_DEVICE void rotate(float (&x)[stdlib::size_t{2 * Count}], bool neighbours) const {
+    if (Count > 1 && neighbours) {
+      GIWA_UNROLL
+      for (int i = 0; i < Count; ++i) (*this)(i, x[2 * i], x[2 * i + 1]);
+    } else {
+      GIWA_UNROLL
+      for (int i = 0; i < Count; ++i) (*this)(i, x[i], x[i + Count]);
+    }
+  }
+};
+
+/// Writes a unit of one head.
+template <int Count, class T, class To>
+GIWA_HOST_DEVICE void append_head(const element_run<T, Count> (&run)[2], const append_unit& unit, To* to,
+                                  const scale_divisor& divide, const unit_rotations<Count>& rotations,
+                                  bool neighbours) {
+  if constexpr (stdlib::same_as<T, To>) {
+    if (unit.pair < 0) {  // the bits as they are
+      run[0].write(to + unit.first);
+      if (unit.second >= 0) run[1].write(to + unit.second);
+      return;
+    }
+  }
+  float x[stdlib::size_t{2 * Count}];
+  GIWA_UNROLL
+  for (int i = 0; i < 2 * Count; ++i) x[i] = convert<float>{}(run[i / Count].get(i % Count));
+  if (unit.pair >= 0) rotations.rotate(x, neighbours);
+  append_run<To, Count>(to + unit.first, x, divide);
+  if (unit.second >= 0) append_run<To, Count>(to + unit.second, x + Count, divide);
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

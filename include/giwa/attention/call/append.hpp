@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+// append_to_cache: writes keys and values of new rows into a cache, rotated and rounded.
+#ifndef GIWA_ATTENTION_CALL_APPEND_HPP
+#define GIWA_ATTENTION_CALL_APPEND_HPP
+
+#include <giwa/attention/append/append_checks.hpp>
+#include <giwa/attention/append/append_rows.hpp>
+#include <giwa/attention/call/forward_types.hpp>
+#include <giwa/numeric/fp8.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+namespace detail {
+
+template <class Rotary>
+struct host_append;  // defined by <giwa/host.hpp>
+
+inline namespace GIWA_ARCH_TAG {
+
+template <class Rotary>
+struct stream_append;  // defined by <giwa/cache.cuh>
+
+template <class Where, class Element, class Keys, class Values, int Rank, class Rotary>
+status append_rows(const Where& where, const kv_cache<Element>& cache, const queries& packed,
+                   const tensor_view<Keys, Rank>& k_new, const tensor_view<Values, Rank>& v_new, const Rotary& rotary,
+                   const append_options<stdlib::remove_const_t<Keys>>& options) {
+  using element = stdlib::remove_const_t<Keys>;
+  static_assert(Rank == 3 || Rank == 4,
+                "giwa::append_to_cache: k_new and v_new must have rank 4 (sequences, new rows, kv heads, head size) or "
+                "3 (packed rows, kv heads, head size).");
+  static_assert(attention_element<element> && stdlib::same_as<stdlib::remove_const_t<Values>, element>,
+                "giwa::append_to_cache: elements of k_new and v_new must be of one type: giwa::fp16, bf16 or fp32.");
+  static_assert(!stdlib::is_const_v<Element>,
+                "giwa::append_to_cache: the cache is written, so its elements must not be const.");
+  static_assert(stdlib::same_as<Element, element> || stdlib::same_as<Element, e4m3>,
+                "giwa::append_to_cache: elements of the cache must be those of k_new, or giwa::e4m3.");
+  static_assert(goes_as_bytes<Rotary>,
+                "giwa::append_to_cache: the rotary embedding is copied to the device as bytes: make it trivially "
+                "copyable.");
+  const append_views<element, Element> a{in_four_dimensions(tensor_view<const element, Rank>(k_new)),
+                                         in_four_dimensions(tensor_view<const element, Rank>(v_new)),
+                                         options.q.view(),
+                                         options.q_to.view(),
+                                         cache,
+                                         Rank == 3,
+                                         packed,
+                                         options.positions,
+                                         options.slots};
+  if (const status s = check_append(a, rotary, Rank, options.q.rank(), options.q_to.rank()); !s.ok()) return s;
+  if (a.rows() == 0 || (a.k.extent(2) == 0 && a.q.extent(2) == 0)) return {};
+  if constexpr (stdlib::same_as<Where, host_t>) {
+    static_assert(defined<host_append<Rotary>>,
+                  "giwa::append_to_cache(giwa::host, ...) needs #include <giwa/host.hpp>.");
+    return host_append<Rotary>::run(a, rotary);
+  } else {
+    static_assert(defined<stream_append<Rotary>>,
+                  "giwa::append_to_cache on a stream needs #include <giwa/cache.cuh>, in a file that nvcc compiles.");
+    return stream_append<Rotary>::run(static_cast<cudaStream_t>(where), a, rotary);
+  }
+}
+
+}  // namespace GIWA_ARCH_TAG
+
+}  // namespace detail
+
+inline namespace GIWA_ARCH_TAG {
+
+/// Writes keys and values of new rows into a cache, in one launch: `append_to_cache(stream, cache, k_new, v_new,
+/// rotary_base(10000.0, {.size = 128}), {.q = q, .q_to = q})`. k is rotated by position, q as well where it is given.
+///
+/// k_new, v_new: (sequences, new rows, kv heads, head size), each sequence has as many; or with `queries` packed, (all
+/// rows, kv heads, head size). Elements are fp16, bf16 or fp32; those of the cache are the same, or e4m3. Any strides, but
+/// the last is 1; fastest are 16-byte aligned heads. An empty v_new leaves v of the cache as it is, for a cache in which v
+/// is part of k.
+///
+/// `cache.lengths` counts the new rows: row i of n new ones of sequence b is key lengths[b] - n + i, and that is its
+/// position too. Lengths are read by the kernel and not written, so that a captured graph may be replayed with others.
+/// Without lengths, the new rows are the last ones of a cache without pages. `options.slots` says instead where each row
+/// is written, `options.positions` which position it has. With both (without a rotation with slots alone), the lengths, the
+/// page table and `queries` are not read, and packed rows need none.
+///
+/// Not written to the cache are rows whose key is below 0 or past the capacity of the sequence, those whose page or slot is
+/// outside the cache, and packed rows outside all sequences. Others are not affected. Queries are rotated and written to
+/// q_to whether their row is written to the cache or not, but for packed rows outside all sequences: so a row with a
+/// negative slot only has its query rotated. Two rows with one slot leave either there, or parts of both.
+///
+/// Rotations are computed in fp32 and rounded once. Without a rotation, elements of the same type keep their bits. For e4m3,
+/// x is divided by the scale of the key and head, rounded to nearest, ties to even, and limited to 448; NaN stays NaN. The
+/// result is deterministic, and the same bits on host and device.
+///
+/// On a stream of the current device: asynchronous, allocates nothing, may be captured. With giwa::host: done when it
+/// returns, pointers are to host memory (`#include <giwa/host.hpp>`). Errors: sizes that do not fit together, missing
+/// lengths, offsets or slots, overlaps of what is written with anything but q with an equal q_to, memory that the GPU
+/// cannot use, those of launch(). Nothing is written then.
+///@{
+template <detail::attention_place Where, class Element, class Keys, class Values = Keys, int Rank,
+          rotary_embedding Rotary = no_rotary>
+status append_to_cache(const Where& where, const kv_cache<Element>& cache, const tensor_view<Keys, Rank>& k_new,
+                       const tensor_view<Values, Rank>& v_new, const Rotary& rotary = {},
+                       const append_options<stdlib::remove_const_t<Keys>>& options = {}) {
+  return detail::append_rows(where, cache, {}, k_new, v_new, rotary, options);
+}
+template <detail::attention_place Where, class Element, class Keys, class Values = Keys,
+          rotary_embedding Rotary = no_rotary>
+status append_to_cache(const Where& where, const kv_cache<Element>& cache, const queries& packed,
+                       const tensor_view<Keys, 3>& k_new, const tensor_view<Values, 3>& v_new,
+                       const Rotary& rotary = {}, const append_options<stdlib::remove_const_t<Keys>>& options = {}) {
+  return detail::append_rows(where, cache, packed, k_new, v_new, rotary, options);
+}
+///@}
+
+}  // namespace GIWA_ARCH_TAG
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

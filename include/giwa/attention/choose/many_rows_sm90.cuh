@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// Launches the kernel for many rows: tensor maps, persistent blocks, and the launch that merges pieces.
+#ifndef GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
+#define GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
+
+#include <giwa/attention/choose/launch.cuh>
+#include <giwa/attention/kernels/sm90/many_rows_sm90.cuh>
+#include <giwa/attention/kernels/sm90/merge_pieces_sm90.cuh>
+#include <giwa/attention/work/cached_workspace.hpp>
+#include <giwa/tile/tile_map.hpp>
+
+namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
+
+/// Whether rows of a view begin at multiples of 16 bytes.
+template <class T>
+bool rows_begin_at_16_bytes(const tensor_view<T, 4>& v) {
+  bool aligned = reinterpret_cast<uint64>(v.data()) % 16 == 0;
+  for (int d = 0; d < 3; ++d) aligned = aligned && (v.extent(d) == 1 || v.stride(d) * int64{sizeof(T)} % 16 == 0);
+  return aligned;
+}
+
+/// Encodes the tensor maps: q in boxes of a consumer's queries and heads, k and v in boxes of rows of one page.
+template <class Types, class Params>
+status encode_maps_of_cache(Params& p) {
+  const auto& views = p.call.views;
+  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
+  if (!encoder.ok()) return encoder.state;
+  using box = tensor_box<typename Types::q_tile>;
+  const giwa::index<4> of_q{1, p.shape.tile.queries, p.shape.tile.heads, box::columns};
+  const int rows = p.box_rows;
+  const auto q = make_tensor_map(views.q, of_q, box::pattern, "q", encoder.value);
+  const auto k = make_tile_map<typename Types::k_tile>(heads_first(views.cache.k), "k", encoder.value, rows);
+  const auto v = make_tile_map<typename Types::v_tile>(heads_first(views.cache.v), "v", encoder.value, rows);
+  p.q = q.value, p.k = k.value, p.v = v.value;
+  if constexpr (Types::stores_tiles)
+    if (check_store_map(views.o, "o").ok()) {
+      using o_box = tensor_box<typename Types::o_tile>;
+      const giwa::index<4> of_o{1, p.shape.tile.queries, p.shape.tile.heads, o_box::columns};
+      const auto o = make_tensor_map(views.o, of_o, o_box::pattern, "o", encoder.value);
+      p.o = o.value, p.o_by_tma = o.ok();
+    }
+  return !q.ok() ? q.state : !k.ok() ? k.state : v.state;
+}
+
+/// Computes the sequences with many rows. Returns false without an error if TMA cannot address the tensors: then the kernel
+/// for few rows computes them too.
+template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>
+result<bool> launch_many_rows(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call) {
+  using op = many_rows_op<T, O, many_rows_policy<HeadSize, HeadSizeV>, Mask, Score>;
+  using types = typename op::types;
+  const auto& views = call.views;
+  if (!check_tensor_map(views.q, "q").ok() || !check_tensor_map(heads_first(views.cache.k), "k").ok() ||
+      !check_tensor_map(heads_first(views.cache.v), "v").ok())
+    return {false, {}};
+  const result<int> device = current_device();
+  if (!device.ok()) return {false, device.state};
+  const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
+  if (!processors.ok()) return {false, processors.state};
+  const int64 available = call.workspace == nullptr ? 0 : call.workspace_bytes;
+  using of_both = many_rows_params<cached_params<T, T, O, Mask, Score>>;
+  const int page_rows = static_cast<int>(call.page_size.divisor());
+  const int box_rows =
+      views.is_paged() ? common_power_of_two(page_rows, types::block_n, types::block_n) : types::block_n;
+  // A thread takes some 100 cycles to start a box: 1024 queries and 8192 keys in pages of 1 key take 3060 us by TMA and 500 by
+  // cp.async (H200, 2026-11-23).
+  const bool by_chunks = box_rows < types::least_box_rows;
+  const bool pairs = types::multicasts && !by_chunks;
+  const many_rows_shape shape =
+      shape_of_many_rows(views.problem(), static_cast<int>(processors.value), available, pairs);
+  const group_mask<Mask> mask{call.mask, call.heads_per_kv};
+  const of_both both{
+      call,        shape,         fast_divisor(shape.tile.heads), reinterpret_cast<float*>(call.workspace),
+      op::block_m, types::columns};
+  typename op::params p{both,  mask, box_rows, page_rows, by_chunks, rows_begin_at_16_bytes(views.o),
+                        false, {},   {},       {},        {}};
+  if (const status state = encode_maps_of_cache<types>(p); !state.ok()) return {false, state};
+  // Each kernel begins while the one before ends.
+  launch_config config{.grid = int64{shape.blocks} * shape.cluster, .block = op::max_threads, .cluster = shape.cluster};
+  config.dependent = true;
+  if (const status state = launch(s, config, op{}, p); !state.ok() || shape.slots == 0) return {true, state};
+  using merge = merge_pieces_op<cached_params<T, T, O, Mask, Score>, Mask, Score>;
+  config.grid = shape.slots < 4 * int64{shape.blocks} ? shape.slots : 4 * int64{shape.blocks};
+  config.block = merge::max_threads, config.cluster = 1;
+  return {true, launch(s, config, merge{}, {both, mask})};
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
+
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// attention_cached on the CPU.
+#ifndef GIWA_ATTENTION_CPU_CACHED_HPP
+#define GIWA_ATTENTION_CPU_CACHED_HPP
+
+#include <giwa/attention/call/cached.hpp>
+#include <giwa/attention/cpu/run.hpp>
+#include <giwa/attention/problem/cached_rows.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The same loop as that of fp16.
+inline void host_widen(const host_loops&, const e4m3* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) {
+    const uint32 raw = from[i].bits(), magnitude = raw & 0x7fu;
+    // Exponent and fraction in their places; the product with 2^120, the difference of the biases, also scales subnormal numbers.
+    const uint32 scaled = __builtin_bit_cast(uint32, __builtin_bit_cast(float, magnitude << 20) * 0x1p120f);
+    const uint32 bits = magnitude == 0x7f ? 0x7fc00000u : scaled;
+    to[i] = __builtin_bit_cast(float, bits | (raw & 0x80u) << 24);
+  }
+}
+template <class Element>
+void host_widen(const host_loops& loops, const cached_row<Element>& row, float* to, int count) {
+  if (row.data == nullptr) {
+    for (int i = 0; i < count; ++i) to[i] = 0;
+    return;
+  }
+  host_widen(loops, row.data, to, count);
+  if constexpr (sizeof(Element) == 1)
+    for (int i = 0; i < count; ++i) to[i] *= row.scale;
+}
+template <class Element>
+void host_prefetch(const cached_row<Element>& row, int count) {
+  if (row.data != nullptr) host_prefetch(row.data, count);
+}
+
+/// Runs attention_cached on the CPU; the arguments are checked already.
+template <int HeadSize, int HeadSizeV>
+struct host_cached {
+  template <class T, class Element, class O, class Mask, class Score>
+  static status run(const cached_params<T, Element, O, Mask, Score>& params) {
+    const int64 sequences = params.views.sequence_count();
+    int64 longest = 0, keys = 0;
+    for (int64 i = 0; i < sequences; ++i) {
+      const cached_sequence s = params.at(static_cast<int>(i));
+      longest = s.queries > longest ? s.queries : longest;
+      keys += s.keys;
+    }
+    return run_host_rows(params, {sequences, params.views.q.extent(2), longest, ceil_div(keys, sequences), false});
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

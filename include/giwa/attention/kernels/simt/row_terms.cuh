@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+// What attention_backward computes of rows of q alone: lse and delta of each row, the gradient of the sinks, and the gradients
+// of the parameters of a score modifier.
+#ifndef GIWA_ATTENTION_KERNELS_SIMT_ROW_TERMS_CUH
+#define GIWA_ATTENTION_KERNELS_SIMT_ROW_TERMS_CUH
+
+#include <giwa/arch/dependent_launch.cuh>
+#include <giwa/attention/problem/backward_params.hpp>
+#include <giwa/grid/op.hpp>
+#include <giwa/grid/reduce.hpp>
+#include <giwa/numeric/fast_division.hpp>
+#include <giwa/softmax/device_exponential.cuh>
+#include <giwa/tile/element_run.hpp>
+#include <giwa/tile/register_tile.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Writes the terms of all rows of q to the workspace and resets its counters. A lane reads 16 bytes at once and a row takes
+/// as many lanes as it fills; a warp has two loads of each tensor in flight. At most 1024 blocks, which take several
+/// groups of rows each. H200, 2026-11-23, 128, fp16, 262144 rows: 54 us, a block for each group 59; with four loads and
+/// two blocks for each multiprocessor 62, and 87 where lse was read after the sum. With fp32 two
+/// blocks for each multiprocessor: with three it spills 44 bytes.
+/// Rows of no sequence get terms too, which no kernel reads.
+template <class Params, int HeadSizeV>
+struct row_terms_op {
+  using element = stdlib::remove_const_t<typename decltype(Params::views.dout)::element_type>;
+  static constexpr int run = 16 / static_cast<int>(sizeof(element)), at_once = 2;
+  static constexpr int lanes = HeadSizeV <= 4 * run ? 4 : HeadSizeV <= 8 * run ? 8 : HeadSizeV <= 16 * run ? 16 : 32;
+  static constexpr int rows_of_warp = at_once * 32 / lanes;
+  static constexpr int max_threads = 256, min_blocks = sizeof(element) == 4 ? 2 : 3,
+                       rows_of_block = max_threads / 32 * rows_of_warp, most_blocks = 1024;
+  struct params {
+    Params call;
+    fast_divisor heads, rows;
+
+    GIWA_HOST_DEVICE static params of(const Params& call) {
+      return {call, fast_divisor(call.views.in.o.extent(2)), fast_divisor(call.views.in.o.extent(1))};
+    }
+  };
+  using shared_storage = no_shared_storage;
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& all, shared_storage&) const {
+    arch::launch_dependents();
+    const Params& p = all.call;
+    if (block.block_rank() == 0 && block.rank() < backward_workspace::counter_count)
+      p.workspace.counters[block.rank()] = 0;
+    reset_sums(block, p);
+    const auto& o = p.views.in.o;
+    const auto& dout = p.views.dout;
+    if (has_runs(o) && has_runs(dout))
+      write_terms<run>(block, all, o, dout);
+    else
+      write_terms<1>(block, all, o, dout);
+  }
+
+ private:
+  /// Makes the workspace ready for sums: the first part is stored, so only what says how many there are is reset.
+  template <class Block>
+  GIWA_HOST_DEVICE static void reset_sums(const Block& block, const Params& p) {
+    const backward_workspace& w = p.workspace;
+    if (w.dq == nullptr) return;
+    const int64 parts = dq_parts::of_tile(p.views.in.q.extent(3)) * w.tiles * p.views.in.q.extent(2);
+    for (const int64 i : grid_stride(block, parts)) w.added[i] = 0;
+    for (const int64 i : grid_stride(block, w.of_keys.counters)) w.of_keys.arrived[i] = 0;
+  }
+  /// Whether each row begins at a multiple of 16 bytes and consists of whole runs.
+  template <class View>
+  GIWA_HOST_DEVICE static bool has_runs(const View& v) {
+    return (v.extent(3) | v.stride(0) | v.stride(1) | v.stride(2)) % run == 0 && v.stride(3) == 1 &&
+           reinterpret_cast<uint64>(v.data()) % 16 == 0;
+  }
+
+  template <int Run, class Block, class View>
+  GIWA_HOST_DEVICE static void write_terms(const Block& block, const params& p, const View& o, const View& dout) {
+    using part = element_run<element, Run>;
+    const int64 heads = o.extent(2), rows = o.extent(1), width = o.extent(3), all = o.extent(0) * rows * heads;
+    struct place {
+      int64 sequence, row, head;
+    };
+    const auto place_of = [&](int64 i) {
+      const int64 row = i / p.heads, sequence = row / p.rows;
+      return place{sequence, row - sequence * rows, i - row * heads};
+    };
+    const int64 step = block.block_count() * rows_of_block;
+    const int own = block.lane() / lanes, lane = block.lane() % lanes;
+    for (int64 first = block.block_rank() * rows_of_block + block.warp() * rows_of_warp; first < all; first += step) {
+      const element *of_o[at_once], *of_dout[at_once];
+      row_terms terms[at_once];
+      float sum[at_once];
+      GIWA_UNROLL
+      for (int r = 0; r < at_once; ++r) {
+        const int64 i = first + own + r * (32 / lanes);
+        const place of = place_of(i < all ? i : all - 1);
+        const auto at = [&](const View& v) {
+          return v.data() + (of.sequence * v.stride(0) + of.row * v.stride(1) + of.head * v.stride(2));
+        };
+        of_o[r] = at(o), of_dout[r] = at(dout), sum[r] = 0;
+        terms[r] = p.call.terms_of(of.sequence, of.head, of.row, 0);
+      }
+      for (int64 d = lane * Run; d < width; d += lanes * Run) {
+        part a[at_once], b[at_once];
+        GIWA_UNROLL
+        for (int r = 0; r < at_once; ++r) a[r] = part::read(of_o[r] + d), b[r] = part::read(of_dout[r] + d);
+        GIWA_UNROLL
+        for (int r = 0; r < at_once; ++r) {
+          GIWA_UNROLL
+          for (int k = 0; k < Run; ++k)
+            sum[r] = multiply_add(convert<float>{}(b[r].get(k)), convert<float>{}(a[r].get(k)), sum[r]);
+        }
+      }
+      GIWA_UNROLL
+      for (int r = 0; r < at_once; ++r) {
+        GIWA_UNROLL
+        for (int mask = lanes / 2; mask > 0; mask /= 2) sum[r] += block.shuffle_xor(sum[r], mask);
+        const int64 i = first + own + r * (32 / lanes);
+        if (lane != 0 || i >= all) continue;
+        const place of = place_of(i);
+        p.call.terms_at(of.sequence, of.head, of.row) = {terms[r].lse, sum[r] + terms[r].delta};
+      }
+    }
+  }
+};
+
+/// Sets `to` to the sum of value(head, query) over all rows of a head, or adds it: a gradient of a number that the head has.
+/// In a fixed order, and in fp64, because it may be over millions of rows. All threads of the block call it.
+template <class Block, class Params, class Value>
+GIWA_HOST_DEVICE void sum_rows(const Block& block, const Params& p, int head, block_partials<double>& partials,
+                               float& to, const Value& value) {
+  double sum = 0;
+  for (int64 b = 0; b < p.views.in.sequence_count(); ++b) {
+    const auto h = p.call.at(static_cast<int>(b), head);
+    for (int query = block.rank(); query < h.queries(); query += block.size()) sum += value(h, query);
+  }
+  const auto of_block = static_cast<float>(reduce_block(block, sum, partials));
+  if (block.rank() == 0) to = p.accumulate ? to + of_block : of_block;
+}
+
+/// Computes the gradient of the sinks from the terms, a block for each head: minus the sum of P delta over its rows, P being
+/// the weight of the sink.
+template <class Params>
+struct sink_gradient_op {
+  static constexpr int max_threads = 256, min_blocks = 1;
+  using params = Params;
+  struct shared_storage {
+    block_partials<double> partials;
+  };
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const Params& p, shared_storage& s) const {
+    const int head = static_cast<int>(block.block_rank());
+    const float sink = p.call.sinks[head * p.call.sink_stride];
+    sum_rows(block, p, head, s.partials, p.dsinks.data()[head * p.dsinks.stride(0)], [&](const auto& h, int query) {
+      const row_terms t = p.terms_at(h.sequence, head, h.first_query_row + query);
+      return -(static_cast<double>(device_exponential{}(sink - t.lse)) * static_cast<double>(t.delta));
+    });
+  }
+};
+
+/// What a thread sums of the gradients of Count parameters, for each of its rows of q. Map is that of the scores.
+template <class Map, int Count>
+struct parameter_sums {
+  float value[Map::rows][Count] = {};
+
+  GIWA_HOST_DEVICE float* of(int slot) { return value[slot]; }
+  /// Writes the sums of whole rows to the workspace; row 0 of the map is query `first`. All lanes of the warp call it.
+  template <class Block, class Params>
+  GIWA_HOST_DEVICE void store(const Block& block, int thread, const Params& p, const typename Params::head& h,
+                              int first) const {
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i) {
+      float of_rows[Map::rows];
+      GIWA_UNROLL
+      for (int slot = 0; slot < Map::rows; ++slot) of_rows[slot] = value[slot][i];
+      reduce_over_lanes<Map>(block, of_rows, plus{});
+      GIWA_UNROLL
+      for (int slot = 0; slot < Map::rows; ++slot) {
+        const int query = first + Map::row(thread, slot);
+        if (thread % Map::lanes == 0 && query < h.queries()) p.parameter_sums_at(h, query)[i] = of_rows[slot];
+      }
+    }
+  }
+};
+/// Of a modifier without parameters: nothing.
+template <class Map>
+struct parameter_sums<Map, 0> {
+  GIWA_HOST_DEVICE float* of(int) { return nullptr; }
+  template <class Block, class Params>
+  GIWA_HOST_DEVICE void store(const Block&, int, const Params&, const typename Params::head&, int) const {}
+};
+
+/// Computes the gradients of the parameters of a score modifier from the sums of the rows, a block for each head.
+template <class Params>
+struct parameter_gradient_op {
+  static constexpr int max_threads = 256, min_blocks = 1;
+  using params = Params;
+  struct shared_storage {
+    block_partials<double> partials;
+  };
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const Params& p, shared_storage& s) const {
+    using gradients = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>;
+    const int head = static_cast<int>(block.block_rank());
+    for (int i = 0; i < Params::parameters; ++i)
+      sum_rows(block, p, head, s.partials, gradients::output(p.call.score, i, head),
+               [&](const auto& h, int query) { return static_cast<double>(p.parameter_sums_at(h, query)[i]); });
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

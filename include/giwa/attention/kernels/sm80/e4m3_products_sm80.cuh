@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+// Products of fp16 and e4m3 tiles: bytes come from shared memory by ldmatrix, and become fp16 in registers.
+#ifndef GIWA_ATTENTION_KERNELS_SM80_E4M3_PRODUCTS_SM80_CUH
+#define GIWA_ATTENTION_KERNELS_SM80_E4M3_PRODUCTS_SM80_CUH
+
+#include <giwa/arch/convert_fp8.cuh>
+#include <giwa/tile/mma_sm80.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+// ldmatrix gives a lane units of 16 bits, here two bytes. No data moves between lanes afterwards, so the lanes have
+// elements in another order than mma expects, and the other operand or the result has that order too. The conversion is
+// exact, and each element is converted once.
+
+/// The column of the tile that multiply_keys() reads for d, one of q. A lane has 4 neighbouring bytes of 16 of a key:
+/// mma takes them for elements 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of the 16.
+GIWA_HOST_DEVICE constexpr int place_of_column(int d) {
+  const int j = d % 16 / 4, i = d % 4;
+  return d - d % 16 + i / 2 * 8 + 2 * j + i % 2;
+}
+
+/// The accumulator of multiply_values(): a lane has 4 neighbouring columns of 16, because a unit of 16 bits of a value has
+/// two columns. The first ones of all lanes belong to one mma, the second ones to the next.
+template <int Rows, int Columns>
+struct byte_map : warp_map<Rows, Columns> {
+  static_assert(Columns % 16 == 0);
+  static constexpr int pair = 8;  // registers of two products
+  GIWA_HOST_DEVICE static constexpr int column(int thread, int i) {
+    return i % byte_map::fragment_row / pair * 16 + thread % 4 * 4 + i / 4 % 2 * 2 + i % 2;
+  }
+};
+
+/// Four registers of ldmatrix with 16 by 32 or 32 by 16 bytes of a tile, and the fp16 numbers in them.
+struct byte_fragment {
+  uint32 four[4];
+
+  /// Converts bytes 0 and 1 of register i, then bytes 2 and 3.
+  GIWA_DEVICE void rows(int i, uint32 (&to)[2]) const { arch::e4m3_to_fp16(four[i], to); }
+  /// Converts bytes 0 and 2, which are of one column, then bytes 1 and 3.
+  GIWA_DEVICE void columns(int i, uint32 (&to)[2]) const { arch::e4m3_to_fp16(__byte_perm(four[i], 0, 0x3120), to); }
+};
+
+/// Addresses of fragments, each from that of the first one by operations on constants. If the compiler computed the swizzle of
+/// each, it would keep all results in registers.
+template <class Tile>
+struct fragment_addresses {
+  uint32 first;  // of the lane's row and column
+
+  GIWA_DEVICE fragment_addresses(const Tile& tile, int row, int column)
+      : first(fragment_loader<typename Tile::value_type>::address(tile, 0, 0, row, column)) {}
+  /// The address `rows` further, a multiple of 8, and `columns` further, whose bits the first column does not have.
+  GIWA_DEVICE uint32 operator()(int rows, int columns) const {
+    using place = typename Tile::placement;
+    constexpr int size = sizeof(typename Tile::value_type);
+    const int slab = columns / place::slab_columns, in_slab = columns % place::slab_columns;
+    return (first ^ static_cast<uint32>(in_slab * size)) +
+           static_cast<uint32>((slab * place::slab_elements + rows * place::slab_columns) * size);
+  }
+};
+
+/// Computes d (Rows, Columns) += q k^T for Columns keys from first_key on. q (Rows, head size) in fp16 has its columns at
+/// place_of_column(), k is (keys, head size) in e4m3. All lanes of a warp call it.
+template <int Rows, int Columns, class Queries, class Keys>
+GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Queries& q, const Keys& k, int first_key) {
+  constexpr int depth = 32, blocks = Columns / 16, steps = Queries::columns / depth, total = steps * blocks;
+  constexpr int wanted = Rows == 16 ? 4 : 2, ahead = wanted < total ? wanted : total;
+  constexpr int buffers = Rows == 16 ? 2 : 1, row_registers = warp_map<Rows, Columns>::fragment_row;
+  static_assert(Columns % 16 == 0 && Queries::columns % depth == 0 && Queries::columns == Keys::columns);
+  const fragment_addresses<Queries> q_at(q, lane % 16, lane / 16 * 8);
+  const fragment_addresses<Keys> k_at(k, first_key + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 16);
+  uint32 of_q[buffers][2][Rows / 16][4];
+  byte_fragment of_k[ahead];
+  const auto read_q = [&](int step) {
+    GIWA_UNROLL
+    for (int half = 0; half < 2; ++half) GIWA_UNROLL
+    for (int i = 0; i < Rows / 16; ++i)
+      arch::load_matrices(of_q[step % buffers][half][i], q_at(16 * i, step * depth + 16 * half));
+  };
+  const auto read_k = [&](int t) {
+    arch::load_matrices(of_k[t % ahead].four, k_at(t % blocks * 16, t / blocks * depth));
+  };
+  read_q(0);
+  GIWA_UNROLL
+  for (int t = 0; t < ahead; ++t) read_k(t);
+  GIWA_UNROLL
+  for (int t = 0; t < total; ++t) {
+    const int step = t / blocks, block = t % blocks;
+    if (buffers == 2 && block == 0 && step + 1 < steps) read_q(step + 1);
+    GIWA_UNROLL
+    for (int half = 0; half < 2; ++half) GIWA_UNROLL
+    for (int keys = 0; keys < 2; ++keys) {
+      uint32 b[2];
+      of_k[t % ahead].rows(2 * keys + half, b);
+      GIWA_UNROLL
+      for (int i = 0; i < Rows / 16; ++i) {
+        auto& sum = reinterpret_cast<float(&)[4]>(d.value[i * row_registers + (2 * block + keys) * 4]);
+        arch::mma_16x8x16<fp16>(sum, of_q[step % buffers][half][i], b);
+      }
+    }
+    if (t + ahead < total) read_k(t + ahead);
+    if (buffers == 1 && block + 1 == blocks && step + 1 < steps) read_q(step + 1);
+  }
+}
+
+/// Computes d (Rows, Columns) += p v for Columns columns of v from first_column on. p is (Rows, keys) in fp16, v is
+/// (keys, columns) in e4m3. All lanes of a warp call it.
+template <int Rows, int Columns, class Weights, class Values>
+GIWA_DEVICE void multiply_values(int lane, register_tile<float, byte_map<Rows, Columns>>& d, const Weights& p,
+                                 const Values& v, int first_column) {
+  using map = byte_map<Rows, Columns>;
+  constexpr int depth = 32, blocks = Columns / 16, steps = Values::rows / depth, total = steps * blocks;
+  constexpr int wanted = Rows == 16 ? 4 : 2, ahead = wanted < total ? wanted : total;
+  static_assert(Values::rows % depth == 0 && Weights::columns == Values::rows);
+  const fragment_addresses<Weights> p_at(p, lane % 16, lane / 16 * 8);
+  const fragment_addresses<Values> v_at(v, lane, first_column);
+  uint32 of_p[2][2][Rows / 16][4];
+  byte_fragment of_v[ahead];
+  const auto read_p = [&](int step) {
+    GIWA_UNROLL
+    for (int half = 0; half < 2; ++half) GIWA_UNROLL
+    for (int i = 0; i < Rows / 16; ++i)
+      arch::load_matrices(of_p[step % 2][half][i], p_at(16 * i, step * depth + 16 * half));
+  };
+  const auto read_v = [&](int t) {
+    arch::load_matrices<true>(of_v[t % ahead].four, v_at(t / blocks * depth, t % blocks * 16));
+  };
+  read_p(0);
+  GIWA_UNROLL
+  for (int t = 0; t < ahead; ++t) read_v(t);
+  GIWA_UNROLL
+  for (int t = 0; t < total; ++t) {
+    const int step = t / blocks, block = t % blocks;
+    if (block == 0 && step + 1 < steps) read_p(step + 1);
+    GIWA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      uint32 first[2], second[2];  // of 8 keys each: the even columns, the odd ones
+      of_v[t % ahead].columns(2 * half, first);
+      of_v[t % ahead].columns(2 * half + 1, second);
+      GIWA_UNROLL
+      for (int odd = 0; odd < 2; ++odd) {
+        const uint32 b[2] = {first[odd], second[odd]};
+        GIWA_UNROLL
+        for (int i = 0; i < Rows / 16; ++i) {
+          float* const x = d.value + i * map::fragment_row + map::pair * block + odd;
+          float sum[4] = {x[0], x[4], x[2], x[6]};  // columns 4 j + odd and 4 j + 2 + odd of two rows
+          arch::mma_16x8x16<fp16>(sum, of_p[step % 2][half][i], b);
+          x[0] = sum[0], x[4] = sum[1], x[2] = sum[2], x[6] = sum[3];
+        }
+      }
+    }
+    if (t + ahead < total) read_v(t + ahead);
+  }
+}
+
+/// Whether an element is NaN; e4m3 has no infinity.
+GIWA_HOST_DEVICE inline bool is_nonfinite(e4m3 x) { return (x.bits() & 0x7f) == 0x7f; }
+
+/// Whether a thread's share of an e4m3 tile in shared memory holds NaN.
+template <int Warps, class Tile>
+  requires stdlib::same_as<typename Tile::value_type, e4m3>
+GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
+  const uint4* const from = reinterpret_cast<const uint4*>(tile.data());
+  uint32 found = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+  for (int i = thread; i < Tile::bytes / 16; i += 32 * Warps) {
+    const uint4 x = from[i];
+    const uint32 word[4] = {x.x, x.y, x.z, x.w};
+    GIWA_UNROLL
+    for (int k = 0; k < 4; ++k) found |= (word[k] & 0x7f7f7f7fu) + 0x01010101u;  // a byte of 0x7f becomes 0x80
+  }
+  return (found & 0x80808080u) != 0;
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT
+// The output warps of the kernel for few rows: O = P V of a leaf, the fold, and the end of a row.
+#ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_OUTPUT_SM80_CUH
+#define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_OUTPUT_SM80_CUH
+
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/arch/registers.cuh>
+#include <giwa/arch/tensor_copy.cuh>
+#include <giwa/attention/kernels/sm80/e4m3_products_sm80.cuh>
+#include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/nonfinite/nonfinite.cuh>
+#include <giwa/tile/mma_sm80.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Each warp has some columns of O. They compute one leaf after the other, each from nothing, and fold the results.
+template <class Types, class Mask, class Score, class Block>
+struct few_rows_output {
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using element = typename Types::element;
+  using output = typename Types::output;
+  using barrier = typename Types::named_barrier;
+  static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
+  using map = stdlib::conditional_t<Types::converts, byte_map<Types::rows, Types::warp_columns>,
+                                    warp_map<Types::rows, Types::warp_columns>>;
+  using output_tile = register_tile<float, map>;
+  static constexpr int row_slots = map::rows;
+
+  /// The softmax state of the rows over some keys: m in units of log2, l, and this warp's columns of O, not normalized.
+  struct state {
+    float m[row_slots], l[row_slots];
+    output_tile o;
+
+    GIWA_DEVICE void reset() {
+      GIWA_UNROLL
+      for (int r = 0; r < row_slots; ++r) m[r] = -infinity_of<float>, l[r] = 0;
+      o.fill(0);
+    }
+    /// Adds the state of later keys. Merging with a state of no keys is exact.
+    GIWA_DEVICE void merge(const state& later) {
+      float own[row_slots], other[row_slots];
+      GIWA_UNROLL
+      for (int r = 0; r < row_slots; ++r) {
+        m[r] = merge_maxima(m[r], later.m[r], own[r], other[r]);
+        l[r] = fused_multiply_add(l[r], own[r], later.l[r] * other[r]);
+      }
+      GIWA_UNROLL
+      for (int i = 0; i < o.registers; ++i) {
+        const int r = map::slot(i);
+        o.value[i] = fused_multiply_add(o.value[i], own[r], later.o.value[i] * other[r]);
+      }
+    }
+  };
+
+  const Block& block;
+  const params& p;
+  const typename Types::call_params& call;
+  shared_storage& s;
+  const int lane, warp;
+  const score_steps<Mask, Score> steps;
+
+  GIWA_DEVICE few_rows_output(const Block& b, const params& parameters, shared_storage& storage)
+      : block(b),
+        p(parameters),
+        call(parameters.runs.call),
+        s(storage),
+        lane(b.lane()),
+        warp(b.warp()),
+        steps{call.mask, call.score, call.scale} {}
+
+  /// Computes all items of a run.
+  GIWA_DEVICE void run(item_reader<Block> reader, int64 run, int column) {
+    for (int buffer = 0; buffer < 2; ++buffer) release_p(buffer);
+    leaf_fold<state> fold;
+    for (uint32 turn = 0; reader.has_item(); reader.next()) {
+      const run_item& item = reader.item();
+      const packed_rows rows = rows_of(call, item, p.runs.group, Types::rows);
+      fold.reset();
+      // What the end of the item needs is worked out before its first keys have come.
+      const int begin = item.fold_begin();
+      const bool is_whole = item.has_beginning() && item.has_end();
+      uint32 unfinished = is_whole ? 0 : run_states(begin, item.end).unfinished;
+      float* to = p.runs.state_of(run, column, item.has_beginning(), 0);
+      arch::compute_here(unfinished), arch::compute_here(to);
+      const auto hand_on = [&](const state& x) {
+        store_state(x, rows, to);
+        to += state_floats(p.runs.shape.rows, Types::columns);
+      };
+      for (int leaf = item.begin; leaf < item.end; ++leaf) {
+        state x;
+        x.reset();
+        const tile_keep keep = Types::keep_of(call, rows, leaf);
+        if (keep != tile_keep::none) compute(item, rows, leaf, keep, turn++, x);
+        if (fold.push(0, leaf, x, begin)) hand_on(x);
+      }
+      if (is_whole) {
+        store_output(item, rows, fold.finish());
+      } else {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+        for (int l = fold_levels::count - 1; l >= 0; --l)
+          if ((unfinished >> l & 1) != 0) hand_on(fold.at(l));
+      }
+    }
+  }
+
+ private:
+  GIWA_DEVICE void sync() const { arch::barrier_sync(barrier::outputs, threads); }
+  GIWA_DEVICE bool has_columns() const { return warp < Types::outputs_in_use; }
+  GIWA_DEVICE void release_p(int buffer) const {
+    arch::barrier_arrive(Types::barrier_of(barrier::p_empty, buffer), Types::score_threads + Types::output_threads);
+  }
+
+  /// Computes the state of one leaf.
+  GIWA_DEVICE void compute(const run_item& item, const packed_rows& rows, int leaf, tile_keep keep, uint32 turn,
+                           state& x) const {
+    const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
+    s.v.full[stage].wait(turn / stages & 1);
+    const bool scrubbed = keep == tile_keep::some && scrub(s.v.tile[stage], buffer);
+    arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), Types::score_threads + Types::output_threads);
+    read_sums(buffer, x);
+    if (has_columns()) multiply(x.o, stage, buffer);
+    if (scrubbed) add_nonfinite(item, rows, leaf, buffer, x);
+    release_p(buffer);
+    block.sync_warp();
+    if (lane == 0) s.v.empty[stage].arrive();
+  }
+
+  /// Computes O of a leaf.
+  GIWA_DEVICE void multiply(output_tile& o, int stage, int buffer) const {
+    const int first_column = warp * Types::warp_columns;
+    if constexpr (Types::converts) {
+      multiply_values(lane, o, s.p[buffer], s.v.tile[stage], first_column);
+      if (!p.v_scales) return;
+      float factor[row_slots];
+      GIWA_UNROLL
+      for (int r = 0; r < row_slots; ++r) factor[r] = s.scales.of_o[buffer][map::row(lane, r)];
+      o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row; });
+    } else {
+      multiply_add(lane, o, s.p[buffer], 0, s.v.tile[stage], first_column);
+    }
+  }
+
+  GIWA_DEVICE void read_sums(int buffer, state& x) const {
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) {
+      const int row = map::row(lane, r);
+      x.m[r] = s.m[buffer][row];
+      x.l[r] = s.sums[buffer][row][0];
+      GIWA_UNROLL
+      for (int w = 1; w < Types::scores_in_use; ++w) x.l[r] += s.sums[buffer][row][w];
+    }
+  }
+
+  /// Replaces NaN and infinity in V by zeros, because 0 times such a value is NaN; returns whether there were any. For
+  /// leaves of which some row does not see every key. All output warps call it.
+  template <class Tile>
+  GIWA_DEVICE bool scrub(Tile& tile, int buffer) const {
+    if (block.rank() == 0) s.has_nonfinite[buffer] = 0;
+    sync();
+    if (block.any(has_nonfinite<Types::output_warps>(block.rank(), tile)) && lane == 0) s.has_nonfinite[buffer] = 1;
+    sync();
+    if (s.has_nonfinite[buffer] == 0) return false;
+    constexpr int run = Tile::placement::run, runs = Tile::columns / run;
+    for (int i = block.rank(); i < Tile::rows * runs; i += threads) {
+      element* const at = &tile(i / runs, i % runs * run);
+      for (int j = 0; j < run; ++j)
+        if (is_nonfinite(at[j])) at[j] = convert<element>{}(0.f);
+    }
+    arch::fence_async_proxy();
+    sync();
+    return true;
+  }
+  /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0. So a row gets the same bits
+  /// in a tile that is not scrubbed because all of its rows see every key.
+  GIWA_DEVICE void add_nonfinite(const run_item& item, const packed_rows& rows, int leaf, int buffer, state& x) const {
+    if (!has_columns()) return;
+    const auto& v = call.views.cache.v;
+    const int first = leaf * leaf_keys, end = first + leaf_keys < rows.keys ? first + leaf_keys : rows.keys;
+    for (int key = first; key < end; ++key) {
+      const cache_row from = call.row_of(item.sequence, key);
+      if (from.element < 0) continue;
+      x.o.for_each(lane, [&](float& sum, int row, int column) {
+        column += warp * Types::warp_columns;
+        if (column >= v.extent(3)) return;
+        const element value = v(from.element, from.row, item.head, column);
+        if (is_nonfinite(value) && steps.keeps(rows, row, key))
+          sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
+      });
+    }
+  }
+
+  /// Writes a state to the workspace.
+  GIWA_DEVICE void store_state(const state& x, const packed_rows& rows, float* to) const {
+    float* const of_rows = to + int64{p.runs.shape.rows} * Types::columns;
+    if (has_columns()) {
+      GIWA_UNROLL
+      for (int i = 0; i < x.o.registers; i += 2) {
+        const int row = map::row(lane, map::slot(i)), column = warp * Types::warp_columns + map::column(lane, i);
+        if (row < rows.rows && column < Types::columns)
+          *reinterpret_cast<float2*>(to + row * Types::columns + column) = {x.o.value[i], x.o.value[i + 1]};
+      }
+    }
+    if (warp != 0 || lane % 4 != 0) return;
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r)
+      if (const int row = map::row(lane, r); row < rows.rows)
+        *reinterpret_cast<float2*>(of_rows + 2 * row) = {x.m[r], x.l[r]};
+  }
+
+  /// Normalizes and writes rows that were not divided.
+  GIWA_DEVICE void store_output(const run_item& item, const packed_rows& rows, const state& x) const {
+    const cached_sequence& q = item.sequence;
+    float lse[row_slots];
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) {
+      const int row = map::row(lane, r);
+      if (row >= rows.rows) continue;
+      const row_end<output> to(call, q, rows.head(row), rows.query(row));
+      const finished_softmax<float> end = to.finish(x.m[r], x.l[r]);
+      lse[r] = end.lse;
+      if (!has_columns()) continue;
+      GIWA_UNROLL
+      for (int i = 0; i < x.o.registers; i += 2) {
+        const float sums[2] = {x.o.value[i], x.o.value[i + 1]};
+        if (map::slot(i) == r) to.store(warp * Types::warp_columns + map::column(lane, i), sums, end);
+      }
+    }
+    if (call.lse.data() == nullptr) return;
+    if (call.has_prior()) sync();  // the prior's lse may be the one that is written: all warps have read it
+    if (warp != 0 || lane % 4 != 0) return;
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r)
+      if (const int row = map::row(lane, r); row < rows.rows)
+        call.lse(q.q_batch, rows.head(row), q.first_query_row + rows.query(row)) = lse[r];
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

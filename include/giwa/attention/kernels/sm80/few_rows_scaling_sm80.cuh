@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// What the score warps of the kernel for few rows add for 8-bit caches: q in fp16, scales of keys and values.
+#ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALING_SM80_CUH
+#define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALING_SM80_CUH
+
+#include <giwa/attention/kernels/sm80/e4m3_products_sm80.cuh>
+#include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/nonfinite/nonfinite.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// 2^(exponent - 127), for exponents from 1 to 254.
+GIWA_DEVICE inline float power_of_two(uint32 exponent) { return __uint_as_float(exponent << 23); }
+/// The exponent of |x| as power_of_two() takes it, within [least, most]. NaN has 255.
+GIWA_DEVICE inline uint32 exponent_of(float x, uint32 least, uint32 most) {
+  const uint32 e = __float_as_uint(x) >> 23 & 0xff;
+  return e < least ? least : e > most ? most : e;
+}
+
+/// Scores of an 8-bit cache are q k times a factor of the row: the scale of the keys, and the power of two by which
+/// bf16 was divided to become fp16. If each key has a scale, its scores are multiplied by that. The scale of all values
+/// is a factor of the finished row. If each value has a scale, P is multiplied by that over the largest one that the
+/// row sees in the leaf, rounded to a power of two, so that fp16 holds P; the power is the factor of O.
+template <class Types, class Block, bool Converts = Types::converts>
+struct few_rows_scaling {
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  const int lane, group, warp, first_key;  // of the score warp: its rank in the group, its first key of a leaf
+  uint32 exponent[Types::rows / 8] = {};   // of the factors of this lane's rows of O, if values have several scales
+
+  /// Whether P is multiplied by scales.
+  GIWA_DEVICE bool has_weights() const { return p.v_scales; }
+
+  /// Loads the packed rows of q in fp16, with the columns in the order of multiply_keys(), and the factors of their scores.
+  GIWA_DEVICE void load_q(const run_item& item, const packed_rows& rows) {
+    const auto& scales = p.runs.call.views.cache.scales;
+    const bool one = !p.k_scales && scales.k.data() != nullptr;
+    const float k_scale = one ? *scale_at(scales.k, {item.sequence.batch, 0}, item.head) : 1.f;
+    GIWA_UNROLL
+    for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(item, rows, row, k_scale);
+  }
+
+  /// Multiplies the scores of this warp's keys by the factors of rows, and by the scales of keys if they have some.
+  template <class Scores>
+  GIWA_DEVICE void scale_scores(Scores& scores, int stage) const {
+    using map = typename Scores::map;
+    float factor[map::rows];
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r) factor[r] = s.scales.of_q[group][map::row(lane, r)];
+    scores.transform_rows(factor, [](float x, float of_row) { return x * of_row; });
+    if (!p.k_scales) return;
+    GIWA_UNROLL
+    for (int i = 0; i < Scores::registers; ++i) scores.value[i] *= s.scales.k[stage][first_key + map::column(lane, i)];
+  }
+
+  /// Writes the largest scale of the values that each row sees among this warp's keys.
+  template <class Scores>
+  GIWA_DEVICE void share_largest(const Scores& scores, int stage, int buffer) const {
+    using map = typename Scores::map;
+    float largest[map::rows];
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r) largest[r] = 0;
+    GIWA_UNROLL
+    for (int i = 0; i < Scores::registers; ++i) {
+      const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
+      const bool counts = scores.value[i] != -infinity_of<float> && !is_nonfinite(scale);
+      largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? arch::magnitude(scale) : 0.f);
+    }
+    reduce_over_lanes<map>(block, largest, larger{});
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r)
+      if (lane % map::lanes == 0) s.scales.largest[buffer][map::row(lane, r)][warp] = largest[r];
+  }
+
+  /// Reads what all score warps have written. Until the output warps have met them, none of them writes the next ones.
+  template <class Scores>
+  GIWA_DEVICE void read_largest(const Scores&, int buffer) {
+    using map = typename Scores::map;
+    if (!p.v_scales) return;
+    GIWA_UNROLL
+    for (int r = 0; r < map::rows; ++r) {
+      const auto& of_row = s.scales.largest[buffer][map::row(lane, r)];
+      float largest = of_row[0];
+      GIWA_UNROLL
+      for (int w = 1; w < Types::scores_in_use; ++w) largest = larger_of(largest, of_row[w]);
+      exponent[r] = exponent_of(largest, 1, 253);
+    }
+  }
+
+  /// Multiplies weights by the scales of their values; keeps(i) tells whether the row of register i sees its key.
+  template <class Scores, class Keeps>
+  GIWA_DEVICE void weigh(Scores& weights, int stage, const Keeps& keeps) const {
+    using map = typename Scores::map;
+    GIWA_UNROLL
+    for (int i = 0; i < Scores::registers; ++i) {
+      const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
+      const float weight = weights.value[i], scaled = weight * (scale * power_of_two(254 - exponent[map::slot(i)]));
+      // A finite scale that no row's largest counts may overflow here: its weight is 0.
+      const bool counts = is_nonfinite(scale) ? keeps(i) : weight != 0;
+      weights.value[i] = counts ? scaled : 0.f;
+    }
+  }
+
+  /// Writes the factor of a row's O.
+  GIWA_DEVICE void share_factor(int buffer, int slot, int row) const {
+    if (p.v_scales) s.scales.of_o[buffer][row] = power_of_two(exponent[slot]);
+  }
+
+ private:
+  /// Four columns of a lane at a time. A row of bf16 is multiplied by the power of two that makes its largest element
+  /// 2^14 to 2^15, at most by 2^126; an element that is 2^-39 of that or less is lost.
+  GIWA_DEVICE void load_row(const run_item& item, const packed_rows& rows, int row, float k_scale) const {
+    using tile = typename Types::q_tile;
+    using element = typename Types::query;
+    constexpr int run = 4, runs = ceil_div(tile::columns, 32 * run);
+    const auto& q = p.runs.call.views.q;
+    const int width = row < rows.rows ? static_cast<int>(q.extent(3)) : 0;
+    const int at = row < rows.rows ? row : 0;
+    const element* const from =
+        &q(item.sequence.q_batch, item.sequence.first_query_row + rows.query(at), rows.head(at), 0);
+    alignas(8) element x[runs][run];
+    GIWA_UNROLL
+    for (int n = 0; n < runs; ++n) {
+      const int column = (32 * n + lane) * run;
+      if (column + run <= width && p.q_aligned)
+        *reinterpret_cast<uint2*>(x[n]) = *reinterpret_cast<const uint2*>(from + column);
+      else
+        for (int i = 0; i < run; ++i) x[n][i] = column + i < width ? from[column + i] : convert<element>{}(0.f);
+    }
+    float up = 1, down = 1;
+    if constexpr (!stdlib::same_as<element, fp16>) {
+      float largest[1] = {0};
+      GIWA_UNROLL
+      for (int n = 0; n < runs; ++n) GIWA_UNROLL
+      for (int i = 0; i < run; ++i) largest[0] = larger_of(largest[0], arch::magnitude(convert<float>{}(x[n][i])));
+      for (int distance = 16; distance > 0; distance /= 2)
+        largest[0] = larger_of(largest[0], block.shuffle_xor(largest[0], distance));
+      const uint32 exponent = exponent_of(largest[0], 15, 255);
+      up = power_of_two(127 + 14 + 127 - exponent), down = power_of_two(exponent - 14);
+    }
+    GIWA_UNROLL
+    for (int n = 0; n < runs; ++n) {
+      const int column = (32 * n + lane) * run;
+      if (column >= tile::columns) continue;
+      fp16 y[run];
+      GIWA_UNROLL
+      for (int i = 0; i < run; ++i) y[i] = convert<fp16>{}(convert<float>{}(x[n][i]) * up);
+      GIWA_UNROLL
+      for (int i = 0; i < run; i += 2) __builtin_memcpy(&s.q[group](row, place_of_column(column + i)), y + i, 4);
+    }
+    if (lane == 0) s.scales.of_q[group][row] = down * k_scale;
+  }
+};
+
+/// Caches of 16 bits have no scales.
+template <class Types, class Block>
+struct few_rows_scaling<Types, Block, false> {
+  const Block& block;
+  const typename Types::params& p;
+  typename Types::shared_storage& s;
+  const int lane, group, warp, first_key;
+
+  GIWA_DEVICE static constexpr bool has_weights() { return false; }
+  template <class... Arguments>
+  GIWA_DEVICE void share_largest(const Arguments&...) const {}
+  template <class... Arguments>
+  GIWA_DEVICE void read_largest(const Arguments&...) const {}
+  template <class... Arguments>
+  GIWA_DEVICE void weigh(const Arguments&...) const {}
+  GIWA_DEVICE void share_factor(int, int, int) const {}
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+// Types of the kernel for few rows: tiles, the ring of leaves, softmax states, the kernel's parameters.
+#ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
+#define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
+
+#include <giwa/arch/tensor_map.hpp>
+#include <giwa/attention/kernels/sm80/few_rows_items_sm80.cuh>
+#include <giwa/softmax/online.cuh>
+#include <giwa/tile/shared_tile.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Merges two softmax states of a row, m in units of log2: returns the larger m and sets the factors of both.
+GIWA_HOST_DEVICE inline float merge_maxima(float a, float b, float& of_a, float& of_b) {
+  const float larger_one = larger_of(a, b), reference = larger_one == -infinity_of<float> ? 0.f : larger_one;
+  of_a = exp2_of(a - reference), of_b = exp2_of(b - reference);
+  return larger_one;
+}
+
+/// The parameters of a launch that divides leaves into runs, and of the launch that merges them.
+template <class Call>
+struct run_params {
+  Call call;
+  run_shape shape;
+  float* states;  // the workspace
+  fast_divisor group;
+  int leaf_keys, tile_rows, columns;  // columns: of a state in the workspace
+  bool early;                         // may_find_early()
+
+  /// The memory of state number `i` that a run hands on: of the unit that it begins, or of the one that began before.
+  GIWA_HOST_DEVICE float* state_of(int64 run, int column, bool begins, int i) const {
+    const int64 slot = (run * shape.columns + column) * state_slots(shape) + (begins ? shape.states : 0) + i;
+    return states + slot * state_floats(shape.rows, columns);
+  }
+};
+
+/// How keys come into shared memory.
+enum class key_copies : int {
+  boxes,     // TMA, sm_90
+  chunks,    // cp.async of 16 bytes
+  elements,  // element by element: rows that are not aligned to 16 bytes
+};
+
+/// Rows: packed rows of a tile, 16 or 32. Stages: of the ring of keys, and of the ring of values.
+template <int HeadSize, int HeadSizeV, int Rows, int Stages>
+struct few_rows_policy {
+  static constexpr int head_size = HeadSize, head_size_v = HeadSizeV, rows = Rows, stages = Stages;
+};
+
+/// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
+template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
+struct few_rows_scales {
+  float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  float of_q[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
+  float of_o[2][Rows];       // of a row's O of a leaf
+  alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
+};
+template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
+struct few_rows_scales<false, Rows, Stages, LeafKeys, ScoreWarps, Groups> {};
+
+/// T: elements of q. Element: of the cache, T or e4m3.
+template <class T, class Element, class O, class Policy, class Mask, class Score>
+struct few_rows_types {
+  using policy = Policy;
+  using query = T;
+  using element = Element;
+  static constexpr bool converts = sizeof(Element) == 1;
+  using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
+  using output = O;
+  using call_params = cached_params<T, Element, O, Mask, Score>;
+  static constexpr int rows = Policy::rows, stages = Policy::stages,
+                       leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));
+  // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
+  // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
+  static constexpr int most_groups = score_groups_of(Policy::head_size_v, rows, sizeof(Element));
+  static constexpr int score_groups = GIWA_ARCH_HAS_SM90A ? most_groups : 1;
+  static constexpr int output_warps = score_groups == 2 ? 4 : 8, score_warps = 4, producers = 4;
+  static constexpr int max_threads = 32 * (output_warps + score_groups * score_warps + producers);
+  // The fold takes most registers. All roles together have the 128 of each of 512 threads.
+  static constexpr bool narrow = Policy::head_size_v <= 64;
+  static constexpr int output_registers = score_groups == 1 ? 168 : narrow ? 152 : 200;
+  static constexpr int score_registers = score_groups == 1 ? 104 : narrow ? 144 : 120, producer_registers = 72;
+
+  template <class Value, int Rows, int Columns>
+  using tile = shared_tile<Value, tile_shape<Rows, Columns>,
+                           swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
+  using q_tile = tile<operand, rows, round_up(Policy::head_size, 64)>;         // (rows, head size)
+  using k_tile = tile<Element, leaf_keys, round_up(Policy::head_size, 64)>;    // (keys, head size)
+  using v_tile = tile<Element, leaf_keys, round_up(Policy::head_size_v, 64)>;  // (keys, columns)
+  using p_tile = tile<operand, rows, leaf_keys>;                               // (rows, keys)
+
+  // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
+  static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
+  static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
+  static constexpr int columns = round_up(Policy::head_size_v, 16);
+  static constexpr int warp_columns = columns <= 16 * output_warps ? 16 : columns <= 32 * output_warps ? 32 : 64;
+  static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
+  static_assert(outputs_in_use * warp_columns <= v_tile::columns);
+
+  /// producers: one of them has written the first item. ready: so they have, and the mbarriers are initialized. scores,
+  /// more_scores: of a group of score warps. p_full and p_empty: the score warps hand P of a leaf to the output warps in one of
+  /// two buffers.
+  enum class named_barrier : int {
+    block,
+    producers,
+    ready,
+    scores,
+    outputs,
+    p_full,
+    p_empty = p_full + 2,
+    more_scores = p_empty + 2
+  };
+  static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
+  /// Returns the barrier of a buffer.
+  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
+    return static_cast<int>(first) + buffer;
+  }
+
+  /// A ring of tiles of keys or values.
+  template <class Tile>
+  struct ring {
+    Tile tile[stages];
+    arch::mbarrier full[stages], empty[stages];
+  };
+  struct shared_storage {
+    ring<k_tile> k;
+    ring<v_tile> v;
+    q_tile q[most_groups];
+    p_tile p[2];
+    float m[2][rows];                                // of a leaf, in units of log2
+    alignas(16) float maxima[2][rows][score_warps];  // of each score warp's keys
+    alignas(16) float sums[2][rows][score_warps];
+    int has_nonfinite[2];
+    run_search search;
+    run_items items;
+    few_rows_scales<converts, rows, stages, leaf_keys, score_warps, most_groups> scales;
+  };
+  struct params {
+    run_params<call_params> runs;
+    key_copies copies;
+    int box_rows;             // of a copy of TMA
+    int issuers_log2;         // of the warps that start boxes
+    bool q_aligned;           // rows of q are aligned to 16 bytes
+    bool keys_once;           // each key is read by one tile of rows, and need not stay in the L2 cache
+    bool k_scales, v_scales;  // the keys or values of a sequence and a head have several scales
+    tensor_map k, v;          // (element of the cache, head, row, head size)
+  };
+
+  /// What the mask and the end of the keys keep of a leaf.
+  GIWA_HOST_DEVICE static tile_keep keep_of(const call_params& call, const packed_rows& r, int leaf) {
+    const int first = leaf * leaf_keys;
+    if (first >= r.keys) return tile_keep::none;
+    const bool whole = r.keys - first >= leaf_keys;
+    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
+    const tile_keep keep = classify_heads(call.mask, t, call.heads_per_kv);
+    return keep == tile_keep::all && !whole ? tile_keep::some : keep;
+  }
+};
+
+/// The end of a row: where its results go, and its sink and prior. Everything is looked up when it is made, so that a
+/// kernel can do this while it waits for the sums.
+template <class Output>
+struct row_end {
+  Output* o;
+  const Output* prior_o;  // or null
+  float* lse;             // or null
+  float sink, prior_lse;
+  float v_scale = 1;  // of all values of an 8-bit cache, unless they have several
+  int columns;
+  bool has_sink;
+
+  template <class Params>
+  GIWA_DEVICE row_end(const Params& call, const cached_sequence& s, int head, int query)
+      : o(nullptr), prior_o(nullptr), lse(nullptr), sink(0), prior_lse(0), columns(0), has_sink(false) {
+    const auto& to = call.views.o;
+    const int64 row = s.first_query_row + query;
+    o = to.data() + (s.q_batch * to.stride(0) + row * to.stride(1) + head * to.stride(2));
+    columns = static_cast<int>(to.extent(3));
+    if (call.lse.data() != nullptr) lse = &call.lse(s.q_batch, head, row);
+    has_sink = call.sinks != nullptr;
+    if (has_sink) sink = call.sinks[head * call.sink_stride];
+    if constexpr (sizeof(*call.views.cache.v.data()) == 1) {
+      const tensor_view<const float, 3>& scales = call.views.cache.scales.v;
+      if (scales.data() != nullptr && !call.views.differ_in_a_sequence(scales))
+        v_scale = *scale_at(scales, {s.batch, 0}, head / call.heads_per_kv);
+    }
+    if (call.has_prior()) {
+      prior_lse = call.prior_lse(s.q_batch, head, row);
+      prior_o = &call.prior_o(s.q_batch, row, head, 0);
+    }
+  }
+
+  /// The factors of the output, and the log-sum-exp, with the sink and the prior. m is in units of log2.
+  GIWA_DEVICE finished_softmax<float> finish(float m, float l) const {
+    const bool empty = l == 0 && m == -infinity_of<float>;
+    const float own_factor = empty ? 0.f : quick_reciprocal(l);
+    const float own_lse = empty ? -infinity_of<float> : m * ln_2<float> + quick_log(l == 0 ? -1.f : l);
+    finished_softmax<float> end{own_factor, 0, own_lse};
+    const auto add = [&](float more) {
+      end = with_prior(l, end.factor, end.lse, more, device_exponential{}, quick_logarithm{}, quick_inverse{});
+    };
+    if (has_sink) add(sink);
+    if (prior_o != nullptr) add(prior_lse);
+    if (!empty) end.factor *= v_scale;
+    return end;
+  }
+
+  /// Writes consecutive elements of o.
+  template <int Count>
+  GIWA_DEVICE void store(int column, const float (&sums)[Count], const finished_softmax<float>& end) const {
+    float x[Count];
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i) x[i] = sums[i] * end.factor;
+    if (prior_o != nullptr && end.prior_factor != 0) {
+      GIWA_UNROLL
+      for (int i = 0; i < Count; ++i)
+        if (column + i < columns)
+          x[i] = fused_multiply_add(convert<float>{}(prior_o[column + i]), end.prior_factor, x[i]);
+    }
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i)
+      if (column + i < columns) o[column + i] = convert<Output>{}(x[i] + 0.f);  // + 0 makes -0 positive
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

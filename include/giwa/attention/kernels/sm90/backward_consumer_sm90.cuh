@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// A consumer warpgroup of the Hopper kernels of attention_backward: 64 rows of dq, or of dk and dv.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_CONSUMER_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_CONSUMER_SM90_CUH
+
+#include <giwa/attention/kernels/sm90/backward_items_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// With fixed rows a and b and moving rows x and y, for each tile of them:
+///   S = a x^T,  dP = b y^T,  P = e^(score(S) - lse),  dS = P (dP - delta) slope,
+///   dq or dk = scale * sum of dS x,  dv = sum of P y.
+/// P and dS go from the accumulators into the next product as left operands in registers.
+template <class Types, class Block>
+class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
+  using base = sm90_item_consumer<Types, Block>;
+  friend base;
+  using steps_type = sm90_backward_steps<Types>;
+  using scores_tile = typename steps_type::scores_tile;
+  using base::acquire_turn, base::await_next, base::release, base::release_turn, base::uniform;
+  using base::base;
+  using base::block, base::p, base::s, base::index, base::x, base::y, base::dq, base::bad_keys, base::sum_x,
+      base::sum_y;
+  using base::sums_x, base::sums_y;
+  using typename base::action, typename base::params, typename base::shared_storage, typename base::work_item;
+
+ public:
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    sm90_backward_consumer me(block, p, s);
+    base::consume(me);
+  }
+
+ private:
+  /// Adds all tiles of an item and stores the sums. False if there is none.
+  GIWA_DEVICE bool add_item(work_item& work) {
+    if constexpr (sums_x) sum_x.fill(0);
+    if constexpr (sums_y) sum_y.fill(0);
+    action next = await_next();
+    const bool has_tiles = !uniform(next == action::end_of_item || next == action::end);
+    if (has_tiles) this->begin_item(work);
+    next = base::add_tiles(*this, next);
+    if (uniform(next == action::end)) return false;
+    this->end_item(work, has_tiles);
+    return true;
+  }
+
+  /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none between those of
+  /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one, or for each of them.
+  template <bool Masked>
+  GIWA_DEVICE action add_tile() {
+    const int stage_x = uniform(x.stage()), stage_y = uniform(y.stage());
+    const auto& x_tile = s.x[stage_x];
+    const auto& y_tile = s.y[stage_y];
+    // Set here, so that their registers are free from the last product to the next tile; the products overwrite them.
+    scores_tile scores, dp;
+    scores.fill(0);
+    if constexpr (sums_x) dp.fill(0);
+    // stage_x >> 2 is 0. Without it the compiler computes the descriptors of a and b before the loop, and spills them.
+    const int fixed = index + (stage_x >> 2);
+    if constexpr (!sums_x) s.y_full[y.stage()].wait(y.phase());
+    if constexpr (Types::adds_dq) acquire_turn();
+    arch::wgmma_fence();
+    multiply<Types::head_size>(scores, s.a[fixed], 0, transposed(x_tile), false);
+    if constexpr (sums_x) {
+      s.y_full[y.stage()].wait(y.phase());
+      arch::wgmma_fence();
+      multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), false);
+    }
+    arch::wgmma_commit();
+    release_turn();
+    if constexpr (Types::adds_dq) {
+      dq.begin_tile(block, s, index, y.turn);
+      bad_keys.find(block, dq.is_first(), s.a[index]);
+    }
+    steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
+                     this->first_row, this->thread,       this->random_key};
+    steps.read_early();
+    arch::wgmma_wait<0>();
+    arch::fence_operand(scores.value);
+    if constexpr (sums_x) arch::fence_operand(dp.value);
+    if constexpr (!sums_y) release(s.y_empty[y.stage()]);
+    if constexpr (Types::adds_dq) bad_keys.replace(block, dq.is_first(), s.a[index], scores);
+    [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
+    steps.template run<Masked>(block, scores, dp, weights, gradients);
+    if constexpr (Types::adds_dq) dq.write_gradients(s, index, this->thread, y.turn, gradients);
+    acquire_turn();
+    if constexpr (sums_y) {
+      arch::fence_operand(sum_y.value);
+      arch::wgmma_fence();
+      multiply(sum_y, weights, y_tile, true);
+    }
+    if constexpr (sums_x) {
+      arch::fence_operand(sum_x.value);
+      arch::wgmma_fence();
+      multiply(sum_x, gradients, x_tile, true);
+    }
+    arch::wgmma_commit();
+    return this->end_tile();
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+// What the consumer warpgroups of the Hopper kernels of attention_backward have in common: an item's begin, tiles and end.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_ITEMS_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_ITEMS_SM90_CUH
+
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/attention/kernels/simt/store_gradient.cuh>
+#include <giwa/attention/kernels/sm90/backward_dq_sm90.cuh>
+#include <giwa/attention/kernels/sm90/backward_sharing_sm90.cuh>
+#include <giwa/attention/kernels/sm90/backward_steps_sm90.cuh>
+#include <giwa/tile/mma_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A consumer's 64 fixed rows: it waits for them and for tiles, sums, and stores. The class that inherits has add_item(work), for
+/// the tiles of an item, and add_tile<whether it is masked>().
+template <class Types, class Block>
+class sm90_item_consumer {
+ public:
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_item = typename Types::work_item;
+  using action = typename Types::action;
+  using G = typename Types::gradient_element;
+  static constexpr bool rows_are_keys = Types::rows_are_keys, sums_x = Types::sums_x, sums_y = Types::sums_y;
+
+ protected:
+  using dq_type = sm90_dq_product<Types>;
+  using map_of_scores = typename sm90_backward_steps<Types>::map;
+
+  GIWA_DEVICE sm90_item_consumer(const Block& of, const params& parameters, shared_storage& storage)
+      : block(of),
+        p(parameters),
+        s(storage),
+        index(of.any(of.warp() / 4 == 2) ? 1 : 0),  // a vote tells the compiler that all threads of a warp agree
+        thread(of.rank() % 128),
+        random_key(dropout_key(of, parameters.call.call.score)) {}
+
+  template <class Consumer>
+  GIWA_DEVICE static void consume(Consumer& me) {
+    if (me.index == Types::consumers - 1) me.release_turn();
+    consume_items<Types>(me.block, me.s, [&](work_item& work) { return me.add_item(work); });
+    if (Types::stores_tiles && me.block.lane() == 0) arch::wait_stores<0>();
+  }
+
+  GIWA_DEVICE void begin_item(const work_item& work) {
+    first_row = work.first + 64 * index;
+    const auto row_of = [&](int slot) { return map_of_scores::row(thread, slot); };
+    if constexpr (!rows_are_keys && !Types::stages_output)
+      for (int slot = 0; slot < map_of_scores::rows; ++slot)
+        own[slot] = p.call.terms_of_query(work.head.get(), first_row + row_of(slot));
+    s.fixed_full[index].wait(fixed_turn & 1);
+    if constexpr (Types::stages_output)
+      for (int slot = 0; slot < map_of_scores::rows; ++slot) own[slot] = s.own_terms[index][row_of(slot)];
+    if constexpr (!rows_are_keys)
+      for (row_terms& t : own) t.lse *= log2_e<float>;
+    if constexpr (!Types::adds_dq) acquire_turn();
+  }
+
+  /// Adds an item's tiles, of which `next` says what to do with the first, by me.add_tile<whether it is masked>(item...), which
+  /// returns the same of the next one. Returns the note without a tile that ends them.
+  template <class Consumer, class... Item>
+  GIWA_DEVICE static action add_tiles(Consumer& me, action next, Item&... item) {
+    for (;;) {
+      if (me.uniform(next == action::all)) {
+        next = me.template add_tile<false>(item...);
+      } else if (me.uniform(next == action::some)) {
+        next = me.template add_tile<true>(item...);
+      } else if (!Types::by_halves && me.uniform(next == action::none)) {
+        next = me.skip_tile();
+      } else {
+        return next;
+      }
+    }
+  }
+
+  /// After an item's last tile, or its end without one.
+  GIWA_DEVICE void end_item(work_item& work, bool has_tiles) {
+    release(s.x_empty[x.stage()]);
+    x.advance();
+    if (has_tiles) {
+      if constexpr (!Types::by_halves) release(s.b_empty[index]);
+      if constexpr (!Types::adds_dq) release_turn();
+      if constexpr (Types::adds_dq) {
+        dq.finish(block, s, index, thread, y.turn);
+        release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
+      }
+      release(s.a_empty[index]);
+      ++fixed_turn;
+    }
+    if (!uniform(work.idle)) store_sums(work, work.careful);
+  }
+
+  /// Waits for the next stage of x and returns what to do with its tile.
+  GIWA_DEVICE action await_next() const {
+    s.x_full[x.stage()].wait(x.phase());
+    return s.notes[x.stage()].of[index];
+  }
+  /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
+  /// wait for their next tiles during its own.
+  GIWA_DEVICE action skip_tile() {
+    release_turn();
+    s.y_full[y.stage()].wait(y.phase());
+    release(s.y_empty[y.stage()]);
+    release(s.x_empty[x.stage()]);
+    x.advance(), y.advance();
+    acquire_turn();
+    return await_next();
+  }
+  /// Waits for the last products of a tile, and makes dq of the tile before; returns what to do with the next tile.
+  GIWA_DEVICE action end_tile() {
+    [[maybe_unused]] typename dq_type::tile dq_of_tile;
+    if constexpr (Types::adds_dq) {
+      dq.multiply(block, s, index, y.turn, dq_of_tile);
+      release_turn();
+    }
+    arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
+    x.advance(), y.advance();
+    const action next = await_next();
+    if constexpr (Types::adds_dq) dq.await_part(s, index, y.turn - 1);
+    arch::wgmma_wait<Types::adds_dq ? 1 : 0>();
+    if constexpr (sums_x) arch::fence_operand(sum_x.value);
+    if constexpr (sums_y) arch::fence_operand(sum_y.value);
+    if constexpr (sums_y) release(y_empty);
+    release(x_empty);
+    if constexpr (Types::adds_dq) {
+      arch::wgmma_wait<0>();
+      arch::fence_operand(dq_of_tile.value);
+      dq.write(block, s, index, Types::by_halves ? rank_in_warpgroup() : thread, y.turn - 1, dq_of_tile);
+    }
+    return next;
+  }
+
+  /// Stores the sums of a warp's 16 rows. If they have NaN, the item has to come again, because 0 times NaN of a row that
+  /// is not seen is NaN too; the second time they are stored as they are.
+  GIWA_DEVICE void store_sums(work_item& work, uint32 careful) {
+    const uint32 bit = 1u << (thread / 32 + 4 * index);
+    if constexpr (Types::adds_dq)
+      if (work.sharers > 1 && !collect_sums(work.sums, work.share, work.sharers, sum_x, sum_y)) return;
+    if (careful == 0) {
+      float zero = 0;
+      if constexpr (sums_x)
+        for (float value : sum_x.value) zero = fused_multiply_add(value, 0.0f, zero);
+      if constexpr (sums_y)
+        for (float value : sum_y.value) zero = fused_multiply_add(value, 0.0f, zero);
+      if (block.any(!(zero == 0))) {
+        if (block.lane() == 0) block.atomic_add(work.again, bit);
+        return;
+      }
+    } else if ((careful & bit) == 0) {
+      return;
+    }
+    const auto& h = work.head.get();
+    const auto& views = p.call.views;
+    const float scale = p.call.call.scale;
+    const int first = work.first + 64 * index;
+    const auto store = [&](auto& sums, const tensor_view<G, 2>& to, float factor) {
+      if constexpr (Types::stores_slabs)
+        if (to.stride(0) % 8 == 0 && reinterpret_cast<uint64>(to.data()) % 16 == 0)
+          return store_gradient_by_slabs(block, thread, sums, to, first, factor, dq.free_slab(s, index, y.turn));
+      store_gradient(block, thread, sums, to, first, factor, p.call.accumulate);
+    };
+    if constexpr (!rows_are_keys) {
+      if (is_absent(views.dq)) return;
+      if constexpr (Types::stores_tiles)
+        if (p.stores_by_tma && first < work.rows && (!p.call.call.ragged || first + thread / 32 * 16 + 16 <= work.rows))
+          return store_by_tma(h, first, scale);
+      store(sum_x, p.call.query_rows(views.dq, h), scale);
+    } else {
+      if constexpr (sums_x)
+        if (!is_absent(views.dk)) store(sum_x, p.call.key_rows(views.dk, h, work.rows), scale);
+      if constexpr (sums_y)
+        if (!is_absent(views.dv)) store(sum_y, p.call.key_rows(views.dv, h, work.rows), 1);
+    }
+  }
+  /// Stores a warp's 16 rows of dq. They may be clipped at the tensor's end, but must not reach into the next sequence.
+  template <class Head>
+  GIWA_DEVICE void store_by_tma(const Head& h, int first, float scale) {
+    using box = tensor_box<typename Types::dq_of_warp>;
+    auto& staged = s.dq.of[index];
+    const int warp_row = thread / 32 * 16;
+    sum_x.transform([&](float value) { return value * scale + 0.0f; });  // as store_gradient()
+    if (block.lane() == 0) arch::wait_stores_read<0>();                  // of the item before
+    block.sync_warp();
+    giwa::store(thread, sum_x, 0, staged);
+    arch::fence_async_proxy();
+    block.sync_warp();
+    if (block.lane() != 0) return;
+    const giwa::index<4> at{h.sequence, h.head, h.first_query_row + first + warp_row, 0};
+    for (int i = 0; i * box::columns < Types::dq_tile::columns; ++i)
+      arch::store_box(p.dq, box_coordinates<4>(at, i * box::columns, G{}).at,
+                      staged.data() + (64 * i + warp_row) * box::columns);
+    arch::commit_stores();
+  }
+
+  /// A condition that all threads agree on, in a form that shows the compiler so: at a branch that might diverge it would
+  /// wait for each product.
+  GIWA_DEVICE bool uniform(bool condition) const { return block.any(condition); }
+  /// A stage, in such a form too: descriptors are computed once for a warp then, not by each thread. H200, 2026-11-23: a fifth
+  /// of the loop's instructions less at 128, where the call is 2 to 3 % faster. At 64 it is as fast, and dk with dv without dq
+  /// are 3 % slower.
+  GIWA_DEVICE int uniform(int stage) const { return Types::policy::widest > 64 ? block.shuffle(stage, 0) : stage; }
+  /// The tensor cores in turn, so that the consumers do not compute exponentials at the same time, while the products wait. Not
+  /// for all head sizes: sm90_backward_policy::takes_turns.
+  ///@{
+  GIWA_DEVICE void acquire_turn() const {
+    if constexpr (Types::policy::takes_turns) arch::barrier_sync(1 + index, 128 * Types::consumers);
+  }
+  GIWA_DEVICE void release_turn() const {
+    if constexpr (Types::policy::takes_turns) arch::barrier_arrive(2 - index, 128 * Types::consumers);
+  }
+  ///@}
+  /// Lets the loader overwrite what the warp has read.
+  GIWA_DEVICE void release(arch::mbarrier& empty) const {
+    block.sync_warp();
+    if (block.lane() == 0) empty.arrive();
+  }
+
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  const int index, thread;
+  [[no_unique_address]] const typename sm90_backward_steps<Types>::key_type random_key;
+  template <int Stages>
+  using cursor = stdlib::conditional_t<Types::adds_dq, counting_cursor<Stages>, ring_cursor<Stages>>;
+  cursor<Types::stages_x> x;
+  cursor<Types::stages_y> y;  // where dq is added, its turn counts the tiles
+  stdlib::conditional_t<Types::adds_dq, dq_type, nothing> dq;
+  stdlib::conditional_t<Types::adds_dq, sm90_bad_keys<Types>, nothing> bad_keys;
+  uint32 fixed_turn = 0;
+  int first_row = 0;
+  // Of the fixed queries, with the lse in powers of two; of split fp16, of the fixed rows.
+  stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms> own[map_of_scores::rows];
+  stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;
+  stdlib::conditional_t<sums_y, warpgroup_tile<Types::head_size_v>, nothing> sum_y;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+// The loader of the Hopper kernels of attention_backward: a warp that loads tiles by TMA and notes what the mask keeps of them.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_LOADER_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_LOADER_SM90_CUH
+
+#include <giwa/arch/elect.cuh>
+#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+#include <giwa/attention/nonfinite/nonfinite.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Loads the fixed rows of each work item and the tiles that the mask keeps something of, and writes notes on them. For
+/// keys: the tiles of queries of every sequence and head that reads them, or this work tile's share, in order. Runs as a
+/// whole warp.
+template <class Types, class Block>
+class sm90_backward_loader {
+ public:
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_item = typename Types::work_item;
+  using tile_note = typename Types::tile_note;
+  using action = typename Types::action;
+  using head_type = typename Types::head_type;
+  using tiles_list = typename Types::tiles_list;
+  static constexpr int columns = Types::columns;
+
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    sm90_backward_loader me{block, p, s};
+    for (uint32 turn = 0;; ++turn) {
+      const int at = static_cast<int>(turn % Types::queue_depth);
+      s.work_full[at].wait(turn / Types::queue_depth & 1);
+      const work_item& work = s.work[at];
+      if (work.end) break;
+      if (!work.idle) me.load_item(work);
+      if constexpr (Types::adds_dq)
+        if (work.last && block.lane() == 0) s.last_loaded.arrive();
+      me.put_end(action::end_of_item);
+      block.sync_warp();
+      if (block.lane() == 0) s.work_empty[at].arrive();
+    }
+    me.put_end(action::end);
+  }
+
+ private:
+  GIWA_DEVICE sm90_backward_loader(const Block& of, const params& parameters, shared_storage& storage)
+      : block(of), p(parameters), s(storage) {}
+
+  GIWA_DEVICE void load_item(const work_item& work) {
+    has_fixed = false;
+    if constexpr (Types::rows_are_keys) {
+      const int n = work.batch;
+      for (int b = p.call.first_reader(n); b < p.call.end_reader(n); ++b) {
+        if (!p.call.is_reader(b, n)) continue;
+        for (int head = work.first_head; head < work.end_head; ++head) {
+          if (block.lane() == 0) s.moving_head.put(p.call.call.place_of(b, head));
+          block.sync_warp();
+          if (work.first < s.moving_head.get().keys()) load_tiles(work, s.moving_head.get());
+          block.sync_warp();  // all lanes have read the head
+        }
+      }
+    } else {
+      load_tiles(work, work.head.get());
+    }
+  }
+  /// A note without a tile.
+  GIWA_DEVICE void put_end(action end) {
+    s.x_empty[x.stage()].wait(x.phase() ^ 1);
+    if (block.lane() == 0) {
+      for (int c = 0; c < Types::groups; ++c) s.notes[x.stage()].of[c] = end;
+      if constexpr (Types::adds_dq)
+        if (end == action::end) {
+          s.dq_places[place.stage()].part = Types::no_more_parts;
+          s.place_full[place.stage()].arrive();
+        }
+      s.x_full[x.stage()].arrive();
+    }
+    block.sync_warp();
+    x.advance();
+  }
+
+  GIWA_DEVICE void load_tiles(const work_item& work, const head_type& h) {
+    const tiles_list list(p.call.call.mask, h, work.first, Types::block_m, columns);
+    // Where dq is added, the last tile comes first: under a causal mask tiles of keys begin with the same queries then,
+    // add to dq at the same pace, and find their queries in the L2 cache.
+    constexpr bool descends = Types::adds_dq;
+    int first = 0;
+    if constexpr (Types::adds_dq)
+      if (work.divided) first = list.count() * work.share / work.sharers;
+    for (int n = descends ? list.previous(end_of_part(work, list.count())) : list.next(0);
+         first <= n && n < list.count(); n = descends ? list.previous(n) : list.next(n + 1)) {
+      load_tile(work, h, list, n);
+      // After the first tile, because the consumers of the item before may still use the fixed rows.
+      if (!has_fixed) load_fixed(work);
+      has_fixed = true;
+    }
+  }
+
+  /// The end of the tiles of queries that a work item has, of `count`.
+  GIWA_DEVICE static int end_of_part(const work_item& work, int count) {
+    if constexpr (Types::adds_dq)
+      if (work.divided) return count * (work.share + 1) / work.sharers;
+    return count;
+  }
+
+  /// What the mask keeps of tile n for a consumer. A score modifier is never called for rows past the end.
+  GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n,
+                                 int c) const {
+    const int first = work.first + 64 * c;
+    const tile_keep keep = list.keep(n, first, 64);
+    const bool asks = score_steps<typename Types::mask, typename Types::score>::modified;
+    const bool lacks_rows = first + 64 > (Types::rows_are_keys ? h.keys() : h.queries());
+    // Nor may keys past the end, which have other rows or none in shared memory, add to dq.
+    if ((asks || Types::adds_dq) && lacks_rows && keep == tile_keep::all) return tile_keep::some;
+    return Types::rows_are_keys ? keep_of_reader(p.call, h, keep, first + 64) : keep;
+  }
+
+  /// b is free for the next rows earlier than a: dq of the last tile needs a.
+  GIWA_DEVICE void load_fixed(const work_item& work) {
+    const head_type& h = work.head.get();
+    const auto at = [&](int c) { return origin(h, Types::rows_are_keys, work.first + 64 * c); };
+    for (int c = 0; c < Types::groups; ++c) {
+      [[maybe_unused]] row_terms terms[2];
+      if constexpr (Types::stages_output)
+        for (int i = 0; i < 2; ++i) terms[i] = p.call.terms_of_query(h, work.first + 64 * c + block.lane() + 32 * i);
+      s.b_empty[c].wait((fixed_turn & 1) ^ 1);
+      if constexpr (Types::stages_output) {
+        for (int i = 0; i < 2; ++i) s.own_terms[c][block.lane() + 32 * i] = terms[i];
+        block.sync_warp();
+      }
+      if (arch::elect_one()) {
+        s.fixed_full[c].arrive_and_expect(Types::a_tile::bytes + (Types::sums_x ? Types::b_tile::bytes : 0));
+        if constexpr (Types::sums_x) giwa::load(p.b, at(c), s.b[c], s.fixed_full[c]);
+      }
+      block.sync_warp();
+    }
+    for (int c = 0; c < Types::groups; ++c) {
+      s.a_empty[c].wait((fixed_turn & 1) ^ 1);
+      if (arch::elect_one()) giwa::load(p.a, at(c), s.a[c], s.fixed_full[c]);
+      block.sync_warp();
+    }
+    ++fixed_turn;
+  }
+
+  GIWA_DEVICE void load_tile(const work_item& work, const head_type& h, const tiles_list& list, int n) {
+    tile_keep keep[Types::groups];
+    bool some = false;
+    for (int c = 0; c < Types::groups; ++c) {
+      keep[c] = keep_for(work, h, list, n, c);
+      some = some || keep[c] == tile_keep::some;
+    }
+    const bool scrubs = work.careful != 0 && some;
+    constexpr int rows_of_lane = ceil_div(columns, 32);
+    const int begin = n * columns;
+    [[maybe_unused]] stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms>
+        terms[rows_of_lane];
+    if constexpr (Types::is_split || Types::rows_are_keys) {  // before the wait, so that the loads overlap it
+      GIWA_UNROLL
+      for (int i = 0; i < rows_of_lane; ++i) {
+        const int row = begin + block.lane() + 32 * i;
+        if constexpr (!Types::is_split)
+          terms[i] = p.call.terms_of_query(h, row);
+        else
+          terms[i] = Types::rows_are_keys ? Types::terms_of_query(p.call, h, row) : Types::terms_of_key(p.call, h, row);
+      }
+    }
+    [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
+    if constexpr (Types::adds_dq) {
+      // An item that comes again has added to dq already.
+      const key_tiles<typename Types::mask> keys(p.call.call.mask, h, begin, columns, Types::block_m);
+      const int tile = work.first / Types::block_m;
+      int before = keys.previous(tile);
+      if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
+      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
+    }
+    s.x_empty[x.stage()].wait(x.phase() ^ 1);
+    GIWA_UNROLL
+    for (int i = 0; i < rows_of_lane; ++i) {
+      const int row = block.lane() + 32 * i;
+      if (columns % 32 != 0 && row >= columns) continue;
+      if constexpr (Types::is_split) {
+        Types::put(terms[i], row, s.terms[x.stage()]);
+      } else if constexpr (Types::rows_are_keys) {
+        s.terms[x.stage()].lse[row] = terms[i].lse * log2_e<float>;
+        s.terms[x.stage()].delta[row] = terms[i].delta;
+      } else {
+        s.terms[x.stage()].nan[row] = 0;
+      }
+    }
+    if (block.lane() == 0) {
+      tile_note& note = s.notes[x.stage()];
+      note.limits.put(typename Types::bounds(h));
+      note.begin = begin;
+      if constexpr (Types::adds_dq) {
+        s.dq_places[place.stage()] = dq;
+        s.place_full[place.stage()].arrive();
+      }
+      // A consumer for which the whole tile is kept has to see the NaN of cleared rows too.
+      for (int c = 0; c < Types::groups; ++c)
+        note.of[c] = scrubs || keep[c] == tile_keep::some ? action::some
+                     : keep[c] == tile_keep::all          ? action::all
+                     : Types::adds_dq                     ? action::some  // for its share of dq of the other's keys
+                                                          : action::none;
+    }
+    block.sync_warp();
+    const auto at = origin(h, !Types::rows_are_keys, begin);
+    if (arch::elect_one()) giwa::load(p.x, at, s.x[x.stage()], scrubs ? s.landed : s.x_full[x.stage()]);
+    s.y_empty[y.stage()].wait(y.phase() ^ 1);
+    if (arch::elect_one()) giwa::load(p.y, at, s.y[y.stage()], scrubs ? s.landed : s.y_full[y.stage()]);
+    block.sync_warp();
+    constexpr int x_bytes = Types::x_tile::bytes, y_bytes = Types::y_tile::bytes;
+    if (!Types::is_split && scrubs) {
+      if (block.lane() == 0) s.landed.arrive_and_expect(x_bytes + y_bytes);
+      s.landed.wait(landed_phase);
+      landed_phase ^= 1;
+      if constexpr (!Types::is_split) clear_nonfinite(s.x[x.stage()], s.y[y.stage()], s.terms[x.stage()], block.lane());
+      arch::fence_async_proxy();
+      block.sync_warp();
+    }
+    if (block.lane() == 0) {
+      s.x_full[x.stage()].arrive_and_expect(scrubs ? 0 : x_bytes);
+      s.y_full[y.stage()].arrive_and_expect(scrubs ? 0 : y_bytes);
+    }
+    block.sync_warp();
+    place.advance(), x.advance(), y.advance();
+  }
+
+  /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms. Written for small code: few
+  /// inputs have such values.
+  template <class XTile, class YTile, class Terms>
+  GIWA_DEVICE static void clear_nonfinite(XTile& x_tile, YTile& y_tile, Terms& terms, int lane) {
+#pragma unroll 1
+    for (int row = lane; row < columns; row += 32) {
+      bool any = false;
+#pragma unroll 1
+      for (int i = 0; i < XTile::columns; ++i) any = any || is_nonfinite(x_tile(row, i));
+#pragma unroll 1
+      for (int i = 0; Types::sums_y && i < YTile::columns; ++i) any = any || is_nonfinite(y_tile(row, i));
+      if (!any) continue;
+      const auto zero = convert<typename Types::element>{}(0.0f);
+#pragma unroll 1
+      for (int i = 0; i < XTile::columns; ++i) x_tile(row, i) = zero;
+#pragma unroll 1
+      for (int i = 0; Types::sums_y && i < YTile::columns; ++i) y_tile(row, i) = zero;
+      if constexpr (Types::rows_are_keys)
+        terms.lse[row] = nan_of<float>;
+      else
+        terms.nan[row] = nan_of<float>;
+    }
+  }
+
+  /// Where row `row` of the head is in a tensor of keys or of queries.
+  GIWA_DEVICE static giwa::index<4> origin(const head_type& h, bool of_keys, int row) {
+    return of_keys ? giwa::index<4>{h.key_sequence, h.kv_head, h.first_key_row + row, 0}
+                   : giwa::index<4>{h.sequence, h.head, h.first_query_row + row, 0};
+  }
+
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  ring_cursor<Types::stages_x> x;
+  ring_cursor<Types::stages_y> y;
+  uint32 fixed_turn = 0, landed_phase = 0;
+  ring_cursor<Types::places> place;  // of a part of dq
+  bool has_fixed = false;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+// The scheduler of the Hopper kernels of attention_backward: a thread that picks work items.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_SCHEDULER_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_SCHEDULER_SM90_CUH
+
+#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Puts work items into the block's queue: those that it claims from a shared counter, and again those that turned out to
+/// have NaN. A separate thread, because the next item must be known when the loader gets to it: in the
+/// loader it made dk and dv of 512 tokens 30 % slower (128, full; H200, 2026-11-23).
+template <class Types>
+class sm90_backward_scheduler {
+ public:
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_item = typename Types::work_item;
+
+  template <class Block>
+  GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
+    sm90_backward_scheduler me{p, s};
+    const int step = static_cast<int>(block.block_count());
+    int unused = 0;
+    // Where items wait for each other, a block claims its first one too: it might start after those that wait.
+    for (int i = Types::adds_dq ? atomicAdd(p.counter, 1) : static_cast<int>(block.block_rank()); i < p.work_tiles;) {
+      const bool has_items = me.put_tiles(i);
+      me.next_free(unused);  // an earlier claim would keep work from other blocks
+      if constexpr (Types::adds_dq)
+        if (has_items) me.await_last();
+      i = (Types::adds_dq ? 0 : step) + atomicAdd(p.counter, 1);
+    }
+    // The items in flight may come again.
+    for (int idle = 0; idle < Types::queue_depth; ++idle) {
+      work_item& work = me.next_free(idle);
+      work.idle = true;
+      me.put();
+    }
+    me.next_free(unused).end = true;
+    me.put();
+  }
+
+ private:
+  GIWA_DEVICE sm90_backward_scheduler(const params& of, shared_storage& storage) : p(of), s(storage) {}
+
+  /// Waits until the loader has loaded the last tile of what was claimed, when the consumers have two tiles to go. Tiles of keys
+  /// of a head follow each other in the order of their claims. With a claim one work tile ahead, a block that ends
+  /// first may have a late tile and wait for blocks that end last: under a causal mask for half of the time, if few
+  /// heads alternate.
+  GIWA_DEVICE void await_last() {
+    s.last_loaded.wait(claims & 1);
+    ++claims;
+  }
+  /// Puts the items of work tile i; returns whether there is one.
+  GIWA_DEVICE bool put_tiles(int i) {
+    const int64 tiles = p.schedule.query_tiles;
+    int tile = i;
+    if constexpr (Types::adds_dq)
+      if (i >= p.last.first) tile = p.last.first + (i - p.last.first) / p.last.parts;
+    const auto at = p.schedule.at(p.schedule.first + tile);
+    if constexpr (Types::rows_are_keys) {
+      const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
+      const int head = at.head / sharers, share = at.head % sharers;
+      int reader = p.call.first_reader(at.batch);
+      while (rows > 0 && !p.call.is_reader(reader, at.batch)) ++reader;
+      // The first keys come first: under a causal mask they have the most queries. With dq they are neighbours, because each
+      // tile waits for the one before it.
+      if constexpr (Types::adds_dq) {
+        const int64 all = ceil_div(rows, Types::block_m), each = ceil_div(all, tiles),
+                    first = (tiles - 1 - at.tile) * each;
+        const int64 end = first + each < all ? first + each : all;
+        for (int64 n = first; n < end; ++n)
+          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows, n + 1 == end, i);
+        return first < end;
+      } else {
+        for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
+          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
+      }
+    } else {
+      const int rows = p.call.call.at(at.batch, at.head).queries();
+      for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
+        put_item(at.batch, at.batch, at.head, 0, static_cast<int>(n) * Types::block_m, rows);
+    }
+    return true;
+  }
+  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, bool last = false,
+                            int i = 0) {
+    int unused = 0;
+    work_item& work = next_free(unused);
+    work.head.put(p.call.call.place_of(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
+    work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
+    put_heads(work, share, Types::sharers(p.call));
+    if constexpr (Types::adds_dq) {
+      work.last = last;
+      work.divided = i >= p.last.first;
+      if (work.divided) {
+        const int from = i - p.last.first, parts = p.last.parts;
+        work.share = from % parts, work.sharers = parts;
+        work.sums = p.call.divided_sums_of(from / parts, parts);
+      } else if (work.sharers > 1) {
+        work.sums = p.call.shared_sums_of(work.head.get(), first / Types::block_m);
+      }
+    }
+    put();
+  }
+  GIWA_DEVICE void put_heads(work_item& work, int share, int sharers) const {
+    if constexpr (Types::rows_are_keys) {
+      const int group = p.call.call.heads_per_kv, each = ceil_div(group, sharers), from = work.head_index * group;
+      work.share = share, work.sharers = sharers;
+      work.first_head = from + share * each;
+      work.end_head = from + (share + 1 < sharers ? (share + 1) * each : group);
+    }
+  }
+  /// The next free entry of the queue. An item that was in it and must come again is put first; then `idle` is reset.
+  GIWA_DEVICE work_item& next_free(int& idle) {
+    for (;;) {
+      const int at = static_cast<int>(turn % Types::queue_depth);
+      s.work_empty[at].wait((turn / Types::queue_depth & 1) ^ 1);
+      work_item& work = s.work[at];
+      work.careful = work.again;
+      work.again = 0, work.idle = work.end = false;
+      if constexpr (Types::adds_dq) work.last = work.divided = false;
+      if (work.careful == 0) return work;
+      put_heads(work, 0, 1);
+      put();
+      idle = 0;
+    }
+  }
+  GIWA_DEVICE void put() { s.work_full[turn++ % Types::queue_depth].arrive(); }
+
+  const params& p;
+  shared_storage& s;
+  uint32 turn = 0, claims = 0;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

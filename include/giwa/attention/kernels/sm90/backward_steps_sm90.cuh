@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// The steps of the Hopper kernels of attention_backward between their products: P and dS.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_STEPS_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_STEPS_SM90_CUH
+
+#include <giwa/arch/registers.cuh>
+#include <giwa/arch/shared_address.cuh>
+#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+#include <giwa/tile/register_copy.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Calls add_item(work) for each item of the block's queue, in order, until it returns false. The frame of a consumer.
+template <class Types, class Block, class AddItem>
+GIWA_DEVICE void consume_items(const Block& block, typename Types::shared_storage& s, const AddItem& add_item) {
+  for (uint32 item = 0;; ++item) {
+    const int at = static_cast<int>(item % Types::queue_depth);
+    if (!add_item(s.work[at])) return;
+    block.sync_warp();
+    if (block.lane() == 0) s.work_empty[at].arrive();
+  }
+}
+
+/// What a thread does with its scores of a tile, or of `Columns` of its moving rows from `first_column` on.
+template <class Types, int Columns = Types::columns>
+struct sm90_backward_steps {
+  using map = warpgroup_map<Columns>;
+  using scores_tile = register_tile<float, map>;
+  using mask = typename Types::mask;
+  using bounds = typename Types::bounds;
+  using steps_of_scores = score_steps<mask, typename Types::score>;
+  using key_type = decltype(dropout_key(stdlib::declval<const typename Types::score&>()));
+  static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
+  // Whether run() may have branches, at which ptxas waits for products that are under way.
+  static constexpr bool may_branch = modified || !one_range_mask<mask>;
+  static constexpr int words = map::registers / 2;              // of a left operand
+  static constexpr int columns_of_thread = map::registers / 2;  // two of every eight, in two rows
+  // More registers would be spilled.
+  static constexpr bool reads_early = rows_are_keys && Columns <= 64 && !Types::adds_dq;
+
+  const typename Types::call_params::call_type& call;
+  const typename Types::tile_note& note;
+  const typename Types::moving_terms& terms;
+  const row_terms (&own)[map::rows];  // if the fixed rows are queries
+  const int first_row, thread;
+  [[no_unique_address]] const key_type random_key;
+  const int first_column = 0;
+  float lse[columns_of_thread];
+  float factor = 0;  // of the scores, for powers of two
+  // Where dq is added too, the lse that are read early, and where the thread's terms are.
+  static constexpr int few = Types::adds_dq && !modified ? Columns / 16 : 0;
+  uint32 terms_at = 0;
+
+  /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too
+  /// there are registers for a few, and for what the first steps after the products would wait for; with a modifier, which needs
+  /// registers itself, for none. H100, 2026-11-26, 4, 8 and 12 of them, with counting_cursor, over none with ring_cursor: 64,
+  /// geometric mean of 20 cells up to 8192 tokens, 1.015, 1.023, 1.017; 128 no difference.
+  GIWA_DEVICE void read_early() {
+    factor = modified ? log2_e<float> : call.scale * log2_e<float>;
+    if constexpr (few > 0) {
+      const int lane = static_cast<int>(static_cast<uint32>(arch::recomputed_here(thread)) % 32);
+      terms_at = arch::shared_address(&terms.lse[first_column + map::column(lane, 0)]);
+      arch::compute_here(factor), arch::compute_here(terms_at);
+      GIWA_UNROLL
+      for (int i = 0; i < few; i += 2) {
+        const float2 two = arch::load_shared(terms_at + 16 * i);
+        lse[i] = two.x, lse[i + 1] = two.y;
+        arch::compute_here(lse[i]), arch::compute_here(lse[i + 1]);
+      }
+    }
+    if constexpr (reads_early) {
+      GIWA_UNROLL
+      for (int i = 0; i < columns_of_thread; ++i) lse[i] = terms.lse[map::column(thread, i / 2 * 4 + i % 2)];
+    }
+  }
+
+  /// P and dS as left operands: P of the product with y, dS of that with x.
+  template <bool Masked, class Block>
+  GIWA_DEVICE void run([[maybe_unused]] const Block& block, const scores_tile& scores, const scores_tile& dp,
+                       [[maybe_unused]] uint32 (&weights)[words], [[maybe_unused]] uint32 (&gradients)[words]) const {
+    using element = typename Types::element;
+    const steps_of_scores steps{call.mask, call.score, call.scale, random_key};
+    const bounds limits = note.limits.get();
+    [[maybe_unused]] kept_tile<map, rows_are_keys> undropped;
+    if constexpr (drops_weights<typename Types::score>)
+      undropped.find(block, dropout_bits(call.score, steps.random_key, limits.batch, limits.head), thread, first_row,
+                     note.begin + first_column);
+    GIWA_UNROLL
+    for (int i = 0; i < map::registers; i += 2) {
+      const int slot = map::slot(i), row = first_row + map::row(thread, slot);
+      float weight[2], gradient[2];
+      [[maybe_unused]] float2 lse_of_two, delta_of_two;
+      if constexpr (few > 0) {
+        const int n = i / 4 * 2, offset = 4 * map::column(0, i);
+        lse_of_two = n < few ? float2{lse[n], lse[n + 1]} : arch::load_shared(terms_at + offset);
+        delta_of_two = arch::load_shared(terms_at + 4 * Types::columns + offset);
+      }
+      GIWA_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const int column = first_column + map::column(thread, i + j), moving = note.begin + column;
+        const int query = rows_are_keys ? moving : row, key = rows_are_keys ? row : moving;
+        float y = scores.value[i + j], slope = 1;
+        bool keep = true;
+        if constexpr (Masked) keep = keeps(steps, limits, query, key);
+        if constexpr (modified) {
+          y = device_product(y, call.scale);
+          if (keep) {
+            const dual<float> at = modified_score(call.score, y, limits.place(query, key));
+            y = at.value, slope = at.slope;
+          }
+        }
+        // After the modifier, which may swallow NaN.
+        if constexpr (Masked && !rows_are_keys) y += terms.nan[column];
+        float lse_of_query, delta;
+        if constexpr (few > 0)
+          lse_of_query = j == 0 ? lse_of_two.x : lse_of_two.y, delta = j == 0 ? delta_of_two.x : delta_of_two.y;
+        else if constexpr (rows_are_keys)
+          lse_of_query = reads_early ? lse[i / 4 * 2 + j] : terms.lse[column], delta = terms.delta[column];
+        else
+          lse_of_query = own[slot].lse, delta = own[slot].delta;
+        const float exponential = exp2_of(fused_multiply_add(y, factor, -lse_of_query));
+        float drop = 1;
+        if constexpr (drops_weights<typename Types::score>) drop = undropped[i + j] ? kept_scale(call.score) : 0;
+        weight[j] = keep ? exponential * drop : 0;
+        // By selection: dP may be NaN where the score is masked.
+        if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
+      }
+      if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
+      if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);
+    }
+  }
+
+  /// Whether a query sees a key. Without a branch if the mask has a range of keys for each query.
+  GIWA_DEVICE static bool keeps(const steps_of_scores& steps, const bounds& limits, int query, int key) {
+    if constexpr (one_range_mask<mask>) {
+      const bool inside = query < limits.queries;
+      const attention_coord place = limits.place(inside ? query : limits.queries - 1, 0);
+      int first = 0, last = limits.keys - 1;
+      if constexpr (has_first_key<mask>) first = steps.mask.first_key(place);
+      if constexpr (has_last_key<mask>) {
+        const int bound = steps.mask.last_key(place);
+        last = bound < last ? bound : last;
+      }
+      return inside & (key <= last) & (key >= first);
+    } else {
+      return steps.keeps(limits, query, key);
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

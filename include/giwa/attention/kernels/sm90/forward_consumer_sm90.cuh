@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: MIT
+// A consumer warpgroup of the Hopper kernel: FlashAttention-3's loop over the K tiles of 64 queries.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_CONSUMER_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_FORWARD_CONSUMER_SM90_CUH
+
+#include <giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_split_queries_sm90.cuh>
+#include <giwa/attention/split_fp16/exponents.cuh>
+#include <giwa/tile/mma_sm90.cuh>
+#include <giwa/tile/register_copy.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// One consumer's 64 queries of a work tile: the state and the steps of algorithm 2 of FlashAttention-3 (Shah et al.
+/// 2024), and a short loop for each schedule. S = Q K^T of the next tile is issued before O += P V of the current one.
+template <class Types, class Block>
+struct sm90_query_rows {
+  using policy = typename Types::policy;
+  using consumer = sm90_consumer<Types, Block>;
+  using score_map = warpgroup_map<Types::block_n>;
+  using output_registers = register_tile<float, warpgroup_map<Types::head_size_v>>;
+  static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
+  using notes = typename Types::consumer_note;
+  static constexpr int slack = is_split ? 0 : policy::slack;
+  using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0, slack>;
+
+  consumer& c;
+  const typename Types::work_tile& work;
+  const int first_query;
+  softmax_state softmax{};
+  output_registers o;          // (queries, head size of v)
+  split_exponents exponents;   // powers of two in which scores and o are counted (split fp16)
+  bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
+
+  GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
+      : c(of), work(w), first_query(Types::queries_of(w, of.index).first) {
+    softmax.reset();
+    o.fill(0);
+  }
+
+  /// Processes all K tiles of the work tile. `pieces` is told of each, when its scores are complete, and when O before it is.
+  template <class Pieces = keys_at_once>
+  GIWA_DEVICE void attend(Pieces&& pieces = {}) {
+    if constexpr (is_split) exponent_q = split_queries(c, work);
+    wait_k();
+    while (own.keep() == tile_keep::none && !is_last()) {
+      skip_tile();
+      wait_k_and_skip_turn();
+    }
+    if (own.keep() != tile_keep::none) {
+      pieces.see_tile(own.first_key);
+      first_tile();
+      if constexpr (policy::slices_output)
+        loop_sliced();
+      else {
+        if constexpr (speculates<Pieces>)
+          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles) loop_without_maxima();
+        if constexpr (policy::overlaps)
+          loop_overlapped(pieces);
+        else
+          loop_pingpong(pieces);
+      }
+      last_product();
+    } else {
+      c.release_q();
+      skip_tile();
+    }
+    while (!own.is(notes::last_of_work)) {
+      wait_k_and_skip_turn();
+      skip_tile();
+    }
+  }
+
+ private:
+  // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
+  GIWA_DEVICE void first_tile() {
+    multiply_qk();
+    arch::wgmma_wait<0>();
+    release_k();
+    softmax_step(own.keep());
+    make_p();
+  }
+  /// S of this tile, and O += P V of the one before, in this consumer's turn. Waits for S.
+  GIWA_DEVICE void multiply_both() {
+    multiply_qk();
+    wait_v(scrubs_before);
+    multiply_pv();
+    c.pingpong.release();
+    arch::wgmma_wait<1>();
+  }
+  /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
+  /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
+  template <class Pieces>
+  static constexpr bool speculates = (slack > 0 && stdlib::same_as<Pieces, keys_at_once>);
+  static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
+  /// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
+  /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
+  /// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
+  GIWA_DEVICE void loop_without_maxima() {
+    softmax.expose_empty_rows();
+    while (!is_last()) {
+      wait_k();
+      c.pingpong.acquire();
+      multiply_both();
+      arch::fence_operand(scores.value);
+      apply_steps(own.keep());
+      float sum[score_map::rows];
+      softmax.weigh(scores, sum);
+      arch::wgmma_wait_after<0>(sum[0] + sum[1]);
+      release_v();
+      const bool repeats = c.any_of_consumer(!softmax.within_slack(sum));
+      if (repeats) {
+        multiply_qk();
+        arch::wgmma_wait<0>();
+      }
+      release_k();
+      if (repeats) {
+        float largest[score_map::rows];
+        begin_softmax(own.keep(), largest);
+        raise(largest);
+        rescale_o();
+        end_softmax();
+        make_p();
+        return;
+      }
+      softmax.add(sum);
+      make_p();
+    }
+  }
+  /// The softmax runs while other consumers use the tensor cores.
+  template <class Pieces>
+  GIWA_DEVICE void loop_pingpong(Pieces& pieces) {
+    while (!is_last()) {
+      wait_k();
+      pieces.see_tile(own.first_key);
+      c.pingpong.acquire();
+      multiply_both();
+      release_k();
+      pieces.begin_softmax(*this);
+      float largest[score_map::rows], factor_before[score_map::rows] = {factor[0], factor[1]};
+      begin_softmax(own.keep(), largest);
+      if constexpr (slack == 0) raise(largest);
+      // What has been computed took the time that O needs after S.
+      arch::wgmma_wait_after<0>(slack == 0 ? factor[0] + factor[1] : largest[0] + largest[1]);
+      add_partial_o(factor_before);
+      release_v();
+      pieces.take_output(*this);
+      if (slack > 0 && c.block.any(softmax.exceeds_slack(largest))) {
+        raise(largest);
+        rescale_o();
+      } else if constexpr (slack == 0 && !is_split) {
+        rescale_o();
+      }
+      end_softmax();
+      make_p();
+      if constexpr (is_split && !two_parts) rescale_o();
+    }
+  }
+  /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
+  /// from the first product to the last wait, because ptxas waits for all products at a branch.
+  template <class Pieces>
+  GIWA_DEVICE void loop_overlapped(Pieces& pieces) {
+    while (!is_last()) {
+      wait_k();
+      pieces.see_tile(own.first_key);
+      c.pingpong.acquire();
+      if (c.needs_scale || own.keep() != tile_keep::all)
+        overlapped_step<false>(pieces);
+      else
+        overlapped_step<true>(pieces);
+    }
+  }
+  template <bool FullyKept, class Pieces>
+  GIWA_DEVICE void overlapped_step(Pieces& pieces) {
+    multiply_both();
+    release_k();
+    pieces.begin_softmax(*this);
+    float largest[score_map::rows];
+    begin_softmax<FullyKept>(tile_keep::some, largest);
+    const bool rescales = softmax.exceeds_slack(largest);
+    raise(largest);
+    end_softmax();
+    arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
+    release_v();
+    pieces.take_output(*this);
+    if (slack == 0 || c.block.any(rescales)) rescale_o();
+    make_p();
+  }
+  /// O += P V in slices of columns, each summed in separate registers.
+  GIWA_DEVICE void loop_sliced() {
+    while (!is_last()) {
+      wait_k();
+      c.pingpong.acquire();
+      multiply_qk();
+      wait_v(scrubs_before);
+      multiply_pv_and_wait();
+      release_v();
+      release_k();
+      softmax_step(own.keep());
+      make_p();
+    }
+  }
+  GIWA_DEVICE void last_product() {
+    wait_v(own.is(notes::scrubs));
+    multiply_pv_and_wait();
+    release_v();
+  }
+
+  // --- Pipelines
+  GIWA_DEVICE bool is_last() const { return own.is(notes::last_of_consumer); }
+  GIWA_DEVICE void wait_k() {
+    k_stage = c.keys.next();
+    c.keys.wait();
+    Types::tile_arrived(c.p);
+    scrubs_before = own.is(notes::scrubs);
+    if constexpr (is_split) note = c.s.k_notes[k_stage];
+    own = c.s.consumer_notes[k_stage][c.index];
+  }
+  GIWA_DEVICE void release_k() {
+    arch::fence_operand(scores.value);
+    c.keys.release(k_stage);
+    if (is_last()) c.release_q();
+  }
+  GIWA_DEVICE void wait_v(bool scrubs, bool needed = true) {
+    v_stage = c.values.next();
+    c.values.wait();
+    Types::tile_arrived(c.p);
+    if (!scrubs) return;
+    if (needed) {
+      c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);
+      has_nonfinite = has_nonfinite || c.s.v_notes[v_stage].has_nonfinite != 0;
+    }
+    c.scrub_phases ^= 1u << v_stage;
+  }
+  GIWA_DEVICE void release_v() {
+    if constexpr (!two_parts) arch::fence_operand(o.value);
+    c.values.release(v_stage);
+  }
+  /// Skips a tile that only other consumers need. It waits for the tile: the barriers of its stage count phases.
+  GIWA_DEVICE void skip_tile() {
+    c.keys.release(k_stage);
+    wait_v(own.is(notes::scrubs), false);
+    c.values.release(v_stage);
+  }
+  GIWA_DEVICE void wait_k_and_skip_turn() {
+    wait_k();
+    c.pingpong.acquire();
+    c.pingpong.release();
+  }
+  // --- Arithmetic
+  static constexpr auto in_turn = descriptors::in_turn;
+  /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
+  GIWA_DEVICE void multiply_qk() {
+    arch::wgmma_fence();
+    // Hides that q stays where it is (k_stage >> 2 is 0): its descriptors would be computed before the loop, and spilled.
+    int own_rows = policy::overlaps ? c.index : c.index + (k_stage >> 2);
+    if constexpr (policy::overlaps) arch::fence_index(own_rows);
+    const auto& q = c.s.rows[own_rows].q;
+    const auto k = transposed(c.s.k.stage(k_stage));
+    if constexpr (two_parts) {
+      constexpr int lo = round_up(Types::head_size, 64);
+      multiply<Types::head_size, in_turn>(scores, q, 0, k, false, lo, 0);
+      multiply<Types::head_size, in_turn>(scores, q, 0, k, true, 0, lo);
+    }
+    multiply<Types::head_size, in_turn>(scores, q, 0, k, two_parts);
+    arch::wgmma_commit();
+  }
+
+  /// Applies scale, modifier, mask and online softmax: S becomes P, and `factor` is what O must be multiplied by.
+  GIWA_DEVICE void softmax_step(tile_keep keep) {
+    float largest[score_map::rows];
+    begin_softmax(keep, largest);
+    raise(largest);
+    end_softmax();
+  }
+  /// Its parts: up to the maxima; the row's m and `factor`, which with split fp16 is complete after the last part; the weights.
+  template <bool FullyKept = false>
+  GIWA_DEVICE void begin_softmax(tile_keep keep, float (&largest)[score_map::rows]) {
+    apply_steps<FullyKept>(keep);
+    softmax.find_maxima(c.block, scores, largest);
+  }
+  template <bool FullyKept = false>
+  GIWA_DEVICE void apply_steps(tile_keep keep) {
+    auto& steps = c.steps;
+    const auto bounds = Types::bounds_of(work, c.index);
+    const auto at = Types::rows_at(first_query, own.first_key);
+    if constexpr (is_split) exponents.begin_scores(exponent_q + note.exponent_k, c.p.call.scale, steps, softmax);
+    if (FullyKept || (steps.modified && keep == tile_keep::all))
+      steps.apply_to_whole(c.thread, scores, bounds, at);
+    else
+      steps.apply(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, at);
+  }
+  GIWA_DEVICE void raise(const float (&largest)[score_map::rows]) {
+    softmax.raise(largest, c.steps.scale_log2(), factor);
+  }
+  GIWA_DEVICE void end_softmax() {
+    float sum[score_map::rows];
+    softmax.weigh(scores, sum);
+    softmax.add(sum);
+    if constexpr (is_split) exponents.begin_values(note.exponent_v, factor);
+  }
+  /// Converts P to an operand in registers.
+  GIWA_DEVICE void make_p() {
+    if constexpr (two_parts)
+      to_operands(scores, power_of_two(-split_exponents::of_p), p[0], p[1]);
+    else
+      to_operand<typename Types::element>(scores, p[0]);
+    if constexpr (drops_weights<typename Types::score>) {
+      kept_tile<score_map, false> kept;
+      c.steps.find_kept(c.block, c.thread, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key),
+                        kept);
+      kept.clear(p);
+    }
+  }
+  GIWA_DEVICE void rescale_o() {
+    o.transform_rows(factor, [](float x, float f) { return x * f; });
+  }
+  /// O += P V; with split fp16, partial O = P V of this tile and one slice.
+  GIWA_DEVICE void multiply_pv(int slice = 0) {
+    auto& v = c.s.v.stage(v_stage);
+    if constexpr (two_parts) {
+      constexpr int lo = round_up(Types::head_size_v, 64);
+      arch::fence_operand(partial_o.value);
+      arch::wgmma_fence();
+      multiply<in_turn>(partial_o, p[1], v, false, slice * policy::slice);
+      multiply<in_turn>(partial_o, p[0], v, true, lo + slice * policy::slice);
+      multiply<in_turn>(partial_o, p[0], v, true, slice * policy::slice);
+    } else {
+      arch::fence_operand(o.value);
+      arch::wgmma_fence();
+      multiply<in_turn>(o, p[0], v, true);
+    }
+    arch::wgmma_commit();
+  }
+  GIWA_DEVICE void add_partial_o(const float (&factor_of_tile)[score_map::rows], int slice = 0) {
+    if constexpr (two_parts) {
+      arch::fence_operand(partial_o.value);
+      add_tile_sum(o, factor_of_tile, partial_o, slice);
+    }
+  }
+  GIWA_DEVICE void multiply_pv_and_wait() {
+    GIWA_UNROLL
+    for (int slice = 0; slice < Types::head_size_v / policy::slice; ++slice) {
+      multiply_pv(slice);
+      arch::wgmma_wait<0>();
+      add_partial_o(factor, slice);
+    }
+  }
+
+  register_tile<float, score_map> scores;                        // (queries, keys): S, then P in fp32
+  uint32 p[policy::parts][score_map::registers / 2];             // P, two numbers per register
+  register_tile<float, warpgroup_map<policy::slice>> partial_o;  // of one tile, with split fp16
+  float factor[score_map::rows];
+  typename Types::k_note note;
+  int exponent_q = 0;  // of the consumer's queries, with split fp16
+  notes own{};
+  bool scrubs_before;  // the V tile before that of `own`
+  int k_stage = 0, v_stage = 0;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// The epilogue of the Hopper kernel: normalizes O, stores it and lse, and adds scrubbed NaN and infinity back.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_EPILOGUE_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_FORWARD_EPILOGUE_SM90_CUH
+
+#include <giwa/attention/kernels/sm90/forward_consumer_sm90.cuh>
+#include <giwa/attention/nonfinite/nonfinite.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+template <class Types, class Block>
+struct sm90_epilogue {
+  using consumer = sm90_consumer<Types, Block>;
+  using query_rows = sm90_query_rows<Types, Block>;
+
+  GIWA_DEVICE static void run(consumer& c, query_rows& rows) {
+    const auto& p = c.p;
+    const auto head = p.call.at(rows.work.head.get());
+    float normalizer[query_rows::score_map::rows];
+    finish_rows(c.block, c.thread, rows.softmax, c.steps.scale_log2(), p.call, head, rows.first_query, true,
+                normalizer);
+    if constexpr (Types::is_split)
+      if (rows.work.has_keys())
+        rows.exponents.finish(c.thread, rows.o, p.split.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)),
+                              query_rows::two_parts);
+    // + 0 makes -0 positive: a NaN in a row that is not seen could change its sign.
+    rows.o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });
+    if constexpr (Types::stores_tiles) {
+      // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
+      const bool fits = !p.call.ragged || rows.first_query + 64 <= head.queries();
+      if (p.stores_by_tma && !rows.has_nonfinite && rows.first_query < head.queries() && fits)
+        return store_by_tma(c, rows);
+    }
+    store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
+    if (rows.has_nonfinite) {
+      const auto& list = rows.work.keys.get();
+      c.block.sync_warp();
+      const int warp_row = c.thread / 32 * 16;
+      add_nonfinite(one_warp<Block>(c.block), c.steps, head, list, rows.first_query + warp_row, 16, 0,
+                    Types::head_size_v, [&](int n) { return Types::needs_scrub(p, list, n, list.kept_by_mask(n)); });
+    }
+  }
+
+  /// Waits until the rows that the previous chunk stored are written, because this chunk overwrites them.
+  GIWA_DEVICE static void wait_for_stores(consumer& c) {
+    if (c.block.lane() == 0) arch::wait_stores<0>();
+    c.block.sync_warp();
+  }
+
+ private:
+  /// Each warp stores its 16 rows.
+  GIWA_DEVICE static void store_by_tma(consumer& c, query_rows& rows) {
+    using box = tensor_box<typename Types::o_rows>;
+    using tile_box = tensor_box<typename Types::o_tile>;
+    const auto& head = rows.work.head.get();
+    auto& tile = c.s.rows[c.index].o;
+    if (c.block.lane() == 0) arch::wait_stores_read<0>();  // of the previous work tile's store
+    c.block.sync_warp();
+    giwa::store(c.thread, rows.o, 0, tile);
+    arch::fence_async_proxy();
+    c.block.sync_warp();
+    if (c.block.lane() == 0) {
+      const int warp_row = c.thread / 32 * 16;
+      GIWA_UNROLL
+      for (int column = 0; column < Types::head_size_v; column += box::columns) {
+        const int origin[4] = {column, head.first_query_row + rows.first_query + warp_row, head.head, head.sequence};
+        arch::store_box(c.p.o, origin,
+                        tile.data() + column / box::columns * tile_box::elements + warp_row * box::columns);
+      }
+      arch::commit_stores();
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

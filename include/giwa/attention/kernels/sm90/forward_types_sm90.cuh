@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+// Types that the roles of the Hopper kernel share: tiles, pipelines, work tiles, barriers, and the kernel's parameters.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_TYPES_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_FORWARD_TYPES_SM90_CUH
+
+#include <giwa/attention/score/score_steps.cuh>
+#include <giwa/attention/split_fp16/layout.hpp>
+#include <giwa/attention/work/visible_tiles.hpp>
+#include <giwa/attention/work/work_tiles.hpp>
+#include <giwa/tile/pipeline_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A block has one producer warpgroup (tile scheduler, loader, NaN scrubbers) and Policy::consumers consumer warpgroups
+/// of 64 queries each. The producer classifies each tile by the mask once, and passes the result on with the tile.
+template <class T, class O, class Policy, class Mask, class Score>
+struct sm90_types {
+  using policy = Policy;
+  using mask = Mask;
+  using score = Score;
+  using tiles_of_keys = key_tiles<Mask>;
+  static constexpr int block_m = Policy::block_m, block_n = Policy::block_n;
+  static constexpr int consumers = Policy::consumers, stages = Policy::stages;
+  static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
+  static constexpr int scrubbers = 2;  // warps
+  static_assert(stages <= 4, "the consumer relies on a stage's number having two bits");
+
+  // fp32 arrives as split fp16 with exponents (split_fp16/). The hi and lo parts of a row are contiguous.
+  static constexpr bool is_split = stdlib::same_as<T, fp32>;
+  using element = stdlib::conditional_t<is_split, fp16, T>;
+  template <int Rows, int Columns>
+  using input_tile =
+      shared_tile<element, tile_shape<Rows, Policy::parts * round_up(Columns, 64)>, swizzled<swizzle::bytes_128>>;
+  using q_tile = input_tile<64, head_size>;         // (queries of a consumer, head size)
+  using k_tile = input_tile<block_n, head_size>;    // (keys, head size)
+  using v_tile = input_tile<block_n, head_size_v>;  // (keys, head size of v)
+  static constexpr swizzle output_swizzle = head_size_v % 64 == 0   ? swizzle::bytes_128
+                                            : head_size_v % 32 == 0 ? swizzle::bytes_64
+                                                                    : swizzle::bytes_32;
+  // The tile that TMA stores: (queries of a consumer, head size of v). A wider output is stored from registers.
+  static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output;
+  using o_tile = shared_tile<stdlib::conditional_t<stores_tiles, O, element>, tile_shape<64, head_size_v>,
+                             swizzled<output_swizzle>>;
+  // The rows of a warp, which it stores itself: the warps of a consumer do not wait for each other at a tile's end.
+  using o_rows = shared_tile<typename o_tile::value_type, tile_shape<16, head_size_v>, swizzled<output_swizzle>>;
+
+  // If all blocks have the same amount of work, the two blocks of a cluster share each read of K and V from the L2
+  // cache: each loads half of a tile's slabs for both.
+  static constexpr bool multicasts =
+      stdlib::same_as<Mask, full> && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
+  using copies = tensor_copies<multicasts ? 2 : 1>;
+
+  // Where the queries of a head are no whole number of tiles, the first tile has fewer, whole consumers of 64, and not the
+  // last one, which has the most keys under a causal mask. The work tile's copy of the head has no queries after the tile's last one.
+  static constexpr bool first_tile_is_short = !stdlib::same_as<Mask, full>;
+
+  // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
+  // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
+  // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
+  static constexpr bool has_chunks = Policy::parts == 1;
+  static constexpr int tiles_of_chunk = ceil_div(1 << 16, block_n);
+  enum class named_barrier : int { block = 0, pingpong = 1, of_consumer = pingpong + consumers };
+  static_assert(static_cast<int>(named_barrier::of_consumer) + consumers <= 16, "a block has 16 named barriers");
+  /// Returns the number of the named barrier of a consumer.
+  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int consumer) {
+    return static_cast<int>(first) + consumer;
+  }
+
+  using exponent = signed char;
+  /// A tile of queries of one head, and a chunk of its keys: the needed K tiles in [first_tile, end_tile).
+  struct work_tile {
+    uninitialized<head_place> head;
+    uninitialized<tiles_of_keys> keys;
+    int first_query, first_tile, end_tile;
+    bool end;                   // no work tile: the queue ends here
+    bool continues, continued;  // chunks of the same queries come before, and after
+    GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
+    GIWA_DEVICE bool is_chunk() const { return continues || continued; }
+  };
+  // Work tiles in flight: one is computed, one is loaded, and the others are scheduled ahead.
+  static constexpr int queue_depth = head_size > 192 ? 3 : 4;
+
+  /// The producer's notes on a K tile with split fp16.
+  struct k_note {
+    exponent exponent_k, exponent_v;
+  };
+  /// The producer's notes on a K tile, and on its V tile, for one consumer. One word holds all answers, because reads
+  /// of shared memory and the unpacking of bytes are on the way to each product.
+  struct consumer_note {
+    static constexpr uint32 last_of_consumer = 4;  // the consumer needs no later tile of the work tile
+    static constexpr uint32 last_of_work = 8;      // nor does another one
+    static constexpr uint32 scrubs = 16;           // v_note::needs_scrub
+    int first_key;
+    uint32 flags;  // the part that the mask keeps for the consumer, in two bits, and some of these
+    GIWA_DEVICE tile_keep keep() const { return static_cast<tile_keep>(flags & 3); }
+    GIWA_DEVICE bool is(uint32 flag) const { return (flags & flag) != 0; }
+  };
+  /// The producer's notes on a V tile.
+  struct v_note {
+    bool needs_scrub;   // it holds rows that some query does not see
+    bool end;           // no tile: the stream of tiles ends here
+    int has_nonfinite;  // NaNs and infinities scrubbed; valid once the scrubbers have arrived
+  };
+  struct q_and_o {
+    q_tile q;
+    o_tile o;
+  };
+  struct q_alone {
+    q_tile q;
+  };
+  /// The bits of the largest magnitudes of q that warps of consumers found, with split fp16.
+  struct magnitudes_of_q {
+    alignas(16) uint32 of_warps[consumers][4];
+  };
+  struct shared_storage {
+    pipeline<k_tile, stages, copies> k;
+    pipeline<v_tile, stages, copies> v;
+    stdlib::conditional_t<stores_tiles, q_and_o, q_alone> rows[consumers];
+    work_tile work[queue_depth];
+    k_note k_notes[stages];
+    consumer_note consumer_notes[stages][consumers];
+    v_note v_notes[stages];
+    int batch, head, tile, next_chunk;  // the tile scheduler's state: it has few registers
+    arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
+    arch::mbarrier scrubbed[stages];
+    arch::mbarrier near_end;  // the loader has reached the last K tiles of a work tile
+    [[no_unique_address]] stdlib::conditional_t<is_split, magnitudes_of_q, nothing> largest_of_q;
+  };
+  using split_or_nothing = stdlib::conditional_t<is_split, split_tensors, nothing>;
+  struct params {
+    attention_params<T, O, Mask, Score> call;
+    attention_schedule schedule;
+    int work_tiles;         // of this launch
+    int cluster;            // blocks of a cluster: same keys, different queries; a work tile is for all of them
+    work_counter* counter;  // of claims after each block's first work tile; null: each block takes every grid-th
+    bool chunked;           // a head may have more keys than a chunk; if not, no work tile is a chunk
+    bool stores_by_tma;
+    split_or_nothing split;
+    tensor_map q, k, v, o;  // (sequence, head, row, head size)
+  };
+
+  /// `fillers`: threads other than the loader that arrive when they have filled a part of a stage.
+  template <class Block, class Storage>
+  GIWA_DEVICE static void initialize(const Block& block, Storage& s, int fillers = 0) {
+    s.k.initialize(block, 4 * consumers, fillers);
+    s.v.initialize(block, 4 * consumers + scrubbers, fillers);
+    if (block.rank() != 0) return;
+    for (int i = 0; i < consumers; ++i) s.q_full[i].initialize(1), s.q_empty[i].initialize(4);
+    for (int i = 0; i < queue_depth; ++i)
+      s.work_full[i].initialize(1), s.work_empty[i].initialize(4 * consumers + 1);  // and the loader
+    for (int i = 0; i < stages; ++i) s.scrubbed[i].initialize(scrubbers);
+    if constexpr (requires { s.near_end; }) s.near_end.initialize(1);
+    arch::mbarriers_initialized();
+  }
+
+  /// Called after a wait for a tile, by a kernel whose tiles TMA does not always copy.
+  GIWA_DEVICE static void tile_arrived(const params&) {}
+
+  /// The queries of a consumer.
+  struct query_range {
+    int first, count;
+  };
+  GIWA_DEVICE static query_range queries_of(const work_tile& work, int consumer) {
+    return {work.first_query + 64 * consumer, 64};
+  }
+  /// Whether a consumer has fewer than 64 queries.
+  GIWA_DEVICE static bool lacks_rows(const work_tile& work, int consumer) {
+    return work.head.get().queries() - queries_of(work, consumer).first < 64;
+  }
+  /// The limits of a consumer's scores, and the map of its rows and columns, for score_steps.
+  GIWA_DEVICE static auto bounds_of(const work_tile& work, int) {
+    return typename score_steps<Mask, Score>::bounds(work.head.get());
+  }
+  GIWA_DEVICE static rows_are_queries rows_at(int first_query, int first_key) { return {first_query, first_key}; }
+  /// Starts the load of a consumer's queries, unless it splits them itself (split_queries_sm90.cuh).
+  GIWA_DEVICE static void load_queries(const params& p, const work_tile& work, int consumer, q_tile& to,
+                                       arch::mbarrier& full) {
+    if constexpr (is_split) return full.arrive();
+    const auto& head = work.head.get();
+    full.arrive_and_expect(q_tile::bytes);
+    giwa::load(p.q,
+               giwa::index<4>{head.sequence, head.head, head.first_query_row + queries_of(work, consumer).first, 0}, to,
+               full);
+  }
+
+  /// Whether a V tile holds rows that some query does not see. TMA fills zeros past the end of a tensor, but past the
+  /// end of a packed sequence it reads the next sequence.
+  GIWA_DEVICE static bool needs_scrub(const params& p, const tiles_of_keys& list, int n, tile_keep kept_by_mask) {
+    if constexpr (is_split) return false;  // split numbers are finite
+    return (p.call.ragged ? list.with_end(kept_by_mask, n) : kept_by_mask) == tile_keep::some;
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+// The end of an item of the kernel for many rows: its rows of o and lse, or its state for the second launch.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
+
+#include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/kernels/sm90/forward_consumer_sm90.cuh>
+#include <giwa/attention/kernels/sm90/many_rows_types_sm90.cuh>
+#include <giwa/attention/nonfinite/nonfinite.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Adds the NaN and infinity that were removed from V tiles to those of rows [begin, end) of o that see them. It is written for
+/// small code, because few caches have such values. The warp that calls it has written these rows.
+template <class Block, class Params, class Steps, class List>
+GIWA_DEVICE void add_nonfinite(const Block& block, const Params& call, const Steps& steps, const cached_sequence& s,
+                               int kv_head, const packed_rows& rows, const List& list, int begin, int end) {
+  const auto& v = call.views.cache.v;
+  auto& o = call.views.o;
+  using element = stdlib::remove_cvref_t<decltype(*v.data())>;
+  using output = stdlib::remove_cvref_t<decltype(*o.data())>;
+  end = end < rows.rows ? end : rows.rows;
+  for (int n = list.next(0); n < list.count(); n = list.next(n + 1)) {
+    if (list.keep(n) != tile_keep::some) continue;
+    for (int key = n * list.columns(); key < (n + 1) * list.columns() && key < s.keys; ++key) {
+      const cache_row from = call.row_of(s, key);
+      if (from.element < 0) continue;
+      for (int column = block.lane(); column < v.extent(3); column += 32) {
+        const element x = v(from.element, from.row, kv_head, column);
+        if (!is_nonfinite(x)) continue;
+        for (int row = begin; row < end; ++row)
+          if (steps.keeps(rows, row, key)) {
+            output& to = o(s.q_batch, s.first_query_row + rows.query(row), rows.head(row), column);
+            to = convert<output>{}(convert<float>{}(to) + convert<float>{}(x));
+          }
+      }
+    }
+  }
+}
+
+template <class Types, class Block>
+struct many_rows_output {
+  using consumer = sm90_consumer<Types, Block>;
+  using query_rows = sm90_query_rows<Types, Block>;
+  using map = typename query_rows::output_registers::map;
+  using output = typename Types::output;
+  static constexpr int row_slots = map::rows;
+
+  /// m, in units of log2, l and O are those of all keys of the item.
+  GIWA_DEVICE static void run(consumer& c, query_rows& q, const float (&m)[row_slots], const float (&l)[row_slots]) {
+    const packed_rows rows = q.work.rows[c.index].get();
+    if (q.work.slot >= 0)
+      store_state(c, q, rows, m, l);
+    else
+      store_rows(c, q, rows, m, l);
+  }
+
+ private:
+  /// Writes the state of a piece to the workspace.
+  GIWA_DEVICE static void store_state(consumer& c, query_rows& q, const packed_rows& rows, const float (&m)[row_slots],
+                                      const float (&l)[row_slots]) {
+    float* const to = c.p.state_of(q.work.slot);
+    const int first_row = 64 * c.index;
+    float* const sums = to + c.p.tile_rows * Types::columns;
+    GIWA_UNROLL
+    for (int i = 0; i < q.o.registers; i += 2)
+      if (const int row = map::row(c.thread, map::slot(i)); row < rows.rows)
+        *reinterpret_cast<float2*>(to + (first_row + row) * Types::columns + map::column(c.thread, i)) = {
+            q.o.value[i], q.o.value[i + 1]};
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r)
+      if (const int row = map::row(c.thread, r); c.thread % 4 == 0 && row < rows.rows)
+        *reinterpret_cast<float2*>(sums + 2 * (first_row + row)) = {m[r], l[r]};
+    if (c.thread == 0) sums[2 * c.p.tile_rows + c.index] = q.has_nonfinite ? 1.f : 0.f;
+  }
+
+  /// Normalizes and writes rows. A warp has whole rows of o.
+  GIWA_DEVICE static void store_rows(consumer& c, query_rows& q, const packed_rows& rows, const float (&m)[row_slots],
+                                     const float (&l)[row_slots]) {
+    const auto& call = c.p.call;
+    const auto& head = q.work.head.get();
+    const cached_sequence& s = head.sequence;
+    const bool staged = Types::stores_tiles && !q.has_nonfinite && !call.has_prior();
+    float lse[row_slots], factor[row_slots];
+    float* lse_of[row_slots];
+    output* o_of[row_slots];
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) {
+      const int row = map::row(c.thread, r);
+      lse_of[r] = nullptr, o_of[r] = nullptr, factor[r] = 0;
+      if (row >= rows.rows) continue;
+      const row_end<output> to(call, s, rows.head(row), rows.query(row));
+      const finished_softmax<float> end = to.finish(m[r], l[r]);
+      lse[r] = end.lse, lse_of[r] = to.lse, o_of[r] = to.o, factor[r] = end.factor;
+      if (staged) continue;  // one branch, because the instructions of the first item come from memory
+      GIWA_UNROLL
+      for (int i = 0; i < q.o.registers; i += 2) {
+        const float sums[2] = {q.o.value[i], q.o.value[i + 1]};
+        if (map::slot(i) == r) to.store(map::column(c.thread, i), sums, end);
+      }
+    }
+    if constexpr (Types::stores_tiles)
+      if (staged) {
+        q.o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row + 0.f; });
+        if (c.p.o_by_tma && rows.rows == c.p.shape.tile.heads * c.p.shape.tile.queries)
+          store_tile(c, q, rows, s);
+        else
+          store_chunks(c, q, o_of);
+      }
+    c.block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r)
+      if (lse_of[r] != nullptr && c.thread % 4 == 0) *lse_of[r] = lse[r];
+    const int warp_row = c.thread / 32 * 16;
+    if (q.has_nonfinite)
+      add_nonfinite(c.block, call, c.steps, s, head.kv_head, rows, q.work.keys.get(), warp_row, warp_row + 16);
+  }
+
+  /// Waits until the rows of the item before have been read.
+  GIWA_DEVICE static void wait_for_stores(consumer& c) {
+    if (c.thread == 0) arch::wait_stores_read<0>();
+    arch::barrier_sync(Types::barrier_of(Types::named_barrier::of_consumer, c.index), 128);
+  }
+  /// Writes a whole tile of rows by TMA.
+  GIWA_DEVICE static void store_tile(consumer& c, query_rows& q, const packed_rows& rows, const cached_sequence& s) {
+    auto& tile = c.s.rows[c.index].o;
+    using box = tensor_box<typename Types::o_tile>;
+    wait_for_stores(c);
+    giwa::store(c.thread, q.o, 0, tile);
+    arch::fence_async_proxy();
+    arch::barrier_sync(Types::barrier_of(Types::named_barrier::of_consumer, c.index), 128);
+    if (c.thread != 0) return;
+    for (int column = 0; column < Types::columns; column += box::columns) {
+      const int origin[4] = {column, rows.first_head, s.first_query_row + rows.query(0), s.q_batch};
+      arch::store_box(c.p.o, origin, tile.data() + column * 64);
+    }
+    arch::commit_stores();
+  }
+
+  /// Writes a warp's 16 rows from its part of a tile in shared memory, in chunks of 16 bytes. `o_of`: where this thread's rows
+  /// go, null for none.
+  GIWA_DEVICE static void store_chunks(consumer& c, query_rows& q, output* const (&o_of)[row_slots]) {
+    auto& tile = c.s.rows[c.index].o;
+    constexpr int run = 16 / static_cast<int>(sizeof(output)), chunks = Types::columns / run;
+    const int first_row = c.thread / 32 * 16, width = static_cast<int>(c.p.call.views.o.extent(3));
+    wait_for_stores(c);
+    giwa::store(c.thread, q.o, 0, tile);
+    c.block.sync_warp();
+#pragma unroll 4
+    for (int first = 0; first < 16 * chunks; first += 32) {
+      const int i = first + c.block.lane(), of_warp = i / chunks, row = of_warp < 16 ? of_warp : 15;
+      const int column = i % chunks * run;
+      uint64 to_rows[row_slots];
+      GIWA_UNROLL
+      for (int r = 0; r < row_slots; ++r)
+        to_rows[r] = c.block.shuffle(reinterpret_cast<uint64>(o_of[r]), row % 8 * map::lanes);
+      output* const o = reinterpret_cast<output*>(row < 8 ? to_rows[0] : to_rows[1]);
+      if (o == nullptr || of_warp > 15 || column >= width) continue;
+      const output* const from = tile.chunk(first_row + row, column);
+      if (c.p.o_aligned && column + run <= width)
+        *reinterpret_cast<uint4*>(o + column) = *reinterpret_cast<const uint4*>(from);
+      else
+        for (int j = 0; j < run && column + j < width; ++j) o[column + j] = from[j];
+    }
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

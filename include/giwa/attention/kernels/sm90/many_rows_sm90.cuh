@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// Attention of many packed rows to a cache: the Hopper kernel of attention_forward with keys in pages, rows of grouped heads, and
+// keys in pieces.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SM90_CUH
+
+#include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/elect.cuh>
+#include <giwa/arch/registers.cuh>
+#include <giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh>
+#include <giwa/attention/kernels/sm90/many_rows_output_sm90.cuh>
+#include <giwa/attention/kernels/sm90/many_rows_pieces_sm90.cuh>
+#include <giwa/grid/op.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The roles of warps are those of sm90_attention_op, whose loader, scrubbers and consumers they are. The scrubbers
+/// copy small pages.
+template <class T, class O, class Policy, class Mask, class Score>
+struct many_rows_op {
+  using types = many_rows_types<T, O, Policy, Mask, Score>;
+  using params = typename types::params;
+  using shared_storage = typename types::shared_storage;
+  static constexpr int block_m = Policy::block_m, consumers = Policy::consumers, max_threads = 128 * (consumers + 1),
+                       min_blocks = 1;
+  static_assert(Policy::fits);
+
+  template <class Block>
+  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+#if GIWA_ARCH_HAS_SM90A
+    const auto block = with_threads<max_threads>(plain_block);
+    if (block.rank() == 0)
+      for (const tensor_map* map : {&p.q, &p.k, &p.v}) arch::prefetch_tensor_map(*map);
+    types::initialize(block, p, s);
+    arch::wait_for_previous_kernel();
+    arch::launch_dependents();  // merge_pieces_op, which waits for this kernel
+    const bool clustered = types::multicasts && p.shape.cluster > 1;
+    if (clustered)
+      arch::cluster_sync();
+    else
+      block.sync();
+    if (block.warp() < 4) {
+      arch::release_registers<Policy::producer_registers>();
+      if (block.warp() == 0) {
+        sm90_loader<types, many_rows_keys<types>>::run(block, p, s);
+        block.sync_warp();
+        if (p.call.views.is_paged() && arch::elect_one()) many_rows_copier<types>::finish(s);
+      }
+      if (block.warp() % 2 == 1) {
+        if (p.by_chunks)
+          many_rows_copier<types>::template run<copies_by_chunks>(block, p, s, block.warp() / 2);
+        else if (p.call.views.is_paged())
+          many_rows_copier<types>::template run<copies_by_boxes>(block, p, s, block.warp() / 2);
+        else
+          sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
+      }
+      if (block.warp() == 2) many_rows_scheduler<types>::run(block, p, s);
+    } else {
+      arch::claim_registers<Policy::consumer_registers>();
+      consume(block, p, s);
+    }
+    if (clustered) arch::cluster_sync();  // the other block may still load into this one or arrive at its barriers
+#else
+    static_cast<void>(plain_block), static_cast<void>(p), static_cast<void>(s);
+    __trap();  // never launched: the host asks for code_for_current_device() first
+#endif
+  }
+
+ private:
+  template <class Block>
+  GIWA_DEVICE static void consume(const Block& block, const params& p, shared_storage& s) {
+    using query_rows = sm90_query_rows<types, Block>;
+    sm90_consumer<types, Block> c(block, p, s);
+    earlier_pieces<query_rows> earlier;
+    if (c.index == consumers - 1) c.pingpong.release();
+    for (uint32 turn = 0;; ++turn) {
+      s.q_full[c.index].wait(turn & 1);
+      const auto& work = s.work[turn % types::queue_depth];
+      if (work.end) break;
+      query_rows q(c, work);
+      sum_in_pieces<query_rows, Block> pieces(block, earlier, work.piece_keys, c.steps.scale_log2());
+      if (work.has_keys())
+        q.attend(pieces);
+      else
+        c.release_q();
+      float m[query_rows::softmax_state::rows], l[query_rows::softmax_state::rows];
+      pieces.finish(q, m, l);
+      many_rows_output<types, Block>::run(c, q, m, l);
+      block.sync_warp();
+      if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
+    }
+    if (types::stores_tiles && c.thread == 0) arch::wait_stores<0>();
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

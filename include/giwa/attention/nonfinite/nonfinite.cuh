@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// NaN and infinity in V: removed from tiles that not every row sees, and added to the rows that see them.
+#ifndef GIWA_ATTENTION_NONFINITE_NONFINITE_CUH
+#define GIWA_ATTENTION_NONFINITE_NONFINITE_CUH
+
+#include <giwa/attention/score/score_steps.cuh>
+#include <giwa/grid/device_block.cuh>
+#include <giwa/numeric/precision.hpp>
+#include <giwa/tile/element_run.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Whether an element is infinity or NaN, by its bits.
+template <class T>
+GIWA_HOST_DEVICE bool is_nonfinite(T x) {
+  using bits = stdlib::conditional_t<sizeof(T) == 4, uint32, unsigned short>;
+  constexpr bits exponent = stdlib::same_as<T, fp16> ? 0x7c00
+                            : sizeof(T) == 2         ? 0x7f80
+                                                     : static_cast<bits>(0x7f800000u);
+  bits b;
+  __builtin_memcpy(&b, &x, sizeof b);
+  return (b & exponent) == exponent;
+}
+
+/// Whether a thread's share of a 16-bit tile in shared memory holds NaN or infinity: 0 times such an element is NaN.
+/// Shares follow the order of memory, because the position of an element does not matter here.
+template <int Warps, class Tile>
+GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
+  using two = decltype(pack<typename Tile::value_type>(0.f, 0.f));
+  constexpr int own = Tile::bytes / 16 / (32 * Warps), batch = own % 4 == 0   ? 4
+                                                               : own % 3 == 0 ? 3
+                                                               : own % 2 == 0 ? 2
+                                                                              : 1;
+  static_assert(own * Warps * 32 * 16 == Tile::bytes);
+  const uint4* const from = reinterpret_cast<const uint4*>(tile.data()) + thread;
+  const two zero = pack<typename Tile::value_type>(0.f, 0.f);
+  two sum[4] = {zero, zero, zero, zero};
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+  for (int i = 0; i < own; i += batch) {
+    uint4 read[batch];
+    GIWA_UNROLL
+    for (int j = 0; j < batch; ++j) read[j] = from[(i + j) * 32 * Warps];
+    GIWA_UNROLL
+    for (int j = 0; j < batch; ++j) {
+      two part[4];
+      __builtin_memcpy(part, &read[j], sizeof part);
+#if GIWA_ARCH_CAPABILITY >= 80  // older GPUs never run it, and have no such function of bf16
+      GIWA_UNROLL
+      for (int k = 0; k < 4; ++k) sum[k] = __hfma2(part[k], zero, sum[k]);
+#endif
+    }
+  }
+  bool any = false;  // by function: PyTorch's extensions are built without the operators of 16-bit types
+  GIWA_UNROLL
+  for (int j = 0; j < 4; ++j) any = any || __hneu(sum[j].x, sum[j].x) || __hneu(sum[j].y, sum[j].y);
+  return any;
+}
+
+/// Replaces every NaN and infinity of a V tile in shared memory by 0, and adds their number to `found`. Needed for
+/// tiles of which not every row sees every key: P is 0 for a masked key, but 0 times such a value is NaN.
+/// add_nonfinite() adds the removed values to the output. All threads of the block call it between barriers.
+template <class Block, class Tile>
+GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found) {
+  using value = typename Tile::value_type;
+  constexpr int run = Tile::placement::run, runs = Tile::columns / run;
+  for (int i = block.rank(); i < Tile::rows * runs; i += block.size()) {
+    value* const at = &tile(i / runs, i % runs * run);
+    auto part = element_run<value, run>::read(at);
+    bool any = false;
+    GIWA_UNROLL
+    for (int j = 0; j < run; ++j) any = any || is_nonfinite(part.get(j));
+    if (!any) continue;
+    block.atomic_add(found, 1);
+    for (int j = 0; j < run; ++j)
+      if (is_nonfinite(part.get(j))) at[j] = convert<value>{}(0.f);
+  }
+}
+
+/// Adds the values that scrub_nonfinite() removed to the output in global memory: to columns [first_column,
+/// first_column + columns) of rows [first_row, first_row + rows), if the row sees the key. taken(n) tells whether tile
+/// n of the list was scrubbed. It is written for small code, not for speed, because few inputs have such values.
+/// `block` has written those rows.
+template <class Block, class T, class O, class Mask, class Score, class Taken>
+GIWA_HOST_DEVICE void add_nonfinite(const Block& block, const score_steps<Mask, Score>& steps,
+                                    const attention_head<T, O>& head, const key_tiles<Mask>& list, int first_row,
+                                    int rows, int first_column, int columns, const Taken& taken) {
+  const typename score_steps<Mask, Score>::bounds bounds(head);
+  const int width = static_cast<int>(head.v.extent(1));
+  const int end = columns < width - first_column ? first_column + columns : width;
+  const int last_row = rows < head.queries() - first_row ? first_row + rows : head.queries();
+  for (int n = list.next(0); n < list.count(); n = list.next(n + 1)) {
+    if (!taken(n)) continue;
+    for (int key = n * list.columns(); key < (n + 1) * list.columns() && key < head.keys(); ++key)
+      for (int column = first_column + block.rank(); column < end; column += block.size()) {
+        const T v = head.v(key, column);
+        if (!is_nonfinite(v)) continue;
+        for (int row = first_row; row < last_row; ++row)
+          if (steps.keeps(bounds, row, key))
+            head.o(row, column) = convert<O>{}(convert<float>{}(head.o(row, column)) + convert<float>{}(v));
+      }
+  }
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

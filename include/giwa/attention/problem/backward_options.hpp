@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+// The options of attention_backward, and the workspace that it needs on a stream.
+#ifndef GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
+#define GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
+
+#include <giwa/attention/problem/options.hpp>
+#include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/score_gradient.hpp>
+#include <giwa/attention/problem/workspace.hpp>
+#include <giwa/attention/split_fp16/rows.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// The options of attention_backward(): `{.sinks = sinks, .dsinks = dsinks, .workspace = workspace}`. The scale, the
+/// sinks and the alignment must be those of the forward call.
+struct attention_backward_options {
+  attention_scale scale{};  ///< multiplies q k^T; 1 / sqrt(head size) where none is given
+  /// The gradient of the loss with respect to lse, shaped like lse, or empty: lse did not enter the loss.
+  tensor_view<const float, 3> dlse{};
+  tensor_view<const float, 1> sinks{};  ///< (heads), or empty; see attention_options
+  tensor_view<float, 1> dsinks{};       ///< (heads): receives the gradient of the sinks; not computed where empty
+  alignment align{};                    ///< of the diagonal; see attention_options
+  /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
+  /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster, and fp32 runs on
+  /// tensor cores on Hopper. With its bytes for `any_order`, calls in any order are faster still where kv heads are few, or
+  /// without a mask and not packed. Not used on giwa::host. Its contents do not matter.
+  tensor_view<unsigned char, 1> workspace{};
+  /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
+  /// be rounded in each call.
+  bool accumulate = false;
+  /// Lets the parts of dq be added in any order where one kernel computes all gradients (backward_workspace_bytes()): the last
+  /// bits of dq then change from run to run, and those of dk and dv may depend on the batch and on the GPU's number of
+  /// multiprocessors. Without it every run gives the same bits.
+  bool any_order = false;
+};
+
+namespace detail {
+
+/// What the backward pass needs of a row of q besides the tensors.
+struct alignas(8) row_terms {
+  float lse;    // natural logarithm; +inf where the row sees no key, so that e^(score - lse) is 0
+  float delta;  // sum of dout * o over the row, minus dlse
+};
+
+/// The rows of q of all heads.
+GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
+  return saturated_product(p.seq_q < 0 ? p.rows_q : saturated_product(p.batch, p.seq_q), p.heads);
+}
+
+/// dq as fp32 sums in the workspace, for the kernel that computes all gradients together. A tile has 128 queries where no
+/// head size is above 64, otherwise 64, and consists of parts of (64, 64) in the order of a warpgroup's accumulator: two
+/// of 64 queries each, or two or more of 64 columns.
+struct dq_parts {
+  static constexpr int floats = 64 * 64;
+  GIWA_HOST_DEVICE static constexpr int rows_of_tile(int64 head_size, int64 head_size_v) {
+    return head_size <= 64 && head_size_v <= 64 ? 128 : 64;
+  }
+  GIWA_HOST_DEVICE static constexpr int of_tile(int64 head_size) {
+    return head_size <= 128 ? 2 : static_cast<int>(ceil_div(head_size, int64{64}));
+  }
+  /// The columns of dq that part `index` of a tile has, which are its first ones.
+  GIWA_HOST_DEVICE static constexpr int columns_of(int head_size, int head_size_v, int index) {
+    const int left = head_size - (rows_of_tile(head_size, head_size_v) == 128 ? 0 : 64 * index);
+    return left < 64 ? left : 64;
+  }
+  /// Where registers [4 i, 4 i + 4) of a thread are, which are eight columns of all threads: a warp has 512 consecutive bytes.
+  GIWA_HOST_DEVICE static constexpr int offset(int thread, int i) { return (i * 128 + thread) * 4; }
+};
+
+/// Whether one kernel computes all gradients for these head sizes, in 16 bits on GPUs that have it. k may not be narrower than
+/// the columns that a consumer takes.
+GIWA_HOST_DEVICE constexpr bool has_kernel_of_all(int64 head_size, int64 head_size_v) {
+  return head_size <= 128 && head_size_v <= 128 && (head_size > 64 || head_size_v <= 64);
+}
+/// Whether the mma.sync kernel does: also for wider heads.
+GIWA_HOST_DEVICE constexpr bool has_sm80_kernel_of_all(int64 head_size, int64 head_size_v) {
+  return head_size <= 256 && head_size_v <= 256 && (head_size > 64 || head_size_v <= 64);
+}
+
+/// Sums of dk and dv in fp32 that blocks of the kernel of all gradients pass on. With few kv heads and keys, `sharers` work tiles
+/// divide the query heads that read a tile of 128 keys; the last to end adds what all leave here. Otherwise `sharers` is 1, and
+/// there is room, but for packed sequences, for work tiles that divide the queries of the last tiles of keys
+/// (backward_schedules::divided_tiles).
+struct shared_key_sums {
+  static constexpr int rows_of_tile = 128, warps = 8;
+  // H200, 2026-11-24, fp16, 128, causal, TFLOP/s without sharing, with it, and with twice as many of both: 16/1 heads, 4 x 1024
+  // 88, 212, 158; 32/8 heads, 1 x 4096 366, 439, 427.
+  static constexpr int64 most_work_tiles = 512, most_sharers = 8;
+  // The multiprocessors of an H100: divided work tiles are at most one round of the blocks.
+  static constexpr int64 most_parts = 132;
+  float* sums = nullptr;   // (kv heads, tiles, sharers, warps, floats_of_warp), or (parts, warps, floats_of_warp)
+  int* arrived = nullptr;  // (kv heads, tiles, warps), or (divided tiles, warps): how many sharers have left their sums
+  int sharers = 1;
+  int64 tiles = 0;     // of keys of all sequences
+  int64 counters = 0;  // of `arrived`
+  int64 parts = 0;     // of `sums`, if they are of divided work tiles
+
+  GIWA_HOST_DEVICE static constexpr int floats_of_warp(int64 head_size, int64 head_size_v) {
+    return rows_of_tile / warps * static_cast<int>(round_up(head_size, int64{16}) + round_up(head_size_v, int64{16}));
+  }
+  GIWA_HOST_DEVICE static constexpr int64 tiles_of(const attention_problem& p) {
+    return p.seq_k < 0 ? p.rows_k / rows_of_tile + p.batch
+                       : saturated_product(p.batch, ceil_div(p.seq_k, int64{rows_of_tile}));
+  }
+  /// Each sharer but the last has the same number of heads, and the last not more.
+  GIWA_HOST_DEVICE static constexpr int sharers_of(const attention_problem& p) {
+    const int64 tiles_of_heads = saturated_product(tiles_of(p), p.kv_heads);
+    if (tiles_of_heads == 0) return 1;
+    const int64 group = p.heads / p.kv_heads, fit = most_work_tiles / tiles_of_heads;
+    const int64 most = fit < most_sharers ? fit : most_sharers;
+    if (most < 2 || group < 2) return 1;
+    return static_cast<int>(ceil_div(group, ceil_div(group, most)));
+  }
+  GIWA_HOST_DEVICE static constexpr shared_key_sums take(workspace_layout& layout, const attention_problem& p) {
+    const int sharers = sharers_of(p);
+    const int64 tiles = tiles_of(p), all = saturated_product(tiles, p.kv_heads);
+    if (sharers == 1 && (p.seq_q < 0 || p.seq_k < 0)) return {};
+    const int64 divided = sharers > 1 || all < most_parts / 2 ? all : most_parts / 2;  // of `all`
+    const int64 parts = sharers > 1                       ? divided * sharers
+                        : all < most_parts / most_sharers ? all * most_sharers
+                                                          : most_parts;
+    float* const sums =
+        layout.take_lines<float>(saturated_product(parts * warps, floats_of_warp(p.head_size, p.head_size_v)));
+    return {sums, layout.take<int>(divided * warps), sharers, tiles, divided * warps, parts};
+  }
+};
+
+/// The work tiles of the kernel of all gradients from `first` on are divided by queries into `parts` work tiles each.
+struct last_work_tiles {
+  int first, parts;
+};
+
+/// The parts of the workspace.
+struct backward_workspace {
+  static constexpr int counter_count = 4;
+  row_terms* terms;       // (batch, heads, rows of q)
+  int* counters;          // of the work tiles that are claimed in each launch
+  float* parameter_sums;  // (batch, heads, rows of q, parameters of the score modifier)
+  float* dq;              // (heads, tiles of dq_parts, parts of a tile, 64 x 64), or null
+  int* added;             // of each part: 1 + the last tile of keys that has been added; in any order, 1 + the first
+  int64 tiles;            // of dq_parts, of a head
+  bool any_order;         // the tiles of keys after the first are added as they come
+  shared_key_sums of_keys;
+
+  GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,
+                                                            int64 parameters, bool with_dq, bool shares_keys) {
+    const int64 rows = rows_of_heads(p);
+    row_terms* const terms_of_rows = layout.take<row_terms>(rows);
+    int* const counters_of_launches = layout.take<int>(counter_count);
+    float* const sums = parameters == 0 ? nullptr : layout.take<float>(saturated_product(rows, parameters));
+    if (!with_dq) return {terms_of_rows, counters_of_launches, sums, nullptr, nullptr, 0, false, {}};
+    const int64 rows_of_tile = dq_parts::rows_of_tile(p.head_size, p.head_size_v);
+    const int64 tiles =
+        p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
+    const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
+    float* const dq = layout.take_lines<float>(saturated_product(parts, dq_parts::floats));
+    int* const added = layout.take<int>(parts);
+    return {terms_of_rows, counters_of_launches,
+            sums,          dq,
+            added,         tiles,
+            false,         shares_keys ? shared_key_sums::take(layout, p) : shared_key_sums{}};
+  }
+};
+
+/// Whether fp32 gradients run on tensor cores for these head sizes, on GPUs that have the kernels.
+GIWA_HOST_DEVICE constexpr bool has_split_kernels(int64 head_size, int64 head_size_v) {
+  return head_size <= 128 && head_size_v <= 128;
+}
+
+/// The tensors that a backward call in fp32 reads, as split fp16: the last part of its workspace.
+struct split_backward_tensors {
+  split_rows q, k, v, dout;
+
+  GIWA_HOST_DEVICE static constexpr split_backward_tensors take(workspace_layout& layout, const attention_problem& p) {
+    const bool packed = p.seq_q < 0;
+    const int64 sequences = packed ? 1 : p.batch, queries = packed ? p.rows_q : p.seq_q,
+                keys = p.seq_k < 0 ? p.rows_k : p.seq_k;
+    return {split_rows::take(layout, sequences, p.heads, queries, p.head_size),
+            split_rows::take(layout, sequences, p.kv_heads, keys, p.head_size),
+            split_rows::take(layout, sequences, p.kv_heads, keys, p.head_size_v),
+            split_rows::take(layout, sequences, p.heads, queries, p.head_size_v)};
+  }
+};
+
+/// Whether a GPU of this compute capability may run a kernel that sums dq in the workspace. 0: a GPU that is not known.
+GIWA_HOST_DEVICE constexpr bool sums_dq(const attention_problem& p, int capability) {
+  // Below 9.0, and from 12.0 on, a block has too little shared memory.
+  if (p.element_bytes != 2 || (capability != 0 && (capability < 90 || capability >= 120))) return false;
+  return capability == 90 ? has_kernel_of_all(p.head_size, p.head_size_v)
+                          : has_sm80_kernel_of_all(p.head_size, p.head_size_v);
+}
+
+/// Whether it may run the Hopper kernel of all gradients, whose work tiles share keys.
+GIWA_HOST_DEVICE constexpr bool shares_keys(const attention_problem& p, int capability) {
+  return p.element_bytes == 2 && (capability == 0 || capability == 90) && has_kernel_of_all(p.head_size, p.head_size_v);
+}
+
+/// The bytes of a call's workspace, with what only the fastest kernels need or without.
+GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest,
+                                                int capability = 0, bool any_order = false) {
+  if (!check_sizes(p, 0).ok()) return 0;
+  workspace_layout layout;
+  backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability),
+                           any_order && shares_keys(p, capability));
+  if (fastest && p.element_bytes == 4 && has_split_kernels(p.head_size, p.head_size_v) &&
+      (capability == 0 || capability == 90))
+    split_backward_tensors::take(layout, p);
+  return layout.bytes;
+}
+}  // namespace detail
+
+/// Returns the bytes of workspace with which attention_backward is fastest on a stream: those of
+/// least_backward_workspace_bytes(), and what the kernels on tensor cores need. For 16-bit tensors and head sizes up to
+/// 256, whose gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole tiles of 64 or
+/// 128, so only the sizes of q and the head size of v count. For fp32 and head sizes up to 128 it is a copy of q, k, v
+/// and dout as split fp16, rows rounded up to 64 columns, and 4 bytes a row. `capability` is the compute capability of
+/// the GPU, 90 for 9.0: then without what its kernels do not use, which is dq above a head size of 128 on 9.0, where TMA
+/// can address the tensors, and all of this on GPUs other than 9.0 and 10.x. 0: the GPU is not known. `any_order`: for
+/// calls with this option also fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv
+/// heads would leave multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v; or else, of sequences that
+/// are not packed, the queries that read the last keys if there is no mask: at most 132 times 128 rows. The largest int64 where no 64-bit number holds the size, 0 for sizes
+/// that supports() refuses. With `score` for a call with this score modifier.
+///@{
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,
+                                                          bool any_order = false) {
+  return detail::backward_bytes(p, 0, true, capability, any_order);
+}
+template <score_modifier Score>
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&, int capability = 0,
+                                                          bool any_order = false) {
+  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, !detail::gradient_of<Score>::wanted,
+                                capability, any_order);
+}
+///@}
+
+/// Returns the bytes of workspace that attention_backward requires on a stream: 8 for each row and head of q, rounded up to a
+/// multiple of 16, and 16. Each parameter of the score modifier takes 4 bytes more for each row and head of q.
+///@{
+GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p) {
+  return detail::backward_bytes(p, 0, false);
+}
+template <score_modifier Score>
+GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p, const Score&) {
+  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, false);
+}
+///@}
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// The tensors of an attention_cached call in four dimensions, and the sizes that follow from them.
+#ifndef GIWA_ATTENTION_PROBLEM_CACHED_VIEWS_HPP
+#define GIWA_ATTENTION_PROBLEM_CACHED_VIEWS_HPP
+
+#include <giwa/attention/problem/cache.hpp>
+#include <giwa/attention/problem/cached_problem.hpp>
+#include <giwa/attention/problem/workspace.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The tensors of a call: T is the element type of q, Element that of the cache. With packed queries the batch extent of q
+/// and o is 1.
+template <class T, class Element, class O>
+struct cached_views {
+  tensor_view<const T, 4> q;  // (batch, queries, heads, head size)
+  tensor_view<O, 4> o;        // (batch, queries, heads, head size of v)
+  kv_cache<const Element> cache;
+  giwa::queries packed{};
+
+  GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.offsets != nullptr; }
+  GIWA_HOST_DEVICE constexpr bool is_paged() const { return cache.pages.indices != nullptr; }
+  GIWA_HOST_DEVICE constexpr int64 sequence_count() const { return is_packed() ? packed.count : q.extent(0); }
+  /// Keys of one sequence, at most; the largest number where no 64-bit number holds it.
+  GIWA_HOST_DEVICE constexpr int64 capacity() const {
+    return is_paged() ? saturated_product(cache.pages.most, cache.k.extent(1)) : cache.k.extent(1);
+  }
+  /// Whether the keys, or the values, of a sequence and a head have several scales.
+  GIWA_HOST_DEVICE constexpr bool differ_in_a_sequence(const tensor_view<const float, 3>& scales) const {
+    return scales.data() != nullptr && (scales.extent(1) != 1 || (is_paged() && scales.extent(0) != 1));
+  }
+  GIWA_HOST_DEVICE constexpr cached_problem problem() const {
+    return {.sequences = sequence_count(),
+            .queries = is_packed() ? packed.most : q.extent(1),
+            .rows = is_packed() ? q.extent(1) : 0,
+            .keys = capacity(),
+            .heads = q.extent(2),
+            .kv_heads = cache.k.extent(2),
+            .head_size = q.extent(3),
+            .head_size_v = cache.v.extent(3),
+            .element_bytes = int64{sizeof(T)},
+            .cache_bytes = int64{sizeof(Element)},
+            .page_size = is_paged() ? cache.k.extent(1) : 0};
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// The steps between S = Q K^T and the softmax, and the final factors of the output: the same on every path.
+#ifndef GIWA_ATTENTION_SCORE_SCORE_STEPS_CUH
+#define GIWA_ATTENTION_SCORE_SCORE_STEPS_CUH
+
+#include <giwa/attention/problem/kept_tile.hpp>
+#include <giwa/attention/work/visible_tiles.hpp>
+#include <giwa/softmax/online.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Maps the (row, column) of a tile of scores to its query and key. In a forward pass the rows are queries; a backward
+/// pass may have keys as rows. Packed rows of grouped heads (work/packed_rows.hpp) are another map with these members.
+struct rows_are_queries {
+  static constexpr bool by_range = true;  // queries are in order: a mask with one range of keys is asked for its ends
+  int first_query, first_key;
+  GIWA_HOST_DEVICE int query(int row, int) const { return first_query + row; }
+  GIWA_HOST_DEVICE int key(int, int column) const { return first_key + column; }
+};
+struct rows_are_keys {
+  int first_query, first_key;
+  GIWA_HOST_DEVICE int query(int, int column) const { return first_query + column; }
+  GIWA_HOST_DEVICE int key(int row, int) const { return first_key + row; }
+};
+
+/// Applies scale, score modifier and mask. Without a modifier, and with a positive scale, the scale is folded into the
+/// softmax's FMA at no cost.
+template <class Mask, class Score>
+struct score_steps {
+  const Mask& mask;
+  const Score& score;
+  float scale;
+  [[no_unique_address]] decltype(dropout_key(stdlib::declval<const Score&>())) random_key = dropout_key(score);
+
+  static constexpr bool modified = !is_plain_score<Score>;
+  GIWA_HOST_DEVICE bool scale_first() const { return modified || !(scale > 0); }
+  /// The factor by which the softmax multiplies scores, times log2(e).
+  GIWA_HOST_DEVICE float scale_log2() const { return scale_first() ? log2_e<float> : scale * log2_e<float>; }
+
+  /// The inputs of masks and modifiers that a head determines, copied out of the head, which is in shared memory.
+  struct bounds {
+    int batch, head, queries, keys, offset;
+    template <class Head>  // attention_head, or another type with these members
+    GIWA_HOST_DEVICE explicit bounds(const Head& h)
+        : batch(h.batch), head(h.head), queries(h.queries()), keys(h.keys()), offset(h.offset) {}
+    GIWA_HOST_DEVICE int end_row() const { return queries; }
+    GIWA_HOST_DEVICE bool contain(int query, int key) const { return query < queries && key < keys; }
+    GIWA_HOST_DEVICE attention_coord place(int query, int key) const {
+      return {batch, head, query, key, query + offset};
+    }
+  };
+  /// Whether a query sees a key. The mask is called only for keys and queries of the tensor.
+  template <class Bounds>
+  GIWA_HOST_DEVICE bool keeps(const Bounds& b, int query, int key) const {
+    return b.contain(query, key) && mask(b.place(query, key));
+  }
+
+  /// Applies the steps to a tile of scores, whose rows and columns `at` maps to queries and keys.
+  template <class Map, class Bounds, class RowMap>
+  GIWA_HOST_DEVICE void apply(int thread, register_tile<float, Map>& scores, const Bounds& b, tile_keep keep,
+                              const RowMap& at) const {
+    if constexpr (modified) {
+      // For rows and keys past the end the modifier gets the last ones: a branch for each score would take longer.
+      const int last_row = b.end_row() - 1, last_key = b.keys - 1;
+      scores.for_each(thread, [&](float& x, int row, int column) {
+        const int query = at.query(row, column), key = at.key(row, column);
+        x = score(device_product(x, scale),
+                  b.place(query < last_row ? query : last_row, key < last_key ? key : last_key));
+      });
+      if (keep == tile_keep::all) return;
+    } else {
+      if (keep == tile_keep::all && !scale_first()) return;
+      const float first = scale_first() ? scale : 1.f;
+      scores.transform([&](float x) { return x * first; });
+      if (keep == tile_keep::all) return;
+    }
+    if constexpr (one_range_mask<Mask> && requires { requires RowMap::by_range; })
+      keep_range(thread, scores, b, at);
+    else
+      scores.for_each(thread, [&](float& x, int row, int column) {
+        if (!keeps(b, at.query(row, column), at.key(row, column))) x = -infinity_of<float>;
+      });
+  }
+  /// Applies the steps to a tile in which every score is in range and kept. Requires that the scale is positive or that
+  /// there is a modifier. Has no branch, unless the modifier has one.
+  template <class Map, class Bounds, class RowMap>
+  GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const Bounds& b,
+                                       const RowMap& at) const {
+    if constexpr (modified)
+      scores.for_each(thread, [&](float& x, int row, int column) {
+        x = score(device_product(x, scale), b.place(at.query(row, column), at.key(row, column)));
+      });
+  }
+  /// Finds the weights of a tile of P that dropout keeps; finish_rows() scales them. The tile begins at multiples of 16.
+  template <class Block, class Bounds, class RowMap, class Map>
+  GIWA_HOST_DEVICE void find_kept(const Block& block, int thread, const Bounds& b, const RowMap& at,
+                                  kept_tile<Map, false>& to) const {
+    to.find(block, dropout_bits(score, random_key, b.batch, b.head), thread, at.first_query, at.first_key);
+  }
+
+ private:
+  // Masks by the first and the last key of each row. A score's column is a constant plus the thread's first column, so
+  // each comparison is with a constant.
+  template <class Map, class Bounds, class RowMap>
+  GIWA_HOST_DEVICE void keep_range(int thread, register_tile<float, Map>& scores, const Bounds& b,
+                                   const RowMap& at) const {
+    const int first_key = at.first_key, origin = first_key + Map::column(thread, 0), rows = b.end_row();
+    int first[Map::rows], end[Map::rows];
+    GIWA_UNROLL
+    for (int r = 0; r < Map::rows; ++r) {
+      const int query = at.query(Map::row(thread, r), 0);
+      const attention_coord place = b.place(query < rows ? query : rows - 1, 0);
+      first[r] = 0;
+      int last = b.keys - 1;
+      if constexpr (has_first_key<Mask>) {
+        const int bound = mask.first_key(place);
+        first[r] = (bound > first_key ? bound : first_key) - origin;  // no score of the tile has a smaller key
+      }
+      if constexpr (has_last_key<Mask>) {
+        const int bound = mask.last_key(place);
+        last = bound < last ? bound : last;
+      }
+      end[r] = query < rows && last >= first_key ? last - origin + 1 : 0;
+    }
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; ++i) {
+      const int column = Map::column(0, i), r = Map::slot(i);
+      if (column >= end[r] || (has_first_key<Mask> && column < first[r])) scores.value[i] = -infinity_of<float>;
+    }
+  }
+};
+
+/// Computes factor[row], which normalizes the output, and the log-sum-exp of each row. If `write`, the first thread of
+/// each row stores the log-sum-exp. All lanes of the warp must call it. A sink is one more score, whose value is 0.
+template <class Map, int Headroom, int Slack, class Block, class T, class O, class Mask, class Score>
+GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map, Headroom, Slack>& softmax,
+                                  float scale_log2, const attention_params<T, O, Mask, Score>& call,
+                                  const attention_head<T, O>& h, int first_query, bool write,
+                                  float (&factor)[Map::rows]) {
+  softmax.finish(block);
+  // Read once: what is written may lie anywhere, for all that the compiler knows.
+  float* const lse_of_rows = write && thread % Map::lanes == 0 ? h.lse : nullptr;
+  const int64 lse_stride = h.lse_stride;
+  const int rows_left = h.queries() - first_query;
+  GIWA_UNROLL
+  for (int r = 0; r < Map::rows; ++r) {
+    float lse = softmax.lse(r, scale_log2);
+    factor[r] = softmax.normalizer(r);
+    if (call.sinks != nullptr) {
+      const float sink = call.sinks[h.head * call.sink_stride];
+      const finished_softmax<float> end =
+          with_prior(softmax.l[r], factor[r], lse, sink, device_exponential{}, quick_logarithm{}, quick_inverse{});
+      factor[r] = end.factor;
+      lse = end.lse;
+    }
+    if constexpr (drops_weights<Score>) factor[r] *= kept_scale(call.score);
+    const int row = Map::row(thread, r);
+    if (lse_of_rows != nullptr && row < rows_left) lse_of_rows[(first_query + row) * lse_stride] = lse;
+  }
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

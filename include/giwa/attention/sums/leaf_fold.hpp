@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// The fixed tree in which the partial results of a sequence's leaves are merged, whoever computes them.
+#ifndef GIWA_ATTENTION_SUMS_LEAF_FOLD_HPP
+#define GIWA_ATTENTION_SUMS_LEAF_FOLD_HPP
+
+#include <giwa/numeric/integer.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+// A leaf is a fixed number of consecutive keys of a sequence; leaf n has the keys from n times that number on. Leaves are
+// merged in order: 4 leaves into a node, 4 of these into a node of 16, 4 of those into a node of 64, and all nodes of 64
+// into the result. A run is a range of leaves that one block folds. The block does the merges whose operands it has, and
+// writes the other states to the workspace. The merge of all runs of a sequence does the merges that are left. So every
+// merge of the tree has the same operands in any division into runs, and the result has the same bits.
+
+/// The levels of the tree: leaves, nodes of 4, of 16 and of 64.
+struct fold_levels {
+  static constexpr int count = 4;
+  /// Leaves of a node of a level.
+  GIWA_HOST_DEVICE static constexpr int span(int level) { return 1 << 2 * level; }
+};
+
+/// The states that the run [begin, end) of a sequence's leaves hands on, in this order: its first leaves, its first nodes
+/// of 4, and so on, each up to where the tree has a larger node that begins in the run; then the unfinished nodes at its
+/// end, the largest first. `begin` is 0 for the run that has the beginning of the sequence.
+struct run_states {
+  int first[fold_levels::count], count_of[fold_levels::count];  // complete nodes of each level
+  uint32 unfinished = 0;                // bit l: a node of level l + 1, and for the last the result
+  int first_child[fold_levels::count];  // of that node
+
+  GIWA_HOST_DEVICE constexpr run_states(int begin, int end) : first{}, count_of{}, first_child{} {
+    for (int l = 0; l < fold_levels::count; ++l) {
+      const int span = fold_levels::span(l), complete = end / span;
+      first[l] = ceil_div(begin, span);
+      int last = complete;  // one past the last node of this level that is handed on
+      if (l + 1 < fold_levels::count) {
+        const int parent = fold_levels::span(l + 1);
+        const int own = round_up(begin, parent) / span;  // the first node whose parent begins in the run
+        last = own < complete ? own : complete;
+        if (end / parent * parent >= begin && end % parent / span > 0) unfinished |= 1u << l;
+        first_child[l] = end / parent * (parent / span);
+      } else {
+        if (begin == 0) last = 0;
+        if (begin == 0 && complete > 0) unfinished |= 1u << l;
+      }
+      count_of[l] = last > first[l] ? last - first[l] : 0;
+    }
+  }
+  GIWA_HOST_DEVICE constexpr bool is_unfinished(int l) const { return (unfinished >> l & 1) != 0; }
+  /// The number of states.
+  GIWA_HOST_DEVICE constexpr int count() const {
+    int n = 0;
+    for (int l = 0; l < fold_levels::count; ++l) n += count_of[l] + (is_unfinished(l) ? 1 : 0);
+    return n;
+  }
+  /// Where state number i belongs: it is a node of a level, or the first children of a node of the level above, which the
+  /// run ends within. Then `node` is the first of these children.
+  struct position {
+    int level, node;
+  };
+  GIWA_HOST_DEVICE constexpr position at(int i) const {
+    position p{fold_levels::count, 0};
+    GIWA_UNROLL
+    for (int l = 0; l < fold_levels::count; ++l) {
+      if (p.level == fold_levels::count && i < count_of[l]) p = {l, first[l] + i};
+      i -= count_of[l];
+    }
+    if (p.level < fold_levels::count) return p;
+    GIWA_UNROLL
+    for (int l = fold_levels::count - 1; l >= 0; --l)
+      if (is_unfinished(l) && i-- == 0) p = {l, first_child[l]};
+    return p;
+  }
+  /// Whether the first 4 of `count` positions are the children of one node, each a complete one. Then their states may be
+  /// merged in order, and added as that node. First children that one run has merged have one position, so the next number
+  /// does not follow.
+  GIWA_HOST_DEVICE static constexpr bool are_children(const position* at, int count) {
+    if (count < 4 || at[0].level + 1 >= fold_levels::count || at[0].node % 4 != 0) return false;
+    bool all = true;
+    GIWA_UNROLL
+    for (int i = 1; i < 4; ++i) all = all && at[i].level == at[0].level && at[i].node == at[0].node + i;
+    return all;
+  }
+  /// An upper bound of count() for any run of at most `leaves` leaves.
+  GIWA_HOST_DEVICE static constexpr int64 most(int64 leaves) {
+    constexpr int levels = fold_levels::count;
+    int64 n = levels + leaves / fold_levels::span(levels - 1) + 1;
+    for (int l = 0; l + 1 < levels; ++l) n += fold_levels::span(l + 1) / fold_levels::span(l) - 1;
+    return n;
+  }
+};
+
+/// A step of the merge of what all runs handed on, in order: `states` of them, 1 or 4, are merged in order. The result is
+/// the next child of the unfinished node[level] of the fold, and completes `completed` nodes, each the last child of the next.
+struct merge_step {
+  int states, level, completed;
+
+  /// The step of the first of `count` positions.
+  GIWA_HOST_DEVICE static constexpr merge_step of(const run_states::position* at, int count) {
+    merge_step s{1, at[0].level, 0};
+    int node = at[0].node;
+    if (run_states::are_children(at, count)) s.states = 4, ++s.level, node /= 4;
+    GIWA_UNROLL
+    for (int l = 0; l + 1 < fold_levels::count; ++l) {
+      if (l != s.level + s.completed || node % 4 != 3) continue;
+      ++s.completed, node /= 4;
+    }
+    return s;
+  }
+};
+
+/// The unfinished nodes of a fold: node[l] has the children of level l that came so far of a node of level l + 1, and the
+/// last one those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later).
+template <class State>
+struct leaf_fold {
+  static constexpr int levels = fold_levels::count;
+  State node[levels];
+
+  GIWA_HOST_DEVICE constexpr void reset() {
+    GIWA_UNROLL
+    for (int l = 0; l < levels; ++l) node[l].reset();
+  }
+
+  /// Adds the state x of node n of a level. A node whose parent begins before the run is handed on: then x becomes its
+  /// state, and the result is true.
+  GIWA_HOST_DEVICE constexpr bool push(int level, int n, State& x, int begin) {
+    GIWA_UNROLL
+    for (int l = 0; l < levels; ++l) {
+      if (l < level) continue;
+      if (l + 1 == levels) {
+        if (begin == 0) node[l].merge(x);
+        return begin != 0;
+      }
+      const int parent_span = fold_levels::span(l + 1), children = parent_span / fold_levels::span(l);
+      const int parent = n / children;
+      if (parent * parent_span < begin) return true;
+      node[l].merge(x);
+      if (n % children != children - 1) return false;
+      x = node[l];
+      node[l].reset();
+      n = parent;
+    }
+    return false;
+  }
+
+  /// Adds the result of a step of the merge of all runs.
+  GIWA_HOST_DEVICE constexpr void add(const merge_step& step, State& x) {
+    int level = step.level, left = step.completed;
+    GIWA_UNROLL
+    for (int l = 0; l < levels; ++l) {
+      if (l != level) continue;
+      node[l].merge(x);
+      if (left == 0) return;
+      x = node[l];
+      node[l].reset();
+      ++level, --left;
+    }
+  }
+
+  /// Returns the state of unfinished node l of a run at its end.
+  GIWA_HOST_DEVICE constexpr State at(int l) const {
+    State x = node[0];
+    GIWA_UNROLL
+    for (int i = 1; i < levels; ++i)
+      if (i == l) x = node[i];
+    return x;
+  }
+
+  /// Returns the result, after the last leaf of the sequence.
+  GIWA_HOST_DEVICE constexpr const State& finish() {
+    GIWA_UNROLL
+    for (int l = 1; l < levels; ++l) node[l].merge(node[l - 1]);
+    return node[levels - 1];
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

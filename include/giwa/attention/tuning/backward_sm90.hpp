@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// The tiles of the Hopper kernels of attention_backward.
+#ifndef GIWA_ATTENTION_TUNING_BACKWARD_SM90_HPP
+#define GIWA_ATTENTION_TUNING_BACKWARD_SM90_HPP
+
+#include <giwa/attention/problem/score_gradient.hpp>
+#include <giwa/attention/split_fp16/rows.hpp>
+#include <giwa/numeric/integer.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Shared memory of a Hopper kernel of attention_backward.
+struct sm90_backward_shared {
+  static constexpr int most = 227 << 10;
+  static constexpr int reserved = 3072;  // by policies while they choose their stages
+  static constexpr int rest = 1024;      // at most: notes, work items, barriers, and what aligns them
+};
+
+/// The tile of a Hopper kernel of attention_backward: two consumer warpgroups with 64 rows of the gradient each, or with the
+/// same 64, past which tiles of `columns` rows of the other side move. Head sizes are rounded up to what an instruction
+/// takes; in shared memory they take whole slabs of 64 columns.
+///
+/// H200, 2026-11-23, fp16, 2048 / head size heads, full, 4 x 4096 | 1 x 16384 tokens, TFLOP/s of the kernel's own products,
+/// three for dq, four for dk with dv:
+///   head size   gradient       columns   TFLOP/s     others
+///   64          dq             160       489 | 529   128: 425 | 449 (when the loader scheduled)
+///   64          dk with dv     128       484 | 520   96: 476 | 514
+///   128         dq             128       594 | 638
+///   128         dk with dv     64        562 | 606   80: ptxas serializes the products (C7512)
+///   256         dq             64        644 | 682
+///   256         dk with dv     64        640 | 600, causal 563 | 582; a kernel each, five products counted as four: 446 | 484
+template <gradient Of, int HeadSize, int HeadSizeV>
+struct sm90_backward_policy {
+  static constexpr bool rows_are_keys = Of != gradient::of_q;
+  static constexpr bool sums_x = Of != gradient::of_v;
+  static constexpr bool adds_dq = Of == gradient::of_all;
+  static constexpr bool sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v || adds_dq;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // Whether both consumers have the same 64 keys, and one sums dv, the other dk (sm90_wide_consumer): a consumer has registers
+  // for sums of 256 columns.
+  static constexpr bool by_gradient =
+      sums_x && sums_y && !adds_dq && round_up(HeadSize, 16) + round_up(HeadSizeV, 16) > 256;
+  static constexpr int consumers = 2, groups = by_gradient ? 1 : consumers, block_m = 64 * groups;
+  static constexpr int columns = widest <= 64                      ? (rows_are_keys ? 128 : 160)
+                                 : widest <= 128 && !rows_are_keys ? 128
+                                                                   : 64;
+  static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
+  // Whether a consumer computes a tile in two halves of 64 queries, with its keys and values in registers
+  // (sm90_halved_consumer).
+  static constexpr bool by_halves = adds_dq && columns == 128;
+  // Whether the consumers issue products alternately, so that one computes exponentials under the products of the other: a
+  // consumer's last products of a tile together with its first of the next, or separately where dq is made too, whose way to
+  // shared memory lies between them. Without and with it, 16384 tokens, full | causal, measured before the table above:
+  //   64: dq 448 | 430 and 489 | 455, dk with dv 475 | 443 and 494 | 463
+  //   128: dq 634 | 616 and 563 | 526, dk with dv 548 | 527 and 540 | 485
+  // Of the kernel of all gradients with whole tiles, how many times as fast as two kernels the call is, full | causal, in
+  // runs one after the other: 64 0.83 to 0.91 | 0.93 to 1.00 without, 1.09 | 1.09 together, 1.17 | 1.11 separately; 128
+  // 1.05 | 1.11 without, 1.07 | 1.16 separately
+  static constexpr bool takes_turns = (widest <= 64 || adds_dq) && !by_halves;
+  static constexpr int producer_registers = 40, consumer_registers = 232;
+
+  // dS of two tiles, and dq of one in fp32. A second one gains nothing; without it there is room at 128 for two more stages
+  // of x, with which calls take 0.99 to 1.04 of the time (H100, 2026-11-27).
+  static constexpr int stages_ds = adds_dq ? 2 : 0;
+  static constexpr int stages_dq = 1;
+  static constexpr int dq_bytes = adds_dq ? stages_ds * 2 * block_m * columns + stages_dq * 4 * 2 * 64 * 64 : 0;
+  // P of two tiles in fp32.
+  static constexpr int stages_p = by_gradient ? 2 : 0, p_bytes = stages_p * 4 * block_m * columns;
+  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0)) + dq_bytes + p_bytes;
+  static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
+  static constexpr int room =
+      sm90_backward_shared::most - sm90_backward_shared::reserved - fixed_bytes;  // for stages of x and y
+  // x is needed longer than y: for the first and for the last product. A fourth stage gains nothing.
+  static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room && !adds_dq ? 3 : 2;
+  static constexpr int stages_y = stages_x == 3 ? 3 : 2 * (x_bytes + y_bytes) <= room ? 2 : 1;
+  static constexpr int left = room - stages_x * x_bytes - stages_y * y_bytes;
+  static_assert(left >= 0);
+  // lse and delta of a query, or one number of a key.
+  static constexpr int terms_bytes = stages_x * columns * (rows_are_keys ? 8 : 4);
+  static constexpr int bytes_without_output = fixed_bytes + stages_x * x_bytes + stages_y * y_bytes + terms_bytes;
+  // Whether dq is stored by TMA from tiles in shared memory, and the terms of the fixed queries come from there. 128, dq, 4 x
+  // 2048, 4 x 4096, 1 x 16384 tokens: 562, 594, 638 TFLOP/s, otherwise 524, 572, 612. dk and dv were 4 to 7 % slower so,
+  // and both 13 % at 64, with more spills. There is no room for it with 128 columns of q and 64 of v, which have three stages.
+  static constexpr int output_bytes = 2 * block_m * width_x + 8 * block_m;
+  static constexpr bool stages_output =
+      !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 &&
+      bytes_without_output + output_bytes + sm90_backward_shared::rest <= sm90_backward_shared::most;
+  static constexpr int shared_bytes =
+      round_up(bytes_without_output + (stages_output ? output_bytes : 0) + sm90_backward_shared::rest, 1024);
+  static_assert(shared_bytes <= sm90_backward_shared::most);
+};
+
+/// Stands for the element type of fp32 tensors that are multiplied as split fp16 (split_rows): both parts of a number, or 1, the
+/// hi part.
+template <int Parts>
+struct split_parts {};
+template <class T>
+inline constexpr int parts_of = 0;
+template <int Parts>
+inline constexpr int parts_of<split_parts<Parts>> = Parts;
+
+/// The tile for fp32 as split fp16, up to a head size of 128: in shared memory a tile of 128 columns takes what one of 256 takes
+/// in 16 bits. The sums of a tile are in separate registers, so one gradient is summed at a time above a sum of both head
+/// sizes of 128.
+///
+/// H200, 2026-11-23, 2048 / head size heads, full, 8 x 2048 | 1 x 16384 tokens, TFLOP/s of the call, counted as 2.5 times the
+/// forward pass, with and without turns of the tensor cores: 64: 123, 117 | 132, 123; 128: 121, 120 | 128, 125. Causal: 64: 100,
+/// 95 | 130, 126; 128: 98, 97 | 117, 115.
+template <gradient Of, int HeadSize, int HeadSizeV>
+struct sm90_split_backward_policy {
+  static constexpr bool rows_are_keys = Of != gradient::of_q;
+  static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
+  static constexpr bool adds_dq = false, by_gradient = false, by_halves = false;
+  static constexpr int consumers = 2, groups = consumers, block_m = 64 * groups, columns = 64;
+  static constexpr int width_x = round_up(HeadSize, 64) * split_rows::parts_per_number,
+                       width_y = round_up(HeadSizeV, 64) * split_rows::parts_per_number;
+  static constexpr bool takes_turns = true;
+  static constexpr int producer_registers = 40, consumer_registers = 232;
+  static constexpr int stages_ds = 0, stages_dq = 1;
+  static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0));
+  static constexpr int x_bytes = 2 * columns * width_x, y_bytes = 2 * columns * width_y;
+  static constexpr int room = sm90_backward_shared::most - sm90_backward_shared::reserved - fixed_bytes;
+  static constexpr int stages_x = 3 * (x_bytes + y_bytes) <= room ? 3 : 2;
+  static constexpr int stages_y = stages_x == 3 ? 3 : 2 * (x_bytes + y_bytes) <= room ? 2 : 1;
+  static_assert(stages_x * x_bytes + stages_y * y_bytes <= room);
+  static constexpr bool stages_output = false;
+  static constexpr int terms_bytes = stages_x * columns * (rows_are_keys ? 16 : 8);
+  static constexpr int gap_bytes = sums_x ? 0 : 1024;  // where a kernel without v has nothing between two aligned tiles
+  static constexpr int shared_bytes = round_up(
+      fixed_bytes + stages_x * x_bytes + stages_y * y_bytes + terms_bytes + gap_bytes + sm90_backward_shared::rest,
+      1024);
+  static_assert(shared_bytes <= sm90_backward_shared::most);
+};
+
+/// Whether one kernel sums dk and dv in split fp16.
+GIWA_HOST_DEVICE constexpr bool split_backward_sums_both(int head_size, int head_size_v) {
+  return round_up(head_size, 16) + round_up(head_size_v, 16) <= 128;
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

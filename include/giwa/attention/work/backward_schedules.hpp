@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// The work tiles of the kernels of attention_backward: of rows of queries, or of rows of keys.
+#ifndef GIWA_ATTENTION_WORK_BACKWARD_SCHEDULES_HPP
+#define GIWA_ATTENTION_WORK_BACKWARD_SCHEDULES_HPP
+
+#include <giwa/attention/problem/backward_params.hpp>
+#include <giwa/attention/work/work_tiles.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The order in which blocks take the rows of each gradient.
+struct backward_schedules {
+  /// The problem with the sequences and heads that have separate work tiles.
+  template <class Params>
+  static attention_problem by_queries(const Params& p) {
+    attention_problem queries = p.views.in.problem();
+    queries.batch = p.tiled_sequences();
+    if (p.tiled_heads() != queries.heads) queries.heads = queries.kv_heads = p.tiled_heads();
+    return queries;
+  }
+  /// The problem with queries and keys exchanged: work tiles of keys, of all sequences and heads of k, and `sharers` of each.
+  template <class Params>
+  static attention_problem by_keys(const Params& p, int sharers) {
+    attention_problem keys = p.views.in.problem();
+    keys.batch = p.key_sequences();
+    keys.kv_heads *= sharers;
+    keys.heads = keys.kv_heads;
+    const int64 queries = keys.seq_q;
+    keys.seq_q = keys.seq_k, keys.seq_k = queries;
+    return keys;
+  }
+  /// About the length of the longest packed sequence of keys: that of queries, or the average if it is more.
+  template <class Params>
+  static int64 longest_keys(const Params& p) {
+    const auto& in = p.views.in;
+    const int64 mean = in.packed.count > 0 ? ceil_div(in.k.extent(1), in.packed.count) : 0;
+    const int64 longest = in.packed.max_q > mean ? in.packed.max_q : mean;
+    return longest < in.k.extent(1) ? longest : in.k.extent(1);
+  }
+
+  /// How many heads alternate at least in the schedule where dq is added; more if the L2 cache has room for them. The blocks of a
+  /// head read the same queries and add to the same dq at about the same time, so the fewer heads, the more of that is in the L2
+  /// cache. Under a mask, tiles of keys that are computed at the same time also end together, and those that begin next
+  /// follow each other at a distance: with few heads they wait longer. H100, 2026-11-25, fp16, 2048 / head size heads,
+  /// at least 16384 tokens, TFLOP/s by number of heads, in fixed order and in any:
+  ///   128, full, 8192 tokens: 2 512 510, 8 490 502, 16 448 499; 16384: 2 499 511, 4 512 514, 8 496 514, 16 336 510;
+  ///     32768: 2 524 515, 4 453 514, 8 324 517
+  ///   128, causal, 4096: 4 408 430, 8 425 429, 16 426 443, 32 397 426; 8192: 4 453 471, 8 465 473, 16 459 472;
+  ///     32768: 2 490 495, 4 499 515, 8 501 519, 16 499 516; 131072: 2 501 532, 4 510 530, 8 510 528, 16 293 264
+  ///   64, full, 16384: 2 433 452, 4 448 457, 8 443 450, 16 441 441, 32 344 313
+  ///   64, causal, 4096: 4 349 372, 8 345 373, 16 341 370; 16384: 2 373 420, 4 402 424, 8 421 438, 16 423 437
+  /// mma.sync on that GPU, 128: full, 4096 2 195 203, 16 186 192; causal, 4096 8 161 195, 16 178 194, 32 174 178
+  template <class Params>
+  static int64 alternating_heads(const Params& p, int64 keys, int64 head_sizes) {
+    if (keeps_all(p)) return head_sizes < 256 ? 512 / head_sizes : 2;
+    return keys <= 4096 ? 16 : 8;
+  }
+  /// Whether the host knows that the mask keeps all scores. A causal one does in most steps of a ring.
+  template <class Params>
+  static bool keeps_all(const Params& p) {
+    using mask = stdlib::remove_cvref_t<decltype(p.call.mask)>;
+    if constexpr (stdlib::same_as<mask, causal>)
+      return !p.call.bottom_right && p.call.diagonal_offset >= p.views.in.k.extent(1) - 1;
+    return stdlib::same_as<mask, full>;
+  }
+
+  /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the
+  /// last section has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with
+  /// 1, 2, 4, 8 heads: 8192 tokens 395 403 410 415, 16384 414 432 438 438; up to 4096 there are more in any case.
+  template <class Params>
+  static int64 heads_of_sections(const Params& p) {
+    return keeps_all(p) ? 1 : 8;
+  }
+
+  /// Which work tiles of the kernel of all gradients are divided, and into how many parts: in any order those beyond whole
+  /// rounds of the blocks. Without a mask all work tiles take the same time, so in a last round of few of them most
+  /// blocks would be idle. A head has `tiles` of queries, of which each part has a share.
+  template <class Params>
+  static last_work_tiles divided_tiles(const Params& p, int work_tiles, int blocks, int64 tiles) {
+    const shared_key_sums& room = p.workspace.of_keys;
+    const int left = work_tiles % blocks;
+    if (!p.workspace.any_order || room.sharers > 1 || left == 0 || !keeps_all(p)) return {work_tiles, 1};
+    const int64 least = 8;  // tiles of a part: with 4, 64, 1024 tokens were 3 % slower
+    int64 parts = blocks / left;
+    for (const int64 most : {room.parts / left, shared_key_sums::most_sharers, tiles / least})
+      if (most < parts) parts = most;
+    return parts < 2 ? last_work_tiles{work_tiles, 1} : last_work_tiles{work_tiles - left, static_cast<int>(parts)};
+  }
+
+  /// The work tiles of block_m rows of a gradient; none if there is no sequence or no head.
+  template <gradient Of, class Params>
+  static attention_schedule schedule_of_rows(const Params& p, int block_m) {
+    const int sharers = Of == gradient::of_all ? p.workspace.of_keys.sharers : 1;
+    const attention_problem sizes = Of == gradient::of_q ? by_queries(p) : by_keys(p, sharers);
+    // No sequence is longer than all queries together, whatever max_q says.
+    const int64 all_queries = p.views.in.q.extent(1), said = p.views.in.packed.max_q;
+    const int64 longest = Of != gradient::of_q ? longest_keys(p) : said < all_queries ? said : all_queries;
+    if (sizes.batch == 0 || sizes.heads == 0) return {};
+    const int64 head_sizes = sizes.head_size + sizes.head_size_v;
+    const int bytes = static_cast<int>(head_sizes) * static_cast<int>(sizeof(float));
+    int64 least_heads = heads_of_sections(p);
+    if constexpr (Of == gradient::of_all)
+      least_heads = alternating_heads(p, sizes.seq_q < 0 ? longest : sizes.seq_q, head_sizes);
+    return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

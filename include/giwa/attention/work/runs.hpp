@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+// Runs: equal shares of the leaves of all sequences.
+#ifndef GIWA_ATTENTION_WORK_RUNS_HPP
+#define GIWA_ATTENTION_WORK_RUNS_HPP
+
+#include <giwa/attention/problem/workspace.hpp>
+#include <giwa/attention/sums/leaf_fold.hpp>
+#include <giwa/attention/work/packed_rows.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+// A unit is a tile of packed rows of one sequence and one head of keys, with all leaves that these rows need. Units are
+// numbered by sequence, then head, then tile of rows, and so are their leaves; run r of a launch has the leaves [r
+// run_length, (r + 1) run_length) of all. If heads are columns, each head of keys has its own runs, all alike.
+
+/// Returns n / d rounded down, for n >= 0 and d > 0. On a GPU a 64-bit division takes hundreds of cycles.
+GIWA_HOST_DEVICE constexpr int64 quotient_of_leaves(int64 n, int d) {
+  return n >> 32 == 0 ? static_cast<int64>(static_cast<uint32>(n) / static_cast<uint32>(d)) : n / d;
+}
+GIWA_HOST_DEVICE constexpr int quotient_of_leaves(int n, int d) {
+  return static_cast<int>(static_cast<uint32>(n) / static_cast<uint32>(d));
+}
+
+/// The leaves [first, end) that the rows of a sequence need, at least one, and the number of its tiles of rows.
+struct sequence_leaves {
+  int first, end, row_tiles;
+  GIWA_HOST_DEVICE constexpr int count() const { return end - first; }
+};
+
+/// What the host decides of a launch.
+struct run_shape {
+  int runs;             // of one column of heads
+  int columns;          // heads of keys that are computed at once, each by its own blocks: all, or 1
+  int heads_in_column;  // 1, or all
+  int states;           // slots of a run in the workspace, of run_states::most(); 0: no unit is divided
+  int rows;             // rows of a state in the workspace
+  int64 most_leaves;    // of a run, for which its slots are enough
+  bool one_unit;        // a column has one unit
+  // If all sequences are alike, as the host knows: the first one, the leaves of one in a column, of all, and of a run.
+  cached_sequence sequence{};
+  sequence_leaves leaves{};
+  fast_divisor leaves_in_column{};
+  int64 total = 0, length = 0;  // total is 0 if they are not alike
+
+  /// The leaves of a run, of `all` in the column. Where all are of one unit, runs are whole nodes of the tree: so they hand
+  /// on fewer states, of which each row merges one after the other.
+  template <class Int>
+  GIWA_HOST_DEVICE constexpr Int length_of(Int all) const {
+    const Int whole = quotient_of_leaves(all, runs), equal = whole + (whole * runs != all ? 1 : 0);
+    return one_unit && equal > (runs > 16 ? 0 : 1) ? round_up(equal, Int{fold_levels::span(1)}) : equal;
+  }
+  /// Says that `count` sequences are like `s`, whose leaves are `l`.
+  GIWA_HOST_DEVICE constexpr void set_alike(const cached_sequence& s, const sequence_leaves& l, int64 count) {
+    const int64 in_column = int64{l.count()} * l.row_tiles * heads_in_column;
+    if (in_column == 0 || count == 0) return;
+    sequence = s, leaves = l, leaves_in_column = fast_divisor(in_column);
+    total = in_column * count, length = length_of(total);
+  }
+};
+
+/// Whether leaves_of() asks the mask which leaves all rows of a sequence leave out.
+template <class Mask>
+inline constexpr bool mask_bounds_leaves =
+    !stdlib::same_as<Mask, full> && answers_any_range<Mask> && answers_any_head<Mask>;
+
+/// The leaves of sequence s, whose packed rows make tiles of tile_rows. Leaves that the mask leaves out at both ends are
+/// not counted; one in the middle that turns out to be masked is skipped later.
+template <class Params>
+GIWA_HOST_DEVICE sequence_leaves leaves_of(const Params& p, const cached_sequence& s, int leaf_keys, int tile_rows) {
+  const int64 rows = s.queries > p.most_queries ? 0 : int64{s.queries} * p.heads_per_kv;
+  sequence_leaves l{0, ceil_div(s.keys, leaf_keys), static_cast<int>(ceil_div(rows, int64{tile_rows}))};
+  if constexpr (mask_bounds_leaves<stdlib::remove_cvref_t<decltype(p.mask)>>) {
+    const auto is_masked = [&](int first, int count) {
+      const int last = first + count < l.end ? (first + count) * leaf_keys : s.keys;
+      return s.queries > 0 && classify(p.mask, score_tile{s.batch, 0, 0, s.queries - 1, first * leaf_keys, last - 1,
+                                                          s.offset}) == tile_keep::none;
+    };
+    // All leaves at once: the answer for one new token. Then runs of leaves, and the run doubles while it is masked.
+    if (s.queries > 0 && s.keys > 0 &&
+        classify(p.mask, score_tile{s.batch, 0, 0, s.queries - 1, 0, s.keys - 1, s.offset}) == tile_keep::all)
+      return l;
+    int end = l.end;
+    for (int run = 1; end > 0;) {
+      if (run > end) run = end;
+      if (is_masked(end - run, run))
+        end -= run, run *= 2;
+      else if (run == 1)
+        break;
+      else
+        run /= 2;
+    }
+    for (int run = 1; l.first < end;) {
+      if (run > end - l.first) run = end - l.first;
+      if (is_masked(l.first, run))
+        l.first += run, run *= 2;
+      else if (run == 1)
+        break;
+      else
+        run /= 2;
+    }
+    l.end = end;
+  }
+  if (l.end <= l.first) l.end = l.first + 1;  // rows without keys are written too
+  return l;
+}
+
+/// A range [begin, end) of the leaves of a unit, that one block computes.
+struct run_item {
+  cached_sequence sequence;
+  sequence_leaves leaves;
+  int head, row_tile;  // of keys; of packed rows
+  int begin, end;
+  GIWA_HOST_DEVICE bool has_beginning() const { return begin == leaves.first; }
+  GIWA_HOST_DEVICE bool has_end() const { return end == leaves.end; }
+  /// The first leaf as run_states and leaf_fold take it.
+  GIWA_HOST_DEVICE int fold_begin() const { return has_beginning() ? 0 : begin; }
+};
+
+/// A run among the leaves of a column.
+struct run_place {
+  // Where its first leaf lies: in which sequence, and how many leaves of that come before. Not set if it has no leaves.
+  cached_sequence sequence;
+  sequence_leaves leaves_of_sequence;
+  int64 before;
+  int64 run, length;  // its number, and the leaves of every run but the last ones
+  int64 total;        // leaves of the column
+  GIWA_HOST_DEVICE int64 begin() const { return run * length; }
+  /// The number of its leaves, at most 0 if the runs before have all.
+  GIWA_HOST_DEVICE int64 leaves() const { return total - begin() < length ? total - begin() : length; }
+  /// The states of run_shape to use: no unit is divided if runs have more leaves than the host took for the most, which
+  /// they have if offsets of packed queries decrease.
+  GIWA_HOST_DEVICE int states(const run_shape& shape) const { return length > shape.most_leaves ? 0 : shape.states; }
+};
+
+/// Walks the items of a run. All threads that need them walk by themselves.
+template <class Params>
+class run_walk {
+ public:
+  GIWA_HOST_DEVICE run_walk(const Params& p, const run_shape& shape, int column, int leaf_keys, int tile_rows)
+      : p_(p), heads_in_column_(shape.heads_in_column), column_(column), leaf_keys_(leaf_keys), tile_rows_(tile_rows) {}
+
+  /// Goes before the first item of a run.
+  GIWA_HOST_DEVICE void enter(const run_shape& shape, const run_place& run) {
+    divides_ = run.states(shape) > 0;
+    left_ = run.leaves();
+    if (left_ <= 0) return;
+    item_.sequence = run.sequence, item_.leaves = run.leaves_of_sequence;
+    const int count = item_.leaves.count();
+    unit_ = static_cast<int>(quotient_of_leaves(run.before, count));
+    skip_ = static_cast<int>(run.before - int64{unit_} * count);
+  }
+  /// Goes to the first item of a run that find_run_early() has found, and returns false if it has none.
+  GIWA_HOST_DEVICE bool enter_early(const run_place& run) {
+    const auto count = static_cast<int>(run.leaves()), first = static_cast<int>(run.before);
+    divides_ = true, left_ = count;
+    if (count <= 0) return false;
+    const int leaves = run.leaves_of_sequence.end, unit = heads_in_column_ == 1 ? 0 : quotient_of_leaves(first, leaves);
+    const int begin = first - unit * leaves, end = begin + count < leaves ? begin + count : leaves;
+    item_ = {run.sequence, run.leaves_of_sequence, heads_in_column_ == 1 ? column_ : unit, 0, begin, end};
+    unit_ = unit + 1, left_ = count - (end - begin);
+    return true;
+  }
+
+  /// Moves to the next item; false after the last.
+  GIWA_HOST_DEVICE bool next() {
+    for (;;) {
+      while (left_ > 0 && unit_ == heads_in_column_ * item_.leaves.row_tiles) {
+        const int next = item_.sequence.batch + 1;
+        if (next == p_.views.sequence_count()) {
+          left_ = 0;
+        } else {
+          item_.sequence = p_.at(next);
+          item_.leaves = leaves_of(p_, item_.sequence, leaf_keys_, tile_rows_);
+          unit_ = 0;
+        }
+      }
+      if (left_ <= 0) return false;
+      const int unit = unit_++;
+      item_.head = column_, item_.row_tile = unit;
+      if (heads_in_column_ != 1)
+        item_.head = unit / item_.leaves.row_tiles, item_.row_tile = unit % item_.leaves.row_tiles;
+      item_.begin = item_.leaves.first + skip_;
+      item_.end = item_.leaves.end;
+      const int skipped = skip_, count = item_.end - item_.begin;
+      skip_ = 0;
+      if (!divides_) {  // a unit belongs to the run in which it begins
+        left_ -= count;
+        if (skipped > 0) continue;
+        return true;
+      }
+      if (count > left_) item_.end = item_.begin + static_cast<int>(left_);
+      left_ -= item_.end - item_.begin;
+      return true;
+    }
+  }
+  GIWA_HOST_DEVICE const run_item& item() const { return item_; }
+
+ private:
+  const Params& p_;
+  const int heads_in_column_, column_, leaf_keys_, tile_rows_;
+  bool divides_ = false;  // units
+  int64 left_ = 0;        // leaves of the run
+  int unit_ = 0;          // the next one of the sequence
+  int skip_ = 0;          // leaves of that unit that earlier runs have
+  run_item item_{};
+};
+
+/// The packed rows of an item.
+template <class Params>
+GIWA_HOST_DEVICE packed_rows rows_of(const Params& p, const run_item& item, const fast_divisor& group, int tile_rows) {
+  const cached_sequence& s = item.sequence;
+  const int first = item.row_tile * tile_rows, all = s.queries * p.heads_per_kv;
+  return {s.batch,   item.head * p.heads_per_kv,
+          first,     all - first < tile_rows ? all - first : tile_rows,
+          s.queries, s.keys,
+          s.offset,  group};
+}
+
+/// Floats of a state in the workspace: the output of each row, then m and l of each row. A multiple of 16 bytes.
+GIWA_HOST_DEVICE constexpr int64 state_floats(int64 rows, int64 columns) {
+  return rows * columns + round_up(2 * rows, 4);
+}
+
+/// Slots of a run: the states of the unit that began before it, and those of the unit that it begins.
+GIWA_HOST_DEVICE constexpr int64 state_slots(const run_shape& s) { return s.states + fold_levels::count; }
+
+/// Bytes of the workspace of a launch.
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes_of(const run_shape& s, int64 columns) {
+  if (s.states == 0) return 0;
+  const int64 floats = saturated_product(state_slots(s), state_floats(s.rows, columns));
+  return saturated_product(saturated_product(floats, int64{sizeof(float)}), int64{s.runs} * s.columns);
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
