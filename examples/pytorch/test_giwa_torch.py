@@ -578,6 +578,22 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(attend, (*inputs, bias, sinks), eps=1e-2, atol=2e-3, rtol=2e-2)
 
 
+def test_reused_workspace():
+    """PyTorch gives the few bytes of a call's workspace to the next small tensors, and then to a call again: no row may get lost."""
+    if DEVICE != "cuda":
+        return
+    for dtype in (torch.bool, torch.int8, torch.float16, torch.bfloat16, torch.float32, torch.int64):
+        for size in (64, 128):
+            q, k, v = (random(1, 3579, heads, size, dtype=torch.float16) for heads in (8, 4, 4))
+            first = attention(q, k, v, causal=True)
+            for _ in range(4):
+                small = [torch.ones(1, dtype=dtype, device=DEVICE) for _ in range(256)]
+                del small
+                unwritten = torch.full_like(first, float("nan"))  # what a lost row would hold
+                del unwritten
+                assert torch.equal(attention(q, k, v, causal=True), first), f"{dtype} of {size}: other bits"
+
+
 def test_no_synchronization():
     if DEVICE != "cuda":
         return
