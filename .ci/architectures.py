@@ -32,7 +32,7 @@ CI = [
 ]
 # What an example is compiled with in other builds: the flag, and whether it is compiled to PTX only.
 FLAGS = ["--expt-relaxed-constexpr", "-DNDEBUG", "-G", "--use_fast_math"]
-# Attention up to a head size of 128 may spill some bytes, see attention/tuning/forward.hpp, and so may the fold of 32 packed rows of
+# Attention up to a head size of 128 may spill some bytes, see attention/tuning/, and so may the fold of 32 packed rows of
 # attention to a cache: up to 760 bytes on 9.0a, twice as many on 8.0, whose warps all have 128 registers, see kernels/sm80/few_rows_sm80.cuh.
 MAY_SPILL = re.compile(r"^(1[0-9]|2[129]|30|33|36)_")
 

@@ -149,7 +149,6 @@ set(GIWA_HEADERS
   P giwa/attention/problem/workspace.hpp
   P giwa/attention/problem/options.hpp
   P giwa/attention/problem/cache.hpp
-  P giwa/attention/tuning/forward.hpp
   P giwa/attention/split_fp16/rows.hpp
   P giwa/attention/split_fp16/layout.hpp
   D giwa/attention/split_fp16/numbers.cuh
@@ -168,6 +167,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/cached_views.hpp
   P giwa/attention/problem/cached_checks.hpp
   P giwa/attention/problem/cached_params.hpp
+  P giwa/attention/problem/gradient.hpp
   P giwa/attention/problem/score_gradient.hpp
   P giwa/attention/problem/backward_options.hpp
   P giwa/attention/problem/backward_params.hpp
@@ -178,8 +178,8 @@ set(GIWA_HEADERS
   P giwa/attention/work/work_tiles.hpp
   P giwa/attention/work/visible_tiles.hpp
   H giwa/attention/work/backward_schedules.hpp
-  P giwa/attention/tuning/backward_sm80.hpp
-  P giwa/attention/tuning/backward_sm90.hpp
+  P giwa/attention/tuning/sm80.hpp
+  P giwa/attention/tuning/sm90.hpp
   D giwa/attention/score/score_steps.cuh
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/nonfinite/nonfinite.cuh

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The Hopper kernels of attention_backward have tiles for all head sizes: what they put into shared memory fits.
 #include <giwa/attention/problem/backward_options.hpp>
-#include <giwa/attention/tuning/backward_sm90.hpp>
+#include <giwa/attention/tuning/sm90.hpp>
 
 #include "support/catch.hpp"
 

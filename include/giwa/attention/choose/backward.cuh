@@ -12,7 +12,7 @@
 #include <giwa/attention/kernels/sm80/backward_all_sm80.cuh>
 #include <giwa/attention/kernels/sm80/backward_sm80.cuh>
 #include <giwa/attention/split_fp16/rows_launch.cuh>
-#include <giwa/attention/tuning/forward.hpp>
+#include <giwa/attention/tuning/sm80.hpp>
 #include <giwa/attention/work/backward_schedules.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
 #define GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
 
+#include <giwa/attention/problem/gradient.hpp>
 #include <giwa/attention/problem/options.hpp>
 #include <giwa/attention/problem/problem.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
@@ -47,26 +48,6 @@ GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
   return saturated_product(p.seq_q < 0 ? p.rows_q : saturated_product(p.batch, p.seq_q), p.heads);
 }
 
-/// dq as fp32 sums in the workspace, for the kernel that computes all gradients together. A tile has 128 queries where no
-/// head size is above 64, otherwise 64, and consists of parts of (64, 64) in the order of a warpgroup's accumulator: two
-/// of 64 queries each, or two or more of 64 columns.
-struct dq_parts {
-  static constexpr int floats = 64 * 64;
-  GIWA_HOST_DEVICE static constexpr int rows_of_tile(int64 head_size, int64 head_size_v) {
-    return head_size <= 64 && head_size_v <= 64 ? 128 : 64;
-  }
-  GIWA_HOST_DEVICE static constexpr int of_tile(int64 head_size) {
-    return head_size <= 128 ? 2 : static_cast<int>(ceil_div(head_size, int64{64}));
-  }
-  /// The columns of dq that part `index` of a tile has, which are its first ones.
-  GIWA_HOST_DEVICE static constexpr int columns_of(int head_size, int head_size_v, int index) {
-    const int left = head_size - (rows_of_tile(head_size, head_size_v) == 128 ? 0 : 64 * index);
-    return left < 64 ? left : 64;
-  }
-  /// Where registers [4 i, 4 i + 4) of a thread are, which are eight columns of all threads: a warp has 512 consecutive bytes.
-  GIWA_HOST_DEVICE static constexpr int offset(int thread, int i) { return (i * 128 + thread) * 4; }
-};
-
 /// Whether one kernel computes all gradients for these head sizes, in 16 bits on GPUs that have it. k may not be narrower than
 /// the columns that a consumer takes.
 GIWA_HOST_DEVICE constexpr bool has_kernel_of_all(int64 head_size, int64 head_size_v) {
@@ -82,7 +63,7 @@ GIWA_HOST_DEVICE constexpr bool has_sm80_kernel_of_all(int64 head_size, int64 he
 /// there is room, but for packed sequences, for work tiles that divide the queries of the last tiles of keys
 /// (backward_schedules::divided_tiles).
 struct shared_key_sums {
-  static constexpr int rows_of_tile = 128, warps = 8;
+  static constexpr int rows_of_tile = shared_key_rows, warps = 8;
   // H200, 2026-11-24, fp16, 128, causal, TFLOP/s without sharing, with it, and with twice as many of both: 16/1 heads, 4 x 1024
   // 88, 212, 158; 32/8 heads, 1 x 4096 366, 439, 427.
   static constexpr int64 most_work_tiles = 512, most_sharers = 8;

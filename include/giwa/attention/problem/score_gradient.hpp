@@ -17,9 +17,6 @@ struct gradient_sharing {
 
 namespace detail {
 
-/// The gradient that a kernel computes.
-enum class gradient : int { of_q, of_k, of_v, of_k_and_v, of_all };
-
 /// A score modifier that receives, for each score that is kept, the gradient with respect to the modified score:
 /// `void gradient(float dy, attention_coord c) const`.
 template <class F>

@@ -10,7 +10,7 @@
 #include <giwa/attention/kernels/sm80/backward_dq_sm80.cuh>
 #include <giwa/attention/kernels/sm80/backward_steps_sm80.cuh>
 #include <giwa/attention/problem/backward_params.hpp>
-#include <giwa/attention/tuning/backward_sm80.hpp>
+#include <giwa/attention/tuning/sm80.hpp>
 #include <giwa/attention/work/work_tiles.hpp>
 #include <giwa/tile/mma_sm80.cuh>
 

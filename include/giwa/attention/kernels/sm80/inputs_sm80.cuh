@@ -5,7 +5,7 @@
 
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/split_fp16/exponents.cuh>
-#include <giwa/attention/tuning/forward.hpp>
+#include <giwa/attention/tuning/sm80.hpp>
 #include <giwa/tile/copy.cuh>
 #include <giwa/tile/whole_tiles.cuh>
 

@@ -7,7 +7,7 @@
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/attention/problem/backward_params.hpp>
 #include <giwa/attention/score/score_steps.cuh>
-#include <giwa/attention/tuning/backward_sm90.hpp>
+#include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/attention/work/work_tiles.hpp>
 #include <giwa/tile/pipeline_sm90.cuh>
 

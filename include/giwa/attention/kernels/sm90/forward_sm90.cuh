@@ -11,7 +11,7 @@
 #include <giwa/attention/kernels/sm90/forward_nan_scrubber_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh>
 #include <giwa/attention/sums/chunks.cuh>
-#include <giwa/attention/tuning/forward.hpp>
+#include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

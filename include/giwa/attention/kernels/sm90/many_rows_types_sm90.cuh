@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_TYPES_SM90_CUH
 
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
-#include <giwa/attention/tuning/forward.hpp>
+#include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/attention/work/many_rows.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

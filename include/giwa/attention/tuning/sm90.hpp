@@ -1,13 +1,134 @@
 // SPDX-License-Identifier: MIT
-// The tiles of the Hopper kernels of attention_backward.
-#ifndef GIWA_ATTENTION_TUNING_BACKWARD_SM90_HPP
-#define GIWA_ATTENTION_TUNING_BACKWARD_SM90_HPP
+// The tiles of the Hopper kernels of attention, by precision and head size. Each number carries its measurement.
+#ifndef GIWA_ATTENTION_TUNING_SM90_HPP
+#define GIWA_ATTENTION_TUNING_SM90_HPP
 
-#include <giwa/attention/problem/score_gradient.hpp>
+#include <giwa/attention/problem/gradient.hpp>
 #include <giwa/attention/split_fp16/rows.hpp>
 #include <giwa/numeric/integer.hpp>
+#include <giwa/tile/shape.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
+
+/// The tile of the wgmma kernel: consumer warpgroups of 64 queries each, block_n keys, and one producer warpgroup. Head
+/// sizes are rounded up to what an instruction takes; in shared memory they take whole slabs of 64 columns. An element
+/// has `Parts` parts (split_fp16/layout.hpp).
+template <int BlockM, int BlockN, int HeadSize, int HeadSizeV, int Parts = 1, int Stages = 2, bool TakesTurns = true>
+struct sm90_policy {
+  static_assert(BlockM == 64 || BlockM == 128 || BlockM == 192,
+                "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
+  static_assert(BlockN % 16 == 0 && BlockN >= 16 && BlockN <= 256,
+                "giwa::attention_forward: on Hopper a tile has a multiple of 16 keys, up to 256.");
+  static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = Stages, parts = Parts;
+  // With two parts, the products of a tile go to separate accumulators (partial O). Above 128 columns there are too few
+  // registers for all of them, so the tile's products are computed in slices of 64 columns.
+  static constexpr bool slices_output = Parts == 2 && HeadSizeV > 128;
+  static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, slices_output ? 64 : 16);
+  static constexpr int slice = slices_output ? 64 : head_size_v;
+  static constexpr bool uses_pingpong = TakesTurns && !slices_output;  // 256, two parts: 154 TFLOP/s without, 131 with
+  // A block takes all registers of a multiprocessor. The producer needs few, so a consumer thread gets 232, or 160 with
+  // three consumers. A single consumer has enough without moving registers.
+  static constexpr bool moves_registers = consumers > 1;
+  static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
+  // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128
+  // columns the overlap costs speed. 256: 705 TFLOP/s, 678 without (H200, 2026-11-21, fp16, full, 4096 tokens).
+  static constexpr bool overlaps = Parts == 1 && HeadSizeV > 128;
+  // Of online_softmax, in fp16 and bf16. A thread has 32 to 44 weights of a row. Where all scores are equal each is 1, and their sum
+  // must not exceed 2^slack. By a simulation of the rounding to fp16, 2^4 costs 1.4 % of accuracy at most, and 2^6 2.7 %.
+  static constexpr int slack = 6;
+
+  // Accumulators and operands of a thread: S, P, O and the partial O. Then the bytes of the tiles in shared memory.
+  static constexpr int live_registers =
+      block_n / 2 + parts * block_n / 4 + head_size_v / 2 + (parts == 1 ? 0 : slice / 2);
+  static constexpr int bytes =
+      2 * parts *
+      (block_m * round_up(head_size, 64) + stages * block_n * (round_up(head_size, 64) + round_up(head_size_v, 64)));
+  static constexpr int most_bytes = (227 << 10) - 3072;
+  static constexpr bool fits = live_registers <= consumer_registers - (parts == 2 ? 24 : 32) && bytes <= most_bytes;
+  // Whether shared memory has room for a separate output tile, from which TMA stores it. Otherwise it is stored from
+  // registers.
+  static constexpr bool stages_output = bytes + 2 * block_m * head_size_v <= most_bytes - 1024;
+};
+
+// H200, 2026-11-21, fp16, 2048 / head size heads, full 4 x 4096 | causal 16 x 1024 tokens, in CUDA graphs
+// (docs/results):
+//   head size   queries x keys   stages   TFLOP/s
+//   64          192 x 128        2        466 | 300
+//   128         128 x 128        2        601 | 430
+//   256         128 x 80         2        706 | 418    (the most keys that fit)
+// Other tiles: docs/attention_hopper.md.
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_policy_of {
+  template <int BlockM, int BlockN>
+  using tile = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+  template <int BlockN>
+  using or_fewer = stdlib::conditional_t<
+      tile<128, BlockN>::fits, tile<128, BlockN>,
+      stdlib::conditional_t<tile<128, BlockN - 16>::fits, tile<128, BlockN - 16>, tile<128, BlockN - 32>>>;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(widest <= 64), tile<192, 128>,
+      stdlib::conditional_t<(widest <= 128), tile<128, 128>,
+      stdlib::conditional_t<(widest <= 192), or_fewer<128>, or_fewer<96>>>>;
+  // clang-format on
+};
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
+struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
+  using type = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+};
+
+/// The tile of calls with a mask. Up to a head size of 64 the consumers of a tile end at different keys under a causal
+/// mask, and each goes on by itself: four stages, no turns of the tensor cores. H200, 2026-11-24, fp16, causal,
+/// together with the last section of attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_masked_policy_of : sm90_policy_of<HeadSize, HeadSizeV, Tile> {};
+template <int HeadSize, int HeadSizeV, class Tile>
+  requires(HeadSize <= 64 && HeadSizeV <= 64)
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile> {
+  using type = sm90_policy<192, 128, HeadSize, HeadSizeV, 1, 4, false>;
+};
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>>
+    : sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {};
+
+/// The tile of calls with such a number of keys (has_second_tile). H200, fp16, alternating with the tile of other calls:
+///   head size   queries x keys   keys
+///   128         128 x 176        from 8192: full 1.035, causal 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
+///   256         128 x 64         257 to 512: at 512 full 1.01, causal 1.05; 1024: 0.96, 1.01 (2026-11-27)
+template <int HeadSize, int HeadSizeV>
+struct sm90_second_policy_of {
+  static constexpr bool is_128 = round_up(HeadSize, 16) == 128 && round_up(HeadSizeV, 16) == 128;
+  static constexpr bool exists = is_128 || (round_up(HeadSize, 16) == 256 && round_up(HeadSizeV, 16) == 256);
+  using type = sm90_policy<128, is_128 ? 176 : 64, HeadSize, HeadSizeV>;
+
+  GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) { return is_128 ? keys >= 8192 : keys > 256 && keys <= 512; }
+};
+
+/// The tile for split fp16. H200, 2026-11-22, 2048 / head size heads, 4 x 4096 tokens, full | causal, the kernel
+/// without the split pass:
+///   head size   queries x keys   stages   TFLOP/s
+///   64          192 x 64         2        206 | 187
+///   128         128 x 64         2        235 | 221
+///   192         128 x 64         1        193 | 202
+///   256         128 x 48         1        177 | 170
+/// Other tiles: docs/attention_hopper.md.
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_split_policy_of {
+  template <int BlockM, int BlockN, int Stages = 2>
+  using tile = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV, 2, Stages>;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(widest <= 64), tile<192, 64>,
+      stdlib::conditional_t<(widest <= 128), tile<128, 64>,
+      stdlib::conditional_t<(widest <= 192), tile<128, 64, 1>, tile<128, 48, 1>>>>;
+  // clang-format on
+};
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
+struct sm90_split_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
+  using type = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV, 2>;
+};
 
 /// Shared memory of a Hopper kernel of attention_backward.
 struct sm90_backward_shared {
@@ -44,6 +165,9 @@ struct sm90_backward_policy {
   static constexpr int columns = widest <= 64                      ? (rows_are_keys ? 128 : 160)
                                  : widest <= 128 && !rows_are_keys ? 128
                                                                    : 64;
+  static_assert(!adds_dq || columns == dq_parts::rows_of_tile(HeadSize, HeadSizeV),
+                "dq is summed by tiles of these queries");
+  static_assert(!adds_dq || block_m == shared_key_rows, "dk and dv are shared by tiles of these keys");
   static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
   // Whether a consumer computes a tile in two halves of 64 queries, with its keys and values in registers
   // (sm90_halved_consumer).
