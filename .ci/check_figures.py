@@ -7,6 +7,9 @@ one line. KIND is a function in TABLES, FILE a CSV, a report
 of bench/report.py, or the word `report` for the newest of those. The kind plot_NAME is the picture docs/plots/NAME.svg in its place.
 As long as there is no report, its tables are empty. The plots in docs/plots must be of the newest report, by the name and the
 digest that bench/plot.py writes into them.
+
+Outside the marks and NOTEBOOKS no sentence and no table cell has both the name of another library and a ratio or a speed: such figures
+are generated or are not there. A line that needs one which is no comparison ends with `<!-- figure: allow -->`.
 """
 import csv
 import functools
@@ -140,6 +143,12 @@ def matmul(path):
     return lines(*rows)
 
 
+def matmul_step(path, step):
+    """A step's TFLOP/s for 4096 x 4096 x 4096, in fp16, or in fp32 if it has only that."""
+    cells = read(path, "matmul")
+    return next(f"{float(row['tflops']):.3g}" for kind in ("fp16", "fp32") if (row := cells[f"matmul/{kind}/4096x4096x4096"].get(step)))
+
+
 def attention(path, suite="attention_fp16"):
     """A line for each head size and length, full and causal: giwa's TFLOP/s, and in brackets the speed relative to each peer."""
     values = {}
@@ -175,6 +184,15 @@ def accuracy(path):
             of = [" / ".join(f"{float(row[f'{n}_{what}']) * 1e7:.3g}" for what in ("all", "row", "column")) for n in names]
             rows.append(f"| {match[1]} | {match[2]} | " + " | ".join(of) + " |")
     return lines(*rows)
+
+
+def accuracy_means(path):
+    """The error of fp32 relative to that of PyTorch's unfused fp32, in the geometric mean: of all, the worst row, the worst column."""
+    rows = records(path, "accuracy")
+    mean = {what: f"{report_rows.geometric_mean([float(r[f'fp32_{what}']) / float(r[f'unfused_{what}']) for r in rows]):.2f}"
+            for what in ("all", "row", "column")}
+    return (f"Over all {len(rows)} cases the error of `fp32` is {mean['all']}× that of PyTorch's unfused fp32 in the geometric mean "
+            f"({mean['row']}× by the worst row, {mean['column']}× by the worst column)")
 
 
 # ---- gradients
@@ -252,16 +270,28 @@ def backward_tflops(path):
     return f"{min(found):.0f}", f"{max(found):.0f}"
 
 
+def gpu_of(path):
+    """The GPU in a file's name, DATE_GPU_WHAT."""
+    return path.name.split("_")[1].upper()
+
+
 def backward_headline(path):
     low, high = backward_tflops(path)
-    return (f"On an H100 it reaches {low} to {high} TFLOP/s in 16 bits, in the geometric mean {gradient_mean(path, 'cudnn')} of cuDNN "
-            f"and {gradient_mean(path, 'flash')} times FlashAttention-2")
+    return (f"On an {gpu_of(path)} it reaches {low} to {high} TFLOP/s in fp16, {gradient_mean(path, 'cudnn')}× cuDNN and "
+            f"{gradient_mean(path, 'flash')}× FlashAttention-2 (geometric mean)")
 
 
 def backward_headline_ko(path):
     low, high = backward_tflops(path)
-    return (f"H100에서 16비트는 {low}~{high} TFLOP/s로, 기하평균으로 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
+    return (f"{gpu_of(path)}에서 fp16은 {low}~{high} TFLOP/s로, 기하평균으로 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
             f"FlashAttention-2의 {gradient_mean(path, 'flash')}배")
+
+
+def backward_mma_sync_means(path):
+    found = {}
+    for (size, _, _), peers in gradient_cells(path, "giwa_mma_sync", ("flash",)).items():
+        found.setdefault(size, []).append(peers["flash"]["ratio"])
+    return ", ".join(f"{report_rows.geometric_mean(ratios):.2f}× at {size}" for size, ratios in found.items())
 
 
 def backward_flex(path):
@@ -317,6 +347,112 @@ def cpu_alone(path, part=""):
 
 def cpu_alone_backward(path):
     return cpu_alone(path, "backward/")
+
+
+def cpu_backward_means(path):
+    found = cpu_sides(path, "backward/").values()
+    told = [(report_rows.geometric_mean(ratios), min(ratios)) for how in ("-O3, alone", "-O3 -fopenmp, alone")
+            for ratios in [[sides[how][1] for sides in found]]]
+    return "{:.2f}× (lowest {:.2f}) with `-O3`, {:.2f}× (lowest {:.2f}) with OpenMP".format(*told[0], *told[1])
+
+
+# ---- one run with FlashAttention-3 and -4: the CSV of peers, whose giwa_over is giwa's speed relative to a side
+
+SCOPES = {"all": "", "causal": "/causal/", "full": "/full/", **{f"head size {d}": f"/D{d}/" for d in (64, 128, 256)}}
+SIDES = {"cudnn": "cuDNN", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "fastest": "fastest"}
+
+
+@functools.cache
+def peer_cases(path, section):
+    """{case: {side: giwa's speed relative to it}} of the 36 usual cases, forward or backward. `fastest` is the fastest other side: not another
+    form of giwa, another precision, or the deterministic mode of a side (`fa3_fixed`)."""
+    found = {}
+    for row in report_rows.read_csv(path):
+        if row["section"] == section and re.fullmatch(r"fp16/(full|causal)/D(64|128|256)/\d+x\d+x\d+", row["case"]):
+            found.setdefault(row["case"], {})[row["side"]] = float(row["giwa_over"])
+    for sides in found.values():
+        sides["fastest"] = min(over for side, over in sides.items()
+                               if not side.startswith("giwa") and side != "fa3_fixed" and not side.endswith("e4m3"))
+    if not found:
+        raise report_rows.ReportError(f"{path.name} has no section {section} with the usual cases")
+    return found
+
+
+def peer_spread(path, section, side="fastest", scope="all"):
+    """Geometric mean, lowest, highest, in how many cases giwa is at least as fast, and of how many."""
+    ratios = [sides[side] for case, sides in peer_cases(path, section).items() if SCOPES[scope] in case and side in sides]
+    return report_rows.geometric_mean(ratios), min(ratios), max(ratios), sum(r >= 1 for r in ratios), len(ratios)
+
+
+def peers_table(path, section):
+    told = lambda mean, low, _, ahead, cases: f"{mean:.3f}, {low:.3f}, {ahead} of {cases}"
+    return lines(f"| cases | {' | '.join(SIDES.values())} |",
+                 *(f"| {scope} | " + " | ".join(told(*peer_spread(path, section, side, scope)) for side in SIDES) + " |" for scope in SCOPES))
+
+
+def peers_forward(path):
+    return peers_table(path, "forward")
+
+
+def peers_backward(path):
+    return peers_table(path, "backward")
+
+
+def peers_gradients(path):
+    """A line for each head size: gradients relative to FlashAttention-3 and -4 and to the fastest other side."""
+    rows = ["| head size | FlashAttention-3 | FlashAttention-4 | the fastest of both, cuDNN and FlashAttention-2 |"]
+    for scope in ("head size 64", "head size 128", "head size 256", "all"):
+        of = {side: peer_spread(path, "backward", side, scope) for side in ("fa3", "fa4", "fastest")}
+        name = scope.removeprefix("head size ") if scope != "all" else f"all {of['fa3'][4]} cases"
+        rows.append(f"| {name} | {of['fa3'][0]:.3f}× "
+                    f"| {of['fa4'][0]:.3f}× | {of['fastest'][0]:.3f}×, lowest {of['fastest'][1]:.3f} |")
+    return lines(*rows)
+
+
+def peers_by_size(path):
+    """Gradients and forward by head size, relative to FlashAttention-3 and -4; where giwa is slower in bold."""
+    told = lambda mean, *_: f"**{mean:.3f}×**" if mean < 1 else f"{mean:.3f}×"
+    return lines("| | version 3 | version 4 |", *(
+        f"| {name}, head size {size} | " + " | ".join(told(*peer_spread(path, section, side, f"head size {size}")) for side in ("fa3", "fa4")) + " |"
+        for section, name in (("backward", "gradients"), ("forward", "forward")) for size in (64, 128, 256)))
+
+
+def peers_headline_values(path):
+    """Of forward, then of gradients: geometric mean, ahead in, cases, lowest."""
+    return [x for section in ("forward", "backward") for mean, low, _, ahead, cases in [peer_spread(path, section)]
+            for x in (f"{mean:.3f}", ahead, cases, f"{low:.3f}")]
+
+
+def peers_headline(path):
+    return ("giwa is {}× the fastest of them forward (ahead in {} of {} cases, lowest {}) and {}× for gradients ({} of {}, lowest {})"
+            .format(*peers_headline_values(path)))
+
+
+def peers_headline_ko(path):
+    return ("giwa는 이 셋 중 가장 빠른 것에 비해 순전파는 {0}배({2}개 케이스 중 {1}개에서 앞섬, 최저 {3}), 기울기는 {4}배({6}개 중 {5}개, 최저 {7})"
+            .format(*peers_headline_values(path)))
+
+
+def peers_forward_sentence(path):
+    return "{}× the fastest of cuDNN, FlashAttention-3 and FlashAttention-4: ahead in {} of {} cases in fp16, lowest {}".format(
+        *peers_headline_values(path)[:4])
+
+
+def peers_gradients_sentence(path):
+    of = {size: peer_spread(path, "backward", scope=f"head size {size}") for size in (64, 128, 256)}
+    told = lambda wanted: " and ".join(f"{size} ({mean:.3f}×, lowest {low:.3f})" for size, (mean, low, *_) in of.items() if (mean < 1) == wanted)
+    parts = [f"{word} at head size {told(wanted)}" for word, wanted in (("slower", True), ("faster", False)) if told(wanted)]
+    return f"compared with the fastest of the others they are {' and '.join(parts)}"
+
+
+def peers_ranges(path):
+    (_, low, high, *_), (_, low_2, high_2, *_) = peer_spread(path, "forward"), peer_spread(path, "backward")
+    return f"forward {low:.2f}–{high:.2f}×, gradients {low_2:.2f}–{high_2:.2f}× the fastest of cuDNN, FlashAttention-3 and -4"
+
+
+def peers_deterministic(path):
+    mean, low, _, _, cases = peer_spread(path, "backward", "fa3_fixed")
+    return f"{mean:.3f}× over the {cases} cases of 64 and 128 (lowest {low:.3f})"
 
 
 # ---- of a report only
@@ -490,10 +626,14 @@ def machine(path):
     return "\n\n".join([*said, lines(*rows)])
 
 
-TABLES = {f.__name__: f for f in (accuracy, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
+TABLES = {f.__name__: f for f in (accuracy, accuracy_means, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
                                   backward_any_order, backward_forms, backward_cudnn, backward_flex, backward_fp32, backward_headline,
-                                  backward_headline_ko, backward_means, backward_mma_sync, backward_more, behind, cached, cached_forms, compile_time, cpu_alone, cpu_alone_backward, flex, for_all, functors, headline, headline_ko, host_time, machine, matmul, overview, softmax, softmax_torch, transpose,
-                                  transpose_torch)}
+                                  backward_headline_ko, backward_means, backward_mma_sync, backward_mma_sync_means, backward_more, behind,
+                                  cached, cached_forms, compile_time, cpu_alone, cpu_alone_backward, cpu_backward_means, flex, for_all,
+                                  functors, headline, headline_ko, host_time, machine, matmul, overview, peers_backward, peers_by_size,
+                                  peers_deterministic, peers_forward, peers_forward_sentence, peers_gradients, peers_gradients_sentence,
+                                  peers_headline, peers_headline_ko, peers_ranges, softmax, softmax_torch, transpose, transpose_torch)}
+TABLES.update({f"matmul_{step}": functools.partial(matmul_step, step=step) for step in ("register_tile", "mma", "wgmma", "fp32_by_fp16")})
 
 
 # What stands in the place of a picture for who cannot see it.
@@ -535,6 +675,70 @@ def check_plots(root, pages):
     return len(plots)
 
 
+# ---- figures outside the marks
+
+MARKED = re.compile(r"<!-- begin table: (report|\S+\.(?:csv|json)) (\w+) -->.*?<!-- end table -->", re.DOTALL)
+# Pages, or sections of a page with a heading, that consist of measurements with dates: their figures may be written by hand.
+NOTEBOOKS = {
+    "docs/performance.md": None, "docs/changelog.md": None,
+    "docs/attention_hopper.md": None, "docs/backward_hopper.md": None, "docs/decode_hopper.md": None,
+    "docs/frameworks.md": "What a call costs",  # host times, layers and decoding steps of PyTorch models, by date
+    "docs/several_gpus.md": "What was run",  # runs on two and four GPUs, by date
+}
+PEERS = re.compile(r"cuDNN|FlashAttention|FlashInfer|FlexAttention|PyTorch|cuBLAS|\bCUB\b|\bcub::|Thrust\b|\bthrust::|xFormers|\bTriton\b"
+                   r"|\bJAX\b|파이토치", re.IGNORECASE)
+FIGURE = re.compile(  # a ratio, a speed or a time; `4 × 16` is a shape
+    r"\d ?(?:×|배)(?! ?\d)"
+    r"|\d\.\d+ times\b|\b(?:\d|two|three|four|five|ten|twice)(?: times)? (?:as (?:fast|slow)|the (?:speed|time|error)|faster|slower)\b"
+    r"|(?<![\d.])[0-9]\.\d+ (?:of|(?:to|and) [0-9]\.\d+ of)\b|(?<![\d.])0\.\d\d+(?![\d.])|(?<![\d.])1\.\d\d+ (?:to|and|at) \d|(?<![\d.])[0-9]\.\d+[–~][0-9]\.\d"
+    r"|\d ?(?:[GT]B/s|[GT]FLOP/s|[µμm]s|us|s|seconds|%|초|퍼센트)(?![\w/])")
+UNIT = re.compile(r"[GT]B/s|FLOP/s|\b(?:[µμm]s|us)\b")
+BARE = re.compile(r"[\s*(]*\d[\d\s.,/()*–~+-]*")  # a cell of numbers, whose unit is in the head of the table
+
+
+def sentences(text):
+    """(line number, heading, sentence, '') of a page outside code and marks; of a table (line number, heading, cell, its column and row)."""
+    text = MARKED.sub(lambda match: "\n" * match[0].count("\n"), text)
+    fenced, head, headings = False, None, []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = re.sub(r"\]\([^)]*\)", "]", line).strip()
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced or line.endswith("<!-- figure: allow -->"):
+            continue
+        elif line.startswith("|"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
+            if head is None:
+                head = cells
+                continue
+            for i, cell in enumerate(cells):
+                yield number, tuple(headings), cell, " / ".join(filter(None, (head[i] if i < len(head) else "", cells[0] if i else "")))
+        else:
+            head = None
+            if match := re.match(r"(#+) (.*)", line):
+                headings = [*(headings + [""] * 5)[:len(match[1]) - 1], match[2]]
+            for sentence in re.split(r"(?<=[.:;!?])[)*]*\s+", line):
+                yield number, tuple(headings), sentence, ""
+
+
+def stray_figures(name, text):
+    """What a page says of other libraries in figures that no file in docs/results stands behind."""
+    notebook = NOTEBOOKS.get(name, "")
+    for number, headings, said, place in sentences(text):
+        if notebook is None or (notebook and notebook in headings):
+            continue
+        bare = place and BARE.fullmatch(said) and ("." in said or UNIT.search(place))
+        if PEERS.search(f"{place} {said}") and (FIGURE.search(said) or bare):
+            yield f"{name}:{number}: {f'{place} / ' if place else ''}{said}"
+
+
+def check_strays(root, pages):
+    found = [flaw for page in pages for flaw in stray_figures(str(page.relative_to(root)), page.read_text(encoding="utf-8"))]
+    if found:
+        sys.exit("\n".join(found) + f"\n{len(found)} figure(s) of other libraries written by hand: generate them between marks "
+                 "(`<!-- begin table: FILE KIND -->`), or link to docs/performance.md")
+
+
 def main(write, root=ROOT):
     found = waiting = 0
     pages = (root / "README.md", *sorted((root / "docs").glob("*.md")))
@@ -573,6 +777,7 @@ def main(write, root=ROOT):
     if found == 0:
         sys.exit("no page has a table of measurements")
     plots = check_plots(root, pages)
+    check_strays(root, pages)
     print(f"figures: {found} table(s) and {plots} plot(s) agree with docs/results"
           + (f"; {waiting} table(s) wait for a report" if waiting else ""))
 

@@ -414,6 +414,31 @@ class Pages(unittest.TestCase):
         path.write_text(report_rows.csv_text(rows[:1]), encoding="utf-8")
         self.assertIn("backward.csv has no gradients compared with cuDNN and FlashAttention-2", self.check())
 
+    def test_figures_of_other_libraries_outside_marks(self):
+        marked = "<!-- begin table: old.csv for_all -->\n<!-- end table -->\n"
+        for said, hit in (("giwa is 1.17× cuDNN.", True), ("It is fast. It reaches 0.95 of cuBLAS at 1024.", True),
+                          ("Here giwa has 2.1 times the speed of FlashAttention-2.", True), ("순전파는 cuDNN의 1.14배입니다.", True),
+                          ("| | PyTorch |\n|---|---|\n| forward | 0.95 |", True), ("| | PyTorch, µs |\n|---|---|\n| forward | 27 |", True),
+                          ("| of | speed |\n|---|---|\n| cuDNN | 1.08–1.12× |", True), ("The softmax of JAX takes 12 µs.", True),
+                          ("giwa was compared with cuDNN 9.19 and FlashAttention-4 4.0.0b36 in 36 cases.", False),
+                          ("FlashAttention takes 4 × 32(8) × 4096. A call is 1.17× as fast as before.", False),
+                          ("In `PyTorch` head sizes are 1 to 512.\n```\ncuDNN 1.17×\n```", False),
+                          ("PyTorch's tolerance is 0.25 %. <!-- figure: allow -->", False)):
+            self.page.write_text(f"{said}\n\n{marked}", encoding="utf-8")
+            self.check(write=True)
+            (self.assertIn if hit else self.assertNotIn)("written by hand", self.check(), said)
+        self.assertIn("1 table(s)", self.check())
+        self.page.write_text(f"One.\n\n{marked}\nTwo. giwa is 1.17× cuDNN.\n", encoding="utf-8")
+        self.check(write=True)
+        line = self.page.read_text(encoding="utf-8").split("Two")[0].count("\n") + 1
+        self.assertIn(f"README.md:{line}: giwa is 1.17× cuDNN.\n1 figure", self.check())
+        notebook = self.root / "docs" / "several_gpus.md"
+        self.page.write_text(marked, encoding="utf-8")
+        for heading, hit in (("When it pays", True), ("What was run", False)):
+            notebook.write_text(f"# Page\n\n## {heading}\n\nThe ring is 1.17× cuDNN.\n", encoding="utf-8")
+            self.check(write=True)
+            (self.assertIn if hit else self.assertNotIn)("written by hand", self.check(), heading)
+
     def test_the_headline_is_of_the_newest_report(self):
         self.page.write_text("<!-- begin table: report headline -->\n<!-- end table -->\n", encoding="utf-8")
         both = [row for keys, giwa, cudnn, flash in ((512, 300, 400, 200), (1024, 400, 200, 100))
