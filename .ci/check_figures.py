@@ -256,8 +256,8 @@ def backward_fp32(path):
 
 def backward_means(path):
     sizes = dict.fromkeys(d for d, _, _ in gradient_cells(path))
-    return (f"{gradient_mean(path, 'cudnn')} of cuDNN and {gradient_mean(path, 'flash')} of FlashAttention-2 over all "
-            f"{len(gradient_cells(path))}; of cuDNN " + ", ".join(f"{gradient_mean(path, 'cudnn', d)} at {d}" for d in sizes))
+    return (f"{gradient_mean(path, 'cudnn')}× cuDNN and {gradient_mean(path, 'flash')}× FlashAttention-2 over all "
+            f"{len(gradient_cells(path))}; relative to cuDNN " + ", ".join(f"{gradient_mean(path, 'cudnn', d)} at {d}" for d in sizes))
 
 
 def backward_cudnn(path):
@@ -500,8 +500,8 @@ def headline_values(path):
 
 def headline(path):
     mean, low, high, mean_2, low_2, high_2, cases = headline_values(path)
-    return (f"On an {load(path)['runs'][0]['gpu']}, attention in fp16 runs at **{mean} times the speed of cuDNN** ({low} to {high}) and at {mean_2} times "
-            f"the speed of FlashAttention-2 ({low_2} to {high_2}): geometric mean and range of {cases} cases, forward, with a workspace.")
+    return (f"On an {load(path)['runs'][0]['gpu']}, attention in fp16 runs at **{mean}× cuDNN** ({low}–{high}×) and {mean_2}× FlashAttention-2 "
+            f"({low_2}–{high_2}×): geometric mean and range of {cases} cases, forward, with a workspace.")
 
 
 def headline_ko(path):

@@ -449,8 +449,8 @@ class Pages(unittest.TestCase):
         report_rows.save(report([{**r, "suite": "attention_fp16"} for r in both]), self.root / "docs" / "results")
         self.figures.load.cache_clear()  # the new report has the old one's name
         self.assertIn("1 table(s)", self.check(write=True))
-        self.assertRegex(self.page.read_text(encoding="utf-8"), r"\*\*1\.22 times the speed of cuDNN\*\* \(0\.75 to 2\.00\) and at "
-                         r"2\.45 times the speed of FlashAttention-2 \(1\.50 to 4\.00\): .* 2 cases")
+        self.assertRegex(self.page.read_text(encoding="utf-8"), r"\*\*1\.22× cuDNN\*\* \(0\.75–2\.00×\) and "
+                         r"2\.45× FlashAttention-2 \(1\.50–4\.00×\): .* 2 cases")
 
 
 TOOLS = {
