@@ -162,6 +162,11 @@ def attention(path, suite="attention_fp16"):
                  *(f"| {d} | {h} | {n} | {values[d, h, n, 'full']} | {values[d, h, n, 'causal']} |" for d, h, n in cases))
 
 
+def attention_at_4096(path, mask):
+    """giwa's TFLOP/s in fp16 with 4096 tokens and head size 64."""
+    return f"{float(next(r['giwa_tflops'] for r in records(path, 'attention_fp16') if r['case'] == f'fp16/{mask}/D64/4x32x4096')):.0f}"
+
+
 def attention_fp32(path):
     """A line for each head size and length: each accuracy in TFLOP/s, with the speed of fp32 relative to PyTorch memory-efficient."""
     values = {}
@@ -634,6 +639,7 @@ TABLES = {f.__name__: f for f in (accuracy, accuracy_means, attention, attention
                                   peers_deterministic, peers_forward, peers_forward_sentence, peers_gradients, peers_gradients_sentence,
                                   peers_headline, peers_headline_ko, peers_ranges, softmax, softmax_torch, transpose, transpose_torch)}
 TABLES.update({f"matmul_{step}": functools.partial(matmul_step, step=step) for step in ("register_tile", "mma", "wgmma", "fp32_by_fp16")})
+TABLES.update({f"attention_{mask}": functools.partial(attention_at_4096, mask=mask) for mask in ("full", "causal")})
 
 
 # What stands in the place of a picture for who cannot see it.
