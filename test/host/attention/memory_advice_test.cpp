@@ -166,7 +166,7 @@ TEST_CASE("sizes that no call takes are refused") {
   CHECK(refused(p, gib).argument == std::string("q"));
   p = some(2);
   p.kv_heads = 5;
-  CHECK(refused(p, gib).argument == std::string("k"));
+  CHECK(refused(p, gib).argument == std::string("q"));
   CHECK(refused(some(2), -1).argument == std::string("free"));
 }
 
