@@ -116,6 +116,32 @@ inline status check_device_pointer(const void* pointer, const char* argument) {
   return check();
 }
 
+namespace detail {
+
+/// Checks the pointers of a call, each by check_device_pointer(), up to the first that a kernel may not use. Null pointers and
+/// views without elements pass: no kernel reads them.
+class pointer_checks {
+ public:
+  /// Checks one more, if all before may be used. Returns whether one may not.
+  ///@{
+  bool fails(const void* pointer, const char* argument) {
+    if (state_.ok() && pointer != nullptr) state_ = check_device_pointer(pointer, argument);
+    return !state_.ok();
+  }
+  template <class View>
+    requires requires(const View& v) { v.size(), v.data(); }
+  bool fails(const View& view, const char* argument) {
+    return fails(view.size() > 0 ? static_cast<const void*>(view.data()) : nullptr, argument);
+  }
+  ///@}
+  const status& state() const { return state_; }
+
+ private:
+  status state_;
+};
+
+}  // namespace detail
+
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

@@ -62,14 +62,11 @@ template <class Rotary>
 struct stream_append {
   template <class T, class Element>
   static status run(cudaStream_t s, const append_views<T, Element>& a, const Rotary& rotary) {
-    status state;
-    const auto bad = [&](const auto& view, const char* argument) {
-      if (view.data() != nullptr) state = check_device_pointer(view.data(), argument);
-      return !state.ok();
-    };
-    if (any_append_input(a, rotary, a.needs_sequences(rotary.size > 0), bad) || bad(a.cache.k, "k") ||
-        (a.has_v() && bad(a.cache.v, "v")) || bad(a.q, "q") || bad(a.q_to, "q_to"))
-      return state;
+    pointer_checks pointers;
+    const auto fails = [&](const auto& view, const char* argument) { return pointers.fails(view, argument); };
+    if (any_append_input(a, rotary, a.needs_sequences(rotary.size > 0), fails) || fails(a.cache.k, "k") ||
+        (a.has_v() && fails(a.cache.v, "v")) || fails(a.q, "q") || fails(a.q_to, "q_to"))
+      return pointers.state();
     constexpr int count = 16 / static_cast<int>(sizeof(T));
     return append_fits<count>(a, rotary) ? launch_op<count>(s, a, rotary) : launch_op<1>(s, a, rotary);
   }

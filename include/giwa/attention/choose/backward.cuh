@@ -274,20 +274,17 @@ struct stream_backward {
   /// Checks that the kernels may use the pointers of a call. The failure names the argument.
   template <class Params>
   static status check_backward_pointers(const Params& p) {
-    status s = check_pointers(p.call);
-    if (!s.ok()) return s;
-    const auto bad = [&](const auto& view, const char* argument) {
-      if (view.size() > 0 && view.data() != nullptr) s = check_device_pointer(view.data(), argument);
-      return !s.ok();
-    };
-    static_cast<void>(bad(p.views.lse, "lse") || bad(p.views.dout, "dout") || bad(p.views.dq, "dq") ||
-                      bad(p.views.dk, "dk") || bad(p.views.dv, "dv") || bad(p.dlse, "dlse") || bad(p.dsinks, "dsinks"));
-    if (s.ok() && p.workspace.terms != nullptr) s = check_device_pointer(p.workspace.terms, "workspace");
+    if (const status s = check_pointers(p.call); !s.ok()) return s;
+    pointer_checks pointers;
+    const auto fails = [&](const auto& x, const char* argument) { return pointers.fails(x, argument); };
+    static_cast<void>(fails(p.views.lse, "lse") || fails(p.views.dout, "dout") || fails(p.views.dq, "dq") ||
+                      fails(p.views.dk, "dk") || fails(p.views.dv, "dv") || fails(p.dlse, "dlse") ||
+                      fails(p.dsinks, "dsinks") || fails(p.workspace.terms, "workspace"));
     using gradients = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>;
     if constexpr (gradients::parameters > 0)
-      for (int i = 0; s.ok() && i < gradients::parameters; ++i)
-        s = check_device_pointer(&gradients::output(p.call.score, i, 0), "parameter_gradients");
-    return s;
+      for (int i = 0; i < gradients::parameters; ++i)
+        static_cast<void>(fails(&gradients::output(p.call.score, i, 0), "parameter_gradients"));
+    return pointers.state();
   }
 };
 

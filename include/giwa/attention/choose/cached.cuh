@@ -15,18 +15,15 @@ namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 template <class Params>
 status check_cached_pointers(const Params& call) {
   const auto& a = call.views;
-  status s;
-  const auto bad = [&](const void* pointer, const char* argument) {
-    if (pointer != nullptr) s = check_device_pointer(pointer, argument);
-    return !s.ok();
-  };
-  static_cast<void>(
-      bad(a.q.data(), "q") || bad(a.cache.k.data(), "k") || bad(a.cache.v.data(), "v") || bad(a.o.data(), "o") ||
-      bad(call.lse.data(), "lse") || bad(call.sinks, "sinks") || bad(call.prior_o.data(), "prior") ||
-      bad(call.prior_lse.data(), "prior") || bad(call.workspace, "workspace") || bad(a.packed.offsets, "queries") ||
-      bad(a.cache.scales.k.data(), "scales") || bad(a.cache.scales.v.data(), "scales") ||
-      bad(a.cache.lengths, "lengths") || bad(a.cache.pages.indices, "pages") || bad(a.cache.pages.offsets, "pages"));
-  return s;
+  pointer_checks pointers;
+  const auto fails = [&](const auto& x, const char* argument) { return pointers.fails(x, argument); };
+  static_cast<void>(fails(a.q, "q") || fails(a.cache.k, "k") || fails(a.cache.v, "v") || fails(a.o, "o") ||
+                    fails(call.lse, "lse") || fails(call.sinks, "sinks") || fails(call.prior_o, "prior") ||
+                    fails(call.prior_lse, "prior") || fails(call.workspace, "workspace") ||
+                    fails(a.packed.offsets, "queries") || fails(a.cache.scales.k, "scales") ||
+                    fails(a.cache.scales.v, "scales") || fails(a.cache.lengths, "lengths") ||
+                    fails(a.cache.pages.indices, "pages") || fails(a.cache.pages.offsets, "pages"));
+  return pointers.state();
 }
 
 template <int HeadSize, int HeadSizeV, class Which>

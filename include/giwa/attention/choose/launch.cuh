@@ -66,23 +66,16 @@ tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
 template <class Params>
 status check_pointers(const Params& call) {
   const auto& a = call.views;
-  status s;
-  const auto bad = [&](const auto& view, const char* argument) {
-    if (view.size() > 0 && view.data() != nullptr) s = check_device_pointer(view.data(), argument);
-    return !s.ok();
-  };
-  if (bad(a.q, "q") || bad(a.k, "k") || bad(a.v, "v") || bad(a.o, "o") || bad(call.lse, "lse")) return s;
-  const auto bad_pointer = [&](const void* pointer, const char* argument) {
-    if (pointer != nullptr) s = check_device_pointer(pointer, argument);
-    return !s.ok();
-  };
-  static_cast<void>(bad_pointer(call.sinks, "sinks") || bad_pointer(call.counter, "workspace") ||
-                    bad_pointer(a.packed.q_offsets, "q_offsets") || bad_pointer(a.packed.k_offsets, "k_offsets") ||
-                    bad_pointer(a.packed.q_lengths, "q_lengths") || bad_pointer(a.packed.k_lengths, "k_lengths") ||
-                    bad_pointer(a.packed.k_batch_index, "k_batch_index"));
+  pointer_checks pointers;
+  const auto fails = [&](const auto& x, const char* argument) { return pointers.fails(x, argument); };
+  static_cast<void>(fails(a.q, "q") || fails(a.k, "k") || fails(a.v, "v") || fails(a.o, "o") ||
+                    fails(call.lse, "lse") || fails(call.sinks, "sinks") || fails(call.counter, "workspace") ||
+                    fails(a.packed.q_offsets, "q_offsets") || fails(a.packed.k_offsets, "k_offsets") ||
+                    fails(a.packed.q_lengths, "q_lengths") || fails(a.packed.k_lengths, "k_lengths") ||
+                    fails(a.packed.k_batch_index, "k_batch_index"));
   if constexpr (drops_weights<stdlib::remove_cvref_t<decltype(call.score)>>)
-    if (s.ok()) static_cast<void>(bad_pointer(call.score.offset, "dropout"));
-  return s;
+    static_cast<void>(fails(call.score.offset, "dropout"));
+  return pointers.state();
 }
 
 /// Returns the work tiles of a call for an op with block_m queries per tile. The tiles of clusters all have the same amount

@@ -77,12 +77,10 @@ template <class T>
 struct stream_merge {
   template <class O>
   static status run(cudaStream_t s, const merge_views<T, O>& m) {
-    status state;
-    const auto bad = [&](const auto& view, const char* argument) {
-      if (view.data() != nullptr) state = check_device_pointer(view.data(), argument);
-      return !state.ok();
-    };
-    if (bad(m.parts_o, "parts_o") || bad(m.parts_lse, "parts_lse") || bad(m.o, "o") || bad(m.lse, "lse")) return state;
+    pointer_checks pointers;
+    if (pointers.fails(m.parts_o, "parts_o") || pointers.fails(m.parts_lse, "parts_lse") || pointers.fails(m.o, "o") ||
+        pointers.fails(m.lse, "lse"))
+      return pointers.state();
     constexpr int count = 16 / static_cast<int>(sizeof(T) > sizeof(O) ? sizeof(T) : sizeof(O));
     if (rows_are_aligned(m.parts_o, count * int64{sizeof(T)}) && rows_are_aligned(m.o, count * int64{sizeof(O)}))
       return launch_op<merge_op<T, O, count>>(s, m, count);
