@@ -694,7 +694,7 @@ NOTEBOOKS = {
 PEERS = re.compile(r"cuDNN|FlashAttention|FlashInfer|FlexAttention|PyTorch|cuBLAS|\bCUB\b|\bcub::|Thrust\b|\bthrust::|xFormers|\bTriton\b"
                    r"|\bJAX\b|파이토치", re.IGNORECASE)
 FIGURE = re.compile(  # a ratio, a speed or a time; `4 × 16` is a shape
-    r"\d ?(?:×|배)(?! ?\d)"
+    r"\d ?(?:×|배)(?! ?\d)|\d\.\d+ ?x\b|\b[Tt]wice as (?:fast|slow)\b"
     r"|\d\.\d+ times\b|\b(?:\d|two|three|four|five|ten|twice)(?: times)? (?:as (?:fast|slow)|the (?:speed|time|error)|faster|slower)\b"
     r"|(?<![\d.])[0-9]\.\d+ (?:of|(?:to|and) [0-9]\.\d+ of)\b|(?<![\d.])0\.\d\d+(?![\d.])|(?<![\d.])1\.\d\d+ (?:to|and|at) \d|(?<![\d.])[0-9]\.\d+[–~][0-9]\.\d"
     r"|\d ?(?:[GT]B/s|[GT]FLOP/s|[µμm]s|us|s|seconds|%|초|퍼센트)(?![\w/])")
@@ -723,7 +723,7 @@ def sentences(text):
             head = None
             if match := re.match(r"(#+) (.*)", line):
                 headings = [*(headings + [""] * 5)[:len(match[1]) - 1], match[2]]
-            for sentence in re.split(r"(?<=[.:;!?])[)*]*\s+", line):
+            for sentence in re.split(r"(?<=[.!?])[)*]*\s+", line):
                 yield number, tuple(headings), sentence, ""
 
 

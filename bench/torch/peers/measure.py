@@ -34,7 +34,7 @@ SECTIONS = {"forward": "fp16, 36 cells", "backward": "gradients in fp16, 36 cell
             "forward_bf16": "36 cells", "backward_bf16": "36 cells", "decode_e4m3": "caches in e4m3",
             "e4m3": "FlashAttention-3 in e4m3 next to fp16", "flex": "score modifiers and masks, with FlexAttention",
             "backward_flex": "their gradients"}
-COMPILES = r"(?!fa4|flashinfer).*"  # what --compile-ahead leaves out
+NEEDS_NO_COMPILER = r"(?!fa4|flashinfer).*"  # --compile-ahead leaves these out
 
 
 def note(*what):
@@ -202,7 +202,8 @@ class Bench:
 
 
 def compile_ahead(arguments):
-    """Runs this program without rounds in several processes, each with some of the cells: one of those with the same kernels."""
+    """Runs this program without rounds in several processes, each with some of the cells: one of those with the same kernels. Returns
+    whether all ended in time."""
     sys.path.append(str(tables.BENCH / "torch"))
     import sections
     found = {tables.kernel_of(section, case): f"{section}/{case}" for section in arguments.sections for case, _ in sections.cells(section)
@@ -211,17 +212,20 @@ def compile_ahead(arguments):
     count = min(arguments.processes, len(cells))
     note(f"{len(cells)} cells in {count} processes")
     command = [sys.executable, __file__, "--peers", arguments.peers, "--sections", ",".join(arguments.sections), "--rounds", "0",
-               "--without", COMPILES, "--out", os.devnull, *(["--fixed"] if arguments.fixed else [])]
+               "--without", NEEDS_NO_COMPILER, "--out", os.devnull, *(["--fixed"] if arguments.fixed else [])]
     running = [subprocess.Popen([*command, "--cells", f"^({'|'.join(map(re.escape, cells[i::count]))})$"],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for i in range(count)]
+    in_time = True
     for process in running:
         try:
             out = process.communicate(timeout=max(1, arguments.seconds - (time.time() - BEGIN)))[0]
         except subprocess.TimeoutExpired:
             process.kill()
+            in_time = False
             out = process.communicate()[0] + "\n# too slow"
         print(*[x for x in out.splitlines() if "# " in x or "Error" in x], sep="\n", flush=True)
     note("compiled")
+    return in_time
 
 
 def parse(given=None):
@@ -263,8 +267,7 @@ def main():
         return 0
     tables.activate(arguments.peers)
     if arguments.compile_ahead:
-        compile_ahead(arguments)
-        return 0
+        return 0 if compile_ahead(arguments) else 1
     arguments.out.write_text("", encoding="utf-8")
     bench = Bench(arguments)
     with tempfile.TemporaryFile("w+") as samples:

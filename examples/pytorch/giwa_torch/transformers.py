@@ -8,6 +8,8 @@
 
 DecodeGraph is a step of decoding from a PagedCache in one CUDA graph.
 """
+import sys
+
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -178,11 +180,12 @@ class DecodeGraph:
     choose  makes tokens (batch, 1) of the logits (batch, vocabulary); it is part of the graph
 
     A call takes pages for one more token, replays the graph and returns the tokens, which the next call overwrites, as it does
-    `logits`. Nothing in it waits for the GPU. The model must take position_ids, and no mask but that of its tokens.
+    `logits`. Nothing in it waits for the GPU, but the end of the object does. The model must take position_ids, and no mask but that of its tokens.
     """
 
     def __init__(self, model, cache, tokens, choose=lambda logits: logits.argmax(-1, keepdim=True)):
         self.model, self.cache, self.choose, self.tokens = model, cache, choose, tokens.clone()
+        self.stream = None  # of the last call
         seen, lengths = cache.seen, cache.lengths.clone()
         cache.take_pages(seen + 1)
         cache.in_graph = True
@@ -209,8 +212,14 @@ class DecodeGraph:
         self.tokens.copy_(self.choose(logits))
         return logits
 
+    def __del__(self):
+        # A graph of dependent launches that is destroyed while it runs can stop the GPU (docs/conventions.md, Graph capture).
+        if getattr(self, "stream", None) is not None and not sys.is_finalizing():
+            self.stream.synchronize()
+
     def __call__(self):
         self.cache.take_pages(self.cache.seen + 1)
         self.cache.count(self.cache.seen + 1)
+        self.stream = torch.cuda.current_stream()
         self.graph.replay()
         return self.tokens

@@ -44,7 +44,8 @@ void check_pair() {
   }
 }
 
-/// Tiles take whole slabs of 64 columns, so other head sizes have the storage of one of these, or less.
+/// Tiles take whole slabs of 64 columns, so other head sizes have the storage of one of these, or less; except where the sum of
+/// both, rounded to 16, is at most 256 and that of their slabs is not: then dk and dv are summed in another way.
 template <class Mask, class Score>
 void check_sizes() {
   const auto with = [&]<int HeadSize>() {
@@ -61,6 +62,10 @@ void check_sizes() {
   with.template operator()<256>();
   with.template operator()<40>();
   with.template operator()<120>();
+  check_pair<Mask, Score, 48, 208>();
+  check_pair<Mask, Score, 112, 144>();
+  check_pair<Mask, Score, 144, 112>();
+  check_pair<Mask, Score, 208, 48>();
 }
 
 }  // namespace

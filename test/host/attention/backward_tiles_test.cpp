@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The Hopper kernels of attention_backward have tiles for all head sizes: what they put into shared memory fits.
+// The Hopper kernels of attention_backward have tiles for all head sizes: what they put into shared memory fits. A policy asserts
+// that when it compiles, so the test is that all of them are here.
 #include <giwa/attention/problem/backward_options.hpp>
 #include <giwa/attention/tuning/sm90.hpp>
 
@@ -14,13 +15,12 @@ namespace {
 constexpr int step = 8, largest = 256, largest_split = 128;
 
 struct summary {
-  int policies = 0, largest_bytes = 0, too_large = 0;
+  int policies = 0, largest_bytes = 0;
 
   template <class Policy>
   constexpr void add() {
     ++policies;
     largest_bytes = Policy::shared_bytes > largest_bytes ? Policy::shared_bytes : largest_bytes;
-    too_large += Policy::shared_bytes > sm90_backward_shared::most ? 1 : 0;
   }
 };
 
@@ -61,7 +61,7 @@ TEST_CASE("gradients in fp16 and bf16: every pair of head sizes fits in shared m
     return all;
   }();
   CHECK(s.policies == 2 * 32 * 32 + 16 * 16 - 8 * 8);
-  CHECK(s.too_large == 0);
+  CHECK(s.largest_bytes <= sm90_backward_shared::most);
   CHECK(s.largest_bytes > 200 << 10);
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("gradients in fp32: every pair of head sizes fits in shared memory") {
     return all;
   }();
   CHECK(s.policies >= 2 * 16 * 16);
-  CHECK(s.too_large == 0);
+  CHECK(s.largest_bytes <= sm90_backward_shared::most);
   CHECK(s.largest_bytes > 200 << 10);
 }
 

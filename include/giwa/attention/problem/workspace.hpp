@@ -50,11 +50,12 @@ struct workspace_layout {
 /// Count n is mark + n step (mod 2^64). A word is a count if its n is at most largest_count: one of 2^44. `step` spreads the counts over
 /// all 64 bits, because whoever gets the memory next may overwrite a part of the word: a bool or a 16-bit number changes its
 /// lowest bytes only, and must not turn a count into another one. Two counts never agree in their upper 3 bytes, nor in their
-/// lower 3, and the bytes in which a count of 0 differs from another one span at least 6.
+/// lower 3. From the first byte in which a count of 0 differs from another count to the last there are at least 6 bytes, so
+/// overwriting 5 consecutive ones of what a launch left gives no other count.
 struct work_counter {
   using word = unsigned long long;
   static constexpr word largest_count = word{1} << 20;
-  // Its upper 16 bits are NaN in fp16 and bf16, its upper 32 in fp32, all 64 in fp64: numbers that end there are finite.
+  // A count of 0, which a launch leaves, ends in a NaN of fp16, bf16, fp32 and fp64: no array of finite numbers holds it.
   static constexpr word mark = 0xfffd'6a5b'c7e1'd3b5, step = 0x9e37'79b9'7f4a'7c15,
                         inverse_of_step = 0xf1de'83e1'9937'733d;
   static_assert(step * inverse_of_step == 1);

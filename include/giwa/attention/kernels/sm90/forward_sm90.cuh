@@ -17,7 +17,7 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// FlashAttention-3 (Shah et al. 2024, algorithm 2), warp-specialized. Warps 0 to 3 are the producer: 0 loads, 1 and 3
-/// scrub NaN, 2 schedules tiles. The other warpgroups are consumers of 64 queries each (consumer_sm90.cuh). Loader and scheduler wait
+/// scrub NaN, 2 schedules tiles. The other warpgroups are consumers of 64 queries each (forward_consumer_sm90.cuh). Loader and scheduler wait
 /// for the previous kernel; the other roles touch global memory only after a barrier at which one of these arrived, or wait too.
 template <class T, class O, class Policy, class Mask, class Score>
 struct sm90_attention_op {

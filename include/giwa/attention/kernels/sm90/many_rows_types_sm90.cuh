@@ -77,7 +77,7 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     int page, row;
   };
   static constexpr int least_box_rows = 8, most_boxes = block_n / least_box_rows;
-  /// A tile of K, and its tile of V, that two other warps copy in place of the loader (many_rows_copier.cuh).
+  /// A tile of K, and its tile of V, that two other warps copy in place of the loader (many_rows_copier_sm90.cuh).
   struct tile_to_copy {
     const int* pages;  // of the sequence
     int keys, kv_head;
