@@ -204,8 +204,8 @@ struct head_mask {
   Mask mask;
   int first_head;
 
-  static constexpr bool any_range = answers_any_range<Mask>;
-  static constexpr bool one_range = one_range_mask<Mask>;
+  static constexpr bool any_range = mask_traits<Mask>::any_range;
+  static constexpr bool one_range = mask_traits<Mask>::one_range;
   GIWA_HOST_DEVICE constexpr attention_coord whole(attention_coord c) const {
     c.head += first_head;
     return c;
@@ -247,14 +247,14 @@ struct head_score {
 /// The mask as it is, if all heads have the same one.
 template <class Mask>
 auto mask_of_heads(const Mask& mask, int first_head) {
-  if constexpr (answers_any_head<Mask>)
+  if constexpr (mask_traits<Mask>::any_head)
     return mask;
   else
     return head_mask<Mask>{mask, first_head};
 }
 template <class Score>
 auto score_of_heads(const Score& score, int first_head) {
-  if constexpr (stdlib::same_as<Score, plain_score>)
+  if constexpr (is_plain_score<Score>)
     return score;
   else
     return head_score<Score>{score, first_head};

@@ -148,7 +148,7 @@ struct ring_backward {
       return run_backward<HeadSize, HeadSizeV>(where, views, mask, of_slice, rest);
     };
     const slice_score<Score> sliced{score, at.queries, at.keys, at.offset};
-    if constexpr (stdlib::same_as<Score, plain_score>)
+    if constexpr (is_plain_score<Score>)
       return run(score);
     else if constexpr (gradient_of<Score>::wanted)
       return run(trained_slice_score<Score>{sliced});

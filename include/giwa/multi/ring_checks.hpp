@@ -40,12 +40,12 @@ GIWA_HOST_DEVICE status check_ring_workspace(const tensor_view<unsigned char, 1>
       {"the workspace overlaps q", "the workspace overlaps k", "the workspace overlaps v", "", "", "", "", ""});
 }
 
-/// On a ring the kernels of `causal` begin at the diagonal of a slice.
+/// On a ring the kernels of a causal mask begin at the diagonal of a slice.
 template <class Mask, class Score>
 GIWA_HOST_DEVICE constexpr status check_ring_diagonal(const Mask& mask, const Score& score, const alignment& align) {
   const int64 offset = diagonal_of(mask, score, align).fixed_offset();
-  if (!stdlib::same_as<Mask, causal> || offset == 0) return {};
-  return status::invalid("mask", "causal on a ring has the offset 0; with another one write causal{} & full{}",
+  if (!mask_traits<Mask>::is_causal || offset == 0) return {};
+  return status::invalid("mask", "causal on a ring has the offset 0; with another one write keys_ahead{0}",
                          bound::exactly, 0, offset);
 }
 

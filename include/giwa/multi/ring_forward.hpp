@@ -102,7 +102,7 @@ struct ring_forward {
     call.workspace = {workspace.call, {workspace.call_bytes}};
     const auto at = plan.mask_of(rank, rows.first, of, keys.first);
     const auto attend = [&](const auto& mask) {
-      if constexpr (stdlib::same_as<Score, plain_score>)
+      if constexpr (is_plain_score<Score>)
         return run_attention<HeadSize, HeadSizeV, automatic_tile>(where, views, mask, score, call);
       else
         return run_attention<HeadSize, HeadSizeV, automatic_tile>(
@@ -110,8 +110,8 @@ struct ring_forward {
     };
     // Where no multiprocessor is busy with messages, a step in which all is seen takes the kernel without a mask.
     status state;
-    if constexpr (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>) {
-      const bool sees_all = step > 0 || stdlib::same_as<Mask, full>;
+    if constexpr (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal) {
+      const bool sees_all = step > 0 || mask_traits<Mask>::keeps_all;
       state = sees_all && !under_way ? attend(full{}) : attend(plan.call_mask(at, step, rows, keys));
     } else {
       state = attend(plan.call_mask(at, step, rows, keys));

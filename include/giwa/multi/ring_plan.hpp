@@ -66,9 +66,9 @@ struct ring_plan {
   /// messages are copied.
   GIWA_HOST_DEVICE constexpr auto call_mask(const slice_mask<Mask>& m, int step, const token_range& rows,
                                             const token_range& keys) const {
-    if constexpr (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>)
-      return causal{
-          alignment::offset(step == 0 && stdlib::same_as<Mask, causal> ? rows.first - keys.first : keys.count)};
+    using traits = mask_traits<Mask>;
+    if constexpr (traits::keeps_all || traits::is_causal)
+      return causal{alignment::offset(step == 0 && traits::is_causal ? rows.first - keys.first : keys.count)};
     else
       return m;
   }
@@ -83,8 +83,12 @@ struct ring_plan {
                           static_cast<int>(columns.first),
                           static_cast<int>(columns.end() - 1),
                           offset};
-    return keep_of_slices(row_positions::of(queries), row_positions::of(keys), offset, tile,
-                          [&](const score_tile& t) { return keep_on_host<Mask>::of(mask, t); }) != tile_keep::none;
+    return keep_of_slices(row_positions::of(queries), row_positions::of(keys), offset, tile, [&](const score_tile& t) {
+             if constexpr (mask_traits<Mask>::is_causal)
+               return keep_by_traits<Mask>(t);  // exact, as call_mask() needs it
+             else
+               return keep_on_host<Mask>::of(mask, t);
+           }) != tile_keep::none;
   }
   /// The smallest range of [0, count) outside of which `may` says no, by bisection: no to a range is no to its parts.
   template <class May>

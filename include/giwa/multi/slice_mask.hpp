@@ -71,9 +71,9 @@ struct slice_mask {
   row_positions queries, keys;
   int offset;  // diagonal - query, in the whole sequence
 
-  static constexpr bool any_range = answers_any_range<Mask>;
-  static constexpr bool any_head = answers_any_head<Mask>;
-  static constexpr bool one_range = one_range_mask<Mask>;
+  static constexpr bool any_range = mask_traits<Mask>::any_range;
+  static constexpr bool any_head = mask_traits<Mask>::any_head;
+  static constexpr bool one_range = mask_traits<Mask>::one_range;
 
   GIWA_HOST_DEVICE constexpr attention_coord whole(attention_coord c) const {
     const int query = queries(c.query);
@@ -118,26 +118,17 @@ struct slice_score {
   }
 };
 
-/// What a mask keeps of a tile, found on the host; `some` for masks that may read the memory of a GPU.
+/// What a mask keeps of a tile, found on the host. Of masks that may read the memory of a GPU mask_traits say it. Combinations
+/// know what their known parts say.
 template <class Mask>
 struct keep_on_host {
-  GIWA_HOST_DEVICE static constexpr tile_keep of(const Mask&, const score_tile&) { return tile_keep::some; }
-};
-template <class Mask>
-  requires(stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal> || stdlib::same_as<Mask, keys_back> ||
-           stdlib::same_as<Mask, keys_ahead> || stdlib::same_as<Mask, sliding_window>)
-struct keep_on_host<Mask> {
-  GIWA_HOST_DEVICE static constexpr tile_keep of(const Mask& mask, const score_tile& t) { return mask.classify(t); }
-};
-template <>
-struct keep_on_host<prefix> {
-  GIWA_HOST_DEVICE static constexpr tile_keep of(const prefix& mask, const score_tile& t) {
-    return mask.counts == nullptr ? mask.classify(t) : tile_keep::some;
+  GIWA_HOST_DEVICE static constexpr tile_keep of(const Mask& mask, const score_tile& t) {
+    return mask_traits<Mask>::known_on_host(mask) ? classify(mask, t) : keep_by_traits<Mask>(t);
   }
 };
 /// A mask that answers what is known of another one.
 template <class Mask>
-struct known_on_host {
+struct host_knowledge {
   const Mask& mask;
   static constexpr bool any_range = true, any_head = true;
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
@@ -146,19 +137,19 @@ struct known_on_host {
 template <class First, class Second>
 struct keep_on_host<mask_and<First, Second>> {
   GIWA_HOST_DEVICE static constexpr tile_keep of(const mask_and<First, Second>& m, const score_tile& t) {
-    return mask_and<known_on_host<First>, known_on_host<Second>>{{m.a}, {m.b}}.classify(t);
+    return mask_and<host_knowledge<First>, host_knowledge<Second>>{{m.a}, {m.b}}.classify(t);
   }
 };
 template <class First, class Second>
 struct keep_on_host<mask_or<First, Second>> {
   GIWA_HOST_DEVICE static constexpr tile_keep of(const mask_or<First, Second>& m, const score_tile& t) {
-    return mask_or<known_on_host<First>, known_on_host<Second>>{{m.a}, {m.b}}.classify(t);
+    return mask_or<host_knowledge<First>, host_knowledge<Second>>{{m.a}, {m.b}}.classify(t);
   }
 };
 template <class First>
 struct keep_on_host<mask_not<First>> {
   GIWA_HOST_DEVICE static constexpr tile_keep of(const mask_not<First>& m, const score_tile& t) {
-    return mask_not<known_on_host<First>>{{m.a}}.classify(t);
+    return mask_not<host_knowledge<First>>{{m.a}}.classify(t);
   }
 };
 

@@ -197,20 +197,19 @@ bool right_for_heads(const Mask& mask) {
 }  // namespace
 
 TEST_CASE("a tile of several heads") {
-  using giwa::detail::answers_any_head;
   const window_of_head by_head;
   bool right = right_for_heads(by_head) && right_for_heads(giwa::complement(by_head)), known = true;
   for_each_mask([&](const auto& mask) {
     using type = std::remove_cvref_t<decltype(mask)>;
-    known = known && answers_any_head<type> == !std::is_same_v<type, odd_keys>;
-    known = known && !answers_any_head<decltype(giwa::either(mask, by_head))>;
+    known = known && giwa::mask_traits<type>::any_head == !std::is_same_v<type, odd_keys>;
+    known = known && !giwa::mask_traits<decltype(giwa::either(mask, by_head))>::any_head;
     right = right && right_for_heads(mask) && right_for_heads(giwa::both(mask, by_head)) &&
             right_for_heads(giwa::either(by_head, mask));
   });
   CHECK(right);
   CHECK(known);
-  STATIC_REQUIRE(answers_any_head<decltype((!(giwa::causal{} & giwa::prefix{1})) | giwa::full{})>);
-  STATIC_REQUIRE(!answers_any_head<decltype(!(giwa::causal{} & window_of_head{}))>);
+  STATIC_REQUIRE(giwa::mask_traits<decltype((!(giwa::causal{} & giwa::prefix{1})) | giwa::full{})>::any_head);
+  STATIC_REQUIRE(!giwa::mask_traits<decltype(!(giwa::causal{} & window_of_head{}))>::any_head);
   constexpr score_tile tile{0, 1, 3, 3, 3, 3, 0};  // heads 1, 2 and 3 keep it, 4 does not
   STATIC_REQUIRE(giwa::detail::classify_heads(by_head, tile, 3) == tile_keep::all);
   STATIC_REQUIRE(giwa::detail::classify_heads(by_head, tile, 4) == tile_keep::some);
@@ -248,6 +247,98 @@ TEST_CASE("a query's keys lie between its first and its last") {
   STATIC_REQUIRE((giwa::detail::has_first_key<window> && giwa::detail::has_last_key<window>));
   STATIC_REQUIRE(!giwa::detail::one_range_mask<decltype(giwa::causal{} | giwa::prefix{1})>);
   STATIC_REQUIRE(!giwa::detail::one_range_mask<decltype(giwa::causal{} & odd_keys{})>);
+}
+
+/// User-defined masks that say what they are: this one keeps the keys up to the diagonal, the next all keys.
+struct said_causal {
+  static constexpr bool ends_at_diagonal = true, keeps_to_diagonal = true;
+  static constexpr bool known_on_host() { return true; }
+  bool operator()(attention_coord c) const { return c.key <= c.diagonal; }
+};
+struct said_full {
+  static constexpr bool keeps_all = true;
+  bool operator()(attention_coord) const { return true; }
+};
+
+/// Whether the members of mask_traits that a mask says are true of its scores.
+template <class Mask>
+bool says_the_truth(const Mask& mask) {
+  using traits = giwa::mask_traits<Mask>;
+  bool right = true;
+  for (int batch = 0; batch < 2; ++batch)
+    for (int offset = -queries - 1; offset <= keys + 1; ++offset)
+      for (int q = 0; q < queries; ++q)
+        for (int k = 0; k < keys; ++k) {
+          const attention_coord c{batch, batch, q, k, q + offset};
+          if (traits::keeps_all) right = right && mask(c);
+          if (traits::ends_at_diagonal && k > c.diagonal) right = right && !mask(c);
+          if (traits::keeps_to_diagonal && k <= c.diagonal) right = right && mask(c);
+        }
+  return right;
+}
+
+TEST_CASE("what masks say of themselves is true, and so for combinations") {
+  bool right = says_the_truth(said_causal{}) && says_the_truth(said_full{});
+  for_each_mask([&](const auto& a) {
+    right = right && says_the_truth(a) && says_the_truth(giwa::complement(a)) &&
+            says_the_truth(giwa::both(a, said_causal{})) && says_the_truth(giwa::either(a, said_full{}));
+    for_each_mask([&](const auto& b) {
+      right = right && says_the_truth(giwa::both(a, b)) && says_the_truth(giwa::either(a, b));
+    });
+  });
+  CHECK(right);
+}
+
+/// keeps_all, ends_at_diagonal, keeps_to_diagonal and is_causal, as bits from the left.
+template <class Mask>
+constexpr int said(const Mask&) {
+  using traits = giwa::mask_traits<Mask>;
+  return 8 * traits::keeps_all + 4 * traits::ends_at_diagonal + 2 * traits::keeps_to_diagonal + traits::is_causal;
+}
+constexpr int whole = 0b1010, exactly_causal = 0b0111, bounded = 0b0100, reaching = 0b0010, nothing_said = 0;
+
+TEST_CASE("what a mask says decides what it is, and a mask that says nothing has the defaults") {
+  STATIC_REQUIRE(said(giwa::full{}) == whole);
+  STATIC_REQUIRE(said(giwa::causal{}) == exactly_causal);
+  STATIC_REQUIRE(said(giwa::sliding_window{1}) == bounded);
+  STATIC_REQUIRE(said(giwa::keys_ahead{1}) == reaching);
+  STATIC_REQUIRE(said(giwa::keys_back{1}) == nothing_said);
+  STATIC_REQUIRE(said(giwa::prefix{1}) == nothing_said);
+  STATIC_REQUIRE(said(giwa::segment_ids{nullptr, nullptr}) == nothing_said);
+  STATIC_REQUIRE(said(said_full{}) == whole);
+  STATIC_REQUIRE(said(said_causal{}) == exactly_causal);
+  STATIC_REQUIRE(said(odd_keys{}) == nothing_said);
+  using plain = giwa::mask_traits<odd_keys>;
+  STATIC_REQUIRE((plain::any_range && !plain::any_head && !plain::one_range));
+
+  STATIC_REQUIRE(said(giwa::full{} & said_causal{}) == exactly_causal);
+  STATIC_REQUIRE(said(giwa::causal{} & giwa::keys_ahead{3}) == exactly_causal);
+  STATIC_REQUIRE(said(giwa::causal{} & giwa::keys_back{3}) == bounded);
+  STATIC_REQUIRE(said(giwa::causal{} & odd_keys{}) == bounded);
+  STATIC_REQUIRE(said(giwa::full{} & said_full{}) == whole);
+  STATIC_REQUIRE(said(giwa::full{} & odd_keys{}) == nothing_said);
+  STATIC_REQUIRE(said(giwa::full{} | odd_keys{}) == whole);
+  STATIC_REQUIRE(said(giwa::prefix{1} | giwa::causal{}) == reaching);
+  STATIC_REQUIRE(said(giwa::sliding_window{1} | giwa::causal{}) == exactly_causal);
+  STATIC_REQUIRE(said(!giwa::causal{}) == nothing_said);
+
+  // These masks need no classify().
+  CHECK((exact(said_full{}) && exact(said_causal{}) && exact(said_causal{} & giwa::prefix{2})));
+}
+
+TEST_CASE("masks that the host may ask") {
+  const auto known = [](const auto& mask) {
+    return giwa::mask_traits<std::remove_cvref_t<decltype(mask)>>::known_on_host(mask);
+  };
+  CHECK((known(giwa::full{}) && known(giwa::causal{}) && known(giwa::keys_back{1}) && known(giwa::keys_ahead{1}) &&
+         known(giwa::sliding_window{1}) && known(giwa::prefix{1}) && known(said_causal{})));
+  CHECK(!known(giwa::prefix{0, counts}));
+  CHECK(!known(giwa::segment_ids{ascending_q, ascending_k}));
+  CHECK(!known(odd_keys{}));
+  CHECK(known(giwa::causal{} & giwa::prefix{1}));
+  CHECK(!known(giwa::causal{} & giwa::prefix{0, counts}));
+  CHECK(!known(giwa::causal{} | odd_keys{}));
+  CHECK((known(!giwa::causal{}) && !known(giwa::complement(odd_keys{}))));
 }
 
 TEST_CASE("windows are counted as they say") {

@@ -145,6 +145,33 @@ TEST_CASE("a mesh of a ring and of heads computes what the reference says") {
   CHECK(sent == 0);
 }
 
+/// A custom mask that is causal by what it says.
+struct said_causal {
+  static constexpr bool ends_at_diagonal = true, keeps_to_diagonal = true;
+  bool operator()(giwa::attention_coord c) const { return c.key <= c.diagonal; }
+};
+
+TEST_CASE("custom masks that say what they are, and a diagonal with an offset") {
+  using namespace giwa;
+  const auto check = [](const auto& mask, int offset) {
+    case_options options = case_of(37, 5);
+    if (offset != 0) options.align = alignment::offset(offset);
+    attention_case<float> c(options);
+    const attention_answers answers = answers_of(c, mask, plain_score{});
+    for (const slicing order : {slicing::contiguous, slicing::zigzag}) {
+      const std::string failure = run_ring<8>(c, {.tokens = 37, .order = order}, 3, mask, plain_score{});
+      CHECK((failure.empty() ? judge(c, answers).failure : failure) == "");
+    }
+  };
+  check(said_causal{}, 0);
+  check(said_causal{} & full{}, 0);
+  check(keys_ahead{0}, 2);
+  check(keys_ahead{0}, -2);
+  attention_case<float> c(case_of(37, 5));
+  CHECK(run_ring<8>(c, {.tokens = 37}, 3, causal{alignment::offset(2)} & full{}, plain_score{}).find("keys_ahead{0}") !=
+        std::string::npos);
+}
+
 TEST_CASE("fewer tokens than ranks, one token and none") {
   for (const int64 tokens : {5, 1, 0}) {
     attention_case<float> c(case_of(tokens, 7));

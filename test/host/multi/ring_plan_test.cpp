@@ -127,6 +127,21 @@ struct checkered {
   bool operator()(giwa::attention_coord c) const { return (c.query ^ c.key ^ c.head) & 1; }
 };
 
+/// A custom mask that is causal by what it says, and keeps its memory from the host.
+struct said_causal {
+  static constexpr bool ends_at_diagonal = true, keeps_to_diagonal = true;
+  bool operator()(giwa::attention_coord c) const { return c.key <= c.diagonal; }
+};
+/// A custom window that the host may ask: the plan finds the smallest ranges, as for the masks of giwa.
+struct known_window {
+  static constexpr bool any_range = true;
+  static constexpr bool known_on_host() { return true; }
+  bool operator()(giwa::attention_coord c) const { return c.diagonal - 2 <= c.key && c.key <= c.diagonal; }
+  tile_keep classify(const giwa::score_tile& t) const {
+    return t.first_key > t.last_diagonal() || t.last_key < t.first_diagonal() - 2 ? tile_keep::none : tile_keep::some;
+  }
+};
+
 }  // namespace
 
 TEST_CASE("masks on slices keep what they keep of the whole sequence") {
@@ -150,6 +165,10 @@ TEST_CASE("masks on slices keep what they keep of the whole sequence") {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i / 5);
   CHECK_MASK(segment_ids{ids.data(), ids.data(), 64, 64, true} & causal{}, false);
   CHECK_MASK(checkered{}, false);
+  CHECK_MASK(said_causal{}, true);
+  CHECK_MASK(said_causal{} & keys_ahead{2}, true);
+  CHECK_MASK(known_window{}, true);
+  CHECK_MASK(known_window{}, true, 2);
 }
 
 TEST_CASE("zigzag slices give all ranks of a causal ring the same work") {

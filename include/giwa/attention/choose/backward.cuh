@@ -147,7 +147,7 @@ struct stream_backward {
       const result<attention_path> path = path_here();
       if (!path.ok() || path.value == attention_path::simt) return {false, path.state};
       if (path.value == attention_path::sm90 && runs_on_hopper(p)) {
-        const bool is_short = HeadSize + HeadSizeV > 128 && !stdlib::same_as<Mask, full> && !v.in.is_packed() &&
+        const bool is_short = HeadSize + HeadSizeV > 128 && !mask_traits<Mask>::keeps_all && !v.in.is_packed() &&
                               v.in.k.extent(1) <= 1024 && p.workspace.of_keys.sharers == 1;
         return {has_kernel_of_all(HeadSize, HeadSizeV) && !is_short, {}};
       }

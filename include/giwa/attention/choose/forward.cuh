@@ -25,9 +25,9 @@ struct sm90_kernel_of<false, T, O, Policies, Mask, Score, Else> {
 /// Whether calls with some numbers of keys have another tile, sm90_second_policy_of. Not for the masks and modifiers with which it
 /// was not measured, because each kernel adds 1.5 s to the time to compile a call.
 template <int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
-inline constexpr bool has_second_tile = stdlib::same_as<Tile, automatic_tile> && stdlib::same_as<Score, plain_score> &&
-                                        sm90_second_policy_of<HeadSize, HeadSizeV>::exists &&
-                                        (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>);
+inline constexpr bool has_second_tile = stdlib::same_as<Tile, automatic_tile> && is_plain_score<Score> &&
+                                        !drops_weights<Score> && sm90_second_policy_of<HeadSize, HeadSizeV>::exists &&
+                                        (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal);
 
 /// A checked call of 16-bit tensors and its kernel: prepared once for the current GPU, launched any number of times.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
@@ -76,7 +76,7 @@ class prepared_attention {
   using simt =
       stdlib::conditional_t<runs_below_sm80, prepared_tiles<simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>>,
                             prepared_tiles<op>>;
-  using sm90_tile = stdlib::conditional_t<stdlib::same_as<Mask, full>, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
+  using sm90_tile = stdlib::conditional_t<mask_traits<Mask>::keeps_all, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
                                           sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
   using sm90 = sm90_kernel_of<contains_sm90, T, O, sm90_tile, Mask, Score, prepared_tiles<op>>;
   static constexpr bool has_second = contains_sm90 && has_second_tile<HeadSize, HeadSizeV, Tile, Mask, Score>;

@@ -83,7 +83,7 @@ struct prepared_sm90 {
   static status make(void* to, const Call& call, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
                      const tensor_view<Element, 4>& v, const typename types::split_or_nothing& split = {}) {
     // Without a mask and with equal lengths all work tiles cost the same, so blocks need no shared counter.
-    const bool equal_work = stdlib::same_as<typename types::mask, full> && !call.ragged;
+    const bool equal_work = mask_traits<typename types::mask>::keeps_all && !call.ragged;
     const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
     const int cluster = types::multicasts && equal_work && pairs_up ? 2 : 1;
     // No sequence has more keys than the tensor has rows, whatever the offsets and lengths on the device are.

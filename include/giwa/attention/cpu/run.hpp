@@ -47,7 +47,7 @@ status run_host_rows(const Params& params, const host_rows_sizes& sizes) {
   const int64 columns = params.views.q.extent(3) + params.views.o.extent(3);
   const int64 of_row = columns * (sizes.mean_keys + 1);  // multiplications
   constexpr int64 enough = 4000000;                      // of them pay for a thread: 0.1 to 1 ms
-  const bool all_keys = sizes.alike && stdlib::same_as<stdlib::remove_cvref_t<decltype(params.mask)>, full>;
+  const bool all_keys = sizes.alike && mask_traits<stdlib::remove_cvref_t<decltype(params.mask)>>::keeps_all;
   const int64 threads = host_workers(saturated_product(saturated_product(heads, longest), of_row) / enough);
   const int64 queries = host_tile_rows(longest, heads, threads, all_keys, worker::strip_rows, worker::block_m);
   const int64 blocks = ceil_div(longest, queries), tasks = heads * blocks;

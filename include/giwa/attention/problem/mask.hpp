@@ -12,15 +12,22 @@ namespace giwa::inline GIWA_ABI {
 /// the score. Pointers that it holds must be readable by the kernel. The other members are optional:
 /// - `GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const`: whether a tile of scores is fully kept, fully
 ///   masked or mixed. A fully masked tile is not loaded; in a fully kept one operator() is not called. `some` is always
-///   a correct answer. Without classify() every tile is mixed. Kernels ask about the same scores by tiles and by ranges, so
-///   answers must not contradict each other or the other members: attention_forward() may then be wrong, and
-///   attention_backward() wait forever.
+///   a correct answer. Without classify() a tile is mixed, unless keeps_all or a member about the diagonal says more.
+///   Kernels ask about the same scores by tiles and by ranges, so answers must not contradict each other or the other
+///   members: attention_forward() may then be wrong, and attention_backward() wait forever.
 /// - `static constexpr bool any_range = true`: classify() is correct for a range of keys of any length. Otherwise it is
 ///   asked about one tile of keys at a time.
 /// - `static constexpr bool any_head = true`: no member reads the head. One answer of classify() then holds for all heads.
 /// - `static constexpr bool one_range = true`: the keys of a query are the range from `int first_key(attention_coord c)
 ///   const` to `int last_key(attention_coord c) const`, both ends included. The mask has one of the two functions or
 ///   both, and kernels call them instead of operator(). c.key is not set there.
+/// - `static constexpr bool keeps_all = true`: every query sees every key. Calls then take the tiles of `full`.
+/// - `static constexpr bool ends_at_diagonal = true`: no query sees a key after c.diagonal.
+/// - `static constexpr bool keeps_to_diagonal = true`: every query sees every key up to c.diagonal. A mask that says both is
+///   causal, and takes the tiles and schedules of `causal`.
+/// - `GIWA_HOST_DEVICE bool known_on_host() const`, or a static function: whether the host may call the members. A mask that
+///   reads the memory of a GPU says false, or nothing. Calls on several GPUs send only the keys that some query may see,
+///   and ask the masks that are known.
 /// - `giwa::alignment align`: the mask depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that the mask breaks for a problem of these sizes.
 template <class Mask>
@@ -28,46 +35,62 @@ concept attention_mask = requires(const Mask& mask, attention_coord c) {
   { mask(c) } -> stdlib::same_as<bool>;
 };
 
+/// What a mask says of itself at compile time, and what holds of a mask that does not say it. See attention_mask.
+template <class Mask>
+struct mask_traits {
+  /// Whether classify() is correct for ranges of any length: `none` or `all` for a range means that it is so for each part.
+  /// True without classify().
+  static constexpr bool any_range =
+      requires { requires Mask::any_range; } || !requires(const Mask& mask, const score_tile& t) { mask.classify(t); };
+  /// Whether no member reads the head; false if the mask does not say so.
+  static constexpr bool any_head = requires { requires Mask::any_head; };
+  /// Whether the keys of a query are one range; false if the mask does not say so.
+  static constexpr bool one_range = requires { requires Mask::one_range; };
+  /// Whether every query sees every key; false if the mask does not say so.
+  static constexpr bool keeps_all = requires { requires Mask::keeps_all; };
+  /// Whether no query sees a key after the diagonal; false if the mask does not say so.
+  static constexpr bool ends_at_diagonal = requires { requires Mask::ends_at_diagonal; };
+  /// Whether every query sees every key up to the diagonal; false if the mask says neither this nor keeps_all.
+  static constexpr bool keeps_to_diagonal = keeps_all || requires { requires Mask::keeps_to_diagonal; };
+  /// Whether every query sees the keys up to the diagonal, and no others.
+  static constexpr bool is_causal = ends_at_diagonal && keeps_to_diagonal;
+
+  /// Whether the host may call the members of this mask; false if the mask does not say so.
+  GIWA_HOST_DEVICE static constexpr bool known_on_host(const Mask& mask) {
+    if constexpr (requires { mask.known_on_host(); })
+      return mask.known_on_host();
+    else
+      return false;
+  }
+};
+
 namespace detail {
 
-/// What a mask keeps of a tile; `some` for a mask without classify().
+/// What mask_traits say of a tile, without asking the mask: exact for a mask that keeps all or is causal.
+template <class Mask>
+GIWA_HOST_DEVICE constexpr tile_keep keep_by_traits(const score_tile& t) {
+  using traits = mask_traits<Mask>;
+  if (traits::keeps_all || (traits::keeps_to_diagonal && t.last_key <= t.first_diagonal())) return tile_keep::all;
+  return traits::ends_at_diagonal && t.first_key > t.last_diagonal() ? tile_keep::none : tile_keep::some;
+}
+
+/// What a mask keeps of a tile. Without classify() it is what mask_traits say.
 template <class Mask>
 GIWA_HOST_DEVICE constexpr tile_keep classify(const Mask& mask, const score_tile& t) {
-  if constexpr (requires { mask.classify(t); })
+  if constexpr (mask_traits<Mask>::keeps_all)
+    return tile_keep::all;
+  else if constexpr (requires { mask.classify(t); })
     return mask.classify(t);
   else
-    return tile_keep::some;
+    return keep_by_traits<Mask>(t);
 }
-
-/// Whether classify() is correct for ranges of any length: `none` or `all` for a range means that it is so for each part. So it
-/// is for a mask without one, whose answer is `some`.
-template <class Mask>
-GIWA_HOST_DEVICE constexpr bool asks_any_range() {
-  if constexpr (requires { Mask::any_range; })
-    return bool{Mask::any_range};
-  else
-    return !requires(const Mask& mask, const score_tile& t) { mask.classify(t); };
-}
-template <class Mask>
-inline constexpr bool answers_any_range = asks_any_range<Mask>();
-
-/// Whether all heads have the same mask. A mask that does not say so may depend on the head.
-template <class Mask>
-GIWA_HOST_DEVICE constexpr bool asks_any_head() {
-  if constexpr (requires { Mask::any_head; })
-    return bool{Mask::any_head};
-  else
-    return false;
-}
-template <class Mask>
-inline constexpr bool answers_any_head = asks_any_head<Mask>();
 
 /// What a mask keeps of a tile in the heads [t.head, t.head + heads) together, heads >= 1: all or none if it is so in
 /// each of them.
 template <class Mask>
 GIWA_HOST_DEVICE constexpr tile_keep classify_heads(const Mask& mask, score_tile t, int heads) {
   const tile_keep first = classify(mask, t);
-  if constexpr (!answers_any_head<Mask>)
+  if constexpr (!mask_traits<Mask>::any_head)
     for (const int end = t.head + heads; first != tile_keep::some && ++t.head < end;)
       if (classify(mask, t) != first) return tile_keep::some;
   return first;
@@ -75,7 +98,7 @@ GIWA_HOST_DEVICE constexpr tile_keep classify_heads(const Mask& mask, score_tile
 
 /// Masks described by each query's first and last key.
 template <class Mask>
-concept one_range_mask = requires { requires Mask::one_range; };
+concept one_range_mask = mask_traits<Mask>::one_range;
 template <class Mask>
 concept has_first_key = one_range_mask<Mask> && requires(const Mask& mask, attention_coord c) { mask.first_key(c); };
 template <class Mask>

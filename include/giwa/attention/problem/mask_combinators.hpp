@@ -15,9 +15,17 @@ struct mask_and {
 
   /// See attention_mask.
   ///@{
-  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
-  static constexpr bool any_head = detail::answers_any_head<First> && detail::answers_any_head<Second>;
-  static constexpr bool one_range = detail::one_range_mask<First> && detail::one_range_mask<Second>;
+  static constexpr bool any_range = mask_traits<First>::any_range && mask_traits<Second>::any_range;
+  static constexpr bool any_head = mask_traits<First>::any_head && mask_traits<Second>::any_head;
+  static constexpr bool one_range = mask_traits<First>::one_range && mask_traits<Second>::one_range;
+  static constexpr bool keeps_all = mask_traits<First>::keeps_all && mask_traits<Second>::keeps_all;
+  static constexpr bool ends_at_diagonal =
+      mask_traits<First>::ends_at_diagonal || mask_traits<Second>::ends_at_diagonal;
+  static constexpr bool keeps_to_diagonal =
+      mask_traits<First>::keeps_to_diagonal && mask_traits<Second>::keeps_to_diagonal;
+  GIWA_HOST_DEVICE constexpr bool known_on_host() const {
+    return mask_traits<First>::known_on_host(a) && mask_traits<Second>::known_on_host(b);
+  }
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const
     requires(detail::has_first_key<First> || detail::has_first_key<Second>)
   {
@@ -61,8 +69,16 @@ struct mask_or {
 
   /// See attention_mask.
   ///@{
-  static constexpr bool any_range = detail::answers_any_range<First> && detail::answers_any_range<Second>;
-  static constexpr bool any_head = detail::answers_any_head<First> && detail::answers_any_head<Second>;
+  static constexpr bool any_range = mask_traits<First>::any_range && mask_traits<Second>::any_range;
+  static constexpr bool any_head = mask_traits<First>::any_head && mask_traits<Second>::any_head;
+  static constexpr bool keeps_all = mask_traits<First>::keeps_all || mask_traits<Second>::keeps_all;
+  static constexpr bool ends_at_diagonal =
+      mask_traits<First>::ends_at_diagonal && mask_traits<Second>::ends_at_diagonal;
+  static constexpr bool keeps_to_diagonal =
+      mask_traits<First>::keeps_to_diagonal || mask_traits<Second>::keeps_to_diagonal;
+  GIWA_HOST_DEVICE constexpr bool known_on_host() const {
+    return mask_traits<First>::known_on_host(a) && mask_traits<Second>::known_on_host(b);
+  }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
@@ -85,8 +101,9 @@ struct mask_not {
 
   /// See attention_mask.
   ///@{
-  static constexpr bool any_range = detail::answers_any_range<First>;
-  static constexpr bool any_head = detail::answers_any_head<First>;
+  static constexpr bool any_range = mask_traits<First>::any_range;
+  static constexpr bool any_head = mask_traits<First>::any_head;
+  GIWA_HOST_DEVICE constexpr bool known_on_host() const { return mask_traits<First>::known_on_host(a); }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t);

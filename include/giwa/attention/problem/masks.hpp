@@ -27,6 +27,8 @@ struct full {
   static constexpr bool any_range = true;
   static constexpr bool any_head = true;
   static constexpr bool one_range = true;
+  static constexpr bool keeps_all = true;
+  GIWA_HOST_DEVICE static constexpr bool known_on_host() { return true; }
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord) const { return 2147483647; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile&) const { return tile_keep::all; }
@@ -45,6 +47,9 @@ struct causal {
   static constexpr bool any_range = true;
   static constexpr bool any_head = true;
   static constexpr bool one_range = true;
+  static constexpr bool ends_at_diagonal = true;
+  static constexpr bool keeps_to_diagonal = true;
+  GIWA_HOST_DEVICE static constexpr bool known_on_host() { return true; }
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return c.diagonal; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= c.diagonal; }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
@@ -65,6 +70,7 @@ struct keys_back {
   static constexpr bool any_range = true;
   static constexpr bool any_head = true;
   static constexpr bool one_range = true;
+  GIWA_HOST_DEVICE static constexpr bool known_on_host() { return true; }
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturating_sum(c.diagonal, -count);
   }
@@ -89,6 +95,8 @@ struct keys_ahead {
   static constexpr bool any_range = true;
   static constexpr bool any_head = true;
   static constexpr bool one_range = true;
+  static constexpr bool keeps_to_diagonal = true;
+  GIWA_HOST_DEVICE static constexpr bool known_on_host() { return true; }
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return detail::saturating_sum(c.diagonal, count); }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
@@ -111,6 +119,8 @@ struct sliding_window {
   static constexpr bool any_range = true;
   static constexpr bool any_head = true;
   static constexpr bool one_range = true;
+  static constexpr bool ends_at_diagonal = true;
+  GIWA_HOST_DEVICE static constexpr bool known_on_host() { return true; }
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const {
     return detail::saturating_sum(c.diagonal, 1 - count);
   }
@@ -147,6 +157,7 @@ struct prefix {
   static constexpr bool any_range = true;
   static constexpr bool any_head = true;
   static constexpr bool one_range = true;
+  GIWA_HOST_DEVICE constexpr bool known_on_host() const { return counts == nullptr; }
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const { return of(c.batch) - 1; }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return c.key <= last_key(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {

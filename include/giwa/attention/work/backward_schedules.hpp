@@ -58,10 +58,9 @@ struct backward_schedules {
   /// Whether the host knows that the mask keeps all scores. A causal one does in most steps of a ring.
   template <class Params>
   static bool keeps_all(const Params& p) {
-    using mask = stdlib::remove_cvref_t<decltype(p.call.mask)>;
-    if constexpr (stdlib::same_as<mask, causal>)
-      return !p.call.bottom_right && p.call.diagonal_offset >= p.views.in.k.extent(1) - 1;
-    return stdlib::same_as<mask, full>;
+    using mask = mask_traits<stdlib::remove_cvref_t<decltype(p.call.mask)>>;
+    if constexpr (mask::is_causal) return !p.call.bottom_right && p.call.diagonal_offset >= p.views.in.k.extent(1) - 1;
+    return mask::keeps_all;
   }
 
   /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the

@@ -101,10 +101,10 @@ GIWA_HOST_DEVICE const run_place& find_run(const Block& block, const Params& p, 
 /// what is not written yet.
 template <class Params>
 GIWA_HOST_DEVICE constexpr bool may_find_early(const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
-  using mask = stdlib::remove_cvref_t<decltype(p.mask)>;
+  using mask = mask_traits<stdlib::remove_cvref_t<decltype(p.mask)>>;
   const auto& a = p.views;
   const int64 leaves = saturated_product(ceil_div(p.capacity, leaf_keys) + 1, 32 * int64{shape.heads_in_column});
-  return (stdlib::same_as<mask, full> || (stdlib::same_as<mask, causal> && p.bottom_right)) && !a.is_packed() &&
+  return (mask::keeps_all || (mask::is_causal && p.bottom_right)) && !a.is_packed() &&
          a.cache.pages.offsets == nullptr && a.sequence_count() <= 32 && leaves >> 30 == 0 &&
          a.q.extent(1) <= tile_rows / p.heads_per_kv && shape.states > 0;
 }

@@ -61,7 +61,7 @@ struct run_shape {
 /// Whether leaves_of() asks the mask which leaves all rows of a sequence leave out.
 template <class Mask>
 inline constexpr bool mask_bounds_leaves =
-    !stdlib::same_as<Mask, full> && answers_any_range<Mask> && answers_any_head<Mask>;
+    !mask_traits<Mask>::keeps_all && mask_traits<Mask>::any_range && mask_traits<Mask>::any_head;
 
 /// The leaves of sequence s, whose packed rows make tiles of tile_rows. Leaves that the mask leaves out at both ends are
 /// not counted; one in the middle that turns out to be masked is skipped later.

@@ -16,7 +16,7 @@ enum class tile_axis : int { keys, queries };
 template <class Mask, tile_axis Axis>
 class visible_tiles {
  public:
-  static constexpr bool any_range = answers_any_range<Mask>;
+  static constexpr bool any_range = mask_traits<Mask>::any_range;
 
   /// For the rows [first, first + count) of the other axis, as far as the head has them. Head: attention_head, or
   /// another type with these members.

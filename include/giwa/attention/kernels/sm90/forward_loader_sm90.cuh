@@ -42,7 +42,7 @@ struct sm90_tile_questions {
   // one, of those from `tiles_ahead` on, and of the next 6, 7, 8, ... in the lanes that are left.
   static constexpr int later = consumers, whole = 2 * consumers, next = whole + 1, from_ahead = whole + 2,
                        runs = whole + 3;
-  static constexpr bool unmasked = stdlib::same_as<typename Types::mask, full>;
+  static constexpr bool unmasked = mask_traits<typename Types::mask>::keeps_all;
 
   // This lane's: the first tile, counted from the one that is asked about, how many, and the rows.
   int tile = 0, run = 1;

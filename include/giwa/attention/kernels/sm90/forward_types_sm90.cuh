@@ -47,12 +47,12 @@ struct sm90_types {
   // If all blocks have the same amount of work, the two blocks of a cluster share each read of K and V from the L2
   // cache: each loads half of a tile's slabs for both.
   static constexpr bool multicasts =
-      stdlib::same_as<Mask, full> && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
+      mask_traits<Mask>::keeps_all && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
   using copies = tensor_copies<multicasts ? 2 : 1>;
 
   // Where the queries of a head are no whole number of tiles, the first tile has fewer, whole consumers of 64, and not the
   // last one, which has the most keys under a causal mask. The work tile's copy of the head has no queries after the tile's last one.
-  static constexpr bool first_tile_is_short = !stdlib::same_as<Mask, full>;
+  static constexpr bool first_tile_is_short = !mask_traits<Mask>::keeps_all;
 
   // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
   // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in

@@ -16,7 +16,7 @@ using many_rows_policy = sm90_policy<many_rows_tile_of(HeadSize, HeadSizeV).rows
 /// A mask for all heads of a group at once.
 template <class Mask>
 struct group_mask {
-  static constexpr bool any_range = answers_any_range<Mask>, any_head = true;
+  static constexpr bool any_range = mask_traits<Mask>::any_range, any_head = true;
   Mask mask;
   int heads;
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const { return classify_heads(mask, t, heads); }
