@@ -140,6 +140,7 @@ set(GIWA_HEADERS
   L giwa/softmax/row_softmax.cuh
 
   P giwa/attention/problem/coordinate.hpp
+  P giwa/attention/problem/element_traits.hpp
   P giwa/attention/problem/mask.hpp
   P giwa/attention/problem/masks.hpp
   P giwa/attention/problem/mask_combinators.hpp

@@ -40,7 +40,7 @@ struct append_target {
     return {v.data(), v.stride(0), v.stride(1), v.stride(2), true, scales.data(), stride(0), stride(1), stride(2)};
   }
   GIWA_HOST_DEVICE scale_divisor divisor(const append_place& place, int64 head_number) const {
-    if (sizeof(To) != 1 || scales == nullptr) return {};
+    if (!element_traits<To>::has_scales || scales == nullptr) return {};
     return scale_divisor::of(scales[place.element * scale_element + place.row * scale_row + head_number * scale_head]);
   }
 };

@@ -28,7 +28,7 @@ struct stream_backward {
       return together.state;
     else if (!together.value)
       p.workspace.dq = nullptr, p.workspace.of_keys = {};
-    if constexpr (stdlib::same_as<T, fp32>)
+    if constexpr (element_traits<T>::is_split)
       if (!runs_split(p)) p.split = {};
     const auto failed = [&](const status& next) {
       state = next;
@@ -36,7 +36,7 @@ struct stream_backward {
     };
     const auto& in = p.views.in;
     using terms_op = row_terms_op<params, HeadSizeV>;
-    if constexpr (stdlib::same_as<T, fp32>)
+    if constexpr (element_traits<T>::is_split)
       if (state.ok() && p.split.q.parts != nullptr) state = launch_split_rows<HeadSize, HeadSizeV>(s, p);
     if (!state.ok() ||
         (in.q.size() > 0 && failed(launch_blocks<terms_op>(s, terms_op::params::of(p), in.q.size() / HeadSize))) ||
@@ -84,14 +84,14 @@ struct stream_backward {
 
   template <class T, class O>
   static constexpr bool runs_on_tensor_cores =
-      sizeof(T) == 2 && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
+      element_traits<T>::on_tensor_cores && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
 
   /// Whether the Hopper kernels can do a call: there are queries, TMA addresses the tensors, and the numbers of work tiles of
   /// all kernels, and steps beyond the last, fit in int.
   template <class T, class O, class G, class Mask, class Score>
   static bool runs_on_hopper(const backward_params<T, O, G, Mask, Score>& p) {
     constexpr int64 most = int64{1} << 30;
-    return p.views.in.q.size() > 0 && has_backward_maps<stdlib::same_as<T, fp32>>(p) &&
+    return p.views.in.q.size() > 0 && has_backward_maps<element_traits<T>::is_split>(p) &&
            backward_schedules::schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most &&
            backward_schedules::schedule_of_rows<gradient::of_k>(p, 128).work_tiles <= most;
   }
@@ -191,7 +191,7 @@ struct stream_backward {
 
   template <class T, class O, class Score>
   static constexpr bool may_run_split =
-      has_sm90 && !stdlib::same_as<How, fp32_exact> && stdlib::same_as<T, fp32> && stdlib::same_as<O, fp32> &&
+      has_sm90 && !stdlib::same_as<How, fp32_exact> && element_traits<T>::is_split && stdlib::same_as<O, T> &&
       has_split_kernels(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted;
 
   /// Whether an fp32 call runs on tensor cores. A scale outside of this range could take scores out of float's range on the way.

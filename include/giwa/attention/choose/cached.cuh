@@ -31,7 +31,7 @@ struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
   static status run(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
     if (const status state = check_cached_pointers(call); !state.ok()) return state;
-    if constexpr (sizeof(T) == 2)
+    if constexpr (element_traits<T>::on_tensor_cores)
       return run_16_bits(s, call);
     else
       return run_simt(s, call);

@@ -26,7 +26,7 @@ void host_widen(const host_loops& loops, const cached_row<Element>& row, float* 
     return;
   }
   host_widen(loops, row.data, to, count);
-  if constexpr (sizeof(Element) == 1)
+  if constexpr (element_traits<Element>::has_scales)
     for (int i = 0; i < count; ++i) to[i] *= row.scale;
 }
 template <class Element>

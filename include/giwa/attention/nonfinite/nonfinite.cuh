@@ -3,9 +3,9 @@
 #ifndef GIWA_ATTENTION_NONFINITE_NONFINITE_CUH
 #define GIWA_ATTENTION_NONFINITE_NONFINITE_CUH
 
+#include <giwa/attention/problem/element_traits.hpp>
 #include <giwa/attention/score/score_steps.cuh>
 #include <giwa/grid/device_block.cuh>
-#include <giwa/numeric/precision.hpp>
 #include <giwa/tile/element_run.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -13,13 +13,10 @@ namespace giwa::inline GIWA_ABI::detail {
 /// Whether an element is infinity or NaN, by its bits.
 template <class T>
 GIWA_HOST_DEVICE bool is_nonfinite(T x) {
-  using bits = stdlib::conditional_t<sizeof(T) == 4, uint32, unsigned short>;
-  constexpr bits exponent = stdlib::same_as<T, fp16> ? 0x7c00
-                            : sizeof(T) == 2         ? 0x7f80
-                                                     : static_cast<bits>(0x7f800000u);
-  bits b;
+  using traits = element_traits<T>;
+  typename traits::bits b;
   __builtin_memcpy(&b, &x, sizeof b);
-  return (b & exponent) == exponent;
+  return (b & traits::nonfinite) == traits::nonfinite;
 }
 
 /// Whether a thread's share of a 16-bit tile in shared memory holds NaN or infinity: 0 times such an element is NaN.

@@ -166,14 +166,16 @@ struct split_backward_tensors {
 /// Whether a GPU of this compute capability may run a kernel that sums dq in the workspace. 0: a GPU that is not known.
 GIWA_HOST_DEVICE constexpr bool sums_dq(const attention_problem& p, int capability) {
   // Below 9.0, and from 12.0 on, a block has too little shared memory.
-  if (p.element_bytes != 2 || (capability != 0 && (capability < 90 || capability >= 120))) return false;
+  if (!are_on_tensor_cores(p.element_bytes) || (capability != 0 && (capability < 90 || capability >= 120)))
+    return false;
   return capability == 90 ? has_kernel_of_all(p.head_size, p.head_size_v)
                           : has_sm80_kernel_of_all(p.head_size, p.head_size_v);
 }
 
 /// Whether it may run the Hopper kernel of all gradients, whose work tiles share keys.
 GIWA_HOST_DEVICE constexpr bool shares_keys(const attention_problem& p, int capability) {
-  return p.element_bytes == 2 && (capability == 0 || capability == 90) && has_kernel_of_all(p.head_size, p.head_size_v);
+  return are_on_tensor_cores(p.element_bytes) && (capability == 0 || capability == 90) &&
+         has_kernel_of_all(p.head_size, p.head_size_v);
 }
 
 /// The bytes of a call's workspace, with what only the fastest kernels need or without.
@@ -183,7 +185,7 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
   workspace_layout layout;
   backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability),
                            any_order && shares_keys(p, capability));
-  if (fastest && p.element_bytes == 4 && has_split_kernels(p.head_size, p.head_size_v) &&
+  if (fastest && are_split(p.element_bytes) && has_split_kernels(p.head_size, p.head_size_v) &&
       (capability == 0 || capability == 90))
     split_backward_tensors::take(layout, p);
   return layout.bytes;

@@ -35,7 +35,7 @@ struct backward_params {
   backward_workspace workspace;                    // on a stream
   bool accumulate;
   // The inputs as split fp16, or null pointers: the call does not run on tensor cores.
-  stdlib::conditional_t<stdlib::same_as<T, fp32>, split_backward_tensors, nothing> split{};
+  stdlib::conditional_t<element_traits<T>::is_split, split_backward_tensors, nothing> split{};
 
   using head = attention_head<T, const O>;
   using call_type = attention_params<T, const O, Mask, Score>;
@@ -198,7 +198,7 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   workspace.any_order = options.any_order;
   backward_params<T, O, G, Mask, Score> p{
       a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate, {}};
-  if constexpr (stdlib::same_as<T, fp32>)
+  if constexpr (element_traits<T>::is_split)
     if (with_dq && !gradient_of<Score>::wanted && has_split_kernels(problem.head_size, problem.head_size_v))
       p.split = split_backward_tensors::take(layout, problem);
   return p;

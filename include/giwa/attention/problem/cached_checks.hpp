@@ -64,7 +64,8 @@ GIWA_HOST_DEVICE constexpr status check_scales(const kv_cache<Element>& cache) {
   const tensor_view<const float, 3> of_both[2] = {cache.scales.k, cache.scales.v};
   for (const tensor_view<const float, 3>& scales : of_both) {
     if (scales.data() == nullptr && scales.size() == 0) continue;
-    if (sizeof(Element) != 1) return status::invalid("scales", "only a cache of 8-bit elements has scales");
+    if (!element_traits<stdlib::remove_const_t<Element>>::has_scales)
+      return status::invalid("scales", "only a cache of 8-bit elements has scales");
     if (const status s = scales.check("scales"); !s.ok()) return s;
     for (int d = 0; d < 3; ++d)
       if (scales.extent(d) != 1 && scales.extent(d) != cache.k.extent(d))

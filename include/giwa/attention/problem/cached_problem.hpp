@@ -89,7 +89,7 @@ GIWA_HOST_DEVICE constexpr result<attention_path> supports(const Problem& p, int
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
   const bool fits = detail::few_rows_bytes(p.head_size, p.head_size_v, 16, p.cache_bytes) <=
                     detail::shared_bytes_of_capability(capability);
-  if (capability < 80 || p.element_bytes == 4 || !fits) return {attention_path::simt, {}};
+  if (capability < 80 || !detail::are_on_tensor_cores(p.element_bytes) || !fits) return {attention_path::simt, {}};
   return {capability == 90 ? attention_path::sm90 : attention_path::sm80, {}};
 }
 

@@ -82,7 +82,7 @@ GIWA_HOST_DEVICE status check_workspace(const tensor_view<unsigned char, 1>& w, 
     return status::invalid("workspace", "the workspace must be contiguous (stride 1)", bound::exactly, 1, w.stride(0));
   const auto address = reinterpret_cast<uint64>(w.data());
   if (address % alignof(work_counter) != 0) return status::invalid("workspace", "the workspace must be 8-byte aligned");
-  if (sizeof(T) == 4 && address % workspace_layout::alignment != 0)
+  if (element_traits<T>::is_split && address % workspace_layout::alignment != 0)
     return status::invalid("workspace", "the workspace of an fp32 call must be 16-byte aligned");
   if (may_share(w, a.o)) return status::invalid("workspace", "the workspace overlaps o");
   if (may_share(w, lse)) return status::invalid("workspace", "the workspace overlaps lse");

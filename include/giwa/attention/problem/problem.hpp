@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_PROBLEM_PROBLEM_HPP
 #define GIWA_ATTENTION_PROBLEM_PROBLEM_HPP
 
+#include <giwa/attention/problem/element_traits.hpp>
 #include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/base/status.hpp>
 #include <giwa/numeric/integer.hpp>
@@ -86,7 +87,8 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
 /// the split fp16 copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest
 /// int64 where no 64-bit number holds the size, 8 for sizes that supports() refuses.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
-  if (p.element_bytes != 4 || p.head_size > 256 || p.head_size_v > 256) return sizeof(detail::work_counter);
+  if (!detail::are_split(p.element_bytes) || p.head_size > 256 || p.head_size_v > 256)
+    return sizeof(detail::work_counter);
   if (!detail::check_sizes(p, 0).ok()) return sizeof(detail::work_counter);
   const auto rows = [&](int64 length, int64 packed) {
     return length < 0 ? packed : detail::saturating_product(p.batch, length);
@@ -102,7 +104,7 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
-  const bool narrow = p.head_size <= 256 && p.head_size_v <= 256, is_split = p.element_bytes == 4;
+  const bool narrow = p.head_size <= 256 && p.head_size_v <= 256, is_split = detail::are_split(p.element_bytes);
   if (capability < 80 || (is_split && (!narrow || workspace < workspace_bytes(p)))) return {attention_path::simt, {}};
   return {capability == 90 && narrow ? attention_path::sm90 : attention_path::sm80, {}};
 }

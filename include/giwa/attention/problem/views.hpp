@@ -3,14 +3,11 @@
 #ifndef GIWA_ATTENTION_PROBLEM_VIEWS_HPP
 #define GIWA_ATTENTION_PROBLEM_VIEWS_HPP
 
+#include <giwa/attention/problem/element_traits.hpp>
 #include <giwa/attention/problem/options.hpp>
 #include <giwa/attention/problem/view_checks.hpp>
-#include <giwa/numeric/precision.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
-
-template <class T>
-concept attention_element = stdlib::same_as<T, fp16> || stdlib::same_as<T, bf16> || stdlib::same_as<T, fp32>;
 
 /// The tensors of a call: (batch, length, heads, head size). With packed sequences the batch extent is 1, and the
 /// problem has packed.count sequences.

@@ -143,7 +143,7 @@ GIWA_HOST_DEVICE constexpr int64 many_rows_bytes(const cached_problem& p, int bl
 /// Example: `cached_workspace_bytes({.sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128,
 /// .head_size_v = 128}, 132)`.
 GIWA_HOST_DEVICE constexpr int64 cached_workspace_bytes(const cached_problem& p, int multiprocessors) {
-  if (p.element_bytes != 2 || !detail::check_sizes(p, 0).ok()) return 0;
+  if (!detail::are_on_tensor_cores(p.element_bytes) || !detail::check_sizes(p, 0).ok()) return 0;
   if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
   const detail::run_tiles tiles = detail::run_tiles_of(p);
   const detail::run_work work = detail::work_of(p, tiles, false);

@@ -4,9 +4,9 @@
 #define GIWA_ATTENTION_KERNELS_SIMT_CACHED_SIMT_CUH
 
 #include <giwa/attention/problem/cached_rows.hpp>
+#include <giwa/attention/problem/element_traits.hpp>
 #include <giwa/attention/score/score_steps.cuh>
 #include <giwa/grid/op.hpp>
-#include <giwa/numeric/fp8.hpp>
 #include <giwa/numeric/vector_access.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -32,7 +32,7 @@ GIWA_HOST_DEVICE void read_elements(const cached_row<Element>& row, int first, f
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) to[i] = first + i < Width ? convert<float>{}(from[i]) : 0.f;
   }
-  if constexpr (sizeof(Element) == 1) {
+  if constexpr (element_traits<Element>::has_scales) {
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) to[i] = device_product(to[i], row.scale);
   }

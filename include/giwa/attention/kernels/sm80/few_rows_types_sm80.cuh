@@ -64,7 +64,7 @@ struct few_rows_types {
   using policy = Policy;
   using query = T;
   using element = Element;
-  static constexpr bool converts = sizeof(Element) == 1;
+  static constexpr bool converts = !element_traits<Element>::on_tensor_cores;
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
   using call_params = cached_params<T, Element, O, Mask, Score>;
@@ -179,7 +179,7 @@ struct row_end {
     if (call.lse.data() != nullptr) lse = &call.lse(s.q_batch, head, row);
     has_sink = call.sinks != nullptr;
     if (has_sink) sink = call.sinks[head * call.sink_stride];
-    if constexpr (sizeof(*call.views.cache.v.data()) == 1) {
+    if constexpr (element_traits<stdlib::remove_cvref_t<decltype(*call.views.cache.v.data())>>::has_scales) {
       const tensor_view<const float, 3>& scales = call.views.cache.scales.v;
       if (scales.data() != nullptr && !call.views.differ_in_a_sequence(scales))
         v_scale = *scale_at(scales, {s.batch, 0}, head / call.heads_per_kv);

@@ -14,9 +14,10 @@ namespace giwa::inline GIWA_ABI::detail {
 template <class T, class O, class Policy>
 struct sm80_inputs {
   // fp32 arrives as split fp16 (split_fp16/).
-  static constexpr bool is_split = stdlib::same_as<T, fp32>;
+  static constexpr bool is_split = element_traits<T>::is_split;
   static constexpr int parts = Policy::parts;
-  using element = stdlib::conditional_t<is_split, fp16, T>;
+  using element = typename element_traits<T>::operand;
+  static_assert(element_traits<T>::reads_v_as_it_lies, "the kernel loads V as (keys, head size)");
   using head_type = attention_head<T, O>;
 
   template <int Rows, int Columns>

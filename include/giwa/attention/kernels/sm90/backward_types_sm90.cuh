@@ -54,7 +54,7 @@ struct sm90_backward_types {
   using policy = stdlib::conditional_t<is_split, sm90_split_backward_policy<Of, HeadSize, HeadSizeV>,
                                        sm90_backward_policy<Of, HeadSize, HeadSizeV>>;
   using input = stdlib::conditional_t<is_split, fp32, T>;
-  using element = stdlib::conditional_t<is_split, fp16, T>;
+  using element = typename element_traits<input>::operand;
   using gradient_element = G;
   using mask = Mask;
   using score = Score;

@@ -26,8 +26,9 @@ struct sm90_types {
   static_assert(stages <= 4, "the consumer relies on a stage's number having two bits");
 
   // fp32 arrives as split fp16 with exponents (split_fp16/). The hi and lo parts of a row are contiguous.
-  static constexpr bool is_split = stdlib::same_as<T, fp32>;
-  using element = stdlib::conditional_t<is_split, fp16, T>;
+  static constexpr bool is_split = element_traits<T>::is_split;
+  using element = typename element_traits<T>::operand;
+  static_assert(element_traits<T>::reads_v_as_it_lies, "the kernel loads V as (keys, head size)");
   template <int Rows, int Columns>
   using input_tile =
       shared_tile<element, tile_shape<Rows, Policy::parts * round_up(Columns, 64)>, swizzled<swizzle::bytes_128>>;

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// What an element type is to the kernels of attention: one struct for each type.
+#ifndef GIWA_ATTENTION_PROBLEM_ELEMENT_TRAITS_HPP
+#define GIWA_ATTENTION_PROBLEM_ELEMENT_TRAITS_HPP
+
+#include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/precision.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The traits of an element type of q, k, v or of a cache. Not defined for other types.
+///   - operand: the type that tensor cores multiply for it
+///   - accumulator: the type of sums of products, and of P before it is rounded to an operand
+///   - bytes: of an element
+///   - on_tensor_cores: tensor cores multiply the elements as they are
+///   - is_split: tensor cores multiply an element as two operands, hi and lo (split_fp16/)
+///   - has_scales: a cache of these elements has scales, which are multiplied in fp32
+///   - reads_v_as_it_lies: tensor cores read V as (keys, head size); otherwise it must lie as (head size, keys)
+///   - bits, nonfinite: an element is NaN or infinity where all bits of `nonfinite` are set
+template <class T>
+struct element_traits;
+
+template <>
+struct element_traits<fp16> {
+  using operand = fp16;
+  using accumulator = fp32;
+  using bits = unsigned short;
+  static constexpr bits nonfinite = 0x7c00;
+  static constexpr int bytes = 2;
+  static constexpr bool on_tensor_cores = true, is_split = false, has_scales = false, reads_v_as_it_lies = true;
+};
+
+template <>
+struct element_traits<bf16> {
+  using operand = bf16;
+  using accumulator = fp32;
+  using bits = unsigned short;
+  static constexpr bits nonfinite = 0x7f80;
+  static constexpr int bytes = 2;
+  static constexpr bool on_tensor_cores = true, is_split = false, has_scales = false, reads_v_as_it_lies = true;
+};
+
+template <>
+struct element_traits<fp32> {
+  using operand = fp16;
+  using accumulator = fp32;
+  using bits = uint32;
+  static constexpr bits nonfinite = 0x7f800000u;
+  static constexpr int bytes = 4;
+  static constexpr bool on_tensor_cores = false, is_split = true, has_scales = false, reads_v_as_it_lies = true;
+};
+
+/// A cache's e4m3 is converted to fp16 for tensor cores, whose 8-bit operands must be contiguous along the keys.
+template <>
+struct element_traits<e4m3> {
+  using operand = e4m3;
+  using accumulator = fp32;
+  using bits = unsigned char;
+  static constexpr bits nonfinite = 0x7f;  // NaN: there is no infinity
+  static constexpr int bytes = 1;
+  static constexpr bool on_tensor_cores = false, is_split = false, has_scales = true, reads_v_as_it_lies = false;
+};
+
+/// Whether elements of so many bytes are on_tensor_cores, or is_split: problems name their elements by the bytes.
+///@{
+GIWA_HOST_DEVICE constexpr bool are_on_tensor_cores(int64 bytes) { return bytes == element_traits<fp16>::bytes; }
+GIWA_HOST_DEVICE constexpr bool are_split(int64 bytes) { return bytes == element_traits<fp32>::bytes; }
+///@}
+
+/// An element type of the inputs and outputs of every call of attention.
+template <class T>
+concept attention_element = floating_element<T> && requires { element_traits<T>::bytes; };
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
