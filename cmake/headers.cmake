@@ -141,6 +141,7 @@ set(GIWA_HEADERS
 
   P giwa/attention/problem/coordinate.hpp
   P giwa/attention/problem/element_traits.hpp
+  P giwa/attention/problem/gpu_traits.hpp
   P giwa/attention/problem/mask.hpp
   P giwa/attention/problem/masks.hpp
   P giwa/attention/problem/mask_combinators.hpp
@@ -156,7 +157,6 @@ set(GIWA_HEADERS
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/rows_pass.cuh
   D giwa/attention/split_fp16/operand.cuh
-  L giwa/attention/split_fp16/rows_launch.cuh
   P giwa/attention/problem/problem.hpp
   P giwa/attention/problem/view_checks.hpp
   P giwa/attention/problem/views.hpp
@@ -180,6 +180,7 @@ set(GIWA_HEADERS
   P giwa/attention/work/visible_tiles.hpp
   H giwa/attention/work/backward_schedules.hpp
   P giwa/attention/tuning/sm80.hpp
+  P giwa/attention/tuning/sm120.hpp
   P giwa/attention/tuning/sm90.hpp
   D giwa/attention/score/score_steps.cuh
   D giwa/attention/split_fp16/exponents.cuh
@@ -271,13 +272,17 @@ set(GIWA_HEADERS
   H giwa/attention/cpu/forward.hpp
   H giwa/attention/cpu/backward.hpp
   H giwa/attention/cpu/cached.hpp
+  L giwa/attention/choose/gpu.cuh
+  L giwa/attention/choose/candidates.cuh
+  H giwa/attention/choose/pointers.hpp
   L giwa/attention/choose/launch.cuh
   L giwa/attention/choose/many_rows_sm90.cuh
   L giwa/attention/choose/cached.cuh
   L giwa/attention/choose/forward_sm90.cuh
   L giwa/attention/choose/backward_sm90.cuh
+  L giwa/attention/choose/backward_steps.cuh
   L giwa/attention/choose/backward.cuh
-  L giwa/attention/split_fp16/launch.cuh
+  L giwa/attention/choose/forward_split.cuh
   L giwa/attention/choose/forward.cuh
   L giwa/attention/reference/reference.cuh
   L giwa/attention/call/plan.cuh

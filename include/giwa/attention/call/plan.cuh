@@ -90,9 +90,8 @@ class attention_plan {
     if (const status s = check_device(); !s.ok()) return s;
     attention_plan next = *this;
     if (const status s = detail::replace_pointers(next.views_, next.options_, to); !s.ok()) return s;
-    const auto* const call = prepared_.call();
-    if (call == nullptr) return {};  // there is nothing to compute
-    const status s = next.prepare(call->mask, call->score, true);
+    status s;  // stays so where there is nothing to compute
+    prepared_.visit([&](const auto& prepared) { s = next.prepare(prepared.call().mask, prepared.call().score, true); });
     if (s.ok()) *this = next;
     return s;
   }
@@ -123,7 +122,9 @@ class attention_plan {
   status prepare(const Mask& mask, const Score& score, bool again) {
     if (const status s = detail::check_attention(views_, mask, score, options_, HeadSize, HeadSizeV); !s.ok()) return s;
     if (views_.o.size() == 0 || views_.problem().batch == 0) return {};
-    return prepared_.prepare(detail::params_of(views_, mask, score, options_), again);
+    const auto call = detail::params_of(views_, mask, score, options_);
+    if (const status s = detail::check_pointers(call); !s.ok()) return s;
+    return again ? prepared_.prepare_again(call) : prepared_.prepare(call);
   }
   status check_device() const {
     if (device_ < 0) return status::invalid("plan", "the plan is empty: make it with make_attention_plan()");
@@ -136,7 +137,7 @@ class attention_plan {
   detail::attention_views<T, O> views_{};
   attention_options options_{};
   int device_ = -1;
-  detail::prepared_attention<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> prepared_;
+  detail::prepared_forward<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> prepared_;
 };
 
 /// Prepares an attention_forward call on the current GPU, with the arguments and template arguments of that function

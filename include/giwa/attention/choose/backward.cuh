@@ -1,290 +1,279 @@
 // SPDX-License-Identifier: MIT
-// attention_backward on a stream: the terms of the rows, then one kernel for all gradients, or several.
+// attention_backward on a stream: its kernels, the best ones first. One kernel computes all gradients, or several do.
 #ifndef GIWA_ATTENTION_CHOOSE_BACKWARD_CUH
 #define GIWA_ATTENTION_CHOOSE_BACKWARD_CUH
 
 #include <giwa/attention/call/backward.hpp>
 #include <giwa/attention/choose/backward_sm90.cuh>
-#include <giwa/attention/choose/launch.cuh>
+#include <giwa/attention/choose/backward_steps.cuh>
+#include <giwa/attention/choose/pointers.hpp>
 #include <giwa/attention/kernels/simt/backward_simt.cuh>
 #include <giwa/attention/kernels/simt/dq_of_sums.cuh>
-#include <giwa/attention/kernels/simt/row_terms.cuh>
 #include <giwa/attention/kernels/sm80/backward_all_sm80.cuh>
 #include <giwa/attention/kernels/sm80/backward_sm80.cuh>
-#include <giwa/attention/split_fp16/rows_launch.cuh>
-#include <giwa/attention/tuning/sm80.hpp>
-#include <giwa/attention/work/backward_schedules.hpp>
+#include <giwa/attention/tuning/sm120.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-template <int HeadSize, int HeadSizeV, class How>
-struct stream_backward {
-  template <class T, class O, class G, class Mask, class Score>
-  static status run(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& given) {
-    using params = backward_params<T, O, G, Mask, Score>;
-    status state = check_backward_pointers(given);
-    params p = given;
-    if (const result<bool> together = runs_together(p); !together.ok())
-      return together.state;
-    else if (!together.value)
-      p.workspace.dq = nullptr, p.workspace.of_keys = {};
-    if constexpr (element_traits<T>::is_split)
-      if (!runs_split(p)) p.split = {};
-    const auto failed = [&](const status& next) {
-      state = next;
-      return !state.ok();
-    };
-    const auto& in = p.views.in;
-    using terms_op = row_terms_op<params, HeadSizeV>;
-    if constexpr (element_traits<T>::is_split)
-      if (state.ok() && p.split.q.parts != nullptr) state = launch_split_rows<HeadSize, HeadSizeV>(s, p);
-    if (!state.ok() ||
-        (in.q.size() > 0 && failed(launch_blocks<terms_op>(s, terms_op::params::of(p), in.q.size() / HeadSize))) ||
-        failed(run_gradients(s, p)))
-      return state;
-    if (!is_absent(p.dsinks)) state = launch_blocks<sink_gradient_op<params>>(s, p, in.q.extent(2));
-    if constexpr (params::parameters > 0)
-      if (state.ok()) state = launch_blocks<parameter_gradient_op<params>>(s, p, in.q.extent(2));
-    return state;
+/// The gradient `Of` by an op with a block for each work tile, if the call wants it.
+template <gradient Of, class Op>
+struct gradient_by : candidate {
+  using prepared = prepared_tiles<Op>;
+  static bool runs_on(const gpu_traits& gpu) { return gpu.shared_bytes >= shared_bytes_of<Op>; }
+  template <class Params>
+  static status make(void* to, const Params& p, const gpu_traits&) {
+    return prepared::make(to, {p, backward_schedules::schedule_of_rows<Of>(p, Op::block_m)});
   }
+};
+/// The same for GPUs of little shared memory, where `Larger` is too much for them.
+template <gradient Of, class Op, class Larger>
+struct gradient_by_smaller : gradient_by<Of, small_block_op<Op>> {
+  static constexpr bool compiled = shared_bytes_of<Larger> > least_shared_bytes;
+};
 
- private:
+/// In the place of a gradient that another kernel computes.
+struct no_gradient {
+  template <gradient>
+  using of = no_kernel;
+};
+
+/// What the candidates of a call know of it.
+template <class Params, int HeadSize, int HeadSizeV>
+struct backward_way;
+template <class T, class O, class G, class Mask, class Score, int HeadSize, int HeadSizeV>
+struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> : candidate {
+  using params = backward_params<T, O, G, Mask, Score>;
+  using steps = backward_steps<params, HeadSize, HeadSizeV>;
+  using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
+  static constexpr bool on_tensor_cores =
+      element_traits<T>::on_tensor_cores && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
+  static constexpr bool sums_dq =
+      on_tensor_cores && has_sm80_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted;
+  static constexpr int64 most_work_tiles = int64{1} << 30;
+
+  template <gradient Of>
+  using op_sm90 = sm90_backward_op<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
+  template <gradient Of, class Tile>
+  using op_sm80 = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, Tile, Mask, Score>;
+  template <gradient Of>
+  using tile_sm80 = typename sm80_backward_tile_of<Of, HeadSize, HeadSizeV>::type;
+  template <gradient Of>
+  using by_sm80 =
+      prepared_call<gradient_by<Of, op_sm80<Of, tile_sm80<Of>>>,
+                    gradient_by_smaller<Of, op_sm80<Of, typename sm120_backward_tile_of<HeadSize, HeadSizeV>::type>,
+                                        op_sm80<Of, tile_sm80<Of>>>>;
+
   /// Whether an op's rows of work tiles are needed: a tensor for its gradient, or a modifier that takes one.
-  template <gradient Of, class T, class O, class G, class Mask, class Score>
-  static bool wants(const backward_params<T, O, G, Mask, Score>& p) {
+  template <gradient Of>
+  static bool wants(const params& p) {
     if constexpr (Of == gradient::of_q)
       return (!is_absent(p.views.dq) || gradient_of<Score>::wanted) && p.views.in.q.size() > 0;
     return (Of != gradient::of_v && !is_absent(p.views.dk)) || (Of != gradient::of_k && !is_absent(p.views.dv));
   }
-
-  template <class T, class O, class G, class Mask, class Score>
-  static status run_gradients(cudaStream_t s, const backward_params<T, O, G, Mask, Score>& p) {
-    constexpr bool tensor_cores = runs_on_tensor_cores<T, O>;
-    if constexpr (tensor_cores) {
-      const result<attention_path> path = path_here();
-      if (!path.ok()) return path.state;
-      if (path.value != attention_path::simt) {
-        const bool hopper = path.value == attention_path::sm90 && runs_on_hopper(p);
-        return run_on_tensor_cores(s, p, hopper);
-      }
-    }
-    if constexpr (may_run_split<T, O, Score>)
-      if (p.split.q.parts != nullptr) return run_split < stdlib::same_as<How, tf32> ? 1 : 2 > (s, p);
-    if constexpr (!tensor_cores || runs_below_sm80) {
-      const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
-        return launch_tiles<Of, simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>>(s, p);
-      };
-      status state = run(stdlib::integral_constant<gradient, gradient::of_q>{});
-      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_k>{});
-      if (state.ok()) state = run(stdlib::integral_constant<gradient, gradient::of_v>{});
-      return state;
-    }
-    return {};
+  /// Whether one kernel may compute all gradients: there is a workspace for its sums, and all are wanted. Not where several
+  /// sequences read the same keys, whose parts of dq have no order.
+  static bool may_sum_dq(const params& p) {
+    const auto& v = p.views;
+    return p.workspace.dq != nullptr && !is_absent(v.dq) && !is_absent(v.dk) && !is_absent(v.dv) &&
+           v.in.packed.k_batch_index == nullptr && v.in.q.size() > 0 && v.in.k.size() > 0 && v.in.sequence_count() > 0;
   }
-
-  template <class T, class O>
-  static constexpr bool runs_on_tensor_cores =
-      element_traits<T>::on_tensor_cores && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
-
   /// Whether the Hopper kernels can do a call: there are queries, TMA addresses the tensors, and the numbers of work tiles of
   /// all kernels, and steps beyond the last, fit in int.
-  template <class T, class O, class G, class Mask, class Score>
-  static bool runs_on_hopper(const backward_params<T, O, G, Mask, Score>& p) {
-    constexpr int64 most = int64{1} << 30;
+  static bool suits_sm90(const params& p) {
     return p.views.in.q.size() > 0 && has_backward_maps<element_traits<T>::is_split>(p) &&
-           backward_schedules::schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most &&
-           backward_schedules::schedule_of_rows<gradient::of_k>(p, 128).work_tiles <= most;
+           backward_schedules::schedule_of_rows<gradient::of_q>(p, 128).work_tiles <= most_work_tiles &&
+           backward_schedules::schedule_of_rows<gradient::of_k>(p, 128).work_tiles <= most_work_tiles;
   }
+  static status suits_if(bool suits) { return suits ? status{} : fits_another_tile; }
 
-  template <class T, class G, class Mask, class Score>
-  static status run_on_tensor_cores(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p, bool hopper) {
-    status state;
-    int launched = 0;
-    constexpr bool sums_both = sm80_backward_sums_both(HeadSize, HeadSizeV);
-    const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
-      if (!state.ok() || !wants<Of>(p)) return;
-      // What a modifier takes is given by the mma.sync kernel of dq alone. The others sum wide dk and dv separately.
-      constexpr bool of_both = Of == gradient::of_k_and_v;
-      if constexpr (has_sm90 && (of_both || (Of == gradient::of_q && !gradient_of<Score>::wanted))) {
-        using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
-        const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, op::block_m);
-        if (hopper) {
-          if (schedule.work_tiles == 0) return;
-          state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters + launched, launched == 0);
-          ++launched;
-          return;
-        }
-      }
-      if constexpr (!of_both || sums_both) state = run_sm80<Of>(s, p);
-    };
-    if constexpr (has_sm80_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted)
-      if (p.workspace.dq != nullptr) return run_together(s, p, hopper);
-    run(stdlib::integral_constant<gradient, gradient::of_q>{});
-    if (sums_both || hopper) run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
-    if constexpr (!sums_both)
-      if (!hopper) {
-        run(stdlib::integral_constant<gradient, gradient::of_k>{});
-        run(stdlib::integral_constant<gradient, gradient::of_v>{});
-      }
-    return state;
-  }
-
-  /// Whether one kernel computes all gradients: that of Hopper, or that of mma.sync where its tiles fit in shared memory.
-  /// On Hopper not for short sequences with wide heads and a mask, where two kernels are faster (128, causal, 512 tokens:
-  /// 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only the device knows the lengths.
-  /// And not where several sequences read the same keys, whose parts of dq have no order.
-  template <class T, class O, class G, class Mask, class Score>
-  static result<bool> runs_together(const backward_params<T, O, G, Mask, Score>& p) {
-    if constexpr (!runs_on_tensor_cores<T, O> || !has_sm80_kernel_of_all(HeadSize, HeadSizeV) ||
-                  gradient_of<Score>::wanted) {
-      return {false, {}};
-    } else {
-      const auto& v = p.views;
-      if (p.workspace.dq == nullptr || is_absent(v.dq) || is_absent(v.dk) || is_absent(v.dv) ||
-          v.in.packed.k_batch_index != nullptr || v.in.q.size() == 0 || v.in.k.size() == 0 ||
-          v.in.sequence_count() == 0)
-        return {false, {}};
-      const result<attention_path> path = path_here();
-      if (!path.ok() || path.value == attention_path::simt) return {false, path.state};
-      if (path.value == attention_path::sm90 && runs_on_hopper(p)) {
-        const bool is_short = HeadSize + HeadSizeV > 128 && !mask_traits<Mask>::keeps_all && !v.in.is_packed() &&
-                              v.in.k.extent(1) <= 1024 && p.workspace.of_keys.sharers == 1;
-        return {has_kernel_of_all(HeadSize, HeadSizeV) && !is_short, {}};
-      }
-      using op = sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>;
-      if (backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m).work_tiles > int64{1} << 30)
-        return {false, {}};
-      return has_shared_bytes(shared_bytes_of<op>);
-    }
-  }
-
-  /// All gradients by one kernel, and dq from its sums.
-  template <class T, class G, class Mask, class Score>
-  static status run_together(cudaStream_t s, backward_params<T, T, G, Mask, Score> p, bool hopper) {
-    using params = backward_params<T, T, G, Mask, Score>;
-    using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
-    status state;
-    if (!hopper) p.workspace.of_keys = {};
-    // With a window fixed order is the faster one. H100, 2026-11-26, 1024 keys, 4096 tokens, 128: 338, in any order 319 TFLOP/s.
-    if constexpr (has_first_key<Mask>)
-      if (hopper && p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;
-    if constexpr (has_sm90 && has_kernel_of_all(HeadSize, HeadSizeV)) {
-      using op = sm90_backward_op<T, G, HeadSize, HeadSizeV, gradient::of_all, Mask, Score>;
-      const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
-      if (hopper && schedule.work_tiles > 0)
-        state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters, true);
-    }
-    if (!hopper) {
-      using op = sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>;
-      const attention_schedule schedule = backward_schedules::schedule_of_rows<gradient::of_all>(p, op::block_m);
-      if (schedule.work_tiles > 0)
-        state = launch(s, {.grid = schedule.work_tiles, .block = op::max_threads}, op{},
-                       typename op::params{p, schedule, p.workspace.counters});
-    }
-    if (!state.ok()) return state;
+  /// dq from its sums.
+  static status make_dq(optional_kernel<prepared_kernel<dq_op>>& dq, const params& p) {
     const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
     const int64 blocks = dq_op::parts * queries.rows * queries.query_tiles;
-    const int64 grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x;
-    return launch(s, {.grid = grid, .block = dq_op::max_threads, .dependent = true}, dq_op{},
-                  typename dq_op::params{p, queries.query_tiles});
+    const launch_config config{.grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x,
+                               .block = dq_op::max_threads,
+                               .dependent = true};
+    return dq.make(config, typename dq_op::params{p, queries.query_tiles});
   }
-
-  template <class T, class O, class Score>
-  static constexpr bool may_run_split =
-      has_sm90 && !stdlib::same_as<How, fp32_exact> && element_traits<T>::is_split && stdlib::same_as<O, T> &&
-      has_split_kernels(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted;
-
-  /// Whether an fp32 call runs on tensor cores. A scale outside of this range could take scores out of float's range on the way.
-  template <class O, class G, class Mask, class Score>
-  static bool runs_split(const backward_params<fp32, O, G, Mask, Score>& p) {
-    if constexpr (!may_run_split<fp32, O, Score>) {
-      return false;
-    } else {
-      const float size = p.call.scale < 0 ? -p.call.scale : p.call.scale;
-      if (p.split.q.parts == nullptr || !(size == 0 || (size >= 0x1p-18f && size <= 0x1p60f)) ||
-          p.views.in.packed.k_batch_index != nullptr || p.views.in.k.size() == 0)
-        return false;
-      const result<attention_path> path = path_here();
-      return path.ok() && path.value == attention_path::sm90 && runs_on_hopper(p);
-    }
+  /// A gradient, if the call wants it. `launched`: how many Hopper kernels of the call there are before; each has a counter.
+  ///@{
+  template <gradient Of, class Op>
+  static status make_gradient(optional_kernel<prepared_backward_sm90<Op>>& kernel, const params& p,
+                              const gpu_traits& gpu, int& launched) {
+    if (!wants<Of>(p)) return {};
+    const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m);
+    if (schedule.work_tiles == 0) return {};
+    const int n = launched++;
+    return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0);
   }
+  template <gradient Of, class List>
+  static status make_gradient(first_candidate<List>& kernel, const params& p, const gpu_traits& gpu, int&) {
+    return wants<Of>(p) ? kernel.prepare(p, gpu) : status{};
+  }
+  ///@}
+};
 
-  /// The gradients of split fp16.
-  template <int Parts, class G, class Mask, class Score>
-  static status run_split(cudaStream_t s, const backward_params<fp32, fp32, G, Mask, Score>& p) {
-    status state;
+/// All gradients by one Hopper kernel. Not for short sequences with wide heads and a mask, where two kernels are faster (128, causal,
+/// 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only the device knows the lengths.
+template <class Params, class Mask, int HeadSize, int HeadSizeV>
+struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
+  using way = backward_way<Params, HeadSize, HeadSizeV>;
+  using op = typename way::template op_sm90<gradient::of_all>;
+  struct prepared {
+    typename way::steps steps;
+    optional_kernel<prepared_backward_sm90<op>> all;
+    optional_kernel<prepared_kernel<typename way::dq_op>> dq;
+    status launch(cudaStream_t s) const { return steps.launch(s, all, dq); }
+  };
+  static constexpr bool compiled = has_sm90 && way::sums_dq && has_kernel_of_all(HeadSize, HeadSizeV);
+
+  static status suits(const Params& p) {
+    const auto& in = p.views.in;
+    const bool is_short = HeadSize + HeadSizeV > 128 && !mask_traits<Mask>::keeps_all && !in.is_packed() &&
+                          in.k.extent(1) <= 1024 && p.workspace.of_keys.sharers == 1;
+    return way::suits_if(way::may_sum_dq(p) && !is_short && way::suits_sm90(p));
+  }
+  static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
+  static status make(void* to, Params p, const gpu_traits& gpu) {
+    auto* const made = ::new (to) prepared;
+    // With a window fixed order is the faster one. H100, 2026-11-26, 1024 keys, 4096 tokens, 128: 338, in any order 319 TFLOP/s.
+    if constexpr (has_first_key<Mask>)
+      if (p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;
     int launched = 0;
-    const auto run = [&]<gradient Of>(stdlib::integral_constant<gradient, Of>) {
-      if (!state.ok() || !wants<Of>(p)) return;
-      using op = sm90_backward_op<split_parts<Parts>, G, HeadSize, HeadSizeV, Of, Mask, Score>;
-      const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, op::block_m);
-      if (schedule.work_tiles == 0) return;
-      state = launch_backward_sm90<op>(s, p, schedule, p.workspace.counters + launched, launched == 0);
-      ++launched;
-    };
-    run(stdlib::integral_constant<gradient, gradient::of_q>{});
-    if constexpr (split_backward_sums_both(HeadSize, HeadSizeV)) {
-      run(stdlib::integral_constant<gradient, gradient::of_k_and_v>{});
-    } else {
-      run(stdlib::integral_constant<gradient, gradient::of_k>{});
-      run(stdlib::integral_constant<gradient, gradient::of_v>{});
-    }
+    status state = made->steps.make(p);
+    if (state.ok()) state = way::template make_gradient<gradient::of_all>(made->all, p, gpu, launched);
+    return state.ok() ? way::make_dq(made->dq, p) : state;
+  }
+};
+
+/// All gradients by the mma.sync kernel, where its tiles fit in shared memory.
+template <class Params, class Op, int HeadSize, int HeadSizeV>
+struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
+  using way = backward_way<Params, HeadSize, HeadSizeV>;
+  struct prepared {
+    typename way::steps steps;
+    optional_kernel<prepared_kernel<Op>> all;
+    optional_kernel<prepared_kernel<typename way::dq_op>> dq;
+    status launch(cudaStream_t s) const { return steps.launch(s, all, dq); }
+  };
+  static constexpr bool compiled = way::sums_dq;
+
+  static attention_schedule schedule_of(const Params& p) {
+    return backward_schedules::schedule_of_rows<gradient::of_all>(p, Op::block_m);
+  }
+  static status suits(const Params& p) {
+    return way::suits_if(way::may_sum_dq(p) && schedule_of(p).work_tiles <= way::most_work_tiles);
+  }
+  static bool runs_on(const gpu_traits& gpu) { return gpu.mma && gpu.shared_bytes >= shared_bytes_of<Op>; }
+  static status make(void* to, Params p, const gpu_traits&) {
+    auto* const made = ::new (to) prepared;
+    p.workspace.of_keys = {};
+    const attention_schedule schedule = schedule_of(p);
+    status state = made->steps.make(p);
+    if (state.ok())
+      state = made->all.make(launch_config{.grid = schedule.work_tiles, .block = Op::max_threads},
+                             typename Op::params{p, schedule, p.workspace.counters});
+    return state.ok() ? way::make_dq(made->dq, p) : state;
+  }
+};
+
+/// A kernel each for dq, dk and dv, or one for dk with dv: Kernels::of<Of>.
+template <class Params, class Kernels, int HeadSize, int HeadSizeV>
+struct backward_separate : backward_way<Params, HeadSize, HeadSizeV> {
+  using way = backward_way<Params, HeadSize, HeadSizeV>;
+  static constexpr bool compiled = Kernels::compiled, sums_both = Kernels::sums_both;
+  static constexpr gradient second = sums_both ? gradient::of_k_and_v : gradient::of_k;
+  struct prepared {
+    typename way::steps steps;
+    typename Kernels::template of<gradient::of_q> dq;
+    typename Kernels::template of<second> dk;
+    typename stdlib::conditional_t<sums_both, no_gradient, Kernels>::template of<gradient::of_v> dv;
+    status launch(cudaStream_t s) const { return steps.launch(s, dq, dk, dv); }
+  };
+
+  static status suits(const Params& p) { return way::suits_if(Kernels::suits(p)); }
+  static bool runs_on(const gpu_traits& gpu) { return Kernels::runs_on(gpu); }
+  static status make(void* to, Params p, const gpu_traits& gpu) {
+    auto* const made = ::new (to) prepared;
+    p.workspace.dq = nullptr, p.workspace.of_keys = {};
+    if constexpr (!Kernels::reads_split) p.split = {};
+    int launched = 0;
+    status state = made->steps.make(p);
+    if (state.ok()) state = way::template make_gradient<gradient::of_q>(made->dq, p, gpu, launched);
+    if (state.ok()) state = way::template make_gradient<second>(made->dk, p, gpu, launched);
+    if constexpr (!sums_both)
+      if (state.ok()) state = way::template make_gradient<gradient::of_v>(made->dv, p, gpu, launched);
     return state;
   }
+};
 
-  template <gradient Of, class T, class G, class Mask, class Score>
-  static status run_sm80(cudaStream_t s, const backward_params<T, T, G, Mask, Score>& p) {
-    using tiles = sm80_backward_tile_of<Of, HeadSize, HeadSizeV>;
-    using op = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::type, Mask, Score>;
-    using smaller_op =
-        small_block_op<sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename tiles::smaller, Mask, Score>>;
-    if constexpr (shared_bytes_of<op> > least_shared_bytes) {
-      static_assert(shared_bytes_of<smaller_op> <= least_shared_bytes);
-      const result<bool> fits = has_shared_bytes(shared_bytes_of<op>);
-      if (!fits.ok()) return fits.state;
-      if (!fits.value) return launch_tiles<Of, smaller_op>(s, p);
+/// The candidates, the best one first.
+template <class Params, int HeadSize, int HeadSizeV, class How>
+struct backward_kernels;
+template <class T, class O, class G, class Mask, class Score, int HeadSize, int HeadSizeV, class How>
+struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV, How> {
+  using params = backward_params<T, O, G, Mask, Score>;
+  using way = backward_way<params, HeadSize, HeadSizeV>;
+
+  // What a modifier takes is given by the mma.sync kernel of dq alone.
+  struct sm90 {
+    static constexpr bool compiled = has_sm90 && way::on_tensor_cores, sums_both = true, reads_split = false;
+    static bool suits(const params& p) { return way::suits_sm90(p); }
+    static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
+    template <gradient Of>
+    using of =
+        stdlib::conditional_t<Of == gradient::of_q && gradient_of<Score>::wanted, typename way::template by_sm80<Of>,
+                              optional_kernel<prepared_backward_sm90<typename way::template op_sm90<Of>>>>;
+  };
+  struct sm80 {
+    static constexpr bool compiled = way::on_tensor_cores, sums_both = sm80_backward_sums_both(HeadSize, HeadSizeV),
+                          reads_split = false;
+    static bool suits(const params&) { return true; }
+    static bool runs_on(const gpu_traits& gpu) { return gpu.mma; }
+    template <gradient Of>
+    using of = typename way::template by_sm80<Of>;
+  };
+  // fp32 as split fp16 on tensor cores.
+  struct split_sm90 {
+    static constexpr bool compiled = has_sm90 && !stdlib::same_as<How, fp32_exact> && element_traits<T>::is_split &&
+                                     stdlib::same_as<O, T> && has_split_kernels(HeadSize, HeadSizeV) &&
+                                     !gradient_of<Score>::wanted;
+    static constexpr bool sums_both = split_backward_sums_both(HeadSize, HeadSizeV), reads_split = true;
+    static bool suits(const params& p) {
+      // A scale outside of this range could take scores out of float's range on the way.
+      const float size = p.call.scale < 0 ? -p.call.scale : p.call.scale;
+      const bool reached = size == 0 || (size >= 0x1p-18f && size <= 0x1p60f);
+      return p.split.q.parts != nullptr && reached && p.views.in.packed.k_batch_index == nullptr &&
+             p.views.in.k.size() > 0 && way::suits_sm90(p);
     }
-    return launch_tiles<Of, op>(s, p);
-  }
+    static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
+    using parts = split_parts<stdlib::same_as<How, tf32> ? 1 : 2>;
+    template <gradient Of>
+    using of =
+        optional_kernel<prepared_backward_sm90<sm90_backward_op<parts, G, HeadSize, HeadSizeV, Of, Mask, Score>>>;
+  };
+  struct simt {
+    static constexpr bool compiled = !way::on_tensor_cores || runs_below_sm80, sums_both = false, reads_split = false;
+    static bool suits(const params&) { return true; }
+    static bool runs_on(const gpu_traits&) { return true; }
+    template <gradient Of>
+    using of = prepared_call<gradient_by<Of, simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>>>;
+  };
+  using type = prepared_call<
+      backward_all_sm90<params, Mask, HeadSize, HeadSizeV>, backward_separate<params, sm90, HeadSize, HeadSizeV>,
+      backward_all_sm80<params, sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>, HeadSize, HeadSizeV>,
+      backward_separate<params, sm80, HeadSize, HeadSizeV>, backward_separate<params, split_sm90, HeadSize, HeadSizeV>,
+      backward_separate<params, simt, HeadSize, HeadSizeV>>;
+};
 
-  /// Launches an op with a block for each work tile, in several launches if the grid would exceed its limit.
-  template <gradient Of, class Op, class Params>
-  static status launch_tiles(cudaStream_t s, const Params& p) {
-    if (!wants<Of>(p)) return {};
-    typename Op::params all{p, backward_schedules::schedule_of_rows<Of>(p, Op::block_m)};
-    for (; all.schedule.first < all.schedule.work_tiles; all.schedule.first += launch_limits::grid_x) {
-      const int64 left = all.schedule.work_tiles - all.schedule.first;
-      const int64 grid = left < launch_limits::grid_x ? left : launch_limits::grid_x;
-      if (const status state = launch(s, {.grid = grid, .block = Op::max_threads}, Op{}, all); !state.ok())
-        return state;
-    }
-    return {};
-  }
-
-  /// Launches an op that reads rows of q alone: a block for a head, or blocks that take several groups of rows.
-  template <class Op, class Params>
-  static status launch_blocks(cudaStream_t s, const Params& p, int64 count) {
-    int64 most = launch_limits::grid_x;
-    if constexpr (requires { Op::rows_of_block; })
-      count = ceil_div(count, int64{Op::rows_of_block}), most = Op::most_blocks;
-    const int64 grid = count < most ? count : most;
-    return launch(s, {.grid = grid, .block = Op::max_threads}, Op{}, p);
-  }
-
-  /// Checks that the kernels may use the pointers of a call. The failure names the argument.
+template <int HeadSize, int HeadSizeV, class How>
+struct stream_backward {
   template <class Params>
-  static status check_backward_pointers(const Params& p) {
-    if (const status s = check_pointers(p.call); !s.ok()) return s;
-    pointer_checks pointers;
-    const auto fails = [&](const auto& x, const char* argument) { return pointers.fails(x, argument); };
-    static_cast<void>(fails(p.views.lse, "lse") || fails(p.views.dout, "dout") || fails(p.views.dq, "dq") ||
-                      fails(p.views.dk, "dk") || fails(p.views.dv, "dv") || fails(p.dlse, "dlse") ||
-                      fails(p.dsinks, "dsinks") || fails(p.workspace.terms, "workspace"));
-    using gradients = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>;
-    if constexpr (gradients::parameters > 0)
-      for (int i = 0; i < gradients::parameters; ++i)
-        static_cast<void>(fails(&gradients::output(p.call.score, i, 0), "parameter_gradients"));
-    return pointers.state();
+  static status run(cudaStream_t s, const Params& call) {
+    if (const status state = check_pointers(call); !state.ok()) return state;
+    typename backward_kernels<Params, HeadSize, HeadSizeV, How>::type prepared;
+    const status state = prepared.prepare(call);
+    return state.ok() ? prepared.launch(s) : state;
   }
 };
 

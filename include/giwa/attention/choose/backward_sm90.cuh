@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Launches the Hopper kernels of attention_backward: tensor maps, and a block for each multiprocessor.
+// Prepares the Hopper kernels of attention_backward: tensor maps, and a block for each multiprocessor.
 #ifndef GIWA_ATTENTION_CHOOSE_BACKWARD_SM90_CUH
 #define GIWA_ATTENTION_CHOOSE_BACKWARD_SM90_CUH
 
 #include <giwa/attention/choose/launch.cuh>
 #include <giwa/attention/kernels/sm90/backward_sm90.cuh>
 #include <giwa/attention/work/backward_schedules.hpp>
-#include <giwa/tile/tile_map.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
@@ -35,56 +34,47 @@ bool has_backward_maps(const Params& p) {
          check_tensor_map(in.dout, "dout").ok();
 }
 
-/// Launches an op of sm90_backward_op for all work tiles of the schedule, at most 2^30, with one block for each multiprocessor: a
-/// block takes the whole register file. `counter` is 0. The `first` such kernel of a call waits for the terms of the rows; a
-/// later one needs nothing of those before it, and begins where their last blocks leave multiprocessors idle.
-template <class Op, class Params>
-status launch_backward_sm90(cudaStream_t s, const Params& call, const attention_schedule& schedule, int* counter,
-                            bool first) {
+/// An op of sm90_backward_op for all work tiles of a schedule, at most 2^30, with one block for each multiprocessor: a block takes
+/// the whole register file.
+template <class Op>
+struct prepared_backward_sm90 : prepared_kernel<Op> {
   using types = typename Op::types;
-  const result<int> device = current_device();
-  if (!device.ok()) return device.state;
-  const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
-  if (!processors.ok()) return processors.state;
-  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
-  if (!encoder.ok()) return encoder.state;
-  typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, false, {}};
-  status state;
-  // Tensors as (sequence, head, row, head size).
-  const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
-    const result<tensor_map> map = make_tile_map<Tile>(view, argument, encoder.value);
-    to = map.value;
-    state = map.state;
-    return state.ok();
-  };
-  const auto& [q, k, v, dout] = tensors_of_maps<types::is_split>(call);
-  constexpr typename types::a_tile* a = nullptr;
-  constexpr typename types::b_tile* b = nullptr;
-  constexpr typename types::x_tile* x = nullptr;
-  constexpr typename types::y_tile* y = nullptr;
-  if constexpr (types::rows_are_keys) {
-    if (!encode(p.a, k, "k", a) || !encode(p.b, v, "v", b) || !encode(p.x, q, "q", x) || !encode(p.y, dout, "dout", y))
-      return state;
-  } else {
-    if (!encode(p.a, q, "q", a) || !encode(p.b, dout, "dout", b) || !encode(p.x, k, "k", x) || !encode(p.y, v, "v", y))
-      return state;
+
+  /// `counter` is 0 when the kernel begins. The `first` such kernel of a call waits for the terms of the rows; a later one needs
+  /// nothing of those before it, and begins where their last blocks leave multiprocessors idle.
+  template <class Params>
+  static status make(void* to, const Params& call, const gpu_traits& gpu, const attention_schedule& schedule,
+                     int* counter, bool first) {
+    typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, false, {}};
+    if (const status state = encode_maps(p); !state.ok()) return state;
+    p.work_tiles = static_cast<int>(schedule.work_tiles);
+    if constexpr (types::adds_dq) {
+      const int64 tiles = ceil_div(call.views.in.q.extent(1), int64{types::columns});
+      p.last = backward_schedules::divided_tiles(call, p.work_tiles, static_cast<int>(gpu.multiprocessors), tiles);
+      p.work_tiles += (p.work_tiles - p.last.first) * (p.last.parts - 1);
+    }
+    const int64 blocks = p.work_tiles < gpu.multiprocessors ? p.work_tiles : gpu.multiprocessors;
+    return prepared_kernel<Op>::make(to, {.grid = blocks, .block = Op::max_threads, .dependent = true}, p);
   }
-  if constexpr (types::stores_tiles) {
-    const auto& dq = call.views.dq;
-    p.stores_by_tma = !is_absent(dq) && check_store_map(heads_first(dq), "dq").ok();
-    if (p.stores_by_tma && !encode(p.dq, heads_first(dq), "dq", static_cast<typename types::dq_of_warp*>(nullptr)))
-      return state;
+
+ private:
+  static status encode_maps(typename Op::params& p) {
+    const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
+    status state = encoder.state;
+    const auto& [q, k, v, dout] = tensors_of_maps<types::is_split>(p.call);
+    constexpr bool by_keys = types::rows_are_keys;
+    encode_map<typename types::a_tile>(p.a, by_keys ? k : q, by_keys ? "k" : "q", encoder.value, state);
+    encode_map<typename types::b_tile>(p.b, by_keys ? v : dout, by_keys ? "v" : "dout", encoder.value, state);
+    encode_map<typename types::x_tile>(p.x, by_keys ? q : k, by_keys ? "q" : "k", encoder.value, state);
+    encode_map<typename types::y_tile>(p.y, by_keys ? dout : v, by_keys ? "dout" : "v", encoder.value, state);
+    if constexpr (types::stores_tiles) {
+      const auto& dq = p.call.views.dq;
+      p.stores_by_tma = !is_absent(dq) && check_store_map(heads_first(dq), "dq").ok();
+      if (p.stores_by_tma) encode_map<typename types::dq_of_warp>(p.dq, heads_first(dq), "dq", encoder.value, state);
+    }
+    return state;
   }
-  p.work_tiles = static_cast<int>(schedule.work_tiles);
-  if constexpr (types::adds_dq) {
-    const auto& in = call.views.in;
-    const int64 tiles = ceil_div(in.q.extent(1), int64{types::columns});
-    p.last = backward_schedules::divided_tiles(call, p.work_tiles, static_cast<int>(processors.value), tiles);
-    p.work_tiles += (p.work_tiles - p.last.first) * (p.last.parts - 1);
-  }
-  const int64 blocks = p.work_tiles < processors.value ? p.work_tiles : processors.value;
-  return launch(s, {.grid = blocks, .block = Op::max_threads, .dependent = true}, Op{}, p);
-}
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
 

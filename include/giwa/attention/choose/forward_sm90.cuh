@@ -1,26 +1,21 @@
 // SPDX-License-Identifier: MIT
-// Launches the Hopper kernel: tensor maps, clusters, and persistent blocks that pull work tiles from a counter.
+// Prepares the Hopper kernel: tensor maps, clusters, and persistent blocks that pull work tiles from a counter.
 #ifndef GIWA_ATTENTION_CHOOSE_FORWARD_SM90_CUH
 #define GIWA_ATTENTION_CHOOSE_FORWARD_SM90_CUH
 
 #include <giwa/attention/choose/launch.cuh>
 #include <giwa/attention/kernels/sm90/forward_sm90.cuh>
-#include <giwa/tile/tile_map.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
 /// Returns how many blocks run at once. A block that moves registers takes the whole register file of a multiprocessor,
 /// so one block fits, and the occupancy query, which takes microseconds, is skipped.
 template <class Op>
-result<int64> persistent_blocks(int cluster) {
-  if constexpr (Op::consumers == 1) {
+result<int64> persistent_blocks(int cluster, const gpu_traits& gpu) {
+  if constexpr (Op::consumers == 1)
     return blocks_at_once<Op>(cluster);
-  } else {
-    const result<int> device = current_device();
-    if (!device.ok()) return {0, device.state};
-    const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
-    return {processors.value / cluster * cluster, processors.state};
-  }
+  else
+    return {gpu.multiprocessors / cluster * cluster, {}};
 }
 
 /// Encodes the tensor maps of k and v, of q if TMA loads it, and of o if TMA can store it.
@@ -29,21 +24,13 @@ status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, con
                    const tensor_view<Element, 4>& v, const tensor_view<O, 4>& o) {
   using types = typename Op::types;
   const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
-  if (!encoder.ok()) return encoder.state;
-  status state;
-  const auto encode = [&]<class Tile>(tensor_map& to, const auto& view, const char* argument, Tile*) {
-    const result<tensor_map> map = make_tile_map<Tile>(view, argument, encoder.value);
-    to = map.value;
-    state = map.state;
-    return state.ok();
-  };
-  if (!types::is_split && !encode(p.q, q, "q", static_cast<typename types::q_tile*>(nullptr))) return state;
-  if (!encode(p.k, k, "k", static_cast<typename types::k_tile*>(nullptr)) ||
-      !encode(p.v, v, "v", static_cast<typename types::v_tile*>(nullptr)))
-    return state;
+  status state = encoder.state;
+  if constexpr (!types::is_split) encode_map<typename types::q_tile>(p.q, q, "q", encoder.value, state);
+  encode_map<typename types::k_tile>(p.k, k, "k", encoder.value, state);
+  encode_map<typename types::v_tile>(p.v, v, "v", encoder.value, state);
   if constexpr (types::stores_tiles) {
     p.stores_by_tma = check_store_map(o, "o").ok();
-    if (p.stores_by_tma) encode(p.o, o, "o", static_cast<typename types::o_rows*>(nullptr));
+    if (p.stores_by_tma) encode_map<typename types::o_rows>(p.o, o, "o", encoder.value, state);
   }
   return state;
 }
@@ -57,20 +44,6 @@ status check_tensor_maps(const tensor_view<Element, 4>& q, const tensor_view<Ele
   return s.ok() ? check_tensor_map(v, "v") : s;
 }
 
-/// Returns the tensor-core kernel that this program has for the current GPU, as path_here() does, from the attributes of
-/// the op's kernel. Where the answer is sm90, its limit of shared memory is raised.
-template <class Op>
-result<attention_path> path_of() {
-  const auto kernel = reinterpret_cast<const void*>(&entry<Op>);
-  const result<kernel_attributes> a = attributes_of(kernel);
-  if (!a.ok()) return {attention_path::simt, a.state};
-  // Outside of code for sm_90a the body of the kernel is empty and takes a few registers; this one takes at least 128.
-  constexpr int most_registers_of_empty_body = 64;
-  if (a.value.registers <= most_registers_of_empty_body)
-    return {a.value.ptx >= 80 ? attention_path::sm80 : attention_path::simt, {}};
-  return {attention_path::sm90, allow_shared_bytes(kernel, shared_bytes_of<Op>, a.value).state};
-}
-
 /// A prepared Hopper kernel.
 template <class Op>
 struct prepared_sm90 {
@@ -78,10 +51,13 @@ struct prepared_sm90 {
   typename Op::params params;
   int64 at_once;  // blocks
 
+  const auto& call() const { return params.call; }
+
   /// From tensors in the order (sequence, head, row, head size) that pass check_tensor_maps(), but for the unused q of fp32.
   template <class Call, class Element>
-  static status make(void* to, const Call& call, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
-                     const tensor_view<Element, 4>& v, const typename types::split_or_nothing& split = {}) {
+  static status make(void* to, const Call& call, const gpu_traits& gpu, const tensor_view<Element, 4>& q,
+                     const tensor_view<Element, 4>& k, const tensor_view<Element, 4>& v,
+                     const typename types::split_or_nothing& split = {}) {
     // Without a mask and with equal lengths all work tiles cost the same, so blocks need no shared counter.
     const bool equal_work = mask_traits<typename types::mask>::keeps_all && !call.ragged;
     const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
@@ -103,7 +79,7 @@ struct prepared_sm90 {
                                                 max_int64};
     typename Op::params& p = made->params;
     if (const status s = encode_maps<Op>(p, q, k, v, heads_first(call.views.o)); !s.ok()) return s;
-    const result<int64> at_once = persistent_blocks<Op>(cluster);
+    const result<int64> at_once = persistent_blocks<Op>(cluster, gpu);
     p.work_tiles = static_cast<int>(p.schedule.work_tiles < most ? p.schedule.work_tiles : most);
     if (at_once.value < int64{p.work_tiles} * cluster && (equal_work || call.counter != nullptr)) {
       made->at_once = at_once.value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Launches the kernel for many rows: tensor maps, persistent blocks, and the launch that merges pieces.
+// Prepares the kernel for many rows: tensor maps, persistent blocks, and the launch that merges pieces.
 #ifndef GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
 #define GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
 
@@ -42,47 +42,46 @@ status encode_maps_of_cache(Params& p) {
   return !q.ok() ? q.state : !k.ok() ? k.state : v.state;
 }
 
-/// Computes the sequences with many rows. Returns false without an error if TMA cannot address the tensors: then the kernel
-/// for few rows computes them too.
+/// The kernel for many rows, and the launch that merges the pieces of units. For views that TMA can address.
 template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>
-result<bool> launch_many_rows(cudaStream_t s, const cached_params<T, T, O, Mask, Score>& call) {
+class prepared_many_rows {
+  using call_params = cached_params<T, T, O, Mask, Score>;
   using op = many_rows_op<T, O, many_rows_policy<HeadSize, HeadSizeV>, Mask, Score>;
-  using types = typename op::types;
-  const auto& views = call.views;
-  if (!check_tensor_map(views.q, "q").ok() || !check_tensor_map(heads_first(views.cache.k), "k").ok() ||
-      !check_tensor_map(heads_first(views.cache.v), "v").ok())
-    return {false, {}};
-  const result<int> device = current_device();
-  if (!device.ok()) return {false, device.state};
-  const result<int64> processors = attribute(device.value, cudaDevAttrMultiProcessorCount);
-  if (!processors.ok()) return {false, processors.state};
-  const int64 available = call.workspace == nullptr ? 0 : call.workspace_bytes;
-  using of_both = many_rows_params<cached_params<T, T, O, Mask, Score>>;
-  const int page_rows = static_cast<int>(call.page_size.divisor());
-  const int box_rows =
-      views.is_paged() ? common_power_of_two(page_rows, types::block_n, types::block_n) : types::block_n;
-  // A thread takes some 100 cycles to start a box: 1024 queries and 8192 keys in pages of 1 key take 3060 us by TMA and 500 by
-  // cp.async (H200, 2026-11-23).
-  const bool by_chunks = box_rows < types::least_box_rows;
-  const bool pairs = types::multicasts && !by_chunks;
-  const many_rows_shape shape =
-      shape_of_many_rows(views.problem(), static_cast<int>(processors.value), available, pairs);
-  const group_mask<Mask> mask{call.mask, call.heads_per_kv};
-  const of_both both{
-      call,        shape,         fast_divisor(shape.tile.heads), reinterpret_cast<float*>(call.workspace),
-      op::block_m, types::columns};
-  typename op::params p{both,  mask, box_rows, page_rows, by_chunks, rows_begin_at_16_bytes(views.o),
-                        false, {},   {},       {},        {}};
-  if (const status state = encode_maps_of_cache<types>(p); !state.ok()) return {false, state};
-  // Each kernel begins while the one before ends.
-  launch_config config{.grid = int64{shape.blocks} * shape.cluster, .block = op::max_threads, .cluster = shape.cluster};
-  config.dependent = true;
-  if (const status state = launch(s, config, op{}, p); !state.ok() || shape.slots == 0) return {true, state};
-  using merge = merge_pieces_op<cached_params<T, T, O, Mask, Score>, Mask, Score>;
-  config.grid = shape.slots < 4 * int64{shape.blocks} ? shape.slots : 4 * int64{shape.blocks};
-  config.block = merge::max_threads, config.cluster = 1;
-  return {true, launch(s, config, merge{}, {both, mask})};
-}
+  using merge_op = merge_pieces_op<call_params, Mask, Score>;
+  optional_kernel<prepared_kernel<op>> units_;
+  optional_kernel<prepared_kernel<merge_op>> merge_;
+
+ public:
+  status make(const call_params& call, const gpu_traits& gpu) {
+    using types = typename op::types;
+    const auto& views = call.views;
+    const int page_rows = static_cast<int>(call.page_size.divisor());
+    const int box_rows =
+        views.is_paged() ? common_power_of_two(page_rows, types::block_n, types::block_n) : types::block_n;
+    // A thread takes some 100 cycles to start a box: 1024 queries and 8192 keys in pages of 1 key take 3060 us by TMA and 500 by
+    // cp.async (H200, 2026-11-23).
+    const bool by_chunks = box_rows < types::least_box_rows;
+    const many_rows_shape shape =
+        shape_of_many_rows(views.problem(), static_cast<int>(gpu.multiprocessors),
+                           call.workspace == nullptr ? 0 : call.workspace_bytes, types::multicasts && !by_chunks);
+    const group_mask<Mask> mask{call.mask, call.heads_per_kv};
+    const many_rows_params<call_params> both{
+        call,        shape,         fast_divisor(shape.tile.heads), reinterpret_cast<float*>(call.workspace),
+        op::block_m, types::columns};
+    typename op::params p{both,  mask, box_rows, page_rows, by_chunks, rows_begin_at_16_bytes(views.o),
+                          false, {},   {},       {},        {}};
+    if (const status state = encode_maps_of_cache<types>(p); !state.ok()) return state;
+    // Each kernel begins while the one before ends.
+    launch_config config{
+        .grid = int64{shape.blocks} * shape.cluster, .block = op::max_threads, .cluster = shape.cluster};
+    config.dependent = true;
+    if (const status state = units_.make(config, p); !state.ok() || shape.slots == 0) return state;
+    config.grid = shape.slots < 4 * int64{shape.blocks} ? shape.slots : 4 * int64{shape.blocks};
+    config.block = merge_op::max_threads, config.cluster = 1;
+    return merge_.make(config, typename merge_op::params{both, mask});
+  }
+  status launch(cudaStream_t s) const { return launch_all(s, units_, merge_); }
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
 

@@ -53,7 +53,8 @@ GIWA_HOST_DEVICE constexpr int64 rows_of_heads(const attention_problem& p) {
 GIWA_HOST_DEVICE constexpr bool has_kernel_of_all(int64 head_size, int64 head_size_v) {
   return head_size <= 128 && head_size_v <= 128 && (head_size > 64 || head_size_v <= 64);
 }
-/// Whether the mma.sync kernel does: also for wider heads.
+/// Whether the mma.sync kernel does: also for wider heads. A block of either has more shared memory than GPUs below 9.0 give it.
+inline constexpr int64 all_gradients_bytes = gpu_traits::of(90).shared_bytes;
 GIWA_HOST_DEVICE constexpr bool has_sm80_kernel_of_all(int64 head_size, int64 head_size_v) {
   return head_size <= 256 && head_size_v <= 256 && (head_size > 64 || head_size_v <= 64);
 }
@@ -165,16 +166,15 @@ struct split_backward_tensors {
 
 /// Whether a GPU of this compute capability may run a kernel that sums dq in the workspace. 0: a GPU that is not known.
 GIWA_HOST_DEVICE constexpr bool sums_dq(const attention_problem& p, int capability) {
-  // Below 9.0, and from 12.0 on, a block has too little shared memory.
-  if (!are_on_tensor_cores(p.element_bytes) || (capability != 0 && (capability < 90 || capability >= 120)))
-    return false;
-  return capability == 90 ? has_kernel_of_all(p.head_size, p.head_size_v)
-                          : has_sm80_kernel_of_all(p.head_size, p.head_size_v);
+  const gpu_traits gpu = gpu_traits::of(capability);
+  if (!are_on_tensor_cores(p.element_bytes)) return false;
+  if (capability != 0 && gpu.shared_bytes < all_gradients_bytes) return false;
+  return gpu.wgmma ? has_kernel_of_all(p.head_size, p.head_size_v) : has_sm80_kernel_of_all(p.head_size, p.head_size_v);
 }
 
 /// Whether it may run the Hopper kernel of all gradients, whose work tiles share keys.
 GIWA_HOST_DEVICE constexpr bool shares_keys(const attention_problem& p, int capability) {
-  return are_on_tensor_cores(p.element_bytes) && (capability == 0 || capability == 90) &&
+  return are_on_tensor_cores(p.element_bytes) && (capability == 0 || gpu_traits::of(capability).wgmma) &&
          has_kernel_of_all(p.head_size, p.head_size_v);
 }
 
@@ -186,7 +186,7 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
   backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability),
                            any_order && shares_keys(p, capability));
   if (fastest && are_split(p.element_bytes) && has_split_kernels(p.head_size, p.head_size_v) &&
-      (capability == 0 || capability == 90))
+      (capability == 0 || gpu_traits::of(capability).wgmma))
     split_backward_tensors::take(layout, p);
   return layout.bytes;
 }

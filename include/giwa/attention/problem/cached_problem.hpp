@@ -71,12 +71,6 @@ GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size
          of_scales;
 }
 
-/// The most shared memory of a block on a GPU of this compute capability, in bytes.
-GIWA_HOST_DEVICE constexpr int64 shared_bytes_of_capability(int capability) {
-  if (capability == 80 || capability == 87) return 163 << 10;
-  return capability < 90 || capability >= 120 ? 99 << 10 : 227 << 10;
-}
-
 }  // namespace detail
 
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
@@ -87,10 +81,10 @@ GIWA_HOST_DEVICE constexpr int64 shared_bytes_of_capability(int capability) {
 template <stdlib::same_as<cached_problem> Problem>
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const Problem& p, int capability) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
-  const bool fits = detail::few_rows_bytes(p.head_size, p.head_size_v, 16, p.cache_bytes) <=
-                    detail::shared_bytes_of_capability(capability);
-  if (capability < 80 || !detail::are_on_tensor_cores(p.element_bytes) || !fits) return {attention_path::simt, {}};
-  return {capability == 90 ? attention_path::sm90 : attention_path::sm80, {}};
+  const detail::gpu_traits gpu = detail::gpu_traits::of(capability);
+  const bool fits = detail::few_rows_bytes(p.head_size, p.head_size_v, 16, p.cache_bytes) <= gpu.shared_bytes;
+  if (!gpu.mma || !detail::are_on_tensor_cores(p.element_bytes) || !fits) return {attention_path::simt, {}};
+  return {gpu.wgmma ? attention_path::sm90 : attention_path::sm80, {}};
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_PROBLEM_HPP
 
 #include <giwa/attention/problem/element_traits.hpp>
+#include <giwa/attention/problem/gpu_traits.hpp>
 #include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/base/status.hpp>
 #include <giwa/numeric/integer.hpp>
@@ -105,8 +106,9 @@ GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_probl
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
   const bool narrow = p.head_size <= 256 && p.head_size_v <= 256, is_split = detail::are_split(p.element_bytes);
-  if (capability < 80 || (is_split && (!narrow || workspace < workspace_bytes(p)))) return {attention_path::simt, {}};
-  return {capability == 90 && narrow ? attention_path::sm90 : attention_path::sm80, {}};
+  const detail::gpu_traits gpu = detail::gpu_traits::of(capability);
+  if (!gpu.mma || (is_split && (!narrow || workspace < workspace_bytes(p)))) return {attention_path::simt, {}};
+  return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::sm80, {}};
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -10,9 +10,6 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The shared memory of a block on those GPUs of capability 8.0 and newer that have the least.
-inline constexpr int least_shared_bytes = 99 << 10;
-
 /// The tile of the mma.sync kernel: block_m queries and block_n keys, and `Warps` warps with block_m / Warps queries
 /// each. Head sizes are rounded up to whole fragments. An output wider than 256 is computed in slices of columns.
 template <int BlockM, int BlockN, int Warps, int HeadSize, int HeadSizeV, int MinBlocks, int Parts = 1>
@@ -37,7 +34,6 @@ struct sm80_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
                 "giwa::attention_forward: a tile has a multiple of 64 queries, and of 16 keys.");
   static constexpr int warps = BlockM >= 256 && BlockM % 128 == 0 ? 8 : 4;
   using type = sm80_policy<BlockM, BlockN, warps, HeadSize, HeadSizeV, 1>;
-  using smaller = type;  // the caller's tile, or an error that it does not fit
 };
 // H100, 2026-11-27, fp16, 2048 / head size heads, full 4 x 4096 | causal 16 x 1024 tokens, in CUDA graphs
 // (docs/results):
@@ -57,10 +53,6 @@ struct sm80_policy_of {
       stdlib::conditional_t<(widest <= 128), sm80_policy<128, 64, 4, HeadSize, HeadSizeV, 2>,
       stdlib::conditional_t<(widest <= 256), sm80_policy<64, 64, 4, HeadSize, HeadSizeV, 2>,
                             sm80_policy<64, 32, 4, HeadSize, HeadSizeV, 1>>>>;
-  // The tiles for GPUs with 99 KB of shared memory per block (8.6, 8.9, 12.0). Not run on such a GPU yet.
-  using smaller =
-      stdlib::conditional_t<(widest > 256), sm80_policy<64, 16, 4, HeadSize, HeadSizeV, 1>,
-      stdlib::conditional_t<(widest > 240), sm80_policy<64, 48, 4, HeadSize, HeadSizeV, 1>, type>>;
   // clang-format on
 };
 
@@ -111,9 +103,6 @@ struct sm80_backward_tile_of {
       stdlib::conditional_t<(widest <= 128 && of_q), sm80_backward_tile<128, 32, 4, 2, 2>,
       stdlib::conditional_t<(widest <= 128), sm80_backward_tile<64, 64, 4, 2, 2>,
                             sm80_backward_tile<64, 32, 4, 1, 2>>>>>;
-  // Where that needs more than the 99 KB of a block on some GPUs (8.6, 8.9, 12.0). Not run on such a GPU yet.
-  using smaller = stdlib::conditional_t<(widest <= 128), sm80_backward_tile<64, 32, 4, 2, 2>,
-                                                         sm80_backward_tile<64, 16, 4, 1, 2>>;
   // clang-format on
 };
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Counts what giwa/attention/ has one of, and fails where it has more.
+
+The folders of attention/ are parts (docs/contributing.md): an idea is written once, in its part. What a script can count is
+counted here, with its limit; a limit is lowered when the count falls, and raised only with a reason.
+"""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ATTENTION = ROOT / "include/giwa/attention"
+files = {path.relative_to(ATTENTION).as_posix(): path.read_text() for path in sorted(ATTENTION.rglob("*.[hc]*"))}
+failures = []
+
+
+def report(what, found, most):
+    print(f"{what:<58} {found:>6}  at most {most}")
+    if found > most:
+        failures.append(what)
+
+
+def containing(pattern, outside=()):
+    """The files that match, but for those in some folders."""
+    return [name for name, text in files.items() if re.search(pattern, text, re.M) and not name.startswith(tuple(outside))]
+
+
+def functions(text):
+    """(name, lines) of each function with a body, without lambdas: what stands before a brace says what the braces are."""
+    code = re.sub(r'//[^\n]*|"(?:\\.|[^"\\\n])*"', lambda match: " " * len(match[0]), text)
+    code = re.sub(r"^ *#.*(?:\\\n.*)*", lambda match: re.sub(r"[^\n]", " ", match[0]), code, flags=re.M)  # macros
+    opened, head = [], 0
+    for match in re.finditer(r"[{};]", code):
+        if match[0] == "{":
+            before = " ".join(code[head:match.start()].split())
+            function = re.search(r"([\w~]+|operator\(\)) ?\(.*\)[\w :,<>&()]*$", before) if "[" not in before else None
+            opened.append((function and function[1], match.start()))
+        elif match[0] == "}" and opened:
+            name, start = opened.pop()
+            if name and not re.fullmatch("[A-Z_]+|if|for|while|switch|catch|requires|decltype|alignas|constexpr", name):
+                yield name, text.count("\n", start, match.start()) + 1
+        head = match.end()
+
+
+lines_of = {name: text.count("\n") for name, text in files.items()}
+report("files", len(files), 145)
+report("lines", sum(lines_of.values()), 22000)
+longest = max(lines_of, key=lines_of.get)
+report(f"lines of the longest file, {longest}", lines_of[longest], 370)
+name, most, where = max(((n, size, file) for file, text in files.items() for n, size in functions(text)), key=lambda f: f[1])
+report(f"lines of the longest function, {name} in {where}", most, 80)
+
+calls = [name for text in files.values() for name in re.findall(r"^status (attention_(?:forward|backward|cached))\(", text, re.M)]
+report("overloads of attention_forward, _backward and _cached", len(calls), 34)
+report("parts that choose among kernels of several architectures",
+       len({name.split("/")[0] for name in containing(r"#include <giwa/attention/kernels/", ["kernels/", "reference/"])}), 1)
+report("ordered lists of candidates outside of choose/", len(containing(r"\bcandidate \{|prepared_call<", ["choose/", "call/plan"])), 0)
+report("files with tiles of kernels", len([name for name in files if name.startswith("tuning/")]), 3)
+report("files that check pointers", len(containing(r"\bpointer_checks \w+;")), 3)
+report("tests of an element type by size or name",
+       sum(len(re.findall(r"sizeof\(T\) [!=]= \d|same_as<(?:T|Element), (?:fp16|bf16|fp32|e4m3)>", text)) for text in files.values()), 3)
+report("tests of a mask by its type", sum(len(re.findall(r"same_as<[^<>]*[Mm]ask[^<>]*, (?:full|causal)>", text)) for text in files.values()), 0)
+if failures:
+    sys.exit("more than one: " + "; ".join(failures))
