@@ -174,6 +174,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/backward_params.hpp
   P giwa/attention/problem/backward_checks.hpp
   P giwa/attention/problem/cached_rows.hpp
+  P giwa/attention/sums/row_end.hpp
   P giwa/attention/work/packed_rows.hpp
   P giwa/attention/work/many_rows.hpp
   P giwa/attention/work/work_tiles.hpp
@@ -186,6 +187,8 @@ set(GIWA_HEADERS
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/nonfinite/nonfinite.cuh
   P giwa/attention/sums/leaf_fold.hpp
+  D giwa/attention/sums/row_sums.cuh
+  D giwa/attention/sums/finish_rows.cuh
   D giwa/attention/sums/chunks.cuh
   P giwa/attention/work/runs.hpp
   P giwa/attention/work/find_run.hpp

@@ -48,6 +48,14 @@ struct row_exponents {
   GIWA_HOST_DEVICE float operator()(float score) const { return fused_multiply_add(score, scale, -shift); }
 };
 
+/// l, or an element of O, of two states of a row together: each is multiplied by its state's factor.
+GIWA_HOST_DEVICE inline float merge_sums(float earlier, float of_earlier, float later, float of_later) {
+  return fused_multiply_add(earlier, of_earlier, later * of_later);
+}
+
+/// The log-sum-exp of a row with keys, m in units of log2: NaN where the scaled scores exceed the range of fp32, so that l is 0.
+GIWA_HOST_DEVICE inline float quick_lse(float m, float l) { return m * ln_2<float> + quick_log(l == 0 ? -1.f : l); }
+
 }  // namespace detail
 
 /// The softmax state of a thread's rows: m, the largest score so far (but see Slack), equal in all lanes that share the row,
@@ -154,7 +162,7 @@ struct online_softmax {
       of_other[r] = detail::exp2_of(detail::reference_of(other_m[r], e.scale, Headroom) - e.shift);
       of_own[r] = detail::exp2_of(detail::reference_of(m[r], e.scale, Headroom) - e.shift);
       m[r] = largest;
-      l[r] = detail::fused_multiply_add(other_l[r], of_other[r], l[r] * of_own[r]);
+      l[r] = detail::merge_sums(other_l[r], of_other[r], l[r], of_own[r]);
     }
   }
 
@@ -171,8 +179,7 @@ struct online_softmax {
   GIWA_HOST_DEVICE float normalizer(int row) const { return is_empty(row) ? 0.f : detail::quick_reciprocal(l[row]); }
   GIWA_HOST_DEVICE float lse(int row, float scale_log2) const {
     if (is_empty(row)) return -detail::infinity_of<float>;
-    return detail::reference_of(m[row], scale_log2, Headroom) * detail::ln_2<float> +
-           detail::quick_log(l[row] == 0 ? -1.f : l[row]);
+    return detail::quick_lse(detail::reference_of(m[row], scale_log2, Headroom), l[row]);
   }
   ///@}
 
@@ -181,7 +188,7 @@ struct online_softmax {
   GIWA_HOST_DEVICE bool row_exceeds_slack(int row, float largest) const {
     return Slack == 0 || m[row] == -detail::infinity_of<float> || !(exponents_[row](largest) <= Slack);
   }
-  // l == 0 alone is not enough: l is also 0 where the scaled scores exceed the range of fp32.
+  // l == 0 alone is not enough: see quick_lse().
   GIWA_HOST_DEVICE bool is_empty(int row) const { return l[row] == 0 && m[row] == -detail::infinity_of<float>; }
 
   detail::row_exponents exponents_[rows];  // of m

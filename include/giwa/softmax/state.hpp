@@ -54,53 +54,6 @@ struct softmax_state {
   GIWA_HOST_DEVICE constexpr T normalizer() const { return sum == 0 ? T(0) : T(1) / sum; }
 };
 
-namespace detail {
-
-/// The end of a row of attention. The output is factor * (sum of e^(x - m) v) + prior_factor * prior_o.
-template <class T>
-struct finished_softmax {
-  T factor, prior_factor;  // 0 where there is nothing to multiply
-  T lse;                   // of everything together
-};
-
-struct plain_reciprocal {
-  template <class T>
-  GIWA_HOST_DEVICE constexpr T operator()(T x) const {
-    return T(1) / x;
-  }
-};
-
-/// Adds more keys to a row that is finished without them: `factor` normalizes its output, `lse` is its log-sum-exp, and
-/// l is NaN if the row is. `prior_lse` is the log-sum-exp of the other keys: of keys that were attended to before,
-/// whose output prior_o is normalized, or a sink, which is one key with this score and the value 0. -inf means no keys;
-/// NaN and +inf make the row NaN. Exp computes e^d for d <= 0, Log ln x and Reciprocal 1 / x, both for x in [1, 2].
-template <class T, class Exp = exponential, class Log = natural_log, class Reciprocal = plain_reciprocal>
-GIWA_HOST_DEVICE constexpr finished_softmax<T> with_prior(T l, T factor, T lse, T prior_lse, const Exp& exp = {},
-                                                          const Log& log = {}, const Reciprocal& reciprocal = {}) {
-  // With s the sum of the row, its share is s / (s + e^prior_lse), computed from the difference of their logarithms.
-  const T larger = lse > prior_lse ? lse : prior_lse, smaller = lse > prior_lse ? prior_lse : lse;
-  const T ratio = smaller == -infinity_of<T> ? T(0) : exp(smaller - larger);
-  T prior_factor = 0;
-  if (prior_lse != -infinity_of<T>) prior_factor = reciprocal(T(1) + ratio) * (lse > prior_lse ? ratio : T(1));
-  if (factor != 0) factor *= reciprocal(T(1) + ratio) * (lse > prior_lse ? T(1) : ratio);
-  if (larger > -infinity_of<T>) lse = larger + log(T(1) + ratio);
-  if (l != l || !(prior_lse < infinity_of<T>)) lse = factor = prior_factor = nan_of<T>;
-  return {factor, prior_factor, lse};
-}
-
-/// Computes the end of a row with the state (m, l) of its keys. `sink` is the score of a key whose value is 0, -inf for none.
-/// `prior_lse` is the log-sum-exp of keys that were attended to before, whose output prior_o is normalized; -inf for
-/// none. NaN and +inf in any of them make the row NaN. Exp is as for softmax_state, Log computes ln x.
-template <class T, class Exp = exponential, class Log = natural_log>
-GIWA_HOST_DEVICE constexpr finished_softmax<T> finish(T m, T l, T sink, T prior_lse = -infinity_of<T>,
-                                                      const Exp& exp = {}, const Log& log = {}) {
-  const softmax_state<T> keys{m, l};
-  const finished_softmax<T> own = with_prior(l, keys.normalizer(), keys.lse(log), sink, exp, log);
-  return with_prior(l, own.factor, own.lse, prior_lse, exp, log);
-}
-
-}  // namespace detail
-
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

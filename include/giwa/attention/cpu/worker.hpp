@@ -5,7 +5,7 @@
 
 #include <giwa/attention/cpu/panels.hpp>
 #include <giwa/attention/problem/rows.hpp>
-#include <giwa/softmax/state.hpp>
+#include <giwa/attention/sums/row_end.hpp>
 #include <giwa/tile/shared_tile.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -236,7 +236,7 @@ class host_attention_worker {
     const float sink = p_.sinks == nullptr ? -infinity_of<float> : p_.sinks[h.head * p_.sink_stride];
     float prior_lse = -infinity_of<float>;
     if constexpr (head_rows::has_prior) prior_lse = rows.prior_lse(query);
-    finished_softmax<float> end = finish(max_[row], l, sink, prior_lse);
+    finished_softmax<float> end = finish_row<float>({max_[row], l}, sink, prior_lse);
     if constexpr (drops) end.factor *= kept_scale(p_.score);
     const float* const from = (grouped ? group_o_ : o_) + int64{row} * row_;
     auto* const to = rows.o[query];

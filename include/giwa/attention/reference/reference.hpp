@@ -5,8 +5,8 @@
 
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/problem/rows.hpp>
+#include <giwa/attention/sums/row_end.hpp>
 #include <giwa/device/host.hpp>
-#include <giwa/softmax/state.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -54,7 +54,7 @@ GIWA_HOST_DEVICE void attention_reference_row(const Params& p, const head_type<P
   const double sink = p.sinks == nullptr ? -infinity_of<double> : static_cast<double>(p.sinks[h.head * p.sink_stride]);
   double prior_lse = -infinity_of<double>;
   if constexpr (rows_type<Params>::has_prior) prior_lse = static_cast<double>(rows.prior_lse(query));
-  const finished_softmax<double> end = finish(state.max, state.sum, sink, prior_lse);
+  const finished_softmax<double> end = finish_row(state, sink, prior_lse);
   for (int64 i = 0; i < width; ++i) sum[i] *= end.factor;
   if constexpr (rows_type<Params>::has_prior)
     for (int64 i = 0; i < width && prior_lse != -infinity_of<double>; ++i)

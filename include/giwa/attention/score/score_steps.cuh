@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The steps between S = Q K^T and the softmax, and the final factors of the output: the same on every path.
+// The steps between S = Q K^T and the softmax: the same on every path.
 #ifndef GIWA_ATTENTION_SCORE_SCORE_STEPS_CUH
 #define GIWA_ATTENTION_SCORE_SCORE_STEPS_CUH
 
@@ -129,35 +129,6 @@ struct score_steps {
     }
   }
 };
-
-/// Computes factor[row], which normalizes the output, and the log-sum-exp of each row. If `write`, the first thread of
-/// each row stores the log-sum-exp. All lanes of the warp must call it. A sink is one more score, whose value is 0.
-template <class Map, int Headroom, int Slack, class Block, class T, class O, class Mask, class Score>
-GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map, Headroom, Slack>& softmax,
-                                  float scale_log2, const attention_params<T, O, Mask, Score>& call,
-                                  const attention_head<T, O>& h, int first_query, bool write,
-                                  float (&factor)[Map::rows]) {
-  softmax.finish(block);
-  // Read once: what is written may lie anywhere, for all that the compiler knows.
-  float* const lse_of_rows = write && thread % Map::lanes == 0 ? h.lse : nullptr;
-  const int64 lse_stride = h.lse_stride;
-  const int rows_left = h.queries() - first_query;
-  GIWA_UNROLL
-  for (int r = 0; r < Map::rows; ++r) {
-    float lse = softmax.lse(r, scale_log2);
-    factor[r] = softmax.normalizer(r);
-    if (call.sinks != nullptr) {
-      const float sink = call.sinks[h.head * call.sink_stride];
-      const finished_softmax<float> end =
-          with_prior(softmax.l[r], factor[r], lse, sink, device_exponential{}, quick_logarithm{}, quick_inverse{});
-      factor[r] = end.factor;
-      lse = end.lse;
-    }
-    if constexpr (drops_weights<Score>) factor[r] *= kept_scale(call.score);
-    const int row = Map::row(thread, r);
-    if (lse_of_rows != nullptr && row < rows_left) lse_of_rows[(first_query + row) * lse_stride] = lse;
-  }
-}
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

@@ -6,6 +6,8 @@
 #include <giwa/attention/problem/cached_rows.hpp>
 #include <giwa/attention/problem/element_traits.hpp>
 #include <giwa/attention/score/score_steps.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
+#include <giwa/attention/sums/row_sums.cuh>
 #include <giwa/grid/op.hpp>
 #include <giwa/numeric/vector_access.hpp>
 
@@ -187,19 +189,15 @@ struct cached_simt_op {
   GIWA_HOST_DEVICE static void store_row(const Block& block, const head_type& h, const rows_type& rows, int query,
                                          const shared_storage& s) {
     const params& p = *h.params;
-    float m = s.m[0], l = 0, factor[warps];
-    for (int w = 1; w < warps; ++w) m = larger_of(m, s.m[w]);
-    const float reference = m == -infinity_of<float> ? 0.f : m;
+    float l = 0, factor[warps];
+    const float m = merge_maxima(s.m, factor);
     GIWA_UNROLL
-    for (int w = 0; w < warps; ++w) {
-      factor[w] = exp2_of(s.m[w] - reference);
-      l = fused_multiply_add(s.l[w], factor[w], l);
-    }
+    for (int w = 0; w < warps; ++w) l = fused_multiply_add(s.l[w], factor[w], l);
     // Scores may be so large that no weight is left of them, though the row has keys.
     if (l == 0 && m != -infinity_of<float>) l = nan_of<float>;
     const float sink = p.sinks == nullptr ? -infinity_of<float> : p.sinks[h.head * p.sink_stride];
-    const finished_softmax<float> end =
-        finish(m * ln_2<float>, l, sink, rows.prior_lse(query), device_exponential{}, quick_logarithm{});
+    const finished_softmax<float> end = finish_row<float>({m * ln_2<float>, l}, sink, rows.prior_lse(query),
+                                                          row_functions<device_exponential, quick_logarithm>{});
     for (int column = block.rank(); column < HeadSizeV; column += max_threads) {
       float x = 0;
       GIWA_UNROLL

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SIMT_FORWARD_SIMT_CUH
 
 #include <giwa/attention/score/score_steps.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
 #include <giwa/attention/work/visible_tiles.hpp>
 #include <giwa/attention/work/work_tiles.hpp>
 #include <giwa/grid/op.hpp>

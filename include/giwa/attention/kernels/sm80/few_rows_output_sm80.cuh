@@ -9,6 +9,8 @@
 #include <giwa/attention/kernels/sm80/e4m3_products_sm80.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
+#include <giwa/attention/sums/row_sums.cuh>
 #include <giwa/tile/mma_sm80.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -27,31 +29,7 @@ struct few_rows_output {
   using output_tile = register_tile<float, map>;
   static constexpr int row_slots = map::rows;
 
-  /// The softmax state of the rows over some keys: m in units of log2, l, and this warp's columns of O, not normalized.
-  struct state {
-    float m[row_slots], l[row_slots];
-    output_tile o;
-
-    GIWA_DEVICE void reset() {
-      GIWA_UNROLL
-      for (int r = 0; r < row_slots; ++r) m[r] = -infinity_of<float>, l[r] = 0;
-      o.fill(0);
-    }
-    /// Adds the state of later keys. Merging with a state of no keys is exact.
-    GIWA_DEVICE void merge(const state& later) {
-      float own[row_slots], other[row_slots];
-      GIWA_UNROLL
-      for (int r = 0; r < row_slots; ++r) {
-        m[r] = merge_maxima(m[r], later.m[r], own[r], other[r]);
-        l[r] = fused_multiply_add(l[r], own[r], later.l[r] * other[r]);
-      }
-      GIWA_UNROLL
-      for (int i = 0; i < o.registers; ++i) {
-        const int r = map::slot(i);
-        o.value[i] = fused_multiply_add(o.value[i], own[r], later.o.value[i] * other[r]);
-      }
-    }
-  };
+  using state = row_sums<map>;  // of the rows, and this warp's columns
 
   const Block& block;
   const params& p;
@@ -218,7 +196,7 @@ struct few_rows_output {
     for (int r = 0; r < row_slots; ++r) {
       const int row = map::row(lane, r);
       if (row >= rows.rows) continue;
-      const row_end<output> to(call, q, rows.head(row), rows.query(row));
+      const cached_row_end<output> to(call, q, rows.head(row), rows.query(row));
       const finished_softmax<float> end = to.finish(x.m[r], x.l[r]);
       lse[r] = end.lse;
       if (!has_columns()) continue;

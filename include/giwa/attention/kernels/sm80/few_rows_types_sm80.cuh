@@ -10,13 +10,6 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Merges two softmax states of a row, m in units of log2: returns the larger m and sets the factors of both.
-GIWA_HOST_DEVICE inline float merge_maxima(float a, float b, float& of_a, float& of_b) {
-  const float larger_one = larger_of(a, b), reference = larger_one == -infinity_of<float> ? 0.f : larger_one;
-  of_a = exp2_of(a - reference), of_b = exp2_of(b - reference);
-  return larger_one;
-}
-
 /// The parameters of a launch that divides leaves into runs, and of the launch that merges them.
 template <class Call>
 struct run_params {
@@ -154,72 +147,6 @@ struct few_rows_types {
     const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
     const tile_keep keep = classify_heads(call.mask, t, call.heads_per_kv);
     return keep == tile_keep::all && !whole ? tile_keep::some : keep;
-  }
-};
-
-/// The end of a row: where its results go, and its sink and prior. Everything is looked up when it is made, so that a
-/// kernel can do this while it waits for the sums.
-template <class Output>
-struct row_end {
-  Output* o;
-  const Output* prior_o;  // or null
-  float* lse;             // or null
-  float sink, prior_lse;
-  float v_scale = 1;  // of all values of an 8-bit cache, unless they have several
-  int columns;
-  bool has_sink;
-
-  template <class Params>
-  GIWA_DEVICE row_end(const Params& call, const cached_sequence& s, int head, int query)
-      : o(nullptr), prior_o(nullptr), lse(nullptr), sink(0), prior_lse(0), columns(0), has_sink(false) {
-    const auto& to = call.views.o;
-    const int64 row = s.first_query_row + query;
-    o = to.data() + (s.q_batch * to.stride(0) + row * to.stride(1) + head * to.stride(2));
-    columns = static_cast<int>(to.extent(3));
-    if (call.lse.data() != nullptr) lse = &call.lse(s.q_batch, head, row);
-    has_sink = call.sinks != nullptr;
-    if (has_sink) sink = call.sinks[head * call.sink_stride];
-    if constexpr (element_traits<stdlib::remove_cvref_t<decltype(*call.views.cache.v.data())>>::has_scales) {
-      const tensor_view<const float, 3>& scales = call.views.cache.scales.v;
-      if (scales.data() != nullptr && !call.views.differ_in_a_sequence(scales))
-        v_scale = *scale_at(scales, {s.batch, 0}, head / call.heads_per_kv);
-    }
-    if (call.has_prior()) {
-      prior_lse = call.prior_lse(s.q_batch, head, row);
-      prior_o = &call.prior_o(s.q_batch, row, head, 0);
-    }
-  }
-
-  /// The factors of the output, and the log-sum-exp, with the sink and the prior. m is in units of log2.
-  GIWA_DEVICE finished_softmax<float> finish(float m, float l) const {
-    const bool empty = l == 0 && m == -infinity_of<float>;
-    const float own_factor = empty ? 0.f : quick_reciprocal(l);
-    const float own_lse = empty ? -infinity_of<float> : m * ln_2<float> + quick_log(l == 0 ? -1.f : l);
-    finished_softmax<float> end{own_factor, 0, own_lse};
-    const auto add = [&](float more) {
-      end = with_prior(l, end.factor, end.lse, more, device_exponential{}, quick_logarithm{}, quick_inverse{});
-    };
-    if (has_sink) add(sink);
-    if (prior_o != nullptr) add(prior_lse);
-    if (!empty) end.factor *= v_scale;
-    return end;
-  }
-
-  /// Writes consecutive elements of o.
-  template <int Count>
-  GIWA_DEVICE void store(int column, const float (&sums)[Count], const finished_softmax<float>& end) const {
-    float x[Count];
-    GIWA_UNROLL
-    for (int i = 0; i < Count; ++i) x[i] = sums[i] * end.factor;
-    if (prior_o != nullptr && end.prior_factor != 0) {
-      GIWA_UNROLL
-      for (int i = 0; i < Count; ++i)
-        if (column + i < columns)
-          x[i] = fused_multiply_add(convert<float>{}(prior_o[column + i]), end.prior_factor, x[i]);
-    }
-    GIWA_UNROLL
-    for (int i = 0; i < Count; ++i)
-      if (column + i < columns) o[column + i] = convert<Output>{}(x[i] + 0.f);  // + 0 makes -0 positive
   }
 };
 

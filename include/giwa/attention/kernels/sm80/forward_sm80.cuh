@@ -7,6 +7,7 @@
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/split_fp16/exponents.cuh>
 #include <giwa/attention/sums/chunks.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
 #include <giwa/attention/tuning/sm80.hpp>
 #include <giwa/attention/work/visible_tiles.hpp>
 #include <giwa/attention/work/work_tiles.hpp>

@@ -6,6 +6,8 @@
 #include <giwa/arch/copy_async.cuh>
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
+#include <giwa/attention/sums/row_sums.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -31,22 +33,7 @@ struct merge_runs_op {
     warp_states of_warp[warps];
   };
 
-  /// A row's m, l and four columns of O.
-  struct state {
-    float m, l, o[lane_columns];
-    GIWA_DEVICE void reset() {
-      m = -infinity_of<float>, l = 0;
-      GIWA_UNROLL
-      for (float& x : o) x = 0;
-    }
-    GIWA_DEVICE void merge(const state& later) {
-      float own, other;
-      m = merge_maxima(m, later.m, own, other);
-      l = fused_multiply_add(l, own, later.l * other);
-      GIWA_UNROLL
-      for (int i = 0; i < lane_columns; ++i) o[i] = fused_multiply_add(o[i], own, later.o[i] * other);
-    }
-  };
+  using state = row_sums<columns_of_row<lane_columns>>;
 
   /// The unit to merge, and the runs [first_run, last_run] that have leaves of it.
   struct divided_unit {
@@ -160,7 +147,7 @@ struct merge_runs_op {
     states_list list{unit.first_run};
     bool has_all = false;  // the list has all states of the unit
     for (int row = share + shares * block.warp(); row < rows.rows; row += shares * warps) {
-      const row_end<output> to(p.call, sequence, rows.head(row), rows.query(row));
+      const cached_row_end<output> to(p.call, sequence, rows.head(row), rows.query(row));
       float lse = 0;
       for (int first = 0; first < p.columns; first += warp_columns) {
         leaf_fold<state> fold;
@@ -172,8 +159,8 @@ struct merge_runs_op {
           add_states(block, p, s, list, row, first, fold);
         } while (list.run <= unit.last_run);
         const state all = fold.finish();
-        const finished_softmax<float> end = to.finish(all.m, all.l);
-        to.store(first + lane_columns * block.lane(), all.o, end);
+        const finished_softmax<float> end = to.finish(all.m[0], all.l[0]);
+        to.store(first + lane_columns * block.lane(), all.o.value, end);
         lse = end.lse;
       }
       block.sync_warp();  // lse may be the prior's, which all lanes have read
@@ -197,7 +184,7 @@ struct merge_runs_op {
     block.sync_warp();
     const auto state_at = [&](int k) {
       const float4 o = *reinterpret_cast<const float4*>(&s.o[k][own]);
-      return state{s.ml[k][0], s.ml[k][1], {o.x, o.y, o.z, o.w}};
+      return state{{s.ml[k][0]}, {s.ml[k][1]}, {{o.x, o.y, o.z, o.w}}};
     };
 #pragma unroll 1
     for (int k = 0; k < list.count;) {

@@ -5,6 +5,7 @@
 
 #include <giwa/attention/kernels/sm90/forward_consumer_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 

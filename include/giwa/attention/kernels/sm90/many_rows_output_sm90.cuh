@@ -3,10 +3,10 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
 
-#include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
 #include <giwa/attention/kernels/sm90/forward_consumer_sm90.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_types_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -89,7 +89,7 @@ struct many_rows_output {
       const int row = map::row(c.thread, r);
       lse_of[r] = nullptr, o_of[r] = nullptr, factor[r] = 0;
       if (row >= rows.rows) continue;
-      const row_end<output> to(call, s, rows.head(row), rows.query(row));
+      const cached_row_end<output> to(call, s, rows.head(row), rows.query(row));
       const finished_softmax<float> end = to.finish(m[r], l[r]);
       lse[r] = end.lse, lse_of[r] = to.lse, o_of[r] = to.o, factor[r] = end.factor;
       if (staged) continue;  // one branch, because the instructions of the first item come from memory

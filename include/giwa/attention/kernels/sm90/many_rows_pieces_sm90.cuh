@@ -4,17 +4,13 @@
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_PIECES_SM90_CUH
 
 #include <giwa/arch/wgmma.cuh>
-#include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/sums/row_sums.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// m, in units of log2, l and O of a thread's rows over the pieces before the current one. They are volatile, in local memory, so
-/// that they take no registers.
+/// The rows of a thread over the pieces before the current one, m in units of log2.
 template <class QueryRows>
-struct earlier_pieces {
-  static constexpr int rows = QueryRows::softmax_state::rows, registers = QueryRows::output_registers::registers;
-  volatile float m[rows], l[rows], o[registers];
-};
+using earlier_pieces = rows_aside<typename QueryRows::output_registers::map>;
 
 /// What a consumer does at the ends of pieces. Scores of the first tile of a piece are computed before O of the last one is
 /// complete.
@@ -23,7 +19,7 @@ class sum_in_pieces {
  public:
   using softmax_state = typename QueryRows::softmax_state;
   using map = typename QueryRows::output_registers::map;
-  static constexpr int rows = softmax_state::rows, registers = QueryRows::output_registers::registers;
+  static constexpr int rows = softmax_state::rows;
 
   GIWA_DEVICE sum_in_pieces(const Block& block, earlier_pieces<QueryRows>& earlier, int piece_keys, float scale_log2)
       : block_(block), earlier_(earlier), piece_keys_(piece_keys), scale_log2_(scale_log2) {}
@@ -76,10 +72,7 @@ class sum_in_pieces {
   GIWA_DEVICE void save(QueryRows& q) {
     complete();
     add_earlier(q);
-    GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) earlier_.m[r] = m_[r], earlier_.l[r] = l_[r];
-    GIWA_UNROLL
-    for (int i = 0; i < registers; ++i) earlier_.o[i] = q.o.value[i];
+    earlier_.save(m_, l_, q.o.value);
     q.o.fill(0);
     has_earlier_ = true;
   }
@@ -91,18 +84,7 @@ class sum_in_pieces {
       if (m_[r] != -infinity_of<float>) m_[r] = reference_of(m_[r], scale_log2_, 0);
   }
   GIWA_DEVICE void add_earlier(QueryRows& q) {
-    if (!has_earlier_) return;
-    float of_earlier[rows], of_own[rows];
-    GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) {
-      m_[r] = merge_maxima(earlier_.m[r], m_[r], of_earlier[r], of_own[r]);
-      l_[r] = fused_multiply_add(earlier_.l[r], of_earlier[r], l_[r] * of_own[r]);
-    }
-    GIWA_UNROLL
-    for (int i = 0; i < registers; ++i) {
-      const int r = map::slot(i);
-      q.o.value[i] = fused_multiply_add(earlier_.o[i], of_earlier[r], q.o.value[i] * of_own[r]);
-    }
+    if (has_earlier_) merge_rows<map>(earlier_.m, earlier_.l, earlier_.o, m_, l_, q.o.value, m_, l_, q.o.value);
   }
 
   const Block& block_;

@@ -56,7 +56,7 @@ struct merge_pieces_op {
     const int consumer = tile_row / 64, row = tile_row % 64;
     const packed_rows rows = rows_of(call, p.shape, p.heads, s, u.head, u.row_tile, consumer);
     if (row >= rows.rows) return;
-    const row_end<output> to(call, s, rows.head(row), rows.query(row));
+    const cached_row_end<output> to(call, s, rows.head(row), rows.query(row));
     float lse = 0;
     bool has_nonfinite = false;
     for (int first = 0; first < p.columns; first += warp_columns) {
@@ -64,8 +64,8 @@ struct merge_pieces_op {
       all.reset();
       for (int piece = 0; piece < u.at.work.pieces; piece += batch)
         merge_pieces(block, p, u, tile_row, first, piece, all, has_nonfinite);
-      const finished_softmax<float> end = to.finish(all.m, all.l);
-      to.store(first + lane_columns * block.lane(), all.o, end);
+      const finished_softmax<float> end = to.finish(all.m[0], all.l[0]);
+      to.store(first + lane_columns * block.lane(), all.o.value, end);
       lse = end.lse;
     }
     block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
@@ -96,11 +96,11 @@ struct merge_pieces_op {
       const float* const from = u.state_of(p, piece + i);
       const float* const sums = from + p.tile_rows * p.columns;
       const float2 ml = *reinterpret_cast<const float2*>(sums + 2 * tile_row);
-      next[i].m = ml.x, next[i].l = ml.y;
+      next[i].m[0] = ml.x, next[i].l[0] = ml.y;
       has_nonfinite = has_nonfinite || sums[2 * p.tile_rows + tile_row / 64] != 0;
       if (column >= p.columns) continue;
       const float4 o = *reinterpret_cast<const float4*>(from + tile_row * p.columns + column);
-      next[i].o[0] = o.x, next[i].o[1] = o.y, next[i].o[2] = o.z, next[i].o[3] = o.w;
+      next[i].o = {{o.x, o.y, o.z, o.w}};
     }
     GIWA_UNROLL
     for (int i = 0; i < batch; ++i) all.merge(next[i]);

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+// The state (m, l, O) of a thread's rows over some keys, m in units of log2: merged in registers, or set aside.
+#ifndef GIWA_ATTENTION_SUMS_ROW_SUMS_CUH
+#define GIWA_ATTENTION_SUMS_ROW_SUMS_CUH
+
+#include <giwa/softmax/online.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+// States are merged with the larger m: each state's l and O are multiplied by its factor 2^(m - larger m), and added. A state of no
+// keys has m = -inf, l = 0 and O = 0, and merges exactly. An l or an O that is NaN stays so.
+
+/// The m of some states of a row together, which it returns, and their factors.
+template <int Count>
+GIWA_HOST_DEVICE float merge_maxima(const float (&m)[Count], float (&factor)[Count]) {
+  float larger = m[0];
+  GIWA_UNROLL
+  for (int i = 1; i < Count; ++i) larger = larger_of(larger, m[i]);
+  const float reference = larger == -infinity_of<float> ? 0.f : larger;
+  GIWA_UNROLL
+  for (int i = 0; i < Count; ++i) factor[i] = exp2_of(m[i] - reference);
+  return larger;
+}
+
+/// Merges O of two states into `to`, which may be either of them. Their registers belong to rows as Map says.
+template <class Map, class Earlier>
+GIWA_HOST_DEVICE void merge_outputs(const Earlier& earlier, const float (&of_earlier)[Map::rows],
+                                    const float (&later)[Map::registers], const float (&of_later)[Map::rows],
+                                    float (&to)[Map::registers]) {
+  GIWA_UNROLL
+  for (int i = 0; i < Map::registers; ++i) {
+    const int r = Map::slot(i);
+    to[i] = merge_sums(earlier[i], of_earlier[r], later[i], of_later[r]);
+  }
+}
+/// The same for m, l and O. `earlier` may be in local memory.
+template <class Map, class Floats, class Earlier>
+GIWA_HOST_DEVICE void merge_rows(const Floats& earlier_m, const Floats& earlier_l, const Earlier& earlier_o,
+                                 const float (&later_m)[Map::rows], const float (&later_l)[Map::rows],
+                                 const float (&later_o)[Map::registers], float (&m)[Map::rows], float (&l)[Map::rows],
+                                 float (&o)[Map::registers]) {
+  float of_earlier[Map::rows], of_later[Map::rows];
+  GIWA_UNROLL
+  for (int r = 0; r < Map::rows; ++r) {
+    float factor[2];
+    m[r] = merge_maxima<2>({earlier_m[r], later_m[r]}, factor);
+    of_earlier[r] = factor[0], of_later[r] = factor[1];
+    l[r] = merge_sums(earlier_l[r], of_earlier[r], later_l[r], of_later[r]);
+  }
+  merge_outputs<Map>(earlier_o, of_earlier, later_o, of_later, o);
+}
+
+/// The state in registers.
+template <class Map>
+struct row_sums {
+  static constexpr int rows = Map::rows;
+  float m[rows], l[rows];
+  register_tile<float, Map> o;
+
+  GIWA_HOST_DEVICE void reset() {
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) m[r] = -infinity_of<float>, l[r] = 0;
+    o.fill(0);
+  }
+  /// Adds the state of later keys.
+  GIWA_HOST_DEVICE void merge(const row_sums& later) {
+    merge_rows<Map>(m, l, o.value, later.m, later.l, later.o.value, m, l, o.value);
+  }
+};
+
+/// The map of some columns of one row, all in one thread.
+template <int Columns>
+struct columns_of_row {
+  using shape = tile_shape<1, Columns>;
+  static constexpr int rows = 1, registers = Columns;
+  GIWA_HOST_DEVICE static constexpr int slot(int) { return 0; }
+};
+
+/// A state that is set aside while later keys are summed: in local memory, and volatile, so that it takes no registers.
+template <class Map>
+struct rows_aside {
+  static constexpr int rows = Map::rows, registers = Map::registers;
+  volatile float m[rows], l[rows], o[registers];
+
+  GIWA_DEVICE void save(const float (&from_m)[rows], const float (&from_l)[rows], const float (&from_o)[registers]) {
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) m[r] = from_m[r], l[r] = from_l[r];
+    GIWA_UNROLL
+    for (int i = 0; i < registers; ++i) o[i] = from_o[i];
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
