@@ -190,8 +190,11 @@ set(GIWA_HEADERS
   D giwa/attention/sums/row_sums.cuh
   D giwa/attention/sums/finish_rows.cuh
   D giwa/attention/sums/chunks.cuh
+  D giwa/attention/sums/merge_partials.cuh
+  D giwa/attention/sums/many_rows_partials.cuh
   P giwa/attention/work/runs.hpp
   P giwa/attention/work/find_run.hpp
+  D giwa/attention/sums/few_rows_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
   P giwa/attention/append/rotary.hpp
   P giwa/attention/append/append_options.hpp
@@ -224,7 +227,6 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm80/few_rows_scores_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_output_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_sm80.cuh
-  D giwa/attention/kernels/sm80/merge_runs_sm80.cuh
   D giwa/attention/kernels/sm80/inputs_sm80.cuh
   D giwa/attention/kernels/sm80/forward_sm80.cuh
   D giwa/attention/kernels/sm80/backward_steps_sm80.cuh
@@ -247,7 +249,6 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/many_rows_pieces_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_output_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_sm90.cuh
-  D giwa/attention/kernels/sm90/merge_pieces_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh

@@ -8,7 +8,7 @@
 #include <giwa/attention/choose/pointers.hpp>
 #include <giwa/attention/kernels/simt/cached_simt.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_sm80.cuh>
-#include <giwa/attention/kernels/sm80/merge_runs_sm80.cuh>
+#include <giwa/attention/sums/few_rows_partials.cuh>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
@@ -34,7 +34,7 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_few_rows : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   using op = few_rows_op<T, Element, O, few_rows_policy<HeadSize, HeadSizeV, Rows, 2>, Mask, Score>;
-  using merge_op = merge_runs_op<call_params>;
+  using merge_op = merge_partials_op<few_rows_partials<call_params>>;
   struct prepared {
     optional_kernel<prepared_kernel<op>> runs;
     optional_kernel<prepared_kernel<merge_op>> merge;

@@ -5,7 +5,7 @@
 
 #include <giwa/attention/choose/launch.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_sm90.cuh>
-#include <giwa/attention/kernels/sm90/merge_pieces_sm90.cuh>
+#include <giwa/attention/sums/many_rows_partials.cuh>
 #include <giwa/attention/work/cached_workspace.hpp>
 #include <giwa/tile/tile_map.hpp>
 
@@ -47,7 +47,7 @@ template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score
 class prepared_many_rows {
   using call_params = cached_params<T, T, O, Mask, Score>;
   using op = many_rows_op<T, O, many_rows_policy<HeadSize, HeadSizeV>, Mask, Score>;
-  using merge_op = merge_pieces_op<call_params, Mask, Score>;
+  using merge_op = merge_partials_op<many_rows_partials<call_params, Mask, Score>>;
   optional_kernel<prepared_kernel<op>> units_;
   optional_kernel<prepared_kernel<merge_op>> merge_;
 

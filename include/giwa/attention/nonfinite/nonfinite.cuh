@@ -5,6 +5,7 @@
 
 #include <giwa/attention/problem/element_traits.hpp>
 #include <giwa/attention/score/score_steps.cuh>
+#include <giwa/attention/work/packed_rows.hpp>
 #include <giwa/grid/device_block.cuh>
 #include <giwa/tile/element_run.hpp>
 
@@ -97,6 +98,34 @@ GIWA_HOST_DEVICE void add_nonfinite(const Block& block, const score_steps<Mask, 
           if (steps.keeps(bounds, row, key))
             head.o(row, column) = convert<O>{}(convert<float>{}(head.o(row, column)) + convert<float>{}(v));
       }
+  }
+}
+
+/// Adds the NaN and infinity that were removed from V tiles to those of rows [begin, end) of o that see them. It is written for
+/// small code, because few caches have such values. The warp that calls it has written these rows.
+template <class Block, class Params, class Steps, class List>
+GIWA_DEVICE void add_nonfinite(const Block& block, const Params& call, const Steps& steps, const cached_sequence& s,
+                               int kv_head, const packed_rows& rows, const List& list, int begin, int end) {
+  const auto& v = call.views.cache.v;
+  auto& o = call.views.o;
+  using element = stdlib::remove_cvref_t<decltype(*v.data())>;
+  using output = stdlib::remove_cvref_t<decltype(*o.data())>;
+  end = end < rows.rows ? end : rows.rows;
+  for (int n = list.next(0); n < list.count(); n = list.next(n + 1)) {
+    if (list.keep(n) != tile_keep::some) continue;
+    for (int key = n * list.columns(); key < (n + 1) * list.columns() && key < s.keys; ++key) {
+      const cache_row from = call.row_of(s, key);
+      if (from.element < 0) continue;
+      for (int column = block.lane(); column < v.extent(3); column += 32) {
+        const element x = v(from.element, from.row, kv_head, column);
+        if (!is_nonfinite(x)) continue;
+        for (int row = begin; row < end; ++row)
+          if (steps.keeps(rows, row, key)) {
+            output& to = o(s.q_batch, s.first_query_row + rows.query(row), rows.head(row), column);
+            to = convert<output>{}(convert<float>{}(to) + convert<float>{}(x));
+          }
+      }
+    }
   }
 }
 

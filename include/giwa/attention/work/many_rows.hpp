@@ -216,6 +216,28 @@ GIWA_HOST_DEVICE packed_rows rows_of(const Params& p, const many_rows_shape& sha
 /// missing, for each consumer.
 GIWA_HOST_DEVICE constexpr int64 item_floats(int rows, int64 columns) { return rows * (columns + 2) + 4; }
 
+/// A mask for all heads of a group at once.
+template <class Mask>
+struct group_mask {
+  static constexpr bool any_range = mask_traits<Mask>::any_range, any_head = true;
+  Mask mask;
+  int heads;
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const { return classify_heads(mask, t, heads); }
+};
+
+/// The parameters of both launches.
+template <class Call>
+struct many_rows_params {
+  Call call;
+  many_rows_shape shape;
+  fast_divisor heads;  // of a consumer's tile
+  float* states;       // the workspace
+  int tile_rows, columns;
+
+  /// The memory of an item.
+  GIWA_HOST_DEVICE float* state_of(int64 item) const { return states + item * item_floats(tile_rows, columns); }
+};
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

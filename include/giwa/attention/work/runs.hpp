@@ -231,6 +231,23 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes_of(const run_shape& s, int64 co
   return saturated_product(saturated_product(floats, int64{sizeof(float)}), int64{s.runs} * s.columns);
 }
 
+/// The parameters of a launch that divides leaves into runs, and of the launch that merges them.
+template <class Call>
+struct run_params {
+  Call call;
+  run_shape shape;
+  float* states;  // the workspace
+  fast_divisor group;
+  int leaf_keys, tile_rows, columns;  // columns: of a state in the workspace
+  bool early;                         // may_find_early()
+
+  /// The memory of state number `i` that a run hands on: of the unit that it begins, or of the one that began before.
+  GIWA_HOST_DEVICE float* state_of(int64 run, int column, bool begins, int i) const {
+    const int64 slot = (run * shape.columns + column) * state_slots(shape) + (begins ? shape.states : 0) + i;
+    return states + slot * state_floats(shape.rows, columns);
+  }
+};
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

@@ -53,7 +53,7 @@ struct few_rows_op {
     }
   }
 
-  /// Waits for the previous kernel, and lets the next one start: not before the wait, because merge_runs_op reads lengths,
+  /// Waits for the previous kernel, and lets the next one start: not before the wait, because merge_partials_op reads lengths,
   /// sinks and the prior while this kernel runs.
   GIWA_DEVICE static void wait_for_previous_kernel() {
     arch::wait_for_previous_kernel();

@@ -33,7 +33,7 @@ struct many_rows_op {
       for (const tensor_map* map : {&p.q, &p.k, &p.v}) arch::prefetch_tensor_map(*map);
     types::initialize(block, p, s);
     arch::wait_for_previous_kernel();
-    arch::launch_dependents();  // merge_pieces_op, which waits for this kernel
+    arch::launch_dependents();  // merge_partials_op, which waits for this kernel
     const bool clustered = types::multicasts && p.shape.cluster > 1;
     if (clustered)
       arch::cluster_sync();

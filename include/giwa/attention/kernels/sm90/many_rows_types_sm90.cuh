@@ -6,6 +6,7 @@
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
 #include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/attention/work/many_rows.hpp>
+#include <giwa/attention/work/packed_rows.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -13,31 +14,9 @@ template <int HeadSize, int HeadSizeV>
 using many_rows_policy = sm90_policy<many_rows_tile_of(HeadSize, HeadSizeV).rows,
                                      many_rows_tile_of(HeadSize, HeadSizeV).keys, HeadSize, HeadSizeV>;
 
-/// A mask for all heads of a group at once.
-template <class Mask>
-struct group_mask {
-  static constexpr bool any_range = mask_traits<Mask>::any_range, any_head = true;
-  Mask mask;
-  int heads;
-  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const { return classify_heads(mask, t, heads); }
-};
-
 /// The row map of packed rows whose keys are a range for each.
 struct rows_are_packed_by_range : rows_are_packed {
   static constexpr bool by_range = true;
-};
-
-/// The parameters of both launches.
-template <class Call>
-struct many_rows_params {
-  Call call;
-  many_rows_shape shape;
-  fast_divisor heads;  // of a consumer's tile
-  float* states;       // the workspace
-  int tile_rows, columns;
-
-  /// The memory of an item.
-  GIWA_HOST_DEVICE float* state_of(int64 item) const { return states + item * item_floats(tile_rows, columns); }
 };
 
 template <class T, class O, class Policy, class Mask, class Score>

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+// The partials of the kernel for many rows: those of the pieces of a tile's keys, merged one after the other.
+#ifndef GIWA_ATTENTION_SUMS_MANY_ROWS_PARTIALS_CUH
+#define GIWA_ATTENTION_SUMS_MANY_ROWS_PARTIALS_CUH
+
+#include <giwa/arch/dependent_launch.cuh>
+#include <giwa/attention/nonfinite/nonfinite.cuh>
+#include <giwa/attention/sums/merge_partials.cuh>
+#include <giwa/attention/work/many_rows.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A divided unit, for merge_partials_op. The blocks of all its pieces share its rows.
+template <class Call, class Mask, class Score>
+class many_rows_partials {
+ public:
+  struct params : many_rows_params<Call> {
+    group_mask<Mask> mask;
+  };
+  using shared_storage = no_shared_storage;
+  static constexpr int max_threads = 256;
+
+  int rank, blocks;  // of this block among those that share the unit's rows
+
+  template <class Block, class F>
+  GIWA_DEVICE static void for_each_tile(const Block& block, const params& p, shared_storage&, const F& f) {
+    many_rows_walk<Call> items(p.call, p.shape);
+    const bool divides = items.divides(block);
+    arch::wait_for_previous_kernel();
+    if (!divides) return;
+    many_rows_partials unit(p);
+    auto& at = unit.at_;
+    for (int64 item = block.block_rank(); items.find(block, item, at); item += block.block_count()) {
+      if (at.work.pieces == 1) continue;
+      const many_rows_item which = item_of(p.shape, at.work, at.sequence.keys, true, item - at.first);
+      unit.head_ = which.head, unit.row_tile_ = which.row_tile;
+      unit.rank = which.piece, unit.blocks = at.work.pieces;
+      f(unit);
+    }
+  }
+
+  GIWA_DEVICE const cached_sequence& sequence() const { return at_.sequence; }
+  GIWA_DEVICE int rows() const { return p_.tile_rows; }
+  GIWA_DEVICE merged_row begin(int row) {
+    row_ = row, has_nonfinite_ = false;
+    return {rows_of(p_.call, p_.shape, p_.heads, at_.sequence, head_, row_tile_, row / 64), row % 64};
+  }
+  template <class Block>
+  GIWA_DEVICE merged_sums sum(const Block& block, int first) {
+    merged_sums all;
+    all.reset();
+    for (int piece = 0; piece < at_.work.pieces; piece += batch)
+      merge_pieces(first + merged_columns * block.lane(), piece, all);
+    return all;
+  }
+  /// Adds the NaN and infinity that were removed from V tiles.
+  template <class Block>
+  GIWA_DEVICE void end(const Block& block, const merged_row& row) const {
+    if (!has_nonfinite_) return;
+    const auto& call = p_.call;
+    const cached_sequence& s = at_.sequence;
+    const head_of_keys h{s.batch, head_ * call.heads_per_kv, s.offset, s.queries, s.keys};
+    const score_steps<Mask, Score> steps{call.mask, call.score, call.scale};
+    const query_range queries = queries_of(p_.shape, row_tile_);
+    const key_tiles<group_mask<Mask>> list(p_.mask, h, queries.first, queries.count, p_.shape.tile_keys);
+    add_nonfinite(block, call, steps, s, head_, row.of, list, row.row, row.row + 1);
+  }
+
+ private:
+  static constexpr int batch = 8;
+  struct head_of_keys {
+    int batch, head, offset, all_queries, all_keys;
+    GIWA_DEVICE int queries() const { return all_queries; }
+    GIWA_DEVICE int keys() const { return all_keys; }
+  };
+
+  GIWA_DEVICE explicit many_rows_partials(const params& p) : p_(p) {}
+
+  /// Merges up to `batch` pieces of the row and some columns, whose loads do not wait for each other.
+  GIWA_DEVICE void merge_pieces(int column, int piece, merged_sums& all) {
+    const int left = at_.work.pieces - piece;
+    merged_sums next[batch];
+    GIWA_UNROLL
+    for (int i = 0; i < batch; ++i) {
+      next[i].reset();
+      if (i >= left) continue;
+      const float* const from = p_.state_of(at_.first + number_of(p_.shape, at_.work, head_, row_tile_, piece + i));
+      const float* const sums = from + p_.tile_rows * p_.columns;
+      const float2 ml = *reinterpret_cast<const float2*>(sums + 2 * row_);
+      next[i].m[0] = ml.x, next[i].l[0] = ml.y;
+      has_nonfinite_ = has_nonfinite_ || sums[2 * p_.tile_rows + row_ / 64] != 0;
+      if (column >= p_.columns) continue;
+      const float4 o = *reinterpret_cast<const float4*>(from + row_ * p_.columns + column);
+      next[i].o = {{o.x, o.y, o.z, o.w}};
+    }
+    GIWA_UNROLL
+    for (int i = 0; i < batch; ++i) all.merge(next[i]);
+  }
+
+  const params& p_;
+  typename many_rows_walk<Call>::position at_;
+  int head_, row_tile_;
+  int row_;
+  bool has_nonfinite_;  // a piece of the row lacks values that are not finite
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// The second launch of attention_cached, where blocks have shares of a row's keys: it merges their partials and ends the rows.
+#ifndef GIWA_ATTENTION_SUMS_MERGE_PARTIALS_CUH
+#define GIWA_ATTENTION_SUMS_MERGE_PARTIALS_CUH
+
+#include <giwa/attention/sums/finish_rows.cuh>
+#include <giwa/attention/sums/row_sums.cuh>
+#include <giwa/attention/work/packed_rows.hpp>
+#include <giwa/grid/op.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A row of a work tile that is merged. It does not exist if it is past the end of `of`.
+struct merged_row {
+  packed_rows of;
+  int row;  // of these
+};
+
+/// A row's m, l and the columns of O that a lane merges.
+inline constexpr int merged_columns = 4;
+using merged_sums = row_sums<columns_of_row<merged_columns>>;
+
+/// A warp merges a row at a time, some columns in each lane. Partials knows which work tiles are divided, which blocks share the
+/// rows of one, and in which order its partials are merged (few_rows_partials.cuh, many_rows_partials.cuh):
+///   for_each_tile(block, p, s, f)  calls f(tile) for each work tile of which this block has rows
+///   tile.rank, tile.blocks         this block among those that share the tile's rows
+///   tile.rows()                    rows of the tile, one past the last
+///   tile.begin(row)                the row; after the previous one has ended
+///   tile.sum(block, first)         its state, with the columns from `first` on
+///   tile.end(block, merged_row)    after it is written
+template <class Partials>
+struct merge_partials_op {
+  using params = typename Partials::params;
+  using shared_storage = typename Partials::shared_storage;
+  static constexpr int max_threads = Partials::max_threads, min_blocks = 1, warps = max_threads / 32;
+
+  template <class Block>
+  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+    const auto block = with_threads<max_threads>(plain_block);
+    Partials::for_each_tile(block, p, s, [&](auto& tile) {
+      for (int row = tile.rank + tile.blocks * block.warp(); row < tile.rows(); row += tile.blocks * warps)
+        merge_row(block, p, tile, row);
+    });
+  }
+
+ private:
+  template <class Block, class Tile>
+  GIWA_DEVICE static void merge_row(const Block& block, const params& p, Tile& tile, int number) {
+    using output = stdlib::remove_cvref_t<decltype(*p.call.views.o.data())>;
+    const merged_row row = tile.begin(number);
+    if (row.row >= row.of.rows) return;
+    const cached_row_end<output> to(p.call, tile.sequence(), row.of.head(row.row), row.of.query(row.row));
+    float lse = 0;
+    for (int first = 0; first < p.columns; first += 32 * merged_columns) {
+      const merged_sums all = tile.sum(block, first);
+      const finished_softmax<float> end = to.finish(all.m[0], all.l[0]);
+      to.store(first + merged_columns * block.lane(), all.o.value, end);
+      lse = end.lse;
+    }
+    block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
+    if (to.lse != nullptr && block.lane() == 0) *to.lse = lse;
+    tile.end(block, row);
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
