@@ -240,6 +240,8 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/forward_nan_scrubber_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh
   D giwa/attention/kernels/sm90/forward_split_queries_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_products_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_speculation_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_sm90.cuh
   D giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh
   D giwa/attention/kernels/sm90/forward_sm90.cuh

@@ -3,11 +3,9 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_CONSUMER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_CONSUMER_SM90_CUH
 
-#include <giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_products_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_speculation_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_split_queries_sm90.cuh>
-#include <giwa/attention/split_fp16/exponents.cuh>
-#include <giwa/tile/mma_sm90.cuh>
-#include <giwa/tile/register_copy.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -21,6 +19,7 @@ struct sm90_query_rows {
   using output_registers = register_tile<float, warpgroup_map<Types::head_size_v>>;
   static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
   using notes = typename Types::consumer_note;
+  using products = sm90_products<Types>;
   static constexpr int slack = is_split ? 0 : policy::slack;
   using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0, slack>;
 
@@ -54,7 +53,8 @@ struct sm90_query_rows {
         loop_sliced();
       else {
         if constexpr (speculates<Pieces>)
-          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles) loop_without_maxima();
+          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
+            attend_without_maxima(*this);
         if constexpr (policy::overlaps)
           loop_overlapped(pieces);
         else
@@ -72,6 +72,9 @@ struct sm90_query_rows {
   }
 
  private:
+  template <class QueryRows>
+  friend GIWA_DEVICE void attend_without_maxima(QueryRows&);
+
   // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
     multiply_qk();
@@ -93,40 +96,6 @@ struct sm90_query_rows {
   template <class Pieces>
   static constexpr bool speculates = (slack > 0 && stdlib::same_as<Pieces, keys_at_once>);
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
-  /// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
-  /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
-  /// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
-  GIWA_DEVICE void loop_without_maxima() {
-    softmax.expose_empty_rows();
-    while (!is_last()) {
-      wait_k();
-      c.pingpong.acquire();
-      multiply_both();
-      arch::fence_operand(scores.value);
-      apply_steps(own.keep());
-      float sum[score_map::rows];
-      softmax.weigh(scores, sum);
-      arch::wgmma_wait_after<0>(sum[0] + sum[1]);
-      release_v();
-      const bool repeats = c.any_of_consumer(!softmax.within_slack(sum));
-      if (repeats) {
-        multiply_qk();
-        arch::wgmma_wait<0>();
-      }
-      release_k();
-      if (repeats) {
-        float largest[score_map::rows];
-        begin_softmax(own.keep(), largest);
-        raise(largest);
-        rescale_o();
-        end_softmax();
-        make_p();
-        return;
-      }
-      softmax.add(sum);
-      make_p();
-    }
-  }
   /// The softmax runs while other consumers use the tensor cores.
   template <class Pieces>
   GIWA_DEVICE void loop_pingpong(Pieces& pieces) {
@@ -248,23 +217,7 @@ struct sm90_query_rows {
     c.pingpong.release();
   }
   // --- Arithmetic
-  static constexpr auto in_turn = descriptors::in_turn;
-  /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
-  GIWA_DEVICE void multiply_qk() {
-    arch::wgmma_fence();
-    // Hides that q stays where it is (k_stage >> 2 is 0): its descriptors would be computed before the loop, and spilled.
-    int own_rows = policy::overlaps ? c.index : c.index + (k_stage >> 2);
-    if constexpr (policy::overlaps) arch::fence_index(own_rows);
-    const auto& q = c.s.rows[own_rows].q;
-    const auto k = transposed(c.s.k.stage(k_stage));
-    if constexpr (two_parts) {
-      constexpr int lo = round_up(Types::head_size, 64);
-      multiply<Types::head_size, in_turn>(scores, q, 0, k, false, lo, 0);
-      multiply<Types::head_size, in_turn>(scores, q, 0, k, true, 0, lo);
-    }
-    multiply<Types::head_size, in_turn>(scores, q, 0, k, two_parts);
-    arch::wgmma_commit();
-  }
+  GIWA_DEVICE void multiply_qk() { products::multiply_qk(c, k_stage, scores); }
 
   /// Applies scale, modifier, mask and online softmax: S becomes P, and `factor` is what O must be multiplied by.
   GIWA_DEVICE void softmax_step(tile_keep keep) {
@@ -301,36 +254,18 @@ struct sm90_query_rows {
   }
   /// Converts P to an operand in registers.
   GIWA_DEVICE void make_p() {
-    if constexpr (two_parts)
-      to_operands(scores, power_of_two(-split_exponents::of_p), p[0], p[1]);
-    else
-      to_operand<typename Types::element>(scores, p[0]);
-    if constexpr (drops_weights<typename Types::score>) {
-      kept_tile<score_map, false> kept;
-      c.steps.find_kept(c.block, c.thread, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key),
-                        kept);
-      kept.clear(p);
-    }
+    products::make_p(scores, p);
+    if constexpr (drops_weights<typename Types::score>)
+      products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), p);
   }
   GIWA_DEVICE void rescale_o() {
     o.transform_rows(factor, [](float x, float f) { return x * f; });
   }
-  /// O += P V; with split fp16, partial O = P V of this tile and one slice.
   GIWA_DEVICE void multiply_pv(int slice = 0) {
-    auto& v = c.s.v.stage(v_stage);
-    if constexpr (two_parts) {
-      constexpr int lo = round_up(Types::head_size_v, 64);
-      arch::fence_operand(partial_o.value);
-      arch::wgmma_fence();
-      multiply<in_turn>(partial_o, p[1], v, false, slice * policy::slice);
-      multiply<in_turn>(partial_o, p[0], v, true, lo + slice * policy::slice);
-      multiply<in_turn>(partial_o, p[0], v, true, slice * policy::slice);
-    } else {
-      arch::fence_operand(o.value);
-      arch::wgmma_fence();
-      multiply<in_turn>(o, p[0], v, true);
-    }
-    arch::wgmma_commit();
+    if constexpr (two_parts)
+      products::multiply_pv(c, v_stage, p, partial_o, slice);
+    else
+      products::multiply_pv(c, v_stage, p, o);
   }
   GIWA_DEVICE void add_partial_o(const float (&factor_of_tile)[score_map::rows], int slice = 0) {
     if constexpr (two_parts) {
@@ -348,7 +283,7 @@ struct sm90_query_rows {
   }
 
   register_tile<float, score_map> scores;                        // (queries, keys): S, then P in fp32
-  uint32 p[policy::parts][score_map::registers / 2];             // P, two numbers per register
+  typename products::operand p;                                  // P
   register_tile<float, warpgroup_map<policy::slice>> partial_o;  // of one tile, with split fp16
   float factor[score_map::rows];
   typename Types::k_note note;

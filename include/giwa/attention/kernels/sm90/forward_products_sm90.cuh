@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// The products of a consumer warpgroup of the Hopper kernel, S = Q K^T and O += P V of one K tile, and P as their operand.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
+
+#include <giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh>
+#include <giwa/attention/split_fp16/exponents.cuh>
+#include <giwa/tile/mma_sm90.cuh>
+#include <giwa/tile/register_copy.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Products are issued and committed, not waited for.
+template <class Types>
+struct sm90_products {
+  using policy = typename Types::policy;
+  using score_map = warpgroup_map<Types::block_n>;
+  using score_tile = register_tile<float, score_map>;
+  using operand = uint32[policy::parts][score_map::registers / 2];  // two numbers per register
+  static constexpr bool two_parts = policy::parts == 2;
+  static constexpr auto in_turn = descriptors::in_turn;
+
+  /// S = Q K^T. With split fp16 the small products come first, because tensor-core accumulation truncates toward zero.
+  template <class Consumer>
+  GIWA_DEVICE static void multiply_qk(Consumer& c, int k_stage, score_tile& scores) {
+    arch::wgmma_fence();
+    // Hides that q stays where it is (k_stage >> 2 is 0): its descriptors would be computed before the loop, and spilled.
+    int own_rows = policy::overlaps ? c.index : c.index + (k_stage >> 2);
+    if constexpr (policy::overlaps) arch::fence_index(own_rows);
+    const auto& q = c.s.rows[own_rows].q;
+    const auto k = transposed(c.s.k.stage(k_stage));
+    if constexpr (two_parts) {
+      constexpr int lo = round_up(Types::head_size, 64);
+      multiply<Types::head_size, in_turn>(scores, q, 0, k, false, lo, 0);
+      multiply<Types::head_size, in_turn>(scores, q, 0, k, true, 0, lo);
+    }
+    multiply<Types::head_size, in_turn>(scores, q, 0, k, two_parts);
+    arch::wgmma_commit();
+  }
+
+  /// Converts P to an operand in registers.
+  GIWA_DEVICE static void make_p(const score_tile& scores, operand& p) {
+    if constexpr (two_parts)
+      to_operands(scores, power_of_two(-split_exponents::of_p), p[0], p[1]);
+    else
+      to_operand<typename Types::element>(scores, p[0]);
+  }
+  /// Clears the weights that dropout does not keep.
+  template <class Consumer, class Bounds, class RowMap>
+  GIWA_DEVICE static void drop(Consumer& c, const Bounds& bounds, const RowMap& at, operand& p) {
+    kept_tile<score_map, false> kept;
+    c.steps.find_kept(c.block, c.thread, bounds, at, kept);
+    kept.clear(p);
+  }
+
+  /// O += P V; with split fp16, partial O = P V of this tile and one slice.
+  template <class Consumer, class Output>
+  GIWA_DEVICE static void multiply_pv(Consumer& c, int v_stage, const operand& p, Output& o, int slice = 0) {
+    auto& v = c.s.v.stage(v_stage);
+    arch::fence_operand(o.value);
+    arch::wgmma_fence();
+    if constexpr (two_parts) {
+      constexpr int lo = round_up(Types::head_size_v, 64);
+      multiply<in_turn>(o, p[1], v, false, slice * policy::slice);
+      multiply<in_turn>(o, p[0], v, true, lo + slice * policy::slice);
+      multiply<in_turn>(o, p[0], v, true, slice * policy::slice);
+    } else {
+      multiply<in_turn>(o, p[0], v, true);
+    }
+    arch::wgmma_commit();
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
