@@ -175,6 +175,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/backward_checks.hpp
   P giwa/attention/problem/cached_rows.hpp
   P giwa/attention/sums/row_end.hpp
+  P giwa/attention/sums/merge_parts.hpp
   P giwa/attention/work/packed_rows.hpp
   P giwa/attention/work/many_rows.hpp
   P giwa/attention/work/work_tiles.hpp

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CPU_MERGE_HPP
 
 #include <giwa/attention/call/merge.hpp>
+#include <giwa/attention/sums/merge_parts.hpp>
 #include <giwa/grid/host_for_all.hpp>
 #include <giwa/grid/host_loop.hpp>
 
@@ -21,7 +22,10 @@ struct merge_row {
     O* const o = m.output_of(batch, query, head);
     for (int64 first = 0; first < m.o.extent(3); first += block) {
       const int64 left = m.o.extent(3) - first;
-      merge_columns(all, lse, part + first, o + first, left < block ? static_cast<int>(left) : block);
+      float sum[block];
+      const int count = left < block ? static_cast<int>(left) : block;
+      merge_columns(all, m.parts(), part + first, m.parts_o.stride(0), lse, m.parts_lse.stride(0), sum, count);
+      for (int c = 0; c < count; ++c) o[first + c] = convert<O>{}(sum[c]);
     }
     if (m.lse.data() != nullptr)
       m.lse.data()[batch * m.lse.stride(0) + head * m.lse.stride(1) + query * m.lse.stride(2)] = all.lse();
@@ -29,22 +33,6 @@ struct merge_row {
 
  private:
   static constexpr int block = 512;  // no row of attention is longer, so that a weight is computed once
-
-  /// The parts in the outer loop. Each element has the bits that merge_elements() gives it: a part without keys would
-  /// add +0 to a sum that is never -0.
-  void merge_columns(const softmax_state<float>& all, const float* lse, const T* part, O* o, int count) const {
-    float sum[block];
-    for (int c = 0; c < count; ++c) sum[c] = 0;
-    const float normalizer = all.normalizer();
-    for (int64 i = 0; i < m.parts(); ++i) {
-      const float own = lse[i * m.parts_lse.stride(0)];
-      if (own == -infinity_of<float>) continue;
-      const float weight = merge_weight(all, normalizer, own);
-      const T* const x = part + i * m.parts_o.stride(0);
-      for (int c = 0; c < count; ++c) sum[c] = multiply_add(weight, convert<float>{}(x[c]), sum[c]);
-    }
-    for (int c = 0; c < count; ++c) o[c] = convert<O>{}(sum[c]);
-  }
 };
 
 template <class T>

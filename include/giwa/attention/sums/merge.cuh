@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_SUMS_MERGE_CUH
 
 #include <giwa/attention/call/merge.hpp>
+#include <giwa/attention/sums/merge_parts.hpp>
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/launch.cuh>
 #include <giwa/numeric/fast_division.hpp>
