@@ -73,7 +73,7 @@ template <class T, class O>
 attention_verdict judge(const attention_case<T, O>& c, const attention_answers& a) {
   const case_options& s = c.options;
   attention_verdict verdict =
-      judge_attention<T, O>(s.head_size_v, c.o.template elements<double>(), a.o, a.plain, a.scales);
+      judge_attention<rounded_to<T>, O>(s.head_size_v, c.o.template elements<double>(), a.o, a.plain, a.scales);
   if (verdict.ok() && s.lse) {
     const attention_verdict of_lse =
         judge_lse(rows_of(c.lse.template elements<float>(), s), a.lse, a.plain_lse, a.scales);

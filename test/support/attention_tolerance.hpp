@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace giwa_test {
@@ -24,7 +25,11 @@ struct row_scale {
   float score_of_o = 0, moved = 0, moved_row = 0, moved_lse = 0;
 };
 
-/// One row of the plain implementation: S = Q K^T summed in fp32 and rounded to T, softmax in fp32, P rounded to T, P V summed
+/// What the plain implementation rounds S and P to: e4m3 is only stored, so S and P stay in fp32.
+template <class T>
+using rounded_to = std::conditional_t<std::is_same_v<T, giwa::e4m3>, float, T>;
+
+/// One row of the plain implementation: S = Q K^T summed in fp32 and rounded to rounded_to<T>, softmax in fp32, P rounded to it, P V summed
 /// in fp32 and rounded to O. The lse is that of the scores before they are rounded.
 template <class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_params<T, O, Mask, Score>& p,
@@ -52,7 +57,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
     if (!p.mask(coord(key))) continue;
     const float s = score_of(key);
     exact = giwa::softmax_state<float>::merge(exact, giwa::softmax_state<float>::of(s));
-    const float r = convert<float>{}(convert<T>{}(s));
+    const float r = convert<float>{}(convert<rounded_to<T>>{}(s));
     rounded = giwa::softmax_state<float>::merge(rounded, giwa::softmax_state<float>::of(r));
     top = r > top ? r : top;
   }
@@ -71,8 +76,9 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
   giwa::detail::weight_factors<giwa::stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(coord(key))) continue;
-    const float s = convert<float>{}(convert<T>{}(score_of(key)));
-    const float weight = convert<float>{}(convert<T>{}(exp(s - rounded.reference()) * rounded.normalizer()));
+    const float s = convert<float>{}(convert<rounded_to<T>>{}(score_of(key)));
+    const float weight =
+        convert<float>{}(convert<rounded_to<T>>{}(exp(s - rounded.reference()) * rounded.normalizer()));
     const float size = s < 0 ? -s : s;
     if (weight > 1e-6f && size > scale.score) scale.score = size;
     if (s > top - 14 && size > scale.score_of_o) scale.score_of_o = size;  // p is more than 1e-6 of the largest

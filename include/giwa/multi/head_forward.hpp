@@ -90,6 +90,8 @@ status head_parallel_attention_forward(const Where& where, const Comm& comm, con
   detail::require_mask_and_score<Mask, Score>();
   static_assert(!detail::drops_weights<Score>,
                 "giwa::head_parallel_attention_forward: dropout on several GPUs is not supported.");
+  static_assert(detail::attention_element<stdlib::remove_const_t<Queries>>,
+                "giwa::head_parallel_attention_forward: elements of q, k and v must be giwa::fp16, bf16 or fp32.");
   detail::require_head_sizes<HeadSize, HeadSizeV>();
   const auto views = detail::views_of(q, k, v, o, {});
   using element = typename decltype(views.q)::value_type;

@@ -61,8 +61,9 @@ GIWA_HOST_DEVICE element_run<To, Count> convert_run(const element_run<From, Coun
   if constexpr (stdlib::same_as<To, From>) {
     return from;
   } else {
-    static_assert(floating_element<To> && floating_element<From>,
-                  "giwa: a copy converts fp16, bf16, fp32 and fp64 only: give the tile and the view one element type.");
+    static_assert(floating_element<To> && floating_format<From>,
+                  "giwa: a copy converts fp16, bf16, fp32, fp64, and from e4m3: give the tile and the view one element "
+                  "type.");
     if constexpr (Count == 1) {
       return {convert<To>{}(from.get(0))};
     } else {

@@ -363,7 +363,7 @@ TEST_CASE("supports says what is out of range, and needs no GPU") {
   expect(with(&attention_problem::kv_heads, 0), "k", bound::at_least, 1, 0);
   expect(with(&attention_problem::rows_q, -5), "q", bound::at_least, 0, -5);
   expect(with(&attention_problem::rows_k, -1), "k", bound::at_least, 0, -1);
-  expect(with(&attention_problem::element_bytes, 1), "q", bound::exactly, 2, 1);
+  expect(with(&attention_problem::element_bytes, 0), "q", bound::exactly, 1, 0);
   expect(with(&attention_problem::element_bytes, 3), "q", bound::exactly, 2, 3);
   expect(with(&attention_problem::element_bytes, 8), "q", bound::exactly, 4, 8);
   CHECK(with(&attention_problem::seq_q, -1).ok());

@@ -136,7 +136,8 @@ using all_simt_types = std::tuple<simt_types<float, float, 64, 64, no_mask, no_s
                                   simt_types<fp16, bf16, 64, 256, causal_mask, alibi_score>,       //
                                   simt_types<bf16, float, 320, 320, window_mask, no_score>,        //
                                   simt_types<float, float, 512, 512, causal_mask, user_score>,     //
-                                  simt_types<float, bf16, 1, 1, user_mask, no_score>>;
+                                  simt_types<float, bf16, 1, 1, user_mask, no_score>,              //
+                                  simt_types<giwa::e4m3, fp16, 72, 72, causal_mask, no_score>>;
 
 /// Case i of so many types: lengths around the edges of tiles, groups of heads, layouts, sinks, scales.
 template <class Types>

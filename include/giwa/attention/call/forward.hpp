@@ -61,8 +61,8 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
   static_assert(stdlib::same_as<element, stdlib::remove_const_t<Keys>> &&
                     stdlib::same_as<element, stdlib::remove_const_t<Values>>,
                 "giwa::attention_forward: q, k and v must have one element type.");
-  static_assert(attention_element<element>,
-                "giwa::attention_forward: elements of q, k and v must be giwa::fp16, bf16 or fp32.");
+  static_assert(attention_input<element>,
+                "giwa::attention_forward: elements of q, k and v must be giwa::fp16, bf16, fp32 or e4m3.");
   static_assert(!stdlib::is_const_v<O>, "giwa::attention_forward: o is written, so its elements must not be const.");
   static_assert(attention_element<stdlib::remove_const_t<O>>,
                 "giwa::attention_forward: elements of o must be giwa::fp16, bf16 or fp32.");
@@ -98,7 +98,8 @@ inline namespace GIWA_ARCH_TAG {
 /// bottom_right or offset(n). If options.lse is set, it receives the natural logarithm of the sum of e^score over the
 /// keys that the row keeps, in fp32. A sink adds e^sink to that sum and nothing to o.
 ///
-/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have a different one. Strides are 64-bit numbers of
+/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have a different one. q, k and v may also be e4m3, whose
+/// factors the caller applies (docs/attention.md): then products run in fp32, without tensor cores. Strides are 64-bit numbers of
 /// any value, including 0 and negative ones, except that the last must be 1. Sums are in fp32.
 ///
 /// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be

@@ -110,6 +110,11 @@ struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
                     forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
+  requires(!element_traits<T>::on_tensor_cores && !element_traits<T>::is_split)
+struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
+  using type = prepared_call<forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
+};
+template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 using prepared_forward = typename forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score>::type;
 
 template <int HeadSize, int HeadSizeV, class Tile>

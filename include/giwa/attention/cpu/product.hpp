@@ -77,6 +77,16 @@ inline void host_widen(const host_loops& loops, const fp16* from, float* to, int
 inline void host_widen(const host_loops& loops, const bf16* from, float* to, int count) {
   loops.widen_bf16(from, to, count);
 }
+// The same loop as that of fp16, for the instructions that the program is compiled for.
+inline void host_widen(const host_loops&, const e4m3* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) {
+    const uint32 raw = from[i].bits(), magnitude = raw & 0x7fu;
+    // Exponent and fraction in their places; the product with 2^120, the difference of the biases, also scales subnormal numbers.
+    const uint32 scaled = __builtin_bit_cast(uint32, __builtin_bit_cast(float, magnitude << 20) * 0x1p120f);
+    const uint32 bits = magnitude == 0x7f ? 0x7fc00000u : scaled;
+    to[i] = __builtin_bit_cast(float, bits | (raw & 0x80u) << 24);
+  }
+}
 ///@}
 
 /// Prefetches a row of elements.

@@ -181,7 +181,7 @@ GIWA_HOST_DEVICE constexpr bool shares_keys(const attention_problem& p, int capa
 /// The bytes of a call's workspace, with what only the fastest kernels need or without.
 GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest,
                                                 int capability = 0, bool any_order = false) {
-  if (!check_sizes(p, 0).ok()) return 0;
+  if (!check_sizes(p, 0).ok() || p.element_bytes == element_traits<e4m3>::bytes) return 0;
   workspace_layout layout;
   backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability),
                            any_order && shares_keys(p, capability));

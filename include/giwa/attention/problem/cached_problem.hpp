@@ -29,6 +29,8 @@ namespace detail {
 GIWA_HOST_DEVICE constexpr status check_sizes(const cached_problem& p, int capability) {
   if (p.queries < 0) return status::invalid("q", "a length is out of range", bound::at_least, 0, p.queries);
   if (p.keys < 0) return status::invalid("k", "a length is out of range", bound::at_least, 0, p.keys);
+  if (p.element_bytes == element_traits<e4m3>::bytes)
+    return status::invalid("q", "an element must have 2 or 4 bytes", bound::exactly, 2, p.element_bytes);
   const attention_problem tensors{p.sequences, p.queries,     p.keys,          p.heads, p.kv_heads,
                                   p.head_size, p.head_size_v, p.element_bytes, p.rows};
   if (const status s = check_sizes(tensors, capability); !s.ok()) return s;

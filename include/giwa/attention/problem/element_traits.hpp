@@ -50,7 +50,8 @@ struct element_traits<fp32> {
   static constexpr bool on_tensor_cores = false, is_split = true, has_scales = false, reads_v_as_it_lies = true;
 };
 
-/// A cache's e4m3 is converted to fp16 for tensor cores, whose 8-bit operands must be contiguous along the keys.
+/// No kernel multiplies e4m3 on tensor cores yet: their 8-bit operands must be contiguous along the keys. attention_cached converts
+/// a cache's e4m3 to fp16.
 template <>
 struct element_traits<e4m3> {
   using operand = e4m3;
@@ -67,9 +68,12 @@ GIWA_HOST_DEVICE constexpr bool are_on_tensor_cores(int64 bytes) { return bytes 
 GIWA_HOST_DEVICE constexpr bool are_split(int64 bytes) { return bytes == element_traits<fp32>::bytes; }
 ///@}
 
+/// An element type of q, k and v of attention_forward.
+template <class T>
+concept attention_input = requires { element_traits<T>::bytes; };
 /// An element type of the inputs and outputs of every call of attention.
 template <class T>
-concept attention_element = floating_element<T> && requires { element_traits<T>::bytes; };
+concept attention_element = attention_input<T> && floating_element<T>;
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

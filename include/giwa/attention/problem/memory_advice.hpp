@@ -11,7 +11,7 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The bytes of the tensors of a call, each contiguous, with o of the element type of q. A size that overflows is
+/// The bytes of the tensors of a call, each contiguous, with o of the element type of q, or of 16 bits where q is e4m3. A size that overflows is
 /// max_int64.
 struct attention_bytes {
   /// Of each tensor.
@@ -52,10 +52,11 @@ constexpr attention_bytes bytes_of(const attention_problem& p, bool with_lse = f
     return detail::saturating_product(detail::saturating_product(detail::saturating_product(rows, heads), size),
                                       element);
   };
+  const int64 output_bytes = p.element_bytes < 2 ? 2 : p.element_bytes;
   return {tensor(p.seq_q, p.rows_q, p.heads, p.head_size, p.element_bytes),
           tensor(p.seq_k, p.rows_k, p.kv_heads, p.head_size, p.element_bytes),
           tensor(p.seq_k, p.rows_k, p.kv_heads, p.head_size_v, p.element_bytes),
-          tensor(p.seq_q, p.rows_q, p.heads, p.head_size_v, p.element_bytes),
+          tensor(p.seq_q, p.rows_q, p.heads, p.head_size_v, output_bytes),
           with_lse ? tensor(p.seq_q, p.rows_q, p.heads, 1, 4) : 0,
           workspace_bytes(p)};
 }
@@ -110,7 +111,7 @@ constexpr result<attention_advice> memory_advice(const attention_problem& p, int
   a.total = total;
   a.whole = bytes_of(p);
   attention_problem narrow = p;
-  narrow.element_bytes = 2;
+  if (p.element_bytes > 2) narrow.element_bytes = 2;
   a.half_precision = bytes_of(narrow);
   a.half_batch = bytes_of(detail::with_batch(p, ceil_div(p.batch, 2)));
   a.half_keys = p.seq_k > 1 ? bytes_split_along_keys(p, 2) : a.whole;

@@ -20,7 +20,7 @@ struct attention_problem {
   int64 kv_heads = 0;       ///< heads of k and v; divides heads
   int64 head_size = 0;      ///< of q and k
   int64 head_size_v = 0;    ///< of v and o
-  int64 element_bytes = 2;  ///< of q, k and v: 4 for fp32
+  int64 element_bytes = 2;  ///< of q, k and v: 4 for fp32, 1 for e4m3
   int64 rows_q = 0;         ///< queries of all sequences together, where seq_q is -1
   int64 rows_k = 0;         ///< keys of all sequences together, where seq_k is -1
 };
@@ -63,8 +63,11 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
     if (r.value < r.least) return status::invalid(r.argument, r.message, bound::at_least, r.least, r.value);
     if (r.value > r.most) return status::invalid(r.argument, r.message, bound::at_most, r.most, r.value);
   }
-  if (p.element_bytes != 2 && p.element_bytes != 4)
-    return status::invalid("q", "an element must have 2 or 4 bytes", bound::exactly, p.element_bytes < 4 ? 2 : 4,
+  if (p.element_bytes != 1 && p.element_bytes != 2 && p.element_bytes != 4)
+    return status::invalid("q", "an element must have 1, 2 or 4 bytes", bound::exactly,
+                           p.element_bytes < 2   ? 1
+                           : p.element_bytes < 4 ? 2
+                                                 : 4,
                            p.element_bytes);
   if (p.heads > 0 && p.kv_heads == 0)
     return status::invalid("k", "q has heads but k and v have none", bound::at_least, 1, 0);
@@ -105,9 +108,10 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
-  const bool narrow = p.head_size <= 256 && p.head_size_v <= 256, is_split = detail::are_split(p.element_bytes);
+  const bool narrow = p.head_size <= 256 && p.head_size_v <= 256;
+  const bool splits = detail::are_split(p.element_bytes) && narrow && workspace >= workspace_bytes(p);
   const detail::gpu_traits gpu = detail::gpu_traits::of(capability);
-  if (!gpu.mma || (is_split && (!narrow || workspace < workspace_bytes(p)))) return {attention_path::simt, {}};
+  if (!gpu.mma || !(splits || detail::are_on_tensor_cores(p.element_bytes))) return {attention_path::simt, {}};
   return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::sm80, {}};
 }
 

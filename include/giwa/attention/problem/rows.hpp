@@ -50,7 +50,7 @@ using rows_type = decltype(rows_of(stdlib::declval<const head_type<Params>&>()))
 ///@}
 
 /// Element i of a row, exactly.
-template <floating_element T>
+template <floating_format T>
 GIWA_HOST_DEVICE double exact_element(const T* row, int64 i) {
   return convert<double>{}(row[i]);
 }

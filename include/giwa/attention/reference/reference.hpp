@@ -80,9 +80,9 @@ struct attention_reference_rows {
 template <class T, class O, class Mask, class Score, class Run>
 status with_reference(const attention_views<T, O>& views, const Mask& mask, const Score& score,
                       const attention_options& options, const Run& run) {
-  static_assert(attention_element<T> && floating_element<O>,
-                "giwa::attention_reference: elements of q, k and v must be giwa::fp16, bf16 or fp32; those of o may "
-                "also be fp64.");
+  static_assert(attention_input<T> && floating_element<O>,
+                "giwa::attention_reference: elements of q, k and v must be giwa::fp16, bf16, fp32 or e4m3; those of o "
+                "giwa::fp16, bf16, fp32 or fp64.");
   require_mask_and_score<Mask, Score>();
   const attention_problem sizes = views.problem();
   if (const status s = check_attention(views, mask, score, options, sizes.head_size, sizes.head_size_v); !s.ok())
