@@ -164,11 +164,14 @@ set(GIWA_HEADERS
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/params.hpp
   P giwa/attention/problem/rows.hpp
+  P giwa/attention/problem/gradient.hpp
+  P giwa/attention/tuning/sm80.hpp
+  P giwa/attention/tuning/sm120.hpp
+  P giwa/attention/tuning/sm90.hpp
   P giwa/attention/problem/cached_problem.hpp
   P giwa/attention/problem/cached_views.hpp
   P giwa/attention/problem/cached_checks.hpp
   P giwa/attention/problem/cached_params.hpp
-  P giwa/attention/problem/gradient.hpp
   P giwa/attention/problem/score_gradient.hpp
   P giwa/attention/problem/backward_options.hpp
   P giwa/attention/problem/backward_params.hpp
@@ -181,9 +184,6 @@ set(GIWA_HEADERS
   P giwa/attention/work/work_tiles.hpp
   P giwa/attention/work/visible_tiles.hpp
   H giwa/attention/work/backward_schedules.hpp
-  P giwa/attention/tuning/sm80.hpp
-  P giwa/attention/tuning/sm120.hpp
-  P giwa/attention/tuning/sm90.hpp
   D giwa/attention/score/score_steps.cuh
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/nonfinite/nonfinite.cuh

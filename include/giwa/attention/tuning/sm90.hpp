@@ -105,6 +105,20 @@ struct sm90_second_policy_of {
   GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) { return is_128 ? keys >= 8192 : keys > 256 && keys <= 512; }
 };
 
+/// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.
+struct many_rows_tile {
+  int rows, keys;
+};
+GIWA_HOST_DEVICE constexpr many_rows_tile many_rows_tile_of(int64 head_size, int64 head_size_v) {
+  const int64 wider = head_size > head_size_v ? head_size : head_size_v;
+  const int64 columns = round_up(head_size, 64) + round_up(head_size_v, 64);
+  return {wider <= 64 ? 192 : 128, columns <= 256 ? 128 : columns <= 384 ? 96 : 64};
+}
+/// Whether there is a kernel for many rows of these head sizes.
+GIWA_HOST_DEVICE constexpr bool has_many_rows(int64 head_size, int64 head_size_v) {
+  return head_size <= 256 && head_size_v <= 256;
+}
+
 /// The tile for split fp16. H200, 2026-11-22, 2048 / head size heads, 4 x 4096 tokens, full | causal, the kernel
 /// without the split pass:
 ///   head size   queries x keys   stages   TFLOP/s

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 #define GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 
+#include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/attention/work/packed_rows.hpp>
 #include <giwa/grid/reduce.hpp>
 
@@ -18,20 +19,6 @@ namespace giwa::inline GIWA_ABI::detail {
 /// 4 heads for each head of keys, 345 and 868 with 8 heads, 297 and 241 with 1; 5 to 8 queries: 299 and 278 with 4, 300
 /// and 585 with 8 (H200, 2026-11-23).
 inline constexpr int few_queries_of_sequence = 8;
-
-/// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.
-struct many_rows_tile {
-  int rows, keys;
-};
-GIWA_HOST_DEVICE constexpr many_rows_tile many_rows_tile_of(int64 head_size, int64 head_size_v) {
-  const int64 wider = head_size > head_size_v ? head_size : head_size_v;
-  const int64 columns = round_up(head_size, 64) + round_up(head_size_v, 64);
-  return {wider <= 64 ? 192 : 128, columns <= 256 ? 128 : columns <= 384 ? 96 : 64};
-}
-/// Whether there is a kernel for many rows of these head sizes.
-GIWA_HOST_DEVICE constexpr bool has_many_rows(int64 head_size, int64 head_size_v) {
-  return head_size <= 256 && head_size_v <= 256;
-}
 
 /// How the packed rows of a group of heads fill the 64 rows of a consumer: `queries` queries of `heads` heads each. Row
 /// r is query r / heads of these, head r % heads.
