@@ -159,20 +159,8 @@ struct sm80_attention_op {
           scrub_nonfinite(block, s.in.v[0], s.has_nonfinite);
           block.sync();
         }
-      float largest[map_of_scores::rows], factor[map_of_scores::rows];
-      const auto rescale_o = [&] { o.transform_rows(factor, [](float x, float f) { return x * f; }); };
-      softmax.find_maxima(block, scores, largest);
-      if (slack == 0 || block.any(softmax.exceeds_slack(largest))) {
-        softmax.raise(largest, steps.scale_log2(), factor);
-        if constexpr (slack > 0) rescale_o();
-      }
-      // From here on there is no branch, so that the products of P V begin before all of P is computed.
-      float sum[map_of_scores::rows];
-      softmax.weigh(scores, sum);
-      softmax.add(sum);
-      if constexpr (is_split)
-        exponents.begin_values(p.split.v.exponent(head.kv_head, head.first_key_row, head.batch, n), factor);
-      if constexpr (slack == 0 && !two_parts) rescale_o();
+      float factor[map_of_scores::rows];
+      weigh(block, p, head, n, steps, rows, scores, factor);
       uint32 p_operand[parts][map_of_scores::registers / 2];
       if constexpr (two_parts)
         to_operands(scores, power_of_two(-exponents.of_p), p_operand[0], p_operand[1]);
@@ -190,6 +178,29 @@ struct sm80_attention_op {
     copy_wait();
     if (has_chunks && end_of_chunk > tiles_of_chunk) earlier.add_to(rows, steps);
     finish(block, p, head, first_query, first_column, s, steps, rows, keys);
+  }
+
+  /// The softmax of tile n: scores become P, and O becomes relative to the new maximum, but with two parts, whose products
+  /// multiply it by `factor`.
+  template <class Block>
+  GIWA_DEVICE static void weigh(const Block& block, const params& p, const attention_head<T, O>& head, int n,
+                                const steps_of_scores& steps, query_rows& rows,
+                                register_tile<float, map_of_scores>& scores, float (&factor)[map_of_scores::rows]) {
+    auto& [softmax, o, exponents] = rows;
+    const auto rescale_o = [&] { o.transform_rows(factor, [](float x, float f) { return x * f; }); };
+    float largest[map_of_scores::rows];
+    softmax.find_maxima(block, scores, largest);
+    if (slack == 0 || block.any(softmax.exceeds_slack(largest))) {
+      softmax.raise(largest, steps.scale_log2(), factor);
+      if constexpr (slack > 0) rescale_o();
+    }
+    // From here on there is no branch, so that the products of P V begin before all of P is computed.
+    float sum[map_of_scores::rows];
+    softmax.weigh(scores, sum);
+    softmax.add(sum);
+    if constexpr (is_split)
+      exponents.begin_values(p.split.v.exponent(head.kv_head, head.first_key_row, head.batch, n), factor);
+    if constexpr (slack == 0 && !two_parts) rescale_o();
   }
 
   /// Normalizes O, stores it and lse, and adds scrubbed NaN and infinity back.

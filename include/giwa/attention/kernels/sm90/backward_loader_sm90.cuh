@@ -141,6 +141,15 @@ class sm90_backward_loader {
     ++fixed_turn;
   }
 
+  /// Where dq of tile n of the queries is added. An item that comes again has added to it already.
+  GIWA_DEVICE auto dq_place_of(const work_item& work, const head_type& h, int n) const {
+    const key_tiles<typename Types::mask> keys(p.call.call.mask, h, n * columns, columns, Types::block_m);
+    const int tile = work.first / Types::block_m;
+    int before = keys.previous(tile);
+    if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
+    return typename Types::dq_place{work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
+  }
+
   GIWA_DEVICE void load_tile(const work_item& work, const head_type& h, const tiles_list& list, int n) {
     tile_keep keep[Types::groups];
     bool some = false;
@@ -164,14 +173,7 @@ class sm90_backward_loader {
       }
     }
     [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
-    if constexpr (Types::adds_dq) {
-      // An item that comes again has added to dq already.
-      const key_tiles<typename Types::mask> keys(p.call.call.mask, h, begin, columns, Types::block_m);
-      const int tile = work.first / Types::block_m;
-      int before = keys.previous(tile);
-      if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
-      dq = {work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
-    }
+    if constexpr (Types::adds_dq) dq = dq_place_of(work, h, n);
     s.x_empty[x.stage()].wait(x.phase() ^ 1);
     GIWA_UNROLL
     for (int i = 0; i < rows_of_lane; ++i) {
