@@ -178,6 +178,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/backward_checks.hpp
   P giwa/attention/problem/cached_rows.hpp
   P giwa/attention/sums/row_end.hpp
+  P giwa/attention/sums/partial_slot.hpp
   P giwa/attention/sums/merge_parts.hpp
   P giwa/attention/work/packed_rows.hpp
   P giwa/attention/work/many_rows.hpp
@@ -249,7 +250,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/many_rows_types_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_copier_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh
-  D giwa/attention/kernels/sm90/many_rows_pieces_sm90.cuh
+  D giwa/attention/kernels/sm90/many_rows_splits_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_output_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh

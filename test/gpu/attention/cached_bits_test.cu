@@ -233,13 +233,13 @@ TEST_CASE("many rows: alone, with any workspace, and in slices of heads") {
   for (const int64 page : {0, 16})
     for (const bool packed : {false, true}) {
       cached_case_options c = case_of(page, packed, true);
-      c.lengths = {1500, 1130, 5, 0, 1400, 256};  // up to two pieces of 1024 keys
+      c.lengths = {1500, 1130, 5, 0, 1400, 256};  // up to two splits of 1024 keys
       check_bits<fp16, fp16>(c);
       if (small_mode() && packed) return;
     }
 }
 
-TEST_CASE("many rows of one long sequence, whose pieces all multiprocessors share") {
+TEST_CASE("many rows of one long sequence, whose splits all multiprocessors share") {
   for (const int64 page : {0, 48})
     for (const int64 queries : {64, 200}) {
       cached_case_options c = case_of(page, false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tree of leaves: any division into runs does the same merges on the same operands, and hands on as many states as said.
+// The tree of leaves: any division into runs does the same merges on the same operands, and hands on as many partials as said.
 #include <giwa/attention/sums/leaf_fold.hpp>
 
 #include "support/catch.hpp"
@@ -42,7 +42,7 @@ sum sum_of(int first, int end, int level = fold_levels::count) {
 
 /// What a run hands on.
 struct run_result {
-  run_states states;
+  run_partials partials;
   std::vector<sum> handed_on;
 };
 
@@ -50,16 +50,16 @@ struct run_result {
 /// result.
 run_result fold_run(int first, int from, int to, int end) {
   const int begin = from == first ? 0 : from;
-  run_result r{run_states(begin, to), {}};
+  run_result r{run_partials(begin, to), {}};
   leaf_fold<sum> fold;
   fold.reset();
   for (int leaf = from; leaf < to; ++leaf) {
     sum x{std::to_string(leaf)};
     if (fold.push(0, leaf, x, begin)) r.handed_on.push_back(x);
   }
-  if (from == first && to == end) return {r.states, {fold.finish()}};
+  if (from == first && to == end) return {r.partials, {fold.finish()}};
   for (int l = fold_levels::count - 1; l >= 0; --l)
-    if (r.states.is_unfinished(l)) r.handed_on.push_back(fold.at(l));
+    if (r.partials.is_unfinished(l)) r.handed_on.push_back(fold.at(l));
   return r;
 }
 
@@ -69,8 +69,8 @@ struct law {
 
   void check(int first, int end, const std::vector<int>& cuts, const std::string& right) {
     ++checked;
-    std::vector<run_states::position> at;
-    std::vector<sum> states;
+    std::vector<run_partials::position> at;
+    std::vector<sum> partials;
     int from = first;
     for (std::size_t i = 0; i <= cuts.size(); ++i) {
       const int to = i < cuts.size() ? cuts[i] : end;
@@ -80,24 +80,24 @@ struct law {
         return;
       }
       const int count = static_cast<int>(r.handed_on.size());
-      other_count += r.states.count() == count ? 0 : 1;
-      too_many += r.states.count() <= run_states::most(to - from) ? 0 : 1;
-      for (int n = 0; n < count; ++n) at.push_back(r.states.at(n));
-      states.insert(states.end(), r.handed_on.begin(), r.handed_on.end());
+      other_count += r.partials.count() == count ? 0 : 1;
+      too_many += r.partials.count() <= run_partials::most(to - from) ? 0 : 1;
+      for (int n = 0; n < count; ++n) at.push_back(r.partials.at(n));
+      partials.insert(partials.end(), r.handed_on.begin(), r.handed_on.end());
       from = to;
     }
     // As one list, and in lists of 5, which end inside of nodes.
-    for (const std::size_t most : {states.size(), std::size_t{5}}) {
+    for (const std::size_t most : {partials.size(), std::size_t{5}}) {
       leaf_fold<sum> fold;
       fold.reset();
-      for (std::size_t n = 0, end_of_list = 0; n < states.size();) {
-        if (n == end_of_list) end_of_list = std::min(n + most, states.size());
+      for (std::size_t n = 0, end_of_list = 0; n < partials.size();) {
+        if (n == end_of_list) end_of_list = std::min(n + most, partials.size());
         const merge_step step = merge_step::of(at.data() + n, static_cast<int>(end_of_list - n));
-        sum x = states[n];
-        for (int i = 1; i < step.states; ++i) x.merge(states[n + static_cast<std::size_t>(i)]);
+        sum x = partials[n];
+        for (int i = 1; i < step.partials; ++i) x.merge(partials[n + static_cast<std::size_t>(i)]);
         fold.add(step, x);
-        n += static_cast<std::size_t>(step.states);
-        in_fours += step.states == 4 ? 1 : 0;
+        n += static_cast<std::size_t>(step.partials);
+        in_fours += step.partials == 4 ? 1 : 0;
       }
       other_result += fold.finish().text == right ? 0 : 1;
     }
@@ -166,7 +166,7 @@ TEST_CASE("runs of whole nodes are merged four at a time") {
                   12 * run, 13 * run, 14 * run, 15 * run},
                  sum_of(0, 16 * run).text);
     broken.holds();
-    CHECK(broken.in_fours == 4 + 1);  // all 16 states; in lists of 5 only the first four are together
+    CHECK(broken.in_fours == 4 + 1);  // all 16 partials; in lists of 5 only the first four are together
   }
 }
 
@@ -185,25 +185,25 @@ TEST_CASE("equal runs, as launches have them") {
   broken.holds();
 }
 
-TEST_CASE("a bound of the states of a run") {
+TEST_CASE("a bound of the partials of a run") {
   int64 too_many = 0, decreases = 0, most_seen = 0;
   for (int leaves = 1; leaves <= 700; ++leaves) {
     for (int begin = 0; begin <= 400; ++begin) {
-      const int count = run_states(begin, begin + leaves).count();
-      too_many += count <= run_states::most(leaves) ? 0 : 1;
+      const int count = run_partials(begin, begin + leaves).count();
+      too_many += count <= run_partials::most(leaves) ? 0 : 1;
       if (leaves <= 64) most_seen = std::max<int64>(most_seen, count);
     }
-    decreases += run_states::most(leaves) >= run_states::most(leaves - 1) ? 0 : 1;
+    decreases += run_partials::most(leaves) >= run_partials::most(leaves - 1) ? 0 : 1;
   }
   CHECK(too_many == 0);
   CHECK(decreases == 0);
-  CHECK(2 * most_seen >= run_states::most(64));  // the bound is not far above what happens
+  CHECK(2 * most_seen >= run_partials::most(64));  // the bound is not far above what happens
   // Of long sequences, where numbers of leaves are large.
   constexpr int many = 1 << 25;
   for (const int begin : {0, 1, many - 63, many - 1, many, many + 1})
     for (const int leaves : {1, 64, 100000, many}) {
-      const run_states states(begin, begin + leaves);
-      CHECK(states.count() <= run_states::most(leaves));
-      CHECK(states.count() >= 1);
+      const run_partials partials(begin, begin + leaves);
+      CHECK(partials.count() <= run_partials::most(leaves));
+      CHECK(partials.count() >= 1);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernel for many rows: each row is in one tile, each item is found once, and pieces fit into the workspace.
+// The kernel for many rows: each row is in one tile, each item is found once, and splits fit into the workspace.
 #include <giwa/attention/work/cached_workspace.hpp>
 #include <giwa/grid/host_executor.hpp>
 
@@ -43,7 +43,7 @@ struct find_items_op {
     many_rows_shape shape;
     int64 step;
     bool* divides;
-    std::vector<std::vector<int>>* found;  // sequence, head, tile of rows, piece
+    std::vector<std::vector<int>>* found;  // sequence, head, tile of rows, split
   };
   using shared_storage = giwa::no_shared_storage;
   template <class Block>
@@ -54,8 +54,8 @@ struct find_items_op {
       many_rows_walk<call_params>::position at;
       for (int64 i = first; walk.find(block, i, at); i += p.step) {
         const many_rows_item item = item_of(p.shape, at.work, at.sequence.keys, divides, i - at.first);
-        if (divides) REQUIRE(at.first + number_of(p.shape, at.work, item.head, item.row_tile, item.piece) == i);
-        if (block.lane() == 0) p.found->push_back({at.sequence.batch, item.head, item.row_tile, item.piece});
+        if (divides) REQUIRE(at.first + number_of(p.shape, at.work, item.head, item.row_tile, item.split) == i);
+        if (block.lane() == 0) p.found->push_back({at.sequence.batch, item.head, item.row_tile, item.split});
       }
       if (block.lane() == 0) *p.divides = divides;
     }
@@ -71,7 +71,7 @@ std::set<std::vector<int>> all_items(const call_params& p, const many_rows_shape
     const many_rows_work w = work_of(shape, s);
     for (int head = 0; head < shape.kv_heads; ++head)
       for (int tile = 0; tile < w.row_tiles; ++tile)
-        for (int piece = 0; piece < (divides ? w.pieces : 1); ++piece) all.insert({b, head, tile, piece});
+        for (int split = 0; split < (divides ? w.splits : 1); ++split) all.insert({b, head, tile, split});
   }
   return all;
 }
@@ -105,16 +105,16 @@ TEST_CASE("every row of a group of heads is in one tile, and tiles have the rows
   CHECK(outside == 0);
 }
 
-TEST_CASE("the pieces of a sequence depend on its queries and keys alone, and are 18 at most up to a million keys") {
+TEST_CASE("the splits of a sequence depend on its queries and keys alone, and are 18 at most up to a million keys") {
   for (const int tile : {64, 96, 128})
     for (const int64 queries : {17, 128, 129, 512, 4096, 5000})
       for (const int64 keys : {1, 1000, 1025, 8192, 16383, 16384, 100000, 1 << 20}) {
-        const int tiles = piece_tiles_of(queries, keys, tile);
+        const int tiles = split_tiles_of(queries, keys, tile);
         CHECK((tiles > 0 && tiles * tile <= 1 << 16));
         CHECK(giwa::ceil_div(giwa::ceil_div(keys, tile), tiles) <= 18);
       }
-  CHECK(piece_tiles_of(64, 32768, 128) == 32);
-  CHECK(piece_tiles_of(1024, 8192, 128) == 64);
+  CHECK(split_tiles_of(64, 32768, 128) == 32);
+  CHECK(split_tiles_of(1024, 8192, 128) == 64);
 }
 
 TEST_CASE("items of sequences of all kinds are found once, by any number of blocks") {
@@ -144,7 +144,7 @@ TEST_CASE("items of sequences of all kinds are found once, by any number of bloc
       CHECK(std::set<std::vector<int>>(found.begin(), found.end()) == (divides ? items : units));
       // With as much workspace as a call says that it uses, only the number of items keeps units from being divided.
       const bool few_units = std::ssize(units) * 4 <= 7 * shape.blocks && std::ssize(items) <= 8 * shape.blocks;
-      CHECK(divides == (available > 0 && few_units && items.size() >= least_pieces * units.size()));
+      CHECK(divides == (available > 0 && few_units && items.size() >= least_splits * units.size()));
       divided += divides ? 1 : 0;
     }
   }

@@ -82,14 +82,14 @@ class plain_search {
 
 /// What is wrong with the items of all runs.
 struct law {
-  int64 out_of_order = 0, missed = 0, divided = 0, empty = 0, too_many_states = 0, too_many_begun = 0, too_long = 0,
+  int64 out_of_order = 0, missed = 0, divided = 0, empty = 0, too_many_slots = 0, too_many_begun = 0, too_long = 0,
         items = 0;
   void holds() const {
     CHECK(out_of_order == 0);
     CHECK(missed == 0);
     CHECK(divided == 0);
     CHECK(empty == 0);
-    CHECK(too_many_states == 0);
+    CHECK(too_many_slots == 0);
     CHECK(too_many_begun == 0);
     CHECK(too_long == 0);
   }
@@ -101,7 +101,7 @@ void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf
   const int kv_heads = static_cast<int>(p.views.cache.k.extent(2));
   const plain_search search(p, of_host, leaf_keys, tile_rows);
   run_shape shape = of_host;
-  shape.states = search.place(0).states(of_host);
+  shape.slots = search.place(0).slots(of_host);
   std::vector<int64> first_unit{0};
   std::vector<int> next, end;  // of each unit
   for (int b = 0; b < p.views.sequence_count(); ++b) {
@@ -115,7 +115,7 @@ void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf
       run_walk walk(p, shape, column, leaf_keys, tile_rows);
       walk.enter(shape, search.place(run));
       int64 leaves = 0;
-      int states_before = 0, states_begun = 0;
+      int slots_before = 0, slots_begun = 0;
       while (walk.next()) {
         const run_item& item = walk.item();
         ++broken.items;
@@ -128,14 +128,14 @@ void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf
         else
           next[unit] = item.end;
         if (item.has_beginning() && item.has_end()) continue;
-        (item.has_beginning() ? states_begun : states_before) += run_states(item.fold_begin(), item.end).count();
+        (item.has_beginning() ? slots_begun : slots_before) += run_partials(item.fold_begin(), item.end).count();
       }
-      if (shape.states == 0)
-        broken.divided += states_begun + states_before;
+      if (shape.slots == 0)
+        broken.divided += slots_begun + slots_before;
       else
         broken.too_long += leaves <= search.length ? 0 : 1;
-      broken.too_many_states += states_before <= shape.states ? 0 : 1;
-      broken.too_many_begun += states_begun <= fold_levels::count ? 0 : 1;
+      broken.too_many_slots += slots_before <= shape.slots ? 0 : 1;
+      broken.too_many_begun += slots_begun <= fold_levels::count ? 0 : 1;
     }
   broken.missed += next == end ? 0 : 1;
 }
@@ -531,14 +531,14 @@ TEST_CASE("the shape of runs: within the workspace, and on all blocks where it i
       too_many += int64{x.runs} * x.columns <= blocks && x.runs >= 1 ? 0 : 1;
       too_many += int64{x.columns} * x.heads_in_column == w.kv_heads ? 0 : 1;
     }
-    too_large += workspace_bytes_of(s, w.columns) <= available && none.states == 0 ? 0 : 1;
+    too_large += workspace_bytes_of(s, w.columns) <= available && none.slots == 0 ? 0 : 1;
     // At least nine tenths of the blocks, or one for each leaf.
     const int64 leaves = w.units * w.unit_leaves * w.kv_heads;
     idle += int64{all.runs} * all.columns * 10 >= std::min(blocks * 9, leaves * 9) ? 0 : 1;
     // Without a workspace, a block for each unit.
     idle += int64{none.runs} * none.columns * 10 >= std::min(blocks, w.units * w.kv_heads) * 9 ? 0 : 1;
     fewer += none.runs <= s.runs && s.runs <= all.runs ? 0 : 1;
-    split += s.states > 0 ? 1 : 0;
+    split += s.slots > 0 ? 1 : 0;
   }
   CHECK(too_large == 0);
   CHECK(too_many == 0);
@@ -579,11 +579,11 @@ namespace {
 
 constexpr giwa::cached_problem decode{
     .sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128, .head_size_v = 128};
-// 16 runs of 8 heads, each of 4 leaves of 128 keys: at least 4 states of 4 rows, and not many more.
+// 16 runs of 8 heads, each of 4 leaves of 128 keys: at least 4 partials of 4 rows, and not many more.
 constexpr int64 four_states = 16 * 8 * 4 * (4 * 128 + 4 * 2) * 4;
 static_assert(giwa::cached_workspace_bytes(decode, 132) >= four_states);
 static_assert(giwa::cached_workspace_bytes(decode, 132) <= 3 * four_states);
-// It depends little on the number of sequences: a run hands on states of one sequence, however many it computes.
+// It depends little on the number of sequences: a run hands on partials of one sequence, however many it computes.
 constexpr int64 bytes_of(int64 sequences) {
   giwa::cached_problem p = decode;
   p.sequences = sequences, p.keys = 131072;

@@ -27,7 +27,7 @@ struct cached_simt : candidate {
   }
 };
 
-/// The kernel for few rows with tiles of Rows packed rows, and the launch that merges its states. Both tiles give the same bits,
+/// The kernel for few rows with tiles of Rows packed rows, and the launch that merges its partials. Both tiles give the same bits,
 /// so 16 rows, which need less shared memory, suit every call. Packed queries may be more than `max` says: then a sequence has
 /// several tiles.
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score, int Rows>
@@ -75,7 +75,7 @@ struct cached_few_rows : candidate {
     // On 9.0 each kernel begins while the one before ends.
     launch_config config{.grid = {shape.columns, shape.runs}, .block = op::max_threads, .dependent = gpu.wgmma};
     auto* const made = ::new (to) prepared;
-    if (const status state = made->runs.make(config, p); !state.ok() || shape.states == 0) return state;
+    if (const status state = made->runs.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.block = merge_op::max_threads;
     return made->merge.make(config, p.runs);
   }

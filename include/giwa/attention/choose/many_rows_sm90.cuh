@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Prepares the kernel for many rows: tensor maps, persistent blocks, and the launch that merges pieces.
+// Prepares the kernel for many rows: tensor maps, persistent blocks, and the launch that merges partials.
 #ifndef GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
 #define GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
 
@@ -42,7 +42,7 @@ status encode_maps_of_cache(Params& p) {
   return !q.ok() ? q.state : !k.ok() ? k.state : v.state;
 }
 
-/// The kernel for many rows, and the launch that merges the pieces of units. For views that TMA can address.
+/// The kernel for many rows, and the launch that merges the partials of units. For views that TMA can address.
 template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>
 class prepared_many_rows {
   using call_params = cached_params<T, T, O, Mask, Score>;

@@ -17,8 +17,8 @@ template <class Call>
 class few_rows_partials {
   static constexpr int batch = 32;
   /// The next partials of a warp's unit, and of a row of them m, l and some columns.
-  struct warp_states {
-    run_states::position at[batch];
+  struct warp_partials {
+    run_partials::position at[batch];
     const float* from[batch];
     alignas(8) float ml[batch][2];
     alignas(16) float o[batch][32 * merged_columns];
@@ -29,7 +29,7 @@ class few_rows_partials {
   static constexpr int max_threads = 128;
   struct shared_storage {
     run_search search;
-    warp_states of_warp[max_threads / 32];
+    warp_partials of_warp[max_threads / 32];
   };
 
   int rank, blocks;  // of this block among those that share the unit's rows
@@ -69,7 +69,7 @@ class few_rows_partials {
     do {
       has_all_ = has_all_ || list_.next(block, p_, *this, s_);
       arch::wait_for_previous_kernel();  // the first list is made of the lengths, before the runs have ended
-      add_states(block, first, fold);
+      add_partials(block, first, fold);
     } while (list_.run <= last_run_);
     return fold.finish();
   }
@@ -77,12 +77,12 @@ class few_rows_partials {
   GIWA_DEVICE void end(const Block&, const merged_row&) const {}
 
  private:
-  /// The states of a unit in order, at most `batch` at a time.
-  struct states_list {
+  /// The partials of a unit in order, at most `batch` at a time.
+  struct partials_list {
     int64 run;       // the first that is not listed completely
-    int listed = 0;  // how many of its states are
-    int count = 0;   // of states in the list
-    // Of the step that begins with state k, in bit k: whether it has 4 states, its level, the nodes that it completes. As
+    int listed = 0;  // how many of its partials are
+    int count = 0;   // of partials in the list
+    // Of the step that begins with partial k, in bit k: whether it has 4, its level, the nodes that it completes. As
     // bits of words that are the same in all lanes they cost no load and no divergent branch.
     uint32 fours = 0, levels[2] = {}, completed[2] = {};
 
@@ -91,17 +91,18 @@ class few_rows_partials {
       return {1 + 3 * bit(fours), bit(levels[0]) + 2 * bit(levels[1]), bit(completed[0]) + 2 * bit(completed[1])};
     }
 
-    /// Lists the next states, and returns whether these are all. All lanes of the warp call it, and each has a run.
+    /// Lists the next partials, and returns whether these are all. All lanes of the warp call it, and each has a run.
     template <class Block>
-    GIWA_DEVICE bool next(const Block& block, const params& p, const few_rows_partials& unit, warp_states& s) {
+    GIWA_DEVICE bool next(const Block& block, const params& p, const few_rows_partials& unit, warp_partials& s) {
       const bool begins = run == unit.first_run_ && listed == 0;
       const int64 own = run + block.lane();
-      const run_states states = unit.states(own <= unit.last_run_ ? own : unit.last_run_);
-      const int first = block.lane() == 0 ? listed : 0, own_count = own <= unit.last_run_ ? states.count() - first : 0;
-      const int end = scan_warp(block, own_count);  // of this run's states in the list
+      const run_partials partials = unit.handed_on(own <= unit.last_run_ ? own : unit.last_run_);
+      const int first = block.lane() == 0 ? listed : 0,
+                own_count = own <= unit.last_run_ ? partials.count() - first : 0;
+      const int end = scan_warp(block, own_count);  // of this run's partials in the list
       for (int i = 0, k = end - own_count; i < own_count && k < batch; ++i, ++k) {
-        s.at[k] = states.at(first + i);
-        s.from[k] = p.state_of(own, unit.column_, own == unit.first_run_, first + i);
+        s.at[k] = partials.at(first + i);
+        s.from[k] = p.slot_of(own, unit.column_, own == unit.first_run_, first + i);
       }
       block.sync_warp();
       // The first run that did not fit goes on in the next list.
@@ -113,7 +114,7 @@ class few_rows_partials {
       count = all < batch ? all : batch;
       const int lane = block.lane();
       const merge_step own_step = lane < count ? merge_step::of(s.at + lane, count - lane) : merge_step{};
-      fours = block.ballot(own_step.states == 4);
+      fours = block.ballot(own_step.partials == 4);
       GIWA_UNROLL
       for (int i = 0; i < 2; ++i) {
         levels[i] = block.ballot((own_step.level >> i & 1) != 0);
@@ -123,12 +124,12 @@ class few_rows_partials {
     }
   };
 
-  GIWA_DEVICE few_rows_partials(const params& p, warp_states& s, int column) : p_(p), s_(s), column_(column) {}
+  GIWA_DEVICE few_rows_partials(const params& p, warp_partials& s, int column) : p_(p), s_(s), column_(column) {}
 
   /// Whether the first leaf of a run is of a divided unit, which this becomes.
   GIWA_DEVICE bool find(const run_place& place) {
     const int64 length = place.length;
-    if (place.leaves() <= 0 || place.states(p_.shape) == 0) return false;
+    if (place.leaves() <= 0 || place.slots(p_.shape) == 0) return false;
     run_item& item = item_;
     item.sequence = place.sequence, item.leaves = place.leaves_of_sequence;
     const int count = item.leaves.count();
@@ -152,57 +153,55 @@ class few_rows_partials {
     list_ = {first_run_};
   }
   /// What a run with leaves of the unit handed on.
-  GIWA_DEVICE run_states states(int64 run) const {
+  GIWA_DEVICE run_partials handed_on(int64 run) const {
     const int64 from = run * run_length_ - begin_, to = from + run_length_;
     const sequence_leaves& l = item_.leaves;
     return {run == first_run_ ? 0 : l.first + static_cast<int>(from),
             l.first + (to < l.count() ? static_cast<int>(to) : l.count())};
   }
 
-  /// Repeats the merges of listed states of which no run had both operands, for a row and the columns from `first` on.
+  /// Repeats the merges of listed partials of which no run had both operands, for a row and the columns from `first` on.
   template <class Block, class Fold>
-  GIWA_DEVICE void add_states(const Block& block, int first, Fold& fold) const {
-    const params& p = p_;
-    const states_list& list = list_;
-    warp_states& s = s_;
-    const int row = row_;
+  GIWA_DEVICE void add_partials(const Block& block, int first, Fold& fold) const {
+    const partial_slot slot{p_.shape.rows, p_.columns};
+    const partials_list& list = list_;
+    warp_partials& s = s_;
     const int lane = block.lane(), own = merged_columns * lane;
-    if (lane < list.count)
-      arch::copy_async<8>(arch::shared_address(s.ml[lane]), s.from[lane] + int64{p.shape.rows} * p.columns + 2 * row);
-    if (first + own < p.columns)
+    if (lane < list.count) arch::copy_async<8>(arch::shared_address(s.ml[lane]), s.from[lane] + slot.sums(row_));
+    if (first + own < p_.columns)
 #pragma unroll 8
       for (int k = 0; k < list.count; ++k)
-        arch::copy_async<16>(arch::shared_address(&s.o[k][own]), s.from[k] + row * p.columns + first + own);
+        arch::copy_async<16>(arch::shared_address(&s.o[k][own]), s.from[k] + (slot.output(row_) + first + own));
     arch::copy_async_commit();
     arch::copy_async_wait<0>();
     block.sync_warp();
-    const auto state_at = [&](int k) {
+    const auto partial_at = [&](int k) {
       const float4 o = *reinterpret_cast<const float4*>(&s.o[k][own]);
       return merged_sums{{s.ml[k][0]}, {s.ml[k][1]}, {{o.x, o.y, o.z, o.w}}};
     };
 #pragma unroll 1
     for (int k = 0; k < list.count;) {
       const merge_step step = list.step(k);
-      merged_sums x = state_at(k);
-      if (step.states == 4) {
-        const merged_sums more[3] = {state_at(k + 1), state_at(k + 2), state_at(k + 3)};
+      merged_sums x = partial_at(k);
+      if (step.partials == 4) {
+        const merged_sums more[3] = {partial_at(k + 1), partial_at(k + 2), partial_at(k + 3)};
         GIWA_UNROLL
         for (int i = 0; i < 3; ++i) x.merge(more[i]);  // their factors do not wait for each other
       }
       fold.add(step, x);
-      k += step.states;
+      k += step.partials;
     }
     block.sync_warp();
   }
 
   const params& p_;
-  warp_states& s_;
+  warp_partials& s_;
   const int column_;
   run_item item_;
   int64 run_length_, begin_;    // begin: number of the unit's first leaf among all
   int64 first_run_, last_run_;  // those that have leaves of the unit
   packed_rows rows_;
-  states_list list_;
+  partials_list list_;
   bool has_all_ = false;  // the list has all partials of the unit
   int row_;
 };

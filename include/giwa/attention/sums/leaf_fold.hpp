@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI::detail {
 // A leaf is a fixed number of consecutive keys of a sequence; leaf n has the keys from n times that number on. Leaves are
 // merged in order: 4 leaves into a node, 4 of these into a node of 16, 4 of those into a node of 64, and all nodes of 64
 // into the result. A run is a range of leaves that one block folds. The block does the merges whose operands it has, and
-// writes the other states to the workspace. The merge of all runs of a sequence does the merges that are left. So every
+// writes the other partials to the workspace. The merge of all runs of a sequence does the merges that are left. So every
 // merge of the tree has the same operands in any division into runs, and the result has the same bits.
 
 /// The levels of the tree: leaves, nodes of 4, of 16 and of 64.
@@ -20,15 +20,15 @@ struct fold_levels {
   GIWA_HOST_DEVICE static constexpr int span(int level) { return 1 << 2 * level; }
 };
 
-/// The states that the run [begin, end) of a sequence's leaves hands on, in this order: its first leaves, its first nodes
+/// The partials that the run [begin, end) of a sequence's leaves hands on, in this order: its first leaves, its first nodes
 /// of 4, and so on, each up to where the tree has a larger node that begins in the run; then the unfinished nodes at its
 /// end, the largest first. `begin` is 0 for the run that has the beginning of the sequence.
-struct run_states {
+struct run_partials {
   int first[fold_levels::count], count_of[fold_levels::count];  // complete nodes of each level
   uint32 unfinished = 0;                // bit l: a node of level l + 1, and for the last the result
   int first_child[fold_levels::count];  // of that node
 
-  GIWA_HOST_DEVICE constexpr run_states(int begin, int end) : first{}, count_of{}, first_child{} {
+  GIWA_HOST_DEVICE constexpr run_partials(int begin, int end) : first{}, count_of{}, first_child{} {
     for (int l = 0; l < fold_levels::count; ++l) {
       const int span = fold_levels::span(l), complete = end / span;
       first[l] = ceil_div(begin, span);
@@ -47,13 +47,13 @@ struct run_states {
     }
   }
   GIWA_HOST_DEVICE constexpr bool is_unfinished(int l) const { return (unfinished >> l & 1) != 0; }
-  /// The number of states.
+  /// The number of partials.
   GIWA_HOST_DEVICE constexpr int count() const {
     int n = 0;
     for (int l = 0; l < fold_levels::count; ++l) n += count_of[l] + (is_unfinished(l) ? 1 : 0);
     return n;
   }
-  /// Where state number i belongs: it is a node of a level, or the first children of a node of the level above, which the
+  /// Where partial number i belongs: it is a node of a level, or the first children of a node of the level above, which the
   /// run ends within. Then `node` is the first of these children.
   struct position {
     int level, node;
@@ -71,7 +71,7 @@ struct run_states {
       if (is_unfinished(l) && i-- == 0) p = {l, first_child[l]};
     return p;
   }
-  /// Whether the first 4 of `count` positions are the children of one node, each a complete one. Then their states may be
+  /// Whether the first 4 of `count` positions are the children of one node, each a complete one. Then they may be
   /// merged in order, and added as that node. First children that one run has merged have one position, so the next number
   /// does not follow.
   GIWA_HOST_DEVICE static constexpr bool are_children(const position* at, int count) {
@@ -90,16 +90,16 @@ struct run_states {
   }
 };
 
-/// A step of the merge of what all runs handed on, in order: `states` of them, 1 or 4, are merged in order. The result is
+/// A step of the merge of what all runs handed on, in order: `partials` of them, 1 or 4, are merged in order. The result is
 /// the next child of the unfinished node[level] of the fold, and completes `completed` nodes, each the last child of the next.
 struct merge_step {
-  int states, level, completed;
+  int partials, level, completed;
 
   /// The step of the first of `count` positions.
-  GIWA_HOST_DEVICE static constexpr merge_step of(const run_states::position* at, int count) {
+  GIWA_HOST_DEVICE static constexpr merge_step of(const run_partials::position* at, int count) {
     merge_step s{1, at[0].level, 0};
     int node = at[0].node;
-    if (run_states::are_children(at, count)) s.states = 4, ++s.level, node /= 4;
+    if (run_partials::are_children(at, count)) s.partials = 4, ++s.level, node /= 4;
     GIWA_UNROLL
     for (int l = 0; l + 1 < fold_levels::count; ++l) {
       if (l != s.level + s.completed || node % 4 != 3) continue;

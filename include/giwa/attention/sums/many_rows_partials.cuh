@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The partials of the kernel for many rows: those of the pieces of a tile's keys, merged one after the other.
+// The partials of the kernel for many rows: those of the splits of a tile's keys, merged one after the other.
 #ifndef GIWA_ATTENTION_SUMS_MANY_ROWS_PARTIALS_CUH
 #define GIWA_ATTENTION_SUMS_MANY_ROWS_PARTIALS_CUH
 
@@ -10,7 +10,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A divided unit, for merge_partials_op. The blocks of all its pieces share its rows.
+/// A divided unit, for merge_partials_op. The blocks of all its splits share its rows.
 template <class Call, class Mask, class Score>
 class many_rows_partials {
  public:
@@ -31,10 +31,10 @@ class many_rows_partials {
     many_rows_partials unit(p);
     auto& at = unit.at_;
     for (int64 item = block.block_rank(); items.find(block, item, at); item += block.block_count()) {
-      if (at.work.pieces == 1) continue;
+      if (at.work.splits == 1) continue;
       const many_rows_item which = item_of(p.shape, at.work, at.sequence.keys, true, item - at.first);
       unit.head_ = which.head, unit.row_tile_ = which.row_tile;
-      unit.rank = which.piece, unit.blocks = at.work.pieces;
+      unit.rank = which.split, unit.blocks = at.work.splits;
       f(unit);
     }
   }
@@ -49,8 +49,8 @@ class many_rows_partials {
   GIWA_DEVICE merged_sums sum(const Block& block, int first) {
     merged_sums all;
     all.reset();
-    for (int piece = 0; piece < at_.work.pieces; piece += batch)
-      merge_pieces(first + merged_columns * block.lane(), piece, all);
+    for (int split = 0; split < at_.work.splits; split += batch)
+      merge_splits(first + merged_columns * block.lane(), split, all);
     return all;
   }
   /// Adds the NaN and infinity that were removed from V tiles.
@@ -76,21 +76,21 @@ class many_rows_partials {
 
   GIWA_DEVICE explicit many_rows_partials(const params& p) : p_(p) {}
 
-  /// Merges up to `batch` pieces of the row and some columns, whose loads do not wait for each other.
-  GIWA_DEVICE void merge_pieces(int column, int piece, merged_sums& all) {
-    const int left = at_.work.pieces - piece;
+  /// Merges up to `batch` splits of the row and some columns, whose loads do not wait for each other.
+  GIWA_DEVICE void merge_splits(int column, int split, merged_sums& all) {
+    const int left = at_.work.splits - split;
+    const partial_slot slot{p_.tile_rows, p_.columns};
     merged_sums next[batch];
     GIWA_UNROLL
     for (int i = 0; i < batch; ++i) {
       next[i].reset();
       if (i >= left) continue;
-      const float* const from = p_.state_of(at_.first + number_of(p_.shape, at_.work, head_, row_tile_, piece + i));
-      const float* const sums = from + p_.tile_rows * p_.columns;
-      const float2 ml = *reinterpret_cast<const float2*>(sums + 2 * row_);
+      const float* const from = p_.slot_of(at_.first + number_of(p_.shape, at_.work, head_, row_tile_, split + i));
+      const float2 ml = *reinterpret_cast<const float2*>(from + slot.sums(row_));
       next[i].m[0] = ml.x, next[i].l[0] = ml.y;
-      has_nonfinite_ = has_nonfinite_ || sums[2 * p_.tile_rows + row_ / 64] != 0;
+      has_nonfinite_ = has_nonfinite_ || from[slot.sums(p_.tile_rows) + row_ / 64] != 0;
       if (column >= p_.columns) continue;
-      const float4 o = *reinterpret_cast<const float4*>(from + row_ * p_.columns + column);
+      const float4 o = *reinterpret_cast<const float4*>(from + slot.output(row_) + column);
       next[i].o = {{o.x, o.y, o.z, o.w}};
     }
     GIWA_UNROLL
@@ -101,7 +101,7 @@ class many_rows_partials {
   typename many_rows_walk<Call>::position at_;
   int head_, row_tile_;
   int row_;
-  bool has_nonfinite_;  // a piece of the row lacks values that are not finite
+  bool has_nonfinite_;  // a split of the row lacks values that are not finite
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

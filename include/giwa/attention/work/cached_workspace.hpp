@@ -28,11 +28,11 @@ GIWA_HOST_DEVICE constexpr run_shape shape_of_runs(const run_work& w, int64 bloc
   const int64 columns = by_columns ? w.kv_heads : 1, in_column = by_columns ? 1 : w.kv_heads;
   const int64 units = saturated_product(w.units, in_column), leaves = saturated_product(units, w.unit_leaves);
   const int64 most = blocks / columns < leaves ? blocks / columns : leaves;
-  const auto shape = [&](int64 runs, int64 states) {
+  const auto shape = [&](int64 runs, int64 slots) {
     run_shape s{.runs = static_cast<int>(runs),
                 .columns = static_cast<int>(columns),
                 .heads_in_column = static_cast<int>(in_column),
-                .states = static_cast<int>(states),
+                .slots = static_cast<int>(slots),
                 .rows = static_cast<int>(w.rows),
                 .most_leaves = 0,
                 .one_unit = units == 1};
@@ -44,18 +44,18 @@ GIWA_HOST_DEVICE constexpr run_shape shape_of_runs(const run_work& w, int64 bloc
     const int64 length = shape(runs, 0).most_leaves;
     // No unit is divided.
     if (runs == 1 || w.unit_leaves == 1 || (w.exact && length % w.unit_leaves == 0)) return shape(runs, 0);
-    // States that a run hands on are those of one unit.
+    // Partials that a run hands on are those of one unit.
     const int64 own = length < w.unit_leaves ? length : w.unit_leaves;
-    const int64 by_tree = run_states::most(own), by_leaf = own + fold_levels::count;
-    const int64 states = by_tree < by_leaf ? by_tree : by_leaf;
-    if (states > 1 << 20) break;
-    const run_shape s = shape(runs, states);
+    const int64 by_tree = run_partials::most(own), by_leaf = own + fold_levels::count;
+    const int64 slots = by_tree < by_leaf ? by_tree : by_leaf;
+    if (slots > 1 << 20) break;
+    const run_shape s = shape(runs, slots);
     if (workspace_bytes_of(s, w.columns) <= available) return s;
   }
   return shape(most < units ? most : units, 0);
 }
 
-/// The sizes of a kernel that decide its runs and its workspace: keys of a leaf, packed rows of a tile, columns of a state.
+/// The sizes of a kernel that decide its runs and its workspace: keys of a leaf, packed rows of a tile, columns of a partial.
 struct run_tiles {
   int leaf_keys, rows, columns;
 };
@@ -105,7 +105,7 @@ GIWA_HOST_DEVICE constexpr many_rows_shape shape_of_many_rows(const cached_probl
   const int64 of_group = s.tile.of_group;
   const int64 tiles =
       ceil_div(saturated_product(ceil_div(queries, int64{s.tile.queries}), of_group), int64{s.consumers});
-  // Upper bounds: units, and pieces of one. Packed sequences with many rows are few, and each may have one more tile.
+  // Upper bounds: units, and splits of one. Packed sequences with many rows are few, and each may have one more tile.
   const int64 most_long = p.rows / (few_queries_of_sequence + 1), more = ceil_div(of_group, int64{s.consumers}) + 1;
   const int64 row_tiles = packed ? tiles + (most_long < p.sequences ? most_long : p.sequences) * more
                                  : saturated_product(p.sequences, tiles);
@@ -114,13 +114,13 @@ GIWA_HOST_DEVICE constexpr many_rows_shape shape_of_many_rows(const cached_probl
     if (pairs && tiles % 2 == 0 && blocks > 1) s.cluster = 2, s.blocks = blocks / 2;
     return s;
   }
-  const int64 shortest = piece_tiles_of(packed ? few_queries_of_sequence + 1 : queries, 0, tile.keys);
-  const int64 longest = piece_tiles_of(max_int64, 0, tile.keys), key_tiles = ceil_div(p.keys, int64{tile.keys});
+  const int64 shortest = split_tiles_of(packed ? few_queries_of_sequence + 1 : queries, 0, tile.keys);
+  const int64 longest = split_tiles_of(max_int64, 0, tile.keys), key_tiles = ceil_div(p.keys, int64{tile.keys});
   const int64 few = ceil_div(key_tiles, shortest) < 18 ? ceil_div(key_tiles, shortest) : 18;
-  const int64 many = ceil_div(key_tiles, longest), pieces = few > many ? few : many;
-  if (pieces < least_pieces) return s;
-  // More than 8 items a block: the units are many already, or the pieces are long.
-  const int64 items = saturated_product(units < most_units ? units : most_units, pieces), most = 8 * int64{blocks};
+  const int64 many = ceil_div(key_tiles, longest), splits = few > many ? few : many;
+  if (splits < least_splits) return s;
+  // More than 8 items a block: the units are many already, or the splits are long.
+  const int64 items = saturated_product(units < most_units ? units : most_units, splits), most = 8 * int64{blocks};
   const int64 fit = available / (int64{sizeof(float)} * item_floats(tile.rows, round_up(p.head_size_v, 16)));
   s.slots = items < most ? items : most;
   if (fit < s.slots) s.slots = fit;

@@ -106,7 +106,7 @@ GIWA_HOST_DEVICE constexpr bool may_find_early(const Params& p, const run_shape&
   const int64 leaves = saturated_product(ceil_div(p.capacity, leaf_keys) + 1, 32 * int64{shape.heads_in_column});
   return (mask::keeps_all || (mask::is_causal && p.bottom_right)) && !a.is_packed() &&
          a.cache.pages.offsets == nullptr && a.sequence_count() <= 32 && leaves >> 30 == 0 &&
-         a.q.extent(1) <= tile_rows / p.heads_per_kv && shape.states > 0;
+         a.q.extent(1) <= tile_rows / p.heads_per_kv && shape.slots > 0;
 }
 
 /// Finds a run while the previous kernel may still write the lengths: what follows from it must be undone unless

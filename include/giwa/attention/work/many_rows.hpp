@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Sequences with many rows: which ones these are, how their rows become tiles, and in which pieces their keys are summed.
+// Sequences with many rows: which ones these are, how their rows become tiles, and in which splits their keys are summed.
 #ifndef GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 #define GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 
+#include <giwa/attention/sums/partial_slot.hpp>
 #include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/attention/work/packed_rows.hpp>
 #include <giwa/grid/reduce.hpp>
@@ -10,9 +11,9 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 // A unit is a tile of packed rows of one sequence and one head of keys, or two tiles, which the two blocks of a cluster
-// compute. Its keys are summed in pieces, each from nothing, which are merged in order. An item is what a block
-// computes at once: a unit, or a piece of one if the launch divides units; then a second launch merges the pieces.
-// Either way the same pieces are merged in the same order, so the bits are the same.
+// compute. Its keys are summed in splits, each from nothing, which are merged in order. An item is what a block
+// computes at once: a unit, or a split of one if the launch divides units; then a second launch merges the splits.
+// Either way the same splits are merged in the same order, so the bits are the same.
 
 /// A sequence with more queries than this has many rows. The number of its heads does not matter, because a row's bits must not
 /// depend on them. 32 sequences of 9 to 16 queries and 8192 keys, in this kernel and in the one for few rows: 298 and 579 us with
@@ -32,18 +33,18 @@ GIWA_HOST_DEVICE constexpr consumer_tile consumer_tile_of(int group) {
   return {heads, 64 / heads, group / heads};
 }
 
-/// The tiles of keys in a piece. Few queries have few tiles of rows, so their keys are in 8 to 16 pieces, which many
-/// blocks share. The end of a piece costs about as much as 64 keys.
-GIWA_HOST_DEVICE constexpr int piece_tiles_of(int64 queries, int64 keys, int tile_keys) {
+/// The tiles of keys in a split. Few queries have few tiles of rows, so their keys are in 8 to 16 splits, which many
+/// blocks share. The end of a split costs about as much as 64 keys.
+GIWA_HOST_DEVICE constexpr int split_tiles_of(int64 queries, int64 keys, int tile_keys) {
   constexpr int64 longest = 1 << 16;  // as in attention_forward: see sm90_types::has_chunks
-  int64 piece = queries <= 128 ? 1024 : queries <= 512 ? 4096 : queries <= 4096 ? 8192 : longest;
-  while (piece < longest && 16 * piece <= keys) piece *= 2;
-  return static_cast<int>(piece) / tile_keys;
+  int64 split = queries <= 128 ? 1024 : queries <= 512 ? 4096 : queries <= 4096 ? 8192 : longest;
+  while (split < longest && 16 * split <= keys) split *= 2;
+  return static_cast<int>(split) / tile_keys;
 }
 
-/// The fewest pieces of a unit, on average, for which units are divided. The second launch costs as much as some 1500
-/// keys: with two pieces of 1024 keys, 64 queries take 50 us instead of 39 (H200, 2026-11-23).
-inline constexpr int least_pieces = 3;
+/// The fewest splits of a unit, on average, for which units are divided. The second launch costs as much as some 1500
+/// keys: with two splits of 1024 keys, 64 queries take 50 us instead of 39 (H200, 2026-11-23).
+inline constexpr int least_splits = 3;
 
 /// What the host decides of the launches.
 struct many_rows_shape {
@@ -58,22 +59,22 @@ struct many_rows_shape {
 
 /// The work of one sequence.
 struct many_rows_work {
-  int row_tiles, pieces, piece_tiles;  // row_tiles: of units
+  int row_tiles, splits, split_tiles;  // row_tiles: of units
   GIWA_HOST_DEVICE constexpr int64 items(int kv_heads, bool divides) const {
-    return int64{row_tiles} * kv_heads * (divides ? pieces : 1);
+    return int64{row_tiles} * kv_heads * (divides ? splits : 1);
   }
 };
 GIWA_HOST_DEVICE constexpr many_rows_work work_of(const many_rows_shape& shape, const cached_sequence& s) {
   if (s.queries <= few_queries_of_sequence) return {0, 0, 1};
   const int tiles = ceil_div(s.queries, shape.tile.queries) * shape.tile.of_group;  // at most the packed rows
-  const int piece_tiles = piece_tiles_of(s.queries, s.keys, shape.tile_keys);
-  const int pieces = ceil_div(ceil_div(s.keys, shape.tile_keys), piece_tiles);
-  return {ceil_div(tiles, shape.consumers * shape.cluster), pieces > 0 ? pieces : 1, piece_tiles};
+  const int split_tiles = split_tiles_of(s.queries, s.keys, shape.tile_keys);
+  const int splits = ceil_div(ceil_div(s.keys, shape.tile_keys), split_tiles);
+  return {ceil_div(tiles, shape.consumers * shape.cluster), splits > 0 ? splits : 1, split_tiles};
 }
 
 /// Which part of a sequence's work an item is.
 struct many_rows_item {
-  int head, row_tile, piece;  // head: of keys
+  int head, row_tile, split;  // head: of keys
 };
 
 /// Item number `i` of a sequence. Of whole units the last rows come first, because under a causal mask they see the
@@ -83,18 +84,18 @@ GIWA_HOST_DEVICE constexpr many_rows_item item_of(const many_rows_shape& shape, 
   // 32 bits, which divide faster: the first copy of a block waits for this.
   const int n = static_cast<int>(i), tiles = w.row_tiles, heads = shape.kv_heads;
   if (divides) {
-    const int rest = n / tiles, piece = rest / heads;
-    return {rest - piece * heads, n - rest * tiles, piece};
+    const int rest = n / tiles, split = rest / heads;
+    return {rest - split * heads, n - rest * tiles, split};
   }
   const int fit = shape.cached_keys / (keys > 0 ? keys : 1), section = fit < 1 ? 1 : fit < heads ? fit : heads;
   const int first = n / (section * tiles) * section, left = heads - first, width = left < section ? left : section;
   const int rest = n - first * tiles, turn = rest / width;
   return {first + rest - turn * width, tiles - 1 - turn, 0};
 }
-/// The number of a piece of a unit among the items of its sequence, if units are divided.
+/// The number of a split of a unit among the items of its sequence, if units are divided.
 GIWA_HOST_DEVICE constexpr int64 number_of(const many_rows_shape& shape, const many_rows_work& w, int head,
-                                           int row_tile, int piece) {
-  return (int64{piece} * shape.kv_heads + head) * w.row_tiles + row_tile;
+                                           int row_tile, int split) {
+  return (int64{split} * shape.kv_heads + head) * w.row_tiles + row_tile;
 }
 
 /// Finds items by their numbers, which must increase, among those of all sequences, 32 of which it looks at together. A warp uses
@@ -110,7 +111,7 @@ class many_rows_walk {
     int64 first;  // number of the sequence's first item
   };
 
-  /// Whether units are divided: if they have enough pieces, and whole ones would leave more than an eighth of the blocks idle.
+  /// Whether units are divided: if they have enough splits, and whole ones would leave more than an eighth of the blocks idle.
   /// find() goes by the answer.
   template <class Block>
   GIWA_HOST_DEVICE bool divides(const Block& block) {
@@ -121,7 +122,7 @@ class many_rows_walk {
       units += work_.items(shape_.kv_heads, false), items += work_.items(shape_.kv_heads, true);
     } while (next_ < p_.views.sequence_count());
     units = reduce_warp(block, units), items = reduce_warp(block, items);
-    divides_ = items >= least_pieces * units && items <= shape_.slots && 4 * units <= 7 * int64{shape_.blocks};
+    divides_ = items >= least_splits * units && items <= shape_.slots && 4 * units <= 7 * int64{shape_.blocks};
     if (next_ > 32)
       next_ = 0;
     else
@@ -145,7 +146,7 @@ class many_rows_walk {
     const cached_sequence& s = sequence_;
     to.sequence = {of_owner(s.batch),  of_owner(s.first_query_row), of_owner(s.queries),    of_owner(s.keys),
                    of_owner(s.offset), of_owner(s.q_batch),         of_owner(s.first_entry)};
-    to.work = {of_owner(work_.row_tiles), of_owner(work_.pieces), of_owner(work_.piece_tiles)};
+    to.work = {of_owner(work_.row_tiles), of_owner(work_.splits), of_owner(work_.split_tiles)};
     return true;
   }
 
@@ -199,9 +200,10 @@ GIWA_HOST_DEVICE packed_rows rows_of(const Params& p, const many_rows_shape& sha
   return {s.batch, first_head, first_query * t.heads, queries * t.heads, s.queries, s.keys, s.offset, heads};
 }
 
-/// Floats of an item in the workspace: O of each row, m and l of each row, and whether values that are not finite are
-/// missing, for each consumer.
-GIWA_HOST_DEVICE constexpr int64 item_floats(int rows, int64 columns) { return rows * (columns + 2) + 4; }
+/// Floats of an item in the workspace: its partial, then for each consumer whether values that are not finite are missing.
+GIWA_HOST_DEVICE constexpr int64 item_floats(int rows, int64 columns) {
+  return partial_slot::floats(rows, columns) + 4;
+}
 
 /// A mask for all heads of a group at once.
 template <class Mask>
@@ -218,11 +220,11 @@ struct many_rows_params {
   Call call;
   many_rows_shape shape;
   fast_divisor heads;  // of a consumer's tile
-  float* states;       // the workspace
+  float* workspace;
   int tile_rows, columns;
 
-  /// The memory of an item.
-  GIWA_HOST_DEVICE float* state_of(int64 item) const { return states + item * item_floats(tile_rows, columns); }
+  /// The slot of an item's partial.
+  GIWA_HOST_DEVICE float* slot_of(int64 item) const { return workspace + item * item_floats(tile_rows, columns); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

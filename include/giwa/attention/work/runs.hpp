@@ -5,6 +5,7 @@
 
 #include <giwa/attention/problem/workspace.hpp>
 #include <giwa/attention/sums/leaf_fold.hpp>
+#include <giwa/attention/sums/partial_slot.hpp>
 #include <giwa/attention/work/packed_rows.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -32,8 +33,8 @@ struct run_shape {
   int runs;             // of one column of heads
   int columns;          // heads of keys that are computed at once, each by its own blocks: all, or 1
   int heads_in_column;  // 1, or all
-  int states;           // slots of a run in the workspace, of run_states::most(); 0: no unit is divided
-  int rows;             // rows of a state in the workspace
+  int slots;            // of a run in the workspace, of run_partials::most(); 0: no unit is divided
+  int rows;             // rows of a partial in the workspace
   int64 most_leaves;    // of a run, for which its slots are enough
   bool one_unit;        // a column has one unit
   // If all sequences are alike, as the host knows: the first one, the leaves of one in a column, of all, and of a run.
@@ -43,7 +44,7 @@ struct run_shape {
   int64 total = 0, length = 0;  // total is 0 if they are not alike
 
   /// The leaves of a run, of `all` in the column. Where all are of one unit, runs are whole nodes of the tree: so they hand
-  /// on fewer states, of which each row merges one after the other.
+  /// on fewer partials, of which each row merges one after the other.
   template <class Int>
   GIWA_HOST_DEVICE constexpr Int length_of(Int all) const {
     const Int whole = quotient_of_leaves(all, runs), equal = whole + (whole * runs != all ? 1 : 0);
@@ -112,7 +113,7 @@ struct run_item {
   int begin, end;
   GIWA_HOST_DEVICE bool has_beginning() const { return begin == leaves.first; }
   GIWA_HOST_DEVICE bool has_end() const { return end == leaves.end; }
-  /// The first leaf as run_states and leaf_fold take it.
+  /// The first leaf as run_partials and leaf_fold take it.
   GIWA_HOST_DEVICE int fold_begin() const { return has_beginning() ? 0 : begin; }
 };
 
@@ -127,9 +128,9 @@ struct run_place {
   GIWA_HOST_DEVICE int64 begin() const { return run * length; }
   /// The number of its leaves, at most 0 if the runs before have all.
   GIWA_HOST_DEVICE int64 leaves() const { return total - begin() < length ? total - begin() : length; }
-  /// The states of run_shape to use: no unit is divided if runs have more leaves than the host took for the most, which
+  /// The slots of run_shape to use: no unit is divided if runs have more leaves than the host took for the most, which
   /// they have if offsets of packed queries decrease.
-  GIWA_HOST_DEVICE int states(const run_shape& shape) const { return length > shape.most_leaves ? 0 : shape.states; }
+  GIWA_HOST_DEVICE int slots(const run_shape& shape) const { return length > shape.most_leaves ? 0 : shape.slots; }
 };
 
 /// Walks the items of a run. All threads that need them walk by themselves.
@@ -141,7 +142,7 @@ class run_walk {
 
   /// Goes before the first item of a run.
   GIWA_HOST_DEVICE void enter(const run_shape& shape, const run_place& run) {
-    divides_ = run.states(shape) > 0;
+    divides_ = run.slots(shape) > 0;
     left_ = run.leaves();
     if (left_ <= 0) return;
     item_.sequence = run.sequence, item_.leaves = run.leaves_of_sequence;
@@ -216,18 +217,13 @@ GIWA_HOST_DEVICE packed_rows rows_of(const Params& p, const run_item& item, cons
           s.offset,  group};
 }
 
-/// Floats of a state in the workspace: the output of each row, then m and l of each row. A multiple of 16 bytes.
-GIWA_HOST_DEVICE constexpr int64 state_floats(int64 rows, int64 columns) {
-  return rows * columns + round_up(2 * rows, 4);
-}
-
-/// Slots of a run: the states of the unit that began before it, and those of the unit that it begins.
-GIWA_HOST_DEVICE constexpr int64 state_slots(const run_shape& s) { return s.states + fold_levels::count; }
+/// All slots of a run: for the partials of the unit that began before it, and for those of the unit that it begins.
+GIWA_HOST_DEVICE constexpr int64 all_slots(const run_shape& s) { return s.slots + fold_levels::count; }
 
 /// Bytes of the workspace of a launch.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes_of(const run_shape& s, int64 columns) {
-  if (s.states == 0) return 0;
-  const int64 floats = saturated_product(state_slots(s), state_floats(s.rows, columns));
+  if (s.slots == 0) return 0;
+  const int64 floats = saturated_product(all_slots(s), partial_slot::floats(s.rows, columns));
   return saturated_product(saturated_product(floats, int64{sizeof(float)}), int64{s.runs} * s.columns);
 }
 
@@ -236,15 +232,15 @@ template <class Call>
 struct run_params {
   Call call;
   run_shape shape;
-  float* states;  // the workspace
+  float* workspace;
   fast_divisor group;
-  int leaf_keys, tile_rows, columns;  // columns: of a state in the workspace
+  int leaf_keys, tile_rows, columns;  // columns: of a partial
   bool early;                         // may_find_early()
 
-  /// The memory of state number `i` that a run hands on: of the unit that it begins, or of the one that began before.
-  GIWA_HOST_DEVICE float* state_of(int64 run, int column, bool begins, int i) const {
-    const int64 slot = (run * shape.columns + column) * state_slots(shape) + (begins ? shape.states : 0) + i;
-    return states + slot * state_floats(shape.rows, columns);
+  /// The slot of partial number `i` that a run hands on: of the unit that it begins, or of the one that began before.
+  GIWA_HOST_DEVICE float* slot_of(int64 run, int column, bool begins, int i) const {
+    const int64 slot = (run * shape.columns + column) * all_slots(shape) + (begins ? shape.slots : 0) + i;
+    return workspace + slot * partial_slot::floats(shape.rows, columns);
   }
 };
 

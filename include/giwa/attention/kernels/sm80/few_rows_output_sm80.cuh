@@ -58,12 +58,12 @@ struct few_rows_output {
       // What the end of the item needs is worked out before its first keys have come.
       const int begin = item.fold_begin();
       const bool is_whole = item.has_beginning() && item.has_end();
-      uint32 unfinished = is_whole ? 0 : run_states(begin, item.end).unfinished;
-      float* to = p.runs.state_of(run, column, item.has_beginning(), 0);
+      uint32 unfinished = is_whole ? 0 : run_partials(begin, item.end).unfinished;
+      float* to = p.runs.slot_of(run, column, item.has_beginning(), 0);
       arch::compute_here(unfinished), arch::compute_here(to);
       const auto hand_on = [&](const state& x) {
-        store_state(x, rows, to);
-        to += state_floats(p.runs.shape.rows, Types::columns);
+        store_partial(x, rows, to);
+        to += partial_slot::floats(p.runs.shape.rows, Types::columns);
       };
       for (int leaf = item.begin; leaf < item.end; ++leaf) {
         state x;
@@ -170,22 +170,22 @@ struct few_rows_output {
     }
   }
 
-  /// Writes a state to the workspace.
-  GIWA_DEVICE void store_state(const state& x, const packed_rows& rows, float* to) const {
-    float* const of_rows = to + int64{p.runs.shape.rows} * Types::columns;
+  /// Writes a partial to the workspace.
+  GIWA_DEVICE void store_partial(const state& x, const packed_rows& rows, float* to) const {
+    const partial_slot slot{p.runs.shape.rows, Types::columns};
     if (has_columns()) {
       GIWA_UNROLL
       for (int i = 0; i < x.o.registers; i += 2) {
         const int row = map::row(lane, map::slot(i)), column = warp * Types::warp_columns + map::column(lane, i);
         if (row < rows.rows && column < Types::columns)
-          *reinterpret_cast<float2*>(to + row * Types::columns + column) = {x.o.value[i], x.o.value[i + 1]};
+          *reinterpret_cast<float2*>(to + slot.output(row) + column) = {x.o.value[i], x.o.value[i + 1]};
       }
     }
     if (warp != 0 || lane % 4 != 0) return;
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r)
       if (const int row = map::row(lane, r); row < rows.rows)
-        *reinterpret_cast<float2*>(of_rows + 2 * row) = {x.m[r], x.l[r]};
+        *reinterpret_cast<float2*>(to + slot.sums(row)) = {x.m[r], x.l[r]};
   }
 
   /// Normalizes and writes rows that were not divided.

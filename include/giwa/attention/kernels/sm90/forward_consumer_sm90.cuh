@@ -37,9 +37,9 @@ struct sm90_query_rows {
     o.fill(0);
   }
 
-  /// Processes all K tiles of the work tile. `pieces` is told of each, when its scores are complete, and when O before it is.
-  template <class Pieces = keys_at_once>
-  GIWA_DEVICE void attend(Pieces&& pieces = {}) {
+  /// Processes all K tiles of the work tile. `key_splits` is told of each, when its scores are complete, and when O before it is.
+  template <class KeySplits = keys_at_once>
+  GIWA_DEVICE void attend(KeySplits&& key_splits = {}) {
     if constexpr (is_split) exponent_q = split_queries(c, work);
     wait_k();
     while (own.keep() == tile_keep::none && !is_last()) {
@@ -47,18 +47,18 @@ struct sm90_query_rows {
       wait_k_and_skip_turn();
     }
     if (own.keep() != tile_keep::none) {
-      pieces.see_tile(own.first_key);
+      key_splits.see_tile(own.first_key);
       first_tile();
       if constexpr (policy::slices_output)
         loop_sliced();
       else {
-        if constexpr (speculates<Pieces>)
+        if constexpr (speculates<KeySplits>)
           if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
             attend_without_maxima(*this);
         if constexpr (policy::overlaps)
-          loop_overlapped(pieces);
+          loop_overlapped(key_splits);
         else
-          loop_pingpong(pieces);
+          loop_pingpong(key_splits);
       }
       last_product();
     } else {
@@ -93,19 +93,19 @@ struct sm90_query_rows {
   }
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
-  template <class Pieces>
-  static constexpr bool speculates = (slack > 0 && stdlib::same_as<Pieces, keys_at_once>);
+  template <class KeySplits>
+  static constexpr bool speculates = (slack > 0 && stdlib::same_as<KeySplits, keys_at_once>);
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// The softmax runs while other consumers use the tensor cores.
-  template <class Pieces>
-  GIWA_DEVICE void loop_pingpong(Pieces& pieces) {
+  template <class KeySplits>
+  GIWA_DEVICE void loop_pingpong(KeySplits& key_splits) {
     while (!is_last()) {
       wait_k();
-      pieces.see_tile(own.first_key);
+      key_splits.see_tile(own.first_key);
       c.pingpong.acquire();
       multiply_both();
       release_k();
-      pieces.begin_softmax(*this);
+      key_splits.begin_softmax(*this);
       float largest[score_map::rows], factor_before[score_map::rows] = {factor[0], factor[1]};
       begin_softmax(own.keep(), largest);
       if constexpr (slack == 0) raise(largest);
@@ -113,7 +113,7 @@ struct sm90_query_rows {
       arch::wgmma_wait_after<0>(slack == 0 ? factor[0] + factor[1] : largest[0] + largest[1]);
       add_partial_o(factor_before);
       release_v();
-      pieces.take_output(*this);
+      key_splits.take_output(*this);
       if (slack > 0 && c.block.any(softmax.exceeds_slack(largest))) {
         raise(largest);
         rescale_o();
@@ -127,23 +127,23 @@ struct sm90_query_rows {
   }
   /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
   /// from the first product to the last wait, because ptxas waits for all products at a branch.
-  template <class Pieces>
-  GIWA_DEVICE void loop_overlapped(Pieces& pieces) {
+  template <class KeySplits>
+  GIWA_DEVICE void loop_overlapped(KeySplits& key_splits) {
     while (!is_last()) {
       wait_k();
-      pieces.see_tile(own.first_key);
+      key_splits.see_tile(own.first_key);
       c.pingpong.acquire();
       if (c.needs_scale || own.keep() != tile_keep::all)
-        overlapped_step<false>(pieces);
+        overlapped_step<false>(key_splits);
       else
-        overlapped_step<true>(pieces);
+        overlapped_step<true>(key_splits);
     }
   }
-  template <bool FullyKept, class Pieces>
-  GIWA_DEVICE void overlapped_step(Pieces& pieces) {
+  template <bool FullyKept, class KeySplits>
+  GIWA_DEVICE void overlapped_step(KeySplits& key_splits) {
     multiply_both();
     release_k();
-    pieces.begin_softmax(*this);
+    key_splits.begin_softmax(*this);
     float largest[score_map::rows];
     begin_softmax<FullyKept>(tile_keep::some, largest);
     const bool rescales = softmax.exceeds_slack(largest);
@@ -151,7 +151,7 @@ struct sm90_query_rows {
     end_softmax();
     arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
     release_v();
-    pieces.take_output(*this);
+    key_splits.take_output(*this);
     if (slack == 0 || c.block.any(rescales)) rescale_o();
     make_p();
   }

@@ -9,8 +9,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The keys of a work tile are summed at once. A kernel that sums pieces of them separately
-/// (kernels/sm90/many_rows_pieces_sm90.cuh) has another type with these members.
+/// The keys of a work tile are summed at once. A kernel that sums splits of them separately
+/// (kernels/sm90/many_rows_splits_sm90.cuh) has another type with these members.
 struct keys_at_once {
   GIWA_DEVICE void see_tile(int) const {}
   template <class QueryRows>

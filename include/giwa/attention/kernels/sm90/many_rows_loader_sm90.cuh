@@ -118,13 +118,13 @@ struct many_rows_scheduler {
     const query_range queries = queries_of(shape, tile);
     work.keys.put({p.mask, work.head.get(), queries.first, queries.count, Types::block_n});
     const auto& list = work.keys.get();
-    const int first = divides ? which.piece * at.work.piece_tiles : 0;
+    const int first = divides ? which.split * at.work.split_tiles : 0;
     work.end_tile = list.count();
-    if (divides && work.end_tile - first > at.work.piece_tiles) work.end_tile = first + at.work.piece_tiles;
+    if (divides && work.end_tile - first > at.work.split_tiles) work.end_tile = first + at.work.split_tiles;
     work.first_tile = list.next(first);
-    if (work.first_tile > work.end_tile) work.first_tile = work.end_tile;  // the mask keeps nothing of the piece
-    work.piece_keys = at.work.piece_tiles * Types::block_n;
-    work.slot = divides && at.work.pieces > 1 ? item : -1;
+    if (work.first_tile > work.end_tile) work.first_tile = work.end_tile;  // the mask keeps nothing of the split
+    work.split_keys = at.work.split_tiles * Types::block_n;
+    work.slot = divides && at.work.splits > 1 ? item : -1;
     work.end = false;
   }
 };

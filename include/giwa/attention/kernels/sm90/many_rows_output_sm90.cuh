@@ -22,28 +22,28 @@ struct many_rows_output {
   GIWA_DEVICE static void run(consumer& c, query_rows& q, const float (&m)[row_slots], const float (&l)[row_slots]) {
     const packed_rows rows = q.work.rows[c.index].get();
     if (q.work.slot >= 0)
-      store_state(c, q, rows, m, l);
+      store_partial(c, q, rows, m, l);
     else
       store_rows(c, q, rows, m, l);
   }
 
  private:
-  /// Writes the state of a piece to the workspace.
-  GIWA_DEVICE static void store_state(consumer& c, query_rows& q, const packed_rows& rows, const float (&m)[row_slots],
-                                      const float (&l)[row_slots]) {
-    float* const to = c.p.state_of(q.work.slot);
+  /// Writes the partial of a split to the workspace.
+  GIWA_DEVICE static void store_partial(consumer& c, query_rows& q, const packed_rows& rows,
+                                        const float (&m)[row_slots], const float (&l)[row_slots]) {
+    float* const to = c.p.slot_of(q.work.slot);
     const int first_row = 64 * c.index;
-    float* const sums = to + c.p.tile_rows * Types::columns;
+    const partial_slot slot{c.p.tile_rows, Types::columns};
     GIWA_UNROLL
     for (int i = 0; i < q.o.registers; i += 2)
       if (const int row = map::row(c.thread, map::slot(i)); row < rows.rows)
-        *reinterpret_cast<float2*>(to + (first_row + row) * Types::columns + map::column(c.thread, i)) = {
-            q.o.value[i], q.o.value[i + 1]};
+        *reinterpret_cast<float2*>(to + slot.output(first_row + row) + map::column(c.thread, i)) = {q.o.value[i],
+                                                                                                    q.o.value[i + 1]};
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r)
       if (const int row = map::row(c.thread, r); c.thread % 4 == 0 && row < rows.rows)
-        *reinterpret_cast<float2*>(sums + 2 * (first_row + row)) = {m[r], l[r]};
-    if (c.thread == 0) sums[2 * c.p.tile_rows + c.index] = q.has_nonfinite ? 1.f : 0.f;
+        *reinterpret_cast<float2*>(to + slot.sums(first_row + row)) = {m[r], l[r]};
+    if (c.thread == 0) to[slot.sums(c.p.tile_rows) + c.index] = q.has_nonfinite ? 1.f : 0.f;
   }
 
   /// Normalizes and writes rows. A warp has whole rows of o.

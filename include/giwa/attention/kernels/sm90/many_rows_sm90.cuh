@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Attention of many packed rows to a cache: the Hopper kernel of attention_forward with keys in pages, rows of grouped heads, and
-// keys in pieces.
+// keys in splits.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SM90_CUH
 
@@ -9,7 +9,7 @@
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_output_sm90.cuh>
-#include <giwa/attention/kernels/sm90/many_rows_pieces_sm90.cuh>
+#include <giwa/attention/kernels/sm90/many_rows_splits_sm90.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -71,20 +71,20 @@ struct many_rows_op {
   GIWA_DEVICE static void consume(const Block& block, const params& p, shared_storage& s) {
     using query_rows = sm90_query_rows<types, Block>;
     sm90_consumer<types, Block> c(block, p, s);
-    earlier_pieces<query_rows> earlier;
+    earlier_splits<query_rows> earlier;
     if (c.index == consumers - 1) c.pingpong.release();
     for (uint32 turn = 0;; ++turn) {
       s.q_full[c.index].wait(turn & 1);
       const auto& work = s.work[turn % types::queue_depth];
       if (work.end) break;
       query_rows q(c, work);
-      sum_in_pieces<query_rows, Block> pieces(block, earlier, work.piece_keys, c.steps.scale_log2());
+      sum_in_splits<query_rows, Block> splits(block, earlier, work.split_keys, c.steps.scale_log2());
       if (work.has_keys())
-        q.attend(pieces);
+        q.attend(splits);
       else
         c.release_q();
       float m[query_rows::softmax_state::rows], l[query_rows::softmax_state::rows];
-      pieces.finish(q, m, l);
+      splits.finish(q, m, l);
       many_rows_output<types, Block>::run(c, q, m, l);
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();

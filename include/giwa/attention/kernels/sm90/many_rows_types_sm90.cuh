@@ -46,7 +46,7 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     uninitialized<packed_rows> rows[consumers];
     int first_query[consumers];
     int queries;  // of a consumer
-    int first_tile, end_tile, piece_keys;
+    int first_tile, end_tile, split_keys;
     int64 slot;  // in the workspace; -1: the item is a whole unit
     bool end;    // no work tile: the queue ends here
     GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }

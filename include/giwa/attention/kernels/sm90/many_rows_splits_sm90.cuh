@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: MIT
-// The pieces of keys that a block sums one after the other, each from nothing, and merges.
-#ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_PIECES_SM90_CUH
-#define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_PIECES_SM90_CUH
+// The splits of keys that a block sums one after the other, each from nothing, and merges.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SPLITS_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SPLITS_SM90_CUH
 
 #include <giwa/arch/wgmma.cuh>
 #include <giwa/attention/sums/row_sums.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The rows of a thread over the pieces before the current one, m in units of log2.
+/// The rows of a thread over the splits before the current one, m in units of log2.
 template <class QueryRows>
-using earlier_pieces = rows_aside<typename QueryRows::output_registers::map>;
+using earlier_splits = rows_aside<typename QueryRows::output_registers::map>;
 
-/// What a consumer does at the ends of pieces. Scores of the first tile of a piece are computed before O of the last one is
+/// What a consumer does at the ends of splits. Scores of the first tile of a split are computed before O of the last one is
 /// complete.
 template <class QueryRows, class Block>
-class sum_in_pieces {
+class sum_in_splits {
  public:
   using softmax_state = typename QueryRows::softmax_state;
   using map = typename QueryRows::output_registers::map;
   static constexpr int rows = softmax_state::rows;
 
-  GIWA_DEVICE sum_in_pieces(const Block& block, earlier_pieces<QueryRows>& earlier, int piece_keys, float scale_log2)
-      : block_(block), earlier_(earlier), piece_keys_(piece_keys), scale_log2_(scale_log2) {}
+  GIWA_DEVICE sum_in_splits(const Block& block, earlier_splits<QueryRows>& earlier, int split_keys, float scale_log2)
+      : block_(block), earlier_(earlier), split_keys_(split_keys), scale_log2_(scale_log2) {}
 
   /// Before the scores of a tile.
   GIWA_DEVICE void see_tile(int first_key) {
-    const auto key = static_cast<uint32>(first_key), keys = static_cast<uint32>(piece_keys_);
+    const auto key = static_cast<uint32>(first_key), keys = static_cast<uint32>(split_keys_);
     begins_ = end_ > 0 && key >= end_;
     if (end_ == 0 || begins_) end_ = (key / keys + 1) * keys;
   }
@@ -54,7 +54,7 @@ class sum_in_pieces {
     if constexpr (QueryRows::policy::overlaps)
       if (begins_) save(q);
   }
-  /// Sets m, in units of log2, l and O to those of all pieces.
+  /// Sets m, in units of log2, l and O to those of all splits.
   GIWA_DEVICE void finish(QueryRows& q, float (&m)[rows], float (&l)[rows]) {
     take_sums(q);
     complete();
@@ -68,7 +68,7 @@ class sum_in_pieces {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) m_[r] = q.softmax.m[r], l_[r] = q.softmax.l[r];
   }
-  /// Merges the piece whose m and l were taken into the earlier ones. O begins at 0 again.
+  /// Merges the split whose m and l were taken into the earlier ones. O begins at 0 again.
   GIWA_DEVICE void save(QueryRows& q) {
     complete();
     add_earlier(q);
@@ -88,12 +88,12 @@ class sum_in_pieces {
   }
 
   const Block& block_;
-  earlier_pieces<QueryRows>& earlier_;
-  const int piece_keys_;
+  earlier_splits<QueryRows>& earlier_;
+  const int split_keys_;
   const float scale_log2_;
-  uint32 end_ = 0;  // key after the current piece; 0: none has begun
+  uint32 end_ = 0;  // key after the current split; 0: none has begun
   bool begins_ = false, has_earlier_ = false;
-  float m_[rows], l_[rows];  // of the last piece
+  float m_[rows], l_[rows];  // of the last split
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail
