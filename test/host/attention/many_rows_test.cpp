@@ -151,6 +151,19 @@ TEST_CASE("items of sequences of all kinds are found once, by any number of bloc
   CHECK(divided > 5);
 }
 
+TEST_CASE("a slot has room for O, m and l of all rows, aligned to 16 bytes") {
+  for (const int rows : {1, 2, 3, 16, 31, 128, 192})
+    for (const int columns : {16, 64, 80, 256}) {
+      const partial_slot slot{rows, columns};
+      const giwa::int64 floats = partial_slot::floats(rows, columns);
+      CHECK(floats % 4 == 0);
+      CHECK((slot.output(0) == 0 && slot.output(rows) == slot.sums(0)));
+      CHECK(slot.sums(0) % 4 == 0);
+      CHECK((slot.sums(rows) <= floats && floats < slot.sums(rows) + 4));
+      CHECK(item_floats(rows, columns) >= slot.sums(rows) + 4);
+    }
+}
+
 TEST_CASE("the workspace of a chunk of a long sequence") {
   constexpr cached_problem chunk{
       .sequences = 1, .queries = 64, .keys = 32768, .heads = 32, .kv_heads = 8, .head_size = 128, .head_size_v = 128};

@@ -165,7 +165,7 @@ TEST_CASE("rows that are set aside merge as those in registers") {
       aside.l[r] = earlier.l[r];
     }
     for (int c = 0; c < 6; ++c) aside.o[c] = earlier.o.value[c];
-    merge_rows<two_rows>(aside.m, aside.l, aside.o, now.m, now.l, now.o.value, now.m, now.l, now.o.value);
+    merge_rows<two_rows>(aside, {now.m, now.l, now.o.value}, {now.m, now.l, now.o.value});
     CHECK(same_bits(now, all));
   }
 }

@@ -22,7 +22,7 @@ GIWA_HOST_DEVICE float merge_maxima(const float (&m)[Count], float (&factor)[Cou
   return larger;
 }
 
-/// Merges O of two states into `to`, which may be either of them. Their registers belong to rows as Map says.
+/// Merges O of two states into `to`, which may be either of them. Registers belong to rows as Map says.
 template <class Map, class Earlier>
 GIWA_HOST_DEVICE void merge_outputs(const Earlier& earlier, const float (&of_earlier)[Map::rows],
                                     const float (&later)[Map::registers], const float (&of_later)[Map::rows],
@@ -33,21 +33,25 @@ GIWA_HOST_DEVICE void merge_outputs(const Earlier& earlier, const float (&of_ear
     to[i] = merge_sums(earlier[i], of_earlier[r], later[i], of_later[r]);
   }
 }
-/// The same for m, l and O. `earlier` may be in local memory.
-template <class Map, class Floats, class Earlier>
-GIWA_HOST_DEVICE void merge_rows(const Floats& earlier_m, const Floats& earlier_l, const Earlier& earlier_o,
-                                 const float (&later_m)[Map::rows], const float (&later_l)[Map::rows],
-                                 const float (&later_o)[Map::registers], float (&m)[Map::rows], float (&l)[Map::rows],
-                                 float (&o)[Map::registers]) {
+
+/// m, l and O in registers, by reference.
+template <class Map, class Float = float>
+struct rows_ref {
+  Float (&m)[Map::rows], (&l)[Map::rows], (&o)[Map::registers];
+};
+/// Merges two states into `to`, which may be either of them. `earlier` may be in local memory (rows_aside).
+template <class Map, class Earlier>
+GIWA_HOST_DEVICE void merge_rows(const Earlier& earlier, const rows_ref<Map, const float>& later,
+                                 const rows_ref<Map>& to) {
   float of_earlier[Map::rows], of_later[Map::rows];
   GIWA_UNROLL
   for (int r = 0; r < Map::rows; ++r) {
     float factor[2];
-    m[r] = merge_maxima<2>({earlier_m[r], later_m[r]}, factor);
+    to.m[r] = merge_maxima<2>({earlier.m[r], later.m[r]}, factor);
     of_earlier[r] = factor[0], of_later[r] = factor[1];
-    l[r] = merge_sums(earlier_l[r], of_earlier[r], later_l[r], of_later[r]);
+    to.l[r] = merge_sums(earlier.l[r], of_earlier[r], later.l[r], of_later[r]);
   }
-  merge_outputs<Map>(earlier_o, of_earlier, later_o, of_later, o);
+  merge_outputs<Map>(earlier.o, of_earlier, later.o, of_later, to.o);
 }
 
 /// The state in registers.
@@ -64,7 +68,8 @@ struct row_sums {
   }
   /// Adds the state of later keys.
   GIWA_HOST_DEVICE void merge(const row_sums& later) {
-    merge_rows<Map>(m, l, o.value, later.m, later.l, later.o.value, m, l, o.value);
+    const rows_ref<Map> own{m, l, o.value};
+    merge_rows<Map>(own, {later.m, later.l, later.o.value}, own);
   }
 };
 

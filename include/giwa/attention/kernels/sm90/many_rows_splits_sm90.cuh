@@ -84,7 +84,7 @@ class sum_in_splits {
       if (m_[r] != -infinity_of<float>) m_[r] = reference_of(m_[r], scale_log2_, 0);
   }
   GIWA_DEVICE void add_earlier(QueryRows& q) {
-    if (has_earlier_) merge_rows<map>(earlier_.m, earlier_.l, earlier_.o, m_, l_, q.o.value, m_, l_, q.o.value);
+    if (has_earlier_) merge_rows<map>(earlier_, {m_, l_, q.o.value}, {m_, l_, q.o.value});
   }
 
   const Block& block_;
