@@ -140,8 +140,7 @@ set(GIWA_HEADERS
   L giwa/softmax/row_softmax.cuh
 
   P giwa/attention/problem/coordinate.hpp
-  P giwa/attention/problem/element_traits.hpp
-  P giwa/attention/problem/gpu_traits.hpp
+  P giwa/attention/problem/traits.hpp
   P giwa/attention/problem/mask.hpp
   P giwa/attention/problem/masks.hpp
   P giwa/attention/problem/mask_combinators.hpp
@@ -151,14 +150,11 @@ set(GIWA_HEADERS
   P giwa/attention/problem/workspace.hpp
   P giwa/attention/problem/options.hpp
   P giwa/attention/problem/cache.hpp
-  P giwa/attention/split_fp16/rows.hpp
   P giwa/attention/split_fp16/layout.hpp
   D giwa/attention/split_fp16/numbers.cuh
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/rows_pass.cuh
-  D giwa/attention/split_fp16/operand.cuh
   P giwa/attention/problem/problem.hpp
-  P giwa/attention/problem/view_checks.hpp
   P giwa/attention/problem/views.hpp
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
@@ -206,7 +202,6 @@ set(GIWA_HEADERS
   H giwa/attention/append/append_checks.hpp
   P giwa/attention/reference/reference.hpp
   H giwa/attention/reference/backward.hpp
-  P giwa/attention/reference/cached.hpp
   H giwa/attention/cpu/loops.hpp
   H giwa/attention/cpu/product.hpp
   H giwa/attention/cpu/panels.hpp
@@ -219,7 +214,6 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/simt/row_terms.cuh
   D giwa/attention/kernels/simt/backward_simt.cuh
   D giwa/attention/kernels/simt/store_gradient.cuh
-  D giwa/attention/kernels/simt/dq_of_sums.cuh
   D giwa/attention/kernels/sm80/e4m3_products_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_items_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
@@ -234,16 +228,12 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm80/backward_steps_sm80.cuh
   D giwa/attention/kernels/sm80/backward_sm80.cuh
   D giwa/attention/kernels/sm80/backward_all_steps_sm80.cuh
-  D giwa/attention/kernels/sm80/backward_dq_sm80.cuh
   D giwa/attention/kernels/sm80/backward_all_sm80.cuh
   D giwa/attention/kernels/sm90/forward_types_sm90.cuh
   D giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/forward_loader_sm90.cuh
-  D giwa/attention/kernels/sm90/forward_nan_scrubber_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh
-  D giwa/attention/kernels/sm90/forward_split_queries_sm90.cuh
   D giwa/attention/kernels/sm90/forward_products_sm90.cuh
-  D giwa/attention/kernels/sm90/forward_speculation_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_sm90.cuh
   D giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh
   D giwa/attention/kernels/sm90/forward_sm90.cuh

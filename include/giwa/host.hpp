@@ -10,7 +10,6 @@
 #include <giwa/attention/cpu/forward.hpp>
 #include <giwa/attention/cpu/merge.hpp>
 #include <giwa/attention/reference/backward.hpp>
-#include <giwa/attention/reference/cached.hpp>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/grid/elementwise.hpp>

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_APPEND_ROTARY_HPP
 #define GIWA_ATTENTION_APPEND_ROTARY_HPP
 
-#include <giwa/attention/problem/view_checks.hpp>
+#include <giwa/attention/problem/views.hpp>
 #include <giwa/numeric/constants.hpp>
 #include <giwa/numeric/integer.hpp>
 #include <giwa/numeric/precision.hpp>

@@ -8,7 +8,7 @@
 #include <giwa/attention/choose/backward_steps.cuh>
 #include <giwa/attention/choose/pointers.hpp>
 #include <giwa/attention/kernels/simt/backward_simt.cuh>
-#include <giwa/attention/kernels/simt/dq_of_sums.cuh>
+#include <giwa/attention/kernels/simt/store_gradient.cuh>
 #include <giwa/attention/kernels/sm80/backward_all_sm80.cuh>
 #include <giwa/attention/kernels/sm80/backward_sm80.cuh>
 #include <giwa/attention/tuning/sm120.hpp>

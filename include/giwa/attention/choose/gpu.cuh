@@ -3,8 +3,8 @@
 #ifndef GIWA_ATTENTION_CHOOSE_GPU_CUH
 #define GIWA_ATTENTION_CHOOSE_GPU_CUH
 
-#include <giwa/attention/problem/gpu_traits.hpp>
 #include <giwa/attention/problem/problem.hpp>
+#include <giwa/attention/problem/traits.hpp>
 #include <giwa/base/arch.hpp>
 #include <giwa/device/environment.cuh>
 #include <giwa/grid/launch.cuh>

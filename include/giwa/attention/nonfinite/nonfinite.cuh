@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_NONFINITE_NONFINITE_CUH
 #define GIWA_ATTENTION_NONFINITE_NONFINITE_CUH
 
-#include <giwa/attention/problem/element_traits.hpp>
+#include <giwa/attention/problem/traits.hpp>
 #include <giwa/attention/score/score_steps.cuh>
 #include <giwa/attention/work/packed_rows.hpp>
 #include <giwa/grid/device_block.cuh>

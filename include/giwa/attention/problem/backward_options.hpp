@@ -8,7 +8,7 @@
 #include <giwa/attention/problem/problem.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/attention/problem/workspace.hpp>
-#include <giwa/attention/split_fp16/rows.hpp>
+#include <giwa/attention/split_fp16/layout.hpp>
 
 namespace giwa::inline GIWA_ABI {
 

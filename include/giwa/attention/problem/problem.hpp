@@ -3,8 +3,7 @@
 #ifndef GIWA_ATTENTION_PROBLEM_PROBLEM_HPP
 #define GIWA_ATTENTION_PROBLEM_PROBLEM_HPP
 
-#include <giwa/attention/problem/element_traits.hpp>
-#include <giwa/attention/problem/gpu_traits.hpp>
+#include <giwa/attention/problem/traits.hpp>
 #include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/base/status.hpp>
 #include <giwa/numeric/integer.hpp>

@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_SCORE_GRADIENT_HPP
 
 #include <giwa/attention/problem/dropout.hpp>
-#include <giwa/attention/problem/view_checks.hpp>
+#include <giwa/attention/problem/views.hpp>
 #include <giwa/numeric/overlap.hpp>
 
 namespace giwa::inline GIWA_ABI {

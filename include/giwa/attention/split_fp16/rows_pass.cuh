@@ -4,8 +4,8 @@
 #define GIWA_ATTENTION_SPLIT_FP16_ROWS_PASS_CUH
 
 #include <giwa/arch/reduce_warp.cuh>
+#include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/attention/split_fp16/numbers.cuh>
-#include <giwa/attention/split_fp16/rows.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/grid/reduce.hpp>
 #include <giwa/numeric/constants.hpp>

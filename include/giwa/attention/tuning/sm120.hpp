@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_TUNING_SM120_HPP
 #define GIWA_ATTENTION_TUNING_SM120_HPP
 
-#include <giwa/attention/problem/gpu_traits.hpp>
+#include <giwa/attention/problem/traits.hpp>
 #include <giwa/attention/tuning/sm80.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

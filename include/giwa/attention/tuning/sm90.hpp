@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_TUNING_SM90_HPP
 
 #include <giwa/attention/problem/gradient.hpp>
-#include <giwa/attention/split_fp16/rows.hpp>
+#include <giwa/attention/split_fp16/layout.hpp>
 #include <giwa/numeric/integer.hpp>
 #include <giwa/tile/shape.hpp>
 

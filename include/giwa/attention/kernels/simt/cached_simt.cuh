@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SIMT_CACHED_SIMT_CUH
 
 #include <giwa/attention/problem/cached_rows.hpp>
-#include <giwa/attention/problem/element_traits.hpp>
+#include <giwa/attention/problem/traits.hpp>
 #include <giwa/attention/score/score_steps.cuh>
 #include <giwa/attention/sums/finish_rows.cuh>
 #include <giwa/attention/sums/row_sums.cuh>

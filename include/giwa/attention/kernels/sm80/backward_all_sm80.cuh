@@ -7,7 +7,6 @@
 #include <giwa/attention/kernels/simt/forward_simt.cuh>
 #include <giwa/attention/kernels/simt/store_gradient.cuh>
 #include <giwa/attention/kernels/sm80/backward_all_steps_sm80.cuh>
-#include <giwa/attention/kernels/sm80/backward_dq_sm80.cuh>
 #include <giwa/attention/kernels/sm80/backward_steps_sm80.cuh>
 #include <giwa/attention/problem/backward_params.hpp>
 #include <giwa/attention/tuning/sm80.hpp>

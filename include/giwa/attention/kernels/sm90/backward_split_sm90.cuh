@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_SPLIT_SM90_CUH
 
 #include <giwa/attention/kernels/sm90/backward_items_sm90.cuh>
-#include <giwa/attention/split_fp16/operand.cuh>
+#include <giwa/attention/split_fp16/numbers.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 

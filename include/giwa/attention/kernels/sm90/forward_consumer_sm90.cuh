@@ -3,9 +3,8 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_CONSUMER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_CONSUMER_SM90_CUH
 
+#include <giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_products_sm90.cuh>
-#include <giwa/attention/kernels/sm90/forward_speculation_sm90.cuh>
-#include <giwa/attention/kernels/sm90/forward_split_queries_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 

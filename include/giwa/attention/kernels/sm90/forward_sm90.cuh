@@ -8,7 +8,6 @@
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_loader_sm90.cuh>
-#include <giwa/attention/kernels/sm90/forward_nan_scrubber_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh>
 #include <giwa/attention/sums/chunks.cuh>
 #include <giwa/attention/tuning/sm90.hpp>

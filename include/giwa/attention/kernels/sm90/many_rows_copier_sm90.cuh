@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_COPIER_SM90_CUH
 
 #include <giwa/arch/copy_async.cuh>
-#include <giwa/attention/kernels/sm90/forward_nan_scrubber_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_types_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
