@@ -156,13 +156,12 @@ void add_prefix(const cached_shape& s) {
           const giwa::index<4> as_one{1, s.sequences, s.heads, 128};
           const auto q = e->plain.q();
           const auto o = e->plain.o();
-          bench::require(
-              giwa::attention_cached<128>(stream, prefix, tensor_view<const fp16, 4>(q.data(), as_one),
-                                          tensor_view<fp16, 4>(o.data(), as_one), giwa::full{}, giwa::plain_score{},
-                                          {.lse = {e->lse.data(), {1, s.heads, s.sequences}}, .workspace = workspace}));
+          bench::require(giwa::attention_cached<128>(
+              stream, prefix, tensor_view<const fp16, 4>(q.data(), as_one), tensor_view<fp16, 4>(o.data(), as_one),
+              {.lse = {e->lse.data(), {1, s.heads, s.sequences}}, .workspace = workspace}));
           const tensor_view<const float, 3> lse(e->lse.data(), {s.sequences, s.heads, 1}, {1, s.sequences, 1});
-          bench::require(giwa::attention_cached<128>(stream, rest, q, o, giwa::full{}, giwa::plain_score{},
-                                                     {.workspace = workspace, .prior = {.o = o, .lse = lse}}));
+          bench::require(
+              giwa::attention_cached<128>(stream, rest, q, o, {.workspace = workspace, .prior = {.o = o, .lse = lse}}));
         };
         e->plain.require_right(run);
         g->add(c[1], run);
@@ -194,8 +193,7 @@ void add_chunk(const cached_shape& s) {
           const auto cache = a->cache(set);
           giwa::attention_options options;
           options.workspace = *w;
-          bench::require(giwa::attention_forward<128>(stream, a->q(), cache.k, cache.v, a->o(), giwa::full{},
-                                                      giwa::plain_score{}, options));
+          bench::require(giwa::attention_forward<128>(stream, a->q(), cache.k, cache.v, a->o(), options));
         };
         contiguous->require_right(forward);
         g->add(c[0], forward);

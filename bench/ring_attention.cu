@@ -164,11 +164,11 @@ struct rank_data {
         how == by::itself ? giwa::workspace_bytes(sizes)
         : how == by::ring ? giwa::ring_workspace_bytes(sizes, slices, rank, ranks)
                           : giwa::head_parallel_workspace_bytes(sizes, slices, rank, ranks, sizeof(fp16)));
-    backward_space =
-        device_memory<unsigned char>(how == by::itself ? giwa::backward_workspace_bytes(sizes)
-                                     : how == by::ring ? giwa::ring_backward_workspace_bytes(sizes, slices, rank, ranks)
-                                                       : giwa::head_parallel_backward_workspace_bytes(
-                                                             sizes, slices, rank, ranks, sizeof(fp16), sizeof(fp16)));
+    backward_space = device_memory<unsigned char>(
+        how == by::itself ? giwa::workspace_bytes(of(q), of(k), of(v), of(o), of(dout), of(dq), of(dk), of(dv))
+        : how == by::ring
+            ? giwa::ring_backward_workspace_bytes(sizes, slices, rank, ranks)
+            : giwa::head_parallel_backward_workspace_bytes(sizes, slices, rank, ranks, sizeof(fp16), sizeof(fp16)));
     giwa::uint64 seed = 1;
     for (auto* x : {&q, &k, &v, &dout}) {
       const tensor to = of(*x);
@@ -195,20 +195,20 @@ struct rank_data {
   }
   giwa::attention_backward_options backward_options() const {
     giwa::attention_backward_options call{};
+    call.lse = row_sums();
     call.workspace = {backward_space.data(), {backward_space.size()}};
     return call;
   }
 
   void forward() const {
     with_mask([&](const auto& mask) {
-      return giwa::attention_forward<head_size>(stream, of(q), of(k), of(v), of(o), mask, giwa::plain_score{},
-                                                forward_options());
+      return giwa::attention_forward<head_size>(stream, of(q), of(k), of(v), of(o), mask, forward_options());
     });
   }
   void backward() const {
     with_mask([&](const auto& mask) {
-      return giwa::attention_backward<head_size>(stream, of(q), of(k), of(v), of(o), row_sums(), of(dout), of(dq),
-                                                 of(dk), of(dv), mask, giwa::plain_score{}, backward_options());
+      return giwa::attention_backward<head_size>(stream, of(q), of(k), of(v), of(o), of(dout), of(dq), of(dk), of(dv),
+                                                 mask, backward_options());
     });
   }
   template <class Comm>
@@ -228,8 +228,8 @@ struct rank_data {
         return how == by::ring ? giwa::ring_attention_backward<head_size>(stream, comm, arguments...)
                                : giwa::head_parallel_attention_backward<head_size>(stream, comm, arguments...);
       };
-      return call(slices, of(q), of(k), of(v), of(o), row_sums(), of(dout), of(dq), of(dk), of(dv), mask,
-                  giwa::plain_score{}, backward_options());
+      return call(slices, of(q), of(k), of(v), of(o), of(dout), of(dq), of(dk), of(dv), mask, giwa::plain_score{},
+                  backward_options());
     });
   }
 };

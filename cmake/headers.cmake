@@ -158,6 +158,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/views.hpp
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
+  P giwa/attention/problem/last_arguments.hpp
   P giwa/attention/problem/params.hpp
   P giwa/attention/problem/rows.hpp
   P giwa/attention/problem/gradient.hpp

@@ -9,7 +9,7 @@
 // examples/data holds queries, keys and values of a language model (see its README.md). Without --in the numbers are random;
 // run() below lists the options.
 //
-// What it teaches: a complete call. head_sizes<…> lists the head sizes to compile if only the files know the size. One
+// What it teaches: a complete call. choose_head_size<…> lists the head sizes to compile if only the files know the size. One
 // template serves three precisions. A wrong argument returns giwa's sentence before anything is written. A result is
 // judged by its error against double precision, compared with the error of unfused attention in the same precision.
 //
@@ -25,8 +25,6 @@
 #include "support/attention_check.cuh"
 
 using giwa::int64;
-
-using head_sizes = giwa::head_sizes<32, 64>;  // of your model: each costs two seconds of compilation for each precision
 
 /// The keys from `back` before the diagonal to `ahead` after it: one kernel for every mask that the options can ask for.
 using window = decltype(giwa::keys_back{0} & giwa::keys_ahead{0});
@@ -96,12 +94,14 @@ bool attend(const Place& place, const problem& p, const options& o, const char* 
 
   using view = giwa::tensor_view<const T, 4>;
   // Without a workspace fp32 is multiplied by ordinary arithmetic. Who says so compiles no other kernel.
-  using tile = std::conditional_t<std::is_same_v<T, float>, giwa::fp32_exact, giwa::automatic_tile>;
+  using accuracy = std::conditional_t<std::is_same_v<T, float>, giwa::fp32_exact, giwa::fp32>;
   const double ms = place.milliseconds([&] {
-    return giwa::attention_forward<head_sizes, tile>(place.where(), view(q_there.data(), q_sizes),
-                                                     view(k_there.data(), sizes_of(p.k)),
-                                                     view(v_there.data(), sizes_of(p.v)), out.view(), o.chosen,
-                                                     giwa::plain_score{}, {.lse = {lse_there.data(), rows}});
+    // The head sizes of your model: each costs two seconds of compilation for each precision.
+    return giwa::choose_head_size<32, 64>(q_sizes[3], [&](auto head_size) {
+      return giwa::attention_forward<head_size, accuracy>(
+          place.where(), view(q_there.data(), q_sizes), view(k_there.data(), sizes_of(p.k)),
+          view(v_there.data(), sizes_of(p.v)), out.view(), o.chosen, {.lse = {lse_there.data(), rows}});
+    });
   });
 
   const std::vector<T> result = out.on_host(place);

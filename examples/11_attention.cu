@@ -36,7 +36,7 @@ giwa::status attention(const Where& where, const fp16* qkv, fp16* o, float* lse)
   };
   return giwa::attention_forward<head_size>(where, part(0), part(1), part(2),
                                             tensor_view<fp16, 4>{o, {batch, tokens, heads, head_size}}, giwa::causal{},
-                                            giwa::plain_score{}, {.lse = {lse, {batch, heads, tokens}}});
+                                            {.lse = {lse, {batch, heads, tokens}}});
 }
 
 int main() try {

@@ -37,7 +37,8 @@ bool run(const Place& place) {
       o(place, q.sizes());
   const giwa::sequences packed{offsets_there.data(), offsets_there.data(), count, longest};
   const double packed_ms = place.milliseconds([&] {
-    return giwa::attention_forward<64>(place.where(), packed, q.view(), k.view(), v.view(), o.view(), giwa::causal{});
+    return giwa::attention_forward<64>(place.where(), q.view(), k.view(), v.view(), o.view(), giwa::causal{},
+                                       {.sequences = packed});
   });
   const std::vector<fp16> together = o.on_host(place);
 

@@ -40,15 +40,17 @@ constexpr layer layers[] = {
 
 template <class Place>
 bool run(const Place& place) {
-  using sizes = giwa::head_sizes<40, 64, 80, 160, 512>;
   bool right = true;
   std::printf("2 images, fp16             queries   keys  heads x size         ms   TFLOP/s   error, of a plain one\n");
   for (layer a : layers) {
     if (!Place::is_gpu) a.queries = std::min(a.queries, int64{256}), a.keys = std::min(a.keys, int64{256});
     example::tensor<fp16, 4, Place> q(place, {2, a.queries, a.heads, a.head_size}, 1),
         k(place, {2, a.keys, a.heads, a.head_size}, 2), v(place, k.sizes(), 3), o(place, q.sizes());
-    const double ms = place.milliseconds(
-        [&] { return giwa::attention_forward<sizes>(place.where(), q.view(), k.view(), v.view(), o.view()); });
+    const double ms = place.milliseconds([&] {
+      return giwa::choose_head_size<40, 64, 80, 160, 512>(a.head_size, [&](auto head_size) {
+        return giwa::attention_forward<head_size>(place.where(), q.view(), k.view(), v.view(), o.view());
+      });
+    });
     const example::comparison c = example::compare(place, q, k, v, o);
     std::printf("%-25s %8lld %6lld %6lld x %3lld %11.4f %9.3g   %.1e, %.1e%s\n", a.name,
                 static_cast<long long>(a.queries), static_cast<long long>(a.keys), static_cast<long long>(a.heads),

@@ -34,7 +34,7 @@ struct times {
 template <class T, class Place>
 bool lines(const Place& place, const char* precision) {
   // Without a workspace fp32 is multiplied by ordinary arithmetic. Who says so compiles no other kernel.
-  using tile = std::conditional_t<std::is_same_v<T, float>, giwa::fp32_exact, giwa::automatic_tile>;
+  using accuracy = std::conditional_t<std::is_same_v<T, float>, giwa::fp32_exact, giwa::fp32>;
   bool right = true;
   for (const int64 keys : {128, 1024, 8192})
     for (const float factor : {1.0f, 4.0f}) {
@@ -43,7 +43,7 @@ bool lines(const Place& place, const char* precision) {
           o(place, q.sizes());
       const giwa::tensor_view<T, 1> all(q.view().data(), {q.view().size()});
       throw_if_failed(giwa::for_all(place.where(), giwa::elementwise{all, all}, times<T>{factor}));
-      throw_if_failed(giwa::attention_forward<64, tile>(place.where(), q.view(), k.view(), v.view(), o.view()));
+      throw_if_failed(giwa::attention_forward<64, accuracy>(place.where(), q.view(), k.view(), v.view(), o.view()));
       const example::comparison c = example::compare(place, q, k, v, o);
       std::printf("| %s | %lld | %.1f | %.1e | %.1e | %.2f |%s\n", precision, static_cast<long long>(keys),
                   static_cast<double>(factor) * 4 / 3, c.error, c.plain, c.error / c.plain, c.good() ? "" : " WRONG");

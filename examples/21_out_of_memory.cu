@@ -43,8 +43,7 @@ struct parts_of_attention {
     const tensor_view<fp16, 4> part_o(o.view().data() + part * o.view().stride(0), sizes);
     const tensor_view<float, 3> part_lse(lse.view().data() + part * lse.view().stride(0),
                                          {sizes[0], sizes[2], sizes[1]});
-    throw_if_failed(giwa::attention_forward<128>(place.where(), q.view(), k, v, part_o, giwa::full{},
-                                                 giwa::plain_score{}, {.lse = part_lse}));
+    throw_if_failed(giwa::attention_forward<128>(place.where(), q.view(), k, v, part_o, {.lse = part_lse}));
   }
   void merge(const tensor_view<fp16, 4>& all) {
     throw_if_failed(giwa::merge_attention(place.where(), o.view(), lse.view(), all));

@@ -119,19 +119,6 @@ struct expected {
   }
 };
 
-/// The largest workspace that a call for one new token of each sequence uses.
-int64 workspace_bytes(int64 sequences, int64 room) {
-  const auto properties = throw_if_failed(giwa::properties_of(throw_if_failed(giwa::current_device())));
-  return giwa::cached_workspace_bytes({.sequences = sequences,
-                                       .keys = room,
-                                       .heads = heads,
-                                       .kv_heads = kv_heads,
-                                       .head_size = head_size,
-                                       .head_size_v = head_size,
-                                       .page_size = page_size},
-                                      properties.multiprocessors);
-}
-
 template <class Place>
 bool run(const Place& place) {
   const int64 sequences = Place::is_gpu ? 32 : 3, room = Place::is_gpu ? 4096 : 128, steps = Place::is_gpu ? 1000 : 40;
@@ -163,8 +150,8 @@ bool run(const Place& place) {
   tokens<Place> prompt(place, prompts.rows());
   throw_if_failed(prompt.compute(place, sequence_of.data(), position_of.data()));
   const double prompt_ms = place.milliseconds([&] {
-    return giwa::append_to_cache(place.where(), cache, giwa::queries{offsets.data(), sequences, room}, prompt.k.view(),
-                                 prompt.v.view(), rotary);
+    return giwa::append_to_cache(place.where(), cache, prompt.k.view(), prompt.v.view(), rotary,
+                                 {.sequences = {.q_offsets = offsets.data(), .count = sequences, .max_q = room}});
   });
 
   tokens<Place> next(place, sequences);
@@ -174,7 +161,10 @@ bool run(const Place& place) {
   };
   const auto q = one_each(next.q.view()), k_new = one_each(next.k.view()), v_new = one_each(next.v.view());
   int64 bytes = 0;
-  if constexpr (Place::is_gpu) bytes = workspace_bytes(sequences, room);
+  if constexpr (Place::is_gpu) {  // the largest workspace that a call for one new token of each sequence uses
+    const auto properties = throw_if_failed(giwa::properties_of(throw_if_failed(giwa::current_device())));
+    bytes = giwa::workspace_bytes(cache, q, o.view(), {}, {}, {}, {.multiprocessors = properties.multiprocessors});
+  }
   auto workspace = place.template make<unsigned char>(bytes);
   const auto step = [&]() -> giwa::status {
     if (const giwa::status s = next.compute(place, numbers_there.data(), lengths_there.data()); !s.ok()) return s;
@@ -182,7 +172,7 @@ bool run(const Place& place) {
     if (const giwa::status s = giwa::append_to_cache(place.where(), cache, k_new, v_new, rotary, {.q = q, .q_to = q});
         !s.ok())
       return s;
-    return giwa::attention_cached<head_size>(place.where(), cache, q, o.view(), giwa::full{}, giwa::plain_score{},
+    return giwa::attention_cached<head_size>(place.where(), cache, q, o.view(),
                                              {.workspace = {workspace.data(), {bytes}}});
   };
 

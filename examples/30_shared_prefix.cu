@@ -53,40 +53,33 @@ bool run(const Place& place) {
                              prefix = cache_of(table_there.data(), prefix_pages, prefix_there, 1),
                              own = cache_of(table_there.data() + prefix_pages, own_pages, own_there, sequences);
 
+  // (1, sequences, heads, head size): one sequence with a query of each.
+  const giwa::index<4> as_one{1, sequences, heads, head_size};
+  const tensor_view<fp16, 4> q_as_one(q.view().data(), as_one), o_as_one(o.view().data(), as_one);
+
   // A workspace that is large enough for each of the calls.
   int64 bytes = 0;
   if constexpr (Place::is_gpu) {
     const auto properties = throw_if_failed(giwa::properties_of(throw_if_failed(giwa::current_device())));
-    giwa::cached_problem sizes{.sequences = sequences,
-                               .keys = stride * page_size,
-                               .heads = heads,
-                               .kv_heads = kv_heads,
-                               .head_size = head_size,
-                               .head_size_v = head_size,
-                               .page_size = page_size};
-    bytes = giwa::cached_workspace_bytes(sizes, properties.multiprocessors);
-    sizes.sequences = 1, sizes.queries = sequences;
-    bytes = std::max(bytes, giwa::cached_workspace_bytes(sizes, properties.multiprocessors));
+    const giwa::workspace_gpu gpu{.multiprocessors = properties.multiprocessors};
+    bytes = std::max(giwa::workspace_bytes(whole, q.view(), plain_o.view(), {}, {}, {}, gpu),
+                     giwa::workspace_bytes(prefix, q_as_one, o_as_one, {}, {}, {}, gpu));
   }
   auto memory = place.template make<unsigned char>(bytes);
   const tensor_view<unsigned char, 1> workspace(memory.data(), {bytes});
 
   const auto plain = [&] {
-    return giwa::attention_cached<head_size>(place.where(), whole, q.view(), plain_o.view(), giwa::full{},
-                                             giwa::plain_score{}, {.workspace = workspace});
+    return giwa::attention_cached<head_size>(place.where(), whole, q.view(), plain_o.view(), {.workspace = workspace});
   };
   const auto shared = [&] {
-    // (1, sequences, heads, head size): one sequence with a query of each; lse is (1, heads, sequences).
-    const giwa::index<4> as_one{1, sequences, heads, head_size};
-    if (const giwa::status s = giwa::attention_cached<head_size>(
-            place.where(), prefix, tensor_view<fp16, 4>(q.view().data(), as_one),
-            tensor_view<fp16, 4>(o.view().data(), as_one), giwa::full{}, giwa::plain_score{},
-            {.lse = {lse.data(), {1, heads, sequences}}, .workspace = workspace});
+    if (const giwa::status s =
+            giwa::attention_cached<head_size>(place.where(), prefix, q_as_one, o_as_one,
+                                              {.lse = {lse.data(), {1, heads, sequences}}, .workspace = workspace});
         !s.ok())
       return s;
     // The same lse, (sequences, heads, 1).
     const tensor_view<const float, 3> of_prefix(lse.data(), {sequences, heads, 1}, {1, sequences, 1});
-    return giwa::attention_cached<head_size>(place.where(), own, q.view(), o.view(), giwa::full{}, giwa::plain_score{},
+    return giwa::attention_cached<head_size>(place.where(), own, q.view(), o.view(),
                                              {.workspace = workspace, .prior = {.o = o.view(), .lse = of_prefix}});
   };
   const double plain_ms = place.milliseconds(plain), shared_ms = place.milliseconds(shared);

@@ -57,7 +57,7 @@ struct call {
   }
 
   // Computes the call with tensors of type T and prints its line. Tile chooses how fp32 is multiplied.
-  template <class T, class Tile>
+  template <class T, class Accuracy = giwa::fp32>
   bool line(const char* name, double limit) {
     const auto rounded = [&](example::tensor<float, 4, Place>& from) {
       example::tensor<T, 4, Place> to(place, sizes);
@@ -71,20 +71,13 @@ struct call {
     auto tq = rounded(q), tk = rounded(k), tv = rounded(v);
     example::tensor<T, 4, Place> o(place, sizes);
 
-    const int64 bytes = giwa::workspace_bytes({.batch = sizes[0],
-                                               .seq_q = sizes[1],
-                                               .seq_k = sizes[1],
-                                               .heads = sizes[2],
-                                               .kv_heads = sizes[2],
-                                               .head_size = head_size,
-                                               .head_size_v = head_size,
-                                               .element_bytes = sizeof(T)});
+    const int64 bytes = giwa::workspace_bytes(tq.view(), tk.view(), tv.view(), o.view());
     auto workspace = place.template make<unsigned char>(bytes);
     giwa::attention_options options;
     options.workspace = {workspace.data(), {bytes}};
     const double ms = place.milliseconds([&] {
-      return giwa::attention_forward<head_size, Tile>(place.where(), tq.view(), tk.view(), tv.view(), o.view(),
-                                                      giwa::full{}, giwa::plain_score{}, options);
+      return giwa::attention_forward<head_size, Accuracy>(place.where(), tq.view(), tk.view(), tv.view(), o.view(),
+                                                          options);
     });
 
     const std::vector<T> got = o.on_host(place);
@@ -113,8 +106,8 @@ bool run(const Place& place) {
   const double unit = 1.0 / (1 << 11);  // half the distance of neighbours in tf32 and fp16, relative
   bool right = attention.template line<float, giwa::fp32>("fp32", unit / (1 << 8));
   right = attention.template line<float, giwa::tf32>("tf32", 4 * unit) && right;
-  right = attention.template line<giwa::bf16, giwa::automatic_tile>("bf16", 32 * unit) && right;
-  right = attention.template line<giwa::fp16, giwa::automatic_tile>("fp16", 4 * unit) && right;
+  right = attention.template line<giwa::bf16>("bf16", 32 * unit) && right;
+  right = attention.template line<giwa::fp16>("fp16", 4 * unit) && right;
   return right;
 }
 

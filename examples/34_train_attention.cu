@@ -151,7 +151,7 @@ class layer {
   double forward(int step) {
     throw_if_failed(giwa::for_all(place_.where(), giwa::extents{batch, seq_length, heads, width},
                                   look_up{v_.data(), values_.view(), step}));
-    throw_if_failed(giwa::attention_forward<depth, width, giwa::fp32_exact>(
+    throw_if_failed(giwa::attention_forward<giwa::head_sizes<depth, width>, giwa::fp32_exact>(
         place_.where(), positions(q_), positions(k_), values_.view(), o_.view(), mask, score(), {.lse = lse_.view()}));
     throw_if_failed(
         giwa::for_all(place_.where(), batch, loss_of_sequence{o_.view(), dout_.view(), loss_.view().data(), step}));
@@ -162,9 +162,9 @@ class layer {
 
   // The gradients of all weights, after forward(step).
   void backward(int step) {
-    throw_if_failed(giwa::attention_backward<depth, width>(
-        place_.where(), positions(q_), positions(k_), values_.view(), o_.view(), lse_.view(), dout_.view(), dq_.view(),
-        dk_.view(), dv_.view(), mask, score(), {.workspace = {workspace_.data(), {workspace_bytes()}}}));
+    throw_if_failed(giwa::attention_backward<giwa::head_sizes<depth, width>>(
+        place_.where(), positions(q_), positions(k_), values_.view(), o_.view(), dout_.view(), dq_.view(), dk_.view(),
+        dv_.view(), mask, score(), {.lse = lse_.view(), .workspace = {workspace_.data(), {workspace_bytes()}}}));
     const int64 n = seq_length * heads * depth;
     throw_if_failed(giwa::for_all(place_.where(), n, sum_of_sequences{dq_.view(), of(q_)}));
     throw_if_failed(giwa::for_all(place_.where(), n, sum_of_sequences{dk_.view(), of(k_)}));
@@ -229,10 +229,8 @@ class layer {
     return {m.data(), {batch, seq_length, heads, depth}, {0, heads * depth, depth, 1}};
   }
   int64 workspace_bytes() {
-    giwa::attention_problem p;
-    p.batch = batch, p.seq_q = p.seq_k = seq_length, p.heads = p.kv_heads = heads;
-    p.head_size = depth, p.head_size_v = width, p.element_bytes = 4;
-    return giwa::backward_workspace_bytes(p, score());
+    return giwa::workspace_bytes(positions(q_), positions(k_), values_.view(), o_.view(), dout_.view(), dq_.view(),
+                                 dk_.view(), dv_.view(), mask, score());
   }
 
   const Place& place_;

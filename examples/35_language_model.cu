@@ -140,9 +140,9 @@ class model {
     throw_if_failed(giwa::for_all(place_.where(), giwa::extents{all_rows, width},
                                   look_up{ids_.data(), letters_.value().data(), x_.view(), h_.view()}));
     multiply(x_.view(), qkv_weights_.value(), qkv_.view());
-    throw_if_failed(giwa::attention_forward<depth, depth, giwa::fp32_exact>(
-        place_.where(), part(qkv_, 0), part(qkv_, 1), part(qkv_, 2), heads_of(a_), giwa::causal{}, alibi(),
-        {.lse = lse_.view()}));
+    throw_if_failed(giwa::attention_forward<depth, giwa::fp32_exact>(place_.where(), part(qkv_, 0), part(qkv_, 1),
+                                                                     part(qkv_, 2), heads_of(a_), giwa::causal{},
+                                                                     alibi(), {.lse = lse_.view()}));
     multiply(a_.view(), out_weights_.value(), h_.view(), true);
     multiply(h_.view(), next_weights_.value(), scores_.view());
   }
@@ -162,10 +162,10 @@ class model {
     multiply(scores_.view(), next_weights_.value().transposed(), dh_.view());
     multiply(a_.view().transposed(), dh_.view(), out_weights_.gradient());
     multiply(dh_.view(), out_weights_.value().transposed(), da_.view());
-    throw_if_failed(giwa::attention_backward<depth>(place_.where(), part(qkv_, 0), part(qkv_, 1), part(qkv_, 2),
-                                                    heads_of(a_), lse_.view(), heads_of(da_), part(dqkv_, 0),
-                                                    part(dqkv_, 1), part(dqkv_, 2), giwa::causal{}, alibi(),
-                                                    {.workspace = {workspace_.data(), {workspace_bytes()}}}));
+    throw_if_failed(giwa::attention_backward<depth>(
+        place_.where(), part(qkv_, 0), part(qkv_, 1), part(qkv_, 2), heads_of(a_), heads_of(da_), part(dqkv_, 0),
+        part(dqkv_, 1), part(dqkv_, 2), giwa::causal{}, alibi(),
+        {.lse = lse_.view(), .workspace = {workspace_.data(), {workspace_bytes()}}}));
     multiply(x_.view().transposed(), dqkv_.view(), qkv_weights_.gradient());
     multiply(dqkv_.view(), qkv_weights_.value().transposed(), dh_.view(), true);  // now with respect to x
     throw_if_failed(giwa::for_all(place_.where(), giwa::extents{alphabet, width},
@@ -225,10 +225,8 @@ class model {
             {seq_length * 3 * width, 3 * width, depth, 1}};
   }
   int64 workspace_bytes() {
-    giwa::attention_problem p;
-    p.batch = batch, p.seq_q = p.seq_k = seq_length, p.heads = p.kv_heads = heads;
-    p.head_size = p.head_size_v = depth, p.element_bytes = 4;
-    return giwa::backward_workspace_bytes(p, alibi());
+    return giwa::workspace_bytes(part(qkv_, 0), part(qkv_, 1), part(qkv_, 2), heads_of(a_), heads_of(da_),
+                                 part(dqkv_, 0), part(dqkv_, 1), part(dqkv_, 2), giwa::causal{}, alibi());
   }
 
   const Place& place_;

@@ -126,8 +126,8 @@ report run(const Place& on, const Comm& comm, int64 tokens) {
                                                             own.v.view, own.o.view, mask, score,
                                                             {.lse = own.lse, .workspace = view(forward_space)}));
     throw_if_failed(giwa::ring_attention_backward<head_size>(
-        on.where(), comm, slices, own.q.view, own.k.view, own.v.view, own.o.view, own.lse, own.dout.view, own.dq.view,
-        own.dk.view, own.dv.view, mask, score, {.workspace = view(backward_space)}));
+        on.where(), comm, slices, own.q.view, own.k.view, own.v.view, own.o.view, own.dout.view, own.dq.view,
+        own.dk.view, own.dv.view, mask, score, {.lse = own.lse, .workspace = view(backward_space)}));
     on.wait();
   };
   both();  // the first call loads kernels and connects the ranks
@@ -135,12 +135,13 @@ report run(const Place& on, const Comm& comm, int64 tokens) {
   both();
   r.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 
-  auto one_space = space(giwa::backward_workspace_bytes(sizes));
+  auto one_space = space(giwa::workspace_bytes(whole.q.view, whole.k.view, whole.v.view, whole.o.view, whole.dout.view,
+                                               whole.dq.view, whole.dk.view, whole.dv.view));
   throw_if_failed(giwa::attention_forward<head_size>(on.where(), whole.q.view, whole.k.view, whole.v.view, whole.o.view,
                                                      mask, score, {.lse = whole.lse}));
   throw_if_failed(giwa::attention_backward<head_size>(
-      on.where(), whole.q.view, whole.k.view, whole.v.view, whole.o.view, whole.lse, whole.dout.view, whole.dq.view,
-      whole.dk.view, whole.dv.view, mask, score, {.workspace = view(one_space)}));
+      on.where(), whole.q.view, whole.k.view, whole.v.view, whole.o.view, whole.dout.view, whole.dq.view, whole.dk.view,
+      whole.dv.view, mask, score, {.lse = whole.lse, .workspace = view(one_space)}));
   r.forward = difference(on, r.slice, own.o, whole.o);
   for (auto member : {&tensors<Place, T>::dq, &tensors<Place, T>::dk, &tensors<Place, T>::dv})
     r.backward = std::max(r.backward, difference(on, r.slice, own.*member, whole.*member));

@@ -108,18 +108,27 @@ void measure(const char* name, const Mask& mask, int64 longest, const buffers& b
     };
 #if defined(GIWA_CELLS_BACKWARD)
     forward();
-    const int64 workspace_bytes =
-        backward_workspace_bytes({batch, length, length, heads, heads, HeadSize, HeadSize, 2}, 0, true);
+    using namespace detail;
+    const int64 workspace_bytes = backward_workspace_bytes(
+        attention_problem{batch, length, length, heads, heads, HeadSize, HeadSize, 2}, 0, true);
     unsigned char* const workspace = allocate<unsigned char>(workspace_bytes);
+    // Trees before options had it take lse as an argument.
+    const auto differentiate = [&](auto given) {
+      if constexpr (requires { given.lse; }) {
+        given.lse = options.lse;
+        return attention_backward<HeadSize>(cudaStream_t{}, view(b.q), view(b.k), view(b.v), view(b.o), view(b.dout),
+                                            view(b.dq), view(b.dk), view(b.dv), mask, plain_score{}, given);
+      } else {
+        return attention_backward<HeadSize>(cudaStream_t{}, view(b.q), view(b.k), view(b.v), view(b.o), options.lse,
+                                            view(b.dout), view(b.dq), view(b.dk), view(b.dv), mask, plain_score{},
+                                            given);
+      }
+    };
     for (const bool any_order : {false, true}) {
       attention_backward_options of_backward;
       of_backward.workspace = {workspace, {workspace_bytes}};
       of_backward.any_order = any_order;
-      const double milliseconds = time_of([&] {
-        throw_if_failed(attention_backward<HeadSize>(cudaStream_t{}, view(b.q), view(b.k), view(b.v), view(b.o),
-                                                     options.lse, view(b.dout), view(b.dq), view(b.dk), view(b.dv),
-                                                     mask, plain_score{}, of_backward));
-      });
+      const double milliseconds = time_of([&] { throw_if_failed(differentiate(of_backward)); });
       const uint64 of_keys = hash_of(b.dk, bytes) ^ 3 * hash_of(b.dv, bytes);  // dq has other bits in any order
       print(name, HeadSize, length, any_order ? "_any" : "", milliseconds,
             any_order ? of_keys : of_keys ^ 5 * hash_of(b.dq, bytes));

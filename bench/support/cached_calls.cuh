@@ -61,7 +61,7 @@ inline std::vector<int> shuffled(int64 n) {
 }
 inline device_array<unsigned char> cached_workspace(const giwa::cached_problem& p) {
   const auto gpu = require(giwa::properties_of(require(giwa::current_device())));
-  const int64 bytes = giwa::cached_workspace_bytes(p, gpu.multiprocessors);
+  const int64 bytes = giwa::workspace_bytes(p, {.multiprocessors = gpu.multiprocessors});
   return require(device_array<unsigned char>::allocate(nullptr, bytes));
 }
 
@@ -152,7 +152,7 @@ class cached_calls {
   }
 
   void operator()(cudaStream_t stream, int set) {
-    require(giwa::attention_cached<HeadSize>(stream, cache(set), q(), o(), mask_, giwa::plain_score{},
+    require(giwa::attention_cached<HeadSize>(stream, cache(set), q(), o(), mask_,
                                              {.workspace = {workspace_.data(), {workspace_.size()}}}));
   }
 

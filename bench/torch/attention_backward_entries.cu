@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #if !defined(GIWA_BENCH_HOW)
-#define GIWA_BENCH_HOW giwa::automatic_tile
+#define GIWA_BENCH_HOW giwa::fp32
 #endif
 
 // One call, as attention_backward.py lays it out. q, o, dout and dq (batch, length, heads, head size); k, v, dk and dv with
@@ -68,13 +68,14 @@ struct pass {
   }
   giwa::status backward() const {
     giwa::attention_backward_options options;
+    options.lse = lse();
     options.workspace = {c.workspace, {c.workspace_bytes}};
     options.any_order = c.any_order != 0;
     return giwa::attention_backward<HeadSize, GIWA_BENCH_HOW>(
-        c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), lse(), queries(c.dout), of<T>(c.dq, c.heads),
+        c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), queries(c.dout), of<T>(c.dq, c.heads),
         of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
   }
-  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
+  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
 };
 
 // Packed sequences, causal.
@@ -91,21 +92,23 @@ struct packed_pass {
   giwa::status forward() const {
     giwa::attention_options options;
     options.lse = lse();
+    options.sequences = at();
     options.workspace = {c.forward_workspace, {giwa::workspace_bytes(c.sizes())}};
-    return giwa::attention_forward<128>(c.stream, at(), of<const T>(c.q, c.heads), of<const T>(c.k, c.kv_heads),
-                                        of<const T>(c.v, c.kv_heads), of<T>(c.o, c.heads), giwa::causal{},
-                                        giwa::plain_score{}, options);
+    return giwa::attention_forward<128>(c.stream, of<const T>(c.q, c.heads), of<const T>(c.k, c.kv_heads),
+                                        of<const T>(c.v, c.kv_heads), of<T>(c.o, c.heads), giwa::causal{}, options);
   }
   giwa::status backward() const {
     giwa::attention_backward_options options;
+    options.lse = lse();
+    options.sequences = at();
     options.workspace = {c.workspace, {c.workspace_bytes}};
     options.any_order = c.any_order != 0;
-    return giwa::attention_backward<128>(c.stream, at(), of<const T>(c.q, c.heads), of<const T>(c.k, c.kv_heads),
-                                         of<const T>(c.v, c.kv_heads), of<const T>(c.o, c.heads), lse(),
+    return giwa::attention_backward<128>(c.stream, of<const T>(c.q, c.heads), of<const T>(c.k, c.kv_heads),
+                                         of<const T>(c.v, c.kv_heads), of<const T>(c.o, c.heads),
                                          of<const T>(c.dout, c.heads), of<T>(c.dq, c.heads), of<T>(c.dk, c.kv_heads),
-                                         of<T>(c.dv, c.kv_heads), giwa::causal{}, giwa::plain_score{}, options);
+                                         of<T>(c.dv, c.kv_heads), giwa::causal{}, options);
   }
-  long long workspace_bytes() const { return giwa::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
+  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
 };
 
 // run(pass) for the pass that the call names, or -1 if this library does not have it.

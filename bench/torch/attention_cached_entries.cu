@@ -45,10 +45,9 @@ giwa::status attend(const problem& p, const void* q, const void* k, const void* 
     cache.pages.stride = cache.pages.most = of_sequence;
     cache.sequences = p.sequences;
   }
-  return giwa::attention_cached<HeadSize>(stream, cache,
-                                          giwa::tensor_view<const fp16, 4>(static_cast<const fp16*>(q), of_q),
-                                          giwa::tensor_view<fp16, 4>(static_cast<fp16*>(o), of_q), giwa::full{},
-                                          giwa::plain_score{}, {.workspace = {workspace, {workspace_bytes}}});
+  return giwa::attention_cached<HeadSize>(
+      stream, cache, giwa::tensor_view<const fp16, 4>(static_cast<const fp16*>(q), of_q),
+      giwa::tensor_view<fp16, 4>(static_cast<fp16*>(o), of_q), {.workspace = {workspace, {workspace_bytes}}});
 }
 
 }  // namespace
@@ -73,6 +72,6 @@ extern "C" int giwa_attention_cached(const void* q, const void* k, const void* v
 extern "C" long long giwa_cached_workspace_bytes(long long sequences, long long queries, long long keys,
                                                  long long heads, long long kv_heads, long long head_size,
                                                  long long page_size, int multiprocessors) {
-  return giwa::cached_workspace_bytes(problem{sequences, queries, keys, heads, kv_heads, head_size, page_size}.sizes(),
-                                      multiprocessors);
+  return giwa::workspace_bytes(problem{sequences, queries, keys, heads, kv_heads, head_size, page_size}.sizes(),
+                               {.multiprocessors = multiprocessors});
 }

@@ -11,7 +11,7 @@
 #define GIWA_BENCH_FP32
 #define GIWA_BENCH_ELEMENT giwa::fp32
 #else
-#define GIWA_BENCH_HOW giwa::automatic_tile
+#define GIWA_BENCH_HOW giwa::fp32
 #endif
 
 #if !defined(GIWA_BENCH_ELEMENT)
@@ -44,7 +44,7 @@ struct problem {
   }
 };
 
-template <class Sizes, class Mask, class Score = giwa::plain_score>
+template <int... Sizes, class Mask, class Score = giwa::plain_score>
 int attend(const problem& p, const Mask& mask, const Score& score = {}) {
   using element = GIWA_BENCH_ELEMENT;
   using input = giwa::tensor_view<const element, 4>;
@@ -55,9 +55,11 @@ int attend(const problem& p, const Mask& mask, const Score& score = {}) {
   giwa::attention_options options;
   if (p.workspace != nullptr)
     options.workspace = {static_cast<unsigned char*>(p.workspace), {giwa::workspace_bytes(p.sizes())}};
-  const giwa::status s = giwa::attention_forward<Sizes, GIWA_BENCH_HOW>(
-      p.stream, inputs(p.q, p.queries, p.heads), inputs(p.k, p.keys, p.kv_heads), inputs(p.v, p.keys, p.kv_heads), out,
-      mask, score, options);
+  const giwa::status s = giwa::choose_head_size<Sizes...>(p.head_size, [&](auto head_size) {
+    return giwa::attention_forward<head_size, GIWA_BENCH_HOW>(
+        p.stream, inputs(p.q, p.queries, p.heads), inputs(p.k, p.keys, p.kv_heads), inputs(p.v, p.keys, p.kv_heads),
+        out, mask, score, options);
+  });
   if (!s.ok()) std::fprintf(stderr, "%s\n", giwa::format_status(s).c_str());
   return static_cast<int>(s.code);
 }
@@ -68,9 +70,9 @@ int attend(const problem& p, const Mask& mask, const Score& score = {}) {
 extern "C" int giwa_attention(int causal, const void* q, const void* k, const void* v, void* o, long long batch,
                               long long queries, long long keys, long long heads, long long kv_heads,
                               long long head_size, void* workspace, cudaStream_t stream) {
-  using sizes = giwa::head_sizes<GIWA_BENCH_SIZES>;
   const problem p{q, k, v, o, batch, queries, keys, heads, kv_heads, head_size, workspace, stream};
-  return causal != 0 ? attend<sizes>(p, giwa::causal::bottom_right) : attend<sizes>(p, giwa::full{});
+  return causal != 0 ? attend<GIWA_BENCH_SIZES>(p, giwa::causal::bottom_right)
+                     : attend<GIWA_BENCH_SIZES>(p, giwa::full{});
 }
 
 // What the workspace of such a call has, in bytes.
@@ -88,14 +90,13 @@ extern "C" int giwa_attention_variant(int kind, float cap, const float* slopes, 
                                       const void* k, const void* v, void* o, long long batch, long long queries,
                                       long long keys, long long heads, long long kv_heads, long long head_size,
                                       void* workspace, cudaStream_t stream) {
-  using sizes = giwa::head_sizes<128>;
   const problem p{q, k, v, o, batch, queries, keys, heads, kv_heads, head_size, workspace, stream};
   switch (kind) {
-    case 0: return attend<sizes>(p, giwa::full{});
-    case 1: return attend<sizes>(p, giwa::causal{});
-    case 2: return attend<sizes>(p, giwa::full{}, giwa::softcap{cap});
-    case 3: return attend<sizes>(p, giwa::causal{}, giwa::alibi{slopes});
-    case 4: return attend<sizes>(p, giwa::sliding_window{window});
+    case 0: return attend<128>(p, giwa::full{});
+    case 1: return attend<128>(p, giwa::causal{});
+    case 2: return attend<128>(p, giwa::full{}, giwa::softcap{cap});
+    case 3: return attend<128>(p, giwa::causal{}, giwa::alibi{slopes});
+    case 4: return attend<128>(p, giwa::sliding_window{window});
     default: return -1;
   }
 }
@@ -130,11 +131,11 @@ extern "C" int giwa_attention_192_128(int causal, const element* q, const elemen
   const auto options =
       with_workspace(workspace, {batch, queries, keys, heads, kv_heads, 192, 128, giwa::int64{sizeof(element)}});
   const auto run = [&](const auto& mask) {
-    return code_of(giwa::attention_forward<192, 128>(
+    return code_of(giwa::attention_forward<giwa::head_sizes<192, 128>>(
         stream, giwa::tensor_view<const element, 4>(q, {batch, queries, heads, 192}),
         giwa::tensor_view<const element, 4>(k, {batch, keys, kv_heads, 192}),
         giwa::tensor_view<const element, 4>(v, {batch, keys, kv_heads, 128}),
-        giwa::tensor_view<element, 4>(o, {batch, queries, heads, 128}), mask, giwa::plain_score{}, options));
+        giwa::tensor_view<element, 4>(o, {batch, queries, heads, 128}), mask, options));
   };
   return causal != 0 ? run(giwa::causal::bottom_right) : run(giwa::full{});
 }
@@ -145,11 +146,11 @@ extern "C" int giwa_attention_packed(const element* q, const element* k, const e
                                      const int* offsets, long long sequences, long long rows, long long heads,
                                      long long kv_heads, long long longest, void* workspace, cudaStream_t stream) {
   using input = giwa::tensor_view<const element, 3>;
+  auto options = with_workspace(workspace, packed_sizes(sequences, rows, heads, kv_heads));
+  options.sequences = {offsets, offsets, sequences, longest};
   return code_of(giwa::attention_forward<128>(
-      stream, giwa::sequences{offsets, offsets, sequences, longest}, input(q, {rows, heads, 128}),
-      input(k, {rows, kv_heads, 128}), input(v, {rows, kv_heads, 128}),
-      giwa::tensor_view<element, 3>(o, {rows, heads, 128}), giwa::causal{}, giwa::plain_score{},
-      with_workspace(workspace, packed_sizes(sequences, rows, heads, kv_heads))));
+      stream, input(q, {rows, heads, 128}), input(k, {rows, kv_heads, 128}), input(v, {rows, kv_heads, 128}),
+      giwa::tensor_view<element, 3>(o, {rows, heads, 128}), giwa::causal{}, options));
 }
 
 extern "C" long long giwa_packed_workspace_bytes(long long sequences, long long rows, long long heads,

@@ -9,7 +9,6 @@ namespace {
 
 using input = giwa::tensor_view<const float, 4>;
 using output = giwa::tensor_view<float, 4>;
-using sizes = giwa::head_sizes<64, 128>;
 
 template <class Call>
 int run(int causal, const Call& call) {
@@ -27,8 +26,10 @@ extern "C" int giwa_attention_host(int causal, const float* q, const float* k, c
   giwa::attention_options options;
   if (lse != nullptr) options.lse = {lse, {batch, heads, length}};
   return run(causal, [&](const auto& mask) {
-    return giwa::attention_forward<sizes>(giwa::host, input(q, shape), input(k, shape), input(v, shape),
-                                          output(o, shape), mask, giwa::plain_score{}, options);
+    return giwa::choose_head_size<64, 128>(head_size, [&](auto size) {
+      return giwa::attention_forward<size>(giwa::host, input(q, shape), input(k, shape), input(v, shape),
+                                           output(o, shape), mask, options);
+    });
   });
 }
 extern "C" int giwa_attention_host_backward(int causal, const float* q, const float* k, const float* v, const float* o,
@@ -36,9 +37,10 @@ extern "C" int giwa_attention_host_backward(int causal, const float* q, const fl
                                             long long batch, long long length, long long heads, long long head_size) {
   const giwa::index<4> shape{batch, length, heads, head_size};
   return run(causal, [&](const auto& mask) {
-    return giwa::attention_backward<sizes>(
-        giwa::host, input(q, shape), input(k, shape), input(v, shape), input(o, shape),
-        giwa::tensor_view<const float, 3>(lse, {batch, heads, length}), input(dout, shape), output(dq, shape),
-        output(dk, shape), output(dv, shape), mask);
+    return giwa::choose_head_size<64, 128>(head_size, [&](auto size) {
+      return giwa::attention_backward<size>(giwa::host, input(q, shape), input(k, shape), input(v, shape),
+                                            input(o, shape), input(dout, shape), output(dq, shape), output(dk, shape),
+                                            output(dv, shape), mask, {.lse = {lse, {batch, heads, length}}});
+    });
   });
 }

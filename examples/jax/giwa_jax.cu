@@ -87,18 +87,6 @@ struct executor {
 #endif
 };
 
-giwa::attention_problem problem_of(const giwa::tensor_view<const element, 4>& q,
-                                   const giwa::tensor_view<const element, 4>& k) {
-  return {.batch = q.extent(0),
-          .seq_q = q.extent(1),
-          .seq_k = k.extent(1),
-          .heads = q.extent(2),
-          .kv_heads = k.extent(2),
-          .head_size = head_size,
-          .head_size_v = head_size_v,
-          .element_bytes = sizeof(element)};
-}
-
 #if GIWA_JAX_BACKWARD == 0
 
 ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuffer v_, ffi::Buffer<ffi::S32> q_lengths,
@@ -110,31 +98,34 @@ ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuf
   options.scale = scale;
   options.lse = numbers_of<float>(*lse, q);
   options.align = s.align();
-  if (const auto got = at.reserve(giwa::workspace_bytes(problem_of(q, k)), options.workspace); !got.ok())
+  options.sequences = sequences_of(q_lengths, k_lengths);
+  const auto to = rows_of<element>(*o);
+  if (const auto got = at.reserve(giwa::workspace_bytes(q, k, v, to, options), options.workspace); !got.ok())
     return error_of(got);
-  return error_of(giwa::attention_forward<head_size, head_size_v>(
-      at.where, sequences_of(q_lengths, k_lengths), q, k, v, rows_of<element>(*o), mask_of(s), score_of(s), options));
+  return error_of(giwa::attention_forward<giwa::head_sizes<head_size, head_size_v>>(at.where, q, k, v, to, mask_of(s),
+                                                                                    score_of(s), options));
 }
 
 #else
 
 ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuffer v_, ffi::Buffer<ffi::S32> q_lengths,
-                  ffi::Buffer<ffi::S32> k_lengths, ffi::AnyBuffer o, ffi::Buffer<ffi::F32> lse, ffi::AnyBuffer dout,
+                  ffi::Buffer<ffi::S32> k_lengths, ffi::AnyBuffer o, ffi::Buffer<ffi::F32> lse, ffi::AnyBuffer dout_,
                   ffi::Buffer<ffi::F32> dlse, double scale, int left, int right, float softcap, bool bottom_right,
                   ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv) {
   const settings s{left, right, softcap, bottom_right};
   const auto q = rows_of<const element>(q_), k = rows_of<const element>(k_), v = rows_of<const element>(v_);
   giwa::attention_backward_options options;
   options.scale = scale;
-  options.dlse = numbers_of<const float>(dlse, q);
+  options.lse = numbers_of<const float>(lse, q);
   options.align = s.align();
-  if (const auto got = at.reserve(giwa::backward_workspace_bytes(problem_of(q, k), score_of(s)), options.workspace);
-      !got.ok())
-    return error_of(got);
-  return error_of(giwa::attention_backward<head_size, head_size_v>(
-      at.where, sequences_of(q_lengths, k_lengths), q, k, v, rows_of<const element>(o), numbers_of<const float>(lse, q),
-      rows_of<const element>(dout), rows_of<element>(*dq), rows_of<element>(*dk), rows_of<element>(*dv), mask_of(s),
-      score_of(s), options));
+  options.sequences = sequences_of(q_lengths, k_lengths);
+  options.dlse = numbers_of<const float>(dlse, q);
+  const auto of = rows_of<const element>(o), dout = rows_of<const element>(dout_);
+  const auto to_q = rows_of<element>(*dq), to_k = rows_of<element>(*dk), to_v = rows_of<element>(*dv);
+  const int64 bytes = giwa::workspace_bytes(q, k, v, of, dout, to_q, to_k, to_v, mask_of(s), score_of(s), options);
+  if (const auto got = at.reserve(bytes, options.workspace); !got.ok()) return error_of(got);
+  return error_of(giwa::attention_backward<giwa::head_sizes<head_size, head_size_v>>(
+      at.where, q, k, v, of, dout, to_q, to_k, to_v, mask_of(s), score_of(s), options));
 }
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The public headers for a GPU but <giwa/attention_backward.cuh> and <giwa/cache.cuh>; <giwa/host.hpp> and
-// <giwa/host_executor.cuh> add the CPU.
+// Most public headers for a GPU. Left out, because each takes seconds to compile: <giwa/attention_backward.cuh> (gradients),
+// <giwa/cache.cuh> (decoding from a cache), <giwa/multi.hpp> and <giwa/nccl.hpp> (several GPUs), <giwa/host.hpp> and
+// <giwa/host_executor.cuh> (the CPU).
 #ifndef GIWA_GIWA_CUH
 #define GIWA_GIWA_CUH
 

@@ -30,8 +30,8 @@ giwa::status run(cudaStream_t s, half_view x, bf16_view b, float_view y, giwa::s
     attention_forward<256>(s, x, x, x, x, causal{}),
 #elif PART == 1
     attention_forward<128>(s, x, x, x, x, bits_mask{}, bias_score{}),
-    attention_forward<64>(s, packed, z, z, z, z, causal{}),
-    attention_forward<192, 128>(s, b, b, b, b, causal{}, giwa::softcap{30.f}),
+    attention_forward<64>(s, z, z, z, z, causal{}, {.sequences = packed}),
+    attention_forward<giwa::head_sizes<192, 128>>(s, b, b, b, b, causal{}, giwa::softcap{30.f}),
     attention_forward<80>(s, x, x, x, x),
     attention_forward<256>(s, b, b, b, b, bits_mask{}, bias_score{}),
 #else

@@ -10,5 +10,5 @@ giwa::status gradients(const giwa::tensor_view<giwa::fp16, 4>& x, const giwa::te
 #else
   const giwa::tensor_view<float, 4> none;
 #endif
-  return giwa::attention_backward<64>(giwa::host, x, x, x, x, lse, x, none, g, g);
+  return giwa::attention_backward<64>(giwa::host, x, x, x, x, x, none, g, g, {.lse = lse});
 }

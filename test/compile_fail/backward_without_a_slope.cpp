@@ -9,5 +9,5 @@ giwa::status gradients(const giwa::tensor_view<float, 4>& x, const giwa::tensor_
 #else
   const auto score = [](auto s, giwa::attention_coord) { return 2 * s; };
 #endif
-  return giwa::attention_backward<64>(giwa::host, x, x, x, x, lse, x, x, x, x, giwa::full{}, score);
+  return giwa::attention_backward<64>(giwa::host, x, x, x, x, x, x, x, x, giwa::full{}, score, {.lse = lse});
 }

@@ -21,5 +21,5 @@ struct temperature {
 
 giwa::status gradients(const giwa::tensor_view<float, 4>& x, const giwa::tensor_view<float, 3>& lse,
                        const temperature& score) {
-  return giwa::attention_backward<64>(giwa::host, x, x, x, x, lse, x, x, x, x, giwa::full{}, score);
+  return giwa::attention_backward<64>(giwa::host, x, x, x, x, x, x, x, x, giwa::full{}, score, {.lse = lse});
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "support/call_options.hpp"
 #include "support/random.hpp"
 
 namespace giwa_test {
@@ -255,13 +256,16 @@ template <int HeadSize, int HeadSizeV, class Tile = giwa::automatic_tile, class 
 giwa::status forward_of(const Where& where, const giwa::detail::attention_views<T, O>& a, const Mask& mask,
                         const Score& score, const giwa::attention_options& options) {
   if (a.is_packed())
-    return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, a.packed, without_batch(a.q), without_batch(a.k),
-                                                              without_batch(a.v), without_batch(a.o), mask, score,
-                                                              options);
+    return giwa::attention_forward<giwa::head_sizes<HeadSize, HeadSizeV>, giwa_test::accuracy_of<Tile>,
+                                   giwa_test::tile_of<Tile>>(where, without_batch(a.q), without_batch(a.k),
+                                                             without_batch(a.v), without_batch(a.o), mask, score,
+                                                             giwa_test::with(options, a.packed));
   if (a.is_ragged())
-    return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, a.packed, a.q, a.k, a.v, a.o, mask, score,
-                                                              options);
-  return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, a.q, a.k, a.v, a.o, mask, score, options);
+    return giwa::attention_forward<giwa::head_sizes<HeadSize, HeadSizeV>, giwa_test::accuracy_of<Tile>,
+                                   giwa_test::tile_of<Tile>>(where, a.q, a.k, a.v, a.o, mask, score,
+                                                             giwa_test::with(options, a.packed));
+  return giwa::attention_forward<giwa::head_sizes<HeadSize, HeadSizeV>, giwa_test::accuracy_of<Tile>,
+                                 giwa_test::tile_of<Tile>>(where, a.q, a.k, a.v, a.o, mask, score, options);
 }
 
 }  // namespace giwa_test

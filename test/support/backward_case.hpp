@@ -9,6 +9,7 @@
 
 #include "support/attention_case.hpp"
 #include "support/attention_tolerance.hpp"
+#include "support/call_options.hpp"
 
 namespace giwa_test {
 
@@ -76,14 +77,15 @@ giwa::status backward_of(const Where& where, const giwa::detail::backward_views<
   const auto& in = a.in;
   const auto flat = [](const auto& v) { return without_batch(v); };
   if (in.is_packed())
-    return giwa::attention_backward<HeadSize, HeadSizeV>(where, in.packed, flat(in.q), flat(in.k), flat(in.v),
-                                                         flat(in.o), a.lse, flat(a.dout), flat(a.dq), flat(a.dk),
-                                                         flat(a.dv), mask, score, options);
+    return giwa::attention_backward<giwa::head_sizes<HeadSize, HeadSizeV>>(
+        where, flat(in.q), flat(in.k), flat(in.v), flat(in.o), flat(a.dout), flat(a.dq), flat(a.dk), flat(a.dv), mask,
+        score, giwa_test::with(giwa_test::with_lse(options, a.lse), in.packed));
   if (in.is_ragged())
-    return giwa::attention_backward<HeadSize, HeadSizeV>(where, in.packed, in.q, in.k, in.v, in.o, a.lse, a.dout, a.dq,
-                                                         a.dk, a.dv, mask, score, options);
-  return giwa::attention_backward<HeadSize, HeadSizeV>(where, in.q, in.k, in.v, in.o, a.lse, a.dout, a.dq, a.dk, a.dv,
-                                                       mask, score, options);
+    return giwa::attention_backward<giwa::head_sizes<HeadSize, HeadSizeV>>(
+        where, in.q, in.k, in.v, in.o, a.dout, a.dq, a.dk, a.dv, mask, score,
+        giwa_test::with(giwa_test::with_lse(options, a.lse), in.packed));
+  return giwa::attention_backward<giwa::head_sizes<HeadSize, HeadSizeV>>(
+      where, in.q, in.k, in.v, in.o, a.dout, a.dq, a.dk, a.dv, mask, score, giwa_test::with_lse(options, a.lse));
 }
 
 /// One gradient: the reference, the plain implementation, and how much rounding errors weigh in each row.

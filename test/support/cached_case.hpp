@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/attention.hpp"
+#include "support/call_options.hpp"
 #include "support/environment.hpp"
 
 namespace giwa_test {
@@ -130,7 +131,7 @@ struct cached_case {
     }
     if (c.k_scales >= 0) cache.scales.k = k_scales.view();
     if (c.v_scales >= 0) cache.scales.v = v_scales.view();
-    giwa::queries q_rows{};
+    giwa::detail::packed_queries q_rows{};
     if (c.packed) q_rows = {q_offsets.data(), c.sequences(), *std::max_element(c.queries.begin(), c.queries.end())};
     return {q.view(), o.view(), cache, q_rows};
   }
@@ -343,9 +344,11 @@ template <int HeadSize, int HeadSizeV, class Which = giwa::any_queries, class Wh
 giwa::status cached_of(const Where& where, const giwa::detail::cached_views<T, Element, O>& a, const Mask& mask,
                        const Score& score, const giwa::cached_options& options) {
   if (a.is_packed())
-    return giwa::attention_cached<HeadSize, HeadSizeV, Which>(where, a.cache, a.packed, without_batch(a.q),
-                                                              without_batch(a.o), mask, score, options);
-  return giwa::attention_cached<HeadSize, HeadSizeV, Which>(where, a.cache, a.q, a.o, mask, score, options);
+    return giwa::attention_cached<giwa::head_sizes<HeadSize, HeadSizeV>, Which>(
+        where, a.cache, without_batch(a.q), without_batch(a.o), mask, score,
+        giwa_test::with(options, giwa_test::sequences_of(a.packed)));
+  return giwa::attention_cached<giwa::head_sizes<HeadSize, HeadSizeV>, Which>(where, a.cache, a.q, a.o, mask, score,
+                                                                              options);
 }
 
 /// The keys [first, last) of a cache without pages.

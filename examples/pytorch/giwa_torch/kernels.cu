@@ -172,23 +172,18 @@ void set_scale(const call& c, Options& options) {
   if (c.has_scale) options.scale = c.scale;
 }
 
-[[maybe_unused]] giwa::attention_problem problem_of(const call& c) {
-  const bool packed = c.q_offsets != nullptr;
-  return {.batch = packed ? c.sequences : c.q.sizes[0],
-          .seq_q = packed ? -1 : c.q.sizes[1],
-          .seq_k = packed ? -1 : c.k.sizes[1],
-          .heads = c.q.sizes[2],
-          .kv_heads = c.k.sizes[2],
-          .head_size = head_size,
-          .head_size_v = head_size_v,
-          .element_bytes = sizeof(element),
-          .rows_q = packed ? c.q.sizes[1] : 0,
-          .rows_k = packed ? c.k.sizes[1] : 0};
-}
-
 #if GIWA_TORCH_PASS == 0
 
-int64 bytes_of(const call& c) { return giwa::workspace_bytes(problem_of(c)); }
+int64 bytes_of(const call& c) {
+  const auto bytes = [&](const auto& q, const auto& k, const auto& v, const auto& o) {
+    return giwa::workspace_bytes(q, k, v, o, {.sequences = sequences_of(c)});
+  };
+  if (c.q_offsets != nullptr)
+    return bytes(packed_view_of<const element>(c.q), packed_view_of<const element>(c.k),
+                 packed_view_of<const element>(c.v), packed_view_of<element>(c.o));
+  return bytes(view_of<const element>(c.q), view_of<const element>(c.k), view_of<const element>(c.v),
+               view_of<element>(c.o));
+}
 giwa::status run(const call& c) {
   giwa::attention_options options;
   set_scale(c, options);
@@ -196,9 +191,10 @@ giwa::status run(const call& c) {
   options.sinks = heads_of(c, c.sinks);
   options.align = alignment_of(c);
   options.workspace = workspace_of(c);
+  options.sequences = sequences_of(c);
   const auto attend = [&](const auto& q, const auto& k, const auto& v, const auto& o) {
-    return giwa::attention_forward<head_size, head_size_v>(where(c), sequences_of(c), q, k, v, o, mask_of(c),
-                                                           score_of(c), options);
+    return giwa::attention_forward<giwa::head_sizes<head_size, head_size_v>>(where(c), q, k, v, o, mask_of(c),
+                                                                             score_of(c), options);
   };
   if (c.q_offsets != nullptr)
     return attend(packed_view_of<const element>(c.q), packed_view_of<const element>(c.k),
@@ -215,22 +211,30 @@ constexpr int capability = __CUDA_ARCH_LIST__ / 10;  // a library is compiled fo
 constexpr int capability = 0;
 #endif
 int64 bytes_of(const call& c) {
-  return giwa::backward_workspace_bytes(problem_of(c), score_of(c), capability, c.any_order);
+  const auto bytes = [&](const auto& q, const auto& k, const auto& v, const auto& o) {
+    return giwa::workspace_bytes(q, k, v, o, o, q, k, v, mask_of(c), score_of(c),
+                                 {.sequences = sequences_of(c), .any_order = c.any_order}, {.capability = capability});
+  };
+  if (c.q_offsets != nullptr)
+    return bytes(packed_view_of<element>(c.q), packed_view_of<element>(c.k), packed_view_of<element>(c.v),
+                 packed_view_of<element>(c.o));
+  return bytes(view_of<element>(c.q), view_of<element>(c.k), view_of<element>(c.v), view_of<element>(c.o));
 }
 giwa::status run(const call& c) {
   giwa::attention_backward_options options;
   set_scale(c, options);
+  options.lse = lse_of<const float>(c, c.lse);
+  options.sequences = sequences_of(c);
   options.dlse = lse_of(c, c.dlse);
   options.sinks = heads_of(c, c.sinks);
   options.dsinks = heads_of(c, c.dsinks);
   options.align = alignment_of(c);
   options.workspace = workspace_of(c);
   options.any_order = c.any_order;
-  const giwa::tensor_view<const float, 3> lse = lse_of<const float>(c, c.lse);
   const auto differentiate = [&](const auto& q, const auto& k, const auto& v, const auto& o, const auto& dout,
                                  const auto& dq, const auto& dk, const auto& dv) {
-    return giwa::attention_backward<head_size, head_size_v>(where(c), sequences_of(c), q, k, v, o, lse, dout, dq, dk,
-                                                            dv, mask_of(c), score_of(c), options);
+    return giwa::attention_backward<giwa::head_sizes<head_size, head_size_v>>(where(c), q, k, v, o, dout, dq, dk, dv,
+                                                                              mask_of(c), score_of(c), options);
   };
   if (c.q_offsets != nullptr)
     return differentiate(packed_view_of<const element>(c.q), packed_view_of<const element>(c.k),
@@ -263,23 +267,17 @@ giwa::kv_cache<Element> cache_of(const call& c) {
 
 int64 bytes_of([[maybe_unused]] const call& c) {
 #if defined(__CUDACC__)
-  const bool packed = c.q_offsets != nullptr, paged = c.pages != nullptr;
   int device = 0, multiprocessors = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
     return 0;  // the call says what is wrong
-  return giwa::cached_workspace_bytes({.sequences = packed || paged ? c.sequences : c.q.sizes[0],
-                                       .queries = packed ? c.max_q : c.q.sizes[1],
-                                       .rows = packed ? c.q.sizes[1] : 0,
-                                       .keys = paged ? c.pages_most * c.k_cache.sizes[1] : c.k_cache.sizes[1],
-                                       .heads = c.q.sizes[2],
-                                       .kv_heads = c.k_cache.sizes[2],
-                                       .head_size = head_size,
-                                       .head_size_v = head_size_v,
-                                       .element_bytes = sizeof(element),
-                                       .cache_bytes = sizeof(element),
-                                       .page_size = paged ? c.k_cache.sizes[1] : 0},
-                                      multiprocessors);
+  const giwa::workspace_gpu gpu{.multiprocessors = multiprocessors};
+  if (c.q_offsets != nullptr)
+    return giwa::workspace_bytes(
+        cache_of<const element>(c), packed_view_of<const element>(c.q), packed_view_of<element>(c.o), {}, {},
+        {.sequences = {.q_offsets = c.q_offsets, .count = c.sequences, .max_q = c.max_q}}, gpu);
+  return giwa::workspace_bytes(cache_of<const element>(c), view_of<const element>(c.q), view_of<element>(c.o), {}, {},
+                               {}, gpu);
 #else
   return 0;
 #endif
@@ -292,12 +290,13 @@ giwa::status run(const call& c) {
   options.align = alignment_of(c);
   options.workspace = workspace_of(c);
   const giwa::kv_cache<const element> cache = cache_of<element>(c);
+  if (c.q_offsets != nullptr) options.sequences = {.q_offsets = c.q_offsets, .count = c.sequences, .max_q = c.max_q};
   if (c.q_offsets != nullptr)
-    return giwa::attention_cached<head_size, head_size_v>(
-        where(c), cache, giwa::queries{c.q_offsets, c.sequences, c.max_q}, packed_view_of<const element>(c.q),
-        packed_view_of<element>(c.o), mask_of(c), score_of(c), options);
-  return giwa::attention_cached<head_size, head_size_v>(where(c), cache, view_of<const element>(c.q),
-                                                        view_of<element>(c.o), mask_of(c), score_of(c), options);
+    return giwa::attention_cached<giwa::head_sizes<head_size, head_size_v>>(
+        where(c), cache, packed_view_of<const element>(c.q), packed_view_of<element>(c.o), mask_of(c), score_of(c),
+        options);
+  return giwa::attention_cached<giwa::head_sizes<head_size, head_size_v>>(
+      where(c), cache, view_of<const element>(c.q), view_of<element>(c.o), mask_of(c), score_of(c), options);
 }
 
 #else

@@ -139,6 +139,7 @@ giwa::status forward(const communicator& comm, const call& c) {
 giwa::status backward(const communicator& comm, const call& c) {
   giwa::attention_backward_options options;
   options.scale = c.scale;
+  options.lse = lse_of<const float>(c);
   options.any_order = c.any_order;
   options.workspace = workspace_of(c);
   const auto slices = slices_of(c.tokens, c.zigzag);
@@ -147,12 +148,11 @@ giwa::status backward(const communicator& comm, const call& c) {
              dout = view_of<const element>(c, c.dout, c.heads);
   const auto dq = view_of<element>(c, c.dq, c.heads), dk = view_of<element>(c, c.dk, c.kv_heads),
              dv = view_of<element>(c, c.dv, c.kv_heads);
-  const auto lse = lse_of<const float>(c);
 #if GIWA_RING_HEADS
-  return giwa::head_parallel_attention_backward<head_size>(where(c), comm, slices, q, k, v, o, lse, dout, dq, dk, dv,
-                                                           mask, {}, options);
+  return giwa::head_parallel_attention_backward<head_size>(where(c), comm, slices, q, k, v, o, dout, dq, dk, dv, mask,
+                                                           {}, options);
 #else
-  return giwa::ring_attention_backward<head_size>(where(c), comm, slices, q, k, v, o, lse, dout, dq, dk, dv, mask, {},
+  return giwa::ring_attention_backward<head_size>(where(c), comm, slices, q, k, v, o, dout, dq, dk, dv, mask, {},
                                                   options);
 #endif
 }

@@ -103,7 +103,7 @@ constexpr int64 head_parallel_backward_workspace_bytes(const attention_problem& 
       lse, lse, tokens, group.size);
   const attention_problem part = detail::problem_of_heads(p, tokens, group.size);
   layout.take<unsigned char>(
-      ring == 1 ? backward_workspace_bytes(part, score)
+      ring == 1 ? detail::backward_workspace_bytes(part, score)
                 : ring_backward_workspace_bytes(part, slices.of_groups(group.size), group.number, ring, score));
   return layout.bytes;
 }
@@ -117,15 +117,14 @@ inline namespace GIWA_ARCH_TAG {
 /// have the first head. options.workspace is required: head_parallel_backward_workspace_bytes(), 16-byte aligned.
 /// `comm` may be a mesh, as in head_parallel_attention_forward(). Otherwise as ring_attention_backward().
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator_or_mesh<Where> Comm,
-          class Queries, class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV,
-          class Mask = full, class Score = plain_score>
-  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
+          class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, class Mask = full,
+          class Score = plain_score>
 status head_parallel_attention_backward(const Where& where, const Comm& comm, const sequence_slices& slices,
                                         const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
                                         const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o,
-                                        const tensor_view<Lse, 3>& lse, const tensor_view<DO, 4>& dout,
-                                        const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
-                                        const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
+                                        const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq,
+                                        const tensor_view<DK, 4>& dk, const tensor_view<DV, 4>& dv,
+                                        const Mask& mask = {}, const Score& score = {},
                                         const attention_backward_options& options = {}) {
   detail::require_mask_and_score<Mask, Score>();
   static_assert(!detail::drops_weights<Score>,
@@ -134,7 +133,7 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   detail::require_parameter_slopes<Score>();
   using element = stdlib::remove_const_t<Queries>;
   using output = stdlib::remove_const_t<O>;
-  const auto views = detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv);
+  const auto views = detail::views_of({}, q, k, v, o, options.lse, dout, dq, dk, dv);
   const auto& heads_comm = detail::heads_of(comm);
   const int rank = comm.rank(), ranks = comm.size(), head_ranks = heads_comm.size(), ring = ranks / head_ranks;
   if (const status s = detail::check_heads(k.extent(2), head_ranks); !s.ok()) return s;
@@ -170,7 +169,7 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   call.accumulate = options.accumulate, call.any_order = options.any_order;
   // A gradient that is not wanted stays an empty view.
   const auto wanted = [](const auto& x) { return x.present() ? x.all : decltype(x.all){}; };
-  const auto lse_of_heads = detail::lse_of_tensor(tensor_view<const float, 4>(t.lse.all));
+  call.lse = detail::lse_of_tensor(tensor_view<const float, 4>(t.lse.all));
   const auto mask_of_heads = detail::mask_of_heads(mask, first_head);
   const auto score_of_heads = detail::trained_score_of_heads(score, first_head, heads);
   status s;
@@ -181,12 +180,12 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   if (!s.ok()) return s;
   if (ring == 1) {
     const detail::backward_views<element, output, DQ> all{
-        {t.q.all, t.k.all, t.v.all, t.o.all, {}}, lse_of_heads, t.dout.all, wanted(t.dq), wanted(t.dk), wanted(t.dv)};
+        {t.q.all, t.k.all, t.v.all, t.o.all, {}}, call.lse, t.dout.all, wanted(t.dq), wanted(t.dk), wanted(t.dv)};
     s = detail::run_backward<HeadSize, HeadSizeV>(where, all, mask_of_heads, score_of_heads, call);
   } else if constexpr (detail::is_mesh<Comm>) {
     s = ring_attention_backward<HeadSize, HeadSizeV>(where, comm.ring, slices.of_groups(head_ranks), t.q.all, t.k.all,
-                                                     t.v.all, t.o.all, lse_of_heads, t.dout.all, wanted(t.dq),
-                                                     wanted(t.dk), wanted(t.dv), mask_of_heads, score_of_heads, call);
+                                                     t.v.all, t.o.all, t.dout.all, wanted(t.dq), wanted(t.dk),
+                                                     wanted(t.dv), mask_of_heads, score_of_heads, call);
   }
   const auto zero_others = [&](const tensor_view<float, 2>& x, int = 1) {
     if (s.ok() && x.size() > 0 && !options.accumulate)

@@ -271,22 +271,20 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Source: Liu, Zaharia and Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context".
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator<Where> Comm,
-          class Queries, class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV,
-          class Mask = full, class Score = plain_score>
-  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
+          class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, class Mask = full,
+          class Score = plain_score>
 status ring_attention_backward(const Where& where, const Comm& comm, const sequence_slices& slices,
                                const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
                                const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o,
-                               const tensor_view<Lse, 3>& lse, const tensor_view<DO, 4>& dout,
-                               const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk, const tensor_view<DV, 4>& dv,
-                               const Mask& mask = {}, const Score& score = {},
-                               const attention_backward_options& options = {}) {
+                               const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq,
+                               const tensor_view<DK, 4>& dk, const tensor_view<DV, 4>& dv, const Mask& mask = {},
+                               const Score& score = {}, const attention_backward_options& options = {}) {
   detail::require_mask_and_score<Mask, Score>();
   static_assert(!detail::drops_weights<Score>,
                 "giwa::ring_attention_backward: dropout on several GPUs is not supported.");
   detail::require_head_sizes<HeadSize, HeadSizeV>();
   detail::require_parameter_slopes<Score>();
-  const auto views = detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv);
+  const auto views = detail::views_of({}, q, k, v, o, options.lse, dout, dq, dk, dv);
   const int rank = comm.rank(), ranks = comm.size();
   const attention_problem sizes = views.in.problem();
   if (const status s =

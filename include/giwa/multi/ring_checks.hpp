@@ -71,6 +71,12 @@ GIWA_HOST_DEVICE status check_slices(const attention_views<T, O>& a, const seque
   return sent ? check_ring_diagonal(mask, score, align) : status{};
 }
 
+/// Sequences of different lengths cannot be divided among ranks.
+GIWA_HOST_DEVICE constexpr status check_no_sequences(const sequences& s) {
+  if (!is_given(s)) return {};
+  return status::invalid("sequences", "calls on several GPUs take no sequences of different lengths");
+}
+
 /// The first rule that a forward call on a ring breaks. The diagonal is that of the whole sequence, the workspace that of the
 /// ring.
 template <class T, class O, class Mask, class Score>
@@ -80,7 +86,8 @@ GIWA_HOST_DEVICE status check_ring(const attention_views<T, O>& a, const sequenc
   attention_options rest = options;
   rest.align = {};
   rest.workspace = {};
-  status s = check_slices(a, slices, rank, ranks, mask, score, options.align, sent);
+  status s = check_no_sequences(options.sequences);
+  if (s.ok()) s = check_slices(a, slices, rank, ranks, mask, score, options.align, sent);
   if (s.ok()) s = check_attention(a, full{}, plain_score{}, rest, head_size, head_size_v);
   return s.ok() ? check_ring_workspace(options.workspace, workspace, a, options.lse) : s;
 }
@@ -94,7 +101,8 @@ GIWA_HOST_DEVICE status check_ring_backward(const backward_views<T, O, G>& a, co
   attention_backward_options rest = options;
   rest.align = {};
   rest.workspace = {};
-  status s = check_slices(a.in, slices, rank, ranks, mask, score, options.align, sent);
+  status s = check_no_sequences(options.sequences);
+  if (s.ok()) s = check_slices(a.in, slices, rank, ranks, mask, score, options.align, sent);
   if (s.ok()) s = check_backward(a, full{}, plain_score{}, rest, head_size, head_size_v);
   if (s.ok()) s = check_parameter_gradients(a, score, rest);
   if (s.ok()) s = check_ring_workspace(options.workspace, workspace, a.in, a.lse);

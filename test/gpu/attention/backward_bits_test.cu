@@ -8,6 +8,7 @@
 
 #include "gpu/attention/fewer_processors.cuh"
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -77,7 +78,7 @@ struct sequences_case {
         dv(t.v.size()),
         q_offsets(q_begin),
         k_offsets(k_begin),
-        workspace(static_cast<std::size_t>(giwa::backward_workspace_bytes(sizes(count())))) {
+        workspace(static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(sizes(count())))) {
     fill_normal(t.q, seed), fill_normal(t.k, seed + 1), fill_normal(t.v, seed + 2), fill_normal(dout, seed + 3);
   }
   static std::vector<int> starts(const std::vector<int>& lengths) {
@@ -96,7 +97,7 @@ struct sequences_case {
   /// Gradients of the sequences from `first` on, or their o and lse, into their places.
   template <class Mask>
   void call(cudaStream_t s, int64 first, int64 n, const Mask& mask, bool forward) const {
-    const int64 bytes = giwa::backward_workspace_bytes(sizes(n));
+    const int64 bytes = giwa::detail::backward_workspace_bytes(sizes(n));
     check_cuda(cudaMemsetAsync(workspace.data(), 0xff, workspace.bytes(), s));
     const giwa::attention_backward_options options{.workspace = {workspace.data(), {bytes}}};
     if (is_packed) {
@@ -109,12 +110,12 @@ struct sequences_case {
       const giwa::sequences at{q_offsets.data() + first, k_offsets.data() + first, n, q_begin.back()};
       const T *q = t.q.data(), *k = t.k.data(), *v = t.v.data(), *o = t.o.data(), *d = dout.data();
       if (forward)
-        giwa::throw_if_failed(giwa::attention_forward<HeadSize>(s, at, of_q(q), of_k(k), of_k(v), of_q(t.o.data()),
-                                                                mask, giwa::plain_score{}, {.lse = lse}));
+        giwa::throw_if_failed(giwa::attention_forward<HeadSize>(s, of_q(q), of_k(k), of_k(v), of_q(t.o.data()), mask,
+                                                                giwa::plain_score{}, {.lse = lse, .sequences = at}));
       else
-        giwa::throw_if_failed(giwa::attention_backward<HeadSize>(s, at, of_q(q), of_k(k), of_k(v), of_q(o), lse,
-                                                                 of_q(d), of_q(dq.data()), of_k(dk.data()),
-                                                                 of_k(dv.data()), mask, giwa::plain_score{}, options));
+        giwa::throw_if_failed(giwa::attention_backward<HeadSize>(
+            s, of_q(q), of_k(k), of_k(v), of_q(o), of_q(d), of_q(dq.data()), of_k(dk.data()), of_k(dv.data()), mask,
+            giwa::plain_score{}, giwa_test::with(giwa_test::with_lse(options, lse), at)));
       return;
     }
     const int64 queries = q_begin[1], keys = k_begin[1];
@@ -130,9 +131,9 @@ struct sequences_case {
       giwa::throw_if_failed(giwa::attention_forward<HeadSize>(s, of_q(q), of_k(k), of_k(v), of_q(t.o.data()), mask,
                                                               giwa::plain_score{}, {.lse = lse}));
     else
-      giwa::throw_if_failed(giwa::attention_backward<HeadSize>(s, of_q(q), of_k(k), of_k(v), of_q(o), lse, of_q(d),
+      giwa::throw_if_failed(giwa::attention_backward<HeadSize>(s, of_q(q), of_k(k), of_k(v), of_q(o), of_q(d),
                                                                of_q(dq.data()), of_k(dk.data()), of_k(dv.data()), mask,
-                                                               giwa::plain_score{}, options));
+                                                               giwa::plain_score{}, giwa_test::with_lse(options, lse)));
   }
 };
 

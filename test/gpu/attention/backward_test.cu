@@ -14,6 +14,7 @@
 #include "gpu/attention/backward_gpu.cuh"
 #include "gpu/attention/fewer_processors.cuh"
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 namespace {
@@ -244,7 +245,8 @@ void test_divided_queries(case_options o, int processors, int whole) {
     const giwa::attention_problem sizes = c.views().in.problem();
     const int64 key_tiles = o.batch * o.heads * 4;
     const int64 query_tiles = giwa::ceil_div(o.seq_q, int64{giwa::detail::dq_parts::rows_of_tile(HeadSize, HeadSize)});
-    std::vector<unsigned char> workspace(static_cast<std::size_t>(giwa::backward_workspace_bytes(sizes, 90, true)));
+    std::vector<unsigned char> workspace(
+        static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(sizes, 90, true)));
     auto options = c.call_options();
     options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
     const auto p = giwa::detail::params_of(c.views(), giwa::full{}, giwa::plain_score{}, options);
@@ -391,8 +393,9 @@ std::vector<float> dq_by(backward_case<float>& c) {
   const backward_on_gpu<float, float, float> gpu(c);
   const giwa::stream s = new_stream();
   const auto a = gpu.views();
-  giwa::throw_if_failed(giwa::attention_backward<33, How>(s, a.in.q, a.in.k, a.in.v, a.in.o, a.lse, a.dout, a.dq, a.dk,
-                                                          a.dv, causal{}, giwa::softcap{5}, gpu.call_options()));
+  giwa::throw_if_failed(giwa::attention_backward<33, giwa_test::accuracy_of<How>>(
+      s, a.in.q, a.in.k, a.in.v, a.in.o, a.dout, a.dq, a.dk, a.dv, causal{}, giwa::softcap{5},
+      giwa_test::with_lse(gpu.call_options(), a.lse)));
   gpu.read_back();
   return c.dq.template elements<float>();
 }
@@ -536,15 +539,15 @@ struct some_gradients {
       return view_4<T>(memory.data(), v.extents());
     };
     const auto of = [&](const auto& v) { return part_of(v, first, count); };
-    const auto bytes = giwa::backward_workspace_bytes(
+    const auto bytes = giwa::detail::backward_workspace_bytes(
         {count, t.seq_q, t.seq_k, t.heads, t.kv_heads, HeadSize, HeadSize, int64{sizeof(T)}});
     gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
     workspace.fill(0xff);
     check_cuda(cudaDeviceSynchronize());
     giwa::throw_if_failed(giwa::attention_backward<HeadSize>(
-        s, of(t.q_view()), of(t.k_view()), of(t.v_view()), of(t.o_view()), of(t.lse_view()), of(like(t.q_view(), dout)),
+        s, of(t.q_view()), of(t.k_view()), of(t.v_view()), of(t.o_view()), of(like(t.q_view(), dout)),
         of(like(t.q_view(), to_q)), of(like(t.k_view(), to_k)), of(like(t.v_view(), to_v)), mask, giwa::plain_score{},
-        {.workspace = {workspace.data(), {bytes}}}));
+        {.lse = of(t.lse_view()), .workspace = {workspace.data(), {bytes}}}));
     check_cuda(cudaStreamSynchronize(s));
     dq = to_q.to_host(), dk = to_k.to_host(), dv = to_v.to_host();
   }

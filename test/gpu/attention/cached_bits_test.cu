@@ -164,8 +164,8 @@ void check_long() {
       CAPTURE(c.text());
       bits<fp16, Element> x(c);
       const auto all = x.gpu.views();
-      const int64 most = giwa::cached_workspace_bytes(
-          all.problem(), static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount)));
+      const int64 most = giwa::workspace_bytes(
+          all.problem(), {.multiprocessors = static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount))});
       REQUIRE((most > 0 && most <= int64{8} << 20));  // the unit is divided
       for (const int64 bytes : {int64{0}, int64{16}, most / 10, most / 2, most, int64{8} << 20}) {
         CAPTURE(bytes);
@@ -253,8 +253,8 @@ TEST_CASE("many rows of one long sequence, whose splits all multiprocessors shar
       bits<fp16, fp16> x(c);
       const gpu_array<unsigned char> workspace(std::size_t{64} << 20);
       const auto all = x.gpu.views();
-      const int64 most = giwa::cached_workspace_bytes(
-          all.problem(), static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount)));
+      const int64 most = giwa::workspace_bytes(
+          all.problem(), {.multiprocessors = static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount))});
       REQUIRE((most > 0 && most <= int64{64} << 20));
       for (const int64 bytes : {int64{0}, most / 2, most, int64{64} << 20}) {
         CAPTURE(bytes);

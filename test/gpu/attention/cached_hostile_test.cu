@@ -220,7 +220,7 @@ TEST_CASE("no keys, no queries, no sequences") {
   auto a = gpu.views();
   a.cache.sequences = a.packed.count = 0;
   const giwa::status forgotten = cached_of<64, 64>(s, a, giwa::full{}, giwa::plain_score{}, gpu.call_options());
-  CHECK((!forgotten.ok() && forgotten.argument == std::string("queries")));  // rows without sequences
+  CHECK((!forgotten.ok() && forgotten.argument == std::string("sequences")));  // rows without sequences
   CHECK(same_bits(gpu.o.to_host(), gpu_array<bf16>(gpu.o.size()).to_host()));
 }
 

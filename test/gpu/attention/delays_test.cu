@@ -86,7 +86,7 @@ int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_n
   gpu_array<fp16> dout(t.o.size());
   fill_normal(dout, 4);
   if (with_nan) put_nan(dout);
-  const auto bytes = giwa::backward_workspace_bytes(
+  const auto bytes = giwa::detail::backward_workspace_bytes(
       {2, queries, keys, 6, kv_heads, HeadSize, HeadSize, int64{sizeof(fp16)}}, 0, any_order);
   gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
   const auto written = [](const view_4<const fp16>& v, const gpu_array<fp16>& memory) {
@@ -96,9 +96,9 @@ int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_n
     of.q.fill(0xff), of.k.fill(0xff), of.v.fill(0xff), workspace.fill(0xff);
     check_cuda(cudaDeviceSynchronize());
     giwa::throw_if_failed(giwa::attention_backward<HeadSize>(
-        s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), t.lse_view(), written(t.o_view(), dout),
-        written(of.q_view(), of.q), written(of.k_view(), of.k), written(of.v_view(), of.v), mask, giwa::plain_score{},
-        {.workspace = {workspace.data(), {bytes}}, .any_order = any_order}));
+        s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), written(t.o_view(), dout), written(of.q_view(), of.q),
+        written(of.k_view(), of.k), written(of.v_view(), of.v), mask, giwa::plain_score{},
+        {.lse = t.lse_view(), .workspace = {workspace.data(), {bytes}}, .any_order = any_order}));
     check_cuda(cudaStreamSynchronize(s));
   };
   set_delay(0);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -32,8 +33,8 @@ giwa::status start(cudaStream_t s, const plain_tensors<float>& t, const Mask& ma
   options.lse = t.lse_view();
   options.scale = scale;
   if (workspace != nullptr) options.workspace = {workspace->data(), {static_cast<int64>(workspace->size())}};
-  return giwa::attention_forward<HeadSize, How>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask,
-                                                giwa::plain_score{}, options);
+  return giwa::attention_forward<HeadSize, giwa_test::accuracy_of<How>, giwa_test::tile_of<How>>(
+      s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask, giwa::plain_score{}, options);
 }
 
 template <class How, int HeadSize, class Mask>
@@ -300,9 +301,9 @@ TEST_CASE("sequences of fp32 without keys, whatever was in the workspace") {
       return giwa::tensor_view<std::remove_pointer_t<decltype(data)>, 3>(data, {20, heads, 64});
     };
     const float *q = t.q.data(), *k = t.k.data(), *v = t.v.data();
-    REQUIRE(giwa::attention_forward<64>(s, giwa::sequences{offsets.data(), offsets.data() + 3, 2, 10}, packed(q, 2),
-                                        packed(k, 1), packed(v, 1), packed(t.o.data(), 2), giwa::full{},
-                                        giwa::plain_score{}, options)
+    REQUIRE(giwa::attention_forward<64>(
+                s, packed(q, 2), packed(k, 1), packed(v, 1), packed(t.o.data(), 2), giwa::full{}, giwa::plain_score{},
+                giwa_test::with(options, giwa::sequences{offsets.data(), offsets.data() + 3, 2, 10}))
                 .ok());
     REQUIRE(giwa::synchronize(s).ok());
     const auto o = t.o.to_host();

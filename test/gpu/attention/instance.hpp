@@ -6,6 +6,7 @@
 #include <giwa/attention/call/forward.hpp>
 
 #include "gpu/attention/problem.hpp"
+#include "support/call_options.hpp"
 
 namespace giwa_test::attention {
 
@@ -88,13 +89,18 @@ struct instance {
     const auto mask = make_mask<Mask>(a);
     const auto score = make_score<Score, T>(a);
     if (!d.packed && !d.is_ragged())
-      return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, q, k, v, o, mask, score, options(a));
+      return giwa::attention_forward<giwa::head_sizes<HeadSize, HeadSizeV>, giwa_test::accuracy_of<Tile>,
+                                     giwa_test::tile_of<Tile>>(where, q, k, v, o, mask, score, options(a));
     giwa::sequences rows{.q_lengths = a.q_lengths, .k_lengths = a.k_lengths, .k_batch_index = a.k_index};
     if (!d.packed)
-      return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(where, rows, q, k, v, o, mask, score, options(a));
+      return giwa::attention_forward<giwa::head_sizes<HeadSize, HeadSizeV>, giwa_test::accuracy_of<Tile>,
+                                     giwa_test::tile_of<Tile>>(where, q, k, v, o, mask, score,
+                                                               giwa_test::with(options(a), rows));
     rows.q_offsets = a.q_offsets, rows.k_offsets = a.k_offsets, rows.count = d.batch, rows.max_q = d.max_q;
-    return giwa::attention_forward<HeadSize, HeadSizeV, Tile>(
-        where, rows, without_first(q), without_first(k), without_first(v), without_first(o), mask, score, options(a));
+    return giwa::attention_forward<giwa::head_sizes<HeadSize, HeadSizeV>, giwa_test::accuracy_of<Tile>,
+                                   giwa_test::tile_of<Tile>>(where, without_first(q), without_first(k),
+                                                             without_first(v), without_first(o), mask, score,
+                                                             giwa_test::with(options(a), rows));
   }
 };
 

@@ -2,6 +2,7 @@
 // attention_forward after a kernel that lets it start and writes its inputs long after that, or still reads its outputs: the same bits.
 #include "gpu/attention/late_copies.cuh"
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -43,13 +44,13 @@ struct late_call {
         using view = view_3<typename std::remove_cvref_t<decltype(v)>::element_type>;
         return view{v.data(), {v.extent(1), v.extent(2), v.extent(3)}};
       };
-      return attention_forward<HeadSize>(s, giwa::sequences{offsets.data(), offsets.data(), batch, 640},
-                                         of_rows(t.q_view()), of_rows(t.k_view()), of_rows(t.v_view()),
-                                         of_rows(t.o_view()), mask, score, options);
+      return attention_forward<HeadSize>(
+          s, of_rows(t.q_view()), of_rows(t.k_view()), of_rows(t.v_view()), of_rows(t.o_view()), mask, score,
+          giwa_test::with(options, giwa::sequences{offsets.data(), offsets.data(), batch, 640}));
     } else if constexpr (Rows == rows_of::lengths) {
       const giwa::sequences sequences{.q_lengths = lengths.data(), .k_lengths = lengths.data()};
-      return attention_forward<HeadSize>(s, sequences, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask, score,
-                                         options);
+      return attention_forward<HeadSize>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask, score,
+                                         giwa_test::with(options, sequences));
     } else {
       return attention_forward<HeadSize>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask, score, options);
     }

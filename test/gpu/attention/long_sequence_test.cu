@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -45,9 +46,9 @@ double worst_error_of_means(int64 queries, int64 keys, const Mask& mask, int64 f
   giwa::attention_options options;
   options.lse = t.lse_view();
   options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
-  giwa::throw_if_failed(giwa::attention_forward<HeadSize, Tile>(s, t.q_view(), t.k_view(), v_view,
-                                                                view_4<float>(o.data(), {1, queries, 1, HeadSize}),
-                                                                mask, giwa::plain_score{}, options));
+  giwa::throw_if_failed(giwa::attention_forward<HeadSize, giwa_test::accuracy_of<Tile>, giwa_test::tile_of<Tile>>(
+      s, t.q_view(), t.k_view(), v_view, view_4<float>(o.data(), {1, queries, 1, HeadSize}), mask, giwa::plain_score{},
+      options));
   giwa::throw_if_failed(giwa::synchronize(s));
   const std::vector<float> got = o.to_host(), lse = t.lse.to_host();
 
@@ -167,8 +168,8 @@ double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
   options.scale = 1.0f;  // scores of many sizes: a few keys count most
   const view_4<float> o_view(o.data(), {1, queries, 1, HeadSize});
   const auto run = [&](const view_4<const T>& k, const view_4<const T>& v) {
-    giwa::throw_if_failed(giwa::attention_forward<HeadSize, Tile>(s, t.q_view(), k, v, o_view, giwa::full{},
-                                                                  giwa::plain_score{}, options));
+    giwa::throw_if_failed(giwa::attention_forward<HeadSize, giwa_test::accuracy_of<Tile>, giwa_test::tile_of<Tile>>(
+        s, t.q_view(), k, v, o_view, giwa::full{}, giwa::plain_score{}, options));
     giwa::throw_if_failed(giwa::synchronize(s));
   };
   std::vector<double> merged(o.size(), 0.0), total(static_cast<std::size_t>(queries), 0.0);
@@ -254,8 +255,10 @@ TEST_CASE("tf32 across the end of a chunk, with sinks") {
     options.sinks = {sink.data(), {1}};
     options.workspace = {workspace.data(), {static_cast<int64>(workspace.size())}};
     const auto run = [&](auto tile) {
-      giwa::throw_if_failed(giwa::attention_forward<128, decltype(tile)>(
-          s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), giwa::causal::bottom_right, giwa::plain_score{}, options));
+      giwa::throw_if_failed(
+          giwa::attention_forward<128, giwa_test::accuracy_of<decltype(tile)>, giwa_test::tile_of<decltype(tile)>>(
+              s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), giwa::causal::bottom_right, giwa::plain_score{},
+              options));
       giwa::throw_if_failed(giwa::synchronize(s));
     };
     run(giwa::automatic_tile{});

@@ -71,7 +71,10 @@ TEST_CASE("what is refused is named, and nothing is written") {
   CHECK(refused(attention_forward<64>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), giwa::causal{}), "mask"));
   CHECK(refused(attention_forward<64>(s, part(t.q_view(), 0, 1, 0, 3, 0, 2), t.k_view(), t.v_view(), t.o_view()), "o"));
   CHECK(refused(attention_forward<64>(s, t.q_view(), t.k_view(), part(t.v_view(), 0, 1, 0, 5, 0, 1), t.o_view()), "v"));
-  CHECK(refused(attention_forward<giwa::head_sizes<32, 128>>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view()), "q"));
+  const auto attend = [&](auto size) {
+    return attention_forward<size>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view());
+  };
+  CHECK(refused(giwa::choose_head_size<32, 128>(64, attend), "q"));
   if (device_attribute(cudaDevAttrPageableMemoryAccess) == 0) {
     std::vector<fp16> host(t.q.size());
     CHECK(refused(attention_forward<64>(s, view_4<const fp16>(host.data(), t.q_view().extents()), t.k_view(),
@@ -81,7 +84,7 @@ TEST_CASE("what is refused is named, and nothing is written") {
         attention_forward<64>(s, t.q_view(), t.k_view(), t.v_view(), view_4<fp16>(host.data(), t.o_view().extents())),
         "o"));
   }
-  CHECK(attention_forward<giwa::head_sizes<32, 64>>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view()).ok());
+  CHECK(giwa::choose_head_size<32, 64>(64, attend).ok());
   CHECK(giwa::synchronize(s).ok());
 }
 

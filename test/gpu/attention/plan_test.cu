@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_plan: the bits of attention_forward on every path, with other pointers, in graphs and copies; and what it refuses.
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -61,15 +62,16 @@ template <int HeadSize, class Tile = giwa::automatic_tile, class T, class Mask>
 void compare(call<T>& first, call<T>& second, const Mask& mask) {
   const giwa::stream s = new_stream();
   const auto plain = [&](call<T>& c) {
-    giwa::throw_if_failed(attention_forward<HeadSize, Tile>(s, c.q_view(), c.k_view(), c.v_view(), c.o_view(), mask,
-                                                            giwa::plain_score{}, c.options()));
+    giwa::throw_if_failed(attention_forward<HeadSize, giwa_test::accuracy_of<Tile>, giwa_test::tile_of<Tile>>(
+        s, c.q_view(), c.k_view(), c.v_view(), c.o_view(), mask, giwa::plain_score{}, c.options()));
     return c.take();
   };
   const auto expected_first = plain(first), expected_second = plain(second);
   CHECK(!(expected_first == expected_second));
 
-  auto plan = giwa::throw_if_failed(make_attention_plan<HeadSize, Tile>(
-      first.q_view(), first.k_view(), first.v_view(), first.o_view(), mask, giwa::plain_score{}, first.options()));
+  auto plan =
+      giwa::throw_if_failed(make_attention_plan<HeadSize, giwa_test::accuracy_of<Tile>, giwa_test::tile_of<Tile>>(
+          first.q_view(), first.k_view(), first.v_view(), first.o_view(), mask, giwa::plain_score{}, first.options()));
   for (int i = 0; i < 3; ++i) {
     giwa::throw_if_failed(plan.launch(s));
     CHECK(first.take() == expected_first);
@@ -140,15 +142,15 @@ TEST_CASE("a plan of packed sequences follows their offsets, and new ones") {
   };
   const giwa::stream s = new_stream();
   const auto plain = [&](const gpu_array<int>& offsets) {
-    giwa::throw_if_failed(attention_forward<64>(s, giwa::sequences{offsets.data(), offsets.data(), 2, 300},
-                                                rows(a.q_view()), rows(a.k_view()), rows(a.v_view()), rows(a.o_view()),
-                                                giwa::causal{}, giwa::plain_score{}, a.options()));
+    giwa::throw_if_failed(attention_forward<64>(
+        s, rows(a.q_view()), rows(a.k_view()), rows(a.v_view()), rows(a.o_view()), giwa::causal{}, giwa::plain_score{},
+        giwa_test::with(a.options(), giwa::sequences{offsets.data(), offsets.data(), 2, 300})));
     return a.take();
   };
   const auto expected_two = plain(two), expected_other = plain(other);
-  auto plan = giwa::throw_if_failed(
-      make_attention_plan<64>(giwa::sequences{two.data(), two.data(), 2, 300}, rows(a.q_view()), rows(a.k_view()),
-                              rows(a.v_view()), rows(a.o_view()), giwa::causal{}, giwa::plain_score{}, a.options()));
+  auto plan = giwa::throw_if_failed(make_attention_plan<64>(
+      rows(a.q_view()), rows(a.k_view()), rows(a.v_view()), rows(a.o_view()), giwa::causal{}, giwa::plain_score{},
+      giwa_test::with(a.options(), giwa::sequences{two.data(), two.data(), 2, 300})));
   giwa::throw_if_failed(plan.launch(s));
   CHECK(a.take() == expected_two);
   CHECK(plan.rebind({.q_offsets = other.data()}).argument == std::string("mask"));  // lengths may differ now

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -211,8 +212,9 @@ struct packed_problem {
     const fp16 *q = t.q.data(), *k = t.k.data(), *v = t.v.data();
     giwa::attention_options options;
     options.lse = {t.lse.data(), {1, heads, total}};
-    return attention_forward<64>(s, giwa::sequences{offsets.data(), offsets.data(), count, max_q}, view(q, heads),
-                                 view(k, 1), view(v, 1), view(o.data(), heads), mask, giwa::plain_score{}, options);
+    return attention_forward<64>(
+        s, view(q, heads), view(k, 1), view(v, 1), view(o.data(), heads), mask, giwa::plain_score{},
+        giwa_test::with(options, giwa::sequences{offsets.data(), offsets.data(), count, max_q}));
   }
 };
 

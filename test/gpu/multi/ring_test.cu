@@ -114,6 +114,7 @@ struct rank_on_gpu {
   template <class Comm>
   void backward(const Comm& comm) {
     giwa::attention_backward_options options = c.call_options();
+    options.lse = as_lse(lse.view());
     options.workspace = {backward_space.data(), {static_cast<int64>(backward_space.size())}};
     const auto call = [&](auto... arguments) {
       const auto by_heads = [&](const auto& of) {
@@ -126,8 +127,8 @@ struct rank_on_gpu {
       else
         return giwa::ring_attention_backward<HeadSize>(stream, comm, slices, arguments...);
     };
-    throw_if_failed(call(q.view(), k.view(), v.view(), o.view(), as_lse(lse.view()), dout.view(), dq.view(), dk.view(),
-                         dv.view(), mask, giwa::plain_score{}, options));
+    throw_if_failed(call(q.view(), k.view(), v.view(), o.view(), dout.view(), dq.view(), dk.view(), dv.view(), mask,
+                         giwa::plain_score{}, options));
   }
   void clear() {
     for (gpu_array<T>* x : {&o.device}) x->fill(0xff);

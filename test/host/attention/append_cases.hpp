@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/call_options.hpp"
 #include "support/random.hpp"
 
 namespace giwa_test {
@@ -172,7 +173,8 @@ class append_data {
       if (c.heads > 0) options.q = packed(a.q), options.q_to = packed(a.q_to);
       const auto k = packed(a.k), v = packed(a.v);
       return a.needs_sequences(c.layout.size > 0)
-                 ? giwa::append_to_cache(where, a.cache, a.packed, k, v, rotary, options)
+                 ? giwa::append_to_cache(where, a.cache, k, v, rotary,
+                                         giwa_test::with(options, giwa_test::sequences_of(a.packed)))
                  : giwa::append_to_cache(where, a.cache, k, v, rotary, options);
     });
   }

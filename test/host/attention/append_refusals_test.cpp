@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 using giwa::int64;
@@ -33,7 +34,7 @@ struct append_call {
                               .lengths = n + 20,
                               .sequences = 2};
   giwa::append_options<float> options{.q = view4(x + 300, {2, 3, 4, 8}), .q_to = written(x + 500, {2, 3, 4, 8})};
-  giwa::queries packed{n + 30, 2, 0};
+  giwa::detail::packed_queries packed{n + 30, 2, 0};
 
   append_call() {
     numbers[20] = numbers[21] = 3;
@@ -54,8 +55,8 @@ struct append_call {
     options.q_to = tensor_view<float, 3>(to.data(), {6, 4, 8});
   }
   status run_packed() const {
-    return giwa::append_to_cache(giwa::host, cache, packed, in_rows(k_new), in_rows(v_new), rotary_base(10000, {8}),
-                                 options);
+    return giwa::append_to_cache(giwa::host, cache, in_rows(k_new), in_rows(v_new), rotary_base(10000, {8}),
+                                 giwa_test::with(options, giwa_test::sequences_of(packed)));
   }
   status run_slots() const {
     return giwa::append_to_cache(giwa::host, cache, in_rows(k_new), in_rows(v_new), rotary_base(10000, {8}), options);
@@ -109,7 +110,7 @@ TEST_CASE("the call that the refusals change is right") {
 TEST_CASE("packed rows need the number of their sequences") {
   const auto packed = [](const append_call& c) { return c.run_packed(); };
   const auto forget = [](call& c) { c.pack(), c.packed.count = c.cache.sequences = 0; };
-  refused(forget, packed, "queries", "count is 0", 1, 0);
+  refused(forget, packed, "sequences", "count is 0", 1, 0);
   append_call c;
   forget(c);
   c.options.positions = c.options.slots = tensor_view<int, 1>(c.n, {6});
@@ -173,14 +174,14 @@ TEST_CASE("page tables, sequences and lengths that do not fit the call") {
   refused([](call& c) { c.cache.pages.most = int64{1} << 40; }, "pages", "too many keys", 536869887, int64{1} << 40);
   const auto packed = [](const call& c) { return c.run_packed(); };
   const auto slots = [](const call& c) { return c.run_slots(); };
-  refused([](call& c) { c.pack(), c.packed.offsets = nullptr; }, packed, "queries", "offsets of their sequences");
-  refused([](call& c) { c.pack(), c.packed.count = -1; }, packed, "queries", "out of range", 0, -1);
-  refused([](call& c) { c.pack(), c.packed.count = 1LL << 31; }, packed, "queries", "out of range", 2147479551,
+  refused([](call& c) { c.pack(), c.packed.offsets = nullptr; }, packed, "q_offsets", "offsets of their sequences");
+  refused([](call& c) { c.pack(), c.packed.count = -1; }, packed, "sequences", "is negative", 0, -1);
+  refused([](call& c) { c.pack(), c.packed.count = 1LL << 31; }, packed, "sequences", "out of range", 2147479551,
           1LL << 31);
   refused([](call& c) { c.pack(), c.packed.count = 3; }, packed, "sequences", "as many sequences", 3, 2);
-  refused([](call& c) { c.pack(); }, slots, "queries", "slots and, if k is rotated, positions");
-  refused([](call& c) { c.pack(), c.options.slots = tensor_view<int, 1>(c.n, {6}); }, slots, "queries", "slots and");
-  refused([](call& c) { c.pack(), c.options.positions = tensor_view<int, 1>(c.n, {6}); }, slots, "queries",
+  refused([](call& c) { c.pack(); }, slots, "q_offsets", "slots and, if k is rotated, positions");
+  refused([](call& c) { c.pack(), c.options.slots = tensor_view<int, 1>(c.n, {6}); }, slots, "q_offsets", "slots and");
+  refused([](call& c) { c.pack(), c.options.positions = tensor_view<int, 1>(c.n, {6}); }, slots, "q_offsets",
           "slots and");
   refused([](call& c) { c.options.slots = tensor_view<int, 1>(c.n, {5}); }, "slots", "one number for each row", 6, 5);
   refused([](call& c) { c.options.positions = tensor_view<const int64, 1>(); }, "positions", "one number for each row",
@@ -244,7 +245,7 @@ TEST_CASE("memory that is written and shared") {
   refused([&](call& c) { c.options.positions = tensor_view<int, 1>(as_numbers(c.x + 1010), {6}); }, "positions", k);
   refused([&](call& c) { c.options.slots = tensor_view<int, 1>(as_numbers(c.x + 1010), {6}); }, "slots", k);
   refused([&](call& c) { c.pack(), c.packed.offsets = as_numbers(c.x + 1010); },
-          [](const call& c) { return c.run_packed(); }, "queries", k);
+          [](const call& c) { return c.run_packed(); }, "q_offsets", k);
   const auto by_table = [](const call& c) {
     const tensor_view<const float, 2> cos(c.x + 3000, {10, 4}), sin(c.x + 1000, {10, 4});
     return c.run(giwa::rotary_table(cos, sin));
@@ -321,8 +322,8 @@ TEST_CASE("k and v may be parts of one pool, with other head sizes, that attenti
     CHECK(wrong == 0);
     CHECK(of_v_new == 2 * 3 * 2 * 4);
     std::vector<float> o(2 * 4 * 4);
-    CHECK(giwa::attention_cached<8, 4>(giwa::host, c.cache, view4(c.x + 300, {2, 1, 4, 8}),
-                                       written(o.data(), {2, 1, 4, 4}))
+    CHECK(giwa::attention_cached<giwa::head_sizes<8, 4>>(giwa::host, c.cache, view4(c.x + 300, {2, 1, 4, 8}),
+                                                         written(o.data(), {2, 1, 4, 4}))
               .ok());
   }
 }

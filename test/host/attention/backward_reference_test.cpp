@@ -9,6 +9,7 @@
 
 #include "support/attention_case.hpp"
 #include "support/backward_case.hpp"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 namespace {
@@ -139,13 +140,14 @@ std::string fault_of(const small_problem& p, const Mask& mask, const Modifier& m
   packed.k_batch_index = p.k_index.empty() ? nullptr : p.k_index.data();
   giwa::status s;
   if (p.q_offsets.empty()) {
-    s = giwa::attention_backward_reference(giwa::host, packed, q4, k4, v4, o4, dq4, dk4, dv4, mask, score, options);
+    s = giwa::attention_backward_reference(giwa::host, q4, k4, v4, o4, dq4, dk4, dv4, mask, score,
+                                           giwa_test::with(options, packed));
   } else {
     packed.q_offsets = p.q_offsets.data(), packed.k_offsets = p.k_offsets.data();
     packed.count = static_cast<int64>(p.q_offsets.size()) - 1;
-    s = giwa::attention_backward_reference(giwa::host, packed, without_batch(q4), without_batch(k4), without_batch(v4),
+    s = giwa::attention_backward_reference(giwa::host, without_batch(q4), without_batch(k4), without_batch(v4),
                                            without_batch(o4), without_batch(dq4), without_batch(dk4),
-                                           without_batch(dv4), mask, score, options);
+                                           without_batch(dv4), mask, score, giwa_test::with(options, packed));
   }
   if (!s.ok()) return s.message;
 

@@ -23,7 +23,7 @@ giwa::status run_simt(backward_case<T, O, G>& c, const Mask& mask, const Score& 
   const auto views = c.views();
   auto options = c.call_options();
   std::vector<double> memory(
-      static_cast<std::size_t>(giwa::backward_workspace_bytes(views.in.problem(), score) / 8 + 1), NAN);
+      static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(views.in.problem(), score) / 8 + 1), NAN);
   options.workspace = {reinterpret_cast<unsigned char*>(memory.data()), {static_cast<int64>(memory.size()) * 8}};
   giwa::status s = giwa::detail::check_backward(views, mask, score, options, HeadSize, HeadSizeV);
   if (s.ok()) s = giwa::detail::check_backward_workspace(views, score, options);

@@ -395,7 +395,8 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
                  backward_of<20, 20>(giwa::host, good, giwa::full{}, giwa::then{alibi_to, alibi_to}, c.call_options()))
                  .c_str(),
              "parameter_gradients", "two parts of the score modifier"));
-  CHECK(giwa::backward_workspace_bytes(c.of.views().problem(), trained.score()) == 8 * 2 * 7 + 16 + 3 * 4 * 2 * 7);
+  CHECK(giwa::detail::backward_workspace_bytes(c.of.views().problem(), trained.score()) ==
+        8 * 2 * 7 + 16 + 3 * 4 * 2 * 7);
   std::vector<fp16> halves(2 * 7 * 9);
   const auto of_bias = [&](const auto& shared, const auto& gradient) {
     return std::string(
@@ -410,28 +411,29 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   options = in_fp16.call_options(), options.accumulate = true;
   CHECK(says(refused(in_fp16.views(), options), "accumulate", "fp32"));
   giwa::attention_problem sizes = c.of.views().problem();  // fp32, 2 heads of q, 1 of k, 7 queries, 9 keys
-  CHECK(giwa::least_backward_workspace_bytes(sizes) == 8 * 2 * 7 + 16);
+  CHECK(giwa::detail::least_backward_workspace_bytes(sizes) == 8 * 2 * 7 + 16);
   // For tensor cores rows of 64 columns as two fp16, and a factor: q, k, v and dout, each part at a multiple of 16 bytes,
   // the rows with room to begin at a multiple of 128 bytes.
   constexpr giwa::int64 to_line = 128 - 16;
   constexpr giwa::int64 queries = 2 * 7 * 64 * 4, keys = 9 * 64 * 4;
-  CHECK(giwa::backward_workspace_bytes(sizes) ==
+  CHECK(giwa::detail::backward_workspace_bytes(sizes) ==
         8 * 2 * 7 + 16 + 4 * to_line + (queries + 64) + 2 * (keys + 48) + queries + 4 * 2 * 7);
   sizes.head_size = 65;
-  CHECK(giwa::backward_workspace_bytes(sizes) ==
+  CHECK(giwa::detail::backward_workspace_bytes(sizes) ==
         8 * 2 * 7 + 16 + 4 * to_line + (2 * queries + 64) + (2 * keys + 48) + (keys + 48) + queries + 4 * 2 * 7);
   sizes.seq_q = sizes.seq_k = -1, sizes.rows_q = 7, sizes.rows_k = 9, sizes.head_size = 64, sizes.batch = 5;  // packed
-  CHECK(giwa::backward_workspace_bytes(sizes) ==
+  CHECK(giwa::detail::backward_workspace_bytes(sizes) ==
         8 * 2 * 7 + 16 + 4 * to_line + (queries + 64) + 2 * (keys + 48) + queries + 4 * 2 * 7);
   sizes.head_size_v = 129;
-  CHECK(giwa::backward_workspace_bytes(sizes) == giwa::least_backward_workspace_bytes(sizes));
+  CHECK(giwa::detail::backward_workspace_bytes(sizes) == giwa::detail::least_backward_workspace_bytes(sizes));
   // In 16 bits dq in fp32: for each of 5 sequences a tile of 64 queries, 4 parts of 64 columns, and a word for each part.
   sizes.element_bytes = 2, sizes.head_size = 200;
-  CHECK(giwa::backward_workspace_bytes(sizes) ==
-        giwa::least_backward_workspace_bytes(sizes) + to_line + 2 * 5 * 4 * (64 * 64 * 4 + 4));
+  CHECK(giwa::detail::backward_workspace_bytes(sizes) ==
+        giwa::detail::least_backward_workspace_bytes(sizes) + to_line + 2 * 5 * 4 * (64 * 64 * 4 + 4));
   // For a GPU that is known only what its kernels use: fp32 and heads up to 128 on 9.0, heads up to 256 on 10.0.
   const auto more = [&](int capability) {
-    return giwa::backward_workspace_bytes(sizes, capability) - giwa::least_backward_workspace_bytes(sizes);
+    return giwa::detail::backward_workspace_bytes(sizes, capability) -
+           giwa::detail::least_backward_workspace_bytes(sizes);
   };
   CHECK((more(80) == 0 && more(90) == 0 && more(100) == more(0) && more(120) == 0));
   sizes.head_size = sizes.head_size_v = 128;
@@ -439,7 +441,8 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   // In any order also sums of dk and dv, if several heads of q read few tiles of 128 keys: of each of 2 heads that share one.
   sizes = {.batch = 2, .seq_q = 300, .seq_k = 300, .heads = 10, .kv_heads = 5, .head_size = 120, .head_size_v = 64};
   const auto for_any_order = [&](int capability) {
-    return giwa::backward_workspace_bytes(sizes, capability, true) - giwa::backward_workspace_bytes(sizes, capability);
+    return giwa::detail::backward_workspace_bytes(sizes, capability, true) -
+           giwa::detail::backward_workspace_bytes(sizes, capability);
   };
   constexpr giwa::int64 tiles = 2 * 3 * 5;
   CHECK(for_any_order(90) == to_line + tiles * (2 * 128 * (128 + 64) * 4 + 8 * 4));
@@ -484,7 +487,8 @@ TEST_CASE("in any order the queries of tiles of keys that are left after whole r
   o.heads = o.kv_heads = 80, o.seq_q = 5, o.seq_k = 7, o.head_size = o.head_size_v = 64;
   backward_case<giwa::fp16> c(o);
   const giwa::attention_problem sizes = c.views().in.problem();
-  std::vector<unsigned char> workspace(static_cast<std::size_t>(giwa::backward_workspace_bytes(sizes, 0, true)));
+  std::vector<unsigned char> workspace(
+      static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(sizes, 0, true)));
   giwa::attention_backward_options options;
   options.any_order = true;
   options.workspace = {workspace.data(), {static_cast<giwa::int64>(workspace.size())}};
@@ -504,7 +508,7 @@ TEST_CASE("in any order the queries of tiles of keys that are left after whole r
   CHECK(of(giwa::full{}, 64, 15) == last{64, 1});  // fewer than 8 tiles of queries for each
   CHECK(of(giwa::causal{}, 4096, 128) == last{4096, 1});
   CHECK(of(giwa::causal{giwa::alignment::offset(7)}, 4096, 128) == last{4092, 8});  // keeps all 7 keys
-  options.workspace = {workspace.data(), {giwa::backward_workspace_bytes(sizes)}};
+  options.workspace = {workspace.data(), {giwa::detail::backward_workspace_bytes(sizes)}};
   CHECK(of(giwa::full{}, 4096, 128) == last{4096, 1});
   options.workspace = {workspace.data(), {static_cast<giwa::int64>(workspace.size())}};
   options.any_order = false;

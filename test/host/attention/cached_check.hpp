@@ -5,6 +5,7 @@
 
 #include "host/attention/check.hpp"
 #include "support/cached_case.hpp"
+#include "support/call_options.hpp"
 
 namespace giwa_test {
 
@@ -25,9 +26,10 @@ std::string cached_fault(cached_case<T, Element, O>& c, const Mask& mask = {}, c
   options.lse = lse.view();
   const auto a = c.views();
   const giwa::status r =
-      a.is_packed() ? giwa::attention_cached_reference(giwa::host, a.cache, a.packed, without_batch(a.q),
-                                                       without_batch(o.view()), mask, score, options)
-                    : giwa::attention_cached_reference(giwa::host, a.cache, a.q, o.view(), mask, score, options);
+      a.is_packed()
+          ? giwa::attention_cached_reference(giwa::host, a.cache, without_batch(a.q), without_batch(o.view()), mask,
+                                             score, giwa_test::with(options, giwa_test::sequences_of(a.packed)))
+          : giwa::attention_cached_reference(giwa::host, a.cache, a.q, o.view(), mask, score, options);
   if (!r.ok()) return giwa::format_status(r).c_str() + ("; reference, " + c.options.text());
   const auto same = [](const auto& x, const auto& y) {
     for (std::size_t i = 0; i < x.size(); ++i)

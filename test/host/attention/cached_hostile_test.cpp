@@ -7,6 +7,7 @@
 
 #include <climits>
 
+#include "support/call_options.hpp"
 #include "support/same_bits.hpp"
 
 namespace {
@@ -29,7 +30,8 @@ cached_case_options mixed_case() {
 }
 
 /// Parameters whose tensors are never read.
-params_t params_with(const giwa::kv_cache<const float>& cache, const giwa::queries& packed, int64 batch, int64 rows) {
+params_t params_with(const giwa::kv_cache<const float>& cache, const giwa::detail::packed_queries& packed, int64 batch,
+                     int64 rows) {
   static float element[1];
   const tensor_view<float, 4> q(element, {batch, rows, 1, 1});
   return giwa::detail::cached_params_of(giwa::detail::cached_views<float, float, float>{q, q, cache, packed},
@@ -228,8 +230,9 @@ TEST_CASE("the same bits in pages of any size, alone and in a batch, with any wo
   auto cache = a.cache;
   for (auto* v : {&cache.k, &cache.v}) *v = {v->data() + 4 * v->stride(0), {1, 100, 2, 8}, v->strides()};
   cache.lengths += 4;
-  REQUIRE(giwa::attention_cached<8>(giwa::host, cache, giwa::queries{rows, 1, 1}, without_batch(a.q),
-                                    without_batch(a.o), causal::bottom_right, giwa::plain_score{}, flat.call_options())
+  REQUIRE(giwa::attention_cached<8>(
+              giwa::host, cache, without_batch(a.q), without_batch(a.o), causal::bottom_right, giwa::plain_score{},
+              giwa_test::with(flat.call_options(), giwa::sequences{.q_offsets = rows, .count = 1, .max_q = 1}))
               .ok());
   int64 compared = 0;
   flat.o.for_each([&](std::size_t at) {

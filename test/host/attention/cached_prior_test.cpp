@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The prior of attention_cached: the result for keys that are not in the cache, merged as if they were.
 #include "host/attention/cached_check.hpp"
+#include "support/call_options.hpp"
 #include "support/same_bits.hpp"
 
 namespace {
@@ -64,9 +65,9 @@ TEST_CASE("in place gives the same bits, and the reference the same numbers") {
     auto lse = new_buffer<float, 3>(apart.lse.extents, case_layout::contiguous, 0, true), prior_lse = lse;
     const auto run = [&](const giwa::kv_cache<const float>& cache, case_buffer<double, 4>& to,
                          const giwa::cached_options& options) {
-      return a.is_packed() ? giwa::attention_cached_reference(giwa::host, cache, a.packed, without_batch(a.q),
-                                                              without_batch(to.view()), giwa::full{},
-                                                              giwa::plain_score{}, options)
+      return a.is_packed() ? giwa::attention_cached_reference(
+                                 giwa::host, cache, without_batch(a.q), without_batch(to.view()), giwa::full{},
+                                 giwa::plain_score{}, giwa_test::with(options, giwa_test::sequences_of(a.packed)))
                            : giwa::attention_cached_reference(giwa::host, cache, a.q, to.view(), giwa::full{},
                                                               giwa::plain_score{}, options);
     };

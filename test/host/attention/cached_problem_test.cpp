@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "support/call_options.hpp"
 #include "support/same_bits.hpp"
 
 namespace {
@@ -142,26 +143,26 @@ TEST_CASE("page tables and lengths") {
                 packed(0));  // q of rank 4 with a batch of 1
   const call_t rank_3 = packed();
   refused(rank_3,
-          giwa::attention_cached<8, 4>(giwa::host, rank_3.a.cache, giwa::queries{}, without_batch(rank_3.a.q),
-                                       without_batch(rank_3.a.o)),
-          {"queries", "the pointer is null"});
+          giwa::attention_cached<giwa::head_sizes<8, 4>>(giwa::host, rank_3.a.cache, without_batch(rank_3.a.q),
+                                                         without_batch(rank_3.a.o)),
+          {"q_offsets", "the pointer is null"});
   refused(rank_3,
-          giwa::attention_cached_reference(giwa::host, rank_3.a.cache, giwa::queries{}, without_batch(rank_3.a.q),
+          giwa::attention_cached_reference(giwa::host, rank_3.a.cache, without_batch(rank_3.a.q),
                                            without_batch(rank_3.a.o)),
-          {"queries", "the pointer is null"});
-  refused_after([](call_t& c) { c.a.packed.count = -1; }, {"queries", "is negative", at_least, 0, -1}, packed());
-  refused_after([](call_t& c) { c.a.packed.most = -1; }, {"queries", "is negative", at_least, 0, -1}, packed());
+          {"q_offsets", "the pointer is null"});
+  refused_after([](call_t& c) { c.a.packed.count = -1; }, {"sequences", "is negative", at_least, 0, -1}, packed());
+  refused_after([](call_t& c) { c.a.packed.most = -1; }, {"sequences", "is negative", at_least, 0, -1}, packed());
 }
 
 TEST_CASE("a page table without sequences needs no pages, but rows need the number of sequences") {
   call_t call = packed();
   call.a.cache.pages.most = call.a.cache.sequences = call.a.packed.count = 0;
-  const expectation forgotten{"queries", "count is 0", bound::at_least, 1, 0};
+  const expectation forgotten{"sequences", "count is 0", bound::at_least, 1, 0};
   refused(call, call.run(), forgotten);
   refused(call, call.run<giwa::few_queries>(), forgotten);
   refused(call,
-          giwa::attention_cached_reference(giwa::host, call.a.cache, call.a.packed, without_batch(call.a.q),
-                                           without_batch(call.a.o)),
+          giwa::attention_cached_reference(giwa::host, call.a.cache, without_batch(call.a.q), without_batch(call.a.o),
+                                           {.sequences = giwa_test::sequences_of(call.a.packed)}),
           forgotten);
   refused_after([](call_t& c) { c.a.packed.count = 0; }, forgotten, packed(0));
   call.a.q = resized(call.a.q, 1, 0), call.a.o = resized(call.a.o, 1, 0), call.options.lse = {};
@@ -265,7 +266,7 @@ TEST_CASE("memory that is written and read") {
       {"q", [](const call8& c) { return c.a.q.data(); }},
       {"k", [](const call8& c) { return c.a.cache.k.data(); }},
       {"v", [](const call8& c) { return c.a.cache.v.data(); }},
-      {"queries", [](const call8& c) { return c.a.packed.offsets; }},
+      {"q_offsets", [](const call8& c) { return c.a.packed.offsets; }},
       {"lengths", [](const call8& c) { return c.a.cache.lengths; }},
       {"pages", [](const call8& c) { return c.a.cache.pages.indices; }},
       {"scales", [](const call8& c) { return c.a.cache.scales.k.data(); }},
@@ -386,7 +387,7 @@ TEST_CASE("few queries") {
   }
   call_t unknown = packed();
   unknown.a.packed.most = 0;
-  refused(unknown, unknown.run<giwa::few_queries>(), {"queries", "the most queries", bound::at_least, 1, 0});
+  refused(unknown, unknown.run<giwa::few_queries>(), {"max_q", "the most queries", bound::at_least, 1, 0});
   CHECK(unknown.run().ok());
 }
 

@@ -192,15 +192,17 @@ TEST_CASE("a list of head sizes, and few queries") {
   options.head_size = options.head_size_v = 16;
   cached_case<float> c(options);
   const auto a = c.views();
-  CHECK(giwa::attention_cached<giwa::head_sizes<8, 16>>(giwa::host, a.cache, a.q, a.o, causal::bottom_right,
-                                                        giwa::plain_score{}, c.call_options())
-            .ok());
+  CHECK(giwa::choose_head_size<8, 16>(a.q.extent(3), [&](auto size) {
+          return giwa::attention_cached<size>(giwa::host, a.cache, a.q, a.o, causal::bottom_right, c.call_options());
+        }).ok());
   CHECK(judge<float>(c, answers_of<float>(c, causal::bottom_right, giwa::plain_score{})).failure == "");
   c.clear_outputs();
   CHECK(giwa::attention_cached<16, giwa::few_queries>(giwa::host, a.cache, a.q, a.o).ok());
   c.options.lse = false;
   CHECK(judge<float>(c, answers_of<float>(c, giwa::full{}, giwa::plain_score{})).failure == "");
-  CHECK(giwa::attention_cached<giwa::head_sizes<8, 32>>(giwa::host, a.cache, a.q, a.o).argument == std::string("q"));
+  const giwa::status other = giwa::choose_head_size<8, 32>(
+      a.q.extent(3), [&](auto size) { return giwa::attention_cached<size>(giwa::host, a.cache, a.q, a.o); });
+  CHECK(other.argument == std::string("q"));
   c.clear_outputs();  // views of derived types
   const named_view q(a.q);
   const named_view o(a.o);

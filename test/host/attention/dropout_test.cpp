@@ -186,9 +186,9 @@ TEST_CASE("a sequence drops the same weights alone and packed, and a batch in on
   const int offsets[] = {0, 40, 80, 120};
   const auto a = all.views();
   const auto flat = [](const auto& v) { return giwa::tensor_view<const float, 3>(v.data(), {120, 2, 20}); };
-  REQUIRE(giwa::attention_forward<20>(giwa::host, giwa::sequences{offsets, offsets, 3, 40}, flat(a.q), flat(a.k),
-                                      flat(a.v), giwa::tensor_view<float, 3>(packed.data(), {120, 2, 20}),
-                                      giwa::causal{}, dropout(0.3f, 5), {.lse = {}})
+  REQUIRE(giwa::attention_forward<20>(giwa::host, flat(a.q), flat(a.k), flat(a.v),
+                                      giwa::tensor_view<float, 3>(packed.data(), {120, 2, 20}), giwa::causal{},
+                                      dropout(0.3f, 5), {.lse = {}, .sequences = {offsets, offsets, 3, 40}})
               .ok());
   CHECK(packed == o);
   for (const int64 first : {0, 2}) {

@@ -205,10 +205,10 @@ TEST_CASE("lengths and indices are those of the batch, by hand") {
     return o;
   };
   const auto forward = [&](const giwa::sequences& s, const tensor_view<float, 4>& o) {
-    return giwa::attention_forward<1>(giwa::host, s, query, key, value, o);
+    return giwa::attention_forward<1>(giwa::host, query, key, value, o, {.sequences = s});
   };
   const auto reference = [&](const giwa::sequences& s, const tensor_view<float, 4>& o) {
-    return giwa::attention_reference(giwa::host, s, query, key, value, o);
+    return giwa::attention_reference(giwa::host, query, key, value, o, {.sequences = s});
   };
   using floats = std::vector<float>;
   const giwa::sequences all{.q_lengths = rows, .k_lengths = lengths, .k_batch_index = index};

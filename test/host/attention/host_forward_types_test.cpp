@@ -104,17 +104,16 @@ TEST_CASE("types derived from a view") {
     return same;
   };
   CHECK(right(giwa::attention_forward<size>(giwa::host, q, k, v, derived_o, giwa::causal{})));
-  CHECK(right(giwa::attention_forward<size, size>(giwa::host, q, k, v, derived_o, giwa::causal{})));
-  CHECK(
-      right(giwa::attention_forward<giwa::head_sizes<4, size>>(giwa::host, q, k, plain(v), derived_o, giwa::causal{})));
+  CHECK(right(giwa::attention_forward<size>(giwa::host, q, k, v, derived_o, giwa::causal{}, {.scale = {}})));
+  CHECK(right(giwa::attention_forward<giwa::head_sizes<size>>(giwa::host, q, k, plain(v), derived_o, giwa::causal{})));
 
   const int offsets[2] = {0, rows};
   const giwa::index<3> packed{rows, 1, size};
   const named_tensor<const float, 3> q3(in.data(), packed), k3(in.data() + count, packed),
       v3(in.data() + 2 * count, packed);
   const named_tensor<float, 3> o3(out.data(), packed);
-  CHECK(right(giwa::attention_forward<size>(giwa::host, giwa::sequences{offsets, offsets, 1, rows}, q3, k3, v3, o3,
-                                            giwa::causal{})));
+  CHECK(right(giwa::attention_forward<size>(giwa::host, q3, k3, v3, o3, giwa::causal{},
+                                            {.sequences = {offsets, offsets, 1, rows}})));
 }
 
 // What a CPU runs without compiler flags.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 
 // A sanitizer test as well (test/host/grid/sanitizers.cmake): there it fails at an overflow whose result happens to be right.
@@ -51,18 +52,18 @@ std::vector<float> results(const numbers& n, const Mask& mask, const Score& scor
   options.align = giwa::alignment::bottom_right;
   options.lse = tensor_view<float, 3>(lse.data(), rows);
   giwa::status state =
-      giwa::attention_forward<size>(giwa::host, s, view(q.data(), queries), view(k.data(), keys), view(v.data(), keys),
-                                    view(o.data(), queries), mask, score, options);
+      giwa::attention_forward<size>(giwa::host, view(q.data(), queries), view(k.data(), keys), view(v.data(), keys),
+                                    view(o.data(), queries), mask, score, giwa_test::with(options, s));
   INFO(giwa::format_status(state).c_str());
   REQUIRE(state.ok());
   if constexpr (Backward) {
     giwa::attention_backward_options backward;
     backward.align = giwa::alignment::bottom_right;
-    state = giwa::attention_backward<size>(giwa::host, s, view(q.data(), queries), view(k.data(), keys),
-                                           view(v.data(), keys), view(static_cast<const float*>(o.data()), queries),
-                                           tensor_view<const float, 3>(lse.data(), rows), view(dout.data(), queries),
-                                           view(dq.data(), queries), view(dk.data(), keys), view(dv.data(), keys), mask,
-                                           score, backward);
+    state = giwa::attention_backward<size>(
+        giwa::host, view(q.data(), queries), view(k.data(), keys), view(v.data(), keys),
+        view(static_cast<const float*>(o.data()), queries), view(dout.data(), queries), view(dq.data(), queries),
+        view(dk.data(), keys), view(dv.data(), keys), mask, score,
+        giwa_test::with(giwa_test::with_lse(backward, tensor_view<const float, 3>(lse.data(), rows)), s));
     INFO(giwa::format_status(state).c_str());
     REQUIRE(state.ok());
   }
@@ -176,10 +177,11 @@ std::vector<float> cached(const cache_numbers& n) {
   const giwa::causal mask = giwa::causal::bottom_right;
   const giwa::status s =
       n.packed
-          ? giwa::attention_cached<size>(giwa::host, cache, giwa::queries{n.row_offsets.data(), sequences, 3},
-                                         tensor_view<const float, 3>(q.data(), {all_queries, heads, size}),
-                                         tensor_view<float, 3>(o.data(), {all_queries, heads, size}), mask,
-                                         giwa::plain_score{}, options)
+          ? giwa::attention_cached<size>(
+                giwa::host, cache, tensor_view<const float, 3>(q.data(), {all_queries, heads, size}),
+                tensor_view<float, 3>(o.data(), {all_queries, heads, size}), mask, giwa::plain_score{},
+                giwa_test::with(options,
+                                giwa::sequences{.q_offsets = n.row_offsets.data(), .count = sequences, .max_q = 3}))
           : giwa::attention_cached<size>(
                 giwa::host, cache, tensor_view<const float, 4>(q.data(), {sequences, queries, heads, size}),
                 tensor_view<float, 4>(o.data(), {sequences, queries, heads, size}), mask, giwa::plain_score{}, options);
@@ -207,8 +209,9 @@ std::vector<float> appended(const cache_numbers& n, const giwa::append_options<f
     const tensor_view<const float, 3> x(rows.data(), {all_queries, heads, size});
     const tensor_view<float, 3> to(q.data(), {all_queries, heads, size});
     options.q = x, options.q_to = to;
-    s = giwa::append_to_cache(giwa::host, cache, giwa::queries{n.row_offsets.data(), sequences, 0}, x, x, rotary,
-                              options);
+    s = giwa::append_to_cache(
+        giwa::host, cache, x, x, rotary,
+        giwa_test::with(options, giwa::sequences{.q_offsets = n.row_offsets.data(), .count = sequences}));
   } else {
     const tensor_view<const float, 4> x(rows.data(), {sequences, queries, heads, size});
     const tensor_view<float, 4> to(q.data(), {sequences, queries, heads, size});

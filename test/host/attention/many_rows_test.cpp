@@ -170,7 +170,7 @@ TEST_CASE("the workspace of a chunk of a long sequence") {
   constexpr many_rows_shape shape = shape_of_many_rows(chunk, 132, giwa::max_int64, false);
   static_assert(shape.tile.heads == 4 && shape.tile.queries == 16 && shape.consumers == 2);
   static_assert(shape.slots == 2 * 8 * 18);  // two tiles of rows for each head of keys
-  static_assert(giwa::cached_workspace_bytes(chunk, 132) >= shape.slots * 4 * item_floats(128, 128));
+  static_assert(giwa::workspace_bytes(chunk, {.multiprocessors = 132}) >= shape.slots * 4 * item_floats(128, 128));
   cached_problem many = chunk;
   many.queries = 1024;  // more tiles than multiprocessors
   CHECK(shape_of_many_rows(many, 132, giwa::max_int64, false).slots == 0);

@@ -241,8 +241,9 @@ TEST_CASE("packed sequences that are none") {
   sizes.head_size = sizes.head_size_v = 8;
   attention_case<float> c(sizes);
   const auto call = [&](const giwa::sequences& packed, const auto& mask) {
-    return giwa::attention_forward<8>(giwa::host, packed, without_batch(c.q.view()), without_batch(c.k.view()),
-                                      without_batch(c.v.view()), without_batch(c.o.view()), mask);
+    return giwa::attention_forward<8>(giwa::host, without_batch(c.q.view()), without_batch(c.k.view()),
+                                      without_batch(c.v.view()), without_batch(c.o.view()), mask,
+                                      {.sequences = packed});
   };
   const int* q = c.q_offsets.data();
   const int* k = c.k_offsets.data();
@@ -261,9 +262,9 @@ TEST_CASE("packed sequences that are none") {
   expect(call({q, in_o + 4, 2, 3}, giwa::full{}), "o", 0);
   expect(call({q, k, 2, 3}, giwa::causal{}), "mask", 0);  // other offsets: lengths may differ
   const float x[4] = {};
-  const status s = giwa::attention_forward<8>(
-      giwa::host, giwa::sequences{q, k, 2, 3}, without_batch(c.q.view()), without_batch(c.k.view()),
-      without_batch(c.v.view()), without_batch(c.o.view()), giwa::full{}, giwa::bias{view(x, {1, 1, 1, 4})});
+  const status s = giwa::attention_forward<8>(giwa::host, without_batch(c.q.view()), without_batch(c.k.view()),
+                                              without_batch(c.v.view()), without_batch(c.o.view()), giwa::full{},
+                                              giwa::bias{view(x, {1, 1, 1, 4})}, {.sequences = {q, k, 2, 3}});
   CHECK(s.argument == std::string("bias"));
   expect(call({q, k, 0, 3}, giwa::full{}), "sequences", 0);  // a forgotten count
   expect(call({.q_offsets = q, .k_offsets = k, .q_lengths = q}, giwa::full{}), "sequences", 0);
@@ -288,13 +289,13 @@ TEST_CASE("a count of 0 is refused with rows of q or k, and taken without any") 
     };
     const giwa::sequences forgotten{.q_offsets = offsets, .k_offsets = offsets + 1};
     const auto q = of(x.data(), q_rows), k = of(x.data(), k_rows);
-    expect(giwa::attention_forward<8>(giwa::host, forgotten, q, k, k, of(o.data(), q_rows)));
-    expect(giwa::attention_reference(giwa::host, forgotten, q, k, k, of(o.data(), q_rows)));
+    expect(giwa::attention_forward<8>(giwa::host, q, k, k, of(o.data(), q_rows), {.sequences = forgotten}));
+    expect(giwa::attention_reference(giwa::host, q, k, k, of(o.data(), q_rows), {.sequences = forgotten}));
     const tensor_view<const float, 3> lses(lse.data(), {1, 2, q_rows});
     const auto dq = of(gradient.data(), q_rows), dk = of(gradient.data() + 48, k_rows),
                dv = of(gradient.data() + 96, k_rows);
-    expect(giwa::attention_backward<8>(giwa::host, forgotten, q, k, k, q, lses, q, dq, dk, dv));
-    expect(giwa::attention_backward_reference(giwa::host, forgotten, q, k, k, q, dq, dk, dv));
+    expect(giwa::attention_backward<8>(giwa::host, q, k, k, q, q, dq, dk, dv, {.lse = lses, .sequences = forgotten}));
+    expect(giwa::attention_backward_reference(giwa::host, q, k, k, q, dq, dk, dv, {.sequences = forgotten}));
     for (const auto* written : {&o, &gradient}) CHECK(*written == std::vector<float>(written->size()));
   }
 }
@@ -303,7 +304,8 @@ TEST_CASE("sequences of a batch that are none") {
   call_t call;
   const std::vector<int> lengths(2, 1);
   const auto with = [&](const giwa::sequences& s, const auto& mask) {
-    return giwa::attention_forward<8, 4>(giwa::host, s, call.a.q, call.a.k, call.a.v, call.a.o, mask);
+    return giwa::attention_forward<giwa::head_sizes<8, 4>>(giwa::host, call.a.q, call.a.k, call.a.v, call.a.o, mask,
+                                                           {.sequences = s});
   };
   const int* n = lengths.data();
   refused(call, with({.q_offsets = n}, giwa::full{}), {"q_offsets", "tensors of rank 4 take lengths"});
@@ -327,13 +329,15 @@ TEST_CASE("a head size from a list") {
   attention_case<float> c(call_t::sizes());
   const auto q = c.q.view();
   const tensor_view<float, 4> o(c.o.view().data(), {2, 5, 6, 4}), k = c.k.view();
-  const status s = giwa::attention_forward<giwa::head_sizes<4, 16>>(giwa::host, q, k, c.v.view(), o);
+  const auto attend = [&](auto size) { return giwa::attention_forward<size>(giwa::host, q, k, c.v.view(), o); };
+  const status s = giwa::choose_head_size<4, 16>(q.extent(3), attend);
   CHECK(s.argument == std::string("q"));
   CHECK(std::string(s.message).find("not in the list") != std::string::npos);
   std::vector<float> wide(2 * 5 * 6 * 8, NAN);
-  CHECK(giwa::attention_forward<giwa::head_sizes<4, 8>>(giwa::host, q, k, k,
-                                                        tensor_view<float, 4>(wide.data(), {2, 5, 6, 8}))
-            .ok());
+  const tensor_view<float, 4> wide_o(wide.data(), {2, 5, 6, 8});
+  CHECK(giwa::choose_head_size<4, 8>(q.extent(3), [&](auto size) {
+          return giwa::attention_forward<size>(giwa::host, q, k, k, wide_o);
+        }).ok());
   CHECK(std::isfinite(wide.back()));
 }
 

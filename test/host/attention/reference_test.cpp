@@ -110,7 +110,8 @@ TEST_CASE("the reference takes packed sequences, any head size, and refuses what
   attention_case<float, double> c(sizes);
   const auto a = c.views();
   const auto call = [&](const auto& o) {
-    return attention_reference(giwa::host, a.packed, without_batch(a.q), without_batch(a.k), without_batch(a.v), o);
+    return attention_reference(giwa::host, without_batch(a.q), without_batch(a.k), without_batch(a.v), o,
+                               {.sequences = a.packed});
   };
   CHECK(call(without_batch(a.o)).ok());
   CHECK(a.o(0, 4, 0, 1) == 0);

@@ -581,19 +581,19 @@ constexpr giwa::cached_problem decode{
     .sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128, .head_size_v = 128};
 // 16 runs of 8 heads, each of 4 leaves of 128 keys: at least 4 partials of 4 rows, and not many more.
 constexpr int64 four_states = 16 * 8 * 4 * (4 * 128 + 4 * 2) * 4;
-static_assert(giwa::cached_workspace_bytes(decode, 132) >= four_states);
-static_assert(giwa::cached_workspace_bytes(decode, 132) <= 3 * four_states);
+static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) >= four_states);
+static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) <= 3 * four_states);
 // It depends little on the number of sequences: a run hands on partials of one sequence, however many it computes.
 constexpr int64 bytes_of(int64 sequences) {
   giwa::cached_problem p = decode;
   p.sequences = sequences, p.keys = 131072;
-  return giwa::cached_workspace_bytes(p, 132);
+  return giwa::workspace_bytes(p, {.multiprocessors = 132});
 }
 static_assert(bytes_of(1) < bytes_of(256) && bytes_of(4096) == bytes_of(256) && bytes_of(256) < 10'000'000);
 
 }  // namespace
 
-TEST_CASE("cached_workspace_bytes is what a call uses") {
+TEST_CASE("workspace_bytes of a cached call is what a call uses") {
   std::mt19937 random(6);
   const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
   int64 other = 0, less = 0, used = 0, many = 0;
@@ -609,7 +609,7 @@ TEST_CASE("cached_workspace_bytes is what a call uses") {
                            .head_size_v = 1 + up_to(511)};
     p.heads = p.kv_heads * (1 + up_to(15));
     const int blocks = 1 + static_cast<int>(up_to(199));
-    const int64 both = giwa::cached_workspace_bytes(p, blocks), of_many_rows = many_rows_bytes(p, blocks);
+    const int64 both = giwa::workspace_bytes(p, {.multiprocessors = blocks}), of_many_rows = many_rows_bytes(p, blocks);
     if (both == of_many_rows && both > 0) ++many;
     const run_tiles tiles = run_tiles_of(p);
     const int64 bytes =
@@ -634,25 +634,25 @@ TEST_CASE("cached_workspace_bytes is what a call uses") {
   CHECK(many > 20);  // the launches for many rows use more
 }
 
-TEST_CASE("cached_workspace_bytes of sizes without work") {
+TEST_CASE("workspace_bytes of a cached call of sizes without work") {
   giwa::cached_problem p = decode;
-  CHECK(giwa::cached_workspace_bytes(p, 0) == 0);
+  CHECK(giwa::workspace_bytes(p) == giwa::workspace_bytes(p, {.multiprocessors = 192}));
   for (int64 giwa::cached_problem::*size :
        {&giwa::cached_problem::sequences, &giwa::cached_problem::queries, &giwa::cached_problem::heads}) {
     p = decode;
     p.*size = 0;
-    CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+    CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
     p.*size = -1;
-    CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+    CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
   }
   p = decode;
   p.cache_bytes = 1;
-  CHECK(giwa::cached_workspace_bytes(p, 132) == giwa::cached_workspace_bytes(decode, 132));
+  CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == giwa::workspace_bytes(decode, {.multiprocessors = 132}));
   p.element_bytes = 4;  // a kernel without a workspace
-  CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+  CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
   p.cache_bytes = 4;
-  CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+  CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
   p = decode;
   p.head_size = 513;
-  CHECK(giwa::cached_workspace_bytes(p, 132) == 0);
+  CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
 }

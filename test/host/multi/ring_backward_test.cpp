@@ -3,6 +3,7 @@
 // inputs, refusals.
 #include "host/multi/ring_case.hpp"
 #include "support/backward_case.hpp"
+#include "support/call_options.hpp"
 #include "support/catch.hpp"
 #include "support/same_bits.hpp"
 
@@ -49,6 +50,7 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
                        : giwa::ring_backward_workspace_bytes(whole.in.problem(), slices, comm.rank(), ranks, score);
     exact_workspace workspace(needed);
     giwa::attention_backward_options options = c.call_options();
+    options.lse = as_lse(lse_rows);
     if (c.has_dlse) options.dlse = as_lse(dlse_rows);
     std::vector<float>& own_dsinks = dsinks[static_cast<std::size_t>(comm.rank())];
     own_dsinks.assign(static_cast<std::size_t>(heads), c.accumulate ? 0.0f : NAN);
@@ -58,8 +60,8 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
     options.workspace = workspace.view();
     const auto wanted = [](bool wants, const rank_rows<G>& x) { return wants ? x.view : giwa::tensor_view<G, 4>{}; };
     const auto call = [&](const auto& function) {
-      return function(q.view, k.view, v.view, o.view, as_lse(lse_rows), dout.view, wanted(c.wants_q, dq),
-                      wanted(c.wants_k, dk), wanted(c.wants_v, dv), mask, score, options);
+      return function(q.view, k.view, v.view, o.view, dout.view, wanted(c.wants_q, dq), wanted(c.wants_k, dk),
+                      wanted(c.wants_v, dv), mask, score, options);
     };
     status s = by_ring_or_heads(
         comm, head_ranks,
@@ -253,11 +255,12 @@ TEST_CASE("a ring of gradients refuses what does not fit") {
     options.workspace = {memory.data(), {bytes}};
     options.accumulate = accumulate;
     const auto view = [](std::vector<float>& v) { return giwa::tensor_view<float, 4>(v.data(), {1, 4, 1, 8}); };
-    return std::string(giwa::format_status(giwa::ring_attention_backward<8>(
-                                               giwa::host, alone.communicator(0), {.tokens = tokens}, q, q, q, q,
-                                               giwa::tensor_view<float, 3>(lse.data(), {1, 1, 4}), q, view(gradient),
-                                               view(dk), view(dv), giwa::full{}, {}, options))
-                           .c_str());
+    return std::string(
+        giwa::format_status(giwa::ring_attention_backward<8>(
+                                giwa::host, alone.communicator(0), {.tokens = tokens}, q, q, q, q, q, view(gradient),
+                                view(dk), view(dv), giwa::full{}, {},
+                                giwa_test::with_lse(options, giwa::tensor_view<float, 3>(lse.data(), {1, 1, 4}))))
+            .c_str());
   };
   CHECK(message(4, 1 << 13, false).find("success") != std::string::npos);
   CHECK(message(4, 1 << 13, true).find("success") != std::string::npos);

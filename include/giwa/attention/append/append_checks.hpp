@@ -51,7 +51,7 @@ bool any_append_input(const append_views<T, Element>& a, const Rotary& rotary, b
       f(c.scales.k, "scales") || f(c.scales.v, "scales") || any_table(rotary, f))
     return true;
   if (!needs_sequences) return false;
-  return f(view_of(a.packed.offsets, count + 1), "queries") || f(view_of(c.lengths, count), "lengths") ||
+  return f(view_of(a.packed.offsets, count + 1), "q_offsets") || f(view_of(c.lengths, count), "lengths") ||
          (a.is_paged() && (f(indices_of(c.pages, count), "pages") || f(view_of(c.pages.offsets, count + 1), "pages")));
 }
 
@@ -133,10 +133,10 @@ constexpr status check_append_places(const append_views<T, Element>& a, bool nee
   if (const status s = check_row_numbers(a.slots, a.rows(), "slots"); !s.ok()) return s;
   if (!needs_sequences) return {};
   if (a.is_packed && a.packed.offsets == nullptr)
-    return status::invalid("queries",
+    return status::invalid("q_offsets",
                            "packed rows need the offsets of their sequences, or slots and, if k is rotated, positions");
   if (a.is_packed)
-    if (const status s = check_append_range(a.packed.count, 0, "queries", "the number of sequences is out of range");
+    if (const status s = check_append_range(a.packed.count, 0, "sequences", "the number of sequences is out of range");
         !s.ok())
       return s;
   if (a.is_packed)

@@ -77,6 +77,9 @@ struct append_options {
   /// dimension 1 of k, plus the row in it. None: where the row is in its sequence. Rows with negative slots, and slots
   /// past the end of the cache, are not written to the cache.
   row_numbers slots{};
+  /// Which rows of packed k_new and v_new each sequence has: q_offsets and count; the other members stay unset. Required for
+  /// tensors of rank 3, but with slots and, if k is rotated, positions.
+  giwa::sequences sequences{};
 };
 
 }  // namespace giwa::inline GIWA_ABI

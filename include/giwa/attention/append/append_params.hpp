@@ -18,7 +18,7 @@ struct append_views {
   tensor_view<T, 4> q_to;        // as q
   kv_cache<Element> cache;
   bool is_packed = false;
-  queries packed{};  // without offsets, packed rows have slots
+  packed_queries packed{};  // without offsets, packed rows have slots
   row_numbers positions{}, slots{};
 
   GIWA_HOST_DEVICE constexpr bool is_paged() const { return cache.pages.indices != nullptr; }

@@ -6,6 +6,7 @@
 #include <giwa/attention/append/append_checks.hpp>
 #include <giwa/attention/append/append_rows.hpp>
 #include <giwa/attention/call/forward_types.hpp>
+#include <giwa/attention/problem/last_arguments.hpp>
 #include <giwa/numeric/fp8.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -21,8 +22,8 @@ template <class Rotary>
 struct stream_append;  // defined by <giwa/cache.cuh>
 
 template <class Where, class Element, class Keys, class Values, int Rank, class Rotary>
-status append_rows(const Where& where, const kv_cache<Element>& cache, const queries& packed,
-                   const tensor_view<Keys, Rank>& k_new, const tensor_view<Values, Rank>& v_new, const Rotary& rotary,
+status append_rows(const Where& where, const kv_cache<Element>& cache, const tensor_view<Keys, Rank>& k_new,
+                   const tensor_view<Values, Rank>& v_new, const Rotary& rotary,
                    const append_options<stdlib::remove_const_t<Keys>>& options) {
   using element = stdlib::remove_const_t<Keys>;
   static_assert(Rank == 3 || Rank == 4,
@@ -37,15 +38,19 @@ status append_rows(const Where& where, const kv_cache<Element>& cache, const que
   static_assert(goes_as_bytes<Rotary>,
                 "giwa::append_to_cache: the rotary embedding is copied to the device as bytes: make it trivially "
                 "copyable.");
+  static_assert(
+      rotary_embedding<Rotary>,
+      "giwa::append_to_cache: after v_new come a rotary embedding, such as giwa::rotary_base, and the options.");
   const append_views<element, Element> a{in_four_dimensions(tensor_view<const element, Rank>(k_new)),
                                          in_four_dimensions(tensor_view<const element, Rank>(v_new)),
                                          options.q.view(),
                                          options.q_to.view(),
                                          cache,
                                          Rank == 3,
-                                         packed,
+                                         packed_queries_of(options.sequences),
                                          options.positions,
                                          options.slots};
+  if (const status s = check_sequences_of_cache<Rank>(options.sequences, k_new.extent(0)); !s.ok()) return s;
   if (const status s = check_append(a, rotary, Rank, options.q.rank(), options.q_to.rank()); !s.ok()) return s;
   if (a.rows() == 0 || (a.k.extent(2) == 0 && a.q.extent(2) == 0)) return {};
   if constexpr (stdlib::same_as<Where, host_t>) {
@@ -68,8 +73,8 @@ inline namespace GIWA_ARCH_TAG {
 /// Writes keys and values of new rows into a cache, in one launch: `append_to_cache(stream, cache, k_new, v_new,
 /// rotary_base(10000.0, {.size = 128}), {.q = q, .q_to = q})`. k is rotated by position, q as well where it is given.
 ///
-/// k_new, v_new: (sequences, new rows, kv heads, head size), each sequence has as many; or with `queries` packed, (all
-/// rows, kv heads, head size). Elements are fp16, bf16 or fp32; those of the cache are the same, or e4m3. Any strides, but
+/// k_new, v_new: (sequences, new rows, kv heads, head size), each sequence has as many; or packed, (all rows, kv heads,
+/// head size), with `options.sequences`. Options may come right after v_new. Elements are fp16, bf16 or fp32; those of the cache are the same, or e4m3. Any strides, but
 /// the last is 1; fastest are 16-byte aligned heads. An empty v_new leaves v of the cache as it is, for a cache in which v
 /// is part of k.
 ///
@@ -77,7 +82,7 @@ inline namespace GIWA_ARCH_TAG {
 /// position too. Lengths are read by the kernel and not written, so that a captured graph may be replayed with others.
 /// Without lengths, the new rows are the last ones of a cache without pages. `options.slots` says instead where each row
 /// is written, `options.positions` which position it has. With both (without a rotation with slots alone), the lengths, the
-/// page table and `queries` are not read, and packed rows need none.
+/// page table and the offsets are not read, and packed rows need none.
 ///
 /// Not written to the cache are rows whose key is below 0 or past the capacity of the sequence, those whose page or slot is
 /// outside the cache, and packed rows outside all sequences. Others are not affected. Queries are rotated and written to
@@ -92,22 +97,19 @@ inline namespace GIWA_ARCH_TAG {
 /// returns, pointers are to host memory (`#include <giwa/host.hpp>`). Errors: sizes that do not fit together, missing
 /// lengths, offsets or slots, overlaps of what is written with anything but q with an equal q_to, memory that the GPU
 /// cannot use, those of launch(). Nothing is written then.
-///@{
 template <detail::attention_place Where, class Element, class Keys, class Values = Keys, int Rank,
-          rotary_embedding Rotary = no_rotary>
+          class Rotary = append_options<stdlib::remove_const_t<Keys>>>
 status append_to_cache(const Where& where, const kv_cache<Element>& cache, const tensor_view<Keys, Rank>& k_new,
                        const tensor_view<Values, Rank>& v_new, const Rotary& rotary = {},
                        const append_options<stdlib::remove_const_t<Keys>>& options = {}) {
-  return detail::append_rows(where, cache, {}, k_new, v_new, rotary, options);
+  if constexpr (stdlib::same_as<Rotary, append_options<stdlib::remove_const_t<Keys>>>) {
+    const detail::last_arguments last(full{}, rotary, options);
+    if (const status s = last.check(); !s.ok()) return s;
+    return detail::append_rows(where, cache, k_new, v_new, no_rotary{}, last.options());
+  } else {
+    return detail::append_rows(where, cache, k_new, v_new, rotary, options);
+  }
 }
-template <detail::attention_place Where, class Element, class Keys, class Values = Keys,
-          rotary_embedding Rotary = no_rotary>
-status append_to_cache(const Where& where, const kv_cache<Element>& cache, const queries& packed,
-                       const tensor_view<Keys, 3>& k_new, const tensor_view<Values, 3>& v_new,
-                       const Rotary& rotary = {}, const append_options<stdlib::remove_const_t<Keys>>& options = {}) {
-  return detail::append_rows(where, cache, packed, k_new, v_new, rotary, options);
-}
-///@}
 
 }  // namespace GIWA_ARCH_TAG
 

@@ -23,14 +23,6 @@ template <int HeadSize, int HeadSizeV, class How = automatic_tile, class Where, 
           class Score>
 status run_backward(const Where& where, const backward_views<T, O, G>& views, const Mask& mask, const Score& score,
                     const attention_backward_options& options) {
-  static_assert(
-      !stdlib::same_as<Mask, attention_backward_options> && !stdlib::same_as<Score, attention_backward_options>,
-      "giwa::attention_backward: the options come after the mask and the score modifier: (stream, q, k, v, o, "
-      "lse, dout, dq, dk, dv, mask, giwa::plain_score{}, options).");
-  static_assert(
-      stdlib::same_as<How, automatic_tile> || (is_fp32_accuracy<How> && stdlib::same_as<T, fp32>),
-      "giwa::attention_backward: giwa::fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied; other "
-      "tensors, and tiles, have no such choice.");
   require_mask_and_score<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   static_assert(has_slope<Score>,
@@ -89,6 +81,34 @@ GIWA_HOST_DEVICE constexpr auto views_of(const sequences& packed, const tensor_v
       {wide(q), wide(k), wide(v), wide(o), packed}, lse, wide(dout), wide(dq), wide(dk), wide(dv)};
 }
 
+inline namespace GIWA_ARCH_TAG {
+/// The call, with all of its template arguments.
+template <int HeadSize, int HeadSizeV, class Accuracy, class Where, class Queries, class Keys, class Values, class O,
+          class DO, class DQ, class DK, class DV, int Rank, class Mask, class Score>
+status backward_call(const Where& where, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                     const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
+                     const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
+                     const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask,
+                     const Score& score, const attention_backward_options& options) {
+  static_assert(
+      is_fp32_accuracy<Accuracy>,
+      "giwa::attention_backward: after the head size comes the accuracy, giwa::fp32, fp32_exact or tf32; there is no "
+      "choice of a tile.");
+  static_assert(
+      stdlib::same_as<Accuracy, fp32> || stdlib::same_as<stdlib::remove_const_t<Queries>, fp32>,
+      "giwa::attention_backward: fp32_exact and tf32 say how tensors of fp32 are multiplied; other tensors have "
+      "no such choice.");
+  const last_arguments last(mask, score, options);
+  const auto& given = last.options();
+  const auto views = views_of(given.sequences, q, k, v, o, given.lse, dout, dq, dk, dv);
+  status s = last.check();
+  if (s.ok()) s = check_sequences(given.sequences, q);
+  if (!s.ok()) return s;
+  return run_backward<HeadSize, HeadSizeV, kernel_choice<Accuracy, automatic_tile>>(where, views, last.mask(),
+                                                                                    last.score(), given);
+}
+}  // namespace GIWA_ARCH_TAG
+
 }  // namespace detail
 
 inline namespace GIWA_ARCH_TAG {
@@ -101,15 +121,15 @@ inline namespace GIWA_ARCH_TAG {
 ///   dsink = minus the sum of e^(sink - lse) delta over all rows of a head
 /// A row whose lse is below -2^24 counts as one without keys, P = 0, if there is a score modifier: a bias of -1e9 masks it.
 ///
-/// Template arguments: the head size of q and k and, if it differs, that of v and o, each 1 to 512. head_sizes<64, 128>
-/// instead chooses one of the list at run time. After them, for tensors of fp32, fp32, fp32_exact or tf32 as in
-/// attention_forward: attention_backward<128, tf32>(…). fp32 and tf32 run on tensor cores up to a head size of 128 on Hopper
-/// with backward_workspace_bytes(), elsewhere as fp32_exact.
+/// Template arguments:
+///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
+///     choose_head_size() chooses one that is known at run time
+///   - Accuracy: of products of fp32 tensors, fp32, fp32_exact or tf32. fp32 and tf32 run on tensor cores up to a head size
+///     of 128 on Hopper with workspace_bytes(), elsewhere as fp32_exact
 ///
 /// Parameters, with the shapes of attention_forward:
 ///   - where: a stream of the current device, or giwa::host
 ///   - q, k, v, o: the inputs and the result of attention_forward
-///   - lse: what attention_forward wrote there, fp32, (batch, heads, queries); packed: (1, heads, all queries)
 ///   - dout: like o, of the same element type
 ///   - dq, dk, dv: like q, k and v, of one element type, fp16, bf16 or fp32; written. An empty view is not computed:
 ///     frozen queries, or frozen keys and values, cost nothing
@@ -120,7 +140,8 @@ inline namespace GIWA_ARCH_TAG {
 ///     `void parameter_slopes(float score, attention_coord c, float (&slopes)[n]) const` gives the derivatives of the
 ///     modified score, and the member `tensor_view<float, 2> parameter_gradients`, (heads, n), is written; see
 ///     alibi_with_gradient
-///   - options: attention_backward_options
+///   - options: lse, which is required, workspace, and others (attention_backward_options); also in the place of the mask or
+///     of the score modifier, for calls that have none
 ///
 /// A kv head's dk and dv are sums over the heads of q that read it; those of keys that several sequences read
 /// (sequences::k_batch_index) are sums over the sequences. Rows that belong to no sequence are not written. A gradient
@@ -140,141 +161,93 @@ inline namespace GIWA_ARCH_TAG {
 /// accumulation into 16 bits, and the errors of attention_forward.
 ///
 /// Source: Dao et al. 2022, "FlashAttention", algorithm 4, with delta as in Dao 2023, "FlashAttention-2".
-/// Example: `attention_backward<128>(stream, q, k, v, o, lse, dout, dq, dk, dv, causal{}, {}, {.workspace = workspace})`.
-template <int HeadSize, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, class Mask = full,
-          class Score = plain_score>
-  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
-status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const tensor_view<Lse, 3>& lse,
-                          const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
-                          const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
-                          const attention_backward_options& options = {}) {
-  return detail::run_backward<HeadSize, HeadSize, How>(where, detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv),
-                                                       mask, score, options);
-}
-/// Computes the gradients for sequences of different lengths (see `sequences`): packed tensors of rank 3, or of rank 4
-/// with lengths, as attention_forward takes them.
-template <int HeadSize, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, int Rank, class Mask = full,
-          class Score = plain_score>
-  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
-status attention_backward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                          const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                          const tensor_view<O, Rank>& o, const tensor_view<Lse, 3>& lse,
+/// Example: `attention_backward<128>(stream, q, k, v, o, dout, dq, dk, dv, causal{}, {.lse = lse, .workspace = workspace})`.
+template <int HeadSize, class Accuracy = fp32, detail::attention_place Where, class Queries, class Keys, class Values,
+          class O, class DO, class DQ, class DK, class DV, int Rank, class Mask = attention_backward_options,
+          class Score = attention_backward_options>
+status attention_backward(const Where& where, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                          const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
                           const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
                           const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
                           const Score& score = {}, const attention_backward_options& options = {}) {
-  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
-  return detail::run_backward<HeadSize, HeadSize, How>(
-      where, detail::views_of(packed, q, k, v, o, lse, dout, dq, dk, dv), mask, score, options);
+  return detail::backward_call<HeadSize, HeadSize, Accuracy>(where, q, k, v, o, dout, dq, dk, dv, mask, score, options);
 }
-/// With a different head size of v and o: `attention_backward<192, 128>(…)`.
-///@{
-template <int HeadSize, int HeadSizeV, class How = automatic_tile, detail::attention_place Where, class Queries,
-          class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV, class Mask = full,
-          class Score = plain_score>
-  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
-status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const tensor_view<Lse, 3>& lse,
-                          const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
-                          const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
-                          const attention_backward_options& options = {}) {
-  return detail::run_backward<HeadSize, HeadSizeV, How>(where, detail::views_of({}, q, k, v, o, lse, dout, dq, dk, dv),
-                                                        mask, score, options);
-}
-template <int HeadSize, int HeadSizeV, class How = automatic_tile, detail::attention_place Where, class Queries,
-          class Keys, class Values, class O, class Lse, class DO, class DQ, class DK, class DV, int Rank,
-          class Mask = full, class Score = plain_score>
-  requires(stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
-status attention_backward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                          const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                          const tensor_view<O, Rank>& o, const tensor_view<Lse, 3>& lse,
+/// With two head sizes, `attention_backward<head_sizes<192, 128>>(…)`, the second one is that of v and o.
+template <class Sizes, class Accuracy = fp32, detail::attention_place Where, class Queries, class Keys, class Values,
+          class O, class DO, class DQ, class DK, class DV, int Rank, class Mask = attention_backward_options,
+          class Score = attention_backward_options>
+status attention_backward(const Where& where, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                          const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
                           const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
                           const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
                           const Score& score = {}, const attention_backward_options& options = {}) {
-  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
-  return detail::run_backward<HeadSize, HeadSizeV, How>(
-      where, detail::views_of(packed, q, k, v, o, lse, dout, dq, dk, dv), mask, score, options);
-}
-///@}
-
-/// With `attention_backward<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in
-/// the list, all of which is compiled.
-template <class Sizes, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, class Mask = full,
-          class Score = plain_score>
-  requires(detail::is_head_sizes<Sizes> && stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
-status attention_backward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                          const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const tensor_view<Lse, 3>& lse,
-                          const tensor_view<DO, 4>& dout, const tensor_view<DQ, 4>& dq, const tensor_view<DK, 4>& dk,
-                          const tensor_view<DV, 4>& dv, const Mask& mask = {}, const Score& score = {},
-                          const attention_backward_options& options = {}) {
-  return detail::choice_of_size<Sizes>::run(q.extent(3), [&](auto size) {
-    return attention_backward<decltype(size)::value, decltype(size)::value, How>(where, q, k, v, o, lse, dout, dq, dk,
-                                                                                 dv, mask, score, options);
-  });
-}
-/// The same for sequences of different lengths.
-template <class Sizes, class How = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Lse, class DO, class DQ, class DK, class DV, int Rank, class Mask = full,
-          class Score = plain_score>
-  requires(detail::is_head_sizes<Sizes> && stdlib::same_as<stdlib::remove_const_t<Lse>, float>)
-status attention_backward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                          const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                          const tensor_view<O, Rank>& o, const tensor_view<Lse, 3>& lse,
-                          const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
-                          const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
-                          const Score& score = {}, const attention_backward_options& options = {}) {
-  return detail::choice_of_size<Sizes>::run(q.extent(Rank - 1), [&](auto size) {
-    return attention_backward<decltype(size)::value, decltype(size)::value, How>(where, packed, q, k, v, o, lse, dout,
-                                                                                 dq, dk, dv, mask, score, options);
-  });
+  using pair = detail::head_size_pair<Sizes>;
+  return detail::backward_call<pair::k, pair::v, Accuracy>(where, q, k, v, o, dout, dq, dk, dv, mask, score, options);
 }
 
-/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
-///@{
-template <int HeadSize, int HeadSizeV = HeadSize, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_backward(const Arguments&...) {
-  detail::explain_backward_call<true, Arguments...>();
+/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change. Arguments
+/// in braces have no type, and become options; calls of before 0.3.0 have more of them.
+template <int HeadSize = 0, class Accuracy = fp32, class Where = attention_backward_options,
+          class Queries = attention_backward_options, class Keys = attention_backward_options,
+          class Values = attention_backward_options, class O = attention_backward_options,
+          class DO = attention_backward_options, class DQ = attention_backward_options,
+          class DK = attention_backward_options, class DV = attention_backward_options,
+          class Mask = attention_backward_options, class Score = attention_backward_options,
+          class Options = attention_backward_options, class Other = attention_backward_options,
+          class Another = attention_backward_options, class... More>
+  requires(detail::may_explain<Where, Queries, Keys, Values, O, DO, DQ, DK, DV, Mask, Score, Options, Other, Another,
+                               More...>)
+status attention_backward(const Where& = {}, const Queries& = {}, const Keys& = {}, const Values& = {}, const O& = {},
+                          const DO& = {}, const DQ& = {}, const DK& = {}, const DV& = {}, const Mask& = {},
+                          const Score& = {}, const Options& = {}, const Other& = {}, const Another& = {},
+                          const More&...) {
+  detail::explain_backward_call<(HeadSize > 0), Where, Queries, Keys, Values, O, DO, DQ, DK, DV, Mask, Score, Options,
+                                Other, Another, More...>();
   return {};
 }
-template <class Sizes = void, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_backward(const Arguments&...) {
-  detail::explain_backward_call<detail::is_head_sizes<Sizes>, Arguments...>();
-  return {};
-}
-// Braces have no type, and become options where they stand too early.
-template <int HeadSize, int HeadSizeV = HeadSize, class Where, class One, class Two, class Three, class Four,
-          class Five, class Six, class Seven, class Eight, class Nine, class Ten = attention_backward_options,
-          class Eleven = attention_backward_options, class Twelve = attention_backward_options,
-          class Thirteen = attention_backward_options>
-  requires(
-      detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven, Eight, Nine, Ten, Eleven, Twelve, Thirteen>)
-status attention_backward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six&,
-                          const Seven&, const Eight&, const Nine&, const Ten&, const Eleven& = {}, const Twelve& = {},
-                          const Thirteen& = {}) {
-  detail::explain_backward_call<true, Where, One, Two, Three, Four, Five, Six, Seven, Eight, Nine, Ten, Eleven, Twelve,
-                                Thirteen>();
-  return {};
-}
-template <class Sizes, class Where, class One, class Two, class Three, class Four, class Five, class Six, class Seven,
-          class Eight, class Nine, class Ten = attention_backward_options, class Eleven = attention_backward_options,
-          class Twelve = attention_backward_options, class Thirteen = attention_backward_options>
-  requires(
-      detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven, Eight, Nine, Ten, Eleven, Twelve, Thirteen>)
-status attention_backward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six&,
-                          const Seven&, const Eight&, const Nine&, const Ten&, const Eleven& = {}, const Twelve& = {},
-                          const Thirteen& = {}) {
-  detail::explain_backward_call<detail::is_head_sizes<Sizes>, Where, One, Two, Three, Four, Five, Six, Seven, Eight,
-                                Nine, Ten, Eleven, Twelve, Thirteen>();
-  return {};
-}
-///@}
 
 }  // namespace GIWA_ARCH_TAG
+
+/// Returns the bytes of workspace with which attention_backward() is fastest on a stream, from the arguments of the call
+/// without the stream: those of least_workspace_bytes(), and what the kernels on tensor cores need. For 16-bit tensors and
+/// head sizes up to 256, whose gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole
+/// tiles of 64 or 128. For fp32 and head sizes up to 128 it is a copy of q, k, v and dout as split fp16, rows rounded up to
+/// 64 columns, and 4 bytes a row. `gpu`: then without what its kernels do not use, which is dq above a head size of 128 on
+/// 9.0, where TMA can address the tensors, and all of this on GPUs other than 9.0 and 10.x. With options.any_order also
+/// fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv heads would leave
+/// multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v; or else, of sequences that are not packed,
+/// the queries that read the last keys if there is no mask: at most 132 times 128 rows.
+///
+/// Sizes count, and no memory is read: pointers may be null, and options need no lse. The largest int64 where no 64-bit
+/// number holds the size, 0 for sizes that the call refuses. Needs no GPU.
+/// Example: `workspace_bytes(q, k, v, o, dout, dq, dk, dv, causal{}, {}, {.any_order = true}, {.capability = 90})`.
+template <class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, int Rank,
+          class Mask = attention_backward_options, class Score = attention_backward_options>
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                                                 const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
+                                                 const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
+                                                 const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv,
+                                                 const Mask& mask = {}, const Score& score = {},
+                                                 const attention_backward_options& options = {},
+                                                 const workspace_gpu& gpu = {}) {
+  const detail::last_arguments last(mask, score, options);
+  const auto views = detail::views_of(last.options().sequences, q, k, v, o, last.options().lse, dout, dq, dk, dv);
+  return detail::backward_workspace_bytes(views.in.problem(), last.score(), gpu.capability, last.options().any_order);
+}
+/// Returns the bytes of workspace that attention_backward() requires on a stream, from the arguments of workspace_bytes(): 8
+/// for each row and head of q, rounded up to a multiple of 16, and 16. Each parameter of the score modifier takes 4 bytes
+/// more for each row and head of q.
+template <class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, int Rank,
+          class Mask = attention_backward_options, class Score = attention_backward_options>
+GIWA_HOST_DEVICE constexpr int64 least_workspace_bytes(
+    const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
+    const tensor_view<O, Rank>& o, const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
+    const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {}, const Score& score = {},
+    const attention_backward_options& options = {}) {
+  const detail::last_arguments last(mask, score, options);
+  const auto views = detail::views_of(last.options().sequences, q, k, v, o, last.options().lse, dout, dq, dk, dv);
+  return detail::least_backward_workspace_bytes(views.in.problem(), last.score());
+}
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -7,6 +7,7 @@
 #include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/problem/cached_checks.hpp>
 #include <giwa/attention/problem/cached_params.hpp>
+#include <giwa/attention/work/cached_workspace.hpp>
 #include <giwa/numeric/fp8.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -18,7 +19,7 @@ struct host_cached;  // defined by <giwa/host.hpp>
 
 /// The tensors of a call; the sentences come before the errors of the conversions.
 template <class Element, class Queries, class O, int Rank>
-GIWA_HOST_DEVICE constexpr auto cached_views_of(const kv_cache<Element>& cache, const giwa::queries& packed,
+GIWA_HOST_DEVICE constexpr auto cached_views_of(const kv_cache<Element>& cache, const sequences& packed,
                                                 const tensor_view<Queries, Rank>& q, const tensor_view<O, Rank>& o) {
   using element = stdlib::remove_const_t<Queries>;
   using cached = stdlib::remove_const_t<Element>;
@@ -28,7 +29,8 @@ GIWA_HOST_DEVICE constexpr auto cached_views_of(const kv_cache<Element>& cache, 
   static_assert(!stdlib::is_const_v<O>, "giwa::attention_cached: o is written, so its elements must not be const.");
   static_assert(attention_element<stdlib::remove_const_t<O>>,
                 "giwa::attention_cached: elements of o must be giwa::fp16, bf16 or fp32.");
-  return cached_views<element, cached, O>{in_four_dimensions(q), in_four_dimensions(o), cache, packed};
+  return cached_views<element, cached, O>{in_four_dimensions(q), in_four_dimensions(o), cache,
+                                          packed_queries_of(packed)};
 }
 
 inline namespace GIWA_ARCH_TAG {
@@ -37,15 +39,11 @@ struct stream_cached;  // defined by <giwa/cache.cuh>
 
 template <int HeadSize, int HeadSizeV, class Which, class Where, class Element, class Queries, class O, int Rank,
           class Mask, class Score>
-status run_cached(const Where& where, const kv_cache<Element>& cache, const giwa::queries& packed,
-                  const tensor_view<Queries, Rank>& q, const tensor_view<O, Rank>& o, const Mask& mask,
-                  const Score& score, const cached_options& options) {
+status run_cached(const Where& where, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                  const tensor_view<O, Rank>& o, const Mask& mask, const Score& score, const cached_options& options) {
   static_assert(
       query_count<Which>,
-      "giwa::attention_cached: after the head sizes comes giwa::any_queries or giwa::few_queries, or nothing.");
-  static_assert(!stdlib::same_as<Mask, cached_options> && !stdlib::same_as<Score, cached_options>,
-                "giwa::attention_cached: the options come after the mask and the score modifier: (stream, cache, q, o, "
-                "mask, giwa::plain_score{}, options).");
+      "giwa::attention_cached: after the head size comes giwa::any_queries or giwa::few_queries, or nothing.");
   static_assert(!stdlib::same_as<Mask, attention_options> && !stdlib::same_as<Score, attention_options>,
                 "giwa::attention_cached: the options are giwa::cached_options, not giwa::attention_options.");
   require_mask_and_score<Mask, Score>();
@@ -53,7 +51,8 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const giwa
                 "giwa::attention_cached: dropout is for training; pass the score modifier in it, or "
                 "giwa::plain_score{}.");
   require_head_sizes<HeadSize, HeadSizeV>();
-  const auto views = cached_views_of(cache, packed, q, o);
+  const auto views = cached_views_of(cache, options.sequences, q, o);
+  if (const status s = check_sequences_of_cache<Rank>(options.sequences, q.extent(0)); !s.ok()) return s;
   if (const status s = check_rank<Rank>(views); !s.ok()) return s;
   if (const status s = check_cached(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
   if constexpr (stdlib::same_as<Which, few_queries>)
@@ -70,6 +69,16 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const giwa
     return stream_cached<HeadSize, HeadSizeV, Which>::run(static_cast<cudaStream_t>(where), params);
   }
 }
+
+/// The call, with all of its template arguments.
+template <int HeadSize, int HeadSizeV, class Which, class Where, class Element, class Queries, class O, int Rank,
+          class Mask, class Score>
+status cached_call(const Where& where, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                   const tensor_view<O, Rank>& o, const Mask& mask, const Score& score, const cached_options& options) {
+  const last_arguments last(mask, score, options);
+  if (const status s = last.check(); !s.ok()) return s;
+  return run_cached<HeadSize, HeadSizeV, Which>(where, cache, q, o, last.mask(), last.score(), last.options());
+}
 }  // namespace GIWA_ARCH_TAG
 
 }  // namespace detail
@@ -80,7 +89,8 @@ inline namespace GIWA_ARCH_TAG {
 /// mixtures of them. The cache holds the keys and values of the queries too; append_to_cache() writes them.
 ///
 /// Template arguments:
-///   - HeadSize: the head size of q, k, v and o, 1 to 512; other overloads take a second one for v and o, or a list
+///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
+///     choose_head_size() chooses one that is known at run time
 ///   - Which: any_queries, or few_queries, which refuses more than 32 queries times heads of q for each head of k
 ///
 /// Parameters:
@@ -88,10 +98,12 @@ inline namespace GIWA_ARCH_TAG {
 ///   - cache: keys and values, contiguous or in pages, with the length of each sequence (kv_cache)
 ///   - q: (sequences, queries, heads, head size); kv heads divide heads, and head h of q reads head h / (heads / kv
 ///     heads)
-///   - o: (sequences, queries, heads, head size of v); written
+///   - o: (sequences, queries, heads, head size of v); written. Packed queries, of which each sequence has its own number,
+///     have rank 3: q (all rows, heads, head size), o (all rows, heads, head size of v)
 ///   - mask, score: as in attention_forward(). Queries count from 0 within the call, keys from 0 within the sequence,
 ///     and the diagonal of causal::bottom_right is query + keys - queries: the last query sees the last key
-///   - options: scale, lse, sinks, alignment of the diagonal, workspace, prior (cached_options)
+///   - options: scale, lse, sinks, alignment of the diagonal, workspace, offsets of packed queries, prior (cached_options);
+///     also in the place of the mask or of the score modifier, for calls that have none
 ///
 /// Elements of q and o are fp16, bf16 or fp32; those of the cache are q's, or e4m3 with scales. Strides are 64-bit
 /// numbers of any value, except that the last must be 1. Sums are in fp32.
@@ -106,113 +118,54 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Errors are returned as a status with the argument, the limit and the value seen, and nothing is written: those of
 /// attention_forward(), a page without keys, a page table without lengths, scales that do not fit, a prior without its
-/// lse. What only the device knows cannot be an error: kv_cache, page_table and queries say what it means.
+/// lse. What only the device knows cannot be an error: kv_cache, page_table and sequences say what it means.
 ///
-/// Example: `attention_cached<128>(stream, cache, q, o, causal::bottom_right, plain_score{}, {.workspace = workspace})`.
+/// Example: `attention_cached<128>(stream, cache, q, o, causal::bottom_right, {.workspace = workspace})`.
 template <int HeadSize, class Which = any_queries, detail::attention_place Where, class Element, class Queries, class O,
-          class Mask = full, class Score = plain_score>
-status attention_cached(const Where& where, const kv_cache<Element>& cache, const tensor_view<Queries, 4>& q,
-                        const tensor_view<O, 4>& o, const Mask& mask = {}, const Score& score = {},
+          int Rank, class Mask = cached_options, class Score = cached_options>
+status attention_cached(const Where& where, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                        const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
                         const cached_options& options = {}) {
-  return detail::run_cached<HeadSize, HeadSize, Which>(where, cache, {}, q, o, mask, score, options);
+  return detail::cached_call<HeadSize, HeadSize, Which>(where, cache, q, o, mask, score, options);
 }
-/// Computes the same for packed queries, of which each sequence has its own number (see `queries`): q (all rows, heads,
-/// head size), o (all rows, heads, head size of v).
-template <int HeadSize, class Which = any_queries, detail::attention_place Where, class Element, class Queries, class O,
-          class Mask = full, class Score = plain_score>
-status attention_cached(const Where& where, const kv_cache<Element>& cache, const queries& packed,
-                        const tensor_view<Queries, 3>& q, const tensor_view<O, 3>& o, const Mask& mask = {},
-                        const Score& score = {}, const cached_options& options = {}) {
-  return detail::run_cached<HeadSize, HeadSize, Which>(where, cache, packed, q, o, mask, score, options);
-}
-
-/// With two head sizes, `attention_cached<192, 128>(stream, cache, q, o)`, the second one is that of v and o.
-template <int HeadSize, int HeadSizeV, class Which = any_queries, detail::attention_place Where, class Element,
-          class Queries, class O, class Mask = full, class Score = plain_score>
-status attention_cached(const Where& where, const kv_cache<Element>& cache, const tensor_view<Queries, 4>& q,
-                        const tensor_view<O, 4>& o, const Mask& mask = {}, const Score& score = {},
-                        const cached_options& options = {}) {
-  return detail::run_cached<HeadSize, HeadSizeV, Which>(where, cache, {}, q, o, mask, score, options);
-}
-/// With two head sizes, the second one is that of v and o.
-template <int HeadSize, int HeadSizeV, class Which = any_queries, detail::attention_place Where, class Element,
-          class Queries, class O, class Mask = full, class Score = plain_score>
-status attention_cached(const Where& where, const kv_cache<Element>& cache, const queries& packed,
-                        const tensor_view<Queries, 3>& q, const tensor_view<O, 3>& o, const Mask& mask = {},
-                        const Score& score = {}, const cached_options& options = {}) {
-  return detail::run_cached<HeadSize, HeadSizeV, Which>(where, cache, packed, q, o, mask, score, options);
-}
-
-/// With `attention_cached<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in the
-/// list. Every size of the list is compiled.
+/// With two head sizes, `attention_cached<head_sizes<192, 128>>(stream, cache, q, o)`, the second one is that of v and o.
 template <class Sizes, class Which = any_queries, detail::attention_place Where, class Element, class Queries, class O,
-          class Mask = full, class Score = plain_score>
-status attention_cached(const Where& where, const kv_cache<Element>& cache, const tensor_view<Queries, 4>& q,
-                        const tensor_view<O, 4>& o, const Mask& mask = {}, const Score& score = {},
+          int Rank, class Mask = cached_options, class Score = cached_options>
+status attention_cached(const Where& where, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                        const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
                         const cached_options& options = {}) {
-  return detail::choice_of_size<Sizes>::run(q.extent(3), [&](auto size) {
-    return attention_cached<decltype(size)::value, Which>(where, cache, q, o, mask, score, options);
-  });
-}
-/// With `head_sizes<…>` the head size of all tensors is known at run time and must be in the list.
-template <class Sizes, class Which = any_queries, detail::attention_place Where, class Element, class Queries, class O,
-          class Mask = full, class Score = plain_score>
-status attention_cached(const Where& where, const kv_cache<Element>& cache, const queries& packed,
-                        const tensor_view<Queries, 3>& q, const tensor_view<O, 3>& o, const Mask& mask = {},
-                        const Score& score = {}, const cached_options& options = {}) {
-  return detail::choice_of_size<Sizes>::run(q.extent(2), [&](auto size) {
-    return attention_cached<decltype(size)::value, Which>(where, cache, packed, q, o, mask, score, options);
-  });
+  using pair = detail::head_size_pair<Sizes>;
+  return detail::cached_call<pair::k, pair::v, Which>(where, cache, q, o, mask, score, options);
 }
 
-/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
-///@{
-template <int HeadSize, class Which = any_queries, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_cached(const Arguments&...) {
-  detail::explain_cached_call<true, Arguments...>();
+/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change. Arguments
+/// in braces have no type, and become options; calls of before 0.3.0 have more of them.
+template <int HeadSize = 0, class Which = any_queries, class Where = cached_options, class Cache = cached_options,
+          class Queries = cached_options, class O = cached_options, class Mask = cached_options,
+          class Score = cached_options, class Options = cached_options, class Other = cached_options, class... More>
+  requires(detail::may_explain<Where, Cache, Queries, O, Mask, Score, Options, Other, More...>)
+status attention_cached(const Where& = {}, const Cache& = {}, const Queries& = {}, const O& = {}, const Mask& = {},
+                        const Score& = {}, const Options& = {}, const Other& = {}, const More&...) {
+  detail::explain_cached_call<(HeadSize > 0), Where, Cache, Queries, O, Mask, Score, Options, Other, More...>();
   return {};
 }
-template <int HeadSize, int HeadSizeV, class Which = any_queries, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_cached(const Arguments&...) {
-  detail::explain_cached_call<true, Arguments...>();
-  return {};
-}
-template <class Sizes = void, class Which = any_queries, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_cached(const Arguments&...) {
-  detail::explain_cached_call<detail::is_head_sizes<Sizes>, Arguments...>();
-  return {};
-}
-// Braces have no type, and become options where they stand too early.
-template <int HeadSize, class Which = any_queries, class Where, class Cache, class One, class Two,
-          class Three = cached_options, class Four = cached_options, class Five = cached_options>
-  requires(detail::may_explain<Where, Cache, One, Two, Three, Four, Five>)
-status attention_cached(const Where&, const Cache&, const One&, const Two&, const Three&, const Four& = {},
-                        const Five& = {}) {
-  detail::explain_cached_call<true, Where, Cache, One, Two, Three, Four, Five>();
-  return {};
-}
-template <int HeadSize, int HeadSizeV, class Which = any_queries, class Where, class Cache, class One, class Two,
-          class Three = cached_options, class Four = cached_options, class Five = cached_options>
-  requires(detail::may_explain<Where, Cache, One, Two, Three, Four, Five>)
-status attention_cached(const Where&, const Cache&, const One&, const Two&, const Three&, const Four& = {},
-                        const Five& = {}) {
-  detail::explain_cached_call<true, Where, Cache, One, Two, Three, Four, Five>();
-  return {};
-}
-template <class Sizes, class Which = any_queries, class Where, class Cache, class One, class Two,
-          class Three = cached_options, class Four = cached_options, class Five = cached_options>
-  requires(detail::may_explain<Where, Cache, One, Two, Three, Four, Five>)
-status attention_cached(const Where&, const Cache&, const One&, const Two&, const Three&, const Four& = {},
-                        const Five& = {}) {
-  detail::explain_cached_call<detail::is_head_sizes<Sizes>, Where, Cache, One, Two, Three, Four, Five>();
-  return {};
-}
-///@}
 
 }  // namespace GIWA_ARCH_TAG
+
+/// Returns the bytes of the largest workspace that attention_cached() uses, from the arguments of the call without the
+/// stream, whatever the lengths, the mask and the pages are. With fewer bytes the call uses fewer multiprocessors where there
+/// are few sequences, and returns the same bits. `gpu.multiprocessors`: those of the GPU; without a number, 192 are assumed.
+/// Sizes count, and no memory is read: pointers may be null. 0 for fp32, whose kernel uses no workspace, and for sizes that
+/// the call refuses. Needs no GPU.
+/// Example: `workspace_bytes(cache, q, o, {}, {}, {}, {.multiprocessors = 132})`.
+template <class Element, class Queries, class O, int Rank, class Mask = cached_options, class Score = cached_options>
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                                                 const tensor_view<O, Rank>& o, const Mask& mask = {},
+                                                 const Score& score = {}, const cached_options& options = {},
+                                                 const workspace_gpu& gpu = {}) {
+  const detail::last_arguments last(mask, score, options);
+  return workspace_bytes(detail::cached_views_of(cache, last.options().sequences, q, o).problem(), gpu);
+}
 
 }  // namespace giwa::inline GIWA_ABI
 

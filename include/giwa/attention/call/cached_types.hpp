@@ -31,12 +31,10 @@ constexpr void explain_cached_call() {
   constexpr bool runs_somewhere = requires { requires attention_place<Where>; };
   constexpr bool has_cache = (is_cache<Rest> || ... || false);
   constexpr bool pointers = (is_data_pointer<Rest> || ... || false);
-  constexpr bool packed = ((view_rank<Rest> == 3) || ... || false);
-  constexpr bool has_queries = (stdlib::same_as<Rest, queries> || ... || false);
   static_assert(
       HasHeadSize,
-      "giwa::attention_cached: the head size is a template argument: attention_cached<128>(stream, cache, q, o), or "
-      "attention_cached<giwa::head_sizes<64, 128>>(...) for sizes known at run time.");
+      "giwa::attention_cached: the head size is a template argument: attention_cached<128>(stream, cache, q, o); "
+      "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time.");
   static_assert(
       !HasHeadSize || runs_somewhere,
       "giwa::attention_cached: pass a stream or giwa::host as the first argument: cudaStream_t{} is the default "
@@ -48,23 +46,18 @@ constexpr void explain_cached_call() {
   static_assert(!places || !has_cache || !pointers,
                 "giwa::attention_cached: q and o must be views, not pointers: giwa::tensor_view<const giwa::fp16, 4> "
                 "q(pointer, {batch, queries, heads, head_size}).");
-  static_assert(!places || !has_cache || pointers || !packed || has_queries,
-                "giwa::attention_cached: views of rank 3 are packed queries: pass giwa::queries after the cache, or "
-                "views of rank "
-                "4 (batch, queries, heads, head size).");
-  constexpr bool explained = !places || !has_cache || pointers || (packed && !has_queries);
+  constexpr bool explained = !places || !has_cache || pointers;
+  constexpr bool has_sequences = (stdlib::same_as<Rest, sequences> || ... || false);
+  static_assert(
+      explained || !has_sequences,
+      "giwa::attention_cached: giwa::sequences is a member of the options: (stream, cache, q, o, {.sequences = "
+      "sequences}).");
   constexpr bool other_options = (stdlib::same_as<Rest, attention_options> || ... || false);
-  static_assert(explained || !other_options,
+  static_assert(explained || has_sequences || !other_options,
                 "giwa::attention_cached: the options are giwa::cached_options, not giwa::attention_options.");
-  constexpr bool tensors = views_of_rank<4, Rest...> == 2 || (has_queries && views_of_rank<3, Rest...> == 2);
-  constexpr bool options = tensors && (stdlib::same_as<Rest, cached_options> || ... || false);
-  static_assert(explained || other_options || !options,
-                "giwa::attention_cached: options, in braces too, come after the mask and the score modifier: (stream, "
-                "cache, q, o, giwa::full{}, giwa::plain_score{}, {.scale = 0.1f}).");
-  static_assert(explained || other_options || options,
+  static_assert(explained || has_sequences || other_options,
                 "giwa::attention_cached: the arguments are (stream, cache, q, o, mask, score, options), with q and o "
-                "giwa::tensor_view of rank 4, or (stream, cache, giwa::queries, q, o, ...) of rank 3; the last three "
-                "are optional.");
+                "giwa::tensor_view of one rank, 4 or 3, and the last three optional: options may come right after o.");
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CALL_FORWARD_HPP
 
 #include <giwa/attention/call/forward_types.hpp>
+#include <giwa/attention/problem/last_arguments.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -13,16 +14,17 @@ template <int HeadSize, int HeadSizeV>
 struct host_attention;  // defined by <giwa/host.hpp>
 
 /// Refuses template arguments with a sentence.
-template <int HeadSize, int HeadSizeV, class Tile, class T, class Mask, class Score>
-constexpr void require_call() {
-  static_assert(
-      is_attention_tile<Tile> || is_fp32_accuracy<Tile>,
-      "giwa::attention_forward: the tile is giwa::tile_shape<queries, keys> or giwa::automatic_tile; for fp32 also "
-      "giwa::fp32, fp32_exact or tf32.");
-  static_assert(!is_fp32_accuracy<Tile> || stdlib::same_as<T, fp32>,
-                "giwa::attention_forward: fp32, fp32_exact and tf32 say how tensors of fp32 are multiplied.");
-  require_mask_and_score<Mask, Score>();
-  require_head_sizes<HeadSize, HeadSizeV>();
+template <class Accuracy, class Tile, class T>
+constexpr void require_accuracy_and_tile() {
+  static_assert(is_fp32_accuracy<Accuracy>,
+                "giwa::attention_forward: after the head size comes the accuracy, giwa::fp32, fp32_exact or tf32, and "
+                "then the tile: attention_forward<128, giwa::fp32, giwa::tile_shape<128, 64>>(...).");
+  static_assert(is_attention_tile<Tile>,
+                "giwa::attention_forward: the tile is giwa::tile_shape<queries, keys> or giwa::automatic_tile.");
+  static_assert(stdlib::same_as<Accuracy, fp32> || stdlib::same_as<T, fp32>,
+                "giwa::attention_forward: fp32_exact and tf32 say how tensors of fp32 are multiplied.");
+  static_assert(stdlib::same_as<Accuracy, fp32> || stdlib::same_as<Tile, automatic_tile>,
+                "giwa::attention_forward: a custom tile has the accuracy giwa::fp32.");
 }
 
 inline namespace GIWA_ARCH_TAG {
@@ -32,7 +34,8 @@ struct stream_attention;  // defined by <giwa/attention.cuh>
 template <int HeadSize, int HeadSizeV, class Tile, class Where, class T, class O, class Mask, class Score>
 status run_attention(const Where& where, const attention_views<T, O>& views, const Mask& mask, const Score& score,
                      const attention_options& options) {
-  require_call<HeadSize, HeadSizeV, Tile, T, Mask, Score>();
+  require_mask_and_score<Mask, Score>();
+  require_head_sizes<HeadSize, HeadSizeV>();
   if constexpr (drops_weights<Score>)
     if (score.probability() == 0 && score.check_numbers().ok())
       return run_attention<HeadSize, HeadSizeV, Tile>(where, views, mask, score.score, options);
@@ -70,6 +73,24 @@ GIWA_HOST_DEVICE constexpr auto views_of(const tensor_view<Queries, Rank>& q, co
   return views{in_four_dimensions(q), in_four_dimensions(k), in_four_dimensions(v), in_four_dimensions(o), packed};
 }
 
+inline namespace GIWA_ARCH_TAG {
+/// The call, with all of its template arguments.
+template <int HeadSize, int HeadSizeV, class Accuracy, class Tile, class Where, class Queries, class Keys, class Values,
+          class O, int Rank, class Mask, class Score>
+status forward_call(const Where& where, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                    const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask,
+                    const Score& score, const attention_options& options) {
+  require_accuracy_and_tile<Accuracy, Tile, stdlib::remove_const_t<Queries>>();
+  const last_arguments last(mask, score, options);
+  const auto views = views_of(q, k, v, o, last.options().sequences);
+  status s = last.check();
+  if (s.ok()) s = check_sequences(last.options().sequences, q);
+  if (!s.ok()) return s;
+  return run_attention<HeadSize, HeadSizeV, kernel_choice<Accuracy, Tile>>(where, views, last.mask(), last.score(),
+                                                                           last.options());
+}
+}  // namespace GIWA_ARCH_TAG
+
 }  // namespace detail
 
 inline namespace GIWA_ARCH_TAG {
@@ -78,20 +99,23 @@ inline namespace GIWA_ARCH_TAG {
 /// to memory.
 ///
 /// Template arguments:
-///   - HeadSize: the head size of q, k, v and o, 1 to 512; other overloads take a second one for v and o, or a list
+///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
+///     choose_head_size() chooses one that is known at run time
+///   - Accuracy: of products of fp32 tensors, fp32, fp32_exact or tf32
 ///   - Tile: automatic_tile, or tile_shape<queries, keys> for the kernel of the newest architecture in the build, 8.0
-///     or 9.0 (for fp32 on tensor cores 9.0 only); the other kernels keep their own tiles. For fp32 also fp32,
-///     fp32_exact or tf32
+///     or 9.0 (for fp32 on tensor cores 9.0 only); the other kernels keep their own tiles
 ///
 /// Parameters:
 ///   - where: a stream of the current device, or giwa::host
 ///   - q: (batch, queries, heads, head size)
 ///   - k, v: (batch, keys, kv heads, head size); kv heads divide heads, and head h of q reads head h / (heads / kv
 ///     heads)
-///   - o: (batch, queries, heads, head size of v); written
+///   - o: (batch, queries, heads, head size of v); written. Tensors of packed sequences have rank 3: q and o (all queries,
+///     heads, head size), k and v (all keys, kv heads, head size)
 ///   - mask: which scores are kept (attention_mask), such as causal{}; full{} keeps all
 ///   - score: changes scores after the scale and before the mask (score_modifier); with dropout{}, weights are dropped too
-///   - options: scale, lse, sinks, alignment of the diagonal, workspace (attention_options)
+///   - options: scale, lse, sinks, alignment of the diagonal, workspace, lengths of sequences (attention_options); also in
+///     the place of the mask or of the score modifier, for calls that have none
 ///
 /// The key on the diagonal of query i is i + offset. With as many keys as queries the offset is 0. Otherwise a mask or
 /// a score modifier that uses the diagonal needs an alignment, from the mask, the modifier or the options: top_left,
@@ -119,143 +143,54 @@ inline namespace GIWA_ARCH_TAG {
 /// or the score modifier uses the diagonal, memory that the device cannot access, and the errors of launch().
 ///
 /// Source: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2", for the order of the loops.
-/// Example: `attention_forward<128>(stream, q, k, v, o, causal::bottom_right, {}, {.lse = lse})`.
-template <int HeadSize, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                         const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
+/// Example: `attention_forward<128>(stream, q, k, v, o, causal::bottom_right, {.lse = lse})`.
+template <int HeadSize, class Accuracy = fp32, class Tile = automatic_tile, detail::attention_place Where,
+          class Queries, class Keys, class Values, class O, int Rank, class Mask = attention_options,
+          class Score = attention_options>
+status attention_forward(const Where& where, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                         const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask = {},
                          const Score& score = {}, const attention_options& options = {}) {
-  return detail::run_attention<HeadSize, HeadSize, Tile>(where, detail::views_of(q, k, v, o, {}), mask, score, options);
+  return detail::forward_call<HeadSize, HeadSize, Accuracy, Tile>(where, q, k, v, o, mask, score, options);
 }
-/// Computes attention of sequences of different lengths (see `sequences`), which the kernel reads from memory. Packed
-/// tensors have rank 3: q and o (all queries, heads, head size), k and v (all keys, kv heads, head size). Tensors of
-/// rank 4 are as above.
-template <int HeadSize, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, int Rank, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                         const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
-                         const attention_options& options = {}) {
-  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
-  return detail::run_attention<HeadSize, HeadSize, Tile>(where, detail::views_of(q, k, v, o, packed), mask, score,
-                                                         options);
+/// With two head sizes, `attention_forward<head_sizes<192, 128>>(stream, q, k, v, o)`, the second one is that of v and o.
+template <class Sizes, class Accuracy = fp32, class Tile = automatic_tile, detail::attention_place Where, class Queries,
+          class Keys, class Values, class O, int Rank, class Mask = attention_options, class Score = attention_options>
+status attention_forward(const Where& where, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                         const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask = {},
+                         const Score& score = {}, const attention_options& options = {}) {
+  using pair = detail::head_size_pair<Sizes>;
+  return detail::forward_call<pair::k, pair::v, Accuracy, Tile>(where, q, k, v, o, mask, score, options);
 }
 
-/// With two head sizes, `attention_forward<192, 128>(stream, q, k, v, o)`, the second one is that of v and o.
-template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, detail::attention_place Where, class Queries,
-          class Keys, class Values, class O, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                         const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
-                         const Score& score = {}, const attention_options& options = {}) {
-  return detail::run_attention<HeadSize, HeadSizeV, Tile>(where, detail::views_of(q, k, v, o, {}), mask, score,
-                                                          options);
-}
-/// With two head sizes, the second one is that of v and o.
-template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, detail::attention_place Where, class Queries,
-          class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                         const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
-                         const attention_options& options = {}) {
-  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
-  return detail::run_attention<HeadSize, HeadSizeV, Tile>(where, detail::views_of(q, k, v, o, packed), mask, score,
-                                                          options);
+/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change. Arguments
+/// in braces have no type, and become options; calls of before 0.3.0 have more of them.
+template <int HeadSize = 0, class Accuracy = fp32, class Tile = automatic_tile, class Where = attention_options,
+          class Queries = attention_options, class Keys = attention_options, class Values = attention_options,
+          class O = attention_options, class Mask = attention_options, class Score = attention_options,
+          class Options = attention_options, class Other = attention_options, class... More>
+  requires(detail::may_explain<Where, Queries, Keys, Values, O, Mask, Score, Options, Other, More...>)
+status attention_forward(const Where& = {}, const Queries& = {}, const Keys& = {}, const Values& = {}, const O& = {},
+                         const Mask& = {}, const Score& = {}, const Options& = {}, const Other& = {}, const More&...) {
+  detail::explain_call<(HeadSize > 0), Where, Queries, Keys, Values, O, Mask, Score, Options, Other, More...>();
+  return {};
 }
 
 }  // namespace GIWA_ARCH_TAG
 
-namespace detail {
-
-/// The sizes of a list as template arguments of a call.
-template <class Sizes>
-struct choice_of_size;
-template <int... Sizes>
-struct choice_of_size<head_sizes<Sizes...>> {
-  static_assert(sizeof...(Sizes) > 0, "giwa::head_sizes: the list is empty.");
-  /// call(integral_constant) for the size that is `wanted`.
-  template <class Call>
-  static status run(int64 wanted, const Call& call) {
-    status s = status::invalid("q", "the head size is not in the list that this call was compiled for");
-    static_cast<void>(((wanted == Sizes && (s = call(stdlib::integral_constant<int, Sizes>{}), true)) || ...));
-    return s;
-  }
-};
-
-}  // namespace detail
-
-inline namespace GIWA_ARCH_TAG {
-
-/// With `attention_forward<head_sizes<64, 128>>(…)` the head size of all tensors is known at run time and must be in
-/// the list. Every size of the list is compiled, so there is no default list.
-template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                         const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
-                         const Score& score = {}, const attention_options& options = {}) {
-  return detail::choice_of_size<Sizes>::run(q.extent(3), [&](auto size) {
-    return attention_forward<decltype(size)::value, Tile>(where, q, k, v, o, mask, score, options);
-  });
+/// Returns the bytes of workspace that attention_forward() can use, from the arguments of the call without the stream: a
+/// work counter of 8 bytes, and for fp32 with head sizes up to 256 the split fp16 copies of q, k and v, about as large as
+/// these tensors with head sizes rounded up to 64. Sizes count, and no memory is read: pointers may be null. The largest
+/// int64 where no 64-bit number holds the size, 8 for sizes that the call refuses. Needs no GPU.
+/// Example: `workspace_bytes(q, k, v, o)`, `workspace_bytes(q, k, v, o, {.sequences = sequences})`.
+template <class Queries, class Keys, class Values, class O, int Rank, class Mask = attention_options,
+          class Score = attention_options>
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                                                 const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
+                                                 const Mask& mask = {}, const Score& score = {},
+                                                 const attention_options& options = {}) {
+  const detail::last_arguments last(mask, score, options);
+  return workspace_bytes(detail::views_of(q, k, v, o, last.options().sequences).problem());
 }
-/// With `head_sizes<…>` the head size of all tensors is known at run time and must be in the list.
-template <class Sizes, class Tile = automatic_tile, detail::attention_place Where, class Queries, class Keys,
-          class Values, class O, int Rank, class Mask = full, class Score = plain_score>
-status attention_forward(const Where& where, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                         const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
-                         const attention_options& options = {}) {
-  return detail::choice_of_size<Sizes>::run(q.extent(Rank - 1), [&](auto size) {
-    return attention_forward<decltype(size)::value, Tile>(where, packed, q, k, v, o, mask, score, options);
-  });
-}
-
-/// Explains a call that no other overload takes: it does not compile, and a static_assert says what to change.
-///@{
-template <int HeadSize, class Tile = automatic_tile, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_forward(const Arguments&...) {
-  detail::explain_call<true, Arguments...>();
-  return {};
-}
-template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_forward(const Arguments&...) {
-  detail::explain_call<true, Arguments...>();
-  return {};
-}
-template <class Sizes = void, class Tile = automatic_tile, class... Arguments>
-  requires(detail::may_explain<Arguments...>)
-status attention_forward(const Arguments&...) {
-  detail::explain_call<detail::is_head_sizes<Sizes>, Arguments...>();
-  return {};
-}
-// Braces have no type, and become options where they stand too early.
-template <int HeadSize, class Tile = automatic_tile, class Where, class One, class Two, class Three, class Four,
-          class Five = attention_options, class Six = attention_options, class Seven = attention_options>
-  requires(detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven>)
-status attention_forward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six& = {},
-                         const Seven& = {}) {
-  detail::explain_call<true, Where, One, Two, Three, Four, Five, Six, Seven>();
-  return {};
-}
-template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class Where, class One, class Two, class Three,
-          class Four, class Five = attention_options, class Six = attention_options, class Seven = attention_options>
-  requires(detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven>)
-status attention_forward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six& = {},
-                         const Seven& = {}) {
-  detail::explain_call<true, Where, One, Two, Three, Four, Five, Six, Seven>();
-  return {};
-}
-template <class Sizes, class Tile = automatic_tile, class Where, class One, class Two, class Three, class Four,
-          class Five = attention_options, class Six = attention_options, class Seven = attention_options>
-  requires(detail::may_explain<Where, One, Two, Three, Four, Five, Six, Seven>)
-status attention_forward(const Where&, const One&, const Two&, const Three&, const Four&, const Five&, const Six& = {},
-                         const Seven& = {}) {
-  detail::explain_call<detail::is_head_sizes<Sizes>, Where, One, Two, Three, Four, Five, Six, Seven>();
-  return {};
-}
-///@}
-
-}  // namespace GIWA_ARCH_TAG
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -11,21 +11,22 @@
 
 namespace giwa::inline GIWA_ABI {
 
+/// Accuracies of products of fp32 tensors: `attention_forward<128, tf32>(…)`. The default, fp32, has fp32's accuracy
+/// relative to the largest numbers of each row. With a workspace (attention_options) it runs on tensor cores, without one
+/// as fp32_exact. Its tiles hold two fp16 numbers per element, twice the bytes of a 16-bit tile. Tensors of other types are
+/// multiplied as they are, and have no other accuracy than fp32.
+///@{
+/// Ordinary arithmetic.
+struct fp32_exact {};
+/// Tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace as fp32_exact.
+struct tf32 {};
+///@}
+
 /// The fastest measured tile for a GPU and a head size.
 struct automatic_tile {};
 
-/// Multiplies fp32 tensors with ordinary arithmetic. fp32_exact, tf32 and fp32 stand in the place of a tile in a call
-/// on a stream:
-/// `attention_forward<128, fp32_exact>(…)`. The default, fp32, has fp32's accuracy relative to the largest numbers of
-/// each row. With a workspace (attention_options) it runs on tensor cores, without one as fp32_exact. Its tiles hold
-/// two fp16 numbers per element, twice the bytes of a 16-bit tile.
-struct fp32_exact {};
-/// Multiplies fp32 tensors on tensor cores, with inputs and P rounded to the 11 bits of tf32. Without a workspace it
-/// runs as fp32_exact.
-struct tf32 {};
-
-/// A list of head sizes from which a call selects one at run time: `attention_forward<head_sizes<64, 128>>(…)`.
-template <int... Sizes>
+/// The head size of q and k, and that of v and o: `attention_forward<head_sizes<192, 128>>(…)`.
+template <int HeadSize, int HeadSizeV = HeadSize>
 struct head_sizes {};
 
 namespace detail {
@@ -37,13 +38,24 @@ GIWA_HOST_DEVICE constexpr void require_head_sizes() {
                 "giwa::attention_forward: head sizes must be from 1 to 512.");
 }
 
+/// The two numbers of head_sizes.
+template <class Sizes>
+struct head_size_pair;
+template <int HeadSize, int HeadSizeV>
+struct head_size_pair<head_sizes<HeadSize, HeadSizeV>> {
+  static constexpr int k = HeadSize, v = HeadSizeV;
+};
+
 template <class Tile>
 inline constexpr bool is_attention_tile = stdlib::same_as<Tile, automatic_tile>;
 template <int Rows, int Columns>
 inline constexpr bool is_attention_tile<tile_shape<Rows, Columns>> = true;
-template <class How>
+template <class Accuracy>
 inline constexpr bool is_fp32_accuracy =
-    stdlib::same_as<How, fp32> || stdlib::same_as<How, fp32_exact> || stdlib::same_as<How, tf32>;
+    stdlib::same_as<Accuracy, fp32> || stdlib::same_as<Accuracy, fp32_exact> || stdlib::same_as<Accuracy, tf32>;
+/// What selects the kernels of a stream: the tile, or the accuracy if it is not the default.
+template <class Accuracy, class Tile>
+using kernel_choice = stdlib::conditional_t<stdlib::same_as<Accuracy, fp32>, Tile, Accuracy>;
 
 /// Where a call runs: a stream, or anything that converts to one, or the host.
 template <class Where>
@@ -60,12 +72,6 @@ template <class T>
 concept derived_view = view_rank<T> == 0 && requires(const T* view) { from_view(view); };
 template <class T>
 inline constexpr bool is_data_pointer = stdlib::is_pointer_v<T> && !stdlib::convertible_to<T, cudaStream_t>;
-/// Whether a template argument is a list of head sizes.
-template <class Sizes>
-inline constexpr bool is_head_sizes = false;
-template <int... Sizes>
-inline constexpr bool is_head_sizes<head_sizes<Sizes...>> = true;
-
 /// How many arguments are views of a rank.
 template <int Rank, class... Arguments>
 inline constexpr int views_of_rank = (0 + ... + static_cast<int>(view_rank<Arguments> == Rank));
@@ -79,12 +85,11 @@ template <bool HasHeadSize, class Where = void, class... Rest>
 constexpr void explain_call() {
   constexpr bool pointers = (is_data_pointer<Rest> || ... || false);
   constexpr bool has_sequences = (stdlib::same_as<Rest, sequences> || ... || false);
-  constexpr bool packed = ((view_rank<Rest> == 3) || ... || false);
   constexpr bool runs_somewhere = requires { requires attention_place<Where>; };
   static_assert(
       HasHeadSize,
-      "giwa::attention_forward: the head size is a template argument: attention_forward<128>(stream, q, k, v, o), or "
-      "attention_forward<giwa::head_sizes<64, 128>>(...) for sizes known at run time.");
+      "giwa::attention_forward: the head size is a template argument: attention_forward<128>(stream, q, k, v, o); "
+      "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time.");
   static_assert(
       !HasHeadSize || runs_somewhere,
       "giwa::attention_forward: pass a stream or giwa::host as the first argument: cudaStream_t{} is the default "
@@ -93,23 +98,29 @@ constexpr void explain_call() {
       !HasHeadSize || !runs_somewhere || !pointers,
       "giwa::attention_forward: q, k, v and o must be views, not pointers: giwa::tensor_view<const giwa::fp16, 4> "
       "q(pointer, {batch, queries, heads, head_size}).");
+  constexpr bool explained = !HasHeadSize || !runs_somewhere || pointers;
+  static_assert(explained || !has_sequences,
+                "giwa::attention_forward: giwa::sequences is a member of the options: (stream, q, k, v, o, "
+                "{.sequences = sequences}).");
   static_assert(
-      !HasHeadSize || !runs_somewhere || pointers || !packed || has_sequences,
-      "giwa::attention_forward: views of rank 3 are packed sequences: pass giwa::sequences after the stream, or views "
-      "of rank 4 (batch, rows, heads, head size).");
-  constexpr bool explained = !HasHeadSize || !runs_somewhere || pointers || (packed && !has_sequences);
-  constexpr bool tensors = views_of_rank<4, Rest...> == 4 || (has_sequences && views_of_rank<3, Rest...> == 4);
-  constexpr bool options = tensors && (stdlib::same_as<Rest, attention_options> || ... || false);
-  static_assert(explained || !options,
-                "giwa::attention_forward: options, in braces too, come after the mask and the score modifier: (stream, "
-                "q, k, v, o, giwa::full{}, giwa::plain_score{}, {.scale = 0.1f}).");
-  static_assert(
-      explained || options,
+      explained || has_sequences,
       "giwa::attention_forward: the arguments are (stream, q, k, v, o, mask, score, options), with q, k, v and o "
-      "giwa::tensor_view of one rank, and the last three optional; giwa::sequences may follow the stream.");
+      "giwa::tensor_view of one rank, 4 or 3, and the last three optional: options may come right after o.");
 }
 
 }  // namespace detail
+
+/// Calls `call` with the head size `head_size` as a constant, if it is in the list, for calls whose head size is known at
+/// run time: `choose_head_size<64, 128>(q.extent(3), [&](auto head_size) { return attention_forward<head_size>(stream, q,
+/// k, v, o); })`. Every size of the list is compiled. Returns what the call returns, a status, or the error that the head
+/// size is not in the list.
+template <int... Sizes, class Call>
+status choose_head_size(int64 head_size, const Call& call) {
+  static_assert(sizeof...(Sizes) > 0, "giwa::choose_head_size: the list of head sizes is empty.");
+  status s = status::invalid("q", "the head size is not in the list that this call was compiled for");
+  static_cast<void>(((head_size == Sizes && (s = call(stdlib::integral_constant<int, Sizes>{}), true)) || ...));
+  return s;
+}
 
 }  // namespace giwa::inline GIWA_ABI
 

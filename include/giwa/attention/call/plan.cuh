@@ -99,7 +99,8 @@ class attention_plan {
   /// What make_attention_plan() calls.
   static result<attention_plan> make(const detail::attention_views<T, O>& views, const Mask& mask, const Score& score,
                                      const attention_options& options) {
-    detail::require_call<HeadSize, HeadSizeV, Tile, T, Mask, Score>();
+    detail::require_mask_and_score<Mask, Score>();
+    detail::require_head_sizes<HeadSize, HeadSizeV>();
     result<attention_plan> r;
     if constexpr (detail::drops_weights<Score>)
       if (score.probability() == 0) {
@@ -140,44 +141,53 @@ class attention_plan {
   detail::prepared_forward<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> prepared_;
 };
 
+}  // namespace GIWA_ARCH_TAG
+
+namespace detail::inline GIWA_ARCH_TAG {
+
+/// The plan, with all template arguments of the call.
+template <int HeadSize, int HeadSizeV, class Accuracy, class Tile, class Queries, class Keys, class Values, class O,
+          int Rank, class Mask, class Score>
+auto plan_call(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+               const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask, const Score& score,
+               const attention_options& options) {
+  using element = stdlib::remove_const_t<Queries>;
+  require_accuracy_and_tile<Accuracy, Tile, element>();
+  using plan =
+      attention_plan<element, O, HeadSize, HeadSizeV, kernel_choice<Accuracy, Tile>,
+                     argument_or<Mask, attention_options, full>, argument_or<Score, attention_options, plain_score>>;
+  const last_arguments last(mask, score, options);
+  const sequences& packed = last.options().sequences;
+  status s = last.check();
+  if (s.ok()) s = check_sequences(packed, q);
+  return s.ok() ? plan::make(views_of(q, k, v, o, packed), last.mask(), last.score(), last.options())
+                : result<plan>{{}, s};
+}
+
+}  // namespace detail::inline GIWA_ARCH_TAG
+
+inline namespace GIWA_ARCH_TAG {
+
 /// Prepares an attention_forward call on the current GPU, with the arguments and template arguments of that function
 /// except the stream:
 /// `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, causal{}));`, then `plan.launch(stream)` any
-/// number of times. Packed tensors follow their `sequences`; with two head sizes the second one is that of v and o. The
-/// memory of the tensors is not touched, and must be there at each launch. Launches nothing; may be called while a
+/// number of times. Packed tensors follow their `sequences`. The memory of the tensors is not touched, and must be there at each launch. Launches nothing; may be called while a
 /// graph is captured. Errors: those of attention_forward(), and dropout with a probability of 0.
 ///@{
-template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class Queries, class Keys, class Values, class O,
-          class Mask = full, class Score = plain_score>
-auto make_attention_plan(const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                         const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
-                         const Score& score = {}, const attention_options& options = {}) {
-  using element = stdlib::remove_const_t<Queries>;
-  return attention_plan<element, O, HeadSize, HeadSizeV, Tile, Mask, Score>::make(detail::views_of(q, k, v, o, {}),
-                                                                                  mask, score, options);
-}
-template <int HeadSize, int HeadSizeV, class Tile = automatic_tile, class Queries, class Keys, class Values, class O,
-          int Rank, class Mask = full, class Score = plain_score>
-auto make_attention_plan(const sequences& packed, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+template <int HeadSize, class Accuracy = fp32, class Tile = automatic_tile, class Queries, class Keys, class Values,
+          class O, int Rank, class Mask = attention_options, class Score = attention_options>
+auto make_attention_plan(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
                          const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask = {},
                          const Score& score = {}, const attention_options& options = {}) {
-  using plan = attention_plan<stdlib::remove_const_t<Queries>, O, HeadSize, HeadSizeV, Tile, Mask, Score>;
-  const status s = detail::check_sequences(packed, q);
-  return s.ok() ? plan::make(detail::views_of(q, k, v, o, packed), mask, score, options) : result<plan>{{}, s};
+  return detail::plan_call<HeadSize, HeadSize, Accuracy, Tile>(q, k, v, o, mask, score, options);
 }
-template <int HeadSize, class Tile = automatic_tile, class Queries, class Keys, class Values, class O,
-          class Mask = full, class Score = plain_score>
-auto make_attention_plan(const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                         const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
-                         const Score& score = {}, const attention_options& options = {}) {
-  return make_attention_plan<HeadSize, HeadSize, Tile>(q, k, v, o, mask, score, options);
-}
-template <int HeadSize, class Tile = automatic_tile, class Queries, class Keys, class Values, class O, int Rank,
-          class Mask = full, class Score = plain_score>
-auto make_attention_plan(const sequences& packed, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+template <class Sizes, class Accuracy = fp32, class Tile = automatic_tile, class Queries, class Keys, class Values,
+          class O, int Rank, class Mask = attention_options, class Score = attention_options>
+auto make_attention_plan(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
                          const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask = {},
                          const Score& score = {}, const attention_options& options = {}) {
-  return make_attention_plan<HeadSize, HeadSize, Tile>(packed, q, k, v, o, mask, score, options);
+  using pair = detail::head_size_pair<Sizes>;
+  return detail::plan_call<pair::k, pair::v, Accuracy, Tile>(q, k, v, o, mask, score, options);
 }
 ///@}
 

@@ -126,7 +126,7 @@ GIWA_HOST_DEVICE status check_backward_workspace(const backward_views<T, O, G>& 
   const int64 needed = least_backward_workspace_bytes(a.in.problem(), score);
   if (const status s = w.check("workspace"); !s.ok()) return s;
   if (w.size() < needed)
-    return status::invalid("workspace", "on a stream a workspace of least_backward_workspace_bytes() bytes is required",
+    return status::invalid("workspace", "on a stream a workspace of least_workspace_bytes() bytes is required",
                            bound::at_least, needed, w.size());
   if (needed == 0) return {};
   if (w.stride(0) != 1)

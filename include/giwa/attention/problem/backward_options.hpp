@@ -12,25 +12,29 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The options of attention_backward(): `{.sinks = sinks, .dsinks = dsinks, .workspace = workspace}`. The scale, the
-/// sinks and the alignment must be those of the forward call.
+/// The options of attention_backward(): `{.lse = lse, .workspace = workspace}`. The scale, the sinks, the alignment and the
+/// sequences must be those of the forward call.
 struct attention_backward_options {
   attention_scale scale{};  ///< multiplies q k^T; 1 / sqrt(head size) where none is given
+  /// What attention_forward wrote there, required: fp32, (batch, heads, queries), for packed sequences (1, heads, all
+  /// queries).
+  tensor_view<const float, 3> lse{};
+  tensor_view<const float, 1> sinks{};  ///< (heads), or empty; see attention_options
+  alignment align{};                    ///< of the diagonal; see attention_options
+  /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least least_workspace_bytes() bytes
+  /// are required; with workspace_bytes() the call is faster, and fp32 runs on tensor cores on Hopper. Its bytes for
+  /// `any_order` make calls in any order faster still where kv heads are few, or without a mask and not packed. Not used on
+  /// giwa::host. Its contents do not matter.
+  tensor_view<unsigned char, 1> workspace{};
+  giwa::sequences sequences{};  ///< where the rows of each sequence are; required for tensors of rank 3
   /// The gradient of the loss with respect to lse, shaped like lse, or empty: lse did not enter the loss.
   tensor_view<const float, 3> dlse{};
-  tensor_view<const float, 1> sinks{};  ///< (heads), or empty; see attention_options
-  tensor_view<float, 1> dsinks{};       ///< (heads): receives the gradient of the sinks; not computed where empty
-  alignment align{};                    ///< of the diagonal; see attention_options
-  /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least
-  /// least_backward_workspace_bytes() bytes are required; with backward_workspace_bytes() the call is faster, and fp32 runs on
-  /// tensor cores on Hopper. With its bytes for `any_order`, calls in any order are faster still where kv heads are few, or
-  /// without a mask and not packed. Not used on giwa::host. Its contents do not matter.
-  tensor_view<unsigned char, 1> workspace{};
+  tensor_view<float, 1> dsinks{};  ///< (heads): receives the gradient of the sinks; not computed where empty
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
   bool accumulate = false;
-  /// Lets the parts of dq be added in any order where one kernel computes all gradients (backward_workspace_bytes()): the last
-  /// bits of dq then change from run to run, and those of dk and dv may depend on the batch and on the GPU's number of
+  /// Lets the parts of dq be added in any order where one kernel computes all gradients (workspace_bytes()): the last bits of
+  /// dq then change from run to run, and those of dk and dv may depend on the batch and on the GPU's number of
   /// multiprocessors. Without it every run gives the same bits.
   bool any_order = false;
 };
@@ -190,43 +194,24 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
     split_backward_tensors::take(layout, p);
   return layout.bytes;
 }
-}  // namespace detail
 
-/// Returns the bytes of workspace with which attention_backward is fastest on a stream: those of
-/// least_backward_workspace_bytes(), and what the kernels on tensor cores need. For 16-bit tensors and head sizes up to
-/// 256, whose gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole tiles of 64 or
-/// 128, so only the sizes of q and the head size of v count. For fp32 and head sizes up to 128 it is a copy of q, k, v
-/// and dout as split fp16, rows rounded up to 64 columns, and 4 bytes a row. `capability` is the compute capability of
-/// the GPU, 90 for 9.0: then without what its kernels do not use, which is dq above a head size of 128 on 9.0, where TMA
-/// can address the tensors, and all of this on GPUs other than 9.0 and 10.x. 0: the GPU is not known. `any_order`: for
-/// calls with this option also fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv
-/// heads would leave multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v; or else, of sequences that
-/// are not packed, the queries that read the last keys if there is no mask: at most 132 times 128 rows. The largest int64 where no 64-bit number holds the size, 0 for sizes
-/// that supports() refuses. With `score` for a call with this score modifier.
+/// The bytes of workspace with which a call is fastest, and those that it requires.
 ///@{
-GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,
-                                                          bool any_order = false) {
-  return detail::backward_bytes(p, 0, true, capability, any_order);
-}
 template <score_modifier Score>
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&, int capability = 0,
                                                           bool any_order = false) {
-  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, !detail::gradient_of<Score>::wanted,
-                                capability, any_order);
+  return backward_bytes(p, gradient_of<Score>::parameters, !gradient_of<Score>::wanted, capability, any_order);
+}
+GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,
+                                                          bool any_order = false) {
+  return backward_bytes(p, 0, true, capability, any_order);
+}
+template <class Score = plain_score>
+GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p, const Score& = {}) {
+  return backward_bytes(p, gradient_of<Score>::parameters, false);
 }
 ///@}
-
-/// Returns the bytes of workspace that attention_backward requires on a stream: 8 for each row and head of q, rounded up to a
-/// multiple of 16, and 16. Each parameter of the score modifier takes 4 bytes more for each row and head of q.
-///@{
-GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p) {
-  return detail::backward_bytes(p, 0, false);
-}
-template <score_modifier Score>
-GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p, const Score&) {
-  return detail::backward_bytes(p, detail::gradient_of<Score>::parameters, false);
-}
-///@}
+}  // namespace detail
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the caller of attention_cached says: a cache of keys and values, contiguous or in pages, the queries, the options.
+// What the caller of attention_cached says: a cache of keys and values, contiguous or in pages, and the options.
 #ifndef GIWA_ATTENTION_PROBLEM_CACHE_HPP
 #define GIWA_ATTENTION_PROBLEM_CACHE_HPP
 
@@ -60,15 +60,6 @@ struct kv_cache {
   GIWA_HOST_DEVICE constexpr operator kv_cache<Const>() const {
     return {k, v, pages, lengths, sequences, scales};
   }
-};
-
-/// Which rows of packed q and o, (all rows, heads, head size), each sequence has: [offsets[b], offsets[b + 1]). Offsets
-/// must never decrease; beyond the rows of q they are cut. Rows that belong to no sequence do not affect the result,
-/// and o and lse are not written there.
-struct queries {
-  const int* offsets = nullptr;  ///< (count + 1), first rows, device memory
-  int64 count = 0;               ///< number of sequences, at least 1 if there are rows
-  int64 most = 0;                ///< the most queries of one sequence: more are computed too, perhaps more slowly
 };
 
 /// A view of o of an earlier call: (batch, queries, heads, head size of v), or packed (all rows, heads, head size of
@@ -132,8 +123,11 @@ struct cached_options {
   /// is unset too.
   alignment align{};
   /// Scratch memory for this call alone until it is done, 16-byte aligned, or empty. Any size is correct and gives the
-  /// same bits; cached_workspace_bytes() is the largest that a call uses. Its contents do not matter.
+  /// same bits; workspace_bytes() is the largest that a call uses. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
+  /// Which rows of packed q and o each sequence has: q_offsets, count and max_q; the other members stay unset. Required for
+  /// tensors of rank 3.
+  giwa::sequences sequences{};
   /// The result for keys that are not in the cache. They count in o and lse, but not for masks and the diagonal.
   attention_prior prior{};
 };

@@ -109,7 +109,7 @@ GIWA_HOST_DEVICE status check_apart_from_inputs(const cached_views<T, Element, O
   const kv_cache<const Element>& c = a.cache;
   const int64 count = a.sequence_count();
   static_cast<void>(shares(a.q, "q") || shares(c.k, "k") || shares(c.v, "v") ||
-                    shares(view_of(a.packed.offsets, count + 1), "queries") ||
+                    shares(view_of(a.packed.offsets, count + 1), "q_offsets") ||
                     shares(view_of(c.lengths, count), "lengths") ||
                     (a.is_paged() && (shares(indices_of(c.pages, count), "pages") ||
                                       shares(view_of(c.pages.offsets, count + 1), "pages"))) ||
@@ -162,17 +162,38 @@ GIWA_HOST_DEVICE status check_workspace(const cached_options& options, const ten
 }
 
 /// With offsets, rows need the number of sequences.
-GIWA_HOST_DEVICE constexpr status check_count(const giwa::queries& packed, int64 rows) {
+GIWA_HOST_DEVICE constexpr status check_count(const packed_queries& packed, int64 rows) {
   if (packed.offsets == nullptr || packed.count != 0 || rows == 0) return {};
-  return status::invalid("queries", "count is 0: with offsets, rows need the number of sequences", bound::at_least, 1,
+  return status::invalid("sequences", "count is 0: with offsets, rows need the number of sequences", bound::at_least, 1,
                          0);
+}
+
+/// The members of `sequences` that a call with a cache has; `batch` counts for tensors of rank 4. Offsets may be missing.
+template <int Rank>
+GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, int64 batch) {
+  static_assert(
+      Rank == 3 || Rank == 4,
+      "giwa: queries of a cache have rank 3 (packed: all rows, heads, head size) or rank 4 (sequences, queries, "
+      "heads, head size).");
+  if (p.k_offsets != nullptr)
+    return status::invalid("k_offsets", "keys of a cache have no offsets: their lengths are kv_cache::lengths");
+  if (p.k_lengths != nullptr)
+    return status::invalid("k_lengths", "the lengths of keys of a cache are kv_cache::lengths");
+  if (p.k_batch_index != nullptr)
+    return status::invalid("k_batch_index", "a cache has an element, or pages, for each sequence: use a page table");
+  if (p.q_lengths != nullptr)
+    return status::invalid("q_lengths", "queries have offsets, not lengths, in a call with a cache");
+  if (p.count < 0)
+    return status::invalid("sequences", "the number of sequences is negative", bound::at_least, 0, p.count);
+  if (p.max_q < 0) return status::invalid("sequences", "max_q is negative", bound::at_least, 0, p.max_q);
+  return Rank == 4 ? check_padded(p, batch) : status{};
 }
 
 /// Tensors of rank 3 are packed.
 template <int Rank, class T, class Element, class O>
 GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a) {
   if (Rank == 4 || a.is_packed()) return {};
-  return status::invalid("queries", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
+  return status::invalid("q_offsets", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
 }
 
 /// Sizes of the tensors, of the cache and of packed queries.
@@ -185,12 +206,7 @@ GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>
     return !s.ok();
   };
   const kv_cache<const Element>& c = a.cache;
-  if (0 > a.packed.count)  // nvcc with Clang would take `count <` for the beginning of template arguments
-    return status::invalid("queries", "the number of sequences is negative", bound::at_least, 0, a.packed.count);
   if (const status counted = check_count(a.packed, a.q.extent(1)); !counted.ok()) return counted;
-  if (a.packed.most < 0)
-    return status::invalid("queries", "the number of queries of a sequence is negative", bound::at_least, 0,
-                           a.packed.most);
   if (broken(check_page_table(c)) ||
       broken(check_tensors(a.q, c.k, c.v, a.o, head_size, head_size_v, !a.is_packed() && !a.is_paged())))
     return s;
@@ -208,8 +224,8 @@ GIWA_HOST_DEVICE constexpr status check_few_queries(const cached_views<T, Elemen
   const cached_problem p = a.problem();
   if (p.kv_heads == 0) return {};
   if (a.is_packed() && p.queries == 0 && p.rows > 0)
-    return status::invalid("queries", "a call for few queries needs the most queries of one sequence", bound::at_least,
-                           1, 0);
+    return status::invalid("max_q", "a call for few queries needs the most queries of one sequence", bound::at_least, 1,
+                           0);
   const int64 rows = saturated_product(p.heads / p.kv_heads, p.queries);
   if (rows <= most_few_rows) return {};
   return status::invalid("few_queries", "too many queries times heads for each head of k", bound::at_most,

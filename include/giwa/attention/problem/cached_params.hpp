@@ -28,7 +28,7 @@ struct cache_row {
 
 /// The sequence whose rows contain a packed row, -1 for none. With any numbers in the offsets the search ends, at a sequence
 /// that contains the row or at none.
-GIWA_HOST_DEVICE inline int64 sequence_of_row(const queries& packed, int64 row) {
+GIWA_HOST_DEVICE inline int64 sequence_of_row(const packed_queries& packed, int64 row) {
   const int* const offsets = packed.offsets;
   int64 first = 0;
   for (int64 end = packed.count; end - first > 1;) {

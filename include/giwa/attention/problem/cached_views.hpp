@@ -9,6 +9,16 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// Which rows of packed q and o each sequence has: [offsets[b], offsets[b + 1]); beyond the rows of q they are cut.
+struct packed_queries {
+  const int* offsets = nullptr;  // (count + 1), first rows, device memory
+  int64 count = 0;               // of sequences
+  int64 most = 0;                // queries of one sequence: more are computed too, perhaps more slowly
+};
+GIWA_HOST_DEVICE constexpr packed_queries packed_queries_of(const sequences& s) {
+  return s.q_offsets == nullptr ? packed_queries{} : packed_queries{s.q_offsets, s.count, s.max_q};
+}
+
 /// The tensors of a call: T is the element type of q, Element that of the cache. With packed queries the batch extent of q
 /// and o is 1.
 template <class T, class Element, class O>
@@ -16,7 +26,7 @@ struct cached_views {
   tensor_view<const T, 4> q;  // (batch, queries, heads, head size)
   tensor_view<O, 4> o;        // (batch, queries, heads, head size of v)
   kv_cache<const Element> cache;
-  giwa::queries packed{};
+  packed_queries packed{};
 
   GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.offsets != nullptr; }
   GIWA_HOST_DEVICE constexpr bool is_paged() const { return cache.pages.indices != nullptr; }

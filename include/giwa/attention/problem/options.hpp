@@ -24,7 +24,39 @@ struct attention_scale {
   GIWA_HOST_DEVICE constexpr attention_scale(Number scale) : given(true), value(static_cast<float>(scale)) {}
 };
 
-/// The options of attention_forward(): `{.scale = 0.09f, .lse = lse}`.
+/// Where the rows of each sequence are, if sequences differ in length: the member `sequences` of the options of every
+/// call. Every array is read by the kernel when it runs.
+///
+/// Packed tensors of rank 3, (all rows, heads, head size): `{.q_offsets = q, .k_offsets = k, .count = n, .max_q = most}`.
+/// Sequence i has the rows [offsets[i], offsets[i + 1]), or with lengths the first lengths[i] of them. Offsets must never
+/// decrease. Tensors of rank 4, (batch, rows, heads, head size): `{.k_lengths = lengths}`, without offsets.
+/// Sequence i has the first lengths[i] rows of element i of the batch.
+///
+/// attention_cached() and append_to_cache() take q_offsets, count and max_q: the keys of a cache have kv_cache::lengths.
+/// Calls with another member are refused.
+///
+/// Rows that belong to no sequence do not affect the result, whatever they contain, and o and lse are not written
+/// there. A length below 0 counts as 0, and a length beyond the rows that the offsets or the tensor give a sequence is
+/// cut to them.
+struct sequences {
+  const int* q_offsets = nullptr;  ///< (count + 1), first rows of packed queries; null for rank 4
+  const int* k_offsets = nullptr;  ///< (count + 1), first rows of packed keys; null for rank 4
+  /// Number of packed sequences, at least 1 if q or k has rows; for rank 4 the batch of q, or 0.
+  int64 count = 0;
+  /// About the longest query length of packed sequences: a launch hint; correctness does not depend on it. A call for
+  /// few_queries is refused above its limit, or without it.
+  int64 max_q = 0;
+  const int* q_lengths =
+      nullptr;  ///< (count), queries of each sequence, or null: all rows (seqused_q in FlashAttention)
+  const int* k_lengths = nullptr;  ///< (count), keys that sequence i sees, or null: all rows (seqused_k, cache_seqlens)
+  /// (count), or null: sequence i reads the keys and values of sequence k_batch_index[i] (cache_batch_idx). For rank 4
+  /// that is an element of the batch of k and v, which may be larger or smaller than the batch of q. An index out of
+  /// range is a sequence without keys. fp32 runs without tensor cores then.
+  const int* k_batch_index = nullptr;
+};
+
+/// The options of attention_forward(): `{.scale = 0.09f, .lse = lse}`. Those of attention_cached() and
+/// attention_backward() begin with the same members.
 struct attention_options {
   attention_scale scale{};  ///< multiplies q k^T; 1 / sqrt(head size) where none is given
   /// Receives the natural logarithm of the sum of e^score over the keys that are kept, fp32, -inf for a row without
@@ -41,33 +73,35 @@ struct attention_options {
   /// when work is uneven (under a mask, or with packed sequences), which does not change the bits; and fp32 runs on
   /// tensor cores.
   tensor_view<unsigned char, 1> workspace{};
+  giwa::sequences sequences{};  ///< where the rows of each sequence are; required for tensors of rank 3
 };
 
-/// Where the rows of each sequence are, if sequences differ in length. Every array is read by the kernel when it runs.
-///
-/// Packed tensors of rank 3, (all rows, heads, head size): `sequences{q_offsets, k_offsets, count, max_q}`. Sequence i
-/// has the rows [offsets[i], offsets[i + 1]), or with lengths the first lengths[i] of them. Offsets must never
-/// decrease. Tensors of rank 4, (batch, rows, heads, head size): `sequences{.k_lengths = lengths}`, without offsets.
-/// Sequence i has the first lengths[i] rows of element i of the batch.
-///
-/// Rows that belong to no sequence do not affect the result, whatever they contain, and o and lse are not written
-/// there. A length below 0 counts as 0, and a length beyond the rows that the offsets or the tensor give a sequence is
-/// cut to them.
-struct sequences {
-  const int* q_offsets = nullptr;  ///< (count + 1), first rows of packed queries; null for rank 4
-  const int* k_offsets = nullptr;  ///< (count + 1), first rows of packed keys; null for rank 4
-  /// Number of packed sequences, at least 1 if q or k has rows; for rank 4 the batch of q, or 0.
-  int64 count = 0;
-  /// About the longest query length of packed sequences: a launch hint; correctness does not depend on it.
-  int64 max_q = 0;
-  const int* q_lengths =
-      nullptr;  ///< (count), queries of each sequence, or null: all rows (seqused_q in FlashAttention)
-  const int* k_lengths = nullptr;  ///< (count), keys that sequence i sees, or null: all rows (seqused_k, cache_seqlens)
-  /// (count), or null: sequence i reads the keys and values of sequence k_batch_index[i] (cache_batch_idx). For rank 4
-  /// that is an element of the batch of k and v, which may be larger or smaller than the batch of q. An index out of
-  /// range is a sequence without keys. fp32 runs without tensor cores then.
-  const int* k_batch_index = nullptr;
-};
+namespace detail {
+
+/// Whether a view is one: it has a pointer or elements.
+template <class V, int Rank>
+GIWA_HOST_DEVICE constexpr bool is_given(const tensor_view<V, Rank>& v) {
+  return v.data() != nullptr || v.size() != 0;
+}
+GIWA_HOST_DEVICE constexpr bool is_given(const sequences& s) {
+  return s.q_offsets != nullptr || s.k_offsets != nullptr || s.count != 0 || s.max_q != 0 || s.q_lengths != nullptr ||
+         s.k_lengths != nullptr || s.k_batch_index != nullptr;
+}
+/// Whether some member of the options of a call differs from its default.
+template <class Options>
+GIWA_HOST_DEVICE constexpr bool has_values(const Options& o) {
+  bool has = is_given(o.sequences);
+  if constexpr (requires { o.scale; })
+    has = has || o.scale.given || is_given(o.lse) || is_given(o.sinks) || o.align.is_set() || is_given(o.workspace);
+  if constexpr (requires { o.prior; }) has = has || !o.prior.o.empty() || is_given(o.prior.lse);
+  if constexpr (requires { o.dlse; })
+    has = has || is_given(o.dlse) || is_given(o.dsinks) || o.accumulate || o.any_order;
+  if constexpr (requires { o.slots; })
+    has = has || o.q.rank() != 0 || o.q_to.rank() != 0 || o.positions.given() || o.slots.given();
+  return has;
+}
+
+}  // namespace detail
 
 }  // namespace giwa::inline GIWA_ABI
 

@@ -86,8 +86,14 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int ca
 
 }  // namespace detail
 
-/// Returns the bytes of workspace that a call can use: a work counter of 8 bytes, and for fp32 with head sizes up to 256
-/// the split fp16 copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest
+/// A GPU that a workspace is for: `workspace_bytes(…, {.capability = 90})`. 0 means that the number is not known.
+struct workspace_gpu {
+  int capability = 0;       ///< compute capability, 90 for 9.0
+  int multiprocessors = 0;  ///< counts for attention_cached() alone
+};
+
+/// Returns the bytes of workspace that a call of attention_forward() can use: a work counter of 8 bytes, and for fp32 with
+/// head sizes up to 256 the split fp16 copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest
 /// int64 where no 64-bit number holds the size, 8 for sizes that supports() refuses.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   if (!detail::are_split(p.element_bytes) || p.head_size > 256 || p.head_size_v > 256)

@@ -29,7 +29,6 @@ concept score_modifier = requires(const F& f, float score, attention_coord c) {
   { f(score, c) } -> stdlib::same_as<float>;
 };
 
-struct attention_options;
 struct plain_score;
 template <score_modifier First, score_modifier Second>
 struct then;
@@ -76,9 +75,6 @@ GIWA_HOST_DEVICE constexpr dual<float> value_and_slope(const F& f, float score, 
 /// The rules for the types of a mask and a score modifier.
 template <class Mask, class Score>
 GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
-  static_assert(!stdlib::same_as<Mask, attention_options> && !stdlib::same_as<Score, attention_options>,
-                "giwa: the options come after the mask and the score modifier: (stream, q, k, v, o, mask, "
-                "giwa::plain_score{}, options).");
   static_assert(attention_mask<Mask>, "giwa: a mask is called with (giwa::attention_coord) and returns bool.");
   static_assert(!one_range_mask<Mask> || has_first_key<Mask> || has_last_key<Mask>,
                 "giwa: a mask that is one_range has first_key(giwa::attention_coord) const, "

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_REFERENCE_BACKWARD_HPP
 
 #include <giwa/attention/problem/backward_checks.hpp>
+#include <giwa/attention/problem/last_arguments.hpp>
 #include <giwa/attention/problem/rows.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/device/host.hpp>
@@ -219,32 +220,26 @@ status run_backward_reference(const backward_views<T, O, G>& views, const Mask& 
 /// elements of dout and of the gradients may also be fp64. Head sizes are those of the views, 1 to 512; the workspace is
 /// not used; all memory is host memory. Returns when everything is written. Errors: a status for sizes that do not match.
 /// Example: `attention_backward_reference(giwa::host, q, k, v, dout, dq, dk, dv, causal{})`.
-template <class Queries, class Keys, class Values, class DO, class G, int Rank, class Mask = full,
-          class Score = plain_score>
-status attention_backward_reference(host_t, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                                    const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                                    const tensor_view<DO, Rank>& dout, const tensor_view<G, Rank>& dq,
-                                    const tensor_view<G, Rank>& dk, const tensor_view<G, Rank>& dv,
-                                    const Mask& mask = {}, const Score& score = {},
+template <class Queries, class Keys, class Values, class DO, class G, int Rank, class Mask = attention_backward_options,
+          class Score = attention_backward_options>
+status attention_backward_reference(host_t, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                                    const tensor_view<Values, Rank>& v, const tensor_view<DO, Rank>& dout,
+                                    const tensor_view<G, Rank>& dq, const tensor_view<G, Rank>& dk,
+                                    const tensor_view<G, Rank>& dv, const Mask& mask = {}, const Score& score = {},
                                     const attention_backward_options& options = {}) {
   using T = stdlib::remove_const_t<Queries>;
   using O = stdlib::remove_const_t<DO>;
-  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
+  const detail::last_arguments last(mask, score, options);
+  const sequences& packed = last.options().sequences;
+  status s = last.check();
+  if (s.ok()) s = detail::check_sequences(packed, q);
+  if (!s.ok()) return s;
   const auto wide = [](const auto& x) { return detail::in_four_dimensions(x); };
   // dout stands for o, which has its sizes and is not read.
   return detail::run_backward_reference(
       detail::backward_views<T, O, G>{
           {wide(q), wide(k), wide(v), wide(dout), packed}, {}, wide(dout), wide(dq), wide(dk), wide(dv)},
-      mask, score, options);
-}
-/// Computes the same for tensors (batch, rows, heads, head size) without lengths.
-template <class Queries, class Keys, class Values, class DO, class G, class Mask = full, class Score = plain_score>
-status attention_backward_reference(host_t, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                                    const tensor_view<Values, 4>& v, const tensor_view<DO, 4>& dout,
-                                    const tensor_view<G, 4>& dq, const tensor_view<G, 4>& dk,
-                                    const tensor_view<G, 4>& dv, const Mask& mask = {}, const Score& score = {},
-                                    const attention_backward_options& options = {}) {
-  return attention_backward_reference(host, sequences{}, q, k, v, dout, dq, dk, dv, mask, score, options);
+      last.mask(), last.score(), last.options());
 }
 
 }  // namespace giwa::inline GIWA_ABI

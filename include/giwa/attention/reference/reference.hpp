@@ -5,6 +5,7 @@
 
 #include <giwa/attention/problem/cached_checks.hpp>
 #include <giwa/attention/problem/cached_rows.hpp>
+#include <giwa/attention/problem/last_arguments.hpp>
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/problem/rows.hpp>
 #include <giwa/attention/sums/row_end.hpp>
@@ -93,6 +94,22 @@ status with_reference(const attention_views<T, O>& views, const Mask& mask, cons
   return run(params_of(views, mask, score, options));
 }
 
+/// The call, whatever runs it.
+template <class Queries, class Keys, class Values, class O, int Rank, class Mask, class Score, class Run>
+status reference_call(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                      const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask,
+                      const Score& score, const attention_options& options, const Run& run) {
+  using views = attention_views<stdlib::remove_const_t<Queries>, O>;
+  const last_arguments last(mask, score, options);
+  const sequences& packed = last.options().sequences;
+  status s = last.check();
+  if (s.ok()) s = check_sequences(packed, q);
+  if (!s.ok()) return s;
+  return with_reference(
+      views{in_four_dimensions(q), in_four_dimensions(k), in_four_dimensions(v), in_four_dimensions(o), packed},
+      last.mask(), last.score(), last.options(), run);
+}
+
 struct host_reference {
   template <class Params>
   status operator()(const Params& params) const {
@@ -123,26 +140,12 @@ struct host_reference {
 /// Returns when o and options.lse are written. Errors: those of attention_forward, as a status with the argument, the
 /// limit and the value seen; nothing is written then.
 /// Example: `attention_reference(giwa::host, q, k, v, o, causal{})`.
-template <class Queries, class Keys, class Values, class O, class Mask = full, class Score = plain_score>
-status attention_reference(host_t, const tensor_view<Queries, 4>& q, const tensor_view<Keys, 4>& k,
-                           const tensor_view<Values, 4>& v, const tensor_view<O, 4>& o, const Mask& mask = {},
+template <class Queries, class Keys, class Values, class O, int Rank, class Mask = attention_options,
+          class Score = attention_options>
+status attention_reference(host_t, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                           const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask = {},
                            const Score& score = {}, const attention_options& options = {}) {
-  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
-  return detail::with_reference(views{q, k, v, o}, mask, score, options, detail::host_reference{});
-}
-/// Computes the same for sequences of several lengths: rank 3 packed, q and o (all queries, heads, head size), k and v
-/// (all keys, kv heads, head size), or rank 4 with lengths for each sequence. The arrays that `packed` points to are in
-/// host memory.
-template <class Queries, class Keys, class Values, class O, int Rank, class Mask = full, class Score = plain_score>
-status attention_reference(host_t, const sequences& packed, const tensor_view<Queries, Rank>& q,
-                           const tensor_view<Keys, Rank>& k, const tensor_view<Values, Rank>& v,
-                           const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
-                           const attention_options& options = {}) {
-  using views = detail::attention_views<stdlib::remove_const_t<Queries>, O>;
-  if (const status s = detail::check_sequences(packed, q); !s.ok()) return s;
-  return detail::with_reference(views{detail::in_four_dimensions(q), detail::in_four_dimensions(k),
-                                      detail::in_four_dimensions(v), detail::in_four_dimensions(o), packed},
-                                mask, score, options, detail::host_reference{});
+  return detail::reference_call(q, k, v, o, mask, score, options, detail::host_reference{});
 }
 #endif
 
@@ -170,22 +173,19 @@ status with_cached_reference(const cached_views<T, Element, O>& views, const Mas
 /// these differences: head sizes are those of the views; o, and with it options.prior.o, may be fp64; options.workspace
 /// is not used. Returns when o and options.lse are written.
 /// Example: `attention_cached_reference(giwa::host, cache, q, o, causal::bottom_right)`.
-template <class Element, class Queries, class O, class Mask = full, class Score = plain_score>
-status attention_cached_reference(host_t, const kv_cache<Element>& cache, const tensor_view<Queries, 4>& q,
-                                  const tensor_view<O, 4>& o, const Mask& mask = {}, const Score& score = {},
+template <class Element, class Queries, class O, int Rank, class Mask = cached_options, class Score = cached_options>
+status attention_cached_reference(host_t, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                                  const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
                                   const cached_options& options = {}) {
   using views = detail::cached_views<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O>;
-  return detail::with_cached_reference(views{q, o, cache, {}}, mask, score, options, detail::host_reference{});
-}
-/// Computes the same for packed queries: q (all rows, heads, head size), o (all rows, heads, head size of v).
-template <class Element, class Queries, class O, class Mask = full, class Score = plain_score>
-status attention_cached_reference(host_t, const kv_cache<Element>& cache, const queries& packed,
-                                  const tensor_view<Queries, 3>& q, const tensor_view<O, 3>& o, const Mask& mask = {},
-                                  const Score& score = {}, const cached_options& options = {}) {
-  using views = detail::cached_views<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O>;
-  const views a{detail::in_four_dimensions(q), detail::in_four_dimensions(o), cache, packed};
-  if (const status s = detail::check_rank<3>(a); !s.ok()) return s;
-  return detail::with_cached_reference(a, mask, score, options, detail::host_reference{});
+  const detail::last_arguments last(mask, score, options);
+  const sequences& packed = last.options().sequences;
+  const views a{detail::in_four_dimensions(q), detail::in_four_dimensions(o), cache, detail::packed_queries_of(packed)};
+  status s = last.check();
+  if (s.ok()) s = detail::check_sequences_of_cache<Rank>(packed, q.extent(0));
+  if (s.ok()) s = detail::check_rank<Rank>(a);
+  if (!s.ok()) return s;
+  return detail::with_cached_reference(a, last.mask(), last.score(), last.options(), detail::host_reference{});
 }
 #endif
 

@@ -136,13 +136,16 @@ GIWA_HOST_DEVICE constexpr int64 many_rows_bytes(const cached_problem& p, int bl
 
 }  // namespace detail
 
-/// Returns the largest workspace, in bytes, that a call of attention_cached() with these sizes uses on a GPU with this
-/// many multiprocessors, whatever the lengths, the mask and the pages are. With fewer bytes the call uses fewer
-/// multiprocessors where there are few sequences, and returns the same bits. 0 for fp32, whose kernel uses no workspace, and
-/// for sizes that supports() refuses. Needs no GPU.
-/// Example: `cached_workspace_bytes({.sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128,
-/// .head_size_v = 128}, 132)`.
-GIWA_HOST_DEVICE constexpr int64 cached_workspace_bytes(const cached_problem& p, int multiprocessors) {
+/// Returns the bytes of the largest workspace that a call of attention_cached() with these sizes uses on a GPU, whatever the
+/// lengths, the mask and the pages are. With fewer bytes the call uses fewer multiprocessors where there are few sequences,
+/// and returns the same bits. `gpu.multiprocessors`: those of the GPU; without a number, 192 are assumed. 0 for fp32, whose
+/// kernel uses no workspace, and for sizes that supports() refuses. Needs no GPU.
+/// Example: `workspace_bytes(cached_problem{.sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128,
+/// .head_size_v = 128}, {.multiprocessors = 132})`.
+/// A template, so that a list in braces is an attention_problem.
+template <stdlib::same_as<cached_problem> Problem>
+GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspace_gpu& gpu = {}) {
+  const int multiprocessors = gpu.multiprocessors > 0 ? gpu.multiprocessors : 192;
   if (!detail::are_on_tensor_cores(p.element_bytes) || !detail::check_sizes(p, 0).ok()) return 0;
   if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
   const detail::run_tiles tiles = detail::run_tiles_of(p);
