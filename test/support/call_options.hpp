@@ -6,6 +6,8 @@
 #include <giwa/attention/call/forward_types.hpp>
 #include <giwa/attention/problem/cached_views.hpp>
 
+#include <type_traits>
+
 namespace giwa_test {
 
 template <class Options>

@@ -25,8 +25,8 @@ struct tf32 {};
 /// The fastest measured tile for a GPU and a head size.
 struct automatic_tile {};
 
-/// The head size of q and k, and that of v and o: `attention_forward<head_sizes<192, 128>>(…)`.
-template <int HeadSize, int HeadSizeV = HeadSize>
+/// The head size of q and k, and that of v and o if it differs: `attention_forward<head_sizes<192, 128>>(…)`.
+template <int... Sizes>
 struct head_sizes {};
 
 namespace detail {
@@ -40,7 +40,17 @@ GIWA_HOST_DEVICE constexpr void require_head_sizes() {
 
 /// The two numbers of head_sizes.
 template <class Sizes>
-struct head_size_pair;
+struct head_size_pair {
+  static_assert(!stdlib::same_as<Sizes, Sizes>,
+                "giwa: the first template argument of a call of attention is a head size, attention_forward<128>, or "
+                "that of q and k and that of v and o, attention_forward<giwa::head_sizes<192, 128>>; "
+                "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time.");
+  static constexpr int k = 1, v = 1;
+};
+template <int HeadSize>
+struct head_size_pair<head_sizes<HeadSize>> {
+  static constexpr int k = HeadSize, v = HeadSize;
+};
 template <int HeadSize, int HeadSizeV>
 struct head_size_pair<head_sizes<HeadSize, HeadSizeV>> {
   static constexpr int k = HeadSize, v = HeadSizeV;
