@@ -120,12 +120,12 @@ ffi::Error handle(executor at, ffi::AnyBuffer q_, ffi::AnyBuffer k_, ffi::AnyBuf
   options.align = s.align();
   options.sequences = sequences_of(q_lengths, k_lengths);
   options.dlse = numbers_of<const float>(dlse, q);
-  const auto of = rows_of<const element>(o), dout = rows_of<const element>(dout_);
+  const auto output = rows_of<const element>(o), dout = rows_of<const element>(dout_);
   const auto to_q = rows_of<element>(*dq), to_k = rows_of<element>(*dk), to_v = rows_of<element>(*dv);
-  const int64 bytes = giwa::workspace_bytes(q, k, v, of, dout, to_q, to_k, to_v, mask_of(s), score_of(s), options);
+  const int64 bytes = giwa::workspace_bytes(q, k, v, output, dout, to_q, to_k, to_v, mask_of(s), score_of(s), options);
   if (const auto got = at.reserve(bytes, options.workspace); !got.ok()) return error_of(got);
   return error_of(giwa::attention_backward<giwa::head_sizes<head_size, head_size_v>>(
-      at.where, q, k, v, of, dout, to_q, to_k, to_v, mask_of(s), score_of(s), options));
+      at.where, q, k, v, output, dout, to_q, to_k, to_v, mask_of(s), score_of(s), options));
 }
 
 #endif

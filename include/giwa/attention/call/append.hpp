@@ -74,24 +74,24 @@ inline namespace GIWA_ARCH_TAG {
 /// rotary_base(10000.0, {.size = 128}), {.q = q, .q_to = q})`. k is rotated by position, q as well where it is given.
 ///
 /// k_new, v_new: (sequences, new rows, kv heads, head size), each sequence has as many; or packed, (all rows, kv heads,
-/// head size), with `options.sequences`. Options may come right after v_new. Elements are fp16, bf16 or fp32; those of the cache are the same, or e4m3. Any strides, but
-/// the last is 1; fastest are 16-byte aligned heads. An empty v_new leaves v of the cache as it is, for a cache in which v
-/// is part of k.
+/// head size), with `options.sequences`. Options may come right after v_new. Elements are fp16, bf16 or fp32; those of
+/// the cache are the same, or e4m3. Any strides, but the last is 1; fastest are 16-byte aligned heads. An empty v_new
+/// leaves v of the cache as it is, for a cache in which v is part of k.
 ///
 /// `cache.lengths` counts the new rows: row i of n new ones of sequence b is key lengths[b] - n + i, and that is its
 /// position too. Lengths are read by the kernel and not written, so that a captured graph may be replayed with others.
-/// Without lengths, the new rows are the last ones of a cache without pages. `options.slots` says instead where each row
-/// is written, `options.positions` which position it has. With both (without a rotation with slots alone), the lengths, the
-/// page table and the offsets are not read, and packed rows need none.
+/// Without lengths, the new rows are the last ones of a cache without pages. `options.slots` says instead where each
+/// row is written, `options.positions` which position it has. With both (without a rotation with slots alone), the
+/// lengths, the page table and the offsets are not read, and packed rows need none.
 ///
-/// Not written to the cache are rows whose key is below 0 or past the capacity of the sequence, those whose page or slot is
-/// outside the cache, and packed rows outside all sequences. Others are not affected. Queries are rotated and written to
-/// q_to whether their row is written to the cache or not, but for packed rows outside all sequences: so a row with a
-/// negative slot only has its query rotated. Two rows with one slot leave either there, or parts of both.
+/// Not written to the cache are rows whose key is below 0 or past the capacity of the sequence, those whose page or
+/// slot is outside the cache, and packed rows outside all sequences. Others are not affected. Queries are rotated and
+/// written to q_to whether their row is written to the cache or not, but for packed rows outside all sequences: so a
+/// row with a negative slot only has its query rotated. Two rows with one slot leave either there, or parts of both.
 ///
-/// Rotations are computed in fp32 and rounded once. Without a rotation, elements of the same type keep their bits. For e4m3,
-/// x is divided by the scale of the key and head, rounded to nearest, ties to even, and limited to 448; NaN stays NaN. The
-/// result is deterministic, and the same bits on host and device.
+/// Rotations are computed in fp32 and rounded once. Without a rotation, elements of the same type keep their bits. For
+/// e4m3, x is divided by the scale of the key and head, rounded to nearest, ties to even, and limited to 448; NaN stays
+/// NaN. The result is deterministic, and the same bits on host and device.
 ///
 /// On a stream of the current device: asynchronous, allocates nothing, may be captured. With giwa::host: done when it
 /// returns, pointers are to host memory (`#include <giwa/host.hpp>`). Errors: sizes that do not fit together, missing

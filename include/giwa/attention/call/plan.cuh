@@ -32,8 +32,8 @@ struct attention_pointers {
 
 namespace detail {
 
-/// Takes over the pointers that are not null. A plan that was made without one of the optional arrays gets none later: its kernel
-/// may be another.
+/// Takes over the pointers that are not null. A plan that was made without one of the optional arrays gets none later:
+/// its kernel may be another.
 template <class T, class O>
 status replace_pointers(attention_views<T, O>& views, attention_options& options, const attention_pointers<T, O>& to) {
   const auto view = [](auto& v, auto* data) {
@@ -169,10 +169,10 @@ auto plan_call(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank
 inline namespace GIWA_ARCH_TAG {
 
 /// Prepares an attention_forward call on the current GPU, with the arguments and template arguments of that function
-/// except the stream:
-/// `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, causal{}));`, then `plan.launch(stream)` any
-/// number of times. Packed tensors follow their `sequences`. The memory of the tensors is not touched, and must be there at each launch. Launches nothing; may be called while a
-/// graph is captured. Errors: those of attention_forward(), and dropout with a probability of 0.
+/// except the stream: `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, causal{}));`, then
+/// `plan.launch(stream)` any number of times. Packed tensors follow their `sequences`. The memory of the tensors is not
+/// touched, and must be there at each launch. Launches nothing; may be called while a graph is captured. Errors: those
+/// of attention_forward(), and dropout with a probability of 0.
 ///@{
 template <int HeadSize, class Accuracy = fp32, class Tile = automatic_tile, class Queries, class Keys, class Values,
           class O, int Rank, class Mask = attention_options, class Score = attention_options>

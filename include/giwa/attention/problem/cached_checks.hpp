@@ -83,8 +83,8 @@ GIWA_HOST_DEVICE constexpr bool same_elements(const tensor_view<const T, Rank>& 
   return true;
 }
 
-/// v may be the first columns of k. Where both have the same strides, another overlap is an error of the caller's; other
-/// strides tell nothing.
+/// v may be the first columns of k. Where both have the same strides, another overlap is an error of the caller's;
+/// other strides tell nothing.
 template <class Element>
 GIWA_HOST_DEVICE status check_shared_values(const kv_cache<Element>& cache) {
   auto extents = cache.k.extents();
@@ -168,13 +168,9 @@ GIWA_HOST_DEVICE constexpr status check_count(const packed_queries& packed, int6
                          0);
 }
 
-/// The members of `sequences` that a call with a cache has; `batch` counts for tensors of rank 4. Offsets may be missing.
-template <int Rank>
-GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, int64 batch) {
-  static_assert(
-      Rank == 3 || Rank == 4,
-      "giwa: queries of a cache have rank 3 (packed: all rows, heads, head size) or rank 4 (sequences, queries, "
-      "heads, head size).");
+/// The members of `sequences` that a call with a cache has. Packed tensors have rank 3, and may lack offsets; `batch`
+/// is that of others.
+GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, bool packed, int64 batch) {
   if (p.k_offsets != nullptr)
     return status::invalid("k_offsets", "keys of a cache have no offsets: their lengths are kv_cache::lengths");
   if (p.k_lengths != nullptr)
@@ -186,7 +182,15 @@ GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, i
   if (p.count < 0)
     return status::invalid("sequences", "the number of sequences is negative", bound::at_least, 0, p.count);
   if (p.max_q < 0) return status::invalid("sequences", "max_q is negative", bound::at_least, 0, p.max_q);
-  return Rank == 4 ? check_padded(p, batch) : status{};
+  return packed ? status{} : check_padded(p, batch);
+}
+template <int Rank>
+GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, int64 batch) {
+  static_assert(
+      Rank == 3 || Rank == 4,
+      "giwa: queries of a cache have rank 3 (packed: all rows, heads, head size) or rank 4 (sequences, queries, "
+      "heads, head size).");
+  return check_sequences_of_cache(p, Rank == 3, batch);
 }
 
 /// Tensors of rank 3 are packed.

@@ -43,8 +43,8 @@ struct sequences {
   const int* k_offsets = nullptr;  ///< (count + 1), first rows of packed keys; null for rank 4
   /// Number of packed sequences, at least 1 if q or k has rows; for rank 4 the batch of q, or 0.
   int64 count = 0;
-  /// About the longest query length of packed sequences: a launch hint; correctness does not depend on it. A call for
-  /// few_queries is refused above its limit, or without it.
+  /// About the longest query length of packed sequences: a launch hint; correctness does not depend on it. few_queries
+  /// requires it, and refuses more queries than it computes.
   int64 max_q = 0;
   const int* q_lengths =
       nullptr;  ///< (count), queries of each sequence, or null: all rows (seqused_q in FlashAttention)

@@ -92,9 +92,9 @@ struct workspace_gpu {
   int multiprocessors = 0;  ///< counts for attention_cached() alone
 };
 
-/// Returns the bytes of workspace that a call of attention_forward() can use: a work counter of 8 bytes, and for fp32 with
-/// head sizes up to 256 the split fp16 copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest
-/// int64 where no 64-bit number holds the size, 8 for sizes that supports() refuses.
+/// Returns the bytes of workspace that a call of attention_forward() can use: a work counter of 8 bytes, and for fp32
+/// with head sizes up to 256 the split fp16 copies of q, k and v, about as large as these tensors with head sizes
+/// rounded up to 64. The largest int64 where no 64-bit number holds the size, 8 for sizes that supports() refuses.
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
   if (!detail::are_split(p.element_bytes) || p.head_size > 256 || p.head_size_v > 256)
     return sizeof(detail::work_counter);

@@ -123,7 +123,7 @@ template <class T, int Rank>
 GIWA_HOST_DEVICE constexpr status check_sequences(const sequences& p, const tensor_view<T, Rank>& q) {
   static_assert(
       Rank == 3 || Rank == 4,
-      "giwa: attention with sequences takes q, k, v and o of rank 3 (packed: all rows, heads, head size) or rank 4 "
+      "giwa: attention takes q, k, v and o of rank 3 (packed sequences: all rows, heads, head size) or rank 4 "
       "(batch, rows, heads, head size).");
   if constexpr (Rank == 3)
     return check_packed(p);

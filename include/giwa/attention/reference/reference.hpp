@@ -135,6 +135,7 @@ struct host_reference {
 ///   - q (batch, queries, heads, head size), k (batch, keys, kv heads, head size), v (batch, keys, kv heads, head size of v): fp16,
 ///     bf16 or fp32, one type for all three; o (batch, queries, heads, head size of v) may be any of these, or fp64
 ///   - head sizes are those of the views, 1 to 512, not template arguments
+///   - the arrays of options.sequences are in host memory
 ///   - options.workspace is checked but not used
 ///   - all memory is host memory
 /// Returns when o and options.lse are written. Errors: those of attention_forward, as a status with the argument, the
