@@ -29,11 +29,11 @@ struct writer {
   template <scope Unit, scope Level>
   __device__ void write_positions() {
     write(giwa::position<3, Unit, Level>());
-    write(giwa::head_sizes<3, Unit, Level>());
+    write(giwa::sizes<3, Unit, Level>());
     write(giwa::position<2, Unit, Level>());
-    write(giwa::head_sizes<2, Unit, Level>());
+    write(giwa::sizes<2, Unit, Level>());
     write(giwa::position<1, Unit, Level>());
-    write(giwa::head_sizes<1, Unit, Level>());
+    write(giwa::sizes<1, Unit, Level>());
   }
   template <scope Unit, scope Level>
   __device__ void write_rank() {
