@@ -63,7 +63,7 @@ class many_rows_partials {
     const score_steps<Mask, Score> steps{call.mask, call.score, call.scale};
     const query_range queries = queries_of(p_.shape, row_tile_);
     const key_tiles<group_mask<Mask>> list(p_.mask, h, queries.first, queries.count, p_.shape.tile_keys);
-    add_nonfinite(block, call, steps, s, head_, row.of, list, row.row, row.row + 1);
+    add_nonfinite(block, call, steps, s, head_, row.packed, list, row.row, row.row + 1);
   }
 
  private:

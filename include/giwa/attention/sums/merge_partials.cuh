@@ -10,9 +10,9 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A row of a work tile that is merged. It does not exist if it is past the end of `of`.
+/// A row of a work tile that is merged. It does not exist if it is past the end of the packed rows.
 struct merged_row {
-  packed_rows of;
+  packed_rows packed;
   int row;  // of these
 };
 
@@ -48,8 +48,8 @@ struct merge_partials_op {
   GIWA_DEVICE static void merge_row(const Block& block, const params& p, Tile& tile, int number) {
     using output = stdlib::remove_cvref_t<decltype(*p.call.views.o.data())>;
     const merged_row row = tile.begin(number);
-    if (row.row >= row.of.rows) return;
-    const cached_row_end<output> to(p.call, tile.sequence(), row.of.head(row.row), row.of.query(row.row));
+    if (row.row >= row.packed.rows) return;
+    const cached_row_end<output> to(p.call, tile.sequence(), row.packed.head(row.row), row.packed.query(row.row));
     float lse = 0;
     for (int first = 0; first < p.columns; first += 32 * merged_columns) {
       const merged_sums all = tile.sum(block, first);
