@@ -191,8 +191,8 @@ set(GIWA_HEADERS
   D giwa/attention/sums/chunks.cuh
   D giwa/attention/sums/merge_partials.cuh
   D giwa/attention/sums/many_rows_partials.cuh
-  P giwa/attention/work/runs.hpp
-  P giwa/attention/work/find_run.hpp
+  P giwa/attention/work/splits.hpp
+  P giwa/attention/work/find_split.hpp
   D giwa/attention/sums/few_rows_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
   P giwa/attention/append/rotary.hpp
@@ -216,7 +216,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/simt/backward_simt.cuh
   D giwa/attention/kernels/simt/store_gradient.cuh
   D giwa/attention/kernels/sm80/e4m3_products_sm80.cuh
-  D giwa/attention/kernels/sm80/few_rows_items_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_loader_sm80.cuh

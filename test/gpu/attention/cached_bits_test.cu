@@ -166,7 +166,7 @@ void check_long() {
       const auto all = x.gpu.views();
       const int64 most = giwa::workspace_bytes(
           all.problem(), {.multiprocessors = static_cast<int>(device_attribute(cudaDevAttrMultiProcessorCount))});
-      REQUIRE((most > 0 && most <= int64{8} << 20));  // the unit is divided
+      REQUIRE((most > 0 && most <= int64{8} << 20));  // the work tile is divided
       for (const int64 bytes : {int64{0}, int64{16}, most / 10, most / 2, most, int64{8} << 20}) {
         CAPTURE(bytes);
         x.run(all, x.gpu.call_options(bytes));
@@ -267,7 +267,7 @@ TEST_CASE("many rows of one long sequence, whose splits all multiprocessors shar
     }
 }
 
-TEST_CASE("one long sequence with one head of keys, which every multiprocessor has a run of") {
+TEST_CASE("one long sequence with one head of keys, of which every multiprocessor has a split") {
   check_long<fp16>();
   check_long<giwa::e4m3>();
 }

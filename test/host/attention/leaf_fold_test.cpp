@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tree of leaves: any division into runs does the same merges on the same operands, and hands on as many partials as said.
+// The tree of leaves: any division into splits does the same merges on the same operands, and hands on as many partials as said.
 #include <giwa/attention/sums/leaf_fold.hpp>
 
 #include "support/catch.hpp"
@@ -40,17 +40,17 @@ sum sum_of(int first, int end, int level = fold_levels::count) {
   return all;
 }
 
-/// What a run hands on.
-struct run_result {
-  run_partials partials;
+/// What a split hands on.
+struct split_result {
+  split_partials partials;
   std::vector<sum> handed_on;
 };
 
-/// The run [from, to) of leaves that begin with `first`, as the kernel does it. If it has all leaves, the only state is the
+/// The split [from, to) of leaves that begin with `first`, as the kernel does it. If it has all leaves, the only state is the
 /// result.
-run_result fold_run(int first, int from, int to, int end) {
+split_result fold_split(int first, int from, int to, int end) {
   const int begin = from == first ? 0 : from;
-  run_result r{run_partials(begin, to), {}};
+  split_result r{split_partials(begin, to), {}};
   leaf_fold<sum> fold;
   fold.reset();
   for (int leaf = from; leaf < to; ++leaf) {
@@ -59,30 +59,30 @@ run_result fold_run(int first, int from, int to, int end) {
   }
   if (from == first && to == end) return {r.partials, {fold.finish()}};
   for (int l = fold_levels::count - 1; l >= 0; --l)
-    if (r.partials.is_unfinished(l)) r.handed_on.push_back(fold.at(l));
+    if (r.partials.is_unfinished(l)) r.handed_on.push_back(fold.unfinished(l));
   return r;
 }
 
-/// Counts what is wrong about leaves [first, end) in runs that end at `cuts` and at `end`.
+/// Counts what is wrong about leaves [first, end) in splits that end at `cuts` and at `end`.
 struct law {
   int64 other_result = 0, other_count = 0, too_many = 0, checked = 0, in_fours = 0;
 
   void check(int first, int end, const std::vector<int>& cuts, const std::string& right) {
     ++checked;
-    std::vector<run_partials::position> at;
+    std::vector<split_partials::position> positions;
     std::vector<sum> partials;
     int from = first;
     for (std::size_t i = 0; i <= cuts.size(); ++i) {
       const int to = i < cuts.size() ? cuts[i] : end;
-      const run_result r = fold_run(first, from, to, end);
+      const split_result r = fold_split(first, from, to, end);
       if (cuts.empty()) {
         other_result += r.handed_on[0].text == right ? 0 : 1;
         return;
       }
       const int count = static_cast<int>(r.handed_on.size());
       other_count += r.partials.count() == count ? 0 : 1;
-      too_many += r.partials.count() <= run_partials::most(to - from) ? 0 : 1;
-      for (int n = 0; n < count; ++n) at.push_back(r.partials.at(n));
+      too_many += r.partials.count() <= split_partials::most(to - from) ? 0 : 1;
+      for (int n = 0; n < count; ++n) positions.push_back(r.partials.position_of(n));
       partials.insert(partials.end(), r.handed_on.begin(), r.handed_on.end());
       from = to;
     }
@@ -92,7 +92,7 @@ struct law {
       fold.reset();
       for (std::size_t n = 0, end_of_list = 0; n < partials.size();) {
         if (n == end_of_list) end_of_list = std::min(n + most, partials.size());
-        const merge_step step = merge_step::of(at.data() + n, static_cast<int>(end_of_list - n));
+        const merge_step step = merge_step::first_of(positions.data() + n, static_cast<int>(end_of_list - n));
         sum x = partials[n];
         for (int i = 1; i < step.partials; ++i) x.merge(partials[n + static_cast<std::size_t>(i)]);
         fold.add(step, x);
@@ -111,7 +111,7 @@ struct law {
 
 }  // namespace
 
-TEST_CASE("one run adds leaves as the tree says") {
+TEST_CASE("one split adds leaves as the tree says") {
   CHECK(sum_of(0, 1).text == "0");
   CHECK(sum_of(0, 6).text == "((((0+1)+2)+3)+(4+5))");
   CHECK(sum_of(3, 9).text == "((3+(((4+5)+6)+7))+8)");
@@ -124,7 +124,7 @@ TEST_CASE("one run adds leaves as the tree says") {
   CHECK(broken.checked == 300 + 299 + 297 + 296 + 295 + 237 + 236 + 235 + 172 + 100 + 45);
 }
 
-TEST_CASE("two runs of up to 300 leaves") {
+TEST_CASE("two splits of up to 300 leaves") {
   law broken;
   for (int end = 2; end <= 300; ++end) {
     const std::string right = sum_of(0, end).text;
@@ -134,7 +134,7 @@ TEST_CASE("two runs of up to 300 leaves") {
   CHECK(broken.checked == 300 * 299 / 2);
 }
 
-TEST_CASE("two runs of leaves that do not begin with 0") {
+TEST_CASE("two splits of leaves that do not begin with 0") {
   law broken;
   for (const int first : {1, 2, 3, 4, 7, 8, 60, 63, 64, 65, 127, 130})
     for (int count = 2; count <= 150; count += 1 + count / 20) {
@@ -144,66 +144,66 @@ TEST_CASE("two runs of leaves that do not begin with 0") {
   broken.holds();
 }
 
-TEST_CASE("random runs, short and long, also of one leaf each") {
+TEST_CASE("random splits, short and long, also of one leaf each") {
   std::mt19937 random(2026);
   const auto up_to = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
   law broken;
   for (int i = 0; i < 10000; ++i) {
     const int first = i % 2 == 0 ? 0 : up_to(200), count = 2 + up_to(i % 100 == 0 ? 1500 : 298);
-    const int run = 1 + up_to(up_to(3) == 0 ? 5 : count);  // leaves of one run, about
+    const int split = 1 + up_to(up_to(3) == 0 ? 5 : count);  // leaves of one split, about
     std::vector<int> cuts;
-    for (int at = first + 1 + up_to(run); at < first + count; at += 1 + up_to(run)) cuts.push_back(at);
+    for (int at = first + 1 + up_to(split); at < first + count; at += 1 + up_to(split)) cuts.push_back(at);
     broken.check(first, first + count, cuts, sum_of(first, first + count).text);
   }
   broken.holds();
 }
 
-TEST_CASE("runs of whole nodes are merged four at a time") {
-  for (const int run : {4, 16}) {
+TEST_CASE("splits of whole nodes are merged four at a time") {
+  for (const int split : {4, 16}) {
     law broken;
-    broken.check(0, 16 * run,
-                 {run, 2 * run, 3 * run, 4 * run, 5 * run, 6 * run, 7 * run, 8 * run, 9 * run, 10 * run, 11 * run,
-                  12 * run, 13 * run, 14 * run, 15 * run},
-                 sum_of(0, 16 * run).text);
+    broken.check(0, 16 * split,
+                 {split, 2 * split, 3 * split, 4 * split, 5 * split, 6 * split, 7 * split, 8 * split, 9 * split,
+                  10 * split, 11 * split, 12 * split, 13 * split, 14 * split, 15 * split},
+                 sum_of(0, 16 * split).text);
     broken.holds();
     CHECK(broken.in_fours == 4 + 1);  // all 16 partials; in lists of 5 only the first four are together
   }
 }
 
-TEST_CASE("equal runs, as launches have them") {
+TEST_CASE("equal splits, as launches have them") {
   law broken;
   for (const int first : {0, 5, 64})
     for (const int count : {64, 65, 127, 130, 300, 512, 700}) {
       const std::string right = sum_of(first, first + count).text;
-      for (const int run : {1, 2, 3, 4, 5, 16, 31, 64, 65, 128, 256})
-        for (const int phase : {1, run}) {  // the first run may begin in another unit
+      for (const int split : {1, 2, 3, 4, 5, 16, 31, 64, 65, 128, 256})
+        for (const int phase : {1, split}) {  // the first split may begin in another work tile
           std::vector<int> cuts;
-          for (int at = first + phase; at < first + count; at += run) cuts.push_back(at);
+          for (int at = first + phase; at < first + count; at += split) cuts.push_back(at);
           broken.check(first, first + count, cuts, right);
         }
     }
   broken.holds();
 }
 
-TEST_CASE("a bound of the partials of a run") {
+TEST_CASE("a bound of the partials of a split") {
   int64 too_many = 0, decreases = 0, most_seen = 0;
   for (int leaves = 1; leaves <= 700; ++leaves) {
     for (int begin = 0; begin <= 400; ++begin) {
-      const int count = run_partials(begin, begin + leaves).count();
-      too_many += count <= run_partials::most(leaves) ? 0 : 1;
+      const int count = split_partials(begin, begin + leaves).count();
+      too_many += count <= split_partials::most(leaves) ? 0 : 1;
       if (leaves <= 64) most_seen = std::max<int64>(most_seen, count);
     }
-    decreases += run_partials::most(leaves) >= run_partials::most(leaves - 1) ? 0 : 1;
+    decreases += split_partials::most(leaves) >= split_partials::most(leaves - 1) ? 0 : 1;
   }
   CHECK(too_many == 0);
   CHECK(decreases == 0);
-  CHECK(2 * most_seen >= run_partials::most(64));  // the bound is not far above what happens
+  CHECK(2 * most_seen >= split_partials::most(64));  // the bound is not far above what happens
   // Of long sequences, where numbers of leaves are large.
   constexpr int many = 1 << 25;
   for (const int begin : {0, 1, many - 63, many - 1, many, many + 1})
     for (const int leaves : {1, 64, 100000, many}) {
-      const run_partials partials(begin, begin + leaves);
-      CHECK(partials.count() <= run_partials::most(leaves));
+      const split_partials partials(begin, begin + leaves);
+      CHECK(partials.count() <= split_partials::most(leaves));
       CHECK(partials.count() >= 1);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernel for many rows: each row is in one tile, each item is found once, and splits fit into the workspace.
+// The kernel for many rows: each row is in one tile, each work tile is found once, and splits fit into the workspace.
 #include <giwa/attention/work/cached_workspace.hpp>
 #include <giwa/grid/host_executor.hpp>
 
@@ -35,8 +35,8 @@ struct call_sizes {
 };
 using call_params = decltype(call_sizes{}.params());
 
-/// Finds all items by the lanes of a warp, as if `step` blocks did.
-struct find_items_op {
+/// Finds all work tiles by the lanes of a warp, as if `step` blocks did.
+struct find_tiles_op {
   static constexpr int max_threads = 32, min_blocks = 1;
   struct params {
     call_params call;
@@ -51,19 +51,20 @@ struct find_items_op {
     for (int64 first = 0; first < p.step; ++first) {
       many_rows_walk<call_params> walk(p.call, p.shape);
       const bool divides = walk.divides(block);
-      many_rows_walk<call_params>::position at;
-      for (int64 i = first; walk.find(block, i, at); i += p.step) {
-        const many_rows_item item = item_of(p.shape, at.work, at.sequence.keys, divides, i - at.first);
-        if (divides) REQUIRE(at.first + number_of(p.shape, at.work, item.head, item.row_tile, item.split) == i);
-        if (block.lane() == 0) p.found->push_back({at.sequence.batch, item.head, item.row_tile, item.split});
+      many_rows_walk<call_params>::position found;
+      for (int64 i = first; walk.find(block, i, found); i += p.step) {
+        const many_rows_work_tile tile =
+            work_tile_of(p.shape, found.work, found.sequence.keys, divides, i - found.first);
+        if (divides) REQUIRE(found.first + number_of(p.shape, found.work, tile.head, tile.row_tile, tile.split) == i);
+        if (block.lane() == 0) p.found->push_back({found.sequence.batch, tile.head, tile.row_tile, tile.split});
       }
       if (block.lane() == 0) *p.divides = divides;
     }
   }
 };
 
-/// The items of all sequences, by adding up.
-std::set<std::vector<int>> all_items(const call_params& p, const many_rows_shape& shape, bool divides) {
+/// The work tiles, or splits, of all sequences, by adding up.
+std::set<std::vector<int>> all_tiles(const call_params& p, const many_rows_shape& shape, bool divides) {
   std::set<std::vector<int>> all;
   for (int b = 0; b < p.views.sequence_count(); ++b) {
     const cached_sequence s = p.at(b);
@@ -117,7 +118,7 @@ TEST_CASE("the splits of a sequence depend on its queries and keys alone, and ar
   CHECK(split_tiles_of(1024, 8192, 128) == 64);
 }
 
-TEST_CASE("items of sequences of all kinds are found once, by any number of blocks") {
+TEST_CASE("work tiles of sequences of all kinds are found once, by any number of blocks") {
   std::mt19937 random(1);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   int divided = 0;
@@ -134,17 +135,17 @@ TEST_CASE("items of sequences of all kinds are found once, by any number of bloc
     const call_params p = sizes.params();
     for (const int64 available : {giwa::max_int64, int64{0}}) {
       const many_rows_shape shape = shape_of_many_rows(p.views.problem(), 132, available, i % 3 == 0);
-      const auto units = all_items(p, shape, false), items = all_items(p, shape, true);
+      const auto tiles = all_tiles(p, shape, false), splits = all_tiles(p, shape, true);
       bool divides = false;
       std::vector<std::vector<int>> found;
-      REQUIRE(giwa::launch(giwa::host, {.grid = 1, .block = 32}, find_items_op{},
+      REQUIRE(giwa::launch(giwa::host, {.grid = 1, .block = 32}, find_tiles_op{},
                            {p, shape, 1 + below(5), &divides, &found})
                   .ok());
-      CHECK(found.size() == (divides ? items : units).size());
-      CHECK(std::set<std::vector<int>>(found.begin(), found.end()) == (divides ? items : units));
-      // With as much workspace as a call says that it uses, only the number of items keeps units from being divided.
-      const bool few_units = std::ssize(units) * 4 <= 7 * shape.blocks && std::ssize(items) <= 8 * shape.blocks;
-      CHECK(divides == (available > 0 && few_units && items.size() >= least_splits * units.size()));
+      CHECK(found.size() == (divides ? splits : tiles).size());
+      CHECK(std::set<std::vector<int>>(found.begin(), found.end()) == (divides ? splits : tiles));
+      // With as much workspace as a call says that it uses, only the number of splits keeps work tiles from being divided.
+      const bool few_tiles = std::ssize(tiles) * 4 <= 7 * shape.blocks && std::ssize(splits) <= 8 * shape.blocks;
+      CHECK(divides == (available > 0 && few_tiles && splits.size() >= least_splits * tiles.size()));
       divided += divides ? 1 : 0;
     }
   }
@@ -170,7 +171,7 @@ TEST_CASE("the workspace of a chunk of a long sequence") {
   constexpr many_rows_shape shape = shape_of_many_rows(chunk, 132, giwa::max_int64, false);
   static_assert(shape.tile.heads == 4 && shape.tile.queries == 16 && shape.consumers == 2);
   static_assert(shape.slots == 2 * 8 * 18);  // two tiles of rows for each head of keys
-  static_assert(giwa::workspace_bytes(chunk, {.multiprocessors = 132}) >= shape.slots * 4 * item_floats(128, 128));
+  static_assert(giwa::workspace_bytes(chunk, {.multiprocessors = 132}) >= shape.slots * 4 * slot_floats(128, 128));
   cached_problem many = chunk;
   many.queries = 1024;  // more tiles than multiprocessors
   CHECK(shape_of_many_rows(many, 132, giwa::max_int64, false).slots == 0);

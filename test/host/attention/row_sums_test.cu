@@ -159,7 +159,7 @@ TEST_CASE("rows that are set aside merge as those in registers") {
     const sums earlier = random.state(9), later = random.state(9);
     sums all = earlier, now = later;
     all.merge(later);
-    rows_aside<two_rows> aside{};
+    local_partial<two_rows> aside{};
     for (int r = 0; r < 2; ++r) {
       aside.m[r] = earlier.m[r];
       aside.l[r] = earlier.l[r];

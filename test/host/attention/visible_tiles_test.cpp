@@ -88,15 +88,15 @@ void check_list(law& broken, const Mask& mask, int queries, int keys, int offset
   if (list.any_range)
     for (int n = 0; n < list.count(); ++n)
       for (const int run : {1, 2, 3, 0x7fffffff}) {
-        const tile_keep keep = list.kept_by_mask(n, run, first, count);
+        const tile_keep keep = list.visible_by_mask(n, run, first, count);
         for (int i = n; i < list.count() && i - n < run; ++i) {
           const auto at = static_cast<std::size_t>(i);
           broken.wrong += keep == tile_keep::none && kept_in[at] > 0 ? 1 : 0;
           broken.wrong += keep == tile_keep::all && kept_in[at] < inside_in[at] ? 1 : 0;
         }
       }
-  broken.wrong += list.kept_by_mask(list.count(), 1, first, count) == tile_keep::none ? 0 : 1;
-  broken.wrong += list.kept_by_mask(0, 1, fixed, count) == tile_keep::none ? 0 : 1;
+  broken.wrong += list.visible_by_mask(list.count(), 1, first, count) == tile_keep::none ? 0 : 1;
+  broken.wrong += list.visible_by_mask(0, 1, fixed, count) == tile_keep::none ? 0 : 1;
 }
 
 template <class Mask>

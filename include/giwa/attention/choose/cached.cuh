@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_cached on a stream: its kernels, the best one first, the way keys are copied, and the shape of the runs.
+// attention_cached on a stream: its kernels, the best one first, the way keys are copied, and the shape of the splits.
 #ifndef GIWA_ATTENTION_CHOOSE_CACHED_CUH
 #define GIWA_ATTENTION_CHOOSE_CACHED_CUH
 
@@ -36,32 +36,33 @@ struct cached_few_rows : candidate {
   using op = few_rows_op<T, Element, O, few_rows_policy<HeadSize, HeadSizeV, Rows, 2>, Mask, Score>;
   using merge_op = merge_partials_op<few_rows_partials<call_params>>;
   struct prepared {
-    optional_kernel<prepared_kernel<op>> runs;
+    optional_kernel<prepared_kernel<op>> attention;
     optional_kernel<prepared_kernel<merge_op>> merge;
-    status launch(cudaStream_t s) const { return launch_all(s, runs, merge); }
+    status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
   };
   static constexpr bool compiled = element_traits<T>::on_tensor_cores;
   static constexpr int64 bytes = few_rows_bytes(HeadSize, HeadSizeV, Rows, element_traits<Element>::bytes);
 
   static status suits(const call_params& call) {
-    return Rows == 16 || run_tiles_of(call.views.problem()).rows == Rows ? status{} : fits_another_tile;
+    return Rows == 16 || few_rows_tile_of(call.views.problem()).rows == Rows ? status{} : fits_another_tile;
   }
   static bool runs_on(const gpu_traits& gpu) { return gpu.mma && gpu.shared_bytes >= bytes; }
 
   static status make(void* to, const call_params& call, const gpu_traits& gpu) {
     using types = typename op::types;
     static_assert(shared_bytes_of<op> <= bytes);
-    const run_work work = work_of(call);
-    run_shape shape = shape_of_runs(work, gpu.multiprocessors, call.workspace == nullptr ? 0 : call.workspace_bytes);
+    const split_work work = work_of(call);
+    split_shape shape =
+        shape_of_splits(work, gpu.multiprocessors, call.workspace == nullptr ? 0 : call.workspace_bytes);
     if (work.exact) {
       const cached_sequence first = call.at(0);
       const sequence_leaves l = leaves_of(call, first, types::leaf_keys, types::rows);
       shape.set_alike(first, l, work.sequences);
     }
     const bool early = gpu.wgmma && may_find_early(call, shape, types::leaf_keys, types::rows);
-    typename op::params p{.runs = run_params<call_params>{call, shape, reinterpret_cast<float*>(call.workspace),
-                                                          fast_divisor(call.heads_per_kv), types::leaf_keys,
-                                                          types::rows, types::columns, early},
+    typename op::params p{.splits = split_params<call_params>{call, shape, reinterpret_cast<float*>(call.workspace),
+                                                              fast_divisor(call.heads_per_kv), types::leaf_keys,
+                                                              types::rows, types::columns, early},
                           .copies = key_copies::elements,
                           .box_rows = types::leaf_keys,
                           .issuers_log2 = 0,
@@ -73,27 +74,27 @@ struct cached_few_rows : candidate {
                           .v = {}};
     if (const status state = choose_copies(p, gpu); !state.ok()) return state;
     // On 9.0 each kernel begins while the one before ends.
-    launch_config config{.grid = {shape.columns, shape.runs}, .block = op::max_threads, .dependent = gpu.wgmma};
+    launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = gpu.wgmma};
     auto* const made = ::new (to) prepared;
-    if (const status state = made->runs.make(config, p); !state.ok() || shape.slots == 0) return state;
+    if (const status state = made->attention.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.block = merge_op::max_threads;
-    return made->merge.make(config, p.runs);
+    return made->merge.make(config, p.splits);
   }
 
  private:
-  static run_work work_of(const call_params& call) {
+  static split_work work_of(const call_params& call) {
     using types = typename op::types;
-    constexpr run_tiles tiles{types::leaf_keys, types::rows, types::columns};
+    constexpr few_rows_tile tiles{types::leaf_keys, types::rows, types::columns};
     return detail::work_of(call.views.problem(), tiles, !call.is_ragged() && !mask_bounds_leaves<Mask>);
   }
 
   /// TMA where it can address the cache; its boxes are pages or parts of them.
   static status choose_copies(typename op::params& p, const gpu_traits& gpu) {
     using types = typename op::types;
-    const auto& cache = p.runs.call.views.cache;
+    const auto& cache = p.splits.call.views.cache;
     const auto k = heads_first(cache.k), v = heads_first(cache.v);
     if (rows_begin_at_16_bytes(cache.k) && rows_begin_at_16_bytes(cache.v)) p.copies = key_copies::chunks;
-    if (p.runs.call.views.is_paged())
+    if (p.splits.call.views.is_paged())
       p.box_rows = common_power_of_two(static_cast<int>(cache.k.extent(1)), 0, types::leaf_keys);
     if (!gpu.wgmma || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
       return {};

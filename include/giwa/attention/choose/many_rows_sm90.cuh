@@ -42,13 +42,13 @@ status encode_maps_of_cache(Params& p) {
   return !q.ok() ? q.state : !k.ok() ? k.state : v.state;
 }
 
-/// The kernel for many rows, and the launch that merges the partials of units. For views that TMA can address.
+/// The kernel for many rows, and the launch that merges the partials of divided work tiles. For views that TMA can address.
 template <int HeadSize, int HeadSizeV, class T, class O, class Mask, class Score>
 class prepared_many_rows {
   using call_params = cached_params<T, T, O, Mask, Score>;
   using op = many_rows_op<T, O, many_rows_policy<HeadSize, HeadSizeV>, Mask, Score>;
   using merge_op = merge_partials_op<many_rows_partials<call_params, Mask, Score>>;
-  optional_kernel<prepared_kernel<op>> units_;
+  optional_kernel<prepared_kernel<op>> attention_;
   optional_kernel<prepared_kernel<merge_op>> merge_;
 
  public:
@@ -75,12 +75,12 @@ class prepared_many_rows {
     launch_config config{
         .grid = int64{shape.blocks} * shape.cluster, .block = op::max_threads, .cluster = shape.cluster};
     config.dependent = true;
-    if (const status state = units_.make(config, p); !state.ok() || shape.slots == 0) return state;
+    if (const status state = attention_.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.grid = shape.slots < 4 * int64{shape.blocks} ? shape.slots : 4 * int64{shape.blocks};
     config.block = merge_op::max_threads, config.cluster = 1;
     return merge_.make(config, typename merge_op::params{both, mask});
   }
-  status launch(cudaStream_t s) const { return launch_all(s, units_, merge_); }
+  status launch(cudaStream_t s) const { return launch_all(s, attention_, merge_); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG

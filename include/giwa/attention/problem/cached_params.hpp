@@ -58,10 +58,10 @@ GIWA_HOST_DEVICE inline int page_at(const page_table& pages, int64 entry, int64 
 }
 
 /// Where the scale of a key of a head is; `scales` is not empty.
-GIWA_HOST_DEVICE inline const float* scale_at(const tensor_view<const float, 3>& scales, const cache_row& at,
+GIWA_HOST_DEVICE inline const float* scale_at(const tensor_view<const float, 3>& scales, const cache_row& key,
                                               int kv_head) {
   const auto offset = [&](int d, int i) { return scales.extent(d) == 1 ? 0 : i * scales.stride(d); };
-  return scales.data() + (offset(0, at.element) + offset(1, at.row) + offset(2, kv_head));
+  return scales.data() + (offset(0, key.element) + offset(1, key.row) + offset(2, kv_head));
 }
 
 /// The parameters of every kernel and of the CPU path, after the checks. What is read from the device's memory

@@ -24,25 +24,26 @@ GIWA_HOST_DEVICE double exact_element(const cached_row<Element>& row, int64 i) {
 template <class Params, class Element>
 class cached_rows {
  public:
-  GIWA_HOST_DEVICE cached_rows(const Params& params, const cached_sequence& s, const tensor_view<const Element, 4>& of,
-                               const tensor_view<const float, 3>& scales, int kv_head)
-      : params_(&params), sequence_(s), of_(of), scales_(scales), kv_head_(kv_head) {}
+  GIWA_HOST_DEVICE cached_rows(const Params& params, const cached_sequence& s,
+                               const tensor_view<const Element, 4>& view, const tensor_view<const float, 3>& scales,
+                               int kv_head)
+      : params_(&params), sequence_(s), view_(view), scales_(scales), kv_head_(kv_head) {}
 
   GIWA_HOST_DEVICE int count() const { return sequence_.keys; }
   /// The row of a key, 0 <= key < count().
   GIWA_HOST_DEVICE cached_row<Element> operator[](int64 key) const {
-    const cache_row at = params_->row_of(sequence_, static_cast<int>(key));
-    if (at.element < 0) return {nullptr, 1};
+    const cache_row row = params_->row_of(sequence_, static_cast<int>(key));
+    if (row.element < 0) return {nullptr, 1};
     const Element* const data =
-        of_.data() + (at.element * of_.stride(0) + at.row * of_.stride(1) + kv_head_ * of_.stride(2));
+        view_.data() + (row.element * view_.stride(0) + row.row * view_.stride(1) + kv_head_ * view_.stride(2));
     if (scales_.data() == nullptr) return {data, 1};
-    return {data, *scale_at(scales_, at, kv_head_)};
+    return {data, *scale_at(scales_, row, kv_head_)};
   }
 
  private:
   const Params* params_;
   cached_sequence sequence_;
-  tensor_view<const Element, 4> of_;
+  tensor_view<const Element, 4> view_;
   tensor_view<const float, 3> scales_;
   int kv_head_;
 };

@@ -81,7 +81,7 @@ struct score_steps {
         if (!keeps(b, at.query(row, column), at.key(row, column))) x = -infinity_of<float>;
       });
   }
-  /// Applies the steps to a tile in which every score is in range and kept. Requires that the scale is positive or that
+  /// Applies the steps to a tile in which every score is in range and visible. Requires that the scale is positive or that
   /// there is a modifier. Has no branch, unless the modifier has one.
   template <class Map, class Bounds, class RowMap>
   GIWA_HOST_DEVICE void apply_to_whole(int thread, register_tile<float, Map>& scores, const Bounds& b,

@@ -8,32 +8,34 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The rows of a thread, set aside. `QueryRows` computes a chunk (sm90_query_rows).
+// A chunk is a split of a row's keys in attention_forward, where the word split stands for fp32 as two fp16 numbers.
+
+/// The partial of a thread's rows. `QueryRows` computes a chunk (sm90_query_rows).
 template <class QueryRows>
 struct earlier_chunks {
   using map = typename QueryRows::output_registers::map;
   static constexpr int rows = map::rows;
-  rows_aside<map> sums;
+  local_partial<map> partial;
   volatile int exponent_of_scores, exponent_of_values;
   volatile bool has_nonfinite;
 
   GIWA_DEVICE void save(const QueryRows& chunk) {
-    sums.save(chunk.softmax.m, chunk.softmax.l, chunk.o.value);
+    partial.save(chunk.softmax.m, chunk.softmax.l, chunk.o.value);
     exponent_of_scores = chunk.exponents.scores, exponent_of_values = chunk.exponents.values;
     has_nonfinite = chunk.has_nonfinite;
   }
 
-  /// Merges the saved state into the state of the current chunk, in fp32.
+  /// Merges the partial into the state of the current chunk, in fp32.
   template <class Block, class Steps>
   GIWA_DEVICE void add_to(const Block& block, QueryRows& chunk, const Steps& steps) const {
-    float earlier_m[rows], earlier_l[rows], of_earlier[rows], of_own[rows];
+    float earlier_m[rows], earlier_l[rows], of_earlier[rows], of_chunk[rows];
     GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) earlier_m[r] = sums.m[r], earlier_l[r] = sums.l[r];
+    for (int r = 0; r < rows; ++r) earlier_m[r] = partial.m[r], earlier_l[r] = partial.l[r];
     const split_exponents earlier{exponent_of_scores, exponent_of_values};
     if constexpr (QueryRows::is_split) chunk.exponents.convert_scores(earlier, steps, earlier_m);
-    chunk.softmax.merge(earlier_m, earlier_l, steps.scale_log2(), of_earlier, of_own);
+    chunk.softmax.merge(earlier_m, earlier_l, steps.scale_log2(), of_earlier, of_chunk);
     if constexpr (QueryRows::is_split) chunk.exponents.convert_values(earlier, of_earlier);
-    merge_outputs<map>(sums.o, of_earlier, chunk.o.value, of_own, chunk.o.value);
+    merge_outputs<map>(partial.o, of_earlier, chunk.o.value, of_chunk, chunk.o.value);
     const bool earlier_nonfinite = has_nonfinite;
     chunk.has_nonfinite =
         block.any(chunk.has_nonfinite | earlier_nonfinite);  // by a vote, so that branches on it are uniform

@@ -7,11 +7,12 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-// A leaf is a fixed number of consecutive keys of a sequence; leaf n has the keys from n times that number on. Leaves are
-// merged in order: 4 leaves into a node, 4 of these into a node of 16, 4 of those into a node of 64, and all nodes of 64
-// into the result. A run is a range of leaves that one block folds. The block does the merges whose operands it has, and
-// writes the other partials to the workspace. The merge of all runs of a sequence does the merges that are left. So every
-// merge of the tree has the same operands in any division into runs, and the result has the same bits.
+// A leaf is a tile of keys, the smallest of this tree: a fixed number of consecutive keys of a sequence; leaf n has the keys
+// from n times that number on. Leaves are merged in order: 4 leaves into a node, 4 of these into a node of 16, 4 of those into
+// a node of 64, and all nodes of 64 into the result. A split is a range of leaves that one block folds. The block does the
+// merges whose operands it has, and writes the other states, the partials, to the workspace. The merge of all splits of a
+// sequence does the merges that are left. So every merge of the tree has the same operands in any division into splits, and
+// the result has the same bits.
 
 /// The levels of the tree: leaves, nodes of 4, of 16 and of 64.
 struct fold_levels {
@@ -20,23 +21,23 @@ struct fold_levels {
   GIWA_HOST_DEVICE static constexpr int span(int level) { return 1 << 2 * level; }
 };
 
-/// The partials that the run [begin, end) of a sequence's leaves hands on, in this order: its first leaves, its first nodes
-/// of 4, and so on, each up to where the tree has a larger node that begins in the run; then the unfinished nodes at its
-/// end, the largest first. `begin` is 0 for the run that has the beginning of the sequence.
-struct run_partials {
+/// The partials that the split [begin, end) of a sequence's leaves hands on, in this order: its first leaves, its first nodes
+/// of 4, and so on, each up to where the tree has a larger node that begins in the split; then the unfinished nodes at its
+/// end, the largest first. `begin` is 0 for the split that has the beginning of the sequence.
+struct split_partials {
   int first[fold_levels::count], count_of[fold_levels::count];  // complete nodes of each level
   uint32 unfinished = 0;                // bit l: a node of level l + 1, and for the last the result
   int first_child[fold_levels::count];  // of that node
 
-  GIWA_HOST_DEVICE constexpr run_partials(int begin, int end) : first{}, count_of{}, first_child{} {
+  GIWA_HOST_DEVICE constexpr split_partials(int begin, int end) : first{}, count_of{}, first_child{} {
     for (int l = 0; l < fold_levels::count; ++l) {
       const int span = fold_levels::span(l), complete = end / span;
       first[l] = ceil_div(begin, span);
       int last = complete;  // one past the last node of this level that is handed on
       if (l + 1 < fold_levels::count) {
         const int parent = fold_levels::span(l + 1);
-        const int own = round_up(begin, parent) / span;  // the first node whose parent begins in the run
-        last = own < complete ? own : complete;
+        const int first_inner = round_up(begin, parent) / span;  // the first node whose parent begins in the split
+        last = first_inner < complete ? first_inner : complete;
         if (end / parent * parent >= begin && end % parent / span > 0) unfinished |= 1u << l;
         first_child[l] = end / parent * (parent / span);
       } else {
@@ -54,11 +55,11 @@ struct run_partials {
     return n;
   }
   /// Where partial number i belongs: it is a node of a level, or the first children of a node of the level above, which the
-  /// run ends within. Then `node` is the first of these children.
+  /// split ends within. Then `node` is the first of these children.
   struct position {
     int level, node;
   };
-  GIWA_HOST_DEVICE constexpr position at(int i) const {
+  GIWA_HOST_DEVICE constexpr position position_of(int i) const {
     position p{fold_levels::count, 0};
     GIWA_UNROLL
     for (int l = 0; l < fold_levels::count; ++l) {
@@ -72,16 +73,17 @@ struct run_partials {
     return p;
   }
   /// Whether the first 4 of `count` positions are the children of one node, each a complete one. Then they may be
-  /// merged in order, and added as that node. First children that one run has merged have one position, so the next number
+  /// merged in order, and added as that node. First children that one split has merged have one position, so the next number
   /// does not follow.
-  GIWA_HOST_DEVICE static constexpr bool are_children(const position* at, int count) {
-    if (count < 4 || at[0].level + 1 >= fold_levels::count || at[0].node % 4 != 0) return false;
+  GIWA_HOST_DEVICE static constexpr bool are_children(const position* positions, int count) {
+    if (count < 4 || positions[0].level + 1 >= fold_levels::count || positions[0].node % 4 != 0) return false;
     bool all = true;
     GIWA_UNROLL
-    for (int i = 1; i < 4; ++i) all = all && at[i].level == at[0].level && at[i].node == at[0].node + i;
+    for (int i = 1; i < 4; ++i)
+      all = all && positions[i].level == positions[0].level && positions[i].node == positions[0].node + i;
     return all;
   }
-  /// An upper bound of count() for any run of at most `leaves` leaves.
+  /// An upper bound of count() for any split of at most `leaves` leaves.
   GIWA_HOST_DEVICE static constexpr int64 most(int64 leaves) {
     constexpr int levels = fold_levels::count;
     int64 n = levels + leaves / fold_levels::span(levels - 1) + 1;
@@ -90,16 +92,16 @@ struct run_partials {
   }
 };
 
-/// A step of the merge of what all runs handed on, in order: `partials` of them, 1 or 4, are merged in order. The result is
+/// A step of the merge of what all splits handed on, in order: `partials` of them, 1 or 4, are merged in order. The result is
 /// the next child of the unfinished node[level] of the fold, and completes `completed` nodes, each the last child of the next.
 struct merge_step {
   int partials, level, completed;
 
   /// The step of the first of `count` positions.
-  GIWA_HOST_DEVICE static constexpr merge_step of(const run_partials::position* at, int count) {
-    merge_step s{1, at[0].level, 0};
-    int node = at[0].node;
-    if (run_partials::are_children(at, count)) s.partials = 4, ++s.level, node /= 4;
+  GIWA_HOST_DEVICE static constexpr merge_step first_of(const split_partials::position* positions, int count) {
+    merge_step s{1, positions[0].level, 0};
+    int node = positions[0].node;
+    if (split_partials::are_children(positions, count)) s.partials = 4, ++s.level, node /= 4;
     GIWA_UNROLL
     for (int l = 0; l + 1 < fold_levels::count; ++l) {
       if (l != s.level + s.completed || node % 4 != 3) continue;
@@ -121,7 +123,7 @@ struct leaf_fold {
     for (int l = 0; l < levels; ++l) node[l].reset();
   }
 
-  /// Adds the state x of node n of a level. A node whose parent begins before the run is handed on: then x becomes its
+  /// Adds the state x of node n of a level. A node whose parent begins before the split is handed on: then x becomes its
   /// state, and the result is true.
   GIWA_HOST_DEVICE constexpr bool push(int level, int n, State& x, int begin) {
     GIWA_UNROLL
@@ -143,7 +145,7 @@ struct leaf_fold {
     return false;
   }
 
-  /// Adds the result of a step of the merge of all runs.
+  /// Adds the result of a step of the merge of all splits.
   GIWA_HOST_DEVICE constexpr void add(const merge_step& step, State& x) {
     int level = step.level, left = step.completed;
     GIWA_UNROLL
@@ -157,8 +159,8 @@ struct leaf_fold {
     }
   }
 
-  /// Returns the state of unfinished node l of a run at its end.
-  GIWA_HOST_DEVICE constexpr State at(int l) const {
+  /// Returns the state of unfinished node l of a split at its end.
+  GIWA_HOST_DEVICE constexpr State unfinished(int l) const {
     State x = node[0];
     GIWA_UNROLL
     for (int i = 1; i < levels; ++i)

@@ -81,9 +81,9 @@ struct columns_of_row {
   GIWA_HOST_DEVICE static constexpr int slot(int) { return 0; }
 };
 
-/// A state that is set aside while later keys are summed: in local memory, and volatile, so that it takes no registers.
+/// A partial in local memory while later keys are summed. It is volatile, so that it takes no registers.
 template <class Map>
-struct rows_aside {
+struct local_partial {
   static constexpr int rows = Map::rows, registers = Map::registers;
   volatile float m[rows], l[rows], o[registers];
 

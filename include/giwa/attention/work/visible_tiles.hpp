@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// Along which axis of the score matrix tiles are listed.
 enum class tile_axis : int { keys, queries };
 
-/// Lists the tiles along one axis that the mask keeps something of, in order, for a fixed range along the other: K
+/// Lists the tiles along one axis of which something is visible under the mask, in order, for a fixed range along the other: K
 /// tiles for a tile of queries, as the forward pass needs them, or tiles of queries for a K tile, as a backward pass
 /// does. A tile has `size` rows of its axis; the last one may have fewer.
 template <class Mask, tile_axis Axis>
@@ -31,21 +31,21 @@ class visible_tiles {
   GIWA_HOST_DEVICE int count() const { return count_; }
   GIWA_HOST_DEVICE int columns() const { return size_; }
 
-  /// Returns what the mask and the end of the axis keep of a tile.
-  GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(kept_by_mask(n), n); }
-  /// Returns what the mask alone keeps of the tiles [n, n + run), or as many as there are, for the rows [first, first +
+  /// Returns what of a tile is visible: under the mask, and before the end of the axis.
+  GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(visible_by_mask(n), n); }
+  /// Returns what is visible under the mask alone of the tiles [n, n + run), or as many as there are, for the rows [first, first +
   /// count) of the fixed range; none if there are no such tiles or rows. Of more than one tile it may be asked if the mask
   /// classifies any range.
-  GIWA_HOST_DEVICE tile_keep kept_by_mask(int n, int run, int first, int count) const {
+  GIWA_HOST_DEVICE tile_keep visible_by_mask(int n, int run, int first, int count) const {
     if (n >= count_) return tile_keep::none;
     const score_tile t = range(n, run);
     return first > last_fixed(t) ? tile_keep::none : classify(mask_, part_of(t, first, count));
   }
-  /// Returns what mask and end keep of a tile for some of the rows.
+  /// Returns what of a tile is visible for some of the rows.
   GIWA_HOST_DEVICE tile_keep keep(int n, int first, int count) const {
-    return with_end(kept_by_mask(n, 1, first, count), n);
+    return with_end(visible_by_mask(n, 1, first, count), n);
   }
-  /// Returns what the end of the axis leaves of what the mask keeps of a tile.
+  /// Returns what the end of the axis leaves of what is visible under the mask.
   GIWA_HOST_DEVICE tile_keep with_end(tile_keep k, int n) const {
     return k == tile_keep::all && (n + 1) * size_ > end_ ? tile_keep::some : k;
   }
@@ -54,8 +54,8 @@ class visible_tiles {
   GIWA_HOST_DEVICE int first_row() const { return lists_keys ? fixed_.first_query : fixed_.first_key; }
   GIWA_HOST_DEVICE int last_row() const { return last_fixed(fixed_); }
   ///@}
-  /// Returns what the mask alone keeps of a tile.
-  GIWA_HOST_DEVICE tile_keep kept_by_mask(int n) const { return classify(mask_, range(n, 1)); }
+  /// Returns what of a tile is visible under the mask alone.
+  GIWA_HOST_DEVICE tile_keep visible_by_mask(int n) const { return classify(mask_, range(n, 1)); }
 
   /// Returns the first needed tile from n on, or count(). If the mask classifies any range, runs of tiles are
   /// classified at once, and the run doubles while it is fully masked: a window in a million keys is found by about

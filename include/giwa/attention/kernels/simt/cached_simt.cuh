@@ -130,10 +130,10 @@ struct cached_simt_op {
     const score_steps<Mask, Score> steps{p.mask, p.score, p.scale};
     const int key = first + block.lane();
     const attention_coord at{h.batch, h.head, query, key, query + h.offset};
-    const bool kept = key < h.keys() && (keep == tile_keep::all || p.mask(at));
+    const bool visible = key < h.keys() && (keep == tile_keep::all || p.mask(at));
     float score = -infinity_of<float>;
     cached_row<Element> v{nullptr, 0};
-    if (kept) {
+    if (visible) {
       score = product_with(rows.k[key], q);
       if (steps.scale_first()) score = p.score(device_product(score, p.scale), at);
       v = rows.v[key];
@@ -149,11 +149,11 @@ struct cached_simt_op {
     const row_exponents e = row_exponents::of<0>(largest, steps.scale_log2());
     float weight = exp2_of(fused_multiply_add(score, steps.scale_log2(), -reference));
     if (e.scale != steps.scale_log2()) weight = exp2_of(e(score)) * exp2_of(of_these - reference);
-    if (!kept) weight = 0;
+    if (!visible) weight = 0;
     x.m = m;
     x.l = fused_multiply_add(x.l, factor, weight);
     for_columns(block, [&](int r, int i, int) { x.o[r][i] *= factor; });
-    const uint32 seen = block.ballot(kept);
+    const uint32 seen = block.ballot(visible);
     for (int lane = 0; lane < 32; ++lane)  // values of masked keys are not read, because 0 times NaN is NaN
       if ((seen >> lane & 1) != 0) add_value(block, block.shuffle(weight, lane), block.shuffle(v, lane), x);
   }

@@ -21,10 +21,10 @@ struct few_rows_copies {
   static constexpr int lane_keys = ceil_div(warp_keys, 32);
 
   /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
-  struct leaf_places {
+  struct leaf_source {
     int head, boxes;              // boxes: of this warp
-    const int* entry[lane_keys];  // of the page table, or null: own.element needs no page
-    cache_row own[lane_keys];     // element -1: zeros
+    const int* entry[lane_keys];  // of the page table, or null: key.element needs no page
+    cache_row key[lane_keys];     // element -1: zeros
   };
 
   /// Whether keys or values have a scale each. Then all producer warps copy those of their keys, whoever copies the keys.
@@ -49,22 +49,22 @@ struct few_rows_copies {
   /// Lanes of the issuing warps start the boxes of a tile: pages of the cache or parts of them, or one box.
   template <class Ring>
   GIWA_DEVICE static void load_boxes(const Block& block, int warp, const params& p, const tensor_map& map,
-                                     const leaf_places& at, Ring& ring, int stage, uint32 free) {
+                                     const leaf_source& source, Ring& ring, int stage, uint32 free) {
     using tile = stdlib::remove_reference_t<decltype(ring.tile[0])>;
     using box = tensor_box<tile>;
     ring.empty[stage].wait(free);
     if (block.lane() == 0)
-      ring.full[stage].arrive_and_expect(at.boxes * p.box_rows * tile::columns * static_cast<int>(sizeof(element)));
+      ring.full[stage].arrive_and_expect(source.boxes * p.box_rows * tile::columns * static_cast<int>(sizeof(element)));
     block.sync_warp();
-    if (block.lane() >= at.boxes) return;
-    const int own = (block.lane() << p.issuers_log2) + warp;
-    element* const to = ring.tile[stage].data() + own * p.box_rows * box::columns;
+    if (block.lane() >= source.boxes) return;
+    const int first_box = (block.lane() << p.issuers_log2) + warp;
+    element* const to = ring.tile[stage].data() + first_box * p.box_rows * box::columns;
     // The L2 cache then keeps the kernels' instructions: 38.7 us instead of 40.7 for one sequence of 32768 keys, 125 instead
     // of 129 for 256 of 512 (H200, 2026-11-23).
     const auto policy = p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
     GIWA_UNROLL
     for (int i = 0; i * box::columns < tile::columns; ++i) {
-      const int origin[4] = {i * box::columns, at.own[0].row, at.head, at.own[0].element};
+      const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
       arch::load_box(to + i * box::elements, map, origin, ring.full[stage], policy);
     }
   }
@@ -72,30 +72,30 @@ struct few_rows_copies {
   /// All producer warps, with a share of the leaf's keys each.
   template <class View, class Ring>
   GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view,
-                                    const leaf_places& at, Ring& ring, int stage, uint32 free) {
+                                    const leaf_source& source, Ring& ring, int stage, uint32 free) {
     ring.empty[stage].wait(free);
     if (p.copies == key_copies::chunks) {
-      copy_chunks(block, warp, view, at, ring.tile[stage]);
+      copy_chunks(block, warp, view, source, ring.tile[stage]);
       ring.full[stage].arrive_after_copies();
     } else {
-      copy_elements(block, warp, view, at, ring.tile[stage]);
+      copy_elements(block, warp, view, source, ring.tile[stage]);
       ring.full[stage].arrive();
     }
   }
 
   /// Copies the scales of this warp's keys and values by cp.async. Rows without data get 0.
-  GIWA_DEVICE static void load_scales(const Block& block, int warp, const params& p, const leaf_places& at,
+  GIWA_DEVICE static void load_scales(const Block& block, int warp, const params& p, const leaf_source& source,
                                       shared_storage& s, int stage, uint32 free) {
     s.k.empty[stage].wait(free);
-    const auto& scales = p.runs.call.views.cache.scales;
+    const auto& scales = p.splits.call.views.cache.scales;
     const auto copy = [&](float(&to)[leaf_keys], const tensor_view<const float, 3>& from) {
       GIWA_UNROLL
       for (int i = 0; i < lane_keys; ++i) {
         const int of_warp = block.lane() + 32 * i;
         if (of_warp >= warp_keys) continue;
-        const bool exists = at.own[i].element >= 0;
+        const bool exists = source.key[i].element >= 0;
         arch::copy_async_and_fill<4>(arch::shared_address(&to[warp * warp_keys + of_warp]),
-                                     exists ? scale_at(from, at.own[i], at.head) : from.data(), exists ? 4 : 0);
+                                     exists ? scale_at(from, source.key[i], source.head) : from.data(), exists ? 4 : 0);
       }
     };
     if (p.k_scales) copy(s.scales.k[stage], scales.k);
@@ -107,22 +107,25 @@ struct few_rows_copies {
   /// Copies this warp's keys in chunks of 16 bytes. Columns past the head size become zeros. Each lane works out the address of
   /// its keys, and gets those of the others.
   template <class View, class Tile>
-  GIWA_DEVICE static void copy_chunks(const Block& block, int warp, const View& view, const leaf_places& at, Tile& to) {
+  GIWA_DEVICE static void copy_chunks(const Block& block, int warp, const View& view, const leaf_source& source,
+                                      Tile& to) {
     constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Tile::columns / run;
     constexpr int lanes = chunks % 8 == 0 ? 8 : 4, at_once = 32 / lanes;
     const int width = static_cast<int>(view.extent(3)), first_column = block.lane() % lanes * run;
-    const element* const base = view.data() + at.head * view.stride(2);
+    const element* const base = view.data() + source.head * view.stride(2);
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i) {
-      const cache_row& of_lane = at.own[i];
-      const element* const own =
-          of_lane.element < 0 ? nullptr : base + (of_lane.element * view.stride(0) + of_lane.row * view.stride(1));
+      const cache_row& key_of_lane = source.key[i];
+      const element* const row_of_lane =
+          key_of_lane.element < 0 ? nullptr
+                                  : base + (key_of_lane.element * view.stride(0) + key_of_lane.row * view.stride(1));
 #if defined(__CUDA_ARCH__)
 #pragma unroll 4
 #endif
       for (int first = 0; first < (warp_keys < 32 ? warp_keys : 32); first += at_once) {
         const int of_32 = first + block.lane() / lanes, key = 32 * i + of_32;
-        const auto* const from = reinterpret_cast<const element*>(block.shuffle(reinterpret_cast<uint64>(own), of_32));
+        const auto* const from =
+            reinterpret_cast<const element*>(block.shuffle(reinterpret_cast<uint64>(row_of_lane), of_32));
         GIWA_UNROLL
         for (int c = 0; c < chunks; c += lanes) {
           const int column = c * run + first_column, left = from == nullptr ? 0 : width - column;
@@ -137,19 +140,20 @@ struct few_rows_copies {
 
   /// The same element by element, a lane for each key.
   template <class View, class Tile>
-  GIWA_DEVICE static void copy_elements(const Block& block, int warp, const View& view, const leaf_places& at,
+  GIWA_DEVICE static void copy_elements(const Block& block, int warp, const View& view, const leaf_source& source,
                                         Tile& to) {
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i) {
-      const cache_row& own = at.own[i];
+      const cache_row& from = source.key[i];
       if (block.lane() + 32 * i >= warp_keys) continue;
       const int key = warp * warp_keys + block.lane() + 32 * i;
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
       for (int column = 0; column < Tile::columns; ++column)
-        to(key, column) = own.element < 0 || column >= view.extent(3) ? convert<element>{}(0.f)
-                                                                      : view(own.element, own.row, at.head, column);
+        to(key, column) = from.element < 0 || column >= view.extent(3)
+                              ? convert<element>{}(0.f)
+                              : view(from.element, from.row, source.head, column);
     }
   }
 };

@@ -16,18 +16,18 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   using copies = few_rows_copies<Types, Block>;
   using copies::arrivals, copies::copies_scales, copies::is_alone, copies::issuers, copies::lane_keys,
       copies::leaf_keys, copies::load_boxes, copies::load_rows, copies::load_scales, copies::stages, copies::warp_keys;
-  using typename copies::leaf_places, typename copies::params, typename copies::shared_storage;
-  using walk_type = run_walk<typename Types::call_params>;
+  using typename copies::leaf_source, typename copies::params, typename copies::shared_storage;
+  using walk_type = split_walk<typename Types::call_params>;
 
   const Block& block;
   const params& p;
   shared_storage& s;
-  const int warp;             // the rank among the producers
-  item_reader<Block> reader;  // of the item whose leaves are looked up
+  const int warp;                  // the rank among the producers
+  work_tile_reader<Block> reader;  // of the work tile whose leaves are looked up
   int leaf = 0;
 
   GIWA_DEVICE few_rows_loader(const Block& b, const params& parameters, shared_storage& storage, int w)
-      : block(b), p(parameters), s(storage), warp(w), reader{b, storage.items} {}
+      : block(b), p(parameters), s(storage), warp(w), reader{b, storage.queue} {}
 
   /// Initializes the mbarriers. One warp calls it before a barrier of the block.
   GIWA_DEVICE static void prepare(const Block& block, const params& p, shared_storage& s) {
@@ -37,28 +37,29 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       s.k.full[i].initialize(arrivals(p) + of_scales), s.k.empty[i].initialize(Types::score_warps);
       s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
     }
-    if (i < run_items::slots) s.items.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
+    if (i < work_tile_queue::depth)
+      s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
     arch::mbarriers_initialized();
     if (i == 0 && p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k), arch::prefetch_tensor_map(p.v);
   }
 
-  /// Loads all leaves of a run, which find_run() has found or this warp finds early.
-  GIWA_DEVICE void run(int run, int column) {
-    walk_type walk(p.runs.call, p.runs.shape, column, leaf_keys, Types::rows);
-    leaf_places at{};
-    bool masked = false, is_final = !p.runs.early;
-    for (bool rehearses = p.runs.early && warp > 0;;) {
-      if (warp == 0) write_first_item(walk, run);
-      // While that warp finds the run, the others look up places of the second item, which is not written yet, and drop
+  /// Loads all leaves of a split, which find_split() has found or this warp finds early.
+  GIWA_DEVICE void run(int split, int column) {
+    walk_type walk(p.splits.call, p.splits.shape, column, leaf_keys, Types::rows);
+    leaf_source source{};
+    bool masked = false, is_final = !p.splits.early;
+    for (bool rehearses = p.splits.early && warp > 0;;) {
+      if (warp == 0) write_first_work(walk, split);
+      // While that warp finds the split, the others look up a leaf of the second work tile, which is not written yet, and drop
       // them. So the instructions and parameters, which come from memory, are in the caches.
       reader.number = rehearses ? 1 : 0;
       if (!rehearses) sync();
-      at = {};  // nothing of a rehearsal may be read if the run has no item
-      if (rehearses || reader.has_item()) {
-        leaf = reader.item().begin;
-        at = places_of(leaf, p.copies == key_copies::boxes);
-        masked = p.runs.early ? leaf * leaf_keys >= reader.item().sequence.keys : is_masked();
-        arch::compute_here(at.entry[0]), arch::compute_here(at.own[0].row), arch::compute_here(at.boxes);
+      source = {};  // nothing of a rehearsal may be read if the split has no work tile
+      if (rehearses || reader.has_work()) {
+        leaf = reader.work().begin;
+        source = source_of(leaf, p.copies == key_copies::boxes);
+        masked = p.splits.early ? leaf * leaf_keys >= reader.work().sequence.keys : is_masked();
+        arch::compute_here(source.entry[0]), arch::compute_here(source.key[0].row), arch::compute_here(source.boxes);
       }
       if (rehearses) {
         rehearses = false;
@@ -67,122 +68,123 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if (is_final) break;
       arch::wait_for_previous_kernel();
       arch::launch_dependents();
-      if (has_same_lengths(block, p.runs.call, s.search)) break;
+      if (has_same_lengths(block, p.splits.call, s.search)) break;
       sync();  // all producers have compared the lengths
       is_final = true;
     }
-    read_pages(at);  // not before: the page table may end with the pages of these lengths
+    read_pages(source);  // not before: the page table may end with the pages of these lengths
     arch::barrier_arrive(Types::named_barrier::ready, Types::max_threads);
-    if ((is_alone(p) && warp > 0) || !reader.has_item()) return;
-    load(walk, at, masked);
+    if ((is_alone(p) && warp > 0) || !reader.has_work()) return;
+    load(walk, source, masked);
   }
 
  private:
-  /// Writes the first item of a run, or one without leaves if the run has none.
-  GIWA_DEVICE void write_first_item(walk_type& walk, int run) const {
-    bool has_item;
-    if (p.runs.early)
-      has_item = walk.enter_early(find_run_early(block, p.runs.call, p.runs.shape, run, leaf_keys, s.search));
+  /// Writes the first work tile of a split, or one without leaves if the split has none.
+  GIWA_DEVICE void write_first_work(walk_type& walk, int split) const {
+    bool has_work;
+    if (p.splits.early)
+      has_work = walk.enter_early(find_split_early(block, p.splits.call, p.splits.shape, split, leaf_keys, s.search));
     else
-      walk.enter(p.runs.shape, s.search.found), has_item = walk.next();
-    if (block.lane() == 0) s.items.item[0] = has_item ? walk.item() : run_item{};
+      walk.enter(p.splits.shape, s.search.found), has_work = walk.next();
+    if (block.lane() == 0) s.queue.work[0] = has_work ? walk.work() : few_rows_work_tile{};
   }
 
-  /// Loads the leaves of a walk, which is at its first item. `at`: where the first leaf lies, which may be masked. Places are
+  /// Loads the leaves of a walk, which is at its first work tile. `source`: of its first leaf, which may be masked. Leaves are
   /// looked up one leaf ahead: with cp.async, a load from the page table returns only after the copies that the warp started
-  /// before it. But not where items follow of which every leaf is masked: they need space in the ring of items, which has it
-  /// when the others are done with the item whose leaf is to be loaded.
-  GIWA_DEVICE void load(walk_type& walk, leaf_places at, bool masked) {
+  /// before it. But not where work tiles follow of which every leaf is masked: they need space in the queue, which has it
+  /// when the others are done with the work tile whose leaf is to be loaded.
+  GIWA_DEVICE void load(walk_type& walk, leaf_source source, bool masked) {
     const bool boxes = p.copies == key_copies::boxes, scales = copies_scales(p);
-    [[maybe_unused]] leaf_places of_scales{};
-    if (scales) of_scales = look_up(false);
-    bool loads = !masked;  // whether `at` is a leaf to be loaded
+    [[maybe_unused]] leaf_source scales_source{};
+    if (scales) scales_source = look_up(false);
+    bool loads = !masked;  // whether `source` is of a leaf to be loaded
     for (int turn = 0;;) {
       const int stage = turn % stages;
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
       if (loads && boxes && (!Types::converts || warp < issuers(p))) {
-        load_boxes(block, warp, p, p.k, at, s.k, stage, free);
-        load_boxes(block, warp, p, p.v, at, s.v, stage, free);
+        load_boxes(block, warp, p, p.k, source, s.k, stage, free);
+        load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       const move to = next(walk);
-      leaf_places next_at{};
-      if (to == move::to_leaf) next_at = look_up(boxes);
+      leaf_source next_source{};
+      if (to == move::to_leaf) next_source = look_up(boxes);
       if constexpr (Types::converts) {
-        leaf_places next_scales{};
+        leaf_source next_scales{};
         if (to == move::to_leaf && scales) next_scales = look_up(false);
-        if (loads && scales) load_scales(block, warp, p, of_scales, s, stage, free);
-        of_scales = next_scales;
+        if (loads && scales) load_scales(block, warp, p, scales_source, s, stage, free);
+        scales_source = next_scales;
       }
       if (loads && !boxes) {
-        load_rows(block, warp, p, p.runs.call.views.cache.k, at, s.k, stage, free);
-        load_rows(block, warp, p, p.runs.call.views.cache.v, at, s.v, stage, free);
+        load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
+        load_rows(block, warp, p, p.splits.call.views.cache.v, source, s.v, stage, free);
       }
       if (to == move::to_end) return;
       turn += loads;
       loads = to == move::to_leaf;
-      at = next_at;
+      source = next_source;
     }
   }
 
   GIWA_DEVICE void sync() const { arch::barrier_sync(Types::named_barrier::producers, 32 * Types::producers); }
 
-  enum class move { to_leaf, past_item, to_end };
-  /// Moves to the next leaf of this item or the next one that is not masked, or past all leaves of both.
+  enum class move { to_leaf, past_tile, to_end };
+  /// Moves to the next leaf of this work tile or the next one that is not masked, or past all leaves of both.
   GIWA_DEVICE move next(walk_type& walk) {
     for (bool is_next = false;; is_next = true) {
-      for (++leaf; leaf < reader.item().end; ++leaf)
+      for (++leaf; leaf < reader.work().end; ++leaf)
         if (!is_masked()) return move::to_leaf;
       if (is_next) break;
       if (warp == 0) {
-        const bool has_item = walk.next();
-        if (block.lane() == 0) s.items.write(reader.number + 1, has_item ? walk.item() : run_item{});
+        const bool has_work = walk.next();
+        if (block.lane() == 0) s.queue.write(reader.number + 1, has_work ? walk.work() : few_rows_work_tile{});
       }
       reader.next();
-      if (!reader.has_item()) return move::to_end;
-      leaf = reader.item().begin - 1;
+      if (!reader.has_work()) return move::to_end;
+      leaf = reader.work().begin - 1;
     }
     --leaf;
-    return move::past_item;
+    return move::past_tile;
   }
   GIWA_DEVICE bool is_masked() const {
-    return Types::keep_of(p.runs.call, rows_of(p.runs.call, reader.item(), p.runs.group, Types::rows), leaf) ==
+    return Types::visible_of(p.splits.call, rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows), leaf) ==
            tile_keep::none;
   }
 
-  GIWA_DEVICE leaf_places look_up(bool boxes) const {
-    leaf_places at = places_of(leaf, boxes);
-    read_pages(at);
-    return at;
+  GIWA_DEVICE leaf_source look_up(bool boxes) const {
+    leaf_source source = source_of(leaf, boxes);
+    read_pages(source);
+    return source;
   }
   /// Where the keys of a leaf lie, but for the numbers of their pages.
-  GIWA_DEVICE leaf_places places_of(int leaf_number, bool boxes) const {
-    const auto& call = p.runs.call;
-    const cached_sequence& sequence = reader.item().sequence;
+  GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {
+    const auto& call = p.splits.call;
+    const cached_sequence& sequence = reader.work().sequence;
     const int first_key = leaf_number * leaf_keys, left = sequence.keys - first_key;
-    leaf_places at{reader.item().head, 0, {}, {}};
+    leaf_source source{reader.work().head, 0, {}, {}};
     if (boxes) {
       const int all = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
-      at.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
+      source.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
     }
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i) {
       // At most 32 boxes: box_rows is at least leaf_keys / 32.
       const int of_warp = block.lane() + 32 * i;
-      const int own = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
-      at.own[i] = {-1, 0};
-      if (own >= left || own >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
-      at.own[i] = {sequence.batch, first_key + own};
+      const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
+      source.key[i] = {-1, 0};
+      if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
+      source.key[i] = {sequence.batch, first_key + key};
       if (!call.views.is_paged()) continue;
-      const int n = static_cast<int>(int64{first_key + own} / call.page_size);
-      at.own[i].row -= n * static_cast<int>(call.page_size.divisor());
-      at.entry[i] = call.views.cache.pages.indices + (sequence.first_entry + n);
+      const int n = static_cast<int>(int64{first_key + key} / call.page_size);
+      source.key[i].row -= n * static_cast<int>(call.page_size.divisor());
+      source.entry[i] = call.views.cache.pages.indices + (sequence.first_entry + n);
     }
-    return at;
+    return source;
   }
-  GIWA_DEVICE void read_pages(leaf_places& at) const {
+  GIWA_DEVICE void read_pages(leaf_source& source) const {
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i)
-      if (at.entry[i] != nullptr) at.own[i].element = valid_page(*at.entry[i], p.runs.call.views.cache.k.extent(0));
+      if (source.entry[i] != nullptr)
+        source.key[i].element = valid_page(*source.entry[i], p.splits.call.views.cache.k.extent(0));
   }
 };
 

@@ -41,45 +41,45 @@ struct few_rows_output {
   GIWA_DEVICE few_rows_output(const Block& b, const params& parameters, shared_storage& storage)
       : block(b),
         p(parameters),
-        call(parameters.runs.call),
+        call(parameters.splits.call),
         s(storage),
         lane(b.lane()),
         warp(b.warp()),
         steps{call.mask, call.score, call.scale} {}
 
-  /// Computes all items of a run.
-  GIWA_DEVICE void run(item_reader<Block> reader, int64 run, int column) {
+  /// Computes all work tiles of a split.
+  GIWA_DEVICE void run(work_tile_reader<Block> reader, int64 split, int column) {
     for (int buffer = 0; buffer < 2; ++buffer) release_p(buffer);
     leaf_fold<state> fold;
-    for (uint32 turn = 0; reader.has_item(); reader.next()) {
-      const run_item& item = reader.item();
-      const packed_rows rows = rows_of(call, item, p.runs.group, Types::rows);
+    for (uint32 turn = 0; reader.has_work(); reader.next()) {
+      const few_rows_work_tile& work = reader.work();
+      const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
       fold.reset();
-      // What the end of the item needs is worked out before its first keys have come.
-      const int begin = item.fold_begin();
-      const bool is_whole = item.has_beginning() && item.has_end();
-      uint32 unfinished = is_whole ? 0 : run_partials(begin, item.end).unfinished;
-      float* to = p.runs.slot_of(run, column, item.has_beginning(), 0);
+      // What the end of the work tile needs is worked out before its first keys have come.
+      const int begin = work.fold_begin();
+      const bool is_whole = work.has_beginning() && work.has_end();
+      uint32 unfinished = is_whole ? 0 : split_partials(begin, work.end).unfinished;
+      float* to = p.splits.slot_of(split, column, work.has_beginning(), 0);
       arch::compute_here(unfinished), arch::compute_here(to);
       const auto hand_on = [&](const state& x) {
         store_partial(x, rows, to);
-        to += partial_slot::floats(p.runs.shape.rows, Types::columns);
+        to += partial_slot::floats(p.splits.shape.rows, Types::columns);
       };
-      for (int leaf = item.begin; leaf < item.end; ++leaf) {
+      for (int leaf = work.begin; leaf < work.end; ++leaf) {
         state x;
         x.reset();
-        const tile_keep keep = Types::keep_of(call, rows, leaf);
-        if (keep != tile_keep::none) compute(item, rows, leaf, keep, turn++, x);
+        const tile_keep visible = Types::visible_of(call, rows, leaf);
+        if (visible != tile_keep::none) compute(work, rows, leaf, visible, turn++, x);
         if (fold.push(0, leaf, x, begin)) hand_on(x);
       }
       if (is_whole) {
-        store_output(item, rows, fold.finish());
+        store_output(work, rows, fold.finish());
       } else {
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
         for (int l = fold_levels::count - 1; l >= 0; --l)
-          if ((unfinished >> l & 1) != 0) hand_on(fold.at(l));
+          if ((unfinished >> l & 1) != 0) hand_on(fold.unfinished(l));
       }
     }
   }
@@ -92,15 +92,15 @@ struct few_rows_output {
   }
 
   /// Computes the state of one leaf.
-  GIWA_DEVICE void compute(const run_item& item, const packed_rows& rows, int leaf, tile_keep keep, uint32 turn,
-                           state& x) const {
+  GIWA_DEVICE void compute(const few_rows_work_tile& work, const packed_rows& rows, int leaf, tile_keep visible,
+                           uint32 turn, state& x) const {
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
     s.v.full[stage].wait(turn / stages & 1);
-    const bool scrubbed = keep == tile_keep::some && scrub(s.v.tile[stage], buffer);
+    const bool scrubbed = visible == tile_keep::some && scrub(s.v.tile[stage], buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), Types::score_threads + Types::output_threads);
     read_sums(buffer, x);
     if (has_columns()) multiply(x.o, stage, buffer);
-    if (scrubbed) add_nonfinite(item, rows, leaf, buffer, x);
+    if (scrubbed) add_nonfinite(work, rows, leaf, buffer, x);
     release_p(buffer);
     block.sync_warp();
     if (lane == 0) s.v.empty[stage].arrive();
@@ -114,7 +114,7 @@ struct few_rows_output {
       if (!p.v_scales) return;
       float factor[row_slots];
       GIWA_UNROLL
-      for (int r = 0; r < row_slots; ++r) factor[r] = s.scales.of_o[buffer][map::row(lane, r)];
+      for (int r = 0; r < row_slots; ++r) factor[r] = s.scales.o_factor[buffer][map::row(lane, r)];
       o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row; });
     } else {
       multiply_add(lane, o, s.p[buffer], 0, s.v.tile[stage], first_column);
@@ -143,9 +143,9 @@ struct few_rows_output {
     if (s.has_nonfinite[buffer] == 0) return false;
     constexpr int run = Tile::placement::run, runs = Tile::columns / run;
     for (int i = block.rank(); i < Tile::rows * runs; i += threads) {
-      element* const at = &tile(i / runs, i % runs * run);
+      element* const elements = &tile(i / runs, i % runs * run);
       for (int j = 0; j < run; ++j)
-        if (is_nonfinite(at[j])) at[j] = convert<element>{}(0.f);
+        if (is_nonfinite(elements[j])) elements[j] = convert<element>{}(0.f);
     }
     arch::fence_async_proxy();
     sync();
@@ -153,17 +153,18 @@ struct few_rows_output {
   }
   /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0. So a row gets the same bits
   /// in a tile that is not scrubbed because all of its rows see every key.
-  GIWA_DEVICE void add_nonfinite(const run_item& item, const packed_rows& rows, int leaf, int buffer, state& x) const {
+  GIWA_DEVICE void add_nonfinite(const few_rows_work_tile& work, const packed_rows& rows, int leaf, int buffer,
+                                 state& x) const {
     if (!has_columns()) return;
     const auto& v = call.views.cache.v;
     const int first = leaf * leaf_keys, end = first + leaf_keys < rows.keys ? first + leaf_keys : rows.keys;
     for (int key = first; key < end; ++key) {
-      const cache_row from = call.row_of(item.sequence, key);
+      const cache_row from = call.row_of(work.sequence, key);
       if (from.element < 0) continue;
       x.o.for_each(lane, [&](float& sum, int row, int column) {
         column += warp * Types::warp_columns;
         if (column >= v.extent(3)) return;
-        const element value = v(from.element, from.row, item.head, column);
+        const element value = v(from.element, from.row, work.head, column);
         if (is_nonfinite(value) && steps.keeps(rows, row, key))
           sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
       });
@@ -172,7 +173,7 @@ struct few_rows_output {
 
   /// Writes a partial to the workspace.
   GIWA_DEVICE void store_partial(const state& x, const packed_rows& rows, float* to) const {
-    const partial_slot slot{p.runs.shape.rows, Types::columns};
+    const partial_slot slot{p.splits.shape.rows, Types::columns};
     if (has_columns()) {
       GIWA_UNROLL
       for (int i = 0; i < x.o.registers; i += 2) {
@@ -189,8 +190,8 @@ struct few_rows_output {
   }
 
   /// Normalizes and writes rows that were not divided.
-  GIWA_DEVICE void store_output(const run_item& item, const packed_rows& rows, const state& x) const {
-    const cached_sequence& q = item.sequence;
+  GIWA_DEVICE void store_output(const few_rows_work_tile& work, const packed_rows& rows, const state& x) const {
+    const cached_sequence& q = work.sequence;
     float lse[row_slots];
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) {

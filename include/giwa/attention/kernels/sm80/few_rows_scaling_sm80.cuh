@@ -36,12 +36,12 @@ struct few_rows_scaling {
   GIWA_DEVICE bool has_weights() const { return p.v_scales; }
 
   /// Loads the packed rows of q in fp16, with the columns in the order of multiply_keys(), and the factors of their scores.
-  GIWA_DEVICE void load_q(const run_item& item, const packed_rows& rows) {
-    const auto& scales = p.runs.call.views.cache.scales;
+  GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows) {
+    const auto& scales = p.splits.call.views.cache.scales;
     const bool one = !p.k_scales && scales.k.data() != nullptr;
-    const float k_scale = one ? *scale_at(scales.k, {item.sequence.batch, 0}, item.head) : 1.f;
+    const float k_scale = one ? *scale_at(scales.k, {work.sequence.batch, 0}, work.head) : 1.f;
     GIWA_UNROLL
-    for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(item, rows, row, k_scale);
+    for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
   }
 
   /// Multiplies the scores of this warp's keys by the factors of rows, and by the scales of keys if they have some.
@@ -50,7 +50,7 @@ struct few_rows_scaling {
     using map = typename Scores::map;
     float factor[map::rows];
     GIWA_UNROLL
-    for (int r = 0; r < map::rows; ++r) factor[r] = s.scales.of_q[group][map::row(lane, r)];
+    for (int r = 0; r < map::rows; ++r) factor[r] = s.scales.q_factor[group][map::row(lane, r)];
     scores.transform_rows(factor, [](float x, float of_row) { return x * of_row; });
     if (!p.k_scales) return;
     GIWA_UNROLL
@@ -91,37 +91,37 @@ struct few_rows_scaling {
     }
   }
 
-  /// Multiplies weights by the scales of their values; keeps(i) tells whether the row of register i sees its key.
-  template <class Scores, class Keeps>
-  GIWA_DEVICE void weigh(Scores& weights, int stage, const Keeps& keeps) const {
+  /// Multiplies weights by the scales of their values; sees(i) tells whether the row of register i sees its key.
+  template <class Scores, class Sees>
+  GIWA_DEVICE void weigh(Scores& weights, int stage, const Sees& sees) const {
     using map = typename Scores::map;
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
       const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
       const float weight = weights.value[i], scaled = weight * (scale * power_of_two(254 - exponent[map::slot(i)]));
       // A finite scale that no row's largest counts may overflow here: its weight is 0.
-      const bool counts = is_nonfinite(scale) ? keeps(i) : weight != 0;
+      const bool counts = is_nonfinite(scale) ? sees(i) : weight != 0;
       weights.value[i] = counts ? scaled : 0.f;
     }
   }
 
   /// Writes the factor of a row's O.
   GIWA_DEVICE void share_factor(int buffer, int slot, int row) const {
-    if (p.v_scales) s.scales.of_o[buffer][row] = power_of_two(exponent[slot]);
+    if (p.v_scales) s.scales.o_factor[buffer][row] = power_of_two(exponent[slot]);
   }
 
  private:
   /// Four columns of a lane at a time. A row of bf16 is multiplied by the power of two that makes its largest element
   /// 2^14 to 2^15, at most by 2^126; an element that is 2^-39 of that or less is lost.
-  GIWA_DEVICE void load_row(const run_item& item, const packed_rows& rows, int row, float k_scale) const {
+  GIWA_DEVICE void load_row(const few_rows_work_tile& work, const packed_rows& rows, int row, float k_scale) const {
     using tile = typename Types::q_tile;
     using element = typename Types::query;
     constexpr int run = 4, runs = ceil_div(tile::columns, 32 * run);
-    const auto& q = p.runs.call.views.q;
+    const auto& q = p.splits.call.views.q;
     const int width = row < rows.rows ? static_cast<int>(q.extent(3)) : 0;
-    const int at = row < rows.rows ? row : 0;
+    const int valid_row = row < rows.rows ? row : 0;
     const element* const from =
-        &q(item.sequence.q_batch, item.sequence.first_query_row + rows.query(at), rows.head(at), 0);
+        &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(valid_row), rows.head(valid_row), 0);
     alignas(8) element x[runs][run];
     GIWA_UNROLL
     for (int n = 0; n < runs; ++n) {
@@ -152,7 +152,7 @@ struct few_rows_scaling {
       GIWA_UNROLL
       for (int i = 0; i < run; i += 2) __builtin_memcpy(&s.q[group](row, place_of_column(column + i)), y + i, 4);
     }
-    if (lane == 0) s.scales.of_q[group][row] = down * k_scale;
+    if (lane == 0) s.scales.q_factor[group][row] = down * k_scale;
   }
 };
 

@@ -35,7 +35,7 @@ struct few_rows_scores {
   GIWA_DEVICE few_rows_scores(const Block& b, const params& parameters, shared_storage& storage, int w)
       : block(b),
         p(parameters),
-        call(parameters.runs.call),
+        call(parameters.splits.call),
         s(storage),
         lane(b.lane()),
         group(Types::score_groups == 1 ? 0 : w / Types::score_warps),
@@ -43,15 +43,15 @@ struct few_rows_scores {
         steps{call.mask, call.score, call.scale},
         scaling{b, parameters, storage, lane, group, warp, warp_keys * warp} {}
 
-  /// Computes P of all leaves of a run.
-  GIWA_DEVICE void run(item_reader<Block> reader) {
-    for (uint32 turn = 0; reader.has_item(); reader.next()) {
-      const run_item& item = reader.item();
-      const packed_rows rows = rows_of(call, item, p.runs.group, Types::rows);
-      load_q(item, rows);
-      for (int leaf = item.begin; leaf < item.end; ++leaf) {
-        const tile_keep keep = Types::keep_of(call, rows, leaf);
-        if (keep != tile_keep::none) compute(rows, leaf, keep, turn++);
+  /// Computes P of all leaves of a split.
+  GIWA_DEVICE void run(work_tile_reader<Block> reader) {
+    for (uint32 turn = 0; reader.has_work(); reader.next()) {
+      const few_rows_work_tile& work = reader.work();
+      const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
+      load_q(work, rows);
+      for (int leaf = work.begin; leaf < work.end; ++leaf) {
+        const tile_keep visible = Types::visible_of(call, rows, leaf);
+        if (visible != tile_keep::none) compute(rows, leaf, visible, turn++);
       }
     }
   }
@@ -62,14 +62,14 @@ struct few_rows_scores {
   }
   GIWA_DEVICE bool has_keys() const { return warp < Types::scores_in_use; }
   /// Loads the packed rows of q. The score warps have read the previous ones: they have met since.
-  GIWA_DEVICE void load_q(const run_item& item, const packed_rows& rows) {
+  GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows) {
     if constexpr (Types::converts)
-      scaling.load_q(item, rows);
+      scaling.load_q(work, rows);
     else
-      copy_q(item, rows);
+      copy_q(work, rows);
     sync();
   }
-  GIWA_DEVICE void copy_q(const run_item& item, const packed_rows& rows) const {
+  GIWA_DEVICE void copy_q(const few_rows_work_tile& work, const packed_rows& rows) const {
     constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
     const auto& q = call.views.q;
     const int width = static_cast<int>(q.extent(3));
@@ -81,7 +81,7 @@ struct few_rows_scores {
       operand* const to = s.q[group].chunk(row, column);
       const operand* from = nullptr;
       if (count > 0)
-        from = &q(item.sequence.q_batch, item.sequence.first_query_row + rows.query(row), rows.head(row), column);
+        from = &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(row), rows.head(row), column);
       if (count == run && p.q_aligned)
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
       else
@@ -92,7 +92,7 @@ struct few_rows_scores {
     }
   }
   /// Computes P of a leaf.
-  GIWA_DEVICE void compute(const packed_rows& rows, int leaf, tile_keep keep, uint32 turn) {
+  GIWA_DEVICE void compute(const packed_rows& rows, int leaf, tile_keep visible, uint32 turn) {
     constexpr int threads_of_both = Types::score_threads + Types::output_threads;
     if (Types::score_groups > 1 && static_cast<int>(turn % Types::score_groups) != group) return;
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
@@ -110,7 +110,7 @@ struct few_rows_scores {
     block.sync_warp();
     if (lane == 0 && !scaling.has_weights()) s.k.empty[stage].arrive();
     if (has_keys()) {
-      steps.apply(lane, scores, rows, keep, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
+      steps.apply(lane, scores, rows, visible, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
       share_maxima(scores, buffer);
       if (scaling.has_weights()) scaling.share_largest(scores, stage, buffer);
     }
@@ -119,7 +119,7 @@ struct few_rows_scores {
     read_maxima(buffer, largest);
     scaling.read_largest(scores, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
-    if (has_keys()) share_p(rows, leaf, keep, scores, largest, stage, buffer);
+    if (has_keys()) share_p(rows, leaf, visible, scores, largest, stage, buffer);
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
     if (scaling.has_weights()) {
       block.sync_warp();
@@ -150,7 +150,7 @@ struct few_rows_scores {
   }
   /// Writes m of the leaf, rounded up in units of log2, so that no weight is above 1, and P and the sum of each row among this
   /// warp's keys.
-  GIWA_DEVICE void share_p(const packed_rows& rows, int leaf, tile_keep keep, scores_tile& scores,
+  GIWA_DEVICE void share_p(const packed_rows& rows, int leaf, tile_keep visible, scores_tile& scores,
                            const float (&largest)[map::rows], int stage, int buffer) const {
     row_exponents of_row[map::rows];
     float sum[map::rows], odd[map::rows];
@@ -168,7 +168,7 @@ struct few_rows_scores {
     if (scaling.has_weights()) {
       scaling.weigh(scores, stage, [&](int i) {
         const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
-        return keep == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
+        return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
       });
       store_p(scores, buffer);
     }

@@ -13,7 +13,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Attention of up to Policy::rows packed rows a tile to a cache. A block computes one run (runs.hpp).
+/// Attention of up to Policy::rows packed rows a tile to a cache. A block computes one split (splits.hpp).
 template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct few_rows_op {
   using types = few_rows_types<T, Element, O, Policy, Mask, Score>;
@@ -25,30 +25,30 @@ struct few_rows_op {
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     using loader = few_rows_loader<types, decltype(with_threads<max_threads>(plain_block))>;
     const auto block = with_threads<max_threads>(plain_block);
-    const int run = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
+    const int split = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
     const int warp = block.warp(), scores = types::output_warps,
               copies = scores + types::score_groups * types::score_warps;
-    if (warp == copies + 1) loader::prepare(block, p, s);  // the warp before it finds the run
-    if (!p.runs.early) {
+    if (warp == copies + 1) loader::prepare(block, p, s);  // the warp before it finds the split
+    if (!p.splits.early) {
       wait_for_previous_kernel();
-      find_run(block, p.runs.call, p.runs.shape, run, types::leaf_keys, types::rows, s.search);
+      find_split(block, p.splits.call, p.splits.shape, split, types::leaf_keys, types::rows, s.search);
     }
     if (warp >= copies) {
       release<types::producer_registers>();
-      loader(block, p, s, warp - copies).run(run, column);
+      loader(block, p, s, warp - copies).run(split, column);
       return;
     }
-    const item_reader<decltype(block)> reader{block, s.items};
+    const work_tile_reader<decltype(block)> reader{block, s.queue};
     if (warp < scores) {
       claim<types::output_registers>();
-      wait_for_run(p);
-      few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(reader, run, column);
+      wait_for_split(p);
+      few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(reader, split, column);
     } else {
       if constexpr (types::score_registers > 128)
         claim<types::score_registers>();
       else
         release<types::score_registers>();
-      wait_for_run(p);
+      wait_for_split(p);
       few_rows_scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(reader);
     }
   }
@@ -61,9 +61,9 @@ struct few_rows_op {
   }
 
  private:
-  /// Waits until the producers have found the run and initialized the mbarriers.
-  GIWA_DEVICE static void wait_for_run(const params& p) {
-    if (p.runs.early) wait_for_previous_kernel();
+  /// Waits until the producers have found the split and initialized the mbarriers.
+  GIWA_DEVICE static void wait_for_split(const params& p) {
+    if (p.splits.early) wait_for_previous_kernel();
     arch::barrier_sync(types::named_barrier::ready, max_threads);
   }
   template <int Count>

@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 
 #include <giwa/arch/tensor_map.hpp>
-#include <giwa/attention/kernels/sm80/few_rows_items_sm80.cuh>
+#include <giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/shared_tile.hpp>
 
@@ -27,8 +27,8 @@ struct few_rows_policy {
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
   float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
-  float of_q[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
-  float of_o[2][Rows];       // of a row's O of a leaf
+  float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
+  float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
 };
 template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
@@ -73,7 +73,7 @@ struct few_rows_types {
   static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns);
 
-  /// producers: one of them has written the first item. ready: so they have, and the mbarriers are initialized. scores,
+  /// producers: one of them has written the first work tile. ready: so they have, and the mbarriers are initialized. scores,
   /// more_scores: of a group of score warps. p_full and p_empty: the score warps hand P of a leaf to the output warps in one of
   /// two buffers.
   enum class named_barrier : int {
@@ -107,12 +107,12 @@ struct few_rows_types {
     alignas(16) float maxima[2][rows][score_warps];  // of each score warp's keys
     alignas(16) float sums[2][rows][score_warps];
     int has_nonfinite[2];
-    run_search search;
-    run_items items;
+    split_search search;
+    work_tile_queue queue;
     few_rows_scales<converts, rows, stages, leaf_keys, score_warps, most_groups> scales;
   };
   struct params {
-    run_params<call_params> runs;
+    split_params<call_params> splits;
     key_copies copies;
     int box_rows;             // of a copy of TMA
     int issuers_log2;         // of the warps that start boxes
@@ -122,14 +122,14 @@ struct few_rows_types {
     tensor_map k, v;          // (element of the cache, head, row, head size)
   };
 
-  /// What the mask and the end of the keys keep of a leaf.
-  GIWA_HOST_DEVICE static tile_keep keep_of(const call_params& call, const packed_rows& r, int leaf) {
+  /// What of a leaf is visible: under the mask, and before the end of the keys.
+  GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
     const int first = leaf * leaf_keys;
     if (first >= r.keys) return tile_keep::none;
     const bool whole = r.keys - first >= leaf_keys;
     const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep keep = classify_heads(call.mask, t, call.heads_per_kv);
-    return keep == tile_keep::all && !whole ? tile_keep::some : keep;
+    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
+    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
   }
 };
 

@@ -69,7 +69,7 @@ struct sm90_epilogue {
       c.block.sync_warp();
       const int warp_row = c.thread / 32 * 16;
       add_nonfinite(one_warp<Block>(c.block), c.steps, head, list, rows.first_query + warp_row, 16, 0,
-                    Types::head_size_v, [&](int n) { return Types::needs_scrub(p, list, n, list.kept_by_mask(n)); });
+                    Types::head_size_v, [&](int n) { return Types::needs_scrub(p, list, n, list.visible_by_mask(n)); });
     }
   }
 

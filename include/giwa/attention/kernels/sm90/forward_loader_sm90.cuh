@@ -86,7 +86,7 @@ struct sm90_tile_questions {
       const bool is_query = first_row <= list.last_row();
       return {is_query ? tile_keep::all : tile_keep::none, 0, block.ballot(is_query)};
     }
-    const tile_keep k = list.kept_by_mask(n + tile, run, first_row, rows);
+    const tile_keep k = list.visible_by_mask(n + tile, run, first_row, rows);
     const uint32 some = block.ballot(k == tile_keep::some);
     return {k, some, some | block.ballot(k == tile_keep::all)};
   }

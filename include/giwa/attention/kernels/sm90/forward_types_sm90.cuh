@@ -186,9 +186,9 @@ struct sm90_types {
 
   /// Whether a V tile holds rows that some query does not see. TMA fills zeros past the end of a tensor, but past the
   /// end of a packed sequence it reads the next sequence.
-  GIWA_DEVICE static bool needs_scrub(const params& p, const tiles_of_keys& list, int n, tile_keep kept_by_mask) {
+  GIWA_DEVICE static bool needs_scrub(const params& p, const tiles_of_keys& list, int n, tile_keep visible_by_mask) {
     if constexpr (is_split) return false;  // split numbers are finite
-    return (p.call.ragged ? list.with_end(kept_by_mask, n) : kept_by_mask) == tile_keep::some;
+    return (p.call.ragged ? list.with_end(visible_by_mask, n) : visible_by_mask) == tile_keep::some;
   }
 };
 

@@ -40,19 +40,20 @@ class copies_by_chunks {
 
   /// The pages of a lane's rows in a warp's half of a tile: rows lane and lane + 32. -1: zeros.
   struct page_numbers {
-    int of[lane_rows];
+    int page[lane_rows];
   };
   /// Page numbers are not read past the last key.
   GIWA_DEVICE page_numbers look_up(const tile_to_copy& t, int tile) const {
     const int first_key = tile * Types::block_n;
-    page_numbers to;
+    page_numbers numbers;
     GIWA_UNROLL
     for (int i = 0; i < lane_rows; ++i) {
       const int of_half = 32 * i + block_.lane(), row = half * part_ + of_half;
-      to.of[i] = -1;
-      if (of_half < half && row < t.keys - first_key) to.of[i] = t.pages[int64{first_key + row} / p_.call.page_size];
+      numbers.page[i] = -1;
+      if (of_half < half && row < t.keys - first_key)
+        numbers.page[i] = t.pages[int64{first_key + row} / p_.call.page_size];
     }
-    return to;
+    return numbers;
   }
 
   /// Copies half of a tile, four rows and 64 columns at once. Each lane works out where its rows lie, and gets the addresses of
@@ -62,15 +63,15 @@ class copies_by_chunks {
     constexpr int slab = tensor_box<Tile>::columns, slabs = Tile::columns / slab;
     const int first_row = half * part_, lane_row = block_.lane() / 8, column = block_.lane() % 8 * run_columns;
     const element* const head = view.data() + kv_head * view.stride(2);
-    uint64 own[lane_rows];  // addresses; 0: zeros
+    uint64 address[lane_rows];  // 0: zeros
     GIWA_UNROLL
     for (int i = 0; i < lane_rows; ++i) {
       const int64 key = tile * Types::block_n + (first_row + 32 * i + block_.lane());
       const int64 in_page = key - key / p_.call.page_size * p_.page_rows;
-      const int number = pages.of[i];
-      own[i] = 0;
+      const int number = pages.page[i];
+      address[i] = 0;
       if (number >= 0 && number < view.extent(0))
-        own[i] = reinterpret_cast<uint64>(head + (number * view.stride(0) + in_page * view.stride(1)));
+        address[i] = reinterpret_cast<uint64>(head + (number * view.stride(0) + in_page * view.stride(1)));
     }
     const int left = static_cast<int>(view.extent(3)) - (slabs - 1) * slab - column;  // of the last slab
     const int last_bytes = left <= 0 ? 0 : left < run_columns ? left * static_cast<int>(sizeof(element)) : 16;
@@ -89,8 +90,8 @@ class copies_by_chunks {
     for (int i = 0; i < lane_rows; ++i) {
 #pragma unroll 2
       for (int first = 0; first < (half - 32 * i < 32 ? half - 32 * i : 32); first += 8) {
-        const uint64 from = block_.shuffle(own[i], first + lane_row),
-                     from_4 = block_.shuffle(own[i], first + lane_row + 4);
+        const uint64 from = block_.shuffle(address[i], first + lane_row),
+                     from_4 = block_.shuffle(address[i], first + lane_row + 4);
         const auto before = static_cast<uint32>((32 * i + first) * slab * static_cast<int>(sizeof(element)));
         copy_rows(from, to_row + before);
         copy_rows(from_4, to_row_4 + before);
@@ -137,36 +138,36 @@ class copies_by_boxes {
   GIWA_DEVICE void look_ahead(const tile_to_copy& t) { look_up(t, t.next); }
 
  private:
-  GIWA_DEVICE static int following(int slot) { return slot == 2 ? 0 : slot + 1; }
+  GIWA_DEVICE static int following(int number) { return number == 2 ? 0 : number + 1; }
 
   /// Starts a copy of the page number of the lane's box, for the tile of K after the latest. Only this lane reads it. The page
   /// table is not read past the last key.
   GIWA_DEVICE void look_up(const tile_to_copy& t, int tile) const {
     if (!has_box_) return;
     const int key = tile * Types::block_n + box_ * p_.box_rows, page = static_cast<int>(int64{key} / p_.call.page_size);
-    auto& to = s_.places[following(latest_)][box_];
-    to.row = key - page * p_.page_rows;
+    auto& source = s_.sources[following(latest_)][box_];
+    source.row = key - page * p_.page_rows;
     if (key < t.keys)
-      arch::copy_async<4>(arch::shared_address(&to.page), t.pages + page);
+      arch::copy_async<4>(arch::shared_address(&source.page), t.pages + page);
     else
-      to.page = -1;  // TMA fills zeros, as for a page that the cache does not have
+      source.page = -1;  // TMA fills zeros, as for a page that the cache does not have
     arch::copy_async_commit();
   }
   template <class Tile>
-  GIWA_DEVICE void start(const tensor_map& map, int kv_head, int slot, Tile& to, arch::mbarrier& full) const {
+  GIWA_DEVICE void start(const tensor_map& map, int kv_head, int number, Tile& to, arch::mbarrier& full) const {
     using box = tensor_box<Tile>;
     constexpr int slabs = Tile::columns / box::columns;
     if (has_box_) {
-      const auto place = s_.places[slot][box_];
+      const auto source = s_.sources[number][box_];
       GIWA_UNROLL
       for (int i = 0; i < slabs; ++i) {
         const int slab = shares_ ? rank_ * (slabs / 2) + i : i;
-        const int origin[4] = {slab * box::columns, place.row, kv_head, place.page};
-        void* const at = to.data() + slab * box::elements + box_ * p_.box_rows * box::columns;
+        const int origin[4] = {slab * box::columns, source.row, kv_head, source.page};
+        void* const box_data = to.data() + slab * box::elements + box_ * p_.box_rows * box::columns;
         if (!shares_)
-          arch::load_box(at, map, origin, full, p_.policy());
+          arch::load_box(box_data, map, origin, full, p_.policy());
         else if (i < slabs / 2)
-          arch::load_box_multicast(at, map, origin, full, 3, p_.policy());
+          arch::load_box_multicast(box_data, map, origin, full, 3, p_.policy());
       }
     }
     block_.sync_warp();
@@ -178,7 +179,7 @@ class copies_by_boxes {
   const bool shares_;
   const int rank_, box_;
   const bool has_box_;
-  int latest_ = 0;  // where the places of the latest tile of K are
+  int latest_ = 0;  // where the sources of the latest tile of K are
 };
 
 /// Two warps that copy keys in pages, in place of the loader, which notes the tiles here before it waits for their
@@ -193,13 +194,13 @@ struct many_rows_copier {
   /// The loader's thread.
   GIWA_DEVICE static void note(shared_storage& s, const tile_to_copy& t) {
     auto& list = s.tiles_to_copy;
-    list.of[list.count % most_noted] = t;
+    list.tile[list.count % most_noted] = t;
     list.made[list.count++ % most_noted].arrive();
   }
   /// After the last tile.
   GIWA_DEVICE static void finish(shared_storage& s) {
     auto& list = s.tiles_to_copy;
-    list.of[list.count % most_noted].tile = -1;
+    list.tile[list.count % most_noted].tile = -1;
     list.made[list.count % most_noted].arrive();
   }
 
@@ -214,13 +215,13 @@ struct many_rows_copier {
     int tile_before = 0;
     bool scrubs_before = false;
     for (uint32 turn = 0;; ++turn) {
-      const tile_to_copy& t = s.tiles_to_copy.of[turn % most_noted];
+      const tile_to_copy& t = s.tiles_to_copy.tile[turn % most_noted];
       s.tiles_to_copy.made[turn % most_noted].wait(turn / most_noted & 1);
       if (t.tile < 0) return;
       if (t.begins) copies.begin(t);
       keys.put([&](auto& to, arch::mbarrier& full) { copies.copy_k(t, to, full); });
       copies.look_ahead(t);
-      // V of the tile before, and of the last one of an item, as the loader does.
+      // V of the tile before, and of the last one of a work tile, as the loader does.
       for (int latest = t.begins; latest < 1 + t.last; ++latest, ++fills) {
         const int stage = static_cast<int>(fills % Types::stages);
         values.put([&](auto& to, arch::mbarrier& full) {

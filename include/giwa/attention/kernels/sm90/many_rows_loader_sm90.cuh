@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The producer of the kernel for many rows: where the keys of a tile lie, and which item comes next.
+// The producer of the kernel for many rows: where the keys of a tile lie, and which work tile comes next.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_LOADER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_LOADER_SM90_CUH
 
@@ -55,7 +55,7 @@ class many_rows_keys {
   bool has_begun_ = false;
 };
 
-/// Puts items into the block's queue: every grid-th, alternately from both ends of the grid, because items become smaller.
+/// Puts work tiles into the block's queue: every grid-th, alternately from both ends of the grid, because they become smaller.
 template <class Types>
 struct many_rows_scheduler {
   using params = typename Types::params;
@@ -68,19 +68,19 @@ struct many_rows_scheduler {
   template <class Block>
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     const many_rows_shape shape = with_constants(p.shape);
-    walk items(p.call, shape);
-    const bool divides = items.divides(block);
+    walk tiles(p.call, shape);
+    const bool divides = tiles.divides(block);
     const int cluster = shape.cluster, in_cluster = cluster > 1 ? arch::cluster_rank() : 0;
     // Shifts, as the size of a cluster is 1 or 2: a division of 64 bits is some 100 instructions.
     const int64 rank = block.block_rank() >> (cluster - 1), blocks = block.block_count() >> (cluster - 1);
     uint32 turn = 0;
-    typename walk::position at;
+    typename walk::position found;
     for (;; ++turn) {
-      const int64 item = int64{turn} * blocks + (turn % 2 == 0 ? rank : blocks - 1 - rank);
-      if (!items.find(block, item, at)) break;
+      const int64 number = int64{turn} * blocks + (turn % 2 == 0 ? rank : blocks - 1 - rank);
+      if (!tiles.find(block, number, found)) break;
       if (block.lane() == 0) {
         wait_for_space(s, turn);
-        put(p, shape, s.work[turn % queue_depth], at, item, in_cluster, divides);
+        put(p, shape, s.work[turn % queue_depth], found, number, in_cluster, divides);
         s.work_full[turn % queue_depth].arrive();
       }
       block.sync_warp();
@@ -98,33 +98,33 @@ struct many_rows_scheduler {
     if (!Types::multicasts) shape.cluster = 1;
     return shape;
   }
-  /// It runs ahead as far as the queue has space: no other block waits for an item.
+  /// It runs ahead as far as the queue has space: no other block waits for a work tile.
   GIWA_DEVICE static void wait_for_space(shared_storage& s, uint32 turn) {
     s.work_empty[turn % queue_depth].wait((turn / queue_depth & 1) ^ 1);
   }
 
   GIWA_DEVICE static void put(const params& p, const many_rows_shape& shape, work_tile& work,
-                              const typename walk::position& at, int64 item, int in_cluster, bool divides) {
-    const cached_sequence& q = at.sequence;
-    const many_rows_item which = item_of(shape, at.work, q.keys, divides, item - at.first);
-    const int tile = which.row_tile * shape.cluster + in_cluster;
-    work.head.put({q, q.batch, which.head * p.call.heads_per_kv, q.offset, which.head});
+                              const typename walk::position& found, int64 number, int in_cluster, bool divides) {
+    const cached_sequence& q = found.sequence;
+    const many_rows_work_tile tile = work_tile_of(shape, found.work, q.keys, divides, number - found.first);
+    const int block_tile = tile.row_tile * shape.cluster + in_cluster;
+    work.head.put({q, q.batch, tile.head * p.call.heads_per_kv, q.offset, tile.head});
     for (int c = 0; c < Types::consumers; ++c) {
-      const packed_rows rows = rows_of(p.call, shape, p.heads, q, which.head, tile, c);
+      const packed_rows rows = rows_of(p.call, shape, p.heads, q, tile.head, block_tile, c);
       work.rows[c].put(rows);
       work.first_query[c] = rows.query(0);
     }
     work.queries = p.shape.tile.queries;
-    const query_range queries = queries_of(shape, tile);
+    const query_range queries = queries_of(shape, block_tile);
     work.keys.put({p.mask, work.head.get(), queries.first, queries.count, Types::block_n});
     const auto& list = work.keys.get();
-    const int first = divides ? which.split * at.work.split_tiles : 0;
+    const int first = divides ? tile.split * found.work.split_tiles : 0;
     work.end_tile = list.count();
-    if (divides && work.end_tile - first > at.work.split_tiles) work.end_tile = first + at.work.split_tiles;
+    if (divides && work.end_tile - first > found.work.split_tiles) work.end_tile = first + found.work.split_tiles;
     work.first_tile = list.next(first);
-    if (work.first_tile > work.end_tile) work.first_tile = work.end_tile;  // the mask keeps nothing of the split
-    work.split_keys = at.work.split_tiles * Types::block_n;
-    work.slot = divides && at.work.splits > 1 ? item : -1;
+    if (work.first_tile > work.end_tile) work.first_tile = work.end_tile;  // the mask leaves nothing of the split
+    work.split_keys = found.work.split_tiles * Types::block_n;
+    work.slot = divides && found.work.splits > 1 ? number : -1;
     work.end = false;
   }
 };

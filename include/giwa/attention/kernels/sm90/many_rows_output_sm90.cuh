@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The end of an item of the kernel for many rows: its rows of o and lse, or its state for the second launch.
+// The end of a work tile of the kernel for many rows: its rows of o and lse, or the partial of a split for the second launch.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
 
@@ -18,7 +18,7 @@ struct many_rows_output {
   using output = typename Types::output;
   static constexpr int row_slots = map::rows;
 
-  /// m, in units of log2, l and O are those of all keys of the item.
+  /// m, in units of log2, l and O are those of all keys of the work tile.
   GIWA_DEVICE static void run(consumer& c, query_rows& q, const float (&m)[row_slots], const float (&l)[row_slots]) {
     const packed_rows rows = q.work.rows[c.index].get();
     if (q.work.slot >= 0)
@@ -64,7 +64,7 @@ struct many_rows_output {
       const cached_row_end<output> to(call, s, rows.head(row), rows.query(row));
       const finished_softmax<float> end = to.finish(m[r], l[r]);
       lse[r] = end.lse, lse_of[r] = to.lse, o_of[r] = to.o, factor[r] = end.factor;
-      if (staged) continue;  // one branch, because the instructions of the first item come from memory
+      if (staged) continue;  // one branch, because the instructions of the first work tile come from memory
       GIWA_UNROLL
       for (int i = 0; i < q.o.registers; i += 2) {
         const float sums[2] = {q.o.value[i], q.o.value[i + 1]};
@@ -88,7 +88,7 @@ struct many_rows_output {
       add_nonfinite(c.block, call, c.steps, s, head.kv_head, rows, q.work.keys.get(), warp_row, warp_row + 16);
   }
 
-  /// Waits until the rows of the item before have been read.
+  /// Waits until the rows of the work tile before have been read.
   GIWA_DEVICE static void wait_for_stores(consumer& c) {
     if (c.thread == 0) arch::wait_stores_read<0>();
     arch::barrier_sync(Types::barrier_of(Types::named_barrier::of_consumer, c.index), 128);

@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// The rows of a thread over the splits before the current one, m in units of log2.
 template <class QueryRows>
-using earlier_splits = rows_aside<typename QueryRows::output_registers::map>;
+using earlier_splits = local_partial<typename QueryRows::output_registers::map>;
 
 /// What a consumer does at the ends of splits. Scores of the first tile of a split are computed before O of the last one is
 /// complete.

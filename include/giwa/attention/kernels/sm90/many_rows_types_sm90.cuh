@@ -39,7 +39,7 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     GIWA_DEVICE int queries() const { return sequence.queries; }
     GIWA_DEVICE int keys() const { return sequence.keys; }
   };
-  /// An item, and the needed K tiles in [first_tile, end_tile).
+  /// A whole work tile or a split of one, and the needed K tiles in [first_tile, end_tile).
   struct work_tile {
     uninitialized<head_view> head;
     uninitialized<tiles_of_keys> keys;
@@ -47,12 +47,12 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     int first_query[consumers];
     int queries;  // of a consumer
     int first_tile, end_tile, split_keys;
-    int64 slot;  // in the workspace; -1: the item is a whole unit
+    int64 slot;  // of the split's partial in the workspace; -1: the work tile is whole
     bool end;    // no work tile: the queue ends here
     GIWA_DEVICE bool has_keys() const { return first_tile < end_tile; }
   };
-  /// Where a box of a tile lies: its page, and its first row there.
-  struct box_place {
+  /// Where a box of a tile comes from: its page, and its first row there.
+  struct box_source {
     int page, row;
   };
   static constexpr int least_box_rows = 8, most_boxes = block_n / least_box_rows;
@@ -62,12 +62,12 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     int keys, kv_head;
     int tile, next;     // tile -1: none, and none will follow
     bool needs_scrub;   // its values
-    bool begins, last;  // the first tile of an item, the last
+    bool begins, last;  // the first tile of a work tile, the last
   };
   // When the loader notes a tile, the keys of the third before it have been copied.
   static constexpr int most_noted = 4;
   struct tiles_to_copy_list {
-    tile_to_copy of[most_noted];
+    tile_to_copy tile[most_noted];
     arch::mbarrier made[most_noted];
     uint32 count;
   };
@@ -79,7 +79,8 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     k_note k_notes[stages];
     consumer_note consumer_notes[stages][consumers];
     v_note v_notes[stages];
-    box_place places[3][most_boxes];  // of a tile whose K is loaded, of the one before, whose V is, and of the next one
+    // Of a tile whose K is loaded, of the one before, whose V is, and of the next one.
+    box_source sources[3][most_boxes];
     tiles_to_copy_list tiles_to_copy;
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
@@ -136,8 +137,8 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
   }
 
   /// Whether a V tile holds rows that some query does not see, or that are past the end of the sequence.
-  GIWA_DEVICE static bool needs_scrub(const params&, const tiles_of_keys& list, int n, tile_keep kept_by_mask) {
-    return list.with_end(kept_by_mask, n) == tile_keep::some;
+  GIWA_DEVICE static bool needs_scrub(const params&, const tiles_of_keys& list, int n, tile_keep visible_by_mask) {
+    return list.with_end(visible_by_mask, n) == tile_keep::some;
   }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Runs: every leaf is computed once, in order, and what runs hand on fits into the workspace.
+// Splits: every leaf is computed once, in order, and what splits hand on fits into the workspace.
 #include <giwa/attention/work/cached_workspace.hpp>
-#include <giwa/attention/work/find_run.hpp>
+#include <giwa/attention/work/find_split.hpp>
 #include <giwa/grid/host_executor.hpp>
 
 #include "support/catch.hpp"
@@ -41,16 +41,16 @@ struct call_sizes {
 };
 
 template <class Params>
-run_work work_of_call(const Params& p, int leaf_keys, int tile_rows) {
+split_work work_of_call(const Params& p, int leaf_keys, int tile_rows) {
   const bool exact = !p.is_ragged() && !mask_bounds_leaves<std::remove_cvref_t<decltype(p.mask)>>;
   return work_of(p.views.problem(), {leaf_keys, tile_rows, 128}, exact);
 }
 
-/// Runs that find_run() has to find, by adding up all sequences.
+/// Runs that find_split() has to find, by adding up all sequences.
 template <class Params>
 class plain_search {
  public:
-  plain_search(const Params& p, const run_shape& shape, int leaf_keys, int tile_rows) {
+  plain_search(const Params& p, const split_shape& shape, int leaf_keys, int tile_rows) {
     for (int b = 0; b < p.views.sequence_count(); ++b) {
       first_.push_back(total);
       sequences_.push_back(p.at(b));
@@ -60,17 +60,17 @@ class plain_search {
     }
     length = shape.length_of(total);
   }
-  run_place place(int64 run) const {
-    run_place place{
-        .sequence = {}, .leaves_of_sequence = {}, .before = 0, .run = run, .length = length, .total = total};
-    if (place.leaves() <= 0) return place;
+  split_position position(int64 split) const {
+    split_position position{
+        .sequence = {}, .leaves_of_sequence = {}, .before = 0, .number = split, .length = length, .total = total};
+    if (position.leaves() <= 0) return position;
     // The last that begins there: those before it have no leaves.
-    const auto after = std::upper_bound(first_.begin(), first_.end(), place.begin());
+    const auto after = std::upper_bound(first_.begin(), first_.end(), position.begin());
     const auto b = after - first_.begin() - 1;
-    place.sequence = sequences_[static_cast<std::size_t>(b)];
-    place.leaves_of_sequence = leaves_[static_cast<std::size_t>(b)];
-    place.before = place.begin() - after[-1];
-    return place;
+    position.sequence = sequences_[static_cast<std::size_t>(b)];
+    position.leaves_of_sequence = leaves_[static_cast<std::size_t>(b)];
+    position.before = position.begin() - after[-1];
+    return position;
   }
   int64 total = 0, length = 0;
 
@@ -80,10 +80,10 @@ class plain_search {
   std::vector<sequence_leaves> leaves_;
 };
 
-/// What is wrong with the items of all runs.
+/// What is wrong with the work tiles of all splits.
 struct law {
   int64 out_of_order = 0, missed = 0, divided = 0, empty = 0, too_many_slots = 0, too_many_begun = 0, too_long = 0,
-        items = 0;
+        tiles = 0;
   void holds() const {
     CHECK(out_of_order == 0);
     CHECK(missed == 0);
@@ -95,40 +95,40 @@ struct law {
   }
 };
 
-/// Walks all runs of a launch. The leaves of each (sequence, head, tile of rows) must come in order, each once.
+/// Walks all splits of a launch. The leaves of each (sequence, head, tile of rows) must come in order, each once.
 template <class Params>
-void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf_keys, int tile_rows) {
+void check_splits(law& broken, const Params& p, const split_shape& of_host, int leaf_keys, int tile_rows) {
   const int kv_heads = static_cast<int>(p.views.cache.k.extent(2));
   const plain_search search(p, of_host, leaf_keys, tile_rows);
-  run_shape shape = of_host;
-  shape.slots = search.place(0).slots(of_host);
-  std::vector<int64> first_unit{0};
-  std::vector<int> next, end;  // of each unit
+  split_shape shape = of_host;
+  shape.slots = search.position(0).slots(of_host);
+  std::vector<int64> first_tile{0};
+  std::vector<int> next, end;  // of each work tile
   for (int b = 0; b < p.views.sequence_count(); ++b) {
     const sequence_leaves l = leaves_of(p, p.at(b), leaf_keys, tile_rows);
-    first_unit.push_back(first_unit.back() + kv_heads * l.row_tiles);
+    first_tile.push_back(first_tile.back() + kv_heads * l.row_tiles);
     next.insert(next.end(), static_cast<std::size_t>(kv_heads * l.row_tiles), l.first);
     end.insert(end.end(), static_cast<std::size_t>(kv_heads * l.row_tiles), l.end);
   }
-  for (int64 run = 0; run < shape.runs; ++run)
+  for (int64 split = 0; split < shape.splits; ++split)
     for (int column = 0; column < shape.columns; ++column) {
-      run_walk walk(p, shape, column, leaf_keys, tile_rows);
-      walk.enter(shape, search.place(run));
+      split_walk walk(p, shape, column, leaf_keys, tile_rows);
+      walk.enter(shape, search.position(split));
       int64 leaves = 0;
       int slots_before = 0, slots_begun = 0;
       while (walk.next()) {
-        const run_item& item = walk.item();
-        ++broken.items;
-        leaves += item.end - item.begin;
-        broken.empty += item.begin < item.end && item.row_tile < item.leaves.row_tiles && item.head < kv_heads ? 0 : 1;
-        const auto unit = static_cast<std::size_t>(first_unit[static_cast<std::size_t>(item.sequence.batch)] +
-                                                   item.head * item.leaves.row_tiles + item.row_tile);
-        if (unit >= next.size() || next[unit] != item.begin || item.end > end[unit])
+        const few_rows_work_tile& work = walk.work();
+        ++broken.tiles;
+        leaves += work.end - work.begin;
+        broken.empty += work.begin < work.end && work.row_tile < work.leaves.row_tiles && work.head < kv_heads ? 0 : 1;
+        const auto tile = static_cast<std::size_t>(first_tile[static_cast<std::size_t>(work.sequence.batch)] +
+                                                   work.head * work.leaves.row_tiles + work.row_tile);
+        if (tile >= next.size() || next[tile] != work.begin || work.end > end[tile])
           ++broken.out_of_order;
         else
-          next[unit] = item.end;
-        if (item.has_beginning() && item.has_end()) continue;
-        (item.has_beginning() ? slots_begun : slots_before) += run_partials(item.fold_begin(), item.end).count();
+          next[tile] = work.end;
+        if (work.has_beginning() && work.has_end()) continue;
+        (work.has_beginning() ? slots_begun : slots_before) += split_partials(work.fold_begin(), work.end).count();
       }
       if (shape.slots == 0)
         broken.divided += slots_begun + slots_before;
@@ -140,15 +140,15 @@ void check_runs(law& broken, const Params& p, const run_shape& of_host, int leaf
   broken.missed += next == end ? 0 : 1;
 }
 
-/// The runs for some numbers of blocks, with any workspace and with none.
+/// The splits for some numbers of blocks, with any workspace and with none.
 template <class Mask = full>
 void check_shapes(law& broken, const call_sizes& sizes, int leaf_keys, int tile_rows,
                   const std::vector<int>& all_blocks, const Mask& mask = {}) {
   const auto p = sizes.params(mask);
-  const run_work work = work_of_call(p, leaf_keys, tile_rows);
+  const split_work work = work_of_call(p, leaf_keys, tile_rows);
   for (const int blocks : all_blocks)
     for (const int64 available : {giwa::max_int64, int64{0}})
-      check_runs(broken, p, shape_of_runs(work, blocks, available), leaf_keys, tile_rows);
+      check_splits(broken, p, shape_of_splits(work, blocks, available), leaf_keys, tile_rows);
 }
 
 std::vector<int> up_to_200() {
@@ -158,80 +158,81 @@ std::vector<int> up_to_200() {
 }
 const std::vector<int> some_blocks{1, 2, 3, 7, 8, 16, 31, 64, 78, 114, 132, 148, 200};
 
-/// find_run() by the threads of a block.
+/// find_split() by the threads of a block.
 template <class Params>
-struct find_run_op {
+struct find_split_op {
   static constexpr int max_threads = 384, min_blocks = 1;
   struct params {
     Params call;
-    run_shape shape;
+    split_shape shape;
     int leaf_keys, tile_rows;
-    run_place* found;
+    split_position* found;
   };
   struct shared_storage {
-    run_search search;
+    split_search search;
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
-    const int64 run = block.block_rank();
-    const run_place place = find_run(block, p.call, p.shape, run, p.leaf_keys, p.tile_rows, s.search);
-    if (block.rank() == 0) p.found[run] = place;
+    const int64 split = block.block_rank();
+    const split_position position = find_split(block, p.call, p.shape, split, p.leaf_keys, p.tile_rows, s.search);
+    if (block.rank() == 0) p.found[split] = position;
   }
 };
 
-/// find_run_early() by a warp.
+/// find_split_early() by a warp.
 template <class Params>
-struct find_run_early_op {
+struct find_split_early_op {
   static constexpr int max_threads = 32, min_blocks = 1;
   struct params {
     Params call;
-    run_shape shape;
+    split_shape shape;
     int leaf_keys;
-    run_place* found;
+    split_position* found;
     int* other_lengths;
     int changed;  // that changes in between; -1: none
     bool* same;
   };
   struct shared_storage {
-    run_search search;
+    split_search search;
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
-    const auto run = static_cast<int>(block.block_rank());
-    const run_place place = find_run_early(block, p.call, p.shape, run, p.leaf_keys, s.search);
-    if (block.rank() == 0) p.found[run] = place;
+    const auto split = static_cast<int>(block.block_rank());
+    const split_position position = find_split_early(block, p.call, p.shape, split, p.leaf_keys, s.search);
+    if (block.rank() == 0) p.found[split] = position;
     block.sync();
     if (block.rank() == 0 && p.changed >= 0) p.other_lengths[p.changed] ^= 1;
     block.sync();
-    if (!has_same_lengths(block, p.call, s.search)) p.same[run] = false;
+    if (!has_same_lengths(block, p.call, s.search)) p.same[split] = false;
   }
 };
 
-/// Counts the runs that a block finds elsewhere than plain_search.
+/// Counts the splits that a block finds elsewhere than plain_search.
 template <class Params>
-int64 runs_elsewhere(const Params& call, const run_shape& shape, int leaf_keys, int tile_rows, int threads) {
-  using op = find_run_op<Params>;
-  const auto runs = static_cast<std::size_t>(shape.runs);
-  std::vector<run_place> found(runs);
+int64 splits_elsewhere(const Params& call, const split_shape& shape, int leaf_keys, int tile_rows, int threads) {
+  using op = find_split_op<Params>;
+  const auto splits = static_cast<std::size_t>(shape.splits);
+  std::vector<split_position> found(splits);
   const typename op::params p{call, shape, leaf_keys, tile_rows, found.data()};
-  REQUIRE(giwa::launch(giwa::host, {.grid = shape.runs, .block = threads}, op{}, p).ok());
+  REQUIRE(giwa::launch(giwa::host, {.grid = shape.splits, .block = threads}, op{}, p).ok());
   const plain_search right(call, shape, leaf_keys, tile_rows);
   int64 elsewhere = 0;
-  for (std::size_t run = 0; run < runs; ++run) {
-    const run_place expected = right.place(static_cast<int64>(run)), &seen = found[run];
+  for (std::size_t split = 0; split < splits; ++split) {
+    const split_position expected = right.position(static_cast<int64>(split)), &seen = found[split];
     const cached_sequence &a = seen.sequence, &b = expected.sequence;
     const sequence_leaves &l = seen.leaves_of_sequence, &m = expected.leaves_of_sequence;
-    const bool same_run = seen.run == expected.run && seen.length == expected.length && seen.total == expected.total;
-    const bool same_place = seen.before == expected.before && l.first == m.first && l.end == m.end &&
-                            l.row_tiles == m.row_tiles && a.batch == b.batch &&
-                            a.first_query_row == b.first_query_row && a.queries == b.queries && a.keys == b.keys &&
-                            a.offset == b.offset && a.q_batch == b.q_batch && a.first_entry == b.first_entry;
-    if (!same_run || (expected.leaves() > 0 && !same_place)) ++elsewhere;
+    const bool same_split =
+        seen.number == expected.number && seen.length == expected.length && seen.total == expected.total;
+    const bool same_position = seen.before == expected.before && l.first == m.first && l.end == m.end &&
+                               l.row_tiles == m.row_tiles && a.batch == b.batch &&
+                               a.first_query_row == b.first_query_row && a.queries == b.queries && a.keys == b.keys &&
+                               a.offset == b.offset && a.q_batch == b.q_batch && a.first_entry == b.first_entry;
+    if (!same_split || (expected.leaves() > 0 && !same_position)) ++elsewhere;
   }
   return elsewhere;
 }
 
-bool are_equal(const run_item& x, const run_item& y) {
+bool are_equal(const few_rows_work_tile& x, const few_rows_work_tile& y) {
   const cached_sequence &a = x.sequence, &b = y.sequence;
   return a.batch == b.batch && a.first_query_row == b.first_query_row && a.queries == b.queries && a.keys == b.keys &&
          a.offset == b.offset && a.q_batch == b.q_batch && a.first_entry == b.first_entry &&
@@ -239,29 +240,29 @@ bool are_equal(const run_item& x, const run_item& y) {
          x.head == y.head && x.row_tile == y.row_tile && x.begin == y.begin && x.end == y.end;
 }
 
-/// Counts the runs whose items are others if a warp finds them early, or whose changed lengths it does not notice.
+/// Counts the splits whose work tiles are others if a warp finds them early, or whose changed lengths it does not notice.
 template <class Params>
-int64 early_runs_elsewhere(const Params& call, const run_shape& shape, std::vector<int>& lengths, int changed) {
-  using op = find_run_early_op<Params>;
+int64 early_splits_elsewhere(const Params& call, const split_shape& shape, std::vector<int>& lengths, int changed) {
+  using op = find_split_early_op<Params>;
   constexpr int leaf_keys = 128, tile_rows = 16;
   const plain_search right(call, shape, leaf_keys, tile_rows);
-  std::vector<run_place> found(static_cast<std::size_t>(shape.runs));
+  std::vector<split_position> found(static_cast<std::size_t>(shape.splits));
   const auto same = std::make_unique<bool[]>(found.size());
   std::fill_n(same.get(), found.size(), true);
   const typename op::params p{call, shape, leaf_keys, found.data(), lengths.data(), changed, same.get()};
-  REQUIRE(giwa::launch(giwa::host, {.grid = shape.runs, .block = 32}, op{}, p).ok());
+  REQUIRE(giwa::launch(giwa::host, {.grid = shape.splits, .block = 32}, op{}, p).ok());
   if (changed >= 0) {
-    if (shape.runs % 2 != 0) lengths[static_cast<std::size_t>(changed)] ^= 1;
+    if (shape.splits % 2 != 0) lengths[static_cast<std::size_t>(changed)] ^= 1;
     return std::count(same.get(), same.get() + found.size(), true);
   }
   int64 elsewhere = std::count(same.get(), same.get() + found.size(), false);
   for (int column = 0; column < shape.columns; ++column)
     for (std::size_t i = 0; i < found.size(); ++i) {
-      run_walk early(call, shape, column, leaf_keys, tile_rows), plain(call, shape, column, leaf_keys, tile_rows);
-      plain.enter(shape, right.place(static_cast<int64>(i)));
+      split_walk early(call, shape, column, leaf_keys, tile_rows), plain(call, shape, column, leaf_keys, tile_rows);
+      plain.enter(shape, right.position(static_cast<int64>(i)));
       bool more = early.enter_early(found[i]);
       while (plain.next()) {
-        elsewhere += more && are_equal(early.item(), plain.item()) ? 0 : 1;
+        elsewhere += more && are_equal(early.work(), plain.work()) ? 0 : 1;
         more = more && early.next();
       }
       elsewhere += more ? 1 : 0;
@@ -280,7 +281,7 @@ std::vector<int> random_lengths(std::mt19937& random, int64 sequences, int most)
 
 }  // namespace
 
-TEST_CASE("runs of sequences of one length") {
+TEST_CASE("splits of sequences of one length") {
   law broken;
   for (const int64 keys : {0, 1, 127, 128, 129, 255, 256, 257, 1024, 8192})
     for (const int64 sequences : {1, 2, 5}) {
@@ -320,10 +321,10 @@ TEST_CASE("many sequences, and heads of keys that leave no block idle or are not
       check_shapes(broken, sizes, 128, 16, {1, 78, 132, 200});
     }
   broken.holds();
-  CHECK(broken.items > 100000);
+  CHECK(broken.tiles > 100000);
 }
 
-TEST_CASE("runs of the longest sequences") {
+TEST_CASE("splits of the longest sequences") {
   law broken;
   const int longest = static_cast<int>(giwa::attention_limits::length);
   check_shapes(broken, {.keys = longest}, 128, 16, some_blocks);
@@ -333,7 +334,7 @@ TEST_CASE("runs of the longest sequences") {
   broken.holds();
 }
 
-TEST_CASE("runs of packed queries, also of sequences without any") {
+TEST_CASE("splits of packed queries, also of sequences without any") {
   law broken;
   for (const std::vector<int>& offsets :
        {std::vector{0, 1, 1, 5, 40}, {0, 0, 0, 0, 0}, {3, 20, 20, 21, 64}, {-5, 2, 30, 100, 2000000000}})
@@ -349,7 +350,7 @@ TEST_CASE("runs of packed queries, also of sequences without any") {
   broken.holds();
 }
 
-TEST_CASE("runs of packed queries whose offsets decrease stay inside the workspace") {
+TEST_CASE("splits of packed queries whose offsets decrease stay inside the workspace") {
   law broken;
   std::vector<int> back_and_forth(17);
   for (std::size_t i = 0; i < back_and_forth.size(); ++i) back_and_forth[i] = i % 2 == 0 ? 0 : 64;
@@ -417,7 +418,7 @@ TEST_CASE("leaves_of leaves out what a mask leaves out, and nothing else") {
   CHECK(without == 0);
 }
 
-TEST_CASE("blocks find their runs") {
+TEST_CASE("blocks find their splits") {
   std::mt19937 random(4);
   int64 elsewhere = 0;
   for (const int64 sequences : {1, 31, 32, 33, 127, 129, 500, 1030})
@@ -431,7 +432,7 @@ TEST_CASE("blocks find their runs") {
       const auto p = sizes.params(full{});
       for (const int blocks : {3, 20})
         elsewhere +=
-            runs_elsewhere(p, shape_of_runs(work_of_call(p, 128, 16), blocks, giwa::max_int64), 128, 16, threads);
+            splits_elsewhere(p, shape_of_splits(work_of_call(p, 128, 16), blocks, giwa::max_int64), 128, 16, threads);
     }
   CHECK(elsewhere == 0);
   // Without lengths all sequences are alike; the host can say so, and does not under a mask.
@@ -440,13 +441,13 @@ TEST_CASE("blocks find their runs") {
     const auto plain = sizes.params(full{});
     const auto masked = sizes.params(sliding_window{200} & causal::bottom_right);
     for (const int blocks : {2, 5, 26}) {
-      run_shape shape = shape_of_runs(work_of_call(plain, 128, 16), blocks, giwa::max_int64);
-      elsewhere += runs_elsewhere(plain, shape, 128, 16, 64);
+      split_shape shape = shape_of_splits(work_of_call(plain, 128, 16), blocks, giwa::max_int64);
+      elsewhere += splits_elsewhere(plain, shape, 128, 16, 64);
       shape.set_alike(plain.at(0), leaves_of(plain, plain.at(0), 128, 16), sizes.sequences);
       CHECK(shape.total > 0);
-      elsewhere += runs_elsewhere(plain, shape, 128, 16, 64);
-      elsewhere +=
-          runs_elsewhere(masked, shape_of_runs(work_of_call(masked, 128, 16), blocks, giwa::max_int64), 128, 16, 64);
+      elsewhere += splits_elsewhere(plain, shape, 128, 16, 64);
+      elsewhere += splits_elsewhere(masked, shape_of_splits(work_of_call(masked, 128, 16), blocks, giwa::max_int64),
+                                    128, 16, 64);
     }
   }
   CHECK(elsewhere == 0);
@@ -459,22 +460,22 @@ TEST_CASE("blocks find their runs") {
                           .offsets = {0, 0, 7, 7, 20, 50}};
   const auto p = packed.params(full{});
   for (const int blocks : {1, 2, 9, 40})
-    elsewhere += runs_elsewhere(p, shape_of_runs(work_of_call(p, 64, 32), blocks, giwa::max_int64), 64, 32, 96);
+    elsewhere += splits_elsewhere(p, shape_of_splits(work_of_call(p, 64, 32), blocks, giwa::max_int64), 64, 32, 96);
   CHECK(elsewhere == 0);
 }
 
-TEST_CASE("a warp finds runs early, where all leaves of all sequences count") {
+TEST_CASE("a warp finds splits early, where all leaves of all sequences count") {
   std::mt19937 random(8);
   int64 elsewhere = 0, calls = 0;
   const auto check = [&](call_sizes& sizes, const auto& mask) {
     const auto p = sizes.params(mask);
     for (const int blocks : {1, 3, 20, 132}) {
-      const run_shape shape = shape_of_runs(work_of_call(p, 128, 16), blocks, giwa::max_int64);
+      const split_shape shape = shape_of_splits(work_of_call(p, 128, 16), blocks, giwa::max_int64);
       if (!may_find_early(p, shape, 128, 16)) continue;
       ++calls;
-      elsewhere += early_runs_elsewhere(p, shape, sizes.lengths, -1);
+      elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, -1);
       if (!sizes.lengths.empty())
-        elsewhere += early_runs_elsewhere(p, shape, sizes.lengths, static_cast<int>(sizes.sequences) - 1);
+        elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, static_cast<int>(sizes.sequences) - 1);
     }
   };
   for (const int64 sequences : {1, 2, 7, 31, 32})
@@ -497,7 +498,7 @@ TEST_CASE("a warp finds runs early, where all leaves of all sequences count") {
 
   const auto is_early = [](const call_sizes& sizes, const auto& mask) {
     const auto p = sizes.params(mask);
-    return may_find_early(p, shape_of_runs(work_of_call(p, 128, 16), 132, giwa::max_int64), 128, 16);
+    return may_find_early(p, shape_of_splits(work_of_call(p, 128, 16), 132, giwa::max_int64), 128, 16);
   };
   const std::vector<int> lengths(33, 3000);
   CHECK(
@@ -507,37 +508,37 @@ TEST_CASE("a warp finds runs early, where all leaves of all sequences count") {
   CHECK(!is_early({.keys = 5000, .lengths = lengths}, causal::top_left));
   CHECK(!is_early({.keys = 5000, .lengths = lengths}, sliding_window{100} & causal::bottom_right));
   CHECK(!is_early({.queries = 4, .keys = 5000, .lengths = lengths, .offsets = {0, 4}}, full{}));
-  CHECK(!is_early({.keys = 128, .lengths = lengths}, full{}));  // no unit is divided
+  CHECK(!is_early({.keys = 128, .lengths = lengths}, full{}));  // no work tile is divided
   // More than 2^30 leaves.
   CHECK(!is_early({.sequences = 32, .keys = longest, .heads = 150, .kv_heads = 150, .lengths = lengths}, full{}));
 }
 
-TEST_CASE("the shape of runs: within the workspace, and on all blocks where it is large enough") {
+TEST_CASE("the shape of splits: within the workspace, and on all blocks where it is large enough") {
   std::mt19937 random(5);
   const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
   int64 too_large = 0, too_many = 0, idle = 0, fewer = 0, split = 0;
   for (int i = 0; i < 100000; ++i) {
-    const run_work w{.sequences = 1,
-                     .kv_heads = 1 + up_to(up_to(1) == 0 ? 12 : 200),
-                     .units = 1 + up_to(up_to(2) == 0 ? 4000 : 30),
-                     .unit_leaves = 1 + up_to(up_to(2) == 0 ? int64{1} << 24 : 300),
-                     .rows = 1 + up_to(31),
-                     .columns = 16 * (1 + up_to(31)),
-                     .exact = up_to(3) == 0};
+    const split_work w{.sequences = 1,
+                       .kv_heads = 1 + up_to(up_to(1) == 0 ? 12 : 200),
+                       .tiles = 1 + up_to(up_to(2) == 0 ? 4000 : 30),
+                       .tile_leaves = 1 + up_to(up_to(2) == 0 ? int64{1} << 24 : 300),
+                       .rows = 1 + up_to(31),
+                       .columns = 16 * (1 + up_to(31)),
+                       .exact = up_to(3) == 0};
     const int64 blocks = 1 + up_to(199), available = int64{1} << up_to(40);
-    const run_shape s = shape_of_runs(w, blocks, available), all = shape_of_runs(w, blocks, giwa::max_int64),
-                    none = shape_of_runs(w, blocks, 0);
-    for (const run_shape& x : {s, all, none}) {
-      too_many += int64{x.runs} * x.columns <= blocks && x.runs >= 1 ? 0 : 1;
+    const split_shape s = shape_of_splits(w, blocks, available), all = shape_of_splits(w, blocks, giwa::max_int64),
+                      none = shape_of_splits(w, blocks, 0);
+    for (const split_shape& x : {s, all, none}) {
+      too_many += int64{x.splits} * x.columns <= blocks && x.splits >= 1 ? 0 : 1;
       too_many += int64{x.columns} * x.heads_in_column == w.kv_heads ? 0 : 1;
     }
     too_large += workspace_bytes_of(s, w.columns) <= available && none.slots == 0 ? 0 : 1;
     // At least nine tenths of the blocks, or one for each leaf.
-    const int64 leaves = w.units * w.unit_leaves * w.kv_heads;
-    idle += int64{all.runs} * all.columns * 10 >= std::min(blocks * 9, leaves * 9) ? 0 : 1;
-    // Without a workspace, a block for each unit.
-    idle += int64{none.runs} * none.columns * 10 >= std::min(blocks, w.units * w.kv_heads) * 9 ? 0 : 1;
-    fewer += none.runs <= s.runs && s.runs <= all.runs ? 0 : 1;
+    const int64 leaves = w.tiles * w.tile_leaves * w.kv_heads;
+    idle += int64{all.splits} * all.columns * 10 >= std::min(blocks * 9, leaves * 9) ? 0 : 1;
+    // Without a workspace, a block for each work tile.
+    idle += int64{none.splits} * none.columns * 10 >= std::min(blocks, w.tiles * w.kv_heads) * 9 ? 0 : 1;
+    fewer += none.splits <= s.splits && s.splits <= all.splits ? 0 : 1;
     split += s.slots > 0 ? 1 : 0;
   }
   CHECK(too_large == 0);
@@ -556,11 +557,11 @@ TEST_CASE("packed rows are the queries of all heads of a group, each once") {
         const auto p = sizes.params(full{});
         const giwa::fast_divisor divisor(group);
         std::vector<int> times(static_cast<std::size_t>(group * queries), 0);
-        run_item item{};
-        item.sequence = p.at(0);
-        item.head = 2;
-        for (; item.row_tile * tile_rows < group * queries; ++item.row_tile) {
-          const packed_rows rows = rows_of(p, item, divisor, tile_rows);
+        few_rows_work_tile work{};
+        work.sequence = p.at(0);
+        work.head = 2;
+        for (; work.row_tile * tile_rows < group * queries; ++work.row_tile) {
+          const packed_rows rows = rows_of(p, work, divisor, tile_rows);
           wrong += rows.rows >= 1 && rows.rows <= tile_rows ? 0 : 1;
           for (int row = 0; row < rows.rows; ++row) {
             const int query = rows.query(row), head = rows.head(row) - 2 * group;
@@ -579,11 +580,11 @@ namespace {
 
 constexpr giwa::cached_problem decode{
     .sequences = 1, .keys = 8192, .heads = 32, .kv_heads = 8, .head_size = 128, .head_size_v = 128};
-// 16 runs of 8 heads, each of 4 leaves of 128 keys: at least 4 partials of 4 rows, and not many more.
+// 16 splits of 8 heads, each of 4 leaves of 128 keys: at least 4 partials of 4 rows, and not many more.
 constexpr int64 four_states = 16 * 8 * 4 * (4 * 128 + 4 * 2) * 4;
 static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) >= four_states);
 static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) <= 3 * four_states);
-// It depends little on the number of sequences: a run hands on partials of one sequence, however many it computes.
+// It depends little on the number of sequences: a split hands on partials of one sequence, however many it computes.
 constexpr int64 bytes_of(int64 sequences) {
   giwa::cached_problem p = decode;
   p.sequences = sequences, p.keys = 131072;
@@ -611,16 +612,16 @@ TEST_CASE("workspace_bytes of a cached call is what a call uses") {
     const int blocks = 1 + static_cast<int>(up_to(199));
     const int64 both = giwa::workspace_bytes(p, {.multiprocessors = blocks}), of_many_rows = many_rows_bytes(p, blocks);
     if (both == of_many_rows && both > 0) ++many;
-    const run_tiles tiles = run_tiles_of(p);
+    const few_rows_tile tiles = few_rows_tile_of(p);
     const int64 bytes =
         both > of_many_rows
             ? both
-            : workspace_bytes_of(shape_of_runs(work_of(p, tiles, false), blocks, giwa::max_int64), tiles.columns);
+            : workspace_bytes_of(shape_of_splits(work_of(p, tiles, false), blocks, giwa::max_int64), tiles.columns);
     less += bytes <= both ? 0 : 1;
     for (const bool exact : {false, true}) {
-      const run_work work = work_of(p, tiles, exact);
+      const split_work work = work_of(p, tiles, exact);
       const auto bytes_with = [&](int64 available) {
-        return workspace_bytes_of(shape_of_runs(work, blocks, available), tiles.columns);
+        return workspace_bytes_of(shape_of_splits(work, blocks, available), tiles.columns);
       };
       other += bytes_with(bytes) == bytes || (exact && bytes_with(bytes) <= bytes) ? 0 : 1;
       other += bytes_with(giwa::max_int64) <= bytes ? 0 : 1;
