@@ -50,6 +50,7 @@ WORDS = [
     (r"\bsome has more than other\b", "uneven"),
     (r"\bnobody\b", "no thread, no caller"),
     (r"\bthe house\b", "the library, the source tree"),
+    (r"\b(?:run|piece)s? of (?:its |their |the )?(?:leaves|keys)\b", "split"),
 ]
 CODE = [
     (r"\bleave_[a-z_]+", "release_*"),
@@ -62,6 +63,13 @@ CODE = [
     (r"\bkey_share\b|\bshare::", "tile_keep::all, none, some"),
     (r"\bplace\b(?= at\b)", "attention_coord"),
     (r"\bapart\b", "fallback (work left to the slow exact path)"),
+    # A work tile is what a block computes, a split a share of its keys, a partial a state that is set aside, a slot where it lies.
+    (r"\brun_(?:shape|params|place|search|states|partials|walk|work|items?|length)\b|\bfind_run\w*|\b(?:shape_of|wait_for)_runs?\b", "split_*, find_split"),
+    (r"\b(?:sum_in|merge|earlier|least)_(?:pieces|runs)\b|\bpiece_(?:tiles|keys)\w*", "split_*, *_splits"),
+    (r"\b(?:many_rows|few_rows)_item\b|\bitem_(?:of|floats|reader)\b|\bone_unit\b|\bunit_leaves\b", "work_tile, slot_floats"),
+    (r"\bstate_(?:slots|floats)\b|\bstore_state\b|\brows_aside\b", "partial, slot"),
+    (r"\b(?:box|leaf)_places?\b", "source"),
+    (r"\bkept_by_mask\b", "visible (kept is what dropout leaves)"),
 ]
 # (path, pattern of the line): plain meanings, and names that the vocabulary does not concern.
 ALLOWED = [
