@@ -39,7 +39,7 @@ template <class Map, class Float = float>
 struct rows_ref {
   Float (&m)[Map::rows], (&l)[Map::rows], (&o)[Map::registers];
 };
-/// Merges two states into `to`, which may be either of them. `earlier` may be in local memory (rows_aside).
+/// Merges two states into `to`, which may be either of them. `earlier` may be a partial in local memory (local_partial).
 template <class Map, class Earlier>
 GIWA_HOST_DEVICE void merge_rows(const Earlier& earlier, const rows_ref<Map, const float>& later,
                                  const rows_ref<Map>& to) {
