@@ -257,6 +257,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/backward_wide_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sm90.cuh
   H giwa/attention/call/forward_types.hpp
+  H giwa/attention/call/call_plan.hpp
   H giwa/attention/call/forward.hpp
   H giwa/attention/call/backward_explain_call.hpp
   H giwa/attention/call/backward.hpp
@@ -272,8 +273,8 @@ set(GIWA_HEADERS
   H giwa/attention/cpu/backward.hpp
   H giwa/attention/cpu/cached.hpp
   L giwa/attention/choose/gpu.cuh
-  L giwa/attention/choose/candidates.cuh
   H giwa/attention/choose/pointers.hpp
+  L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh
   L giwa/attention/choose/many_rows_sm90.cuh
   L giwa/attention/choose/cached.cuh

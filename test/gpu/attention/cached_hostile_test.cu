@@ -275,5 +275,5 @@ TEST_CASE("memory of the host is refused on a stream, by name") {
   CHECK(refused([&](auto& a) { a.cache.lengths = of_host.cache.lengths; }, "lengths"));
   CHECK(refused([&](auto& a) { a.cache.pages.indices = of_host.cache.pages.indices; }, "pages"));
   CHECK(refused([&](auto& a) { a.cache.scales.v = of_host.cache.scales.v; }, "scales"));
-  CHECK(refused([&](auto& a) { a.packed.offsets = of_host.packed.offsets; }, "queries"));
+  CHECK(refused([&](auto& a) { a.packed.offsets = of_host.packed.offsets; }, "q_offsets"));
 }

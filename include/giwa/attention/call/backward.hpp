@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CALL_BACKWARD_HPP
 
 #include <giwa/attention/call/backward_explain_call.hpp>
+#include <giwa/attention/call/call_plan.hpp>
 #include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/problem/backward_checks.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
@@ -48,7 +49,7 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
         defined<stream_backward<HeadSize, HeadSizeV, How>>,
         "giwa::attention_backward on a stream needs #include <giwa/attention_backward.cuh>, in a file that nvcc "
         "compiles.");
-    return stream_backward<HeadSize, HeadSizeV, How>::run(static_cast<cudaStream_t>(where), params);
+    return stream_backward<HeadSize, HeadSizeV, How>::run(target_of(where), params);
   }
 }
 }  // namespace GIWA_ARCH_TAG
@@ -205,6 +206,49 @@ status attention_backward(const Where& = {}, const Queries& = {}, const Keys& = 
                                 Other, Another, More...>();
   return {};
 }
+
+/// Prepares an attention_backward call on the current GPU, with the arguments and template arguments of that function except the
+/// stream: `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, dout, dq, dk, dv, causal{}, {.lse = lse, .workspace =
+/// w}))`, then `plan.launch(stream)` any number of times. Launches nothing; may be called while a graph is captured. Errors: those
+/// of attention_backward(), and dropout with a probability of 0.
+///@{
+template <class Sizes, class Accuracy = fp32, class Queries, class Keys, class Values, class O, class DO, class DQ,
+          class DK, class DV, int Rank, class Mask = attention_backward_options,
+          class Score = attention_backward_options>
+auto make_attention_plan(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                         const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
+                         const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
+                         const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
+                         const Score& score = {}, const attention_backward_options& options = {}) {
+  using pair = detail::head_size_pair<Sizes>;
+  using kernels = detail::stream_backward<pair::k, pair::v, detail::kernel_choice<Accuracy, automatic_tile>>;
+  static_assert(
+      detail::defined<kernels>,
+      "giwa::make_attention_plan for gradients needs #include <giwa/attention_backward.cuh>, in a file that nvcc "
+      "compiles.");
+  using params = detail::backward_params<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<O>, DQ,
+                                         detail::argument_or<Mask, attention_backward_options, full>,
+                                         detail::argument_or<Score, attention_backward_options, plain_score>>;
+  using plan = call_plan<typename kernels::template prepared<params>>;
+  return plan::make([&](const auto& target) {
+    if constexpr (detail::drops_weights<Score>)
+      if (score.probability() == 0)
+        return status::invalid("dropout", "a plan with dropout needs a probability above 0: leave dropout out");
+    return detail::backward_call<pair::k, pair::v, Accuracy>(target, q, k, v, o, dout, dq, dk, dv, mask, score,
+                                                             options);
+  });
+}
+template <int HeadSize, class Accuracy = fp32, class Queries, class Keys, class Values, class O, class DO, class DQ,
+          class DK, class DV, int Rank, class Mask = attention_backward_options,
+          class Score = attention_backward_options>
+auto make_attention_plan(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
+                         const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
+                         const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
+                         const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {},
+                         const Score& score = {}, const attention_backward_options& options = {}) {
+  return make_attention_plan<head_sizes<HeadSize>, Accuracy>(q, k, v, o, dout, dq, dk, dv, mask, score, options);
+}
+///@}
 
 }  // namespace GIWA_ARCH_TAG
 

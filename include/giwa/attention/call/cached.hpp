@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CALL_CACHED_HPP
 
 #include <giwa/attention/call/cached_types.hpp>
+#include <giwa/attention/call/call_plan.hpp>
 #include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/problem/cached_checks.hpp>
 #include <giwa/attention/problem/cached_params.hpp>
@@ -66,7 +67,7 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const tens
   } else {
     static_assert(defined<stream_cached<HeadSize, HeadSizeV, Which>>,
                   "giwa::attention_cached on a stream needs #include <giwa/cache.cuh>, in a file that nvcc compiles.");
-    return stream_cached<HeadSize, HeadSizeV, Which>::run(static_cast<cudaStream_t>(where), params);
+    return stream_cached<HeadSize, HeadSizeV, Which>::run(target_of(where), params);
   }
 }
 
@@ -149,6 +150,37 @@ status attention_cached(const Where& = {}, const Cache& = {}, const Queries& = {
   detail::explain_cached_call<(HeadSize > 0), Where, Cache, Queries, O, Mask, Score, Options, Other, More...>();
   return {};
 }
+
+/// Prepares an attention_cached call on the current GPU, with the arguments and template arguments of that function except the
+/// stream: `auto plan = throw_if_failed(make_attention_plan<128>(cache, q, o, causal::bottom_right, {.workspace = w}))`, then
+/// `plan.launch(stream)` for each step of decoding. Each launch reads lengths, offsets and page tables anew. Launches nothing; may
+/// be called while a graph is captured. Errors: those of attention_cached().
+///@{
+template <class Sizes, class Which = any_queries, class Element, class Queries, class O, int Rank,
+          class Mask = cached_options, class Score = cached_options>
+auto make_attention_plan(const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
+                         const cached_options& options = {}) {
+  using pair = detail::head_size_pair<Sizes>;
+  using kernels = detail::stream_cached<pair::k, pair::v, Which>;
+  static_assert(detail::defined<kernels>,
+                "giwa::make_attention_plan for a cache needs #include <giwa/cache.cuh>, in a file that nvcc compiles.");
+  using plan =
+      call_plan<typename kernels::template prepared<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O,
+                                                    detail::argument_or<Mask, cached_options, full>,
+                                                    detail::argument_or<Score, cached_options, plain_score>>>;
+  return plan::make([&](const auto& target) {
+    return detail::cached_call<pair::k, pair::v, Which>(target, cache, q, o, mask, score, options);
+  });
+}
+template <int HeadSize, class Which = any_queries, class Element, class Queries, class O, int Rank,
+          class Mask = cached_options, class Score = cached_options>
+auto make_attention_plan(const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
+                         const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
+                         const cached_options& options = {}) {
+  return make_attention_plan<head_sizes<HeadSize>, Which>(cache, q, o, mask, score, options);
+}
+///@}
 
 }  // namespace GIWA_ARCH_TAG
 

@@ -50,7 +50,7 @@ status run_attention(const Where& where, const attention_views<T, O>& views, con
     static_assert(
         defined<stream_attention<HeadSize, HeadSizeV, Tile>>,
         "giwa::attention_forward on a stream needs #include <giwa/attention.cuh>, in a file that nvcc compiles.");
-    return stream_attention<HeadSize, HeadSizeV, Tile>::run(static_cast<cudaStream_t>(where), params);
+    return stream_attention<HeadSize, HeadSizeV, Tile>::run(target_of(where), params);
   }
 }
 }  // namespace GIWA_ARCH_TAG

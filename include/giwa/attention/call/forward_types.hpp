@@ -71,6 +71,23 @@ using kernel_choice = stdlib::conditional_t<stdlib::same_as<Accuracy, fp32>, Til
 template <class Where>
 concept attention_place = stdlib::same_as<Where, host_t> || stdlib::convertible_to<const Where&, cudaStream_t>;
 
+/// In the place of a stream: the call is checked and prepared, and not launched.
+template <class Prepared>
+struct plan_target {
+  Prepared& prepared;
+};
+/// Where the kernels of a call go: a stream, or a plan.
+///@{
+template <class Where>
+cudaStream_t target_of(const Where& where) {
+  return static_cast<cudaStream_t>(where);
+}
+template <class Prepared>
+plan_target<Prepared> target_of(const plan_target<Prepared>& plan) {
+  return plan;
+}
+///@}
+
 template <class T>
 inline constexpr int view_rank = 0;
 template <class T, int Rank>

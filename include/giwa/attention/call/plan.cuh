@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CALL_PLAN_CUH
 #define GIWA_ATTENTION_CALL_PLAN_CUH
 
+#include <giwa/attention/call/call_plan.hpp>
 #include <giwa/attention/choose/forward.cuh>
 
 namespace giwa::inline GIWA_ABI {
@@ -78,7 +79,7 @@ class attention_plan {
   /// launch. Launches on streams that do not wait for each other need a workspace each, if they have one.
   /// Errors: the plan is empty; another GPU is current; those of the runtime.
   status launch(cudaStream_t s) const {
-    const status state = check_device();
+    const status state = device_.check();
     return state.ok() ? prepared_.launch(s) : state;
   }
 
@@ -87,7 +88,7 @@ class attention_plan {
   /// Errors: those of attention_forward() for the new pointers; an optional array that the plan was made without; an
   /// address that is not a multiple of 16 bytes, if the kernel uses TMA. After an error the plan is as before.
   status rebind(const attention_pointers<T, O>& to) {
-    if (const status s = check_device(); !s.ok()) return s;
+    if (const status s = device_.check(); !s.ok()) return s;
     attention_plan next = *this;
     if (const status s = detail::replace_pointers(next.views_, next.options_, to); !s.ok()) return s;
     status s;  // stays so where there is nothing to compute
@@ -113,7 +114,7 @@ class attention_plan {
       return r;
     }
     attention_plan plan;
-    plan.views_ = views, plan.options_ = options, plan.device_ = device.value;
+    plan.views_ = views, plan.options_ = options, plan.device_ = {device.value};
     r.state = plan.prepare(mask, score, false);
     if (r.ok()) r.value = plan;
     return r;
@@ -127,17 +128,10 @@ class attention_plan {
     if (const status s = detail::check_pointers(call); !s.ok()) return s;
     return again ? prepared_.prepare_again(call) : prepared_.prepare(call);
   }
-  status check_device() const {
-    if (device_ < 0) return status::invalid("plan", "the plan is empty: make it with make_attention_plan()");
-    const result<int> device = current_device();
-    if (!device.ok() || device.value == device_) return device.state;
-    return status::invalid("plan", "the plan was made for another GPU than the current one", bound::exactly, device_,
-                           device.value);
-  }
 
   detail::attention_views<T, O> views_{};
   attention_options options_{};
-  int device_ = -1;
+  detail::plan_device device_;
   detail::prepared_forward<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> prepared_;
 };
 

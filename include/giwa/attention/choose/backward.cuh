@@ -6,7 +6,6 @@
 #include <giwa/attention/call/backward.hpp>
 #include <giwa/attention/choose/backward_sm90.cuh>
 #include <giwa/attention/choose/backward_steps.cuh>
-#include <giwa/attention/choose/pointers.hpp>
 #include <giwa/attention/kernels/simt/backward_simt.cuh>
 #include <giwa/attention/kernels/simt/store_gradient.cuh>
 #include <giwa/attention/kernels/sm80/backward_all_sm80.cuh>
@@ -269,11 +268,11 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
 template <int HeadSize, int HeadSizeV, class How>
 struct stream_backward {
   template <class Params>
-  static status run(cudaStream_t s, const Params& call) {
-    if (const status state = check_pointers(call); !state.ok()) return state;
-    typename backward_kernels<Params, HeadSize, HeadSizeV, How>::type prepared;
-    const status state = prepared.prepare(call);
-    return state.ok() ? prepared.launch(s) : state;
+  using prepared = typename backward_kernels<Params, HeadSize, HeadSizeV, How>::type;
+
+  template <class Target, class Params>
+  static status run(const Target& target, const Params& call) {
+    return run_call<prepared<Params>>(target, call);
   }
 };
 

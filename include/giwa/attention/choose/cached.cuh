@@ -5,7 +5,6 @@
 
 #include <giwa/attention/call/cached.hpp>
 #include <giwa/attention/choose/many_rows_sm90.cuh>
-#include <giwa/attention/choose/pointers.hpp>
 #include <giwa/attention/kernels/simt/cached_simt.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_sm80.cuh>
 #include <giwa/attention/sums/few_rows_partials.cuh>
@@ -148,15 +147,14 @@ struct cached_many_rows : candidate {
 template <int HeadSize, int HeadSizeV, class Which>
 struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
-  static status run(cudaStream_t s, const cached_params<T, Element, O, Mask, Score>& call) {
-    if (const status state = check_pointers(call); !state.ok()) return state;
-    prepared_call<cached_many_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
-                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
-                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 16>,
-                  cached_simt<T, Element, O, HeadSize, HeadSizeV, Mask, Score>>
-        prepared;
-    const status state = prepared.prepare(call);
-    return state.ok() ? prepared.launch(s) : state;
+  using prepared = prepared_call<cached_many_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
+                                 cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
+                                 cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 16>,
+                                 cached_simt<T, Element, O, HeadSize, HeadSizeV, Mask, Score>>;
+
+  template <class Target, class T, class Element, class O, class Mask, class Score>
+  static status run(const Target& target, const cached_params<T, Element, O, Mask, Score>& call) {
+    return run_call<prepared<T, Element, O, Mask, Score>>(target, call);
   }
 };
 

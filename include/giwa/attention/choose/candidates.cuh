@@ -3,7 +3,9 @@
 #ifndef GIWA_ATTENTION_CHOOSE_CANDIDATES_CUH
 #define GIWA_ATTENTION_CHOOSE_CANDIDATES_CUH
 
+#include <giwa/attention/call/forward_types.hpp>
 #include <giwa/attention/choose/gpu.cuh>
+#include <giwa/attention/choose/pointers.hpp>
 
 #include <initializer_list>
 #include <new>
@@ -131,6 +133,22 @@ class first_candidate<candidates<Candidates...>> {
   alignas(typename Candidates::prepared...) unsigned char bytes_[largest({sizeof(typename Candidates::prepared)...})];
   int index_ = -1;
 };
+
+/// Computes a call whose sizes are checked: launches it on a stream, or prepares it for a plan.
+///@{
+template <class Prepared, class Call>
+status run_call(cudaStream_t s, const Call& call) {
+  if (const status state = check_pointers(call); !state.ok()) return state;
+  Prepared prepared;
+  const status state = prepared.prepare(call);
+  return state.ok() ? prepared.launch(s) : state;
+}
+template <class Prepared, class Call>
+status run_call(const plan_target<Prepared>& plan, const Call& call) {
+  const status state = check_pointers(call);
+  return state.ok() ? plan.prepared.prepare(call) : state;
+}
+///@}
 
 /// One kernel with its grid and parameters. A grid without blocks launches nothing.
 template <class Op>

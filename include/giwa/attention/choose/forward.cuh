@@ -5,7 +5,6 @@
 
 #include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/choose/forward_split.cuh>
-#include <giwa/attention/choose/pointers.hpp>
 #include <giwa/attention/tuning/sm120.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
@@ -119,12 +118,9 @@ using prepared_forward = typename forward_kernels<T, O, HeadSize, HeadSizeV, Til
 
 template <int HeadSize, int HeadSizeV, class Tile>
 struct stream_attention {
-  template <class T, class O, class Mask, class Score>
-  static status run(cudaStream_t s, const attention_params<T, O, Mask, Score>& call) {
-    if (const status state = check_pointers(call); !state.ok()) return state;
-    prepared_forward<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> prepared;
-    const status state = prepared.prepare(call);
-    return state.ok() ? prepared.launch(s) : state;
+  template <class Target, class T, class O, class Mask, class Score>
+  static status run(const Target& target, const attention_params<T, O, Mask, Score>& call) {
+    return run_call<prepared_forward<T, O, HeadSize, HeadSizeV, Tile, Mask, Score>>(target, call);
   }
 };
 

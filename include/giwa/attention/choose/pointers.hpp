@@ -46,7 +46,7 @@ status check_pointers(const cached_params<T, Element, O, Mask, Score>& call) {
   static_cast<void>(fails(a.q, "q") || fails(a.cache.k, "k") || fails(a.cache.v, "v") || fails(a.o, "o") ||
                     fails(call.lse, "lse") || fails(call.sinks, "sinks") || fails(call.prior_o, "prior") ||
                     fails(call.prior_lse, "prior") || fails(call.workspace, "workspace") ||
-                    fails(a.packed.offsets, "queries") || fails(a.cache.scales.k, "scales") ||
+                    fails(a.packed.offsets, "q_offsets") || fails(a.cache.scales.k, "scales") ||
                     fails(a.cache.scales.v, "scales") || fails(a.cache.lengths, "lengths") ||
                     fails(a.cache.pages.indices, "pages") || fails(a.cache.pages.offsets, "pages"));
   return pointers.state();
