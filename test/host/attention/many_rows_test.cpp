@@ -161,7 +161,7 @@ TEST_CASE("a slot has room for O, m and l of all rows, aligned to 16 bytes") {
       CHECK((slot.output(0) == 0 && slot.output(rows) == slot.sums(0)));
       CHECK(slot.sums(0) % 4 == 0);
       CHECK((slot.sums(rows) <= floats && floats < slot.sums(rows) + 4));
-      CHECK(item_floats(rows, columns) >= slot.sums(rows) + 4);
+      CHECK(slot_floats(rows, columns) >= slot.sums(rows) + 4);
     }
 }
 
