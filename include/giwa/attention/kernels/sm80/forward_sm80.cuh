@@ -133,7 +133,6 @@ struct sm80_attention_op {
       else
         inputs::load_any(block, inputs::v_of(p, head), {int64{n} * block_n, first_column}, s.in.v);
       copy_commit();
-
       register_tile<float, map_of_scores> scores;
       multiply_qk(lane, warp_row, scores, s.in);
       if constexpr (is_split)
@@ -162,16 +161,8 @@ struct sm80_attention_op {
       float factor[map_of_scores::rows];
       weigh(block, p, head, n, steps, rows, scores, factor);
       uint32 p_operand[parts][map_of_scores::registers / 2];
-      if constexpr (two_parts)
-        to_operands(scores, power_of_two(-exponents.of_p), p_operand[0], p_operand[1]);
-      else
-        to_operand<element>(scores, p_operand[0]);
-      if constexpr (drops_weights<Score>) {
-        kept_tile<map_of_scores, false> kept;
-        steps.find_kept(block, lane, typename steps_of_scores::bounds(head),
-                        rows_are_queries{first_query + warp_row, n * block_n}, kept);
-        kept.clear(p_operand);
-      }
+      make_operand(block, head, rows_are_queries{first_query + warp_row, n * block_n}, steps, exponents, scores,
+                   p_operand);
       multiply_pv(lane, o, factor, p_operand, s.in.v);
       n = next;
     }
@@ -201,6 +192,24 @@ struct sm80_attention_op {
     if constexpr (is_split)
       exponents.begin_values(p.split.v.exponent(head.kv_head, head.first_key_row, head.batch, n), factor);
     if constexpr (slack == 0 && !two_parts) rescale_o();
+  }
+
+  /// P as the operand of P V, without the weights that are dropped.
+  template <class Block>
+  GIWA_DEVICE static void make_operand(const Block& block, const attention_head<T, O>& head,
+                                       const rows_are_queries& tile, const steps_of_scores& steps,
+                                       const split_exponents& exponents,
+                                       const register_tile<float, map_of_scores>& scores,
+                                       uint32 (&operand)[parts][map_of_scores::registers / 2]) {
+    if constexpr (two_parts)
+      to_operands(scores, power_of_two(-exponents.of_p), operand[0], operand[1]);
+    else
+      to_operand<element>(scores, operand[0]);
+    if constexpr (drops_weights<Score>) {
+      kept_tile<map_of_scores, false> kept;
+      steps.find_kept(block, block.lane(), typename steps_of_scores::bounds(head), tile, kept);
+      kept.clear(operand);
+    }
   }
 
   /// Normalizes O, stores it and lse, and adds scrubbed NaN and infinity back.
