@@ -44,15 +44,15 @@ def functions(text):
 
 
 lines_of = {name: text.count("\n") for name, text in files.items()}
-report("files", len(files), 145)
-report("lines", sum(lines_of.values()), 22000)
+report("files", len(files), 140)
+report("lines", sum(lines_of.values()), 22200)
 longest = max(lines_of, key=lines_of.get)
-report(f"lines of the longest file, {longest}", lines_of[longest], 370)
+report(f"lines of the longest file, {longest}", lines_of[longest], 300)
 name, most, where = max(((n, size, file) for file, text in files.items() for n, size in functions(text)), key=lambda f: f[1])
 report(f"lines of the longest function, {name} in {where}", most, 80)
 
 calls = [name for text in files.values() for name in re.findall(r"^status (attention_(?:forward|backward|cached))\(", text, re.M)]
-report("overloads of attention_forward, _backward and _cached", len(calls), 34)
+report("overloads of attention_forward, _backward and _cached", len(calls), 9)
 report("parts that choose among kernels of several architectures",
        len({name.split("/")[0] for name in containing(r"#include <giwa/attention/kernels/", ["kernels/", "reference/"])}), 1)
 report("ordered lists of candidates outside of choose/", len(containing(r"\bcandidate \{|prepared_call<", ["choose/", "call/plan"])), 0)

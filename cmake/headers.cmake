@@ -160,7 +160,6 @@ set(GIWA_HEADERS
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/problem/last_arguments.hpp
   P giwa/attention/problem/params.hpp
-  P giwa/attention/problem/rows.hpp
   P giwa/attention/problem/gradient.hpp
   P giwa/attention/tuning/sm80.hpp
   P giwa/attention/tuning/sm120.hpp
@@ -196,8 +195,6 @@ set(GIWA_HEADERS
   D giwa/attention/sums/few_rows_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
   P giwa/attention/append/rotary.hpp
-  P giwa/attention/append/append_options.hpp
-  P giwa/attention/append/append_params.hpp
   P giwa/attention/append/append_unit.hpp
   P giwa/attention/append/append_rows.hpp
   H giwa/attention/append/append_checks.hpp
@@ -207,7 +204,6 @@ set(GIWA_HEADERS
   H giwa/attention/cpu/product.hpp
   H giwa/attention/cpu/panels.hpp
   H giwa/attention/cpu/worker.hpp
-  H giwa/attention/cpu/run.hpp
   H giwa/attention/cpu/gradient_rows.hpp
   H giwa/attention/cpu/backward_worker.hpp
   D giwa/attention/kernels/simt/cached_simt.cuh
@@ -241,7 +237,6 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/many_rows_types_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_copier_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh
-  D giwa/attention/kernels/sm90/many_rows_splits_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_output_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
@@ -261,17 +256,13 @@ set(GIWA_HEADERS
   H giwa/attention/call/forward.hpp
   H giwa/attention/call/backward_explain_call.hpp
   H giwa/attention/call/backward.hpp
-  H giwa/attention/call/cached_types.hpp
   H giwa/attention/call/cached.hpp
   H giwa/attention/call/append.hpp
   H giwa/attention/call/merge.hpp
   L giwa/attention/sums/merge.cuh
+  H giwa/attention/cpu/calls.hpp
   L giwa/attention/append/append.cuh
-  H giwa/attention/cpu/append.hpp
-  H giwa/attention/cpu/merge.hpp
-  H giwa/attention/cpu/forward.hpp
   H giwa/attention/cpu/backward.hpp
-  H giwa/attention/cpu/cached.hpp
   L giwa/attention/choose/gpu.cuh
   H giwa/attention/choose/pointers.hpp
   L giwa/attention/choose/candidates.cuh

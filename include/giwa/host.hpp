@@ -4,11 +4,8 @@
 #define GIWA_HOST_HPP
 
 #include <giwa/attention/call/forward.hpp>
-#include <giwa/attention/cpu/append.hpp>
 #include <giwa/attention/cpu/backward.hpp>
-#include <giwa/attention/cpu/cached.hpp>
-#include <giwa/attention/cpu/forward.hpp>
-#include <giwa/attention/cpu/merge.hpp>
+#include <giwa/attention/cpu/calls.hpp>
 #include <giwa/attention/reference/backward.hpp>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/base/throw.hpp>

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_APPEND_APPEND_CHECKS_HPP
 #define GIWA_ATTENTION_APPEND_APPEND_CHECKS_HPP
 
-#include <giwa/attention/append/append_params.hpp>
+#include <giwa/attention/append/append_rows.hpp>
 #include <giwa/attention/problem/cached_checks.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {

@@ -6,7 +6,7 @@
 
 #include <giwa/attention/cpu/gradient_rows.hpp>
 #include <giwa/attention/cpu/panels.hpp>
-#include <giwa/attention/problem/rows.hpp>
+#include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/attention/work/visible_tiles.hpp>
 #include <giwa/tile/shared_tile.hpp>

@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_CPU_WORKER_HPP
 
 #include <giwa/attention/cpu/panels.hpp>
-#include <giwa/attention/problem/rows.hpp>
+#include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/sums/row_end.hpp>
 #include <giwa/tile/shared_tile.hpp>
 

@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_CACHED_ROWS_HPP
 
 #include <giwa/attention/problem/cached_params.hpp>
-#include <giwa/attention/problem/rows.hpp>
+#include <giwa/attention/problem/params.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 

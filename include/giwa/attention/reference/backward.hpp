@@ -5,7 +5,7 @@
 
 #include <giwa/attention/problem/backward_checks.hpp>
 #include <giwa/attention/problem/last_arguments.hpp>
-#include <giwa/attention/problem/rows.hpp>
+#include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/device/host.hpp>
 #include <giwa/softmax/state.hpp>

@@ -7,7 +7,6 @@
 #include <giwa/attention/problem/cached_rows.hpp>
 #include <giwa/attention/problem/last_arguments.hpp>
 #include <giwa/attention/problem/params.hpp>
-#include <giwa/attention/problem/rows.hpp>
 #include <giwa/attention/sums/row_end.hpp>
 #include <giwa/device/host.hpp>
 

@@ -9,7 +9,6 @@
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_output_sm90.cuh>
-#include <giwa/attention/kernels/sm90/many_rows_splits_sm90.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
