@@ -188,8 +188,9 @@ inline namespace GIWA_ARCH_TAG {
 ///     be contiguous, because they are sent from where they are
 ///   - mask, score: for the whole sequence: queries and keys count from its first token. Any mask and any score modifier;
 ///     memory that they read is this rank's, with the sizes of the whole sequence. segment_ids with causal is the mask of
-///     packed sequences, which may cross ranks. Rows that a built-in mask hides are neither computed nor sent. A mask that
-///     reads memory, or a custom one, is evaluated by the kernel alone, so keys travel for it that no rank may see
+///     packed sequences, which may cross ranks. Rows that a mask hides are neither computed nor sent, if the mask is
+///     known_on_host, any_range and any_head (attention_mask). One that reads memory is evaluated by the kernel alone, so keys
+///     travel for it that no rank may see
 ///   - options: as in attention_forward(), for this rank's rows. The workspace is required: ring_workspace_bytes(), 16-byte
 ///     aligned
 ///

@@ -123,7 +123,10 @@ struct slice_score {
 template <class Mask>
 struct keep_on_host {
   GIWA_HOST_DEVICE static constexpr tile_keep of(const Mask& mask, const score_tile& t) {
-    return mask_traits<Mask>::known_on_host(mask) ? classify(mask, t) : keep_by_traits<Mask>(t);
+    // A tile here is a whole slice, of head 0 for all heads.
+    using traits = mask_traits<Mask>;
+    const bool answers = traits::any_range && traits::any_head && traits::known_on_host(mask);
+    return answers ? classify(mask, t) : keep_by_traits<Mask>(t);
   }
 };
 /// A mask that answers what is known of another one.

@@ -292,6 +292,17 @@ TEST_CASE("workspace_bytes takes the arguments of a call") {
   const tensor_view<float, 3> o(nullptr, {300, 8, 64});
   CHECK(giwa::workspace_bytes(q, k, v, o, {.sequences = {offsets, offsets, 2, 0}}) ==
         giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, 300, 500}));
+  // Offsets that do not exist yet make no difference; without the number of sequences no call takes the tensors.
+  CHECK(giwa::workspace_bytes(q, k, v, o, {.sequences = {.count = 2}}) ==
+        giwa::workspace_bytes({2, -1, -1, 8, 2, 128, 64, 4, 300, 500}));
+  CHECK(giwa::workspace_bytes(q, k, v, o) == 8);
+  const tensor_view<const float, 3> dout(nullptr, {300, 8, 64});
+  const tensor_view<float, 3> dq(nullptr, {300, 8, 128}), dk(nullptr, {500, 2, 128}), dv(nullptr, {500, 2, 64});
+  CHECK(giwa::workspace_bytes(q, k, v, dout, dout, dq, dk, dv, {.sequences = {.count = 2}}) ==
+        giwa::workspace_bytes(q, k, v, dout, dout, dq, dk, dv, {.sequences = {offsets, offsets, 2, 0}}));
+  CHECK(giwa::least_workspace_bytes(q, k, v, dout, dout, dq, dk, dv, {.sequences = {.count = 2}}) ==
+        giwa::least_workspace_bytes(q, k, v, dout, dout, dq, dk, dv, {.sequences = {offsets, offsets, 2, 0}}));
+  CHECK(giwa::workspace_bytes(q, k, v, dout, dout, dq, dk, dv) == 0);
 
   const giwa::kv_cache<const fp16> cache{.k = of<const fp16>(8192, 2, 128), .v = of<const fp16>(8192, 2, 128)};
   const giwa::cached_problem sizes{
@@ -300,4 +311,9 @@ TEST_CASE("workspace_bytes takes the arguments of a call") {
                               {.multiprocessors = 132}) == giwa::workspace_bytes(sizes, {.multiprocessors = 132}));
   CHECK(giwa::workspace_bytes(cache, of<const fp16>(1, 8, 128), of<fp16>(1, 8, 128)) >=
         giwa::workspace_bytes(sizes, {.multiprocessors = 132}));
+  const tensor_view<const fp16, 3> rows(nullptr, {50, 8, 128});
+  const tensor_view<fp16, 3> out(nullptr, {50, 8, 128});
+  CHECK(giwa::workspace_bytes(cache, rows, out, {.sequences = {.count = 2, .max_q = 40}}) ==
+        giwa::workspace_bytes(cache, rows, out, {.sequences = {.q_offsets = offsets, .count = 2, .max_q = 40}}));
+  CHECK(giwa::workspace_bytes(cache, rows, out) == 0);
 }

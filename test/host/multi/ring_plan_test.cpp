@@ -142,7 +142,33 @@ struct known_window {
   }
 };
 
+/// Masks that the host may ask, but not about a whole slice, or not about all heads at once.
+struct known_by_tile {
+  static constexpr bool any_head = true;
+  static constexpr bool known_on_host() { return true; }
+  bool operator()(giwa::attention_coord) const { return true; }
+  tile_keep classify(const giwa::score_tile& t) const {
+    return t.last_key - t.first_key > 1 ? tile_keep::none : tile_keep::all;  // right for single keys and pairs only
+  }
+};
+struct known_by_head {
+  static constexpr bool any_range = true;
+  static constexpr bool known_on_host() { return true; }
+  bool operator()(giwa::attention_coord c) const { return c.head > 0; }
+  tile_keep classify(const giwa::score_tile& t) const { return t.head > 0 ? tile_keep::all : tile_keep::none; }
+};
+
 }  // namespace
+
+TEST_CASE("the host asks a mask about whole slices only if one answer holds for all their tiles and heads") {
+  using giwa::detail::keep_on_host;
+  const giwa::score_tile slice{
+      .batch = 0, .head = 0, .first_query = 0, .last_query = 1023, .first_key = 1024, .last_key = 2047, .offset = 0};
+  CHECK(keep_on_host<known_by_tile>::of({}, slice) == tile_keep::some);
+  CHECK(keep_on_host<known_by_head>::of({}, slice) == tile_keep::some);
+  CHECK(keep_on_host<giwa::mask_and<giwa::full, known_by_head>>::of({}, slice) == tile_keep::some);
+  CHECK(keep_on_host<giwa::full>::of({}, slice) == tile_keep::all);
+}
 
 TEST_CASE("masks on slices keep what they keep of the whole sequence") {
   using namespace giwa;

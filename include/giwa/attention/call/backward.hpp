@@ -207,10 +207,10 @@ status attention_backward(const Where& = {}, const Queries& = {}, const Keys& = 
   return {};
 }
 
-/// Prepares an attention_backward call on the current GPU, with the arguments and template arguments of that function except the
-/// stream: `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, dout, dq, dk, dv, causal{}, {.lse = lse, .workspace =
-/// w}))`, then `plan.launch(stream)` any number of times. Launches nothing; may be called while a graph is captured. Errors: those
-/// of attention_backward(), and dropout with a probability of 0.
+/// Prepares an attention_backward call on the current GPU, with its arguments and template arguments but the stream:
+/// `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, dout, dq, dk, dv, causal{}, options))`, then
+/// `plan.launch(stream)` any number of times. Launches nothing; may be called while a graph is captured. Errors: those of
+/// attention_backward(), and dropout with a probability of 0.
 ///@{
 template <class Sizes, class Accuracy = fp32, class Queries, class Keys, class Values, class O, class DO, class DQ,
           class DK, class DV, int Rank, class Mask = attention_backward_options,
@@ -261,7 +261,6 @@ auto make_attention_plan(const tensor_view<Queries, Rank>& q, const tensor_view<
 /// fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv heads would leave
 /// multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v; or else, of sequences that are not packed,
 /// the queries that read the last keys if there is no mask: at most 132 times 128 rows.
-///
 /// Sizes count, and no memory is read: pointers may be null, and options need no lse. The largest int64 where no 64-bit
 /// number holds the size, 0 for sizes that the call refuses. Needs no GPU.
 /// Example: `workspace_bytes(q, k, v, o, dout, dq, dk, dv, causal{}, {}, {.any_order = true}, {.capability = 90})`.
@@ -274,9 +273,11 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank
                                                  const Mask& mask = {}, const Score& score = {},
                                                  const attention_backward_options& options = {},
                                                  const workspace_gpu& gpu = {}) {
+  detail::require_last_arguments<attention_backward_options, Mask, Score>();
   const detail::last_arguments last(mask, score, options);
   const auto views = detail::views_of(last.options().sequences, q, k, v, o, last.options().lse, dout, dq, dk, dv);
-  return detail::backward_workspace_bytes(views.in.problem(), last.score(), gpu.capability, last.options().any_order);
+  return detail::backward_workspace_bytes(detail::problem_of_sizes<Rank>(views.in), last.score(), gpu.capability,
+                                          last.options().any_order);
 }
 /// Returns the bytes of workspace that attention_backward() requires on a stream, from the arguments of workspace_bytes(): 8
 /// for each row and head of q, rounded up to a multiple of 16, and 16. Each parameter of the score modifier takes 4 bytes
@@ -288,9 +289,10 @@ GIWA_HOST_DEVICE constexpr int64 least_workspace_bytes(
     const tensor_view<O, Rank>& o, const tensor_view<DO, Rank>& dout, const tensor_view<DQ, Rank>& dq,
     const tensor_view<DK, Rank>& dk, const tensor_view<DV, Rank>& dv, const Mask& mask = {}, const Score& score = {},
     const attention_backward_options& options = {}) {
+  detail::require_last_arguments<attention_backward_options, Mask, Score>();
   const detail::last_arguments last(mask, score, options);
   const auto views = detail::views_of(last.options().sequences, q, k, v, o, last.options().lse, dout, dq, dk, dv);
-  return detail::least_backward_workspace_bytes(views.in.problem(), last.score());
+  return detail::least_backward_workspace_bytes(detail::problem_of_sizes<Rank>(views.in), last.score());
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -246,7 +246,7 @@ auto make_attention_plan(const kv_cache<Element>& cache, const tensor_view<Queri
 /// Returns the bytes of the largest workspace that attention_cached() uses, from the arguments of the call without the
 /// stream, whatever the lengths, the mask and the pages are. With fewer bytes the call uses fewer multiprocessors where there
 /// are few sequences, and returns the same bits. `gpu.multiprocessors`: those of the GPU; without a number, 192 are assumed.
-/// Sizes count, and no memory is read: pointers may be null. 0 for fp32, whose kernel uses no workspace, and for sizes that
+/// Sizes count, and no memory is read: pointers may be null but cache.pages.indices, which says that there are pages. 0 for fp32, whose kernel uses no workspace, and for sizes that
 /// the call refuses. Needs no GPU.
 /// Example: `workspace_bytes(cache, q, o, {}, {}, {}, {.multiprocessors = 132})`.
 template <class Element, class Queries, class O, int Rank, class Mask = cached_options, class Score = cached_options>
@@ -254,8 +254,12 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const kv_cache<Element>& cache,
                                                  const tensor_view<O, Rank>& o, const Mask& mask = {},
                                                  const Score& score = {}, const cached_options& options = {},
                                                  const workspace_gpu& gpu = {}) {
+  detail::require_last_arguments<cached_options, Mask, Score>();
   const detail::last_arguments last(mask, score, options);
-  return workspace_bytes(detail::cached_views_of(cache, last.options().sequences, q, o).problem(), gpu);
+  const sequences& packed = last.options().sequences;
+  cached_problem p = detail::cached_views_of(cache, {}, q, o).problem();
+  if (Rank == 3) p.rows = q.extent(0), p.queries = packed.max_q, p.sequences = packed.count > 0 ? packed.count : -1;
+  return workspace_bytes(p, gpu);
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -188,8 +188,9 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank
                                                  const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o,
                                                  const Mask& mask = {}, const Score& score = {},
                                                  const attention_options& options = {}) {
+  detail::require_last_arguments<attention_options, Mask, Score>();
   const detail::last_arguments last(mask, score, options);
-  return workspace_bytes(detail::views_of(q, k, v, o, last.options().sequences).problem());
+  return workspace_bytes(detail::problem_of_sizes<Rank>(detail::views_of(q, k, v, o, last.options().sequences)));
 }
 
 }  // namespace giwa::inline GIWA_ABI

@@ -18,7 +18,10 @@ namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 template <gradient Of, class Op>
 struct gradient_by : candidate {
   using prepared = prepared_tiles<Op>;
-  static bool runs_on(const gpu_traits& gpu) { return gpu.shared_bytes >= shared_bytes_of<Op>; }
+  static constexpr int64 by_default = 48 << 10;  // what a block may have on every GPU
+  static bool runs_on(const gpu_traits& gpu) {
+    return shared_bytes_of<Op> <= by_default || gpu.shared_bytes >= shared_bytes_of<Op>;
+  }
   template <class Params>
   static status make(void* to, const Params& p, const gpu_traits&) {
     return prepared::make(to, {p, backward_schedules::schedule_of_rows<Of>(p, Op::block_m)});
@@ -180,7 +183,7 @@ struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
 template <class Params, class Kernels, int HeadSize, int HeadSizeV>
 struct backward_separate : backward_way<Params, HeadSize, HeadSizeV> {
   using way = backward_way<Params, HeadSize, HeadSizeV>;
-  static constexpr bool compiled = Kernels::compiled, sums_both = Kernels::sums_both;
+  static constexpr bool compiled = Kernels::compiled, asks_gpu = Kernels::asks_gpu, sums_both = Kernels::sums_both;
   static constexpr gradient second = sums_both ? gradient::of_k_and_v : gradient::of_k;
   struct prepared {
     typename way::steps steps;
@@ -216,7 +219,8 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
 
   // What a modifier takes is given by the mma.sync kernel of dq alone.
   struct sm90 {
-    static constexpr bool compiled = has_sm90 && way::on_tensor_cores, sums_both = true, reads_split = false;
+    static constexpr bool compiled = has_sm90 && way::on_tensor_cores, sums_both = true, reads_split = false,
+                          asks_gpu = true;
     static bool suits(const params& p) { return way::suits_sm90(p); }
     static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
     template <gradient Of>
@@ -226,7 +230,7 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
   };
   struct sm80 {
     static constexpr bool compiled = way::on_tensor_cores, sums_both = sm80_backward_sums_both(HeadSize, HeadSizeV),
-                          reads_split = false;
+                          reads_split = false, asks_gpu = true;
     static bool suits(const params&) { return true; }
     static bool runs_on(const gpu_traits& gpu) { return gpu.mma; }
     template <gradient Of>
@@ -237,7 +241,8 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
     static constexpr bool compiled = has_sm90 && !stdlib::same_as<How, fp32_exact> && element_traits<T>::is_split &&
                                      stdlib::same_as<O, T> && has_split_kernels(HeadSize, HeadSizeV) &&
                                      !gradient_of<Score>::wanted;
-    static constexpr bool sums_both = split_backward_sums_both(HeadSize, HeadSizeV), reads_split = true;
+    static constexpr bool sums_both = split_backward_sums_both(HeadSize, HeadSizeV), reads_split = true,
+                          asks_gpu = true;
     static bool suits(const params& p) {
       // A scale outside of this range could take scores out of float's range on the way.
       const float size = p.call.scale < 0 ? -p.call.scale : p.call.scale;
@@ -252,7 +257,8 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
         optional_kernel<prepared_backward_sm90<sm90_backward_op<parts, G, HeadSize, HeadSizeV, Of, Mask, Score>>>;
   };
   struct simt {
-    static constexpr bool compiled = !way::on_tensor_cores || runs_below_sm80, sums_both = false, reads_split = false;
+    static constexpr bool compiled = !way::on_tensor_cores || runs_below_sm80, sums_both = false, reads_split = false,
+                          asks_gpu = false;
     static bool suits(const params&) { return true; }
     static bool runs_on(const gpu_traits&) { return true; }
     template <gradient Of>

@@ -16,7 +16,7 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_simt : candidate {
   using op = cached_simt_op<T, Element, O, HeadSize, HeadSizeV, Mask, Score>;
   using prepared = prepared_kernel<op>;
-  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || may_lack_shared_memory;
+  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || may_lack_shared_memory, asks_gpu = false;
 
   template <class Call>
   static status make(void* to, const Call& call, const gpu_traits&) {

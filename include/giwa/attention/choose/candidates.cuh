@@ -17,6 +17,7 @@ namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 ///   static status make(void* to, call, gpu)    constructs `prepared` in place
 struct candidate {
   static constexpr bool compiled = true;  // whether this file contains it
+  static constexpr bool asks_gpu = true;  // whether runs_on() or make() reads the traits of the GPU
   /// Whether it computes a call, as far as the host can tell, or why not.
   template <class Call>
   static status suits(const Call&) {
@@ -79,7 +80,7 @@ class first_candidate<candidates<Candidates...>> {
     visit_candidate([&]<class Candidate>(const Candidate*) {
       state = Candidate::suits(call);
       if (!state.ok()) return;
-      const result<gpu_traits> gpu = Candidate::gpu();
+      const result<gpu_traits> gpu = Candidate::asks_gpu ? Candidate::gpu() : result<gpu_traits>{};
       state = gpu.ok() ? Candidate::make(bytes_, call, gpu.value) : gpu.state;
     });
     return state;
@@ -109,7 +110,7 @@ class first_candidate<candidates<Candidates...>> {
     const auto decides = [&]<class Candidate>(const Candidate*) {
       ++i;
       if (!Candidate::suits(call).ok()) return false;
-      if (!asked) gpu = Candidate::gpu(), asked = true;
+      if (Candidate::asks_gpu && !asked) gpu = Candidate::gpu(), asked = true;
       if (gpu.ok() && !Candidate::runs_on(gpu.value)) return false;
       state = gpu.ok() ? Candidate::make(bytes_, call, gpu.value) : gpu.state;
       if (state.ok()) index_ = i;

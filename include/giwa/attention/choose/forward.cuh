@@ -14,7 +14,7 @@ template <class T, class O, int HeadSize, int HeadSizeV, class Mask, class Score
 struct forward_simt : candidate {
   using op = simt_attention_op<T, O, HeadSize, HeadSizeV, Mask, Score>;
   using prepared = prepared_tiles<op>;
-  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || runs_below_sm80;
+  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || runs_below_sm80, asks_gpu = false;
 
   template <class Call>
   static status make(void* to, const Call& call, const gpu_traits&) {
@@ -22,12 +22,14 @@ struct forward_simt : candidate {
   }
 };
 
-/// The mma.sync kernel with a tile of tuning/.
-template <class Op, class Policy>
+/// The mma.sync kernel with a tile of tuning/, or the caller's, which is an error where it does not fit.
+template <class Op, class Policy, bool IsCallers = false>
 struct forward_sm80 : candidate {
   using prepared = prepared_tiles<Op>;
 
-  static bool runs_on(const gpu_traits& gpu) { return gpu.mma && gpu.shared_bytes >= shared_bytes_of<Op>; }
+  static bool runs_on(const gpu_traits& gpu) {
+    return gpu.mma && (IsCallers || gpu.shared_bytes >= shared_bytes_of<Op>);
+  }
   template <class Call>
   static status make(void* to, const Call& call, const gpu_traits&) {
     return prepared::make(to, {call, schedule_of<Op>(call, Policy::slices)});
@@ -80,17 +82,17 @@ struct forward_sm90_by_keys : forward_sm90<T, O, sm90_second_policy_of<HeadSize,
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 struct forward_kernels {
   static constexpr bool narrow = HeadSize <= 256 && HeadSizeV <= 256;
-  using sm80 =
-      typename sm80_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>::type;
-  using sm120 =
-      typename sm120_policy_of<HeadSize, HeadSizeV, stdlib::conditional_t<has_sm90, automatic_tile, Tile>>::type;
+  using tile = stdlib::conditional_t<has_sm90, automatic_tile, Tile>;  // of the mma.sync kernel
+  using sm80 = typename sm80_policy_of<HeadSize, HeadSizeV, tile>::type;
+  using sm120 = typename sm120_policy_of<HeadSize, HeadSizeV, tile>::type;
   using sm80_op = sm80_attention_op<T, O, sm80, Mask, Score>;
   using sm120_op = sm80_attention_op<T, O, sm120, Mask, Score>;
   using sm90 = stdlib::conditional_t<mask_traits<Mask>::keeps_all, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
                                      sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
   using type =
       prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
-                    forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>, forward_sm80<sm80_op, sm80>,
+                    forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
+                    forward_sm80<sm80_op, sm80, !stdlib::same_as<tile, automatic_tile>>,
                     forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>

@@ -63,6 +63,12 @@ class last_arguments {
 template <class Argument, class Options, class Default>
 using argument_or = stdlib::conditional_t<stdlib::same_as<Argument, Options>, Default, Argument>;
 
+/// Refuses a mask or a score modifier that is none, such as the options of another call.
+template <class Options, class Mask, class Score>
+GIWA_HOST_DEVICE constexpr void require_last_arguments() {
+  require_mask_and_score<argument_or<Mask, Options, full>, argument_or<Score, Options, plain_score>>();
+}
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

@@ -25,9 +25,9 @@ namespace giwa::inline GIWA_ABI {
 /// - `static constexpr bool ends_at_diagonal = true`: no query sees a key after c.diagonal.
 /// - `static constexpr bool keeps_to_diagonal = true`: every query sees every key up to c.diagonal. A mask that says both is
 ///   causal, and takes the tiles and schedules of `causal`.
-/// - `GIWA_HOST_DEVICE bool known_on_host() const`, or a static function: whether the host may call the members. A mask that
-///   reads the memory of a GPU says false, or nothing. Calls on several GPUs send only the keys that some query may see,
-///   and ask the masks that are known.
+/// - `GIWA_HOST_DEVICE bool known_on_host() const`, or a static function: whether the host may call the members, and they do
+///   not read the sequence (c.batch). A mask that reads the memory of a GPU says false, or nothing. Calls on several GPUs send
+///   only the keys that some query may see, and ask masks that are known_on_host, any_range and any_head.
 /// - `giwa::alignment align`: the mask depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that the mask breaks for a problem of these sizes.
 template <class Mask>

@@ -74,17 +74,19 @@ struct attention_views {
 
   GIWA_HOST_DEVICE constexpr bool is_packed() const { return packed.q_offsets != nullptr; }
   GIWA_HOST_DEVICE constexpr int64 sequence_count() const { return is_packed() ? packed.count : q.extent(0); }
-  GIWA_HOST_DEVICE constexpr attention_problem problem() const {
-    return {.batch = sequence_count(),
-            .seq_q = is_packed() ? -1 : q.extent(1),
-            .seq_k = is_packed() ? -1 : k.extent(1),
+  GIWA_HOST_DEVICE constexpr attention_problem problem() const { return problem(is_packed()); }
+  /// The same without a look at the offsets, which may be missing where only sizes count.
+  GIWA_HOST_DEVICE constexpr attention_problem problem(bool has_offsets) const {
+    return {.batch = has_offsets ? packed.count : q.extent(0),
+            .seq_q = has_offsets ? -1 : q.extent(1),
+            .seq_k = has_offsets ? -1 : k.extent(1),
             .heads = q.extent(2),
             .kv_heads = k.extent(2),
             .head_size = q.extent(3),
             .head_size_v = v.extent(3),
             .element_bytes = int64{sizeof(T)},
-            .rows_q = is_packed() ? q.extent(1) : 0,
-            .rows_k = is_packed() ? k.extent(1) : 0};
+            .rows_q = has_offsets ? q.extent(1) : 0,
+            .rows_k = has_offsets ? k.extent(1) : 0};
   }
   /// Whether rows of a tensor may belong to no sequence, or to another one.
   GIWA_HOST_DEVICE constexpr bool is_ragged() const {
@@ -97,6 +99,15 @@ struct attention_views {
                        : q.extent(1) == k.extent(1);
   }
 };
+
+/// The sizes of a call whose pointers may be missing: tensors of rank 3 are packed. Without the number of sequences they are
+/// none that a call takes.
+template <int Rank, class Views>
+GIWA_HOST_DEVICE constexpr attention_problem problem_of_sizes(const Views& v) {
+  attention_problem p = v.problem(Rank == 3);
+  if (Rank == 3 && p.batch == 0 && (p.rows_q > 0 || p.rows_k > 0)) p.batch = -1;
+  return p;
+}
 
 /// The rules of `sequences` for packed tensors, and for tensors of rank 4 with `batch` sequences.
 GIWA_HOST_DEVICE constexpr status check_packed(const sequences& p) {

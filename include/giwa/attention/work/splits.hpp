@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Runs: equal shares of the leaves of all sequences.
+// Splits: equal shares of the leaves of all sequences.
 #ifndef GIWA_ATTENTION_WORK_SPLITS_HPP
 #define GIWA_ATTENTION_WORK_SPLITS_HPP
 

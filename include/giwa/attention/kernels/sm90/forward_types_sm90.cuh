@@ -173,7 +173,7 @@ struct sm90_types {
     return typename score_steps<Mask, Score>::bounds(work.head.get());
   }
   GIWA_DEVICE static rows_are_queries rows_at(int first_query, int first_key) { return {first_query, first_key}; }
-  /// Starts the load of a consumer's queries, unless it splits them itself (forward_split_queries_sm90.cuh).
+  /// Starts the load of a consumer's queries, unless it splits them itself (split_queries).
   GIWA_DEVICE static void load_queries(const params& p, const work_tile& work, int consumer, q_tile& to,
                                        arch::mbarrier& full) {
     if constexpr (is_split) return full.arrive();
