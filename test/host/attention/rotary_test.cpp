@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Rotary embeddings against long double, at positions up to 10^7 and beyond; tables; what is refused.
-#include <giwa/attention/append/append.cuh>
+#include <giwa/attention/append/append_unit.hpp>
 #include <giwa/attention/append/rotary.hpp>
 
 #include <algorithm>

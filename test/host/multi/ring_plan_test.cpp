@@ -134,7 +134,7 @@ struct said_causal {
 };
 /// A custom window that the host may ask: the plan finds the smallest ranges, as for the masks of giwa.
 struct known_window {
-  static constexpr bool any_range = true;
+  static constexpr bool any_range = true, any_head = true;
   static constexpr bool known_on_host() { return true; }
   bool operator()(giwa::attention_coord c) const { return c.diagonal - 2 <= c.key && c.key <= c.diagonal; }
   tile_keep classify(const giwa::score_tile& t) const {
