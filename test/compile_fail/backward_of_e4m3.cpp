@@ -11,5 +11,5 @@ using element = giwa::fp16;
 
 giwa::status gradients(const giwa::tensor_view<element, 4>& q, const giwa::tensor_view<giwa::fp16, 4>& x,
                        const giwa::tensor_view<float, 3>& lse) {
-  return giwa::attention_backward<64>(giwa::host, q, q, q, x, lse, x, x, x, x);
+  return giwa::attention_backward<64>(giwa::host, q, q, q, x, x, x, x, x, {.lse = lse});
 }

@@ -34,6 +34,7 @@ struct cached_call {
     std::vector<int> host(lengths.size());
     for (std::size_t i = 0; i < host.size(); ++i) host[i] = first - 3 * static_cast<int>(i);
     check_cuda(cudaMemcpy(lengths.data(), host.data(), sizeof(int) * host.size(), cudaMemcpyHostToDevice));
+    check_cuda(cudaDeviceSynchronize());
   }
   giwa::kv_cache<const fp16> cache() const { return {.k = x.k_view(), .v = x.v_view(), .lengths = lengths.data()}; }
   giwa::cached_options options() const { return {.lse = x.lse_view(), .workspace = view_of(workspace)}; }
@@ -125,6 +126,23 @@ TEST_CASE("a plan of attention_backward gives the bits of the call, one kernel o
     giwa::throw_if_failed(capture_and_replay(s, 2, [&] { return plan.launch(s); }));
     CHECK(same(take(), expected));
   }
+  // With dropout, whose modifier is of another type where nothing is dropped.
+  const gpu_array<unsigned char> workspace(
+      static_cast<std::size_t>(giwa::workspace_bytes(q, k, v, o, of_dout, to_q, to_k, to_v)));
+  const giwa::attention_backward_options options{.lse = x.lse_view(), .workspace = view_of(workspace)};
+  giwa::throw_if_failed(giwa::attention_backward<64>(s, q, k, v, o, of_dout, to_q, to_k, to_v, giwa::causal{},
+                                                     giwa::dropout(0.2f, 7), options));
+  check_cuda(cudaDeviceSynchronize());
+  const auto expected = dq.to_host();
+  dq.fill(0xff);
+  const auto plan = giwa::throw_if_failed(make_attention_plan<giwa::head_sizes<64>>(
+      q, k, v, o, of_dout, to_q, to_k, to_v, giwa::causal{}, giwa::dropout(0.2f, 7), options));
+  giwa::throw_if_failed(plan.launch(s));
+  check_cuda(cudaDeviceSynchronize());
+  CHECK(same_bits(dq.to_host(), expected));
+  const auto without =
+      make_attention_plan<64>(q, k, v, o, of_dout, to_q, to_k, to_v, giwa::causal{}, giwa::dropout(0.f, 7), options);
+  CHECK(without.state.argument == std::string("dropout"));
   CHECK(no_error_left());
 }
 

@@ -31,7 +31,7 @@ status run_backward(const Where& where, const backward_views<T, O, G>& views, co
                 "template <class Number> Number operator()(Number score, giwa::attention_coord c) const, or add "
                 "giwa::dual<float> value_and_slope(float, giwa::attention_coord) const.");
   require_parameter_slopes<Score>();
-  if constexpr (drops_weights<Score>)
+  if constexpr (drops_weights<Score> && !is_plan_target<Where>)  // a plan has one type of score modifier
     if (score.probability() == 0 && score.check_numbers().ok())
       return run_backward<HeadSize, HeadSizeV, How>(where, views, mask, score.score, options);
   if (const status s = check_backward(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;

@@ -76,6 +76,10 @@ template <class Prepared>
 struct plan_target {
   Prepared& prepared;
 };
+template <class Where>
+inline constexpr bool is_plan_target = false;
+template <class Prepared>
+inline constexpr bool is_plan_target<plan_target<Prepared>> = true;
 /// Where the kernels of a call go: a stream, or a plan.
 ///@{
 template <class Where>

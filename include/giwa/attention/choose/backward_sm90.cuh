@@ -54,7 +54,9 @@ struct prepared_backward_sm90 : prepared_kernel<Op> {
       p.work_tiles += (p.work_tiles - p.last.first) * (p.last.parts - 1);
     }
     const int64 blocks = p.work_tiles < gpu.multiprocessors ? p.work_tiles : gpu.multiprocessors;
-    return prepared_kernel<Op>::make(to, {.grid = blocks, .block = Op::max_threads, .dependent = true}, p);
+    const launch_config config{.grid = blocks, .block = Op::max_threads, .dependent = true};
+    ::new (to) prepared_backward_sm90{{config, p}};
+    return allow_op<Op>(config);
   }
 
  private:

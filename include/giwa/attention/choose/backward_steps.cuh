@@ -26,7 +26,9 @@ struct prepared_split_rows : prepared_kernel<split_rows_op<(HeadSize > HeadSizeV
     };
     const auto& in = call.views.in;
     add(in.q, call.split.q), add(in.k, call.split.k), add(in.v, call.split.v), add(call.views.dout, call.split.dout);
-    return prepared_kernel<op>::make(to, {.grid = blocks, .block = op::max_threads}, p);
+    const launch_config config{.grid = blocks, .block = op::max_threads};
+    ::new (to) prepared_split_rows{{config, p}};
+    return allow_op<op>(config);
   }
 };
 

@@ -117,7 +117,7 @@ struct host_backward {
     return has_memory;
   }
 
-  static constexpr int64 unit = 64, enough = 4000000;  // as in cpu/run.hpp
+  static constexpr int64 unit = 64, enough = 4000000;  // as in cpu/calls.hpp
   static status out_of_memory(const char* message) {
     status s;
     s.code = status_code::out_of_memory;

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CPU_PRODUCT_HPP
 
 #include <giwa/base/std.hpp>
+#include <giwa/numeric/fp8.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/softmax/exponential.hpp>
 
