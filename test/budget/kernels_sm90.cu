@@ -6,15 +6,19 @@
 
 namespace detail = giwa::detail;
 
+template <class Op, class Params>
+bool launch_op(cudaStream_t s, const Params& p) {
+  detail::optional_kernel<detail::prepared_backward_sm90<Op>> kernel;
+  int* const counter = nullptr;
+  return kernel.make(p, detail::gpu_traits{}, detail::attention_schedule{}, counter, true).ok() &&
+         kernel.launch(s).ok();
+}
 template <int HeadSize, class Mask = giwa::full, class Score = giwa::plain_score>
 struct backward {
   template <class T, class Input, detail::gradient... Of>
   static bool launch_ops(cudaStream_t s, const void* p) {
-    using params = detail::backward_params<Input, Input, Input, Mask, Score>;
-    return (detail::launch_backward_sm90<detail::sm90_backward_op<T, Input, HeadSize, HeadSize, Of, Mask, Score>>(
-                s, *static_cast<const params*>(p), {}, nullptr, true)
-                .ok() &&
-            ...);
+    const auto& call = *static_cast<const detail::backward_params<Input, Input, Input, Mask, Score>*>(p);
+    return (launch_op<detail::sm90_backward_op<T, Input, HeadSize, HeadSize, Of, Mask, Score>>(s, call) && ...);
   }
   static bool launch(cudaStream_t s, const void* p) {
     using enum detail::gradient;
