@@ -11,7 +11,6 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// The traits of an element type of q, k, v or of a cache. Not defined for other types.
 ///   - operand: the type that tensor cores multiply for it
-///   - accumulator: the type of sums of products, and of P before it is rounded to an operand
 ///   - bytes: of an element
 ///   - on_tensor_cores: tensor cores multiply the elements as they are
 ///   - is_split: tensor cores multiply an element as two operands, hi and lo (split_fp16/)
@@ -21,30 +20,22 @@ namespace giwa::inline GIWA_ABI::detail {
 template <class T>
 struct element_traits;
 
-template <>
-struct element_traits<fp16> {
-  using operand = fp16;
-  using accumulator = fp32;
+template <class T, unsigned short Nonfinite>
+struct traits_of_16_bits {
+  using operand = T;
   using bits = unsigned short;
-  static constexpr bits nonfinite = 0x7c00;
+  static constexpr bits nonfinite = Nonfinite;
   static constexpr int bytes = 2;
   static constexpr bool on_tensor_cores = true, is_split = false, has_scales = false, reads_v_as_it_lies = true;
 };
-
 template <>
-struct element_traits<bf16> {
-  using operand = bf16;
-  using accumulator = fp32;
-  using bits = unsigned short;
-  static constexpr bits nonfinite = 0x7f80;
-  static constexpr int bytes = 2;
-  static constexpr bool on_tensor_cores = true, is_split = false, has_scales = false, reads_v_as_it_lies = true;
-};
+struct element_traits<fp16> : traits_of_16_bits<fp16, 0x7c00> {};
+template <>
+struct element_traits<bf16> : traits_of_16_bits<bf16, 0x7f80> {};
 
 template <>
 struct element_traits<fp32> {
   using operand = fp16;
-  using accumulator = fp32;
   using bits = uint32;
   static constexpr bits nonfinite = 0x7f800000u;
   static constexpr int bytes = 4;
@@ -56,7 +47,6 @@ struct element_traits<fp32> {
 template <>
 struct element_traits<e4m3> {
   using operand = e4m3;
-  using accumulator = fp32;
   using bits = unsigned char;
   static constexpr bits nonfinite = 0x7f;  // NaN: there is no infinity
   static constexpr int bytes = 1;
