@@ -27,11 +27,10 @@ GIWA_HOST_DEVICE constexpr uint64 descriptor_at(uint64 descriptor, uint32 addres
   return descriptor | (address & 0x3ffff) >> 4;
 }
 
-/// Returns the descriptor of a matrix that starts `bytes` later in the same tile. One 32-bit addition: the 14 bits of
-/// the address do not overflow.
+/// Returns the descriptor of a matrix that starts `bytes` later in the same tile, or earlier. One 64-bit addition, which a warp
+/// executes once: the 14 bits of the address do not overflow.
 GIWA_HOST_DEVICE constexpr uint64 advance(uint64 descriptor, int bytes) {
-  const uint32 low = static_cast<uint32>(descriptor) + static_cast<uint32>(bytes >> 4);
-  return (descriptor >> 32 << 32) | low;
+  return descriptor + static_cast<uint64>(static_cast<int64>(bytes >> 4));
 }
 
 }  // namespace giwa::inline GIWA_ABI::arch

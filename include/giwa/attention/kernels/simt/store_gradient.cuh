@@ -28,25 +28,39 @@ GIWA_DEVICE void store_gradient(const Block& block, int thread, register_tile<fl
   store_rows(block, thread, sums, to, {first, first_column});
 }
 
-/// store_gradient() of a warpgroup in a 16-bit type by way of a tile of 64 x 64 in shared memory, of which each warp takes its 16
-/// rows: eight lanes store 128 bytes of a row, in a third of the instructions. The rows of the gradient are aligned to
-/// 16 bytes, and it has the columns of the sums. The tile may be overwritten by the same warps afterwards.
+/// store_gradient() of a warpgroup in a 16-bit type by way of shared memory, 64 columns at a time: four lanes store 64 bytes of a
+/// row, in a third of the instructions. Each warp uses 16 columns of the first 64 rows of a tile with 128 bytes a row. The rows
+/// of the gradient are aligned to 16 bytes, and it has the columns of the sums. The warp may overwrite its columns afterwards.
 template <class Block, class Map, class G, class Slab>
 GIWA_DEVICE void store_gradient_by_slabs(const Block& block, int thread, register_tile<float, Map>& sums,
                                          const tensor_view<G, 2>& to, int first, float factor, Slab& slab) {
   using run = element_run<G, 8>;
   sums.transform([&](float x) { return x * factor + 0.0f; });
   thread = arch::recomputed_here(thread);  // otherwise addresses are kept from the start of the kernel, and spilled
-  const int row = thread / 32 * 16 + thread % 32 / 8, column = thread % 8 * 8;
-  G* const at = to.data() + (first + row) * to.stride(0) + column;
+  static_assert(Slab::rows >= 64 && Slab::columns == 64);
+  const int lane = thread % 32, warp_columns = thread / 32 * 16;
+  // Eight columns of a row of the warp. Eight rows are in different banks, so lanes that follow each other have different rows.
+  const auto place = [&](int row, int eight) { return slab.chunk(8 * eight + row % 8, warp_columns + row / 8 * 8); };
+  const uint32 row_of_lane = arch::shared_address(place(lane % 16, lane / 16));
+  const int row = first + thread / 32 * 16 + lane % 8;
+  G* const at = to.data() + row * to.stride(0) + lane / 8 * 8;
+  constexpr int row_bytes = Slab::columns * static_cast<int>(sizeof(G));
   GIWA_UNROLL
-  for (int done = 0; done < Map::shape::columns; done += Slab::columns) {
+  for (int done = 0; done < Map::shape::columns; done += 64) {
     block.sync_warp();  // what was in the slab has been read
-    store(thread, sums, done, slab);
+    GIWA_UNROLL
+    for (int column = 0; column < 64; column += 16) {
+      const float* const v = sums.value + (done + column) / 2;
+      const uint32 words[4] = {packed_word<G>(v[0], v[1]), packed_word<G>(v[2], v[3]), packed_word<G>(v[4], v[5]),
+                               packed_word<G>(v[6], v[7])};
+      arch::store_matrices(row_of_lane + column * row_bytes, words);
+    }
     block.sync_warp();
     GIWA_UNROLL
-    for (int i = 0; i < 16; i += 4)
-      if (first + row + i < to.extent(0)) run::read(slab.chunk(row + i, column)).write(at + i * to.stride(0) + done);
+    for (int i = 0; i < 4; ++i)
+      if (row + i / 2 * 8 < to.extent(0))
+        run::read(place(lane % 8 + i / 2 * 8, lane / 8 + i % 2 * 4))
+            .write(at + i / 2 * 8 * to.stride(0) + done + i % 2 * 32);
   }
   block.sync_warp();
 }

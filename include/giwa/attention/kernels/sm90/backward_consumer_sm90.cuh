@@ -48,6 +48,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
   /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one, or for each of them.
   template <bool Masked>
   GIWA_DEVICE action add_tile() {
+    this->agree_on_turns();
     const int stage_x = uniform(x.stage()), stage_y = uniform(y.stage());
     const auto& x_tile = s.x[stage_x];
     const auto& y_tile = s.y[stage_y];

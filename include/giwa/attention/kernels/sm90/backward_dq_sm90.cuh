@@ -76,16 +76,18 @@ class sm90_dq_product {
     const counting_cursor<Types::stages_ds> ds{turn};
     s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
   }
-  /// Writes dS of the tile to shared memory, or of its queries from `first` on.
+  /// Writes dS of the tile to shared memory, or of its queries from `first` on: transposed, so that a thread has one address.
   template <int Words>
   GIWA_DEVICE void write_gradients(shared_storage& s, int index, int thread, uint32 turn,
                                    const uint32 (&gradients)[Words], int first = 0) const {
     auto& to = s.dq.ds[counting_cursor<Types::stages_ds>{turn}.stage()][index];
-    const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
+    const int lane = thread % 32, row = lane / 16 * 8 + lane % 8, key = thread / 32 * 16 + lane / 8 % 2 * 8;
+    constexpr int row_bytes = 2 * 64;  // of 64 keys
+    const uint32 at = arch::shared_address(to.chunk(row, key));
     GIWA_UNROLL
     for (int i = 0; i < Words / 4; ++i) {
       const uint32 matrices[4] = {gradients[4 * i], gradients[4 * i + 1], gradients[4 * i + 2], gradients[4 * i + 3]};
-      arch::store_matrices(arch::shared_address(to.chunk(row, first + 16 * i + lane / 16 * 8)), matrices);
+      arch::store_matrices<true>(at + (first + 16 * i) * row_bytes, matrices);
     }
   }
   /// Starts the product for the tile before. For the first tile of an item it multiplies what is there, which is not used: a
@@ -100,9 +102,10 @@ class sm90_dq_product {
   GIWA_DEVICE void await_part(shared_storage& s, int index, uint32 turn) const {
     await_room(s, index, is_first() ? turn : turn - 1);
   }
-  /// The memory for dS of the next tile, when it is free: a warp may use its 16 rows between two items.
+  /// The memory for dS of the next tile, when it is free: between two items a warp may use the columns of its 16 keys.
   GIWA_DEVICE auto& free_slab(shared_storage& s, int index, uint32 turn) const {
-    using slab = shared_tile<typename Types::gradient_element, tile_shape<64, 64>, swizzled<swizzle::bytes_128>>;
+    using slab =
+        shared_tile<typename Types::gradient_element, tile_shape<Types::columns, 64>, swizzled<swizzle::bytes_128>>;
     const counting_cursor<Types::stages_ds> ds{turn};
     s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
     return *reinterpret_cast<slab*>(&s.dq.ds[ds.stage()][index]);
@@ -137,8 +140,8 @@ class sm90_dq_product {
     dq.fill(0);
     arch::fence_operand(dq.value);
     arch::wgmma_fence();
-    giwa::multiply(dq, transposed(s.dq.ds[stage][0]), first_row, s.a[0], false, 0, 0, first_column);
-    giwa::multiply(dq, transposed(s.dq.ds[stage][1]), first_row, s.a[1], true, 0, 0, first_column);
+    giwa::multiply(dq, s.dq.ds[stage][0], first_row, s.a[0], false, 0, 0, first_column);
+    giwa::multiply(dq, s.dq.ds[stage][1], first_row, s.a[1], true, 0, 0, first_column);
     arch::wgmma_commit();
   }
   GIWA_DEVICE static void await_room(shared_storage& s, int index, uint32 turn) {

@@ -99,7 +99,7 @@ struct sm90_backward_types {
   static constexpr int places = 8;
   static_assert(stages_x + stages_ds + stages_dq + 1 <= places);
   struct parts_of_dq {
-    tile<64, columns> ds[stages_ds][consumers];
+    tile<columns, 64> ds[stages_ds][consumers];  // queries, keys
     float parts[consumers][stages_dq][dq_parts::floats];
   };
   struct rows_of_dq {
