@@ -21,7 +21,7 @@ struct backward_case {
   case_buffer<G, 4> dq, dk, dv;
   case_buffer<float, 3> dlse;
   case_buffer<float, 1> dsinks;
-  bool has_dlse = false, accumulate = false, any_order = false;
+  bool has_dlse = false, accumulate = false, any_order = false, split_heads = false;
   bool has_least_workspace = false;  // on a GPU
   bool wants_q = true, wants_k = true, wants_v = true;
 
@@ -56,7 +56,7 @@ struct backward_case {
     a.scale = of.options.scale;
     a.align = of.options.align;
     a.accumulate = accumulate;
-    a.any_order = any_order;
+    a.any_order = any_order, a.split_heads = split_heads;
     if (has_dlse) a.dlse = dlse.view();
     if (of.options.sinks) a.sinks = of.sinks.view(), a.dsinks = dsinks.view();
     return a;

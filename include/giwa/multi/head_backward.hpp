@@ -167,6 +167,7 @@ status head_parallel_attention_backward(const Where& where, const Comm& comm, co
   call.sinks = own_heads(options.sinks), call.dsinks = own_heads(options.dsinks);
   call.workspace = detail::rest_of(options.workspace, layout);
   call.accumulate = options.accumulate, call.any_order = options.any_order;
+  call.split_heads = options.split_heads;
   // A gradient that is not wanted stays an empty view.
   const auto wanted = [](const auto& x) { return x.present() ? x.all : decltype(x.all){}; };
   call.lse = detail::lse_of_tensor(tensor_view<const float, 4>(t.lse.all));

@@ -141,7 +141,7 @@ struct ring_backward {
     if (step == 0) rest.sinks = options.sinks, rest.dsinks = options.dsinks;
     rest.workspace = {workspace.call, {workspace.call_bytes}};
     rest.accumulate = accumulate;
-    rest.any_order = options.any_order;
+    rest.any_order = options.any_order, rest.split_heads = options.split_heads;
     const auto at = plan.mask_of(comm.rank(), rows.first, plan.owner(comm.rank(), step), keys.first);
     const auto mask = plan.call_mask(at, step, rows, keys);
     const auto run = [&](const auto& of_slice) {

@@ -61,16 +61,18 @@ template <class T, int HeadSize>
 struct sequences_case {
   static constexpr int64 heads = 6, kv_heads = 2;
   std::vector<int> q_begin{0}, k_begin{0};
-  bool is_packed;
+  bool is_packed, split_heads;
   plain_tensors<T> t;
   gpu_array<T> dout, dq, dk, dv;
   gpu_array<int> q_offsets, k_offsets;
   gpu_array<unsigned char> workspace;
 
-  sequences_case(const std::vector<int>& queries, const std::vector<int>& keys, bool packed, uint64 seed)
+  sequences_case(const std::vector<int>& queries, const std::vector<int>& keys, bool packed, uint64 seed,
+                 bool split)
       : q_begin(starts(queries)),
         k_begin(starts(keys)),
         is_packed(packed),
+        split_heads(split),
         t(1, q_begin.back(), k_begin.back(), heads, kv_heads, HeadSize),
         dout(t.q.size()),
         dq(t.q.size()),
@@ -78,7 +80,7 @@ struct sequences_case {
         dv(t.v.size()),
         q_offsets(q_begin),
         k_offsets(k_begin),
-        workspace(static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(sizes(count())))) {
+        workspace(static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(sizes(count()), 0, false, split)))) {
     fill_normal(t.q, seed), fill_normal(t.k, seed + 1), fill_normal(t.v, seed + 2), fill_normal(dout, seed + 3);
   }
   static std::vector<int> starts(const std::vector<int>& lengths) {
@@ -97,9 +99,10 @@ struct sequences_case {
   /// Gradients of the sequences from `first` on, or their o and lse, into their places.
   template <class Mask>
   void call(cudaStream_t s, int64 first, int64 n, const Mask& mask, bool forward) const {
-    const int64 bytes = giwa::detail::backward_workspace_bytes(sizes(n));
+    const int64 bytes = giwa::detail::backward_workspace_bytes(sizes(n), 0, false, split_heads);
     check_cuda(cudaMemsetAsync(workspace.data(), 0xff, workspace.bytes(), s));
-    const giwa::attention_backward_options options{.workspace = {workspace.data(), {bytes}}};
+    const giwa::attention_backward_options options{.workspace = {workspace.data(), {bytes}},
+                                                   .split_heads = split_heads};
     if (is_packed) {
       const auto rows = [](auto* data, int64 count_, int64 h) {
         return giwa::tensor_view<std::remove_pointer_t<decltype(data)>, 3>(data, {count_, h, HeadSize});
@@ -140,11 +143,12 @@ struct sequences_case {
 /// How many calls give gradients with other bits than the first one; -1 if that one wrote nothing, -2 if calls do not find the
 /// multiprocessors that the test gives them.
 template <class T, int HeadSize, class Mask>
-int64 different_of(const std::vector<int>& queries, const std::vector<int>& keys, bool packed, const Mask& mask) {
+int64 different_of(const std::vector<int>& queries, const std::vector<int>& keys, bool packed, const Mask& mask,
+                   bool split_heads = false) {
   const giwa::stream s = new_stream(), other = new_stream();
   const int seed = number_of("GIWA_TEST_FIRST_DRAW", 0),
             repeats = number_of("GIWA_TEST_REPEATS", small_mode() ? 2 : 200);
-  const sequences_case<T, HeadSize> c(queries, keys, packed, static_cast<uint64>(seed) * 4 + 1);
+  const sequences_case<T, HeadSize> c(queries, keys, packed, static_cast<uint64>(seed) * 4 + 1, split_heads);
   const auto clear = [&] {
     for (const gpu_array<T>* x : {&c.dq, &c.dk, &c.dv}) check_cuda(cudaMemsetAsync(x->data(), 0xff, x->bytes(), s));
   };
@@ -167,6 +171,7 @@ int64 different_of(const std::vector<int>& queries, const std::vector<int>& keys
   std::vector<graph_of> graphs;
   for (const int processors : {0, 131, 17, 4, 1})
     for (const bool alone : {false, true}) {
+      if (alone && split_heads) continue;  // the bits depend on the batch
       processors_of_test = processors;
       if (processors > 0 && device_attribute(cudaDevAttrMultiProcessorCount) != processors) return -2;
       graphs.emplace_back(s, [&] {
@@ -186,9 +191,9 @@ int64 different_of(const std::vector<int>& queries, const std::vector<int>& keys
   check_cuda(cudaGetLastError());
   int64 found = 0;
   for (const unsigned words : different.to_host()) found += words == 0 ? 0 : 1;
-  std::printf("%s head size %d %s %s: %d calls, %lld different\n", sizeof(T) == 4 ? "fp32" : "16 bits", HeadSize,
-              packed ? "packed" : "dense", std::is_same_v<Mask, giwa::full> ? "full" : "masked", repeats,
-              static_cast<long long>(found));
+  std::printf("%s head size %d %s %s%s: %d calls, %lld different\n", sizeof(T) == 4 ? "fp32" : "16 bits", HeadSize,
+              packed ? "packed" : "dense", std::is_same_v<Mask, giwa::full> ? "full" : "masked",
+              split_heads ? ", heads split" : "", repeats, static_cast<long long>(found));
   return found;
 }
 
@@ -198,6 +203,10 @@ void test_bits(const Mask& mask) {
   const int queries = small_mode() ? 150 : 300, keys = small_mode() ? 200 : 1100;
   CHECK((different_of<T, HeadSize>({queries, queries}, {keys, keys}, false, mask)) == 0);
   CHECK((different_of<T, HeadSize>({130, 1, 383, 64, 200}, {257, 40, 383, 1, 600}, true, mask)) == 0);
+  if constexpr (sizeof(T) == 2 && HeadSize <= 128) {
+    CHECK((different_of<T, HeadSize>({queries, queries}, {keys, keys}, false, mask, true)) == 0);
+    CHECK((different_of<T, HeadSize>({130, 1, 383, 64, 200}, {257, 40, 383, 1, 600}, true, mask, true)) == 0);
+  }
 }
 
 }  // namespace

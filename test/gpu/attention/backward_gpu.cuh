@@ -47,9 +47,9 @@ struct backward_on_gpu {
   template <class Score>
   static std::size_t workspace_bytes(backward_case<T, O, G>& c, const Score& score) {
     const giwa::attention_problem p = c.views().in.problem();
-    return static_cast<std::size_t>(c.has_least_workspace
-                                        ? giwa::detail::least_backward_workspace_bytes(p, score)
-                                        : giwa::detail::backward_workspace_bytes(p, score, 0, c.any_order));
+    return static_cast<std::size_t>(
+        c.has_least_workspace ? giwa::detail::least_backward_workspace_bytes(p, score)
+                              : giwa::detail::backward_workspace_bytes(p, score, 0, c.any_order, c.split_heads));
   }
   giwa::detail::backward_views<T, O, G> views() const {
     auto a = on_host.views();

@@ -78,6 +78,7 @@ std::string fault_of(int number, const Mask& mask, const Score& score) {
   c.has_dlse = random.below(2) == 0;
   c.accumulate = sizeof(G) == 4 && random.below(3) == 0;
   c.has_least_workspace = random.below(4) == 0, c.any_order = random.below(4) == 0;
+  c.split_heads = random.below(2) == 0;
   c.wants_q = random.below(6) != 0, c.wants_k = random.below(6) != 0, c.wants_v = random.below(6) != 0;
   const backward_answers a = answers_of(c, mask, score);
   const std::string refused = run<HeadSize, HeadSizeV>(c, mask, score);
@@ -265,9 +266,9 @@ void test_both_orders() {
   case_options o;
   o.batch = 2, o.heads = 4, o.kv_heads = 2, o.head_size = o.head_size_v = HeadSize;
   o.seq_q = 300, o.seq_k = 700;  // six tiles of keys add to dq
-  for (const bool any_order : {false, true}) {
+  for (const int order : {0, 1, 2}) {
     backward_case<T> c(o);
-    c.any_order = any_order;
+    c.any_order = order == 1, c.split_heads = order == 2;
     const backward_answers answers = answers_of(c, causal::bottom_right, giwa::plain_score{});
     REQUIRE((run<HeadSize, HeadSize>(c, causal::bottom_right, giwa::plain_score{})) == "");
     CHECK(judge(c, answers) == "");

@@ -74,11 +74,11 @@ bool are_close(const std::vector<fp16>& a, const std::vector<fp16>& b) {
   });
 }
 
-// The same of attention_backward. With NaN in dout items come a second time. In any order dq has other bits, and
-// the three query heads of a kv head are shared, or, with 6 kv heads and without a mask, the queries of a tile of keys divided.
+// The same of attention_backward. With NaN in dout items come a second time. In any order dq has other bits, and, also with
+// split_heads, the three query heads of a kv head are shared, or, with 6 kv heads and without a mask, the queries of a tile of keys divided.
 template <int HeadSize, class Mask>
 int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_nan = false, bool any_order = false,
-                        int64 kv_heads = 2) {
+                        int64 kv_heads = 2, bool split_heads = false) {
   const giwa::stream s = new_stream();
   plain_tensors<fp16> t(2, queries, keys, 6, kv_heads, HeadSize), of(2, queries, keys, 6, kv_heads, HeadSize);
   giwa::throw_if_failed(giwa::attention_forward<HeadSize>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask,
@@ -87,7 +87,7 @@ int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_n
   fill_normal(dout, 4);
   if (with_nan) put_nan(dout);
   const auto bytes = giwa::detail::backward_workspace_bytes(
-      {2, queries, keys, 6, kv_heads, HeadSize, HeadSize, int64{sizeof(fp16)}}, 0, any_order);
+      {2, queries, keys, 6, kv_heads, HeadSize, HeadSize, int64{sizeof(fp16)}}, 0, any_order, split_heads);
   gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
   const auto written = [](const view_4<const fp16>& v, const gpu_array<fp16>& memory) {
     return view_4<fp16>(memory.data(), v.extents());
@@ -98,7 +98,10 @@ int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_n
     giwa::throw_if_failed(giwa::attention_backward<HeadSize>(
         s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), written(t.o_view(), dout), written(of.q_view(), of.q),
         written(of.k_view(), of.k), written(of.v_view(), of.v), mask, giwa::plain_score{},
-        {.lse = t.lse_view(), .workspace = {workspace.data(), {bytes}}, .any_order = any_order}));
+        {.lse = t.lse_view(),
+         .workspace = {workspace.data(), {bytes}},
+         .any_order = any_order,
+         .split_heads = split_heads}));
     check_cuda(cudaStreamSynchronize(s));
   };
   set_delay(0);
@@ -205,6 +208,8 @@ TEST_CASE("delays change nothing of gradients") {
   CHECK(different_gradients<128>(700, 700, giwa::causal{}, true, true) == 0);
   CHECK(different_gradients<128>(1300, 300, giwa::full{}, false, true, 6) == 0);
   CHECK(different_gradients<128>(1300, 300, giwa::full{}, true, true, 6) == 0);
+  CHECK(different_gradients<64>(700, 900, giwa::causal::bottom_right, false, false, 2, true) == 0);
+  CHECK(different_gradients<128>(700, 700, giwa::causal{}, true, false, 2, true) == 0);
   CHECK(different_gradients<256>(700, 700, giwa::sliding_window{50}) == 0);
   CHECK(different_gradients<256>(700, 700, giwa::sliding_window{50}, true) == 0);
 }

@@ -444,13 +444,18 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
     return giwa::detail::backward_workspace_bytes(sizes, capability, true) -
            giwa::detail::backward_workspace_bytes(sizes, capability);
   };
+  const auto for_split_heads = [&](int capability) {
+    return giwa::detail::backward_workspace_bytes(sizes, capability, false, true) -
+           giwa::detail::backward_workspace_bytes(sizes, capability);
+  };
   constexpr giwa::int64 tiles = 2 * 3 * 5;
   CHECK(for_any_order(90) == to_line + tiles * (2 * 128 * (128 + 64) * 4 + 8 * 4));
+  CHECK((for_split_heads(90) == for_any_order(90) && for_split_heads(80) == 0));
   CHECK((for_any_order(0) == for_any_order(90) && for_any_order(80) == 0 && for_any_order(100) == 0));
   // Else room for 132 parts of the queries of at most 66 tiles of keys; of fewer than 17 tiles for 8 parts of each.
   constexpr giwa::int64 divided = to_line + 132 * 128 * (128 + 64) * 4 + 66 * 8 * 4;
   sizes.seq_k = 9000;  // 710 tiles
-  CHECK(for_any_order(90) == divided);
+  CHECK((for_any_order(90) == divided && for_split_heads(90) == 0));
   sizes.seq_k = 300, sizes.kv_heads = 10;  // 60 tiles
   CHECK(for_any_order(90) == divided - 6 * 8 * 4);
   sizes.seq_k = 100, sizes.heads = sizes.kv_heads = 5;  // 10 tiles
@@ -511,6 +516,6 @@ TEST_CASE("in any order the queries of tiles of keys that are left after whole r
   options.workspace = {workspace.data(), {giwa::detail::backward_workspace_bytes(sizes)}};
   CHECK(of(giwa::full{}, 4096, 128) == last{4096, 1});
   options.workspace = {workspace.data(), {static_cast<giwa::int64>(workspace.size())}};
-  options.any_order = false;
+  options.any_order = false, options.split_heads = true;
   CHECK(of(giwa::full{}, 4096, 128) == last{4096, 1});
 }

@@ -265,9 +265,10 @@ constexpr int64 forward_bytes() {
                                of<T>(100, 8, 64), causal{}, {.scale = 2});
 }
 template <class T>
-constexpr int64 backward_bytes(bool any_order, int capability) {
+constexpr int64 backward_bytes(bool any_order, int capability, bool split_heads = false) {
   const auto q = of<T>(100, 8, 128), k = of<T>(200, 2, 128), v = of<T>(200, 2, 64), o = of<T>(100, 8, 64);
-  return giwa::workspace_bytes(q, k, v, o, o, q, k, v, {}, {}, {.any_order = any_order}, {.capability = capability});
+  return giwa::workspace_bytes(q, k, v, o, o, q, k, v, {}, {}, {.any_order = any_order, .split_heads = split_heads},
+                               {.capability = capability});
 }
 template <class T>
 constexpr int64 least_bytes() {
@@ -284,6 +285,8 @@ TEST_CASE("workspace_bytes takes the arguments of a call") {
     for (const int capability : {0, 80, 90}) {
       CHECK(backward_bytes<fp16>(any_order, capability) ==
             giwa::detail::backward_workspace_bytes(sizes_of_problem<fp16>(), capability, any_order));
+      CHECK(backward_bytes<fp16>(any_order, capability, true) ==
+            giwa::detail::backward_workspace_bytes(sizes_of_problem<fp16>(), capability, any_order, true));
       CHECK(backward_bytes<float>(any_order, capability) ==
             giwa::detail::backward_workspace_bytes(sizes_of_problem<float>(), capability, any_order));
     }

@@ -277,7 +277,7 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank
   const detail::last_arguments last(mask, score, options);
   const auto views = detail::views_of(last.options().sequences, q, k, v, o, last.options().lse, dout, dq, dk, dv);
   return detail::backward_workspace_bytes(detail::problem_of_sizes<Rank>(views.in), last.score(), gpu.capability,
-                                          last.options().any_order);
+                                          last.options().any_order, last.options().split_heads);
 }
 /// Returns the bytes of workspace that attention_backward() requires on a stream, from the arguments of workspace_bytes(): 8
 /// for each row and head of q, rounded up to a multiple of 16, and 16. Each parameter of the score modifier takes 4 bytes

@@ -23,8 +23,8 @@ struct attention_backward_options {
   alignment align{};                    ///< of the diagonal; see attention_options
   /// Scratch memory for this call alone until it is done, 16-byte aligned. On a stream at least least_workspace_bytes() bytes
   /// are required; with workspace_bytes() the call is faster, and fp32 runs on tensor cores on Hopper. Its bytes for
-  /// `any_order` make calls in any order faster still where kv heads are few, or without a mask and not packed. Not used on
-  /// giwa::host. Its contents do not matter.
+  /// `any_order` make calls in any order faster still where kv heads are few, or without a mask and not packed; those for
+  /// `split_heads` are what that option needs. Not used on giwa::host. Its contents do not matter.
   tensor_view<unsigned char, 1> workspace{};
   giwa::sequences sequences{};  ///< where the rows of each sequence are; required for tensors of rank 3
   /// The gradient of the loss with respect to lse, shaped like lse, or empty: lse did not enter the loss.
@@ -37,6 +37,10 @@ struct attention_backward_options {
   /// dq then change from run to run, and those of dk and dv may depend on the batch and on the GPU's number of
   /// multiprocessors. Without it every run gives the same bits.
   bool any_order = false;
+  /// Lets blocks split the query heads of a kv head where few kv heads and keys would leave multiprocessors idle, on Hopper in
+  /// 16 bits up to a head size of 128, with the bytes of workspace_bytes() for it. Every run still gives the same bits, but those
+  /// of dk and dv then depend on how many sequences, keys and kv heads the call has. `any_order` does so too.
+  bool split_heads = false;
 };
 
 namespace detail {
@@ -97,10 +101,12 @@ struct shared_key_sums {
     if (most < 2 || group < 2) return 1;
     return static_cast<int>(ceil_div(group, ceil_div(group, most)));
   }
-  GIWA_HOST_DEVICE static constexpr shared_key_sums take(workspace_layout& layout, const attention_problem& p) {
+  /// `divides`: there may be work tiles that divide queries.
+  GIWA_HOST_DEVICE static constexpr shared_key_sums take(workspace_layout& layout, const attention_problem& p,
+                                                         bool divides) {
     const int sharers = sharers_of(p);
     const int64 tiles = tiles_of(p), all = saturated_product(tiles, p.kv_heads);
-    if (sharers == 1 && (p.seq_q < 0 || p.seq_k < 0)) return {};
+    if (sharers == 1 && (!divides || p.seq_q < 0 || p.seq_k < 0)) return {};
     const int64 divided = sharers > 1 || all < most_parts / 2 ? all : most_parts / 2;  // of `all`
     const int64 parts = sharers > 1                       ? divided * sharers
                         : all < most_parts / most_sharers ? all * most_sharers
@@ -110,6 +116,12 @@ struct shared_key_sums {
     return {sums, layout.take<int>(divided * warps), sharers, tiles, divided * warps, parts};
   }
 };
+
+/// What blocks of the kernel of all gradients share, so that they pass sums on.
+enum class key_sharing : int { none, heads, heads_and_queries };
+GIWA_HOST_DEVICE constexpr key_sharing sharing_of(bool any_order, bool split_heads) {
+  return any_order ? key_sharing::heads_and_queries : split_heads ? key_sharing::heads : key_sharing::none;
+}
 
 /// The work tiles of the kernel of all gradients from `first` on are divided by queries into `parts` work tiles each.
 struct last_work_tiles {
@@ -129,7 +141,7 @@ struct backward_workspace {
   shared_key_sums of_keys;
 
   GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,
-                                                            int64 parameters, bool with_dq, bool shares_keys) {
+                                                            int64 parameters, bool with_dq, key_sharing sharing) {
     const int64 rows = rows_of_heads(p);
     row_terms* const terms_of_rows = layout.take<row_terms>(rows);
     int* const counters_of_launches = layout.take<int>(counter_count);
@@ -141,10 +153,15 @@ struct backward_workspace {
     const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
     float* const dq = layout.take_lines<float>(saturated_product(parts, dq_parts::floats));
     int* const added = layout.take<int>(parts);
-    return {terms_of_rows, counters_of_launches,
-            sums,          dq,
-            added,         tiles,
-            false,         shares_keys ? shared_key_sums::take(layout, p) : shared_key_sums{}};
+    return {terms_of_rows,
+            counters_of_launches,
+            sums,
+            dq,
+            added,
+            tiles,
+            false,
+            sharing == key_sharing::none ? shared_key_sums{}
+                                         : shared_key_sums::take(layout, p, sharing == key_sharing::heads_and_queries)};
   }
 };
 
@@ -184,11 +201,11 @@ GIWA_HOST_DEVICE constexpr bool shares_keys(const attention_problem& p, int capa
 
 /// The bytes of a call's workspace, with what only the fastest kernels need or without.
 GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest,
-                                                int capability = 0, bool any_order = false) {
+                                                int capability = 0, bool any_order = false, bool split_heads = false) {
   if (!check_sizes(p, 0).ok() || p.element_bytes == element_traits<e4m3>::bytes) return 0;
   workspace_layout layout;
   backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability),
-                           any_order && shares_keys(p, capability));
+                           shares_keys(p, capability) ? sharing_of(any_order, split_heads) : key_sharing::none);
   if (fastest && are_split(p.element_bytes) && has_split_kernels(p.head_size, p.head_size_v) &&
       (capability == 0 || gpu_traits::of(capability).wgmma))
     split_backward_tensors::take(layout, p);
@@ -199,12 +216,13 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
 ///@{
 template <score_modifier Score>
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&, int capability = 0,
-                                                          bool any_order = false) {
-  return backward_bytes(p, gradient_of<Score>::parameters, !gradient_of<Score>::wanted, capability, any_order);
+                                                          bool any_order = false, bool split_heads = false) {
+  return backward_bytes(p, gradient_of<Score>::parameters, !gradient_of<Score>::wanted, capability, any_order,
+                        split_heads);
 }
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,
-                                                          bool any_order = false) {
-  return backward_bytes(p, 0, true, capability, any_order);
+                                                          bool any_order = false, bool split_heads = false) {
+  return backward_bytes(p, 0, true, capability, any_order, split_heads);
 }
 template <class Score = plain_score>
 GIWA_HOST_DEVICE constexpr int64 least_backward_workspace_bytes(const attention_problem& p, const Score& = {}) {

@@ -193,8 +193,10 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   const bool with_dq = options.workspace.size() >= backward_workspace_bytes(problem, score);
   backward_workspace workspace = backward_workspace::take(
       layout, problem, gradient_of<Score>::parameters, with_dq && sums_dq(problem, 0) && !gradient_of<Score>::wanted,
-      options.any_order && shares_keys(problem, 0) &&
-          options.workspace.size() >= backward_workspace_bytes(problem, score, 0, true));
+      shares_keys(problem, 0) && options.workspace.size() >=
+                                     backward_workspace_bytes(problem, score, 0, options.any_order, options.split_heads)
+          ? sharing_of(options.any_order, options.split_heads)
+          : key_sharing::none);
   workspace.any_order = options.any_order;
   backward_params<T, O, G, Mask, Score> p{
       a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate, {}};

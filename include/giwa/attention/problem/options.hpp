@@ -95,7 +95,7 @@ GIWA_HOST_DEVICE constexpr bool has_values(const Options& o) {
     has = has || o.scale.given || is_given(o.lse) || is_given(o.sinks) || o.align.is_set() || is_given(o.workspace);
   if constexpr (requires { o.prior; }) has = has || !o.prior.o.empty() || is_given(o.prior.lse);
   if constexpr (requires { o.dlse; })
-    has = has || is_given(o.dlse) || is_given(o.dsinks) || o.accumulate || o.any_order;
+    has = has || is_given(o.dlse) || is_given(o.dsinks) || o.accumulate || o.any_order || o.split_heads;
   if constexpr (requires { o.slots; })
     has = has || o.q.rank() != 0 || o.q_to.rank() != 0 || o.positions.given() || o.slots.given();
   return has;
