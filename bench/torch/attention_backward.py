@@ -74,12 +74,12 @@ def kept(queries, keys, head, batch):
     return number >= DROPPED
 
 
-ANY_ORDER, OWN_SCORE = "any order", "own score"  # how the name of a side ends that has this
+ANY_ORDER, HEADS_SPLIT, OWN_SCORE = "any order", "heads split", "own score"  # how the name of a side ends that has this
 UNCHANGED = 8  # added to a kind: with a score modifier that does nothing
 
 
 class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu
-    _fields_ = ([(name, ctypes.c_longlong) for name in "kind element batch length heads kv_heads head_size window any_order sequences "
+    _fields_ = ([(name, ctypes.c_longlong) for name in "kind element batch length heads kv_heads head_size window order sequences "
                                                     "longest".split()]
                 + [("cap", ctypes.c_double)]
                 + [(name, ctypes.c_void_p) for name in "q k v dout bias o dq dk dv dbias lse slopes forward_workspace "
@@ -122,13 +122,15 @@ class Giwa:
         self.lse = torch.full((case.batch, case.heads, case.length), float("nan"), device="cuda")
         self.gradients = [torch.full_like(x, float("nan")) for x in case.inputs()]
         kind = KINDS.index(case.kind)
+        if name.endswith(HEADS_SPLIT) and case.heads == case.kv_heads:
+            raise NotImplementedError
         if name.endswith(OWN_SCORE):
             if kind > 1:
                 raise NotImplementedError
             kind += UNCHANGED
         self.call = Call(kind=kind, element=list(ELEMENTS).index(case.element), batch=case.batch, length=case.length,
                          heads=case.heads, kv_heads=case.kv_heads, head_size=case.size, window=WINDOW,
-                         any_order=name.endswith(ANY_ORDER), cap=CAP, sequences=len(PACKED),
+                         order=1 if name.endswith(ANY_ORDER) else 2 if name.endswith(HEADS_SPLIT) else 0, cap=CAP, sequences=len(PACKED),
                          longest=max(PACKED), offsets=case.offsets.data_ptr())
         self.bytes = library.giwa_backward_workspace(self.call)
         if self.bytes < 0:
@@ -396,6 +398,7 @@ def main():
     parser.add_argument("--all", action="store_true", help="bf16, grouped heads, other sizes and whole steps too")
     parser.add_argument("--flex", action="store_true", help="FlexAttention's cases too; compiling it takes a minute or two")
     parser.add_argument("--any-order", action="store_true", help="also with attention_backward_options::any_order")
+    parser.add_argument("--split-heads", action="store_true", help="also with attention_backward_options::split_heads, where kv heads are fewer")
     parser.add_argument("--own-score", action="store_true", help="also with a score modifier that does nothing")
     parser.add_argument("--fp32", action="store_true", help="fp32 instead of 16 bits")
     parser.add_argument("--rounds", type=int, default=5)
@@ -406,7 +409,7 @@ def main():
     parser.add_argument("--backends", help="PyTorch's, of cudnn, flash; default: both, or in fp32 efficient")
     arguments = parser.parse_args()
     ours = libraries(arguments)
-    more = [x for x, wanted in ((ANY_ORDER, arguments.any_order), (OWN_SCORE, arguments.own_score)) if wanted]
+    more = [x for x, wanted in ((ANY_ORDER, arguments.any_order), (HEADS_SPLIT, arguments.split_heads), (OWN_SCORE, arguments.own_score)) if wanted]
     ours.update({f"{name}, {x}": found for x in more for name, found in list(ours.items())})
     chosen = arguments.backends if arguments.backends is not None else "efficient" if arguments.fp32 else "cudnn,flash"
     backends = [x for x in chosen.split(",") if x]

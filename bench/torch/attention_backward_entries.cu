@@ -15,9 +15,9 @@
 // kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3
 // alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout, 7 causal and packed,
 // `sequences` at `offsets`, the longest of `longest`; 8 and 9 are 0 and 1 with a score modifier that does nothing.
-// Kinds read their own of cap, slopes, window, bias and dbias.
+// order: 0 fixed, 1 any, 2 fixed and query heads split. Kinds read their own of cap, slopes, window, bias and dbias.
 struct backward_call {
-  long long kind, element, batch, length, heads, kv_heads, head_size, window, any_order, sequences, longest;
+  long long kind, element, batch, length, heads, kv_heads, head_size, window, order, sequences, longest;
   double cap;
   const void *q, *k, *v, *dout, *bias;
   void *o, *dq, *dk, *dv, *dbias;
@@ -70,12 +70,12 @@ struct pass {
     giwa::attention_backward_options options;
     options.lse = lse();
     options.workspace = {c.workspace, {c.workspace_bytes}};
-    options.any_order = c.any_order != 0;
+    options.any_order = c.order == 1, options.split_heads = c.order == 2;
     return giwa::attention_backward<HeadSize, GIWA_BENCH_HOW>(
         c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), queries(c.dout), of<T>(c.dq, c.heads),
         of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
   }
-  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
+  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2); }
 };
 
 // Packed sequences, causal.
@@ -102,13 +102,13 @@ struct packed_pass {
     options.lse = lse();
     options.sequences = at();
     options.workspace = {c.workspace, {c.workspace_bytes}};
-    options.any_order = c.any_order != 0;
+    options.any_order = c.order == 1, options.split_heads = c.order == 2;
     return giwa::attention_backward<128>(c.stream, of<const T>(c.q, c.heads), of<const T>(c.k, c.kv_heads),
                                          of<const T>(c.v, c.kv_heads), of<const T>(c.o, c.heads),
                                          of<const T>(c.dout, c.heads), of<T>(c.dq, c.heads), of<T>(c.dk, c.kv_heads),
                                          of<T>(c.dv, c.kv_heads), giwa::causal{}, options);
   }
-  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.any_order != 0); }
+  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2); }
 };
 
 // run(pass) for the pass that the call names, or -1 if this library does not have it.

@@ -84,7 +84,7 @@ class Bench:
         return found
 
     def is_ours(self, side):
-        return re.sub(r", any order$|_page_\d+$", "", side) in self.builds
+        return re.sub(r", (any order|heads split)$|_page_\d+$", "", side) in self.builds
 
     def attempt(self, section, case, side, call, what="has no answer"):
         """Calls, and says if it throws; ends the program if that made the GPU unusable, as what is measured is saved."""

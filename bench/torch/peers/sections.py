@@ -167,7 +167,8 @@ def backward(sizes, bench, section, case):
             for entry in (library.giwa_forward, library.giwa_backward, library.giwa_backward_workspace, library.giwa_forward_workspace):
                 entry.restype, entry.argtypes = ctypes.c_longlong, [ctypes.POINTER(attention_backward.Call)]
             found.setdefault(name, []).append(library)
-    ours = {f"{name}{mode}": libraries for mode in ("", f", {attention_backward.ANY_ORDER}") for name, libraries in found.items()}
+    ours = {f"{name}{mode}": libraries for mode in ("", f", {attention_backward.ANY_ORDER}", f", {attention_backward.HEADS_SPLIT}")
+            for name, libraries in found.items()}
     c.make({x: ours[x] for x in bench.chosen(ours)}, bench.chosen(["flex"] if c.is_flex else ["cudnn", "flash"]))
     theirs = ["fa3", "fa4"] + ["fa3_fixed", "fa4_fixed"] * bench.arguments.fixed
     made = {x: bench.peers.backward(x, c) for x in bench.chosen(theirs)}
