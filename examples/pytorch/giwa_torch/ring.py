@@ -74,7 +74,8 @@ def _library(device, heads, dtype, head_size, causal):
     name = "_".join(map(str, ("heads" if heads else "ring", ELEMENTS[dtype].split(":")[-1], head_size, int(causal),
                               architecture or build.host_processor())))
     with build.locks[name]:
-        what = f"ring attention{' by heads' if heads else ''}, {dtype}, head size {head_size}, {'causal' if causal else 'no mask'}, for "
+        what = (f"ring attention{' by heads' if heads else ''}, {str(dtype).removeprefix('torch.')}, head size {head_size}, "
+                f"{'causal' if causal else 'no mask'}, for ")
         flags = ["-std=c++20", "-O3", "-shared", f"-I{build.include_folder()}", f"-DGIWA_RING_HEADS={int(heads)}",
                  f"-DGIWA_RING_ELEMENT={ELEMENTS[dtype]}", f"-DGIWA_RING_HEAD_SIZE={head_size}",
                  f"-DGIWA_RING_CAUSAL={int(causal)}", build.HERE / "ring.cu"]
