@@ -4,15 +4,21 @@
     from giwa_torch import scaled_dot_product_attention        # of torch.nn.functional
     from giwa_torch import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache   # of flash_attn
 
+Importing compiles the operators, once. Kernels are compiled at the first call that needs them, or ahead: python3 -m giwa_torch build.
 docs/frameworks.md says which arguments are supported. scaled_dot_product_attention passes calls that giwa does not serve on to PyTorch's
 function, with a warning, or raises, as set_unsupported() says. All else that is not supported raises NotImplementedError with the name
 of the argument.
 """
 import ctypes
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("giwa_torch needs PyTorch, which is not installed: pip install torch") from None
 
-from .build import compiler, operators, precompile
+from .build import compiler, operators, precompile  # noqa: E402
 
 torch.ops.load_library(operators())
 ctypes.CDLL(str(operators())).giwa_torch_set_compiler(compiler)

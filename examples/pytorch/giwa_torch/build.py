@@ -2,8 +2,8 @@
 """Compiles what giwa_torch needs: the operators once, and a library of kernels for each variant when a call first needs it.
 
 A variant is a pass, device, element type, pair of head sizes, kind of mask and set of score modifiers. It takes 5 to 20 seconds with
-nvcc, and 3 with the host compiler for the CPU. Libraries are kept under TORCH_EXTENSIONS_DIR, or where PyTorch keeps its extensions.
-They are named by a hash of the sources, so that a changed giwa is compiled anew.
+nvcc, and 3 to 6 with the host compiler for the CPU. Each compilation is a line on stderr. Libraries are kept under TORCH_EXTENSIONS_DIR,
+or where PyTorch keeps its extensions. They are named by a hash of the sources, so that a changed giwa is compiled anew.
 """
 import contextlib
 import ctypes
@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections import defaultdict
@@ -22,6 +23,10 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 ELEMENTS = ("giwa::fp16", "giwa::bf16", "float")  # in the order of binding.cpp
+DTYPES = ("fp16", "bf16", "fp32")
+PASSES = ("forward", "backward", "cached", "append")
+MASKS = ("no mask", "causal", "band", "mask tensor")
+SCORES = ("softcap", "alibi", "bias", "alibi gradient", "bias gradient", "dropout", "float32 bias")  # bits, as score_flag of call.hpp
 
 
 def include_folder():
@@ -45,24 +50,47 @@ def folder():
 
 
 def host_compiler():
-    return os.environ.get("CXX", "g++")
+    found = os.environ.get("CXX", "g++")
+    if shutil.which(found) is None:
+        raise RuntimeError(f"giwa_torch: no host compiler {found} was found: install one with C++20 (GCC 11 or newer), or name it with CXX")
+    return found
 
 
-def toolkit():
-    """The folder of the CUDA toolkit, or None."""
+def toolkits():
+    """Folders that may be a CUDA toolkit, the preferred first: CUDA_HOME, that of nvcc, the usual one, those of Python packages."""
     nvcc = shutil.which("nvcc")
-    found = os.environ.get("CUDA_HOME") or (Path(nvcc).resolve().parents[1] if nvcc else "/usr/local/cuda")
-    return Path(found) if (Path(found) / "include" / "cuda_runtime_api.h").exists() else None
+    named = [os.environ.get("CUDA_HOME"), nvcc and Path(nvcc).resolve().parents[1], "/usr/local/cuda"]
+    packages = [x for folder in sys.path for x in sorted(Path(folder).glob("nvidia/cu[0-9]*"), reverse=True)]
+    return [Path(x) for x in [*named, *packages] if x]
+
+
+def toolkit_headers():
+    """The folder of the toolkit's headers, which kernels for the CPU need too, for the types fp16 and bf16."""
+    for folder in toolkits():
+        if all((folder / "include" / x).exists() for x in ("cuda_bf16.h", "crt/host_defines.h")):
+            return folder / "include"
+    raise RuntimeError("giwa_torch: no headers of the CUDA toolkit were found, which kernels for the CPU need too (fp16, bf16): "
+                       "pip install 'cuda-toolkit[cudart,crt,cccl]', or install the toolkit and set CUDA_HOME")
+
+
+def nvcc():
+    for folder in toolkits():
+        if (folder / "bin" / "nvcc").exists():
+            return folder / "bin" / "nvcc"
+    raise RuntimeError("giwa_torch: no nvcc was found to compile kernels for the GPU: pip install "
+                       "'cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]', or install the toolkit and set CUDA_HOME")
 
 
 def path_of(name):
     return folder() / f"{name}.so"
 
 
-def compiled(name, command):
-    """Returns the path of a library, made by `command` with its output as the last argument, unless it is there."""
+def compiled(name, what, command):
+    """Returns the path of a library, made by `command` with its output as the last argument, unless it is there. `what` is for the line
+    that says so on stderr."""
     path = path_of(name)
     if not path.exists():
+        print(f"giwa_torch: compiling {what}, once, with {Path(command[0]).name}; kept in {folder()}", file=sys.stderr, flush=True)
         with tempfile.NamedTemporaryFile(dir=folder(), suffix=".so", delete=False) as file:
             done = subprocess.run([*map(str, command), "-o", file.name], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -78,11 +106,10 @@ def operators():
     flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     torch_folder = Path(torch.__file__).parent
     flags += [f"-isystem{torch_folder / path}" for path in ("include", "include/torch/csrc/api/include")]
-    return compiled("operators", [host_compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", *flags, HERE / "binding.cpp",
+    return compiled("operators", "the operators for this PyTorch: about 30 seconds", [host_compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", *flags, HERE / "binding.cpp",
                                   f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"])
 
 
-PASSES = ("forward", "backward", "cached", "append")
 locks = defaultdict(threading.Lock)
 
 
@@ -114,19 +141,22 @@ def library(which, architecture, element, head_size, head_size_v, mask, score):
     with locks[name]:
         if path_of(name).exists():  # no compiler is needed
             return path_of(name)
+        what = [PASSES[which], DTYPES[element]]
+        if PASSES[which] != "append":
+            sizes = str(head_size) if head_size == head_size_v else f"{head_size} and {head_size_v}"
+            what += [f"head size {sizes}", "all masks" if architecture is None else MASKS[mask]]
+            what += [name for bit, name in enumerate(SCORES) if score >> bit & 1]
+        what = ", ".join(what)
         definitions = {"PASS": which, "ELEMENT": ELEMENTS[element], "HEAD_SIZE": head_size, "HEAD_SIZE_V": head_size_v,
                        "MASK": mask, "SCORE": score}
         flags = ["-std=c++20", f"-I{include_folder()}", *(f"-DGIWA_TORCH_{k}={v}" for k, v in definitions.items())]
-        cuda = toolkit()
-        if cuda is None:
-            raise RuntimeError("giwa_torch: there is no CUDA toolkit to compile kernels with: set CUDA_HOME")
         if architecture is None:
             command = [host_compiler(), "-x", "c++", "-O3", "-march=native", *openmp(), "-fPIC", "-shared", "-fvisibility=hidden",
-                       "-isystem", cuda / "include", *flags, HERE / "kernels.cu"]
-        else:
-            command = [cuda / "bin" / "nvcc", "-O3", "-shared", "-Xcompiler=-fPIC,-fvisibility=hidden",
-                       f"-gencode=arch=compute_{architecture},code=sm_{architecture}", *flags, HERE / "kernels.cu"]
-        return compiled(name, command)
+                       "-isystem", toolkit_headers(), *flags, HERE / "kernels.cu"]
+            return compiled(name, f"{what}, for this CPU: 3 to 6 seconds", command)
+        command = [nvcc(), "-O3", "-shared", "-Xcompiler=-fPIC,-fvisibility=hidden",
+                   f"-gencode=arch=compute_{architecture},code=sm_{architecture}", *flags, HERE / "kernels.cu"]
+        return compiled(name, f"{what}, for sm_{architecture}: 5 to 20 seconds", command)
 
 
 @functools.cache
@@ -167,9 +197,9 @@ def collecting():
         collected = None
 
 
-def compile_all(variants):
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda x: library(*x), variants))
+def compile_all(variants, jobs=None):
+    with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+        return list(pool.map(lambda x: library(*x), variants))
 
 
 def precompile(*calls):

@@ -74,17 +74,21 @@ def _library(device, heads, dtype, head_size, causal):
     name = "_".join(map(str, ("heads" if heads else "ring", ELEMENTS[dtype].split(":")[-1], head_size, int(causal),
                               architecture or build.host_processor())))
     with build.locks[name]:
+        what = (f"ring attention{' by heads' if heads else ''}, {str(dtype).removeprefix('torch.')}, head size {head_size}, "
+                f"{'causal' if causal else 'no mask'}, for ")
         flags = ["-std=c++20", "-O3", "-shared", f"-I{build.include_folder()}", f"-DGIWA_RING_HEADS={int(heads)}",
                  f"-DGIWA_RING_ELEMENT={ELEMENTS[dtype]}", f"-DGIWA_RING_HEAD_SIZE={head_size}",
                  f"-DGIWA_RING_CAUSAL={int(causal)}", build.HERE / "ring.cu"]
         if architecture is None:
-            path = build.compiled(name, [build.host_compiler(), "-x", "c++", "-march=native", "-fPIC", "-fvisibility=hidden",
-                                         "-isystem", build.toolkit() / "include", *flags])
+            path = build.compiled(name, f"{what}this CPU: about 10 seconds",
+                                  [build.host_compiler(), "-x", "c++", "-march=native", "-fPIC", "-fvisibility=hidden",
+                                   "-isystem", build.toolkit_headers(), *flags])
         else:
             nccl = _nccl_folder()
-            path = build.compiled(name, [build.toolkit() / "bin" / "nvcc", "-Xcompiler=-fPIC,-fvisibility=hidden",
-                                         f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "-isystem", nccl / "include",
-                                         *flags, f"-L{nccl / 'lib'}", "-l:libnccl.so.2"])
+            path = build.compiled(name, f"{what}sm_{architecture}: about 20 seconds",
+                                  [build.nvcc(), "-Xcompiler=-fPIC,-fvisibility=hidden",
+                                   f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "-isystem", nccl / "include",
+                                   *flags, f"-L{nccl / 'lib'}", "-l:libnccl.so.2"])
         library = ctypes.CDLL(str(path))
         library.giwa_ring_workspace_bytes.restype = ctypes.c_int64
         library.giwa_ring_close.argtypes = [ctypes.c_void_p]
