@@ -213,7 +213,8 @@ constexpr int capability = 0;
 int64 bytes_of(const call& c) {
   const auto bytes = [&](const auto& q, const auto& k, const auto& v, const auto& o) {
     return giwa::workspace_bytes(q, k, v, o, o, q, k, v, mask_of(c), score_of(c),
-                                 {.sequences = sequences_of(c), .any_order = c.any_order}, {.capability = capability});
+                                 {.sequences = sequences_of(c), .any_order = c.any_order, .split_heads = true},
+                                 {.capability = capability});
   };
   if (c.q_offsets != nullptr)
     return bytes(packed_view_of<element>(c.q), packed_view_of<element>(c.k), packed_view_of<element>(c.v),
@@ -230,7 +231,7 @@ giwa::status run(const call& c) {
   options.dsinks = heads_of(c, c.dsinks);
   options.align = alignment_of(c);
   options.workspace = workspace_of(c);
-  options.any_order = c.any_order;
+  options.any_order = c.any_order, options.split_heads = true;
   const auto differentiate = [&](const auto& q, const auto& k, const auto& v, const auto& o, const auto& dout,
                                  const auto& dq, const auto& dk, const auto& dv) {
     return giwa::attention_backward<giwa::head_sizes<head_size, head_size_v>>(where(c), q, k, v, o, dout, dq, dk, dv,
