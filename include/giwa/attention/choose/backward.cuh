@@ -142,7 +142,7 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     if constexpr (has_first_key<Mask>)
       if (p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;
     int launched = 0;
-    status state = made->steps.make(p);
+    status state = made->steps.make(p, gpu);
     if (state.ok()) state = way::template make_gradient<gradient::of_all>(made->all, p, gpu, launched);
     return state.ok() ? way::make_dq(made->dq, p) : state;
   }
@@ -167,11 +167,11 @@ struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
     return way::suits_if(way::may_sum_dq(p) && schedule_of(p).work_tiles <= way::most_work_tiles);
   }
   static bool runs_on(const gpu_traits& gpu) { return gpu.mma && gpu.shared_bytes >= shared_bytes_of<Op>; }
-  static status make(void* to, Params p, const gpu_traits&) {
+  static status make(void* to, Params p, const gpu_traits& gpu) {
     auto* const made = ::new (to) prepared;
     p.workspace.of_keys = {};
     const attention_schedule schedule = schedule_of(p);
-    status state = made->steps.make(p);
+    status state = made->steps.make(p, gpu);
     if (state.ok())
       state = made->all.make(launch_config{.grid = schedule.work_tiles, .block = Op::max_threads},
                              typename Op::params{p, schedule, p.workspace.counters});
@@ -200,7 +200,7 @@ struct backward_separate : backward_way<Params, HeadSize, HeadSizeV> {
     p.workspace.dq = nullptr, p.workspace.of_keys = {};
     if constexpr (!Kernels::reads_split) p.split = {};
     int launched = 0;
-    status state = made->steps.make(p);
+    status state = made->steps.make(p, gpu);
     if (state.ok()) state = way::template make_gradient<gradient::of_q>(made->dq, p, gpu, launched);
     if (state.ok()) state = way::template make_gradient<second>(made->dk, p, gpu, launched);
     if constexpr (!sums_both)

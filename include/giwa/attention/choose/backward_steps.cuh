@@ -48,15 +48,15 @@ class backward_steps {
       parameters_;
 
  public:
-  status make(const Params& p) {
+  status make(const Params& p, const gpu_traits& gpu) {
     const auto& q = p.views.in.q;
     status state;
     if constexpr (is_split)
       if (p.split.q.parts != nullptr) state = split_.make(p);
     if (state.ok() && q.size() > 0) {
-      const int64 blocks = ceil_div(q.size() / HeadSize, int64{terms_op::rows_of_block});
-      const int64 grid = blocks < terms_op::most_blocks ? blocks : terms_op::most_blocks;
-      state = terms_.make(launch_config{.grid = grid, .block = terms_op::max_threads}, terms_op::params::of(p));
+      const auto terms = terms_op::params::of(p);
+      const int64 tiles = terms.work_tiles(), most = int64{terms_op::min_blocks} * gpu.multiprocessors;
+      state = terms_.make(launch_config{.grid = tiles < most ? tiles : most, .block = terms_op::max_threads}, terms);
     }
     // A block for each head.
     if (state.ok() && !is_absent(p.dsinks))

@@ -15,26 +15,33 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Writes the terms of all rows of q to the workspace and resets its counters. A lane reads 16 bytes at once and a row takes
-/// as many lanes as it fills; a warp has two loads of each tensor in flight. At most 1024 blocks, which take several
-/// groups of rows each. H200, 2026-11-23, 128, fp16, 262144 rows: 54 us, a block for each group 59; with four loads and
-/// two blocks for each multiprocessor 62, and 87 where lse was read after the sum. With fp32 two
-/// blocks for each multiprocessor: with three it spills 44 bytes.
+/// Writes the terms of all rows of q to the workspace and resets its counters. A lane reads 16 bytes at once and a row takes as many
+/// lanes as it fills; a group of lanes has four rows of a head that follow each other, so that a warp reads and writes lse and
+/// terms of its rows together.
 /// Rows of no sequence get terms too, which no kernel reads.
 template <class Params, int HeadSizeV>
 struct row_terms_op {
   using element = stdlib::remove_const_t<typename decltype(Params::views.dout)::element_type>;
-  static constexpr int run = 16 / static_cast<int>(sizeof(element)), at_once = 2;
+  static constexpr int run = 16 / static_cast<int>(sizeof(element)), rows_of_lane = 4;
   static constexpr int lanes = HeadSizeV <= 4 * run ? 4 : HeadSizeV <= 8 * run ? 8 : HeadSizeV <= 16 * run ? 16 : 32;
-  static constexpr int rows_of_warp = at_once * 32 / lanes;
-  static constexpr int max_threads = 256, min_blocks = sizeof(element) == 4 ? 2 : 3,
-                       rows_of_block = max_threads / 32 * rows_of_warp, most_blocks = 1024;
+  static constexpr int rows_of_warp = rows_of_lane * 32 / lanes;
+  static constexpr int max_threads = 256, min_blocks = 2,  // with three it spills
+
+      rows_of_block = max_threads / 32 * rows_of_warp;
   struct params {
     Params call;
-    fast_divisor heads, rows;
+    fast_divisor heads, row_blocks;
 
+    /// The blocks of rows of a head.
+    GIWA_HOST_DEVICE static int64 row_blocks_of(const Params& call) {
+      return ceil_div(call.views.in.o.extent(1), int64{rows_of_block});
+    }
     GIWA_HOST_DEVICE static params of(const Params& call) {
-      return {call, fast_divisor(call.views.in.o.extent(2)), fast_divisor(call.views.in.o.extent(1))};
+      return {call, fast_divisor(call.views.in.o.extent(2)), fast_divisor(row_blocks_of(call))};
+    }
+    GIWA_HOST_DEVICE int64 work_tiles() const {
+      const auto& o = call.views.in.o;
+      return o.extent(0) * row_blocks_of(call) * o.extent(2);
     }
   };
   using shared_storage = no_shared_storage;
@@ -74,51 +81,55 @@ struct row_terms_op {
   template <int Run, class Block, class View>
   GIWA_HOST_DEVICE static void write_terms(const Block& block, const params& p, const View& o, const View& dout) {
     using part = element_run<element, Run>;
-    const int64 heads = o.extent(2), rows = o.extent(1), width = o.extent(3), all = o.extent(0) * rows * heads;
-    struct place {
-      int64 sequence, row, head;
-    };
-    const auto place_of = [&](int64 i) {
-      const int64 row = i / p.heads, sequence = row / p.rows;
-      return place{sequence, row - sequence * rows, i - row * heads};
-    };
-    const int64 step = block.block_count() * rows_of_block;
-    const int own = block.lane() / lanes, lane = block.lane() % lanes;
-    for (int64 first = block.block_rank() * rows_of_block + block.warp() * rows_of_warp; first < all; first += step) {
-      const element *of_o[at_once], *of_dout[at_once];
-      row_terms terms[at_once];
-      float sum[at_once];
+    const int64 heads = o.extent(2), rows = o.extent(1), width = o.extent(3),
+                row_blocks = params::row_blocks_of(p.call);
+    const int lane = block.lane() % lanes, group = block.warp() * (32 / lanes) + block.lane() / lanes;
+    // The row of the group whose sum this lane has in the end.
+    const int own = (lane & lanes / 2) / (lanes / 4) + (lane & lanes / 4) / (lanes / 4);
+    const int64 end = p.work_tiles(), step = block.block_count();
+    for (int64 i = block.block_rank(); i < end; i += step) {
+      // Heads of the same rows follow each other, as they do in memory.
+      const int64 of_rows = i / p.heads, sequence = of_rows / p.row_blocks, head = i - of_rows * heads;
+      const int64 first = (of_rows - sequence * row_blocks) * rows_of_block + group * rows_of_lane;
+      const auto row_of = [&](int r) { return first + r < rows ? first + r : rows - 1; };
+      const element *of_o[rows_of_lane], *of_dout[rows_of_lane];
+      float sum[rows_of_lane] = {};
       GIWA_UNROLL
-      for (int r = 0; r < at_once; ++r) {
-        const int64 i = first + own + r * (32 / lanes);
-        const place of = place_of(i < all ? i : all - 1);
+      for (int r = 0; r < rows_of_lane; ++r) {
         const auto at = [&](const View& v) {
-          return v.data() + (of.sequence * v.stride(0) + of.row * v.stride(1) + of.head * v.stride(2));
+          return v.data() + (sequence * v.stride(0) + row_of(r) * v.stride(1) + head * v.stride(2));
         };
-        of_o[r] = at(o), of_dout[r] = at(dout), sum[r] = 0;
-        terms[r] = p.call.terms_of(of.sequence, of.head, of.row, 0);
+        of_o[r] = at(o), of_dout[r] = at(dout);
       }
+      const row_terms terms = p.call.terms_of(sequence, head, row_of(own), 0);
       for (int64 d = lane * Run; d < width; d += lanes * Run) {
-        part a[at_once], b[at_once];
+        part a[rows_of_lane], b[rows_of_lane];
         GIWA_UNROLL
-        for (int r = 0; r < at_once; ++r) a[r] = part::read(of_o[r] + d), b[r] = part::read(of_dout[r] + d);
+        for (int r = 0; r < rows_of_lane; ++r) a[r] = part::read(of_o[r] + d), b[r] = part::read(of_dout[r] + d);
         GIWA_UNROLL
-        for (int r = 0; r < at_once; ++r) {
+        for (int r = 0; r < rows_of_lane; ++r) {
           GIWA_UNROLL
           for (int k = 0; k < Run; ++k)
             sum[r] = multiply_add(convert<float>{}(b[r].get(k)), convert<float>{}(a[r].get(k)), sum[r]);
         }
       }
-      GIWA_UNROLL
-      for (int r = 0; r < at_once; ++r) {
-        GIWA_UNROLL
-        for (int mask = lanes / 2; mask > 0; mask /= 2) sum[r] += block.shuffle_xor(sum[r], mask);
-        const int64 i = first + own + r * (32 / lanes);
-        if (lane != 0 || i >= all) continue;
-        const place of = place_of(i);
-        p.call.terms_at(of.sequence, of.head, of.row) = {terms[r].lse, sum[r] + terms[r].delta};
-      }
+      // Half of the lanes go on with half of the rows, twice: five shuffles for four rows instead of sixteen.
+      const float total = sum_of_lanes(block, lane, sum);
+      if (lane % (lanes / 4) == 0 && first + own < rows)
+        p.call.terms_at(sequence, head, first + own) = {terms.lse, total + terms.delta};
     }
+  }
+  template <class Block>
+  GIWA_HOST_DEVICE static float sum_of_lanes(const Block& block, int lane, const float (&of)[rows_of_lane]) {
+    const bool upper = (lane & lanes / 2) != 0, odd = (lane & lanes / 4) != 0;
+    float two[2];
+    GIWA_UNROLL
+    for (int r = 0; r < 2; ++r)
+      two[r] = (upper ? of[2 + r] : of[r]) + block.shuffle_xor(upper ? of[r] : of[2 + r], lanes / 2);
+    float sum = (odd ? two[1] : two[0]) + block.shuffle_xor(odd ? two[0] : two[1], lanes / 4);
+    GIWA_UNROLL
+    for (int mask = lanes / 8; mask > 0; mask /= 2) sum += block.shuffle_xor(sum, mask);
+    return sum;
   }
 };
 
