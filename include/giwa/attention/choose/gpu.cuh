@@ -60,20 +60,23 @@ inline result<gpu_traits> current_gpu(const result<attention_path>& path) {
 }
 inline result<gpu_traits> current_gpu() { return current_gpu(path_here()); }
 
-/// An op for GPUs that give a block little shared memory. 9.0 is none of them, so code for 90a has no body of it:
-/// attention_backward of 128 compiles in 12.0 CPU seconds instead of 13.8 (nvcc 13.0, 2026-11-26).
+/// An op that is not launched where code for 90a runs: that code has no body of it, so it takes no time to compile there.
 template <class Op>
-struct small_block_op : Op {
-  static_assert(shared_bytes_of<Op> <= least_shared_bytes);
+struct no_sm90a_op : Op {
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const typename Op::params& p, typename Op::shared_storage& s) const {
 #if GIWA_ARCH_HAS_SM90A
     static_cast<void>(block), static_cast<void>(p), static_cast<void>(s);
-    __trap();  // never launched: its candidate comes after one that suits 9.0
+    __trap();  // never launched: its candidate does not run there, or comes after one that suits 9.0
 #else
     Op::operator()(block, p, s);
 #endif
   }
+};
+/// An op for GPUs that give a block little shared memory. 9.0 is none of them.
+template <class Op>
+struct small_block_op : no_sm90a_op<Op> {
+  static_assert(shared_bytes_of<Op> <= least_shared_bytes);
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
