@@ -56,7 +56,8 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   template <gradient Of>
   using op_sm90 = sm90_backward_op<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
   template <gradient Of, class Tile>
-  using op_sm80 = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, Tile, Mask, Score>;
+  using op_sm80 =
+      any_layout_op<sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, Tile, Mask, Score>, gradient_of<Score>::wanted>;
   template <gradient Of>
   using tile_sm80 = typename sm80_backward_tile_of<Of, HeadSize, HeadSizeV>::type;
   template <gradient Of>
@@ -236,7 +237,7 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
     static constexpr bool compiled = way::on_tensor_cores, sums_both = sm80_backward_sums_both(HeadSize, HeadSizeV),
                           reads_split = false, asks_gpu = true;
     static bool suits(const params&) { return true; }
-    static bool runs_on(const gpu_traits& gpu) { return gpu.mma; }
+    static bool runs_on(const gpu_traits& gpu) { return gpu.mma && (takes_every_layout || !gpu.wgmma); }
     template <gradient Of>
     using of = typename way::template by_sm80<Of>;
   };
