@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Attention over one sequence, forward and backward, on all GPUs of a machine through NCCL, compared with one of them.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -DWITH_NCCL -Iinclude -Itest -I$NCCL/include bench/ring_attention.cu -L$NCCL/lib -lnccl -o ring_attention
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -DWITH_NCCL -Iinclude -Itest -I$NCCL/include bench/ring_attention.cu -L$NCCL/lib -lnccl -o ring_attention
 //   ./ring_attention check                       # small: against double precision, repeated with random delays, as a CUDA graph
 //   ./ring_attention time 131072 16 [16 full]    # tokens, heads, kv heads, mask: 1 GPU and all of them, by a ring and by heads, in turn
 //   ./ring_attention steps 131072 16 [16 full]   # of each rank of the ring: what its steps compute, and wait for

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Adds one to every element of an array in three ways: one thread for each element, a grid-stride loop, and for_all.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/00_increment.cu -o 00_increment
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/00_increment.cu -o 00_increment
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Computes c = a + b for 10 000 000 elements in float and in double, and compares the GPU with the CPU.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/01_vector_add.cu -o 01_vector_add
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/01_vector_add.cu -o 01_vector_add
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // Without -O3 the loops of the CPU are not optimised, and the comparison is meaningless.

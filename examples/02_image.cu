@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Draws the Mandelbrot set with a two-dimensional index on the GPU and on the CPU, with the same bits.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/02_image.cu -o 02_image
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/02_image.cu -o 02_image
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Which devices exist, which one is used, in which memory a pointer points, and how errors are reported.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/03_device_choice.cu -o 03_device_choice
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/03_device_choice.cu -o 03_device_choice
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //

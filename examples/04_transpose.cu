@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Transposes matrices of 4-byte and 2-byte elements at the speed of a copy.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/04_transpose.cu -o 04_transpose
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/04_transpose.cu -o 04_transpose
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: transpose.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Solves Laplace's equation on a square by Jacobi sweeps, with several sweeps for each pass over memory.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/05_stencil.cu -o 05_stencil
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/05_stencil.cu -o 05_stencil
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: stencil.cuh.

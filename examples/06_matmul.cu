@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The matrix product in six steps, each of which makes the previous one faster.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/06_matmul.cu -o 06_matmul
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/06_matmul.cu -o 06_matmul
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: matmul/fp32.cuh, matmul/mma.cuh, matmul/naive.cuh, matmul/problem.cuh,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The network 784-256-10, two layers with bias and ReLU applied to the sums in registers.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/07_fused_layer.cu -o 07_fused_layer
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/07_fused_layer.cu -o 07_fused_layer
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: matmul/problem.cuh, matmul/register_tile.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The softmax of rows by one call on the GPU or the CPU, for any row length, type and stride, and its algebra.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/08_row_softmax.cu -o 08_row_softmax
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/08_row_softmax.cu -o 08_row_softmax
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //

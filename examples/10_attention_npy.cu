@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The demo: computes attention of queries, keys and values from .npy files, checks it in double precision, times it, writes it.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/10_attention_npy.cu -o 10_attention_npy
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/10_attention_npy.cu -o 10_attention_npy
 //   ./10_attention_npy --in examples/data/layer_0 --out /tmp/result
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.

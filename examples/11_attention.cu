@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Attention by one call on the GPU or the CPU: causal, in fp16, with the log-sum-exp of each row.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/11_attention.cu -o 11_attention
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/11_attention.cu -o 11_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //

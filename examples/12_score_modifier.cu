@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A custom score modifier: the learned relative positions of T5, after a softcap, in the registers of the kernel.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/12_score_modifier.cu -o 12_score_modifier
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/12_score_modifier.cu -o 12_score_modifier
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

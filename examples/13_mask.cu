@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A custom mask: each pixel sees its neighbours, and classify() skips the tiles in which no pixel sees another.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/13_mask.cu -o 13_mask
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/13_mask.cu -o 13_mask
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

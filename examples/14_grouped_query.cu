@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Grouped-query attention: several heads of queries read one head of keys and values, which is stored once.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/14_grouped_query.cu -o 14_grouped_query
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/14_grouped_query.cu -o 14_grouped_query
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A batch of sequences of different lengths, stored one after the other without padding.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/15_sequences.cu -o 15_sequences
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/15_sequences.cu -o 15_sequences
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The attention shapes of text-to-image models: pixels to pixels, pixels to a prompt, and one head of 512.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/16_text_to_image.cu -o 16_text_to_image
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/16_text_to_image.cu -o 16_text_to_image
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The gain of fusion: attention as two matrix products and a softmax, compared with one kernel; the bytes that each moves.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/17_unfused_attention.cu -o 17_unfused_attention
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/17_unfused_attention.cu -o 17_unfused_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: matmul/mma.cuh, matmul/naive.cuh, matmul/problem.cuh, support/attention_check.cuh,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Attention inside a CUDA graph: one step of text generation with 24 layers, captured once and replayed.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/18_attention_graph.cu -o 18_attention_graph
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/18_attention_graph.cu -o 18_attention_graph
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/graph.cuh,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The accuracy of attention: its errors against double precision, compared with those of unfused attention, as a table.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/19_attention_errors.cu -o 19_attention_errors
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/19_attention_errors.cu -o 19_attention_errors
 //   ./19_attention_errors    on the GPU if there is one, else on the CPU; ./19_attention_errors cpu    on the CPU
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copies that overlap with computation: chunks of an array on one, two and three streams, from pinned and ordinary memory.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/20_streams_overlap.cu -o 20_streams_overlap
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/20_streams_overlap.cu -o 20_streams_overlap
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

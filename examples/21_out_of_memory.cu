@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Out of memory: attention to keys and values that no GPU can hold at once, in parts that are merged by their lse.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/21_out_of_memory.cu -o 21_out_of_memory
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/21_out_of_memory.cu -o 21_out_of_memory
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Attention of a batch on all GPUs of a machine, split by weights, from one host thread; without a GPU on the CPU.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/22_several_gpus.cu -o 22_several_gpus
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/22_several_gpus.cu -o 22_several_gpus
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

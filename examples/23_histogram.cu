@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A histogram of bytes: atomics in global memory, compared with private counts in each block.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/23_histogram.cu -o 23_histogram
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/23_histogram.cu -o 23_histogram
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A Monte Carlo estimate with identical bits everywhere: the probability that a random walk touches a barrier, on GPU and CPU.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/24_monte_carlo.cu -o 24_monte_carlo
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/24_monte_carlo.cu -o 24_monte_carlo
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

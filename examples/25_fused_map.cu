@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Three functions of every element in one pass over memory, compared with one pass for each: the same bits, fewer bytes.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/25_fused_map.cu -o 25_fused_map
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/25_fused_map.cu -o 25_fused_map
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

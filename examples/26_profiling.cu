@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Three kernels under NVIDIA's two profilers and the program's own clock: one fast, one slow, and a softmax.
 //
-//   nvcc -std=c++20 -O3 -DGIWA_ENABLE_NVTX -arch=sm_90a -Iinclude examples/26_profiling.cu -o 26_profiling
+//   nvcc -std=c++20 -O3 -DGIWA_ENABLE_NVTX -gencode arch=compute_90a,code=sm_90a -Iinclude examples/26_profiling.cu -o 26_profiling
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // giwa with Thrust and CUB: a vector of Thrust in giwa's calls, and a CUB collective in a kernel with giwa's loops.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/27_thrust_cub.cu -o 27_thrust_cub
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/27_thrust_cub.cu -o 27_thrust_cub
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Views of other libraries: an mdspan and DLPack's struct become a giwa::tensor_view, without a copy.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/28_mdspan.cu -o 28_mdspan
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/28_mdspan.cu -o 28_mdspan
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 //

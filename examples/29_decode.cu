@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A decode loop in one CUDA graph: the cache grows by a key for each sequence in every step, without the host's help.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/29_decode.cu -o 29_decode
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/29_decode.cu -o 29_decode
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/graph.cuh,

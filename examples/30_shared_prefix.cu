@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Sequences that share a prefix: one call reads it for all of them, and a second one merges what each has besides.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/30_shared_prefix.cu -o 30_shared_prefix
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/30_shared_prefix.cu -o 30_shared_prefix
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/attention_check.cuh, support/attention_compare.hpp, support/place.cuh.

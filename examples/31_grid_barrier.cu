@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Solves Laplace's equation on a line by Jacobi sweeps, all in one launch, with a barrier for the whole grid.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/31_grid_barrier.cu -o 31_grid_barrier
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/31_grid_barrier.cu -o 31_grid_barrier
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

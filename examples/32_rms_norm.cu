@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // RMS norm of the rows of a matrix: a reduction over a block for each row.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/32_rms_norm.cu -o 32_rms_norm
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/32_rms_norm.cu -o 32_rms_norm
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

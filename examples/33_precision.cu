@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // One attention call in fp32, tf32, bf16 and fp16: its bytes, its time and its error, as a table.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/33_precision.cu -o 33_precision
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/33_precision.cu -o 33_precision
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Trains one attention layer by its gradients, on the GPU and on the CPU, to the same loss.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/34_train_attention.cu -o 34_train_attention
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/34_train_attention.cu -o 34_train_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

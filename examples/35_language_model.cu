@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Trains a small language model, on the GPU and on the CPU, to the same loss, and lets it write.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/35_language_model.cu -o 35_language_model
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/35_language_model.cu -o 35_language_model
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/place.cuh.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // One sequence on several GPUs: ring attention, forward and backward, with NCCL; without GPUs on threads of the CPU.
 //
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude examples/36_ring_attention.cu -o 36_ring_attention
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude -DWITH_NCCL examples/36_ring_attention.cu -lnccl -o 36_ring_attention
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/36_ring_attention.cu -o 36_ring_attention
+//   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -DWITH_NCCL examples/36_ring_attention.cu -lnccl -o 36_ring_attention
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
 // To copy it, also copy: support/from_rank_0.hpp, support/place.cuh.

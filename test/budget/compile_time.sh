@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Compares the CPU time to compile `#include <giwa/...>` with that of an empty kernel, measured here and now.
+# Compares the CPU time to compile `#include <giwa/...>`, or a file, with that of an empty kernel, measured here and now.
 #
-#   compile_time.sh <folder for objects> <giwa/header> <most, in hundredths of the empty kernel> <nvcc> <flags...>
+#   compile_time.sh <folder for objects> <giwa/header or file.cu> <most, in hundredths of the empty kernel> <nvcc> <flags...>
 set -euo pipefail
 out=$1 header=$2 most=$3
 shift 3
 
 kernel='__global__ void __launch_bounds__(32) empty() {}'
 printf '%s\n' "$kernel" > "$out/empty.cu"
-printf '#include <%s>\n%s\n' "$header" "$kernel" > "$out/header.cu"
+if [[ $header == *.cu ]]; then cp "$header" "$out/header.cu"; else printf '#include <%s>\n%s\n' "$header" "$kernel" > "$out/header.cu"; fi
 
 # Sets `now` to the CPU milliseconds of one compilation, its children included.
 compile() {

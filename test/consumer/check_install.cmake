@@ -15,7 +15,7 @@ endif()
 
 file(GLOB_RECURSE package_files ${STAGE}/share/*)
 list(LENGTH package_files count)
-if(count LESS 5)
+if(count LESS 6)
   message(FATAL_ERROR "the package has ${count} files: ${package_files}")
 endif()
 foreach(file IN LISTS package_files)

@@ -24,9 +24,15 @@
 // nvcc. Everything that launches is in an inline namespace of that name, so that two files compiled for different lists
 // keep their own launchers. With one name the linker would keep only one of them, which might launch code that the
 // other file does not contain. The compiler's list does not distinguish 90 from 90a, nor machine code from PTX. A
-// program that mixes such files gives each kind its own tag: -DGIWA_ARCH_TAG=any_name.
+// program that mixes such files gives each kind its own tag: -DGIWA_ARCH_TAG=any_name. A file that is compiled with
+// GIWA_ONLY_TMA_LAYOUTS (docs/install.md) contains fewer kernels, and has a separate tag too.
+#if defined(GIWA_ONLY_TMA_LAYOUTS)
+#define GIWA_DETAIL_TAG_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ...) \
+  tma_archs_##a##b##c##d##e##f##g##h##i##j##k##l##m##n##o##p
+#else
 #define GIWA_DETAIL_TAG_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ...) \
   archs_##a##b##c##d##e##f##g##h##i##j##k##l##m##n##o##p
+#endif
 #define GIWA_DETAIL_TAG(...) GIWA_DETAIL_TAG_(__VA_ARGS__, , , , , , , , , , , , , , , , )
 #if defined(GIWA_ARCH_TAG)
 // given by the build

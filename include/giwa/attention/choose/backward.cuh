@@ -14,13 +14,13 @@
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-/// The gradient `Of` by an op with a block for each work tile, if the call wants it.
-template <gradient Of, class Op>
+/// The gradient `Of` by an op with a block for each work tile, if the call wants it. `OnHopper`: whether code for 90a has it.
+template <gradient Of, class Op, bool OnHopper = true>
 struct gradient_by : candidate {
   using prepared = prepared_tiles<Op>;
   static constexpr int64 by_default = 48 << 10;  // what a block may have on every GPU
   static bool runs_on(const gpu_traits& gpu) {
-    return shared_bytes_of<Op> <= by_default || gpu.shared_bytes >= shared_bytes_of<Op>;
+    return (OnHopper || !gpu.wgmma) && (shared_bytes_of<Op> <= by_default || gpu.shared_bytes >= shared_bytes_of<Op>);
   }
   template <class Params>
   static status make(void* to, const Params& p, const gpu_traits&) {
@@ -29,8 +29,9 @@ struct gradient_by : candidate {
 };
 /// The same for GPUs of little shared memory, where `Larger` is too much for them.
 template <gradient Of, class Op, class Larger>
-struct gradient_by_smaller : gradient_by<Of, small_block_op<Op>> {
+struct gradient_by_smaller : gradient_by<Of, Op> {
   static constexpr bool compiled = shared_bytes_of<Larger> > least_shared_bytes;
+  static_assert(shared_bytes_of<Op> <= least_shared_bytes);
 };
 
 /// In the place of a gradient that another kernel computes.
@@ -55,15 +56,23 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
 
   template <gradient Of>
   using op_sm90 = sm90_backward_op<T, G, HeadSize, HeadSizeV, Of, Mask, Score>;
-  template <gradient Of, class Tile>
-  using op_sm80 = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, Tile, Mask, Score>;
+  template <gradient Of, class Tiles>
+  using op_sm80 = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename Tiles::type, Mask, Score>;
+  /// Hopper needs these kernels for layouts that TMA cannot address, and then runs the one for little shared memory, at 0.87 of the
+  /// speed: 128, causal, compiles in 1.05 CPU seconds less (nvcc 13.0, 2026-11-28). But dq of a modifier's parameters needs `larger`.
   template <gradient Of>
-  using tile_sm80 = typename sm80_backward_tile_of<Of, HeadSize, HeadSizeV>::type;
+  struct sm80_ops {
+    static constexpr bool wanted = gradient_of<Score>::wanted;
+    using larger = op_sm80<Of, sm80_backward_tile_of<Of, HeadSize, HeadSizeV>>;
+    using smaller = op_sm80<Of, sm120_backward_tile_of<HeadSize, HeadSizeV>>;
+    static constexpr bool takes_larger = wanted || shared_bytes_of<larger> <= least_shared_bytes;
+    template <class Op, bool OnHopper>
+    using op = stdlib::conditional_t<OnHopper, any_layout_op<Op, wanted>, no_sm90a_op<Op>>;
+    using type = prepared_call<gradient_by<Of, op<larger, takes_larger>, takes_larger>,
+                               gradient_by_smaller<Of, op<smaller, !takes_larger>, larger>>;
+  };
   template <gradient Of>
-  using by_sm80 =
-      prepared_call<gradient_by<Of, op_sm80<Of, tile_sm80<Of>>>,
-                    gradient_by_smaller<Of, op_sm80<Of, typename sm120_backward_tile_of<HeadSize, HeadSizeV>::type>,
-                                        op_sm80<Of, tile_sm80<Of>>>>;
+  using by_sm80 = typename sm80_ops<Of>::type;
 
   /// Whether an op's rows of work tiles are needed: a tensor for its gradient, or a modifier that takes one.
   template <gradient Of>
@@ -148,7 +157,8 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
   }
 };
 
-/// All gradients by the mma.sync kernel, where its tiles fit in shared memory.
+/// All gradients by the mma.sync kernel, where its tiles fit in shared memory. Not on Hopper, where it would only be for layouts that
+/// TMA cannot address: 128, causal, compiles in 1.8 of 11 CPU seconds less (nvcc 13.0, 2026-11-28).
 template <class Params, class Op, int HeadSize, int HeadSizeV>
 struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
   using way = backward_way<Params, HeadSize, HeadSizeV>;
@@ -166,7 +176,9 @@ struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
   static status suits(const Params& p) {
     return way::suits_if(way::may_sum_dq(p) && schedule_of(p).work_tiles <= way::most_work_tiles);
   }
-  static bool runs_on(const gpu_traits& gpu) { return gpu.mma && gpu.shared_bytes >= shared_bytes_of<Op>; }
+  static bool runs_on(const gpu_traits& gpu) {
+    return gpu.mma && !gpu.wgmma && gpu.shared_bytes >= shared_bytes_of<Op>;
+  }
   static status make(void* to, Params p, const gpu_traits& gpu) {
     auto* const made = ::new (to) prepared;
     p.workspace.of_keys = {};
@@ -232,7 +244,7 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
     static constexpr bool compiled = way::on_tensor_cores, sums_both = sm80_backward_sums_both(HeadSize, HeadSizeV),
                           reads_split = false, asks_gpu = true;
     static bool suits(const params&) { return true; }
-    static bool runs_on(const gpu_traits& gpu) { return gpu.mma; }
+    static bool runs_on(const gpu_traits& gpu) { return gpu.mma && (takes_every_layout || !gpu.wgmma); }
     template <gradient Of>
     using of = typename way::template by_sm80<Of>;
   };
@@ -266,7 +278,8 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
   };
   using type = prepared_call<
       backward_all_sm90<params, Mask, HeadSize, HeadSizeV>, backward_separate<params, sm90, HeadSize, HeadSizeV>,
-      backward_all_sm80<params, sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>, HeadSize, HeadSizeV>,
+      backward_all_sm80<params, no_sm90a_op<sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>>, HeadSize,
+                        HeadSizeV>,
       backward_separate<params, sm80, HeadSize, HeadSizeV>, backward_separate<params, split_sm90, HeadSize, HeadSizeV>,
       backward_separate<params, simt, HeadSize, HeadSizeV>>;
 };

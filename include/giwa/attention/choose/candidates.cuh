@@ -106,7 +106,12 @@ class first_candidate<candidates<Candidates...>> {
   status prepare(const Call& call, result<gpu_traits>& gpu, bool asked) {
     index_ = -1;
     int i = -1;
-    status state{status_code::not_supported, bound::none, 0, "this program has no kernel for this call on this GPU"};
+    status state{status_code::not_supported, bound::none, 0,
+                 takes_every_layout
+                     ? "this program has no kernel for this call on this GPU"
+                     : "this program has no kernel for this call on this GPU: on Hopper, with "
+                       "GIWA_ONLY_TMA_LAYOUTS, tensors must have elements, and rows that begin at multiples "
+                       "of 16 bytes"};
     const auto decides = [&]<class Candidate>(const Candidate*) {
       ++i;
       if (!Candidate::suits(call).ok()) return false;

@@ -22,13 +22,14 @@ struct forward_simt : candidate {
   }
 };
 
-/// The mma.sync kernel with a tile of tuning/, or the caller's, which is an error where it does not fit.
-template <class Op, class Policy, bool IsCallers = false>
+/// The mma.sync kernel with a tile of tuning/, or the caller's, which is an error where it does not fit. `OnHopper`: whether 9.0 runs
+/// it where it has code for 90a.
+template <class Op, class Policy, bool OnHopper, bool IsCallers = false>
 struct forward_sm80 : candidate {
   using prepared = prepared_tiles<Op>;
 
   static bool runs_on(const gpu_traits& gpu) {
-    return gpu.mma && (IsCallers || gpu.shared_bytes >= shared_bytes_of<Op>);
+    return gpu.mma && (OnHopper || !gpu.wgmma) && (IsCallers || gpu.shared_bytes >= shared_bytes_of<Op>);
   }
   template <class Call>
   static status make(void* to, const Call& call, const gpu_traits&) {
@@ -37,7 +38,7 @@ struct forward_sm80 : candidate {
 };
 /// The same with the tile for GPUs of little shared memory, if it is another one than that of `Larger`.
 template <class Op, class Policy, class Larger>
-struct forward_sm120 : forward_sm80<small_block_op<Op>, Policy> {
+struct forward_sm120 : forward_sm80<small_block_op<Op>, Policy, false> {
   static constexpr bool compiled = !stdlib::same_as<Op, Larger> && (shared_bytes_of<Larger> > least_shared_bytes);
 };
 
@@ -85,14 +86,14 @@ struct forward_kernels {
   using tile = stdlib::conditional_t<has_sm90, automatic_tile, Tile>;  // of the mma.sync kernel
   using sm80 = typename sm80_policy_of<HeadSize, HeadSizeV, tile>::type;
   using sm120 = typename sm120_policy_of<HeadSize, HeadSizeV, tile>::type;
-  using sm80_op = sm80_attention_op<T, O, sm80, Mask, Score>;
+  using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow>;
   using sm120_op = sm80_attention_op<T, O, sm120, Mask, Score>;
   using sm90 = stdlib::conditional_t<mask_traits<Mask>::keeps_all, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
                                      sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
   using type =
       prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
                     forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
-                    forward_sm80<sm80_op, sm80, !stdlib::same_as<tile, automatic_tile>>,
+                    forward_sm80<sm80_op, sm80, takes_every_layout || !narrow, !stdlib::same_as<tile, automatic_tile>>,
                     forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>

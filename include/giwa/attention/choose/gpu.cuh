@@ -22,6 +22,14 @@ inline constexpr bool has_sm90 = compiled_for(900, 1000);
 /// Whether this file may run on a GPU whose blocks have less shared memory than those of 9.0 to 11.x.
 inline constexpr bool may_lack_shared_memory = compiled_for(0, 900) || compiled_for(1200, 1 << 20);
 
+/// Whether code for 90a computes attention_forward and attention_backward for layouts that TMA cannot address too. That takes other
+/// kernels, those of mma.sync; a file of which the user says that it has no such call leaves them out.
+#if defined(GIWA_ONLY_TMA_LAYOUTS)
+inline constexpr bool takes_every_layout = !has_sm90;
+#else
+inline constexpr bool takes_every_layout = true;
+#endif
+
 /// Returns the newest kernels that this program has for the current GPU.
 inline result<attention_path> path_here() {
   if constexpr (!runs_below_sm80 && !has_sm90) {
@@ -60,20 +68,27 @@ inline result<gpu_traits> current_gpu(const result<attention_path>& path) {
 }
 inline result<gpu_traits> current_gpu() { return current_gpu(path_here()); }
 
-/// An op for GPUs that give a block little shared memory. 9.0 is none of them, so code for 90a has no body of it:
-/// attention_backward of 128 compiles in 12.0 CPU seconds instead of 13.8 (nvcc 13.0, 2026-11-26).
+/// An op that is not launched where code for 90a runs: that code has no body of it, so it takes no time to compile there.
 template <class Op>
-struct small_block_op : Op {
-  static_assert(shared_bytes_of<Op> <= least_shared_bytes);
+struct no_sm90a_op : Op {
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const typename Op::params& p, typename Op::shared_storage& s) const {
 #if GIWA_ARCH_HAS_SM90A
     static_cast<void>(block), static_cast<void>(p), static_cast<void>(s);
-    __trap();  // never launched: its candidate comes after one that suits 9.0
+    __trap();  // never launched: its candidate does not run there, or comes after one that suits 9.0
 #else
     Op::operator()(block, p, s);
 #endif
   }
+};
+/// An op that 9.0 launches only for layouts that TMA cannot address, unless it is `IsNeeded` there.
+template <class Op, bool IsNeeded = false>
+using any_layout_op = stdlib::conditional_t<takes_every_layout || IsNeeded, Op, no_sm90a_op<Op>>;
+
+/// An op for GPUs that give a block little shared memory. 9.0 is none of them.
+template <class Op>
+struct small_block_op : no_sm90a_op<Op> {
+  static_assert(shared_bytes_of<Op> <= least_shared_bytes);
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
