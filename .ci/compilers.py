@@ -135,6 +135,7 @@ def get_nvcc_12_4(to):
     (to / "bin/nvcc.profile").write_text(
         "TOP = $(_HERE_)/..\nCICC_PATH = $(TOP)/nvvm/bin\nNVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice\n"
         'PATH += $(CICC_PATH):$(_HERE_):\nINCLUDES += "-I$(TOP)/include" $(_SPACE_)\nLIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64"\n')
+    script(to / "bin/__nvcc_device_query", "printf 80")  # for -arch=native; without a GPU that is 5.2, which giwa refuses
     # nvcc links libcudadevrt.a, of which nothing here is called: an empty one, since that of 12.9 is too new for its linker.
     (raw / "empty.cu").touch()
     subprocess.run([to / "bin/nvcc", "-arch=all", "-Wno-deprecated-gpu-targets", "-rdc=true", "-lib", raw / "empty.cu", "-o",
@@ -263,15 +264,16 @@ def toolkit_of(nvcc):
 
 
 class Job:
-    """Commands that must succeed, or, with `sentence`, a command that must fail with it."""
+    """Commands that must succeed, or, with `sentence`, a command that must fail with it. `path` precedes PATH."""
 
-    def __init__(self, what, *commands, sentence=None):
+    def __init__(self, what, *commands, sentence=None, path=None):
         self.what, self.commands, self.sentence = what, [list(map(str, c)) for c in commands], sentence
+        self.environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} if path else None
 
     def run(self):
         begin, text, right = time.monotonic(), "", True
         for command in self.commands:
-            run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment)
             text += run.stdout
             right = (run.returncode == 0 and "(C75" not in text) if self.sentence is None else (
                 run.returncode != 0 and self.sentence in text)
@@ -282,6 +284,15 @@ class Job:
             lines = [line for line in text.splitlines() if not line.startswith("ptxas info") or "(C75" in line]
             print(" ".join(command), *lines[:30], sep="\n")
         return right
+
+
+def routes(folder, nvcc, host=None):
+    """What README.md and docs/install.md say, as it stands, by a user who has these compilers first in PATH."""
+    path = folder / "path"
+    script(path / "nvcc", f"exec '{shutil.which(nvcc)}'" + (f" -ccbin '{host}'" if host else "") + ' "$@"')
+    if host:
+        script(path / "c++", f"exec '{host}' \"$@\"")
+    return Job("README.md's and docs/install.md's ways to install", [sys.executable, ROOT / ".ci/newcomer.py", "--routes"], path=path)
 
 
 def nvcc_jobs(name, folder):
@@ -300,6 +311,7 @@ def nvcc_jobs(name, folder):
     for header in public((".cuh", ".hpp")):
         file = write(folder, header.replace("/", "_") + ".cu", including([header, header]))
         jobs.append(Job(f"<{header}> {said}", [*command, *codes, "-c", file, "-o", f"{file}.o"]))
+    jobs.append(routes(folder, nvcc))
     if name == "nvcc-12.4":
         file = write(folder, "lost_argument.cu", LOST_ARGUMENT)
         jobs.append(Job("a call without giwa::, whose head size nvcc loses, is refused with a sentence",
@@ -335,10 +347,11 @@ def host_jobs(name, folder):
     warnings = "-Xcompiler=-O1,-Wall,-Wextra" + (OF_NVCC_AND_CLANG if clang else "")
     command = [NVCC, "-ccbin", compiler, "-std=c++20", "-I", ROOT / "include", warnings, "-Werror=all-warnings", "--Ofast-compile=max",
                "-gencode", "arch=compute_90a,code=compute_90a"]
-    readme = write(folder, "readme.cu", including(public((".cuh", ".hpp")), readme_program()))
-    jobs.append(Job("under nvcc: the public headers and README.md's program, run on the CPU",
+    readme = write(folder, "readme.cu", including(headers("PHDL"), readme_program()))
+    jobs.append(Job("under nvcc: all headers and README.md's program, run on the CPU",
                     [*command, "-c", readme, "-o", folder / "readme.o"], [NVCC, "-ccbin", compiler, folder / "readme.o", "-o", folder / "readme"],
                     [folder / "readme"]))
+    jobs.append(routes(folder, NVCC, compiler))
     jobs += [Job(f"under nvcc: examples/{e}.cu", [*command, "-c", ROOT / f"examples/{e}.cu", "-o", folder / f"{e}.o"]) for e in EXAMPLES]
     return jobs
 
