@@ -173,9 +173,12 @@ def get_host(to, name):
     rpath = ":".join(str(path) for path in paths if path.is_dir())
     for folder in ("usr/bin", "usr/lib/gcc", "usr/libexec/gcc", f"usr/lib/llvm-{version}/bin"):
         for path in (to / folder).rglob("*"):
-            if path.is_file() and not path.is_symlink() and os.access(path, os.X_OK) and path.read_bytes()[:4] == b"\x7fELF" and (
-                    b"ld-linux-x86-64" in path.read_bytes()[:4096]):
+            if path.is_file() and not path.is_symlink() and os.access(path, os.X_OK) and (
+                    subprocess.run([patchelf, "--print-interpreter", path], capture_output=True).returncode == 0):
                 subprocess.run([patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", rpath, path], check=True)
+    for path in [p for folder in paths for p in folder.glob("libLLVM*.so*")]:  # a search path of its own overrides that of a program
+        if not path.is_symlink():
+            subprocess.run([patchelf, "--remove-rpath", path], check=True)
     shutil.rmtree(tools)
     gcc = name.startswith("g++")
     program = to / "usr/bin" / (name if gcc else f"clang++-{version}")
