@@ -3,7 +3,7 @@
 """Compiles kernels that no test without a GPU runs: architectures.py [--all] [--slice K/N] [--jobs N] [--write] [example or arch]...
 
 Device code only, and nothing is run. Without options what CI compiles: each kernel of attention, softmax and the matrix product once
-for each architecture that has a way of its own. --slice 2/16 adds a sixteenth of all examples for 80 and 90a, where spills are errors,
+for each architecture that has a way of its own. --slice 2/8 adds an eighth of all examples for 80 and 90a, where spills are errors,
 and of all examples with the flags that other builds have. --all compiles every example for every architecture, or those that are
 named; --write puts the table into docs/architectures.md. A line says how many kernels there are, the most registers of a thread, the
 kernels that keep something in local memory, and the CPU seconds. A warning of ptxas about wgmma is an error.

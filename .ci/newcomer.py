@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Does what README.md and docs/install.md say, as a stranger would: newcomer.py [--skip-tests] [--before-tests COMMAND]
+"""Does what README.md and docs/install.md say, as a stranger would: newcomer.py [--routes | --skip-tests] [--before-tests COMMAND]
 
 What git tracks is copied into an empty folder, and each command of README.md ("Two commands", "Install") and of docs/install.md is
 run there as it stands, with an empty HOME and no variables but PATH, LANG and those of a proxy. So are the first line of
@@ -189,6 +189,7 @@ def install(stranger, copy):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--routes", action="store_true", help="only the ways to install, and nothing in the checkout itself")
     parser.add_argument("--skip-tests", action="store_true", help="leave out the test command, which takes 20 minutes")
     parser.add_argument("--before-tests", metavar="COMMAND", help="run this in the copy before the test command")
     arguments = parser.parse_args()
@@ -201,7 +202,17 @@ def main():
     print(f"newcomer: {folder}")
 
     install(stranger, copy)
+    if not arguments.routes:
+        in_the_checkout(stranger, copy, arguments)
 
+    print("\nnewcomer: README.md and docs/install.md do what they say")
+    for what, seconds, cpu in results:
+        print(f"  {seconds:7.0f} s, {cpu:7.0f} CPU s  {what}")
+    shutil.rmtree(folder)
+
+
+def in_the_checkout(stranger, copy, arguments):
+    """An example by hand, the demo and the tests."""
     with Route(f"example {EXAMPLE} by hand"):
         listed = (copy / "examples/README.md").read_text()
         for example in sorted((copy / "examples").glob("[0-9]*.cu")):
@@ -231,11 +242,6 @@ def main():
             if arguments.before_tests:
                 stranger.run(arguments.before_tests, copy, stream=True)
             stranger.run(test, copy, test_place, stream=True)
-
-    print("\nnewcomer: README.md and docs/install.md do what they say")
-    for what, seconds, cpu in results:
-        print(f"  {seconds:7.0f} s, {cpu:7.0f} CPU s  {what}")
-    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

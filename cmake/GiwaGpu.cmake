@@ -4,7 +4,7 @@ include_guard(GLOBAL)
 
 set(GIWA_GPU AUTO CACHE STRING
   "Build and register what only a GPU executes: ON, OFF, or AUTO, which is ON where nvidia-smi finds a GPU or GIWA_REQUIRE_GPU is set")
-set(GIWA_GPU_SLICE "" CACHE STRING "Without a GPU, build this part of what only a GPU executes; 2/16 is the third of sixteen")
+set(GIWA_GPU_SLICE "" CACHE STRING "Without a GPU, build this part of what only a GPU executes; 2/8 is the third of eight")
 
 execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
   RESULT_VARIABLE giwa_smi_failed OUTPUT_VARIABLE giwa_capabilities ERROR_QUIET)
@@ -97,11 +97,11 @@ function(giwa_in_slice variable index)
       set(${variable} ON PARENT_SCOPE)
     endif()
   elseif(NOT GIWA_GPU_SLICE STREQUAL "")
-    message(FATAL_ERROR "giwa: GIWA_GPU_SLICE=${GIWA_GPU_SLICE} is not of the form 2/16")
+    message(FATAL_ERROR "giwa: GIWA_GPU_SLICE=${GIWA_GPU_SLICE} is not of the form 2/8")
   endif()
 endfunction()
 
-# To be called last: the target of all programs that only a GPU executes, and what was left out.
+# To be called last: the targets of all programs that only a GPU executes and of everything, and what was left out.
 function(giwa_report_gpu_programs)
   get_property(programs GLOBAL PROPERTY GIWA_GPU_PROGRAMS)
   get_property(slice GLOBAL PROPERTY GIWA_GPU_PROGRAMS_OF_SLICE)
@@ -118,4 +118,19 @@ function(giwa_report_gpu_programs)
       message(STATUS "giwa: compiled of them, slice ${GIWA_GPU_SLICE}: ${slice}")
     endif()
   endif()
+  # All programs and headers of this build, and of the examples all that .ci/architectures.py compiles by turns.
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_custom_target(everything COMMAND ${CMAKE_COMMAND} -E env CUDACXX=${CMAKE_CUDA_COMPILER}
+    ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/.ci/architectures.py --slice 0/1 USES_TERMINAL VERBATIM)
+  foreach(folder IN ITEMS test examples bench)
+    if(IS_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
+      get_property(targets DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} PROPERTY BUILDSYSTEM_TARGETS)
+      foreach(target IN LISTS targets)
+        get_target_property(type ${target} TYPE)
+        if(type MATCHES "EXECUTABLE|LIBRARY")
+          add_dependencies(everything ${target})
+        endif()
+      endforeach()
+    endif()
+  endforeach()
 endfunction()

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
-# What giwa needs of the compilers: C++20, in host and in CUDA code, and CUDA 13.
+# What giwa needs of the compilers: C++20, in host and in CUDA code, and CUDA 12.4.
 
 # Says in `variable` why the toolkit that was found is too old; nothing if it is not. To be called after find_package(CUDAToolkit).
 function(giwa_check_toolkit variable)
   set(found "")
-  if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13)
+  if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
     set(found "found nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}")
-  elseif(CUDAToolkit_VERSION VERSION_LESS 13)
+  elseif(CUDAToolkit_VERSION VERSION_LESS 12.4)
     set(found "found ${CUDAToolkit_VERSION}, ${CUDAToolkit_BIN_DIR}")
   endif()
   if(found)
-    string(PREPEND found "giwa needs the CUDA toolkit 13.0 or newer (")
+    string(PREPEND found "giwa needs the CUDA toolkit 12.4 or newer (")
     string(APPEND found "). Install a newer toolkit, put its bin/ first in PATH, or name it with CMAKE_CUDA_COMPILER or "
       "CUDAToolkit_ROOT, and use a new build folder.")
   endif()

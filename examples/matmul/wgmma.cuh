@@ -98,7 +98,7 @@ struct wgmma_op {
     const int group = block.warp() / 4 - 1, thread = block.rank() % 128;
     auto out = s.pipeline.consumer(block);
     for_each_tile<wgmma_op>(block, p.tiles, [&](int row, int column) {
-      giwa::warpgroup_tile<columns> sum;
+      giwa::warpgroup_tile<columns> sum{};  // ptxas of CUDA 12.4 serialises products into registers without a value
       for (int k = 0; k < p.tiles.steps; ++k) {
         const stage& tile = out.wait();
         giwa::arch::fence_operand(sum.value);

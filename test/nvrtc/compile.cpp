@@ -16,7 +16,10 @@ constexpr const char* standard_headers =
     "#include <cuda/std/concepts>\n#include <cuda/std/cstddef>\n#include <cuda/std/cstdint>\n"
     "#include <cuda/std/limits>\n#include <cuda/std/type_traits>\n#include <cuda/std/utility>\n#pragma nv_hdrstop\n";
 
-// Whether NVRTC writes the precompiled header. Where it cannot, headers are compiled without.
+// Whether NVRTC writes the precompiled header. Where it cannot, headers are compiled without; NVRTC has them from 12.8 on.
+#ifdef WITHOUT_PCH
+bool creates_pch(const std::string&, const std::vector<const char*>&) { return false; }
+#else
 bool creates_pch(const std::string& file, std::vector<const char*> options) {
   const std::string option = "--create-pch=" + file;
   options.push_back(option.c_str());
@@ -27,6 +30,7 @@ bool creates_pch(const std::string& file, std::vector<const char*> options) {
   nvrtcDestroyProgram(&program);
   return created;
 }
+#endif
 
 // True if a program compiles; else prints what NVRTC says.
 bool compiles(const std::string& header, const std::string& source, const std::vector<const char*>& options) {

@@ -108,7 +108,8 @@ std::string text_of(const T& x) {
         all += "...";
         break;
       }
-      all += text_of(static_cast<std::remove_cvref_t<decltype(element)>>(element));
+      const auto value = element;  // a copy: nvcc 12.4 does not carry decltype(element) over to the host compiler
+      all += text_of(value);
     }
     return all + " }";
   } else {

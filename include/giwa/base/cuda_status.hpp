@@ -5,6 +5,9 @@
 
 #include <giwa/base/status.hpp>
 
+#if defined(__has_include) && !__has_include(<cuda_runtime_api.h>)
+#error "giwa needs the headers of the CUDA toolkit, on the CPU too: add the toolkit's include/ to the include path."
+#endif
 #include <cuda_runtime_api.h>
 
 namespace giwa::inline GIWA_ABI {

@@ -8,9 +8,9 @@
 #if !defined(__CUDACC_RTC__) && __cplusplus < 202002L
 #error "giwa needs C++20: compile with -std=c++20 (CMake: link giwa::giwa, which asks for it)."
 #endif
-#if defined(__CUDACC__) && defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
+#if defined(__CUDACC__) && defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1204
 #error \
-    "giwa needs the CUDA toolkit 13.0 or newer: this nvcc is older. Install a newer toolkit, or put its bin/ first in PATH."
+    "giwa needs the CUDA toolkit 12.4 or newer: this nvcc is older. Install a newer toolkit, or put its bin/ first in PATH."
 #endif
 // Masks, the softmax and attention compute with infinities and must pass NaN on. Host compilers assume under these
 // flags that neither occurs, and give finite results where NaN is due. nvcc's --use_fast_math defines neither macro and

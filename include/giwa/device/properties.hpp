@@ -52,6 +52,19 @@ struct device_properties {
 
 namespace detail {
 
+/// Looks up a function of the driver as CUDA 12.0 has it; null if the driver has none. Errors: those of the runtime, such as no
+/// driver.
+inline result<void*> driver_function(const char* name) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  const status s = consume(cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found));
+#else
+  const status s = consume(cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault, &found));
+#endif
+  return {found == cudaDriverEntryPointSuccess ? entry : nullptr, s};
+}
+
 /// Checks that a GPU with this number exists.
 inline status check_device(int device) {
   int count = 0;

@@ -76,13 +76,11 @@ struct tensor_map_encoder {
 
   /// Looks up the function in the driver. Errors: no driver; a driver without tensor maps.
   static result<tensor_map_encoder> find(const char* argument = "view") {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    status s = detail::consume(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
-    if (s.ok() && (entry == nullptr || found != cudaDriverEntryPointSuccess))
-      s = {status_code::not_supported, bound::none, 0, "this driver does not support tensor maps", argument, 0, 0};
-    return {{reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)}, s};
+    result<void*> found = detail::driver_function("cuTensorMapEncodeTiled");
+    if (found.ok() && found.value == nullptr)
+      found.state = {
+          status_code::not_supported, bound::none, 0, "this driver does not support tensor maps", argument, 0, 0};
+    return {{reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found.value)}, found.state};
   }
 };
 

@@ -24,16 +24,12 @@ struct kernel_attributes {
 /// Returns false where the driver does not answer, as before the first use of CUDA.
 inline bool ask_driver(kernel_attributes& to, const void* kernel) {
   cudaKernel_t handle = nullptr;
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
   int device = 0;
-  if (!consume(cudaGetKernel(&handle, kernel)).ok() || !consume(cudaGetDevice(&device)).ok() ||
-      !consume(cudaGetDriverEntryPointByVersion("cuKernelGetAttribute", &entry, 12000, cudaEnableDefault, &found))
-           .ok() ||
-      entry == nullptr || found != cudaDriverEntryPointSuccess)
-    return false;
+  if (!consume(cudaGetKernel(&handle, kernel)).ok() || !consume(cudaGetDevice(&device)).ok()) return false;
+  const result<void*> found = driver_function("cuKernelGetAttribute");
+  if (!found.ok() || found.value == nullptr) return false;
   const auto ask = [&](int& value, CUfunction_attribute which) {
-    const auto get = reinterpret_cast<decltype(&cuKernelGetAttribute)>(entry);
+    const auto get = reinterpret_cast<decltype(&cuKernelGetAttribute)>(found.value);
     return get(&value, which, reinterpret_cast<CUkernel>(handle), device) == CUDA_SUCCESS;
   };
   return ask(to.registers, CU_FUNC_ATTRIBUTE_NUM_REGS) && ask(to.ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION) &&

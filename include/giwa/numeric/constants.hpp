@@ -7,10 +7,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+// By their bits, because numeric_limits has no constexpr functions for them under NVRTC before 12.9.
 template <class T>
-inline constexpr T infinity_of = stdlib::numeric_limits<T>::infinity();
+inline constexpr T infinity_of = static_cast<T>(__builtin_bit_cast(double, uint64{0x7ff0000000000000}));
 template <class T>
-inline constexpr T nan_of = stdlib::numeric_limits<T>::quiet_NaN();
+inline constexpr T nan_of = static_cast<T>(__builtin_bit_cast(double, uint64{0x7ff8000000000000}));
 template <class T>
 inline constexpr T log2_e = static_cast<T>(1.44269504088896340736);
 template <class T>

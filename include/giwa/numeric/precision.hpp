@@ -5,6 +5,9 @@
 
 #include <giwa/base/std.hpp>
 
+#if defined(__has_include) && !__has_include(<cuda_fp16.h>)
+#error "giwa needs the headers of the CUDA toolkit, on the CPU too: add the toolkit's include/ to the include path."
+#endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

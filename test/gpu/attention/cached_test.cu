@@ -72,7 +72,7 @@ TEST_CASE("few_queries gives the bits of any_queries") {
 
 TEST_CASE("parts of the keys in turn give the result for all of them") {
   for (const bool packed : {false, true})
-    for (const std::vector<int64>& cuts : {std::vector<int64>{300}, {0}, {700}, {1, 130, 699}})
+    for (const std::vector<int64>& cuts : std::vector<std::vector<int64>>{{300}, {0}, {700}, {1, 130, 699}})
       for (const bool in_place : {false, true}) {
         cached_case_options options;
         options.heads = 6;
@@ -114,12 +114,8 @@ TEST_CASE("a captured call computes by the lengths of the replay, also by those 
     check_cuda(cudaStreamEndCapture(s, &graph));
     REQUIRE(state.ok());
     check_cuda(cudaGraphInstantiate(&replay, graph, 0));
-    for (const std::vector<int>& lengths : {std::vector<int>{900, 1, 300},
-                                            {0, 0, 0},
-                                            {-1, INT_MAX, 129},
-                                            {128, 900, 129},
-                                            {901, INT_MIN, 913},
-                                            {5, 6, 7}}) {
+    for (const std::vector<int>& lengths : std::vector<std::vector<int>>{
+             {900, 1, 300}, {0, 0, 0}, {-1, INT_MAX, 129}, {128, 900, 129}, {901, INT_MIN, 913}, {5, 6, 7}}) {
       c.options.lengths = lengths;
       for (std::size_t b = 0; b < 3; ++b) c.keys[b] = std::clamp<int64>(lengths[b], 0, capacity);
       check_cuda(cudaMemcpy(gpu.lengths.data(), lengths.data(), gpu.lengths.bytes(), cudaMemcpyHostToDevice));

@@ -57,13 +57,13 @@ int rows_that_differ() {
     return static_cast<std::size_t>(b * view.stride(0) + i * view.stride(1) + h * view.stride(2));
   };
   int different = 0;
-  for (const auto [b, h, first, rows] : {std::array<int64, 4>{0, 0, 0, 1},
-                                         {1, 5, 149, 1},
-                                         {2, 3, 63, 1},
-                                         {1, 2, 64, 1},
-                                         {0, 4, 130, 20},
-                                         {2, 1, 7, 70},
-                                         {1, 0, 0, 150}}) {
+  for (const auto [b, h, first, rows] : std::vector<std::array<int64, 4>>{{0, 0, 0, 1},
+                                                                          {1, 5, 149, 1},
+                                                                          {2, 3, 63, 1},
+                                                                          {1, 2, 64, 1},
+                                                                          {0, 4, 130, 20},
+                                                                          {2, 1, 7, 70},
+                                                                          {1, 0, 0, 150}}) {
     alone.q.fill(0xff), alone.k.fill(0xff), alone.v.fill(0xff), alone.o.fill(0xff);
     const auto copy = [&](const gpu_array<T>& to, const std::vector<T>& from, std::size_t at) {
       check_cuda(cudaMemcpy(to.data() + at, from.data() + at, HeadSize * sizeof(T), cudaMemcpyHostToDevice));
@@ -281,12 +281,8 @@ TEST_CASE("captured in a graph, whose lengths change between replays") {
   REQUIRE(state.ok());
   check_cuda(cudaGraphInstantiate(&replay, graph, 0));
   bool same = true;
-  for (const std::vector<int>& offsets : {std::vector<int>{0, 100, 250, 400},
-                                          {0, 0, 400, 400},
-                                          {0, 390, 395, 400},
-                                          {0, 0, 0, 0},
-                                          {3, 70, 70, 399},
-                                          {0, 1, 2, 400}}) {
+  for (const std::vector<int>& offsets : std::vector<std::vector<int>>{
+           {0, 100, 250, 400}, {0, 0, 400, 400}, {0, 390, 395, 400}, {0, 0, 0, 0}, {3, 70, 70, 399}, {0, 1, 2, 400}}) {
     p.set(offsets);
     p.t.o.fill(0xff), p.t.lse.fill(0xff);
     check_cuda(cudaGraphLaunch(replay, s));
@@ -307,12 +303,12 @@ TEST_CASE("offsets that fall or point outside make no fault") {  // memcheck loo
   const giwa::stream s = new_stream();
   packed_problem p;
   constexpr int most = 0x7fffffff;
-  for (const std::vector<int>& offsets : {std::vector<int>{400, 300, 200, 0},
-                                          {0, 500, 600, 700},
-                                          {-50, -20, 100, most},
-                                          {most, most, most, most},
-                                          {0, 200, 100, 400},
-                                          {-most - 1, most, -most - 1, most}}) {
+  for (const std::vector<int>& offsets : std::vector<std::vector<int>>{{400, 300, 200, 0},
+                                                                       {0, 500, 600, 700},
+                                                                       {-50, -20, 100, most},
+                                                                       {most, most, most, most},
+                                                                       {0, 200, 100, 400},
+                                                                       {-most - 1, most, -most - 1, most}}) {
     p.set(offsets);
     CHECK(p.run(s, p.t.o, 150).ok());
     CHECK(giwa::synchronize(s).ok());

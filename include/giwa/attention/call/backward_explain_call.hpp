@@ -13,9 +13,11 @@ template <bool HasHeadSize, class Where = void, class... Rest>
 constexpr void explain_backward_call() {
   constexpr bool runs_somewhere = requires { requires attention_place<Where>; };
   constexpr bool pointers = (is_data_pointer<Rest> || ... || false);
-  static_assert(HasHeadSize,
-                "giwa::attention_backward: the head size is a template argument: attention_backward<128>(stream, ...); "
-                "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time.");
+  static_assert(
+      HasHeadSize,
+      "giwa::attention_backward: the head size is a template argument: attention_backward<128>(stream, ...); "
+      "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time. nvcc 12.4 and 12.5 lose it where "
+      "the call does not begin with giwa::.");
   static_assert(!HasHeadSize || runs_somewhere,
                 "giwa::attention_backward: pass a stream or giwa::host as the first argument: cudaStream_t{} is the "
                 "default stream, giwa::throw_if_failed(s) the stream of a result.");

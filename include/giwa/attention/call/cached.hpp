@@ -40,7 +40,8 @@ constexpr void explain_cached_call() {
   static_assert(
       HasHeadSize,
       "giwa::attention_cached: the head size is a template argument: attention_cached<128>(stream, cache, q, o); "
-      "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time.");
+      "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time. nvcc 12.4 and 12.5 lose it where "
+      "the call does not begin with giwa::.");
   static_assert(
       !HasHeadSize || runs_somewhere,
       "giwa::attention_cached: pass a stream or giwa::host as the first argument: cudaStream_t{} is the default "

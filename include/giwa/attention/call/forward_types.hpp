@@ -120,7 +120,8 @@ constexpr void explain_call() {
   static_assert(
       HasHeadSize,
       "giwa::attention_forward: the head size is a template argument: attention_forward<128>(stream, q, k, v, o); "
-      "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time.");
+      "giwa::choose_head_size<64, 128>(...) chooses one that is known at run time. nvcc 12.4 and 12.5 lose it where "
+      "the call does not begin with giwa::.");
   static_assert(
       !HasHeadSize || runs_somewhere,
       "giwa::attention_forward: pass a stream or giwa::host as the first argument: cudaStream_t{} is the default "

@@ -9,14 +9,16 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// Shared memory of find_split_early().
+struct early_split_search {
+  int lengths[32];         // of each sequence, as they were read
+  int batch, first, keys;  // of the split: its sequence, its first leaf there; the keys of that
+};
 /// Shared memory of find_split().
 struct split_search {
   union {
     block_partials<int64> sums;
-    struct {
-      int lengths[32];         // of each sequence, as they were read
-      int batch, first, keys;  // of the split: its sequence, its first leaf there; the keys of that
-    } early;                   // of find_split_early()
+    early_split_search early;
   };
   split_position found;
 };
