@@ -75,7 +75,9 @@ struct pass {
         c.stream, queries(c.q), keys(c.k), keys(c.v), queries(c.o), queries(c.dout), of<T>(c.dq, c.heads),
         of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
   }
-  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2); }
+  long long workspace_bytes() const {
+    return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2);
+  }
 };
 
 // Packed sequences, causal.
@@ -108,7 +110,9 @@ struct packed_pass {
                                          of<const T>(c.dout, c.heads), of<T>(c.dq, c.heads), of<T>(c.dk, c.kv_heads),
                                          of<T>(c.dv, c.kv_heads), giwa::causal{}, options);
   }
-  long long workspace_bytes() const { return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2); }
+  long long workspace_bytes() const {
+    return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2);
+  }
 };
 
 // run(pass) for the pass that the call names, or -1 if this library does not have it.
