@@ -23,6 +23,13 @@ enum class descriptors : int { from_first, in_turn };
 
 namespace detail {
 
+/// The descriptor of what is `bytes` later in a tile.
+template <descriptors How>
+GIWA_DEVICE uint64 advance(uint64 descriptor, int bytes) {
+  return How == descriptors::from_first ? arch::advance(descriptor, bytes)
+                                        : arch::advance_lower_half(descriptor, bytes);
+}
+
 template <class Layout>
 inline constexpr swizzle swizzle_of_layout = swizzle::none;
 template <swizzle Swizzle>
@@ -58,7 +65,7 @@ struct wgmma_operand : operand_traits<Operand> {
     // know: otherwise it moves a constant upper half to its register again before each product.
     const uint32 low = static_cast<uint32>(shape) + ((address & 0x3ffff) >> 4),
                  high = static_cast<uint32>(shape >> 32) + (address >> 31);
-    return arch::advance(static_cast<uint64>(high) << 32 | low, offset);
+    return advance<How>(static_cast<uint64>(high) << 32 | low, offset);
   }
   /// Returns the offset in bytes of instruction number `step` from the first one.
   GIWA_HOST_DEVICE static constexpr int offset_of(int step) {
@@ -107,16 +114,16 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
           d.value, arch::advance(from_a, left::offset_of(step_of_a + k)),
           arch::advance(from_b, right::offset_of(step_of_b + k)), accumulate || k > 0);
   } else {
-    uint64 from_a = arch::advance(left::template descriptor<How>(a, first_row), left::offset_of(step_of_a)),
-           from_b = arch::advance(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));
+    uint64 from_a = detail::advance<How>(left::template descriptor<How>(a, first_row), left::offset_of(step_of_a)),
+           from_b = detail::advance<How>(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));
     GIWA_UNROLL
     for (int k = 0; k < bytes / left::step_bytes; ++k) {
       arch::fence_descriptor(from_a);
       arch::fence_descriptor(from_b);
       instruction::template shared<typename left::value_type, left::major, right::major>(d.value, from_a, from_b,
                                                                                          accumulate || k > 0);
-      from_a = arch::advance(from_a, left::offset_of(step_of_a + k + 1) - left::offset_of(step_of_a + k));
-      from_b = arch::advance(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
+      from_a = detail::advance<How>(from_a, left::offset_of(step_of_a + k + 1) - left::offset_of(step_of_a + k));
+      from_b = detail::advance<How>(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
     }
   }
 }
@@ -138,16 +145,16 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], 
               "b must have the columns from first_column on, which must be a multiple of its slabs");
   constexpr bool in_turn = How == descriptors::in_turn;
   const int step_of_b = of_b * right::size / right::step_bytes;
-  uint64 from_b = arch::advance(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));
+  uint64 from_b = detail::advance<How>(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));
   GIWA_UNROLL
   for (int k = 0; k < Words / 4; ++k) {
     if constexpr (in_turn) arch::fence_descriptor(from_b);
     const uint32 step[4] = {a[4 * k], a[4 * k + 1], a[4 * k + 2], a[4 * k + 3]};
     const int offset = right::offset_of(step_of_b + k) - right::offset_of(step_of_b);
     arch::wgmma<Columns>::template registers<typename right::value_type, right::major>(
-        d.value, step, in_turn ? from_b : arch::advance(from_b, offset), accumulate || k > 0);
+        d.value, step, in_turn ? from_b : detail::advance<How>(from_b, offset), accumulate || k > 0);
     if constexpr (in_turn)
-      from_b = arch::advance(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
+      from_b = detail::advance<How>(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
   }
 }
 

@@ -75,7 +75,6 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
   /// that.
   template <bool Masked>
   GIWA_DEVICE action add_tile(item_registers& item) {
-    this->agree_on_turns();
     const auto& x_tile = s.x[x.stage()];
     const auto& y_tile = s.y[y.stage()];
     uint32 weights[2][steps_type::words], gradients[2][steps_type::words];

@@ -198,11 +198,11 @@ class sm90_item_consumer {
   GIWA_DEVICE bool uniform(bool condition) const { return block.any(condition); }
   /// A stage, in such a form too: descriptors are computed once for a warp then, not by each thread. H200, 2026-11-23: a fifth
   /// of the loop's instructions less at 128, where the call is 2 to 3 % faster. At 64 dk with dv without dq are 3 % slower. Where
-  /// dq is added, agree_on_turns() has done it.
+  /// dq is added, agree_on_turns() has done it above 64.
   GIWA_DEVICE int uniform(int stage) const {
     return Types::policy::widest > 64 && !Types::adds_dq ? block.shuffle(stage, 0) : stage;
   }
-  /// The same for all stages and phases of a tile, where dq is added.
+  /// The same for all stages and phases of a tile, where dq is added to. Not at 64, where halves are 1 to 2 % slower so.
   GIWA_DEVICE void agree_on_turns() {
     if constexpr (Types::adds_dq) x.turn = block.shuffle(x.turn, 0), y.turn = block.shuffle(y.turn, 0);
   }
