@@ -80,7 +80,7 @@ struct sequences_case {
         dv(t.v.size()),
         q_offsets(q_begin),
         k_offsets(k_begin),
-        workspace(static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(sizes(count()), 0, false, split)))) {
+        workspace(static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(sizes(count()), 0, false, split))) {
     fill_normal(t.q, seed), fill_normal(t.k, seed + 1), fill_normal(t.v, seed + 2), fill_normal(dout, seed + 3);
   }
   static std::vector<int> starts(const std::vector<int>& lengths) {
