@@ -67,8 +67,7 @@ struct sequences_case {
   gpu_array<int> q_offsets, k_offsets;
   gpu_array<unsigned char> workspace;
 
-  sequences_case(const std::vector<int>& queries, const std::vector<int>& keys, bool packed, uint64 seed,
-                 bool split)
+  sequences_case(const std::vector<int>& queries, const std::vector<int>& keys, bool packed, uint64 seed, bool split)
       : q_begin(starts(queries)),
         k_begin(starts(keys)),
         is_packed(packed),
