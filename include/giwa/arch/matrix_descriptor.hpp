@@ -27,17 +27,17 @@ GIWA_HOST_DEVICE constexpr uint64 descriptor_at(uint64 descriptor, uint32 addres
   return descriptor | (address & 0x3ffff) >> 4;
 }
 
-/// Returns the descriptor of a matrix that starts `bytes` later in the same tile, or earlier. One 64-bit addition, which a warp
-/// executes once: the 14 bits of the address do not overflow.
+/// Returns the descriptor of a matrix that starts `bytes` later in the same tile. One addition: the 14 bits of the address do not
+/// overflow. Of 32 bits, or of all 64, for which ptxas has one instruction of a warp.
+///@{
 GIWA_HOST_DEVICE constexpr uint64 advance(uint64 descriptor, int bytes) {
-  return descriptor + static_cast<uint64>(static_cast<int64>(bytes >> 4));
-}
-/// The same by a 32-bit addition to the lower half. For descriptors of which each follows from the one before: attention_forward at
-/// 128 is 0.5 % slower with 64 bits (H200, 2026-11-28).
-GIWA_HOST_DEVICE constexpr uint64 advance_lower_half(uint64 descriptor, int bytes) {
   const uint32 low = static_cast<uint32>(descriptor) + static_cast<uint32>(bytes >> 4);
   return (descriptor >> 32 << 32) | low;
 }
+GIWA_HOST_DEVICE constexpr uint64 advance_by_64_bits(uint64 descriptor, int bytes) {
+  return descriptor + static_cast<uint64>(static_cast<int64>(bytes >> 4));
+}
+///@}
 
 }  // namespace giwa::inline GIWA_ABI::arch
 

@@ -19,15 +19,17 @@ using warpgroup_tile = register_tile<float, warpgroup_map<Columns>>;
 /// takes fewer instructions if the compiler knows that a tile's address is the same in all threads: attention_forward,
 /// 128, full, 489 instead of 513 for a tile, 0.3 % faster. It takes more if not: attention_backward of 64 loses 5 to 20
 /// % (H200, 2026-11-23).
-enum class descriptors : int { from_first, in_turn };
+///
+/// of_warp: from the first one by 64-bit additions, which a warp executes once if the compiler knows that; else they take
+/// registers. attention_backward at 128 takes 20 of 555 instructions less so, while dk and dv of 64 spill half as much again.
+enum class descriptors : int { from_first, in_turn, of_warp };
 
 namespace detail {
 
 /// The descriptor of what is `bytes` later in a tile.
 template <descriptors How>
 GIWA_DEVICE uint64 advance(uint64 descriptor, int bytes) {
-  return How == descriptors::from_first ? arch::advance(descriptor, bytes)
-                                        : arch::advance_lower_half(descriptor, bytes);
+  return How == descriptors::of_warp ? arch::advance_by_64_bits(descriptor, bytes) : arch::advance(descriptor, bytes);
 }
 
 template <class Layout>
@@ -60,7 +62,7 @@ struct wgmma_operand : operand_traits<Operand> {
     constexpr uint64 shape = arch::matrix_descriptor(pattern, along_k ? 16 : tile_rows * span, 8 * span);
     const int offset = along_k ? first * span : first * size / span * tile_rows * span;
     const uint32 address = arch::shared_address(traits::get(o).data());
-    if constexpr (How == descriptors::from_first) return arch::advance(arch::descriptor_at(shape, address), offset);
+    if constexpr (How != descriptors::in_turn) return advance<How>(arch::descriptor_at(shape, address), offset);
     // Both halves are added to: an instruction less each than with or. Bit 31 of an address is 0, which the compiler does not
     // know: otherwise it moves a constant upper half to its register again before each product.
     const uint32 low = static_cast<uint32>(shape) + ((address & 0x3ffff) >> 4),
@@ -105,14 +107,14 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
               "b must have the columns from first_column on, which must be a multiple of its slabs");
   const int step_of_a = of_a * left::size / left::step_bytes, step_of_b = of_b * left::size / left::step_bytes;
   using instruction = arch::wgmma<Columns>;
-  if constexpr (How == descriptors::from_first) {
+  if constexpr (How != descriptors::in_turn) {
     const uint64 from_a = left::template descriptor<How>(a, first_row),
                  from_b = right::template descriptor<How>(b, first_column);
     GIWA_UNROLL
     for (int k = 0; k < bytes / left::step_bytes; ++k)
       instruction::template shared<typename left::value_type, left::major, right::major>(
-          d.value, arch::advance(from_a, left::offset_of(step_of_a + k)),
-          arch::advance(from_b, right::offset_of(step_of_b + k)), accumulate || k > 0);
+          d.value, detail::advance<How>(from_a, left::offset_of(step_of_a + k)),
+          detail::advance<How>(from_b, right::offset_of(step_of_b + k)), accumulate || k > 0);
   } else {
     uint64 from_a = detail::advance<How>(left::template descriptor<How>(a, first_row), left::offset_of(step_of_a)),
            from_b = detail::advance<How>(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));

@@ -41,6 +41,8 @@ TEST_CASE("a descriptor is placed at an address and moved on") {
     CHECK((d & ~uint64{0x3fff}) == shape);
     CHECK(field(arch::advance(d, 32), 0, 13) == address / 16 + 2);
     CHECK(field(arch::advance(d, 512), 14, 63) == field(shape, 14, 63));
+    CHECK(arch::advance_by_64_bits(d, 512) == arch::advance(d, 512));
+    CHECK(arch::advance_by_64_bits(arch::advance(d, 512), -480) == arch::advance(d, 32));
   }
   // An address in a cluster's window has the block's rank above the 24 bits of shared memory: it is no part of the field.
   CHECK(arch::descriptor_at(shape, 0x03000400u) == arch::descriptor_at(shape, 0x400u));

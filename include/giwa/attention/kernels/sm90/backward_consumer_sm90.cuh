@@ -61,11 +61,11 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     if constexpr (!sums_x) s.y_full[y.stage()].wait(y.phase());
     if constexpr (Types::adds_dq) acquire_turn();
     arch::wgmma_fence();
-    multiply<Types::head_size>(scores, s.a[fixed], 0, transposed(x_tile), false);
+    multiply<Types::head_size, Types::how>(scores, s.a[fixed], 0, transposed(x_tile), false);
     if constexpr (sums_x) {
       s.y_full[y.stage()].wait(y.phase());
       arch::wgmma_fence();
-      multiply<Types::head_size_v>(dp, s.b[fixed], 0, transposed(y_tile), false);
+      multiply<Types::head_size_v, Types::how>(dp, s.b[fixed], 0, transposed(y_tile), false);
     }
     arch::wgmma_commit();
     release_turn();
@@ -88,12 +88,12 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     if constexpr (sums_y) {
       arch::fence_operand(sum_y.value);
       arch::wgmma_fence();
-      multiply(sum_y, weights, y_tile, true);
+      multiply<Types::how>(sum_y, weights, y_tile, true);
     }
     if constexpr (sums_x) {
       arch::fence_operand(sum_x.value);
       arch::wgmma_fence();
-      multiply(sum_x, gradients, x_tile, true);
+      multiply<Types::how>(sum_x, gradients, x_tile, true);
     }
     arch::wgmma_commit();
     return this->end_tile();

@@ -140,8 +140,8 @@ class sm90_dq_product {
     dq.fill(0);
     arch::fence_operand(dq.value);
     arch::wgmma_fence();
-    giwa::multiply(dq, s.dq.ds[stage][0], first_row, s.a[0], false, 0, 0, first_column);
-    giwa::multiply(dq, s.dq.ds[stage][1], first_row, s.a[1], true, 0, 0, first_column);
+    giwa::multiply<0, Types::how>(dq, s.dq.ds[stage][0], first_row, s.a[0], false, 0, 0, first_column);
+    giwa::multiply<0, Types::how>(dq, s.dq.ds[stage][1], first_row, s.a[1], true, 0, 0, first_column);
     arch::wgmma_commit();
   }
   GIWA_DEVICE static void await_room(shared_storage& s, int index, uint32 turn) {

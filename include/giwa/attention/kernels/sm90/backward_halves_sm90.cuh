@@ -89,8 +89,8 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
       dq.write_gradients(s, index, rank_in_warpgroup(), y.turn, gradients[half], queries * half);
     };
     const auto add_products = [&](int half) {
-      multiply(sum_y, weights[half], y_tile, true, 0, queries * half);
-      multiply(sum_x, gradients[half], x_tile, true, 0, queries * half);
+      multiply<Types::how>(sum_y, weights[half], y_tile, true, 0, queries * half);
+      multiply<Types::how>(sum_x, gradients[half], x_tile, true, 0, queries * half);
       arch::wgmma_commit();
     };
 
@@ -126,8 +126,8 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
     of.scores.fill(0), of.dp.fill(0);
     fence(of);
     arch::wgmma_fence();
-    multiply(of.scores, item.keys, transposed(s.x[x.stage()]), false, queries * half);
-    multiply(of.dp, item.values, transposed(s.y[y.stage()]), false, queries * half);
+    multiply<Types::how>(of.scores, item.keys, transposed(s.x[x.stage()]), false, queries * half);
+    multiply<Types::how>(of.dp, item.values, transposed(s.y[y.stage()]), false, queries * half);
     arch::wgmma_commit();
   }
   GIWA_DEVICE static void fence(products& of) {

@@ -9,6 +9,7 @@
 #include <giwa/attention/score/score_steps.cuh>
 #include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/attention/work/work_tiles.hpp>
+#include <giwa/tile/mma_sm90.cuh>
 #include <giwa/tile/pipeline_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -67,6 +68,9 @@ struct sm90_backward_types {
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
                        stages_ds = adds_dq ? policy::stages_ds : 1;
   static constexpr int stages_dq = policy::stages_dq;
+  // Whether all threads of a warp are known to be at the same stages.
+  static constexpr descriptors how =
+      adds_dq || (!is_split && (HeadSize > 64 || HeadSizeV > 64)) ? descriptors::of_warp : descriptors::from_first;
   // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers.
   static constexpr bool stores_slabs = adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);

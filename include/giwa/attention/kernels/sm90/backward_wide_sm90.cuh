@@ -111,7 +111,7 @@ class sm90_wide_consumer {
     s.y_full[y.stage()].wait(y.phase());
     arch::fence_operand(sum.value);
     arch::wgmma_fence();
-    multiply(sum, weights, s.y[stage_y], true);
+    multiply<Types::how>(sum, weights, s.y[stage_y], true);
     arch::wgmma_commit();
     arch::mbarrier& y_empty = s.y_empty[y.stage()];
     x.advance(), y.advance();
@@ -194,7 +194,7 @@ class sm90_wide_consumer {
     between.advance();
     arch::fence_operand(sum.value);
     arch::wgmma_fence();
-    multiply(sum, gradients, s.x[stage_x], true);
+    multiply<Types::how>(sum, gradients, s.x[stage_x], true);
     arch::wgmma_commit();
     arch::mbarrier& x_empty = s.x_empty[x.stage()];
     x.advance(), y.advance();
@@ -233,7 +233,7 @@ class sm90_wide_consumer {
   GIWA_DEVICE static void start(scores_tile& product, const Fixed& fixed, const Tile& tile) {
     product.fill(0);
     arch::wgmma_fence();
-    multiply<of_v ? Types::head_size : Types::head_size_v>(product, fixed, 0, transposed(tile), false);
+    multiply<of_v ? Types::head_size : Types::head_size_v, Types::how>(product, fixed, 0, transposed(tile), false);
     arch::wgmma_commit();
   }
   GIWA_DEVICE steps_type steps_of_tile() const {
