@@ -153,15 +153,10 @@ struct backward_workspace {
     const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
     float* const dq = layout.take_lines<float>(saturated_product(parts, dq_parts::floats));
     int* const added = layout.take<int>(parts);
-    return {terms_of_rows,
-            counters_of_launches,
-            sums,
-            dq,
-            added,
-            tiles,
-            false,
-            sharing == key_sharing::none ? shared_key_sums{}
-                                         : shared_key_sums::take(layout, p, sharing == key_sharing::heads_and_queries)};
+    shared_key_sums shared;
+    if (sharing != key_sharing::none)
+      shared = shared_key_sums::take(layout, p, sharing == key_sharing::heads_and_queries);
+    return {terms_of_rows, counters_of_launches, sums, dq, added, tiles, false, shared};
   }
 };
 
