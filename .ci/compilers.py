@@ -36,7 +36,6 @@ NEWEST = ["nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-run
 NVRTC = {v: [f"nvidia-cuda-{part}-cu12=={v}.*" for part in ("nvrtc", "runtime", "cccl")] for v in ("12.6", "12.9")}
 HOST = {**{f"g++-{v}": suite for v, suite in ((11, "bookworm"), (12, "bookworm"), (13, "trixie"), (14, "trixie"))},
         **{f"clang-{v}": "bookworm" if v < 17 else "trixie" for v in range(14, 20)}}
-HOST_OF_12_4 = "g++-13"  # the newest that nvcc 12.4 takes
 # Neighbours differ much, so that a few commits see all kinds.
 TURNS = ["nvcc-12.4", "clang-19", "nvrtc-12.6", "g++-14", "clang-14", "nvcc-newest", "g++-11", "clang-17", "nvrtc-12.9", "g++-13",
          "clang-15", "clang-18", "g++-12", "clang-16"]
@@ -94,7 +93,10 @@ def debian(to, suite, packages, dependencies=True):
     options += ["-oDir::Etc::sourceparts=-", "-oAPT::Install-Recommends=0", "-oAPT::Sandbox::User=root", "-q"]
     attempt(["apt-get", *options, "-oAPT::Update::Error-Mode=any", "update"])
     for package in packages:
-        if not subprocess.run(["apt-cache", *options, "show", package], capture_output=True, text=True).stdout:
+        found = subprocess.run(["apt-cache", *options, "show", package], capture_output=True, text=True)
+        if not found.stdout and "No packages found" not in found.stderr:
+            sys.exit(f"compilers: apt-cache show {package}\n{found.stderr}")  # not to be taken for a package that is missing
+        if not found.stdout:
             raise Missing(f"{mirror()} has no {package} in {suite}")
     if dependencies:
         attempt(["apt-get", *options, "--yes", "--download-only", "install", *packages])
@@ -176,9 +178,9 @@ def get_host(to, name):
             if path.is_file() and not path.is_symlink() and os.access(path, os.X_OK) and (
                     subprocess.run([patchelf, "--print-interpreter", path], capture_output=True).returncode == 0):
                 subprocess.run([patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", rpath, path], check=True)
-    for path in [p for folder in paths for p in folder.glob("lib*.so*") if p.name.startswith(("libLLVM", "libclang"))]:  # a search path of its own overrides that of a program
+    for path in [p for folder in paths for p in folder.glob("lib*.so*") if p.name.startswith(("libLLVM", "libclang"))]:
         if not path.is_symlink():
-            subprocess.run([patchelf, "--remove-rpath", path], check=True)
+            subprocess.run([patchelf, "--remove-rpath", path], check=True)  # the search path of the program overrides none then
     shutil.rmtree(tools)
     gcc = name.startswith("g++")
     program = to / "usr/bin" / (name if gcc else f"clang++-{version}")

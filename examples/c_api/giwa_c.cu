@@ -170,13 +170,14 @@ status workspace(int pass, const giwa_attention& c, int64_t* bytes) {
 template <class Run>
 int guarded(int pass, const giwa_attention* call, char* message, size_t message_bytes, const Run& run) {
   status s = call == nullptr ? status::invalid("call", "must not be NULL") : check(pass, *call);
+  if (message != nullptr && message_bytes > 0) *message = 0;
   try {
     if (s.ok()) s = run(*call);
+    if (!s.ok() && message != nullptr) std::snprintf(message, message_bytes, "%s", giwa::format_status(s).c_str());
   } catch (const std::exception&) {  // of the CPU's threads and memory
     s = {.code = giwa::status_code::out_of_memory, .message = "the host has no memory or threads for the call"};
+    if (message != nullptr) std::snprintf(message, message_bytes, "%s", s.message);
   }
-  if (message != nullptr && message_bytes > 0)
-    std::snprintf(message, message_bytes, "%s", s.ok() ? "" : giwa::format_status(s).c_str());
   return static_cast<int>(s.code);
 }
 

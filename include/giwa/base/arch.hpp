@@ -25,7 +25,7 @@
 // keep their own launchers. With one name the linker would keep only one of them, which might launch code that the
 // other file does not contain. The compiler's list does not distinguish 90 from 90a, nor machine code from PTX. A
 // program that mixes such files gives each kind its own tag: -DGIWA_ARCH_TAG=any_name. A file that is compiled with
-// GIWA_ONLY_TMA_LAYOUTS (docs/install.md) contains fewer kernels, and has a separate tag too.
+// GIWA_ONLY_TMA_LAYOUTS (docs/install.md) contains fewer kernels, and needs a separate tag too: that of the list has it.
 #if defined(GIWA_ONLY_TMA_LAYOUTS)
 #define GIWA_DETAIL_TAG_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ...) \
   tma_archs_##a##b##c##d##e##f##g##h##i##j##k##l##m##n##o##p

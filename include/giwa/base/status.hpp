@@ -52,6 +52,20 @@ struct [[nodiscard]] GIWA_ABI_TAG status {
   }
 };
 
+namespace detail {
+
+/// Stops at the first of several rules that fails: `if (broken(check_a()) || broken(check_b())) return broken.state;`
+struct first_failure {
+  status state{};
+
+  GIWA_HOST_DEVICE constexpr bool operator()(const status& next) {
+    state = next;
+    return !state.ok();
+  }
+};
+
+}  // namespace detail
+
 /// A value, or the status that says why there is none. The value of a failed result is default-constructed.
 template <class T>
 struct [[nodiscard]] GIWA_ABI_TAG result {

@@ -76,21 +76,17 @@ constexpr status check_append_range(int64 size, int64 least, const char* argumen
 /// The sizes of new rows and of the cache.
 template <class T, class Element>
 constexpr status check_append_tensors(const append_views<T, Element>& a) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   const kv_cache<Element>& c = a.cache;
   if (broken(check_rows(a.k, "k_new")) || broken(check_rows(c.k, "k")) ||
       broken(check_same(a.k, c.k, 2, "k_new", "k_new must have as many heads as k of the cache")) ||
       broken(check_same(a.k, c.k, 3, "k_new", "k_new must have the head size of k of the cache")))
-    return s;
+    return broken.state;
   if (c.k.extent(1) < 1)
     return status::invalid("k", "the cache must have room for at least one key", bound::at_least, 1, c.k.extent(1));
   if (broken(check_append_range(a.k.extent(3), 1, "k_new", "the head size is out of range")) ||
       broken(check_append_range(a.k.extent(2), 0, "k_new", "the number of heads is out of range")))
-    return s;
+    return broken.state;
   if (!a.has_v()) return {};
   if (broken(check_rows(a.v, "v_new")) || broken(check_rows(c.v, "v")) ||
       broken(check_same(a.v, a.k, 0, "v_new", "v_new must have as many sequences as k_new")) ||
@@ -100,7 +96,7 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
       broken(check_same(c.v, c.k, 1, "v", "v must have as many rows as k")) ||
       broken(check_same(c.v, c.k, 2, "v", "v must have as many heads as k")) ||
       broken(check_same(a.v, c.v, 3, "v_new", "v_new must have the head size of v of the cache")))
-    return s;
+    return broken.state;
   return check_append_range(a.v.extent(3), 1, "v_new", "the head size is out of range");
 }
 
@@ -129,19 +125,18 @@ constexpr status check_append_queries(const append_views<T, Element>& a, int ran
 /// What gives each row its place: sequences, or slots and positions.
 template <class T, class Element>
 constexpr status check_append_places(const append_views<T, Element>& a, bool needs_sequences) {
-  if (const status s = check_row_numbers(a.positions, a.rows(), "positions"); !s.ok()) return s;
-  if (const status s = check_row_numbers(a.slots, a.rows(), "slots"); !s.ok()) return s;
-  if (!needs_sequences) return {};
+  first_failure broken;
+  if (broken(check_row_numbers(a.positions, a.rows(), "positions")) ||
+      broken(check_row_numbers(a.slots, a.rows(), "slots")) || !needs_sequences)
+    return broken.state;
   if (a.is_packed && a.packed.offsets == nullptr)
     return status::invalid("q_offsets",
                            "packed rows need the offsets of their sequences, or slots and, if k is rotated, positions");
-  if (a.is_packed)
-    if (const status s = check_append_range(a.packed.count, 0, "sequences", "the number of sequences is out of range");
-        !s.ok())
-      return s;
-  if (a.is_packed)
-    if (const status s = check_count(a.packed, a.k.extent(1)); !s.ok()) return s;
-  if (const status s = check_page_table(a.cache); !s.ok()) return s;
+  if (a.is_packed &&
+      (broken(check_append_range(a.packed.count, 0, "sequences", "the number of sequences is out of range")) ||
+       broken(check_count(a.packed, a.k.extent(1)))))
+    return broken.state;
+  if (broken(check_page_table(a.cache))) return broken.state;
   const int64 sequences = a.is_paged() ? a.cache.sequences : a.cache.k.extent(0);
   if (sequences != a.sequence_count())
     return status::invalid(a.is_paged() ? "sequences" : "k", "the cache must have as many sequences as k_new",
@@ -192,13 +187,10 @@ bool heads_share(const tensor_view<Any, Rank>& a, const tensor_view<Second, 4>& 
 /// No two elements that are written share memory, and none of them is read, but for q where it is q_to.
 template <class T, class Element, class Rotary>
 status check_append_overlap(const append_views<T, Element>& a, const Rotary& rotary, bool needs_sequences) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   const tensor_view<Element, 4> no_v, &k = a.cache.k, &v = a.has_v() ? a.cache.v : no_v;
-  if (broken(check_written(k, "k")) || broken(check_written(v, "v")) || broken(check_written(a.q_to, "q_to"))) return s;
+  if (broken(check_written(k, "k")) || broken(check_written(v, "v")) || broken(check_written(a.q_to, "q_to")))
+    return broken.state;
   constexpr const char *of_k = "must not overlap k of the cache, which the call writes",
                        *of_v = "must not overlap v of the cache, which the call writes",
                        *of_q = "must not overlap q_to, which the call writes";
@@ -206,11 +198,11 @@ status check_append_overlap(const append_views<T, Element>& a, const Rotary& rot
     return broken(check_apart(input, k, argument, of_k)) || broken(check_apart(input, v, argument, of_v)) ||
            (heads_share(input, a.q_to) && broken(status::invalid(argument, of_q)));
   };
-  if (any_append_input(a, rotary, needs_sequences, shares)) return s;
+  if (any_append_input(a, rotary, needs_sequences, shares)) return broken.state;
   if ((heads_share(v, k) && broken(status::invalid("v", of_k))) || broken(check_apart(a.q_to, k, "q_to", of_k)) ||
       broken(check_apart(a.q_to, v, "q_to", of_v)) || broken(check_apart(a.q, k, "q", of_k)) ||
       broken(check_apart(a.q, v, "q", of_v)))
-    return s;
+    return broken.state;
   return may_share(a.q, a.q_to) && !same_elements(a.q, a.q_to)
              ? status::invalid("q_to", "q_to overlaps q and is not the same view")
              : status{};
@@ -220,15 +212,11 @@ status check_append_overlap(const append_views<T, Element>& a, const Rotary& rot
 template <class T, class Element, class Rotary>
 status check_append(const append_views<T, Element>& a, const Rotary& rotary, int rank, int q_rank, int to_rank) {
   const bool needs_sequences = a.needs_sequences(rotary.size > 0);
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   if (broken(check_append_tensors(a)) || broken(check_append_queries(a, rank, q_rank, to_rank)) ||
       broken(check_rotary(rotary, a.k.extent(3))) || broken(check_append_places(a, needs_sequences)) ||
       broken(check_scales(a.cache)))
-    return s;
+    return broken.state;
   return check_append_overlap(a, rotary, needs_sequences);
 }
 

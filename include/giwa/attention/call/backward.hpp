@@ -148,7 +148,7 @@ inline namespace GIWA_ARCH_TAG {
 /// (sequences::k_batch_index) are sums over the sequences. Rows that belong to no sequence are not written. A gradient
 /// of a row that sees no key, or that no query sees, is 0. Sums are in fp32 and, without `any_order`, in a fixed order:
 /// the same call gives the same bits, and the bits of a row depend on the rows that it is a function of and on the
-/// kernels that compute it.
+/// kernels that compute it; with `split_heads` those of dk and dv depend on the sizes of the call too.
 ///
 /// Values that are masked for a pair of a query and a key, or outside its sequence, do not affect its terms, NaN
 /// included. A NaN that is not masked reaches the gradients that it is a term of: one in q or k makes the row's dq NaN, and
@@ -257,10 +257,10 @@ auto make_attention_plan(const tensor_view<Queries, Rank>& q, const tensor_view<
 /// head sizes up to 256, whose gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole
 /// tiles of 64 or 128. For fp32 and head sizes up to 128 it is a copy of q, k, v and dout as split fp16, rows rounded up to
 /// 64 columns, and 4 bytes a row. `gpu`: then without what its kernels do not use, which is dq above a head size of 128 on
-/// 9.0, where TMA can address the tensors, and all of this on GPUs other than 9.0 and 10.x. With options.any_order also
+/// 9.0, where TMA can address the tensors, and all of this on GPUs other than 9.0 and 10.x. With any_order or split_heads also
 /// fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv heads would leave
-/// multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v; or else, of sequences that are not packed,
-/// the queries that read the last keys if there is no mask: at most 132 times 128 rows.
+/// multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v. Elsewhere any_order, unless packed, shares the
+/// queries that read the last keys if there is no mask: at most 132 times 128 rows.
 /// Sizes count, and no memory is read: pointers may be null, and options need no lse. The largest int64 where no 64-bit
 /// number holds the size, 0 for sizes that the call refuses. Needs no GPU.
 /// Example: `workspace_bytes(q, k, v, o, dout, dq, dk, dv, causal{}, {}, {.any_order = true}, {.capability = 90})`.

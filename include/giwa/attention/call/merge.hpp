@@ -65,14 +65,10 @@ GIWA_HOST_DEVICE status check_in_place(const tensor_view<T, Rank + 1>& parts, co
 /// The first rule that the tensors of a merge break.
 template <class T, class O>
 GIWA_HOST_DEVICE status check_merge(const merge_views<T, O>& m) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   if (broken(m.parts_o.check("parts_o")) || broken(m.parts_lse.check("parts_lse")) || broken(check_rows(m.o, "o")) ||
       broken(m.lse.check("lse")) || broken(check_written(m.o, "o")) || broken(check_written(m.lse, "lse")))
-    return s;
+    return broken.state;
   if (m.parts() < 1)
     return status::invalid("parts_o", "there must be at least one part", bound::at_least, 1, m.parts());
   if (m.parts_o.extent(4) > 1 && m.parts_o.size() > 0 && m.parts_o.stride(4) != 1)
@@ -104,7 +100,7 @@ GIWA_HOST_DEVICE status check_merge(const merge_views<T, O>& m) {
                                                    "lse overlaps parts_lse and is not one of the parts")) ||
       broken(check_apart(m.o, m.parts_lse, "o", "o overlaps parts_lse")) ||
       broken(check_apart(m.lse, m.parts_o, "lse", "lse overlaps parts_o")))
-    return s;
+    return broken.state;
   return check_apart(m.lse, m.o, "lse", "lse overlaps o");
 }
 

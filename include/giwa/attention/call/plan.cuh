@@ -102,22 +102,15 @@ class attention_plan {
                                      const attention_options& options) {
     detail::require_mask_and_score<Mask, Score>();
     detail::require_head_sizes<HeadSize, HeadSizeV>();
-    result<attention_plan> r;
     if constexpr (detail::drops_weights<Score>)
-      if (score.probability() == 0) {
-        r.state = status::invalid("dropout", "a plan with dropout needs a probability above 0: leave dropout out");
-        return r;
-      }
+      if (score.probability() == 0)
+        return {{}, status::invalid("dropout", "a plan with dropout needs a probability above 0: leave dropout out")};
     const result<int> device = current_device();
-    if (!device.ok()) {
-      r.state = device.state;
-      return r;
-    }
+    if (!device.ok()) return {{}, device.state};
     attention_plan plan;
     plan.views_ = views, plan.options_ = options, plan.device_ = {device.value};
-    r.state = plan.prepare(mask, score, false);
-    if (r.ok()) r.value = plan;
-    return r;
+    const status state = plan.prepare(mask, score, false);
+    return {state.ok() ? plan : attention_plan{}, state};
   }
 
  private:

@@ -55,7 +55,9 @@ class backward_steps {
       if (p.split.q.parts != nullptr) state = split_.make(p);
     if (state.ok() && q.size() > 0) {
       const auto terms = terms_op::params::of(p);
-      const int64 tiles = terms.work_tiles(), most = int64{terms_op::min_blocks} * gpu.multiprocessors;
+      // A candidate that does not ask for the GPU does not know its multiprocessors.
+      const int64 known = gpu.multiprocessors, tiles = terms.work_tiles(),
+                  most = terms_op::min_blocks * (known > 0 ? known : int64{512});
       state = terms_.make(launch_config{.grid = tiles < most ? tiles : most, .block = terms_op::max_threads}, terms);
     }
     // A block for each head.

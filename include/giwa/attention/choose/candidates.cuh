@@ -110,8 +110,8 @@ class first_candidate<candidates<Candidates...>> {
                  takes_every_layout
                      ? "this program has no kernel for this call on this GPU"
                      : "this program has no kernel for this call on this GPU: on Hopper, with "
-                       "GIWA_ONLY_TMA_LAYOUTS, tensors must have elements, and rows that begin at multiples "
-                       "of 16 bytes"};
+                       "GIWA_ONLY_TMA_LAYOUTS, tensors must have elements, and addresses and strides that are "
+                       "multiples of 16 bytes, strides above 0"};
     const auto decides = [&]<class Candidate>(const Candidate*) {
       ++i;
       if (!Candidate::suits(call).ok()) return false;

@@ -36,10 +36,11 @@ struct forward_sm80 : candidate {
     return prepared::make(to, {call, schedule_of<Op>(call, Policy::slices)});
   }
 };
-/// The same with the tile for GPUs of little shared memory, if it is another one than that of `Larger`.
+/// The same with the tile for GPUs of little shared memory, of which 9.0 is none, if it is another one than that of `Larger`.
 template <class Op, class Policy, class Larger>
-struct forward_sm120 : forward_sm80<small_block_op<Op>, Policy, false> {
+struct forward_sm120 : forward_sm80<no_sm90a_op<Op>, Policy, false> {
   static constexpr bool compiled = !stdlib::same_as<Op, Larger> && (shared_bytes_of<Larger> > least_shared_bytes);
+  static_assert(!compiled || shared_bytes_of<Op> <= least_shared_bytes);
 };
 
 /// The wgmma kernel with a tile of tuning/.

@@ -85,12 +85,6 @@ struct no_sm90a_op : Op {
 template <class Op, bool IsNeeded = false>
 using any_layout_op = stdlib::conditional_t<takes_every_layout || IsNeeded, Op, no_sm90a_op<Op>>;
 
-/// An op for GPUs that give a block little shared memory. 9.0 is none of them.
-template <class Op>
-struct small_block_op : no_sm90a_op<Op> {
-  static_assert(shared_bytes_of<Op> <= least_shared_bytes);
-};
-
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG
 
 #endif

@@ -51,11 +51,7 @@ GIWA_HOST_DEVICE status check_gradient(const backward_views<T, O, G>& a, const a
 /// All gradients: sizes, and that no two share memory.
 template <class T, class O, class G>
 GIWA_HOST_DEVICE status check_gradients(const backward_views<T, O, G>& a, const attention_backward_options& options) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   const auto bad = [&](const tensor_view<G, 4>& g, const auto& like, const char* argument, const char* message) {
     return !is_absent(g) &&
            (broken(check_like(g, like, argument, message)) || broken(check_gradient(a, options, g, argument)));
@@ -66,7 +62,7 @@ GIWA_HOST_DEVICE status check_gradients(const backward_views<T, O, G>& a, const 
       broken(check_apart(a.dk, a.dq, "dk", "dk overlaps dq")) ||
       broken(check_apart(a.dv, a.dq, "dv", "dv overlaps dq")) ||
       broken(check_apart(a.dv, a.dk, "dv", "dv overlaps dk")))
-    return s;
+    return broken.state;
   const tensor_view<float, 1>& dsinks = options.dsinks;
   if (!is_absent(dsinks)) {
     if (is_absent(options.sinks))
@@ -77,7 +73,7 @@ GIWA_HOST_DEVICE status check_gradients(const backward_views<T, O, G>& a, const 
         broken(check_apart(dsinks, a.dq, "dsinks", "dsinks overlaps dq")) ||
         broken(check_apart(dsinks, a.dk, "dsinks", "dsinks overlaps dk")) ||
         broken(check_apart(dsinks, a.dv, "dsinks", "dsinks overlaps dv")))
-      return s;
+      return broken.state;
   }
   if (options.accumulate && sizeof(G) < 4 && !(is_absent(a.dq) && is_absent(a.dk) && is_absent(a.dv)))
     return status::invalid("accumulate",
@@ -89,33 +85,29 @@ GIWA_HOST_DEVICE status check_gradients(const backward_views<T, O, G>& a, const 
 template <class T, class O, class G, class Score>
 GIWA_HOST_DEVICE status check_parameter_gradients(const backward_views<T, O, G>& a, const Score& score,
                                                   const attention_backward_options& options) {
-  status s;
+  first_failure broken;
   constexpr const char* argument = "parameter_gradients";
   int number = 0;
   gradient_of<Score>::for_each_output(score, [&](const tensor_view<float, 2>& to, int64 parameters) {
     int other_number = 0;
     gradient_of<Score>::for_each_output(score, [&](const tensor_view<float, 2>& other, int64) {
-      if (s.ok() && other_number++ < number)
-        s = check_apart(to, other, argument,
-                        "two parts of the score modifier write their gradients to the same memory");
+      if (broken.state.ok() && other_number++ < number)
+        broken(check_apart(to, other, argument,
+                           "two parts of the score modifier write their gradients to the same memory"));
     });
     ++number;
-    const auto broken = [&](const status& next) {
-      s = next;
-      return !s.ok();
-    };
     const auto overlapped = [&](const auto& other, const char* message) {
       return broken(check_apart(to, other, argument, message));
     };
     static_cast<void>(
-        !s.ok() || broken(to.check(argument)) ||
+        !broken.state.ok() || broken(to.check(argument)) ||
         broken(to.check_extents({a.in.q.extent(2), parameters}, argument,
                                 "the sizes must be (heads of q, parameters of the score modifier)")) ||
         broken(check_gradient(a, options, to, argument)) || overlapped(a.dq, "parameter_gradients overlaps dq") ||
         overlapped(a.dk, "parameter_gradients overlaps dk") || overlapped(a.dv, "parameter_gradients overlaps dv") ||
         overlapped(options.dsinks, "parameter_gradients overlaps dsinks"));
   });
-  return s;
+  return broken.state;
 }
 
 /// The workspace of a call on a stream: enough bytes, aligned, without overlap with what the call reads.
@@ -151,26 +143,22 @@ GIWA_HOST_DEVICE status check_backward_workspace(const backward_views<T, O, G>& 
 template <class T, class O, class G, class Mask, class Score>
 GIWA_HOST_DEVICE status check_backward(const backward_views<T, O, G>& a, const Mask& mask, const Score& score,
                                        const attention_backward_options& options, int64 head_size, int64 head_size_v) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   if (broken(check_shapes(a.in, head_size, head_size_v)) || broken(check_scale(options.scale)) ||
       broken(check_like(a.dout, a.in.o, "dout", "dout must have the sizes of o")))
-    return s;
+    return broken.state;
   const attention_problem p = a.in.problem();
   if (p.heads == 0 && p.kv_heads > 0)
     return status::invalid("q", "k and v have heads but q has none", bound::at_least, 1, 0);
   if (is_absent(a.lse) && a.in.q.size() > 0)
     return status::invalid("lse",
                            "lse is required: pass the lse that attention_forward wrote (attention_options::lse)");
-  if (!is_absent(a.lse) && broken(check_row_numbers(a.lse, a.in.q, "lse"))) return s;
-  if (!is_absent(options.dlse) && broken(check_row_numbers(options.dlse, a.in.q, "dlse"))) return s;
+  if (!is_absent(a.lse) && broken(check_row_numbers(a.lse, a.in.q, "lse"))) return broken.state;
+  if (!is_absent(options.dlse) && broken(check_row_numbers(options.dlse, a.in.q, "dlse"))) return broken.state;
   if (broken(check_sinks_view(options.sinks, p.heads)) || broken(check_gradients(a, options)) ||
       broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k})) ||
       broken(check_parameter_gradients(a, score, options)))
-    return s;
+    return broken.state;
   return check_alignment(mask, score, options.align, a.in.lengths_agree(), a.in.q.extent(1), a.in.k.extent(1));
 }
 

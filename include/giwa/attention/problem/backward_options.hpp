@@ -38,7 +38,7 @@ struct attention_backward_options {
   /// multiprocessors. Without it every run gives the same bits.
   bool any_order = false;
   /// Lets blocks split the query heads of a kv head where few kv heads and keys would leave multiprocessors idle, on Hopper in
-  /// 16 bits up to a head size of 128, with the bytes of workspace_bytes() for it. Every run still gives the same bits, but those
+  /// fp16 and bf16 up to head size 128, with the bytes of workspace_bytes() for it. Every run still gives the same bits, but those
   /// of dk and dv then depend on how many sequences, keys and kv heads the call has. `any_order` does so too.
   bool split_heads = false;
 };
@@ -153,15 +153,10 @@ struct backward_workspace {
     const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
     float* const dq = layout.take_lines<float>(saturated_product(parts, dq_parts::floats));
     int* const added = layout.take<int>(parts);
-    return {terms_of_rows,
-            counters_of_launches,
-            sums,
-            dq,
-            added,
-            tiles,
-            false,
-            sharing == key_sharing::none ? shared_key_sums{}
-                                         : shared_key_sums::take(layout, p, sharing == key_sharing::heads_and_queries)};
+    shared_key_sums shared;
+    if (sharing != key_sharing::none)
+      shared = shared_key_sums::take(layout, p, sharing == key_sharing::heads_and_queries);
+    return {terms_of_rows, counters_of_launches, sums, dq, added, tiles, false, shared};
   }
 };
 

@@ -101,11 +101,8 @@ GIWA_HOST_DEVICE status check_shared_values(const kv_cache<Element>& cache) {
 template <class T, class Element, class O, class Written, int Rank>
 GIWA_HOST_DEVICE status check_apart_from_inputs(const cached_views<T, Element, O>& a, const cached_options& options,
                                                 const tensor_view<Written, Rank>& w, const char* message) {
-  status s;
-  const auto shares = [&](const auto& input, const char* argument) {
-    s = check_apart(input, w, argument, message);
-    return !s.ok();
-  };
+  first_failure broken;
+  const auto shares = [&](const auto& x, const char* argument) { return broken(check_apart(x, w, argument, message)); };
   const kv_cache<const Element>& c = a.cache;
   const int64 count = a.sequence_count();
   static_cast<void>(shares(a.q, "q") || shares(c.k, "k") || shares(c.v, "v") ||
@@ -114,7 +111,7 @@ GIWA_HOST_DEVICE status check_apart_from_inputs(const cached_views<T, Element, O
                     (a.is_paged() && (shares(indices_of(c.pages, count), "pages") ||
                                       shares(view_of(c.pages.offsets, count + 1), "pages"))) ||
                     shares(c.scales.k, "scales") || shares(c.scales.v, "scales") || shares(options.sinks, "sinks"));
-  return s;
+  return broken.state;
 }
 
 /// The prior: sizes and elements of o and lse. Its views may be those that the call writes.
@@ -204,21 +201,17 @@ GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& 
 template <class T, class Element, class O>
 GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>& a, int64 head_size,
                                                int64 head_size_v) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   const kv_cache<const Element>& c = a.cache;
   if (const status counted = check_count(a.packed, a.q.extent(1)); !counted.ok()) return counted;
   if (broken(check_page_table(c)) ||
       broken(check_tensors(a.q, c.k, c.v, a.o, head_size, head_size_v, !a.is_packed() && !a.is_paged())))
-    return s;
+    return broken.state;
   const int64 sequences = a.is_paged() ? c.sequences : c.k.extent(0);
   if (sequences != a.sequence_count())
     return status::invalid(a.is_paged() ? "sequences" : "k", "the cache must have as many sequences as q",
                            bound::exactly, a.sequence_count(), sequences);
-  if (broken(check_reach(c)) || broken(check_scales(c))) return s;
+  if (broken(check_reach(c)) || broken(check_scales(c))) return broken.state;
   return check_sizes(a.problem(), 0);
 }
 
@@ -240,11 +233,7 @@ GIWA_HOST_DEVICE constexpr status check_few_queries(const cached_views<T, Elemen
 template <class T, class Element, class O, class Mask, class Score>
 GIWA_HOST_DEVICE status check_cached(const cached_views<T, Element, O>& a, const Mask& mask, const Score& score,
                                      const cached_options& options, int64 head_size, int64 head_size_v) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_shared_values(a.cache)) ||
       broken(check_written(a.o, "o")) || broken(check_scale(options.scale)) ||
       broken(check_sinks_view(options.sinks, a.q.extent(2))) || broken(check_lse_view(options.lse, a.q, a.o)) ||
@@ -253,11 +242,11 @@ GIWA_HOST_DEVICE status check_cached(const cached_views<T, Element, O>& a, const
       broken(check_apart_from_inputs(a, options, options.lse, "must not overlap lse, which the call writes")) ||
       broken(check_apart_from_inputs(a, options, options.workspace, "must not overlap the workspace")) ||
       broken(check_prior(a, options)))
-    return s;
+    return broken.state;
   const int64 queries = a.q.extent(1), keys = a.capacity(), packed = -1;
   if (broken(check_both(mask, score,
                         attention_sizes{a.sequence_count(), a.q.extent(2), a.is_packed() ? packed : queries, keys})))
-    return s;
+    return broken.state;
   const bool lengths_agree = !a.is_packed() && !a.is_paged() && a.cache.lengths == nullptr && queries == keys;
   return check_alignment(mask, score, options.align, lengths_agree, queries, keys);
 }

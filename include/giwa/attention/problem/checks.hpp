@@ -115,14 +115,10 @@ GIWA_HOST_DEVICE status check_sinks(const attention_options& options, const atte
 template <class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Mask& mask, const Score& score,
                                         const attention_options& options, int64 head_size, int64 head_size_v) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_written(a.o, "o")) ||
       broken(check_scale(options.scale)))
-    return s;
+    return broken.state;
   const attention_problem p = a.problem();
   if (broken(check_apart_from_inputs(
           a, a.o, "o",
@@ -130,8 +126,8 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
            "o overlaps q_lengths", "o overlaps k_lengths", "o overlaps k_batch_index"})) ||
       broken(check_lse(options.lse, a)) ||
       broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) || broken(check_sinks(options, a)))
-    return s;
-  if (broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k}))) return s;
+    return broken.state;
+  if (broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k}))) return broken.state;
   return check_alignment(mask, score, options.align, a.lengths_agree(), a.q.extent(1), a.k.extent(1));
 }
 

@@ -156,14 +156,10 @@ GIWA_HOST_DEVICE constexpr status check_tensors(const tensor_view<const T, 4>& q
                                                 const tensor_view<const Element, 4>& k,
                                                 const tensor_view<const Element, 4>& v, const tensor_view<O, 4>& o,
                                                 int64 head_size, int64 head_size_v, bool same_batch) {
-  status s;
-  const auto broken = [&](const status& next) {
-    s = next;
-    return !s.ok();
-  };
+  first_failure broken;
   if (broken(check_rows(q, "q")) || broken(check_rows(k, "k")) || broken(check_rows(v, "v")) ||
       broken(check_rows(o, "o")))
-    return s;
+    return broken.state;
   if (q.extent(3) != head_size)
     return status::invalid("q", "the head size is not the one that this call was compiled for", bound::exactly,
                            head_size, q.extent(3));
@@ -178,7 +174,7 @@ GIWA_HOST_DEVICE constexpr status check_tensors(const tensor_view<const T, 4>& q
       broken(check_same(v, k, 2, "v", "v must have as many heads as k")) ||
       broken(check_same(o, q, 2, "o", "o must have as many heads as q")) ||
       broken(check_same(k, q, 3, "k", "k must have the head size of q")))
-    return s;
+    return broken.state;
   return check_same(o, v, 3, "o", "o must have the head size of v");
 }
 /// The same for an attention_forward call, and the rules for its sizes.
