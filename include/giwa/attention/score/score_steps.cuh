@@ -48,6 +48,11 @@ struct score_steps {
     GIWA_HOST_DEVICE attention_coord place(int query, int key) const {
       return {batch, head, query, key, query + offset};
     }
+    /// The same, of the last query or key instead of one past the end: a modifier is called for each pair of a tile, because a
+    /// branch for each score takes longer.
+    GIWA_HOST_DEVICE attention_coord place_within(int query, int key) const {
+      return place(query < queries ? query : queries - 1, key < keys ? key : keys - 1);
+    }
   };
   /// Whether a query sees a key. The mask is called only for keys and queries of the tensor.
   template <class Bounds>

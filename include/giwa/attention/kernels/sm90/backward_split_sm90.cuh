@@ -180,10 +180,9 @@ class sm90_split_consumer : sm90_item_consumer<Types, Block> {
       float exponent, slope = 1;
       if constexpr (modified) {
         float y = device_product(score, of_q);
-        if (keep) {
-          const dual<float> at = modified_score(p.call.call.score, y, limits.place(query, key));
-          y = at.value, slope = at.slope;
-        }
+        const dual<float> at =
+            modified_score(p.call.call.score, y, Masked ? limits.place_within(query, key) : limits.place(query, key));
+        y = at.value, slope = at.slope;
         exponent = fused_multiply_add(y, log2_e<float>, -lse);
       } else {
         exponent = fused_multiply_add(score, of_q, -lse);

@@ -104,10 +104,9 @@ struct sm90_backward_steps {
         if constexpr (Masked) keep = keeps(steps, limits, query, key);
         if constexpr (modified) {
           y = device_product(y, call.scale);
-          if (keep) {
-            const dual<float> at = modified_score(call.score, y, limits.place(query, key));
-            y = at.value, slope = at.slope;
-          }
+          const dual<float> at =
+              modified_score(call.score, y, Masked ? limits.place_within(query, key) : limits.place(query, key));
+          y = at.value, slope = at.slope;
         }
         // After the modifier, which may swallow NaN.
         if constexpr (Masked && !rows_are_keys) y += terms.nan[column];

@@ -161,10 +161,9 @@ class sm90_wide_consumer {
     if constexpr (Masked) e.keep = steps_type::keeps(of_scores, limits, query, key);
     if constexpr (steps_type::modified) {
       score = device_product(score, call.scale);
-      if (e.keep) {
-        const dual<float> at = modified_score(call.score, score, limits.place(query, key));
-        score = at.value, e.slope = at.slope;
-      }
+      const dual<float> at =
+          modified_score(call.score, score, Masked ? limits.place_within(query, key) : limits.place(query, key));
+      score = at.value, e.slope = at.slope;
     }
     const float factor = steps_type::modified ? log2_e<float> : call.scale * log2_e<float>;
     e.value = exp2_of(fused_multiply_add(score, factor, -steps.lse[i / 4 * 2 + i % 2]));
