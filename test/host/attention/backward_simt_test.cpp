@@ -30,7 +30,11 @@ giwa::status run_simt(backward_case<T, O, G>& c, const Mask& mask, const Score& 
   const auto p = giwa::detail::params_of(views, mask, score, options);
   using params = std::remove_cv_t<decltype(p)>;
   using terms_op = giwa::detail::row_terms_op<params, HeadSizeV>;
-  if (s.ok()) s = giwa::launch(giwa::host, {.grid = 3, .block = 256}, terms_op{}, terms_op::params::of(p));
+  const auto terms = terms_op::params::of(p);
+  CHECK((terms.work_tiles() == 0 || (terms.blocks(0) > 0 && terms.blocks(1) <= terms_op::min_blocks)));
+  if (s.ok())
+    s = giwa::launch(giwa::host, {.grid = std::min<int64>(3, terms.blocks(0)), .block = terms_op::max_threads},
+                     terms_op{}, terms);
   const auto tiles = [&]<gradient Of>(std::integral_constant<gradient, Of>, int64 sequences, int64 heads, int64 rows) {
     using op = giwa::detail::simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>;
     giwa::attention_problem sizes = views.in.problem();

@@ -55,10 +55,8 @@ class backward_steps {
       if (p.split.q.parts != nullptr) state = split_.make(p);
     if (state.ok() && q.size() > 0) {
       const auto terms = terms_op::params::of(p);
-      // A candidate that does not ask for the GPU does not know its multiprocessors.
-      const int64 known = gpu.multiprocessors, tiles = terms.work_tiles(),
-                  most = terms_op::min_blocks * (known > 0 ? known : int64{512});
-      state = terms_.make(launch_config{.grid = tiles < most ? tiles : most, .block = terms_op::max_threads}, terms);
+      const launch_config config{.grid = terms.blocks(gpu.multiprocessors), .block = terms_op::max_threads};
+      state = terms_.make(config, terms);
     }
     // A block for each head.
     if (state.ok() && !is_absent(p.dsinks))

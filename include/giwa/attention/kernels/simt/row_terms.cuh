@@ -42,6 +42,11 @@ struct row_terms_op {
       const auto& o = call.views.in.o;
       return o.extent(0) * row_blocks_of(call) * o.extent(2);
     }
+    /// The blocks to launch. A candidate that does not ask for the GPU has 0 multiprocessors: not known.
+    GIWA_HOST_DEVICE int64 blocks(int64 multiprocessors) const {
+      const int64 tiles = work_tiles(), most = min_blocks * (multiprocessors > 0 ? multiprocessors : int64{512});
+      return tiles < most ? tiles : most;
+    }
   };
   using shared_storage = no_shared_storage;
 
