@@ -356,7 +356,9 @@ def host_jobs(name, folder):
     jobs.append(Job("under nvcc: all headers and README.md's program, run on the CPU",
                     [*command, "-c", readme, "-o", folder / "readme.o"], [NVCC, "-ccbin", compiler, folder / "readme.o", "-o", folder / "readme"],
                     [folder / "readme"]))
-    jobs.append(routes(folder, NVCC, compiler))
+    # With Clang 14 and 15, whose default is C++14, CMake 3.25.1 passes another -std to nvcc after that of giwa.
+    if name not in ("clang-14", "clang-15"):
+        jobs.append(routes(folder, NVCC, compiler))
     jobs += [Job(f"under nvcc: examples/{e}.cu", [*command, "-c", ROOT / f"examples/{e}.cu", "-o", folder / f"{e}.o"]) for e in EXAMPLES]
     return jobs
 
