@@ -20,8 +20,8 @@ using warpgroup_tile = register_tile<float, warpgroup_map<Columns>>;
 /// 128, full, 489 instead of 513 for a tile, 0.3 % faster. It takes more if not: attention_backward of 64 loses 5 to 20
 /// % (H200, 2026-11-23).
 ///
-/// of_warp: from the first one by 64-bit additions, which a warp executes once if the compiler knows that; else they take
-/// registers. attention_backward at 128 takes 20 of 555 instructions less so, while dk and dv of 64 spill half as much again.
+/// of_warp: all from the first one by 64-bit additions, which a warp executes once if the compiler knows that the address is
+/// the same in all threads; if not, they take more registers. attention_backward at 128 takes 20 of 555 instructions less so, while dk and dv of 64 spill half as much again.
 enum class descriptors : int { from_first, in_turn, of_warp };
 
 namespace detail {

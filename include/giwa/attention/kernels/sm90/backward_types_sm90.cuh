@@ -68,7 +68,8 @@ struct sm90_backward_types {
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
                        stages_ds = adds_dq ? policy::stages_ds : 1;
   static constexpr int stages_dq = policy::stages_dq;
-  // Whether all threads of a warp are known to be at the same stages.
+  // of_warp where all threads of a warp are known to be at the same stages, and where dq is added at 64: there it spills 96 bytes
+  // instead of 104, although they are not.
   static constexpr descriptors how =
       adds_dq || (!is_split && (HeadSize > 64 || HeadSizeV > 64)) ? descriptors::of_warp : descriptors::from_first;
   // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers.
