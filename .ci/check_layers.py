@@ -16,7 +16,7 @@ LAYERS = ["base", "numeric", "arch", "device", "grid", "tile", "softmax", "atten
 NAMES = {"P": "P (pure)", "H": "H (host)", "D": "D (device)", "L": "L (launch)", "N": "N (NCCL)"}
 MAY_INCLUDE = {"P": "P", "H": "PH", "D": "PD", "L": "PHDL", "N": "PHDL"}
 SUFFIX = {"P": (".hpp",), "H": (".hpp",), "D": (".cuh",), "L": (".cuh",), "N": (".hpp",)}
-DEVICE_HEADERS = ["grid.cuh", "device.hpp", "tile.cuh", "softmax.cuh", "attention.cuh", "attention_backward.cuh", "cache.cuh", "giwa.cuh"]
+DEVICE_HEADERS = ["grid.cuh", "device.hpp", "tile.cuh", "softmax.cuh", "attention.cuh", "attention_backward.cuh", "cache.cuh", "block_map.cuh", "giwa.cuh"]
 EXPENSIVE = {"thread", "barrier", "atomic", "future", "functional", "string", "iostream"}
 MAX_LINES, LONG_LINES = 400, 200
 

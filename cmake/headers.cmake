@@ -155,9 +155,14 @@ set(GIWA_HEADERS
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/rows_pass.cuh
   P giwa/attention/problem/problem.hpp
+  P giwa/attention/problem/block_map.hpp
+  P giwa/attention/problem/data_masks.hpp
   P giwa/attention/problem/views.hpp
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
+  P giwa/attention/blocks/sources.hpp
+  P giwa/attention/blocks/score_sources.hpp
+  P giwa/attention/blocks/rows.hpp
   P giwa/attention/problem/last_arguments.hpp
   P giwa/attention/problem/params.hpp
   P giwa/attention/problem/gradient.hpp
@@ -259,12 +264,14 @@ set(GIWA_HEADERS
   H giwa/attention/call/cached.hpp
   H giwa/attention/call/append.hpp
   H giwa/attention/call/merge.hpp
+  H giwa/attention/call/block_map.hpp
   L giwa/attention/sums/merge.cuh
   H giwa/attention/cpu/calls.hpp
   L giwa/attention/append/append.cuh
   H giwa/attention/cpu/backward.hpp
   L giwa/attention/choose/gpu.cuh
   H giwa/attention/choose/pointers.hpp
+  L giwa/attention/blocks/block_map.cuh
   L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh
   L giwa/attention/choose/many_rows_sm90.cuh
@@ -303,6 +310,7 @@ set(GIWA_HEADERS
   L giwa/attention.cuh
   L giwa/attention_backward.cuh
   L giwa/cache.cuh
+  L giwa/block_map.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh
   N giwa/nccl.hpp

@@ -61,6 +61,16 @@ GIWA_HOST_DEVICE constexpr uint64 multiply_high(uint64 a, uint64 b) {
   return a1 * b1 + (middle >> 32) + (carry >> 32);
 }
 
+/// Returns the number of bits of x that are set.
+GIWA_HOST_DEVICE constexpr int popcount(uint32 x) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) return __popc(x);
+#endif
+  x -= x >> 1 & 0x55555555u;
+  x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+  return static_cast<int>(((x + (x >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
+}
+
 /// Returns the upper 32 bits of the 64-bit product.
 GIWA_HOST_DEVICE constexpr uint32 multiply_high(uint32 a, uint32 b) {
 #if defined(__CUDA_ARCH__)

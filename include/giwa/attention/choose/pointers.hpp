@@ -52,6 +52,14 @@ status check_pointers(const cached_params<T, Element, O, Mask, Score>& call) {
   return pointers.state();
 }
 
+/// for_each(f) calls f(pointer or view, argument) for each.
+template <class ForEach>
+status check_each_pointer(const ForEach& for_each) {
+  pointer_checks pointers;
+  for_each([&](const auto& x, const char* argument) { static_cast<void>(pointers.fails(x, argument)); });
+  return pointers.state();
+}
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

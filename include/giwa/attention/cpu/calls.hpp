@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_CPU_CALLS_HPP
 
 #include <giwa/attention/call/append.hpp>
+#include <giwa/attention/call/block_map.hpp>
 #include <giwa/attention/call/cached.hpp>
 #include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/call/merge.hpp>
@@ -164,6 +165,21 @@ struct host_merge {
   template <class O>
   static status run(const merge_views<T, O>& m) {
     return for_all(host, extents{m.o.extent(0), m.o.extent(1), m.o.extent(2)}, merge_row<T, O>{m});
+  }
+};
+
+/// A step of make_block_map: a task by one thread.
+template <class Step, class Params>
+struct block_map_task {
+  Params p;
+  void operator()(int64 task) const { Step::run(one_thread{}, p, task); }
+};
+template <class Source>
+struct host_block_map {
+  static status run(const block_map& map, const Source& source) {
+    const block_map_params<Source> p{map, source};
+    const status s = for_all(host, write_block_bits::tasks(p), block_map_task<write_block_bits, decltype(p)>{p});
+    return s.ok() ? for_all(host, write_block_counts::tasks(p), block_map_task<write_block_counts, decltype(p)>{p}) : s;
   }
 };
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// What a block_map is made from score by score: a matrix of booleans, and masks; 32 blocks of a row at once.
+#ifndef GIWA_ATTENTION_BLOCKS_SCORE_SOURCES_HPP
+#define GIWA_ATTENTION_BLOCKS_SCORE_SOURCES_HPP
+
+#include <giwa/attention/blocks/sources.hpp>
+#include <giwa/attention/problem/checks.hpp>
+#include <giwa/numeric/vector_access.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The bits of 32 blocks, f(scores of a block, alone) -> tile_keep, the same in all lanes.
+template <class F>
+GIWA_HOST_DEVICE block_bits bits_of_blocks(const block_map& map, const block_place& at, const F& f) {
+  block_bits bits{};
+  const auto end = [](int first, int size, int length) { return length - first < size ? length : first + size; };
+  for (int i = 0, column; i < 32 && (column = 32 * at.word + i) < map.columns(); ++i) {
+    const int query = at.row * map.block_queries, key = column * map.block_keys;
+    const tile_keep keep = f(score_tile{at.batch, at.head, query, end(query, map.block_queries, map.queries) - 1, key,
+                                        end(key, map.block_keys, map.keys) - 1, 0});
+    if (keep != tile_keep::none) bits.visible |= uint32{1} << i;
+    if (keep == tile_keep::all) bits.full |= uint32{1} << i;
+  }
+  return bits;
+}
+/// What of a block is visible: `found` and `missing` are what a lane has seen.
+template <class Team>
+GIWA_HOST_DEVICE tile_keep keep_of_block(const Team& team, bool found, bool missing) {
+  const uint32 seen = team.any_bits((found ? 1u : 0u) | (missing ? 2u : 0u));
+  return seen == 1 ? tile_keep::all : seen == 2 ? tile_keep::none : tile_keep::some;
+}
+
+template <>
+struct block_source<tensor_view<const bool, 4>> : block_source_base {
+  using matrix = tensor_view<const bool, 4>;
+
+  GIWA_HOST_DEVICE static status check(const block_map& map, const matrix& visible) {
+    const int sizes[] = {map.batch, map.heads, map.queries, map.keys};
+    return check_view(visible, sizes, 4, map, "source");
+  }
+  template <class F>
+  static void for_each_view(const matrix& visible, const F& f) {
+    f(visible, "source");
+  }
+  template <class Team>
+  GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const matrix& visible,
+                                          const block_place& at, row_state&) {
+    const bool* const of_head = visible.data() + (at.batch * visible.stride(0) + at.head * visible.stride(1));
+    const int64 row_step = visible.stride(2), step = visible.stride(3);
+    const bool in_vectors = step == 1 && map.block_keys % width == 0 && row_step % width == 0 &&
+                            reinterpret_cast<uint64>(of_head) % width == 0;
+    return bits_of_blocks(map, at, [&](const score_tile& t) {
+      const int rows = t.last_query - t.first_query + 1, keys = t.last_key - t.first_key + 1;
+      const bool* const first = of_head + (t.first_query * row_step + t.first_key * step);
+      bool found = false, missing = false;
+      if (in_vectors && keys % width == 0) {
+        const int each = keys / width;
+        for (int i = team.lane(); i < rows * each; i += Team::lanes) {
+          const auto x = load_vector<vector>(first + (i / each * row_step + i % each * width));
+          for (int k = 0; k < 2; ++k) found = found || x.bytes[k] != 0, missing = missing || has_zero(x.bytes[k]);
+        }
+      } else {
+        for (int64 i = team.lane(); i < int64{rows} * keys; i += Team::lanes)
+          (first[i / keys * row_step + i % keys * step] ? found : missing) = true;
+      }
+      return keep_of_block(team, found, missing);
+    });
+  }
+
+ private:
+  static constexpr int width = 16;
+  struct alignas(width) vector {
+    uint64 bytes[2];
+  };
+  GIWA_HOST_DEVICE static constexpr bool has_zero(uint64 bytes) {
+    return ((bytes - 0x0101010101010101u) & ~bytes & 0x8080808080808080u) != 0;
+  }
+};
+
+/// Any mask. Its scores are asked where classify() does not know.
+template <attention_mask Mask>
+struct block_source<Mask> : block_source_base {
+  GIWA_HOST_DEVICE static status check(const block_map& map, const Mask& mask) {
+    if (const status s = check_callable(mask, {map.batch, map.heads, map.queries, map.keys}); !s.ok()) return s;
+    return check_alignment(mask, plain_score{}, {}, map.queries == map.keys, map.queries, map.keys);
+  }
+  template <class F>
+  static void for_each_view(const Mask&, const F&) {}
+  template <class Team>
+  GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const Mask& mask,
+                                          const block_place& at, row_state&) {
+    const alignment align = diagonal_of(mask, plain_score{}, {});
+    const int offset = align.is_bottom_right() ? map.keys - map.queries : align.fixed_offset();
+    return bits_of_blocks(map, at, [&](score_tile t) {
+      t.offset = offset;
+      const tile_keep keep = classify(mask, t);
+      if (keep != tile_keep::some) return keep;
+      const int keys = t.last_key - t.first_key + 1;
+      const int64 scores = int64{t.last_query - t.first_query + 1} * keys;
+      bool found = false, missing = false;
+      for (int64 i = team.lane(); i < scores; i += Team::lanes) {
+        const int query = t.first_query + static_cast<int>(i / keys), key = t.first_key + static_cast<int>(i % keys);
+        (mask(attention_coord{at.batch, at.head, query, key, query + offset}) ? found : missing) = true;
+      }
+      return keep_of_block(team, found, missing);
+    });
+  }
+};
+
+/// What make_block_map() takes.
+template <class Source>
+concept block_map_source =
+    requires(const block_map& map, const Source& source) { block_source<Source>::check(map, source); };
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

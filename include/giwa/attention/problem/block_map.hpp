@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+// Masks from data: a map of the visible blocks of scores, and the mask that reads it.
+#ifndef GIWA_ATTENTION_PROBLEM_BLOCK_MAP_HPP
+#define GIWA_ATTENTION_PROBLEM_BLOCK_MAP_HPP
+
+#include <giwa/attention/problem/masks.hpp>
+#include <giwa/attention/problem/problem.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// 32 blocks that follow each other in a row of blocks. With the numbers of bits before it, a range of blocks of any length is
+/// counted by two words.
+struct alignas(16) block_word {
+  uint32 visible;         ///< bit i: some score of block i is visible
+  uint32 visible_before;  ///< bits of `visible` in the words before
+  uint32 full;            ///< bit i: every score of block i is visible
+  uint32 full_before;     ///< bits of `full` in the words before
+};
+
+/// Which blocks of scores are visible, for each sequence and head: sizes, and a view of memory that make_block_map() writes and
+/// kernels read. Every block has block_queries x block_keys scores; the last ones of a row and column may have fewer.
+/// `block_map map{.queries = n, .keys = n}; map.words = ...` of bytes() bytes. Trivially copyable.
+struct block_map {
+  block_word* words = nullptr;  ///< bytes() bytes, readable by the kernel
+  int batch = 1;                ///< number of sequences, or 1: the map holds for all
+  int heads = 1;                ///< number of heads of q, or 1: the map holds for all
+  int queries = 0;              ///< queries of a sequence, of the longest if they differ
+  int keys = 0;                 ///< keys of a sequence, of the longest if they differ
+  int block_queries = 128;      ///< queries of a block, a power of two
+  int block_keys = 128;         ///< keys of a block, a power of two
+  bool by_keys = true;    ///< also has the blocks by columns, which attention_backward() reads. It is slower without
+  int* errors = nullptr;  ///< make_block_map() adds the entries of lists that are out of range; may be null
+
+  /// Returns the number of rows and of columns of blocks.
+  ///@{
+  GIWA_HOST_DEVICE constexpr int rows() const {
+    return row_of(queries) + ((queries & (block_queries - 1)) != 0 ? 1 : 0);
+  }
+  GIWA_HOST_DEVICE constexpr int columns() const { return column_of(keys) + ((keys & (block_keys - 1)) != 0 ? 1 : 0); }
+  ///@}
+  /// Returns the row of blocks of a query, and the column of blocks of a key.
+  ///@{
+  GIWA_HOST_DEVICE constexpr int row_of(int query) const { return query >> bits_below(block_queries); }
+  GIWA_HOST_DEVICE constexpr int column_of(int key) const { return key >> bits_below(block_keys); }
+  ///@}
+  /// Returns the bytes that `words` points to: 16 for 32 blocks, and as many again for `by_keys`.
+  GIWA_HOST_DEVICE constexpr int64 bytes() const {
+    const int64 of_rows = detail::saturating_product(rows(), row_words()),
+                of_columns = by_keys ? detail::saturating_product(columns(), column_words()) : 0;
+    return detail::saturating_product(detail::saturating_product(int64{batch} * heads, int64{sizeof(block_word)}),
+                                      of_rows + of_columns);
+  }
+  /// Returns the first rule that the map breaks; without `words`, that its sizes break.
+  GIWA_HOST_DEVICE constexpr status check() const {
+    const int sizes[] = {batch, heads, queries, keys};
+    constexpr const char* of_sizes[] = {"batch must be at least 1", "heads must be at least 1",
+                                        "queries must not be negative", "keys must not be negative"};
+    for (int i = 0; i < 4; ++i)
+      if (const int least = i < 2 ? 1 : 0; sizes[i] < least)
+        return status::invalid("block_map", of_sizes[i], bound::at_least, least, sizes[i]);
+    for (int i = 2; i < 4; ++i)
+      if (sizes[i] > attention_limits::length)
+        return status::invalid("block_map", "queries and keys are limited to what the calls of attention take",
+                               bound::at_most, attention_limits::length, sizes[i]);
+    if (!is_power_of_two(block_queries) || !is_power_of_two(block_keys))
+      return status::invalid("block_map", "block_queries and block_keys must be powers of two");
+    if (words != nullptr) return detail::check_alignment(words, "block_map");
+    return bytes() == 0 ? status{} : status::invalid("block_map", "words is null: it must point to bytes() bytes");
+  }
+
+  /// How many blocks of a range are visible, and how many are full.
+  struct counts {
+    int visible = 0, full = 0;
+  };
+  /// Counts the blocks [first_row, end_row) x [first_column, end_column), which are within the map. Takes time for the rows or
+  /// for the columns, whichever are fewer, or without `by_keys` for the rows.
+  GIWA_HOST_DEVICE counts count(int sequence, int head, int first_row, int end_row, int first_column,
+                                int end_column) const {
+    counts sum;
+    if (by_keys && end_column - first_column < end_row - first_row) {
+      for (int c = first_column; c < end_column; ++c) add(sum, column(sequence, head, c), first_row, end_row);
+    } else {
+      for (int r = first_row; r < end_row; ++r) add(sum, row(sequence, head, r), first_column, end_column);
+    }
+    return sum;
+  }
+  /// Returns the words of a row of blocks, row_words(), and of a column, column_words().
+  ///@{
+  GIWA_HOST_DEVICE block_word* row(int sequence, int head, int r) const {
+    return words + (matrix(sequence, head) * rows() + r) * row_words();
+  }
+  GIWA_HOST_DEVICE block_word* column(int sequence, int head, int c) const {
+    return words + int64{batch} * heads * rows() * row_words() +
+           (matrix(sequence, head) * columns() + c) * column_words();
+  }
+  GIWA_HOST_DEVICE constexpr int row_words() const { return columns() / 32 + 1; }
+  GIWA_HOST_DEVICE constexpr int column_words() const { return rows() / 32 + 1; }
+  ///@}
+
+ private:
+  GIWA_HOST_DEVICE static constexpr int bits_below(int power_of_two) {
+    return popcount(static_cast<uint32>(power_of_two) - 1);
+  }
+  GIWA_HOST_DEVICE int64 matrix(int sequence, int head) const {
+    return int64{batch == 1 ? 0 : sequence} * heads + (heads == 1 ? 0 : head);
+  }
+  GIWA_HOST_DEVICE static void add(counts& sum, const block_word* of, int first, int end) {
+    const counts from = before(of[first / 32], first % 32), to = before(of[end / 32], end % 32);
+    sum.visible += to.visible - from.visible, sum.full += to.full - from.full;
+  }
+  /// The bits before bit `i` of a word.
+  GIWA_HOST_DEVICE static counts before(const block_word& w, int i) {
+    const uint32 below = (uint32{1} << i) - 1;
+    return {static_cast<int>(w.visible_before) + popcount(w.visible & below),
+            static_cast<int>(w.full_before) + popcount(w.full & below)};
+  }
+};
+
+/// Keeps the scores of the full blocks of a map, and of its other visible blocks what another mask keeps: the mask of
+/// FlexAttention's BlockMask. `block_sparse{map}` keeps visible blocks whole; `block_sparse{map} & causal{}` asks the other mask
+/// in full blocks too. Blocks past the map are not visible. The map must have the same contents in attention_forward() and in
+/// attention_backward(), and while either runs: otherwise a backward pass may wait forever.
+template <attention_mask Inner = full>
+struct block_sparse {
+  block_map map;  ///< of these queries and keys, written by make_block_map()
+  Inner inner{};  ///< a mask, for blocks that are visible and not full
+
+  /// See attention_mask.
+  ///@{
+  static constexpr bool any_range = mask_traits<Inner>::any_range;
+  GIWA_HOST_DEVICE bool operator()(attention_coord c) const {
+    if (c.query >= map.queries || c.key >= map.keys) return false;
+    const int column = map.column_of(c.key);
+    const block_word& w = map.row(c.batch, c.head, map.row_of(c.query))[column / 32];
+    if ((w.full >> column % 32 & 1) != 0) return true;
+    return (w.visible >> column % 32 & 1) != 0 && inner(c);
+  }
+  GIWA_HOST_DEVICE tile_keep classify(const score_tile& t) const {
+    if (t.first_query >= map.queries || t.first_key >= map.keys) return tile_keep::none;
+    const bool within = t.last_query < map.queries && t.last_key < map.keys;
+    const int first_row = map.row_of(t.first_query), first_column = map.column_of(t.first_key);
+    const int end_row = map.row_of(t.last_query < map.queries ? t.last_query : map.queries - 1) + 1,
+              end_column = map.column_of(t.last_key < map.keys ? t.last_key : map.keys - 1) + 1;
+    const auto n = map.count(t.batch, t.head, first_row, end_row, first_column, end_column);
+    if (n.visible == 0) return tile_keep::none;
+    const int64 blocks = int64{end_row - first_row} * (end_column - first_column);
+    if (within && n.full == blocks) return tile_keep::all;
+    const tile_keep of_inner = detail::classify(inner, t);
+    if (of_inner == tile_keep::none && n.full == 0) return tile_keep::none;
+    return of_inner == tile_keep::all && within && n.visible == blocks ? tile_keep::all : tile_keep::some;
+  }
+  GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const { return detail::request_of(inner); }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
+    if (const status own = map.check(); !own.ok()) return own;
+    const int64 sizes[] = {s.batch, s.heads, s.seq_q, s.seq_k};
+    const int of_map[] = {map.batch, map.heads, map.queries, map.keys};
+    constexpr const char* messages[] = {
+        "the map must have the batch of q, or 1", "the map must have the heads of q, or 1",
+        "the map must have as many queries as q", "the map must have as many keys as k"};
+    for (int i = 0; i < 4; ++i)
+      if (of_map[i] != sizes[i] && !(i < 2 ? of_map[i] == 1 : sizes[i] < 0))
+        return status::invalid("block_map", messages[i], bound::exactly, sizes[i], of_map[i]);
+    return detail::check_callable(inner, s);
+  }
+  ///@}
+};
+block_sparse(block_map) -> block_sparse<full>;
+template <attention_mask Inner>
+block_sparse(block_map, Inner) -> block_sparse<Inner>;
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+// Masks from data on the CPU: maps from every source against loops over their scores, what block_sparse says of tiles, attention
+// with it against the same mask as a formula, its refusals; and masks that read bits.
+#include <giwa/host.hpp>
+
+#include <limits>
+
+#include "host/attention/block_map_cases.hpp"
+#include "support/catch.hpp"
+
+using namespace giwa_test;
+using giwa::attention_coord;
+using giwa::block_map;
+using giwa::score_tile;
+using giwa::status;
+using giwa::tile_keep;
+
+namespace {
+
+/// Makes maps on the CPU.
+struct on_host {
+  template <class Source>
+  status operator()(const Source& source, const block_map& map) const {
+    return make_block_map(giwa::host, source, map);
+  }
+};
+
+/// `none` and `all` are true of every score; returns how often `some` was said of a tile that is one of them.
+template <class Mask>
+int wrong_or_vague(const Mask& mask, int queries, int keys, int offset, int& vague) {
+  int wrong = 0;
+  for (int q = 0; q < queries; ++q)
+    for (int last_q = q; last_q < queries; ++last_q)
+      for (int k = 0; k < keys; ++k)
+        for (int last_k = k; last_k < keys; ++last_k) {
+          int kept = 0, all = 0;
+          for (int i = q; i <= last_q; ++i)
+            for (int j = k; j <= last_k; ++j, ++all) kept += mask(attention_coord{1, 1, i, j, i + offset}) ? 1 : 0;
+          const tile_keep right = kept == 0 ? tile_keep::none : kept == all ? tile_keep::all : tile_keep::some;
+          const tile_keep said = giwa::detail::classify(mask, score_tile{1, 1, q, last_q, k, last_k, offset});
+          if (said == right) continue;
+          ++(said == tile_keep::some ? vague : wrong);
+        }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("a map holds the blocks of its source") { CHECK(block_map_failures(on_host{}) == ""); }
+
+TEST_CASE("block_sparse says of tiles what it says of their scores") {
+  block_problem p{.batch = 2, .heads = 2, .queries = 11, .keys = 13, .block_queries = 4, .block_keys = 2};
+  for (const bool by_keys : {false, true}) {
+    p.by_keys = by_keys;
+    block_case c(p, 5);
+    REQUIRE(make_block_map(giwa::host, c.lists(), c.map).ok());
+    int vague = 0;
+    CHECK(wrong_or_vague(giwa::block_sparse{c.map}, p.queries, p.keys, 0, vague) == 0);
+    CHECK(vague == 0);  // without another mask each answer is exact
+    CHECK(wrong_or_vague(giwa::block_sparse{c.map, giwa::causal::bottom_right}, p.queries, p.keys, 2, vague) == 0);
+    CHECK(wrong_or_vague(giwa::block_sparse{c.map, giwa::causal::bottom_right} & giwa::sliding_window{3}, p.queries,
+                         p.keys, 2, vague) == 0);
+    CHECK(wrong_or_vague(either(!giwa::block_sparse{c.map}, giwa::prefix{3}), p.queries, p.keys, 0, vague) == 0);
+  }
+}
+
+TEST_CASE("blocks past the map are not visible") {
+  block_case c({.queries = 10, .keys = 10, .block_queries = 4, .block_keys = 4}, 1);
+  REQUIRE(make_block_map(giwa::host, giwa::full{}, c.map).ok());
+  const giwa::block_sparse mask{c.map};
+  CHECK(mask(attention_coord{0, 0, 9, 9, 9}));
+  CHECK_FALSE(mask(attention_coord{0, 0, 10, 0, 10}));
+  CHECK_FALSE(mask(attention_coord{0, 0, 0, 10, 0}));
+  CHECK(mask.classify({0, 0, 0, 9, 0, 9, 0}) == tile_keep::all);
+  CHECK(mask.classify({0, 0, 0, 10, 0, 9, 0}) == tile_keep::some);
+  CHECK(mask.classify({0, 0, 0, 9, 0, 11, 0}) == tile_keep::some);
+  CHECK(mask.classify({0, 0, 10, 11, 0, 9, 0}) == tile_keep::none);
+  CHECK(mask.classify({0, 0, 0, 9, 10, 10, 0}) == tile_keep::none);
+}
+
+TEST_CASE("a range of a long row is counted by two words") {
+  block_case c({.queries = 64, .keys = 40000, .block_queries = 64, .block_keys = 1}, 3);
+  REQUIRE(make_block_map(giwa::host, c.lists(), c.map).ok());
+  const giwa::philox random(9);
+  for (int i = 0; i < 2000; ++i) {
+    const int first = static_cast<int>(random.uniform<float>(2 * i) * 39999),
+              end = first + static_cast<int>(random.uniform<float>(2 * i + 1) * static_cast<float>(40000 - first));
+    int visible = 0, full = 0;
+    for (int k = first; k < end; ++k) visible += c.at(0, 0, 0, k) != 0 ? 1 : 0, full += c.at(0, 0, 0, k) == 2 ? 1 : 0;
+    const auto n = c.map.count(0, 0, 0, 1, first, end);
+    if (n.visible != visible || n.full != full) FAIL("blocks " << first << " to " << end);
+  }
+}
+
+TEST_CASE("entries of lists that are out of range are counted and left out") {
+  block_case c({.queries = 20, .keys = 40, .block_queries = 4, .block_keys = 4}, 2);
+  std::vector<int> counts{3, -2, 9, 0, 2}, indices{0, 10, 3, 9, 9, 9, -1, 2, 1 << 30, 5, 5, 5, 4, 4, 7};
+  int errors = 100;
+  c.map.errors = &errors;
+  const giwa::block_list list{giwa::tensor_view<const int, 3>(counts.data(), {1, 1, 5}),
+                              giwa::tensor_view<const int, 4>(indices.data(), {1, 1, 5, 3})};
+  REQUIRE(make_block_map(giwa::host, giwa::block_lists{.full = list}, c.map).ok());
+  CHECK(errors == 100 + 1 + 1 + 3);  // 10; -2; 9 of 3, -1 and 2^30
+  const giwa::uint32 right[] = {1u | 8u, 0, 4u, 0, 16u};
+  for (int r = 0; r < 5; ++r) CHECK(c.map.row(0, 0, r)[0].full == right[r]);
+
+  errors = 0;
+  std::vector<int> offsets{0, 2, 1, 15, 16, 16};
+  const giwa::block_rows rows{giwa::tensor_view<const int, 3>(offsets.data(), {1, 1, 6}),
+                              giwa::tensor_view<const int, 1>(indices.data(), {15})};
+  REQUIRE(make_block_map(giwa::host, rows, c.map).ok());
+  CHECK(errors == 1 + 1 + 3 + 1 + 1);  // 10; 2 to 1; 10, -1 and 2^30; 15 to 16; 16 to 16
+  const giwa::uint32 of_rows[] = {1u, 0, 8u | 512u | 4u | 32u | 16u | 128u, 0, 0};
+  for (int r = 0; r < 5; ++r) CHECK(c.map.row(0, 0, r)[0].visible == of_rows[r]);
+}
+
+TEST_CASE("attention with a map is attention with the same mask as a formula") {
+  CHECK(block_sparse_attention_failures(on_host{}) == "");
+}
+
+TEST_CASE("the greatest scores of a row, with ties, NaN and infinity") {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> scores{1, nan, -0.0f, 0, inf, -inf, 2, 2, 2, -3};
+  const giwa::tensor_view<const float, 4> view(scores.data(), {1, 1, 1, 10});
+  block_case c({.queries = 1, .keys = 10, .block_queries = 1, .block_keys = 1}, 1);
+  const auto bits = [&](const auto& source) {
+    REQUIRE(make_block_map(giwa::host, source, c.map).ok());
+    return c.map.row(0, 0, 0)[0].visible;
+  };
+  const giwa::uint32 right[] = {0, 16, 16 | 64, 16 | 64 | 128, 16 | 64 | 128 | 256, 1 | 16 | 64 | 128 | 256};
+  for (int n = 0; n < 6; ++n) CHECK(bits(giwa::score_top{view, n}) == right[n]);
+  CHECK(bits(giwa::score_top{view, 6}) == (right[5] | 4));  // of the two zeros the first
+  CHECK(bits(giwa::score_top{view, 9}) == (0x3ffu & ~2u));  // all but NaN
+  CHECK(bits(giwa::score_top{view, 2147483647}) == (0x3ffu & ~2u));
+  CHECK(bits(giwa::score_threshold{view, 0}) == (right[5] | 4 | 8));
+  CHECK(bits(giwa::score_threshold{view, -inf}) == (0x3ffu & ~2u));
+  CHECK(bits(giwa::score_threshold{view, nan}) == 0);
+}
+
+TEST_CASE("what make_block_map and block_sparse refuse") {
+  block_case c({.batch = 2, .heads = 3, .queries = 20, .keys = 40, .block_queries = 4, .block_keys = 4}, 2);
+  const auto lists = c.lists();
+  const auto message = [&](const auto& source, auto change) {
+    block_map map = c.map;
+    change(map);
+    return std::string(giwa::format_status(make_block_map(giwa::host, source, map)).c_str());
+  };
+  const auto keep = [](block_map&) {};
+  CHECK(message(lists, keep) == "giwa: success");
+  CHECK(message(lists, [](block_map& m) { m.words = nullptr; }) ==
+        "giwa: invalid argument `block_map`: words is null: it must point to bytes() bytes");
+  CHECK(message(lists, [](block_map& m) { m.batch = 0; }) ==
+        "giwa: invalid argument `block_map`: batch must be at least 1 (at least 1, got 0)");
+  CHECK(message(lists, [](block_map& m) { m.heads = -1; }) ==
+        "giwa: invalid argument `block_map`: heads must be at least 1 (at least 1, got -1)");
+  CHECK(message(lists, [](block_map& m) { m.queries = -1; }) ==
+        "giwa: invalid argument `block_map`: queries must not be negative (at least 0, got -1)");
+  CHECK(message(lists, [](block_map& m) { m.keys = -4; }) ==
+        "giwa: invalid argument `block_map`: keys must not be negative (at least 0, got -4)");
+  CHECK(message(lists, [](block_map& m) { m.keys = 2147483647; }) ==
+        "giwa: invalid argument `block_map`: queries and keys are limited to what the calls of attention take (at most "
+        "2147479551, got "
+        "2147483647)");
+  CHECK(message(lists, [](block_map& m) { m.block_keys = 12; }) ==
+        "giwa: invalid argument `block_map`: block_queries and block_keys must be powers of two");
+  CHECK(message(lists, [](block_map& m) { m.block_queries = 0; }) ==
+        "giwa: invalid argument `block_map`: block_queries and block_keys must be powers of two");
+  CHECK(message(lists,
+                [](block_map& m) {
+                  m.words = reinterpret_cast<giwa::block_word*>(reinterpret_cast<char*>(m.words) + 8);
+                }) ==
+        "giwa: invalid argument `block_map`: the pointer must be aligned to its element type, in bytes (at least 16, "
+        "got 8)");
+  CHECK(message(lists, [](block_map& m) { m.heads = 1; }) ==
+        "giwa: invalid argument `full.counts`: the view must have the heads of the map (exactly 1, got 3)");
+  CHECK(message(lists, [](block_map& m) { m.queries = 30; }) ==
+        "giwa: invalid argument `full.counts`: the view must have the rows of the map (exactly 8, got 5)");
+  auto other = lists;
+  other.partial.indices = giwa::tensor_view<const int, 4>(lists.partial.indices.data(), {2, 3, 4, 2});
+  CHECK(message(other, keep) ==
+        "giwa: invalid argument `partial.indices`: the view must have the rows of the map (exactly 5, got 4)");
+  other = lists;
+  other.full.counts = giwa::tensor_view<const int, 3>(reinterpret_cast<const int*>(c.map.words), {2, 3, 5});
+  CHECK(message(other, keep) == "giwa: invalid argument `block_map`: words overlaps the source");
+  CHECK(message(giwa::tensor_view<const bool, 4>(nullptr, {2, 3, 20, 40}), keep) ==
+        "giwa: invalid argument `source`: the pointer must not be null if the view has elements");
+  CHECK(message(giwa::score_top{c.score_view(), -1}, keep) ==
+        "giwa: invalid argument `count`: the number of blocks is negative (at least 0, got -1)");
+  CHECK(message(giwa::causal{}, keep).find("the diagonal must be chosen") != std::string::npos);
+  CHECK(message(giwa::sliding_window{-1}, keep).find("a window's number of keys is negative") != std::string::npos);
+
+  REQUIRE(make_block_map(giwa::host, lists, c.map).ok());
+  const auto refusal = [&](giwa::attention_sizes s, auto change) {
+    giwa::block_sparse mask{c.map, giwa::sliding_window{2}};
+    change(mask);
+    return std::string(giwa::format_status(mask.check(s)).c_str());
+  };
+  const auto none = [](auto&) {};
+  CHECK(refusal({2, 3, 20, 40}, none) == "giwa: success");
+  CHECK(refusal({2, 3, -1, -1}, none) == "giwa: success");  // packed
+  CHECK(refusal({7, 9, 20, 40}, [](auto& m) { m.map.batch = m.map.heads = 1; }) == "giwa: success");
+  CHECK(refusal({3, 3, 20, 40}, none) ==
+        "giwa: invalid argument `block_map`: the map must have the batch of q, or 1 (exactly 3, got 2)");
+  CHECK(refusal({2, 4, 20, 40}, none) ==
+        "giwa: invalid argument `block_map`: the map must have the heads of q, or 1 (exactly 4, got 3)");
+  CHECK(refusal({2, 3, 21, 40}, none) ==
+        "giwa: invalid argument `block_map`: the map must have as many queries as q (exactly 21, got 20)");
+  CHECK(refusal({2, 3, 20, 41}, none) ==
+        "giwa: invalid argument `block_map`: the map must have as many keys as k (exactly 41, got 40)");
+  CHECK(refusal({2, 3, 20, 40}, [](auto& m) { m.map.words = nullptr; }).find("words is null") != std::string::npos);
+  CHECK(refusal({2, 3, 20, 40}, [](auto& m) { m.inner.count = -1; }).find("negative") != std::string::npos);
+}
+
+TEST_CASE("a map of no rows or columns needs no memory of its source") {
+  block_map map{.queries = 0, .keys = 100};
+  CHECK(make_block_map(giwa::host, giwa::full{}, map).ok() == (map.bytes() == 0));
+  block_case c({.queries = 5, .keys = 0, .block_queries = 4, .block_keys = 4}, 1);
+  REQUIRE(make_block_map(giwa::host, giwa::full{}, c.map).ok());
+  CHECK(c.map.row(0, 0, 1)[0].visible == 0);
+}
+
+TEST_CASE("a tree keeps all keys before the drafts, and the drafts that bits name") {
+  // 5 drafts after 4 keys: 0 is the root, 1 and 2 follow it, 3 follows 1, 4 follows 2.
+  const std::vector<giwa::uint64> bits{1, 3, 5, 11, 21, 1, 3, 7, 15, 31};
+  const giwa::tree mask{bits.data(), 1, 5};
+  for (int sequence = 0; sequence < 2; ++sequence)
+    for (int query = 0; query < 5; ++query)
+      for (int key = 0; key < 9; ++key) {
+        const bool right = key < 4 || (bits[5 * sequence + query] >> (key - 4) & 1) != 0;
+        CHECK(mask(attention_coord{sequence, 0, query, key, query + 4}) == right);
+      }
+  int vague = 0;
+  CHECK(wrong_or_vague(mask, 5, 9, 4, vague) == 0);
+  CHECK(mask.classify({0, 0, 0, 4, 0, 3, 4}) == tile_keep::all);
+  CHECK(mask.classify({0, 0, 0, 4, 0, 4, 4}) == tile_keep::some);
+  // 70 drafts take two words; those past the words are not kept.
+  std::vector<giwa::uint64> wide(140, 0);
+  wide[2 * 69 + 1] = 1u << 5;
+  const giwa::tree two{wide.data(), 2};
+  CHECK(two(attention_coord{0, 0, 69, 69, 69}));
+  CHECK_FALSE(two(attention_coord{0, 0, 69, 68, 69}));
+  CHECK_FALSE(giwa::tree{wide.data(), 1}(attention_coord{0, 0, 34, 64, 34}));
+  CHECK(giwa::tree{wide.data(), 1}.classify({0, 0, 0, 69, 64, 69, 0}) == tile_keep::none);
+  CHECK(giwa::tree{nullptr}.check({1, 1, 5, 9}).message == std::string("a pointer is null"));
+  CHECK(giwa::tree{bits.data(), -1}.check({1, 1, 5, 9}).message == std::string("the number of words is negative"));
+  CHECK(mask.check({1, 1, 5, 9}).ok());
+}
+
+TEST_CASE("packed bits, one for each query and key") {
+  // Two sequences of 3 x 5 and 2 x 11 keys, from bytes 0 and 2 on.
+  const std::vector<unsigned char> bits{0b10110101, 0b01011100, 0b11100010, 0b00110101, 0b00101101};
+  const std::vector<int> keys{5, 11}, offsets{0, 2};
+  const giwa::packed_bits mask{bits.data(), keys.data(), offsets.data()}, strided{bits.data(), keys.data(), nullptr, 2};
+  for (int sequence = 0; sequence < 2; ++sequence)
+    for (int query = 0; query < 3 - sequence; ++query)
+      for (int key = 0; key < 12; ++key) {
+        const int bit = query * keys[sequence] + key;
+        const bool right = key < keys[sequence] && (bits[2 * sequence + bit / 8] >> bit % 8 & 1) != 0;
+        CHECK(mask(attention_coord{sequence, 7, query, key, 0}) == right);
+        CHECK(strided(attention_coord{sequence, 7, query, key, 0}) == right);
+      }
+  CHECK(mask.classify({}) == tile_keep::some);
+  CHECK(mask.check({2, 1, 3, 5}).ok());
+  CHECK(giwa::packed_bits{bits.data(), nullptr}.check({2, 1, 3, 5}).message == std::string("a pointer is null"));
+  CHECK(giwa::packed_bits{nullptr, keys.data()}.check({2, 1, 3, 5}).message == std::string("a pointer is null"));
+}
+
+TEST_CASE("blocks with short ends") {
+  const std::vector<int> lengths{4, 0, 2, 9, 1, 3, -1, 4, /* other heads */ 0, 0, 0, 0, 1, 2, 3, 4};
+  const giwa::block_lengths mask{lengths.data(), 4, 0, 4};
+  int vague = 0;
+  CHECK(wrong_or_vague(mask, 2, 16, 0, vague) == 0);
+  for (int head = 0; head < 4; ++head)
+    for (int key = 0; key < 16; ++key)
+      CHECK(mask(attention_coord{5, head, 0, key, 0}) == (key % 4 < lengths[4 * head + key / 4]));
+  CHECK(mask.classify({0, 0, 0, 1, 0, 3, 0}) == tile_keep::all);
+  CHECK(mask.classify({0, 0, 0, 1, 4, 7, 0}) == tile_keep::none);
+  CHECK(giwa::block_lengths{lengths.data(), 3}.check({1, 1, 2, 16}).message ==
+        std::string("block_keys must be a power of two"));
+  CHECK(giwa::block_lengths{nullptr, 4}.check({1, 1, 2, 16}).message == std::string("a pointer is null"));
+}
