@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+// Masks from data on a GPU: maps of every source, attention and its gradients with them against the reference, trees and bits.
+#include <giwa/attention_backward.cuh>
+#include <giwa/block_map.cuh>
+#include <giwa/cache.cuh>
+
+#include "gpu/attention/plain_tensors.cuh"
+#include "host/attention/block_map_cases.hpp"
+#include "support/catch.hpp"
+
+using namespace giwa_test;
+using namespace giwa_test::attention;
+using giwa::fp16;
+
+namespace {
+
+/// Makes maps on the GPU: sources are copied there, and the words back.
+class on_gpu {
+ public:
+  template <class Source>
+  giwa::status operator()(const Source& source, const giwa::block_map& map) const {
+    copies_.clear();
+    giwa::block_map there = map;
+    const auto n = static_cast<std::size_t>(map.bytes()) / sizeof(giwa::block_word);
+    gpu_array<giwa::block_word> words(n);
+    words.fill(0xff);
+    there.words = words.data();
+    const giwa::stream s = new_stream();
+    if (const giwa::status state = make_block_map(s, copy(source), there); !state.ok()) return state;
+    giwa::throw_if_failed(giwa::synchronize(s));
+    const std::vector<giwa::block_word> back = words.to_host();
+    std::copy(back.begin(), back.end(), map.words);
+    return {};
+  }
+
+ private:
+  template <class T, int Rank>
+  giwa::tensor_view<const T, Rank> copy(const giwa::tensor_view<const T, Rank>& v) const {
+    if (v.size() == 0) return v;
+    int64 last = 0;
+    for (int d = 0; d < Rank; ++d) last += (v.extent(d) - 1) * v.stride(d);
+    const auto bytes = static_cast<std::size_t>(last + 1) * sizeof(T);
+    copies_.emplace_back(bytes);
+    check_cuda(cudaMemcpy(copies_.back().data(), v.data(), bytes, cudaMemcpyHostToDevice));
+    return {reinterpret_cast<const T*>(copies_.back().data()), v.extents(), v.strides()};
+  }
+  giwa::block_list copy(const giwa::block_list& l) const { return {copy(l.counts), copy(l.indices)}; }
+  giwa::block_lists copy(const giwa::block_lists& l) const { return {copy(l.full), copy(l.partial)}; }
+  giwa::block_rows copy(const giwa::block_rows& r) const { return {copy(r.offsets), copy(r.indices)}; }
+  giwa::score_threshold copy(const giwa::score_threshold& s) const { return {copy(s.scores), s.least}; }
+  giwa::score_top copy(const giwa::score_top& s) const { return {copy(s.scores), s.count}; }
+  template <class Mask>
+  Mask copy(const Mask& mask) const {
+    return mask;
+  }
+
+  mutable std::vector<gpu_array<unsigned char>> copies_;
+};
+
+float distance(const std::vector<fp16>& a, const std::vector<float>& b) {
+  float most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (const float x = giwa::convert<float>{}(a[i]); !(x == b[i])) most = std::max(most, std::abs(x - b[i]));
+  return most;
+}
+
+/// attention_forward and attention_backward with a map, against the reference with its states as a formula.
+template <int HeadSize, class Inner>
+void compare(const block_problem& p, const Inner& inner, bool any_order) {
+  INFO(name_of(p) << ", head size " << HeadSize << (any_order ? ", any order" : ""));
+  constexpr int64 batch = 2, heads = 4, kv_heads = 2;
+  const int64 queries = p.queries, keys = p.keys;
+  block_case c(p, 77);
+  plain_tensors<fp16> t(batch, queries, keys, heads, kv_heads, HeadSize);
+  gpu_array<fp16> dout(t.q.size()), dq(t.q.size()), dk(t.k.size()), dv(t.k.size());
+  fill_normal(dout, 9);
+  gpu_array<giwa::block_word> words(static_cast<std::size_t>(c.map.bytes()) / sizeof(giwa::block_word));
+  giwa::throw_if_failed(make_block_map(giwa::host, c.lists(), c.map));
+  check_cuda(cudaMemcpy(words.data(), c.map.words, static_cast<std::size_t>(c.map.bytes()), cudaMemcpyHostToDevice));
+  giwa::block_map there = c.map;
+  there.words = words.data();
+  const giwa::block_sparse mask{there, inner};
+  const auto like = [&](auto* data, int64 length, int64 n) {
+    return view_4<std::remove_pointer_t<decltype(data)>>(data, {batch, length, n, HeadSize});
+  };
+  const giwa::stream s = new_stream();
+  giwa::attention_options forward{.lse = t.lse_view(), .align = giwa::alignment::bottom_right};
+  giwa::throw_if_failed(giwa::attention_forward<HeadSize>(s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask,
+                                                          giwa::plain_score{}, forward));
+  giwa::attention_backward_options backward{
+      .lse = t.lse_view(), .align = giwa::alignment::bottom_right, .any_order = any_order};
+  const auto with = [&](const auto& call) {
+    return call(t.q_view(), t.k_view(), t.v_view(), view_4<const fp16>(t.o_view()),
+                like(static_cast<const fp16*>(dout.data()), queries, heads), like(dq.data(), queries, heads),
+                like(dk.data(), keys, kv_heads), like(dv.data(), keys, kv_heads), mask, giwa::plain_score{}, backward);
+  };
+  const int64 bytes = with([](const auto&... arguments) { return giwa::workspace_bytes(arguments...); });
+  gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
+  workspace.fill(0xff);
+  backward.workspace = {workspace.data(), {bytes}};
+  const auto run = [&] {
+    giwa::throw_if_failed(
+        with([&](const auto&... arguments) { return giwa::attention_backward<HeadSize>(s, arguments...); }));
+    giwa::throw_if_failed(giwa::synchronize(s));
+  };
+  run();
+
+  const auto q = t.q.to_host(), k = t.k.to_host(), v = t.v.to_host(), of_o = dout.to_host();
+  std::vector<float> o(q.size()), right_q(q.size()), right_k(k.size()), right_v(k.size());
+  const states_of_blocks<Inner> formula{&c, inner};
+  const auto in = [&](const std::vector<fp16>& x, int64 length, int64 n) { return like(x.data(), length, n); };
+  giwa::throw_if_failed(attention_reference(
+      giwa::host, in(q, queries, heads), in(k, keys, kv_heads), in(v, keys, kv_heads), like(o.data(), queries, heads),
+      formula, giwa::plain_score{}, giwa::attention_options{.align = giwa::alignment::bottom_right}));
+  CHECK(distance(t.o.to_host(), o) < 4e-3f);
+  giwa::throw_if_failed(attention_backward_reference(
+      giwa::host, in(q, queries, heads), in(k, keys, kv_heads), in(v, keys, kv_heads), in(of_o, queries, heads),
+      like(right_q.data(), queries, heads), like(right_k.data(), keys, kv_heads), like(right_v.data(), keys, kv_heads),
+      formula, giwa::plain_score{}, giwa::attention_backward_options{.align = giwa::alignment::bottom_right}));
+  const auto first_dq = dq.to_host(), first_dk = dk.to_host();
+  CHECK(distance(first_dq, right_q) < 2e-2f);
+  CHECK(distance(first_dk, right_k) < 4e-2f);
+  CHECK(distance(dv.to_host(), right_v) < 4e-2f);
+  for (int i = 0; !any_order && i < 20; ++i) {
+    run();
+    REQUIRE(same_bits(dq.to_host(), first_dq));
+    REQUIRE(same_bits(dk.to_host(), first_dk));
+  }
+  CHECK(no_error_left());
+}
+
+}  // namespace
+
+TEST_CASE("maps of every source, made on the GPU") { CHECK(block_map_failures(on_gpu{}) == ""); }
+
+TEST_CASE("attention and its gradients with a map, blocks of all sizes") {
+  for (const bool any_order : {false, true}) {
+    compare<64>({.batch = 2, .heads = 4, .queries = 300, .keys = 410, .block_queries = 16, .block_keys = 32},
+                giwa::full{}, any_order);
+    compare<128>({.heads = 4, .queries = 700, .keys = 900, .block_queries = 128, .block_keys = 128}, giwa::full{},
+                 any_order);
+    compare<128>({.queries = 700, .keys = 900, .block_queries = 64, .block_keys = 64}, giwa::causal::bottom_right,
+                 any_order);
+    compare<64>({.queries = 700, .keys = 900, .block_queries = 128, .block_keys = 4, .by_keys = false},
+                giwa::sliding_window{300, giwa::alignment::bottom_right}, any_order);
+  }
+}
+
+TEST_CASE("a captured map is made of what its source holds when the graph runs") {
+  block_case a({.heads = 2, .queries = 100, .keys = 400, .block_queries = 16, .block_keys = 32}, 1),
+      b({.heads = 2, .queries = 100, .keys = 400, .block_queries = 16, .block_keys = 32}, 2);
+  const auto scores = a.score_view();
+  const auto n = static_cast<std::size_t>(scores.size());
+  gpu_array<float> there(n);
+  gpu_array<giwa::block_word> words(static_cast<std::size_t>(a.map.bytes()) / sizeof(giwa::block_word));
+  giwa::block_map map = a.map;
+  map.words = words.data();
+  const giwa::score_threshold source{{there.data(), scores.extents()}, 2};
+  const giwa::stream s = new_stream();
+  int runs = 0;
+  for (block_case* c : {&a, &b}) {
+    check_cuda(cudaMemcpy(there.data(), c->score_view().data(), n * sizeof(float), cudaMemcpyHostToDevice));
+    giwa::throw_if_failed(capture_and_replay(s, 1, [&] { return make_block_map(s, source, map); }));
+    giwa::throw_if_failed(giwa::synchronize(s));
+    const auto back = words.to_host();
+    std::copy(back.begin(), back.end(), c->map.words);
+    CHECK(c->failure([&](int i, int h, int r, int k) { return c->at(i, h, r, k) == 2 ? 2 : 0; }) == "");
+    ++runs;
+  }
+  CHECK(runs == 2);
+}
+
+TEST_CASE("memory of the host is refused") {
+  block_case c({.queries = 100, .keys = 400, .block_queries = 16, .block_keys = 32}, 1);
+  const giwa::stream s = new_stream();
+  const giwa::status of_words = make_block_map(s, giwa::full{}, c.map);
+  CHECK(std::string(of_words.argument) == "block_map");
+  gpu_array<giwa::block_word> words(static_cast<std::size_t>(c.map.bytes()) / sizeof(giwa::block_word));
+  giwa::block_map map = c.map;
+  map.words = words.data();
+  CHECK(std::string(make_block_map(s, c.lists(), map).argument) == "full.counts");
+  int errors = 0;
+  map.errors = &errors;
+  CHECK(std::string(make_block_map(s, giwa::full{}, map).argument) == "errors");
+}
