@@ -94,7 +94,7 @@ def architecture(path):
 
 def headers_page(table):
     """docs/headers.md: the public headers with their first comment, the others by layer with its first sentence."""
-    layers = dict(re.findall(r'group\("(\w+)", "([^"]+)"\)', (ROOT / "cmake/headers_for_doxygen.awk").read_text()))
+    layers = dict(re.findall(r'group\("(?:layer_)?(\w+)", "(?:\w+: )?([^"]+)"', (ROOT / "cmake/headers_for_doxygen.awk").read_text()))
     rows = {}
     for path, kind in table.items():
         folder, _ = place(path)
@@ -110,7 +110,7 @@ def headers_page(table):
     for folder, lines in sorted(rows.items(), key=lambda item: item[0] != "public"):
         folders = list(dict.fromkeys(name for name, _ in lines))  # an attention/ folder's headers together
         lines.sort(key=lambda line: folders.index(line[0]))
-        title = f"## {folder}\n\n{layers[folder]}." if folder in layers else "## Public headers"
+        title = f"## {folder}\n\n{layers[folder][0].upper()}{layers[folder][1:]}." if folder in layers else "## Public headers"
         text += f"\n{title}\n\n| header | kind | contents |\n|---|---|---|\n" + "".join(line for _, line in lines)
     return text
 
