@@ -5,7 +5,7 @@
 Device code only, and nothing is run. Without options what CI compiles: each kernel of attention, softmax and the matrix product once
 for each architecture that has a way of its own. --slice 2/8 adds an eighth of all examples for 80 and 90a, where spills are errors,
 and of all examples with the flags that other builds have. --all compiles every example for every architecture, or those that are
-named; --write puts the table into docs/architectures.md. A line says how many kernels there are, the most registers of a thread, the
+named; --write puts the table into docs/notes/architectures.md. A line says how many kernels there are, the most registers of a thread, the
 kernels that keep something in local memory, and the CPU seconds. A warning of ptxas about wgmma is an error.
 """
 import argparse
@@ -97,7 +97,7 @@ def main():
     parser.add_argument("--all", action="store_true", help="every example, or those named, for every architecture, or those named")
     parser.add_argument("--slice", metavar="K/N", help="also this part of the examples, for 80 and 90a and with other builds' flags")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--write", action="store_true", help="put the table into docs/architectures.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/notes/architectures.md")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     if (arguments.names or arguments.write) and not arguments.all:
@@ -121,11 +121,11 @@ def main():
     if arguments.all:
         print(table(rows))
     if arguments.write:
-        page = ROOT / "docs/architectures.md"
+        page = ROOT / "docs/notes/architectures.md"
         text, count = re.subn(r"(?<=<!-- begin matrix -->\n).*?(?=<!-- end matrix -->)",
                               lambda _: f"\nCompiled {date.today()}:\n\n{table(rows)}\n\n", page.read_text(), flags=re.S)
         if count != 1:
-            sys.exit("architectures: docs/architectures.md has no place for the table")
+            sys.exit("architectures: docs/notes/architectures.md has no place for the table")
         page.write_text(text)
     wrong = sum(not row["right"] for row in rows.values())
     print(f"architectures: {len(rows)} compiled, {wrong} failed, {sum(r['seconds'] for r in rows.values()):.0f} CPU seconds")

@@ -684,13 +684,8 @@ def check_plots(root, pages):
 # ---- figures outside the marks
 
 MARKED = re.compile(r"<!-- begin table: (report|\S+\.(?:csv|json)) (\w+) -->.*?<!-- end table -->", re.DOTALL)
-# Pages, or sections of a page with a heading, that consist of measurements with dates: their figures may be written by hand.
-NOTEBOOKS = {
-    "docs/performance.md": None, "docs/changelog.md": None,
-    "docs/attention_hopper.md": None, "docs/backward_hopper.md": None, "docs/decode_hopper.md": None,
-    "docs/frameworks.md": "What a call costs",  # host times, layers and decoding steps of PyTorch models, by date
-    "docs/several_gpus.md": "What was run",  # runs on two and four GPUs, by date
-}
+# Pages, and a folder of pages, that consist of measurements with dates: their figures may be written by hand.
+NOTEBOOKS = ("docs/performance.md", "docs/changelog.md", "docs/notes/")
 PEERS = re.compile(r"cuDNN|FlashAttention|FlashInfer|FlexAttention|PyTorch|cuBLAS|\bCUB\b|\bcub::|Thrust\b|\bthrust::|xFormers|\bTriton\b"
                    r"|\bJAX\b|파이토치", re.IGNORECASE)
 FIGURE = re.compile(  # a ratio, a speed or a time; `4 × 16` is a shape
@@ -703,9 +698,9 @@ BARE = re.compile(r"[\s*(]*\d[\d\s.,/()*–~+-]*")  # a cell of numbers, whose u
 
 
 def sentences(text):
-    """(line number, heading, sentence, '') of a page outside code and marks; of a table (line number, heading, cell, its column and row)."""
+    """(line number, sentence, '') of a page outside code and marks; of a table (line number, cell, its column and row)."""
     text = MARKED.sub(lambda match: "\n" * match[0].count("\n"), text)
-    fenced, head, headings = False, None, []
+    fenced, head = False, None
     for number, line in enumerate(text.splitlines(), 1):
         line = re.sub(r"\]\([^)]*\)", "]", line).strip()
         if line.startswith("```"):
@@ -718,21 +713,16 @@ def sentences(text):
                 head = cells
                 continue
             for i, cell in enumerate(cells):
-                yield number, tuple(headings), cell, " / ".join(filter(None, (head[i] if i < len(head) else "", cells[0] if i else "")))
+                yield number, cell, " / ".join(filter(None, (head[i] if i < len(head) else "", cells[0] if i else "")))
         else:
             head = None
-            if match := re.match(r"(#+) (.*)", line):
-                headings = [*(headings + [""] * 5)[:len(match[1]) - 1], match[2]]
             for sentence in re.split(r"(?<=[.!?])[)*]*\s+", line):
-                yield number, tuple(headings), sentence, ""
+                yield number, sentence, ""
 
 
 def stray_figures(name, text):
     """What a page says of other libraries in figures that no file in docs/results stands behind."""
-    notebook = NOTEBOOKS.get(name, "")
-    for number, headings, said, place in sentences(text):
-        if notebook is None or (notebook and notebook in headings):
-            continue
+    for number, said, place in () if name.startswith(NOTEBOOKS) else sentences(text):
         bare = place and BARE.fullmatch(said) and ("." in said or UNIT.search(place))
         if PEERS.search(f"{place} {said}") and (FIGURE.search(said) or bare):
             yield f"{name}:{number}: {f'{place} / ' if place else ''}{said}"
@@ -747,7 +737,7 @@ def check_strays(root, pages):
 
 def main(write, root=ROOT):
     found = waiting = 0
-    pages = (root / "README.md", *sorted((root / "docs").glob("*.md")))
+    pages = (root / "README.md", *sorted((root / "docs").glob("*.md")), *sorted((root / "docs" / "notes").glob("*.md")))
     for page in pages:
         name, text, here = page.relative_to(root), page.read_text(encoding="utf-8"), 0
 
@@ -763,8 +753,8 @@ def main(write, root=ROOT):
                 waiting += 1
                 return f"{match[1]}{gap}{match[5]}"
             found += 1
+            folder = {root: "docs/plots", root / "docs": "plots"}.get(page.parent, "../plots")
             try:
-                folder = "docs/plots" if page.parent == root else "plots"
                 table = f"![{PLOTS[plot]}]({folder}/{plot}.svg)" if plot != match[3] else TABLES[match[3]](path)
             except (OSError, report_rows.ReportError) as error:
                 sys.exit(f"{name}: {error}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks the rules for headers: layers, kinds, order, size, and what a header must not contain.
+"""Checks the rules for headers: layers, kinds, order, size, and what a header must not contain; --write puts docs/headers.md there.
 
-The table in cmake/headers.cmake says which headers there are, their kind, and the order inside a folder.
+The table in cmake/headers.cmake says which headers there are, their kind, and the order inside a folder. docs/headers.md lists them with
+the first sentence of their first comment, layer by layer.
 Lines that name giwa's version must name that of version.hpp.
 An example must name in its first comment, after "To copy it, also copy:", the files next to it that it includes, directly or not.
 """
@@ -19,6 +20,20 @@ SUFFIX = {"P": (".hpp",), "H": (".hpp",), "D": (".cuh",), "L": (".cuh",), "N": (
 DEVICE_HEADERS = ["grid.cuh", "device.hpp", "tile.cuh", "softmax.cuh", "attention.cuh", "attention_backward.cuh", "cache.cuh", "block_map.cuh", "giwa.cuh"]
 EXPENSIVE = {"thread", "barrier", "atomic", "future", "functional", "string", "iostream"}
 MAX_LINES, LONG_LINES = 400, 200
+HEADERS = """# Headers
+
+Written by `.ci/check_layers.py --write` from the headers. Most programs need only the public headers. The others stand in layers: a header
+includes only headers of lower layers, or headers listed before it in its own folder. Each one compiles alone. On which names you can rely
+is said under [versions](install.md#versions).
+
+| kind | compiled by |
+|---|---|
+| P, pure: `constexpr` arithmetic for host and device | a host compiler, nvcc, NVRTC |
+| H, host: the CUDA runtime | a host compiler, nvcc |
+| D, device | nvcc, NVRTC |
+| L, launch: host and device code together; all public headers | nvcc; NVRTC sees their device half |
+| N: needs NCCL's header | a host compiler, nvcc |
+"""
 
 errors = []
 
@@ -75,6 +90,29 @@ def architecture(path):
     """80 for a file whose name ends in _sm80, 0 for one that belongs to no architecture."""
     found = re.search(r"_sm(\d+)$", Path(path).stem)
     return int(found[1]) if found else 0
+
+
+def headers_page(table):
+    """docs/headers.md: the public headers with their first comment, the others by layer with its first sentence."""
+    layers = dict(re.findall(r'group\("(?:layer_)?(\w+)", "(?:\w+: )?([^"]+)"', (ROOT / "cmake/headers_for_doxygen.awk").read_text()))
+    rows = {}
+    for path, kind in table.items():
+        folder, _ = place(path)
+        comment = re.match(r"[^\n]*\n((?:// [^\n]*\n)*)", (INCLUDE / path).read_text())[1]
+        said = " ".join(line.removeprefix("// ") for line in comment.splitlines())
+        if folder in layers:
+            path, said = path.removeprefix("giwa/"), re.split(r"(?<=\.) (?=[A-Z])", said)[0]
+        else:
+            folder = "public"
+        said = re.sub(r"<(giwa/\S+)>", r"`\1`", said).replace("|", "\\|")
+        rows.setdefault(folder, []).append((path.rpartition("/")[0], f"| `{path}` | {kind} | {said} |\n"))
+    text = HEADERS
+    for folder, lines in sorted(rows.items(), key=lambda item: item[0] != "public"):
+        folders = list(dict.fromkeys(name for name, _ in lines))  # an attention/ folder's headers together
+        lines.sort(key=lambda line: folders.index(line[0]))
+        title = f"## {folder}\n\n{layers[folder][0].upper()}{layers[folder][1:]}." if folder in layers else "## Public headers"
+        text += f"\n{title}\n\n| header | kind | contents |\n|---|---|---|\n" + "".join(line for _, line in lines)
+    return text
 
 
 def check_architecture(path, code, included):
@@ -184,15 +222,11 @@ def main():
         error(f"include/{path}", 0, "is missing from cmake/headers.cmake")
     for path in sorted(set(table) - present):
         error("cmake/headers.cmake", 0, f"lists {path}, which does not exist")
-    page = (ROOT / "docs/layers.md").read_text()
-    rows = set(re.findall(r"^\| (?:[PHDL] \| )?`[^`]+`", page, re.M))
-    for path, kind in table.items():
-        row = f"| {kind} | `{path.removeprefix('giwa/')}`" if path.count("/") > 1 else f"| `{path}`"
-        if row not in rows:
-            error("docs/layers.md", 0, f"has no row that begins with {row}")
-    for row in re.findall(r"^\| [PHDL] \| `([^`]+)`", page, re.M):
-        if f"giwa/{row}" not in table:
-            error("docs/layers.md", 0, f"has a row for {row}, which cmake/headers.cmake does not list")
+    page, wanted = ROOT / "docs/headers.md", headers_page({path: kind for path, kind in table.items() if path in present})
+    if "--write" in sys.argv[1:]:
+        page.write_text(wanted)
+    elif page.read_text() != wanted:
+        error("docs/headers.md", 0, "does not say what the headers say: run .ci/check_layers.py --write")
 
     ours, others, total, long_files = {}, {}, 0, []
     for path in (path for path in table if path in present):

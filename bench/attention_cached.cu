@@ -209,7 +209,7 @@ void add_chunk(const cached_shape& s) {
 
 void add_all() {
   const auto decode = [](const cached_shape& s) { return std::vector<form>{{"giwa", "read", s}}; };
-  // Sequences, heads of q and of k, keys: the points of docs/decode_hopper.md.
+  // Sequences, heads of q and of k, keys: the points of docs/notes/decode_hopper.md.
   for (const cached_shape& s :
        {cached_shape{1, 32, 8, 1024}, cached_shape{1, 32, 8, 8192}, cached_shape{1, 32, 8, 32768},
         cached_shape{1, 32, 8, 131072}, cached_shape{1, 64, 8, 32768}, cached_shape{4, 128, 8, 16384},

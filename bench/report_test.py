@@ -434,12 +434,13 @@ class Pages(unittest.TestCase):
         self.check(write=True)
         line = self.page.read_text(encoding="utf-8").split("Two")[0].count("\n") + 1
         self.assertIn(f"README.md:{line}: giwa is 1.17× cuDNN.\n1 figure", self.check())
-        notebook = self.root / "docs" / "several_gpus.md"
         self.page.write_text(marked, encoding="utf-8")
-        for heading, hit in (("When it pays", True), ("What was run", False)):
-            notebook.write_text(f"# Page\n\n## {heading}\n\nThe ring is 1.17× cuDNN.\n", encoding="utf-8")
+        for page, hit in (("docs/notes/several_gpus.md", False), ("docs/several_gpus.md", True)):
+            notebook = self.root / page
+            notebook.parent.mkdir(exist_ok=True)
+            notebook.write_text("# Page\n\nThe ring is 1.17× cuDNN.\n", encoding="utf-8")
             self.check(write=True)
-            (self.assertIn if hit else self.assertNotIn)("written by hand", self.check(), heading)
+            (self.assertIn if hit else self.assertNotIn)("written by hand", self.check(), page)
 
     def test_the_headline_is_of_the_newest_report(self):
         self.page.write_text("<!-- begin table: report headline -->\n<!-- end table -->\n", encoding="utf-8")

@@ -4,7 +4,7 @@
 simulate_claims.py [TOKENS...] [--full] [--heads 16] [--any-order]
 
 A block computes tiles of 64 queries for the 128 keys that it has claimed, from the last query on, and adds each one's part of dq after the
-block that has the keys before (docs/backward_hopper.md). A tile takes a unit of time, with noise. Printed is the share of the ideal
+block that has the keys before (docs/notes/backward_hopper.md). A tile takes a unit of time, with noise. Printed is the share of the ideal
 time, by the number of alternating heads and by how many tiles before the end of its keys a block claims the next ones: `early` is
 when it begins them.
 """

@@ -25,7 +25,7 @@ from attention import BACKENDS, HERE, INCLUDE, compare, folder, numbers, pointer
 sys.path.append(str(HERE.parent))  # last: its folder torch is not PyTorch
 import report_rows  # noqa: E402
 
-# (sequences, heads, kv heads, keys, head size[, queries]): the points of docs/decode_hopper.md, then more of them
+# (sequences, heads, kv heads, keys, head size[, queries]): the points of docs/notes/decode_hopper.md, then more of them
 POINTS = ((1, 32, 8, 1024, 128), (1, 32, 8, 8192, 128), (1, 32, 8, 32768, 128), (1, 32, 8, 131072, 128),
           (1, 64, 8, 32768, 128), (4, 128, 8, 16384, 128), (8, 32, 32, 8192, 128), (32, 32, 8, 8192, 128),
           (32, 32, 8, 32768, 128), (128, 32, 8, 1024, 128), (256, 32, 8, 512, 128),

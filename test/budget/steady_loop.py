@@ -9,7 +9,7 @@ shortest: masked tiles, retried waits and scrubbed values are branches beside it
 as the stores of dq in the kernels of all gradients on Hopper, 18 instructions. --list prints its instructions instead of their number by class.
 
 Of mma.sync kernels it also counts the fragments (ldmatrix) that the next product after the load needs: ptxas has an order of the loop
-with few and one with many of them, and the latter is 5 to 10 % slower (docs/attention_hopper.md).
+with few and one with many of them, and the latter is 5 to 10 % slower (docs/notes/forward_hopper.md).
 """
 import argparse
 import heapq

@@ -53,7 +53,7 @@ GIWA_HOST_DEVICE constexpr row_launch launch_of(int64 places) {
 // Speed relative to a copy of the same bytes, H200, 2026-11-21, fp32 and fp16, 1 GiB read a case
 // (docs/results/2026-11-21_h200_softmax.csv). Rows on 16-byte boundaries:
 //   256 columns 0.97 1.00    1000 0.97 0.97    8192 0.97 0.98    16384 0.97 0.98    32768 0.98 0.95    131072 0.97 0.86
-// and off them: 1001 0.96 0.93    50257 0.96 0.66. docs/softmax.md has the shapes that were slower.
+// and off them: 1001 0.96 0.93    50257 0.96 0.66. docs/notes/softmax.md has the shapes that were slower.
 using row_of_8_lanes = row_shape<row_owner::lanes, 8, 16, true, 128, 12>;
 using row_of_16_lanes = row_shape<row_owner::lanes, 16, 16, true, 128, 12>;
 using row_of_warp = row_shape<row_owner::lanes, 32, 16, true, 128, 12>;

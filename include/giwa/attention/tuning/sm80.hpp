@@ -43,7 +43,7 @@ struct sm80_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
 //   256         64 x 64          4       2                           286 | 221
 // Up to a head size of 128, S and O take 192 of a thread's 255 registers. ptxas spills up to 150 bytes if the mask
 // is full or causal (a dozen accesses in the loop), and up to 500 bytes if it is a custom mask. Other tiles:
-// docs/attention_hopper.md.
+// docs/notes/forward_hopper.md.
 template <int HeadSize, int HeadSizeV, class Automatic>
 struct sm80_policy_of {
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;

@@ -56,7 +56,7 @@ struct sm90_policy {
 //   64          192 x 128        2        466 | 300
 //   128         128 x 128        2        601 | 430
 //   256         128 x 80         2        706 | 418    (the most keys that fit)
-// Other tiles: docs/attention_hopper.md.
+// Other tiles: docs/notes/forward_hopper.md.
 template <int HeadSize, int HeadSizeV, class Tile>
 struct sm90_policy_of {
   template <int BlockM, int BlockN>
@@ -126,7 +126,7 @@ GIWA_HOST_DEVICE constexpr bool has_many_rows(int64 head_size, int64 head_size_v
 ///   128         128 x 64         2        235 | 221
 ///   192         128 x 64         1        193 | 202
 ///   256         128 x 48         1        177 | 170
-/// Other tiles: docs/attention_hopper.md.
+/// Other tiles: docs/notes/forward_hopper.md.
 template <int HeadSize, int HeadSizeV, class Tile>
 struct sm90_split_policy_of {
   template <int BlockM, int BlockN, int Stages = 2>

@@ -15,7 +15,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// P times the slope goes from the first to the second through shared memory, in fp32 and in the order of the registers. So each
 /// product is computed once, and one consumer computes P or dS under products of the other.
 /// A consumer waits for each of its products: to start the first one of the next tile earlier was slower (H200,
-/// 2026-11-23, docs/backward_hopper.md).
+/// 2026-11-23, docs/notes/backward_hopper.md).
 template <class Types, class Block, gradient Of>
 class sm90_wide_consumer {
  public:
