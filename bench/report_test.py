@@ -352,13 +352,36 @@ class Peers(unittest.TestCase):
                 unpack.main([str(transfers[0]), "--peers", str(at / "elsewhere")])
 
 
+def script(name):
+    """A script of .ci as a module."""
+    spec = importlib.util.spec_from_file_location(name, HERE.parent / ".ci" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Pictures(unittest.TestCase):
+    """The check of the text in SVGs."""
+
+    def test_text_outside_and_on_text(self):
+        for body, hit in (('<text x="10" y="20">inside</text>', ""), ('<text x="80" y="20">outside</text>', "`outside` is at 80"),
+                          ('<text x="80" y="20" text-anchor="end">outside</text>', ""), ('<text x="10" y="5">high</text>', "`high`"),
+                          ('<g transform="translate(60 0)"><text x="10" y="20" style="font-size: 10px">moved</text></g>', "`moved`"),
+                          ('<text x="90" y="60" transform="rotate(-90 90 60)">turned</text>', ""),
+                          ('<text x="90" y="20" transform="rotate(-90 90 20)">turned</text>', "`turned`"),
+                          ('<text x="10" y="20">one</text><text x="12" y="24">two</text>', "`one` and `two` overlap"),
+                          ('<text x="10" y="20">one</text><text x="10" y="32">two</text>', ""),
+                          ('<defs><text x="200" y="20">unseen</text></defs>', "")):
+            found = "\n".join(script("check_pictures").flaws(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100" font-size="10" '
+                                                             f'font-family="monospace">{body}</svg>'))
+            (self.assertIn(hit, found, body) if hit else self.assertEqual(found, "", body))
+
+
 class Pages(unittest.TestCase):
     """Runs .ci/check_figures.py on pages, a report and a plot that the test writes."""
 
     def setUp(self):
-        spec = importlib.util.spec_from_file_location("check_figures", HERE.parent / ".ci" / "check_figures.py")
-        self.figures = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.figures)
+        self.figures = script("check_figures")
         self.folder = tempfile.TemporaryDirectory()
         self.root = Path(self.folder.name)
         (self.root / "docs" / "plots").mkdir(parents=True)
