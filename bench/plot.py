@@ -15,8 +15,7 @@ import matplotlib
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 import report_rows
-from plot_frame import (CUB, GIWA, GREY, LOOKS, PEAK_FP32_TFLOPS, PEAK_GBS, PEAK_TFLOPS, Results, bars, dots,
-                        figure, from_zero, lengths, limit, lines, rows, save)
+from plot_frame import (CUB, GIWA, GREY, LOOKS, Results, bars, dots, figure, from_zero, lengths, limit, lines, rows, save)
 
 PEERS = ("2026-11-28_h200_peers.csv", "NVIDIA H200, 2026-11-28, one run: giwa 59c59f6, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, "
          "FlashAttention-4 4.0.0b36, PyTorch 2.11, driver 580.159.04, CUDA 13.0")
@@ -36,7 +35,7 @@ SHAPE = "16384 tokens in batches of sequences; 32, 16, 8 heads of 64, 128, 256"
 
 # ---- attention
 
-def by_length(results, suite, element, contenders, sizes=SIZES, peak=PEAK_TFLOPS, said="989: peak of dense fp16"):
+def by_length(results, suite, element, contenders, sizes=SIZES, peak="fp16", said="{}: peak of dense fp16", **more):
     """A row of panels for each head size, a column for each mask."""
     f, axes = figure(len(sizes), 2, 1.25 + 1.85 * len(sizes), sharey=True, sharex=True)
     for i, size in enumerate(sizes):
@@ -45,7 +44,7 @@ def by_length(results, suite, element, contenders, sizes=SIZES, peak=PEAK_TFLOPS
             series = results.series(suite, rf"{element}/{mask}/D{size}/\d+x\d+x(\d+)(?: |$)")
             lines(axis, series, contenders)
             lengths(axis, [x for points in series.values() for x, _ in points])
-            limit(axis, peak, said if i == j == 0 else "")
+            limit(axis, results.peak(suite, peak), said if i == j == 0 else "", **more)
             axis.set_title(f"head size {size}, {mask}")
         axes[i][0].set_ylabel("TFLOP/s")
     for axis in axes[-1]:
@@ -100,15 +99,13 @@ def peers_map(results, folder):
 
 
 def attention_fp32(results, folder):
-    f = by_length(results, "attention_fp32", "fp32", ("giwa_tf32", "giwa_fp32", "giwa_fp32_exact", "efficient"), peak=PEAK_FP32_TFLOPS,
-                  said="")
-    f.axes[0].annotate("67: peak without tensor cores", (0.98, PEAK_FP32_TFLOPS), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                       textcoords="offset points", fontsize=8.5, color="#555555", ha="right")
+    f = by_length(results, "attention_fp32", "fp32", ("giwa_tf32", "giwa_fp32", "giwa_fp32_exact", "efficient"), peak="fp32",
+                  said="{}: peak without tensor cores", place=0.35, above=True)
     save(results, folder, "attention_fp32", f, "Attention forward, fp32 inputs", f"{SHAPE}; giwa with a workspace", 2)
 
 
 def attention_backward_fp32(results, folder):
-    f = by_length(results, "attention_backward_fp32", "fp32", ("giwa", "efficient"), (64, 128), PEAK_FP32_TFLOPS, "67: peak without tensor cores")
+    f = by_length(results, "attention_backward_fp32", "fp32", ("giwa", "efficient"), (64, 128), "fp32", "{}: peak without tensor cores")
     save(results, folder, "attention_backward_fp32", f, "Gradients of attention, fp32",
          "16384 tokens in batches of sequences; 32 heads of 64, 16 heads of 128; giwa on tensor cores, deterministic")
 
@@ -153,7 +150,7 @@ def score_modifiers(results, folder):
             what = f"head size {match[2]}, {match[3]} batches of {match[4]} heads, {match[5]} tokens; FLOPs of the scores that the mask leaves"
     f, axes = figure(1, 1, 3.9)
     bars(axes[0][0], groups, ("giwa", "flex"), horizontal=True)
-    limit(axes[0][0], PEAK_TFLOPS, "989: peak", "x")
+    limit(axes[0][0], results.peak("attention_flex", "fp16"), "{}: peak", "x")
     axes[0][0].set_xlabel("TFLOP/s")
     save(results, folder, "score_modifiers", f, "Score modifiers and masks, fp16", what)
 
@@ -165,8 +162,9 @@ def decode_latency(results, folder):
                                         (axes[0][1], r"fp16/D128/1x32\(8\)x(\d+)$", "one sequence", "keys in its cache")):
         lines(axis, results.series("attention_cached", pattern, "us"), ("flash", "cudnn", "giwa"))
         found = sorted((int(m[1]), c["giwa"]) for case, c in cells.items() if (m := re.match(pattern, case)))
-        axis.plot([x for x, _ in found], [r["value"] * r["us"] / PEAK_GBS for _, r in found], color=GREY, linestyle="--", linewidth=1,
-                  label="the cache read at 4.8 TB/s")
+        if peak := results.peak("attention_cached", "memory"):
+            axis.plot([x for x, _ in found], [r["value"] * r["us"] / peak for _, r in found], color=GREY, linestyle="--", linewidth=1,
+                      label=f"the cache read at {peak / 1000:.2g} TB/s")
         lengths(axis, [x for x, _ in found])
         for x, r in found:
             axis.annotate(f"{r['us']:.3g}", (x, r["us"]), xytext=(0, -14), textcoords="offset points", fontsize=8.5, color=GIWA, ha="center",
@@ -320,10 +318,10 @@ def matmul(results, folder):
         lines(axis, series, ("cublas", "wgmma", "mma", "register_tile", "fp32_by_fp16"))
         lengths(axis, [x for points in series.values() for x, _ in points])
         if element == "fp32":
-            limit(axis, PEAK_FP32_TFLOPS, "67: fp32 peak", place=0.2, above=True)
+            limit(axis, results.peak("matmul", "fp32"), "{}: fp32 peak", place=0.2, above=True)
             axis.margins(x=0.3)
         else:
-            limit(axis, PEAK_TFLOPS, "989: peak" if element == "fp16" else "")
+            limit(axis, results.peak("matmul", "fp16"), "{}: peak" if element == "fp16" else "")
         axis.set_title(element)
     axes[0][1].set_xlabel("m = n = k")
     from_zero(axes[0])
@@ -340,7 +338,7 @@ def softmax(results, folder):
         series.update({n: s for n, s in results.series("torch", pattern).items() if n == "torch"})
         axis.plot(*zip(*series.pop("copy")), label="copy", color="black", linestyle=":", linewidth=1.5)
         lines(axis, series, ("giwa_softmax", "torch"))
-        limit(axis, PEAK_GBS, "4800: peak" if element == "fp32" else "", above=True)
+        limit(axis, results.peak("softmax", "memory"), "{}: peak" if element == "fp32" else "", above=True)
         lengths(axis, [256, 1024, 4096, 16384, 65536])
         axis.set_title(element)
     axes[0][1].set_xlabel("columns")
@@ -358,7 +356,7 @@ def transpose(results, folder):
                 group.update({n: r["value"] for n, r in contenders.items() if n == "torch" or suite == "transpose"})
     f, axes = figure(1, 1, 4.4)
     dots(axes[0][0], dict(sorted(groups.items(), key=lambda x: x[0][:4], reverse=True)), ("copy", "torch", "giwa_transpose"), labelled=("giwa_transpose", "torch"))
-    limit(axes[0][0], PEAK_GBS, "4800: peak", "x")
+    limit(axes[0][0], results.peak("transpose", "memory"), "{}: peak", "x")
     axes[0][0].set_xlim(0, 5000)
     axes[0][0].set_xlabel("GB/s, read and written")
     save(results, folder, "transpose", f, "Transpose", "compared with a copy; PyTorch (out.copy_(in.t())) was measured at four of the sizes")
@@ -375,7 +373,7 @@ def for_all(results, folder):
     for axis, title, order in ((axes[0][0], "by index", ("plain_kernel", "cub_device_for_bulk", "giwa_for_all_index")),
                                (axes[0][1], "elementwise, in vectors", ("thrust_transform", "cub_device_transform", "giwa_for_all_elementwise"))):
         dots(axis, groups, order, labelled=(order[-1],))
-        limit(axis, PEAK_GBS, "4800: peak" if axis is axes[0][0] else "", "x")
+        limit(axis, results.peak("for_all", "memory"), "{}: peak" if axis is axes[0][0] else "", "x")
         axis.set_title(title)
         axis.set_xlabel("GB/s of three arrays")
         axis.set_xlim(1500, 5000)

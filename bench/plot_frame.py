@@ -18,7 +18,8 @@ except ImportError:
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 WIDTH = 6.6  # inches, 634 px: letters of 10 points are 13 px there, and 8 px on a telephone
-PEAK_TFLOPS, PEAK_FP32_TFLOPS, PEAK_GBS = 989, 67, 4800  # an H200's data sheet: dense fp16, fp32 without tensor cores, memory
+# Of data sheets: TFLOP/s of dense fp16, of fp32 without tensor cores, GB/s of memory.
+PEAKS = {"H200": {"fp16": 989, "fp32": 67, "memory": 4800}, "H100 80GB HBM3": {"fp16": 989, "fp32": 67, "memory": 3350}}
 
 # Colours of Okabe and Ito, which colour-blind readers can distinguish, and shades of them. A library has one hue in all plots.
 GIWA, GIWA_2, GIWA_3, GIWA_4 = "#0072B2", "#56B4E9", "#00395A", "#A9CFE8"  # blues, with the thick lines
@@ -60,8 +61,16 @@ class Results:
     def begin(self):
         self.of_runs, self.of_files, self.sources = {}, {}, {}
 
+    def reported(self, suite):
+        return any(r["suite"] == suite for r in self.report["rows"])
+
     def has(self, suite):
-        return suite in self.others or any(r["suite"] == suite for r in self.report["rows"])
+        return suite in self.others or self.reported(suite)
+
+    def peak(self, suite, what):
+        """Of the GPU that a suite ran on; None if it is not known."""
+        gpu = self.report["gpu"] if self.reported(suite) else self.others[suite][1]
+        return next((peaks[what] for name, peaks in PEAKS.items() if name in gpu), None)
 
     def cells(self, suite):
         """{case: {contender: its first row}}"""
@@ -78,9 +87,8 @@ class Results:
 
     def fastest(self, suite):
         """{case: giwa's speed relative to the fastest other side} of the 36 usual cases."""
-        in_report = any(r["suite"] == suite for r in self.report["rows"])
-        path = self.path if in_report else self.file(suite)
-        if in_report:
+        path = self.path if self.reported(suite) else self.file(suite)
+        if path == self.path:
             self.of_report(suite)
         return {case: sides["fastest"] for case, sides in report_rows.peer_cases(path, suite.removeprefix("peers_")).items()}
 
@@ -124,6 +132,12 @@ def figure(rows, columns, height, **more):
     return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, layout="constrained", **more)
 
 
+def wrapped(text, limit=100):
+    """As few lines as possible, about equally long."""
+    count = len(textwrap.wrap(text, limit))
+    return next(lines for width in range(1, limit + 1) if len(lines := textwrap.wrap(text, width)) <= count)
+
+
 def save(results, folder, name, f, title, what="", columns=4):
     """With the title, what was measured and where above, the legend below, on a white card that a dark page shows too."""
     height = f.get_figheight()
@@ -134,7 +148,7 @@ def save(results, folder, name, f, title, what="", columns=4):
     if handles:
         f.legend(handles.values(), handles.keys(), loc="lower center", ncols=columns, bbox_to_anchor=(0.5, 0), columnspacing=1.4,
                  handletextpad=0.5, borderpad=0.2)
-    lines = [line for text in (what, results.where()) for line in textwrap.wrap(text, 100)]
+    lines = [line for text in (what, results.where()) for line in wrapped(text)]
     f.text(0.015, 1 - 0.25 / height, title, fontsize=13, fontweight="bold", va="baseline")
     for i, line in enumerate(lines):
         f.text(0.015, 1 - (0.45 + 0.165 * i) / height, line, fontsize=8.5, color="#444444", va="baseline")
@@ -205,15 +219,17 @@ def bars(axis, groups, order, number="{:.0f}", horizontal=False):
     axis.grid(False, axis="y" if horizontal else "x")
 
 
-def limit(axis, value, said, along="y", place=0.02, above=False):
-    """A dashed line at what the hardware can reach."""
+def limit(axis, value, said="", along="y", place=0.02, above=False):
+    """A dashed line at what the hardware can reach, if that is known; "{}" in what is said is its value."""
+    if value is None:
+        return
     (axis.axhline if along == "y" else axis.axvline)(value, color=GREY, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
     if said and along == "y":
-        axis.annotate(said, (place, value), xycoords=("axes fraction", "data"), xytext=(0, 3 if above else -11), textcoords="offset points", fontsize=8.5,
-                      color="#555555")
+        axis.annotate(said.format(value), (place, value), xycoords=("axes fraction", "data"), xytext=(0, 3 if above else -11),
+                      textcoords="offset points", fontsize=8.5, color="#555555")
     elif said:
-        axis.annotate(said, (value, 1), xycoords=("data", "axes fraction"), xytext=(-3, -2), textcoords="offset points", fontsize=8.5, color="#555555",
-                      ha="right", va="top")
+        axis.annotate(said.format(value), (value, 1), xycoords=("data", "axes fraction"), xytext=(-3, -2), textcoords="offset points", fontsize=8.5,
+                      color="#555555", ha="right", va="top")
 
 
 def from_zero(axes):
