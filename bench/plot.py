@@ -19,9 +19,12 @@ from plot_frame import (CUB, GIWA, GREY, LOOKS, Results, bars, dots, figure, fro
 
 PEERS = ("2026-11-28_h200_peers.csv", "NVIDIA H200, 2026-11-28, one run: giwa 59c59f6, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, "
          "FlashAttention-4 4.0.0b36, PyTorch 2.11, driver 580.159.04, CUDA 13.0")
+PEERS_3 = "NVIDIA H200, 2026-11-28, one run: giwa d83518b, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, {}, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {
     "peers_forward": PEERS, "peers_backward": PEERS,
+    "peers_decode": ("2026-11-28_h200_peers_3.csv", PEERS_3.format("FlashInfer 0.6.11.post2")),
+    "peers_flex": ("2026-11-28_h200_peers_3.csv", PEERS_3.format("FlashAttention-4 4.0.0b36, Triton 3.6")),
     "ring": (("2026-11-27_h200x4_ring_attention.txt", "2026-11-25_h100x2_ring_attention.txt"),
              "four NVIDIA H200, 2026-11-27, giwa a5388cb; two H100, 2026-11-25, giwa 6ac857d to 06b782e; NVLink, NCCL of PyTorch 2.11"),
     "training": ("2026-11-23_h200_training.csv", "NVIDIA H200, 2026-11-23, PyTorch 2.11, transformers 5.17"),
@@ -144,15 +147,16 @@ def attention_accuracy(results, folder):
 def score_modifiers(results, folder):
     names = {"plain": "plain", "causal": "causal mask", "softcap": "softcap", "alibi": "ALiBi, causal", "window": "window of 1024,\ncausal"}
     groups, what = {}, ""
-    for case, contenders in results.cells("attention_flex").items():
+    for case, contenders in results.cells("peers_flex").items():
         if match := re.match(r"fp16/flex/(\w+)/D(\d+)/(\d+)x(\d+)x(\d+)", case):
             groups[names.get(match[1], match[1])] = {n: r["value"] for n, r in contenders.items()}
-            what = f"head size {match[2]}, {match[3]} batches of {match[4]} heads, {match[5]} tokens; FLOPs of the scores that the mask leaves"
-    f, axes = figure(1, 1, 3.9)
-    bars(axes[0][0], groups, ("giwa", "flex"), horizontal=True)
-    limit(axes[0][0], results.peak("attention_flex", "fp16"), "{}: peak", "x")
+            what = (f"head size {match[2]}, {match[3]} batches of {match[4]} heads, {match[5]} tokens; FLOPs of the scores that the mask leaves; "
+                    "no bar: the library was not measured or does not take it")
+    f, axes = figure(1, 1, 5.8)
+    bars(axes[0][0], groups, ("giwa", "flex", "cudnn", "fa3", "fa4"))
+    limit(axes[0][0], results.peak("peers_flex", "fp16"), "{}: peak", "x")
     axes[0][0].set_xlabel("TFLOP/s")
-    save(results, folder, "score_modifiers", f, "Score modifiers and masks, fp16", what)
+    save(results, folder, "score_modifiers", f, "Score modifiers and masks, fp16", what, 3)
 
 
 def decode_latency(results, folder):
@@ -179,6 +183,25 @@ def decode_latency(results, folder):
     axes[0][0].set_ylabel("µs")
     save(results, folder, "decode_latency", f, "Decoding: time of one step's attention",
          "one query a sequence, 32 heads for 8 kv heads of 128, fp16, cold caches; in blue giwa's µs")
+
+
+def decode_peers(results, folder):
+    """Times of the fastest form of each library."""
+    f, axes = figure(1, 2, 4.1, sharey=True, sharex=True)
+    cells = results.cells("peers_decode")
+    for axis, page, title in ((axes[0][0], "", "contiguous caches"), (axes[0][1], "/page_64", "pages of 64 keys")):
+        groups = {}
+        for case, sides in cells.items():
+            if match := re.match(rf"fp16/D(\d+)/(\d+)x(\d+)\((\d+)\)x(\d+){page}$", case):
+                size, batch, heads, kv_heads, keys = match.groups()
+                forms = {n: [r["us"] for name, r in sides.items() if name.split("_")[0] == n] for n in ("giwa", "cudnn", "fa3", "flashinfer")}
+                groups[f"{batch} x {keys}, {heads}({kv_heads}) of {size}"] = {n: min(us) / sides["giwa"]["us"] for n, us in forms.items() if us}
+        dots(axis, groups, ("flashinfer", "fa3", "cudnn", "giwa"))
+        axis.set_title(title)
+        axis.set_xlim(0.75, 1.95)
+        axis.set_xlabel("time, giwa's = 1")
+    save(results, folder, "decode_peers", f, "Decoding: time relative to giwa's",
+         "left of giwa: faster; sequences x keys, heads (kv heads) of a size; one query a sequence, fp16, cold caches, the fastest form of each library")
 
 
 def attention_cpu(results, folder):
@@ -406,8 +429,8 @@ def compile_time(results, folder):
 # Each plot with the suites that it needs.
 PLOTS = {peers_forward: ("peers_forward",), peers_backward: ("peers_backward",), peers_map: ("peers_forward", "peers_backward"),
          attention_fp32: ("attention_fp32",), attention_backward_fp32: ("attention_backward_fp32",),
-         attention_accuracy: ("attention_fp32", "attention_fp16", "accuracy"), score_modifiers: ("attention_flex",),
-         decode_latency: ("attention_cached",), attention_cpu: ("attention_cpu_alone",), memory: (), several_gpus: ("ring",), ring_model: (),
+         attention_accuracy: ("attention_fp32", "attention_fp16", "accuracy"), score_modifiers: ("peers_flex",),
+         decode_latency: ("attention_cached",), decode_peers: ("peers_decode",), attention_cpu: ("attention_cpu_alone",), memory: (), several_gpus: ("ring",), ring_model: (),
          training: ("training",), matmul: ("matmul",), softmax: ("softmax", "torch"), transpose: ("transpose", "torch"), for_all: ("for_all",),
          compile_time: ("compile_time",)}
 

@@ -36,6 +36,7 @@ LOOKS = {
     "torch": ("PyTorch", PYTORCH, "D"), "efficient": ("PyTorch, memory-efficient", PYTORCH, "s"),
     "flex": ("FlexAttention, compiled", PYTORCH_2, "D"), "cudnn": ("cuDNN", "#E69F00", "s"), "cublas": ("cuBLAS", "#8C6100", "s"),
     "flash": ("FlashAttention-2", "#009E73", "^"), "fa3": ("FlashAttention-3", "#D55E00", "^"), "fa4": ("FlashAttention-4", "#7B3294", "v"),
+    "flashinfer": ("FlashInfer", "#009E73", "D"),
     "cub_device_for_bulk": ("CUB", CUB, "s"), "cub_device_transform": ("CUB", CUB, "s"),
     "thrust_transform": ("Thrust", "#B59F00", "^"), "plain_kernel": ("plain kernel", GREY, "v"), "copy": ("copy", "#000000", "|"),
 }
@@ -201,22 +202,24 @@ def rows(axis, labels):
     axis.tick_params(axis="y", length=0)
 
 
-def bars(axis, groups, order, number="{:.0f}", horizontal=False):
-    """{label: {contender: value}}, with its figure at each bar."""
-    order = [n for n in order if any(n in g for g in groups.values())]
-    width = 0.8 / max(1, len(order))
-    for i, name in enumerate(order):
-        label, colour, _ = LOOKS[name]
-        at = [(k - 0.4 + (i + 0.5) * width, g[name]) for k, g in enumerate(groups.values()) if name in g]
-        drawn = (axis.barh if horizontal else axis.bar)([x for x, _ in at], [y for _, y in at], width * 0.94, label=label, color=colour)
-        axis.bar_label(drawn, [number.format(y) for _, y in at], fontsize=8.5, padding=2)
-    if horizontal:
-        rows(axis, groups)
-        axis.margins(x=0.1)
-    else:
-        axis.set_xticks(range(len(groups)), list(groups))
-        axis.margins(y=0.1)
-    axis.grid(False, axis="y" if horizontal else "x")
+def bars(axis, groups, order, number="{:.0f}"):
+    """{label: {contender: value}}: a horizontal bar with its figure for each contender that a group has."""
+    at, middles, shown = 0.0, [], {}
+    for group in groups.values():
+        there = [name for name in order if name in group]
+        middles.append(at + (len(there) - 1) / 2)
+        for name in there:
+            shown.setdefault(name, []).append((at, group[name]))
+            at += 1
+        at += 0.8
+    for name in order:
+        if name in shown:
+            drawn = axis.barh(*zip(*shown[name]), 0.9, label=LOOKS[name][0], color=LOOKS[name][1])
+            axis.bar_label(drawn, [number.format(value) for _, value in shown[name]], fontsize=8.5, padding=2)
+    axis.set_yticks(middles, list(groups))
+    axis.tick_params(axis="y", length=0)
+    axis.set_ylim(at - 0.8, -1.6)
+    axis.grid(False, axis="y")
 
 
 def limit(axis, value, said="", along="y", place=0.02, above=False):
