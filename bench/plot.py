@@ -205,7 +205,7 @@ def decode_peers(results, folder):
 
 
 def attention_cpu(results, folder):
-    f, axes = figure(2, 2, 4.4, sharex=True, sharey=True)
+    f, axes = figure(2, 2, 4.9, sharex=True, sharey=True)
     path = results.file("attention_cpu_alone")
     for i, (part, title) in enumerate((("", "forward"), ("backward/", "gradients"))):
         for j, mask in enumerate(MASKS):
@@ -264,7 +264,7 @@ def several_gpus(results, folder):
     for path in results.file("ring"):
         for match in filter(None, map(RING.match, path.read_text(encoding="utf-8").splitlines())):
             found.setdefault((match["what"], int(match["gpus"]), match["by"]), {})[int(match["tokens"])] = float(match["speed"])  # the last run
-    f, axes = figure(1, 2, 3.9, sharex=True, sharey=True)
+    f, axes = figure(1, 2, 4.2, sharex=True, sharey=True)
     for axis, (what, title) in zip(axes[0], (("forward", "forward"), ("backward", "gradients"))):
         for gpus, gpu, colour in ((4, "H200", GIWA), (2, "H100", CUB)):
             for by, kind in ((" by heads", "by heads"), ("", "a ring")):
@@ -278,7 +278,7 @@ def several_gpus(results, folder):
         axis.set_title(title)
         axis.set_xlabel("tokens of the sequence")
     axes[0][0].set_ylabel("times as fast as one GPU")
-    save(results, folder, "several_gpus", f, "Attention of one sequence on several GPUs", "fp16, causal, 16 heads of 128")
+    save(results, folder, "several_gpus", f, "Attention of one sequence on several GPUs", "fp16, causal, 16 heads of 128", 2)
 
 
 HEAD_SIZE, ELEMENT_BYTES, RANKS, MODEL_FLOPS = 128, 2, 4, 600e12

@@ -96,7 +96,7 @@ class Results:
     def of_report(self, suite):
         run = [run for run in self.report["runs"] if suite in run["suites"]][-1]
         versions, cudnn = run.get("versions", {}), int(run.get("versions", {}).get("cuDNN", 0))
-        sides = {r["contender"] for r in self.report["rows"] if r["suite"] == suite}
+        sides = {r["contender"].split("_")[0] for r in self.report["rows"] if r["suite"] == suite}
         told = {"": run["gpu"], "date": run["date"][:10], "giwa": run["commit"], "driver": run["machine"]["driver_version"],
                 "CUDA": short(versions.get("CUDA", "?")), "PyTorch": short(versions.get("PyTorch", "")) if sides & OF_PYTORCH else "",
                 "cuDNN": f"{cudnn // 10000}.{cudnn // 100 % 100}" if cudnn and "cudnn" in sides else ""}
