@@ -4,15 +4,17 @@
 
 A table stands between `<!-- begin table: FILE KIND -->` and `<!-- end table -->`, figures inside a sentence between the same marks, in
 one line. KIND is a function in TABLES, FILE a CSV, a report
-of bench/report.py, or the word `report` for the newest of those. The kind plot_NAME is the picture docs/plots/NAME.svg in its place.
-As long as there is no report, its tables are empty. The plots in docs/plots must be of the newest report, by the name and the
-digest that bench/plot.py writes into them.
+of bench/report.py, or the word `report` for the newest of those. The kind plot_NAME is the picture docs/plots/NAME.svg in its place,
+drawn from that file. As long as there is no report, its tables are empty. The plots must be of the newest report and of the files as
+they are, by the names and the digests that bench/plot.py writes into them, and some page must show each picture.
 
 Outside the marks and NOTEBOOKS no sentence and no table cell has both the name of another library and a ratio or a speed: such figures
 are generated or are not there. A line that needs one which is no comparison ends with `<!-- figure: allow -->`.
 """
 import csv
 import functools
+import hashlib
+import os
 import pathlib
 import re
 import sys
@@ -280,6 +282,10 @@ def gpu_of(path):
     return path.name.split("_")[1].upper()
 
 
+def date_of(path):
+    return path.name.split("_")[0]
+
+
 def backward_headline(path):
     low, high = backward_tflops(path)
     return (f"On an {gpu_of(path)} it reaches {low} to {high} TFLOP/s in fp16, {gradient_mean(path, 'cudnn')}× cuDNN and "
@@ -367,20 +373,7 @@ SCOPES = {"all": "", "causal": "/causal/", "full": "/full/", **{f"head size {d}"
 SIDES = {"cudnn": "cuDNN", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "fastest": "fastest"}
 
 
-@functools.cache
-def peer_cases(path, section):
-    """{case: {side: giwa's speed relative to it}} of the 36 usual cases, forward or backward. `fastest` is the fastest other side: not another
-    form of giwa, another precision, or the deterministic mode of a side (`fa3_fixed`)."""
-    found = {}
-    for row in report_rows.read_csv(path):
-        if row["section"] == section and re.fullmatch(r"fp16/(full|causal)/D(64|128|256)/\d+x\d+x\d+", row["case"]):
-            found.setdefault(row["case"], {})[row["side"]] = float(row["giwa_over"])
-    for sides in found.values():
-        sides["fastest"] = min(over for side, over in sides.items()
-                               if not side.startswith("giwa") and side != "fa3_fixed" and not side.endswith("e4m3"))
-    if not found:
-        raise report_rows.ReportError(f"{path.name} has no section {section} with the usual cases")
-    return found
+peer_cases = functools.cache(report_rows.peer_cases)
 
 
 def peer_spread(path, section, side="fastest", scope="all"):
@@ -491,28 +484,21 @@ def overview(path):
     return lines(*rows)
 
 
-def headline_values(path):
-    """Of attention in fp16: the geometric mean, lowest and highest speed relative to cuDNN and to FlashAttention-2, and the number of cases."""
-    values, cases = [], []
-    for peer in ("cudnn", "flash"):
-        found = against_peers(load(path)).get(("attention_fp16", "giwa", peer), [])
-        if not found or (cases and cases != [case for _, case in found]):
-            raise report_rows.ReportError(f"{path.name} has attention in fp16 not in the same cases with cuDNN and FlashAttention-2")
-        ratios, cases = [r for r, _ in found], [case for _, case in found]
-        values += [report_rows.geometric_mean(ratios), min(ratios), max(ratios)]
-    return [*(f"{v:.2f}" for v in values), len(cases)]
-
-
 def headline(path):
-    mean, low, high, mean_2, low_2, high_2, cases = headline_values(path)
-    return (f"On an {load(path)['runs'][0]['gpu']}, attention in fp16 runs at **{mean}× cuDNN** ({low}–{high}×) and {mean_2}× FlashAttention-2 "
-            f"({low_2}–{high_2}×): geometric mean and range of {cases} cases, forward, with a workspace.")
+    """The comparison with the fastest of the others first, then with each; all of one run."""
+    one, two = (peer_spread(path, section) for section in ("forward", "backward"))
+    cudnn, fa3, fa4 = (f"{peer_spread(path, 'forward', side)[0]:.2f}× {SIDES[side]}" for side in ("cudnn", "fa3", "fa4"))
+    return (f"On an NVIDIA {gpu_of(path)}, attention in fp16 runs at **{one[0]:.3f}× the fastest of cuDNN, FlashAttention-3 and FlashAttention-4** "
+            f"({one[1]:.2f}–{one[2]:.2f}×, ahead in {one[3]} of {one[4]} cases), its gradients at {two[0]:.3f}× ({two[1]:.2f}–{two[2]:.2f}×, ahead in {two[3]}). "
+            f"Forward it is {cudnn}, {fa3} and {fa4}. These are geometric means of one run ({date_of(path)}), with a workspace.")
 
 
 def headline_ko(path):
-    mean, low, high, mean_2, low_2, high_2, cases = headline_values(path)
-    return (f"{load(path)['runs'][0]['gpu']}에서 fp16 어텐션의 속도는 **cuDNN의 {mean}배**(최저 {low}, 최고 {high}), FlashAttention-2의 {mean_2}배"
-            f"(최저 {low_2}, 최고 {high_2})입니다. 워크스페이스를 사용한 순전파(forward) {cases}개 케이스의 기하평균입니다.")
+    one, two = (peer_spread(path, section) for section in ("forward", "backward"))
+    each = ", ".join(f"{SIDES[side]}의 {peer_spread(path, 'forward', side)[0]:.2f}배" for side in ("cudnn", "fa3", "fa4"))
+    return (f"NVIDIA {gpu_of(path)}에서 fp16 어텐션의 속도는 **cuDNN, FlashAttention-3, FlashAttention-4 중 가장 빠른 것의 {one[0]:.3f}배**"
+            f"({one[1]:.2f}~{one[2]:.2f}배, {one[4]}개 케이스 중 {one[3]}개에서 앞섬), 기울기 계산은 {two[0]:.3f}배({two[1]:.2f}~{two[2]:.2f}배, {two[3]}개에서 "
+            f"앞섬)입니다. 순전파는 각각 {each}입니다. 워크스페이스를 사용한 한 번의 실행({date_of(path)})의 기하평균입니다.")
 
 
 def behind(path):
@@ -644,40 +630,67 @@ TABLES.update({f"attention_{mask}": functools.partial(attention_at_4096, mask=ma
 
 # What stands in the place of a picture for who cannot see it.
 PLOTS = {
-    "attention_fp16": "TFLOP/s by length, for each head size and mask, of giwa, cuDNN and FlashAttention-2",
-    "attention_backward": "TFLOP/s of the gradients by length, for each head size and mask, of giwa, cuDNN and FlashAttention-2",
-    "attention_cached": "GB/s of one query a sequence by the size of the cache, of giwa, cuDNN and FlashAttention-2",
-    "attention_bf16": "TFLOP/s by length, for each head size and mask, of giwa and cuDNN, in bf16",
+    "peers_forward": "TFLOP/s of attention by length, for each head size and mask, of giwa, cuDNN, FlashAttention-3 and FlashAttention-4",
+    "peers_backward": "TFLOP/s of the gradients by length, for each head size and mask, of giwa, cuDNN, FlashAttention-3 and FlashAttention-4",
+    "peers_map": "giwa's speed relative to the fastest of the others in each of 36 cases, forward and gradients: blue where giwa is faster, red where slower",
     "attention_fp32": "TFLOP/s by length, for each head size and mask, of giwa's three accuracies and PyTorch's memory-efficient attention",
+    "attention_backward_fp32": "TFLOP/s of the gradients in fp32 by length, of giwa and PyTorch's memory-efficient attention",
     "attention_accuracy": "speed against error of giwa's fp16, tf32, fp32 and fp32_exact, and of PyTorch's memory-efficient attention",
-    "score_modifiers": "TFLOP/s of giwa and FlexAttention: plain, causal, softcap, ALiBi, window",
-    "compile_time": "seconds until the first result of giwa, cuDNN, FlashAttention-2 and FlexAttention",
+    "attention_cpu": "GFLOP/s on the CPU by length, forward and gradients, full and causal, of giwa and PyTorch",
+    "decode_latency": "µs of one decoding step by sequences and by keys, of giwa, cuDNN and FlashAttention-2, and what reading the cache takes",
+    "decode_peers": "time of decoding relative to giwa's, of cuDNN, FlashAttention-3 and FlashInfer, with contiguous caches and with pages",
+    "score_modifiers": "TFLOP/s of giwa, FlexAttention, cuDNN, FlashAttention-3 and -4: plain, causal, softcap, ALiBi, window",
+    "compile_time": "time to the first result of giwa, cuDNN, FlashAttention-2 and FlexAttention, on a logarithmic axis",
     "matmul": "TFLOP/s by size of each step and of cuBLAS",
     "softmax": "GB/s by number of columns of giwa, PyTorch and a copy",
     "transpose": "GB/s of giwa, PyTorch and a copy",
     "for_all": "GB/s of for_all, CUB, Thrust and a plain kernel",
 }
+# The same on pages in Korean.
+KOREAN = {"peers_forward": "giwa, cuDNN, FlashAttention-3, FlashAttention-4의 fp16 어텐션 속도(TFLOP/s)를 헤드 크기와 마스크별로, 길이에 따라 나타낸 그래프"}
 
 
 def newest_report(root):
     return max((root / "docs" / "results").glob("*_report.json"), default=None)
 
 
+def picture(root, page, name, source):
+    """The line of a page that shows a plot. The plot must be drawn from the file that the page's mark names, or from none."""
+    path = root / "docs" / "plots" / f"{name}.svg"
+    if not path.is_file():
+        sys.exit(f"{page.relative_to(root)} shows docs/plots/{name}.svg, which is not there: run bench/plot.py")
+    said = sources(path)
+    if said and source.stem not in [x.removesuffix(".csv") for x in said]:
+        sys.exit(f"{page.relative_to(root)} shows docs/plots/{name}.svg as of {source.name}, and it is of {' and '.join(said)}")
+    alt = KOREAN.get(name, PLOTS[name]) if page.name.endswith(".ko.md") else PLOTS[name]
+    return f"![{alt}]({os.path.relpath(path, page.parent)})"
+
+
+def sources(plot):
+    """{source: digest} that bench/plot.py wrote into a plot: of the report, and of files in docs/results."""
+    said = re.search(r"giwa plot of ([^<]*)", plot.read_text(encoding="utf-8"))
+    if not said:
+        sys.exit(f"docs/plots/{plot.name} does not say what it is of: run bench/plot.py")
+    return dict(x.split() for x in said[1].split(", ") if x != "computed")
+
+
 def check_plots(root, pages):
-    """Each plot is of the newest report, and each that a page shows is there. Answers how many there are."""
+    """Each plot is of the newest report and of the files as they are, and a page shows it. Answers how many there are."""
     report = newest_report(root)
-    if report:
-        for page in pages:
-            for name in re.findall(r"(?:docs/)?plots/([\w.]+\.svg)", page.read_text(encoding="utf-8")):
-                if not (root / "docs" / "plots" / name).is_file():
-                    sys.exit(f"{page.relative_to(root)} shows docs/plots/{name}, which is not there: run bench/plot.py")
+    shown = "".join(page.read_text(encoding="utf-8") for page in (*pages, *(root / "examples").glob("*.md")))
     plots = sorted((root / "docs" / "plots").glob("*.svg"))
-    wanted = f"{load(report)['name']} {report_rows.digest(load(report))}" if report else "no report"
     for plot in plots:
-        found = re.search(r"giwa report (\S+ [0-9a-f]+)", plot.read_text(encoding="utf-8"))
-        if not found or found[1] != wanted:
-            sys.exit(f"docs/plots/{plot.name} is of {found[1] if found else 'no report'}, and the newest in docs/results is "
-                     f"{wanted}: run bench/plot.py")
+        for source, digest in sources(plot).items():
+            file = root / "docs" / "results" / source
+            if file.is_file():
+                wanted = f"{source} {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+            else:
+                wanted = f"{load(report)['name']} {report_rows.digest(load(report))}" if report else "no report"
+            if f"{source} {digest}" != wanted:
+                sys.exit(f"docs/plots/{plot.name} is of {source} {digest}, and docs/results has {wanted}: run bench/plot.py")
+    for picture_file in (*plots, *sorted((root / "docs" / "pictures").glob("*.*"))):
+        if f"{picture_file.parent.name}/{picture_file.name}" not in shown:
+            sys.exit(f"no page shows docs/{picture_file.parent.name}/{picture_file.name}: delete it")
     return len(plots)
 
 
@@ -746,16 +759,15 @@ def main(write, root=ROOT):
             here += 1
             gap = "\n\n" if match[4].startswith("\n") else ""
             plot = match[3].removeprefix("plot_")
-            if match[3] not in TABLES and (plot not in PLOTS or plot == match[3] or match[2] != "report"):
+            if match[3] not in TABLES and (plot not in PLOTS or plot == match[3]):
                 sys.exit(f"{name} asks for a table of an unknown kind: {match[3]}")
             path = newest_report(root) if match[2] == "report" else root / "docs" / "results" / match[2]
             if path is None:
                 waiting += 1
                 return f"{match[1]}{gap}{match[5]}"
             found += 1
-            folder = {root: "docs/plots", root / "docs": "plots"}.get(page.parent, "../plots")
             try:
-                table = f"![{PLOTS[plot]}]({folder}/{plot}.svg)" if plot != match[3] else TABLES[match[3]](path)
+                table = picture(root, page, plot, path) if plot != match[3] else TABLES[match[3]](path)
             except (OSError, report_rows.ReportError) as error:
                 sys.exit(f"{name}: {error}")
             if table.endswith("---|"):

@@ -297,3 +297,24 @@ def of_peers(suite, path):
             rows += [row(suite, cell["case"], name(side), "speed", **figure, ratio_to=peer, ratio=statistics.median(x), lowest=min(x),
                          highest=max(x)) for peer, x in found.items()] or [row(suite, cell["case"], name(side), "speed", **figure)]
     return rows
+
+
+def peer_cases(path, section):
+    """{case: {side: giwa's speed relative to it}} of the 36 usual cases, forward or backward: of a CSV of peers, or of the report's suite
+    peers_SECTION. `fastest` is the fastest other side: not another form of giwa, another precision, or the deterministic mode of a side
+    (`fa3_fixed`)."""
+    path, found = Path(path), {}
+    if path.suffix == ".json":
+        told = [(r["case"], r["ratio_to"], r["ratio"]) for r in load(path)["rows"]
+                if r["suite"] == f"peers_{section}" and r["contender"] == "giwa" and r["ratio"]]
+    else:
+        told = [(r["case"], r["side"], float(r["giwa_over"])) for r in read_csv(path) if r["section"] == section]
+    for case, side, ratio_to_it in told:
+        if re.fullmatch(r"fp16/(full|causal)/D(64|128|256)/\d+x\d+x\d+", case):
+            found.setdefault(case, {})[side] = ratio_to_it
+    for sides in found.values():
+        sides["fastest"] = min(over for side, over in sides.items()
+                               if not side.startswith("giwa") and side != "fa3_fixed" and not side.endswith("e4m3"))
+    if not found:
+        raise ReportError(f"{path.name} has no section {section} with the usual cases")
+    return found

@@ -352,13 +352,36 @@ class Peers(unittest.TestCase):
                 unpack.main([str(transfers[0]), "--peers", str(at / "elsewhere")])
 
 
+def script(name):
+    """A script of .ci as a module."""
+    spec = importlib.util.spec_from_file_location(name, HERE.parent / ".ci" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Pictures(unittest.TestCase):
+    """The check of the text in SVGs."""
+
+    def test_text_outside_and_on_text(self):
+        for body, hit in (('<text x="10" y="20">inside</text>', ""), ('<text x="80" y="20">outside</text>', "`outside` is at 80"),
+                          ('<text x="80" y="20" text-anchor="end">outside</text>', ""), ('<text x="10" y="5">high</text>', "`high`"),
+                          ('<g transform="translate(60 0)"><text x="10" y="20" style="font-size: 10px">moved</text></g>', "`moved`"),
+                          ('<text x="90" y="60" transform="rotate(-90 90 60)">turned</text>', ""),
+                          ('<text x="90" y="20" transform="rotate(-90 90 20)">turned</text>', "`turned`"),
+                          ('<text x="10" y="20">one</text><text x="12" y="24">two</text>', "`one` and `two` overlap"),
+                          ('<text x="10" y="20">one</text><text x="10" y="32">two</text>', ""),
+                          ('<defs><text x="200" y="20">unseen</text></defs>', "")):
+            found = "\n".join(script("check_pictures").flaws(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100" font-size="10" '
+                                                             f'font-family="monospace">{body}</svg>'))
+            (self.assertIn(hit, found, body) if hit else self.assertEqual(found, "", body))
+
+
 class Pages(unittest.TestCase):
     """Runs .ci/check_figures.py on pages, a report and a plot that the test writes."""
 
     def setUp(self):
-        spec = importlib.util.spec_from_file_location("check_figures", HERE.parent / ".ci" / "check_figures.py")
-        self.figures = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.figures)
+        self.figures = script("check_figures")
         self.folder = tempfile.TemporaryDirectory()
         self.root = Path(self.folder.name)
         (self.root / "docs" / "plots").mkdir(parents=True)
@@ -387,15 +410,22 @@ class Pages(unittest.TestCase):
         made = report([{**r, "suite": "attention_fp16"} for mask in ("full", "causal")
                        for r in attention(400, 320, f"fp16/{mask}/D64/32x32x512")])
         report_rows.save(made, self.root / "docs" / "results")
-        self.assertIn("README.md does not say what docs/results says", self.check())
         self.assertIn("shows docs/plots/softmax.svg, which is not there", self.check(write=True))
+        plot = self.root / "docs" / "plots" / "softmax.svg"
+        plot.write_text(f"<svg>giwa plot of {made['name']} {'0' * 16}</svg>", encoding="utf-8")
+        self.assertIn("README.md does not say what docs/results says", self.check())
+        self.assertIn(f"docs/plots/softmax.svg is of {made['name']} 0000", self.check(write=True))
         self.assertIn("of giwa, PyTorch and a copy](docs/plots/softmax.svg)", self.page.read_text(encoding="utf-8"))
         self.assertIn("| 64 | 32 | 32 x 512 | 400 (1.25) | 400 (1.25) |", self.page.read_text(encoding="utf-8"))
-        plot = self.root / "docs" / "plots" / "softmax.svg"
-        plot.write_text(f"<svg>giwa report {made['name']} {'0' * 16}</svg>", encoding="utf-8")
-        self.assertIn("docs/plots/softmax.svg is of 2026-01-02_test_1_report 0000", self.check())
-        plot.write_text(f"<svg>giwa report {made['name']} {report_rows.digest(made)}</svg>", encoding="utf-8")
+        plot.write_text(f"<svg>giwa plot of {made['name']} {report_rows.digest(made)}</svg>", encoding="utf-8")
         self.assertIn("3 table(s) and 1 plot(s) agree", self.check())
+        (other := plot.with_name("other.svg")).write_text("<svg>giwa plot of computed</svg>", encoding="utf-8")
+        self.assertIn("no page shows docs/plots/other.svg", self.check())
+        other.unlink()
+        plot.write_text(f"<svg>giwa plot of old.csv {'0' * 16}</svg>", encoding="utf-8")
+        self.assertIn(f"shows docs/plots/softmax.svg as of {made['name']}.json, and it is of old.csv", self.check())
+        plot.write_text(f"<svg>giwa plot of {made['name']} {report_rows.digest(made)}, old.csv {'0' * 16}</svg>", encoding="utf-8")
+        self.assertIn("docs/plots/softmax.svg is of old.csv 0000", self.check())
         self.page.write_text(self.page.read_text(encoding="utf-8").replace("400 (1.25)", "500 (1.25)"), encoding="utf-8")
         self.assertIn("does not say what docs/results says", self.check())
 
@@ -442,18 +472,26 @@ class Pages(unittest.TestCase):
             self.check(write=True)
             (self.assertIn if hit else self.assertNotIn)("written by hand", self.check(), page)
 
-    def test_the_headline_is_of_the_newest_report(self):
-        self.page.write_text("<!-- begin table: report headline -->\n<!-- end table -->\n", encoding="utf-8")
-        both = [row for keys, giwa, cudnn, flash in ((512, 300, 400, 200), (1024, 400, 200, 100))
-                for row in (*attention(giwa, cudnn, f"fp16/full/D64/1x1x{keys}"),
-                            {**attention(giwa, flash, f"fp16/full/D64/1x1x{keys}")[0], "ratio_to": "flash"})]
-        report_rows.save(report([{**r, "suite": "attention_fp16"} for r in both[:-1]]), self.root / "docs" / "results")
-        self.assertIn("not in the same cases with cuDNN and FlashAttention-2", self.check(write=True))
-        report_rows.save(report([{**r, "suite": "attention_fp16"} for r in both]), self.root / "docs" / "results")
+    def test_the_headline_is_of_one_run(self):
+        self.page.write_text("<!-- begin table: report headline -->\n<!-- end table -->\n<!-- begin table: 2026-01-02_h200_peers.csv headline -->\n"
+                             "<!-- end table -->\n", encoding="utf-8")
+        results = self.root / "docs" / "results"
+        peers = {"cudnn": 1.5, "fa3": 1.2, "fa4": 0.9}
+        cases = [f"fp16/full/D64/1x1x{tokens}" for tokens in (512, 1024)]
+        path = results / "2026-01-02_h200_peers.csv"
+        path.write_text("section,case,side,us,value,giwa_over\n" + "".join(
+            f"{section},{case},{side},1,1,{over}\n" for section in ("forward", "backward") for case in cases for side, over in ({"giwa": 1} | peers).items()),
+            encoding="utf-8")
+        report_rows.save(report([row("softmax", "a", "giwa", "speed", 1, "GB/s")]), results)
+        self.assertIn("has no section forward with the usual cases", self.check(write=True))
+        made = report([row(f"peers_{section}", case, "giwa", "speed", 1, "TFLOP/s", ratio_to=peer, ratio=over)
+                       for section in ("forward", "backward") for case in cases for peer, over in (peers | {"best_other": 0.9}).items()])
+        report_rows.save(made, results)
         self.figures.load.cache_clear()  # the new report has the old one's name
-        self.assertIn("1 table(s)", self.check(write=True))
-        self.assertRegex(self.page.read_text(encoding="utf-8"), r"\*\*1\.22× cuDNN\*\* \(0\.75–2\.00×\) and "
-                         r"2\.45× FlashAttention-2 \(1\.50–4\.00×\): .* 2 cases")
+        self.assertIn("2 table(s)", self.check(write=True))
+        for gpu in ("TEST", "H200"):  # of the report and of the CSV the same figures
+            self.assertRegex(self.page.read_text(encoding="utf-8"), rf"On an NVIDIA {gpu}, .* \*\*0\.900× the fastest of .*\(0\.90–0\.90×, ahead in 0 of 2 cases\)"
+                             r", its gradients at 0\.900× .*Forward it is 1\.50× cuDNN, 1\.20× FlashAttention-3 and 0\.90× FlashAttention-4")
 
 
 TOOLS = {

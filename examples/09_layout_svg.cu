@@ -60,7 +60,7 @@ class canvas {
     std::ostringstream out;
     out << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width_ << ' ' << height_ << "\" width=\""
         << width_ << "\" height=\"" << height_ << "\" font-family=\"monospace\" font-size=\"10\">\n"
-        << "<rect width=\"" << width_ << "\" height=\"" << height_ << "\" fill=\"white\"/>\n"
+        << "<rect width=\"" << width_ << "\" height=\"" << height_ << "\" rx=\"8\" fill=\"white\"/>\n"
         << body_.str() << "</svg>\n";
     return out.str();
   }

@@ -104,7 +104,7 @@ struct block_source<block_lists> : block_source_base {
     const uint32 full = bits_of(team, map, lists.full, at), partial = bits_of(team, map, lists.partial, at);
     return {full | partial, full};
   }
-  /// The bits of `count` numbers, `step` elements apart. Those that are no columns are counted with the first word.
+  /// The bits of `count` numbers, one every `step` elements. Those that are no columns are counted with the first word.
   template <class Team>
   GIWA_HOST_DEVICE static uint32 bits_of(const Team& team, const block_map& map, const int* numbers, int64 step,
                                          int64 count, int bad, const block_place& at) {
