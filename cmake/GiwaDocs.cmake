@@ -24,6 +24,7 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
   configure_file(cmake/Doxyfile.in ${GIWA_DOCS_DIR}/Doxyfile @ONLY)
   add_custom_target(docs
     COMMAND ${CMAKE_COMMAND} -E rm -rf ${GIWA_DOCS_DIR}/html
+    COMMAND ${Python3_EXECUTABLE} cmake/docs_menu.py ${GIWA_DOCS_DIR} ${PROJECT_VERSION}
     COMMAND ${GIWA_DOXYGEN} ${GIWA_DOCS_DIR}/Doxyfile
     COMMAND ${Python3_EXECUTABLE} cmake/search_index.py ${GIWA_DOCS_DIR}/html
     COMMAND ${Python3_EXECUTABLE} .ci/check_links.py ${GIWA_DOCS_DIR}/html

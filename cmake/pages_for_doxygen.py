@@ -3,8 +3,7 @@
 """Doxygen's filter of the pages: prints a Markdown file, or an example's source, of this repository as a page of the site.
 
 The pages are written for GitHub. Here each gets a label, every heading the anchor that GitHub gives it, and links between
-pages become references. A file of examples/ becomes a page with its listing. The order of the pages in the navigation is the
-order in which docs/README.md names them; the examples hang below the page of the learning path.
+pages become references. A file of examples/ becomes a page with its listing. The site's menu has the sections of docs/README.md.
 """
 import html
 import os
@@ -16,7 +15,7 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = ROOT / "README.md"
 INDEX = ROOT / "docs" / "README.md"
-PATH = ROOT / "docs" / "learn.md"  # the examples hang below it
+EXAMPLES = ROOT / "examples" / "README.md"
 FENCE = re.compile(r"^(```.*?^```)[ \t]*$", re.M | re.S)
 CODE = re.compile(r"(`[^`\n]*`)")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.M)
@@ -65,14 +64,31 @@ def target_of(path, target):
     return Path(os.path.normpath(path.parent / name)) if name else path, place
 
 
-def chapters():
-    """The pages in reading order: docs/README.md, and those that it links to."""
-    found = [INDEX]
-    for match in LINK.finditer(INDEX.read_text()):
-        page, _ = target_of(INDEX, match.group(3))
-        if page.suffix == ".md" and page.is_file() and page not in [*found, FIRST]:
-            found.append(page)
+def sections():
+    """The menu: for each heading of docs/README.md its title and pages, each as (file, title), in their order. A page's title is
+    the text of the link that begins its line; a page that a line names later has its own."""
+    found, seen = [], {FIRST, INDEX}
+    for heading, part in re.findall(r"^## +(.*?)\n(.*?)(?=^## |\Z)", INDEX.read_text(), re.M | re.S):
+        pages = []
+        for line in part.splitlines():
+            for match in LINK.finditer(line):
+                page, _ = target_of(INDEX, match.group(3))
+                if page.suffix == ".md" and page.is_file() and page not in seen:
+                    seen.add(page)
+                    pages.append((page, match.group(2) if line.startswith("- " + match.group(0)) else title_of(page)))
+        found.append((heading, pages))
     return found
+
+
+def title_of(page):
+    """A page's first heading without code's marks, up to a colon."""
+    return HEADING.search(page.read_text()).group(2).replace("`", "").partition(": ")[0]
+
+
+def chapters():
+    """The pages in reading order: docs/README.md, those that it names, and then the other pages of docs/."""
+    named = [INDEX, *(page for _, pages in sections() for page, _ in pages)]
+    return named + sorted(set((ROOT / "docs").rglob("*.md")) - set(named))
 
 
 def examples():
@@ -91,7 +107,7 @@ def linked(path, match, code):
     if picture:
         return f"\n\\image html {file.name}\n"
     if file.is_dir():
-        return f"[{text}](@ref {label(PATH)})" if file.name == "examples" else text
+        return f"[{text}](@ref {label(EXAMPLES)})" if file.name == "examples" else text
     if file == FIRST and not place:
         return f"[{text}](@ref index)"
     if is_page(file):
@@ -122,14 +138,10 @@ def prose(path, text, headings):
 
 
 def page_of_markdown(path):
-    """A Markdown file; below the first page hang the chapters, below the learning path the examples."""
     text = re.sub(r"<!--.*?-->\n?", "", path.read_text(), flags=re.S)
     headings = iter(anchors(text))
     parts = FENCE.split(text)
-    out = "".join(part if part.startswith("```") else prose(path, part, headings) for part in parts)
-    below = chapters() if path == FIRST else examples() if path == PATH else []
-    pages = "".join(f"- @subpage {label(page)}\n" for page in below)
-    return out + (f'\n<div class="pages">\n\n{pages}\n</div>\n' if pages else "")
+    return "".join(part if part.startswith("```") else prose(path, part, headings) for part in parts)
 
 
 def page_of_source(path):
