@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from pages_for_doxygen import ROOT, label, sections
+from pages_for_doxygen import INDEX, ROOT, anchor, label, label_of, sections
 
 
 def menu(title, pages):
     tabs = "".join(f'\n      <tab type="user" visible="yes" title={quoteattr(name)} url="@ref {label(page)}"/>' for page, name in pages)
-    return f'<tab type="usergroup" visible="yes" url="[none]" title={quoteattr(title)}>{tabs}\n    </tab>'
+    return f'<tab type="usergroup" visible="yes" url="@ref {label_of(INDEX, anchor(title))}" title={quoteattr(title)}>{tabs}\n    </tab>'
 
 
 def date():

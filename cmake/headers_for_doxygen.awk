@@ -9,23 +9,6 @@
 FNR == 1 {
   path = FILENAME
   sub(/^.*include\/giwa\//, "", path)
-  if (path == "version.hpp") {  # the groups, in their order
-    group("layer_base", "base: macros, compiler checks, status and exceptions")
-    group("layer_numeric", "numeric: integers, indices, extents, views, precisions, random numbers")
-    group("layer_arch", "arch: PTX instructions, one family in each header")
-    group("layer_device", "device: GPUs, streams, events, memory, copies, timing, tensor maps")
-    group("layer_grid", "grid: thread coordinates, stride loops, launches, for_all, the host executor")
-    group("layer_tile", "tile: tiles in shared memory and registers, copies, pipelines, matrix products")
-    group("layer_softmax", "softmax: the (max, sum) state, the online update, softmax of rows")
-    group("layer_attention", "attention: attention on GPU and CPU, by call")
-    group("attention_forward", "Attention: the call, options, workspace, plans", "layer_attention")
-    group("attention_backward", "Gradients of attention: the call and its options", "layer_attention")
-    group("attention_cached", "Attention with a cache: the call, appending, merging", "layer_attention")
-    group("attention_masks", "Masks", "layer_attention")
-    group("attention_scores", "Score modifiers and dropout", "layer_attention")
-    group("attention_reference", "Plain implementations to compare with", "layer_attention")
-    group("layer_multi", "multi: attention on several ranks, by rings or by heads")
-  }
   members = group_of(path)
   see = links_of(path)
 }
@@ -44,10 +27,29 @@ FNR == 1 {
   if (FNR > 1) print last
   last = line
 }
-END { print last }
+END {
+  print last
+  if (path != "version.hpp") exit
+  # The groups, in their order.
+  group("layer_base", "base: macros, status, exceptions")
+  group("layer_numeric", "numeric: indices, extents, views, precisions")
+  group("layer_arch", "arch: PTX instructions")
+  group("layer_device", "device: GPUs, memory, copies, streams, timing")
+  group("layer_grid", "grid: threads, loops, launches")
+  group("layer_tile", "tile: tiles, copies, pipelines, products")
+  group("layer_softmax", "softmax: the (max, sum) state, rows")
+  group("layer_attention", "attention")
+  group("attention_forward", "Attention: the call, options, workspace, plans", "layer_attention")
+  group("attention_backward", "Gradients of attention", "layer_attention")
+  group("attention_cached", "Attention with a cache, appending, merging", "layer_attention")
+  group("attention_masks", "Masks", "layer_attention")
+  group("attention_scores", "Score modifiers and dropout", "layer_attention")
+  group("attention_reference", "Plain implementations to compare with", "layer_attention")
+  group("layer_multi", "multi: attention on several GPUs")
+}
 
 function group(name, title, above) {
-  printf "/** @defgroup %s %s%s */ ", name, title, above == "" ? "" : " @ingroup " above
+  printf "/** @defgroup %s %s\n%s*/\n", name, title, above == "" ? "" : "@ingroup " above " "
 }
 
 function group_of(path, layer) {

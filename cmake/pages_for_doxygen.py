@@ -20,6 +20,7 @@ FENCE = re.compile(r"^(```.*?^```)[ \t]*$", re.M | re.S)
 CODE = re.compile(r"(`[^`\n]*`)")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.M)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+PICTURE = re.compile(r"(?:<picture>.*?)?(<img\b[^>]*>)(?:\s*</picture>)?", re.S)
 BOLD = re.compile(r"\*\*(?!\s)([^*\n]+)(?<!\s)\*\*")
 ITALIC = re.compile(r"(?<![*\w])\*(?!\s)([^*\n]+)\*(?=\w)")  # what follows belongs to the same word, as in Korean
 BAR = "\\|"
@@ -97,6 +98,18 @@ def examples():
     return sorted(files, key=lambda file: (not file.name[:2].isdigit(), str(file)))
 
 
+def shown(file, text, width=""):
+    """A picture, which links to itself: on a phone it is small."""
+    return f'<a href="{file.name}"><img src="{file.name}" alt="{html.escape(text)}"{width}/></a>'
+
+
+def of_html(path, match):
+    """An <img>, also one in a <picture>, of which a dark variant is dropped: the site has a light ground below pictures."""
+    of = dict(re.findall(r'(\w+)="([^"]*)"', match.group(1)))
+    file, _ = target_of(path, of["src"])
+    return shown(file, of.get("alt", ""), f' width="{of["width"]}"' if "width" in of else "") if file.suffix != "" else match.group(0)
+
+
 def linked(path, match, code):
     """One link or image of a page. A reference's text has no code in it, so the quotes go."""
     picture, text, target = match.groups()
@@ -105,7 +118,7 @@ def linked(path, match, code):
         return match.group(0)
     file, place = target_of(path, target)
     if picture:
-        return f"\n\\image html {file.name}\n"
+        return shown(file, text)
     if file.is_dir():
         return f"[{text}](@ref {label(EXAMPLES)})" if file.name == "examples" else text
     if file == FIRST and not place:
@@ -123,7 +136,7 @@ def prose(path, text, headings):
         name = label_of(path, place) if depth > 1 else "mainpage" if path == FIRST else label(path)
         return f"{match.group(1)} {match.group(2).replace('`', '')} {{#{name}}}"
 
-    def shown(code):
+    def as_code(code):
         """A bar inside code in a table: GitHub and Doxygen want a backslash, which Doxygen would show between quotes. With an
         apostrophe inside, Doxygen takes code in single quotes for a quotation. And it drops a %, which stops links."""
         code = re.sub(r"%(?=\w)", "%%", code)
@@ -131,17 +144,19 @@ def prose(path, text, headings):
 
     pieces = CODE.split(HEADING.sub(heading, text))
     joined = "".join(piece if i % 2 == 0 else f"\0{i}\0" for i, piece in enumerate(pieces))
+    joined = PICTURE.sub(lambda match: of_html(path, match), joined)
     joined = LINK.sub(lambda match: linked(path, match, pieces), joined)
     joined = BOLD.sub(r"<b>\1</b>", joined)  # Doxygen wants a letter after the first ** and none after the last
     joined = ITALIC.sub(r"<em>\1</em>", joined)
-    return re.sub(r"\0(\d+)\0", lambda match: shown(pieces[int(match.group(1))]), joined)
+    return re.sub(r"\0(\d+)\0", lambda match: as_code(pieces[int(match.group(1))]), joined)
 
 
 def page_of_markdown(path):
     text = re.sub(r"<!--.*?-->\n?", "", path.read_text(), flags=re.S)
     headings = iter(anchors(text))
     parts = FENCE.split(text)
-    return "".join(part if part.startswith("```") else prose(path, part, headings) for part in parts)
+    page = "".join(part if part.startswith("```") else prose(path, part, headings) for part in parts)
+    return page.replace("\n", "\n\n@tableofcontents{html:2}\n", 1) if len(anchors(text)) > 3 and path != FIRST else page
 
 
 def page_of_source(path):
