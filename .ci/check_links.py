@@ -5,7 +5,7 @@
 In README.md and in all pages of docs/ and examples/, every relative link and image must be a file of the repository, and every
 #anchor a heading of that page by GitHub's rules; every picture and plot of docs/ must be on a page. In a folder of HTML (the
 site), every href, src and data must be a file there, and every #anchor an id in it. The same holds of the index of the site's
-search, which must find the words of WORDS. Inline code of a page must be code on the site.
+search (cmake/docs_search_test.js runs the search itself). Inline code of a page must be code on the site.
 """
 import html
 import json
@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT / "cmake"))
 from pages_for_doxygen import BAR, CODE, FENCE, FIRST, LINK, anchors, chapters, label, target_of  # noqa: E402
 
 OUTSIDE = re.compile(r"[a-z]+:|//")
-WORDS = ("Numba", "out of memory", "install", "Laplace", "한국어", "attention_forward")
 KNOWN = "#nested-classes"  # Doxygen links to this heading but omits it if all nested types are private
 
 
@@ -65,19 +64,16 @@ class Links(HTMLParser):
 
 
 def check_search(folder, pages):
-    """Returns a sentence for each word that the search does not find, and each address in its index that does not exist."""
+    """Returns a sentence for each address in the search's index that does not exist."""
     index, code = folder / "search" / "index.js", folder / "search" / "search.js"
     if not index.is_file() or "giwa_index" not in code.read_text():
         return [f"{folder.name}: the search of cmake/search_index.py is missing"]
-    entries = json.loads(index.read_text().partition("=")[2].strip().rstrip(";"))
+    entries = json.loads(index.read_text().partition("\n")[0].partition("=")[2].strip().rstrip(";"))
     flaws = []
     for address, title, *_ in entries:
         file, _, place = address.partition("#")
         if file not in pages or (place and place not in pages[file].ids):
             flaws.append(f"{folder.name}/search/index.js: no such place: {address} ({title})")
-    for word in WORDS:
-        if not any(word.lower() in " ".join(texts).lower() for _, *texts in entries):
-            flaws.append(f"{folder.name}: the search does not find: {word}")
     return flaws
 
 

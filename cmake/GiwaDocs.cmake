@@ -8,12 +8,10 @@ mark_as_advanced(GIWA_DOXYGEN GIWA_DOXYGEN_THEME)
 find_package(Python3 COMPONENTS Interpreter QUIET)
 if(GIWA_DOXYGEN AND Python3_FOUND)
   set(GIWA_DOCS_DIR ${PROJECT_BINARY_DIR}/docs)
-  # Files that pages link to, other than pages and examples, are copied.
+  # Pictures, and files that pages link to other than pages and examples, are copied.
   file(GLOB GIWA_DOCS_FILES RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS LICENSE docs/results/*.csv docs/results/*.json
-    docs/results/*.txt docs/results/*.xml)
-  file(GLOB GIWA_DOCS_PICTURES RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS docs/pictures docs/plots)
+    docs/results/*.txt docs/results/*.xml docs/pictures/* docs/plots/*)
   list(JOIN GIWA_DOCS_FILES " " GIWA_DOCS_FILES)
-  list(JOIN GIWA_DOCS_PICTURES " " GIWA_DOCS_PICTURES)
   set(GIWA_DOCS_SHEETS cmake/docs.css)
   set(GIWA_DOCS_LOOK "with the theme ${GIWA_DOXYGEN_THEME}")
   if(GIWA_DOXYGEN_THEME)
@@ -24,6 +22,7 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
   configure_file(cmake/Doxyfile.in ${GIWA_DOCS_DIR}/Doxyfile @ONLY)
   add_custom_target(docs
     COMMAND ${CMAKE_COMMAND} -E rm -rf ${GIWA_DOCS_DIR}/html
+    COMMAND ${Python3_EXECUTABLE} cmake/docs_menu.py ${GIWA_DOCS_DIR} ${PROJECT_VERSION}
     COMMAND ${GIWA_DOXYGEN} ${GIWA_DOCS_DIR}/Doxyfile
     COMMAND ${Python3_EXECUTABLE} cmake/search_index.py ${GIWA_DOCS_DIR}/html
     COMMAND ${Python3_EXECUTABLE} .ci/check_links.py ${GIWA_DOCS_DIR}/html

@@ -3,8 +3,7 @@
 """Doxygen's filter of the pages: prints a Markdown file, or an example's source, of this repository as a page of the site.
 
 The pages are written for GitHub. Here each gets a label, every heading the anchor that GitHub gives it, and links between
-pages become references. A file of examples/ becomes a page with its listing. The order of the pages in the navigation is the
-order in which docs/README.md names them; the examples hang below the page of the learning path.
+pages become references. A file of examples/ becomes a page with its listing. The site's menu has the sections of docs/README.md.
 """
 import html
 import os
@@ -16,11 +15,12 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = ROOT / "README.md"
 INDEX = ROOT / "docs" / "README.md"
-PATH = ROOT / "docs" / "learn.md"  # the examples hang below it
+EXAMPLES = ROOT / "examples" / "README.md"
 FENCE = re.compile(r"^(```.*?^```)[ \t]*$", re.M | re.S)
 CODE = re.compile(r"(`[^`\n]*`)")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.M)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+PICTURE = re.compile(r"(?:<picture>.*?)?(<img\b[^>]*>)(?:\s*</picture>)?", re.S)
 BOLD = re.compile(r"\*\*(?!\s)([^*\n]+)(?<!\s)\*\*")
 ITALIC = re.compile(r"(?<![*\w])\*(?!\s)([^*\n]+)\*(?=\w)")  # what follows belongs to the same word, as in Korean
 BAR = "\\|"
@@ -65,20 +65,49 @@ def target_of(path, target):
     return Path(os.path.normpath(path.parent / name)) if name else path, place
 
 
-def chapters():
-    """The pages in reading order: docs/README.md, and those that it links to."""
-    found = [INDEX]
-    for match in LINK.finditer(INDEX.read_text()):
-        page, _ = target_of(INDEX, match.group(3))
-        if page.suffix == ".md" and page.is_file() and page not in [*found, FIRST]:
-            found.append(page)
+def sections():
+    """The menu: for each heading of docs/README.md its title and pages, each as (file, title), in their order. A page's title is
+    the text of the link that begins its line; a page that a line names later has its own."""
+    found, seen = [], {FIRST, INDEX}
+    for heading, part in re.findall(r"^## +(.*?)\n(.*?)(?=^## |\Z)", INDEX.read_text(), re.M | re.S):
+        pages = []
+        for line in part.splitlines():
+            for match in LINK.finditer(line):
+                page, _ = target_of(INDEX, match.group(3))
+                if page.suffix == ".md" and page.is_file() and page not in seen:
+                    seen.add(page)
+                    pages.append((page, match.group(2) if line.startswith("- " + match.group(0)) else title_of(page)))
+        found.append((heading, pages))
     return found
+
+
+def title_of(page):
+    """A page's first heading without code's marks, up to a colon."""
+    return HEADING.search(page.read_text()).group(2).replace("`", "").partition(": ")[0]
+
+
+def chapters():
+    """The pages in reading order: docs/README.md, those that it names, and then the other pages of docs/."""
+    named = [INDEX, *(page for _, pages in sections() for page, _ in pages)]
+    return named + sorted(set((ROOT / "docs").rglob("*.md")) - set(named))
 
 
 def examples():
     """The sources that have pages, the numbered ones first."""
     files = [file for file in (ROOT / "examples").rglob("*") if is_page(file) and file not in chapters()]
     return sorted(files, key=lambda file: (not file.name[:2].isdigit(), str(file)))
+
+
+def shown(file, text, width=""):
+    """A picture, which links to itself: on a phone it is small."""
+    return f'<a href="{file.name}"><img src="{file.name}" alt="{html.escape(text)}"{width}/></a>'
+
+
+def of_html(path, match):
+    """An <img>, also one in a <picture>, of which a dark variant is dropped: the site has a light ground below pictures."""
+    of = dict(re.findall(r'(\w+)="([^"]*)"', match.group(1)))
+    file, _ = target_of(path, of["src"])
+    return shown(file, of.get("alt", ""), f' width="{of["width"]}"' if "width" in of else "") if file.suffix != "" else match.group(0)
 
 
 def linked(path, match, code):
@@ -89,9 +118,9 @@ def linked(path, match, code):
         return match.group(0)
     file, place = target_of(path, target)
     if picture:
-        return f"\n\\image html {file.name}\n"
+        return shown(file, text)
     if file.is_dir():
-        return f"[{text}](@ref {label(PATH)})" if file.name == "examples" else text
+        return f"[{text}](@ref {label(EXAMPLES)})" if file.name == "examples" else text
     if file == FIRST and not place:
         return f"[{text}](@ref index)"
     if is_page(file):
@@ -107,7 +136,7 @@ def prose(path, text, headings):
         name = label_of(path, place) if depth > 1 else "mainpage" if path == FIRST else label(path)
         return f"{match.group(1)} {match.group(2).replace('`', '')} {{#{name}}}"
 
-    def shown(code):
+    def as_code(code):
         """A bar inside code in a table: GitHub and Doxygen want a backslash, which Doxygen would show between quotes. With an
         apostrophe inside, Doxygen takes code in single quotes for a quotation. And it drops a %, which stops links."""
         code = re.sub(r"%(?=\w)", "%%", code)
@@ -115,21 +144,19 @@ def prose(path, text, headings):
 
     pieces = CODE.split(HEADING.sub(heading, text))
     joined = "".join(piece if i % 2 == 0 else f"\0{i}\0" for i, piece in enumerate(pieces))
+    joined = PICTURE.sub(lambda match: of_html(path, match), joined)
     joined = LINK.sub(lambda match: linked(path, match, pieces), joined)
     joined = BOLD.sub(r"<b>\1</b>", joined)  # Doxygen wants a letter after the first ** and none after the last
     joined = ITALIC.sub(r"<em>\1</em>", joined)
-    return re.sub(r"\0(\d+)\0", lambda match: shown(pieces[int(match.group(1))]), joined)
+    return re.sub(r"\0(\d+)\0", lambda match: as_code(pieces[int(match.group(1))]), joined)
 
 
 def page_of_markdown(path):
-    """A Markdown file; below the first page hang the chapters, below the learning path the examples."""
     text = re.sub(r"<!--.*?-->\n?", "", path.read_text(), flags=re.S)
     headings = iter(anchors(text))
     parts = FENCE.split(text)
-    out = "".join(part if part.startswith("```") else prose(path, part, headings) for part in parts)
-    below = chapters() if path == FIRST else examples() if path == PATH else []
-    pages = "".join(f"- @subpage {label(page)}\n" for page in below)
-    return out + (f'\n<div class="pages">\n\n{pages}\n</div>\n' if pages else "")
+    page = "".join(part if part.startswith("```") else prose(path, part, headings) for part in parts)
+    return page.replace("\n", "\n\n@tableofcontents{html:2}\n", 1) if len(anchors(text)) > 3 and path != FIRST else page
 
 
 def page_of_source(path):

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Writes the index of the site's search: search_index.py FOLDER, where Doxygen has written the site.
 
-An entry is [address, title, where it is, text]. Each heading of a page is one, with the text below it, then each example with
-its first comment, then each name of the reference.
+An entry is [address, title, where it is, text, kind, other titles, late]. Each heading of a page is one, with the text below it,
+then each example with its first comment, then each name of the reference. Late ones come last: notes, records, lists of headers.
+Synonyms are those of cmake/docs_synonyms.txt.
 """
 import ast
 import html
@@ -12,7 +13,10 @@ import re
 import sys
 from pathlib import Path
 
-from pages_for_doxygen import FENCE, FIRST, HEADING, LINK, ROOT, anchors, chapters, examples, label, label_of
+from pages_for_doxygen import FENCE, FIRST, HEADING, LINK, ROOT, anchors, chapters, examples, label, label_of, sections
+
+
+LATE = re.compile(r"docs/(notes|results)/|_hopper\.md$|/(changelog|layers|headers)\.md$")
 
 
 def plain(text):
@@ -21,8 +25,8 @@ def plain(text):
     return " ".join(re.sub(r"[`*|]|\|?[-:]{3,}|^```\w*", " ", text, flags=re.M).split())
 
 
-def of_page(path):
-    """One entry for each heading."""
+def of_page(path, title, late):
+    """One entry for each heading. A page's title in the menu and its name are titles too, and a heading without its number."""
     text = path.read_text()
     hidden = FENCE.sub(lambda code: re.sub(r"^#", "\0", code.group(0), flags=re.M), text)  # a # in code is no heading
     headings = list(HEADING.finditer(hidden))
@@ -31,13 +35,14 @@ def of_page(path):
     for heading, place, end in zip(headings, anchors(text), ends):
         first = heading is headings[0]
         yield [f"{file}.html" + ("" if first else f"#{label_of(path, place)}"), plain(heading.group(2)),
-               str(path.relative_to(ROOT)) if first else plain(headings[0].group(2)), plain(hidden[heading.end():end].replace("\0", "#"))]
+               str(path.relative_to(ROOT)) if first else plain(headings[0].group(2)), plain(hidden[heading.end():end].replace("\0", "#")), "page" if first else "heading",
+               [title, path.stem.replace("_", " ")] if first else re.findall(r"^\d+\. (.*)", heading.group(2)), late]
 
 
 def of_example(path):
     comment = re.match(r'(?:(?://|#).*\n|\n)*(?:"""[^"]*""")?', path.read_text()).group(0)
     comment = re.sub(r"^(//|#) ?(!.*|SPDX.*|pragma.*|include.*)?", "", comment, flags=re.M)
-    return [f"{label(path)}.html", path.name, str(path.relative_to(ROOT)), " ".join(comment.replace('"""', "").split())]
+    return [f"{label(path)}.html", path.name, str(path.relative_to(ROOT)), " ".join(comment.replace('"""', "").split()), "example", [path.stem.replace("_", " ")], False]
 
 
 def of_reference(folder):
@@ -47,21 +52,33 @@ def of_reference(folder):
     for file in sorted((folder / "search").glob("all_*.js")):
         for _, (name, *places) in ast.literal_eval(file.read_text().partition("=")[2].strip().rstrip(";")):
             for address, _, scope in places:
-                address, scope = address.removeprefix("../"), html.unescape(scope).replace("giwa::archs", "giwa")
+                address, scope = address.removeprefix("../"), html.unescape(scope).partition("(")[0].removesuffix(f"::{name}")
                 if address.partition("#")[0] not in pages:
-                    found.setdefault((name, scope), [address, html.unescape(name), scope, ""])
+                    found.setdefault((name, scope), [address, html.unescape(name), scope, "",
+                                                     "name" if re.fullmatch("(giwa(::arch)?)?", scope) else "member", [], False])
     return list(found.values())
+
+
+def synonyms():
+    """[term, words that mean the same...] of each term in cmake/docs_synonyms.txt."""
+    lines = [line.partition("#")[0] for line in (ROOT / "cmake" / "docs_synonyms.txt").read_text().lower().splitlines()]
+    pairs = [[[" ".join(re.sub(r"(?<=\w)-(?=\w)", " ", words).split()) for words in side.split("|")] for side in line.split("=")]
+             for line in lines if line.strip()]
+    return [[term, *words] for terms, words in pairs for term in terms]
 
 
 def main():
     folder = Path(sys.argv[1])
-    entries = [entry for page in [FIRST, *chapters()] for entry in of_page(page)]
+    titles = {page: title for _, pages in sections() for page, title in pages}
+    last = {page for page, _ in sections()[-1][1]}
+    entries = [entry for page in [FIRST, *chapters()] for entry in of_page(
+        page, titles.get(page, page.stem), page in last or bool(LATE.search(str(page.relative_to(ROOT)))))]
     entries += [of_example(file) for file in examples()]
     names = of_reference(folder)
     if not names:
         sys.exit(f"search_index.py: Doxygen's index has no names: {folder}/search/all_*.js")
-    text = json.dumps(entries + names, ensure_ascii=False, separators=(",", ":"))
-    (folder / "search" / "index.js").write_text(f"const giwa_index = {text};\n")
+    text, same = (json.dumps(part, ensure_ascii=False, separators=(",", ":")) for part in (entries + names, synonyms()))
+    (folder / "search" / "index.js").write_text(f"const giwa_index = {text};\nconst giwa_synonyms = {same};\n")
     with (folder / "search" / "search.js").open("a") as script:
         script.write((ROOT / "cmake" / "docs_search.js").read_text())
     print(f"search: {len(entries)} headings and examples, {len(names)} names, {len(text) // 1024} KiB")
