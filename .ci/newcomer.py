@@ -229,7 +229,11 @@ def in_the_checkout(stranger, copy, arguments):
         fail(commands.place, "there are two commands here, the demo and the tests")
     (demo_place, demo), (test_place, test) = commands.commands()
     with Route("the demo"):
-        matches_documentation(copy / "examples/10_attention_npy.cu", stranger.run(demo, copy, demo_place))
+        output = stranger.run(demo, copy, demo_place)
+        for name in ("37_denoise.cu", "35_language_model.cu"):
+            matches_documentation(copy / "examples" / name, output)
+        if not output.splitlines()[-1].startswith("attention here: giwa ") or not (copy / "build/demo/denoise.png").is_file():
+            fail(demo_place, f"no picture, or another last line:\n{output}")
 
     everything = Section(copy, "docs/contributing.md", "Building and testing").find(
         r"\| everything, .*\| `(.*)` \|", "the command that tests everything")

@@ -4,22 +4,27 @@
 //   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/02_image.cu -o 02_image
 //
 // Run from the root of the repository. sm_90a is for an H100 or H200; -arch=native is for the GPU of this machine.
+// To copy it, also copy: support/png.hpp.
 //
 // What it teaches: for_all over extents{height, width} calls the body with an index<2>, (row, column). A tensor_view
 // addresses pixels by row and column. A body in integer arithmetic gives the same result everywhere. (In floating point a
 // compiler may fuse a product and a sum on one side and not on the other.)
 //
-// Writes the picture as a PGM file if a file name is given.
+// Writes the picture in colours to a PNG file: 02_image.png, or the first argument.
 //
 // Expected output, with the figures of an H200 and its host, 2026-11-20:
 //   GPU: 0.096 ms, 6370 million pixels a second, checksum b9294b21e3b223b7
 //   CPU: 30.100 ms, 20 million pixels a second, checksum b9294b21e3b223b7
+//   wrote 02_image.png
 //   device: NVIDIA H200
 //   check:  960 x 640 pixels, the checksum is as it should be
+#include "support/png.hpp"
+
 #include <giwa/giwa.cuh>
 #include <giwa/host.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
@@ -85,12 +90,15 @@ bool draw_on_cpu(std::vector<pixel>& image) {
   return report("CPU", time.count(), image);
 }
 
+// Blue far from the set, then white and orange; black where no step leaves the circle.
 bool write(const std::vector<pixel>& image, const char* file_name) {
-  std::FILE* file = std::fopen(file_name, "wb");
-  if (file == nullptr) return false;
-  std::fprintf(file, "P5 %lld %lld 255\n", static_cast<long long>(width), static_cast<long long>(height));
-  const bool written = std::fwrite(image.data(), 1, image.size(), file) == image.size();
-  return std::fclose(file) == 0 && written;
+  std::vector<unsigned char> rgb;
+  for (const pixel p : image)
+    for (const float phase : {-0.1f, 0.0f, 0.1f}) {
+      const float wave = std::sin(6.2831853f * (static_cast<float>(p) / 256 + phase));
+      rgb.push_back(static_cast<unsigned char>(p == 0 ? 0 : 127.5f + 127.4f * wave));
+    }
+  return example::write_png(file_name, height, width, rgb);
 }
 
 int main(int argc, char** argv) try {
@@ -101,11 +109,9 @@ int main(int argc, char** argv) try {
   const bool cpu_right = draw_on_cpu(again);
   if (!choice.on_gpu()) image = again;
 
-  bool written = true;
-  if (argc > 1) {
-    written = write(image, argv[1]);
-    std::printf("%s %s\n", written ? "wrote" : "could not write", argv[1]);
-  }
+  const char* const file_name = argc > 1 ? argv[1] : "02_image.png";
+  const bool written = write(image, file_name);
+  std::printf("%s %s\n", written ? "wrote" : "could not write", file_name);
   std::printf("device: %s\n", choice.on_gpu() ? choice.found.properties.name : "CPU");
   if (!choice.on_gpu()) std::printf("        %s\n", choice.found.advice);
   std::printf("check:  %lld x %lld pixels, %s\n", static_cast<long long>(width), static_cast<long long>(height),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The demo: computes attention of queries, keys and values from .npy files, checks it in double precision, times it, writes it.
+// Computes attention of queries, keys and values from .npy files, checks it in double precision, times it, writes it.
 //
 //   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/10_attention_npy.cu -o 10_attention_npy
 //   ./10_attention_npy --in examples/data/layer_0 --out /tmp/result

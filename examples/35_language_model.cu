@@ -14,12 +14,12 @@
 //
 // Expected output, once more for the CPU where there is a GPU, and then the two losses:
 //   CPU
-//   step   loss
-//      0   3.7203
-//     50   0.4994
-//    100   0.3170
-//    150   0.2708
-//   the scores of a tile become a the mask drops is never loaded. in the back
+//   step   loss     what it writes after "this is the"
+//      0   3.7151   …
+//     50   0.4233   …
+//    100   0.4193   …
+//    150   0.2502   …
+//    200   0.1915   …
 #include "support/place.cuh"
 
 #if defined(__CUDACC__)
@@ -34,13 +34,17 @@
 using giwa::int64, giwa::throw_if_failed;
 
 constexpr std::string_view corpus =
-    "a tile of keys stays where it is and tiles of queries pass by. the scores of a tile become weights, and the "
-    "weights "
-    "become a sum of values. what the mask drops is never loaded. in the backward pass the weights are computed again, "
-    "because to compute them costs less than to keep them. ";
+    "this is the roof that the mason laid. this is the tile that lies on the roof that the mason laid. this is the "
+    "rain "
+    "that falls on the tile that lies on the roof that the mason laid. this is the wind that drives the rain that "
+    "falls "
+    "on the tile that lies on the roof that the mason laid. this is the cat that hears the wind that drives the rain "
+    "that "
+    "falls on the tile that lies on the roof that the mason laid. this is the child that holds the cat that hears the "
+    "wind that drives the rain that falls on the tile that lies on the roof that the mason laid. ";
 
 constexpr int alphabet = 28, width = 32, heads = 2, depth = width / heads;  // a to z, space and full stop
-constexpr int64 batch = 8, seq_length = 48, all_rows = batch * seq_length, steps = 150;
+constexpr int64 batch = 8, seq_length = 48, all_rows = batch * seq_length, steps = 200;
 
 using view1 = giwa::tensor_view<float, 1>;
 using view2 = giwa::tensor_view<float, 2>;
@@ -183,8 +187,10 @@ class model {
     }
   }
 
-  // The text and what the model writes after it, each time the letter with the best score.
+  // What the model writes after a text. Each letter is drawn with a probability proportional to e^(2 score): that with the
+  // largest 2 score - ln(-ln(u)), where u is uniformly distributed.
   std::string write(std::string s, int more) {
+    const std::size_t begin = s.size();
     for (int i = 0; i < more; ++i) {
       const std::size_t seen = std::min(s.size(), static_cast<std::size_t>(seq_length));
       std::vector<int> ids(static_cast<std::size_t>(batch * (seq_length + 1)), 0);
@@ -192,9 +198,14 @@ class model {
       forward(ids);
       const std::vector<float> all = scores_.on_host(place_);
       const auto last = all.begin() + static_cast<std::ptrdiff_t>(seen - 1) * alphabet;
-      s += char_of(static_cast<int>(std::max_element(last, last + alphabet) - last));
+      std::array<float, alphabet> drawn{};
+      for (std::size_t n = 0; n < alphabet; ++n) {
+        const float u = giwa::philox{36, n}.uniform<float>(s.size()) + 1e-9f;  // not 0
+        drawn[n] = 2 * last[static_cast<std::ptrdiff_t>(n)] - std::log(-std::log(u));
+      }
+      s += char_of(static_cast<int>(std::max_element(drawn.begin(), drawn.end()) - drawn.begin()));
     }
-    return s;
+    return s.substr(begin);
   }
 
  private:
@@ -247,7 +258,7 @@ class model {
 template <class Place>
 double train(const Place& place) {
   model<Place> m(place);
-  std::printf("%s\nstep   loss\n", Place::is_gpu ? "GPU" : "CPU");
+  std::printf("%s\nstep   loss     what it writes after \"this is the\"\n", Place::is_gpu ? "GPU" : "CPU");
   double loss = 0;
   for (int64 step = 0; step <= steps; ++step) {
     std::vector<int> ids;
@@ -258,11 +269,11 @@ double train(const Place& place) {
     }
     m.forward(ids);
     loss = m.loss();
-    if (step % 50 == 0) std::printf("%4d   %.4f\n", static_cast<int>(step), loss);
     m.backward();
     m.update(step);
+    if (step % 50 == 0)
+      std::printf("%4d   %.4f   %s\n", static_cast<int>(step), loss, m.write("this is the", 70).c_str());
   }
-  std::printf("%s\n", m.write("the scores of", 60).c_str());
   return loss;
 }
 
