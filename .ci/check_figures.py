@@ -471,6 +471,17 @@ NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention",
 OFFERS = ("giwa", "giwa_fp32", "wgmma", "fp32_by_fp16", "giwa_for_all_index", "giwa_for_all_elementwise")
 
 
+# What a reader calls a suite, or a suite's contender; others by the suite's name.
+TITLES = {("matmul", "wgmma"): "matrix product by `wgmma`", ("matmul", "fp32_by_fp16"): "matrix product, fp32 by split fp16",
+          ("attention_cached", "giwa"): "decoding", ("attention_backward", "giwa"): "gradients, fp16",
+          ("attention_backward_more", "giwa"): "gradients, other types, heads and masks", ("attention_fp16", "giwa"): "attention, fp16",
+          ("attention_backward_fp32", "giwa"): "gradients, fp32", ("attention_backward_flex", "giwa"): "gradients, masks and modifiers",
+          ("attention_bf16", "giwa"): "attention, bf16", ("attention_fp32", "giwa_fp32"): "attention, fp32",
+          ("attention_flex", "giwa"): "attention, masks and modifiers", ("attention_sizes", "giwa"): "attention, other sizes",
+          ("attention_cpu", "giwa"): "attention on the CPU, both passes", ("torch", "giwa"): "softmax and transpose",
+          ("for_all", "giwa_for_all_index"): "`for_all` by index", ("for_all", "giwa_for_all_elementwise"): "`for_all`, elementwise"}
+
+
 def against_peers(report):
     """{(suite, contender, peer): [(ratio, case)]} of speeds."""
     found = {}
@@ -482,12 +493,12 @@ def against_peers(report):
 
 def overview(path):
     """A line for each suite and peer: how the ratios are spread."""
-    rows = ["| benchmark | contender | compared with | cases | geometric mean | lowest | highest | behind by 3 % or more |"]
+    rows = ["| benchmark | geometric mean | compared with | lowest | highest | cases | behind by 3 % or more |"]
     for (suite, contender, peer), found in against_peers(load(path)).items():
         ratios = [r for r, _ in found]
         mean = report_rows.geometric_mean(ratios)
-        rows.append(f"| {suite} | {contender} | {NAMES[peer]} | {len(ratios)} | {mean:.2f} | {min(ratios):.2f} "
-                    f"| {max(ratios):.2f} | {sum(r <= 0.97 for r in ratios)} |")
+        rows.append(f"| {TITLES.get((suite, contender), suite)} | {mean:.2f} | {NAMES[peer]} | {min(ratios):.2f} | {max(ratios):.2f} "
+                    f"| {len(ratios)} | {sum(r <= 0.97 for r in ratios)} |")
     return lines(*rows)
 
 
