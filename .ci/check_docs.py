@@ -66,8 +66,11 @@ def members(text, name):
 
 def check_members(path):
     """Returns a sentence for each table of members that says something else than the struct in include/giwa."""
-    flaws = []
-    for name, table in MEMBERS.findall(path.read_text()):
+    page = path.read_text()
+    tables, flaws = MEMBERS.findall(page), []
+    if len(tables) != page.count("<!-- members:"):
+        flaws.append(f"{path.relative_to(ROOT)}: a mark of members is not followed by an empty line and a table\n")
+    for name, table in tables:
         rows = [[cell.strip(" `") for cell in row.strip("|").split("|")[:3]] for row in table.splitlines()[2:]]
         headers = [text for file in sorted((ROOT / "include").rglob("*.[hc]*")) if f"struct {name} " in (text := file.read_text())]
         wanted = next(filter(None, (members(text, name) for text in headers)), [])
