@@ -626,20 +626,20 @@ def compile_time(path):
 
 
 def machine(path):
-    """What ran where, with which versions, and at which clock and power."""
-    rows = ["| run | commit | benchmark | s | SM clock, MHz | power, W |"]
+    """What ran where, with which versions, and at which clocks and power."""
     said = {}  # what is said of a machine: its runs
     for i, run in enumerate(load(path)["runs"], 1):
         of = run.get("machine", {})
         versions = ", ".join(f"{k} {v}" for k, v in run.get("versions", {}).items())
         text = (f"{run['gpu']}, driver {of.get('driver_version', '?')}, power limit {of.get('power.limit', '?')}, clocks up to "
                 f"{of.get('clocks.max.sm', '?')} (SM) and {of.get('clocks.max.mem', '?')} (memory), {run.get('cores', '?')} CPU cores. Versions: {versions}.")
-        said.setdefault(text, []).append(f"{i}. {run['date'][:16].replace('T', ' ')} UTC: `{run['command']}`")
-        for suite, told in run["suites"].items():
-            if told["state"] == "ok":
-                watched = [f"{told[k]:.0f}" if k in told else "" for k in ("sm_mhz", "watts")]
-                rows.append(f"| {i} | {run['commit']} | {suite} | {told['seconds']:.0f} | {' | '.join(watched)} |")
-    return "\n\n".join([*(f"{text} Runs:\n\n" + "\n".join(runs) for text, runs in said.items()), lines(*rows)])
+        suites = {name: told for name, told in run["suites"].items() if told["state"] == "ok"}
+        watched = [(told["sm_mhz"], told["watts"]) for told in suites.values() if "sm_mhz" in told and "watts" in told]
+        clocks, powers = (dict.fromkeys(f"{value:.0f}" for value in (min(values), max(values))) for values in zip(*watched)) if watched else ([], [])
+        said.setdefault(text, []).append(f"| {i} | {run['date'][:16].replace('T', ' ')} | {run['commit']} | {', '.join(suites)} "
+                                         f"| {' to '.join(clocks)} | {' to '.join(powers)} |")
+    head = "| run | UTC | commit | benchmarks | SM clock, MHz | power, W |"
+    return "\n\n".join(f"{text}\n\n{lines(head, *rows)}" for text, rows in said.items())
 
 
 TABLES = {f.__name__: f for f in (accuracy, accuracy_means, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,

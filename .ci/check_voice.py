@@ -6,7 +6,7 @@ Without paths it reads include/, docs/, examples/, bench/ and README.md. A hit n
 its plain meaning has `voice: allow` in it, or stands in ALLOWED. --report-only prints how often each word occurs, and exits with 0.
 
 A sentence of README.md, docs/ and examples/ has at most SENTENCE_WORDS words, outside tables, code and the pages in LONG. The pages in
-the menu of docs/README.md, without its groups of records, have at most MENU_WORDS words together.
+the menu of docs/README.md, without its groups of records and without translations, have at most MENU_WORDS words together.
 """
 import argparse
 import re
@@ -21,7 +21,7 @@ CODE_WIDTH = 96  # characters of a code block that GitHub shows without a scroll
 SENTENCE_WORDS = 45  # a longer one is read twice
 MENU_WORDS = 55_000  # of all pages that somebody who uses giwa may look into
 LONG = ("docs/notes/", "docs/results/", "docs/changelog.md")  # records, which may have long sentences
-RECORDS = re.compile(r"## .*\b(?:Notes|Background|Results)\b")  # groups of the menu that no user has to read
+RECORDS = re.compile(r"## .*\b(?:Notes|Background|Results)\b", re.I)  # groups of the menu that no user has to read
 FILES = {".hpp", ".cuh", ".cu", ".cpp", ".md", ".py"}
 SKIPPED = ("docs/results/", "docs/README.ko.md")
 
@@ -133,12 +133,12 @@ def words_in(text):
 
 
 def menu():
-    """The pages that docs/README.md lists, without its groups of records."""
+    """The pages that docs/README.md lists, without its groups of records and without translations, of which a reader reads one."""
     pages, counts = [], True
     for line in (ROOT / "docs" / "README.md").read_text().splitlines():
         counts = not RECORDS.match(line) if line.startswith("## ") else counts
         if counts and line.startswith("- "):
-            pages += [(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\((?!\w+:)([^)#]+\.md)", line)]
+            pages += [(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\((?!\w+:)([^)#]+(?<!\.ko)\.md)", line)]
     return list(dict.fromkeys(pages))
 
 
