@@ -244,11 +244,6 @@ def backward(path, contender="giwa", wanted=("cudnn", "flash"), element="fp16"):
                    for d, mask in dict.fromkeys((d, mask) for d, mask, _ in cells)))
 
 
-def backward_mma_sync(path):
-    """The same of the mma.sync kernels, compared with FlashAttention-2."""
-    return backward(path, "giwa_mma_sync", ("flash",))
-
-
 def backward_any_order(path):
     """The same in any order."""
     return backward(path, "giwa, any order")
@@ -336,22 +331,6 @@ def cpu_sides(path, part):
         if match := re.fullmatch(r"cpu ([^/]*)/" + part + r"((?:full|causal)/.*)", row["case"]):
             found.setdefault(match[2], {})[match[1]] = (float(row["giwa_tflops"]) * 1000, float(row["speed_of_torch"]))
     return found
-
-
-def cpu_alone(path, part=""):
-    """A line for each case: compiled without and with OpenMP, each side alone; alternating, where it was measured; geometric means."""
-    heads = {"-O3, alone": "`-O3` | of PyTorch's", "-O3 -fopenmp, alone": "`-O3 -fopenmp` | of PyTorch's", "-O3 -fopenmp": "alternating"}
-    found = cpu_sides(path, part)
-    hows = [how for how in heads if any(how in sides for sides in found.values())]
-    figures = lambda how, speed, ratio: f"{ratio:.2f}" if how == "-O3 -fopenmp" else f"{speed:.0f} | {ratio:.2f}"
-    means = [report_rows.geometric_mean([sides[how][1] for sides in found.values()]) for how in hows]
-    return lines("| mask, head size, batch x heads x tokens | " + " | ".join(heads[how] for how in hows) + " |",
-                 *(f"| {case} | " + " | ".join(figures(how, *sides[how]) for how in hows) + " |" for case, sides in found.items()),
-                 "| geometric mean | " + " | ".join(("" if how == "-O3 -fopenmp" else "| ") + f"{mean:.2f}" for how, mean in zip(hows, means)) + " |")
-
-
-def cpu_alone_backward(path):
-    return cpu_alone(path, "backward/")
 
 
 def cpu_backward_means(path):
@@ -443,18 +422,6 @@ def peers_forward_sentence(path):
         *peers_headline_values(path)[:4])
 
 
-def peers_gradients_sentence(path):
-    of = {size: peer_spread(path, "backward", scope=f"head size {size}") for size in (64, 128, 256)}
-    told = lambda wanted: " and ".join(f"{size} ({mean:.3f}×, lowest {low:.3f})" for size, (mean, low, *_) in of.items() if (mean < 1) == wanted)
-    parts = [f"{word} at head size {told(wanted)}" for word, wanted in (("slower", True), ("faster", False)) if told(wanted)]
-    return f"compared with the fastest of the others they are {' and '.join(parts)}"
-
-
-def peers_ranges(path):
-    (_, low, high, *_), (_, low_2, high_2, *_) = peer_spread(path, "forward"), peer_spread(path, "backward")
-    return f"forward {low:.2f}–{high:.2f}×, gradients {low_2:.2f}–{high_2:.2f}× the fastest of cuDNN, FlashAttention-3 and -4"
-
-
 def peers_deterministic(path):
     mean, low, _, _, cases = peer_spread(path, "backward", "fa3_fixed")
     return f"{mean:.3f}× over the {cases} cases of 64 and 128 (lowest {low:.3f})"
@@ -535,10 +502,6 @@ def behind(path):
         mine = f" ({contender})" if contender != "giwa" else ""
         rows += [f"| {suite} | {case}{mine} | {NAMES[peer]} | {r:.2f} |" for r, case in sorted(found) if r <= 0.97]
     return lines(*rows)
-
-
-def attention_bf16(path):
-    return attention(path, "attention_bf16")
 
 
 def attention_cpu(path):
@@ -642,13 +605,13 @@ def machine(path):
     return "\n\n".join(f"{text}\n\n{lines(head, *rows)}" for text, rows in said.items())
 
 
-TABLES = {f.__name__: f for f in (accuracy, accuracy_means, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
+TABLES = {f.__name__: f for f in (accuracy, accuracy_means, attention, attention_cpu, attention_fp32, attention_sizes, backward,
                                   backward_any_order, backward_forms, backward_cudnn, backward_flex, backward_fp32, backward_headline,
-                                  backward_headline_ko, backward_means, backward_mma_sync, backward_mma_sync_means, backward_more, behind,
-                                  cached, cached_forms, compile_time, cpu_alone, cpu_alone_backward, cpu_backward_means, flex, for_all,
-                                  functors, headline, headline_ko, host_time, machine, matmul, overview, peers_backward, peers_by_size,
-                                  peers_deterministic, peers_forward, peers_forward_sentence, peers_gradients, peers_gradients_sentence,
-                                  peers_headline, peers_headline_ko, peers_ranges, softmax, softmax_torch, transpose, transpose_torch)}
+                                  backward_headline_ko, backward_means, backward_mma_sync_means, backward_more, behind, cached,
+                                  cached_forms, compile_time, cpu_backward_means, flex, for_all, functors, headline, headline_ko,
+                                  host_time, machine, matmul, overview, peers_backward, peers_by_size, peers_deterministic,
+                                  peers_forward, peers_forward_sentence, peers_gradients, peers_headline, peers_headline_ko, softmax,
+                                  softmax_torch, transpose, transpose_torch)}
 TABLES.update({f"matmul_{step}": functools.partial(matmul_step, step=step) for step in ("register_tile", "mma", "wgmma", "fp32_by_fp16")})
 TABLES.update({f"attention_{mask}": functools.partial(attention_at_4096, mask=mask) for mask in ("full", "causal")})
 
