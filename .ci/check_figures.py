@@ -113,20 +113,19 @@ def softmax_torch(path):
 
 
 def transpose(path):
-    rows = ["| type | rows x columns | GB/s | against a copy |"]
+    rows = ["| type | rows x columns | relative to a copy | GB/s |"]
     for cell, contenders in read(path, "transpose").items():
         if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", cell):
             row = contenders["giwa_transpose"]
-            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['gbs']} | {ratio(row)} |")
+            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {ratio(row)} | {row['gbs']} |")
     return lines(*rows)
 
 
 def transpose_torch(path):
-    rows = ["| type | rows x columns | GB/s | against PyTorch |"]
+    rows = ["| type | rows x columns | relative to PyTorch | GB/s |"]
     for row in records(path, "torch"):
         if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", row["case"]):
-            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['giwa_gbs']} "
-                        f"| {float(row['speed_of_torch']):.2f} |")
+            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {float(row['speed_of_torch']):.2f} | {row['giwa_gbs']} |")
     return lines(*rows)
 
 
@@ -505,18 +504,18 @@ def behind(path):
 
 
 def attention_cpu(path):
-    rows = ["| mask, head size, batch x heads x tokens | giwa, GFLOP/s | against PyTorch |"]
+    rows = ["| mask, head size, batch x heads x tokens | relative to PyTorch | giwa, GFLOP/s |"]
     for case, contenders in report_rows.cells(load(path), "attention_cpu").items():
         row = contenders["giwa"][0]
-        rows.append(f"| {case.split('/', 1)[1]} | {row['value'] * 1000:.0f} | {row['ratio']:.2f} |")
+        rows.append(f"| {case.split('/', 1)[1]} | {row['ratio']:.2f} | {row['value'] * 1000:.0f} |")
     return lines(*rows)
 
 
 def attention_sizes(path):
-    rows = ["| type, mask, head size, batch x heads (of keys) x tokens (x keys) | TFLOP/s | against cuDNN | against FlashAttention-2 |"]
+    rows = ["| type, mask, head size, batch x heads (of keys) x tokens (x keys) | relative to cuDNN | relative to FlashAttention-2 | TFLOP/s |"]
     for row in records(path, "attention_sizes"):
         relative = [f"{row[k]:.2f}" if row.get(k) else "" for k in ("speed_of_cudnn", "speed_of_flash")]
-        rows.append(f"| {row['case']} | {row['giwa_tflops']} | {' | '.join(relative)} |")
+        rows.append(f"| {row['case']} | {' | '.join(relative)} | {row['giwa_tflops']} |")
     return lines(*rows)
 
 
@@ -530,14 +529,14 @@ def cells_of(path, suite):
 def cached(path):
     """attention_cached and its peers; `cudnn_page_N` has the same keys in pages. Without columns that nothing fills."""
     times = {"giwa": "giwa", "giwa_page_16": "pages of 16", "cudnn": "cuDNN", "flash": "FlashAttention-2", "cudnn_page_16": "cuDNN, pages of 16"}
-    pairs = {("giwa", "cudnn"): "cuDNN / giwa", ("giwa", "flash"): "FlashAttention-2 / giwa",
-             ("giwa_page_16", "cudnn_page_16"): "cuDNN / giwa, pages of 16"}
-    table = [["type, head size, sequences x heads (of keys) x keys", "GB/s", *(f"{name}, us" for name in times.values()), *pairs.values()]]
+    pairs = {("giwa", "cudnn"): "relative to cuDNN", ("giwa", "flash"): "relative to FlashAttention-2",
+             ("giwa_page_16", "cudnn_page_16"): "relative to cuDNN, pages of 16"}
+    table = [["type, head size, sequences x heads (of keys) x keys", *pairs.values(), "GB/s", *(f"{name}, us" for name in times.values())]]
     for case, contenders in cells_of(path, "attention_cached").items():
         us = {name: f"{r['us']:.1f}" for name, (r, *_) in contenders.items()}
         ratios = {(name, r["ratio_to"]): f"{r['ratio']:.3f}" for name, of in contenders.items() for r in of if r["ratio"]}
         gbs = "" if case.endswith("_queries") else f"{contenders['giwa'][0]['value']:.0f}"
-        table.append([case, gbs, *(us.get(name, "") for name in times), *(ratios.get(pair, "") for pair in pairs)])
+        table.append([case, *(ratios.get(pair, "") for pair in pairs), gbs, *(us.get(name, "") for name in times)])
     columns = [c for c in zip(*table) if any(c[1:])]
     return lines(*("| " + " | ".join(row) + " |" for row in zip(*columns)))
 
@@ -556,28 +555,28 @@ def cached_forms(path):
 
 
 def flex(path):
-    rows = ["| score and mask | giwa, TFLOP/s | FlexAttention, TFLOP/s | speed |"]
+    rows = ["| score and mask | relative to FlexAttention | giwa, TFLOP/s | FlexAttention, TFLOP/s |"]
     for row in records(path, "attention_flex"):
         if match := re.fullmatch(r"\w+/flex/(\w+)/.*", row["case"]):
-            rows.append(f"| {match[1]} | {row['giwa_tflops']} | {row['flex_tflops']} | {row['speed_of_flex']:.2f} |")
+            rows.append(f"| {match[1]} | {row['speed_of_flex']:.2f} | {row['giwa_tflops']} | {row['flex_tflops']} |")
     return lines(*rows)
 
 
 def host_time(path):
     """What calls keep their thread for."""
-    rows = ["| | µs | against a bare launch with as many bytes of parameters |"]
+    rows = ["| | time relative to a bare launch with as many bytes of parameters | µs |"]
     for suite in ("launch", "attention_calls"):
         for contenders in report_rows.cells(load(path), suite).values():
-            rows += [f"| `{name}` | {r['value']:.2f} | {1 / r['ratio']:.2f} times its time |"
+            rows += [f"| `{name}` | {1 / r['ratio']:.2f} | {r['value']:.2f} |"
                      for name, (r, *_) in contenders.items() if r["metric"] == "time" and r["ratio"]]
     return lines(*rows)
 
 
 def functors(path):
-    rows = ["| | TFLOP/s | speed of the plain call |"]
+    rows = ["| | relative to the plain call | TFLOP/s |"]
     for cell, contenders in read(path, "attention_calls").items():
         if cell.startswith("functor/"):
-            rows += [f"| {name} | {float(r['tflops']):.0f} | {ratio(r)} |" for name, r in contenders.items()]
+            rows += [f"| {name} | {ratio(r)} | {float(r['tflops']):.0f} |" for name, r in contenders.items()]
     return lines(*rows)
 
 
