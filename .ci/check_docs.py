@@ -12,6 +12,8 @@ A block that includes giwa's .hpp headers and none of its .cuh headers is compil
 reader sees; all others by nvcc. A fragment that includes no header of giwa gets <giwa/giwa.cuh>.
 A program that is on several pages is compiled once. Blocks for nvcc with the same #includes are first compiled together, each in a
 namespace, since the headers take longer than the blocks; if that fails, each is compiled alone.
+A table after <!-- members: NAME --> describes what a caller fills of the struct NAME in include/giwa, in its order: each row begins with a
+data member, its type and its default, or with a template parameter if the struct has only static members.
 A translation, docs/NAME.ko.md, must have all code blocks of its original, its figures, its `code`, and links to what that links to.
 """
 import os
@@ -41,6 +43,41 @@ TOGETHER = 7  # blocks at most: two processors share the work
 DECLARED = re.compile(r"^(?:(?:struct|class|union|enum(?: class)?|using(?= \w+ =)|concept) (\w+)|constexpr [\w:<>, ]+ (\w+) ?[={]"
                       r"|(?!return\b|else\b)[\w:][\w:<>,&* ]*[ *&](\w+)\()", re.M)
 BLOCK = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n\s*?)?^```(?:cpp|cuda)\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+MEMBERS = re.compile(r"^<!-- members: (\w+) -->\n\n((?:^\|.*\n)+)", re.M)
+
+
+def members(text, name):
+    """(name, type, default) of each data member of a struct, or of each template parameter if it has none; of a header's text."""
+    found = re.search(r"(?:^template <([^\n]*)>\n)?^struct " + name + r"(?: : [\w:]+)? \{\n(.*?)^\};", re.sub(r"//.*", "", text), re.M | re.S)
+    if not found:
+        return []
+    body, depth = "", 0
+    for piece in re.split(r"([{}])", found[2]):  # the bodies of functions and the braces of defaults become {}
+        depth -= piece == "}"
+        body += piece if depth == 0 else ""
+        depth += piece == "{"
+    declared = re.compile(r"(?!static|using|template|friend|enum|return)([\w:<>,* ]+?[ *&])(\w+)(?: = (.+)|(\{\}))?$", re.S)
+    matches = [declared.match(" ".join(line.split())) for line in body.split(";")]
+    rows = [(m[2], m[1].strip(), m[3] or m[4] or "") for m in matches if m]
+    return rows or [(m[2], m[1], m[3] or "") for m in re.finditer(r"(\w+) (\w+)(?: = (\w+))?(?:,|$)", found[1] or "")]
+
+
+def check_members(path):
+    """Returns a sentence for each table of members that says something else than the struct in include/giwa."""
+    page = path.read_text()
+    tables, flaws = MEMBERS.findall(page), []
+    if len(tables) != page.count("<!-- members:"):
+        flaws.append(f"{path.relative_to(ROOT)}: a mark of members is not followed by an empty line and a table\n")
+    for name, table in tables:
+        rows = [[cell.strip(" `") for cell in row.strip("|").split("|")[:3]] for row in table.splitlines()[2:]]
+        headers = [text for file in sorted((ROOT / "include").rglob("*.[hc]*")) if f"struct {name} " in (text := file.read_text())]
+        wanted = next(filter(None, (members(text, name) for text in headers)), [])
+        if wanted != list(map(tuple, rows)):
+            flaws.append(f"{path.relative_to(ROOT)}: the members of {name} are not those of include/giwa, in their order:\n"
+                         + "".join(f"| `{n}` | `{t}` | {f'`{d}`' if d else ''} |\n" for n, t, d in wanted))
+    return flaws
 
 
 def as_function(code, parameters):
@@ -178,6 +215,7 @@ def main():
                 continue  # the next block continues it
             jobs.setdefault((code, error), (path.relative_to(ROOT), line, code, error))
     failures = [check_translation(page, original) for page, original in TRANSLATIONS.items() if page in paths]
+    failures += chain.from_iterable(map(check_members, paths))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         groups, same = [], {}  # blocks with the same #includes, until they are enough
         for (code, error), job in jobs.items():

@@ -115,20 +115,19 @@ def softmax_torch(path):
 
 
 def transpose(path):
-    rows = ["| type | rows x columns | GB/s | against a copy |"]
+    rows = ["| type | rows x columns | relative to a copy | GB/s |"]
     for cell, contenders in read(path, "transpose").items():
         if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", cell):
             row = contenders["giwa_transpose"]
-            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['gbs']} | {ratio(row)} |")
+            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {ratio(row)} | {row['gbs']} |")
     return lines(*rows)
 
 
 def transpose_torch(path):
-    rows = ["| type | rows x columns | GB/s | against PyTorch |"]
+    rows = ["| type | rows x columns | relative to PyTorch | GB/s |"]
     for row in records(path, "torch"):
         if match := re.fullmatch(r"transpose/(\w+)/(\d+)x(\d+)", row["case"]):
-            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {row['giwa_gbs']} "
-                        f"| {float(row['speed_of_torch']):.2f} |")
+            rows.append(f"| {match[1]} | {match[2]} x {match[3]} | {float(row['speed_of_torch']):.2f} | {row['giwa_gbs']} |")
     return lines(*rows)
 
 
@@ -246,11 +245,6 @@ def backward(path, contender="giwa", wanted=("cudnn", "flash"), element="fp16"):
                    for d, mask in dict.fromkeys((d, mask) for d, mask, _ in cells)))
 
 
-def backward_mma_sync(path):
-    """The same of the mma.sync kernels, compared with FlashAttention-2."""
-    return backward(path, "giwa_mma_sync", ("flash",))
-
-
 def backward_any_order(path):
     """The same in any order."""
     return backward(path, "giwa, any order")
@@ -344,22 +338,6 @@ def cpu_sides(path, part):
     return found
 
 
-def cpu_alone(path, part=""):
-    """A line for each case: compiled without and with OpenMP, each side alone; alternating, where it was measured; geometric means."""
-    heads = {"-O3, alone": "`-O3` | of PyTorch's", "-O3 -fopenmp, alone": "`-O3 -fopenmp` | of PyTorch's", "-O3 -fopenmp": "alternating"}
-    found = cpu_sides(path, part)
-    hows = [how for how in heads if any(how in sides for sides in found.values())]
-    figures = lambda how, speed, ratio: f"{ratio:.2f}" if how == "-O3 -fopenmp" else f"{speed:.0f} | {ratio:.2f}"
-    means = [report_rows.geometric_mean([sides[how][1] for sides in found.values()]) for how in hows]
-    return lines("| mask, head size, batch x heads x tokens | " + " | ".join(heads[how] for how in hows) + " |",
-                 *(f"| {case} | " + " | ".join(figures(how, *sides[how]) for how in hows) + " |" for case, sides in found.items()),
-                 "| geometric mean | " + " | ".join(("" if how == "-O3 -fopenmp" else "| ") + f"{mean:.2f}" for how, mean in zip(hows, means)) + " |")
-
-
-def cpu_alone_backward(path):
-    return cpu_alone(path, "backward/")
-
-
 def cpu_backward_means(path):
     found = cpu_sides(path, "backward/").values()
     told = [(report_rows.geometric_mean(ratios), min(ratios)) for how in ("-O3, alone", "-O3 -fopenmp, alone")
@@ -436,18 +414,6 @@ def peers_forward_sentence(path):
         *peers_headline_values(path)[:4])
 
 
-def peers_gradients_sentence(path):
-    of = {size: peer_spread(path, "backward", scope=f"head size {size}") for size in (64, 128, 256)}
-    told = lambda wanted: " and ".join(f"{size} ({mean:.3f}×, lowest {low:.3f})" for size, (mean, low, *_) in of.items() if (mean < 1) == wanted)
-    parts = [f"{word} at head size {told(wanted)}" for word, wanted in (("slower", True), ("faster", False)) if told(wanted)]
-    return f"compared with the fastest of the others they are {' and '.join(parts)}"
-
-
-def peers_ranges(path):
-    (_, low, high, *_), (_, low_2, high_2, *_) = peer_spread(path, "forward"), peer_spread(path, "backward")
-    return f"forward {low:.2f}–{high:.2f}×, gradients {low_2:.2f}–{high_2:.2f}× the fastest of cuDNN, FlashAttention-3 and -4"
-
-
 def peers_deterministic(path):
     mean, low, _, _, cases = peer_spread(path, "backward", "fa3_fixed")
     return f"{mean:.3f}× over the {cases} cases of 64 and 128 (lowest {low:.3f})"
@@ -464,6 +430,17 @@ NAMES = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention",
 OFFERS = ("giwa", "giwa_fp32", "wgmma", "fp32_by_fp16", "giwa_for_all_index", "giwa_for_all_elementwise")
 
 
+# What a reader calls a suite, or a suite's contender; others by the suite's name.
+TITLES = {("matmul", "wgmma"): "matrix product by `wgmma`", ("matmul", "fp32_by_fp16"): "matrix product, fp32 by split fp16",
+          ("attention_cached", "giwa"): "decoding", ("attention_backward", "giwa"): "gradients, fp16",
+          ("attention_backward_more", "giwa"): "gradients, other types, heads and masks", ("attention_fp16", "giwa"): "attention, fp16",
+          ("attention_backward_fp32", "giwa"): "gradients, fp32", ("attention_backward_flex", "giwa"): "gradients, masks and modifiers",
+          ("attention_bf16", "giwa"): "attention, bf16", ("attention_fp32", "giwa_fp32"): "attention, fp32",
+          ("attention_flex", "giwa"): "attention, masks and modifiers", ("attention_sizes", "giwa"): "attention, other sizes",
+          ("attention_cpu", "giwa"): "attention on the CPU, both passes", ("torch", "giwa"): "softmax and transpose",
+          ("for_all", "giwa_for_all_index"): "`for_all` by index", ("for_all", "giwa_for_all_elementwise"): "`for_all`, elementwise"}
+
+
 def against_peers(report):
     """{(suite, contender, peer): [(ratio, case)]} of speeds."""
     found = {}
@@ -475,12 +452,12 @@ def against_peers(report):
 
 def overview(path):
     """A line for each suite and peer: how the ratios are spread."""
-    rows = ["| benchmark | contender | compared with | cases | geometric mean | lowest | highest | behind by 3 % or more |"]
+    rows = ["| benchmark | geometric mean | compared with | lowest | highest | cases | behind by 3 % or more |"]
     for (suite, contender, peer), found in against_peers(load(path)).items():
         ratios = [r for r, _ in found]
         mean = report_rows.geometric_mean(ratios)
-        rows.append(f"| {suite} | {contender} | {NAMES[peer]} | {len(ratios)} | {mean:.2f} | {min(ratios):.2f} "
-                    f"| {max(ratios):.2f} | {sum(r <= 0.97 for r in ratios)} |")
+        rows.append(f"| {TITLES.get((suite, contender), suite)} | {mean:.2f} | {NAMES[peer]} | {min(ratios):.2f} | {max(ratios):.2f} "
+                    f"| {len(ratios)} | {sum(r <= 0.97 for r in ratios)} |")
     return lines(*rows)
 
 
@@ -512,23 +489,19 @@ def behind(path):
     return lines(*rows)
 
 
-def attention_bf16(path):
-    return attention(path, "attention_bf16")
-
-
 def attention_cpu(path):
-    rows = ["| mask, head size, batch x heads x tokens | giwa, GFLOP/s | against PyTorch |"]
+    rows = ["| mask, head size, batch x heads x tokens | relative to PyTorch | giwa, GFLOP/s |"]
     for case, contenders in report_rows.cells(load(path), "attention_cpu").items():
         row = contenders["giwa"][0]
-        rows.append(f"| {case.split('/', 1)[1]} | {row['value'] * 1000:.0f} | {row['ratio']:.2f} |")
+        rows.append(f"| {case.split('/', 1)[1]} | {row['ratio']:.2f} | {row['value'] * 1000:.0f} |")
     return lines(*rows)
 
 
 def attention_sizes(path):
-    rows = ["| type, mask, head size, batch x heads (of keys) x tokens (x keys) | TFLOP/s | against cuDNN | against FlashAttention-2 |"]
+    rows = ["| type, mask, head size, batch x heads (of keys) x tokens (x keys) | relative to cuDNN | relative to FlashAttention-2 | TFLOP/s |"]
     for row in records(path, "attention_sizes"):
         relative = [f"{row[k]:.2f}" if row.get(k) else "" for k in ("speed_of_cudnn", "speed_of_flash")]
-        rows.append(f"| {row['case']} | {row['giwa_tflops']} | {' | '.join(relative)} |")
+        rows.append(f"| {row['case']} | {' | '.join(relative)} | {row['giwa_tflops']} |")
     return lines(*rows)
 
 
@@ -542,14 +515,14 @@ def cells_of(path, suite):
 def cached(path):
     """attention_cached and its peers; `cudnn_page_N` has the same keys in pages. Without columns that nothing fills."""
     times = {"giwa": "giwa", "giwa_page_16": "pages of 16", "cudnn": "cuDNN", "flash": "FlashAttention-2", "cudnn_page_16": "cuDNN, pages of 16"}
-    pairs = {("giwa", "cudnn"): "cuDNN / giwa", ("giwa", "flash"): "FlashAttention-2 / giwa",
-             ("giwa_page_16", "cudnn_page_16"): "cuDNN / giwa, pages of 16"}
-    table = [["type, head size, sequences x heads (of keys) x keys", "GB/s", *(f"{name}, us" for name in times.values()), *pairs.values()]]
+    pairs = {("giwa", "cudnn"): "relative to cuDNN", ("giwa", "flash"): "relative to FlashAttention-2",
+             ("giwa_page_16", "cudnn_page_16"): "relative to cuDNN, pages of 16"}
+    table = [["type, head size, sequences x heads (of keys) x keys", *pairs.values(), "GB/s", *(f"{name}, us" for name in times.values())]]
     for case, contenders in cells_of(path, "attention_cached").items():
         us = {name: f"{r['us']:.1f}" for name, (r, *_) in contenders.items()}
         ratios = {(name, r["ratio_to"]): f"{r['ratio']:.3f}" for name, of in contenders.items() for r in of if r["ratio"]}
         gbs = "" if case.endswith("_queries") else f"{contenders['giwa'][0]['value']:.0f}"
-        table.append([case, gbs, *(us.get(name, "") for name in times), *(ratios.get(pair, "") for pair in pairs)])
+        table.append([case, *(ratios.get(pair, "") for pair in pairs), gbs, *(us.get(name, "") for name in times)])
     columns = [c for c in zip(*table) if any(c[1:])]
     return lines(*("| " + " | ".join(row) + " |" for row in zip(*columns)))
 
@@ -568,28 +541,28 @@ def cached_forms(path):
 
 
 def flex(path):
-    rows = ["| score and mask | giwa, TFLOP/s | FlexAttention, TFLOP/s | speed |"]
+    rows = ["| score and mask | relative to FlexAttention | giwa, TFLOP/s | FlexAttention, TFLOP/s |"]
     for row in records(path, "attention_flex"):
         if match := re.fullmatch(r"\w+/flex/(\w+)/.*", row["case"]):
-            rows.append(f"| {match[1]} | {row['giwa_tflops']} | {row['flex_tflops']} | {row['speed_of_flex']:.2f} |")
+            rows.append(f"| {match[1]} | {row['speed_of_flex']:.2f} | {row['giwa_tflops']} | {row['flex_tflops']} |")
     return lines(*rows)
 
 
 def host_time(path):
     """What calls keep their thread for."""
-    rows = ["| | µs | against a bare launch with as many bytes of parameters |"]
+    rows = ["| | time relative to a bare launch with as many bytes of parameters | µs |"]
     for suite in ("launch", "attention_calls"):
         for contenders in report_rows.cells(load(path), suite).values():
-            rows += [f"| `{name}` | {r['value']:.2f} | {1 / r['ratio']:.2f} times its time |"
+            rows += [f"| `{name}` | {1 / r['ratio']:.2f} | {r['value']:.2f} |"
                      for name, (r, *_) in contenders.items() if r["metric"] == "time" and r["ratio"]]
     return lines(*rows)
 
 
 def functors(path):
-    rows = ["| | TFLOP/s | speed of the plain call |"]
+    rows = ["| | relative to the plain call | TFLOP/s |"]
     for cell, contenders in read(path, "attention_calls").items():
         if cell.startswith("functor/"):
-            rows += [f"| {name} | {float(r['tflops']):.0f} | {ratio(r)} |" for name, r in contenders.items()]
+            rows += [f"| {name} | {ratio(r)} | {float(r['tflops']):.0f} |" for name, r in contenders.items()]
     return lines(*rows)
 
 
@@ -601,29 +574,29 @@ def compile_time(path):
 
 
 def machine(path):
-    """What ran where, with which versions, and at which clock and power."""
-    rows = ["| run | commit | benchmark | s | SM clock, MHz | power, W |"]
-    said = []
+    """What ran where, with which versions, and at which clocks and power."""
+    said = {}  # what is said of a machine: its runs
     for i, run in enumerate(load(path)["runs"], 1):
         of = run.get("machine", {})
         versions = ", ".join(f"{k} {v}" for k, v in run.get("versions", {}).items())
-        said.append(f"Run {i}: {run['date'][:16].replace('T', ' ')} UTC, {run['gpu']}, driver {of.get('driver_version', '?')}, power limit "
-                    f"{of.get('power.limit', '?')}, clocks up to {of.get('clocks.max.sm', '?')} (SM) and "
-                    f"{of.get('clocks.max.mem', '?')} (memory), {run.get('cores', '?')} CPU cores; {versions}. `{run['command']}`")
-        for suite, told in run["suites"].items():
-            if told["state"] == "ok":
-                watched = [f"{told[k]:.0f}" if k in told else "" for k in ("sm_mhz", "watts")]
-                rows.append(f"| {i} | {run['commit']} | {suite} | {told['seconds']:.0f} | {' | '.join(watched)} |")
-    return "\n\n".join([*said, lines(*rows)])
+        text = (f"{run['gpu']}, driver {of.get('driver_version', '?')}, power limit {of.get('power.limit', '?')}, clocks up to "
+                f"{of.get('clocks.max.sm', '?')} (SM) and {of.get('clocks.max.mem', '?')} (memory), {run.get('cores', '?')} CPU cores. Versions: {versions}.")
+        suites = {name: told for name, told in run["suites"].items() if told["state"] == "ok"}
+        watched = [(told["sm_mhz"], told["watts"]) for told in suites.values() if "sm_mhz" in told and "watts" in told]
+        clocks, powers = (dict.fromkeys(f"{value:.0f}" for value in (min(values), max(values))) for values in zip(*watched)) if watched else ([], [])
+        said.setdefault(text, []).append(f"| {i} | {run['date'][:16].replace('T', ' ')} | {run['commit']} | {', '.join(suites)} "
+                                         f"| {' to '.join(clocks)} | {' to '.join(powers)} |")
+    head = "| run | UTC | commit | benchmarks | SM clock, MHz | power, W |"
+    return "\n\n".join(f"{text}\n\n{lines(head, *rows)}" for text, rows in said.items())
 
 
-TABLES = {f.__name__: f for f in (accuracy, accuracy_means, attention, attention_bf16, attention_cpu, attention_fp32, attention_sizes, backward,
+TABLES = {f.__name__: f for f in (accuracy, accuracy_means, attention, attention_cpu, attention_fp32, attention_sizes, backward,
                                   backward_any_order, backward_forms, backward_cudnn, backward_flex, backward_fp32, backward_headline,
-                                  backward_headline_ko, backward_means, backward_mma_sync, backward_mma_sync_means, backward_more, behind,
-                                  cached, cached_forms, compile_time, cpu_alone, cpu_alone_backward, cpu_backward_means, flex, for_all,
-                                  functors, headline, headline_ko, host_time, machine, matmul, overview, peers_backward, peers_by_size,
-                                  peers_deterministic, peers_forward, peers_forward_sentence, peers_gradients, peers_gradients_sentence,
-                                  peers_headline, peers_headline_ko, peers_ranges, softmax, softmax_torch, transpose, transpose_torch)}
+                                  backward_headline_ko, backward_means, backward_mma_sync_means, backward_more, behind, cached,
+                                  cached_forms, compile_time, cpu_backward_means, flex, for_all, functors, headline, headline_ko,
+                                  host_time, machine, matmul, overview, peers_backward, peers_by_size, peers_deterministic,
+                                  peers_forward, peers_forward_sentence, peers_gradients, peers_headline, peers_headline_ko, softmax,
+                                  softmax_torch, transpose, transpose_torch)}
 TABLES.update({f"matmul_{step}": functools.partial(matmul_step, step=step) for step in ("register_tile", "mma", "wgmma", "fp32_by_fp16")})
 TABLES.update({f"attention_{mask}": functools.partial(attention_at_4096, mask=mask) for mask in ("full", "causal")})
 

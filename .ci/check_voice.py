@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Looks for words that giwa's vocabulary has other words for, and at README.md's length: check_voice.py [--report-only] [file or folder]...
+"""Looks for words that giwa's vocabulary has other words for, and at lengths: check_voice.py [--report-only] [file or folder]...
 
 Without paths it reads include/, docs/, examples/, bench/ and README.md. A hit names the file, the line and the word to use. A line that needs the word in
 its plain meaning has `voice: allow` in it, or stands in ALLOWED. --report-only prints how often each word occurs, and exits with 0.
+
+A sentence of README.md, docs/ and examples/ has at most SENTENCE_WORDS words, outside tables, code and the pages in LONG. The pages in
+the menu of docs/README.md, without its groups of records and without translations, have at most MENU_WORDS words together.
 """
 import argparse
 import re
@@ -15,6 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 README_WORDS = 1500  # what a reader finishes; the rest is in docs/
 CODE_WIDTH = 96  # characters of a code block that GitHub shows without a scroll bar
+SENTENCE_WORDS = 45  # a longer one is read twice
+MENU_WORDS = 55_000  # of all pages that somebody who uses giwa may look into
+LONG = ("docs/notes/", "docs/results/", "docs/changelog.md")  # records, which may have long sentences
+RECORDS = re.compile(r"## .*\b(?:Notes|Background|Results)\b", re.I)  # groups of the menu that no user has to read
 FILES = {".hpp", ".cuh", ".cu", ".cpp", ".md", ".py"}
 SKIPPED = ("docs/results/", "docs/README.ko.md")
 
@@ -102,6 +109,52 @@ def readme_flaws():
             yield f"README.md:{number}: {len(line)} characters in a code block, at most {CODE_WIDTH}"
 
 
+def sentences(path):
+    """(number of its first line, sentence) of a page, outside of headings, tables and code; `code` and a link's address are no words."""
+    paragraph, first, fenced = [], 0, False
+    text = re.sub(r"<!--.*?-->", lambda m: "\n" * m[0].count("\n"), path.read_text(), flags=re.S)
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        fence = line.lstrip().startswith("```")
+        starts = re.match(r"\s*(?:[-*>] |\d+\. )", line)
+        if fence or fenced or starts or not line.strip() or line.lstrip().startswith(("|", "#", "![")):
+            plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "code", " ".join(paragraph)))
+            for sentence in re.split(r"(?<=[.!?])[\])*\"]*\s+", plain):
+                yield first, sentence
+            paragraph = []
+        if not fence and not fenced and line.strip() and not line.lstrip().startswith(("|", "#", "![")):
+            first = first if paragraph else number
+            paragraph.append(line.strip())
+        fenced ^= fence
+
+
+def words_in(text):
+    """Words with a letter or a digit, code included; comments and the bars of tables are none."""
+    return len(re.findall(r"\S*\w\S*", re.sub(r"<!--.*?-->|\||-{3,}", " ", text, flags=re.S)))
+
+
+def menu():
+    """The pages that docs/README.md lists, without its groups of records and without translations, of which a reader reads one."""
+    pages, counts = [], True
+    for line in (ROOT / "docs" / "README.md").read_text().splitlines():
+        counts = not RECORDS.match(line) if line.startswith("## ") else counts
+        if counts and line.startswith("- "):
+            pages += [(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\((?!\w+:)([^)#]+(?<!\.ko)\.md)", line)]
+    return list(dict.fromkeys(pages))
+
+
+def length_flaws(files):
+    """Sentences that are too long, and a menu that is; of the pages among the files."""
+    for file in files:
+        name = str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file)
+        if file.suffix == ".md" and not name.startswith(LONG):
+            for number, sentence in sentences(file):
+                if (words := words_in(sentence)) > SENTENCE_WORDS:
+                    yield f"{name}:{number}: a sentence of {words} words, at most {SENTENCE_WORDS}: {sentence[:100]}..."
+    pages = menu()
+    if README in files and (words := sum(words_in(page.read_text()) for page in pages)) > MENU_WORDS:
+        yield f"docs/README.md: {words} words on the {len(pages)} pages of the menu, at most {MENU_WORDS}; move text to docs/notes/"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--report-only", action="store_true", help="count, and exit with 0")
@@ -132,7 +185,7 @@ def main():
             print(f"  {count:4} {what}")
     print(f"voice: {len(files)} files, {total} words to replace" +
           (f", most in {', '.join(f'{f} ({n})' for f, n in in_files.most_common(5))}" if total else ""))
-    flaws = [] if arguments.report_only or README not in files else list(readme_flaws())
+    flaws = [] if arguments.report_only else [*length_flaws(files), *(readme_flaws() if README in files else ())]
     print("".join(f"{flaw}\n" for flaw in flaws), end="")
     return 1 if (total and not arguments.report_only) or flaws else 0
 
