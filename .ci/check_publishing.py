@@ -28,7 +28,7 @@ CLONE = {
                   "12.4 or newer, a C++ compiler, make and CMake, with or without a GPU:",
                   "On Linux with CUDA 12.4 or newer, a C++ compiler, make and CMake, with or without a GPU:", "Then, in the folder `giwa`:"),
     "docs/README.ko.md": ("이 저장소를 지금 보고 있는 주소에서 `giwa` 폴더로 클론합니다. 그런 다음 그 폴더에서 실행합니다. CUDA 12.4 이상, C++ 컴파일러, "
-                          "make, CMake가 필요하며 GPU는 없어도 됩니다.",
+                          "make, CMake가 필요하고 GPU는 없어도 됩니다.",
                           "CUDA 12.4 이상, C++ 컴파일러, make, CMake가 설치된 Linux에서 실행합니다. GPU는 없어도 됩니다.", "그런 다음 `giwa` 폴더에서 실행합니다."),
 }
 
