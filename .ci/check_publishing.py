@@ -34,11 +34,12 @@ CLONE = {
 
 
 def published():
-    """The address or an empty string, the version and its year."""
+    """The address or an empty string, the version in progress, and the year of the last one with a date."""
     address = re.search(r'^\s*HOMEPAGE_URL "(.*)"', (ROOT / "CMakeLists.txt").read_text(), re.M)[1].rstrip("/")
     if not re.fullmatch(r"|https://\S+", address):
         sys.exit(f"CMakeLists.txt: HOMEPAGE_URL is not an address that begins with https://: {address}")
-    version, year = re.search(r"^## (\S+), (\d{4})", (ROOT / "docs/changelog.md").read_text(), re.M).groups()
+    changelog = (ROOT / "docs/changelog.md").read_text()
+    version, year = re.search(r"^## (\S+), ", changelog, re.M)[1], re.search(r"^## \S+, (\d{4})-", changelog, re.M)[1]
     return address, version, year
 
 
