@@ -48,7 +48,7 @@ def text_of(name, page, address, version, year):
     web = address.removesuffix(".git")
     if name == "status":
         badge = f"[![CI]({web}/actions/workflows/ci.yml/badge.svg)]({web}/actions/workflows/ci.yml) " if "//github.com/" in web else ""
-        return badge + STATUS[page].format(version=version)
+        return f"\n{badge}{STATUS[page].format(version=version)}\n"
     if name == "clone":
         unset, before, then = CLONE[page]
         return f"\n{before}\n\n```sh\ngit clone {address} giwa\n```\n\n{then}\n" if address else f"\n{unset}\n"
