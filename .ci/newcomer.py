@@ -146,15 +146,15 @@ def is_right(output, block):
 
 
 def matches_documentation(example, output):
-    """Whether the lines of the example's first comment come in this order; `…`, numbers and the GPU's name may differ."""
+    """Whether the lines of the example's first comment come in this order; `…`, numbers, the GPU's name and pictures' may differ."""
     head = example.read_text().split("#include")[0]
     match = re.search(r"^// Expected output.*?:\n((?://   .*\n)+)", head, re.M)
     if not match:
         sys.exit(f"newcomer: {example.name} documents no expected output")
     at = 0
     for line in match[1].splitlines():
-        pieces = re.split(r"(…|NVIDIA H200|\d+(?:\.\d+)?)", line[5:].strip())
-        pattern = "".join(r".+" if p in ("…", "NVIDIA H200") else r"[\d.e+-]+" if i % 2 else
+        pieces = re.split(r"(…|NVIDIA H200|\S+\.png|\d+(?:\.\d+)?)", line[5:].strip())
+        pattern = "".join(r".+" if p in ("…", "NVIDIA H200") or p.endswith(".png") else r"[\d.e+-]+" if i % 2 else
                           re.sub(r"(\\ )+", " +", re.escape(p)) for i, p in enumerate(pieces))
         found = re.search(rf"^ *{pattern} *$", output[at:], re.M)
         if not found:
@@ -227,9 +227,9 @@ def main():
 
 
 def demo_examples(copy):
-    """The programs that the demo runs: the names after set(main_example ...) in examples/CMakeLists.txt."""
-    found = re.search(r"^set\(main_examples? ([^)]*)\)", (copy / "examples/CMakeLists.txt").read_text(), re.M)
-    return found[1].split() if found else fail("examples/CMakeLists.txt", "sets no main_example")
+    """The programs that the demo runs: set(demo_examples ...) in examples/CMakeLists.txt."""
+    found = re.search(r"^set\(demo_examples ([^)]*)\)", (copy / "examples/CMakeLists.txt").read_text(), re.M)
+    return found[1].split() if found else fail("examples/CMakeLists.txt", "sets no demo_examples")
 
 
 def in_the_checkout(stranger, copy, arguments):
@@ -245,7 +245,8 @@ def in_the_checkout(stranger, copy, arguments):
         matches_documentation(example, stranger.run(f"./{example.stem}", copy))
         (copy / example.stem).unlink()
 
-    *_, commands = Section(copy, "README.md", "Two commands").blocks("sh", optional="sh")  # the other one clones
+    section = Section(copy, "README.md", "Two commands")
+    *_, commands = section.blocks("sh", optional="sh")  # the other one clones
     if len(commands.commands()) != 2:
         fail(commands.place, "there are two commands here, the demo and the tests")
     (demo_place, demo), (test_place, test) = commands.commands()
@@ -253,6 +254,9 @@ def in_the_checkout(stranger, copy, arguments):
         output = stranger.run(demo, copy, demo_place)
         for name in demo_examples(copy):
             matches_documentation(copy / f"examples/{name}.cu", output)
+        picture = section.find(r"`(build/demo/\S+\.png)`", "which picture the demo writes")
+        if not (copy / picture).is_file():
+            fail(demo_place, f"the demo did not write {picture}")
 
     everything = Section(copy, "docs/contributing.md", "Building and testing").find(
         r"\| everything, .*\| `(.*)` \|", "the command that tests everything")
