@@ -288,7 +288,7 @@ def backward_headline(path):
 
 def backward_headline_ko(path):
     low, high = backward_tflops(path)
-    return (f"{gpu_of(path)}에서 fp16은 {low}~{high} TFLOP/s이며, 기하평균은 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
+    return (f"{gpu_of(path)}에서 fp16은 {low}~{high} TFLOP/s로, 기하평균으로 cuDNN의 {gradient_mean(path, 'cudnn')}배, "
             f"FlashAttention-2의 {gradient_mean(path, 'flash')}배")
 
 
@@ -657,11 +657,6 @@ PLOTS = {
     "transpose": "GB/s of giwa, PyTorch and a copy",
     "for_all": "GB/s of for_all, CUB, Thrust and a plain kernel",
 }
-# The same on the page in Korean.
-KOREAN = {
-    "attention_fp16": "giwa, cuDNN, FlashAttention-2의 fp16 어텐션 속도(TFLOP/s)를 헤드 크기와 마스크별로, 길이에 따라 나타낸 그래프",
-    "peers_forward": "giwa, cuDNN, FlashAttention-3, FlashAttention-4의 어텐션 속도(TFLOP/s)를 헤드 크기와 마스크별로, 길이에 따라 나타낸 그래프",
-}
 
 
 def newest_report(root):
@@ -770,8 +765,7 @@ def main(write, root=ROOT):
             found += 1
             try:
                 folder = "docs/plots" if page.parent == root else "plots"
-                said = {**PLOTS, **KOREAN} if page.name.endswith(".ko.md") else PLOTS
-                table = f"![{said[plot]}]({folder}/{plot}.svg)" if plot != match[3] else TABLES[match[3]](path)
+                table = f"![{PLOTS[plot]}]({folder}/{plot}.svg)" if plot != match[3] else TABLES[match[3]](path)
             except (OSError, report_rows.ReportError) as error:
                 sys.exit(f"{name}: {error}")
             if table.endswith("---|"):

@@ -88,9 +88,8 @@ def linked(path, match, code):
     if re.match(r"[a-z]+:", target):
         return match.group(0)
     file, place = target_of(path, target)
-    if picture:  # in a cell of a table, or a paragraph
-        in_table = match.string.startswith("|", match.string.rfind("\n", 0, match.start()) + 1)
-        return f"\\image{{inline}} html {file.name}" if in_table else f"\n\\image html {file.name}\n"
+    if picture:
+        return f"\n\\image html {file.name}\n"
     if file.is_dir():
         return f"[{text}](@ref {label(PATH)})" if file.name == "examples" else text
     if file == FIRST and not place:
