@@ -18,18 +18,18 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- begin publish: (\w+) -->)(.*?)(<!-- end publish -->)", re.S)
 STATUS = {
-    "README.md": "Version {version} · CUDA 12.4 or newer, Linux · tested on NVIDIA H100 and H200 · before 1.0 a minor version may rename "
-                 "things · [MIT licence](LICENSE)",
-    "docs/README.ko.md": "버전 {version} · CUDA 12.4 이상, Linux · NVIDIA H100과 H200에서 테스트 · 1.0 이전에는 부 버전이 올라갈 때 이름이 "
-                         "바뀔 수 있음 · [MIT 라이선스](../LICENSE)",
+    "README.md": "Version {version} · CUDA 12.4 or newer, Linux · tested on NVIDIA H100 and H200 · the API may change before 1.0 "
+                 "· [MIT licence](LICENSE)",
+    "docs/README.ko.md": "버전 {version} · CUDA 12.4 이상, Linux · NVIDIA H100과 H200에서 테스트 · 1.0 전에는 API가 바뀔 수 있음 "
+                         "· [MIT 라이선스](../LICENSE)",
 }
 CLONE = {
-    "README.md": ("Clone the repository into a folder `giwa`, from the address at which you found it. Then, in that folder, with CUDA "
-                  "12.4 or newer, a C++ compiler, make and CMake, with or without a GPU:",
-                  "On Linux with CUDA 12.4 or newer, a C++ compiler, make and CMake, with or without a GPU:", "Then, in the folder `giwa`:"),
-    "docs/README.ko.md": ("이 저장소를 지금 보고 있는 주소에서 `giwa` 폴더로 클론합니다. 그런 다음 그 폴더에서 실행합니다. CUDA 12.4 이상, C++ 컴파일러, "
-                          "make, CMake가 필요하고 GPU는 없어도 됩니다.",
-                          "CUDA 12.4 이상, C++ 컴파일러, make, CMake가 설치된 Linux에서 실행합니다. GPU는 없어도 됩니다.", "그런 다음 `giwa` 폴더에서 실행합니다."),
+    "README.md": ("Clone this repository into a folder `giwa`, from the address at which you found it. In that folder, with CUDA, a C++ "
+                  "compiler, make and CMake, with or without a GPU:",
+                  "On Linux with CUDA, a C++ compiler, make and CMake, with or without a GPU:", "Then, in the folder `giwa`:"),
+    "docs/README.ko.md": ("지금 보고 있는 주소에서 이 저장소를 `giwa` 폴더로 클론하고, 그 폴더에서 다음을 실행하세요. CUDA, C++ 컴파일러, make, CMake가 "
+                          "필요하고 GPU는 없어도 됩니다.",
+                          "CUDA, C++ 컴파일러, make, CMake가 설치된 Linux에서 다음을 실행하세요. GPU는 없어도 됩니다.", "그런 다음 `giwa` 폴더에서 실행하세요."),
 }
 
 
