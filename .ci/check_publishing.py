@@ -7,7 +7,7 @@ from it, and from the version, stands in README.md, docs/README.ko.md and docs/i
 `<!-- end publish -->`, and in one line of the wheel's pyproject.toml and of vcpkg.json. --write puts it there.
 
 Every YAML file of .github must parse; a workflow has jobs with steps, an issue form the fields that GitHub asks for, or GitHub leaves
-it out without a message.
+it out without a message. Its Markdown files link to files that exist.
 """
 import re
 import sys
@@ -115,6 +115,8 @@ def main(write):
             sys.exit(f"{name} does not follow CMakeLists.txt's HOMEPAGE_URL and the version: run .ci/check_publishing.py --write")
     files = sorted((ROOT / ".github").rglob("*.yml"))
     flaws = [f"{path.relative_to(ROOT)}: {flaw}" for path in files for flaw in flaws_of(path)]
+    flaws += [f"{page.relative_to(ROOT)}: no such file: {target}" for page in sorted((ROOT / ".github").rglob("*.md"))
+              for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()) if not (page.parent / target).exists()]
     if not files:
         flaws.append(".github has no YAML file")
     print("".join(f"{flaw}\n" for flaw in flaws) + f"publishing: version {version}, {address or 'no address yet'}; "
