@@ -201,8 +201,8 @@ def check_version():
     header = (INCLUDE / "giwa/version.hpp").read_text()
     version = re.findall(r"^#define GIWA_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", header, re.M)
     heading = re.search(r"^## (.*)$", (ROOT / "docs/changelog.md").read_text(), re.M)[1]
-    if not re.fullmatch(rf"{'[.]'.join(version)}, \d{{4}}-\d\d-\d\d", heading):
-        error("docs/changelog.md", 0, f"its first heading is not `## {'.'.join(version)}, ` and a date")
+    if not re.fullmatch(rf"{'[.]'.join(version)}, (unreleased|\d{{4}}-\d\d-\d\d)", heading):
+        error("docs/changelog.md", 0, f"its first heading is not `## {'.'.join(version)}, ` and a date or `unreleased`")
     named = re.compile(r"find_package\(giwa (\d+)\.(\d+)|\bv(\d+)_(\d+)\b|^//   giwa +(\d+)\.(\d+)", re.M)
     files = [*ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.cu"), *ROOT.glob("examples/*/CMakeLists.txt"),
              ROOT / "README.md", ROOT / "test/consumer/CMakeLists.txt"]

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Does what README.md and docs/install.md say, as a stranger would: newcomer.py [--routes | --skip-tests] [--before-tests COMMAND]
 
-What git tracks is copied into an empty folder, and each command of README.md ("Two commands", "Install") and of docs/install.md is
-run there as it stands, with an empty HOME and no variables but PATH, LANG and those of a proxy. So are the first line of
-docs/contributing.md's table of tests, and the compile line of one example. Commands, CMakeLists.txt and main.cu are the blocks of
-these pages, with nothing substituted; folders and names of files come from their sentences. The first line that fails ends it.
+What git tracks is committed in an empty folder and cloned from there, by README.md's line if it has one: git takes the copy for its
+address. Each command of README.md ("Two commands", "Install") and of docs/install.md is run there as it stands, with an empty HOME
+and no variables but PATH, LANG and those of a proxy. So are the first line of docs/contributing.md's table of tests, and the compile
+line of one example. Commands, CMakeLists.txt and main.cu are the blocks of these pages, with nothing substituted; folders and names
+of files come from their sentences. The first line that fails ends it.
 """
 import argparse
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = "11_attention.cu"  # what is compiled by hand
-MAIN_LINES = 15  # of main.cu, less empty lines and #includes
+MAIN_LINES = 24  # of main.cu, less empty lines, comments and #includes
 ROUTE_SECONDS = 300
 
 results = []  # (what, seconds, CPU seconds)
@@ -53,11 +54,11 @@ class Section:
             fail(page, f"there is no heading `{heading}`")
         self.page, self.line, self.text = page, text.count("\n", 0, match.start(1)) + 1, match[1]
 
-    def blocks(self, *languages):
-        """The fenced blocks, which must be these."""
+    def blocks(self, *languages, optional=None):
+        """The fenced blocks, which must be these, after an optional one."""
         found = [Block(m[1], self.page, self.line + self.text.count("\n", 0, m.start(2)), m[2])
                  for m in re.finditer(r"^```(\w*)\n(.*?)^```$", self.text, re.M | re.S)]
-        if [b.language for b in found] != list(languages):
+        if [b.language for b in found] not in ([*languages], [optional, *languages]):
             fail(f"{self.page}:{self.line}", f"expected blocks {list(languages)} in this part, found {[b.language for b in found]}")
         return found
 
@@ -113,6 +114,7 @@ class Route:
 
 def copy_tracked(to):
     """What git tracks, or where there is no repository what it would: as a repository of one commit."""
+    to.mkdir()
     if (ROOT / ".git").exists():
         names = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"], cwd=ROOT, check=True,
                                capture_output=True, text=True).stdout.split("\0")
@@ -126,6 +128,17 @@ def copy_tracked(to):
         subprocess.run(["git", *arguments], cwd=to, check=True)
 
 
+def clone(stranger, origin, to):
+    """The repository where the page says that it goes; its line is there as soon as CMakeLists.txt has the address."""
+    text = Section(origin, "README.md", "Two commands").text
+    line = re.search(r"^git clone (\S+) (\w+)$", text, re.M)
+    if line and line[2] != to.name:
+        fail("README.md", f"the clone is `{line[2]}`, and `{to.name}` in newcomer.py")
+    if line:
+        (stranger.home / ".gitconfig").write_text(f'[url "{origin}"]\n\tinsteadOf = {line[1]}\n')
+    stranger.run(line[0] if line else f"git clone {origin} {to.name}", to.parent, "README.md")
+
+
 def is_right(output, block):
     if not re.search(r"^right on the (GPU|CPU)$", output, re.M):
         fail(block.place, f"main.cu did not say that its result is right:\n{output}")
@@ -133,15 +146,15 @@ def is_right(output, block):
 
 
 def matches_documentation(example, output):
-    """Whether the lines of the example's first comment come in this order; `…`, numbers and the GPU's name may differ."""
+    """Whether the lines of the example's first comment come in this order; `…`, numbers, the GPU's name and pictures' may differ."""
     head = example.read_text().split("#include")[0]
     match = re.search(r"^// Expected output.*?:\n((?://   .*\n)+)", head, re.M)
     if not match:
         sys.exit(f"newcomer: {example.name} documents no expected output")
     at = 0
     for line in match[1].splitlines():
-        pieces = re.split(r"(…|NVIDIA H200|\d+(?:\.\d+)?)", line[5:].strip())
-        pattern = "".join(r".+" if p in ("…", "NVIDIA H200") else r"[\d.e+-]+" if i % 2 else
+        pieces = re.split(r"(…|NVIDIA H200|\S+\.png|\d+(?:\.\d+)?)", line[5:].strip())
+        pattern = "".join(r".+" if p in ("…", "NVIDIA H200") or p.endswith(".png") else r"[\d.e+-]+" if i % 2 else
                           re.sub(r"(\\ )+", " +", re.escape(p)) for i, p in enumerate(pieces))
         found = re.search(rf"^ *{pattern} *$", output[at:], re.M)
         if not found:
@@ -152,10 +165,12 @@ def matches_documentation(example, output):
 def install(stranger, copy):
     """Each way of README.md and docs/install.md to main.cu's result, in a folder next to the checkout."""
     readme = Section(copy, "README.md", "Install")
-    main, by_hand, cmake, build = readme.blocks("cpp", "sh", "cmake", "sh")
+    [main] = Section(copy, "README.md", "Attention").blocks("cpp")
+    by_hand, cmake, build = readme.blocks("sh", "cmake", "sh")
     folder, checkout = (readme.find(pattern, what) for pattern, what in (
         (r"folder `(\w+)` next to", "where main.cu goes"), (r"next to this checkout, `(\w+)`", "what the checkout is called")))
-    names = [readme.find(rf"ave this as `({re.escape(name)})`", f"to save {name}") for name in ("main.cu", "CMakeLists.txt")]
+    names = [readme.find(rf"save (?:this|the program above) as `({re.escape(name)})`", f"to save {name}")
+             for name in ("main.cu", "CMakeLists.txt")]
     if checkout != copy.name:
         fail(main.place, f"the checkout is `{checkout}` here, and `{copy.name}` in newcomer.py")
     lines = [line for line in main.text.splitlines() if line.strip() and not line.startswith(("#include", "//"))]
@@ -195,11 +210,11 @@ def main():
     arguments = parser.parse_args()
 
     folder = Path(tempfile.mkdtemp(prefix="newcomer-"))
-    copy = folder / "giwa"
-    copy.mkdir()
-    copy_tracked(copy)
-    stranger = Stranger(folder)
     print(f"newcomer: {folder}")
+    stranger = Stranger(folder)
+    copy = folder / "giwa"
+    copy_tracked(folder / "origin")
+    clone(stranger, folder / "origin", copy)
 
     install(stranger, copy)
     if not arguments.routes:
@@ -209,6 +224,12 @@ def main():
     for what, seconds, cpu in results:
         print(f"  {seconds:7.0f} s, {cpu:7.0f} CPU s  {what}")
     shutil.rmtree(folder)
+
+
+def demo_examples(copy):
+    """The programs that the demo runs: set(demo_examples ...) in examples/CMakeLists.txt."""
+    found = re.search(r"^set\(demo_examples ([^)]*)\)", (copy / "examples/CMakeLists.txt").read_text(), re.M)
+    return found[1].split() if found else fail("examples/CMakeLists.txt", "sets no demo_examples")
 
 
 def in_the_checkout(stranger, copy, arguments):
@@ -224,16 +245,20 @@ def in_the_checkout(stranger, copy, arguments):
         matches_documentation(example, stranger.run(f"./{example.stem}", copy))
         (copy / example.stem).unlink()
 
-    [commands] = Section(copy, "README.md", "Two commands").blocks("sh")
+    section = Section(copy, "README.md", "Two commands")
+    *_, commands = section.blocks("sh", optional="sh")  # the other one clones
     if len(commands.commands()) != 2:
         fail(commands.place, "there are two commands here, the demo and the tests")
     (demo_place, demo), (test_place, test) = commands.commands()
     with Route("the demo"):
         output = stranger.run(demo, copy, demo_place)
-        for name in ("37_denoise.cu", "35_language_model.cu"):
-            matches_documentation(copy / "examples" / name, output)
-        if not output.splitlines()[-1].startswith("attention here: giwa ") or not (copy / "build/demo/denoise.png").is_file():
-            fail(demo_place, f"no picture, or another last line:\n{output}")
+        for name in demo_examples(copy):
+            matches_documentation(copy / f"examples/{name}.cu", output)
+        picture = section.find(r"`(build/demo/\S+\.png)`", "which picture the demo writes")
+        if not (copy / picture).is_file():
+            fail(demo_place, f"the demo did not write {picture}")
+        if not output.splitlines()[-1].startswith("attention here: giwa "):
+            fail(demo_place, f"another last line of the demo:\n{output}")
 
     everything = Section(copy, "docs/contributing.md", "Building and testing").find(
         r"\| everything, .*\| `(.*)` \|", "the command that tests everything")
