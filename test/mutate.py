@@ -336,6 +336,7 @@ def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="folders and headers of include/giwa; all where there is no name")
     parser.add_argument("--commit", help="only lines that this commit wrote and that still stand")
+    parser.add_argument("--kind", help="only this kind: operator, constant, off by one, arguments, refusal, wait")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20, help="faults that compile")
     parser.add_argument("--jobs", type=int, default=1)
@@ -361,6 +362,7 @@ def main(words=None):
             all_faults += faults(texts[file], file, lines)
         else:
             print(f"left out: no host test includes {file}")
+    all_faults = [f for f in all_faults if options.kind in (None, f.kind)]
     random.Random(options.seed).shuffle(all_faults)
     print(f"{len(all_faults)} faults in {len(texts)} headers", flush=True)
 

@@ -147,13 +147,12 @@ TEST_CASE("options that do not fit") {
        {std::tuple<giwa::index<3>, const char*, int64, int64>{{1, 6, 5}, "its batch must be that of q", 2, 1},
         {{2, 5, 5}, "it must have as many heads as q", 6, 5},
         {{2, 6, 4}, "it must have as many queries as q", 5, 4}})
-    refused_after([&, &of = sizes](call_t& c) { c.options.lse = {c.options.lse.data(), of}; },
-                  {"lse", words, bound::exactly, expected, got});
-  refused_after(
-      [](call_t& c) {
-        c.options.lse = {nullptr, {2, 6, 5}};
-      },
-      {"lse", "the pointer must not be null"});
+    refused_after(
+        [&, &of = sizes](call_t& c) {
+          c.options.lse = {c.options.lse.data(), of};
+        },
+        {"lse", words, bound::exactly, expected, got});
+  refused_after([](call_t& c) { c.options.lse = {nullptr, {2, 6, 5}}; }, {"lse", "the pointer must not be null"});
   refused_after([](call_t& c) { c.options.lse = restrided(c.options.lse, 2, 0); }, {"lse", "must not be zero"});
   refused_after([](call_t& c) { c.options.lse = {c.a.o.data(), {2, 6, 5}}; }, {"lse", "lse overlaps o"});
   refused_after([](call_t& c) { c.options.lse = {c.c.q.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps q"});
@@ -161,11 +160,7 @@ TEST_CASE("options that do not fit") {
   refused_after([](call_t& c) { c.options.lse = {c.c.v.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps v"});
   refused_after([](call_t& c) { c.options.sinks = {c.a.o.data() + 9, {6}}; }, {"sinks", "sinks overlaps o"});
   refused_after([](call_t& c) { c.options.sinks = {c.options.lse.data() + 9, {6}}; }, {"sinks", "sinks overlaps lse"});
-  refused_after(
-      [](call_t& c) {
-        c.options.sinks = {nullptr, {6}};
-      },
-      {"sinks", "the pointer must not be null"});
+  refused_after([](call_t& c) { c.options.sinks = {nullptr, {6}}; }, {"sinks", "the pointer must not be null"});
   refused_after(
       [](call_t& c) {
         c.options.sinks = {c.options.sinks.data(), {5}};
@@ -216,9 +211,9 @@ TEST_CASE("a workspace that cannot be one") {
                   c.options.lse = {to, c.options.lse.extents()};
                 }),
                 {"workspace", "the workspace overlaps lse"});
-  for (const auto& [which, words] :
-       {std::pair{&call_t::views::q, "the workspace overlaps q"}, {&call_t::views::k, "the workspace overlaps k"},
-        {&call_t::views::v, "the workspace overlaps v"}})
+  for (const auto& [which, words] : {std::pair{&call_t::views::q, "the workspace overlaps q"},
+                                     {&call_t::views::k, "the workspace overlaps k"},
+                                     {&call_t::views::v, "the workspace overlaps v"}})
     refused_after(overlapping([&, member = which](call_t& c, float* to) {
                     c.a.*member = {to, (c.a.*member).extents()};
                   }),
@@ -309,7 +304,7 @@ TEST_CASE("packed sequences that are none") {
   expect(giwa::attention_forward<8>(giwa::host, without_batch(c.q.view()), without_batch(resized(c.k.view(), 1, 4)),
                                     without_batch(resized(c.v.view(), 1, 4)), without_batch(c.o.view()),
                                     {.sequences = {q, q, 2, 3}}),
-         "k", 4);  // the offsets of q are those of other rows
+         "k", 4);                                            // the offsets of q are those of other rows
   expect(call({q, k, 0, 3}, giwa::full{}), "sequences", 0);  // a forgotten count
   expect(call({.q_offsets = q, .k_offsets = k, .q_lengths = q}, giwa::full{}), "sequences", 0);
   CHECK(call({q, k, 2, 0}, giwa::full{}).ok());  // max_q decides no result
