@@ -206,16 +206,18 @@ class tests:
                 self.libraries = ["-L", toolkit / "lib64", "-lcudart_static", "-lpthread", "-ldl", "-lrt"]
         self.cuda = ["nvcc", *MACHINE_FLAGS, "-arch=compute_80", "-code=compute_80", "--Ofast-compile=max"] if nvcc else None
         sources = sorted(path for path in (tree / "test/host").rglob("*_test.c*") if path.suffix == ".cpp" or nvcc)
-        texts = hashlib.sha256(b"".join(path.read_bytes() for part in ("include", "test") for path in sorted((tree / part).rglob("*"))
-                                        if path.is_file())).hexdigest()
-        known = work / "includes.json"
-        stored = json.loads(known.read_text()) if known.exists() else {}
-        if stored.get("of") != texts:
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                stored = {"of": texts, "tests": dict(pool.map(self.includes, sources))}
-            known.write_text(json.dumps(stored))
-        self.headers = stored["tests"]
-        self.seconds = {}  # of a test without a fault
+        shared = hashlib.sha256(b"".join(path.read_bytes() for part in ("include", "test") for path in sorted((tree / part).rglob("*"))
+                                         if path.suffix in (".hpp", ".cuh"))).hexdigest()
+        self.known_file = work / "tests.json"
+        known = json.loads(self.known_file.read_text()) if self.known_file.exists() else {}
+        self.known = {}  # test: its text and headers, the headers that it includes, its seconds without a fault (None: it fails)
+        for source in sources:
+            test = str(source.relative_to(tree / "test/host"))
+            version = hashlib.sha256(shared.encode() + source.read_bytes()).hexdigest()
+            if known.get(test, {}).get("version") != version:
+                known[test] = {"version": version, "headers": self.includes(source)}
+            self.known[test] = known[test]
+        self.remember()
         self.noticed = collections.Counter()  # (header, test): faults noticed
         main = tree / "test/support/main.cpp"
         self.main = work / f"main-{hashlib.sha256(main.read_bytes()).hexdigest()[:8]}.o"
@@ -228,7 +230,10 @@ class tests:
         answer = subprocess.run([str(word) for word in line], capture_output=True, text=True).stdout
         if not answer:
             print(f"left out: {source.name} needs files of other folders")
-        return str(source.relative_to(self.tree / "test/host")), re.findall(r"include/giwa/(\S+)", answer)
+        return re.findall(r"include/giwa/(\S+)", answer)
+
+    def remember(self):
+        self.known_file.write_text(json.dumps(self.known))
 
     def of(self, header):
         """The tests that include a header, the nearest first."""
@@ -238,7 +243,7 @@ class tests:
             text = (self.tree / "test/host" / test).read_text()
             return (-min(self.noticed[header, test], 3), f"<giwa/{header}>" not in text, -len(words & set(re.split(r"[_/.]", test))),
                     test.endswith(".cu"), len(text), test)
-        return sorted((test for test, headers in self.headers.items() if header in headers), key=distance)
+        return sorted((test for test, known in self.known.items() if header in known["headers"]), key=distance)
 
     def build(self, test, overlay, program):
         compiler = self.host if test.endswith(".cpp") else self.cuda
@@ -249,15 +254,17 @@ class tests:
     def sound_seconds(self, test, program):
         """How long a test runs without a fault; None where it fails."""
         with self.lock:
-            if test not in self.seconds:
+            known = self.known[test]
+            if "seconds" not in known:
                 rc, errors = self.build(test, self.work / "nothing", program)
                 began = time.monotonic()
                 if rc == 0:
                     rc, errors = command([program], 600)
-                self.seconds[test] = time.monotonic() - began if rc == 0 else None
+                known["seconds"] = time.monotonic() - began if rc == 0 else None
+                self.remember()
                 if rc != 0:
                     print(f"left out: {test} fails without a fault: {errors[-300:]}", flush=True)
-            return self.seconds[test]
+            return known["seconds"]
 
     def run(self, f, text, worker, skip, most, deadline):
         """What becomes of a fault: (result, test, how, tests that ran)."""
