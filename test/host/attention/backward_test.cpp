@@ -162,6 +162,34 @@ TEST_CASE("packed sequences, lengths, and keys by index") {
   }
 }
 
+TEST_CASE("of the readers of the same keys any may be the longest") {
+  for (const int64 most : {20, 64, 150})
+    for (const std::vector<int>& keys : {std::vector<int>{1, 2, 0}, {2, 1, 0}, {1, 0, 2}, {2, 2, 1}}) {
+      case_options c = sizes(3, 4, 2, 30, most);
+      c.k_index = {1, 1, 1}, c.k_batch = 2;
+      c.q_used = {30, 7, 30};
+      for (const int n : keys) c.k_used.push_back(static_cast<int>(most * n / 2));
+      CHECK(fault_of<float, 20>(c) == "");
+      CHECK(fault_of<float, 20>(c, giwa::full{}, wavy_score{}, {.q = false}) == "");
+    }
+}
+
+TEST_CASE("sinks and their gradients may have any stride") {
+  case_options o = sizes(2, 4, 2, 7, 9);
+  o.head_size = o.head_size_v = 20, o.sinks = true;
+  backward_case<float> plain(o), strided(o);
+  std::vector<float> sinks(12, NAN), dsinks(12, -1);
+  for (std::size_t h = 0; h < 4; ++h) sinks[3 * h] = plain.of.sinks.view()(static_cast<int64>(h));
+  auto options = strided.call_options();
+  options.sinks = {sinks.data(), {4}, {3}}, options.dsinks = {dsinks.data() + 9, {4}, {-3}};
+  for (auto* c : {&plain, &strided}) run_forward(*c, giwa::full{}, giwa::plain_score{});
+  REQUIRE(backward_of<20, 20>(giwa::host, plain.views(), giwa::full{}, giwa::plain_score{}, plain.call_options()).ok());
+  REQUIRE(backward_of<20, 20>(giwa::host, strided.views(), giwa::full{}, giwa::plain_score{}, options).ok());
+  CHECK(same_bits(plain.dq.memory, strided.dq.memory));
+  for (std::size_t h = 0; h < 4; ++h) CHECK(dsinks[9 - 3 * h] == plain.dsinks.view()(static_cast<int64>(h)));
+  CHECK((dsinks[1] == -1 && dsinks[11] == -1));
+}
+
 TEST_CASE("numbers that a pair does not see do not reach it") {
   const case_options o = segments_case();
   backward_case<float> clean(o);
