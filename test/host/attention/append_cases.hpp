@@ -591,6 +591,9 @@ inline std::vector<append_case> append_cases() {
        .layout = {512},
        .heads_first = true},
       {.rows = {2, 2}, .kv_heads = 2, .heads = 2, .size = 2, .size_v = 1, .rotary = base, .layout = {2}},
+      // v wider than k, and than q.
+      {.rows = {3, 3}, .kv_heads = 2, .heads = 2, .size = 16, .size_v = 96, .rotary = base, .layout = {16}},
+      {.rows = {5}, .kv_heads = 1, .heads = 0, .size = 8, .size_v = 520},
   };
 }
 /// Each shape that scales may have, with and without a rotation.

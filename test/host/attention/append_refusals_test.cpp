@@ -154,6 +154,28 @@ TEST_CASE("sizes of new rows and of the cache that do not fit together") {
         c.options.q_to = written(c.x + 500, {2, 3, large, 8}, {0, 0, 0, 1});
       },
       "q", "the number of heads is out of range", limit, large);
+  for (const bool of_k : {true, false}) {  // elements that no head has, in v too
+    refused(
+        [&](call& c) {
+          if (of_k)
+            c.k_new = {c.x, {2, 3, 2, 8}, {48, 16, 8, -1}};
+          else
+            c.v_new = {c.x, {2, 3, 2, 8}, {48, 16, 8, 0}};
+        },
+        of_k ? "k_new" : "v_new", "contiguous (stride 1)", 1, of_k ? -1 : 0);
+    refused(
+        [&](call& c) {
+          (of_k ? c.cache.k : c.cache.v) = {c.x + 1000, {6, 4, 2, 8}, {128, 32, 16, 2}};
+        },
+        of_k ? "k" : "v", "contiguous (stride 1)", 1, 2);
+    refused([&](call& c) { (of_k ? c.cache.k : c.cache.v) = {nullptr, {6, 4, 2, 8}}; }, of_k ? "k" : "v", "null");
+  }
+  refused([](call& c) { c.v_new = {nullptr, {2, 3, 2, 8}}; }, "v_new", "null");
+  refused(
+      [](call& c) {
+        c.v_new = {c.x + 100, {2, 3, 2, 0}}, c.cache.v = {c.x + 2000, {6, 4, 2, 0}};
+      },
+      "v_new", "the head size is out of range", 1, 0);
   refused([](call& c) { c.v_new = {c.x + 100, {1, 3, 2, 8}}; }, "v_new", "as many sequences as k_new", 2, 1);
   refused([](call& c) { c.v_new = {c.x + 100, {2, 2, 2, 8}}; }, "v_new", "as many rows as k_new", 3, 2);
   refused([](call& c) { c.v_new = {c.x + 100, {2, 3, 1, 8}}; }, "v_new", "as many heads as k_new", 2, 1);
@@ -201,7 +223,24 @@ TEST_CASE("queries and rotations that do not fit the call") {
   refused([](call& c) { c.options.q = view4(c.x + 300, {3, 3, 4, 8}); }, "q", "as many sequences as k_new", 2, 3);
   refused([](call& c) { c.options.q = view4(c.x + 300, {2, 2, 4, 8}); }, "q", "as many rows as k_new", 3, 2);
   refused([](call& c) { c.options.q = view4(c.x + 300, {2, 3, 4, 6}); }, "q", "the head size of k_new", 8, 6);
-  refused([](call& c) { c.options.q_to = written(c.x + 500, {2, 3, 5, 8}); }, "q_to", "the sizes of q", 4, 5);
+  for (int d = 0; d < 4; ++d)
+    refused(
+        [&](call& c) {
+          giwa::index<4> sizes{2, 3, 4, 8};
+          sizes[d] -= 1;
+          c.options.q_to = written(c.x + 500, sizes);
+        },
+        "q_to", "the sizes of q", giwa::index<4>{2, 3, 4, 8}[d], giwa::index<4>{1, 2, 3, 7}[d]);
+  for (const bool to : {false, true})
+    refused(
+        [&](call& c) {
+          const giwa::index<4> strides{96, 32, 8, 2};
+          if (to)
+            c.options.q_to = written(c.x + 500, {2, 3, 4, 8}, strides);
+          else
+            c.options.q = view4(c.x + 300, {2, 3, 4, 8}, strides);
+        },
+        to ? "q_to" : "q", "contiguous (stride 1)", 1, 2);
   const auto rotate = [](const giwa::rotary_layout& layout) {
     return [=](const call& c) { return c.run(rotary_base(100, layout)); };
   };
@@ -251,6 +290,85 @@ TEST_CASE("memory that is written and shared") {
     return c.run(giwa::rotary_table(cos, sin));
   };
   refused([](call&) {}, by_table, "sin", k);
+}
+
+TEST_CASE("each input is apart from each tensor that is written") {
+  // With pages, slots of none and positions of none; packed; with slots and positions; with a table.
+  enum which { plain, packed, slots, table };
+  struct input {
+    const char* argument;
+    which kind;
+    void (*move)(call&, float*);
+  };
+  static const auto as_int = [](float* x) { return reinterpret_cast<int*>(x); };
+  const input inputs[] = {
+      {"k_new", plain,
+       [](call& c, float* x) {
+         c.k_new = {x, c.k_new.extents()};
+       }},
+      {"v_new", plain,
+       [](call& c, float* x) {
+         c.v_new = {x, c.v_new.extents()};
+       }},
+      {"lengths", plain, [](call& c, float* x) { c.cache.lengths = as_int(x); }},
+      {"pages", plain, [](call& c, float* x) { c.cache.pages.indices = as_int(x); }},
+      {"pages", plain, [](call& c, float* x) { c.cache.pages.offsets = as_int(x - 2); }},  // the third of 2 sequences
+      {"q_offsets", packed, [](call& c, float* x) { c.packed.offsets = as_int(x - 2); }},
+      {"positions", slots, [](call& c, float* x) { c.options.positions = tensor_view<int, 1>(as_int(x), {6}); }},
+      {"positions", slots,
+       [](call& c, float* x) { c.options.positions = tensor_view<int64, 1>(reinterpret_cast<int64*>(x), {6}); }},
+      {"slots", slots, [](call& c, float* x) { c.options.slots = tensor_view<int, 1>(as_int(x), {6}); }},
+      {"slots", slots,
+       [](call& c, float* x) { c.options.slots = tensor_view<int64, 1>(reinterpret_cast<int64*>(x), {6}); }},
+      {"cos", table, nullptr},
+      {"sin", table, nullptr},
+  };
+  const std::pair<const char*, int> outputs[] = {{"must not overlap k of the cache", 1000},
+                                                 {"must not overlap v of the cache", 2000},
+                                                 {"must not overlap q_to", 500}};
+  for (const input& i : inputs)
+    for (const auto& [message, to] : outputs)
+      refused(
+          [&, &at = to](call& c) {
+            if (i.kind == packed || i.kind == slots) c.pack();
+            if (i.kind == slots) {
+              c.options.slots = tensor_view<int, 1>(c.n, {6});
+              c.options.positions = tensor_view<int, 1>(c.n, {6});
+            }
+            if (i.move != nullptr) i.move(c, c.x + at);
+          },
+          [&, &at = to](const call& c) {
+            if (i.kind == packed) return c.run_packed();
+            if (i.kind == slots) return c.run_slots();
+            if (i.kind == plain) return c.run();
+            const bool cosines = i.argument == std::string("cos");
+            const tensor_view<const float, 2> moved(c.x + at, {10, 4}), other(c.x + 3000, {10, 4});
+            return c.run(giwa::rotary_table(cosines ? moved : other, cosines ? other : moved));
+          },
+          i.argument, message);
+  // q, where it is another view than q_to; and q_to, over the cache.
+  for (const auto& [message, to] : outputs) {
+    refused(
+        [&, &at = to](call& c) {
+          c.options.q = view4(c.x + at + 1, {2, 3, 4, 8});
+        },
+        (to == 500) ? "q_to" : "q", (to == 500) ? "is not the same view" : message);
+    if (!(to == 500))
+      refused([&, &at = to](call& c) { c.options.q_to = written(c.x + at + 1, {2, 3, 4, 8}); }, "q_to", message);
+  }
+  // Scales belong to a cache of 8-bit elements.
+  for (const bool of_k : {true, false})
+    for (const bool over_k : {true, false}) {
+      std::vector<giwa::e4m3> x(1000);
+      std::vector<float> k_new(16);
+      giwa::kv_cache<giwa::e4m3> cache{.k = {x.data(), {1, 5, 2, 8}}, .v = {x.data() + 400, {1, 5, 2, 8}}};
+      (of_k ? cache.scales.k : cache.scales.v) = {reinterpret_cast<const float*>((over_k ? cache.k : cache.v).data()),
+                                                  {1, 1, 1}};
+      const view4 k(k_new.data(), {1, 1, 2, 8});
+      const status s = giwa::append_to_cache(giwa::host, cache, k, k);
+      CHECK((s.argument == std::string("scales") &&
+             std::string(s.message).find(over_k ? "overlap k of" : "overlap v of") != std::string::npos));
+    }
 }
 
 TEST_CASE("q, k and v may be parts of one tensor, and q rotated in place") {

@@ -5,8 +5,11 @@
 #include <giwa/base/throw.hpp>
 #include <giwa/host.hpp>
 
+#include <set>
+
 #include "support/backward_case.hpp"
 #include "support/catch.hpp"
+#include "support/random.hpp"
 #include "support/same_bits.hpp"
 
 namespace {
@@ -157,6 +160,34 @@ TEST_CASE("packed sequences, lengths, and keys by index") {
     if (i % 4 == 2 || i == 5) c.k_index = {4, 4, -1, 1, 6, 4}, c.k_batch = 6;  // 6 and -1 are none
     CHECK(fault_of<float, 20>(c, causal{}, giwa::plain_score{}, {i % 2 == 0, i % 3 == 1}) == "");
   }
+}
+
+TEST_CASE("of the readers of the same keys any may be the longest") {
+  for (const int64 most : {20, 64, 150})
+    for (const std::vector<int>& keys : {std::vector<int>{1, 2, 0}, {2, 1, 0}, {1, 0, 2}, {2, 2, 1}}) {
+      case_options c = sizes(3, 4, 2, 30, most);
+      c.k_index = {1, 1, 1}, c.k_batch = 2;
+      c.q_used = {30, 7, 30};
+      for (const int n : keys) c.k_used.push_back(static_cast<int>(most * n / 2));
+      CHECK(fault_of<float, 20>(c) == "");
+      CHECK(fault_of<float, 20>(c, giwa::full{}, wavy_score{}, {.q = false}) == "");
+    }
+}
+
+TEST_CASE("sinks and their gradients may have any stride") {
+  case_options o = sizes(2, 4, 2, 7, 9);
+  o.head_size = o.head_size_v = 20, o.sinks = true;
+  backward_case<float> plain(o), strided(o);
+  std::vector<float> sinks(12, NAN), dsinks(12, -1);
+  for (std::size_t h = 0; h < 4; ++h) sinks[3 * h] = plain.of.sinks.view()(static_cast<int64>(h));
+  auto options = strided.call_options();
+  options.sinks = {sinks.data(), {4}, {3}}, options.dsinks = {dsinks.data() + 9, {4}, {-3}};
+  for (auto* c : {&plain, &strided}) run_forward(*c, giwa::full{}, giwa::plain_score{});
+  REQUIRE(backward_of<20, 20>(giwa::host, plain.views(), giwa::full{}, giwa::plain_score{}, plain.call_options()).ok());
+  REQUIRE(backward_of<20, 20>(giwa::host, strided.views(), giwa::full{}, giwa::plain_score{}, options).ok());
+  CHECK(same_bits(plain.dq.memory, strided.dq.memory));
+  for (std::size_t h = 0; h < 4; ++h) CHECK(dsinks[9 - 3 * h] == plain.dsinks.view()(static_cast<int64>(h)));
+  CHECK((dsinks[1] == -1 && dsinks[11] == -1));
 }
 
 TEST_CASE("numbers that a pair does not see do not reach it") {
@@ -485,6 +516,185 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   sizes = {.batch = 5, .seq_q = 7, .seq_k = 9, .heads = 2, .kv_heads = 1, .head_size = 128, .head_size_v = 128};
   sizes.element_bytes = 4;
   CHECK((more(80) == 0 && more(90) == more(0) && more(90) > 0 && more(100) == 0));
+}
+
+namespace {
+
+/// A call whose small tensors have room behind them: what is put over one of them reaches no other one.
+struct roomy_case {
+  backward_case<float> c;
+  float lse[2048]{}, dlse[2048]{}, sinks[2048]{};
+  giwa::detail::backward_views<float, float, float> views;
+  giwa::attention_backward_options options;
+  roomy_case() : c(roomy_sizes()), views(c.views()), options(c.call_options()) {
+    views.lse = {lse, views.lse.extents()};
+    options.dlse = {dlse, views.lse.extents()};
+    options.sinks = {sinks, {4}};
+  }
+  static case_options roomy_sizes() {
+    case_options o = sizes(2, 4, 2, 7, 9);
+    o.head_size = o.head_size_v = 20, o.sinks = true;
+    return o;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gradients share memory with nothing, and the refusal names what they share") {
+  roomy_case c;
+  alignas(16) static unsigned char workspace[1 << 16];
+  const auto good = c.views;
+  auto options = c.options;
+  options.workspace = {workspace, {sizeof workspace}};
+  trained_parameters trained(4);
+  tensor_view<float, 2> to(trained.gradients.data(), {4, 2});
+  const auto call = [&](const auto& views, const giwa::attention_backward_options& with) {
+    const trained_score<> score{trained.values.data(), to};
+    return backward_of<20, 20>(giwa::host, views, giwa::full{}, score, with);
+  };
+  REQUIRE(call(good, options).ok());
+
+  const auto expect = [](const giwa::status& s, const std::string& argument, const std::string& message) {
+    INFO(giwa::format_status(s).c_str() << " / " << argument << ": " << message);
+    CHECK((!s.ok() && s.argument == argument && s.message == message));
+  };
+  const auto at = [](const auto* memory) { return const_cast<float*>(reinterpret_cast<const float*>(memory)); };
+  const std::pair<const char*, float*> read[] = {
+      {"q", at(good.in.q.data())},       {"k", at(good.in.k.data())},         {"v", at(good.in.v.data())},
+      {"o", at(good.in.o.data())},       {"dout", at(good.dout.data())},      {"lse", at(good.lse.data())},
+      {"dlse", at(options.dlse.data())}, {"sinks", at(options.sinks.data())}, {"the workspace", at(workspace)}};
+  // Each gradient over each tensor that the call reads.
+  for (const auto& [name, memory] : read) {
+    const std::string message = std::string("the output overlaps ") + name;
+    auto views = good;
+    views.dq = {memory, good.dq.extents()};
+    expect(call(views, options), "dq", message);
+    views = good, views.dk = {memory, good.dk.extents()};
+    expect(call(views, options), "dk", message);
+    views = good, views.dv = {memory, good.dv.extents()};
+    expect(call(views, options), "dv", message);
+    auto with = options;
+    with.dsinks = {memory, {4}};
+    expect(call(good, with), "dsinks", message);
+    to = {memory, {4, 2}};
+    expect(call(good, options), "parameter_gradients", message);
+    to = {trained.gradients.data(), {4, 2}};
+  }
+  for (const auto& [name, lengths] : {std::pair{"q_lengths", &giwa::sequences::q_lengths},
+                                      {"k_lengths", &giwa::sequences::k_lengths},
+                                      {"k_batch_index", &giwa::sequences::k_batch_index}}) {
+    auto views = good;
+    views.in.packed.*lengths = reinterpret_cast<const int*>(good.dk.data());
+    expect(call(views, options), "dk", std::string("the output overlaps ") + name);
+  }
+  // Gradients over each other.
+  float* const dq = good.dq.data();
+  float* const dk = good.dk.data();
+  float* const dv = good.dv.data();
+  auto views = good;
+  views.dk = {dq, good.dk.extents()};
+  expect(call(views, options), "dk", "dk overlaps dq");
+  views = good, views.dv = {dq, good.dv.extents()};
+  expect(call(views, options), "dv", "dv overlaps dq");
+  views = good, views.dv = good.dk;
+  expect(call(views, options), "dv", "dv overlaps dk");
+  for (const auto& [name, memory] : {std::pair{"dq", dq}, {"dk", dk}, {"dv", dv}}) {
+    auto with = options;
+    with.dsinks = {memory, {4}};
+    expect(call(good, with), "dsinks", std::string("dsinks overlaps ") + name);
+    to = {memory, {4, 2}};
+    expect(call(good, options), "parameter_gradients", std::string("parameter_gradients overlaps ") + name);
+  }
+  to = {options.dsinks.data(), {4, 2}};
+  expect(call(good, options), "parameter_gradients", "parameter_gradients overlaps dsinks");
+  to = {trained.gradients.data(), {4, 2}};
+  // Elements of one gradient over each other.
+  views = good, views.dv = {dv, good.dv.extents(), {0, 40, 20, 1}};
+  CHECK(call(views, options).argument == std::string("dv"));
+  auto with = options;
+  with.dsinks = {options.dsinks.data(), {4}, {0}};
+  CHECK(call(good, with).argument == std::string("dsinks"));
+  with = options, with.dsinks = {options.dsinks.data(), {3}};
+  CHECK(call(good, with).got == 3);
+  with = options, with.sinks = {options.sinks.data(), {5}};
+  CHECK(call(good, with).got == 5);
+  CHECK(call(good, options).ok());
+}
+
+TEST_CASE("a workspace of gradients is large enough, contiguous, aligned and apart from what the call reads") {
+  roomy_case c;
+  alignas(16) static unsigned char memory[1 << 16];
+  const auto good = c.views;
+  const giwa::plain_score score;
+  const int64 needed = giwa::detail::least_backward_workspace_bytes(good.in.problem(), score);
+  const auto check = [&](const auto& views, const tensor_view<unsigned char, 1>& w) {
+    auto options = c.options;
+    options.workspace = w;
+    return giwa::detail::check_backward_workspace(views, score, options);
+  };
+  CHECK(check(good, {memory, {needed}}).ok());
+  CHECK(check(good, {memory, {needed + 1}}).ok());
+  const giwa::status small = check(good, {memory, {needed - 1}});
+  CHECK((small.relation == giwa::bound::at_least && small.expected == needed && small.got == needed - 1));
+  CHECK(check(good, {}).expected == needed);
+  CHECK(check(good, {nullptr, {needed}}).message ==
+        std::string("the pointer must not be null if the view has elements"));
+  CHECK(check(good, {memory, {needed}, {2}}).got == 2);
+  CHECK(check(good, {memory + 8, {needed}}).message == std::string("the workspace must be 16-byte aligned"));
+  const auto over = [&](const char* name, const auto* read) {
+    auto* const bytes = reinterpret_cast<unsigned char*>(reinterpret_cast<giwa::uint64>(read) / 16 * 16);
+    const giwa::status s = check(good, {bytes, {needed}});
+    INFO(giwa::format_status(s).c_str());
+    CHECK(s.message == std::string("the workspace overlaps ") + name);
+  };
+  over("q", good.in.q.data()), over("k", good.in.k.data()), over("v", good.in.v.data()), over("o", good.in.o.data());
+  over("dout", good.dout.data()), over("lse", good.lse.data()), over("dlse", c.dlse);
+  over("sinks", c.sinks);
+  auto views = good;
+  views.in.packed.k_lengths = reinterpret_cast<const int*>(memory);
+  CHECK(check(views, {memory, {needed}}).message == std::string("the workspace overlaps k_lengths"));
+}
+
+TEST_CASE("sums in 16 bits are refused for each gradient alone") {
+  case_options o = sizes(1, 2, 1, 7, 9);
+  o.head_size = o.head_size_v = 20;
+  const auto check = [](auto&& c, bool q, bool k, bool v) {
+    c.accumulate = true, c.wants_q = q, c.wants_k = k, c.wants_v = v;
+    c.clear_outputs();
+    return backward_of<20, 20>(giwa::host, c.views(), giwa::full{}, giwa::plain_score{}, c.call_options());
+  };
+  for (const int wanted : {1, 2, 4}) {
+    CHECK(check(backward_case<float, float, fp16>(o), wanted & 1, wanted & 2, wanted & 4).argument ==
+          std::string("accumulate"));
+    CHECK(check(backward_case<float>(o), wanted & 1, wanted & 2, wanted & 4).ok());
+  }
+}
+
+TEST_CASE("no two packed sequences share a tile of dq") {
+  giwa_test::random_sequence random(4);
+  for (int round = 0; round < 20; ++round) {
+    case_options o = sizes(1, 2, 1, 0, 0);
+    o.head_size = o.head_size_v = random.below(2) == 0 ? 64 : 128;
+    const int sequences = 1 + static_cast<int>(random.below(4));
+    for (int i = 0; i < sequences; ++i)
+      o.q_lengths.push_back(static_cast<int>(random.below(200))), o.k_lengths.push_back(1);
+    backward_case<fp16> c(o);
+    const auto in = c.views().in;
+    std::vector<unsigned char> memory(
+        static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(in.problem(), 0)));
+    auto options = c.call_options();
+    options.workspace = {memory.data(), {static_cast<int64>(memory.size())}};
+    const auto p = giwa::detail::params_of(c.views(), giwa::full{}, giwa::plain_score{}, options);
+    const int rows = giwa::detail::dq_parts::rows_of_tile(o.head_size, o.head_size_v);
+    std::set<int> parts;
+    for (int head = 0; head < 2; ++head)
+      for (int b = 0; b < sequences; ++b) {
+        const auto h = p.call.at(b, head);
+        for (int n = 0; n * rows < h.queries(); ++n) CHECK(parts.insert(p.dq_part_of(h, n)).second);
+      }
+    for (const int part : parts)
+      CHECK((part >= 0 && part < giwa::detail::dq_parts::of_tile(o.head_size) * 2 * p.workspace.tiles));
+  }
 }
 
 TEST_CASE("in any order the queries of tiles of keys that are left after whole rounds of the blocks are divided") {

@@ -102,6 +102,11 @@ TEST_CASE("lengths and lists of pages up to the limits") {
   const params_t lists = params_with(paged, {}, 5, 1);
   const int of_list[] = {20, 0, 0, 9, 33};
   for (int b = 0; b < 5; ++b) CHECK(lists.at(b).keys == of_list[b]);
+  const int endless[] = {INT_MAX, INT_MAX, INT_MAX, INT_MAX, INT_MAX};  // the pages say how many keys there are
+  paged.lengths = endless;
+  const params_t clamped = params_with(paged, {}, 5, 1);
+  const int of_pages[] = {20, 0, 0, 10, 40};  // the last list has 5 pages, and `most` is 4
+  for (int b = 0; b < 5; ++b) CHECK(clamped.at(b).keys == of_pages[b]);
   CHECK(lists.row_of(lists.at(0), 19).element == 1);
   CHECK(lists.row_of(lists.at(0), 19).row == 9);
   CHECK(lists.row_of(lists.at(3), 8).element == 3);

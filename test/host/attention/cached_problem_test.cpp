@@ -244,6 +244,13 @@ TEST_CASE("values that are columns of the keys") {
     else
       CHECK(other.run().ok());  // apart from the columns that the first ones would be
   }
+  call_t narrow;  // k has the first columns of v: not a cache of which v is the first columns
+  narrow.a.cache.v = narrow.a.cache.k;
+  narrow.a.cache.k = resized(narrow.a.cache.k, 3, 4);
+  CHECK(giwa::detail::check_shared_values(narrow.a.cache).message ==
+        std::string("v shares memory with k and is not its first columns"));
+  narrow.a.cache.v = resized(narrow.a.cache.v, 3, 4);
+  CHECK(giwa::detail::check_shared_values(narrow.a.cache).ok());
   // Keys and values in turns: each page has the rows of k, then those of v, with other strides.
   std::vector<float> pool(8 * 5 * 2 * 12);
   call_t page;
@@ -364,6 +371,12 @@ TEST_CASE("priors") {
   spoiled(
       [](call_t& c) {
         c.options.prior.lse = moved(c.options.prior.lse, c.memory);
+        c.options.workspace = {c.memory, {64}};
+      },
+      {"prior", "overlaps the workspace"});
+  spoiled(
+      [&](call_t& c) {
+        c.options.prior.o = moved(o_of(c), c.memory);
         c.options.workspace = {c.memory, {64}};
       },
       {"prior", "overlaps the workspace"});

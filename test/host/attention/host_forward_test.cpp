@@ -61,6 +61,23 @@ TEST_CASE("every layout of every tensor, at every offset") {
   CHECK_NO_FAULTS(f);
 }
 
+TEST_CASE("sinks may have any stride") {
+  case_options o;
+  o.heads = 4, o.seq_q = 7, o.seq_k = 9, o.head_size = o.head_size_v = 20, o.sinks = true;
+  for (const int64 stride : {0, 1, 3, -2}) {
+    attention_case<float> c(o);
+    std::vector<float> sinks(16, NAN);
+    const tensor_view<float, 1> view(sinks.data() + (stride < 0 ? 8 : 0), {4}, {stride});
+    for (int64 h = 0; h < 4; ++h) view(h) = c.sinks.view()(stride == 0 ? 0 : h);
+    for (int64 h = 0; h < 4; ++h) c.sinks.view()(h) = view(h);
+    const attention_answers expected = answers_of(c, giwa::full{}, giwa::plain_score{});  // the reference, stride 1
+    auto options = c.call_options();
+    options.sinks = view;
+    REQUIRE(forward_of<20, 20>(giwa::host, c.views(), giwa::full{}, giwa::plain_score{}, options).ok());
+    CHECK(judge(c, expected).failure == "");
+  }
+}
+
 TEST_CASE("any ratio of heads") {
   faults f;
   for (const int64 ratio : {1, 3, 4, 5, 7, 8, 12, 16})

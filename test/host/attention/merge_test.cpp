@@ -130,6 +130,18 @@ TEST_CASE("packed parts merge, and lse may be left out") {
             .ok());
 }
 
+TEST_CASE("one column has no last stride, and no elements have none") {
+  row r;
+  const tensor_view<const float, 5> column(r.parts.data(), {3, 1, 1, 1, 1}, {2, 2, 2, 2, 7});
+  CHECK(merge_attention(giwa::host, column, tensor_view<const float, 4>(r.lse.data(), {3, 1, 1, 1}),
+                        tensor_view<float, 4>(r.o.data(), {1, 1, 1, 1}, {5, 5, 5, 5}))
+            .ok());
+  const tensor_view<const float, 5> none(nullptr, {3, 1, 0, 1, 2}, {2, 2, 2, 2, 7});
+  CHECK(merge_attention(giwa::host, none, tensor_view<const float, 4>(nullptr, {3, 1, 1, 0}),
+                        tensor_view<float, 4>(nullptr, {1, 0, 1, 2}))
+            .ok());
+}
+
 TEST_CASE("merges that are refused") {
   std::vector<float> memory(1000, 9.0f);
   const std::vector<float> untouched = memory;
@@ -171,6 +183,16 @@ TEST_CASE("merges that are refused") {
   refused(merge(parts, parts_lse, {x + 1, {2, 3, 4, 5}}, lse), "o", "is not one of the parts");
   refused(merge(parts, parts_lse, {x + 250, {2, 3, 4, 5}}, lse), "o", "o overlaps parts_lse");
   refused(merge(parts, parts_lse, {x + 400, {2, 3, 4, 5}, {60, 0, 5, 1}}, lse), "o", "must not be zero");
+  refused(merge(parts, parts_lse, {x + 400, {2, 3, 4, 5}, {120, 40, 10, 2}}, lse), "o", "contiguous (stride 1)", 1, 2);
+  refused(merge(parts, parts_lse, {nullptr, {2, 3, 4, 5}}, lse), "o", "null");
+  refused(merge(parts, {nullptr, {2, 2, 4, 3}}, o, lse), "parts_lse", "null");
+  refused(merge(parts, {x + 300, {2, 1, 4, 3}}, o, lse), "parts_lse", "its batch must be that of o", 2, 1);
+  refused(merge(parts, parts_lse, o, {nullptr, {2, 4, 3}}), "lse", "null");
+  refused(merge(parts, parts_lse, o, {x + 600, {1, 4, 3}}), "lse", "its batch must be that of o", 2, 1);
+  refused(merge(parts, parts_lse, o, {x + 600, {2, 4, 2}}), "lse", "as many queries as o", 3, 2);
+  refused(merge(parts, parts_lse, o, {x + 600, {2, 4, 3}, {12, 3, 0}}), "lse", "must not be zero");
+  refused(merge({x, {2, 2, 3, 4, 0}}, parts_lse, {x + 400, {2, 3, 4, 0}}, lse), "o", "the head size must be at least 1",
+          1, 0);
   // In the place of a part whose rows are those of another part as well.
   refused(merge({x, {2, 2, 3, 4, 5}, {60, 60, 20, 5, 1}}, parts_lse, {x, {2, 3, 4, 5}}, lse), "o",
           "is not one of the parts");

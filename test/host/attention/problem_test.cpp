@@ -15,8 +15,9 @@ using view = tensor_view<const float, 4>;
 
 /// A right call, to be spoiled: 2 sequences, 6 heads over 3, 5 queries, 7 keys, head sizes 8 and 4.
 struct call_t {
+  using views = giwa::detail::attention_views<float, float>;
   attention_case<float> c;
-  giwa::detail::attention_views<float, float> a;
+  views a;
   giwa::attention_options options;
   call_t() : c(sizes()), a(c.views()), options(c.call_options()) {}
   static case_options sizes() {
@@ -124,22 +125,42 @@ TEST_CASE("views that are none") {
   refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 3, -1); },
                 {"o", "must be contiguous (stride 1)", bound::exactly, 1, -1});
   refused_after([](call_t& c) { c.a.o = restrided(c.a.o, 1, 0); }, {"o", "must not be zero"});
-  refused_after([](call_t& c) { c.a.k = resized(restrided(c.a.k, 1, 0), 1, int64{1} << 31); },
-                {"k", "too many rows", bound::at_most, giwa::attention_limits::length, int64{1} << 31});
+  constexpr int64 most = giwa::attention_limits::length;
+  refused_after([](call_t& c) { c.a.k = resized(restrided(c.a.k, 1, 0), 1, most + 1); },
+                {"k", "too many rows", bound::at_most, most, most + 1});
+  const call_t call;
+  CHECK(giwa::detail::check_rows(resized(restrided(call.a.k, 1, 0), 1, most), "k").ok());
+  // A head size of 1 has no last stride, and no elements have none either.
+  CHECK(giwa::detail::check_rows(resized(restrided(call.a.k, 3, 2), 3, 1), "k").ok());
+  CHECK(giwa::detail::check_rows(resized(restrided(call.a.k, 3, 2), 1, 0), "k").ok());
+  CHECK(giwa::detail::check_rows(resized(restrided(call.a.k, 3, 2), 3, 2), "k").got == 2);
 }
 
 TEST_CASE("options that do not fit") {
   refused_after([](call_t& c) { c.options.scale = NAN; }, {"scale", "finite and at most 1e38"});
   refused_after([](call_t& c) { c.options.scale = -HUGE_VALF; }, {"scale", "finite and at most 1e38"});
-  refused_after(
-      [](call_t& c) {
-        c.options.lse = {c.options.lse.data(), {2, 5, 6}};
-      },
-      {"lse", "it must have as many heads as q", bound::exactly, 6, 5});
+  for (const float sign : {1.f, -1.f}) {
+    refused_after([&](call_t& c) { c.options.scale = sign * 1.0001e38f; }, {"scale", "finite and at most 1e38"});
+    CHECK(giwa::detail::check_scale(sign * 1e38f).ok());
+  }
+  for (const auto& [sizes, words, expected, got] :
+       {std::tuple<giwa::index<3>, const char*, int64, int64>{{1, 6, 5}, "its batch must be that of q", 2, 1},
+        {{2, 5, 5}, "it must have as many heads as q", 6, 5},
+        {{2, 6, 4}, "it must have as many queries as q", 5, 4}})
+    refused_after(
+        [&, &of = sizes](call_t& c) {
+          c.options.lse = {c.options.lse.data(), of};
+        },
+        {"lse", words, bound::exactly, expected, got});
+  refused_after([](call_t& c) { c.options.lse = {nullptr, {2, 6, 5}}; }, {"lse", "the pointer must not be null"});
   refused_after([](call_t& c) { c.options.lse = restrided(c.options.lse, 2, 0); }, {"lse", "must not be zero"});
   refused_after([](call_t& c) { c.options.lse = {c.a.o.data(), {2, 6, 5}}; }, {"lse", "lse overlaps o"});
   refused_after([](call_t& c) { c.options.lse = {c.c.q.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps q"});
+  refused_after([](call_t& c) { c.options.lse = {c.c.k.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps k"});
   refused_after([](call_t& c) { c.options.lse = {c.c.v.view().data(), {2, 6, 5}}; }, {"lse", "lse overlaps v"});
+  refused_after([](call_t& c) { c.options.sinks = {c.a.o.data() + 9, {6}}; }, {"sinks", "sinks overlaps o"});
+  refused_after([](call_t& c) { c.options.sinks = {c.options.lse.data() + 9, {6}}; }, {"sinks", "sinks overlaps lse"});
+  refused_after([](call_t& c) { c.options.sinks = {nullptr, {6}}; }, {"sinks", "the pointer must not be null"});
   refused_after(
       [](call_t& c) {
         c.options.sinks = {c.options.sinks.data(), {5}};
@@ -187,6 +208,17 @@ TEST_CASE("a workspace that cannot be one") {
                 }),
                 {"workspace", "the workspace overlaps o"});
   refused_after(overlapping([](call_t& c, float* to) {
+                  c.options.lse = {to, c.options.lse.extents()};
+                }),
+                {"workspace", "the workspace overlaps lse"});
+  for (const auto& [which, words] : {std::pair{&call_t::views::q, "the workspace overlaps q"},
+                                     {&call_t::views::k, "the workspace overlaps k"},
+                                     {&call_t::views::v, "the workspace overlaps v"}})
+    refused_after(overlapping([&, member = which](call_t& c, float* to) {
+                    c.a.*member = {to, (c.a.*member).extents()};
+                  }),
+                  {"workspace", words});
+  refused_after(overlapping([](call_t& c, float* to) {
                   c.options.sinks = {to, {6}};
                 }),
                 {"sinks", "sinks overlaps the workspace"});
@@ -232,6 +264,8 @@ TEST_CASE("masks and scores that do not fit the problem") {
           {"align", "the diagonal of the last query is out of range", bound::at_most, length - 5, length});
   refused(call, call.forward(giwa::causal{giwa::alignment::offset(-length)}),
           {"align", "the diagonal of the first query is out of range", bound::at_least, 7 - length, -length});
+  for (const int64 shift : {length - 5, 7 - length})
+    CHECK(call.forward(giwa::causal{giwa::alignment::offset(shift)}).ok());
 }
 
 TEST_CASE("packed sequences that are none") {
@@ -259,6 +293,7 @@ TEST_CASE("packed sequences that are none") {
   expect(call({q, nullptr, 2, 3}, giwa::full{}), "k_offsets", 0);
   const int* in_o = reinterpret_cast<const int*>(without_batch(c.o.view()).data());
   expect(call({in_o, k, 2, 3}, giwa::full{}), "o", 0);
+  expect(call({in_o - 2, k, 2, 3}, giwa::full{}), "o", 0);  // the third offset of two sequences
   expect(call({q, in_o + 4, 2, 3}, giwa::full{}), "o", 0);
   expect(call({q, k, 2, 3}, giwa::causal{}), "mask", 0);  // other offsets: lengths may differ
   const float x[4] = {};
@@ -266,6 +301,10 @@ TEST_CASE("packed sequences that are none") {
                                               without_batch(c.v.view()), without_batch(c.o.view()), giwa::full{},
                                               giwa::bias{view(x, {1, 1, 1, 4})}, {.sequences = {q, k, 2, 3}});
   CHECK(s.argument == std::string("bias"));
+  expect(giwa::attention_forward<8>(giwa::host, without_batch(c.q.view()), without_batch(resized(c.k.view(), 1, 4)),
+                                    without_batch(resized(c.v.view(), 1, 4)), without_batch(c.o.view()),
+                                    {.sequences = {q, q, 2, 3}}),
+         "k", 4);                                            // the offsets of q are those of other rows
   expect(call({q, k, 0, 3}, giwa::full{}), "sequences", 0);  // a forgotten count
   expect(call({.q_offsets = q, .k_offsets = k, .q_lengths = q}, giwa::full{}), "sequences", 0);
   CHECK(call({q, k, 2, 0}, giwa::full{}).ok());  // max_q decides no result
@@ -316,6 +355,9 @@ TEST_CASE("sequences of a batch that are none") {
   refused(call, with({.q_lengths = in_o}, giwa::full{}), {"o", "o overlaps q_lengths"});
   refused(call, with({.k_lengths = in_o}, giwa::full{}), {"o", "o overlaps k_lengths"});
   refused(call, with({.k_batch_index = in_o}, giwa::full{}), {"o", "o overlaps k_batch_index"});
+  // The last length of a batch of 2 counts, and the number behind it does not.
+  refused(call, with({.q_lengths = in_o - 1}, giwa::full{}), {"o", "o overlaps q_lengths"});
+  CHECK(giwa::detail::may_share(giwa::detail::view_of(in_o - 2, 2), call.a.o) == false);
   call.a.k = resized(call.a.k, 0, 1);
   refused(call, with({.k_batch_index = n}, giwa::full{}),
           {"v", "v must have as many sequences as k", bound::exactly, 1, 2});

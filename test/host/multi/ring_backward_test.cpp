@@ -267,3 +267,33 @@ TEST_CASE("a ring of gradients refuses what does not fit") {
   CHECK(message(3, 1 << 13, false).find("as many rows as this rank's slice (exactly 3, got 4)") != std::string::npos);
   CHECK(message(4, 100, false).find("the workspace is smaller than this call needs") != std::string::npos);
 }
+
+TEST_CASE("a workspace of gradients on a ring is apart from what is read and written") {
+  alignas(16) static float memory[8][256];
+  const auto view = [](int i) { return giwa::tensor_view<float, 4>(memory[i], {1, 4, 1, 8}); };
+  giwa::detail::backward_views<float, float, float> good{
+      {view(0), view(1), view(2), view(3)}, {memory[7], {1, 1, 4}}, view(4), view(5), view(6), {}};
+  std::vector<float> dv(32);
+  good.dv = {dv.data(), {1, 4, 1, 8}};
+  giwa::attention_backward_options options{};
+  const auto check = [&](const auto& a, const void* at) {
+    options.workspace = {static_cast<unsigned char*>(const_cast<void*>(at)), {64}};
+    return giwa::detail::check_ring_backward(a, {.tokens = 4}, 0, 1, giwa::full{}, giwa::plain_score{}, options, 8, 8,
+                                             64);
+  };
+  alignas(16) static unsigned char apart[64];
+  CHECK(check(good, apart).ok());
+  for (const float* shared : {memory[4], memory[5], memory[6]})
+    CHECK(check(good, shared).message == std::string("the workspace overlaps dout or a gradient"));
+  auto of_v = good;
+  of_v.dk = {}, of_v.dv = view(6);
+  CHECK(check(of_v, memory[6]).message == std::string("the workspace overlaps dout or a gradient"));
+  CHECK(check(good, memory[7]).message == std::string("the workspace overlaps lse"));
+  CHECK(check(good, memory[0]).message == std::string("the workspace overlaps q"));
+  const int one[] = {4};
+  options.sequences.q_lengths = one;
+  CHECK(check(good, apart).argument == std::string("sequences"));
+  options.sequences = {};
+  good.dout = {memory[4], {1, 4, 1, 7}};
+  CHECK(check(good, apart).argument == std::string("dout"));
+}

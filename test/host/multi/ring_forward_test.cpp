@@ -200,23 +200,57 @@ TEST_CASE("the bits do not depend on delays or runs") {
 }
 
 TEST_CASE("slices are copied out of a sequence and back") {
-  const giwa::index<4> sizes{2, 11, 3, 4};
-  std::vector<float> whole(2 * 11 * 3 * 4), back(whole.size());
-  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(i);
-  const giwa::tensor_view<float, 4> from(whole.data(), sizes), to(back.data(), sizes);
-  const sequence_slices slices{.tokens = 11};
-  for (int r = 0; r < 3; ++r) {
-    const giwa::token_slice slice = slices.of(r, 3);
-    const rank_rows<float> expected(from, slice);
-    std::vector<float> own(expected.memory.size());
-    const giwa::tensor_view<float, 4> rows(own.data(), expected.view.extents());
-    REQUIRE(giwa::slice_tokens(giwa::host, slice, from, rows).ok());
-    CHECK(own == expected.memory);
-    REQUIRE(giwa::gather_tokens(giwa::host, slice, rows, to).ok());
-  }
-  CHECK(back == whole);
-  CHECK(!giwa::slice_tokens(giwa::host, slices.of(0, 3), from, to).ok());
-  CHECK(!giwa::slice_tokens(giwa::host, sequence_slices{.tokens = 22}.of(1, 2), from, to).ok());
+  // Heads that are multiples of 16 bytes, and others; from a multiple of 16 bytes, and from another address; with gaps.
+  for (const int64 head_size : {1, 3, 4, 5, 8, 11})
+    for (const int shift : {0, 1})
+      for (const int gap : {0, 1, 4}) {
+        INFO(head_size << ' ' << shift << ' ' << gap);
+        const giwa::index<4> sizes{2, 11, 3, head_size};
+        const int64 row = 3 * (head_size + gap);
+        const giwa::index<4> strides{11 * row, row, head_size + gap, 1};
+        std::vector<double> memory(static_cast<std::size_t>(11 * row + 2)), copy(memory.size());  // 16-byte aligned
+        float* const first = reinterpret_cast<float*>(memory.data()) + shift;
+        float* const second = reinterpret_cast<float*>(copy.data()) + shift;
+        for (int64 i = 0; i < 2 * 11 * row; ++i) first[i] = static_cast<float>(i), second[i] = -1;
+        const giwa::tensor_view<float, 4> from(first, sizes, strides), to(second, sizes, strides);
+        const sequence_slices slices{.tokens = 11};
+        for (int r = 0; r < 3; ++r) {
+          const giwa::token_slice slice = slices.of(r, 3);
+          const rank_rows<float> expected(from, slice);
+          std::vector<float> own(expected.memory.size());
+          const giwa::tensor_view<float, 4> rows(own.data(), expected.view.extents());
+          REQUIRE(giwa::slice_tokens(giwa::host, slice, from, rows).ok());
+          CHECK(own == expected.memory);
+          REQUIRE(giwa::gather_tokens(giwa::host, slice, rows, to).ok());
+        }
+        int64 wrong = 0;
+        for (int64 i = 0; i < 2 * 11 * row; ++i) {
+          const bool is_gap = i % (head_size + gap) >= head_size;
+          wrong += second[i] != (is_gap ? -1.0f : first[i]);
+        }
+        CHECK(wrong == 0);
+        CHECK(!giwa::slice_tokens(giwa::host, slices.of(0, 3), from, to).ok());
+        CHECK(!giwa::slice_tokens(giwa::host, sequence_slices{.tokens = 22}.of(1, 2), from, to).ok());
+      }
+}
+
+TEST_CASE("a slice that is copied lies within the sequence, and has its sizes") {
+  std::vector<float> memory(4000);
+  using view = giwa::tensor_view<float, 4>;
+  const view whole(memory.data(), {2, 11, 3, 4}), own(memory.data() + 1000, {2, 5, 3, 4});
+  const auto slice = [&](int64 first, const view& from, const view& to) {
+    const giwa::token_slice s{{{first, 3}, {first + 4, 2}}};
+    const status out = giwa::slice_tokens(giwa::host, s, from, to), in = giwa::gather_tokens(giwa::host, s, to, from);
+    CHECK((out.argument == std::string(in.argument) && out.expected == in.expected && out.got == in.got));
+    return out;
+  };
+  CHECK(slice(5, whole, own).ok());  // the last tokens
+  const status past = slice(6, whole, own);
+  CHECK((past.argument == std::string("whole") && past.expected == 11 && past.got == 12));
+  CHECK(slice(0, {nullptr, {2, 11, 3, 4}}, own).argument == std::string("whole"));
+  CHECK(slice(0, whole, {nullptr, {2, 5, 3, 4}}).argument == std::string("own"));
+  for (const auto& sizes : {giwa::index<4>{1, 5, 3, 4}, {2, 4, 3, 4}, {2, 6, 3, 4}, {2, 5, 2, 4}, {2, 5, 3, 3}})
+    CHECK(slice(0, whole, {own.data(), sizes}).argument == std::string("own"));
 }
 
 TEST_CASE("only what later ranks see is sent") {
@@ -237,6 +271,90 @@ TEST_CASE("only what later ranks see is sent") {
   const std::vector<float> biases(tokens * tokens, 0.5f);
   const giwa::bias score(giwa::tensor_view<const float, 4>(biases.data(), {1, 1, tokens, tokens}));
   CHECK(sent(every_third{}, score, slicing::contiguous) == 3 * tokens);  // only the kernels know it
+}
+
+TEST_CASE("each rule of a call on a ring is asked") {
+  alignas(16) static unsigned char memory[1 << 12];
+  std::vector<float> x(3 * 1024), o(1024), lse(64);
+  using views = giwa::detail::attention_views<float, float>;
+  const auto in = [](const float* data) { return giwa::tensor_view<const float, 4>(data, {1, 4, 2, 8}); };
+  const views good{in(x.data()), in(x.data() + 1024), in(x.data() + 2048), {o.data(), {1, 4, 2, 8}}};
+  giwa::attention_options right{};
+  right.lse = {lse.data(), {1, 2, 4}};
+  right.workspace = {memory, {1024}};
+  const giwa::sequence_slices eight{.tokens = 8};
+  const auto check = [&](const views& a, const giwa::attention_options& options,
+                         const giwa::sequence_slices& slices = {.tokens = 8}, int rank = 1, int ranks = 2,
+                         bool sent = true) {
+    return giwa::detail::check_ring(a, slices, rank, ranks, giwa::causal{}, giwa::plain_score{}, options, 8, 8, 1024,
+                                    sent);
+  };
+  const auto expect = [](const status& s, const std::string& argument, const std::string& words, int64 expected = 0,
+                         int64 got = 0) {
+    INFO(giwa::format_status(s).c_str() << " / " << argument << ": " << words);
+    CHECK((!s.ok() && s.argument == argument && std::string(s.message).find(words) != std::string::npos));
+    CHECK((s.expected == expected && s.got == got));
+  };
+  CHECK(check(good, right).ok());
+  CHECK(check(good, right, eight, 0).ok());
+  expect(check(good, right, eight, 2), "communicator", "out of range", 1, 2);
+  expect(check(good, right, eight, -1), "communicator", "out of range", 1, -1);
+  expect(check(good, right, eight, 0, 0), "communicator", "at least one rank", 1, 0);
+  expect(check(good, right, {.tokens = -1}), "slices", "out of range", 0, -1);
+  constexpr int64 most = giwa::attention_limits::length;
+  expect(check(good, right, {.tokens = most + 1}), "slices", "out of range", most, most + 1);
+  CHECK(giwa::sequence_slices{.tokens = most}.check(2).ok());
+  CHECK(giwa::sequence_slices{.tokens = 0}.check(1).ok());
+  const int64 ends[] = {4, 7, 8, 8};
+  expect(check(good, right, {.tokens = 9, .order = slicing::contiguous, .ends = {ends, {2}}}), "slices",
+         "must end at the last token", 9, 7);
+  expect(check(good, right, {.tokens = 8, .ends = {nullptr, {2}}}), "slices", "null");
+  CHECK(giwa::sequence_slices{.tokens = 8, .order = slicing::zigzag, .ends = {ends, {4}}}.check(2).ok());
+  expect(giwa::sequence_slices{.tokens = 8, .order = slicing::zigzag, .ends = {ends, {3}}}.check(2), "slices",
+         "one end for each piece", 4, 3);
+  CHECK(giwa::sequence_slices{.tokens = 7, .order = slicing::contiguous, .ends = {ends, {2}}}.check(2).ok());
+
+  const auto with = [&](const auto& change) {
+    views a = good;
+    giwa::attention_options options = right;
+    change(a, options);
+    return check(a, options);
+  };
+  const int one[] = {4};
+  expect(with([&](views&, auto& options) { options.sequences.k_lengths = one; }), "sequences", "different lengths");
+  expect(with([](views& a, auto&) { a.q = {a.q.data(), {1, 3, 2, 8}}; }), "q", "this rank's slice", 4, 3);
+  expect(with([](views& a, auto&) { a.k = {a.k.data(), {1, 5, 2, 8}}; }), "k", "this rank's slice", 4, 5);
+  expect(with([](views& a, auto&) { a.k = {a.k.data(), {1, 4, 2, 8}, {68, 17, 8, 1}}; }), "k", "without gaps", 16, 17);
+  expect(with([](views& a, auto&) { a.v = {a.v.data(), {1, 4, 2, 8}, {68, 17, 8, 1}}; }), "v", "without gaps", 16, 17);
+  expect(with([](views& a, auto&) { a.v = {a.v.data(), {1, 4, 2, 8}, {80, 16, 9, 1}}; }), "v", "without gaps", 16, 16);
+  expect(with([](views& a, auto&) { a.o = {a.o.data(), {1, 4, 1, 8}}; }), "o", "as many heads as q", 2, 1);
+  expect(with([](views&, auto& options) { options.align = giwa::alignment::offset(1); }), "mask", "has the offset 0", 0,
+         1);
+  CHECK(with([](views&, auto& options) { options.align = giwa::alignment::offset(0); }).ok());
+  views gaps = good;  // that are not sent
+  gaps.k = {gaps.k.data(), {1, 4, 2, 8}, {68, 17, 8, 1}};
+  CHECK(check(gaps, right, eight, 1, 2, false).ok());
+  CHECK(check(gaps, right, {.tokens = 4}, 0, 1).ok());
+
+  const auto space = [&](const giwa::tensor_view<unsigned char, 1>& w) {
+    return with([&](views&, auto& options) { options.workspace = w; });
+  };
+  expect(space({memory, {1023}}), "workspace", "smaller than this call needs", 1024, 1023);
+  expect(space({memory, {1024}, {2}}), "workspace", "contiguous", 1, 2);
+  expect(space({memory + 8, {1024}}), "workspace", "16-byte aligned");
+  expect(space({nullptr, {1024}}), "workspace", "null");
+  const auto over = [](const auto* data) {
+    return giwa::tensor_view<unsigned char, 1>(
+        reinterpret_cast<unsigned char*>(reinterpret_cast<std::uintptr_t>(data) & ~std::uintptr_t{15}), {1024});
+  };
+  expect(space(over(good.q.data())), "workspace", "the workspace overlaps q");
+  expect(space(over(good.k.data())), "workspace", "the workspace overlaps k");
+  expect(space(over(good.v.data())), "workspace", "the workspace overlaps v");
+  expect(space(over(good.o.data())), "workspace", "the workspace overlaps o");
+  expect(with([&](views&, auto& options) {
+           options.lse = {reinterpret_cast<float*>(memory), {1, 2, 4}};
+         }),
+         "workspace", "the workspace overlaps lse");
 }
 
 TEST_CASE("a ring refuses what does not fit, and a rank that gives up ends the others") {

@@ -86,6 +86,24 @@ TEST_CASE("columns side by side do not overlap") {
   CHECK(giwa::detail::overlap(left, shifted));
 }
 
+TEST_CASE("views of other strides that touch end to begin are apart") {
+  float memory[64];
+  const tensor_view<float, 2> a(memory + 16, {4, 4}, {4, 1});  // floats 16 to 31
+  const auto meet = [&](const tensor_view<float, 2>& b) {
+    CHECK(giwa::detail::overlap(a, b) == giwa::detail::overlap(b, a));
+    return giwa::detail::overlap(a, b);
+  };
+  for (const int64 stride :
+       {1, 2, -1}) {  // of the last dimension, whose elements begin `first` floats from the address
+    const int64 reach = 3 * stride, first = stride < 0 ? -reach : 0, floats = 3 * 8 + (stride < 0 ? -reach : reach) + 1;
+    const auto at = [&](int64 begin) { return tensor_view<float, 2>(memory + begin + first, {4, 4}, {8, stride}); };
+    CHECK_FALSE(meet(at(32)));
+    CHECK(meet(at(31)));
+    CHECK_FALSE(meet(at(16 - floats)));
+    CHECK(meet(at(17 - floats)));
+  }
+}
+
 // In constant expressions, where an overflow does not compile.
 TEST_CASE("sizes, strides and distances near the ends of int64 do not overflow") {
   using giwa::index, giwa::detail::steps_meet;

@@ -6,6 +6,7 @@
 #include <giwa/grid.cuh>
 #include <giwa/softmax/online.cuh>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -81,7 +82,6 @@ struct online_op {
     put(block, normalizer, p.results + 3 * rows, p.unequal);
   }
 
- private:
   // Every lane that shares the row has the same bits; one writes them.
   template <class Block>
   GIWA_HOST_DEVICE static void put(Block block, const float (&values)[Map::rows], float* to, int* unequal) {
@@ -93,6 +93,37 @@ struct online_op {
         if (block.shuffle_xor(bits, mask) != bits) block.atomic_add(*unequal, 1);
       if (block.rank() % Map::lanes == 0) to[Map::row(block.rank(), r)] = values[r];
     }
+  }
+};
+
+/// The states of the first half of the tiles and of the others, merged; stores the results of online_op, and as factors of the
+/// first two tiles what the sums of the first half and of the others are to be multiplied by.
+template <class Map, int Headroom>
+struct online_merge_op : online_op<Map> {
+  using typename online_op<Map>::params;
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, giwa::no_shared_storage&) const {
+    using op = online_op<Map>;
+    giwa::online_softmax<Map, Headroom> half[2];
+    for (int i = 0; i < 2; ++i) {
+      half[i].reset();
+      for (int t = i * (p.tiles / 2); t < (i == 0 ? p.tiles / 2 : p.tiles); ++t) {
+        giwa::register_tile<float, Map> tile;
+        tile.for_each(block.rank(), [&](float& x, int r, int c) { x = p.scores[(r * p.tiles + t) * op::columns + c]; });
+        float factor[Map::rows];
+        half[i].update(block, tile, p.scale_log2, factor);
+      }
+    }
+    float of_other[Map::rows], of_own[Map::rows], lse[Map::rows];
+    half[1].merge(half[0].m, half[0].l, p.scale_log2, of_other, of_own);
+    half[1].finish(block);
+    GIWA_UNROLL
+    for (int r = 0; r < Map::rows; ++r) lse[r] = half[1].lse(r, p.scale_log2);
+    op::put(block, of_other, p.factors, p.unequal);
+    op::put(block, of_own, p.factors + op::rows, p.unequal);
+    op::put(block, half[1].m, p.results, p.unequal);
+    op::put(block, half[1].l, p.results + op::rows, p.unequal);
+    op::put(block, lse, p.results + 2 * op::rows, p.unequal);
   }
 };
 
@@ -298,6 +329,43 @@ void check_without_maxima(const Where& where, int tiles) {
     CHECK(same_bits(a.weights, b.weights));
   }
   check_large<without>(where);
+}
+
+/// Two states merge to that of all tiles: rows whose maximum is in either half, rows with an empty half, and empty rows.
+template <class Map, int Headroom, class Where>
+void check_merge(const Where& where) {
+  using op = online_op<Map>;
+  constexpr int tiles = 4, columns = tiles * op::columns;
+  constexpr float inf = std::numeric_limits<float>::infinity(), scale_log2 = 1.44269504f;
+  std::vector<float> scores;
+  for (int r = 0; r < op::rows; ++r)
+    for (int c = 0; c < columns; ++c) {
+      const bool first = c < columns / 2;
+      const float x = static_cast<float>((c * 7 + r) % 11) / 4;
+      scores.push_back(r % 5 == 0   ? (first ? x + 3 : x)
+                       : r % 5 == 1 ? (first ? x : x + 3)
+                       : r % 5 == 2 ? (first ? -inf : x)
+                       : r % 5 == 3 ? (first ? x : -inf)
+                                    : -inf);
+    }
+  const online_results all = run_online<op>(where, scores, tiles, scale_log2),
+                       merged = run_online<online_merge_op<Map, Headroom>>(where, scores, tiles, scale_log2);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(op::rows); ++r) {
+    const std::size_t l = r + op::rows, lse = l + op::rows;
+    const float of_first = merged.factors[r], of_rest = merged.factors[r + op::rows], max = all.results[r];
+    CAPTURE(Headroom, r, max, merged.results[r], all.results[l], merged.results[l], of_first, of_rest);
+    CHECK(merged.results[r] == max);
+    CHECK(std::abs(merged.results[l] - std::ldexp(all.results[l], Headroom)) <= 1e-5f * merged.results[l]);
+    CHECK((merged.results[lse] == all.results[lse] || std::abs(merged.results[lse] - all.results[lse]) < 1e-5f));
+    if (max == -inf) continue;
+    float largest[2] = {-inf, -inf};
+    for (int c = 0; c < columns; ++c) {
+      float& half = largest[c < columns / 2 ? 0 : 1];
+      half = std::max(half, scores[r * columns + static_cast<std::size_t>(c)]);
+    }
+    CHECK(std::abs(of_first - std::exp2((largest[0] - max) * scale_log2)) < 1e-5f);
+    CHECK(std::abs(of_rest - std::exp2((largest[1] - max) * scale_log2)) < 1e-5f);
+  }
 }
 
 }  // namespace giwa_test

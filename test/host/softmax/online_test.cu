@@ -30,4 +30,6 @@ TEMPLATE_TEST_CASE("tiles of scores become their softmax on the host executor", 
   check_large<online_op<TestType, 8>>(on_the_host{});
   check_slack<online_op<TestType, 8>>(on_the_host{});
   check_without_maxima<TestType>(on_the_host{}, 6);
+  check_merge<TestType, 0>(on_the_host{});
+  check_merge<TestType, 8>(on_the_host{});
 }

@@ -20,6 +20,34 @@ TEST_CASE("out may be in itself, or interleave with it, but not overlap it") {
   CHECK(giwa::detail::check_softmax(left, shifted).argument == std::string("out"));
 }
 
+TEST_CASE("in place is the same element size and the same strides") {
+  alignas(8) float memory[64]{};
+  const auto halves = reinterpret_cast<giwa::fp16*>(memory);
+  const tensor_view<const giwa::fp16, 2> in(halves, {4, 8});
+  using giwa::detail::check_softmax;
+  CHECK(check_softmax(in, tensor_view<float, 2>(memory, {4, 8})).argument == std::string("out"));
+  CHECK(check_softmax(in, tensor_view<giwa::bf16, 2>(reinterpret_cast<giwa::bf16*>(memory), {4, 8})).ok());
+  CHECK(check_softmax(in, tensor_view<giwa::fp16, 2>(halves, {4, 8}, {16, 1})).argument == std::string("out"));
+  CHECK(check_softmax(in, tensor_view<giwa::fp16, 2>(halves, {4, 8}, {8, 2})).argument == std::string("out"));
+  CHECK(check_softmax(tensor_view<const giwa::fp16, 2>(halves, {1, 8}),
+                      tensor_view<giwa::fp16, 2>(halves, {1, 8}, {3, 1}))
+            .ok());  // a size of 1 has no stride
+}
+
+TEST_CASE("views of other sizes, and views that are none") {
+  float memory[64];
+  const tensor_view<const float, 2> in(memory, {4, 4});
+  const auto says = [](const giwa::status& s, const std::string& argument, int64 expected, int64 got) {
+    return !s.ok() && s.argument == argument && s.expected == expected && s.got == got;
+  };
+  using giwa::detail::check_softmax;
+  CHECK(says(check_softmax(in, tensor_view<float, 2>(memory + 16, {4, 3})), "out", 4, 3));
+  CHECK(says(check_softmax(in, tensor_view<float, 2>(memory + 16, {3, 4})), "out", 4, 3));
+  CHECK(says(check_softmax(in, tensor_view<float, 2>(nullptr, {4, 4})), "out", 0, 0));
+  CHECK(says(check_softmax(tensor_view<const float, 2>(nullptr, {4, 4}), tensor_view<float, 2>(memory, {4, 4})), "in",
+             0, 0));
+}
+
 TEST_CASE("elements of out must not overlap each other") {
   float in[16], out[16];
   const tensor_view<float, 2> x(in, {4, 4});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The laws of the softmax state over hostile values, and its exponential and logarithm.
+#include <giwa/softmax/grouped_sum.hpp>
 #include <giwa/softmax/state.hpp>
 
 #include <algorithm>
@@ -139,6 +140,42 @@ TEMPLATE_TEST_CASE("a row merges in any order and grouping", "", float, double) 
       }
     }
   }
+}
+
+namespace {
+
+/// The state of `tiles` tiles in groups of 16, and in a plain loop in long double. `rising`: each tile has a larger maximum.
+template <int Levels, int Stride, class T>
+void check_grouped(int tiles, bool rising) {
+  using groups = giwa::detail::grouped_sum<T, giwa::exponential, Levels>;
+  const T poison = std::numeric_limits<T>::quiet_NaN();
+  std::vector<giwa::detail::group_state<T>> memory(groups::levels_in_memory * Stride, {poison, poison});
+  groups all(memory.data(), Stride);
+  long double sum = 0;
+  T max = -inf<T>;
+  for (int i = 0; i < tiles; ++i) {
+    const T largest = rising ? T(i) / 64 : T(1);
+    sum = sum * (i == 0 ? 0 : std::exp(static_cast<long double>(max) - largest)) + 1 + i % 3;
+    max = largest;
+    all.add({largest, T(1 + i % 3)});
+    CHECK(all.max() == max);
+  }
+  const state<T> s = all.total();
+  CAPTURE(Levels, tiles, rising, s.sum);
+  CHECK(s.max == max);
+  CHECK(close(s.sum, static_cast<T>(sum), T(64)));
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("groups of tiles add up on every level, at its ends and beside them", "", float, double) {
+  for (const int tiles : {0, 1, 15, 16, 17, 31, 32, 255, 256, 257, 271, 272, 273, 511, 512, 4095, 4096, 4097, 8200})
+    for (const bool rising : {false, true}) {
+      check_grouped<2, 1, TestType>(tiles, rising);
+      check_grouped<3, 1, TestType>(tiles, rising);
+      check_grouped<3, 5, TestType>(tiles, rising);
+      check_grouped<4, 1, TestType>(tiles, rising);
+    }
 }
 
 TEMPLATE_TEST_CASE("rescaling keeps the log-sum-exp", "", float, double) {

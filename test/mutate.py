@@ -1,0 +1,424 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Puts small faults into headers, one at a time, and reports those that no host test notices.
+
+    python3 test/mutate.py --seed 1 --count 50 numeric softmax/row_plan.hpp     # folders and headers of include/giwa
+    python3 test/mutate.py --seed 1 --count 50 --commit HEAD                    # lines that a commit wrote
+
+A fault is one changed operator, constant, bound or pair of arguments, or one removed refusal, fence or wait. Comments, strings,
+preprocessor lines, static_assert, concepts, GIWA_ASSERT (off in tests) and device-only code are left alone. Device-only means:
+the body of a function marked GIWA_DEVICE, __device__ or __global__ without __host__, or what `#if` takes for __CUDA_ARCH__ or
+__CUDACC_RTC__ alone.
+
+For each fault the host tests that include the header (`-MM` says which) are built and run, the nearest first, until one fails;
+a fault that does not compile is not counted. A static_assert that fails is a test that notices. The faults go into a copy in
+--work, and the results are kept there: the same command goes on where it was stopped.
+"""
+import argparse
+import collections
+import concurrent.futures
+import hashlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+MACHINE_FLAGS = ["-std=c++20", "-O1", "-DNDEBUG", "-w"]  # as the presets' host tests without a GPU
+fault = collections.namedtuple("fault", "file start end text kind")
+
+
+# --- Faults of a header -----------------------------------------------------------------------------------------------------
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def closing(code, opening):
+    """The place behind the bracket that closes the one at `opening`, or the end."""
+    depth = 0
+    for at in range(opening, len(code)):
+        depth += (code[at] in "([{") - (code[at] in ")]}")
+        if depth == 0:
+            return at + 1
+    return len(code)
+
+
+def host_code(text):
+    """The text with all that is not mutated blanked; every place stays what it was."""
+    code = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\'', blank, text, flags=re.S)
+    lines, device = code.split("\n"), []  # for each open #if: whether this branch is the device's, and the other one
+    continued = False
+    for number, line in enumerate(lines):
+        directive = re.match(r" *# *(\w+)(.*)", line)
+        if directive and not continued:
+            name, condition = directive.groups()
+            on_device = re.search(r"(?<!!)defined\(__CUDA_ARCH__\)|(?<!!)defined\(__CUDACC_RTC__\)", condition)
+            on_host = re.search(r"!defined\(__CUDA_ARCH__\)", condition)
+            if name.startswith("if"):
+                device.append((bool(on_device and not on_host), bool(on_host)))
+            elif name == "elif":
+                device[-1] = (bool(on_device and not on_host), device[-1][1] or bool(on_host))
+            elif name == "else":
+                device[-1] = (device[-1][1], False)
+            elif name == "endif":
+                device.pop()
+        if directive or continued or any(here for here, _ in device):
+            lines[number] = " " * len(line)
+        continued = bool(directive or continued) and line.endswith("\\")
+    code = "\n".join(lines)
+    erased = []
+    for match in re.finditer(r"\bstatic_assert\(|\bGIWA_ASSERT\(|\bconcept \w+ =|(?<!__host__ )\b(?:GIWA_DEVICE|__device__|__global__)\b", code):
+        if match[0][-1] == "(":
+            erased.append((match.start(), closing(code, match.end() - 1)))
+        elif match[0][-1] == "=":
+            erased.append((match.start(), code.find(";", match.start())))
+        else:
+            body = re.compile(r"[{;]").search(code, match.end())
+            if body and body[0] == "{":
+                erased.append((match.start(), closing(code, body.start())))
+    for start, end in erased:
+        code = code[:start] + re.sub(r"[^\n]", " ", code[start:end]) + code[end:]
+    return code
+
+
+OPERATORS = {"<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">", "<"], "==": ["!="], "!=": ["=="],
+             "+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"], "%": ["/"], "+=": ["-="], "-=": ["+="], "&&": ["||"], "||": ["&&"],
+             "<<": [">>"], ">>": ["<<"], "&": ["|"], "|": ["&"]}
+
+COMMUTE = {"may_share", "overlap", "check_apart", "min", "max", "larger_of", "fmax", "fmin"}
+
+
+def arguments(code, opening):
+    """The places of the arguments in the parentheses at `opening`, split at commas outside of brackets and template lists."""
+    end, start, depth, places = closing(code, opening) - 1, opening + 1, 0, []
+    for at in range(opening + 1, end + 1):
+        if at == end or code[at] == "," and depth == 0:
+            places.append((start, at))
+            start = at + 1
+        depth += (code[at] in "([{") - (code[at] in ")]}")
+        if code[at] == "<" and code[at - 1] != " " or code[at] == ">" and code[at - 1] not in " -":
+            depth += 1 if code[at] == "<" else -1
+    return places
+
+
+def faults(text, file="", lines=None):
+    """All faults of a header, or those on some of its lines (numbers from 1)."""
+    code, found = host_code(text), []
+
+    def add(start, end, new, kind):
+        line = text.count("\n", 0, start) + 1
+        if new != text[start:end] and (lines is None or line in lines):
+            found.append(fault(file, start, end, new, kind))
+
+    for match in re.finditer(r"(?<= )(<=|>=|==|!=|\+=|-=|&&|\|\||<<|>>|[-<>+*/%&|])(?=[ \n])", code):
+        for new in OPERATORS[match[1]]:
+            add(*match.span(), new, "operator")
+    for match in re.finditer(r"(?<=[ (])!(?=[\w(])", code):
+        add(*match.span(), "", "operator")
+    for match in re.finditer(r"(?<![\w.'])(\d+)(?:[uU]?[lL]{0,2})(?![\w.'])", code):
+        rank = re.search(r"view<[\w ]+(?:<[\w ]+>)?, $", code[:match.start()]) or re.match(r"\] = \{", code[match.end():])
+        for new in set() if rank else {int(match[1]) + 1, max(int(match[1]) - 1, 0)} - {int(match[1])}:
+            add(match.start(), match.end(1), str(new), "constant")
+    for match in re.finditer(r"\b(true|false)\b", code):
+        add(*match.span(), {"true": "false", "false": "true"}[match[1]], "constant")
+    for match in re.finditer(r"\breturn ([^;{}]+);", code):
+        if '"' not in text[match.start():match.end()] and not re.search(r"^s$|state$|this$|^true$|^false$|^\W*$", match[1]):
+            add(*match.span(1), f"({text[match.start(1):match.end(1)]}) + 1", "off by one")
+    for match in re.finditer(r"\b(\w+)(?:<[\w, :]*>)?\(", code):
+        declared = re.compile(r"(?:const )?[\w:]+(?:<.*>)?[&* ]+\w+$")
+        if match[1] not in {"if", "for", "while", "switch", "decltype", "alignas", "requires", "catch", "defined"}:
+            places = arguments(code, match.end() - 1)
+            for (a, b), (c, d) in zip(places, places[1:]):
+                first, second = text[a:b].strip(), text[c:d].strip()
+                commutes = match[1] in COMMUTE and (a, b) == places[0]
+                if first and second and not commutes and not any(declared.match(x) or '"' in x for x in (first, second)):
+                    add(a, d, f"{second}, {first}", "arguments")
+    for match in re.finditer(r"\bif (?:constexpr )?\(", code):
+        condition = closing(code, match.end() - 1)
+        then = re.compile(r"\s*return[^;{}]*(?:\{[^;{}]*\})?[^;{}]*;").match(code, condition)
+        if then and re.search(r"status|return s;|\.state;", then[0]):
+            add(match.start(), then.end(), ";", "refusal")
+    for match in re.finditer(r"\b(?:broken|bad|overlapped|may_share|overlap|check_\w+)\(", code):
+        end = closing(code, match.end() - 1)
+        if re.search(r"(?:\|\||\(|:|=) ?\s*$", code[:match.start()]) and re.match(r"\s*(?:\|\||\)|\?)", code[end:]) and \
+                not re.search(r"\b(?:broken|bad|overlapped)\($", code[:match.start()]):
+            add(match.start(), end, "false", "refusal")
+    for match in re.finditer(r"(?<=\n)( *)[\w.:>-]*(?:sync|wait|fence|arrive|acquire|release|barrier)\w*(?:<[\w, :]*>)?\(", code):
+        end = closing(code, match.end() - 1)
+        if code[end:end + 1] == ";":
+            add(match.end(1), end, "", "wait")
+    return sorted(set(found))
+
+
+def mutated(text, f):
+    return text[:f.start] + f.text + text[f.end:]
+
+
+def difference(text, f):
+    """(line, what stands there, what the fault makes of it), each in one line."""
+    first, last = text.rfind("\n", 0, f.start) + 1, text.find("\n", f.end)
+    old, new = text[first:last], text[first:f.start] + f.text + text[f.end:last]
+    return text.count("\n", 0, f.start) + 1, " ".join(old.split()), " ".join(new.split())
+
+
+# --- Builds and runs --------------------------------------------------------------------------------------------------------
+
+
+def limited():
+    os.setsid()
+    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 1 << 30)):
+        resource.setrlimit(what, (most, most))
+
+
+def command(line, seconds):
+    """(exit status or None where the time ran out, what went to stderr)"""
+    with subprocess.Popen([str(word) for word in line], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          errors="replace", preexec_fn=limited) as process:
+        try:
+            errors = process.communicate(timeout=seconds)[1]
+            return process.returncode, errors
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return None, ""
+
+
+class tests:
+    """The host tests of a copy of the tree: which headers each includes, how it is built, how long it runs."""
+
+    def __init__(self, tree, work):
+        self.tree, self.work, self.lock = tree, work, threading.Lock()
+        nvcc = shutil.which("nvcc")
+        toolkit = Path(nvcc).resolve().parent.parent if nvcc else None
+        self.host = ["g++", *MACHINE_FLAGS]
+        self.libraries = []
+        if toolkit:
+            self.host += ["-isystem", toolkit / "include"]
+            if (toolkit / "lib64/libcudart_static.a").exists():
+                self.libraries = ["-L", toolkit / "lib64", "-lcudart_static", "-lpthread", "-ldl", "-lrt"]
+        self.cuda = ["nvcc", *MACHINE_FLAGS, "-arch=compute_80", "-code=compute_80", "--Ofast-compile=max"] if nvcc else None
+        sources = sorted(path for path in (tree / "test/host").rglob("*_test.c*") if path.suffix == ".cpp" or nvcc)
+        shared = hashlib.sha256(b"".join(path.read_bytes() for part in ("include", "test") for path in sorted((tree / part).rglob("*"))
+                                         if path.suffix in (".hpp", ".cuh"))).hexdigest()
+        self.known_file = work / "tests.json"
+        known = json.loads(self.known_file.read_text()) if self.known_file.exists() else {}
+        self.known = {}  # test: its text and headers, the headers that it includes, its seconds without a fault (None: it fails)
+        for source in sources:
+            test = str(source.relative_to(tree / "test/host"))
+            version = hashlib.sha256(shared.encode() + source.read_bytes()).hexdigest()
+            if known.get(test, {}).get("version") != version:
+                known[test] = {"version": version, "headers": self.includes(source)}
+            self.known[test] = known[test]
+        self.remember()
+        self.noticed = collections.Counter()  # (header, test): faults noticed
+        main = tree / "test/support/main.cpp"
+        self.main = work / f"main-{hashlib.sha256(main.read_bytes()).hexdigest()[:8]}.o"
+        if not self.main.exists():
+            subprocess.run([str(w) for w in (*self.host, "-I", tree / "test", "-c", main, "-o", self.main)], check=True)
+
+    def includes(self, source):
+        compiler = self.host if source.suffix == ".cpp" else self.cuda
+        line = [*compiler, "-I", self.tree / "include", "-I", self.tree / "test", "-MM", source]
+        answer = subprocess.run([str(word) for word in line], capture_output=True, text=True).stdout
+        if not answer:
+            print(f"left out: {source.name} needs files of other folders")
+        return re.findall(r"include/giwa/(\S+)", answer)
+
+    def remember(self):
+        self.known_file.write_text(json.dumps(self.known))
+
+    def of(self, header):
+        """The tests that include a header, the nearest first."""
+        words = set(re.split(r"[_/.]", header))
+
+        def distance(test):
+            text = (self.tree / "test/host" / test).read_text()
+            return (-min(self.noticed[header, test], 3), f"<giwa/{header}>" not in text, -len(words & set(re.split(r"[_/.]", test))),
+                    test.endswith(".cu"), len(text), test)
+        return sorted((test for test, known in self.known.items() if header in known["headers"]), key=distance)
+
+    def build(self, test, overlay, program):
+        compiler = self.host if test.endswith(".cpp") else self.cuda
+        source = self.tree / "test/host" / test
+        return command([*compiler, "-I", overlay, "-I", self.tree / "include", "-I", self.tree / "test", source, self.main, "-o", program,
+                        *(self.libraries if compiler is self.host else [])], 300)
+
+    def sound_seconds(self, test, program):
+        """How long a test runs without a fault; None where it fails."""
+        with self.lock:
+            known = self.known[test]
+            if "seconds" not in known:
+                rc, errors = self.build(test, self.work / "nothing", program)
+                began = time.monotonic()
+                if rc == 0:
+                    rc, errors = command([program], 600)
+                known["seconds"] = time.monotonic() - began if rc == 0 else None
+                self.remember()
+                if rc != 0:
+                    print(f"left out: {test} fails without a fault: {errors[-300:]}", flush=True)
+            return known["seconds"]
+
+    def run(self, f, text, worker, skip, most, deadline):
+        """What becomes of a fault: (result, test, how, tests that ran)."""
+        overlay, program = self.work / f"job{worker}", self.work / f"job{worker}.out"
+        header = f.file.removeprefix("include/giwa/")
+        target = overlay / "giwa" / header
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(mutated(text, f))
+        ran = list(skip)
+        try:
+            for test in self.of(header):
+                if test in skip or most and len(ran) >= most or time.monotonic() > deadline:
+                    continue
+                seconds = self.sound_seconds(test, program)
+                if seconds is None:
+                    continue
+                rc, errors = self.build(test, overlay, program)
+                if rc is None:
+                    return "killed", test, "compile time", ran
+                if rc != 0:
+                    noticed = re.search(r"static assertion failed|not a constant expression|non-constant condition|assertion failed with", errors)
+                    return ("killed", test, "static_assert", ran) if noticed else ("not compiled", test, errors[-200:], ran)
+                rc, _ = command([program, "--abort"] if seconds > 0.1 else [program], 20 + 10 * seconds)
+                if rc != 0:
+                    with self.lock:
+                        self.noticed[header, test] += 1
+                    return "killed", test, "time" if rc is None else "fails", ran
+                ran.append(test)
+            return ("survived" if ran else "no test"), "", "", ran
+        finally:
+            target.unlink()
+
+
+# --- The command ------------------------------------------------------------------------------------------------------------
+
+
+def chosen(root, names, commit):
+    """{header of include/giwa: its lines, or None for all}"""
+    base = root / "include/giwa"
+    headers = {}
+    for name in names or ([] if commit else ["."]):
+        path = base / name.removeprefix("include/giwa/")
+        for header in sorted(path.rglob("*.[hc]*")) if path.is_dir() else [path]:
+            headers[header.relative_to(root).as_posix()] = None
+    if commit:
+        def git(*words):
+            return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True).stdout
+        revision = git("rev-parse", f"{commit}^{{commit}}").strip()
+        changed = git("diff-tree", "--no-commit-id", "--name-only", "-r", revision, "--", "include/giwa").split()
+        wanted, headers = headers, {}
+        for name in changed:
+            if (root / name).exists() and (not wanted or name in wanted):
+                blame = git("blame", "-s", "-l", "--root", name).split("\n")
+                headers[name] = {number for number, line in enumerate(blame, 1) if line.startswith(revision)}
+    return headers
+
+
+def part(file):
+    folders = file.split("/")[2:-1]
+    return "/".join(folders[:2]) if folders else "public headers"
+
+
+def table(results):
+    """The summary by folder, as a table of Markdown."""
+    count = collections.Counter((part(r["file"]), r["result"]) for r in results)
+    rows = ["| folder | faults | killed | survived | score |", "|---|---|---|---|---|"]
+    for name in [*sorted({folder for folder, _ in count}), "all"]:
+        killed, survived = (sum(n for (folder, result), n in count.items() if result == what and name in (folder, "all"))
+                            for what in ("killed", "survived"))
+        if killed + survived:
+            rows.append(f"| {name} | {killed + survived} | {killed} | {survived} | {100 * killed // (killed + survived)} % |")
+    return "\n".join(rows)
+
+
+def main(words=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="folders and headers of include/giwa; all where there is no name")
+    parser.add_argument("--commit", help="only lines that this commit wrote and that still stand")
+    parser.add_argument("--kind", help="only this kind: operator, constant, off by one, arguments, refusal, wait")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=20, help="faults that compile")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--tests", type=int, default=0, help="at most this many tests for each fault, the nearest; 0: all")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no other build after this time")
+    parser.add_argument("--again", action="store_true", help="run earlier survivors anew, for tests that changed")
+    parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("--work", type=Path, help="default: build/mutate of the tree")
+    options = parser.parse_args(words)
+    root = options.tree.resolve()
+    work = (options.work or root / "build/mutate").resolve()
+    copy = work / "tree"
+    shutil.rmtree(copy, ignore_errors=True)
+    for name in ("include", "test", "examples", "bench"):  # a few host tests are of examples
+        if (root / name).exists():
+            shutil.copytree(root / name, copy / name)
+    host_tests = tests(copy, work)
+
+    texts, all_faults = {}, []
+    for file, lines in chosen(root, options.names, options.commit).items():
+        if host_tests.of(file.removeprefix("include/giwa/")):
+            texts[file] = (copy / file).read_text()
+            all_faults += faults(texts[file], file, lines)
+        else:
+            print(f"left out: no host test includes {file}")
+    all_faults = [f for f in all_faults if options.kind in (None, f.kind)]
+    random.Random(options.seed).shuffle(all_faults)
+    print(f"{len(all_faults)} faults in {len(texts)} headers", flush=True)
+
+    store = work / "results.jsonl"
+    known = {}
+    for line in store.read_text().splitlines() if store.exists() else []:
+        known[json.loads(line)["key"]] = json.loads(line)
+    results, lock, deadline = [], threading.Lock(), time.monotonic() + 60 * options.minutes
+    for r in known.values():
+        if r["how"] == "fails":
+            host_tests.noticed[r["file"].removeprefix("include/giwa/"), r["test"]] += 1
+    queue = iter(all_faults)
+
+    def work_on(worker):
+        while True:
+            with lock:
+                if sum(r["result"] in ("killed", "survived") for r in results) >= options.count or time.monotonic() > deadline:
+                    return
+                f = next(queue, None)
+            if f is None:
+                return
+            text = texts[f.file]
+            line, old, new = difference(text, f)
+            key = hashlib.sha256(f"{f.file}\n{text[:f.start]}\n{f.text}\n{text[f.start:f.end]}".encode()).hexdigest()[:16]
+            r = known.get(key)
+            ran = r["ran"] if r and r["result"] == "survived" and not options.again else []
+            least = min(options.tests or 10**9, len(host_tests.of(f.file.removeprefix("include/giwa/"))))
+            if not r or r["result"] == "survived" and len(ran) < least or r["result"] == "no test":
+                result, test, how, ran = host_tests.run(f, text, worker, ran, options.tests, deadline)
+                r = {"key": key, "file": f.file, "line": line, "kind": f.kind, "old": old, "new": new, "result": result, "test": test,
+                     "how": how, "ran": ran}
+                with lock, store.open("a") as out:
+                    out.write(json.dumps(r) + "\n")
+                if result != "not compiled":
+                    print(f"{result:<9} {f.file}:{line} {f.kind}, by {test or f'none of {len(ran)}'} {how}", flush=True)
+            with lock:
+                results.append({**r, "line": line})
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for future in [pool.submit(work_on, worker) for worker in range(options.jobs)]:
+            future.result()
+
+    print("\nNot noticed:" if any(r["result"] == "survived" for r in results) else "")
+    for r in sorted((r for r in results if r["result"] == "survived"), key=lambda r: (r["file"], r["line"])):
+        print(f"{r['file']}:{r['line']} ({r['kind']}, {len(r['ran'])} tests)\n  - {r['old']}\n  + {r['new']}")
+    print()
+    print(table(results))
+    print(f"\nseed {options.seed}; {sum(r['result'] == 'not compiled' for r in results)} more did not compile and are not counted")
+
+
+if __name__ == "__main__":
+    main()
