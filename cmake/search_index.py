@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from pages_for_doxygen import FENCE, FIRST, HEADING, LINK, ROOT, anchors, chapters, examples, label, label_of, sections
+from pages_for_doxygen import FENCE, FIRST, HEADING, INDEX, LINK, ROOT, anchors, chapters, examples, label, label_of, sections
 
 
 LATE = re.compile(r"docs/(notes|results)/|_hopper\.md$|/(changelog|layers|headers)\.md$")
@@ -22,7 +22,7 @@ LATE = re.compile(r"docs/(notes|results)/|_hopper\.md$|/(changelog|layers|header
 def plain(text):
     """Markdown without its marks, on one line."""
     text = LINK.sub(r"\2", re.sub(r"<!--.*?-->", "", text, flags=re.S))
-    return " ".join(re.sub(r"[`*|]|\|?[-:]{3,}|^```\w*", " ", text, flags=re.M).split())
+    return " ".join(re.sub(r"^```\w*|[`*|]|\|?[-:]{3,}", " ", text, flags=re.M).split())
 
 
 def of_page(path, title, late):
@@ -70,7 +70,7 @@ def synonyms():
 def main():
     folder = Path(sys.argv[1])
     titles = {page: title for _, pages in sections() for page, title in pages}
-    last = {page for page, _ in sections()[-1][1]}
+    last = {INDEX, *(page for page, _ in sections()[-1][1])}
     entries = [entry for page in [FIRST, *chapters()] for entry in of_page(
         page, titles.get(page, page.stem), page in last or bool(LATE.search(str(page.relative_to(ROOT)))))]
     entries += [of_example(file) for file in examples()]
