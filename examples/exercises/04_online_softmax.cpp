@@ -39,7 +39,7 @@ struct online_softmax {
       static_cast<void>(scores), static_cast<void>(largest), static_cast<void>(sum);
 #endif
     }
-    for (int i = 0; i < size; ++i) p.o(query, i) = sum > 0 ? o[i] / sum : 0;
+    for (int i = 0; i < size; ++i) p.o(query, i) = o[i] / (sum == 0 ? 1 : sum);
   }
 };
 
