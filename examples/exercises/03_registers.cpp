@@ -7,7 +7,7 @@
 // numbers that exercises::read() reads from shared memory.
 #include "exercise.hpp"
 
-// A block has 64 queries, and 16 x 8 threads: each has 4 x 8 scores, in rows 16 apart and columns 8 apart.
+// A block has 64 queries, and 16 x 8 threads: each has 4 x 8 scores: every 16th row, every 8th column.
 struct registers {
   static constexpr int block_m = 64, block_n = 64, size = exercises::head_size;
   static constexpr int max_threads = 128, min_blocks = 1;

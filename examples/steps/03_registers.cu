@@ -11,7 +11,7 @@ struct registers {
   static constexpr int block_m = 64, block_n = 64, size = steps::head_size;
   static constexpr int max_threads = 128, min_blocks = 1;
   using params = steps::problem<float>;
-  // 16 x 8 threads. A thread has rows 16 apart, and of each the columns 8 apart, or two runs of 4 columns of the output.
+  // 16 x 8 threads. A thread has every 16th row, and of it every 8th score, or two runs of 4 outputs.
   using map_of_scores = giwa::thread_map<giwa::tile_shape<block_m, block_n>, 16, 8>;
   using map_of_output = giwa::thread_map<giwa::tile_shape<block_m, size>, 16, 8, 4>;
   static constexpr int rows = map_of_scores::rows;

@@ -15,17 +15,19 @@
 #include <giwa/tile/tile_map.hpp>
 
 struct specialised {
-  static constexpr int block_m = 128, block_n = 128, size = steps::head_size;
+  static constexpr int block_m = 128, block_n = 128, stages = 2, size = steps::head_size;
   static constexpr int max_threads = 384, min_blocks = 1;
   using layout = giwa::swizzled<giwa::swizzle::bytes_128>;
-  using tile = giwa::shared_tile<giwa::fp16, giwa::tile_shape<128, size>, layout>;
-  using ring = giwa::pipeline<tile, 2, giwa::tensor_copies<>>;
+  template <int Rows>
+  using tile_of = giwa::shared_tile<giwa::fp16, giwa::tile_shape<Rows, size>, layout>;
+  using tile = tile_of<block_n>;  // of K or V
+  using ring = giwa::pipeline<tile, stages, giwa::tensor_copies<>>;
   struct params {
     steps::problem<giwa::fp16> problem;
     giwa::tensor_map k, v;
   };
   struct shared_storage {
-    tile q;
+    tile_of<block_m> q;
     ring k, v;
   };
 

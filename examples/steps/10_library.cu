@@ -3,9 +3,9 @@
 //
 //   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude examples/steps/10_library.cu -o step && ./step
 //
-// On Hopper its kernel is step 9 with three consumers that take turns at the tensor cores, maxima that are raised only when
-// they must be, blocks that fetch the next work tile while they store the last, and what a library needs besides: any sizes and
-// strides, masks, NaN. On other GPUs and on the CPU the same call has another kernel.
+// On Hopper its kernel is step 9 with three consumers that alternate at the tensor cores, a maximum that is raised only where
+// weights would grow too large, and a tile scheduler; and with what a library needs besides: any sizes and strides, masks, NaN.
+// On other GPUs and on the CPU the same call has another kernel.
 #include "step.hpp"
 
 #if defined(__CUDACC__)
