@@ -12,7 +12,8 @@ A block that includes giwa's .hpp headers and none of its .cuh headers is compil
 reader sees; all others by nvcc. A fragment that includes no header of giwa gets <giwa/giwa.cuh>.
 A program that is on several pages is compiled once. Blocks for nvcc with the same #includes are first compiled together, each in a
 namespace, since the headers take longer than the blocks; if that fails, each is compiled alone.
-A translation, docs/NAME.ko.md, must have all code blocks of its original, its figures, its `code`, and links to what that links to.
+A translation, docs/NAME.ko.md, must have all code blocks of its original but for their comments, its figures, its `code`, and links to
+what that links to.
 """
 import os
 import re
@@ -36,6 +37,7 @@ CUDA_INCLUDE = Path(shutil.which(NVCC) or "/usr/local/cuda/bin/nvcc").resolve().
 TRANSLATIONS = {page: page.with_name(page.name.replace(".ko", "")) for page in (ROOT / "docs").glob("*.ko.md")}
 TRANSLATIONS[ROOT / "docs" / "README.ko.md"] = ROOT / "README.md"
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+COMMENT = re.compile(r"[ \t]*(?://|#) .*$", re.M)
 TOGETHER = 7  # blocks at most: two processors share the work
 # What a line of a block that is not indented declares: a type, an alias, a constant or a function.
 DECLARED = re.compile(r"^(?:(?:struct|class|union|enum(?: class)?|using(?= \w+ =)|concept) (\w+)|constexpr [\w:<>, ]+ (\w+) ?[={]"
@@ -151,7 +153,7 @@ def linked_from(path):
 
 def check_translation(page, original):
     """Returns a sentence about the first block, in any language, that differs from the original's, or about links, figures and `code`."""
-    wanted, found = (FENCED.findall(path.read_text()) for path in (original, page))
+    wanted, found = ([COMMENT.sub("", block) for block in FENCED.findall(path.read_text())] for path in (original, page))
     for i, (theirs, mine) in enumerate(zip_longest(wanted, found), 1):
         if theirs != mine:
             return f"{page.relative_to(ROOT)}: code block {i} is not that of {original.relative_to(ROOT)}, {(theirs or 'none')[:80]!r}…\n"
