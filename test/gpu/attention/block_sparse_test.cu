@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Masks from data on a GPU: maps of every source, attention and its gradients with them against the reference, trees and bits.
+// Masks from data on a GPU: maps of every source, attention and its gradients with them against the reference, and trees.
 #include <giwa/attention_backward.cuh>
 #include <giwa/block_map.cuh>
 #include <giwa/cache.cuh>
+#include <giwa/host.hpp>
 
 #include "gpu/attention/plain_tensors.cuh"
 #include "host/attention/block_map_cases.hpp"
@@ -59,8 +60,7 @@ class on_gpu {
 
 float distance(const std::vector<fp16>& a, const std::vector<float>& b) {
   float most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (const float x = giwa::convert<float>{}(a[i]); !(x == b[i])) most = std::max(most, std::abs(x - b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, distance_of(giwa::convert<float>{}(a[i]), b[i]));
   return most;
 }
 
@@ -146,6 +146,45 @@ TEST_CASE("attention and its gradients with a map, blocks of all sizes") {
   }
 }
 
+TEST_CASE("few visible blocks, and rows and columns without any") {
+  for (const float density : {0.f, 0.05f, 0.2f})
+    for (const bool any_order : {false, true}) {
+      block_problem p{.heads = 4,
+                      .queries = 900,
+                      .keys = 1300,
+                      .block_queries = 64,
+                      .block_keys = 64,
+                      .density = density,
+                      .empty_ends = true};
+      compare<128>(p, giwa::full{}, any_order);
+      compare<64>(p, giwa::causal::bottom_right, any_order);
+    }
+}
+
+TEST_CASE("a tree of drafts in attention to a cache, as on the CPU") {
+  constexpr int64 batch = 3, drafts = 17, keys = 1000, heads = 8, kv_heads = 2, size = 128;
+  plain_tensors<fp16> t(batch, drafts, keys, heads, kv_heads, size);
+  std::vector<giwa::uint64> bits(batch * drafts);
+  for (std::size_t i = 0; i < bits.size(); ++i)
+    bits[i] = (i * 0x9e3779b97f4a7c15u >> 40) | giwa::uint64{1} << i % drafts;
+  const gpu_array<giwa::uint64> there(bits);
+  const auto q = t.q.to_host(), k = t.k.to_host(), v = t.v.to_host();
+  const auto of = [](const fp16* data, int64 length, int64 n) {
+    return view_4<const fp16>(data, {batch, length, n, size});
+  };
+  std::vector<float> right(q.size());
+  giwa::throw_if_failed(giwa::attention_cached<size>(
+      giwa::host, giwa::kv_cache<const fp16>{.k = of(k.data(), keys, kv_heads), .v = of(v.data(), keys, kv_heads)},
+      of(q.data(), drafts, heads), view_4<float>(right.data(), {batch, drafts, heads, size}),
+      giwa::tree{.bits = bits.data(), .stride = drafts}));
+  const giwa::stream s = new_stream();
+  giwa::throw_if_failed(giwa::attention_cached<size>(s, giwa::kv_cache<const fp16>{.k = t.k_view(), .v = t.v_view()},
+                                                     t.q_view(), t.o_view(),
+                                                     giwa::tree{.bits = there.data(), .stride = drafts}));
+  giwa::throw_if_failed(giwa::synchronize(s));
+  CHECK(distance(t.o.to_host(), right) < 4e-3f);
+}
+
 TEST_CASE("a captured map is made of what its source holds when the graph runs") {
   block_case a({.heads = 2, .queries = 100, .keys = 400, .block_queries = 16, .block_keys = 32}, 1),
       b({.heads = 2, .queries = 100, .keys = 400, .block_queries = 16, .block_keys = 32}, 2);
@@ -157,17 +196,22 @@ TEST_CASE("a captured map is made of what its source holds when the graph runs")
   map.words = words.data();
   const giwa::score_threshold source{{there.data(), scores.extents()}, 2};
   const giwa::stream s = new_stream();
-  int runs = 0;
+  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+  giwa::throw_if_failed(make_block_map(s, source, map));
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  check_cuda(cudaStreamEndCapture(s, &graph));
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0));
   for (block_case* c : {&a, &b}) {
     check_cuda(cudaMemcpy(there.data(), c->score_view().data(), n * sizeof(float), cudaMemcpyHostToDevice));
-    giwa::throw_if_failed(capture_and_replay(s, 1, [&] { return make_block_map(s, source, map); }));
+    check_cuda(cudaGraphLaunch(exec, s));
     giwa::throw_if_failed(giwa::synchronize(s));
     const auto back = words.to_host();
     std::copy(back.begin(), back.end(), c->map.words);
     CHECK(c->failure([&](int i, int h, int r, int k) { return c->at(i, h, r, k) == 2 ? 2 : 0; }) == "");
-    ++runs;
   }
-  CHECK(runs == 2);
+  check_cuda(cudaGraphExecDestroy(exec));
+  check_cuda(cudaGraphDestroy(graph));
 }
 
 TEST_CASE("memory of the host is refused") {

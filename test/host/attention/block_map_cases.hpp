@@ -6,7 +6,9 @@
 #include <giwa/host.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +18,8 @@ namespace giwa_test {
 struct block_problem {
   int batch = 1, heads = 1, queries = 0, keys = 0, block_queries = 128, block_keys = 128;
   bool by_keys = true;
+  float density = 0.67f;    // of the blocks that are not empty
+  bool empty_ends = false;  // the first row and the last column of blocks are empty
 };
 
 /// A random state for each block, 0 (empty), 1 (partial) or 2 (full), its map, and the same blocks as every source.
@@ -27,7 +31,12 @@ class block_case {
         states_(static_cast<std::size_t>(int64{p.batch} * p.heads * map.rows() * map.columns())) {
     map.words = words_.data();
     const giwa::philox random(seed);
-    for (std::size_t i = 0; i < states_.size(); ++i) states_[i] = static_cast<int>(random.uniform<float>(i) * 3);
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const int column = static_cast<int>(i) % map.columns(), row = static_cast<int>(i) / map.columns() % map.rows();
+      const bool ends = p.empty_ends && (row == 0 || column == map.columns() - 1);
+      const float x = random.uniform<float>(i);
+      states_[i] = ends || x >= p.density ? 0 : x < p.density / 2 ? 1 : 2;
+    }
     for (int b = 0; b < p.batch; ++b)
       for (int h = 0; h < p.heads; ++h)
         for (int r = 0; r < map.rows(); ++r) add_row(b, h, r);
@@ -163,6 +172,12 @@ class block_case {
   int most_ = 0, capacity_ = 0;
 };
 
+/// |a - b|, and infinity if one of them is NaN.
+inline float distance_of(float a, float b) {
+  const float d = a == b ? 0 : std::abs(a - b);
+  return d == d ? d : std::numeric_limits<float>::infinity();
+}
+
 /// A mask by a formula, without classify().
 struct every_third {
   GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
@@ -269,7 +284,7 @@ std::string block_sparse_attention_failures(const Make& make) {
   using out = giwa::tensor_view<float, 4>;
   const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
     float most = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) most = a[i] == b[i] ? most : std::max(most, std::abs(a[i] - b[i]));
+    for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, distance_of(a[i], b[i]));
     return most;
   };
   const auto failure = [&](const block_problem& p, const auto& inner) -> std::string {
@@ -313,7 +328,13 @@ std::string block_sparse_attention_failures(const Make& make) {
   p.batch = 1, p.block_queries = 128, p.block_keys = 4;
   all += failure(p, giwa::sliding_window{200, giwa::alignment::bottom_right});
   p.heads = 1, p.by_keys = false, p.block_keys = 64;
-  return all + failure(p, giwa::full{});
+  all += failure(p, giwa::full{});
+  p = {.batch = 2, .heads = 4, .queries = 300, .keys = 410, .block_queries = 64, .block_keys = 16};
+  for (const float density : {0.f, 0.04f, 0.2f}) {
+    p.density = density, p.empty_ends = true;
+    all += failure(p, giwa::full{}) + failure(p, giwa::causal::bottom_right);
+  }
+  return all;
 }
 
 }  // namespace giwa_test

@@ -44,6 +44,19 @@ int wrong_or_vague(const Mask& mask, int queries, int keys, int offset, int& vag
   return wrong;
 }
 
+/// classify() is right for a tile of a kernel, and says `all` of a range whose first keys are visible.
+struct knows_tiles {
+  bool operator()(attention_coord c) const { return c.key < 512; }
+  tile_keep classify(const score_tile& t) const { return t.first_key < 512 ? tile_keep::all : tile_keep::none; }
+};
+
+/// A mask of which nothing but its scores is asked.
+template <class Mask>
+struct score_by_score {
+  Mask mask;
+  bool operator()(attention_coord c) const { return mask(c); }
+};
+
 }  // namespace
 
 TEST_CASE("a map holds the blocks of its source") { CHECK(block_map_failures(on_host{}) == ""); }
@@ -180,6 +193,14 @@ TEST_CASE("what make_block_map and block_sparse refuse") {
   CHECK(message(other, keep) ==
         "giwa: invalid argument `partial.indices`: the view must have the rows of the map (exactly 5, got 4)");
   other = lists;
+  other.partial.counts = {};
+  CHECK(message(other, keep) == "giwa: invalid argument `partial.counts`: there are indices, but no counts");
+  CHECK(message(lists, [](block_map& m) { m.errors = reinterpret_cast<int*>(m.words) + 5; }) ==
+        "giwa: invalid argument `errors`: errors overlaps words");
+  CHECK(message(lists, [](block_map& m) {
+          m.errors = reinterpret_cast<int*>(reinterpret_cast<char*>(m.words) - 6);
+        }).find("errors") != std::string::npos);
+  other = lists;
   other.full.counts = giwa::tensor_view<const int, 3>(reinterpret_cast<const int*>(c.map.words), {2, 3, 5});
   CHECK(message(other, keep) == "giwa: invalid argument `block_map`: words overlaps the source");
   CHECK(message(giwa::tensor_view<const bool, 4>(nullptr, {2, 3, 20, 40}), keep) ==
@@ -211,12 +232,83 @@ TEST_CASE("what make_block_map and block_sparse refuse") {
   CHECK(refusal({2, 3, 20, 40}, [](auto& m) { m.inner.count = -1; }).find("negative") != std::string::npos);
 }
 
-TEST_CASE("a map of no rows or columns needs no memory of its source") {
-  block_map map{.queries = 0, .keys = 100};
-  CHECK(make_block_map(giwa::host, giwa::full{}, map).ok() == (map.bytes() == 0));
-  block_case c({.queries = 5, .keys = 0, .block_queries = 4, .block_keys = 4}, 1);
-  REQUIRE(make_block_map(giwa::host, giwa::full{}, c.map).ok());
-  CHECK(c.map.row(0, 0, 1)[0].visible == 0);
+TEST_CASE("maps without rows or columns") {
+  block_case no_rows({.queries = 0, .keys = 100, .block_queries = 4, .block_keys = 4}, 1);
+  REQUIRE(make_block_map(giwa::host, giwa::full{}, no_rows.map).ok());
+  for (int c = 0; c < 25; ++c) CHECK(no_rows.map.column(0, 0, c)[0].visible == 0);
+  block_case no_columns({.queries = 5, .keys = 0, .block_queries = 4, .block_keys = 4}, 1);
+  REQUIRE(make_block_map(giwa::host, giwa::full{}, no_columns.map).ok());
+  for (int r = 0; r < 2; ++r) CHECK(no_columns.map.row(0, 0, r)[0].visible == 0);
+}
+
+TEST_CASE("a block that is larger than a tile, and a mask that knows tiles alone") {
+  block_case c({.queries = 16, .keys = 1536, .block_queries = 16, .block_keys = 2048}, 1);
+  REQUIRE(make_block_map(giwa::host, knows_tiles{}, c.map).ok());
+  CHECK(c.map.row(0, 0, 0)[0].visible == 1);
+  CHECK(c.map.row(0, 0, 0)[0].full == 0);
+}
+
+TEST_CASE("counts of more blocks than an int holds") {
+  // Words of all rows in one, so that 2^32 blocks need little memory.
+  std::vector<giwa::block_word> words((std::size_t{1} << 19) + 1);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto before = static_cast<giwa::uint32>(32 * i), all = i + 1 < words.size() ? ~0u : 0u;
+    words[i] = {all, before, all, before};
+  }
+  giwa::block_map map{words.data(), 1, 1, 1, 1 << 24, 1, 1, false};
+  giwa::block_map::counts sum;
+  for (int r = 0; r < 256; ++r) {
+    const auto n = map.count(0, 0, 0, 1, 0, 1 << 24);
+    sum.visible += n.visible, sum.full += n.full;
+  }
+  CHECK(sum.visible == giwa::int64{1} << 32);
+  CHECK(sum.full == giwa::int64{1} << 32);
+}
+
+TEST_CASE("attention with trees, packed bits and short blocks, and attention to a cache with them") {
+  constexpr giwa::int64 batch = 2, queries = 37, keys = 150, heads = 2, size = 16;
+  const giwa::philox random(5);
+  std::vector<float> q(batch * queries * heads * size), k(batch * keys * heads * size), v(k.size()), o(q.size()),
+      right(q.size());
+  for (std::size_t i = 0; i < q.size(); ++i) q[i] = 2 * random.uniform<float>(i) - 1;
+  for (std::size_t i = 0; i < k.size(); ++i)
+    k[i] = 2 * random.uniform<float>(i + 99999) - 1, v[i] = 2 * random.uniform<float>(i + 300000) - 1;
+  std::vector<giwa::uint64> drafts(batch * queries);
+  for (std::size_t i = 0; i < drafts.size(); ++i)
+    drafts[i] = (static_cast<giwa::uint64>(random.uniform<float>(i + 7) * 1e9f) << 20 | i) & 0x1fffffffff;
+  std::vector<unsigned char> bits(batch * (queries * keys / 8 + 1));
+  for (std::size_t i = 0; i < bits.size(); ++i)
+    bits[i] = static_cast<unsigned char>(random.uniform<float>(i + 5000) * 256);
+  const std::vector<int> of_keys{keys, keys}, of_blocks{3, 16, 0, 7, 16, 1, 16, 2, 16, 3}, lengths{keys, keys};
+  const giwa::index<4> of_q{batch, queries, heads, size}, of_k{batch, keys, heads, size};
+  const giwa::tensor_view<const float, 4> query(q.data(), of_q), key(k.data(), of_k), value(v.data(), of_k);
+  block_case c(
+      {.batch = 1, .heads = 2, .queries = queries, .keys = keys, .block_queries = 8, .block_keys = 16, .density = 0.3f},
+      4);
+  REQUIRE(make_block_map(giwa::host, c.lists(), c.map).ok());
+  const auto check = [&](const auto& mask) {
+    const giwa::attention_options options{.align = giwa::alignment::bottom_right};
+    REQUIRE(attention_reference(giwa::host, query, key, value, giwa::tensor_view<float, 4>(right.data(), of_q),
+                                score_by_score{mask}, giwa::plain_score{}, options)
+                .ok());
+    REQUIRE(giwa::attention_forward<size>(giwa::host, query, key, value, giwa::tensor_view<float, 4>(o.data(), of_q),
+                                          mask, giwa::plain_score{}, options)
+                .ok());
+    for (std::size_t i = 0; i < o.size(); ++i)
+      if (!(distance_of(o[i], right[i]) < 2e-5f)) FAIL("attention_forward: element " << i);
+    std::fill(o.begin(), o.end(), 7.f);
+    giwa::kv_cache<const float> cache{.k = key, .v = value};
+    cache.lengths = lengths.data();
+    REQUIRE(
+        giwa::attention_cached<size>(giwa::host, cache, query, giwa::tensor_view<float, 4>(o.data(), of_q), mask).ok());
+    for (std::size_t i = 0; i < o.size(); ++i)
+      if (!(distance_of(o[i], right[i]) < 2e-5f)) FAIL("attention_cached: element " << i);
+  };
+  check(giwa::tree{.bits = drafts.data(), .stride = queries});
+  check(giwa::packed_bits{.bits = bits.data(), .keys = of_keys.data(), .stride = queries * keys / 8 + 1});
+  check(giwa::block_lengths{.lengths = of_blocks.data(), .block_keys = 16});
+  check(giwa::block_sparse{c.map, giwa::causal::bottom_right});
+  check(giwa::block_sparse{c.map} & giwa::block_lengths{.lengths = of_blocks.data(), .block_keys = 16});
 }
 
 TEST_CASE("a tree keeps all keys before the drafts, and the drafts that bits name") {
@@ -250,7 +342,8 @@ TEST_CASE("packed bits, one for each query and key") {
   // Two sequences of 3 x 5 and 2 x 11 keys, from bytes 0 and 2 on.
   const std::vector<unsigned char> bits{0b10110101, 0b01011100, 0b11100010, 0b00110101, 0b00101101};
   const std::vector<int> keys{5, 11}, offsets{0, 2};
-  const giwa::packed_bits mask{bits.data(), keys.data(), offsets.data()}, strided{bits.data(), keys.data(), nullptr, 2};
+  const giwa::packed_bits mask{bits.data(), keys.data(), nullptr, offsets.data()},
+      strided{bits.data(), keys.data(), nullptr, nullptr, 2};
   for (int sequence = 0; sequence < 2; ++sequence)
     for (int query = 0; query < 3 - sequence; ++query)
       for (int key = 0; key < 12; ++key) {
@@ -261,6 +354,10 @@ TEST_CASE("packed bits, one for each query and key") {
       }
   CHECK(mask.classify({}) == tile_keep::some);
   CHECK(mask.check({2, 1, 3, 5}).ok());
+  const std::vector<int> queries{3, 1};
+  const giwa::packed_bits limited{bits.data(), keys.data(), queries.data(), offsets.data()};
+  CHECK(limited(attention_coord{1, 0, 0, 0, 0}) == mask(attention_coord{1, 0, 0, 0, 0}));
+  for (int key = 0; key < 11; ++key) CHECK_FALSE(limited(attention_coord{1, 0, 1, key, 0}));
   CHECK(giwa::packed_bits{bits.data(), nullptr}.check({2, 1, 3, 5}).message == std::string("a pointer is null"));
   CHECK(giwa::packed_bits{nullptr, keys.data()}.check({2, 1, 3, 5}).message == std::string("a pointer is null"));
 }

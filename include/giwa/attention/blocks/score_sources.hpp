@@ -39,7 +39,7 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
     return check_view(visible, sizes, 4, map, "source");
   }
   template <class F>
-  static void for_each_view(const matrix& visible, const F& f) {
+  GIWA_HOST_DEVICE static void for_each_view(const matrix& visible, const F& f) {
     f(visible, "source");
   }
   template <class Team>
@@ -55,7 +55,7 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
       bool found = false, missing = false;
       if (in_vectors && keys % width == 0) {
         const int each = keys / width;
-        for (int i = team.lane(); i < rows * each; i += Team::lanes) {
+        for (int64 i = team.lane(); i < int64{rows} * each; i += Team::lanes) {
           const auto x = load_vector<vector>(first + (i / each * row_step + i % each * width));
           for (int k = 0; k < 2; ++k) found = found || x.bytes[k] != 0, missing = missing || has_zero(x.bytes[k]);
         }
@@ -77,7 +77,7 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
   }
 };
 
-/// Any mask. Its scores are asked where classify() does not know.
+/// Any mask. Its scores are asked where classify() does not know, or is not correct for any range.
 template <attention_mask Mask>
 struct block_source<Mask> : block_source_base {
   GIWA_HOST_DEVICE static status check(const block_map& map, const Mask& mask) {
@@ -85,7 +85,7 @@ struct block_source<Mask> : block_source_base {
     return check_alignment(mask, plain_score{}, {}, map.queries == map.keys, map.queries, map.keys);
   }
   template <class F>
-  static void for_each_view(const Mask&, const F&) {}
+  GIWA_HOST_DEVICE static void for_each_view(const Mask&, const F&) {}
   template <class Team>
   GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const Mask& mask,
                                           const block_place& at, row_state&) {
@@ -93,7 +93,9 @@ struct block_source<Mask> : block_source_base {
     const int offset = align.is_bottom_right() ? map.keys - map.queries : align.fixed_offset();
     return bits_of_blocks(map, at, [&](score_tile t) {
       t.offset = offset;
-      const tile_keep keep = classify(mask, t);
+      // A mask without any_range knows tiles of kernels, and a block may be larger.
+      tile_keep keep = tile_keep::some;
+      if constexpr (mask_traits<Mask>::any_range) keep = classify(mask, t);
       if (keep != tile_keep::some) return keep;
       const int keys = t.last_key - t.first_key + 1;
       const int64 scores = int64{t.last_query - t.first_query + 1} * keys;

@@ -87,6 +87,8 @@ struct block_source<block_lists> : block_source_base {
     constexpr const char* of_counts[] = {"full.counts", "partial.counts"};
     constexpr const char* of_indices[] = {"full.indices", "partial.indices"};
     for (int i = 0; i < 2; ++i) {
+      if (is_absent(both[i]) && both[i].indices.size() != 0)
+        return status::invalid(of_counts[i], "there are indices, but no counts");
       if (is_absent(both[i])) continue;
       if (const status s = check_view(both[i].counts, sizes, 3, map, of_counts[i]); !s.ok()) return s;
       if (const status s = check_view(both[i].indices, all, 3, map, of_indices[i]); !s.ok()) return s;
@@ -94,7 +96,7 @@ struct block_source<block_lists> : block_source_base {
     return {};
   }
   template <class F>
-  static void for_each_view(const block_lists& lists, const F& f) {
+  GIWA_HOST_DEVICE static void for_each_view(const block_lists& lists, const F& f) {
     f(lists.full.counts, "full.counts"), f(lists.full.indices, "full.indices");
     f(lists.partial.counts, "partial.counts"), f(lists.partial.indices, "partial.indices");
   }
@@ -145,7 +147,7 @@ struct block_source<block_rows> : block_source_base {
     return check_view(rows.indices, any, 0, map, "indices");
   }
   template <class F>
-  static void for_each_view(const block_rows& rows, const F& f) {
+  GIWA_HOST_DEVICE static void for_each_view(const block_rows& rows, const F& f) {
     f(rows.offsets, "offsets"), f(rows.indices, "indices");
   }
   template <class Team>
@@ -170,7 +172,7 @@ struct block_scores : block_source_base {
     return check_view(source.scores, sizes, 4, map, "scores");
   }
   template <class Source, class F>
-  static void for_each_view(const Source& source, const F& f) {
+  GIWA_HOST_DEVICE static void for_each_view(const Source& source, const F& f) {
     f(source.scores, "scores");
   }
   GIWA_HOST_DEVICE static float score(const tensor_view<const float, 4>& s, const block_place& at, int column) {
@@ -253,8 +255,7 @@ struct block_source<score_top> : block_scores {
   GIWA_HOST_DEVICE static uint32 order(float x) {
     if (x != x) return 0;
     const float normal = x == 0 ? 0.0f : x;  // -0 equals 0
-    uint32 bits;
-    __builtin_memcpy(&bits, &normal, sizeof bits);
+    const uint32 bits = __builtin_bit_cast(uint32, normal);
     return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
   }
 };

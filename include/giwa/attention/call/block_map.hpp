@@ -35,8 +35,10 @@ inline namespace GIWA_ARCH_TAG {
 /// - `tensor_view<const bool, 4>`: (batch, heads, queries, keys), true is visible. A block is full where all its scores are, so
 ///   that of a partial block `block_sparse` must ask a mask that reads the same scores.
 /// - score_threshold, score_top: scores of blocks; see there.
-/// - any mask: full and empty blocks are found by classify(), and where it does not know, by all scores of the block. Lengths are
-///   those of the map. `block_sparse{map, mask}` is then the same mask.
+/// - any mask: full and empty blocks are found by classify(), and where it does not know, by all scores of the block.
+///   `block_sparse{map, mask}` is then the same mask, if the mask is the same for all sequences and heads that share a part of the
+///   map, and its diagonal does not depend on lengths that differ: it is asked with the queries and keys of the map, and with
+///   head and sequence 0 where the map has one for all.
 /// Views have batch and heads of the map; a stride of 0 repeats them. Any strides.
 ///
 /// On a stream of the current device: asynchronous, two launches, allocates nothing, may be captured; sources are read when the
@@ -53,7 +55,6 @@ status make_block_map(const Where& where, const Source& source, const block_map&
                 "giwa::make_block_map: a mask is copied to the device as bytes: make it trivially copyable.");
   if (const status s = map.check(); !s.ok()) return s;
   if (const status s = detail::block_source<Source>::check(map, source); !s.ok()) return s;
-  if (map.rows() == 0) return {};
   if constexpr (stdlib::same_as<Where, host_t>) {
     static_assert(detail::defined<detail::host_block_map<Source>>,
                   "giwa::make_block_map(giwa::host, ...) needs #include <giwa/host.hpp>.");

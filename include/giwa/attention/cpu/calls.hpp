@@ -168,6 +168,24 @@ struct host_merge {
   }
 };
 
+/// A team of one thread, of the CPU.
+struct one_thread {
+  static constexpr int lanes = 1;
+  GIWA_HOST_DEVICE static int lane() { return 0; }
+  GIWA_HOST_DEVICE static uint32 any_bits(uint32 x) { return x; }
+  GIWA_HOST_DEVICE static int sum(int x) { return x; }
+  GIWA_HOST_DEVICE static int scan(int x) { return x; }
+  GIWA_HOST_DEVICE static int last(int x) { return x; }
+  GIWA_HOST_DEVICE static void add(int* to, int n) {
+    if (n == 0) return;
+#if defined(__CUDA_ARCH__)
+    ::atomicAdd(to, n);
+#else
+    __atomic_fetch_add(to, n, __ATOMIC_RELAXED);  // other threads have other rows
+#endif
+  }
+};
+
 /// A step of make_block_map: a task by one thread.
 template <class Step, class Params>
 struct block_map_task {

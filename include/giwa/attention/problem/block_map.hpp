@@ -51,7 +51,7 @@ struct block_map {
                                       of_rows + of_columns);
   }
   /// Returns the first rule that the map breaks; without `words`, that its sizes break.
-  GIWA_HOST_DEVICE constexpr status check() const {
+  GIWA_HOST_DEVICE status check() const {
     const int sizes[] = {batch, heads, queries, keys};
     constexpr const char* of_sizes[] = {"batch must be at least 1", "heads must be at least 1",
                                         "queries must not be negative", "keys must not be negative"};
@@ -64,13 +64,19 @@ struct block_map {
                                bound::at_most, attention_limits::length, sizes[i]);
     if (!is_power_of_two(block_queries) || !is_power_of_two(block_keys))
       return status::invalid("block_map", "block_queries and block_keys must be powers of two");
+    if (errors != nullptr && words != nullptr) {
+      const auto first = reinterpret_cast<uint64>(words), at = reinterpret_cast<uint64>(errors);
+      if (at + sizeof(int) > first && at < first + static_cast<uint64>(bytes()))
+        return status::invalid("errors", "errors overlaps words");
+    }
+    if (const status s = detail::check_alignment(errors, "errors"); !s.ok()) return s;
     if (words != nullptr) return detail::check_alignment(words, "block_map");
     return bytes() == 0 ? status{} : status::invalid("block_map", "words is null: it must point to bytes() bytes");
   }
 
   /// How many blocks of a range are visible, and how many are full.
   struct counts {
-    int visible = 0, full = 0;
+    int64 visible = 0, full = 0;
   };
   /// Counts the blocks [first_row, end_row) x [first_column, end_column), which are within the map. Takes time for the rows or
   /// for the columns, whichever are fewer, or without `by_keys` for the rows.
@@ -111,15 +117,14 @@ struct block_map {
   /// The bits before bit `i` of a word.
   GIWA_HOST_DEVICE static counts before(const block_word& w, int i) {
     const uint32 below = (uint32{1} << i) - 1;
-    return {static_cast<int>(w.visible_before) + popcount(w.visible & below),
-            static_cast<int>(w.full_before) + popcount(w.full & below)};
+    return {int64{w.visible_before} + popcount(w.visible & below), int64{w.full_before} + popcount(w.full & below)};
   }
 };
 
 /// Keeps the scores of the full blocks of a map, and of its other visible blocks what another mask keeps: the mask of
 /// FlexAttention's BlockMask. `block_sparse{map}` keeps visible blocks whole; `block_sparse{map} & causal{}` asks the other mask
 /// in full blocks too. Blocks past the map are not visible. The map must have the same contents in attention_forward() and in
-/// attention_backward(), and while either runs: otherwise a backward pass may wait forever.
+/// attention_backward(), and while either runs, so o must not overlap it: otherwise a backward pass may wait forever.
 template <attention_mask Inner = full>
 struct block_sparse {
   block_map map;  ///< of these queries and keys, written by make_block_map()
@@ -150,7 +155,7 @@ struct block_sparse {
     return of_inner == tile_keep::all && within && n.visible == blocks ? tile_keep::all : tile_keep::some;
   }
   GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const { return detail::request_of(inner); }
-  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {
+  GIWA_HOST_DEVICE status check(const attention_sizes& s) const {
     if (const status own = map.check(); !own.ok()) return own;
     const int64 sizes[] = {s.batch, s.heads, s.seq_q, s.seq_k};
     const int of_map[] = {map.batch, map.heads, map.queries, map.keys};

@@ -39,8 +39,10 @@ struct tree {
 /// i % 8 of byte i / 8, and query q has the bits from q * keys on. Every tile is read score by score: a block_map of the same bits
 /// (make_block_map()) lets kernels pass over those that are empty.
 struct packed_bits {
-  const unsigned char* bits;     ///< readable by the kernel
-  const int* keys;               ///< (batch) bits of a query, that is keys of its sequence, readable by the kernel
+  const unsigned char* bits;  ///< readable by the kernel
+  const int* keys;            ///< (batch) bits of a query, that is keys of its sequence, readable by the kernel
+  const int* queries =
+      nullptr;  ///< (batch) queries of each sequence; needed for a map of sequences whose queries differ in number
   const int* offsets = nullptr;  ///< (batch) the first byte of each sequence, readable by the kernel; or null
   int64 stride = 0;              ///< without offsets: bytes from a sequence's bits to the next sequence's
 
@@ -50,7 +52,7 @@ struct packed_bits {
   static constexpr bool any_head = true;
   GIWA_HOST_DEVICE bool operator()(attention_coord c) const {
     const int count = keys[c.batch];
-    if (c.key >= count) return false;
+    if (c.key >= count || (queries != nullptr && c.query >= queries[c.batch])) return false;
     const int64 first = offsets != nullptr ? int64{offsets[c.batch]} : c.batch * stride,
                 bit = int64{c.query} * count + c.key;
     return (bits[first + bit / 8] >> bit % 8 & 1) != 0;
