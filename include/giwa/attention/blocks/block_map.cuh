@@ -51,13 +51,33 @@ struct block_map_op {
   }
 };
 
+/// Calls f(view, argument) for each view of a source.
+///@{
+template <class F>
+void for_each_view(const block_lists& lists, const F& f) {
+  f(lists.full.counts, "full.counts"), f(lists.full.indices, "full.indices");
+  f(lists.partial.counts, "partial.counts"), f(lists.partial.indices, "partial.indices");
+}
+template <class F>
+void for_each_view(const block_rows& rows, const F& f) {
+  f(rows.offsets, "offsets"), f(rows.indices, "indices");
+}
+template <class Source, class F>
+void for_each_view(const Source& source, const F& f) {
+  if constexpr (requires { source.scores; })
+    f(source.scores, "scores");
+  else if constexpr (stdlib::same_as<Source, tensor_view<const bool, 4>>)
+    f(source, "source");
+}
+///@}
+
 inline namespace GIWA_ARCH_TAG {
 
 template <class Source>
 struct stream_block_map {
   static status run(cudaStream_t s, const block_map& map, const Source& source) {
     const auto for_each = [&](const auto& f) {
-      block_source<Source>::for_each_view(source, f);
+      for_each_view(source, f);
       f(map.words, "block_map"), f(map.errors, "errors");
     };
     if (const status state = check_each_pointer(for_each); !state.ok()) return state;

@@ -38,10 +38,6 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
     const int sizes[] = {map.batch, map.heads, map.queries, map.keys};
     return check_view(visible, sizes, 4, map, "source");
   }
-  template <class F>
-  GIWA_HOST_DEVICE static void for_each_view(const matrix& visible, const F& f) {
-    f(visible, "source");
-  }
   template <class Team>
   GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const matrix& visible,
                                           const block_place& at, row_state&) {
@@ -83,29 +79,6 @@ struct block_source<Mask> : block_source_base {
   GIWA_HOST_DEVICE static status check(const block_map& map, const Mask& mask) {
     if (const status s = check_callable(mask, {map.batch, map.heads, map.queries, map.keys}); !s.ok()) return s;
     return check_alignment(mask, plain_score{}, {}, map.queries == map.keys, map.queries, map.keys);
-  }
-  template <class F>
-  GIWA_HOST_DEVICE static void for_each_view(const Mask&, const F&) {}
-  template <class Team>
-  GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const Mask& mask,
-                                          const block_place& at, row_state&) {
-    const alignment align = diagonal_of(mask, plain_score{}, {});
-    const int offset = align.is_bottom_right() ? map.keys - map.queries : align.fixed_offset();
-    return bits_of_blocks(map, at, [&](score_tile t) {
-      t.offset = offset;
-      // A mask without any_range knows tiles of kernels, and a block may be larger.
-      tile_keep keep = tile_keep::some;
-      if constexpr (mask_traits<Mask>::any_range) keep = classify(mask, t);
-      if (keep != tile_keep::some) return keep;
-      const int keys = t.last_key - t.first_key + 1;
-      const int64 scores = int64{t.last_query - t.first_query + 1} * keys;
-      bool found = false, missing = false;
-      for (int64 i = team.lane(); i < scores; i += Team::lanes) {
-        const int query = t.first_query + static_cast<int>(i / keys), key = t.first_key + static_cast<int>(i % keys);
-        (mask(attention_coord{at.batch, at.head, query, key, query + offset}) ? found : missing) = true;
-      }
-      return keep_of_block(team, found, missing);
-    });
   }
 };
 

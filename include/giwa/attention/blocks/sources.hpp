@@ -95,11 +95,6 @@ struct block_source<block_lists> : block_source_base {
     }
     return {};
   }
-  template <class F>
-  GIWA_HOST_DEVICE static void for_each_view(const block_lists& lists, const F& f) {
-    f(lists.full.counts, "full.counts"), f(lists.full.indices, "full.indices");
-    f(lists.partial.counts, "partial.counts"), f(lists.partial.indices, "partial.indices");
-  }
   template <class Team>
   GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const block_lists& lists,
                                           const block_place& at, row_state&) {
@@ -146,10 +141,6 @@ struct block_source<block_rows> : block_source_base {
     if (const status s = check_view(rows.offsets, sizes, 3, map, "offsets"); !s.ok()) return s;
     return check_view(rows.indices, any, 0, map, "indices");
   }
-  template <class F>
-  GIWA_HOST_DEVICE static void for_each_view(const block_rows& rows, const F& f) {
-    f(rows.offsets, "offsets"), f(rows.indices, "indices");
-  }
   template <class Team>
   GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const block_rows& rows,
                                           const block_place& at, row_state&) {
@@ -170,10 +161,6 @@ struct block_scores : block_source_base {
   GIWA_HOST_DEVICE static status check_scores(const block_map& map, const Source& source) {
     const int sizes[] = {map.batch, map.heads, map.rows(), map.columns()};
     return check_view(source.scores, sizes, 4, map, "scores");
-  }
-  template <class Source, class F>
-  GIWA_HOST_DEVICE static void for_each_view(const Source& source, const F& f) {
-    f(source.scores, "scores");
   }
   GIWA_HOST_DEVICE static float score(const tensor_view<const float, 4>& s, const block_place& at, int column) {
     return s.data()[at.batch * s.stride(0) + at.head * s.stride(1) + at.row * s.stride(2) + column * s.stride(3)];
