@@ -49,8 +49,10 @@ END {
   group("layer_multi", "multi: attention on several GPUs")
 }
 
-function group(name, title, above) {
-  printf "/** @defgroup %s %s\n%s*/\n", name, title, above == "" ? "" : "@ingroup " above " "
+function group(name, title, above, path) {
+  path = name
+  if (!sub(/^layer_/, "", path)) sub(/_/, "/call/", path)
+  printf "/** @defgroup %s %s\n%s%s */\n", name, title, above == "" ? "" : "@ingroup " above "\n", links_of(path)
 }
 
 function group_of(path, layer) {
@@ -66,12 +68,13 @@ function group_of(path, layer) {
 }
 
 # The links of the first line of docs_see.txt with which the path begins.
-function links_of(path, entry, word) {
-  while ((getline entry < "cmake/docs_see.txt") > 0) {
+function links_of(path, entry, word, found) {
+  while (found == "" && (getline entry < "cmake/docs_see.txt") > 0) {
     split(entry, word)
-    if (index(path, word[1]) == 1) return " @see " link(word[2]) ", " link(word[3])
+    if (index(path, word[1]) == 1) found = " @see " link(word[2]) ", " link(word[3])
   }
-  return ""
+  close("cmake/docs_see.txt")
+  return found
 }
 
 # A link to a page, whose text is its title, or to an example.
