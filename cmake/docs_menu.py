@@ -11,12 +11,19 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from pages_for_doxygen import INDEX, ROOT, anchor, label, label_of, sections
+from pages_for_doxygen import EXAMPLES, INDEX, ROOT, anchor, examples, label, label_of, sections
+
+
+def tab(page, name, below=()):
+    kind = "usergroup" if below else "user"
+    return f'<tab type="{kind}" visible="yes" title={quoteattr(name)} url="@ref {label(page)}">{"".join(below)}</tab>\n      '
 
 
 def menu(title, pages):
-    tabs = "".join(f'\n      <tab type="user" visible="yes" title={quoteattr(name)} url="@ref {label(page)}"/>' for page, name in pages)
-    return f'<tab type="usergroup" visible="yes" url="@ref {label_of(INDEX, anchor(title))}" title={quoteattr(title)}>{tabs}\n    </tab>'
+    """A section. The sources hang below the page of the examples."""
+    sources = [tab(file, str(file.relative_to(EXAMPLES.parent))) for file in examples()]
+    tabs = "".join(tab(page, name, sources if page == EXAMPLES else ()) for page, name in pages)
+    return f'<tab type="usergroup" visible="yes" url="@ref {label_of(INDEX, anchor(title))}" title={quoteattr(title)}>{tabs}</tab>'
 
 
 def date():

@@ -23,7 +23,7 @@ FNR == 1 {
   else
     line = of_code(line)
   # The links go to the end of a comment, which the next line shows.
-  if (see != "" && !in_detail && last ~ /^\/\/\/ / && line !~ /^\/\/\/( |$)/) last = last see
+  if (see != "" && !in_detail && last ~ /^\/\/\/ / && last !~ /With two head sizes/ && line !~ /^\/\/\/( |$)/) last = last see
   if (FNR > 1) print last
   last = line
 }
@@ -39,17 +39,20 @@ END {
   group("layer_tile", "tile: tiles, copies, pipelines, products")
   group("layer_softmax", "softmax: the (max, sum) state, rows")
   group("layer_attention", "attention")
-  group("attention_forward", "Attention: the call, options, workspace, plans", "layer_attention")
+  group("attention_forward", "Attention: the call, options, workspace, plans, merging", "layer_attention")
   group("attention_backward", "Gradients of attention", "layer_attention")
-  group("attention_cached", "Attention with a cache, appending, merging", "layer_attention")
+  group("attention_cached", "Attention with a cache", "layer_attention")
+  group("attention_append", "Appending to a cache, rotary embedding", "layer_attention")
   group("attention_masks", "Masks", "layer_attention")
   group("attention_scores", "Score modifiers and dropout", "layer_attention")
   group("attention_reference", "Plain implementations to compare with", "layer_attention")
   group("layer_multi", "multi: attention on several GPUs")
 }
 
-function group(name, title, above) {
-  printf "/** @defgroup %s %s\n%s*/\n", name, title, above == "" ? "" : "@ingroup " above " "
+function group(name, title, above, path) {
+  path = name
+  if (!sub(/^layer_/, "", path)) sub(/_/, "/call/", path)
+  printf "/** @defgroup %s %s\n%s%s */\n", name, title, above == "" ? "" : "@ingroup " above "\n", links_of(path)
 }
 
 function group_of(path, layer) {
@@ -59,17 +62,19 @@ function group_of(path, layer) {
   if (path ~ /\/reference\//) return "attention_reference"
   if (path ~ /\/(mask[a-z_]*|coordinate)\.hpp$/) return "attention_masks"
   if (path ~ /\/(score[a-z_]*|dropout)\.hpp$/) return "attention_scores"
-  if (path ~ /\/append|cache|merge/) return "attention_cached"
+  if (path ~ /\/append/) return "attention_append"
+  if (path ~ /cache/) return "attention_cached"
   return path ~ /\/backward/ ? "attention_backward" : "attention_forward"
 }
 
 # The links of the first line of docs_see.txt with which the path begins.
-function links_of(path, entry, word) {
-  while ((getline entry < "cmake/docs_see.txt") > 0) {
+function links_of(path, entry, word, found) {
+  while (found == "" && (getline entry < "cmake/docs_see.txt") > 0) {
     split(entry, word)
-    if (index(path, word[1]) == 1) return " @see " link(word[2]) ", " link(word[3])
+    if (index(path, word[1]) == 1) found = " @see " link(word[2]) ", " link(word[3])
   }
-  return ""
+  close("cmake/docs_see.txt")
+  return found
 }
 
 # A link to a page, whose text is its title, or to an example.
@@ -100,10 +105,9 @@ function of_comment(line, page) {
   } else if (line ~ /^\/\/\/$/) {
     list = ""
   }
-  if (line ~ /^\/\/\/ (Errors|Source|Example): /) {  # each begins a line
-    sub(/[A-Z][a-z]+:/, "<b>&</b>", line)
-    if (last !~ /^\/\/\/$/) sub(/<b>/, "<br><b>", line)
-  }
+  # Each begins a paragraph.
+  if (match(line, /(Errors|Source|Example): /) && substr(line, RSTART - 2, 2) ~ /[.\/] /)
+    line = substr(line, 1, RSTART - 1) "<p><b>" substr(line, RSTART, RLENGTH - 1) "</b>" substr(line, RSTART + RLENGTH - 1)
   if (match(line, /docs\/[a-z_0-9]+\.md/)) {
     page = substr(line, RSTART, RLENGTH)
     line = substr(line, 1, RSTART - 1) link(page) substr(line, RSTART + RLENGTH)

@@ -73,9 +73,12 @@ constexpr void require_copy() {
 
 }  // namespace detail
 
-/// Copies all elements of `from` to `to` in the order of the stream `s`. Both are arrays, or contiguous views of any
-/// rank, of one element type and of equal size. Each may be in pageable, pinned, managed or device memory, and on
-/// different GPUs: the direction follows from the addresses.
+/// Copies all elements of `from` to `to` in the order of the stream `s`.
+///
+/// Parameters:
+///   - s: the stream
+///   - from, to: arrays, or contiguous views of any rank, of one element type and of equal size. Each may be in pageable,
+///     pinned, managed or device memory, and on different GPUs: the direction follows from the addresses
 ///
 /// Between pinned and device memory, and between device memories, the call returns at once. Host memory must then not
 /// be changed or read until the stream has done the copy. From pageable memory to a GPU the call returns when the

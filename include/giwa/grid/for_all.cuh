@@ -110,9 +110,13 @@ status for_all_ranks(cudaStream_t s, int64 n, F f, const ToIndex& to_index) {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Calls f(i) on the GPU once for every int64 i in [0, n), in no particular order. f is a trivially copyable functor or
-/// lambda with a const call operator that runs on the device. Asynchronous on `s`, a stream of the current device;
-/// allocates nothing; may be captured. n = 0 launches nothing.
+/// Calls f(i) on the GPU once for every int64 i in [0, n), in no particular order.
+///
+/// Parameters:
+///   - s: a stream of the current device; the call is asynchronous, allocates nothing, and may be captured
+///   - n: how many indices; 0 launches nothing
+///   - f: a trivially copyable functor or lambda with a const call operator that runs on the device
+///
 /// Errors: n is negative or larger than an int64, and those of launch().
 template <stdlib::integral Size, class F>
 status for_all(cudaStream_t s, Size n, const F& f) {

@@ -138,9 +138,14 @@ status enqueue_op(cudaStream_t s, const launch_config& config, const Op& op, con
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Launches a `__global__` function: `launch(stream, {.grid = 80, .block = 256}, saxpy, n, a, x, y)`. Arguments convert to
-/// the kernel's parameters as in a call; an integer that does not fit is an error. Asynchronous on `s`, a stream of the
-/// current device; allocates nothing; may be captured in a graph. A grid of 0 blocks launches nothing.
+/// Launches a `__global__` function: `launch(stream, {.grid = 80, .block = 256}, saxpy, n, a, x, y)`.
+///
+/// Parameters:
+///   - s: a stream of the current device; the call is asynchronous, allocates nothing, and may be captured in a graph
+///   - config: grid, block, shared memory, cluster (launch_config). A grid of 0 blocks launches nothing
+///   - kernel: the `__global__` function
+///   - arguments: convert to the kernel's parameters as in a call; an integer that does not fit is an error
+///
 /// Errors: invalid_argument with the limit and the value seen, not_supported, no_driver, no_device, no_kernel_image,
 /// cuda_error. synchronize() reports errors inside the kernel.
 template <class... Parameters, class... Arguments>

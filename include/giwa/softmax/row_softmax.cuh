@@ -70,17 +70,20 @@ inline namespace GIWA_ARCH_TAG {
 /// Computes the softmax over the last dimension: out[..., j] = e^(in[..., j] - m) / sum over k of e^(in[..., k] - m),
 /// where m is the row's largest element.
 ///
-/// `in` and `out` have the same sizes, 1 to 4 dimensions, in device memory. Any sizes, 0 and more than 2^31 elements
-/// included. Any strides, of the input also 0 and negative; fastest with a last stride of 1 and rows that begin on 16
-/// bytes. Elements are fp16, bf16, fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view is
-/// fp64. `out` may be `in` itself, with the same strides and element size.
+/// Parameters:
+///   - s: a stream of the current device
+///   - in: 1 to 4 dimensions, in device memory. Any sizes, 0 and more than 2^31 elements included; any strides, also 0 and
+///     negative. Fastest with a last stride of 1 and rows that begin on 16 bytes
+///   - out: the same sizes; written. May be `in` itself, with the same strides and element size
+///
+/// Elements are fp16, bf16, fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view is fp64.
 ///
 /// A row of -inf gives 0. A NaN or +inf in a row makes the whole row NaN. docs/softmax.md has the error bound, which
 /// holds for rows of any length. The bits of a row depend on its elements, their number and the types, and for rows of
 /// more than 16384 elements on whether the GPU has clusters; not on the other rows, their number, strides, alignment or
 /// the GPU's size.
 ///
-/// Asynchronous on `s`, a stream of the current device. Allocates nothing; may be captured in a graph. Errors, as a
+/// Asynchronous on `s`. Allocates nothing; may be captured in a graph. Errors, as a
 /// status with the argument, the limit and the value seen, before anything is launched: a null, misaligned or host
 /// pointer, a negative size, sizes that differ, `out` overlapping itself, `out` overlapping `in` without being `in`;
 /// and those of launch().

@@ -9,14 +9,19 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// Fills the tile `to` from the view `from`: element (r, c) of the tile is element (origin[0] + r, origin[1] + c) of the
-/// view, or `fill` where the view has no such element. Any part of the tile may lie outside the view, also before its first
-/// row and column. Elements are converted, rounded to nearest, if the types differ.
+/// Fills the tile `to` from the view `from`: element (r, c) of the tile is element (origin[0] + r, origin[1] + c) of the view.
 ///
-/// All threads of the group call it with the same arguments; the tile is complete after the caller's next barrier. Strides
-/// and alignment are arbitrary. Rows with a unit stride move in the widest accesses that pointer, strides, origin and sizes
-/// allow, at most 16 bytes; a view whose columns have the unit stride is read down its columns. A dimension of size 1 may
-/// have any stride.
+/// Parameters:
+///   - group: the threads that copy; all of them call with the same arguments
+///   - from: the view. Elements are converted, rounded to nearest, if the types differ
+///   - origin: row and column of the tile's first element. Any part of the tile may lie outside the view, also before its
+///     first row and column
+///   - to: the tile in shared memory; written
+///   - fill: the value of elements that the view does not have
+///
+/// The tile is complete after the caller's next barrier. Strides and alignment are arbitrary. Rows with a unit stride move in
+/// the widest accesses that pointer, strides, origin and sizes allow, at most 16 bytes; a view whose columns have the unit
+/// stride is read down its columns. A dimension of size 1 may have any stride.
 template <thread_group Group, class V, class T, class Shape, class Layout>
 GIWA_HOST_DEVICE void load(const Group& group, const tensor_view<V, 2>& from, const giwa::index<2>& origin,
                            shared_tile<T, Shape, Layout>& to,

@@ -80,6 +80,27 @@ struct block_source<Mask> : block_source_base {
     if (const status s = check_callable(mask, {map.batch, map.heads, map.queries, map.keys}); !s.ok()) return s;
     return check_alignment(mask, plain_score{}, {}, map.queries == map.keys, map.queries, map.keys);
   }
+  template <class Team>
+  GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const Mask& mask,
+                                          const block_place& at, row_state&) {
+    const alignment align = diagonal_of(mask, plain_score{}, {});
+    const int offset = align.is_bottom_right() ? map.keys - map.queries : align.fixed_offset();
+    return bits_of_blocks(map, at, [&](score_tile t) {
+      t.offset = offset;
+      // A mask without any_range knows tiles of kernels, and a block may be larger.
+      tile_keep keep = tile_keep::some;
+      if constexpr (mask_traits<Mask>::any_range) keep = classify(mask, t);
+      if (keep != tile_keep::some) return keep;
+      const int keys = t.last_key - t.first_key + 1;
+      const int64 scores = int64{t.last_query - t.first_query + 1} * keys;
+      bool found = false, missing = false;
+      for (int64 i = team.lane(); i < scores; i += Team::lanes) {
+        const int query = t.first_query + static_cast<int>(i / keys), key = t.first_key + static_cast<int>(i % keys);
+        (mask(attention_coord{at.batch, at.head, query, key, query + offset}) ? found : missing) = true;
+      }
+      return keep_of_block(team, found, missing);
+    });
+  }
 };
 
 /// What make_block_map() takes.

@@ -73,10 +73,16 @@ inline namespace GIWA_ARCH_TAG {
 /// Writes keys and values of new rows into a cache, in one launch: `append_to_cache(stream, cache, k_new, v_new,
 /// rotary_base(10000.0, {.size = 128}), {.q = q, .q_to = q})`. k is rotated by position, q as well where it is given.
 ///
-/// k_new, v_new: (sequences, new rows, kv heads, head size), each sequence has as many; or packed, (all rows, kv heads,
-/// head size), with `options.sequences`. Options may come right after v_new. Elements are fp16, bf16 or fp32; those of
-/// the cache are the same, or e4m3. Any strides, but the last is 1; fastest are 16-byte aligned heads. An empty v_new
-/// leaves v of the cache as it is, for a cache in which v is part of k.
+/// Parameters:
+///   - where: a stream of the current device, or giwa::host
+///   - cache: where the rows go, contiguous or in pages (kv_cache)
+///   - k_new, v_new: (sequences, new rows, kv heads, head size), each sequence has as many; or packed, (all rows, kv heads,
+///     head size), with `options.sequences`. An empty v_new leaves v of the cache as it is, for a cache in which v is part of k
+///   - rotary: rotary_base, rotary_table or another rotary_embedding; or the options, for a call without a rotation
+///   - options: sequences, slots, positions, and queries to rotate (append_options)
+///
+/// Elements are fp16, bf16 or fp32; those of the cache are the same, or e4m3. Any strides, but the last is 1; fastest are 16-byte
+/// aligned heads.
 ///
 /// `cache.lengths` counts the new rows: row i of n new ones of sequence b is key lengths[b] - n + i, and that is its
 /// position too. Lengths are read by the kernel and not written, so that a captured graph may be replayed with others.

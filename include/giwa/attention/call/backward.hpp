@@ -125,7 +125,7 @@ inline namespace GIWA_ARCH_TAG {
 /// Template arguments:
 ///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
 ///     choose_head_size() chooses one that is known at run time
-///   - Accuracy: of products of fp32 tensors, fp32, fp32_exact or tf32. fp32 and tf32 run on tensor cores up to a head size
+///   - Accuracy: fp32, fp32_exact or tf32, for the products of fp32 tensors. fp32 and tf32 run on tensor cores up to a head size
 ///     of 128 on Hopper with workspace_bytes(), elsewhere as fp32_exact
 ///
 /// Parameters, with the shapes of attention_forward:

@@ -101,7 +101,7 @@ inline namespace GIWA_ARCH_TAG {
 /// Template arguments:
 ///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
 ///     choose_head_size() chooses one that is known at run time
-///   - Accuracy: of products of fp32 tensors, fp32, fp32_exact or tf32
+///   - Accuracy: fp32, fp32_exact or tf32, for the products of fp32 tensors
 ///   - Tile: automatic_tile, or tile_shape<queries, keys> for the kernel of the newest architecture in the build, 8.0
 ///     or 9.0 (for fp32 on tensor cores 9.0 only); the other kernels keep their own tiles
 ///

@@ -119,11 +119,15 @@ inline namespace GIWA_ARCH_TAG {
 /// Computes attention over a set of keys from the attention over disjoint parts of it: `merge_attention(stream,
 /// parts_o, parts_lse, o, lse)`. With L = ln(sum of e^(lse_i)), o = sum of e^(lse_i - L) o_i and lse = L.
 ///
-/// parts_o: (parts, batch, queries, heads, head size), or packed (parts, rows, heads, head size): o of
-/// attention_forward() for each part of the keys. parts_lse: (parts, batch, heads, queries), packed (parts, 1, heads,
-/// rows): its lse, natural logarithms. o: parts_o without the first dimension. lse: parts_lse without the first
-/// dimension, or empty, and then not written. Elements of parts_o and o are fp16, bf16 or fp32, and the two types may
-/// differ; sums are in fp32. Any strides, but the last of parts_o and o is 1. Parts in fp32 are not rounded twice.
+/// Parameters:
+///   - where: a stream of the current device, or giwa::host
+///   - parts_o: (parts, batch, queries, heads, head size), or packed (parts, rows, heads, head size); o of
+///     attention_forward() for each part of the keys. Parts in fp32 are not rounded twice
+///   - parts_lse: (parts, batch, heads, queries), packed (parts, 1, heads, rows); its lse, natural logarithms
+///   - o, lse: parts_o and parts_lse without the first dimension; written, an empty lse is not
+///
+/// Elements of parts_o and o are fp16, bf16 or fp32, and the two types may differ; sums are in fp32. Any strides, but the last of
+/// parts_o and o is 1.
 ///
 /// A part whose lse is -inf has no keys, and its o is not used. A row without keys in any part gives o = 0 and lse =
 /// -inf. NaN in an lse makes its row NaN, and NaN in an o_i its element. An lse of +inf counts as NaN. Sinks belong to
