@@ -190,6 +190,26 @@ TEST_CASE("sinks and their gradients may have any stride") {
   CHECK((dsinks[1] == -1 && dsinks[11] == -1));
 }
 
+TEST_CASE("gradients of parameters may have any strides") {
+  case_options o = sizes(2, 4, 2, 7, 9);
+  o.head_size = o.head_size_v = 20;
+  backward_case<float> c(o);
+  run_forward(c, giwa::full{}, giwa::plain_score{});
+  trained_parameters trained(4);
+  const auto run = [&](const tensor_view<float, 2>& to) {
+    const trained_score<> score{trained.values.data(), to};
+    return backward_of<20, 20>(giwa::host, c.views(), giwa::full{}, score, c.call_options());
+  };
+  std::vector<float> plain(8, NAN), strided(40, -1);
+  REQUIRE(run({plain.data(), {4, 2}}).ok());
+  for (const auto& [strides, first] : {std::pair<giwa::index<2>, int64>{{7, 3}, 0}, {{1, 5}, 2}, {{-3, 1}, 20}}) {
+    const tensor_view<float, 2> to(strided.data() + first, {4, 2}, strides);
+    REQUIRE(run(to).ok());
+    for (int64 h = 0; h < 4; ++h)
+      for (int64 i = 0; i < 2; ++i) CHECK(to(h, i) == plain[static_cast<std::size_t>(2 * h + i)]);
+  }
+}
+
 TEST_CASE("numbers that a pair does not see do not reach it") {
   const case_options o = segments_case();
   backward_case<float> clean(o);
