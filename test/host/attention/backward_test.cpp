@@ -717,6 +717,19 @@ TEST_CASE("no two packed sequences share a tile of dq") {
   }
 }
 
+TEST_CASE("the longest packed sequence of keys is that of queries, or the average if it is more") {
+  case_options o = sizes(1, 2, 1, 0, 0);
+  o.head_size = o.head_size_v = 64, o.q_lengths = {5, 3}, o.k_lengths = {10, 31};
+  backward_case<fp16> c(o);
+  const auto longest = [&](int most_queries) {
+    auto views = c.views();
+    views.in.packed.max_q = most_queries;
+    return giwa::detail::backward_schedules::longest_keys(
+        giwa::detail::params_of(views, giwa::full{}, giwa::plain_score{}, c.call_options()));
+  };
+  CHECK((longest(0) == 21 && longest(20) == 21 && longest(22) == 22 && longest(100) == 41));
+}
+
 TEST_CASE("in any order the queries of tiles of keys that are left after whole rounds of the blocks are divided") {
   case_options o;
   o.heads = o.kv_heads = 80, o.seq_q = 5, o.seq_k = 7, o.head_size = o.head_size_v = 64;

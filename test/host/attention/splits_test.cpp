@@ -584,6 +584,7 @@ constexpr giwa::cached_problem decode{
 constexpr int64 four_states = 16 * 8 * 4 * (4 * 128 + 4 * 2) * 4;
 static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) >= four_states);
 static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) <= 3 * four_states);
+static_assert(!giwa::detail::may_have_many_rows(decode) && giwa::detail::many_rows_bytes(decode, 132) == 0);
 // It depends little on the number of sequences: a split hands on partials of one sequence, however many it computes.
 constexpr int64 bytes_of(int64 sequences) {
   giwa::cached_problem p = decode;
