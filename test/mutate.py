@@ -95,7 +95,7 @@ OPERATORS = {"<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">",
              "+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"], "%": ["/"], "+=": ["-="], "-=": ["+="], "&&": ["||"], "||": ["&&"],
              "<<": [">>"], ">>": ["<<"], "&": ["|"], "|": ["&"]}
 
-COMMUTE = {"may_share", "overlap", "check_apart", "min", "max", "larger_of", "fmax", "fmin"}
+COMMUTE = {"may_share", "overlap", "check_apart", "min", "max", "larger_of", "saturated_product", "wrapping_product", "fmax", "fmin"}
 
 
 def arguments(code, opening):
