@@ -17,6 +17,7 @@ a fault that does not compile is not counted. A static_assert that fails is a te
 import argparse
 import collections
 import concurrent.futures
+import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -93,7 +95,7 @@ OPERATORS = {"<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">",
              "+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"], "%": ["/"], "+=": ["-="], "-=": ["+="], "&&": ["||"], "||": ["&&"],
              "<<": [">>"], ">>": ["<<"], "&": ["|"], "|": ["&"]}
 
-COMMUTE = {"may_share", "overlap", "check_apart", "min", "max", "larger_of", "fmax", "fmin"}
+COMMUTE = {"may_share", "overlap", "check_apart", "min", "max", "larger_of", "saturated_product", "wrapping_product", "fmax", "fmin"}
 
 
 def arguments(code, opening):
@@ -238,11 +240,15 @@ class tests:
     def of(self, header):
         """The tests that include a header, the nearest first."""
         words = set(re.split(r"[_/.]", header))
+        code = host_code((self.tree / "include/giwa" / header).read_text())
+        names = set(re.findall(r"\b(?:struct|class) (\w+)|\b(?:constexpr|inline|status|bool|auto|int64?) (\w{4,})\(", code))
+        names = {name for pair in names for name in pair if name}
 
         def distance(test):
             text = (self.tree / "test/host" / test).read_text()
-            return (-min(self.noticed[header, test], 3), f"<giwa/{header}>" not in text, -len(words & set(re.split(r"[_/.]", test))),
-                    test.endswith(".cu"), len(text), test)
+            near = 4 * (f"<giwa/{header}>" in text) + 2 * len(words & set(re.split(r"[_/.]", test))) + \
+                sum(name in text for name in names)
+            return -min(self.noticed[header, test], 3), -near, test.endswith(".cu"), len(text), test
         return sorted((test for test, known in self.known.items() if header in known["headers"]), key=distance)
 
     def build(self, test, overlay, program):
@@ -356,6 +362,12 @@ def main(words=None):
     root = options.tree.resolve()
     work = (options.work or root / "build/mutate").resolve()
     copy = work / "tree"
+    work.mkdir(parents=True, exist_ok=True)
+    alone = (work / "lock").open("w")
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(f"another run works in {work}: give this one a --work of its own")
     shutil.rmtree(copy, ignore_errors=True)
     for name in ("include", "test", "examples", "bench"):  # a few host tests are of examples
         if (root / name).exists():

@@ -190,6 +190,26 @@ TEST_CASE("sinks and their gradients may have any stride") {
   CHECK((dsinks[1] == -1 && dsinks[11] == -1));
 }
 
+TEST_CASE("gradients of parameters may have any strides") {
+  case_options o = sizes(2, 4, 2, 7, 9);
+  o.head_size = o.head_size_v = 20;
+  backward_case<float> c(o);
+  run_forward(c, giwa::full{}, giwa::plain_score{});
+  trained_parameters trained(4);
+  const auto run = [&](const tensor_view<float, 2>& to) {
+    const trained_score<> score{trained.values.data(), to};
+    return backward_of<20, 20>(giwa::host, c.views(), giwa::full{}, score, c.call_options());
+  };
+  std::vector<float> plain(8, NAN), strided(40, -1);
+  REQUIRE(run({plain.data(), {4, 2}}).ok());
+  for (const auto& [strides, first] : {std::pair<giwa::index<2>, int64>{{7, 3}, 0}, {{1, 5}, 2}, {{-3, 1}, 20}}) {
+    const tensor_view<float, 2> to(strided.data() + first, {4, 2}, strides);
+    REQUIRE(run(to).ok());
+    for (int64 h = 0; h < 4; ++h)
+      for (int64 i = 0; i < 2; ++i) CHECK(to(h, i) == plain[static_cast<std::size_t>(2 * h + i)]);
+  }
+}
+
 TEST_CASE("numbers that a pair does not see do not reach it") {
   const case_options o = segments_case();
   backward_case<float> clean(o);
@@ -695,6 +715,19 @@ TEST_CASE("no two packed sequences share a tile of dq") {
     for (const int part : parts)
       CHECK((part >= 0 && part < giwa::detail::dq_parts::of_tile(o.head_size) * 2 * p.workspace.tiles));
   }
+}
+
+TEST_CASE("the longest packed sequence of keys is that of queries, or the average if it is more") {
+  case_options o = sizes(1, 2, 1, 0, 0);
+  o.head_size = o.head_size_v = 64, o.q_lengths = {5, 3}, o.k_lengths = {10, 31};
+  backward_case<fp16> c(o);
+  const auto longest = [&](int most_queries) {
+    auto views = c.views();
+    views.in.packed.max_q = most_queries;
+    return giwa::detail::backward_schedules::longest_keys(
+        giwa::detail::params_of(views, giwa::full{}, giwa::plain_score{}, c.call_options()));
+  };
+  CHECK((longest(0) == 21 && longest(20) == 21 && longest(22) == 22 && longest(100) == 41));
 }
 
 TEST_CASE("in any order the queries of tiles of keys that are left after whole rounds of the blocks are divided") {

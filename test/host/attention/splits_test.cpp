@@ -584,6 +584,7 @@ constexpr giwa::cached_problem decode{
 constexpr int64 four_states = 16 * 8 * 4 * (4 * 128 + 4 * 2) * 4;
 static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) >= four_states);
 static_assert(giwa::workspace_bytes(decode, {.multiprocessors = 132}) <= 3 * four_states);
+static_assert(!giwa::detail::may_have_many_rows(decode) && giwa::detail::many_rows_bytes(decode, 132) == 0);
 // It depends little on the number of sequences: a split hands on partials of one sequence, however many it computes.
 constexpr int64 bytes_of(int64 sequences) {
   giwa::cached_problem p = decode;
@@ -593,6 +594,34 @@ constexpr int64 bytes_of(int64 sequences) {
 static_assert(bytes_of(1) < bytes_of(256) && bytes_of(4096) == bytes_of(256) && bytes_of(256) < 10'000'000);
 
 }  // namespace
+
+TEST_CASE("the tile of few rows has 16 rows, or 32") {
+  for (const auto& [heads, queries, rows] :
+       {std::tuple<int64, int64, int>{1, 1, 16}, {16, 1, 16}, {4, 4, 16}, {17, 1, 32}, {32, 1, 32}, {1, 0, 32}}) {
+    giwa::cached_problem p = decode;
+    p.heads = heads, p.kv_heads = 1, p.queries = queries, p.head_size_v = 65;
+    CHECK(giwa::detail::few_rows_tile_of(p).rows == rows);
+    CHECK(giwa::detail::few_rows_tile_of(p).columns == 80);
+  }
+}
+
+TEST_CASE("the slots of all splits are apart, and fill the workspace") {
+  giwa::detail::split_params<int> p{};
+  p.shape.splits = 3, p.shape.columns = 2, p.shape.slots = 5, p.shape.rows = 7, p.columns = 24;
+  std::vector<float> memory(static_cast<std::size_t>(giwa::detail::workspace_bytes_of(p.shape, p.columns) / 4));
+  p.workspace = memory.data();
+  std::vector<const float*> slots;
+  for (int split = 0; split < 3; ++split)
+    for (int column = 0; column < 2; ++column)
+      for (const bool begins : {false, true})
+        for (int i = 0; i < (begins ? giwa::detail::fold_levels::count : p.shape.slots); ++i)
+          slots.push_back(p.slot_of(split, column, begins, i));
+  const int64 floats = 7 * 24 + 16;  // a slot: 7 rows, their m and l, up to a multiple of 4
+  int wrong = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) wrong += slots[i] != memory.data() + static_cast<int64>(i) * floats;
+  CHECK(wrong == 0);
+  CHECK(static_cast<int64>(memory.size()) == static_cast<int64>(slots.size()) * floats);
+}
 
 TEST_CASE("workspace_bytes of a cached call is what a call uses") {
   std::mt19937 random(6);

@@ -234,6 +234,28 @@ TEST_CASE("slices are copied out of a sequence and back") {
       }
 }
 
+TEST_CASE("rows of any head size are copied, zeroed and added where all strides are multiples of 16 bytes") {
+  for (int64 head_size = 1; head_size <= 12; ++head_size) {
+    INFO(head_size);
+    const giwa::index<4> sizes{2, 3, 2, head_size}, strides{72, 24, 12, 1};
+    alignas(16) float memory[144], copy[144];
+    for (int i = 0; i < 144; ++i) memory[i] = static_cast<float>(i + 1), copy[i] = -1;
+    const giwa::tensor_view<float, 4> from(memory, sizes, strides), to(copy, sizes, strides);
+    const auto wrong = [&](float factor) {
+      int count = 0;
+      for (int i = 0; i < 144; ++i) count += copy[i] != (i % 12 < head_size ? factor * memory[i] : -1);
+      return count;
+    };
+    const giwa::tensor_view<const float, 4> read = from;
+    REQUIRE(giwa::detail::copy_rows(giwa::host, read, to).ok());
+    CHECK(wrong(1) == 0);
+    REQUIRE(giwa::detail::add_rows(giwa::host, to, read).ok());
+    CHECK(wrong(2) == 0);
+    REQUIRE(giwa::detail::set_to_zero(giwa::host, to).ok());
+    CHECK(wrong(0) == 0);
+  }
+}
+
 TEST_CASE("a slice that is copied lies within the sequence, and has its sizes") {
   std::vector<float> memory(4000);
   using view = giwa::tensor_view<float, 4>;

@@ -104,6 +104,15 @@ TEST_CASE("views of other strides that touch end to begin are apart") {
   }
 }
 
+TEST_CASE("one element shares memory, and no elements share none") {
+  float memory[8];
+  using giwa::detail::overlap;
+  const tensor_view<float, 1> one(memory + 3, {1}), next(memory + 4, {1}), none(memory + 3, {0});
+  CHECK(overlap(one, one));
+  CHECK_FALSE(overlap(one, next));
+  CHECK_FALSE(overlap(none, none));
+}
+
 // In constant expressions, where an overflow does not compile.
 TEST_CASE("sizes, strides and distances near the ends of int64 do not overflow") {
   using giwa::index, giwa::detail::steps_meet;
