@@ -83,7 +83,8 @@ def main(arguments=None):
     builder.add_argument("--head-size", nargs="+", type=pair, default=[(64, 64), (128, 128)], metavar="SIZE",
                          help="1 to 512; two, as 192:128, if that of v differs; default: 64 128")
     builder.add_argument("--mask", nargs="+", default=["full", "causal"], choices=MASKS,
-                         help="band is a window, tensor an attn_mask of bool; default: full causal. On the CPU one library has all masks")
+                         help="band is a window, tensor an attn_mask of bool, bits a packed custom mask, blocks a BlockMask, which needs "
+                              "--pass block_map too; default: full causal. On the CPU one library has the first four")
     builder.add_argument("--pass", dest="passes", nargs="+", default=["forward", "backward"], choices=build.PASSES,
                          help="default: forward backward")
     builder.add_argument("--score", nargs="+", default=[], choices=("softcap", "alibi", "dropout"), help="modifiers, all in each call")

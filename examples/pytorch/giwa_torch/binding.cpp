@@ -317,12 +317,12 @@ struct prepared {
   }
 
  private:
-  // Packed bits: of one sequence, or of each from its byte on that mask_offsets says.
+  // Packed bits, which begin at each sequence's byte of mask_offsets, or serve all sequences.
   void set_bits(const problem& p, const std::array<int64_t, 4>& sizes) {
     const Tensor& bits = *p.mask;
     TORCH_CHECK_VALUE(bits.device() == q.device() && bits.dim() == 1 && bits.is_contiguous(),
                       "giwa_torch: a mask of packed bits must be contiguous, of one dimension, and on ", q.device());
-    if (p.mask_offsets) {  // one more than sequences in FlashInfer, which is not read
+    if (p.mask_offsets) {  // FlashInfer's have one more, which is not read
       const int64_t given = p.mask_offsets->numel();
       c.bit_offsets = numbers(p.mask_offsets, "mask_offsets", q, given == c.sequences ? given : c.sequences + 1);
     } else {

@@ -38,13 +38,12 @@ struct call {
   int left, right;
   bool bottom_right;
   tensor mask;  // of bool
-  // Packed bits: each sequence's begin at a byte, `offsets` or else `stride` apart, and have so many keys for each query.
+  // Packed bits: of each sequence the keys of a query, and the first byte; without offsets all sequences have the same bits.
   const unsigned char* bits;
   const int *bit_keys, *bit_offsets;
-  std::int64_t bit_stride;
   const int *q_segments, *k_segments;  // ids of documents
   std::int64_t q_segment_stride, k_segment_stride;
-  // A map of blocks, outside of whose full blocks all of this holds; and the lists that it is made from, full and partial.
+  // A map of blocks, in whose partial blocks the masks above are asked; and the lists that it is made from, full and partial.
   void* block_words;
   int blocks[7];                 // batch, heads, queries, keys, a block's queries and keys, by_keys
   tensor counts[2], indices[2];  // (batch, heads, rows of blocks, 1 or capacity), int

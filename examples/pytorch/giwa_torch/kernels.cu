@@ -79,7 +79,7 @@ kept_by_tensor tensor_mask_of(const call& c) {
 }
 #endif
 #if GIWA_TORCH_MASK >= 4
-// Keeps what a tensor of bool, packed bits and ids of documents all keep. Those without data keep everything.
+// Keeps what a tensor of bool, packed bits and ids of documents all keep; each without data keeps everything.
 struct kept_by_data {
   static constexpr bool any_range = true;
   kept_by_tensor tensor;
@@ -125,7 +125,7 @@ constexpr giwa::alignment alignment_of(const call& c) {
   return band & tensor_mask_of(c);
 #else
   const auto inner = band & kept_by_data{tensor_mask_of(c),
-                                         {c.bits, c.bit_keys, c.bit_offsets, c.bit_stride},
+                                         {c.bits, c.bit_keys, c.bit_offsets},
                                          {c.q_segments, c.k_segments, c.q_segment_stride, c.k_segment_stride}};
 #if GIWA_TORCH_MASK == 4
   return inner;
