@@ -44,9 +44,9 @@ def map_of(block_mask, queries, keys, by_keys):
     if (torch.compiler.is_compiling() or any(x is not None and x.is_inference() for x in lists)
             or first.is_cuda and torch.cuda.is_current_stream_capturing()):
         return make(*lists, numbers), numbers
-    seen = [x if x is None else (x.data_ptr(), x._version, x.shape, x.stride()) for x in lists]
+    seen = id(block_mask), *(x if x is None else (x.data_ptr(), x._version, x.shape, x.stride()) for x in lists)
     if getattr(block_mask, "_giwa_maps", (None,))[0] != seen:
-        block_mask._giwa_maps = seen, lists, {}  # the lists are held, so that no other memory gets their addresses
+        block_mask._giwa_maps = seen, lists, {}  # which holds the lists, so that no other memory gets their addresses
     maps = block_mask._giwa_maps[2]
     key = (torch.cuda.current_stream(first.device).cuda_stream if first.is_cuda else 0, *numbers[:-1])
     if key not in maps or by_keys > maps[key][1][-1]:  # a map by keys too serves calls without gradients

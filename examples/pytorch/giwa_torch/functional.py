@@ -117,7 +117,7 @@ def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=No
                    as above, and segment_ids, int32, (length) or (batch, length), or one of queries and one of keys: a query sees the
                    keys of its id. None: no mask_mod
     mask_offsets   (sequences) or one more, int32: the byte of a packed mask with which each sequence begins, FlashInfer's
-                   mask_indptr. Its bits are of its own queries and keys. None: all sequences have the same bits
+                   mask_indptr. A sequence has bits for its queries and keys alone. None: all sequences have the same bits
     bias           of the type of q or float32, broadcasts to (batch, heads, queries, keys), and is added to the scores
     alibi_slopes   (heads) or (batch, heads): minus slope times the distance from the diagonal is added to the scores
     sinks          (heads): scores of a further key of each head, whose value is 0
