@@ -16,6 +16,7 @@ import warnings
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import giwa_torch
@@ -428,6 +429,165 @@ def test_dropout():
     assert not torch.equal(*(scaled_dot_product_attention(q, q, q, dropout_p=0.5) for _ in range(2))), "the same weights twice"
 
 
+def drawn_blocks(batch, heads, queries, keys, block, mask_mod=None):
+    """A BlockMask of lists that are drawn, some rows of them empty, and which blocks are full and which are partial, of all scores."""
+    rows, columns = (-(-n // b) for n, b in zip((queries, keys), block))
+    kinds = torch.randint(3, (batch, heads, rows, columns), device=DEVICE) * (torch.rand(batch, heads, rows, 1, device=DEVICE) > 0.25)
+    lists = [((kinds == kind).sum(-1, dtype=torch.int32), (kinds == kind).int().argsort(dim=-1, descending=True, stable=True).int()) for kind in (1, 2)]
+    made = BlockMask.from_kv_blocks(*lists[0], *lists[1], BLOCK_SIZE=block, mask_mod=mask_mod, seq_lengths=(queries, keys))
+    scores = kinds.repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)[..., :queries, :keys]
+    return made, scores == 2, scores == 1
+
+
+def packed(mask):
+    """FlashInfer's packed custom mask: a bit for each score, the lowest first."""
+    bits = torch.nn.functional.pad(mask.flatten(), (0, -mask.numel() % 8)).view(-1, 8)
+    return (bits * 2 ** torch.arange(8, device=mask.device)).sum(-1).to(torch.uint8)
+
+
+def test_block_mask():
+    """Lists that FlexAttention makes and lists that are drawn, against a mask of all scores."""
+    sizes = 2, 4, 2, 150, 333, 64, 64
+    batch, heads, _, queries, keys, *_ = sizes
+    ids = [torch.randint(4, (batch, n), dtype=torch.int32, device=DEVICE).sort(-1).values for n in (queries, keys)]
+    mods = {"causal": (lambda b, h, q, k: q >= k, {"causal": True}), "bottom right": (lambda b, h, q, k: q + 183 >= k, {"causal": True, "top_left": False}),
+            "window": (lambda b, h, q, k: (q >= k) & (q - k <= 40), {"causal": True, "window": (40, 0)}),
+            "documents": (lambda b, h, q, k: ids[0][b, q] == ids[1][b, k], {"segment_ids": ids}),
+            "heads": (lambda b, h, q, k: (q + 5 * h) % 7 != k % 7, None)}
+    at = [torch.arange(n, device=DEVICE).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((batch, heads, queries, keys))]
+    cases = []
+    for (name, (mod, inner)), (b, h) in zip(mods.items(), ((None, None), (1, 1), (2, None), (2, 4), (None, 4))):
+        dense = mod(*at).expand(batch, heads, queries, keys)
+        made = create_block_mask(mod, b, h, queries, keys, device=DEVICE, BLOCK_SIZE=32)
+        cases.append((TYPES[0], name, made, dense, inner or {"mask": dense[:1]}))
+    causal = at[2] >= at[3]
+    for dtype, b, h, block, inner, kept in ((TYPES[0], 2, 4, (64, 128), None, causal == causal), (TYPES[0], 1, 4, (16, 32), {"causal": True}, causal),
+                                            (TYPES[0], 2, 1, 128, {"mask": packed(causal)}, causal), (TYPES[1], 1, 1, (32, 16), {"causal": True}, causal)):
+        block = (block, block) if isinstance(block, int) else block
+        made, full, partial = drawn_blocks(b, h, queries, keys, block, inner and (lambda b, h, q, k: q >= k))
+        cases.append((dtype, f"drawn, {block}", made, (full | partial & kept).expand(batch, heads, -1, -1), inner))
+    for dtype, name, made, dense, inner in cases:
+        inputs = tensors(*sizes, dtype)
+        check(f"{short(dtype)} {name}", dtype, inputs, {"mask": dense},
+              lambda q, k, v, mask, made=made, inner=inner: bhld(q, k, v, mask=made, inner=inner))
+        if dtype != TYPES[0]:
+            continue
+        o, rows = attention(*inputs, mask=made, inner=inner, heads_first=True), dense.any(-1)
+        torch.testing.assert_close(o[rows], sdpa(*inputs, dense, enable_gqa=True)[rows], atol=2e-5 if dtype == torch.float32 else 2e-2, rtol=2e-2)
+        assert not o[~rows].any(), f"{name}: rows without keys are not 0"
+        if DEVICE == "cpu" and "drawn" not in name:  # without torch.compile FlexAttention asks only the mask_mod
+            torch.testing.assert_close(o[rows], flex_attention(*inputs, block_mask=made, enable_gqa=True)[rows], atol=2e-5, rtol=2e-2)
+
+
+def test_block_map():
+    """The map of a BlockMask is made once, and anew when a list has changed; gradients have the map of their forward pass."""
+    inputs = [x.requires_grad_() for x in tensors(2, 4, 4, 150, 150, 64, 64, torch.float32)]
+    made, full, partial = drawn_blocks(2, 4, 150, 150, (32, 32))
+    attend = lambda: attention(*inputs, mask=made, heads_first=True)
+    dense = lambda mask: attention(*inputs, mask=mask, heads_first=True)
+    map_of = lambda: next(iter(made._giwa_maps[2].values()))[0]
+    with torch.no_grad():
+        attend()
+        by_rows = map_of()
+        attend()
+    assert map_of() is by_rows, "made twice"
+    o = attend()
+    by_keys = map_of()
+    assert by_keys.numel() > by_rows.numel(), "without gradients it has the columns too"
+    with torch.no_grad():
+        attend()
+    assert map_of() is by_keys and attend() is not None and map_of() is by_keys, "made twice"
+    torch.testing.assert_close(o, dense(full | partial))
+    made.full_kv_num_blocks.zero_()
+    torch.testing.assert_close(attend(), dense(partial))
+    dout = torch.randn_like(o)
+    for x, y in zip(torch.autograd.grad(o, inputs, dout), torch.autograd.grad(dense(full | partial), inputs, dout)):
+        torch.testing.assert_close(x, y, atol=1e-4, rtol=1e-4)
+    made.kv_num_blocks = torch.zeros_like(made.kv_num_blocks)
+    assert not attend().any(), "an old list is used"
+    made.kv_num_blocks.data = (partial | full)[:, :, ::32, ::32].sum(-1, dtype=torch.int32)
+    made.kv_indices = (partial | full)[:, :, ::32, ::32].int().argsort(dim=-1, descending=True, stable=True).int()
+    torch.testing.assert_close(attend(), dense(full | partial))
+    lengths = torch.tensor([150, 70], dtype=torch.int32, device=DEVICE)
+    torch.testing.assert_close(*(attention(*inputs, mask=mask, k_lengths=lengths, heads_first=True) for mask in (made, full | partial)))
+    with torch.inference_mode():
+        other, full, partial = drawn_blocks(1, 1, 150, 150, (64, 64))
+        for _ in range(2):
+            torch.testing.assert_close(attention(*inputs, mask=other, heads_first=True), dense(full | partial))
+            other.kv_num_blocks.zero_(), partial.zero_()
+    lists = [x.clone() for x in (made.kv_num_blocks, made.kv_indices, made.full_kv_num_blocks, made.full_kv_indices)]
+    for by_keys in (0, 1):
+        blocks = [2, 4, 150, 150, 32, 32, by_keys]
+        torch.library.opcheck(torch.ops.giwa.make_block_map.default, (*lists, blocks))
+    words = torch.ops.giwa.make_block_map.default(*lists, blocks)
+    torch.library.opcheck(torch.ops.giwa.attention.default, (*inputs, *(None,) * 9, 0, -1, -1, False, 0.0, None, True, 0.0, None, False,
+                                                             None, None, None, words, blocks))
+    model = lambda q, k, v, mask: (attention(q, k, v, mask=mask, heads_first=True) ** 2).sum()
+    compiled = torch.compile(model, fullgraph=True, backend="inductor" if DEVICE == "cuda" else "aot_eager")
+    for x, y in zip(*(torch.autograd.grad(f(*inputs, made), inputs) for f in (model, compiled))):
+        torch.testing.assert_close(x, y)
+
+
+def test_packed_bits():
+    """FlashInfer's custom masks: of all sequences, and of each from its byte on."""
+    dtype, heads, kv_heads, size = TYPES[0], 4, 2, 64
+    mask = torch.rand(75, 131, device=DEVICE) > 0.5
+    inputs = tensors(2, heads, kv_heads, 75, 131, size, size, dtype)
+    check("bits of all sequences", dtype, inputs, {"mask": mask, "causal": True},
+          lambda q, k, v, mask, causal: bhld(q, k, v, mask=packed(mask), causal=causal))
+    lengths = ((30, 70), (1, 50), (90, 90), (17, 33))
+    masks = [torch.rand(n, m, device=DEVICE) > 0.5 for n, m in lengths]
+    bits = [packed(x) for x in masks]
+    starts = [torch.tensor([0, *torch.tensor(n).cumsum(0)], dtype=torch.int32, device=DEVICE)
+              for n in ([n for n, _ in lengths], [m for _, m in lengths], [x.numel() for x in bits])]
+    q, k, v = (random(sum(n[i] for n in lengths), h, size, dtype=dtype).requires_grad_() for i, h in ((0, heads), (1, kv_heads), (1, kv_heads)))
+    for offsets in (starts[2], starts[2][:-1].contiguous()):
+        o, lse = attention(q, k, v, mask=torch.cat(bits), mask_offsets=offsets, q_offsets=starts[0], k_offsets=starts[1], max_q=90, return_lse=True)
+        dout = random(*o.shape, dtype=dtype)
+        gradients = torch.autograd.grad(o, (q, k, v), dout)
+        for b, (n, m) in enumerate(lengths):
+            rows, columns = (slice(int(x[b]), int(x[b + 1])) for x in starts[:2])
+            own = [x[s].detach().transpose(0, 1)[None] for x, s in ((q, rows), (k, columns), (v, columns))]
+            weights = dout[rows].transpose(0, 1)[None], torch.zeros(1, heads, n, device=DEVICE)
+            compare_sequence(f"bits of sequence {b}", dtype, own, {"mask": masks[b]}, weights, [
+                o[rows].transpose(0, 1)[None], lse[None, :, rows], *(x[s].transpose(0, 1)[None] for x, s in zip(gradients, (rows, columns, columns)))])
+
+
+def test_block_mask_refused():
+    q, k, v = tensors(2, 4, 2, 150, 300, 64, 64, TYPES[0])
+    attend = lambda mask, q=q, **o: attention(q, k, v, mask=mask, heads_first=True, **o)
+    made = drawn_blocks(1, 1, 150, 300, (64, 64))[0]
+
+    def documents(b, h, q, k):
+        return q // 50 == k // 50
+
+    unknown = create_block_mask(documents, None, None, 150, 300, device=DEVICE)
+    wide = drawn_blocks(1, 1, 150, 300, (64, 64))[0]
+    wide.kv_num_blocks = wide.kv_num_blocks.long()
+    ids = torch.zeros(150, dtype=torch.int32, device=DEVICE)
+    rows = [x.transpose(1, 2)[0] for x in (q, k, v)]
+    offsets = [torch.tensor([0, n], dtype=torch.int32, device=DEVICE) for n in (150, 300)]
+    for kind, part, call in (
+            (NotImplementedError, "mask_mod documents is Python code", lambda: attend(unknown)),
+            (NotImplementedError, "inner={'causal': True}", lambda: attend(unknown)),
+            (ValueError, "block_queries and block_keys must be powers of two", lambda: attend(drawn_blocks(1, 1, 150, 300, (96, 64))[0])),
+            (ValueError, "given in inner", lambda: attend(made, causal=True)),
+            (ValueError, "inner has causal", lambda: attend(made, inner={"windows": 3})),
+            (ValueError, "inner is for a BlockMask", lambda: attend(None, inner={})),
+            (ValueError, "150 queries and 301 keys, q and k have 150 and 300",
+             lambda: attend(drawn_blocks(1, 1, 150, 301, (1, 1))[0])),
+            (ValueError, "200 queries and 300 keys", lambda: attend(drawn_blocks(1, 1, 200, 300, (64, 64))[0])),
+            (ValueError, "the batch of q, or 1", lambda: attend(drawn_blocks(3, 1, 150, 300, (64, 64))[0])),
+            (ValueError, "the heads of q, or 1", lambda: attend(drawn_blocks(1, 2, 150, 300, (64, 64))[0])),
+            (ValueError, "lists of a BlockMask must be int32", lambda: attend(wide)),
+            (ValueError, "segment_ids of keys must be int32", lambda: attend(made, inner={"segment_ids": ids})),
+            (NotImplementedError, "packed sequences",
+             lambda: attention(*rows, mask=made, q_offsets=offsets[0], k_offsets=offsets[1])),
+            (ValueError, "here 5625 bytes", lambda: attend(torch.zeros(5624, dtype=torch.uint8, device=DEVICE))),
+            (ValueError, "of one dimension", lambda: attend(torch.zeros(150, 300, dtype=torch.uint8, device=DEVICE)))):
+        raises(kind, part, call)
+
+
 def raises(kind, part, call):
     try:
         call()
@@ -600,7 +760,10 @@ def test_no_synchronization():
         return
     inputs = [x.requires_grad_() for x in tensors(2, 4, 4, 130, 130, 64, 64, torch.bfloat16)]
     mask = torch.rand(130, 130, device=DEVICE) > 0.3
+    blocks, bits = drawn_blocks(1, 1, 130, 130, (32, 32))[0], packed(mask)
     calls = [lambda: scaled_dot_product_attention(*inputs, is_causal=True).sum().backward(),
+             lambda: attention(*inputs, mask=blocks, heads_first=True).sum().backward(),
+             lambda: attention(*inputs, mask=bits, heads_first=True).sum().backward(),
              lambda: scaled_dot_product_attention(*inputs, mask).sum().backward()]
     for call in calls:
         call()  # compiled and loaded before
@@ -615,9 +778,11 @@ def test_no_synchronization():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             o = scaled_dot_product_attention(*inputs, is_causal=True)
-        inputs[0].normal_()
+            of_blocks = attention(*inputs, mask=blocks, heads_first=True)
+        inputs[0].normal_(), blocks.full_kv_num_blocks.zero_()
         graph.replay()
         assert torch.equal(o, scaled_dot_product_attention(*inputs, is_causal=True))
+        assert torch.equal(of_blocks, attention(*inputs, mask=blocks, heads_first=True)), "an old list is used"
 
 
 def test_build_ahead():
@@ -626,11 +791,13 @@ def test_build_ahead():
     common = ["--head-size", "40:24", "--architecture", giwa_torch.build.architecture_of(0) if DEVICE == "cuda" else "cpu"]
     command.main(["build", *common, "--mask", "causal", "--pass", "forward", "backward", "cached"])
     command.main(["build", *common, "--mask", "band", "--pass", "forward", "append", "--score", "softcap"])
+    command.main(["build", *common, "--mask", "blocks", "--pass", "forward", "block_map"])
     q, k, v = (x.transpose(1, 2).requires_grad_() for x in tensors(2, 4, 4, 30, 30, 40, 24, torch.bfloat16))
     k_cache, v_cache = (x.detach().clone() for x in (k, v))
     with giwa_torch.build.collecting() as missing:
         flash_attn_func(q, k, v, causal=True).sum().backward()
         flash_attn_func(q, k, v, window_size=(5, 5), softcap=20.0)
+        attention(q, k, v, mask=drawn_blocks(1, 1, 30, 30, (16, 16))[0])
         flash_attn_with_kvcache(q[:, :1].detach(), k_cache, v_cache, k[:, :1].detach(), v[:, :1].detach(), cache_seqlens=20, causal=True)
     assert not missing, missing
     raises(SystemExit, "", lambda: command.main(["build", "--head-size", "513"]))

@@ -14,7 +14,7 @@ import torch
 import giwa_torch
 from giwa_torch import build
 
-MASKS = {"full": 0, "causal": 1, "band": 2, "tensor": 3}
+MASKS = {"full": 0, "causal": 1, "band": 2, "tensor": 3, "bits": 4, "blocks": 5}
 
 
 def architectures_here():
@@ -34,11 +34,12 @@ def variants(arguments):
     for architecture, dtype, which in itertools.product(arguments.architecture, arguments.dtype, arguments.passes):
         cpu, which, element = architecture == "cpu", build.PASSES.index(which), build.DTYPES.index(dtype)
         place = None if cpu else architecture
-        if build.PASSES[which] == "append":  # one library serves all head sizes
-            yield which, place, element, 1, 1, 0, 0
+        if build.PASSES[which] in ("append", "block_map"):  # one library serves all head sizes, and of block_map all element types
+            yield which, place, element if build.PASSES[which] == "append" else 2, 1, 1, 0, 0
             continue
         cached = build.PASSES[which] == "cached"
-        masks = [2 if cached else 3] if cpu else [MASKS[x] for x in arguments.mask if not (cached and x == "tensor")]
+        least = (2 if cached else 3) if cpu else 0  # on the CPU one library has all masks up to this
+        masks = sorted({max(MASKS[x], least) for x in arguments.mask if not (cached and MASKS[x] >= 3)})
         score = sum(1 << build.SCORES.index(x) for x in arguments.score if not (cached and x == "dropout"))
         for (head_size, head_size_v), mask in itertools.product(arguments.head_size, masks):
             yield which, place, element, head_size, head_size_v, mask, score
@@ -82,7 +83,8 @@ def main(arguments=None):
     builder.add_argument("--head-size", nargs="+", type=pair, default=[(64, 64), (128, 128)], metavar="SIZE",
                          help="1 to 512; two, as 192:128, if that of v differs; default: 64 128")
     builder.add_argument("--mask", nargs="+", default=["full", "causal"], choices=MASKS,
-                         help="band is a window, tensor an attn_mask of bool; default: full causal. On the CPU one library has all masks")
+                         help="band is a window, tensor an attn_mask of bool, bits a packed custom mask, blocks a BlockMask, which needs "
+                              "--pass block_map too; default: full causal. On the CPU one library has the first four")
     builder.add_argument("--pass", dest="passes", nargs="+", default=["forward", "backward"], choices=build.PASSES,
                          help="default: forward backward")
     builder.add_argument("--score", nargs="+", default=[], choices=("softcap", "alibi", "dropout"), help="modifiers, all in each call")

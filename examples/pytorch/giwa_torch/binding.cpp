@@ -51,7 +51,7 @@ library load(int pass, const at::Device& device, int element, int64_t head_size,
   const int index = on_gpu ? device.index() : 0;
   std::uint64_t key = 0;
   const auto add = [&](int64_t value, int bits) { key = key << bits | static_cast<std::uint64_t>(value); };
-  add(pass, 2), add(on_gpu, 1), add(index, 8), add(element, 2), add(head_size, 12), add(head_size_v, 12), add(mask, 2);
+  add(pass, 3), add(on_gpu, 1), add(index, 8), add(element, 2), add(head_size, 12), add(head_size_v, 12), add(mask, 3);
   add(score, 8);
   {
     const std::shared_lock lock(mutex);
@@ -209,6 +209,19 @@ giwa_torch::tensor of_scores(const Tensor& t, const char* name, const std::array
   return found;
 }
 
+// Ids of the documents of queries or keys, (length) or (batch, length), and the step from a sequence to the next.
+const int* ids(const optional_tensor& t, const char* name, const Tensor& q, int64_t batch, int64_t length,
+               int64_t& step) {
+  if (!t) return nullptr;
+  TORCH_CHECK_VALUE(t->device() == q.device() && t->scalar_type() == at::kInt && t->dim() >= 1 && t->dim() <= 2 &&
+                        t->size(-1) == length && (length <= 1 || t->stride(-1) == 1) &&
+                        (t->dim() == 1 || t->size(0) == batch),
+                    "giwa_torch: ", name, " must be int32, (length) or (batch, length), contiguous, on ", q.device(),
+                    ", of ", std::to_string(batch), " sequences and length ", std::to_string(length));
+  step = t->dim() == 2 ? t->stride(0) : 0;
+  return t->const_data_ptr<int>();
+}
+
 int as_int(int64_t window) {  // unlimited below 0
   constexpr int64_t most = std::numeric_limits<int>::max();
   return static_cast<int>(window < 0 ? most : std::min(window, most));
@@ -228,6 +241,8 @@ struct problem {
   double dropout = 0;
   optional_tensor dropout_seed;
   bool deterministic = false;  // gradients have the same bits in every run, as with torch.use_deterministic_algorithms
+  optional_tensor mask_offsets, q_segments, k_segments, block_map;
+  std::vector<int64_t> blocks;  // of the map, as in call
 
   bool partial() const { return q_offsets || q_lengths; }  // rows of q may belong to no sequence
   bool partial_keys() const { return partial() || k_lengths || k_batch_index; }
@@ -236,7 +251,7 @@ struct problem {
 // A call with all that both passes have, and the tensors that it keeps alive.
 struct prepared {
   call c{};
-  Tensor q, k, v, slopes, sinks;
+  Tensor q, k, v, slopes, sinks, bit_keys;
   int mask = 0, score = 0;
 
   prepared(const Tensor& q_, const Tensor& k_, const Tensor& v_, const problem& p, bool bias_gradient) {
@@ -254,7 +269,8 @@ struct prepared {
            : !window                    ? giwa_torch::mask_full
            : p.left < 0 && p.right == 0 ? giwa_torch::mask_causal
                                         : giwa_torch::mask_band;
-    if (p.mask) {
+    const bool packed = p.mask && p.mask->scalar_type() == at::kByte;
+    if (p.mask && !packed) {
       TORCH_CHECK_VALUE(p.mask->scalar_type() == at::kBool && p.mask->device() == q.device(),
                         "giwa_torch: mask must be of bool and on ", q.device());
       TORCH_CHECK_NOT_IMPLEMENTED(!p.q_offsets, "giwa_torch: mask with packed sequences");
@@ -296,8 +312,71 @@ struct prepared {
     c.q_lengths = numbers(p.q_lengths, "q_lengths", q, count);
     c.k_lengths = numbers(p.k_lengths, "k_lengths", q, count);
     c.k_batch_index = numbers(p.k_batch_index, "k_batch_index", q, count);
+    if (packed) set_bits(p, sizes);
+    if (p.block_map) set_blocks(p, sizes);
+  }
+
+ private:
+  // Packed bits, which begin at each sequence's byte of mask_offsets, or serve all sequences.
+  void set_bits(const problem& p, const std::array<int64_t, 4>& sizes) {
+    const Tensor& bits = *p.mask;
+    TORCH_CHECK_VALUE(bits.device() == q.device() && bits.dim() == 1 && bits.is_contiguous(),
+                      "giwa_torch: a mask of packed bits must be contiguous, of one dimension, and on ", q.device());
+    if (p.mask_offsets) {  // FlashInfer's have one more, which is not read
+      const int64_t given = p.mask_offsets->numel();
+      c.bit_offsets = numbers(p.mask_offsets, "mask_offsets", q, given == c.sequences ? given : c.sequences + 1);
+    } else {
+      const int64_t bytes = (sizes[2] * sizes[3] + 7) / 8;
+      TORCH_CHECK_VALUE(!p.q_offsets && bits.numel() == bytes,
+                        "giwa_torch: a mask of packed bits must have a bit for each query and key, here ",
+                        std::to_string(bytes), " bytes, which serve all sequences, or mask_offsets; it has ",
+                        std::to_string(bits.numel()), " bytes");
+    }
+    bit_keys = p.k_lengths   ? *p.k_lengths
+               : p.k_offsets ? p.k_offsets->slice(0, 1) - p.k_offsets->slice(0, 0, -1)
+                             : at::full({c.sequences}, sizes[3], q.options().dtype(at::kInt));
+    c.bits = bits.const_data_ptr<unsigned char>(), c.bit_keys = bit_keys.const_data_ptr<int>();
+    mask = giwa_torch::mask_data;
+  }
+  void set_blocks(const problem& p, const std::array<int64_t, 4>& sizes) {
+    TORCH_CHECK_VALUE(p.blocks.size() == 7 && p.block_map->device() == q.device(),
+                      "giwa_torch: block_map must be what make_block_map returned, on ", q.device());
+    std::copy(p.blocks.begin(), p.blocks.end(), c.blocks);
+    c.block_words = p.block_map->data_ptr();
+    c.q_segments = ids(p.q_segments, "segment_ids of queries", q, sizes[0], sizes[2], c.q_segment_stride);
+    c.k_segments = ids(p.k_segments, "segment_ids of keys", q, sizes[0], sizes[3], c.k_segment_stride);
+    mask = giwa_torch::mask_blocks;
   }
 };
+
+// Makes a block_map of FlexAttention's lists, (batch, heads, rows of blocks) and (batch, heads, rows of blocks, capacity).
+// `blocks` are the numbers of the map, as in call.
+Tensor make_block_map(const Tensor& counts, const Tensor& indices, const optional_tensor& full_counts,
+                      const optional_tensor& full_indices, at::IntArrayRef blocks) {
+  const c10::OptionalDeviceGuard guard(counts.device());
+  call c{};
+  TORCH_CHECK_VALUE(blocks.size() == 7, "giwa_torch: a block_map has 7 numbers");
+  std::copy(blocks.begin(), blocks.end(), c.blocks);
+  const auto list = [&](const Tensor& t, int64_t dimensions) {
+    TORCH_CHECK_VALUE(t.device() == counts.device() && t.scalar_type() == at::kInt && t.dim() == dimensions,
+                      "giwa_torch: the lists of a BlockMask must be int32, (batch, heads, rows of blocks) and (batch, "
+                      "heads, rows of blocks, capacity), and on one device");
+    giwa_torch::tensor found{t.data_ptr(), {1, 1, 1, 1}, {}};
+    for (int64_t d = 0; d < dimensions; ++d) found.sizes[d] = t.size(d), found.strides[d] = t.stride(d);
+    return found;
+  };
+  const auto set = [&](int i, const Tensor& of_counts, const Tensor& of_indices) {
+    const giwa_torch::tensor both[] = {list(of_counts, 3), list(of_indices, 4)};
+    if (of_indices.numel() > 0) c.counts[i] = both[0], c.indices[i] = both[1];  // else there are no blocks
+  };
+  set(1, counts, indices);
+  if (full_counts && full_indices) set(0, *full_counts, *full_indices);
+  const library kernels = load(giwa_torch::pass_block_map, counts.device(), 2, 1, 1, 0, 0);
+  const Tensor map = at::empty({kernels.workspace_bytes(&c) / 4}, counts.options());
+  c.block_words = map.data_ptr();
+  run(giwa_torch::pass_block_map, map, c, 1, 1, 0, 0);
+  return map;
+}
 
 Tensor empty_lse(const call& c, const Tensor& q, bool fill) {
   const auto options = q.options().dtype(at::kFloat);
@@ -380,19 +459,24 @@ std::vector<Tensor> differentiate(const Tensor& dout_, const optional_tensor& dl
       const optional_tensor &sinks, const optional_tensor &q_offsets, const optional_tensor &k_offsets,               \
       const optional_tensor &q_lengths, const optional_tensor &k_lengths, const optional_tensor &k_batch_index,       \
       c10::SymInt max_q, int64_t left, int64_t right, bool bottom_right, double softcap, std::optional<double> scale, \
-      bool heads_first, double dropout, const optional_tensor &dropout_seed, bool deterministic
-#define GIWA_TORCH_ARGUMENTS                                                                                \
-  mask, bias, slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index, max_q, left, right, \
-      bottom_right, softcap, scale, heads_first, dropout, dropout_seed, deterministic
-#define GIWA_TORCH_MEMBERS(p)                                                                                      \
-  p.mask, p.bias, p.slopes, p.sinks, p.q_offsets, p.k_offsets, p.q_lengths, p.k_lengths, p.k_batch_index, p.max_q, \
-      p.left, p.right, p.bottom_right, p.softcap, p.scale, p.heads_first, p.dropout, p.dropout_seed, p.deterministic
+      bool heads_first, double dropout, const optional_tensor &dropout_seed, bool deterministic,                      \
+      const optional_tensor &mask_offsets, const optional_tensor &q_segments, const optional_tensor &k_segments,      \
+      const optional_tensor &block_map, at::IntArrayRef blocks
+#define GIWA_TORCH_ARGUMENTS                                                                                     \
+  mask, bias, slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index, max_q, left, right,      \
+      bottom_right, softcap, scale, heads_first, dropout, dropout_seed, deterministic, mask_offsets, q_segments, \
+      k_segments, block_map, blocks.vec()
+#define GIWA_TORCH_MEMBERS(p)                                                                                         \
+  p.mask, p.bias, p.slopes, p.sinks, p.q_offsets, p.k_offsets, p.q_lengths, p.k_lengths, p.k_batch_index, p.max_q,    \
+      p.left, p.right, p.bottom_right, p.softcap, p.scale, p.heads_first, p.dropout, p.dropout_seed, p.deterministic, \
+      p.mask_offsets, p.q_segments, p.k_segments, p.block_map, p.blocks
 constexpr auto schema_of_arguments =
     "Tensor? mask, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? q_offsets, Tensor? k_offsets, Tensor? "
     "q_lengths, "
     "Tensor? k_lengths, Tensor? k_batch_index, SymInt max_q, int left, int right, bool bottom_right, float softcap, "
     "float? scale, bool heads_first, float dropout=0.0, Tensor? dropout_seed=None, bool "
-    "deterministic=False";
+    "deterministic=False, Tensor? mask_offsets=None, Tensor? q_segments=None, Tensor? k_segments=None, Tensor? "
+    "block_map=None, int[] blocks=[]";
 
 std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v, GIWA_TORCH_PARAMETERS) {
   return attend(q, k, v, {GIWA_TORCH_ARGUMENTS});
@@ -417,8 +501,9 @@ struct Attention : torch::autograd::Function<Attention> {
   // The tensors of a problem, those that may have gradients first.
   template <class Problem>
   static auto tensors_of(Problem& p) {
-    return std::array{&p.bias,      &p.slopes,    &p.sinks,     &p.mask,          &p.q_offsets,
-                      &p.k_offsets, &p.q_lengths, &p.k_lengths, &p.k_batch_index, &p.dropout_seed};
+    return std::array{&p.bias,         &p.slopes,     &p.sinks,      &p.mask,          &p.q_offsets,
+                      &p.k_offsets,    &p.q_lengths,  &p.k_lengths,  &p.k_batch_index, &p.dropout_seed,
+                      &p.mask_offsets, &p.q_segments, &p.k_segments, &p.block_map};
   }
 
   // Saves what is there in few objects, because each costs host time: q, k, v, o, lse and tensors, and one list of numbers.
@@ -433,9 +518,10 @@ struct Attention : torch::autograd::Function<Attention> {
       if (*tensors[i]) present |= int64_t{1} << i, saved.push_back(**tensors[i]);
     ctx->save_for_backward(std::move(saved));
     const auto bits = [](double x) { return std::bit_cast<int64_t>(x); };
-    ctx->saved_data["numbers"] =
-        c10::List<int64_t>({present, p.left, p.right, p.bottom_right, p.heads_first, p.scale.has_value(),
-                            bits(p.scale.value_or(0)), bits(p.softcap), bits(p.dropout), p.deterministic});
+    c10::List<int64_t> numbers({present, p.left, p.right, p.bottom_right, p.heads_first, p.scale.has_value(),
+                                bits(p.scale.value_or(0)), bits(p.softcap), bits(p.dropout), p.deterministic});
+    for (const int64_t n : p.blocks) numbers.push_back(n);
+    ctx->saved_data["numbers"] = std::move(numbers);
     if (p.q_offsets) ctx->saved_data["max_q"] = p.max_q;
     ctx->set_materialize_grads(false);
     return {o, lse};
@@ -453,6 +539,7 @@ struct Attention : torch::autograd::Function<Attention> {
     if (numbers[5] != 0) p.scale = std::bit_cast<double>(int64_t{numbers[6]});
     p.softcap = std::bit_cast<double>(int64_t{numbers[7]}), p.dropout = std::bit_cast<double>(int64_t{numbers[8]});
     p.deterministic = numbers[9] != 0;
+    for (std::size_t i = 10; i < numbers.size(); ++i) p.blocks.push_back(numbers[i]);
     if (p.q_offsets) p.max_q = ctx->saved_data["max_q"].toSymInt();
     variables found(inputs + 1);  // and of the problem
     std::array<bool, inputs> wanted{};
@@ -611,6 +698,9 @@ TORCH_LIBRARY(giwa, m) {
   m.def(forward.c_str());
   m.def(backward.c_str());
   m.def(
+      "make_block_map(Tensor counts, Tensor indices, Tensor? full_counts, Tensor? full_indices, int[] blocks) -> "
+      "Tensor");
+  m.def(
       "attention_cached(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? lengths, Tensor? pages, Tensor? q_offsets, "
       "Tensor? slopes, Tensor? sinks, int max_q, int left, int right, bool bottom_right, float softcap, float? scale, "
       "bool heads_first) -> (Tensor, Tensor)");
@@ -623,6 +713,7 @@ namespace {
 void implement(torch::Library& m) {
   m.impl("attention", &attention);
   m.impl("attention_backward", &attention_backward);
+  m.impl("make_block_map", &make_block_map);
   m.impl("attention_cached", &attention_cached);
   m.impl("append_to_cache", &append_to_cache);
 }

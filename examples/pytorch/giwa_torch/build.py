@@ -24,8 +24,8 @@ import torch
 HERE = Path(__file__).resolve().parent
 ELEMENTS = ("giwa::fp16", "giwa::bf16", "float")  # in the order of binding.cpp
 DTYPES = ("fp16", "bf16", "fp32")
-PASSES = ("forward", "backward", "cached", "append")
-MASKS = ("no mask", "causal", "band", "mask tensor")
+PASSES = ("forward", "backward", "cached", "append", "block_map")
+MASKS = ("no mask", "causal", "band", "mask tensor", "mask of bits", "block map")
 SCORES = ("softcap", "alibi", "bias", "alibi gradient", "bias gradient", "dropout", "float32 bias")  # bits, as score_flag of call.hpp
 
 
@@ -142,9 +142,9 @@ def library(which, architecture, element, head_size, head_size_v, mask, score):
         if path_of(name).exists():  # no compiler is needed
             return path_of(name)
         what = [PASSES[which], DTYPES[element]]
-        if PASSES[which] != "append":
+        if PASSES[which] not in ("append", "block_map"):
             sizes = str(head_size) if head_size == head_size_v else f"{head_size} and {head_size_v}"
-            what += [f"head size {sizes}", "all masks" if architecture is None else MASKS[mask]]
+            what += [f"head size {sizes}", "all masks" if architecture is None and mask <= 3 else MASKS[mask]]
             what += [name for bit, name in enumerate(SCORES) if score >> bit & 1]
         what = ", ".join(what)
         definitions = {"PASS": which, "ELEMENT": ELEMENTS[element], "HEAD_SIZE": head_size, "HEAD_SIZE_V": head_size_v,

@@ -8,10 +8,10 @@
 
 namespace giwa_torch {
 
-enum pass : int { pass_forward, pass_backward, pass_cached, pass_append };
-// The variant of a library of pass_append is append_tables_of_float or 0; of the others, score_flag.
+enum pass : int { pass_forward, pass_backward, pass_cached, pass_append, pass_block_map };
+// The variant of a library of pass_append is append_tables_of_float or 0, of pass_block_map 0; of the others, score_flag.
 enum append_flag : int { append_tables_of_float = 1 };
-enum mask_kind : int { mask_full, mask_causal, mask_band, mask_tensor };
+enum mask_kind : int { mask_full, mask_causal, mask_band, mask_tensor, mask_data, mask_blocks };
 enum score_flag : int {
   score_softcap = 1,
   score_alibi = 2,
@@ -38,6 +38,15 @@ struct call {
   int left, right;
   bool bottom_right;
   tensor mask;  // of bool
+  // Packed bits: of each sequence the keys of a query, and the first byte; without offsets all sequences have the same bits.
+  const unsigned char* bits;
+  const int *bit_keys, *bit_offsets;
+  const int *q_segments, *k_segments;  // ids of documents
+  std::int64_t q_segment_stride, k_segment_stride;
+  // A map of blocks, in whose partial blocks the masks above are asked; and the lists that it is made from, full and partial.
+  void* block_words;
+  int blocks[7];                 // batch, heads, queries, keys, a block's queries and keys, by_keys
+  tensor counts[2], indices[2];  // (batch, heads, rows of blocks, 1 or capacity), int
   // Scores.
   bool has_scale;
   double scale;

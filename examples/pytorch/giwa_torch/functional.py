@@ -7,8 +7,11 @@ import torch
 import torch._functorch.config
 import torch.fx.traceback
 from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import scaled_dot_product_attention as pytorchs
 from torch.utils.checkpoint import CheckpointPolicy
+
+from .block_mask import inner_of, map_of
 
 operator = torch.ops.giwa.attention.default
 
@@ -97,7 +100,7 @@ def seed_of(dropout_p, q):
 
 def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=None, bias=None, alibi_slopes=None, sinks=None,
               softcap=0.0, scale=None, q_offsets=None, k_offsets=None, max_q=0, q_lengths=None, k_lengths=None, k_batch_index=None,
-              dropout_p=0.0, heads_first=False, return_lse=False):
+              dropout_p=0.0, heads_first=False, return_lse=False, inner=None, mask_offsets=None):
     """Computes softmax(mask(bias + alibi + softcap(scale q kᵀ))) v for every head, on a GPU or the CPU.
 
     q (batch, length, heads, head size), k and v (batch, their length, kv heads, head size); v's head size may differ, kv heads divide
@@ -108,7 +111,13 @@ def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=No
     causal         a query sees the keys up to its diagonal. The last query's diagonal is the last key; with top_left, the first
                    query's is the first key
     window         a query sees so many keys before its diagonal and after it; -1: any number
-    mask           of bool, broadcasts to (batch, heads, queries, keys): True keeps a score
+    mask           of bool, broadcasts to (batch, heads, queries, keys): True keeps a score. Or FlexAttention's BlockMask, with `inner`.
+                   Or uint8: FlashInfer's packed custom mask, a bit for each query and key, lowest bit first
+    inner          what the mask_mod of a BlockMask computes, in a dict: causal, window, top_left (here True if it is not there) and mask,
+                   as above, and segment_ids, int32, (length) or (batch, length), or one of queries and one of keys: a query sees the
+                   keys of its id. None: no mask_mod
+    mask_offsets   (sequences) or one more, int32: the byte of a packed mask with which each sequence begins, FlashInfer's
+                   mask_indptr. A sequence has bits for its queries and keys alone. None: all sequences have the same bits
     bias           of the type of q or float32, broadcasts to (batch, heads, queries, keys), and is added to the scores
     alibi_slopes   (heads) or (batch, heads): minus slope times the distance from the diagonal is added to the scores
     sinks          (heads): scores of a further key of each head, whose value is 0
@@ -122,9 +131,22 @@ def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=No
     A query that sees no key gets zeros, and an lse of -inf; so do rows that belong to no sequence. With
     torch.use_deterministic_algorithms(True) gradients have the same bits in every run; otherwise, on Hopper, those of q may not.
     """
+    segments, blocks = (None, None), (None, ())
+    if isinstance(mask, BlockMask):
+        if causal or top_left or tuple(window) != (-1, -1):
+            raise ValueError("giwa_torch: with a BlockMask causal, window and top_left are given in inner")
+        if q.dim() != 4 or k.dim() != 4:
+            raise NotImplementedError("giwa_torch: a BlockMask with packed sequences")
+        gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias, alibi_slopes, sinks))
+        length = 2 if heads_first else 1
+        block_mask = mask
+        causal, window, top_left, mask, *segments = inner_of(block_mask, inner)
+        blocks = map_of(block_mask, q.shape[length], k.shape[length], gradients)
+    elif inner is not None:
+        raise ValueError("giwa_torch: inner is for a BlockMask, and mask is none")
     o, lse = operator(q, k, v, mask, bias, alibi_slopes, sinks, q_offsets, k_offsets, q_lengths, k_lengths, k_batch_index, max_q,
                       window[0], 0 if causal else window[1], not top_left, softcap, scale, heads_first, dropout_p,
-                      seed_of(dropout_p, q))
+                      seed_of(dropout_p, q), False, mask_offsets, *segments, *blocks)
     return (o, lse) if return_lse else o
 
 

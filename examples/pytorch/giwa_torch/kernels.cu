@@ -6,8 +6,11 @@
 #include <giwa/attention.cuh>
 #if GIWA_TORCH_PASS == 1
 #include <giwa/attention_backward.cuh>
-#elif GIWA_TORCH_PASS >= 2
+#elif GIWA_TORCH_PASS == 2 || GIWA_TORCH_PASS == 3
 #include <giwa/cache.cuh>
+#endif
+#if GIWA_TORCH_PASS == 4 || GIWA_TORCH_MASK >= 4
+#include <giwa/block_map.cuh>
 #endif
 #else
 #include <giwa/host.hpp>
@@ -56,7 +59,7 @@ giwa::tensor_view<T, 1> heads_of(const call& c, T* data) {
   return {data, {c.q.sizes[2]}};
 }
 
-#if GIWA_TORCH_MASK == 3
+#if GIWA_TORCH_MASK >= 3
 // Keeps what a tensor of bool keeps, (batch, heads, queries, keys) with strides of 0 where it is broadcast.
 struct kept_by_tensor {
   static constexpr bool any_range = true;
@@ -70,6 +73,38 @@ struct kept_by_tensor {
     return data == nullptr ? giwa::tile_keep::all : giwa::tile_keep::some;
   }
 };
+kept_by_tensor tensor_mask_of(const call& c) {
+  return {static_cast<const bool*>(c.mask.data),
+          {c.mask.strides[0], c.mask.strides[1], c.mask.strides[2], c.mask.strides[3]}};
+}
+#endif
+#if GIWA_TORCH_MASK >= 4
+// Keeps what a tensor of bool, packed bits and ids of documents all keep; each without data keeps everything.
+struct kept_by_data {
+  static constexpr bool any_range = true;
+  kept_by_tensor tensor;
+  giwa::packed_bits bits;
+  giwa::segment_ids segments;
+  GIWA_HOST_DEVICE constexpr bool operator()(giwa::attention_coord c) const {
+    return tensor(c) && (bits.bits == nullptr || bits(c)) && (segments.queries == nullptr || segments(c));
+  }
+  GIWA_HOST_DEVICE constexpr giwa::tile_keep classify(const giwa::score_tile& t) const {
+    return bits.bits == nullptr && segments.queries == nullptr ? tensor.classify(t) : giwa::tile_keep::some;
+  }
+};
+#endif
+#if GIWA_TORCH_MASK == 5 || GIWA_TORCH_PASS == 4
+giwa::block_map map_of(const call& c) {
+  const auto& [batch, heads, queries, keys, block_queries, block_keys, by_keys] = c.blocks;
+  return {.words = static_cast<giwa::block_word*>(c.block_words),
+          .batch = batch,
+          .heads = heads,
+          .queries = queries,
+          .keys = keys,
+          .block_queries = block_queries,
+          .block_keys = block_keys,
+          .by_keys = by_keys != 0};
+}
 #endif
 
 constexpr giwa::alignment alignment_of(const call& c) {
@@ -86,9 +121,17 @@ constexpr giwa::alignment alignment_of(const call& c) {
   const auto band = giwa::keys_back{c.left, align} & giwa::keys_ahead{c.right, align};
 #if GIWA_TORCH_MASK == 2
   return band;
+#elif GIWA_TORCH_MASK == 3
+  return band & tensor_mask_of(c);
 #else
-  return band & kept_by_tensor{static_cast<const bool*>(c.mask.data),
-                               {c.mask.strides[0], c.mask.strides[1], c.mask.strides[2], c.mask.strides[3]}};
+  const auto inner = band & kept_by_data{tensor_mask_of(c),
+                                         {c.bits, c.bit_keys, c.bit_offsets},
+                                         {c.q_segments, c.k_segments, c.q_segment_stride, c.k_segment_stride}};
+#if GIWA_TORCH_MASK == 4
+  return inner;
+#else
+  return giwa::block_sparse{map_of(c), inner};
+#endif
 #endif
 }
 #endif
@@ -247,6 +290,20 @@ giwa::status run(const call& c) {
                        view_of<element>(c.dk), view_of<element>(c.dv));
 }
 
+#elif GIWA_TORCH_PASS == 4
+
+int64 bytes_of(const call& c) { return c.block_words != nullptr ? 0 : map_of(c).bytes(); }  // of the map itself
+giwa::status run(const call& c) {
+  const auto list = [&](int i) -> giwa::block_list {
+    const auto counts = view_of<const int>(c.counts[i]);
+    return {{counts.data(),
+             {counts.extent(0), counts.extent(1), counts.extent(2)},
+             {counts.stride(0), counts.stride(1), counts.stride(2)}},
+            view_of<const int>(c.indices[i])};
+  };
+  return giwa::make_block_map(where(c), giwa::block_lists{.full = list(0), .partial = list(1)}, map_of(c));
+}
+
 #else
 
 template <class Element>
@@ -336,9 +393,9 @@ giwa::status run(const call& c) {
 
 extern "C" {
 
-// The bytes of workspace with which a call is fastest; on the CPU none are needed.
+// The bytes of workspace with which a call is fastest; on the CPU none are needed. Of a map without words, those of its words.
 __attribute__((visibility("default"))) int64 giwa_torch_workspace_bytes(const call* c) {
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) || GIWA_TORCH_PASS == 4
   return bytes_of(*c);
 #else
   static_cast<void>(c), static_cast<void>(bytes_of);
