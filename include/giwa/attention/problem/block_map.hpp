@@ -76,7 +76,8 @@ struct block_map {
 
   /// How many blocks of a range are visible, and how many are full.
   struct counts {
-    int64 visible = 0, full = 0;
+    int64 visible = 0;  ///< blocks of which some score is visible
+    int64 full = 0;     ///< blocks of which every score is
   };
   /// Counts the blocks [first_row, end_row) x [first_column, end_column), which are within the map. Takes time for the rows or
   /// for the columns, whichever are fewer, or without `by_keys` for the rows.
@@ -169,9 +170,11 @@ struct block_sparse {
   }
   ///@}
 };
+#if !defined(GIWA_DOXYGEN)  // for compilers that deduce no aggregates
 block_sparse(block_map) -> block_sparse<full>;
 template <attention_mask Inner>
 block_sparse(block_map, Inner) -> block_sparse<Inner>;
+#endif
 
 }  // namespace giwa::inline GIWA_ABI
 
