@@ -186,6 +186,13 @@ TEST_CASE("sizes of new rows and of the cache that do not fit together") {
   refused([](call& c) { c.cache.k = {c.x + 1000, {6, 0, 2, 8}}; }, "k", "room for at least one key", 1, 0);
 }
 
+TEST_CASE("sizes at, below and above their limits") {
+  constexpr int64 most = giwa::attention_limits::length;
+  const auto range = [](int64 size) { return giwa::detail::check_append_range(size, 1, "k_new", ""); };
+  CHECK((range(1).ok() && range(most).ok()));
+  CHECK((range(0).expected == 1 && range(0).got == 0 && range(most + 1).expected == most));
+}
+
 TEST_CASE("page tables, sequences and lengths that do not fit the call") {
   refused([](call& c) { c.cache.lengths = nullptr; }, "lengths", "needs the lengths");
   refused([](call& c) { c.cache.sequences = 3; }, "sequences", "as many sequences as k_new", 2, 3);
