@@ -106,7 +106,9 @@ struct row_terms_op {
         of_o[r] = at(o), of_dout[r] = at(dout);
       }
       const row_terms terms = p.call.terms_of(sequence, head, row_of(own), 0);
+#if defined(__CUDA_ARCH__)
 #pragma unroll 1  // it runs once but for elements one by one; four times in a row take 128 registers and spill in fp32
+#endif
       for (int64 d = lane * Run; d < width; d += lanes * Run) {
         part a[rows_of_lane], b[rows_of_lane];
         GIWA_UNROLL
