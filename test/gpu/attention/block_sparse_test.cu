@@ -107,7 +107,7 @@ void compare(const block_problem& p, const Inner& inner, bool any_order) {
 
   const auto q = t.q.to_host(), k = t.k.to_host(), v = t.v.to_host(), of_o = dout.to_host();
   std::vector<float> o(q.size()), right_q(q.size()), right_k(k.size()), right_v(k.size());
-  const states_of_blocks<Inner> formula{&c, inner};
+  const states_of_blocks<Inner> formula{c.map, c.states(), inner};
   const auto in = [&](const std::vector<fp16>& x, int64 length, int64 n) { return like(x.data(), length, n); };
   giwa::throw_if_failed(attention_reference(
       giwa::host, in(q, queries, heads), in(k, keys, kv_heads), in(v, keys, kv_heads), like(o.data(), queries, heads),
@@ -137,12 +137,14 @@ TEST_CASE("attention and its gradients with a map, blocks of all sizes") {
   for (const bool any_order : {false, true}) {
     compare<64>({.batch = 2, .heads = 4, .queries = 300, .keys = 410, .block_queries = 16, .block_keys = 32},
                 giwa::full{}, any_order);
+#if !defined(GIWA_TEST_FEW_SIZES)  // where the program is only compiled
     compare<128>({.heads = 4, .queries = 700, .keys = 900, .block_queries = 128, .block_keys = 128}, giwa::full{},
                  any_order);
     compare<128>({.queries = 700, .keys = 900, .block_queries = 64, .block_keys = 64}, giwa::causal::bottom_right,
                  any_order);
     compare<64>({.queries = 700, .keys = 900, .block_queries = 128, .block_keys = 4, .by_keys = false},
                 giwa::sliding_window{300, giwa::alignment::bottom_right}, any_order);
+#endif
   }
 }
 
@@ -156,8 +158,10 @@ TEST_CASE("few visible blocks, and rows and columns without any") {
                       .block_keys = 64,
                       .density = density,
                       .empty_ends = true};
-      compare<128>(p, giwa::full{}, any_order);
-      compare<64>(p, giwa::causal::bottom_right, any_order);
+      compare<64>(p, giwa::full{}, any_order);
+#if !defined(GIWA_TEST_FEW_SIZES)
+      compare<128>(p, giwa::causal::bottom_right, any_order);
+#endif
     }
 }
 

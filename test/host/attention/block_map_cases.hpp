@@ -58,6 +58,7 @@ class block_case {
   int at(int b, int h, int r, int c) const {
     return states_[static_cast<std::size_t>(((int64{b} * map.heads + h) * map.rows() + r) * map.columns() + c)];
   }
+  const int* states() const { return states_.data(); }
   giwa::block_lists lists() const { return {list(true), list(false)}; }
   /// The full blocks, and the rows of blocks as those of one matrix.
   giwa::block_rows rows() {
@@ -256,12 +257,12 @@ std::string block_map_failures(const Make& make) {
 /// block_sparse{map, Inner} without the map: a mask that reads the states.
 template <class Inner>
 struct states_of_blocks {
-  const block_case* blocks;
+  giwa::block_map map;
+  const int* states;  // as block_case::at() numbers them
   Inner inner;
-  bool operator()(giwa::attention_coord c) const {
-    const auto& m = blocks->map;
-    const int state =
-        blocks->at(m.batch == 1 ? 0 : c.batch, m.heads == 1 ? 0 : c.head, m.row_of(c.query), m.column_of(c.key));
+  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const {
+    const giwa::int64 matrix = giwa::int64{map.batch == 1 ? 0 : c.batch} * map.heads + (map.heads == 1 ? 0 : c.head);
+    const int state = states[(matrix * map.rows() + map.row_of(c.query)) * map.columns() + map.column_of(c.key)];
     return state == 2 || (state == 1 && inner(c));
   }
 };
@@ -291,7 +292,7 @@ std::string block_sparse_attention_failures(const Make& make) {
     block_case c(p, 77);
     if (const giwa::status s = make(c.lists(), c.map); !s.ok()) return giwa::format_status(s).c_str();
     const giwa::block_sparse mask{c.map, inner};
-    const states_of_blocks<std::remove_cvref_t<decltype(inner)>> formula{&c, inner};
+    const states_of_blocks<std::remove_cvref_t<decltype(inner)>> formula{c.map, c.states(), inner};
     const giwa::attention_options plain{.align = giwa::alignment::bottom_right};
     std::vector<float> o(q.size()), right(q.size()), lse(static_cast<std::size_t>(batch * heads * queries));
     giwa::attention_options options = plain;

@@ -62,8 +62,8 @@ struct block_source_base {
 
   /// Refuses a view whose extents are not those of the map.
   template <class T, int Rank>
-  GIWA_HOST_DEVICE static status check_view(const tensor_view<T, Rank>& v, const int (&extents)[Rank], int checked,
-                                            const block_map& map, const char* argument) {
+  GIWA_HOST_DEVICE static status check_view(const tensor_view<T, Rank>& v, const int (&extents)[stdlib::size_t{Rank}],
+                                            int checked, const block_map& map, const char* argument) {
     if (const status s = v.check(argument); !s.ok()) return s;
     constexpr const char* messages[] = {
         "the view must have the batch of the map", "the view must have the heads of the map",
