@@ -115,7 +115,10 @@ struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
   requires(!element_traits<T>::on_tensor_cores && !element_traits<T>::is_split)
 struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
-  using type = prepared_call<forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
+  static constexpr bool narrow = HeadSize <= 256 && HeadSizeV <= 256;
+  using sm90 = sm90_bytes_policy_of<HeadSize, HeadSizeV, Tile>;
+  using type = prepared_call<forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
+                             forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 using prepared_forward = typename forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score>::type;

@@ -5,6 +5,7 @@
 
 #include <giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_products_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_promotion_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -20,7 +21,8 @@ struct sm90_query_rows {
   using notes = typename Types::consumer_note;
   using products = sm90_products<Types>;
   static constexpr int slack = is_split ? 0 : policy::slack;
-  using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0, slack>;
+  static constexpr int headroom = is_split && !two_parts ? -split_exponents::of_p : Types::headroom;
+  using softmax_state = online_softmax<score_map, headroom, slack>;
 
   consumer& c;
   const typename Types::work_tile& work;
@@ -28,6 +30,7 @@ struct sm90_query_rows {
   softmax_state softmax{};
   output_registers o;          // (queries, head size of v)
   split_exponents exponents;   // powers of two in which scores and o are counted (split fp16)
+  [[no_unique_address]] promoted_output<Types> sums;  // O of e4m3
   bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
 
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
@@ -47,6 +50,7 @@ struct sm90_query_rows {
     }
     if (own.keep() != tile_keep::none) {
       key_splits.see_tile(own.first_key);
+      if constexpr (Types::promotes) sums.begin(own.first_key);
       first_tile();
       if constexpr (policy::slices_output)
         loop_sliced();
@@ -60,6 +64,7 @@ struct sm90_query_rows {
           loop_pingpong(key_splits);
       }
       last_product();
+      if constexpr (Types::promotes) sums.finish(c, o);
     } else {
       c.release_q();
       skip_tile();
@@ -93,7 +98,7 @@ struct sm90_query_rows {
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class KeySplits>
-  static constexpr bool speculates = (slack > 0 && stdlib::same_as<KeySplits, keys_at_once>);
+  static constexpr bool speculates = (slack > 0 && stdlib::same_as<KeySplits, keys_at_once> && !Types::transposes_v);
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// The softmax runs while other consumers use the tensor cores.
   template <class KeySplits>
@@ -113,6 +118,7 @@ struct sm90_query_rows {
       add_partial_o(factor_before);
       release_v();
       key_splits.take_output(*this);
+      if constexpr (Types::promotes) sums.promote_before(c, own.first_key, o);
       if (slack > 0 && c.block.any(softmax.exceeds_slack(largest))) {
         raise(largest);
         rescale_o();
@@ -194,6 +200,11 @@ struct sm90_query_rows {
     c.values.wait();
     Types::tile_arrived(c.p);
     if (!scrubs) return;
+    if constexpr (Types::transposes_v) {
+      const auto& found = c.s.transposer.has_nonfinite[v_stage];
+      has_nonfinite = has_nonfinite || (needed && (found[0] | found[1]) != 0);
+      return;
+    }
     if (needed) {
       c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);
       has_nonfinite = has_nonfinite || c.s.v_notes[v_stage].has_nonfinite != 0;
@@ -253,16 +264,21 @@ struct sm90_query_rows {
   }
   /// Converts P to an operand in registers.
   GIWA_DEVICE void make_p() {
+    if constexpr (Types::transposes_v && drops_weights<typename Types::score>)
+      products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), scores);
     products::make_p(scores, p);
-    if constexpr (drops_weights<typename Types::score>)
+    if constexpr (!Types::transposes_v && drops_weights<typename Types::score>)
       products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), p);
   }
   GIWA_DEVICE void rescale_o() {
     o.transform_rows(factor, [](float x, float f) { return x * f; });
+    if constexpr (Types::promotes) sums.rescale(c, factor);
   }
   GIWA_DEVICE void multiply_pv(int slice = 0) {
     if constexpr (two_parts)
       products::multiply_pv(c, v_stage, p, partial_o, slice);
+    else if constexpr (Types::promotes)
+      products::multiply_pv(c, v_stage, p, o, 0, sums.continues);
     else
       products::multiply_pv(c, v_stage, p, o);
   }

@@ -7,6 +7,7 @@
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/sums/finish_rows.cuh>
+#include <giwa/tile/operand_of_bytes.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -63,7 +64,10 @@ struct sm90_epilogue {
       if (p.stores_by_tma && !rows.has_nonfinite && rows.first_query < head.queries() && fits)
         return store_by_tma(c, rows);
     }
-    store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
+    if constexpr (Types::transposes_v)
+      store_transposed_columns(c.thread, rows.o, head.o, rows.first_query);
+    else
+      store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
     if (rows.has_nonfinite) {
       const auto& list = rows.work.keys.get();
       c.block.sync_warp();

@@ -125,7 +125,7 @@ struct sm90_loader {
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     arch::wait_for_previous_kernel();
     auto k = s.k.producer(block);
-    auto v = s.v.producer(block);
+    auto v = Types::loaded_v(s).producer(block);
     const int rank = Types::multicasts ? arch::cluster_rank() : 0;
     for (uint32 turn = 0;; ++turn) {
       s.work_full[turn % queue_depth].wait(turn / queue_depth & 1);

@@ -8,6 +8,7 @@
 #include <giwa/attention/split_fp16/exponents.cuh>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/mma_sm90.cuh>
+#include <giwa/tile/operand_of_bytes.cuh>
 #include <giwa/tile/register_copy.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -18,7 +19,8 @@ struct sm90_products {
   using policy = typename Types::policy;
   using score_map = warpgroup_map<Types::block_n>;
   using score_tile = register_tile<float, score_map>;
-  using operand = uint32[policy::parts][score_map::registers / 2];  // two numbers per register
+  static constexpr int per_word = 4 / element_traits<typename Types::element>::bytes;
+  using operand = uint32[policy::parts][score_map::registers / per_word];
   static constexpr bool two_parts = policy::parts == 2;
   static constexpr auto in_turn = descriptors::in_turn;
 
@@ -44,6 +46,8 @@ struct sm90_products {
   GIWA_DEVICE static void make_p(const score_tile& scores, operand& p) {
     if constexpr (two_parts)
       to_operands(scores, power_of_two(-split_exponents::of_p), p[0], p[1]);
+    else if constexpr (Types::transposes_v)
+      to_operand_of_bytes(scores, p[0]);
     else
       to_operand<typename Types::element>(scores, p[0]);
   }
@@ -54,10 +58,20 @@ struct sm90_products {
     c.steps.find_kept(c.block, c.thread, bounds, at, kept);
     kept.clear(p);
   }
+  /// The same before they are rounded to bytes.
+  template <class Consumer, class Bounds, class RowMap>
+  GIWA_DEVICE static void drop(Consumer& c, const Bounds& bounds, const RowMap& at, score_tile& weights) {
+    kept_tile<score_map, false> kept;
+    c.steps.find_kept(c.block, c.thread, bounds, at, kept);
+    GIWA_UNROLL
+    for (int i = 0; i < score_map::registers; ++i)
+      if (!kept[i]) weights.value[i] = 0;
+  }
 
   /// O += P V; with split fp16, partial O = P V of this tile and one slice.
   template <class Consumer, class Output>
-  GIWA_DEVICE static void multiply_pv(Consumer& c, int v_stage, const operand& p, Output& o, int slice = 0) {
+  GIWA_DEVICE static void multiply_pv(Consumer& c, int v_stage, const operand& p, Output& o, int slice = 0,
+                                      bool accumulate = true) {
     auto& v = c.s.v.stage(v_stage);
     arch::fence_operand(o.value);
     arch::wgmma_fence();
@@ -66,6 +80,8 @@ struct sm90_products {
       multiply<in_turn>(o, p[1], v, false, slice * policy::slice);
       multiply<in_turn>(o, p[0], v, true, lo + slice * policy::slice);
       multiply<in_turn>(o, p[0], v, true, slice * policy::slice);
+    } else if constexpr (Types::transposes_v) {
+      multiply<in_turn>(o, p[0], transposed(v), accumulate);
     } else {
       multiply<in_turn>(o, p[0], v, true);
     }

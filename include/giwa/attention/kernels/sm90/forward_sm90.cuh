@@ -9,6 +9,7 @@
 #include <giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_loader_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_transposer_sm90.cuh>
 #include <giwa/attention/sums/chunks.cuh>
 #include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/grid/op.hpp>
@@ -43,7 +44,11 @@ struct sm90_attention_op {
     if (block.warp() < 4) {
       if constexpr (Policy::moves_registers) arch::release_registers<Policy::producer_registers>();
       if (block.warp() == 0) sm90_loader<types>::run(block, p, s);
-      if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
+      if constexpr (types::transposes_v) {
+        if (block.warp() % 2 == 1) sm90_transposer<types>::run(block, s, block.warp() / 2);
+      } else {
+        if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
+      }
       if (block.warp() == 2 && arch::elect_one()) sm90_tile_scheduler<types>::run(block, p, s);
     } else {
       if constexpr (Policy::moves_registers) arch::claim_registers<Policy::consumer_registers>();
