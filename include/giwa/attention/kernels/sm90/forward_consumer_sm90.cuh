@@ -56,8 +56,12 @@ struct sm90_query_rows {
         loop_sliced();
       else {
         if constexpr (speculates<KeySplits>)
-          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
-            attend_without_maxima(*this);
+          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles) {
+            if constexpr (Types::transposes_v)
+              attend_by_alarm(*this);
+            else
+              attend_without_maxima(*this);
+          }
         if constexpr (policy::overlaps)
           loop_overlapped(key_splits);
         else
@@ -78,6 +82,8 @@ struct sm90_query_rows {
  private:
   template <class QueryRows>
   friend GIWA_DEVICE void attend_without_maxima(QueryRows&);
+  template <class QueryRows>
+  friend GIWA_DEVICE void attend_by_alarm(QueryRows&);
 
   // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
@@ -98,7 +104,8 @@ struct sm90_query_rows {
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class KeySplits>
-  static constexpr bool speculates = (slack > 0 && stdlib::same_as<KeySplits, keys_at_once> && !Types::transposes_v);
+  static constexpr bool speculates = (slack > 0 && stdlib::same_as<KeySplits, keys_at_once> &&
+                                      (!Types::transposes_v || !drops_weights<typename Types::score>));
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// The softmax runs while other consumers use the tensor cores.
   template <class KeySplits>
@@ -118,7 +125,7 @@ struct sm90_query_rows {
       add_partial_o(factor_before);
       release_v();
       key_splits.take_output(*this);
-      if constexpr (Types::promotes) sums.promote_before(c, own.first_key, o);
+      promote();
       if (slack > 0 && c.block.any(softmax.exceeds_slack(largest))) {
         raise(largest);
         rescale_o();
@@ -269,6 +276,10 @@ struct sm90_query_rows {
     products::make_p(scores, p);
     if constexpr (!Types::transposes_v && drops_weights<typename Types::score>)
       products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), p);
+  }
+  /// Moves O to the sums in fp32 if the tile of `own` belongs to another sum than those in O.
+  GIWA_DEVICE void promote() {
+    if constexpr (Types::promotes) sums.promote_before(c, own.first_key, o);
   }
   GIWA_DEVICE void rescale_o() {
     o.transform_rows(factor, [](float x, float f) { return x * f; });

@@ -44,7 +44,8 @@ struct sm90_types {
                                                                     : swizzle::bytes_32;
   // The tile that TMA stores: (queries of a consumer, head size of v). A wider output is stored from registers.
   static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output && !transposes_v;
-  using o_tile = shared_tile<stdlib::conditional_t<stores_tiles, O, element>, tile_shape<64, head_size_v>,
+  using o_element = stdlib::conditional_t<stores_tiles, O, stdlib::conditional_t<transposes_v, fp16, element>>;
+  using o_tile = shared_tile<o_element, tile_shape<64, head_size_v>,
                              swizzled<output_swizzle>>;
   // The rows of a warp, which it stores itself: the warps of a consumer do not wait for each other at a tile's end.
   using o_rows = shared_tile<typename o_tile::value_type, tile_shape<16, head_size_v>, swizzled<output_swizzle>>;
