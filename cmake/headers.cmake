@@ -124,6 +124,7 @@ set(GIWA_HEADERS
   D giwa/tile/register_copy.cuh
   D giwa/tile/mma_sm80.cuh
   D giwa/tile/mma_sm90.cuh
+  D giwa/tile/operand_of_bytes.cuh
 
   P giwa/softmax/exponential.hpp
   P giwa/softmax/state.hpp
@@ -148,6 +149,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/dropout.hpp
   P giwa/attention/problem/kept_tile.hpp
   P giwa/attention/problem/workspace.hpp
+  P giwa/attention/problem/scales.hpp
   P giwa/attention/problem/options.hpp
   P giwa/attention/problem/cache.hpp
   P giwa/attention/split_fp16/layout.hpp
@@ -236,6 +238,9 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/forward_loader_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh
   D giwa/attention/kernels/sm90/forward_products_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_promotion_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_scaling_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_transposer_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_sm90.cuh
   D giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh
   D giwa/attention/kernels/sm90/forward_sm90.cuh

@@ -52,6 +52,9 @@ struct forward_sm90 : candidate {
 
   template <class Call>
   static status suits(const Call& call) {
+    // P is rounded before it is multiplied by V, so it has no scales of keys. Those of k begin at multiples of 64 of the tensor's rows.
+    if constexpr (element_traits<T>::has_scales)
+      if (call.scales.v_rows != 0 || (call.scales.k_rows != 0 && call.views.is_packed())) return fits_another_tile;
     return check_tensor_maps(heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
   }
   static result<gpu_traits> gpu() { return current_gpu(path_of<op>()); }

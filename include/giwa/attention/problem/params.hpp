@@ -32,6 +32,7 @@ struct attention_head : head_place {
   tensor_view<O, 2> o;              // (queries, head size of v)
   float* lse;                       // of the first query, or null
   int64 lse_stride;
+  [[no_unique_address]] stdlib::conditional_t<element_traits<T>::has_scales, head_scales, no_scales> scales{};
 };
 
 /// The parameters of every attention kernel and of the CPU path, after the checks.
@@ -49,6 +50,7 @@ struct attention_params {
   int diagonal_offset;
   int heads_per_kv;  // heads of queries for each of keys
   bool ragged;       // rows of the tensors may belong to no sequence, or to another one
+  [[no_unique_address]] stdlib::conditional_t<element_traits<T>::has_scales, attention_scales, no_scales> scales{};
 
   GIWA_HOST_DEVICE head_place place_of(int batch, int head) const {
     const auto& a = views;
@@ -108,7 +110,8 @@ struct attention_params {
             slice(views.v, h.key_sequence, h.first_key_row, h.keys(), h.kv_head),
             slice(views.o, h.sequence, h.first_query_row, h.queries(), h.head),
             lse_row,
-            lse.stride(2)};
+            lse.stride(2),
+            scales_of_head(scales, h)};
   }
 };
 
@@ -119,6 +122,8 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
   const float head_size = static_cast<float>(a.q.extent(3));
   const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
   const alignment align = diagonal_of(mask, score, options.align);
+  decltype(attention_params<T, O, Mask, Score>::scales) scales{};
+  if constexpr (element_traits<T>::has_scales) scales = options.scales;
   return {a,
           mask,
           score,
@@ -130,7 +135,8 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           align.is_bottom_right(),
           align.fixed_offset(),
           static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2)),
-          a.is_ragged()};
+          a.is_ragged(),
+          scales};
 }
 #endif
 
@@ -158,6 +164,16 @@ struct head_rows {
   strided_rows<O> o;
   static constexpr bool has_prior = false;
   GIWA_HOST_DEVICE explicit head_rows(const attention_head<T, O>& h) : q(h.q), k(h.k), v(h.v), o(h.o) {}
+};
+
+template <class T, class O>
+  requires(element_traits<T>::has_scales)
+struct head_rows<T, O> {
+  scaled_rows<T> q, k, v;
+  strided_rows<O> o;
+  static constexpr bool has_prior = false;
+  GIWA_HOST_DEVICE explicit head_rows(const attention_head<T, O>& h)
+      : q(h.q, h.scales.q), k(h.k, h.scales.k), v(h.v, h.scales.v, h.scales.channel, h.scales.mean), o(h.o) {}
 };
 
 /// The head that a call's parameters describe, and its rows. Parameters of other calls have other overloads.

@@ -6,6 +6,7 @@
 #include <giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_products_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_promotion_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_scaling_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -30,11 +31,12 @@ struct sm90_query_rows {
   softmax_state softmax{};
   output_registers o;          // (queries, head size of v)
   split_exponents exponents;   // powers of two in which scores and o are counted (split fp16)
-  [[no_unique_address]] promoted_output<Types> sums;  // O of e4m3
+  [[no_unique_address]] promoted_output<Types> sums;    // O of e4m3
+  [[no_unique_address]] scaled_scores<Types> scaling;   // of e4m3
   bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
 
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
-      : c(of), work(w), first_query(Types::queries_of(w, of.index).first) {
+      : c(of), work(w), first_query(Types::queries_of(w, of.index).first), scaling(of, w) {
     softmax.reset();
     o.fill(0);
   }
@@ -254,6 +256,7 @@ struct sm90_query_rows {
     auto& steps = c.steps;
     const auto bounds = Types::bounds_of(work, c.index);
     const auto at = Types::rows_at(first_query, own.first_key);
+    if constexpr (Types::transposes_v) scaling.apply(own.first_key, scores);
     if constexpr (is_split) exponents.begin_scores(exponent_q + note.exponent_k, c.p.call.scale, steps, softmax);
     if (FullyKept || (steps.modified && keep == tile_keep::all))
       steps.apply_to_whole(c.thread, scores, bounds, at);

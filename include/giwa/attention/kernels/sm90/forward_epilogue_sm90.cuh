@@ -58,6 +58,7 @@ struct sm90_epilogue {
                               query_rows::two_parts);
     // + 0 makes -0 positive: a NaN in a row that is not seen could change its sign.
     rows.o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });
+    if constexpr (Types::transposes_v) scale_output(c.thread, head.scales, normalizer, rows);
     if constexpr (Types::stores_tiles) {
       // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
       const bool fits = !p.call.ragged || rows.first_query + 64 <= head.queries();
