@@ -109,13 +109,15 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
 /// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. `workspace` is the
 /// number of bytes that the call gets: fp32 with fewer than workspace_bytes() runs without tensor cores. Layouts are
-/// not known here: tensors that TMA cannot address run on sm80 where the answer is sm90. Needs no GPU.
+/// not known here: tensors that TMA cannot address run on sm80 where the answer is sm90, those of e4m3 on simt. Needs no GPU.
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
   const bool narrow = p.head_size <= 256 && p.head_size_v <= 256;
   const bool splits = detail::are_split(p.element_bytes) && narrow && workspace >= workspace_bytes(p);
   const detail::gpu_traits gpu = detail::gpu_traits::of(capability);
+  if (p.element_bytes == detail::element_traits<e4m3>::bytes)
+    return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::simt, {}};
   if (!gpu.mma || !(splits || detail::are_on_tensor_cores(p.element_bytes))) return {attention_path::simt, {}};
   return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::sm80, {}};
 }
