@@ -27,17 +27,16 @@ struct head_place {
 
 /// One head of one sequence. The views contain the rows of this sequence and no others.
 template <class T, class O>
-struct attention_head : head_place {
+struct attention_head : head_place, with_scales<T, head_scales> {
   tensor_view<const T, 2> q, k, v;  // (length, head size)
   tensor_view<O, 2> o;              // (queries, head size of v)
   float* lse;                       // of the first query, or null
   int64 lse_stride;
-  [[no_unique_address]] stdlib::conditional_t<element_traits<T>::has_scales, head_scales, no_scales> scales{};
 };
 
 /// The parameters of every attention kernel and of the CPU path, after the checks.
 template <class T, class O, class Mask, class Score>
-struct attention_params {
+struct attention_params : with_scales<T, attention_scales> {
   attention_views<T, O> views;
   Mask mask;
   Score score;
@@ -50,7 +49,6 @@ struct attention_params {
   int diagonal_offset;
   int heads_per_kv;  // heads of queries for each of keys
   bool ragged;       // rows of the tensors may belong to no sequence, or to another one
-  [[no_unique_address]] stdlib::conditional_t<element_traits<T>::has_scales, attention_scales, no_scales> scales{};
 
   GIWA_HOST_DEVICE head_place place_of(int batch, int head) const {
     const auto& a = views;
@@ -105,13 +103,13 @@ struct attention_params {
             ? nullptr
             : lse.data() + (h.sequence * lse.stride(0) + h.head * lse.stride(1) + h.first_query_row * lse.stride(2));
     return {h,
+            scales_of_head(*this, h),
             slice(views.q, h.sequence, h.first_query_row, h.queries(), h.head),
             slice(views.k, h.key_sequence, h.first_key_row, h.keys(), h.kv_head),
             slice(views.v, h.key_sequence, h.first_key_row, h.keys(), h.kv_head),
             slice(views.o, h.sequence, h.first_query_row, h.queries(), h.head),
             lse_row,
-            lse.stride(2),
-            scales_of_head(scales, h)};
+            lse.stride(2)};
   }
 };
 
@@ -122,9 +120,10 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
   const float head_size = static_cast<float>(a.q.extent(3));
   const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
   const alignment align = diagonal_of(mask, score, options.align);
-  decltype(attention_params<T, O, Mask, Score>::scales) scales{};
-  if constexpr (element_traits<T>::has_scales) scales = options.scales;
-  return {a,
+  with_scales<T, attention_scales> scales;
+  if constexpr (element_traits<T>::has_scales) scales.scales = options.scales;
+  return {scales,
+          a,
           mask,
           score,
           scale,
@@ -135,8 +134,7 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
           align.is_bottom_right(),
           align.fixed_offset(),
           static_cast<int>(a.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.k.extent(2)),
-          a.is_ragged(),
-          scales};
+          a.is_ragged()};
 }
 #endif
 

@@ -31,8 +31,15 @@ struct attention_scales {
 
 namespace detail {
 
-/// What takes the place of scales where elements have none.
-struct no_scales {};
+/// A base with the scales of a type, empty for elements without them. (A member without an address of its own would do in C++, but
+/// nvcc 13.0 then moves the kernel's parameters.)
+template <class T, class Scales>
+struct with_scales {};
+template <class T, class Scales>
+  requires(element_traits<T>::has_scales)
+struct with_scales<T, Scales> {
+  Scales scales{};
+};
 
 /// The scales of the rows of one head of one sequence.
 struct row_scales {
@@ -85,7 +92,13 @@ GIWA_HOST_DEVICE head_scales scales_of_head(const attention_scales& s, const Pla
           rows(s.k, s.k_rows, h.key_sequence, h.kv_head, h.first_key_row),
           rows(s.v, s.v_rows, h.key_sequence, h.kv_head, h.first_key_row), columns(s.v_channel), columns(s.v_mean)};
 }
-GIWA_HOST_DEVICE constexpr no_scales scales_of_head(const no_scales&, const auto&) { return {}; }
+template <class T, class Place>
+GIWA_HOST_DEVICE with_scales<T, head_scales> scales_of_head([[maybe_unused]] const with_scales<T, attention_scales>& call,
+                                                            [[maybe_unused]] const Place& h) {
+  with_scales<T, head_scales> to;
+  if constexpr (element_traits<T>::has_scales) to.scales = scales_of_head(call.scales, h);
+  return to;
+}
 
 /// A row of elements with scales, for the CPU path and the reference.
 template <class T>
