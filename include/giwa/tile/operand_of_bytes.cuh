@@ -19,9 +19,7 @@ GIWA_HOST_DEVICE constexpr int operand_key(int place) {
   return place - place % 16 + place % 4 / 2 * 8 + place % 16 / 4 * 2 + place % 2;
 }
 /// The column of a row-major tile that transpose_bytes() writes to row `row`: of each 16 the even ones, then the odd ones.
-GIWA_HOST_DEVICE constexpr int transposed_column(int row) {
-  return row - row % 16 + row % 8 * 2 + row % 16 / 8;
-}
+GIWA_HOST_DEVICE constexpr int transposed_column(int row) { return row - row % 16 + row % 8 * 2 + row % 16 / 8; }
 
 /// Rounds an accumulator to the e4m3 left operand `to` of the next product: to nearest, ties to even, saturated at 448, NaN as NaN.
 template <class Map>

@@ -25,7 +25,8 @@ template <int Size, class O, class Mask, class Score = giwa::plain_score>
 outputs<O> run(const scaled_problem& p, const Mask& mask, const Score& score = {}) {
   const giwa::stream s = new_stream();
   const gpu_array<e4m3> q(p.q), k(p.k), v(p.v);
-  const gpu_array<float> qs(p.q_scales), ks(p.k_scales), vs(p.v_scales), channel(p.v_channel), mean(p.v_mean), sinks(p.sinks);
+  const gpu_array<float> qs(p.q_scales), ks(p.k_scales), vs(p.v_scales), channel(p.v_channel), mean(p.v_mean),
+      sinks(p.sinks);
   const gpu_array<O> o(std::vector<O>(p.q.size(), giwa::convert<O>{}(NAN)));
   const gpu_array<float> lse(std::vector<float>(static_cast<std::size_t>(p.batch * p.heads * p.queries), NAN));
   const gpu_array<unsigned char> workspace(std::vector<unsigned char>(64));
@@ -48,7 +49,8 @@ outputs<O> run(const scaled_problem& p, const Mask& mask, const Score& score = {
 template <int Size, class O, class Mask>
 double error_of(const scaled_problem& p, const Mask& mask, int64 every = 1) {
   const auto sees = [&](int64 i, int64 j) {
-    return mask(giwa::attention_coord{0, 0, static_cast<int>(i), static_cast<int>(j), static_cast<int>(i + p.keys - p.queries)});
+    return mask(giwa::attention_coord{0, 0, static_cast<int>(i), static_cast<int>(j),
+                                      static_cast<int>(i + p.keys - p.queries)});
   };
   std::vector<double> right, right_lse;
   p.answer(sees, right, right_lse, every);

@@ -47,7 +47,8 @@ struct scaled_problem {
     std::uniform_real_distribution<float> uniform(least, 3 * least);
     const auto scales = [&](std::vector<float>& to, bool given, int64 count, bool signs) {
       to.clear();
-      for (int64 i = 0; given && i < count; ++i) to.push_back(uniform(random) * (signs && random() % 4 == 0 ? -1.f : 1.f));
+      for (int64 i = 0; given && i < count; ++i)
+        to.push_back(uniform(random) * (signs && random() % 4 == 0 ? -1.f : 1.f));
     };
     scales(q_scales, kinds.q, batches() * groups(queries, kinds.q_rows) * (kinds.one_head ? 1 : heads), true);
     scales(k_scales, kinds.k, batches() * groups(keys, kinds.k_rows) * kv(), false);
@@ -79,14 +80,16 @@ struct scaled_problem {
   double element(const std::vector<e4m3>& of, int64 rows, int64 of_heads, int64 b, int64 i, int64 h, int64 d) const {
     return static_cast<double>(of[static_cast<std::size_t>(((b * rows + i) * of_heads + h) * size + d)]);
   }
-  double scale_of(const std::vector<float>& of, int64 rows, int group, int64 of_heads, int64 b, int64 i, int64 h) const {
+  double scale_of(const std::vector<float>& of, int64 rows, int group, int64 of_heads, int64 b, int64 i,
+                  int64 h) const {
     if (of.empty()) return 1;
     const int64 width = kinds.one_head ? 1 : of_heads, at = kinds.one_batch ? 0 : b;
     return static_cast<double>(of[static_cast<std::size_t>(
         (at * groups(rows, group) + (group == 0 ? 0 : i / group)) * width + (kinds.one_head ? 0 : h))]);
   }
   double column_of(const std::vector<float>& of, int64 h, int64 d, double otherwise) const {
-    return of.empty() ? otherwise : static_cast<double>(of[static_cast<std::size_t>((kinds.one_head ? 0 : h) * size + d)]);
+    return of.empty() ? otherwise
+                      : static_cast<double>(of[static_cast<std::size_t>((kinds.one_head ? 0 : h) * size + d)]);
   }
 
   /// o (batch, queries, heads, head size) and lse (batch, heads, queries). sees(query, key) is the mask.
@@ -98,7 +101,8 @@ struct scaled_problem {
       for (int64 h = 0; h < heads; ++h)
         for (int64 i = 0; i < queries; i += every) {
           const int64 shared = h / (heads / kv_heads);
-          const double of_q = scale_of(q_scales, queries, kinds.q_rows, heads, b, i, h) / std::sqrt(static_cast<double>(size));
+          const double of_q =
+              scale_of(q_scales, queries, kinds.q_rows, heads, b, i, h) / std::sqrt(static_cast<double>(size));
           std::vector<double> score(static_cast<std::size_t>(keys), -infinity);
           double largest = -infinity, sum = 0;
           for (int64 j = 0; j < keys; ++j) {
@@ -142,7 +146,8 @@ distance distance_of(const std::vector<T>& got, const std::vector<double>& right
                      int64 queries, int64 heads, int64 width) {
   distance d;
   for (std::size_t i = 0; i < right.size(); ++i) {
-    const auto row = static_cast<int64>(i) / width, h = row % heads, query = row / heads % queries, b = row / heads / queries;
+    const auto row = static_cast<int64>(i) / width, h = row % heads, query = row / heads % queries,
+               b = row / heads / queries;
     if (width > 1 && std::isnan(lse_of_row[static_cast<std::size_t>((b * heads + h) * queries + query)]) &&
         std::isnan(right[i]))
       continue;

@@ -27,7 +27,8 @@ giwa::status with_views(const scaled_problem& p, outputs& to, const Run& run) {
   options.scales = p.scales();
   options.align = giwa::alignment::bottom_right;
   if (!p.sinks.empty()) options.sinks = {p.sinks.data(), {p.heads}};
-  return run(t8(p.q.data(), {p.batch, p.queries, p.heads, p.size}), t8(p.k.data(), {p.batch, p.keys, p.kv_heads, p.size}),
+  return run(t8(p.q.data(), {p.batch, p.queries, p.heads, p.size}),
+             t8(p.k.data(), {p.batch, p.keys, p.kv_heads, p.size}),
              t8(p.v.data(), {p.batch, p.keys, p.kv_heads, p.size}),
              tensor_view<float, 4>(to.o.data(), {p.batch, p.queries, p.heads, p.size}), options);
 }
@@ -36,7 +37,8 @@ giwa::status with_views(const scaled_problem& p, outputs& to, const Run& run) {
 template <class Mask>
 double error_of(const scaled_problem& p, const Mask& mask) {
   const auto sees = [&](int64 i, int64 j) {
-    return mask(giwa::attention_coord{0, 0, static_cast<int>(i), static_cast<int>(j), static_cast<int>(i + p.keys - p.queries)});
+    return mask(giwa::attention_coord{0, 0, static_cast<int>(i), static_cast<int>(j),
+                                      static_cast<int>(i + p.keys - p.queries)});
   };
   std::vector<double> right, right_lse;
   p.answer(sees, right, right_lse);
@@ -49,22 +51,29 @@ double error_of(const scaled_problem& p, const Mask& mask) {
     worst = std::max({worst, o.relative(), lse.largest});
   };
   outputs got;
-  judge(with_views(p, got, [&](auto q, auto k, auto v, auto o, const auto& options) {
-    return giwa::attention_forward<size>(giwa::host, q, k, v, o, mask, giwa::plain_score{}, options);
-  }), got);
-  judge(with_views(p, got, [&](auto q, auto k, auto v, auto o, const auto& options) {
-    return giwa::attention_reference(giwa::host, q, k, v, o, mask, giwa::plain_score{}, options);
-  }), got);
-  judge(with_views(p, got, [&](auto q, auto k, auto v, auto o, const auto& options) {
-    const giwa::detail::attention_views<e4m3, float> views{q, k, v, o, {}};
-    return run_simt<size, size>(views, mask, giwa::plain_score{}, options);
-  }), got);
+  judge(with_views(p, got,
+                   [&](auto q, auto k, auto v, auto o, const auto& options) {
+                     return giwa::attention_forward<size>(giwa::host, q, k, v, o, mask, giwa::plain_score{}, options);
+                   }),
+        got);
+  judge(with_views(p, got,
+                   [&](auto q, auto k, auto v, auto o, const auto& options) {
+                     return giwa::attention_reference(giwa::host, q, k, v, o, mask, giwa::plain_score{}, options);
+                   }),
+        got);
+  judge(with_views(p, got,
+                   [&](auto q, auto k, auto v, auto o, const auto& options) {
+                     const giwa::detail::attention_views<e4m3, float> views{q, k, v, o, {}};
+                     return run_simt<size, size>(views, mask, giwa::plain_score{}, options);
+                   }),
+        got);
   return worst;
 }
 
 scaled_problem problem_of(const scale_kinds& kinds, int64 queries = 70, int64 keys = 150) {
   scaled_problem p;
-  p.batch = 2, p.queries = queries, p.keys = keys, p.heads = 4, p.kv_heads = 2, p.size = size, p.kinds = kinds, p.mean = 1;
+  p.batch = 2, p.queries = queries, p.keys = keys, p.heads = 4, p.kv_heads = 2, p.size = size, p.kinds = kinds,
+  p.mean = 1;
   p.draw();
   return p;
 }
@@ -83,18 +92,19 @@ std::string refused(const scaled_problem& p, const giwa::attention_scales& scale
 }  // namespace
 
 TEST_CASE("scales of every granularity on every path of the host") {
-  const scale_kinds each[] = {{.q = true},
-                              {.k = true},
-                              {.v = true},
-                              {.q = true, .k = true, .v = true, .one_batch = true, .one_head = true},
-                              {.q = true, .q_rows = 1},
-                              {.q = true, .q_rows = 13},
-                              {.k = true, .k_rows = 64},
-                              {.v = true, .v_rows = 64},
-                              {.v = true, .v_rows = 128, .one_batch = true},
-                              {.v_channel = true},
-                              {.v_mean = true},
-                              {.q = true, .k = true, .v = true, .v_channel = true, .v_mean = true, .q_rows = 1, .k_rows = 64, .v_rows = 64}};
+  const scale_kinds each[] = {
+      {.q = true},
+      {.k = true},
+      {.v = true},
+      {.q = true, .k = true, .v = true, .one_batch = true, .one_head = true},
+      {.q = true, .q_rows = 1},
+      {.q = true, .q_rows = 13},
+      {.k = true, .k_rows = 64},
+      {.v = true, .v_rows = 64},
+      {.v = true, .v_rows = 128, .one_batch = true},
+      {.v_channel = true},
+      {.v_mean = true},
+      {.q = true, .k = true, .v = true, .v_channel = true, .v_mean = true, .q_rows = 1, .k_rows = 64, .v_rows = 64}};
   for (const scale_kinds& kinds : each) {
     CHECK(error_of(problem_of(kinds), giwa::full{}) < 1e-5);
     CHECK(error_of(problem_of(kinds), giwa::causal{}) < 1e-5);
@@ -114,7 +124,8 @@ TEST_CASE("scales of masked keys do not reach a row, and those of seen keys do")
   constexpr float inf = std::numeric_limits<float>::infinity();
   for (const float hostile : {NAN, inf, -inf, 3e38f, 0.0f, 1e-42f}) {
     scaled_problem p = problem_of({.k = true, .v = true, .k_rows = 64, .v_rows = 64}, 150, 150);
-    for (std::size_t i = 0; i < 2; ++i) p.k_scales[2 * 2 + i] = p.v_scales[2 * 2 + i] = hostile;  // keys 128 to 149 of the first sequence
+    for (std::size_t i = 0; i < 2; ++i)
+      p.k_scales[2 * 2 + i] = p.v_scales[2 * 2 + i] = hostile;  // keys 128 to 149 of the first sequence
     std::vector<double> right, lse;
     p.answer([](int64 i, int64 j) { return j <= i; }, right, lse);
     outputs got;
@@ -123,7 +134,8 @@ TEST_CASE("scales of masked keys do not reach a row, and those of seen keys do")
                                           giwa::plain_score{}, options);
             }).ok());
     int64 wrong = 0, rows_with_nan = 0;
-    for (std::size_t i = 0; i < 128 * 4 * size; ++i) wrong += !(std::fabs(static_cast<double>(got.o[i]) - right[i]) < 1e-4);
+    for (std::size_t i = 0; i < 128 * 4 * size; ++i)
+      wrong += !(std::fabs(static_cast<double>(got.o[i]) - right[i]) < 1e-4);
     for (std::size_t i = 128; i < 150; ++i) rows_with_nan += std::isnan(got.o[i * 4 * size]);
     CHECK(wrong == 0);
     if (std::isnan(hostile)) CHECK(rows_with_nan == 22);
@@ -164,8 +176,8 @@ TEST_CASE("scales are refused by name") {
   const tensor_view<giwa::fp16, 4> view(x.data(), {1, 64, 1, size});
   giwa::attention_options options;
   options.scales.k = {p.k_scales.data(), {1, 1, 1}};
-  const giwa::status of_16 = giwa::attention_forward<size>(giwa::host, view, view, view,
-                                                           tensor_view<giwa::fp16, 4>(o.data(), {1, 64, 1, size}), options);
+  const giwa::status of_16 = giwa::attention_forward<size>(
+      giwa::host, view, view, view, tensor_view<giwa::fp16, 4>(o.data(), {1, 64, 1, size}), options);
   CHECK((!of_16.ok() && std::string(of_16.argument) == "scales"));
 }
 

@@ -118,7 +118,8 @@ struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
   requires(!element_traits<T>::on_tensor_cores && !element_traits<T>::is_split)
 struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
-  static constexpr bool has_bytes = has_sm90 && HeadSize <= 256 && HeadSizeV <= 256 && !stdlib::same_as<Tile, fp32_exact>;
+  static constexpr bool has_bytes =
+      has_sm90 && HeadSize <= 256 && HeadSizeV <= 256 && !stdlib::same_as<Tile, fp32_exact>;
   using tile = stdlib::conditional_t<is_attention_tile<Tile>, Tile, automatic_tile>;
   using sm90 = sm90_bytes_policy_of<HeadSize, HeadSizeV, tile>;
   using type = prepared_call<forward_sm90<T, O, sm90, Mask, Score, has_bytes>,

@@ -113,11 +113,13 @@ GIWA_HOST_DEVICE status check_sinks(const attention_options& options, const atte
 
 /// Scales of one tensor: (batch, groups of `rows` rows, heads). Empty means none.
 template <class T>
-GIWA_HOST_DEVICE constexpr status check_row_scales(const tensor_view<const float, 3>& s, const tensor_view<const T, 4>& of,
-                                                   int rows, int multiple, const char* argument, const char* rows_argument) {
+GIWA_HOST_DEVICE constexpr status check_row_scales(const tensor_view<const float, 3>& s,
+                                                   const tensor_view<const T, 4>& of, int rows, int multiple,
+                                                   const char* argument, const char* rows_argument) {
   if (rows < 0 || rows % multiple != 0)
-    return status::invalid(rows_argument, multiple == 1 ? "the rows of a scale must be 0, for all of them, or more"
-                                                        : "the rows of a scale must be 0, for all of them, or a multiple of 64",
+    return status::invalid(rows_argument,
+                           multiple == 1 ? "the rows of a scale must be 0, for all of them, or more"
+                                         : "the rows of a scale must be 0, for all of them, or a multiple of 64",
                            bound::at_least, 0, rows);
   if (s.data() == nullptr && s.size() == 0)
     return rows == 0 ? status{}
@@ -161,7 +163,8 @@ GIWA_HOST_DEVICE status check_attention_scales(const attention_options& options,
       broken(check_column_numbers(s.v_mean, a.v.extent(2), a.v.extent(3), "scales.v_mean")))
     return broken.state;
   if (drops_weights<Score> && s.v_mean.data() != nullptr)
-    return status::invalid("scales.v_mean", "with dropout v has no mean: the sum of the weights that are kept is not known");
+    return status::invalid("scales.v_mean",
+                           "with dropout v has no mean: the sum of the weights that are kept is not known");
   const auto apart = [&](const auto& view, const char* argument) {
     if (view.data() == nullptr) return status{};
     if (may_share(view, a.o)) return status::invalid(argument, "the scales overlap o");
@@ -169,8 +172,9 @@ GIWA_HOST_DEVICE status check_attention_scales(const attention_options& options,
     if (may_share(view, options.workspace)) return status::invalid(argument, "the scales overlap the workspace");
     return status{};
   };
-  static_cast<void>(broken(apart(s.q, "scales.q")) || broken(apart(s.k, "scales.k")) || broken(apart(s.v, "scales.v")) ||
-                    broken(apart(s.v_channel, "scales.v_channel")) || broken(apart(s.v_mean, "scales.v_mean")));
+  static_cast<void>(broken(apart(s.q, "scales.q")) || broken(apart(s.k, "scales.k")) ||
+                    broken(apart(s.v, "scales.v")) || broken(apart(s.v_channel, "scales.v_channel")) ||
+                    broken(apart(s.v_mean, "scales.v_mean")));
   return broken.state;
 }
 
@@ -188,8 +192,8 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
           {"o overlaps q", "o overlaps k", "o overlaps v", "o overlaps q_offsets", "o overlaps k_offsets",
            "o overlaps q_lengths", "o overlaps k_lengths", "o overlaps k_batch_index"})) ||
       broken(check_lse(options.lse, a)) ||
-      broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) || broken(check_sinks(options, a)) ||
-      broken(check_attention_scales<Score>(options, a)))
+      broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) ||
+      broken(check_sinks(options, a)) || broken(check_attention_scales<Score>(options, a)))
     return broken.state;
   if (broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k}))) return broken.state;
   return check_alignment(mask, score, options.align, a.lengths_agree(), a.q.extent(1), a.k.extent(1));

@@ -68,8 +68,9 @@ struct head_scales {
   /// A column of o of a row. `share` is the sum of the row's normalized weights, 0 for a row without keys.
   GIWA_HOST_DEVICE float finish(float x, float share, int64 column) const {
     if (share == 0) return x;
-    return channel.data == nullptr && mean.data == nullptr ? x
-                                                           : x * channel.get(column, 1.f) + share * mean.get(column, 0.f);
+    return channel.data == nullptr && mean.data == nullptr
+               ? x
+               : x * channel.get(column, 1.f) + share * mean.get(column, 0.f);
   }
 };
 
@@ -93,8 +94,8 @@ GIWA_HOST_DEVICE head_scales scales_of_head(const attention_scales& s, const Pla
           rows(s.v, s.v_rows, h.key_sequence, h.kv_head, h.first_key_row), columns(s.v_channel), columns(s.v_mean)};
 }
 template <class T, class Place>
-GIWA_HOST_DEVICE with_scales<T, head_scales> scales_of_head([[maybe_unused]] const with_scales<T, attention_scales>& call,
-                                                            [[maybe_unused]] const Place& h) {
+GIWA_HOST_DEVICE with_scales<T, head_scales> scales_of_head(
+    [[maybe_unused]] const with_scales<T, attention_scales>& call, [[maybe_unused]] const Place& h) {
   with_scales<T, head_scales> to;
   if constexpr (element_traits<T>::has_scales) to.scales = scales_of_head(call.scales, h);
   return to;
@@ -119,7 +120,12 @@ class scaled_rows {
  public:
   GIWA_HOST_DEVICE scaled_rows(const tensor_view<const T, 2>& view, const row_scales& scales,
                                const column_numbers& channel = {}, const column_numbers& mean = {})
-      : data_(view.data()), stride_(view.stride(0)), count_(view.extent(0)), scales_(scales), channel_(channel), mean_(mean) {}
+      : data_(view.data()),
+        stride_(view.stride(0)),
+        count_(view.extent(0)),
+        scales_(scales),
+        channel_(channel),
+        mean_(mean) {}
   GIWA_HOST_DEVICE scaled_row<T> operator[](int64 n) const {
     return {data_ + n * stride_, scales_[static_cast<int>(n)], channel_, mean_};
   }

@@ -29,10 +29,10 @@ struct sm90_query_rows {
   const typename Types::work_tile& work;
   const int first_query;
   softmax_state softmax{};
-  output_registers o;          // (queries, head size of v)
-  split_exponents exponents;   // powers of two in which scores and o are counted (split fp16)
-  [[no_unique_address]] promoted_output<Types> sums;    // O of e4m3
-  [[no_unique_address]] scaled_scores<Types> scaling;   // of e4m3
+  output_registers o;                                  // (queries, head size of v)
+  split_exponents exponents;                           // powers of two in which scores and o are counted (split fp16)
+  [[no_unique_address]] promoted_output<Types> sums;   // O of e4m3
+  [[no_unique_address]] scaled_scores<Types> scaling;  // of e4m3
   bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
 
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
@@ -55,15 +55,11 @@ struct sm90_query_rows {
       if constexpr (Types::promotes) sums.begin(own.first_key);
       first_tile();
       if constexpr (policy::slices_output)
-        loop_sliced();
+        sm90_loops<sm90_query_rows>::attend_in_slices(*this);
       else {
         if constexpr (speculates<KeySplits>)
-          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles) {
-            if constexpr (Types::transposes_v)
-              attend_by_alarm(*this);
-            else
-              attend_without_maxima(*this);
-          }
+          if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
+            sm90_loops<sm90_query_rows>::attend_without_maxima(*this);
         if constexpr (policy::overlaps)
           loop_overlapped(key_splits);
         else
@@ -83,9 +79,7 @@ struct sm90_query_rows {
 
  private:
   template <class QueryRows>
-  friend GIWA_DEVICE void attend_without_maxima(QueryRows&);
-  template <class QueryRows>
-  friend GIWA_DEVICE void attend_by_alarm(QueryRows&);
+  friend struct sm90_loops;
 
   // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
@@ -169,20 +163,6 @@ struct sm90_query_rows {
     if (slack == 0 || c.block.any(rescales)) rescale_o();
     make_p();
   }
-  /// O += P V in slices of columns, each summed in separate registers.
-  GIWA_DEVICE void loop_sliced() {
-    while (!is_last()) {
-      wait_k();
-      c.pingpong.acquire();
-      multiply_qk();
-      wait_v(scrubs_before);
-      multiply_pv_and_wait();
-      release_v();
-      release_k();
-      softmax_step(own.keep());
-      make_p();
-    }
-  }
   GIWA_DEVICE void last_product() {
     wait_v(own.is(notes::scrubs));
     multiply_pv_and_wait();
@@ -209,11 +189,8 @@ struct sm90_query_rows {
     c.values.wait();
     Types::tile_arrived(c.p);
     if (!scrubs) return;
-    if constexpr (Types::transposes_v) {
-      const auto& found = c.s.transposer.has_nonfinite[v_stage];
-      has_nonfinite = has_nonfinite || (needed && (found[0] | found[1]) != 0);
-      return;
-    }
+    if constexpr (Types::transposes_v)
+      return static_cast<void>(has_nonfinite |= needed && Types::transposers_found(c.s, v_stage));
     if (needed) {
       c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);
       has_nonfinite = has_nonfinite || c.s.v_notes[v_stage].has_nonfinite != 0;
@@ -274,11 +251,9 @@ struct sm90_query_rows {
   }
   /// Converts P to an operand in registers.
   GIWA_DEVICE void make_p() {
-    if constexpr (Types::transposes_v && drops_weights<typename Types::score>)
-      products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), scores);
     products::make_p(scores, p);
-    if constexpr (!Types::transposes_v && drops_weights<typename Types::score>)
-      products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), p);
+    if constexpr (drops_weights<typename Types::score>)
+      products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), scores, p);
   }
   /// Moves O to the sums in fp32 if the tile of `own` belongs to another sum than those in O.
   GIWA_DEVICE void promote() {
@@ -291,10 +266,8 @@ struct sm90_query_rows {
   GIWA_DEVICE void multiply_pv(int slice = 0) {
     if constexpr (two_parts)
       products::multiply_pv(c, v_stage, p, partial_o, slice);
-    else if constexpr (Types::promotes)
-      products::multiply_pv(c, v_stage, p, o, 0, sums.continues);
     else
-      products::multiply_pv(c, v_stage, p, o);
+      products::multiply_pv(c, v_stage, p, o, 0, sums.continues);
   }
   GIWA_DEVICE void add_partial_o(const float (&factor_of_tile)[score_map::rows], int slice = 0) {
     if constexpr (two_parts) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and its loop that speculates on the maximum.
+// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and its loops that speculate on the maximum.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 
@@ -51,21 +51,19 @@ struct sm90_products {
     else
       to_operand<typename Types::element>(scores, p[0]);
   }
-  /// Clears the weights that dropout does not keep.
+  /// Clears the weights that dropout does not keep, before they are rounded to bytes or after they are rounded.
   template <class Consumer, class Bounds, class RowMap>
-  GIWA_DEVICE static void drop(Consumer& c, const Bounds& bounds, const RowMap& at, operand& p) {
+  GIWA_DEVICE static void drop(Consumer& c, const Bounds& bounds, const RowMap& at, score_tile& weights, operand& p) {
     kept_tile<score_map, false> kept;
     c.steps.find_kept(c.block, c.thread, bounds, at, kept);
-    kept.clear(p);
-  }
-  /// The same before they are rounded to bytes.
-  template <class Consumer, class Bounds, class RowMap>
-  GIWA_DEVICE static void drop(Consumer& c, const Bounds& bounds, const RowMap& at, score_tile& weights) {
-    kept_tile<score_map, false> kept;
-    c.steps.find_kept(c.block, c.thread, bounds, at, kept);
-    GIWA_UNROLL
-    for (int i = 0; i < score_map::registers; ++i)
-      if (!kept[i]) weights.value[i] = 0;
+    if constexpr (Types::transposes_v) {
+      GIWA_UNROLL
+      for (int i = 0; i < score_map::registers; ++i)
+        if (!kept[i]) weights.value[i] = 0;
+      make_p(weights, p);
+    } else {
+      kept.clear(p);
+    }
   }
 
   /// O += P V; with split fp16, partial O = P V of this tile and one slice.
@@ -89,69 +87,48 @@ struct sm90_products {
   }
 };
 
-/// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
-/// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
-/// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
+/// Loops over the K tiles of a consumer.
 template <class QueryRows>
-GIWA_DEVICE void attend_without_maxima(QueryRows& q) {
-  q.softmax.expose_empty_rows();
-  while (!q.is_last()) {
-    q.wait_k();
-    q.c.pingpong.acquire();
-    q.multiply_both();
-    arch::fence_operand(q.scores.value);
-    q.apply_steps(q.own.keep());
-    float sum[QueryRows::score_map::rows];
-    q.softmax.weigh(q.scores, sum);
-    arch::wgmma_wait_after<0>(sum[0] + sum[1]);
-    q.release_v();
-    const bool repeats = q.c.any_of_consumer(!q.softmax.within_slack(sum));
-    if (repeats) {
+struct sm90_loops {
+  /// O += P V in slices of columns, each summed in separate registers.
+  GIWA_DEVICE static void attend_in_slices(QueryRows& q) {
+    while (!q.is_last()) {
+      q.wait_k();
+      q.c.pingpong.acquire();
       q.multiply_qk();
-      arch::wgmma_wait<0>();
-    }
-    q.release_k();
-    if (repeats) {
-      float largest[QueryRows::score_map::rows];
-      q.begin_softmax(q.own.keep(), largest);
-      q.raise(largest);
-      q.rescale_o();
-      q.end_softmax();
+      q.wait_v(q.scrubs_before);
+      q.multiply_pv_and_wait();
+      q.release_v();
+      q.release_k();
+      q.softmax_step(q.own.keep());
       q.make_p();
-      return;
     }
-    q.softmax.add(sum);
-    q.make_p();
   }
-}
 
-/// The same for e4m3. Bytes of P that are saturated or NaN tell that m is too small for a row. Then m rises by a power of two, and the
-/// weights, which are still in registers, are multiplied by it; only where they are infinite the tile is computed again.
-template <class QueryRows>
-GIWA_DEVICE void attend_by_alarm(QueryRows& q) {
-  using map = typename QueryRows::score_map;
-  const auto is_finite = [](float x) { return x < infinity_of<float>; };
-  q.softmax.expose_empty_rows();
-  while (!q.is_last()) {
-    q.wait_k();
-    q.c.pingpong.acquire();
-    q.multiply_both();
-    arch::fence_operand(q.scores.value);
-    q.apply_steps(q.own.keep());
-    float sum[map::rows];
-    q.softmax.weigh(q.scores, sum);
-    arch::wgmma_wait_after<0>(sum[0] + sum[1]);
-    q.release_v();
-    q.promote();
-    q.make_p();
-    if (q.c.any_of_consumer(has_saturated_bytes(q.p[0]))) {
-      float largest[map::rows] = {0, 0};
-      reduce_rows_of_thread(q.scores, largest, larger{});
-      reduce_over_lanes<map>(q.c.block, largest, larger{});
-      if (q.c.any_of_consumer(!is_finite(largest[0]) || !is_finite(largest[1]))) {
+  /// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
+  /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
+  /// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
+  GIWA_DEVICE static void attend_without_maxima(QueryRows& q) {
+    if constexpr (QueryRows::softmax_state::by_powers) return attend_by_alarm(q);
+    q.softmax.expose_empty_rows();
+    while (!q.is_last()) {
+      q.wait_k();
+      q.c.pingpong.acquire();
+      q.multiply_both();
+      arch::fence_operand(q.scores.value);
+      q.apply_steps(q.own.keep());
+      float sum[QueryRows::score_map::rows];
+      q.softmax.weigh(q.scores, sum);
+      arch::wgmma_wait_after<0>(sum[0] + sum[1]);
+      q.release_v();
+      const bool repeats = q.c.any_of_consumer(!q.softmax.within_slack(sum));
+      if (repeats) {
         q.multiply_qk();
         arch::wgmma_wait<0>();
-        q.release_k();
+      }
+      q.release_k();
+      if (repeats) {
+        float largest[QueryRows::score_map::rows];
         q.begin_softmax(q.own.keep(), largest);
         q.raise(largest);
         q.rescale_o();
@@ -159,17 +136,56 @@ GIWA_DEVICE void attend_by_alarm(QueryRows& q) {
         q.make_p();
         return;
       }
-      q.softmax.raise_by_weights(largest, q.factor);
-      q.scores.transform_rows(q.factor, [](float x, float f) { return x * f; });
-      GIWA_UNROLL
-      for (int r = 0; r < map::rows; ++r) sum[r] *= q.factor[r];
-      q.rescale_o();
+      q.softmax.add(sum);
       q.make_p();
     }
-    q.release_k();
-    q.softmax.add(sum);
   }
-}
+
+  /// The same for e4m3. Bytes of P that are saturated or NaN tell that m is too small for a row. Then m rises by a power of two, and the
+  /// weights, which are still in registers, are multiplied by it; only where they are infinite the tile is computed again.
+  GIWA_DEVICE static void attend_by_alarm(QueryRows& q) {
+    using map = typename QueryRows::score_map;
+    const auto is_finite = [](float x) { return x < infinity_of<float>; };
+    q.softmax.expose_empty_rows();
+    while (!q.is_last()) {
+      q.wait_k();
+      q.c.pingpong.acquire();
+      q.multiply_both();
+      arch::fence_operand(q.scores.value);
+      q.apply_steps(q.own.keep());
+      float sum[map::rows];
+      q.softmax.weigh(q.scores, sum);
+      arch::wgmma_wait_after<0>(sum[0] + sum[1]);
+      q.release_v();
+      q.promote();
+      q.make_p();
+      if (q.c.any_of_consumer(has_saturated_bytes(q.p[0]))) {
+        float largest[map::rows] = {0, 0};
+        reduce_rows_of_thread(q.scores, largest, larger{});
+        reduce_over_lanes<map>(q.c.block, largest, larger{});
+        if (q.c.any_of_consumer(!is_finite(largest[0]) || !is_finite(largest[1]))) {
+          q.multiply_qk();
+          arch::wgmma_wait<0>();
+          q.release_k();
+          q.begin_softmax(q.own.keep(), largest);
+          q.raise(largest);
+          q.rescale_o();
+          q.end_softmax();
+          q.make_p();
+          return;
+        }
+        q.softmax.raise_by_weights(largest, q.factor);
+        q.scores.transform_rows(q.factor, [](float x, float f) { return x * f; });
+        GIWA_UNROLL
+        for (int r = 0; r < map::rows; ++r) sum[r] *= q.factor[r];
+        q.rescale_o();
+        q.make_p();
+      }
+      q.release_k();
+      q.softmax.add(sum);
+    }
+  }
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

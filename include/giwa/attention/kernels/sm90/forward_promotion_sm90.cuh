@@ -11,7 +11,9 @@ namespace giwa::inline GIWA_ABI::detail {
 /// n 2^-14 / 4 of itself. So a sum ends where the number of its keys / Policy::keys_of_sum changes, which depends on the keys' numbers
 /// alone and not on which tiles a block skips. It is empty for kernels without such sums.
 template <class Types>
-struct promoted_output {};
+struct promoted_output {
+  static constexpr bool continues = true;
+};
 
 template <class Types>
   requires(Types::promotes)

@@ -20,7 +20,8 @@ template <class Types>
   requires(Types::transposes_v)
 struct scaled_scores<Types> {
   using map = warpgroup_map<Types::block_n>;
-  static constexpr int group = 32;  // columns of a tile that begin at a multiple of it share a scale of k: groups have 64 keys
+  static constexpr int group =
+      32;  // columns of a tile that begin at a multiple of it share a scale of k: groups have 64 keys
   row_scales k;
   float of_row[map::rows];
   int last_key;

@@ -45,8 +45,7 @@ struct sm90_types {
   // The tile that TMA stores: (queries of a consumer, head size of v). A wider output is stored from registers.
   static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output && !transposes_v;
   using o_element = stdlib::conditional_t<stores_tiles, O, stdlib::conditional_t<transposes_v, fp16, element>>;
-  using o_tile = shared_tile<o_element, tile_shape<64, head_size_v>,
-                             swizzled<output_swizzle>>;
+  using o_tile = shared_tile<o_element, tile_shape<64, head_size_v>, swizzled<output_swizzle>>;
   // The rows of a warp, which it stores itself: the warps of a consumer do not wait for each other at a tile's end.
   using o_rows = shared_tile<typename o_tile::value_type, tile_shape<16, head_size_v>, swizzled<output_swizzle>>;
 
@@ -205,6 +204,12 @@ struct sm90_types {
       return s.transposer.v;
     else
       return s.v;
+  }
+
+  /// Whether the transposers found NaN in a V tile that needed a scrub.
+  template <class Storage>
+  GIWA_DEVICE static bool transposers_found(const Storage& s, int stage) {
+    return (s.transposer.has_nonfinite[stage][0] | s.transposer.has_nonfinite[stage][1]) != 0;
   }
 
   /// Called after a wait for a tile, by a kernel whose tiles TMA does not always copy.

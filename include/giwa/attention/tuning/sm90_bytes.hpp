@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// The tiles of the Hopper kernel of attention for 8-bit inputs, by head size.
+#ifndef GIWA_ATTENTION_TUNING_SM90_BYTES_HPP
+#define GIWA_ATTENTION_TUNING_SM90_BYTES_HPP
+
+#include <giwa/base/std.hpp>
+#include <giwa/numeric/integer.hpp>
+#include <giwa/tile/shape.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The tile of the wgmma kernel for e4m3, whose V the producer transposes. Rows take whole slabs of 128 bytes in shared memory.
+template <int BlockM, int BlockN, int HeadSize, int HeadSizeV>
+struct sm90_bytes_policy {
+  static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = 2, parts = 1;
+  static constexpr bool slices_output = false, uses_pingpong = true, moves_registers = true, stages_output = false;
+  static constexpr int head_size = round_up(HeadSize, 32), head_size_v = round_up(HeadSizeV, 16), slice = head_size_v;
+  static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
+  static constexpr bool overlaps = HeadSizeV > 128;
+  // Of online_softmax: weights are at most 2^8. The largest of e4m3 is 448.
+  static constexpr int slack = 8;
+  // The tensor cores sum so many keys. Error of O for values whose mean is their deviation, by a simulation of 13 bits: 768 0.7 %,
+  // 1536 1.6 %, one sum over 32768 keys 30 %. Above 128 columns shared memory has no room for other sums.
+  static constexpr bool promotes = HeadSizeV <= 128;
+  static constexpr int keys_of_sum = promotes ? 768 : 1536;
+
+  static constexpr int live_registers = block_n / 2 + block_n / 8 + head_size_v / 2;
+  static constexpr int loaded_tile = block_n * round_up(head_size_v, 128);
+  static constexpr int bytes_besides =
+      block_m * round_up(head_size, 128) + stages * block_n * round_up(head_size, 128) +
+      stages * head_size_v * round_up(block_n, 128) + (promotes ? 4 * block_m * head_size_v : 0);
+  static constexpr int most_bytes = (227 << 10) - 3072;
+  static constexpr int loaded_stages = bytes_besides + 2 * loaded_tile <= most_bytes ? 2 : 1;
+  static constexpr bool fits =
+      live_registers <= consumer_registers - 32 && bytes_besides + loaded_stages * loaded_tile <= most_bytes;
+};
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_bytes_policy_of {
+  template <int BlockM, int BlockN>
+  using tile = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(widest <= 96), tile<192, 128>,
+      stdlib::conditional_t<(widest <= 128), tile<192, 96>,
+      stdlib::conditional_t<(widest <= 192), tile<128, 128>, tile<128, 96>>>>;
+  // clang-format on
+};
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
+struct sm90_bytes_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
+  using type = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
