@@ -165,16 +165,16 @@ GIWA_HOST_DEVICE status check_attention_scales(const attention_options& options,
   if (drops_weights<Score> && s.v_mean.data() != nullptr)
     return status::invalid("scales.v_mean",
                            "with dropout v has no mean: the sum of the weights that are kept is not known");
-  const auto apart = [&](const auto& view, const char* argument) {
+  const auto shares = [&](const auto& view, const char* argument) {
     if (view.data() == nullptr) return status{};
     if (may_share(view, a.o)) return status::invalid(argument, "the scales overlap o");
     if (may_share(view, options.lse)) return status::invalid(argument, "the scales overlap lse");
     if (may_share(view, options.workspace)) return status::invalid(argument, "the scales overlap the workspace");
     return status{};
   };
-  static_cast<void>(broken(apart(s.q, "scales.q")) || broken(apart(s.k, "scales.k")) ||
-                    broken(apart(s.v, "scales.v")) || broken(apart(s.v_channel, "scales.v_channel")) ||
-                    broken(apart(s.v_mean, "scales.v_mean")));
+  static_cast<void>(broken(shares(s.q, "scales.q")) || broken(shares(s.k, "scales.k")) ||
+                    broken(shares(s.v, "scales.v")) || broken(shares(s.v_channel, "scales.v_channel")) ||
+                    broken(shares(s.v_mean, "scales.v_mean")));
   return broken.state;
 }
 

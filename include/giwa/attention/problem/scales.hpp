@@ -31,7 +31,7 @@ struct attention_scales {
 
 namespace detail {
 
-/// A base with the scales of a type, empty for elements without them. (A member without an address of its own would do in C++, but
+/// A base with the scales of a type, empty for elements without them. (A member with [[no_unique_address]] would do in C++, but
 /// nvcc 13.0 then moves the kernel's parameters.)
 template <class T, class Scales>
 struct with_scales {};

@@ -8,7 +8,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Scales of all rows of q and k go into the scale of the scores, which the softmax applies for nothing. Others multiply each score.
+/// Scales of all rows of q and k go into the scale of the scores, which the softmax applies at no cost. Others multiply each score.
 /// It is empty for kernels without scales.
 template <class Types>
 struct scaled_scores {
