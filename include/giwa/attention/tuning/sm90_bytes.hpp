@@ -29,7 +29,7 @@ struct sm90_bytes_policy {
   static constexpr int bytes_besides =
       block_m * round_up(head_size, 128) + stages * block_n * round_up(head_size, 128) +
       stages * head_size_v * round_up(block_n, 128) + (promotes ? 4 * block_m * head_size_v : 0);
-  static constexpr int most_bytes = (227 << 10) - 3072;
+  static constexpr int most_bytes = (227 << 10) - 6144;
   static constexpr int loaded_stages = bytes_besides + 2 * loaded_tile <= most_bytes ? 2 : 1;
   static constexpr bool fits =
       live_registers <= consumer_registers - 32 && bytes_besides + loaded_stages * loaded_tile <= most_bytes;

@@ -233,7 +233,7 @@ struct sm90_query_rows {
     auto& steps = c.steps;
     const auto bounds = Types::bounds_of(work, c.index);
     const auto at = Types::rows_at(first_query, own.first_key);
-    if constexpr (Types::transposes_v) scaling.apply(own.first_key, scores);
+    if constexpr (Types::transposes_v) scaling.apply(c, work, own.first_key, scores);
     if constexpr (is_split) exponents.begin_scores(exponent_q + note.exponent_k, c.p.call.scale, steps, softmax);
     if (FullyKept || (steps.modified && keep == tile_keep::all))
       steps.apply_to_whole(c.thread, scores, bounds, at);

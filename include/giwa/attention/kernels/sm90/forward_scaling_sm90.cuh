@@ -21,11 +21,8 @@ template <class Types>
 struct scaled_scores<Types> {
   using map = warpgroup_map<Types::block_n>;
   static constexpr int group =
-      32;  // columns of a tile that begin at a multiple of it share a scale of k: groups have 64 keys
-  row_scales k;
-  float of_row[map::rows];
-  int last_key;
-  bool each = false;
+      32;             // columns of a tile that begin at a multiple of it share a scale of k: groups have 64 keys
+  bool each = false;  // scores are multiplied
 
   /// Reads the scales of a consumer's queries of a work tile, and sets the scale of the scores.
   template <class Consumer>
@@ -36,26 +33,37 @@ struct scaled_scores<Types> {
     if (scales.q.is_one()) c.steps.scale *= scales.q[0];
     if (scales.k.is_one()) c.steps.scale *= scales.k[0];
     c.needs_scale = !Consumer::steps_of_scores::modified && c.steps.scale_first();
-    k = scales.k, last_key = head.keys() - 1;
     each = c.block.any(!scales.q.is_one() || !scales.k.is_one());
+    if (!each) return;
     const int first = Types::queries_of(work, c.index).first, last = head.queries() - 1;
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) {
       const int query = first + map::row(c.thread, r);
-      of_row[r] = scales.q.is_one() || last < 0 ? 1.f : scales.q[query < last ? query : last];
+      of_row(c, r) = scales.q.is_one() || last < 0 ? 1.f : scales.q[query < last ? query : last];
     }
   }
   /// Multiplies the scores of the tile that begins at `first_key`.
-  template <class Scores>
-  GIWA_DEVICE void apply(int first_key, Scores& scores) const {
+  template <class Consumer, class Scores>
+  GIWA_DEVICE void apply(Consumer& c, const typename Types::work_tile& work, int first_key, Scores& scores) const {
     if (!each) return;
+    const auto& head = work.head.get();
+    const row_scales k = scales_of_head(c.p.call.scales, head).k;
+    const int last_key = head.keys() - 1;
+    const float of_rows[map::rows] = {of_row(c, 0), of_row(c, 1)};
     GIWA_UNROLL
     for (int begin = 0; begin < Types::block_n; begin += group) {
       const int key = first_key + begin;
       const float of_keys = k.is_one() ? 1.f : k[key < last_key ? key : last_key];
       GIWA_UNROLL
-      for (int i = begin / 2; i < (begin + group) / 2; ++i) scores.value[i] *= of_row[map::slot(i)] * of_keys;
+      for (int i = begin / 2; i < (begin + group) / 2; ++i) scores.value[i] *= of_rows[map::slot(i)] * of_keys;
     }
+  }
+
+ private:
+  // In shared memory: the main loop has no registers for them.
+  template <class Consumer>
+  GIWA_DEVICE static float& of_row(Consumer& c, int r) {
+    return c.s.transposer.scale_of_row[c.index][r][c.thread];
   }
 };
 

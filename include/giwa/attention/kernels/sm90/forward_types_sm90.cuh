@@ -149,6 +149,7 @@ struct sm90_types {
     pipeline<loaded_v_tile, loaded_stages, copies> v;
     [[no_unique_address]] stdlib::conditional_t<promotes, fp32_sums, no_sums> sums;
     int has_nonfinite[stages][scrubbers];
+    float scale_of_row[consumers][2][128];  // of q, of a thread's two rows
   };
   struct shared_storage {
     pipeline<k_tile, stages, copies> k;
