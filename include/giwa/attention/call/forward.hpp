@@ -22,7 +22,7 @@ constexpr void require_accuracy_and_tile() {
   static_assert(is_attention_tile<Tile>,
                 "giwa::attention_forward: the tile is giwa::tile_shape<queries, keys> or giwa::automatic_tile.");
   static_assert(stdlib::same_as<Accuracy, fp32> || stdlib::same_as<T, fp32> ||
-                    (stdlib::same_as<Accuracy, fp32_exact> && has_scales<T>),
+                    (stdlib::same_as<Accuracy, fp32_exact> && takes_scales<T>),
                 "giwa::attention_forward: fp32_exact and tf32 say how tensors of fp32 are multiplied; fp32_exact also "
                 "those of e4m3.");
   static_assert(stdlib::same_as<Accuracy, fp32> || stdlib::same_as<Tile, automatic_tile>,
