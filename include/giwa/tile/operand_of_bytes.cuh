@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Accumulators of a warpgroup as 8-bit left operands: no data moves between lanes if the other operand orders k as operand_key() says.
+// Accumulators of a warpgroup as 8-bit left operands, without data that moves between lanes.
 #ifndef GIWA_TILE_OPERAND_OF_BYTES_CUH
 #define GIWA_TILE_OPERAND_OF_BYTES_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The scales of q, k and v in 8 bits: what an element stands for, and the rows of one head with their scales.
+// Scales of q, k and v in e4m3.
 #ifndef GIWA_ATTENTION_PROBLEM_SCALES_HPP
 #define GIWA_ATTENTION_PROBLEM_SCALES_HPP
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tiles of the Hopper kernel of attention for 8-bit inputs, by head size.
+// Tiles of the Hopper kernel of attention for 8-bit inputs.
 #ifndef GIWA_ATTENTION_TUNING_SM90_BYTES_HPP
 #define GIWA_ATTENTION_TUNING_SM90_BYTES_HPP
 

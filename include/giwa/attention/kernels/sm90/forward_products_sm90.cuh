@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and its loops that speculate on the maximum.
+// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and its loops without maxima.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sums of O in fp32, in shared memory, to which the Hopper kernel moves what tensor cores have summed of e4m3.
+// Sums of O in fp32 for e4m3 in the Hopper kernel.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PROMOTION_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PROMOTION_SM90_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The scales of 8-bit inputs in the Hopper kernel: of scores, and of the columns of O.
+// Scales of e4m3 in the Hopper kernel.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_SCALING_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_SCALING_SM90_CUH
 

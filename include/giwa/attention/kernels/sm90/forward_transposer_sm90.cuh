@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The transposers of the Hopper kernel: two warps that write 8-bit V tiles as tensor cores read them, without their NaN.
+// Transposes 8-bit V tiles in the Hopper kernel, without their NaN.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_TRANSPOSER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_TRANSPOSER_SM90_CUH
 
