@@ -45,8 +45,9 @@ def functions(text):
 
 lines_of = {name: text.count("\n") for name, text in files.items()}
 # With masks from data, in blocks/ and problem/: 7 files and 960 lines.
-report("files", len(files), 146)
-report("lines", sum(lines_of.values()), 23200)
+# With e4m3 on Hopper and its scales: 5 files and 650 lines, and a file of tiles.
+report("files", len(files), 150)
+report("lines", sum(lines_of.values()), 23920)
 longest = max(lines_of, key=lines_of.get)
 report(f"lines of the longest file, {longest}", lines_of[longest], 300)
 name, most, where = max(((n, size, file) for file, text in files.items() for n, size in functions(text)), key=lambda f: f[1])
@@ -57,7 +58,7 @@ report("overloads of attention_forward, _backward and _cached", len(calls), 9)
 report("parts that choose among kernels of several architectures",
        len({name.split("/")[0] for name in containing(r"#include <giwa/attention/kernels/", ["kernels/", "reference/"])}), 1)
 report("ordered lists of candidates outside of choose/", len(containing(r"\bcandidate \{|prepared_call<", ["choose/", "call/plan"])), 0)
-report("files with tiles of kernels", len([name for name in files if name.startswith("tuning/")]), 3)
+report("files with tiles of kernels", len([name for name in files if name.startswith("tuning/")]), 4)
 report("files that check pointers", len(containing(r"\bpointer_checks \w+;")), 3)
 report("tests of an element type by size or name",
        sum(len(re.findall(r"sizeof\(T\) [!=]= \d|same_as<(?:T|Element), (?:fp16|bf16|fp32|e4m3)>", text)) for text in files.values()), 3)

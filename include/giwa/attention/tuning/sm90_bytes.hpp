@@ -25,14 +25,16 @@ struct sm90_bytes_policy {
   static constexpr int keys_of_sum = promotes ? 768 : 1536;
 
   static constexpr int live_registers = block_n / 2 + block_n / 8 + head_size_v / 2;
-  static constexpr int loaded_tile = block_n * round_up(head_size_v, 128);
-  static constexpr int bytes_besides =
-      block_m * round_up(head_size, 128) + stages * block_n * round_up(head_size, 128) +
-      stages * head_size_v * round_up(block_n, 128) + (promotes ? 4 * block_m * head_size_v : 0);
+  static constexpr int loaded_tile = block_n * round_up(head_size_v, 128), k_tile = block_n * round_up(head_size, 128);
+  static constexpr int bytes_besides = block_m * round_up(head_size, 128) +
+                                       stages * head_size_v * round_up(block_n, 128) +
+                                       (promotes ? 4 * block_m * head_size_v : 0);
   static constexpr int most_bytes = (227 << 10) - 6144;
-  static constexpr int loaded_stages = bytes_besides + 2 * loaded_tile <= most_bytes ? 2 : 1;
-  static constexpr bool fits =
-      live_registers <= consumer_registers - 32 && bytes_besides + loaded_stages * loaded_tile <= most_bytes;
+  // K is loaded before V of the tile before, and V takes twice as long until it can be multiplied.
+  static constexpr int k_stages = bytes_besides + 3 * k_tile + loaded_tile <= most_bytes ? 3 : 2;
+  static constexpr int loaded_stages = bytes_besides + k_stages * k_tile + 2 * loaded_tile <= most_bytes ? 2 : 1;
+  static constexpr bool fits = live_registers <= consumer_registers - 32 &&
+                               bytes_besides + k_stages * k_tile + loaded_stages * loaded_tile <= most_bytes;
 };
 template <int HeadSize, int HeadSizeV, class Tile>
 struct sm90_bytes_policy_of {

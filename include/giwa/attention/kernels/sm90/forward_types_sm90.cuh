@@ -23,7 +23,14 @@ struct sm90_types {
   static constexpr int consumers = Policy::consumers, stages = Policy::stages;
   static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
   static constexpr int scrubbers = 2;  // warps
-  static_assert(stages <= 4, "the consumer relies on a stage's number having two bits");
+  // More stages of K: with V transposed, V needs more time until it can be multiplied, and K is loaded before it.
+  static constexpr int k_stages = [] {
+    if constexpr (requires { Policy::k_stages; })
+      return Policy::k_stages;
+    else
+      return Policy::stages;
+  }();
+  static_assert(k_stages <= 4, "the consumer relies on a stage's number having two bits");
 
   // fp32 arrives as split fp16 with exponents (split_fp16/). The hi and lo parts of a row are contiguous.
   static constexpr bool is_split = element_traits<T>::is_split;
@@ -152,12 +159,12 @@ struct sm90_types {
     float scale_of_row[consumers][2][128];  // of q, of a thread's two rows
   };
   struct shared_storage {
-    pipeline<k_tile, stages, copies> k;
+    pipeline<k_tile, k_stages, copies> k;
     pipeline<v_tile, stages, copies> v;
     stdlib::conditional_t<stores_tiles, q_and_o, q_alone> rows[consumers];
     work_tile work[queue_depth];
-    k_note k_notes[stages];
-    consumer_note consumer_notes[stages][consumers];
+    k_note k_notes[k_stages];
+    consumer_note consumer_notes[k_stages][consumers];
     v_note v_notes[stages];
     int batch, head, tile, next_chunk;  // the tile scheduler's state: it has few registers
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
