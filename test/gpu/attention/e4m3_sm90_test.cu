@@ -2,6 +2,8 @@
 // attention_forward of e4m3 on a GPU with its scales: long sums, repairs, NaN, and rows that are alone or in company.
 #include <giwa/attention.cuh>
 
+#include <algorithm>
+
 #include "host/attention/e4m3_scales_cases.hpp"
 #include "support/catch.hpp"
 #include "support/gpu.cuh"
@@ -60,7 +62,11 @@ double error_of(const scaled_problem& p, const Mask& mask, int64 every = 1) {
   for (std::size_t i = 0; i < got.lse.size(); ++i) lse.push_back(std::isnan(right_lse[i]) ? NAN : got.lse[i]);
   const distance of_o = distance_of(o, right, right_lse, p.queries, p.heads, Size),
                  of_lse = distance_of(lse, right_lse, right_lse, p.queries, p.heads, 1);
-  return of_o.other_nan + of_lse.other_nan == 0 && of_lse.largest < 1e-3 ? of_o.relative() : 1;
+  // Scores are sums of the tensor cores with 13 bits, and lse has the size of the largest ones.
+  double largest = 4;
+  for (const double x : right_lse)
+    if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
+  return of_o.other_nan + of_lse.other_nan == 0 && of_lse.largest < 1e-3 + 0x1p-10 * largest ? of_o.relative() : 1;
 }
 
 template <int Size>
@@ -116,10 +122,10 @@ TEST_CASE("scales of e4m3 on a GPU") {
 TEST_CASE("long sums of e4m3 keep their digits") {
   scaled_problem p = problem_of<128>(64, 65536, 1);
   p.batch = 1, p.heads = p.kv_heads = 1, p.draw();
-  CHECK(error_of<128, float>(p, giwa::full{}) < 0.015);  // one sum of the tensor cores: 0.44
+  CHECK(error_of<128, float>(p, giwa::full{}, 4) < 0.015);  // one sum of the tensor cores: 0.44
   scaled_problem narrow = problem_of<64>(64, 65536, 1);
   narrow.batch = 1, narrow.heads = narrow.kv_heads = 1, narrow.draw();
-  CHECK(error_of<64, float>(narrow, giwa::full{}) < 0.015);
+  CHECK(error_of<64, float>(narrow, giwa::full{}, 4) < 0.015);
 }
 
 TEST_CASE("scores that grow from tile to tile are repaired") {
@@ -127,7 +133,7 @@ TEST_CASE("scores that grow from tile to tile are repaired") {
     scaled_problem p = problem_of<128>(200, 1500, 1, {.k = true, .k_rows = 64});
     for (std::size_t i = 0; i < p.k_scales.size(); ++i)
       p.k_scales[i] = 0.05f + step * static_cast<float>(i / 2 % 24) / 8;
-    CHECK(error_of<128, float>(p, giwa::full{}) < 0.06);
+    CHECK(error_of<128, float>(p, giwa::full{}, 3) < 0.06);
   }
 }
 

@@ -77,8 +77,8 @@ struct scaled_problem {
     return scales(q_scales.data(), k_scales.data(), v_scales.data(), v_channel.data(), v_mean.data());
   }
 
-  double element(const std::vector<e4m3>& of, int64 rows, int64 of_heads, int64 b, int64 i, int64 h, int64 d) const {
-    return static_cast<double>(of[static_cast<std::size_t>(((b * rows + i) * of_heads + h) * size + d)]);
+  double element(const std::vector<double>& of, int64 rows, int64 of_heads, int64 b, int64 i, int64 h, int64 d) const {
+    return of[static_cast<std::size_t>(((b * rows + i) * of_heads + h) * size + d)];
   }
   double scale_of(const std::vector<float>& of, int64 rows, int group, int64 of_heads, int64 b, int64 i,
                   int64 h) const {
@@ -96,6 +96,12 @@ struct scaled_problem {
   template <class Sees>
   void answer(const Sees& sees, std::vector<double>& o, std::vector<double>& lse, int64 every = 1) const {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+    const auto exact = [](const std::vector<e4m3>& of) {
+      std::vector<double> to;
+      for (const e4m3 x : of) to.push_back(static_cast<double>(x));
+      return to;
+    };
+    const std::vector<double> exact_q = exact(q), exact_k = exact(k), exact_v = exact(v);
     o.assign(q.size(), nan), lse.assign(static_cast<std::size_t>(batch * heads * queries), nan);
     for (int64 b = 0; b < batch; ++b)
       for (int64 h = 0; h < heads; ++h)
@@ -109,7 +115,7 @@ struct scaled_problem {
             if (!sees(i, j)) continue;
             double x = 0;
             for (int64 d = 0; d < size; ++d)
-              x += element(q, queries, heads, b, i, h, d) * element(k, keys, kv_heads, b, j, shared, d);
+              x += element(exact_q, queries, heads, b, i, h, d) * element(exact_k, keys, kv_heads, b, j, shared, d);
             x *= of_q * scale_of(k_scales, keys, kinds.k_rows, kv_heads, b, j, shared);
             score[static_cast<std::size_t>(j)] = x;
             if (!(x <= largest)) largest = x;
@@ -122,9 +128,9 @@ struct scaled_problem {
             sum += weight;
             const double of_v = scale_of(v_scales, keys, kinds.v_rows, kv_heads, b, j, shared);
             for (int64 d = 0; d < size; ++d)
-              row[static_cast<std::size_t>(d)] +=
-                  weight * (element(v, keys, kv_heads, b, j, shared, d) * of_v * column_of(v_channel, shared, d, 1) +
-                            column_of(v_mean, shared, d, 0));
+              row[static_cast<std::size_t>(d)] += weight * (element(exact_v, keys, kv_heads, b, j, shared, d) * of_v *
+                                                                column_of(v_channel, shared, d, 1) +
+                                                            column_of(v_mean, shared, d, 0));
           }
           if (!sinks.empty()) sum += std::exp(static_cast<double>(sink) - largest);
           for (int64 d = 0; d < size; ++d)
