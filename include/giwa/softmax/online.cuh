@@ -68,11 +68,6 @@ GIWA_HOST_DEVICE inline float quick_lse(float m, float l) { return m * ln_2<floa
 template <class Map, int Headroom = 0, int Slack = 0>
 struct online_softmax {
   static constexpr int rows = Map::rows;  ///< rows of which a thread holds elements
-  /// With a Headroom and a Slack beyond it the weights are rounded to e4m3: they stay below the midpoint before its largest number,
-  /// 448, and where one would not, m rises by a power of two, after which the row's largest weight is about 2^Headroom. So weights
-  /// that were computed are repaired exactly (raise_by_weights()), and rows that need no other m keep their bits.
-  static constexpr bool by_powers = Headroom > 0 && Slack > Headroom;
-  static constexpr float too_large = 432;  ///< the weight, if by_powers
   /// The state of each of these rows.
   ///@{
   float m[rows], l[rows];
@@ -117,13 +112,6 @@ struct online_softmax {
   GIWA_HOST_DEVICE void raise(const float (&largest)[rows], float scale_log2, float (&factor)[rows]) {
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
-      if constexpr (by_powers) {
-        const float weight = weight_of(r, largest[r]);
-        if (weight < detail::infinity_of<float>) {
-          raise_row_by_weight(r, weight, factor[r]);
-          continue;
-        }
-      }
       const float before = m[r];
       if (row_exceeds_slack(r, largest[r])) m[r] = largest[r];
       exponents_[r] = detail::row_exponents::of<Headroom>(m[r], scale_log2);
@@ -144,15 +132,6 @@ struct online_softmax {
     for (int r = 0; r < rows; ++r) l[r] += sum[r];
   }
   ///@}
-
-  /// After weigh(), if by_powers: whether the row's largest weight needs another m, which raise_by_weights() finds from it as raise()
-  /// does from the largest score. The caller multiplies the weights, and their sums, by factor[row]; weights must be finite.
-  GIWA_HOST_DEVICE void raise_by_weights(const float (&largest)[rows], float (&factor)[rows])
-    requires by_powers
-  {
-    GIWA_UNROLL
-    for (int r = 0; r < rows; ++r) raise_row_by_weight(r, largest[r], factor[r]);
-  }
 
   /// What replaces find_maxima() and exceeds_slack(): after weigh(), true only if no row of this thread needs another m. Where it
   /// is false in a thread, all take the steps above instead, for which the caller needs the scores again. Before the first such
@@ -205,22 +184,8 @@ struct online_softmax {
   ///@}
 
  private:
-  // Infinity for a row without a score so far.
-  GIWA_HOST_DEVICE float weight_of(int row, float score) const {
-    return m[row] == -detail::infinity_of<float> ? detail::infinity_of<float> : detail::exp2_of(exponents_[row](score));
-  }
-  GIWA_HOST_DEVICE void raise_row_by_weight(int row, float weight, float& factor) {
-    factor = 1;
-    if (!(weight >= too_large)) return;
-    const int up = static_cast<int>(__builtin_bit_cast(uint32, weight) >> 23) - 127 - Headroom;
-    exponents_[row].shift += static_cast<float>(up);
-    m[row] += static_cast<float>(up) / exponents_[row].scale;
-    factor = __builtin_bit_cast(float, static_cast<uint32>(127 - up) << 23);
-    l[row] = detail::device_product(l[row], factor);
-  }
   // By the exponent that the weight would have, as within_slack() sees it.
   GIWA_HOST_DEVICE bool row_exceeds_slack(int row, float largest) const {
-    if constexpr (by_powers) return !(weight_of(row, largest) < too_large);
     return Slack == 0 || m[row] == -detail::infinity_of<float> || !(exponents_[row](largest) <= Slack);
   }
   // l == 0 alone is not enough: see quick_lse().

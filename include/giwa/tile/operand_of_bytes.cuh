@@ -33,15 +33,6 @@ GIWA_HOST_DEVICE void to_operand_of_bytes(const register_tile<float, Map>& from,
   }
 }
 
-/// Whether a thread's words of a left operand without signs have a byte that is saturated, 448, or NaN.
-template <int Words>
-GIWA_HOST_DEVICE bool has_saturated_bytes(const uint32 (&of)[Words]) {
-  uint32 any = 0;
-  GIWA_UNROLL
-  for (int i = 0; i < Words; ++i) any |= of[i] + 0x02020202u;
-  return (any & 0x80808080u) != 0;
-}
-
 /// Bits 0 to 6 of each byte of the mask are set, and bit 7 too, where the byte of a word of e4m3 is NaN.
 GIWA_HOST_DEVICE constexpr uint32 nan_bytes(uint32 word) {
   const uint32 top = ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;

@@ -128,7 +128,7 @@ TEST_CASE("long sums of e4m3 keep their digits") {
   CHECK(error_of<64, float>(narrow, giwa::full{}, 4) < 0.015);
 }
 
-TEST_CASE("scores that grow from tile to tile are repaired") {
+TEST_CASE("scores that grow from tile to tile raise m") {
   for (const float step : {0.0f, 0.7f, 2.0f, 6.0f, 30.0f, 90.0f}) {  // in units of log2 for each 96 keys, about
     scaled_problem p = problem_of<128>(200, 1500, 1, {.k = true, .k_rows = 64});
     for (std::size_t i = 0; i < p.k_scales.size(); ++i)

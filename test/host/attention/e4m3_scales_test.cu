@@ -204,7 +204,4 @@ TEST_CASE("the orders of keys and columns of 8-bit operands are those of the fra
   }
   CHECK(wrong == 0);
   CHECK((giwa::detail::nan_bytes(0x7fff7e80u) == 0xffff0000u && giwa::detail::nan_bytes(0x007f0138u) == 0x00ff0000u));
-  const giwa::uint32 fine[2] = {0x7d000038u, 0x01027d7du}, full[2] = {0, 0x00007e00u}, nan[2] = {0x7f, 0};
-  CHECK(!giwa::detail::has_saturated_bytes(fine));
-  CHECK((giwa::detail::has_saturated_bytes(full) && giwa::detail::has_saturated_bytes(nan)));
 }

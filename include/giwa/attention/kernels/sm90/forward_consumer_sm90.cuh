@@ -100,8 +100,7 @@ struct sm90_query_rows {
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class KeySplits>
-  static constexpr bool speculates = (slack > 0 && stdlib::same_as<KeySplits, keys_at_once> &&
-                                      (!Types::transposes_v || !drops_weights<typename Types::score>));
+  static constexpr bool speculates = slack > 0 && stdlib::same_as<KeySplits, keys_at_once> && !Types::transposes_v;
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// The softmax runs while other consumers use the tensor cores.
   template <class KeySplits>

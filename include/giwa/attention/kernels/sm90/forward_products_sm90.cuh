@@ -109,7 +109,6 @@ struct sm90_loops {
   /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
   /// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
   GIWA_DEVICE static void attend_without_maxima(QueryRows& q) {
-    if constexpr (QueryRows::softmax_state::by_powers) return attend_by_alarm(q);
     q.softmax.expose_empty_rows();
     while (!q.is_last()) {
       q.wait_k();
@@ -138,51 +137,6 @@ struct sm90_loops {
       }
       q.softmax.add(sum);
       q.make_p();
-    }
-  }
-
-  /// The same for e4m3. Bytes of P that are saturated or NaN tell that m is too small for a row. Then m rises by a power of two, and the
-  /// weights, which are still in registers, are multiplied by it; only where they are infinite the tile is computed again.
-  GIWA_DEVICE static void attend_by_alarm(QueryRows& q) {
-    using map = typename QueryRows::score_map;
-    const auto is_finite = [](float x) { return x < infinity_of<float>; };
-    q.softmax.expose_empty_rows();
-    while (!q.is_last()) {
-      q.wait_k();
-      q.c.pingpong.acquire();
-      q.multiply_both();
-      arch::fence_operand(q.scores.value);
-      q.apply_steps(q.own.keep());
-      float sum[map::rows];
-      q.softmax.weigh(q.scores, sum);
-      arch::wgmma_wait_after<0>(sum[0] + sum[1]);
-      q.release_v();
-      q.promote();
-      q.make_p();
-      if (q.c.any_of_consumer(has_saturated_bytes(q.p[0]))) {
-        float largest[map::rows] = {0, 0};
-        reduce_rows_of_thread(q.scores, largest, larger{});
-        reduce_over_lanes<map>(q.c.block, largest, larger{});
-        if (q.c.any_of_consumer(!is_finite(largest[0]) || !is_finite(largest[1]))) {
-          q.multiply_qk();
-          arch::wgmma_wait<0>();
-          q.release_k();
-          q.begin_softmax(q.own.keep(), largest);
-          q.raise(largest);
-          q.rescale_o();
-          q.end_softmax();
-          q.make_p();
-          return;
-        }
-        q.softmax.raise_by_weights(largest, q.factor);
-        q.scores.transform_rows(q.factor, [](float x, float f) { return x * f; });
-        GIWA_UNROLL
-        for (int r = 0; r < map::rows; ++r) sum[r] *= q.factor[r];
-        q.rescale_o();
-        q.make_p();
-      }
-      q.release_k();
-      q.softmax.add(sum);
     }
   }
 };
