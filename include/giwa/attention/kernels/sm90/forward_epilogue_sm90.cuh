@@ -41,8 +41,8 @@ struct sm90_nan_scrubber {
   }
 };
 
-/// The ends of a consumer's rows. Up to here they are found while the last product of the work tile runs: with them and without the
-/// branches after the product RESULT.
+/// The ends of a consumer's rows, found while the last product of the work tile runs: after it only 64 multiplications and the store
+/// are left.
 template <class Types, class Block>
 struct sm90_row_ends : keys_at_once {
   using query_rows = sm90_query_rows<Types, Block>;
