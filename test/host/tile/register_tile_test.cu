@@ -50,10 +50,10 @@ TEST_CASE("accumulators become operands with their elements in order") {
   giwa::uint32 one[map::registers / 2], hi[map::registers / 2], lo[map::registers / 2];
   giwa::to_operand<giwa::fp16>(tile, one);
   giwa::to_operands(tile, 2.0f, hi, lo);
-  const auto number = [](giwa::uint32 word, int half) {
+  const auto number = [](giwa::uint32 word, int place) {
     giwa::fp16 x[2];
-    std::memcpy(x, &word, sizeof x);
-    return giwa::convert<float>{}(x[half]);
+    std::memcpy(static_cast<void*>(x), &word, sizeof x);
+    return giwa::convert<float>{}(x[place]);
   };
   for (int i = 0; i < map::registers; ++i) {
     CHECK(number(one[i / 2], i % 2) == giwa::convert<float>{}(giwa::convert<giwa::fp16>{}(tile.value[i])));
