@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and its loops without maxima.
+// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and two of its loops.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 
@@ -87,59 +87,57 @@ struct sm90_products {
   }
 };
 
-/// Loops over the K tiles of a consumer.
+/// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
+/// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
+/// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
 template <class QueryRows>
-struct sm90_loops {
-  /// O += P V in slices of columns, each summed in separate registers.
-  GIWA_DEVICE static void attend_in_slices(QueryRows& q) {
-    while (!q.is_last()) {
-      q.wait_k();
-      q.c.pingpong.acquire();
+GIWA_DEVICE void attend_without_maxima(QueryRows& q) {
+  q.softmax.expose_empty_rows();
+  while (!q.is_last()) {
+    q.wait_k();
+    q.c.pingpong.acquire();
+    q.multiply_both();
+    arch::fence_operand(q.scores.value);
+    q.apply_steps(q.own.keep());
+    float sum[QueryRows::score_map::rows];
+    q.softmax.weigh(q.scores, sum);
+    arch::wgmma_wait_after<0>(sum[0] + sum[1]);
+    q.release_v();
+    const bool repeats = q.c.any_of_consumer(!q.softmax.within_slack(sum));
+    if (repeats) {
       q.multiply_qk();
-      q.wait_v(q.scrubs_before);
-      q.multiply_pv_and_wait();
-      q.release_v();
-      q.release_k();
-      q.softmax_step(q.own.keep());
-      q.make_p();
+      arch::wgmma_wait<0>();
     }
+    q.release_k();
+    if (repeats) {
+      float largest[QueryRows::score_map::rows];
+      q.begin_softmax(q.own.keep(), largest);
+      q.raise(largest);
+      q.rescale_o();
+      q.end_softmax();
+      q.make_p();
+      return;
+    }
+    q.softmax.add(sum);
+    q.make_p();
   }
+}
 
-  /// Computes the weights of a tile without its maxima. If they are too large for a row, computes the tile again with maxima, and
-  /// leaves the tiles after it to the next loop, which finds the same m and bits. H200 and H100, 2026-11-27, relative to the loops
-  /// with maxima, 1024, 4096 and 16384 tokens: 64 1.04, 1.08, 1.10, 128 1.01, 1.04, 1.05, 256 1.01, 0.99, 1.02; 512 0.98 to 1.00.
-  GIWA_DEVICE static void attend_without_maxima(QueryRows& q) {
-    q.softmax.expose_empty_rows();
-    while (!q.is_last()) {
-      q.wait_k();
-      q.c.pingpong.acquire();
-      q.multiply_both();
-      arch::fence_operand(q.scores.value);
-      q.apply_steps(q.own.keep());
-      float sum[QueryRows::score_map::rows];
-      q.softmax.weigh(q.scores, sum);
-      arch::wgmma_wait_after<0>(sum[0] + sum[1]);
-      q.release_v();
-      const bool repeats = q.c.any_of_consumer(!q.softmax.within_slack(sum));
-      if (repeats) {
-        q.multiply_qk();
-        arch::wgmma_wait<0>();
-      }
-      q.release_k();
-      if (repeats) {
-        float largest[QueryRows::score_map::rows];
-        q.begin_softmax(q.own.keep(), largest);
-        q.raise(largest);
-        q.rescale_o();
-        q.end_softmax();
-        q.make_p();
-        return;
-      }
-      q.softmax.add(sum);
-      q.make_p();
-    }
+/// O += P V in slices of columns, each summed in separate registers.
+template <class QueryRows>
+GIWA_DEVICE void attend_in_slices(QueryRows& q) {
+  while (!q.is_last()) {
+    q.wait_k();
+    q.c.pingpong.acquire();
+    q.multiply_qk();
+    q.wait_v(q.scrubs_before);
+    q.multiply_pv_and_wait();
+    q.release_v();
+    q.release_k();
+    q.softmax_step(q.own.keep());
+    q.make_p();
   }
-};
+}
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

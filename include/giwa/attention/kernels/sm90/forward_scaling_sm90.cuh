@@ -68,8 +68,9 @@ struct scaled_scores<Types> {
 };
 
 /// Multiplies normalized O by the scale of v, and by the numbers of its columns, which are in the order of transposed_column().
+/// `share` is the sum of the normalized weights of each row.
 template <class Rows>
-GIWA_DEVICE void scale_output(int thread, const head_scales& scales, const float (&normalizer)[2], Rows& rows) {
+GIWA_DEVICE void scale_output(int thread, const head_scales& scales, const float (&share)[2], Rows& rows) {
   using map = typename Rows::output_registers::map;
   const float of_v = scales.v[0];
   rows.o.transform([&](float x) { return x * of_v; });
@@ -77,9 +78,8 @@ GIWA_DEVICE void scale_output(int thread, const head_scales& scales, const float
   const int columns = static_cast<int>(rows.c.p.call.views.v.extent(3));
   GIWA_UNROLL
   for (int i = 0; i < map::registers; ++i) {
-    const int column = transposed_column(map::column(thread, i)), r = map::slot(i);
-    const float share = normalizer[r] == 0 ? 0.f : rows.softmax.l[r] * normalizer[r];
-    if (column < columns) rows.o.value[i] = scales.finish(rows.o.value[i], share, column);
+    const int column = transposed_column(map::column(thread, i));
+    if (column < columns) rows.o.value[i] = scales.finish(rows.o.value[i], share[map::slot(i)], column);
   }
 }
 
