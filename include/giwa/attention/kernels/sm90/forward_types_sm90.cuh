@@ -69,7 +69,6 @@ struct sm90_types {
   // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
   // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
   // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
-  static constexpr bool has_chunks = Policy::parts == 1;
   // Of e4m3 the tensor cores' sums have 13 bits after the largest exponent, so O moves to sums in fp32, in shared memory, each time
   // the keys of a long sum end (promoted_output), or there are short chunks where shared memory has no room.
   static constexpr bool promotes = [] {
@@ -78,8 +77,9 @@ struct sm90_types {
     else
       return false;
   }();
+  static constexpr bool has_chunks = Policy::parts == 1 && !promotes;
   static constexpr int keys_of_chunk = [] {
-    if constexpr (transposes_v && !promotes)
+    if constexpr (transposes_v)
       return Policy::keys_of_sum;
     else
       return 1 << 16;
