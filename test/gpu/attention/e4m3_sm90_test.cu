@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gpu/attention/late_copies.cuh"
 #include "host/attention/e4m3_scales_cases.hpp"
 #include "support/catch.hpp"
 #include "support/gpu.cuh"
@@ -22,13 +23,16 @@ struct outputs {
   std::vector<O> o;
   std::vector<float> lse;
 };
-/// Runs a problem; a refusal fails the test.
-template <int Size, class O, class Mask, class Score = giwa::plain_score>
-outputs<O> run(const scaled_problem& p, const Mask& mask, const Score& score = {}) {
+/// Runs a problem; a refusal fails the test. `is_late`: the kernel before the call writes all inputs after the call has begun.
+template <int Size, class O, class Mask>
+outputs<O> run(const scaled_problem& p, const Mask& mask, bool is_late = false) {
   const giwa::stream s = new_stream();
   const gpu_array<e4m3> q(p.q), k(p.k), v(p.v);
   const gpu_array<float> qs(p.q_scales), ks(p.k_scales), vs(p.v_scales), channel(p.v_channel), mean(p.v_mean),
       sinks(p.sinks);
+  const gpu_array<e4m3> right_q(p.q), right_k(p.k), right_v(p.v);
+  const gpu_array<float> right_qs(p.q_scales), right_ks(p.k_scales), right_vs(p.v_scales), right_channel(p.v_channel),
+      right_mean(p.v_mean);
   const gpu_array<O> o(std::vector<O>(p.q.size(), giwa::convert<O>{}(NAN)));
   const gpu_array<float> lse(std::vector<float>(static_cast<std::size_t>(p.batch * p.heads * p.queries), NAN));
   const gpu_array<unsigned char> workspace(std::vector<unsigned char>(64));
@@ -38,10 +42,18 @@ outputs<O> run(const scaled_problem& p, const Mask& mask, const Score& score = {
   options.workspace = {workspace.data(), {64}};
   options.scales = p.scales(qs.data(), ks.data(), vs.data(), channel.data(), mean.data());
   if (!p.sinks.empty()) options.sinks = {sinks.data(), {p.heads}};
+  if (is_late) {
+    const late_copies copies{{late(q, right_q), late(k, right_k), late(v, right_v), late(qs, right_qs),
+                              late(ks, right_ks), late(vs, right_vs), late(channel, right_channel),
+                              late(mean, right_mean)}};
+    for (const late_copy& c : copies.of)
+      if (c.bytes != 0) check_cuda(cudaMemset(c.to, 0xff, c.bytes));
+    launch_late_copies(s, copies);
+  }
   const giwa::status state = giwa::attention_forward<Size>(
       static_cast<cudaStream_t>(s), t8(q.data(), {p.batch, p.queries, p.heads, Size}),
       t8(k.data(), {p.batch, p.keys, p.kv_heads, Size}), t8(v.data(), {p.batch, p.keys, p.kv_heads, Size}),
-      tensor_view<O, 4>(o.data(), {p.batch, p.queries, p.heads, Size}), mask, score, options);
+      tensor_view<O, 4>(o.data(), {p.batch, p.queries, p.heads, Size}), mask, giwa::plain_score{}, options);
   REQUIRE(state.ok());
   giwa::throw_if_failed(giwa::synchronize(s));
   return {o.to_host(), lse.to_host()};
@@ -126,6 +138,9 @@ TEST_CASE("long sums of e4m3 keep their digits") {
   scaled_problem narrow = problem_of<64>(64, 65536, 1);
   narrow.batch = 1, narrow.heads = narrow.kv_heads = 1, narrow.draw();
   CHECK(error_of<64, float>(narrow, giwa::full{}, 4) < 0.015);
+  scaled_problem wide = problem_of<256>(64, 65536, 1);
+  wide.batch = 1, wide.heads = wide.kv_heads = 1, wide.draw();
+  CHECK(error_of<256, float>(wide, giwa::full{}, 4) < 0.015);
 }
 
 TEST_CASE("scores that grow from tile to tile raise m") {
@@ -153,7 +168,37 @@ TEST_CASE("NaN of e4m3 in masked and in seen values") {
   for (const std::size_t at : {std::size_t{3 * 256 + 5}, std::size_t{500 * 256 + 128 + 7}, std::size_t{699 * 256}})
     p.v[at] = e4m3::from_bits(at % 2 != 0 ? 0xff : 0x7f);
   p.k[(std::size_t{700} + 400) * 256] = e4m3::from_bits(0x7f);
+  p.q[(std::size_t{250} * 4 + 3) * 128 + 9] = e4m3::from_bits(0xff);
   CHECK(error_of<128, float>(p, giwa::causal{}) < rounding_of_p);
   CHECK(error_of<128, bf16>(p, giwa::sliding_window{90}) < rounding_of_p);
   CHECK(error_of<128, float>(p, giwa::full{}) < rounding_of_p);
+}
+
+TEST_CASE("a scale of keys that a row does not see does not reach it") {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  scaled_problem p = problem_of<128>(150, 150, 1, {.k = true, .k_rows = 64});
+  const auto right = run<128, float>(p, giwa::causal{});
+  constexpr std::size_t seen =
+      std::size_t{128} * 4 * 128;  // elements of o of rows that see keys 0 to 127 of the first sequence
+  for (const float hostile : {NAN, inf, -inf, 3e38f, 0.0f, 1e-42f}) {
+    p.k_scales[2 * 2] = p.k_scales[2 * 2 + 1] = hostile;  // keys 128 to 149
+    const auto got = run<128, float>(p, giwa::causal{});
+    CHECK(same_bits(std::vector<float>(got.o.begin(), got.o.begin() + seen),
+                    std::vector<float>(right.o.begin(), right.o.begin() + seen)));
+    const bool has_nan = std::isnan(got.o[seen + 5]);
+    CHECK((!std::isnan(hostile) || has_nan));
+    CHECK((hostile != 0 || !has_nan));
+  }
+}
+
+TEST_CASE("inputs and scales of e4m3 that the kernel before the call writes late") {
+  if (kernels_start_early()) CHECK(early_reads_are_seen());
+  const scale_kinds all = {
+      .q = true, .k = true, .v = true, .v_channel = true, .v_mean = true, .q_rows = 1, .k_rows = 64};
+  const scaled_problem p = problem_of<128>(300, 700, 1, all), wide = problem_of<256>(150, 300, 1, all);
+  const auto on_time = run<128, float>(p, giwa::causal{}), is_late = run<128, float>(p, giwa::causal{}, true);
+  CHECK((same_bits(on_time.o, is_late.o) && same_bits(on_time.lse, is_late.lse)));
+  const auto wide_on_time = run<256, float>(wide, giwa::causal{}),
+             wide_late = run<256, float>(wide, giwa::causal{}, true);
+  CHECK((same_bits(wide_on_time.o, wide_late.o) && same_bits(wide_on_time.lse, wide_late.lse)));
 }

@@ -51,7 +51,7 @@ struct sm90_query_rows {
     }
     if (own.keep() != tile_keep::none) {
       key_splits.see_tile(own.first_key);
-      if constexpr (Types::promotes) sums.begin(own.first_key);
+      sums.begin(own.first_key);
       first_tile();
       if constexpr (policy::slices_output)
         attend_in_slices(*this);
@@ -60,12 +60,12 @@ struct sm90_query_rows {
           if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
             attend_without_maxima(*this);
         if constexpr (policy::overlaps)
-          loop_overlapped(key_splits);
+          attend_overlapped(*this, key_splits);
         else
           loop_pingpong(key_splits);
       }
       last_product(key_splits);
-      if constexpr (Types::promotes) sums.finish(c, o);
+      sums.finish(c, o);
     } else {
       see_nothing();
       skip_tile();
@@ -86,6 +86,10 @@ struct sm90_query_rows {
   friend GIWA_DEVICE void attend_without_maxima(QueryRows&);
   template <class QueryRows>
   friend GIWA_DEVICE void attend_in_slices(QueryRows&);
+  template <class QueryRows, class KeySplits>
+  friend GIWA_DEVICE void attend_overlapped(QueryRows&, KeySplits&);
+  template <bool FullyKept, class QueryRows, class KeySplits>
+  friend GIWA_DEVICE void overlapped_step(QueryRows&, KeySplits&);
 
   // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
@@ -128,7 +132,7 @@ struct sm90_query_rows {
       add_partial_o(factor_before);
       release_v();
       key_splits.take_output(*this);
-      promote();
+      sums.promote_before(c, own.first_key, o);
       if (slack > 0 && c.block.any(softmax.exceeds_slack(largest))) {
         raise(largest);
         rescale_o();
@@ -139,36 +143,6 @@ struct sm90_query_rows {
       make_p();
       if constexpr (is_split && !two_parts) rescale_o();
     }
-  }
-  /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
-  /// from the first product to the last wait, because ptxas waits for all products at a branch.
-  template <class KeySplits>
-  GIWA_DEVICE void loop_overlapped(KeySplits& key_splits) {
-    while (!is_last()) {
-      wait_k();
-      key_splits.see_tile(own.first_key);
-      c.pingpong.acquire();
-      if (c.needs_scale || own.keep() != tile_keep::all)
-        overlapped_step<false>(key_splits);
-      else
-        overlapped_step<true>(key_splits);
-    }
-  }
-  template <bool FullyKept, class KeySplits>
-  GIWA_DEVICE void overlapped_step(KeySplits& key_splits) {
-    multiply_both();
-    release_k();
-    key_splits.begin_softmax(*this);
-    float largest[score_map::rows];
-    begin_softmax<FullyKept>(tile_keep::some, largest);
-    const bool rescales = softmax.exceeds_slack(largest);
-    raise(largest);
-    end_softmax();
-    arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
-    release_v();
-    key_splits.take_output(*this);
-    if (slack == 0 || c.block.any(rescales)) rescale_o();
-    make_p();
   }
   template <class KeySplits>
   GIWA_DEVICE void last_product(KeySplits& key_splits) {
@@ -268,13 +242,9 @@ struct sm90_query_rows {
     if constexpr (drops_weights<typename Types::score>)
       products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), scores, p);
   }
-  /// Moves O to the sums in fp32 if the tile of `own` belongs to another sum than those in O.
-  GIWA_DEVICE void promote() {
-    if constexpr (Types::promotes) sums.promote_before(c, own.first_key, o);
-  }
   GIWA_DEVICE void rescale_o() {
     o.transform_rows(factor, [](float x, float f) { return x * f; });
-    if constexpr (Types::promotes) sums.rescale(c, factor);
+    sums.rescale(c, factor);
   }
   GIWA_DEVICE void multiply_pv(int slice = 0) {
     if constexpr (two_parts)

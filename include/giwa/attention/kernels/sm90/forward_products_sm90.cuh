@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and two of its loops.
+// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and three of its loops.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 
@@ -136,6 +136,38 @@ GIWA_DEVICE void attend_in_slices(QueryRows& q) {
     q.release_k();
     q.softmax_step(q.own.keep());
     q.make_p();
+  }
+}
+
+/// A tile of attend_overlapped().
+template <bool FullyKept, class QueryRows, class KeySplits>
+GIWA_DEVICE void overlapped_step(QueryRows& q, KeySplits& key_splits) {
+  q.multiply_both();
+  q.release_k();
+  key_splits.begin_softmax(q);
+  float largest[QueryRows::score_map::rows];
+  q.template begin_softmax<FullyKept>(tile_keep::some, largest);
+  const bool rescales = q.softmax.exceeds_slack(largest);
+  q.raise(largest);
+  q.end_softmax();
+  arch::wgmma_wait_after<0>(q.softmax.l[0] + q.softmax.l[1]);
+  q.release_v();
+  key_splits.take_output(q);
+  if (QueryRows::slack == 0 || q.c.block.any(rescales)) q.rescale_o();
+  q.make_p();
+}
+/// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
+/// from the first product to the last wait, because ptxas waits for all products at a branch.
+template <class QueryRows, class KeySplits>
+GIWA_DEVICE void attend_overlapped(QueryRows& q, KeySplits& key_splits) {
+  while (!q.is_last()) {
+    q.wait_k();
+    key_splits.see_tile(q.own.first_key);
+    q.c.pingpong.acquire();
+    if (q.c.needs_scale || q.own.keep() != tile_keep::all)
+      overlapped_step<false>(q, key_splits);
+    else
+      overlapped_step<true>(q, key_splits);
   }
 }
 

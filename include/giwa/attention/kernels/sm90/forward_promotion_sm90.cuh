@@ -13,6 +13,13 @@ namespace giwa::inline GIWA_ABI::detail {
 template <class Types>
 struct promoted_output {
   static constexpr bool continues = true;
+  GIWA_DEVICE void begin(int) const {}
+  template <class Consumer, class Output>
+  GIWA_DEVICE void promote_before(const Consumer&, int, const Output&) const {}
+  template <class Consumer>
+  GIWA_DEVICE void rescale(const Consumer&, const float (&)[2]) const {}
+  template <class Consumer, class Output>
+  GIWA_DEVICE void finish(const Consumer&, Output&) const {}
 };
 
 template <class Types>
