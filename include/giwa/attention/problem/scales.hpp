@@ -78,20 +78,22 @@ template <int Rank>
 GIWA_HOST_DEVICE constexpr int64 scale_offset(const tensor_view<const float, Rank>& v, int d, int64 i) {
   return v.extent(d) == 1 ? 0 : i * v.stride(d);
 }
+GIWA_HOST_DEVICE inline row_scales scales_of_rows(const tensor_view<const float, 3>& v, int group, int64 sequence,
+                                                  int64 head, int first_row) {
+  if (v.data() == nullptr) return {};
+  return {v.data() + (scale_offset(v, 0, sequence) + scale_offset(v, 2, head)), v.stride(1), group, first_row};
+}
+GIWA_HOST_DEVICE inline column_numbers numbers_of_columns(const tensor_view<const float, 2>& v, int64 kv_head) {
+  if (v.data() == nullptr) return {};
+  return {v.data() + scale_offset(v, 0, kv_head), v.extent(1) == 1 ? 0 : v.stride(1)};
+}
 /// `Place` is head_place (params.hpp).
 template <class Place>
 GIWA_HOST_DEVICE head_scales scales_of_head(const attention_scales& s, const Place& h) {
-  const auto rows = [](const tensor_view<const float, 3>& v, int group, int64 sequence, int64 head, int first) {
-    if (v.data() == nullptr) return row_scales{};
-    return row_scales{v.data() + (scale_offset(v, 0, sequence) + scale_offset(v, 2, head)), v.stride(1), group, first};
-  };
-  const auto columns = [&](const tensor_view<const float, 2>& v) {
-    if (v.data() == nullptr) return column_numbers{};
-    return column_numbers{v.data() + scale_offset(v, 0, h.kv_head), v.extent(1) == 1 ? 0 : v.stride(1)};
-  };
-  return {rows(s.q, s.q_rows, h.sequence, h.head, h.first_query_row),
-          rows(s.k, s.k_rows, h.key_sequence, h.kv_head, h.first_key_row),
-          rows(s.v, s.v_rows, h.key_sequence, h.kv_head, h.first_key_row), columns(s.v_channel), columns(s.v_mean)};
+  return {scales_of_rows(s.q, s.q_rows, h.sequence, h.head, h.first_query_row),
+          scales_of_rows(s.k, s.k_rows, h.key_sequence, h.kv_head, h.first_key_row),
+          scales_of_rows(s.v, s.v_rows, h.key_sequence, h.kv_head, h.first_key_row),
+          numbers_of_columns(s.v_channel, h.kv_head), numbers_of_columns(s.v_mean, h.kv_head)};
 }
 template <class T, class Place>
 GIWA_HOST_DEVICE with_scales<T, head_scales> scales_of_head(
@@ -138,10 +140,14 @@ class scaled_rows {
   column_numbers channel_, mean_;
 };
 
+/// Whether a view of scales is given.
+template <int Rank>
+GIWA_HOST_DEVICE constexpr bool is_given(const tensor_view<const float, Rank>& v) {
+  return v.data() != nullptr || v.size() != 0;
+}
 GIWA_HOST_DEVICE constexpr bool has_scales(const attention_scales& s) {
-  const auto given = [](const auto& v) { return v.data() != nullptr || v.size() != 0; };
-  return given(s.q) || given(s.k) || given(s.v) || given(s.v_channel) || given(s.v_mean) || s.q_rows != 0 ||
-         s.k_rows != 0 || s.v_rows != 0;
+  return is_given(s.q) || is_given(s.k) || is_given(s.v) || is_given(s.v_channel) || is_given(s.v_mean) ||
+         s.q_rows != 0 || s.k_rows != 0 || s.v_rows != 0;
 }
 
 }  // namespace detail

@@ -11,6 +11,22 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// What a policy says for 8-bit elements, whose V is transposed, and what holds for others.
+template <class Policy, bool TransposesV>
+struct sm90_stages_of_bytes {
+  static constexpr int k_stages = Policy::stages, loaded_stages = 1, keys_of_chunk = 1 << 16;
+  static constexpr bool promotes = false;
+};
+template <class Policy>
+struct sm90_stages_of_bytes<Policy, true> {
+  // More stages of K: V needs more time until it can be multiplied, and K is loaded before it.
+  static constexpr int k_stages = Policy::k_stages, loaded_stages = Policy::loaded_stages;
+  // The tensor cores' sums have 13 bits after the largest exponent, so O moves to sums in fp32, in shared memory, each time the keys
+  // of a long sum end (promoted_output), or there are short chunks where shared memory has no room.
+  static constexpr int keys_of_chunk = Policy::keys_of_sum;
+  static constexpr bool promotes = Policy::promotes;
+};
+
 /// A block has one producer warpgroup (tile scheduler, loader, NaN scrubbers) and Policy::consumers consumer warpgroups
 /// of 64 queries each. The producer classifies each tile by the mask once, and passes the result on with the tile.
 template <class T, class O, class Policy, class Mask, class Score>
@@ -23,20 +39,15 @@ struct sm90_types {
   static constexpr int consumers = Policy::consumers, stages = Policy::stages;
   static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
   static constexpr int scrubbers = 2;  // warps
-  // More stages of K: with V transposed, V needs more time until it can be multiplied, and K is loaded before it.
-  static constexpr int k_stages = [] {
-    if constexpr (requires { Policy::k_stages; })
-      return Policy::k_stages;
-    else
-      return Policy::stages;
-  }();
-  static_assert(k_stages <= 4, "the consumer relies on a stage's number having two bits");
 
   // fp32 arrives as split fp16 with exponents (split_fp16/). The hi and lo parts of a row are contiguous.
   static constexpr bool is_split = element_traits<T>::is_split;
   using element = typename element_traits<T>::operand;
   // Tensor cores read 8-bit operands along k only: V arrives as (keys, head size), and the NaN scrubbers transpose it.
   static constexpr bool transposes_v = !element_traits<T>::reads_v_as_it_lies;
+  using of_bytes = sm90_stages_of_bytes<Policy, transposes_v>;
+  static constexpr int k_stages = of_bytes::k_stages;
+  static_assert(k_stages <= 4, "the consumer relies on a stage's number having two bits");
   static constexpr int slab = 128 / element_traits<element>::bytes;  // elements of 128 bytes
   template <int Rows, int Columns>
   using input_tile =
@@ -69,22 +80,8 @@ struct sm90_types {
   // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
   // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
   // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
-  // Of e4m3 the tensor cores' sums have 13 bits after the largest exponent, so O moves to sums in fp32, in shared memory, each time
-  // the keys of a long sum end (promoted_output), or there are short chunks where shared memory has no room.
-  static constexpr bool promotes = [] {
-    if constexpr (transposes_v)
-      return Policy::promotes;
-    else
-      return false;
-  }();
-  static constexpr bool has_chunks = Policy::parts == 1 && !promotes;
-  static constexpr int keys_of_chunk = [] {
-    if constexpr (transposes_v)
-      return Policy::keys_of_sum;
-    else
-      return 1 << 16;
-  }();
-  static constexpr int tiles_of_chunk = ceil_div(keys_of_chunk, block_n);
+  static constexpr bool promotes = of_bytes::promotes, has_chunks = Policy::parts == 1 && !promotes;
+  static constexpr int tiles_of_chunk = ceil_div(of_bytes::keys_of_chunk, block_n);
   enum class named_barrier : int { block = 0, pingpong = 1, of_consumer = pingpong + consumers };
   static_assert(static_cast<int>(named_barrier::of_consumer) + consumers <= 16, "a block has 16 named barriers");
   /// Returns the number of the named barrier of a consumer.
@@ -146,14 +143,8 @@ struct sm90_types {
   };
   struct no_sums {};
   struct no_transposer {};
-  static constexpr int loaded_stages = [] {
-    if constexpr (transposes_v)
-      return Policy::loaded_stages;
-    else
-      return 1;
-  }();
   struct transposer_storage {
-    pipeline<loaded_v_tile, loaded_stages, copies> v;
+    pipeline<loaded_v_tile, of_bytes::loaded_stages, copies> v;
     [[no_unique_address]] stdlib::conditional_t<promotes, fp32_sums, no_sums> sums;
     int has_nonfinite[stages][scrubbers];
     float scale_of_row[consumers][2][128];  // of q, of a thread's two rows
