@@ -20,16 +20,16 @@ struct sm90_bytes_policy {
   // Of online_softmax: weights are at most 2^8. The largest of e4m3 is 448.
   static constexpr int slack = 8;
   // The tensor cores sum so many keys. Error of O over 65536 keys whose values have a mean as large as their deviation (H200,
-  // 2026-11-29): 768 0.70 %, 1536 1.62 %, about n 2^-17; one sum over all keys 44 % by a simulation of 13 bits. Above 128 columns
-  // shared memory has no room for other sums, and the chunks that take their place cost more.
-  static constexpr bool promotes = HeadSizeV <= 128;
-  static constexpr int keys_of_sum = promotes ? 768 : 1152;
+  // 2026-11-29): 768 0.70 %, 1536 1.62 %, about n 2^-17; one sum over all keys 44 % by a simulation of 13 bits.
+  static constexpr int keys_of_sum = 768;
+  // Above 128 columns shared memory has no room for the sums; they are in local memory.
+  static constexpr bool sums_in_shared = HeadSizeV <= 128;
 
   static constexpr int live_registers = block_n / 2 + block_n / 8 + head_size_v / 2;
   static constexpr int loaded_tile = block_n * round_up(head_size_v, 128), k_tile = block_n * round_up(head_size, 128);
   static constexpr int bytes_besides = block_m * round_up(head_size, 128) +
                                        stages * head_size_v * round_up(block_n, 128) +
-                                       (promotes ? 4 * block_m * head_size_v : 0);
+                                       (sums_in_shared ? 4 * block_m * head_size_v : 0);
   static constexpr int most_bytes = (227 << 10) - 6144;
   // K is loaded before V of the tile before, and V takes twice as long until it can be multiplied.
   static constexpr int k_stages = bytes_besides + 3 * k_tile + loaded_tile <= most_bytes ? 3 : 2;

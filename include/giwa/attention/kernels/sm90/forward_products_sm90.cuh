@@ -153,6 +153,7 @@ GIWA_DEVICE void overlapped_step(QueryRows& q, KeySplits& key_splits) {
   arch::wgmma_wait_after<0>(q.softmax.l[0] + q.softmax.l[1]);
   q.release_v();
   key_splits.take_output(q);
+  q.sums.promote_before(q.c, q.own.first_key, q.o);
   if (QueryRows::slack == 0 || q.c.block.any(rescales)) q.rescale_o();
   q.make_p();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sums of O in fp32 for e4m3 in the Hopper kernel.
+// Sums of O in fp32 for e4m3 in the Hopper kernel, in shared or local memory.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PROMOTION_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PROMOTION_SM90_CUH
 
@@ -8,7 +8,7 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// Tensor cores keep 13 bits after the largest exponent of what they add, and truncate: over n keys of one sign O loses about
-/// n 2^-14 / 4 of itself. So a sum ends where the number of its keys / Policy::keys_of_sum changes, which depends on the keys' numbers
+/// n 2^-17 of itself. So a sum ends where the number of its keys / Policy::keys_of_sum changes, which depends on the keys' numbers
 /// alone and not on which tiles a block skips. It is empty for kernels without such sums.
 template <class Types>
 struct promoted_output {
@@ -26,6 +26,7 @@ template <class Types>
   requires(Types::promotes)
 struct promoted_output<Types> {
   static constexpr int keys = Types::policy::keys_of_sum, registers = Types::head_size_v / 2;
+  static constexpr bool in_shared = Types::policy::sums_in_shared;
   static_assert(keys % Types::block_n == 0, "a tile belongs to one sum");
   bool continues = true;  // the next product is added to O
   bool has_sums = false;
@@ -40,38 +41,51 @@ struct promoted_output<Types> {
     continues = !c.block.any(next != number);
     if (continues) return;
     number = next;
-    for_each(c, [&](float4& sum, int i) {
-      const float4 more = {o.value[i], o.value[i + 1], o.value[i + 2], o.value[i + 3]};
-      sum = has_sums ? plus(sum, more) : more;
-    });
+    GIWA_UNROLL
+    for (int i = 0; i < registers; i += 4) {
+      const float4 sum = has_sums ? get(c, i) : float4{0, 0, 0, 0};
+      set(c, i, {sum.x + o.value[i], sum.y + o.value[i + 1], sum.z + o.value[i + 2], sum.w + o.value[i + 3]});
+    }
     has_sums = true;
   }
   /// Multiplies the sums of each row by factor[row].
   template <class Consumer>
-  GIWA_DEVICE void rescale(const Consumer& c, const float (&factor)[2]) const {
+  GIWA_DEVICE void rescale(const Consumer& c, const float (&factor)[2]) {
     if (!has_sums) return;
-    for_each(c, [&](float4& sum, int) {
-      sum = {sum.x * factor[0], sum.y * factor[0], sum.z * factor[1], sum.w * factor[1]};
-    });
+    GIWA_UNROLL
+    for (int i = 0; i < registers; i += 4) {
+      const float4 sum = get(c, i);
+      set(c, i, {sum.x * factor[0], sum.y * factor[0], sum.z * factor[1], sum.w * factor[1]});
+    }
   }
   /// Adds the sums to O, after the last product.
   template <class Consumer, class Output>
   GIWA_DEVICE void finish(const Consumer& c, Output& o) const {
     if (!has_sums) return;
-    for_each(c, [&](const float4& sum, int i) {
+    GIWA_UNROLL
+    for (int i = 0; i < registers; i += 4) {
+      const float4 sum = get(c, i);
       o.value[i] += sum.x, o.value[i + 1] += sum.y, o.value[i + 2] += sum.z, o.value[i + 3] += sum.w;
-    });
+    }
   }
 
  private:
-  GIWA_DEVICE static float4 plus(const float4& a, const float4& b) {
-    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+  volatile float in_local[in_shared ? 1 : registers];  // volatile: otherwise ptxas holds them in registers
+
+  /// Four sums of the thread, of two columns of its two rows.
+  template <class Consumer>
+  GIWA_DEVICE float4 get(const Consumer& c, int i) const {
+    if constexpr (in_shared)
+      return c.s.transposer.sums.of_thread[c.index][i / 4][c.thread];
+    else
+      return {in_local[i], in_local[i + 1], in_local[i + 2], in_local[i + 3]};
   }
-  /// Calls f(four sums, register of the first one).
-  template <class Consumer, class F>
-  GIWA_DEVICE static void for_each(const Consumer& c, const F& f) {
-    GIWA_UNROLL
-    for (int i = 0; i < registers; i += 4) f(c.s.transposer.sums.of_thread[c.index][i / 4][c.thread], i);
+  template <class Consumer>
+  GIWA_DEVICE void set(const Consumer& c, int i, const float4& sum) {
+    if constexpr (in_shared)
+      c.s.transposer.sums.of_thread[c.index][i / 4][c.thread] = sum;
+    else
+      in_local[i] = sum.x, in_local[i + 1] = sum.y, in_local[i + 2] = sum.z, in_local[i + 3] = sum.w;
   }
 };
 

@@ -14,17 +14,14 @@ namespace giwa::inline GIWA_ABI::detail {
 /// What a policy says for 8-bit elements, whose V is transposed, and what holds for others.
 template <class Policy, bool TransposesV>
 struct sm90_stages_of_bytes {
-  static constexpr int k_stages = Policy::stages, loaded_stages = 1, keys_of_chunk = 1 << 16;
-  static constexpr bool promotes = false;
+  static constexpr int k_stages = Policy::stages, loaded_stages = 1;
+  static constexpr bool sums_in_shared = false;
 };
 template <class Policy>
 struct sm90_stages_of_bytes<Policy, true> {
   // More stages of K: V needs more time until it can be multiplied, and K is loaded before it.
   static constexpr int k_stages = Policy::k_stages, loaded_stages = Policy::loaded_stages;
-  // The tensor cores' sums have 13 bits after the largest exponent, so O moves to sums in fp32, in shared memory, each time the keys
-  // of a long sum end (promoted_output), or there are short chunks where shared memory has no room.
-  static constexpr int keys_of_chunk = Policy::keys_of_sum;
-  static constexpr bool promotes = Policy::promotes;
+  static constexpr bool sums_in_shared = Policy::sums_in_shared;
 };
 
 /// A block has one producer warpgroup (tile scheduler, loader, NaN scrubbers) and Policy::consumers consumer warpgroups
@@ -80,8 +77,10 @@ struct sm90_types {
   // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
   // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
   // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
-  static constexpr bool promotes = of_bytes::promotes, has_chunks = Policy::parts == 1 && !promotes;
-  static constexpr int tiles_of_chunk = ceil_div(of_bytes::keys_of_chunk, block_n);
+  // Of e4m3 they have 13 bits after the largest exponent, so O moves to sums in fp32 each time the keys of a long sum end
+  // (promoted_output).
+  static constexpr bool promotes = transposes_v, has_chunks = Policy::parts == 1 && !promotes;
+  static constexpr int tiles_of_chunk = ceil_div(1 << 16, block_n);
   enum class named_barrier : int { block = 0, pingpong = 1, of_consumer = pingpong + consumers };
   static_assert(static_cast<int>(named_barrier::of_consumer) + consumers <= 16, "a block has 16 named barriers");
   /// Returns the number of the named barrier of a consumer.
@@ -145,7 +144,7 @@ struct sm90_types {
   struct no_transposer {};
   struct transposer_storage {
     pipeline<loaded_v_tile, of_bytes::loaded_stages, copies> v;
-    [[no_unique_address]] stdlib::conditional_t<promotes, fp32_sums, no_sums> sums;
+    [[no_unique_address]] stdlib::conditional_t<of_bytes::sums_in_shared, fp32_sums, no_sums> sums;
     int has_nonfinite[stages][scrubbers];
     float scale_of_row[consumers][2][128];  // of q, of a thread's two rows
   };
