@@ -33,7 +33,8 @@ struct sm90_backward_steps {
   static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
   // Whether run() may have branches, at which ptxas waits for products that are under way.
   static constexpr bool may_branch = modified || !one_range_mask<mask>;
-  // Whether a masked tile finds the first query of each key, instead of the last key of each query for each score.
+  // Whether a masked tile finds the first query of each key, instead of the last key of each query for each score. H200, 2026-11-29,
+  // causal, 512 to 4096 tokens: 64 1.025 to 1.008 times as fast, 128 0.97 to 1.01.
   static constexpr bool by_first_query = Types::adds_dq && Types::by_halves && mask_traits<mask>::is_causal;
   static constexpr int words = map::registers / 2;              // of a left operand
   static constexpr int columns_of_thread = map::registers / 2;  // two of every eight, in two rows
