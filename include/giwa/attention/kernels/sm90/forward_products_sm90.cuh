@@ -79,8 +79,7 @@ struct sm90_products {
 template <class QueryRows>
 GIWA_DEVICE void attend_without_maxima(QueryRows& q) {
   q.softmax.expose_empty_rows();
-  while (!q.is_last()) {
-    q.wait_k();
+  while (q.next_tile()) {
     q.c.pingpong.acquire();
     q.multiply_both();
     arch::fence_operand(q.scores.value);
@@ -109,11 +108,40 @@ GIWA_DEVICE void attend_without_maxima(QueryRows& q) {
   }
 }
 
+/// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
+/// from the first product to the last wait, because ptxas waits for all products at a branch.
+template <bool FullyKept, class QueryRows, class KeySplits>
+GIWA_DEVICE void attend_tile_with_overlap(QueryRows& q, KeySplits& key_splits) {
+  q.multiply_both();
+  q.release_k();
+  key_splits.begin_softmax(q);
+  float largest[QueryRows::score_map::rows];
+  q.template begin_softmax<FullyKept>(tile_keep::some, largest);
+  const bool rescales = q.softmax.exceeds_slack(largest);
+  q.raise(largest);
+  q.end_softmax();
+  arch::wgmma_wait_after<0>(q.softmax.l[0] + q.softmax.l[1]);
+  q.release_v();
+  key_splits.take_output(q);
+  if (QueryRows::slack == 0 || q.c.block.any(rescales)) q.rescale_o();
+  q.make_p();
+}
+template <class QueryRows, class KeySplits>
+GIWA_DEVICE void attend_with_overlap(QueryRows& q, KeySplits& key_splits) {
+  while (q.next_tile()) {
+    key_splits.see_tile(q.own.first_key);
+    q.c.pingpong.acquire();
+    if (q.c.needs_scale || q.own.keep() != tile_keep::all)
+      attend_tile_with_overlap<false>(q, key_splits);
+    else
+      attend_tile_with_overlap<true>(q, key_splits);
+  }
+}
+
 /// O += P V in slices of columns, each summed in separate registers.
 template <class QueryRows>
 GIWA_DEVICE void attend_in_slices(QueryRows& q) {
-  while (!q.is_last()) {
-    q.wait_k();
+  while (q.next_tile()) {
     q.c.pingpong.acquire();
     q.multiply_qk();
     q.wait_v(q.scrubs_before);
