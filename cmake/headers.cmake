@@ -189,6 +189,7 @@ set(GIWA_HEADERS
   P giwa/attention/work/work_tiles.hpp
   P giwa/attention/work/visible_tiles.hpp
   H giwa/attention/work/backward_schedules.hpp
+  D giwa/attention/work/visible_groups.cuh
   D giwa/attention/score/score_steps.cuh
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/nonfinite/nonfinite.cuh

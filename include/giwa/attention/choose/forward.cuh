@@ -82,6 +82,19 @@ struct forward_sm90_by_keys : forward_sm90<T, O, sm90_second_policy_of<HeadSize,
     return forward_sm90_by_keys::forward_sm90::suits(call);
   }
 };
+/// The same with the tile for masks of small blocks.
+template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score, bool Compiled>
+struct forward_sm90_by_blocks : forward_sm90<T, O, sm90_blocks_policy_of<HeadSize, HeadSizeV>, Mask, Score, Compiled> {
+  using policies = sm90_blocks_policy_of<HeadSize, HeadSizeV>;
+  static constexpr bool compiled =
+      Compiled && stdlib::same_as<Tile, automatic_tile> && mask_traits<Mask>::has_blocks && policies::exists;
+
+  template <class Call>
+  static status suits(const Call& call) {
+    if (!policies::suits(mask_traits<Mask>::queries_of_block(call.mask))) return fits_another_tile;
+    return forward_sm90_by_blocks::forward_sm90::suits(call);
+  }
+};
 
 /// The candidates by element type, the best one first.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
@@ -96,6 +109,7 @@ struct forward_kernels {
                                      sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
   using type =
       prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
+                    forward_sm90_by_blocks<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
                     forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
                     forward_sm80<sm80_op, sm80, takes_every_layout || !narrow, !stdlib::same_as<tile, automatic_tile>>,
                     forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;

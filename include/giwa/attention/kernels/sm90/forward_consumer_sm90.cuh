@@ -21,6 +21,9 @@ struct sm90_query_rows {
   static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
   using notes = typename Types::consumer_note;
   using products = sm90_products<Types>;
+  // Whether it skips tiles between those that it sees; else it computes them.
+  static constexpr bool has_gaps = mask_traits<typename Types::mask>::has_blocks && Types::has_chunks &&
+                                   !policy::overlaps && !is_split && !Types::promotes;
   static constexpr int slack = is_split ? 0 : policy::slack;
   static constexpr int headroom = is_split && !two_parts ? -split_exponents::of_p : Types::headroom;
   using softmax_state = online_softmax<score_map, headroom, slack>;
@@ -45,11 +48,20 @@ struct sm90_query_rows {
   GIWA_DEVICE void attend(KeySplits&& key_splits = {}) {
     if constexpr (is_split) exponent_q = split_queries(c, work);
     wait_k();
-    while (own.keep() == tile_keep::none && !is_last()) {
-      skip_tile();
-      wait_k_and_skip_turn();
-    }
-    if (own.keep() != tile_keep::none) {
+    if constexpr (has_gaps) o.fill(0);
+    do {
+      while (own.keep() == tile_keep::none && !is_last()) {
+        skip_tile();
+        wait_k_and_skip_turn();
+      }
+      if (own.keep() == tile_keep::none) {
+        if constexpr (has_gaps)
+          c.release_q();
+        else
+          see_nothing();
+        skip_tile();
+        break;
+      }
       key_splits.see_tile(own.first_key);
       sums.begin(own.first_key);
       first_tile();
@@ -60,16 +72,15 @@ struct sm90_query_rows {
           if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
             attend_without_maxima(*this);
         if constexpr (policy::overlaps)
-          attend_overlapped(*this, key_splits);
+          attend_with_overlap(*this, key_splits);
         else
           loop_pingpong(key_splits);
       }
+      // Also before a gap: a consumer that skipped more tiles than a pipeline has stages while it held a tile of V would wait for
+      // the loader, which loads K and V of the tiles in turn and would wait for the stage of that V.
       last_product(key_splits);
       sums.finish(c, o);
-    } else {
-      see_nothing();
-      skip_tile();
-    }
+    } while (in_gap() && skip_turn());
     while (!own.is(notes::last_of_work)) {
       wait_k_and_skip_turn();
       skip_tile();
@@ -87,18 +98,19 @@ struct sm90_query_rows {
   template <class QueryRows>
   friend GIWA_DEVICE void attend_in_slices(QueryRows&);
   template <class QueryRows, class KeySplits>
-  friend GIWA_DEVICE void attend_overlapped(QueryRows&, KeySplits&);
+  friend GIWA_DEVICE void attend_with_overlap(QueryRows&, KeySplits&);
   template <bool FullyKept, class QueryRows, class KeySplits>
-  friend GIWA_DEVICE void overlapped_step(QueryRows&, KeySplits&);
+  friend GIWA_DEVICE void attend_tile_with_overlap(QueryRows&, KeySplits&);
 
   // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
     multiply_qk();
-    o.fill(0);
+    if constexpr (!has_gaps) o.fill(0);
     arch::fence_operand(o.value);  // now, while nothing else can be done
     arch::wgmma_wait<0>();
     release_k();
     softmax_step(own.keep());
+    if constexpr (has_gaps) rescale_o();
     make_p();
   }
   /// S of this tile, and O += P V of the one before, in this consumer's turn. Waits for S.
@@ -117,8 +129,7 @@ struct sm90_query_rows {
   /// The softmax runs while other consumers use the tensor cores.
   template <class KeySplits>
   GIWA_DEVICE void loop_pingpong(KeySplits& key_splits) {
-    while (!is_last()) {
-      wait_k();
+    while (next_tile()) {
       key_splits.see_tile(own.first_key);
       c.pingpong.acquire();
       multiply_both();
@@ -146,8 +157,8 @@ struct sm90_query_rows {
   }
   template <class KeySplits>
   GIWA_DEVICE void last_product(KeySplits& key_splits) {
-    wait_v(own.is(notes::scrubs));
-    if constexpr (is_split) {
+    wait_v(in_gap() ? scrubs_before : own.is(notes::scrubs));
+    if (is_split || in_gap()) {
       multiply_pv_and_wait();
     } else {
       multiply_pv();
@@ -158,6 +169,13 @@ struct sm90_query_rows {
 
   // --- Pipelines
   GIWA_DEVICE bool is_last() const { return own.is(notes::last_of_consumer); }
+  GIWA_DEVICE bool in_gap() const { return has_gaps && own.keep() == tile_keep::none; }
+  /// Waits for the next K tile, if this consumer needs one and sees that one.
+  GIWA_DEVICE bool next_tile() {
+    if (is_last() || in_gap()) return false;
+    wait_k();
+    return !in_gap();
+  }
   GIWA_DEVICE void wait_k() {
     k_stage = c.keys.next();
     c.keys.wait();
@@ -194,11 +212,8 @@ struct sm90_query_rows {
     wait_v(own.is(notes::scrubs), false);
     c.values.release(v_stage);
   }
-  GIWA_DEVICE void wait_k_and_skip_turn() {
-    wait_k();
-    c.pingpong.acquire();
-    c.pingpong.release();
-  }
+  GIWA_DEVICE void wait_k_and_skip_turn() { wait_k(), skip_turn(); }
+  GIWA_DEVICE bool skip_turn() { return c.pingpong.acquire(), c.pingpong.release(), true; }
   // --- Arithmetic
   GIWA_DEVICE void multiply_qk() { products::multiply_qk(c, k_stage, scores); }
 

@@ -93,8 +93,7 @@ struct sm90_products {
 template <class QueryRows>
 GIWA_DEVICE void attend_without_maxima(QueryRows& q) {
   q.softmax.expose_empty_rows();
-  while (!q.is_last()) {
-    q.wait_k();
+  while (q.next_tile()) {
     q.c.pingpong.acquire();
     q.multiply_both();
     arch::fence_operand(q.scores.value);
@@ -123,25 +122,10 @@ GIWA_DEVICE void attend_without_maxima(QueryRows& q) {
   }
 }
 
-/// O += P V in slices of columns, each summed in separate registers.
-template <class QueryRows>
-GIWA_DEVICE void attend_in_slices(QueryRows& q) {
-  while (!q.is_last()) {
-    q.wait_k();
-    q.c.pingpong.acquire();
-    q.multiply_qk();
-    q.wait_v(q.scrubs_before);
-    q.multiply_pv_and_wait();
-    q.release_v();
-    q.release_k();
-    q.softmax_step(q.own.keep());
-    q.make_p();
-  }
-}
-
-/// A tile of attend_overlapped().
+/// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
+/// from the first product to the last wait, because ptxas waits for all products at a branch.
 template <bool FullyKept, class QueryRows, class KeySplits>
-GIWA_DEVICE void overlapped_step(QueryRows& q, KeySplits& key_splits) {
+GIWA_DEVICE void attend_tile_with_overlap(QueryRows& q, KeySplits& key_splits) {
   q.multiply_both();
   q.release_k();
   key_splits.begin_softmax(q);
@@ -157,18 +141,30 @@ GIWA_DEVICE void overlapped_step(QueryRows& q, KeySplits& key_splits) {
   if (QueryRows::slack == 0 || q.c.block.any(rescales)) q.rescale_o();
   q.make_p();
 }
-/// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
-/// from the first product to the last wait, because ptxas waits for all products at a branch.
 template <class QueryRows, class KeySplits>
-GIWA_DEVICE void attend_overlapped(QueryRows& q, KeySplits& key_splits) {
-  while (!q.is_last()) {
-    q.wait_k();
+GIWA_DEVICE void attend_with_overlap(QueryRows& q, KeySplits& key_splits) {
+  while (q.next_tile()) {
     key_splits.see_tile(q.own.first_key);
     q.c.pingpong.acquire();
     if (q.c.needs_scale || q.own.keep() != tile_keep::all)
-      overlapped_step<false>(q, key_splits);
+      attend_tile_with_overlap<false>(q, key_splits);
     else
-      overlapped_step<true>(q, key_splits);
+      attend_tile_with_overlap<true>(q, key_splits);
+  }
+}
+
+/// O += P V in slices of columns, each summed in separate registers.
+template <class QueryRows>
+GIWA_DEVICE void attend_in_slices(QueryRows& q) {
+  while (q.next_tile()) {
+    q.c.pingpong.acquire();
+    q.multiply_qk();
+    q.wait_v(q.scrubs_before);
+    q.multiply_pv_and_wait();
+    q.release_v();
+    q.release_k();
+    q.softmax_step(q.own.keep());
+    q.make_p();
   }
 }
 

@@ -26,13 +26,13 @@ struct sm90_attention_op {
   using params = typename types::params;
   using shared_storage = typename types::shared_storage;
   static constexpr int block_m = Policy::block_m, consumers = Policy::consumers;
-  static constexpr int max_threads = 128 * (consumers + 1), min_blocks = 1;
+  static constexpr int max_threads = 128 * (consumers + 1), min_blocks = Policy::blocks;
   static_assert(Policy::fits,
                 "giwa::attention_forward: on Hopper this tile needs more registers or shared memory than a block has: "
                 "choose fewer keys.");
 
   template <class Block>
-  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+  GIWA_DEVICE __forceinline__ void operator()(Block plain_block, const params& p, shared_storage& s) const {
 #if GIWA_ARCH_HAS_SM90A
     const auto block = with_threads<max_threads>(plain_block);
     arch::launch_dependents();
@@ -64,7 +64,7 @@ struct sm90_attention_op {
 
  private:
   template <class Block>
-  GIWA_DEVICE static void consume(const Block& block, const params& p, shared_storage& s) {
+  GIWA_DEVICE __forceinline__ static void consume(const Block& block, const params& p, shared_storage& s) {
     using epilogue = sm90_epilogue<types, Block>;
     if constexpr (drops_weights<Score>)
       arch::wait_for_previous_kernel();  // it may write the offset, which is read here
