@@ -26,7 +26,7 @@ struct attention_problem {
 
 /// The largest sizes that attention takes, on every path.
 namespace attention_limits {
-inline constexpr int64 head_size = 512;                       ///< of q and k, and of v and o
+inline constexpr int64 head_size = 576;                       ///< of q and k; of v and o at most 512
 inline constexpr int64 length = (int64{1} << 31) - 1 - 4096;  ///< rows of a tensor: the end of a tile is still an int
 inline constexpr int64 heads = (int64{1} << 31) - 1;          ///< of q
 }  // namespace attention_limits

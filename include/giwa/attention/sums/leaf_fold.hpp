@@ -111,16 +111,19 @@ struct merge_step {
   }
 };
 
-/// The unfinished nodes of a fold: node[l] has the children of level l that came so far of a node of level l + 1, and the
-/// last one those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later).
-template <class State>
+/// The unfinished nodes of a fold: node[l] has the children of level l that came so far of a node of level l + 1, and `last`
+/// those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later). Last may be another type
+/// with these two, which becomes a State: `last` changes once in 64 leaves, so it need not be in registers.
+template <class State, class Last = State>
 struct leaf_fold {
   static constexpr int levels = fold_levels::count;
-  State node[levels];
+  State node[levels - 1];
+  Last last;
 
   GIWA_HOST_DEVICE constexpr void reset() {
     GIWA_UNROLL
-    for (int l = 0; l < levels; ++l) node[l].reset();
+    for (int l = 0; l + 1 < levels; ++l) node[l].reset();
+    last.reset();
   }
 
   /// Adds the state x of node n of a level. A node whose parent begins before the split is handed on: then x becomes its
@@ -130,7 +133,7 @@ struct leaf_fold {
     for (int l = 0; l < levels; ++l) {
       if (l < level) continue;
       if (l + 1 == levels) {
-        if (begin == 0) node[l].merge(x);
+        if (begin == 0) last.merge(x);
         return begin != 0;
       }
       const int parent_span = fold_levels::span(l + 1), children = parent_span / fold_levels::span(l);
@@ -151,6 +154,7 @@ struct leaf_fold {
     GIWA_UNROLL
     for (int l = 0; l < levels; ++l) {
       if (l != level) continue;
+      if (l + 1 == levels) return last.merge(x);
       node[l].merge(x);
       if (left == 0) return;
       x = node[l];
@@ -163,16 +167,18 @@ struct leaf_fold {
   GIWA_HOST_DEVICE constexpr State unfinished(int l) const {
     State x = node[0];
     GIWA_UNROLL
-    for (int i = 1; i < levels; ++i)
+    for (int i = 1; i + 1 < levels; ++i)
       if (i == l) x = node[i];
+    if (l + 1 == levels) x = last;
     return x;
   }
 
   /// Returns the result, after the last leaf of the sequence.
-  GIWA_HOST_DEVICE constexpr const State& finish() {
+  GIWA_HOST_DEVICE constexpr const Last& finish() {
     GIWA_UNROLL
-    for (int l = 1; l < levels; ++l) node[l].merge(node[l - 1]);
-    return node[levels - 1];
+    for (int l = 1; l + 1 < levels; ++l) node[l].merge(node[l - 1]);
+    last.merge(node[levels - 2]);
+    return last;
   }
 };
 
