@@ -111,7 +111,7 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const tens
   static_assert(!drops_weights<Score>,
                 "giwa::attention_cached: dropout is for training; pass the score modifier in it, or "
                 "giwa::plain_score{}.");
-  require_head_sizes<HeadSize, HeadSizeV>();
+  require_head_sizes<HeadSize, HeadSizeV, attention_limits::cached_head_size>();
   const auto views = cached_views_of(cache, options.sequences, q, o);
   if (const status s = check_sequences_of_cache<Rank>(options.sequences, q.extent(0)); !s.ok()) return s;
   if (const status s = check_rank<Rank>(views); !s.ok()) return s;

@@ -40,8 +40,8 @@ struct cached_few_rows : candidate {
     optional_kernel<prepared_kernel<merge_op>> merge;
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
   };
-  static constexpr bool compiled =
-      element_traits<T>::on_tensor_cores && !(has_sm90 && stdlib::same_as<T, Element> && may_be_latent(HeadSize, HeadSizeV));
+  static constexpr bool compiled = element_traits<T>::on_tensor_cores &&
+                                   !(has_sm90 && stdlib::same_as<T, Element> && may_be_latent(HeadSize, HeadSizeV));
   static constexpr int64 bytes = few_rows_bytes(HeadSize, HeadSizeV, Rows, element_traits<Element>::bytes);
 
   static status suits(const call_params& call) {
@@ -128,19 +128,16 @@ struct cached_latent : candidate {
                                    may_be_latent(HeadSize, HeadSizeV);
 
   static status suits(const call_params& call) {
-    const auto &k = call.views.cache.k, &v = call.views.cache.v;
-    bool same = k.data() == v.data();
-    for (int d = 0; d < 3; ++d) same = same && (k.extent(d) == 1 || k.stride(d) == v.stride(d));
-    return same ? status{} : fits_another_tile;
+    return values_are_first_columns(call.views.cache) ? status{} : fits_another_tile;
   }
   static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
 
   static status make(void* to, const call_params& call, const gpu_traits& gpu) {
     using types = typename op::types;
     static_assert(shared_bytes_of<op> <= 227 * 1024);
-    constexpr few_rows_tile tiles{types::leaf_keys, types::rows, types::columns};
+    const cached_problem problem = call.views.problem();
     const split_work work =
-        detail::work_of(call.views.problem(), tiles, !call.is_ragged() && !mask_bounds_leaves<Mask>);
+        detail::work_of(problem, latent_tile_of(problem), !call.is_ragged() && !mask_bounds_leaves<Mask>);
     split_shape shape =
         shape_of_splits(work, gpu.multiprocessors, call.workspace == nullptr ? 0 : call.workspace_bytes);
     if (work.exact) {

@@ -68,6 +68,11 @@ GIWA_HOST_DEVICE constexpr few_rows_tile few_rows_tile_of(const cached_problem& 
           .columns = static_cast<int>(round_up(p.head_size_v, 16))};
 }
 
+/// The sizes of the Hopper kernel for latent rows.
+GIWA_HOST_DEVICE constexpr few_rows_tile latent_tile_of(const cached_problem& p) {
+  return {.leaf_keys = latent_leaf_keys, .rows = latent_rows, .columns = static_cast<int>(p.head_size_v)};
+}
+
 /// The work of a problem. `exact`: all sequences have as many queries and keys as the problem says.
 GIWA_HOST_DEVICE constexpr split_work work_of(const cached_problem& p, const few_rows_tile& tiles, bool exact) {
   const bool packed = p.rows > 0;
@@ -149,12 +154,15 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspa
   const int multiprocessors = gpu.multiprocessors > 0 ? gpu.multiprocessors : 192;
   if (!detail::are_on_tensor_cores(p.element_bytes) || !detail::check_sizes(p, 0).ok()) return 0;
   if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
-  const detail::few_rows_tile tiles = detail::few_rows_tile_of(p);
-  const detail::split_work work = detail::work_of(p, tiles, false);
-  const int64 few =
-      detail::workspace_bytes_of(detail::shape_of_splits(work, multiprocessors, max_int64), tiles.columns);
-  const int64 many = detail::many_rows_bytes(p, multiprocessors);
-  return few > many ? few : many;
+  const auto bytes_with = [&](const detail::few_rows_tile& tiles) {
+    const detail::split_work work = detail::work_of(p, tiles, false);
+    return detail::workspace_bytes_of(detail::shape_of_splits(work, multiprocessors, max_int64), tiles.columns);
+  };
+  const int64 few = bytes_with(detail::few_rows_tile_of(p)), many = detail::many_rows_bytes(p, multiprocessors);
+  const int64 most = few > many ? few : many;
+  if (p.cache_bytes != p.element_bytes || !detail::may_be_latent(p.head_size, p.head_size_v)) return most;
+  const int64 latent = bytes_with(detail::latent_tile_of(p));
+  return most > latent ? most : latent;
 }
 
 }  // namespace giwa::inline GIWA_ABI

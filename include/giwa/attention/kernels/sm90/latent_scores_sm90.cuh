@@ -111,7 +111,8 @@ struct latent_scores {
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) largest[r] = -infinity_of<float>;
     GIWA_UNROLL
-    for (int i = 0; i < scores.registers; ++i) largest[map::slot(i)] = larger_of(largest[map::slot(i)], scores.value[i]);
+    for (int i = 0; i < scores.registers; ++i)
+      largest[map::slot(i)] = larger_of(largest[map::slot(i)], scores.value[i]);
     reduce(largest, larger{});
     if (lane >= 4) return;
     GIWA_UNROLL
@@ -131,8 +132,7 @@ struct latent_scores {
     row_exponents of_row[row_slots];
     float sum[row_slots];
     GIWA_UNROLL
-    for (int r = 0; r < row_slots; ++r)
-      of_row[r] = row_exponents::of<0>(largest[r], steps.scale_log2()), sum[r] = 0;
+    for (int r = 0; r < row_slots; ++r) of_row[r] = row_exponents::of<0>(largest[r], steps.scale_log2()), sum[r] = 0;
     GIWA_UNROLL
     for (int i = 0; i < scores.registers; ++i) {
       scores.value[i] = exp2_of(of_row[map::slot(i)](scores.value[i]));
@@ -160,7 +160,8 @@ struct latent_scores {
         __builtin_memcpy(&words[j], &two, 4);
       }
       arch::store_matrices<true>(
-          arch::shared_address(s.p[buffer].chunk(16 * c + lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8)), words);
+          arch::shared_address(s.p[buffer].chunk(16 * c + lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8)),
+          words);
     }
   }
 };

@@ -19,9 +19,7 @@ struct transposed_output_map {
   static constexpr int rows = Rows / 4, registers = Slabs * slab::registers, period = registers, lanes = 8;
 
   GIWA_HOST_DEVICE static constexpr int slot(int i) { return i % slab::registers / 4 * 2 + i % 2; }
-  GIWA_HOST_DEVICE static constexpr int row(int thread, int slot) {
-    return slot / 2 * 8 + thread % 4 * 2 + slot % 2;
-  }
+  GIWA_HOST_DEVICE static constexpr int row(int thread, int slot) { return slot / 2 * 8 + thread % 4 * 2 + slot % 2; }
   GIWA_HOST_DEVICE static constexpr int column(int thread, int i) {
     return i / slab::registers * 64 + slab::row(thread, slab::slot(i % slab::registers));
   }
