@@ -42,9 +42,10 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     if (i < work_tile_queue::depth)
       s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
     arch::mbarriers_initialized();
-    if (i == 0 && p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k);
-    if constexpr (!Types::values_are_keys)
-      if (i == 0 && p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.v);
+    if (i == 0 && p.copies == key_copies::boxes) {
+      arch::prefetch_tensor_map(p.k);
+      if constexpr (!Types::values_are_keys) arch::prefetch_tensor_map(p.v);
+    }
   }
 
   /// Loads all leaves of a split, which find_split() has found or this warp finds early.
