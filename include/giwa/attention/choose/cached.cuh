@@ -33,15 +33,17 @@ struct cached_simt : candidate {
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score, int Rows>
 struct cached_few_rows : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
-  using op = few_rows_op<T, Element, O, few_rows_policy<HeadSize, HeadSizeV, Rows, 2>, Mask, Score>;
+  using few_rows = few_rows_op<T, Element, O, few_rows_policy<HeadSize, HeadSizeV, Rows, 2>, Mask, Score>;
+  // Latent rows of 16 bits have another kernel where code for 90a runs.
+  static constexpr bool is_latent = stdlib::same_as<T, Element> && may_be_latent(HeadSize, HeadSizeV);
+  using op = stdlib::conditional_t<is_latent, no_sm90a_op<few_rows>, few_rows>;
   using merge_op = merge_partials_op<few_rows_partials<call_params>>;
   struct prepared {
     optional_kernel<prepared_kernel<op>> attention;
     optional_kernel<prepared_kernel<merge_op>> merge;
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
   };
-  static constexpr bool compiled = element_traits<T>::on_tensor_cores &&
-                                   !(has_sm90 && stdlib::same_as<T, Element> && may_be_latent(HeadSize, HeadSizeV));
+  static constexpr bool compiled = element_traits<T>::on_tensor_cores;
   static constexpr int64 bytes = few_rows_bytes(HeadSize, HeadSizeV, Rows, element_traits<Element>::bytes);
 
   static status suits(const call_params& call) {
