@@ -120,7 +120,7 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_latent : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   using op = latent_op<T, O, few_rows_policy<HeadSize, HeadSizeV, latent_rows, 2>, Mask, Score>;
-  using merge_op = merge_partials_op<few_rows_partials<call_params>>;
+  using merge_op = merge_partials_op<few_rows_partials<call_params, true>>;
   struct prepared {
     optional_kernel<prepared_kernel<op>> attention;
     optional_kernel<prepared_kernel<merge_op>> merge;

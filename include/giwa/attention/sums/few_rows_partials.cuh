@@ -13,7 +13,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// A divided work tile, for merge_partials_op. There is a block for each split and column of heads; the blocks of the splits that
 /// begin in the work tile share its rows. A warp has nothing to overlap its instructions with, so all that does not depend on the
 /// partials is done before the splits are computed: which partials there are, the steps of their merge, and where the row goes.
-template <class Call>
+template <class Call, bool SharesColumns = false>
 class few_rows_partials {
   static constexpr int batch = 32;
   /// The next partials of a warp's work tile, and of a row of them m, l and some columns.
@@ -27,6 +27,7 @@ class few_rows_partials {
  public:
   using params = split_params<Call>;
   static constexpr int max_threads = 128;
+  static constexpr bool shares_columns = SharesColumns;
   struct shared_storage {
     split_search search;
     warp_partials next[max_threads / 32];

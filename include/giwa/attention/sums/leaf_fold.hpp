@@ -112,12 +112,12 @@ struct merge_step {
 };
 
 /// The unfinished nodes of a fold: node[l] has the children of level l that came so far of a node of level l + 1, and `last`
-/// those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later). Last may be another type
-/// with these two, which becomes a State: `last` changes once in 64 leaves, so it need not be in registers.
-template <class State, class Last = State>
+/// those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later). Node and Last may be other
+/// types with these two, which become a State: so a kernel chooses what of them is in registers.
+template <class State, class Node = State, class Last = Node>
 struct leaf_fold {
   static constexpr int levels = fold_levels::count;
-  State node[levels - 1];
+  Node node[levels - 1];
   Last last;
 
   GIWA_HOST_DEVICE constexpr void reset() {
@@ -129,16 +129,22 @@ struct leaf_fold {
   /// Adds the state x of node n of a level. A node whose parent begins before the split is handed on: then x becomes its
   /// state, and the result is true.
   GIWA_HOST_DEVICE constexpr bool push(int level, int n, State& x, int begin) {
+    return push(level, n, x, begin, [](State&) { return true; });
+  }
+  /// The same, with a call of hand_on(x), whose result is that of push(), where the state is handed on. Each level has its own, so
+  /// that the states of several levels are not one variable, which in the kernel for latent rows would spill.
+  template <class F>
+  GIWA_HOST_DEVICE constexpr bool push(int level, int n, State& x, int begin, const F& hand_on) {
     GIWA_UNROLL
     for (int l = 0; l < levels; ++l) {
       if (l < level) continue;
       if (l + 1 == levels) {
         if (begin == 0) last.merge(x);
-        return begin != 0;
+        return begin != 0 && hand_on(x);
       }
       const int parent_span = fold_levels::span(l + 1), children = parent_span / fold_levels::span(l);
       const int parent = n / children;
-      if (parent * parent_span < begin) return true;
+      if (parent * parent_span < begin) return hand_on(x);
       node[l].merge(x);
       if (n % children != children - 1) return false;
       x = node[l];

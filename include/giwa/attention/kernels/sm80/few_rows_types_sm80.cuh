@@ -17,6 +17,9 @@ enum class key_copies : int {
   elements,  // element by element: rows that are not aligned to 16 bytes
 };
 
+/// The mbarrier that a slab of 64 columns of a tile completes: a ring may have several for a tile.
+GIWA_DEVICE inline arch::mbarrier& barrier_of_slab(arch::mbarrier& full, int) { return full; }
+
 /// Rows: packed rows of a tile, 16 or 32. Stages: of the ring of keys, and of the ring of values.
 template <int HeadSize, int HeadSizeV, int Rows, int Stages>
 struct few_rows_policy {
@@ -41,7 +44,7 @@ struct few_rows_types {
   using query = T;
   using element = Element;
   static constexpr bool converts = !element_traits<Element>::on_tensor_cores;
-  static constexpr bool values_are_keys = false;  // V is in the tiles of K
+  static constexpr bool values_are_keys = false;             // V is in the tiles of K
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
   using call_params = cached_params<T, Element, O, Mask, Score>;

@@ -10,40 +10,61 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The last sums of the fold, in shared memory, where each thread has its own.
-template <class State, class Shared>
-struct sums_in_shared_memory {
-  Shared* shared;
-  int thread;
+/// The state of a node of the fold. m and l are in shared memory, once for a warp: in the registers of each thread, those of all
+/// nodes would take 32 of them, and spill. Outputs has the thread's O.
+template <class State, class Sums, class Outputs>
+struct fold_node {
+  using map = typename decltype(State::o)::map;
+  static constexpr int rows = State::rows;
+  Sums* sums;
+  int lane;
+  Outputs o;
 
   GIWA_DEVICE void reset() {
     State x;
     x.reset();
-    write(x);
+    write_sums(x.m, x.l);
+    GIWA_UNROLL
+    for (int i = 0; i < map::registers; ++i) o[i] = 0;
   }
   GIWA_DEVICE void merge(const State& later) {
-    State x = *this;
-    x.merge(later);
-    write(x);
+    float m[rows], l[rows], of_earlier[rows], of_later[rows];
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      const int row = map::row(lane, r);
+      float factor[2];
+      m[r] = merge_maxima<2>({sums->m[row], later.m[r]}, factor);
+      of_earlier[r] = factor[0], of_later[r] = factor[1];
+      l[r] = merge_sums(sums->l[row], of_earlier[r], later.l[r], of_later[r]);
+    }
+    write_sums(m, l);
+    merge_outputs<map>(o, of_earlier, later.o.value, of_later, o);
   }
   GIWA_DEVICE operator State() const {
     State x;
-    const auto& from = shared->value;
     GIWA_UNROLL
-    for (int r = 0; r < State::rows; ++r) x.m[r] = from[2 * r][thread], x.l[r] = from[2 * r + 1][thread];
+    for (int r = 0; r < rows; ++r) x.m[r] = sums->m[map::row(lane, r)], x.l[r] = sums->l[map::row(lane, r)];
     GIWA_UNROLL
-    for (int i = 0; i < x.o.registers; ++i) x.o.value[i] = from[2 * State::rows + i][thread];
+    for (int i = 0; i < map::registers; ++i) x.o.value[i] = o[i];
     return x;
   }
 
  private:
-  GIWA_DEVICE void write(const State& x) {
-    auto& to = shared->value;
-    GIWA_UNROLL
-    for (int r = 0; r < State::rows; ++r) to[2 * r][thread] = x.m[r], to[2 * r + 1][thread] = x.l[r];
-    GIWA_UNROLL
-    for (int i = 0; i < x.o.registers; ++i) to[2 * State::rows + i][thread] = x.o.value[i];
+  GIWA_DEVICE void write_sums(const float (&m)[rows], const float (&l)[rows]) {
+    __syncwarp();  // all lanes have read the previous ones
+    if (lane < 4) {
+      GIWA_UNROLL
+      for (int r = 0; r < rows; ++r) sums->m[map::row(lane, r)] = m[r], sums->l[map::row(lane, r)] = l[r];
+    }
+    __syncwarp();
   }
+};
+/// A thread's column of (Count, Threads) in shared memory.
+template <int Threads>
+struct column_of_threads {
+  float (*value)[Threads];
+  int thread;
+  GIWA_DEVICE float& operator[](int i) const { return value[i][thread]; }
 };
 
 /// Each warpgroup has half of the columns of O. They compute one leaf after the other, each from nothing, and fold the results.
@@ -56,7 +77,10 @@ struct latent_output {
   using barrier = typename Types::named_barrier;
   using map = typename Types::output_map;
   using state = typename Types::state;
-  using last_sums = sums_in_shared_memory<state, typename Types::shared_sums>;
+  using sums = warp_sums<Types::rows>;
+  using node = fold_node<state, sums, float[map::registers]>;
+  using last_node = fold_node<state, sums, column_of_threads<Types::output_threads>>;
+  using fold_type = leaf_fold<state, node, last_node>;  // the last node changes once in 64 leaves
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
   static constexpr int row_slots = map::rows, slabs = Types::slabs;
   static constexpr int threads_of_both = Types::score_threads + Types::output_threads;
@@ -83,8 +107,11 @@ struct latent_output {
   /// Computes all work tiles of a split.
   GIWA_DEVICE void run(work_tile_reader<Block> reader, int64 split, int column) {
     for (int buffer = 0; buffer < 2; ++buffer) release_p(buffer);
-    leaf_fold<state, last_sums> fold;
-    fold.last = {&s.sums_before, block.rank()};
+    fold_type fold;
+    GIWA_UNROLL
+    for (int l = 0; l + 1 < fold_type::levels; ++l)
+      fold.node[l].sums = &s.sums_before[l][block.warp()], fold.node[l].lane = lane;
+    fold.last = {&s.sums_before[fold_type::levels - 1][block.warp()], lane, {s.o_before, block.rank()}};
     for (uint32 turn = 0; reader.has_work(); reader.next()) {
       const few_rows_work_tile& work = reader.work();
       const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
@@ -95,13 +122,14 @@ struct latent_output {
       const auto hand_on = [&](const state& x) {
         store_partial(x, rows, to);
         to += partial_slot::floats(p.splits.shape.rows, Types::columns);
+        return true;
       };
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
         state x;
         x.reset();
         const tile_keep visible = Types::visible_of(call, rows, leaf);
         if (visible != tile_keep::none) compute(work, rows, leaf, visible, turn++, x);
-        if (fold.push(0, leaf, x, begin)) hand_on(x);
+        fold.push(0, leaf, x, begin, hand_on);
       }
       if (is_whole) {
         store_output(work, rows, fold.finish());
@@ -128,11 +156,11 @@ struct latent_output {
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), threads_of_both);  // S of the leaf is done too
     const bool scrubbed = visible == tile_keep::some && scrub(s.k.tile[stage], buffer);
     multiply_values(x, stage, buffer);
+    block.sync_warp();
+    if (lane == 0) s.k.empty[stage].arrive();
     read_sums(buffer, x);
     if (scrubbed) add_nonfinite(work, rows, leaf, buffer, x);
     release_p(buffer);
-    block.sync_warp();
-    if (lane == 0) s.k.empty[stage].arrive();
   }
 
   /// Computes O^T of a leaf, a slab of 64 columns of V at a time.

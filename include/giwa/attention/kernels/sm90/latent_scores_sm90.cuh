@@ -78,11 +78,16 @@ struct latent_scores {
   GIWA_DEVICE void compute(const packed_rows& rows, int leaf, tile_keep visible, uint32 turn) const {
     const int buffer = static_cast<int>(turn & 1);
     scores_tile scores;
-    Types::wait_for_keys(p, s, turn);
+    constexpr int depth = Types::q_tile::columns / Types::parts;
     arch::fence_operand(scores.value);
     arch::wgmma_fence();
-    multiply<0, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), false);
-    arch::wgmma_commit();
+    GIWA_UNROLL
+    for (int i = 0; i < Types::parts; ++i) {
+      Types::wait_for_keys(p, s, turn, i);
+      multiply<depth, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), i > 0,
+                                            depth * i, depth * i);
+      arch::wgmma_commit();
+    }
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
     steps.apply(32 * warp + lane, scores, rows, visible, columns_are_packed{leaf * Types::leaf_keys});

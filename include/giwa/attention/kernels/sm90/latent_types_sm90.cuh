@@ -5,6 +5,7 @@
 
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/sums/leaf_fold.hpp>
 #include <giwa/attention/sums/row_sums.cuh>
 #include <giwa/tile/mma_sm90.cuh>
 
@@ -30,6 +31,40 @@ struct columns_are_packed {
   int first_key;
   GIWA_HOST_DEVICE int query(int, int column) const { return column; }
   GIWA_HOST_DEVICE int key(int row, int) const { return first_key + row; }
+};
+
+/// The mbarriers of a tile of keys, each of Slabs / Parts slabs of columns, in the order in which boxes are started.
+template <int Slabs, int Parts>
+struct part_barriers {
+  static_assert(Slabs % Parts == 0);
+  static constexpr int part_slabs = Slabs / Parts;
+  arch::mbarrier part[Parts];
+
+  GIWA_DEVICE void initialize(int count) {
+    for (int i = 0; i < Parts; ++i) part[i].initialize(count);
+  }
+  GIWA_DEVICE void arrive() {
+    for (int i = 0; i < Parts; ++i) part[i].arrive();
+  }
+  GIWA_DEVICE void arrive_after_copies() {
+    for (int i = 0; i < Parts; ++i) part[i].arrive_after_copies();
+  }
+  GIWA_DEVICE void arrive_and_expect(int bytes) {
+    for (int i = 0; i < Parts; ++i) part[i].arrive_and_expect(bytes / Parts);
+  }
+  GIWA_DEVICE void wait(uint32 parity) {
+    for (int i = 0; i < Parts; ++i) part[i].wait(parity);
+  }
+};
+template <int Slabs, int Parts>
+GIWA_DEVICE arch::mbarrier& barrier_of_slab(part_barriers<Slabs, Parts>& full, int slab) {
+  return full.part[slab / full.part_slabs];
+}
+
+/// m and l of a node of the fold, which each warp of the output warpgroups keeps once.
+template <int Rows>
+struct warp_sums {
+  float m[Rows], l[Rows];
 };
 
 /// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows.
@@ -58,6 +93,8 @@ struct latent_types {
   using k_tile = tile<leaf_keys, Policy::head_size>;  // (keys, head size), whose first columns are V
   using p_tile = tile<rows, leaf_keys>;               // (rows, keys)
   static constexpr int slabs = columns / 128;         // of a warpgroup
+  // S of a leaf begins with its first part.
+  static constexpr int k_slabs = Policy::head_size / 64, parts = k_slabs % 3 == 0 ? 3 : 1;
   using output_map = transposed_output_map<rows, slabs>;
   using state = row_sums<output_map>;
 
@@ -69,19 +106,17 @@ struct latent_types {
 
   struct ring {
     k_tile tile[stages];
-    arch::mbarrier full[stages], empty[stages];
-  };
-  /// The sums of all keys before the last node of 64 leaves; they change once in 64 leaves.
-  struct shared_sums {
-    float value[2 * output_map::rows + output_map::registers][output_threads];
+    part_barriers<k_slabs, parts> full[stages];
+    arch::mbarrier empty[stages];
   };
   struct shared_storage {
     ring k;
     q_tile q;
     p_tile p[2];
-    shared_sums sums_before;
-    float m[2][rows];                                // of a leaf, in units of log2
-    alignas(16) float maxima[2][rows][score_warps];  // of each score warp's keys
+    float o_before[output_map::registers][output_threads];          // of all keys before the last node of 64 leaves
+    warp_sums<rows> sums_before[fold_levels::count][output_warps];  // of the nodes of the fold
+    float m[2][rows];                                               // of a leaf, in units of log2
+    alignas(16) float maxima[2][rows][score_warps];                 // of each score warp's keys
     alignas(16) float sums[2][rows][score_warps];
     int has_nonfinite[2];
     split_search search;
@@ -105,11 +140,17 @@ struct latent_types {
     const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
     return visible == tile_keep::all && !whole ? tile_keep::some : visible;
   }
-  /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written.
+  /// Waits until a tile of keys, or a part of it, is there. wgmma may then read what cp.async or ordinary stores have written.
+  ///@{
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
     s.k.full[turn % stages].wait(turn / stages & 1);
     if (p.copies != key_copies::boxes) arch::fence_async_proxy();
   }
+  GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn, int part) {
+    s.k.full[turn % stages].part[part].wait(turn / stages & 1);
+    if (p.copies != key_copies::boxes) arch::fence_async_proxy();
+  }
+  ///@}
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail
