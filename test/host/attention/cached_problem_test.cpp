@@ -263,6 +263,19 @@ TEST_CASE("values that are columns of the keys") {
   CHECK(row.run().ok());
 }
 
+TEST_CASE("above a head size of 512, values are columns of the keys") {
+  cached_case_options options = call_t().c.options;
+  options.head_size = 576, options.head_size_v = 512;
+  for (const bool latent : {true, false}) {
+    options.latent = latent;
+    cached_case<float> c(options);
+    const giwa::status s =
+        cached_of<576, 512>(giwa::host, c.views(), giwa::full{}, giwa::plain_score{}, c.call_options());
+    CHECK(s.ok() == latent);
+    if (!latent) CHECK(s.message == std::string("above a head size of 512, v must be the first columns of k"));
+  }
+}
+
 TEST_CASE("memory that is written and read") {
   struct input {
     const char* argument;

@@ -119,7 +119,7 @@ struct cached_few_rows : candidate {
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
 struct cached_latent : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
-  using op = latent_op<T, O, few_rows_policy<HeadSize, HeadSizeV, latent_rows, 2>, Mask, Score>;
+  using op = latent_op<T, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
   using merge_op = merge_partials_op<few_rows_partials<call_params, true>>;
   struct prepared {
     optional_kernel<prepared_kernel<op>> attention;

@@ -130,10 +130,10 @@ GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v, 
 
 /// Latent rows: head size 576, whose first 512 columns are v. Keys of a leaf of the Hopper kernel for them: the rows of one wgmma.
 ///@{
+inline constexpr int latent_head_size = 576, latent_head_size_v = 512, latent_leaf_keys = 64, latent_rows = 16;
 GIWA_HOST_DEVICE constexpr bool may_be_latent(int64 head_size, int64 head_size_v) {
-  return head_size == 576 && head_size_v == 512;
+  return head_size == latent_head_size && head_size_v == latent_head_size_v;
 }
-inline constexpr int latent_leaf_keys = 64, latent_rows = 16;
 ///@}
 
 /// Groups of warps that compute scores on sm_90a, each with its own q.

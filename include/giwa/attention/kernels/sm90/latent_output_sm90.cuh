@@ -111,7 +111,7 @@ struct latent_output {
     GIWA_UNROLL
     for (int l = 0; l + 1 < fold_type::levels; ++l)
       fold.node[l].sums = &s.sums_before[l][block.warp()], fold.node[l].lane = lane;
-    fold.last = {&s.sums_before[fold_type::levels - 1][block.warp()], lane, {s.o_before, block.rank()}};
+    fold.last() = {&s.sums_before[fold_type::levels - 1][block.warp()], lane, {s.o_before, block.rank()}};
     for (uint32 turn = 0; reader.has_work(); reader.next()) {
       const few_rows_work_tile& work = reader.work();
       const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
@@ -122,7 +122,6 @@ struct latent_output {
       const auto hand_on = [&](const state& x) {
         store_partial(x, rows, to);
         to += partial_slot::floats(p.splits.shape.rows, Types::columns);
-        return true;
       };
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
         state x;
