@@ -151,6 +151,7 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Template arguments:
 ///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
+///     That of q and k may be up to 576 where v is the first columns of k: `head_sizes<576, 512>`
 ///     choose_head_size() chooses one that is known at run time
 ///   - Which: any_queries, or few_queries, which refuses more than 32 queries times heads of q for each head of k
 ///
