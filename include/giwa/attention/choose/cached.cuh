@@ -140,8 +140,8 @@ struct cached_latent : candidate {
     const cached_problem problem = call.views.problem();
     const split_work work =
         detail::work_of(problem, latent_tile_of(problem), !call.is_ragged() && !mask_bounds_leaves<Mask>);
-    split_shape shape =
-        shape_of_splits(work, gpu.multiprocessors, call.workspace == nullptr ? 0 : call.workspace_bytes);
+    split_shape shape = shape_of_splits(work, latent_splits(work, gpu.multiprocessors),
+                                        call.workspace == nullptr ? 0 : call.workspace_bytes);
     if (work.exact) {
       const cached_sequence first = call.at(0);
       shape.set_alike(first, leaves_of(call, first, types::leaf_keys, types::rows), work.sequences);
@@ -161,6 +161,8 @@ struct cached_latent : candidate {
     auto* const made = ::new (to) prepared;
     if (const status state = made->attention.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.block = merge_op::max_threads;
+    if (!call.has_prior())
+      config.grid = {shape.columns, shape.splits, types::columns / few_rows_partials<call_params, true>::columns};
     return made->merge.make(config, p.splits);
   }
 

@@ -15,7 +15,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// partials is done before the splits are computed: which partials there are, the steps of their merge, and where the row goes.
 template <class Call, bool SharesColumns = false>
 class few_rows_partials {
-  static constexpr int batch = 32;
+  static constexpr int batch = SharesColumns ? 16 : 32;  // 16: six blocks on a multiprocessor, not three
   /// The next partials of a warp's work tile, and of a row of them m, l and some columns.
   struct warp_partials {
     split_partials::position position[batch];
@@ -28,6 +28,7 @@ class few_rows_partials {
   using params = split_params<Call>;
   static constexpr int max_threads = 128;
   static constexpr bool shares_columns = SharesColumns;
+  static constexpr int columns = 32 * merged_columns;  // that a warp merges at once
   struct shared_storage {
     split_search search;
     warp_partials next[max_threads / 32];

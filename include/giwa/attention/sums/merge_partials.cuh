@@ -28,7 +28,8 @@ using merged_sums = row_sums<columns_of_row<merged_columns>>;
 ///   tile.begin(row)                the row; after the previous one has ended
 ///   tile.sum(block, first)         its state, with the columns from `first` on
 ///   tile.end(block, merged_row)    after it is written
-/// shares_columns: warps share the columns of a row, so end() does nothing.
+/// shares_columns: the blocks of the first dimension of the grid share the columns of a row, Partials::columns each, so end() does
+/// nothing. With a prior one block has all, because the prior's lse may be the one that is written.
 template <class Partials>
 struct merge_partials_op {
   using params = typename Partials::params;
@@ -39,14 +40,14 @@ struct merge_partials_op {
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
     Partials::for_each_tile(block, p, s, [&](auto& tile) {
-      if constexpr (Partials::shares_columns) {
-        // The prior's lse may be the one that is written: then one warp has the row.
-        const int columns = p.call.has_prior() ? p.columns : 32 * merged_columns, parts = ceil_div(p.columns, columns);
-        for (int i = tile.rank + tile.blocks * block.warp(); i < tile.rows() * parts; i += tile.blocks * warps)
-          merge_row(block, p, tile, i / parts, i % parts * columns, (i % parts + 1) * columns);
-      } else {
-        for (int row = tile.rank + tile.blocks * block.warp(); row < tile.rows(); row += tile.blocks * warps)
+      for (int row = tile.rank + tile.blocks * block.warp(); row < tile.rows(); row += tile.blocks * warps) {
+        if constexpr (Partials::shares_columns) {
+          const int columns = p.call.has_prior() ? p.columns : Partials::columns;
+          const int begin = static_cast<int>(block.block_index()[0]) * columns;
+          merge_row(block, p, tile, row, begin, begin + columns);
+        } else {
           merge_row(block, p, tile, row, 0, p.columns);
+        }
       }
     });
   }

@@ -73,6 +73,14 @@ GIWA_HOST_DEVICE constexpr few_rows_tile latent_tile_of(const cached_problem& p)
   return {.leaf_keys = latent_leaf_keys, .rows = latent_rows, .columns = static_cast<int>(p.head_size_v)};
 }
 
+/// The splits of latent rows: as many as work tiles, or half as many and so on, where these are nearly all multiprocessors. Then no
+/// work tile is divided if lengths are equal. A partial has 33 KB, so 128 sequences of 8192 keys took 368 us with 132 splits.
+GIWA_HOST_DEVICE constexpr int latent_splits(const split_work& work, int multiprocessors) {
+  const int64 tiles = saturated_product(work.tiles, work.kv_heads), each = ceil_div(tiles, int64{multiprocessors});
+  const int64 splits = each > 0 ? ceil_div(tiles, each) : 0;
+  return splits >= multiprocessors - multiprocessors / 16 ? static_cast<int>(splits) : multiprocessors;
+}
+
 /// The work of a problem. `exact`: all sequences have as many queries and keys as the problem says.
 GIWA_HOST_DEVICE constexpr split_work work_of(const cached_problem& p, const few_rows_tile& tiles, bool exact) {
   const bool packed = p.rows > 0;
