@@ -497,7 +497,7 @@ TEST_CASE("supports") {
   refused_with([&](problem& p) { p.keys = limit + 1; }, 90, "k", at_most, limit, limit + 1);
   refused_with([](problem& p) { p.sequences = -1; }, 90, "q", at_least, 0, -1);
   refused_with([](problem& p) { p.rows = -1; }, 90, "q", at_least, 0, -1);
-  refused_with([](problem& p) { p.head_size = 513; }, 90, "q", at_most, 512, 513);
+  refused_with([](problem& p) { p.head_size = 577; }, 90, "q", at_most, 576, 577);
   refused_with([](problem& p) { p.kv_heads = 0; }, 90, "k", at_least, 1, 0);
   refused_with([](problem& p) { p.cache_bytes = 4; }, 90, "k", bound::exactly, 2, 4);
   const auto too_many = [&](int64 queries, int64 rows, int64 group) {
