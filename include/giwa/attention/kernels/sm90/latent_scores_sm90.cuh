@@ -80,10 +80,10 @@ struct latent_scores {
     scores_tile scores;
     constexpr int depth = Types::q_tile::columns / Types::parts;
     arch::fence_operand(scores.value);
-    arch::wgmma_fence();
     GIWA_UNROLL
     for (int i = 0; i < Types::parts; ++i) {
       Types::wait_for_keys(p, s, turn, i);
+      arch::wgmma_fence();
       multiply<depth, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), i > 0,
                                             depth * i, depth * i);
       arch::wgmma_commit();

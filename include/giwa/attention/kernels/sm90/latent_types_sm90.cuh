@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 
+#include <giwa/arch/tensor_copy.cuh>
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
 #include <giwa/attention/sums/leaf_fold.hpp>
