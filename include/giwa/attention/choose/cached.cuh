@@ -120,7 +120,7 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_latent : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   using op = latent_op<T, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
-  using merge_op = merge_partials_op<few_rows_partials<call_params, true>>;
+  using merge_op = merge_partials_op<latent_partials<call_params>>;
   struct prepared {
     optional_kernel<prepared_kernel<op>> attention;
     optional_kernel<prepared_kernel<merge_op>> merge;
@@ -162,7 +162,7 @@ struct cached_latent : candidate {
     if (const status state = made->attention.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.block = merge_op::max_threads;
     if (!call.has_prior())
-      config.grid = {shape.columns, shape.splits, types::columns / few_rows_partials<call_params, true>::columns};
+      config.grid = {shape.columns, shape.splits, types::columns / latent_partials<call_params>::columns};
     return made->merge.make(config, p.splits);
   }
 

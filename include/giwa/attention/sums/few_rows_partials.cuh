@@ -13,9 +13,9 @@ namespace giwa::inline GIWA_ABI::detail {
 /// A divided work tile, for merge_partials_op. There is a block for each split and column of heads; the blocks of the splits that
 /// begin in the work tile share its rows. A warp has nothing to overlap its instructions with, so all that does not depend on the
 /// partials is done before the splits are computed: which partials there are, the steps of their merge, and where the row goes.
-template <class Call, bool SharesColumns = false>
+template <class Call>
 class few_rows_partials {
-  static constexpr int batch = SharesColumns ? 16 : 32;  // 16: six blocks on a multiprocessor, not three
+  static constexpr int batch = 32;
   /// The next partials of a warp's work tile, and of a row of them m, l and some columns.
   struct warp_partials {
     split_partials::position position[batch];
@@ -27,8 +27,7 @@ class few_rows_partials {
  public:
   using params = split_params<Call>;
   static constexpr int max_threads = 128;
-  static constexpr bool shares_columns = SharesColumns;
-  static constexpr int columns = 32 * merged_columns;  // that a warp merges at once
+  static constexpr bool shares_columns = false;
   struct shared_storage {
     split_search search;
     warp_partials next[max_threads / 32];
@@ -206,6 +205,13 @@ class few_rows_partials {
   partials_list list_;
   bool has_all_ = false;  // the list has all partials of the work tile
   int row_;
+};
+
+/// The same for O of many columns, which blocks share.
+template <class Call>
+struct latent_partials : few_rows_partials<Call> {
+  static constexpr bool shares_columns = true;
+  static constexpr int columns = 32 * merged_columns;  // of a block
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

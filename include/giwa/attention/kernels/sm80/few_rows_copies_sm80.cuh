@@ -65,7 +65,7 @@ struct few_rows_copies {
     GIWA_UNROLL
     for (int i = 0; i * box::columns < tile::columns; ++i) {
       const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
-      arch::load_box(to + i * box::elements, map, origin, barrier_of_slab(ring.full[stage], i), policy);
+      arch::load_box(to + i * box::elements, map, origin, ring.full[stage], policy);
     }
   }
 

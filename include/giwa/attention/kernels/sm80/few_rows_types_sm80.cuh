@@ -17,9 +17,6 @@ enum class key_copies : int {
   elements,  // element by element: rows that are not aligned to 16 bytes
 };
 
-/// The mbarrier that a slab of 64 columns of a tile completes: a ring may have several for a tile.
-GIWA_DEVICE inline arch::mbarrier& barrier_of_slab(arch::mbarrier& full, int) { return full; }
-
 /// Rows: packed rows of a tile, 16 or 32. Stages: of the ring of keys, and of the ring of values.
 template <int HeadSize, int HeadSizeV, int Rows, int Stages>
 struct few_rows_policy {

@@ -78,16 +78,12 @@ struct latent_scores {
   GIWA_DEVICE void compute(const packed_rows& rows, int leaf, tile_keep visible, uint32 turn) const {
     const int buffer = static_cast<int>(turn & 1);
     scores_tile scores;
-    constexpr int depth = Types::q_tile::columns / Types::parts;
+    // S with the first third of a tile's columns while the others come gains nothing (286 us and 284, H200, 2026-11-29).
+    Types::wait_for_keys(p, s, turn);
     arch::fence_operand(scores.value);
-    GIWA_UNROLL
-    for (int i = 0; i < Types::parts; ++i) {
-      Types::wait_for_keys(p, s, turn, i);
-      arch::wgmma_fence();
-      multiply<depth, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), i > 0,
-                                            depth * i, depth * i);
-      arch::wgmma_commit();
-    }
+    arch::wgmma_fence();
+    multiply<0, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), false);
+    arch::wgmma_commit();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
     steps.apply(32 * warp + lane, scores, rows, visible, columns_are_packed{leaf * Types::leaf_keys});

@@ -34,34 +34,6 @@ struct columns_are_packed {
   GIWA_HOST_DEVICE int key(int row, int) const { return first_key + row; }
 };
 
-/// The mbarriers of a tile of keys, each of Slabs / Parts slabs of columns, in the order in which boxes are started.
-template <int Slabs, int Parts>
-struct part_barriers {
-  static_assert(Slabs % Parts == 0);
-  static constexpr int part_slabs = Slabs / Parts;
-  arch::mbarrier part[Parts];
-
-  GIWA_DEVICE void initialize(int count) {
-    for (int i = 0; i < Parts; ++i) part[i].initialize(count);
-  }
-  GIWA_DEVICE void arrive() {
-    for (int i = 0; i < Parts; ++i) part[i].arrive();
-  }
-  GIWA_DEVICE void arrive_after_copies() {
-    for (int i = 0; i < Parts; ++i) part[i].arrive_after_copies();
-  }
-  GIWA_DEVICE void arrive_and_expect(int bytes) {
-    for (int i = 0; i < Parts; ++i) part[i].arrive_and_expect(bytes / Parts);
-  }
-  GIWA_DEVICE void wait(uint32 parity) {
-    for (int i = 0; i < Parts; ++i) part[i].wait(parity);
-  }
-};
-template <int Slabs, int Parts>
-GIWA_DEVICE arch::mbarrier& barrier_of_slab(part_barriers<Slabs, Parts>& full, int slab) {
-  return full.part[slab / full.part_slabs];
-}
-
 /// m and l of a node of the fold, which each warp of the output warpgroups keeps once.
 template <int Rows>
 struct warp_sums {
@@ -94,8 +66,6 @@ struct latent_types {
   using k_tile = tile<leaf_keys, Policy::head_size>;  // (keys, head size), whose first columns are V
   using p_tile = tile<rows, leaf_keys>;               // (rows, keys)
   static constexpr int slabs = columns / 128;         // of a warpgroup
-  // S of a leaf begins with its first part.
-  static constexpr int k_slabs = Policy::head_size / 64, parts = k_slabs % 3 == 0 ? 3 : 1;
   using output_map = transposed_output_map<rows, slabs>;
   using state = row_sums<output_map>;
 
@@ -107,8 +77,7 @@ struct latent_types {
 
   struct ring {
     k_tile tile[stages];
-    part_barriers<k_slabs, parts> full[stages];
-    arch::mbarrier empty[stages];
+    arch::mbarrier full[stages], empty[stages];
   };
   struct shared_storage {
     ring k;
@@ -141,17 +110,11 @@ struct latent_types {
     const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
     return visible == tile_keep::all && !whole ? tile_keep::some : visible;
   }
-  /// Waits until a tile of keys, or a part of it, is there. wgmma may then read what cp.async or ordinary stores have written.
-  ///@{
+  /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written.
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
     s.k.full[turn % stages].wait(turn / stages & 1);
     if (p.copies != key_copies::boxes) arch::fence_async_proxy();
   }
-  GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn, int part) {
-    s.k.full[turn % stages].part[part].wait(turn / stages & 1);
-    if (p.copies != key_copies::boxes) arch::fence_async_proxy();
-  }
-  ///@}
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail
