@@ -163,14 +163,17 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspa
   const int multiprocessors = gpu.multiprocessors > 0 ? gpu.multiprocessors : 192;
   if (!detail::are_on_tensor_cores(p.element_bytes) || !detail::check_sizes(p, 0).ok()) return 0;
   if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
-  const auto bytes_with = [&](const detail::few_rows_tile& tiles) {
-    const detail::split_work work = detail::work_of(p, tiles, false);
-    return detail::workspace_bytes_of(detail::shape_of_splits(work, multiprocessors, max_int64), tiles.columns);
+  const auto bytes_with = [&](const detail::few_rows_tile& tiles, const detail::split_work& work, int splits) {
+    return detail::workspace_bytes_of(detail::shape_of_splits(work, splits, max_int64), tiles.columns);
   };
-  const int64 few = bytes_with(detail::few_rows_tile_of(p)), many = detail::many_rows_bytes(p, multiprocessors);
+  const detail::few_rows_tile tiles = detail::few_rows_tile_of(p);
+  const int64 few = bytes_with(tiles, detail::work_of(p, tiles, false), multiprocessors),
+              many = detail::many_rows_bytes(p, multiprocessors);
   const int64 most = few > many ? few : many;
   if (p.cache_bytes != p.element_bytes || !detail::may_be_latent(p.head_size, p.head_size_v)) return most;
-  const int64 latent = bytes_with(detail::latent_tile_of(p));
+  const detail::few_rows_tile latent_tiles = detail::latent_tile_of(p);
+  const detail::split_work latent_work = detail::work_of(p, latent_tiles, false);
+  const int64 latent = bytes_with(latent_tiles, latent_work, detail::latent_splits(latent_work, multiprocessors));
   return most > latent ? most : latent;
 }
 
