@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The output warpgroups of the kernel for latent rows: O^T = V^T P^T of a leaf, the fold, and the end of a row.
+// O, the fold and ends of rows of the kernel for latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_OUTPUT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_OUTPUT_SM90_CUH
 

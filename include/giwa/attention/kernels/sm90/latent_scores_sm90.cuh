@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The score warpgroup of the kernel for latent rows: S^T = K Q^T of a leaf, and P.
+// S and P of the kernel for latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_SCORES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_SCORES_SM90_CUH
 

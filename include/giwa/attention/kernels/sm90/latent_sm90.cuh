@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention of few rows to a cache whose values are the first columns of its keys, as of latent attention, with transposed products.
+// The kernel for latent rows, whose values are the first columns of their keys.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_SM90_CUH
 

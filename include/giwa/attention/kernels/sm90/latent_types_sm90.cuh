@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Types of the kernel for latent rows, whose values are the first columns of their keys: tiles, shared memory, roles.
+// Tiles, shared memory and roles of the kernel for latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 
