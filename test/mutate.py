@@ -467,7 +467,7 @@ def gpu_main(options, root, work, copy):
     if options.phase in ("all", "build"):
         programs.build_mains()
         deadline = time.monotonic() + options.build_seconds
-        codes = {}
+        codes, locks = {}, collections.defaultdict(threading.Lock)
 
         def build(n, f, program):
             left = deadline - time.monotonic()
@@ -484,28 +484,30 @@ def gpu_main(options, root, work, copy):
                 to.with_suffix(".no").write_text("static_assert" if noticed else errors[-2000:])
             return rc == 0
 
-        def build_sound(program):
-            if build("sound", None, program):
-                codes[program] = machine_code(place("sound", program))
+        def code_of_sound(program):
+            """The digest of a program without a fault, or None."""
+            with locks[program]:
+                if program not in codes and build("sound", None, program):
+                    codes[program] = machine_code(place("sound", program))
+                return codes.get(program)
 
         def build_next(job):
             """Builds the next program of a fault whose machine code the fault changes."""
             n, f = job
             for program in programs.of(f.file):
                 to = place(n, program)
-                if to.with_suffix(".no").exists() or to.with_suffix(".same").exists() or program not in codes:
+                if to.with_suffix(".no").exists() or to.with_suffix(".same").exists() or (n, program) in changed:
                     continue
-                if to.exists() and (n, program) in changed:
+                code = code_of_sound(program)
+                if code is None or not build(n, f, program):
                     continue
-                if not build(n, f, program):
-                    continue
-                if machine_code(to) != codes[program]:
+                if machine_code(to) != code:
                     changed.add((n, program))
                     return
                 to.rename(to.with_suffix(".same"))
         changed = set()
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(build_sound, sorted({program for f in drawn for program in programs.of(f.file)})))
+            list(pool.map(code_of_sound, dict.fromkeys(programs.of(f.file)[0] for f in drawn)))
             for _ in range(most):
                 list(pool.map(build_next, enumerate(drawn)))
         print(f"built {len(changed)} programs that {len({n for n, _ in changed})} faults change", flush=True)
