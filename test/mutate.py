@@ -507,7 +507,6 @@ def gpu_main(options, root, work, copy):
                 to.rename(to.with_suffix(".same"))
         changed = set()
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(code_of_sound, dict.fromkeys(programs.of(f.file)[0] for f in drawn)))
             for _ in range(most):
                 list(pool.map(build_next, enumerate(drawn)))
         print(f"built {len(changed)} programs that {len({n for n, _ in changed})} faults change", flush=True)

@@ -38,7 +38,7 @@ std::vector<callable<cudaStream_t>> instances() {
 std::string forward_fault(uint64 seed) {
   static const std::vector<callable<cudaStream_t>> list = instances();
   thread_local std::unique_ptr<gpu_place> place;
-  if (place == nullptr) place = std::make_unique<gpu_place>(int64{240} << 20);
+  if (place == nullptr) place = std::make_unique<gpu_place>(int64{480} << 20);
   const auto& one = list[static_cast<std::size_t>(seed % list.size())];
   const attention_draw d = draw_problem(seed, one.types, {.work = seed % 16 == 0 ? int64{1} << 27 : int64{1} << 25});
   const cudaStream_t s = place->stream();
