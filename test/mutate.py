@@ -347,7 +347,7 @@ GPU_FOLDERS = ["attention/kernels", "attention/sums", "attention/append", "atten
 GPU_KINDS = ["wait", "order", "constant", "loop", "wait", "operator", "order", "arguments"]
 # Which programs run the kernels of a header, the nearest first: test/fuzz/gpu_NAME.cu with -DGIWA_FUZZ_PART=N, or a test of test/gpu.
 GPU_PROGRAMS = [
-    ("kernels/sm90/forward", "forward:0 forward:1 forward:2"),
+    ("kernels/sm90/forward", "forward:0 forward:1 forward:2 forward:3 forward:4 cached:0"),
     ("kernels/sm90/backward_(wide|halves)", "backward:2 backward:3"),
     ("kernels/sm90/backward_split", "backward:3 backward:2"),
     ("kernels/sm90/backward", "backward:0 backward:1 backward:2"),
@@ -496,7 +496,9 @@ def gpu_main(options, root, work, copy):
             n, f = job
             for program in programs.of(f.file):
                 to = place(n, program)
-                if to.with_suffix(".no").exists() or to.with_suffix(".same").exists() or (n, program) in changed:
+                if to.with_suffix(".no").exists():
+                    return
+                if to.with_suffix(".same").exists() or (n, program) in changed:
                     continue
                 code = code_of_sound(program)
                 if code is None or not build(n, f, program):
@@ -535,7 +537,7 @@ def gpu_main(options, root, work, copy):
         line, old, new = difference((copy / f.file).read_text(), f)
         r = {"n": n + options.first, "file": f.file, "line": line, "kind": f.kind, "old": old, "new": new, "result": "not run", "how": "", "ran": []}
         refused = [p.read_text() for p in (work / "gpu").glob(f"{n}-*.no")]
-        if refused and not any(place(n, p).exists() for p in programs.of(f.file)):
+        if refused:
             return {**r, "result": "killed" if "static_assert" in refused else "not compiled", "how": refused[0][-150:]}
         if not refused and all(place(n, p).with_suffix(".same").exists() for p in programs.of(f.file)):
             return {**r, "result": "same code"}
