@@ -348,9 +348,10 @@ GPU_KINDS = ["wait", "order", "constant", "loop", "wait", "operator", "order", "
 # Which programs run the kernels of a header, the nearest first: test/fuzz/gpu_NAME.cu with -DGIWA_FUZZ_PART=N, or a test of test/gpu.
 GPU_PROGRAMS = [
     ("kernels/sm90/forward", "forward:0 forward:1 forward:2 forward:3 forward:4 cached:0"),
-    ("kernels/sm90/backward_(wide|halves)", "backward:2 backward:3"),
-    ("kernels/sm90/backward_split", "backward:3 backward:2"),
-    ("kernels/sm90/backward", "backward:0 backward:1 backward:2"),
+    ("kernels/sm90/backward_halves", "backward:1 backward:0"),
+    ("kernels/sm90/backward_wide", "backward:2"),
+    ("kernels/sm90/backward_split", "backward:3"),
+    ("kernels/sm90/backward", "backward:0 backward:1 backward:2 backward:4"),
     ("kernels/sm90/many_rows", "cached:0 cached:1"),
     ("kernels/sm80/(few_rows|e4m3)", "cached:0 cached:1"),
     ("kernels/sm80/backward", "backward:0 backward:1"),
