@@ -551,8 +551,14 @@ def gpu_main(options, root, work, copy):
                 if how:
                     break
         return r
+    store = (work / "gpu_results.jsonl").open("w", buffering=1)  # complete lines, should the run be ended
+
+    def run_and_tell(job):
+        r = run(job)
+        store.write(json.dumps(r) + "\n")
+        return r
     with concurrent.futures.ThreadPoolExecutor(options.runs) as pool:
-        results = list(pool.map(run, enumerate(drawn)))
+        results = list(pool.map(run_and_tell, enumerate(drawn)))
     clean = {}
 
     def sanitize(r):
@@ -569,8 +575,8 @@ def gpu_main(options, root, work, copy):
         list(pool.map(sanitize, [r for r in results if r["result"] == "survived"]))
     for r in results:
         print(f"{r['n']:>3} {r['result']:<12} {r['file']}:{r['line']} {r['kind']}, {r['how'] or r['ran']}\n     - {r['old']}\n     + {r['new']}")
-    with (work / "gpu_results.jsonl").open("a") as out:
-        out.writelines(json.dumps(r) + "\n" for r in results)
+    store.seek(0), store.truncate()
+    store.writelines(json.dumps(r) + "\n" for r in results)
     print(table(results))
 
 
