@@ -26,6 +26,7 @@ import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -339,17 +340,18 @@ class tests:
 
 # --- On a GPU ---------------------------------------------------------------------------------------------------------------
 
-GPU_FLAGS = ["-std=c++20", "-O1", "-DNDEBUG", "-w"]  # device code is optimised without a flag
+GPU_FLAGS = ["-std=c++20", "-O1", "-DNDEBUG", "-w", "--no-compress"]  # device code is optimised without a flag; machine_code() reads it
 GPU_FOLDERS = ["attention/kernels", "attention/sums", "attention/append", "attention/nonfinite", "attention/split_fp16", "softmax",
                "tile", "grid"]
 # The kinds in turns: most of what is wrong in kernels is the order of threads.
 GPU_KINDS = ["wait", "order", "constant", "loop", "wait", "operator", "order", "arguments"]
 # Which programs run the kernels of a header, the nearest first: test/fuzz/gpu_NAME.cu with -DGIWA_FUZZ_PART=N, or a test of test/gpu.
 GPU_PROGRAMS = [
-    ("kernels/sm90/forward", "forward:0 forward:1 forward:2"),
-    ("kernels/sm90/backward_(wide|halves)", "backward:2 backward:3"),
-    ("kernels/sm90/backward_split", "backward:3 backward:2"),
-    ("kernels/sm90/backward", "backward:0 backward:1 backward:2"),
+    ("kernels/sm90/forward", "forward:0 forward:1 forward:2 forward:3 forward:4 cached:0"),
+    ("kernels/sm90/backward_halves", "backward:1 backward:0"),
+    ("kernels/sm90/backward_wide", "backward:2"),
+    ("kernels/sm90/backward_split", "backward:3"),
+    ("kernels/sm90/backward", "backward:0 backward:1 backward:2 backward:4"),
     ("kernels/sm90/many_rows", "cached:0 cached:1"),
     ("kernels/sm80/(few_rows|e4m3)", "cached:0 cached:1"),
     ("kernels/sm80/backward", "backward:0 backward:1"),
@@ -366,11 +368,29 @@ GPU_PROGRAMS = [
     ("tile/pipeline_sm90|tile/copy_sm90", "tile/pipeline_sm90_test forward:0"),
     ("tile/mma_sm90", "tile/mma_sm90_test forward:0"),
     ("tile/pipeline", "tile/pipeline_test"),
+    ("tile/mma_sm80", "tile/mma_sm80_test cached:0 backward:0"),
     ("tile/copy|tile/register_copy", "tile/copy_test tile/register_copy_test forward:0"),
     ("tile", "tile/mma_sm80_test tile/mma_sm90_test forward:0"),
     ("grid/(scope|device_block|grid_barrier|reduce)", "grid/scope_test grid/op_test small"),
     ("grid", "small grid/launch_test grid/elementwise_test"),
 ]
+
+
+def machine_code(program):
+    """A digest of a program's kernels (uncompressed), names aside."""
+    data, kernels = program.read_bytes(), []
+    at = data.find(b"\x7fELF", 4)
+    while at >= 0:
+        if struct.unpack_from("<H", data, at + 18)[0] == 190:  # EM_CUDA
+            table, = struct.unpack_from("<Q", data, at + 40)
+            size, count, of_names = struct.unpack_from("<3H", data, at + 58)
+            sections = [struct.unpack_from("<IIQQQQ", data, at + table + i * size) for i in range(count)]  # name, type, flags, address, offset, size
+            for name, _, _, _, offset, length in sections:
+                begin = at + sections[of_names][4] + name
+                if data[begin:begin + 6] == b".text.":
+                    kernels.append(hashlib.sha256(data[at + offset:at + offset + length]).hexdigest())
+        at = data.find(b"\x7fELF", at + 4)
+    return hashlib.sha256("".join(sorted(kernels)).encode()).hexdigest()
 
 
 class gpu_programs:
@@ -398,9 +418,13 @@ class gpu_programs:
         fuzz = "/" not in name
         source = self.tree / (f"test/fuzz/gpu_{name}.cu" if fuzz else f"test/gpu/{name}.cu")
         define = [f"-DGIWA_FUZZ_PART={number}"] if number else []
+        unfinished = to.with_suffix(".part")
         line = [*self.nvcc, *define, "-I", overlay, "-I", self.tree / "include", source, self.work / ("fuzz.o" if fuzz else "support.o"),
-                "-o", to, *([] if fuzz else self.libraries)]
-        return command(line, seconds)
+                "-o", unfinished, *([] if fuzz else self.libraries)]
+        rc, errors = command(line, seconds)
+        if rc == 0:
+            unfinished.rename(to)
+        return rc, errors
 
     def run(self, program, binary, seconds, tool=None, plain=False):
         """None where it found nothing, or what it found."""
@@ -414,7 +438,7 @@ class gpu_programs:
         words = dict(os.environ, GIWA_TEST_SMALL="1") if tool or not fuzz else dict(os.environ)
         if plain:
             words["GIWA_FUZZ_PLAIN"] = "1"
-        rc, errors = command(line, 40 if tool else 12 + 3 * seconds, words)
+        rc, errors = command(line, 40 if tool else 8 + 2 * seconds, words)
         return None if rc == 0 else "time" if rc is None else tool or "fails"
 
 
@@ -440,20 +464,17 @@ def gpu_main(options, root, work, copy):
 
     def place(n, program):
         return work / "gpu" / f"{n}-{re.sub('[^a-z0-9]', '_', program)}"
-    used = sorted({program for f in drawn for program in programs.of(f.file)[:options.tests or 9]})
+    most = options.tests or 9
     if options.phase in ("all", "build"):
         programs.build_mains()
         deadline = time.monotonic() + options.build_seconds
-        order = [("sound", None, program) for program in used]
-        for i in range(4):
-            order += [(n, f, programs.of(f.file)[i]) for n, f in enumerate(drawn) if i < len(programs.of(f.file)[:options.tests or 9])]
+        codes, locks = {}, collections.defaultdict(threading.Lock)
 
-        def build(job):
-            n, f, program = job
+        def build(n, f, program):
             left = deadline - time.monotonic()
             to, overlay = place(n, program), work / f"gpu/overlay{n}"
-            if left < 5 or to.exists() or to.with_suffix(".no").exists():
-                return
+            if to.exists() or left < 5:
+                return to.exists()
             if f is not None:
                 target = overlay / "giwa" / f.file.removeprefix("include/giwa/")
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -462,23 +483,55 @@ def gpu_main(options, root, work, copy):
             if rc is not None and rc != 0:
                 noticed = "static assertion failed" in errors or "assertion failed with" in errors
                 to.with_suffix(".no").write_text("static_assert" if noticed else errors[-2000:])
+            return rc == 0
+
+        def code_of_sound(program):
+            """The digest of a program without a fault, or None."""
+            with locks[program]:
+                if program not in codes and build("sound", None, program):
+                    codes[program] = machine_code(place("sound", program))
+                return codes.get(program)
+
+        def build_next(job):
+            """Builds the next program of a fault whose machine code the fault changes."""
+            n, f = job
+            for program in programs.of(f.file):
+                to = place(n, program)
+                if to.with_suffix(".no").exists():
+                    return
+                if to.with_suffix(".same").exists() or (n, program) in changed:
+                    continue
+                code = code_of_sound(program)
+                if code is None or not build(n, f, program):
+                    continue
+                if machine_code(to) != code:
+                    changed.add((n, program))
+                    return
+                to.rename(to.with_suffix(".same"))
+        changed = set()
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(build, order))
-        print(f"built {sum(place(n, p).exists() for n, _, p in order)} of {len(order)} programs", flush=True)
+            for _ in range(most):
+                list(pool.map(build_next, enumerate(drawn)))
+        print(f"built {len(changed)} programs that {len({n for n, _ in changed})} faults change", flush=True)
     if options.phase == "build":
         return
     deadline = time.monotonic() + options.run_seconds
     plain, sound = set(), set()
-    for program in used:  # a program that fails without a fault says nothing
-        if place("sound", program).exists():
-            for how in (False, True):
-                if programs.run(program, place("sound", program), options.program_seconds, plain=how) is None:
-                    sound.add(program)
-                    if how:
-                        plain.add(program)
-                    break
-            print(f"without a fault: {program} {'fails' if program not in sound else 'passes, plain' if program in plain else 'passes'}",
-                  flush=True)
+    built = [program for program in {name for _, names in GPU_PROGRAMS for name in names.split()} if place("sound", program).exists()]
+
+    def run_sound(program):
+        """A program that fails without a fault says nothing of one."""
+        for how in (False, True):
+            fault = programs.run(program, place("sound", program), options.program_seconds, plain=how)
+            if fault is None:
+                sound.add(program)
+                plain.update({program} if how else ())
+                return
+        print(f"without a fault {program} fails: {fault}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(options.runs) as pool:
+        list(pool.map(run_sound, sorted(built)))
+    print(f"without a fault: {len(sound)} of {len(built)} programs pass, {len(plain)} of them only without modes", flush=True)
 
     def run(job):
         n, f = job
@@ -487,6 +540,8 @@ def gpu_main(options, root, work, copy):
         refused = [p.read_text() for p in (work / "gpu").glob(f"{n}-*.no")]
         if refused:
             return {**r, "result": "killed" if "static_assert" in refused else "not compiled", "how": refused[0][-150:]}
+        if not refused and all(place(n, p).with_suffix(".same").exists() for p in programs.of(f.file)):
+            return {**r, "result": "same code"}
         for program in programs.of(f.file):
             if program in sound and place(n, program).exists() and time.monotonic() < deadline:
                 how = programs.run(program, place(n, program), options.program_seconds, plain=program in plain)
@@ -496,8 +551,14 @@ def gpu_main(options, root, work, copy):
                 if how:
                     break
         return r
+    store = (work / "gpu_results.jsonl").open("w", buffering=1)  # complete lines, should the run be ended
+
+    def run_and_tell(job):
+        r = run(job)
+        store.write(json.dumps(r) + "\n")
+        return r
     with concurrent.futures.ThreadPoolExecutor(options.runs) as pool:
-        results = list(pool.map(run, enumerate(drawn)))
+        results = list(pool.map(run_and_tell, enumerate(drawn)))
     clean = {}
 
     def sanitize(r):
@@ -514,8 +575,8 @@ def gpu_main(options, root, work, copy):
         list(pool.map(sanitize, [r for r in results if r["result"] == "survived"]))
     for r in results:
         print(f"{r['n']:>3} {r['result']:<12} {r['file']}:{r['line']} {r['kind']}, {r['how'] or r['ran']}\n     - {r['old']}\n     + {r['new']}")
-    with (work / "gpu_results.jsonl").open("a") as out:
-        out.writelines(json.dumps(r) + "\n" for r in results)
+    store.seek(0), store.truncate()
+    store.writelines(json.dumps(r) + "\n" for r in results)
     print(table(results))
 
 

@@ -62,8 +62,10 @@ std::string backward_fault(uint64 seed) {
   return fault_of<bf16, 128>(seed, giwa::full{}, giwa::plain_score{});
 #elif defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 2
   return fault_of<fp16, 256>(seed, causal{}, giwa::softcap{5});
-#elif defined(GIWA_FUZZ_PART)
+#elif defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 3
   return fault_of<float, 33>(seed, causal{}, giwa::softcap{5});
+#elif defined(GIWA_FUZZ_PART)
+  return fault_of<bf16, 72, 8, bf16, float>(seed, scattered_mask{}, wavy_score{});
 #else
   switch (seed % 9) {
     case 0: return fault_of<fp16, 64>(seed, causal{}, giwa::plain_score{});

@@ -25,20 +25,24 @@ std::vector<callable<cudaStream_t>> instances() {
       instance<bf16, float, 128, 128, M::window, S::softcap>, instance<float, float, 64, 64, M::causal, S::plain>,
       instance<fp16, fp16, 256, 256, M::segments, S::bias>, instance<bf16, bf16, 192, 128, M::prefix, S::alibi>,
       instance<fp16, fp16, 80, 80, M::scattered, S::plain>, instance<float, fp16, 33, 33, M::full, S::capped_bias>,
-      instance<bf16, bf16, 512, 512, M::full, S::plain>>();
+      instance<bf16, bf16, 512, 512, M::full, S::plain>, instance<float, float, 160, 160, M::prefix, S::alibi>>();
 #elif GIWA_FUZZ_PART == 0
   return list_of<cudaStream_t, instance<fp16, fp16, 64, 64, M::causal, S::plain>>();
 #elif GIWA_FUZZ_PART == 1
   return list_of<cudaStream_t, instance<bf16, float, 128, 128, M::window, S::softcap>>();
-#else
+#elif GIWA_FUZZ_PART == 2
   return list_of<cudaStream_t, instance<float, float, 64, 64, M::causal, S::plain>>();
+#elif GIWA_FUZZ_PART == 3
+  return list_of<cudaStream_t, instance<fp16, fp16, 256, 256, M::segments, S::bias>>();
+#else
+  return list_of<cudaStream_t, instance<float, float, 160, 160, M::prefix, S::alibi>>();
 #endif
 }
 
 std::string forward_fault(uint64 seed) {
   static const std::vector<callable<cudaStream_t>> list = instances();
   thread_local std::unique_ptr<gpu_place> place;
-  if (place == nullptr) place = std::make_unique<gpu_place>(int64{240} << 20);
+  if (place == nullptr) place = std::make_unique<gpu_place>(int64{480} << 20);
   const auto& one = list[static_cast<std::size_t>(seed % list.size())];
   const attention_draw d = draw_problem(seed, one.types, {.work = seed % 16 == 0 ? int64{1} << 27 : int64{1} << 25});
   const cudaStream_t s = place->stream();

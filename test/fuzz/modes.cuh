@@ -6,6 +6,7 @@
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/grid/launch.cuh>
 
+#include <mutex>
 #include <stdexcept>
 #include <vector>
 
@@ -77,9 +78,13 @@ giwa::status run_in(run_mode mode, cudaStream_t s, const std::vector<problem_mem
   }
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
-  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
-  const giwa::status state = call();
-  check_cuda(cudaStreamEndCapture(s, &graph));
+  giwa::status state;
+  {
+    const std::lock_guard lock(capture_mutex());
+    check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    state = call();
+    check_cuda(cudaStreamEndCapture(s, &graph));
+  }
   if (state.ok()) {
     check_cuda(cudaGraphInstantiate(&ready, graph, 0));
     check_cuda(cudaGraphLaunch(ready, s));

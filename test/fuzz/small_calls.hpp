@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Random problems of append_to_cache, merge_attention and softmax from a seed, wherever they run.
+// Random problems of append_to_cache, merge_attention, softmax and for_all from a seed, wherever they run.
 #ifndef GIWA_TEST_FUZZ_SMALL_CALLS_HPP
 #define GIWA_TEST_FUZZ_SMALL_CALLS_HPP
 
@@ -83,6 +83,21 @@ std::string merge_fault_of(uint64 seed, const Run& run) {
   const std::string fault = run(before, data);
   return fault.empty() ? "" : std::to_string(c.parts) + " parts of " + std::to_string(c.size) + ": " + fault;
 }
+/// Where a merge writes: o and lse, or in place of a part.
+template <class O>
+struct merge_target {
+  O* o;
+  float* lse;
+
+  template <class T>
+  merge_target(const merge_data<T, O>& data, [[maybe_unused]] T* parts, [[maybe_unused]] float* parts_lse, O* o_,
+               float* lse_)
+      : o(o_), lse(lse_) {
+    if constexpr (std::is_same_v<T, O>)
+      if (data.c.in_place >= 0)
+        o = parts + data.c.in_place * data.c.strides()[0], lse = parts_lse + data.c.in_place * data.c.rows();
+  }
+};
 
 /// A matrix in a buffer whose other bytes are 0xff.
 template <class T>
@@ -156,6 +171,67 @@ struct for_all_sizes {
   std::string text() const {
     return std::to_string(of[0]) + " x " + std::to_string(of[1]) + " x " + std::to_string(of[2]);
   }
+};
+
+/// The indices of a problem of for_all by their number in row-major order, which is what `touch` is told.
+template <int Rank, class Touch>
+struct touch_index {
+  Touch touch;
+  giwa::index<Rank> sizes;
+  GIWA_HOST_DEVICE void operator()(const giwa::index<Rank>& i) const {
+    int64 at = 0;
+    for (int d = 0; d < Rank; ++d) at = at * sizes[d] + i[d];
+    touch(at);
+  }
+};
+template <class Where, class Touch>
+giwa::status touch_all(const Where& where, const for_all_sizes& n, const Touch& touch) {
+  const int64(&of)[3] = n.of;
+  if (n.rank == 1) return giwa::for_all(where, of[0], touch);
+  if (n.rank == 2)
+    return giwa::for_all(where, giwa::extents{of[0], of[1]}, touch_index<2, Touch>{touch, {of[0], of[1]}});
+  return giwa::for_all(where, giwa::extents{of[0], of[1], of[2]}, touch_index<3, Touch>{touch, {of[0], of[1], of[2]}});
+}
+
+inline std::string text_of(const giwa::status& s) { return s.ok() ? "" : giwa::format_status(s).c_str(); }
+
+/// The calls, for a fuzz program that makes them as Place does: append(seed, data, memory), merge(seed, before, data),
+/// softmax(seed, in, out) and for_all(seed, sizes) return what is wrong, or nothing.
+template <class Place>
+class small_fuzz {
+  using fp16 = giwa::fp16;
+  using bf16 = giwa::bf16;
+
+  template <class T, class Element>
+  static std::string append(uint64 seed) {
+    return append_fault_of<T, Element>(seed,
+                                       [&](auto& data, auto& memory) { return Place::append(seed, data, memory); });
+  }
+  template <class T, class O>
+  static std::string merge(uint64 seed) {
+    return merge_fault_of<T, O>(seed, [&](const auto& before, auto& data) { return Place::merge(seed, before, data); });
+  }
+  template <class T, class U>
+  static std::string softmax(uint64 seed) {
+    return softmax_fault_of<T, U>(seed, [&](auto& in, auto& out) { return Place::softmax(seed, in, out); });
+  }
+  template <std::string (*... Faults)(uint64)>
+  static std::string one_of(uint64 seed) {
+    constexpr std::string (*all[])(uint64) = {Faults...};
+    return all[seed % sizeof...(Faults)](seed);
+  }
+  static std::string for_all(uint64 seed) {
+    const for_all_sizes n(seed);
+    const std::string fault = Place::for_all(seed, n);
+    return fault.empty() ? "" : n.text() + ": " + fault;
+  }
+
+  fuzz_with calls_[4] = {
+      {"append", one_of<append<fp16, fp16>, append<bf16, giwa::e4m3>, append<float, float>, append<bf16, bf16>>},
+      {"merge", one_of<merge<fp16, fp16>, merge<bf16, bf16>, merge<float, float>, merge<float, bf16>>},
+      {"softmax", one_of<softmax<fp16, fp16>, softmax<bf16, bf16>, softmax<float, float>, softmax<fp16, float>,
+                         softmax<float, bf16>>},
+      {"for_all", for_all}};
 };
 
 }  // namespace giwa_test::fuzz

@@ -107,6 +107,7 @@ void plain_backward(const Params& p, backward_answers& a) {
   using giwa::convert;
   const auto round = [](float x) { return convert<float>{}(convert<T>{}(x)); };
   const auto& in = p.views.in;
+  using stored = std::remove_const_t<typename std::remove_cvref_t<decltype(in.o)>::element_type>;
   const int64 heads = in.q.extent(2), kv_heads = in.k.extent(2), depth = in.q.extent(3), width = in.v.extent(3);
   const auto get = [](const auto& view, int64 row, int64 i) {
     return convert<float>{}(view.data()[row * view.stride(0) + i]);
@@ -119,7 +120,7 @@ void plain_backward(const Params& p, backward_answers& a) {
   // rounding of o.
   const auto squared = [](float x) { return static_cast<double>(x) * static_cast<double>(x); };
   std::vector<float> sum_k(dk.size(), 0), sum_v(dv.size(), 0);
-  std::vector<double> square_k(dk.size(), 0), square_v(dv.size(), 0);
+  std::vector<double> square_k(dk.size(), 0), square_v(dv.size(), 0), moved_k(dk.size(), 0), moved_v(dv.size(), 0);
   for (int64 head = 0; head < heads; ++head)
     for (int64 b = 0; b < in.sequence_count(); ++b) {
       const auto h = p.call.at(static_cast<int>(b), static_cast<int>(head));
@@ -163,10 +164,15 @@ void plain_backward(const Params& p, backward_answers& a) {
           state = giwa::softmax_state<float>::merge(state, giwa::softmax_state<float>::of(y[j]));
         }
         const auto weight = [&](float x) { return giwa::exponential{}(x - state.reference()) * state.normalizer(); };
-        float delta = 0, size = 0;  // of o as it is stored: its rounding counts for any path
+        // Of o as it is stored: its rounding counts for any path. By luck it cancels in the plain program alone, so that what the
+        // rounding of o does to delta, which is a root of squares, counts beside the plain error.
+        float delta = 0, size = 0;
+        double rounding_of_o = 0;
         for (int64 i = 0; i < width; ++i) {
           const float x = get(dout, query, i) * get(o, query, i);
           delta += x, size += std::abs(x);
+          const double ulp = attention_ulp<stored>(std::abs(static_cast<double>(get(o, query, i))));
+          rounding_of_o += squared(get(dout, query, i)) * ulp * ulp / 4;
         }
         if (!giwa::detail::is_absent(p.dlse)) delta -= p.dlse(h.sequence, h.head, h.first_query_row + query);
         const auto sink_weight = static_cast<double>(sink == -giwa::detail::infinity_of<float> ? 0 : weight(sink));
@@ -176,19 +182,22 @@ void plain_backward(const Params& p, backward_answers& a) {
         const auto q_row =
             static_cast<std::size_t>((h.sequence * in.q.extent(1) + h.first_query_row + query) * heads + head);
         std::vector<float> dq(static_cast<std::size_t>(depth), 0), sum_q = dq;
-        std::vector<double> square_q(dq.size(), 0);
+        std::vector<double> square_q(dq.size(), 0), moved_q(dq.size(), 0);
         for (int key = 0; key < h.keys(); ++key) {
           if (!p.call.mask(coord(key))) continue;
           const auto j = static_cast<std::size_t>(key);
           const float weight_here = round(weight(y[j])), dz = round(weight_here * (dp[j] - delta) * slope[j]);
           const float unit =
               weight_here * (std::abs(dp[j]) + size + std::abs(delta)) * std::abs(slope[j]) * std::abs(scale);
+          const double of_delta = static_cast<double>(weight_here * slope[j] * scale);  // times delta is scale dz
           for (int64 i = 0; i < depth; ++i) {
             const auto at = static_cast<std::size_t>(i), at_k = key_row(key) * static_cast<std::size_t>(depth) + at;
             dq[at] += dz * get(h.k, key, i);
             dk[at_k] += dz * get(q, query, i);
             const float of_q = unit * std::abs(get(h.k, key, i)), of_k = unit * std::abs(get(q, query, i));
             sum_q[at] += of_q, square_q[at] += squared(of_q), sum_k[at_k] += of_k, square_k[at_k] += squared(of_k);
+            moved_q[at] += of_delta * static_cast<double>(get(h.k, key, i));
+            moved_k[at_k] += of_delta * of_delta * rounding_of_o * squared(get(q, query, i));
           }
           for (int64 i = 0; i < width; ++i) {
             const auto at_v = key_row(key) * static_cast<std::size_t>(width) + static_cast<std::size_t>(i);
@@ -199,24 +208,35 @@ void plain_backward(const Params& p, backward_answers& a) {
           raise(a.dk.scales[key_row(key)].score, score), raise(a.dv.scales[key_row(key)].score, score);
         }
         a.dq.scales[q_row].score = score;
+        double moved_row = 0;
         for (int64 i = 0; i < depth; ++i) {
           const auto at = static_cast<std::size_t>(i);
           a.dq.plain[q_row * static_cast<std::size_t>(depth) + at] += static_cast<double>(dq[at] * scale);
           raise(a.dq.scales[q_row].sum, sum_q[at]),
               raise(a.dq.scales[q_row].root, static_cast<float>(std::sqrt(square_q[at])));
+          const double moved = moved_q[at] * moved_q[at] * rounding_of_o;
+          raise(a.dq.scales[q_row].moved, static_cast<float>(0x1p24 * std::sqrt(moved)));
+          moved_row += moved;
         }
+        a.dq.scales[q_row].moved_row = static_cast<float>(0x1p24 * std::sqrt(moved_row));
       }
     }
   const auto finish = [&](gradient_answers& to, const std::vector<float>& sums, const std::vector<float>& sum,
-                          const std::vector<double>& square, float factor, int64 columns) {
+                          const std::vector<double>& square, const std::vector<double>& moved, float factor,
+                          int64 columns) {
+    std::vector<double> rows(to.scales.size(), 0);
     for (std::size_t i = 0; i < sums.size(); ++i) {
       to.plain[i] += static_cast<double>(sums[i] * factor);
       row_scale& s = to.scales[i / static_cast<std::size_t>(columns)];
       raise(s.sum, sum[i]), raise(s.root, static_cast<float>(std::sqrt(square[i])));
+      raise(s.moved, static_cast<float>(0x1p24 * std::sqrt(moved[i])));
+      rows[i / static_cast<std::size_t>(columns)] += moved[i];
     }
+    for (std::size_t r = 0; r < rows.size(); ++r)
+      to.scales[r].moved_row = static_cast<float>(0x1p24 * std::sqrt(rows[r]));
   };
-  finish(a.dk, dk, sum_k, square_k, scale, depth);
-  finish(a.dv, dv, sum_v, square_v, 1, width);
+  finish(a.dk, dk, sum_k, square_k, moved_k, scale, depth);
+  finish(a.dv, dv, sum_v, square_v, moved_v, 1, width);
 }
 
 /// Writes o and lse of the reference into the case.

@@ -8,6 +8,7 @@
 #include <giwa/base/throw.hpp>
 #include <giwa/device/stream.hpp>
 
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -53,6 +54,17 @@ inline bool no_error_left() { return cudaPeekAtLastError() == cudaSuccess; }
 /// A stream of its own, so that no test passes only because of what the default stream waits for.
 inline giwa::stream new_stream() { return giwa::throw_if_failed(giwa::stream::create()); }
 
+/// Held while a stream captures, and while a thread waits for the device: CUDA refuses to wait for a device of which any thread
+/// captures a stream, and invalidates the capture.
+inline std::mutex& capture_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+inline void wait_for_device() {
+  const std::lock_guard lock(capture_mutex());
+  check_cuda(cudaDeviceSynchronize());
+}
+
 /// Device memory, all of its bytes 0xff (NaN, or -1) or as given. Copies to the host wait for the whole device.
 template <class T>
 class gpu_array {
@@ -64,7 +76,7 @@ class gpu_array {
   explicit gpu_array(const std::vector<T>& from) : gpu_array(from.size()) {
     check_cuda(cudaMemcpy(data_, from.data(), bytes(), cudaMemcpyHostToDevice));
     // From pageable memory the copy may end after the call, and a stream of one's own does not wait for it.
-    check_cuda(cudaDeviceSynchronize());
+    wait_for_device();
   }
   ~gpu_array() { cudaFree(data_); }
   gpu_array(gpu_array&& other) noexcept
@@ -72,12 +84,12 @@ class gpu_array {
   gpu_array& operator=(gpu_array&&) = delete;
 
   void fill(int byte) {
-    check_cuda(cudaDeviceSynchronize());
+    wait_for_device();
     check_cuda(cudaMemset(data_, byte, bytes()));
-    check_cuda(cudaDeviceSynchronize());
+    wait_for_device();
   }
   std::vector<T> to_host() const {
-    check_cuda(cudaDeviceSynchronize());
+    wait_for_device();
     std::vector<T> copy(size_);
     check_cuda(cudaMemcpy(copy.data(), data_, bytes(), cudaMemcpyDeviceToHost));
     return copy;
@@ -125,7 +137,7 @@ __global__ void __launch_bounds__(256)
 
 inline int64 touch_counter::wrong(int times) const {
   const gpu_array<uint64> result(1, 0);
-  check_cuda(cudaDeviceSynchronize());
+  wait_for_device();
   const unsigned blocks = n_ < (1 << 20) ? 32 : 2048;
   count_wrong_bytes<><<<blocks, 256, 0, cudaStreamPerThread>>>(reinterpret_cast<const unsigned*>(bytes_.data()), n_,
                                                                static_cast<unsigned>(times), result.data());

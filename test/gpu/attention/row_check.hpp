@@ -233,11 +233,13 @@ GIWA_HOST_DEVICE row_finding check_row(const Group& g, const located_problem& p,
   for (int d = g.rank(); d < p.types.head_size_v; d += g.size()) {
     double exact = 0, sum = 0, squares = 0, values = 0;
     float plain = 0;
+    bool flushed = false;  // an infinite value has a weight that may be flushed to 0
     for (int64 j = 0; j < s.k_length; ++j) {
       if (scores[j].kept == 0) continue;
       const float y = real(value(j)[d]);
       const double product = scores[j].exact * static_cast<double>(y);
       exact += product;
+      flushed = flushed || (y - y != 0 && scores[j].exact < 0x1p-125 * exact_sum);
       sum += fabs(product);
       squares += product * product;
       values += static_cast<double>(y) * static_cast<double>(y);
@@ -258,9 +260,10 @@ GIWA_HOST_DEVICE row_finding check_row(const Group& g, const located_problem& p,
       static_cast<unsigned short*>(p.o.data)[at] = 0xffffu;
     }
     const float nearest = rounded_to(p.types.output, static_cast<float>(exact));  // past the output's range: infinite
-    const bool finite = is_finite(nearest), both_nan = got != got && (exact != exact || plain != plain);
+    const bool finite = is_finite(nearest), both_nan = got != got && (exact != exact || plain != plain || flushed);
     double distance = 0;
-    // An infinite value whose weight is 0 makes NaN where the weight is multiplied, and infinity where it is only added.
+    // An infinite value whose weight is 0 makes NaN where the weight is multiplied, and infinity where it is only added. A weight
+    // below 2^-126 may be 0: fp32 exponentials flush it, and so does the factor of a row that is far below its sink.
     const bool both_infinite = exact != exact && !is_finite(got);
     if (finite ? !is_finite(got) || (f.empty && got != 0) : got != nearest && !both_nan && !both_infinite) {
       ++f.wrong_kind;

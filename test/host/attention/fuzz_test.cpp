@@ -125,6 +125,44 @@ TEST_CASE("the check of a row agrees with the reference and with judge_attention
   CHECK(f.wrong_kind == 0);
 }
 
+TEST_CASE("an infinite value is NaN only where its weight may be flushed to 0") {
+  // Two keys without a score, the second value infinite, beside a sink: the weight of each key is e^-sink.
+  const float q[1] = {1}, k[2] = {0, 0}, v[2] = {1, HUGE_VALF}, slopes[1] = {0};
+  const sequence_rows rows{0, 1, 0, 2, 0, 0};
+  located_problem p{};
+  p.types = {element::of_fp32, element::of_fp32, 1, 1, mask_kind::full, score_kind::plain};
+  p.q = {const_cast<float*>(q), {0, 0, 0, 1}};
+  p.k = {const_cast<float*>(k), {0, 1, 0, 1}};
+  p.v = {const_cast<float*>(v), {0, 1, 0, 1}};
+  p.sequences = &rows, p.slopes = slopes;
+  p.batch = p.heads = p.kv_heads = 1;
+  p.has_sinks = true;
+  p.scale = 1;
+  const auto accepts = [&](float sink, float got) {
+    p.sinks = &sink;
+    p.o = {&got, {0, 0, 0, 1}};
+    key_score scores[2];
+    return check_row<float>(one_lane{}, p, 0, scores).wrong_kind == 0;
+  };
+  const float nan = HUGE_VALF - HUGE_VALF;
+  for (const float sink : {0.0f, 80.0f, 86.0f, 88.0f, 100.0f, 103.3f, 200.0f}) {
+    CAPTURE(sink);
+    CHECK(accepts(sink, HUGE_VALF));
+    CHECK(accepts(sink, nan) == (sink > 87));  // e^-87.3 is 2^-126
+    CHECK_FALSE(accepts(sink, 1.0f));
+    CHECK_FALSE(accepts(sink, -HUGE_VALF));
+  }
+}
+
+TEST_CASE("a row far below its sink has infinite values") {
+  // 76 keys with scores about -95 beside a sink of 0; the weight of the infinite value is 2^-149.2.
+  using one = instance<float, float, 160, 160, mask_kind::prefix, score_kind::alibi>;
+  const attention_draw d =
+      draw_problem(1'000'279, one::types, {.work = int64{1} << 28, .seq_q = 1023, .seq_k = 175, .ratio = 8});
+  host_place place(int64{64} << 20);
+  CHECK(run_problem(place, d, [&](const call_arguments& a) { return one::call(giwa::host, a); }).failure == "");
+}
+
 TEST_CASE("the rule allows twice the plain program's error, and not three times") {
   const auto& one = instances()[2];
   attention_draw d = draw_problem(1, one.types, {.seq_q = 200, .seq_k = 200, .ratio = 1, .plain_layout = true});
