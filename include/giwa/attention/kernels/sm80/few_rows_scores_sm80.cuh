@@ -21,8 +21,8 @@ struct few_rows_scores {
   using barrier = typename Types::named_barrier;
   static constexpr int leaf_keys = Types::leaf_keys, warp_keys = Types::warp_keys, stages = Types::stages;
   static constexpr int threads = Types::score_threads;
-  using scores_tile = warp_tile<Types::rows, warp_keys>;
-  using map = typename scores_tile::map;
+  using map = typename few_rows_map_of<Types::rows, warp_keys, warp_map>::type;
+  using scores_tile = register_tile<float, map>;
 
   const Block& block;
   const params& p;
@@ -73,10 +73,10 @@ struct few_rows_scores {
     constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
     const auto& q = call.views.q;
     const int width = static_cast<int>(q.extent(3));
-    static_assert(Types::rows * chunks % threads == 0);
     GIWA_UNROLL
     for (int n = 0; n < Types::rows * chunks; n += threads) {
       const int i = n + warp * 32 + lane, row = i / chunks, column = i % chunks * run;
+      if (Types::rows * chunks % threads != 0 && row >= Types::rows) continue;
       const int count = row >= rows.rows || column >= width ? 0 : width - column < run ? width - column : run;
       operand* const to = s.q[group].chunk(row, column);
       const operand* from = nullptr;
@@ -101,10 +101,13 @@ struct few_rows_scores {
     if (has_keys()) {
       scores.fill(0);
       if constexpr (Types::converts) {
-        multiply_keys(lane, scores, s.q[group], s.k.tile[stage], warp_keys * warp);
+        multiply_rows(scores,
+                      [&](auto& sums) { multiply_keys(lane, sums, s.q[group], s.k.tile[stage], warp_keys * warp); });
         scaling.scale_scores(scores, stage);
       } else {
-        multiply_add(lane, scores, s.q[0], 0, transposed(s.k.tile[stage]), warp_keys * warp);
+        multiply_rows(scores, [&](auto& sums) {
+          multiply_add(lane, sums, s.q[0], 0, transposed(s.k.tile[stage]), warp_keys * warp);
+        });
       }
     }
     block.sync_warp();
