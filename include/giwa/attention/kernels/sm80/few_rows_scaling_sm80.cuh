@@ -53,13 +53,31 @@ struct few_rows_scaling {
     for (int r = 0; r < map::rows; ++r) factor[r] = s.scales.q_factor[group][map::row(lane, r)];
     scores.transform_rows(factor, [](float x, float of_row) { return x * of_row; });
     if (!p.k_scales) return;
-    GIWA_UNROLL
-    for (int i = 0; i < Scores::registers; ++i) scores.value[i] *= s.scales.k[stage][first_key + map::column(lane, i)];
+    for_each_scale<map>(s.scales.k[stage], [&](int i, float scale) { scores.value[i] *= scale; });
   }
 
-  /// Writes the largest scale of the values that each row sees among this warp's keys.
-  template <class Scores>
-  GIWA_DEVICE void share_largest(const Scores& scores, int stage, int buffer) const {
+  /// Finds the largest scale among the values of a leaf that all rows see completely, without an exchange between warps. False
+  /// if one of them is NaN or infinite.
+  GIWA_DEVICE bool find_largest(int stage) {
+    uint32 largest = 0;
+    GIWA_UNROLL
+    for (int key = 0; key < Types::leaf_keys; key += 32) {
+      const uint32 of_key = __float_as_uint(s.scales.v[stage][key + lane]) & 0x7fffffffu;
+      largest = of_key > largest ? of_key : largest;
+    }
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const uint32 other = block.shuffle_xor(largest, distance);
+      largest = other > largest ? other : largest;
+    }
+    GIWA_UNROLL
+    for (uint32& e : exponent) e = exponent_of(__uint_as_float(largest), 1, 253);
+    return largest < 0x7f800000u;
+  }
+
+  /// Writes the largest scale of the values that each row sees among this warp's keys; sees(i) tells whether the row of register
+  /// i sees its key.
+  template <class Scores, class Sees>
+  GIWA_DEVICE void share_largest(const Scores&, int stage, int buffer, const Sees& sees) const {
     using map = typename Scores::map;
     float largest[map::rows];
     GIWA_UNROLL
@@ -67,7 +85,7 @@ struct few_rows_scaling {
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
       const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
-      const bool counts = scores.value[i] != -infinity_of<float> && !is_nonfinite(scale);
+      const bool counts = !is_nonfinite(scale) && sees(i);
       largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? arch::magnitude(scale) : 0.f);
     }
     reduce_over_lanes<map>(block, largest, larger{});
@@ -80,7 +98,6 @@ struct few_rows_scaling {
   template <class Scores>
   GIWA_DEVICE void read_largest(const Scores&, int buffer) {
     using map = typename Scores::map;
-    if (!p.v_scales) return;
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) {
       const auto& of_row = s.scales.largest[buffer][map::row(lane, r)];
@@ -91,7 +108,14 @@ struct few_rows_scaling {
     }
   }
 
-  /// Multiplies weights by the scales of their values; sees(i) tells whether the row of register i sees its key.
+  /// Multiplies weights by the scales of their values, which find_largest() found finite.
+  template <class Scores>
+  GIWA_DEVICE void weigh(Scores& weights, int stage) const {
+    const float factor = power_of_two(254 - exponent[0]);
+    for_each_scale<typename Scores::map>(s.scales.v[stage],
+                                         [&](int i, float scale) { weights.value[i] *= scale * factor; });
+  }
+  /// The same for any scales; sees(i) tells whether the row of register i sees its key.
   template <class Scores, class Sees>
   GIWA_DEVICE void weigh(Scores& weights, int stage, const Sees& sees) const {
     using map = typename Scores::map;
@@ -111,6 +135,16 @@ struct few_rows_scaling {
   }
 
  private:
+  /// Calls f(i, scale) for each register of a tile of scores, with the scale of its key. Registers 2 n and 2 n + 1 are of
+  /// neighbouring keys.
+  template <class Map, class F>
+  GIWA_DEVICE void for_each_scale(const float (&scales)[Types::leaf_keys], const F& f) const {
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; i += 2) {
+      const float2 two = *reinterpret_cast<const float2*>(&scales[first_key + Map::column(lane, i)]);
+      f(i, two.x), f(i + 1, two.y);
+    }
+  }
   /// Four columns of a lane at a time. A row of bf16 is multiplied by the power of two that makes its largest element
   /// 2^14 to 2^15, at most by 2^126; an element that is 2^-39 of that or less is lost.
   GIWA_DEVICE void load_row(const few_rows_work_tile& work, const packed_rows& rows, int row, float k_scale) const {
@@ -165,6 +199,7 @@ struct few_rows_scaling<Types, Block, false> {
   const int lane, group, warp, first_key;
 
   GIWA_DEVICE static constexpr bool has_weights() { return false; }
+  GIWA_DEVICE static constexpr bool find_largest(int) { return true; }
   template <class... Arguments>
   GIWA_DEVICE void share_largest(const Arguments&...) const {}
   template <class... Arguments>

@@ -110,19 +110,25 @@ struct few_rows_scores {
         });
       }
     }
+    // Whether all rows see all keys of the leaf, and the scales of values are finite. No warp knows it alone otherwise.
+    const bool is_plain = !scaling.has_weights() || (scaling.find_largest(stage) && visible == tile_keep::all);
+    const auto sees = [&](int i) {
+      const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
+      return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
+    };
     block.sync_warp();
     if (lane == 0 && !scaling.has_weights()) s.k.empty[stage].arrive();
     if (has_keys()) {
       steps.apply(lane, scores, rows, visible, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
       share_maxima(scores, buffer);
-      if (scaling.has_weights()) scaling.share_largest(scores, stage, buffer);
+      if (!is_plain) scaling.share_largest(scores, stage, buffer, sees);
     }
     sync();
     float largest[map::rows];
     read_maxima(buffer, largest);
-    scaling.read_largest(scores, buffer);
+    if (!is_plain) scaling.read_largest(scores, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
-    if (has_keys()) share_p(rows, leaf, visible, scores, largest, stage, buffer);
+    if (has_keys()) share_p(scores, largest, stage, buffer, is_plain, sees);
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
     if (scaling.has_weights()) {
       block.sync_warp();
@@ -153,8 +159,9 @@ struct few_rows_scores {
   }
   /// Writes m of the leaf, rounded up in units of log2, so that no weight is above 1, and P and the sum of each row among this
   /// warp's keys.
-  GIWA_DEVICE void share_p(const packed_rows& rows, int leaf, tile_keep visible, scores_tile& scores,
-                           const float (&largest)[map::rows], int stage, int buffer) const {
+  template <class Sees>
+  GIWA_DEVICE void share_p(scores_tile& scores, const float (&largest)[map::rows], int stage, int buffer, bool is_plain,
+                           const Sees& sees) const {
     row_exponents of_row[map::rows];
     float sum[map::rows], odd[map::rows];
     GIWA_UNROLL
@@ -169,10 +176,10 @@ struct few_rows_scores {
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) sum[r] += odd[r];
     if (scaling.has_weights()) {
-      scaling.weigh(scores, stage, [&](int i) {
-        const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
-        return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
-      });
+      if (is_plain)
+        scaling.weigh(scores, stage);
+      else
+        scaling.weigh(scores, stage, sees);
       store_p(scores, buffer);
     }
     reduce_over_lanes<map>(block, sum, plus{});

@@ -64,7 +64,7 @@ GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& 
 /// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
-  float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
