@@ -106,6 +106,8 @@ SUITES = (
            "attention_backward", report_rows.of_rows, {"giwa": "backward,backward_more"}, "--flex", "--rows", "/flex/"),
     script("attention_backward_fp32", 40, "gradients in fp32 compared with PyTorch's memory-efficient ones", "attention_backward",
            report_rows.of_rows, {"giwa": "backward_fp32"}, "--fp32"),
+    script("block_sparse", 120, "masks of blocks from lists compared with density times dense speed and compiled FlexAttention", "block_sparse",
+           report_rows.of_rows, {"giwa": "block_sparse"}, "--flex"),
     Suite("several_gpus", 20, "ring attention on one GPU, and on all of a machine with several and NCCL, compared with the same work on one",
           ("bench_ring_attention",), ["bash", "-c", "{bench_ring_attention} one 2 32768 16 > {out} && if [ $(nvidia-smi -L | wc -l) -gt 1 ]; "
                                       "then {bench_ring_attention} time 131072 16 >> {out}; fi"], report_rows.of_ring_attention),
@@ -143,6 +145,7 @@ ENTRIES = f"{TORCH}/attention_entries.cu"
 LIBRARIES = {
     "fp16_sizes": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_OTHER_SIZES", "GIWA_BENCH_NO_VARIANTS"),
     "cached": (f"{TORCH}/attention_cached_entries.cu",),
+    "block_sparse": (f"{TORCH}/block_sparse_entries.cu",),
     "fp32": (ENTRIES, "GIWA_BENCH_HOW=giwa::fp32"),
     "tf32": (ENTRIES, "GIWA_BENCH_HOW=giwa::tf32"),
     "fp16": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_USUAL_SIZES"),

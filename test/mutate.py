@@ -54,7 +54,12 @@ def closing(code, opening):
 
 
 def host_code(text):
-    """The text with all that is not mutated blanked; every place stays what it was."""
+    return code_of(text, False)
+
+
+def code_of(text, on_gpu):
+    """The text with all that is not mutated blanked; every place stays what it was. on_gpu: what is left are the bodies of functions
+    that run on a GPU alone."""
     code = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\'', blank, text, flags=re.S)
     lines, device = code.split("\n"), []  # for each open #if: whether this branch is the device's, and the other one
     continued = False
@@ -64,10 +69,13 @@ def host_code(text):
             name, condition = directive.groups()
             on_device = re.search(r"(?<!!)defined\(__CUDA_ARCH__\)|(?<!!)defined\(__CUDACC_RTC__\)", condition)
             on_host = re.search(r"!defined\(__CUDA_ARCH__\)", condition)
+            here, other = bool(on_device and not on_host), bool(on_host)
+            if on_gpu:
+                here, other = other, here
             if name.startswith("if"):
-                device.append((bool(on_device and not on_host), bool(on_host)))
+                device.append((here, other))
             elif name == "elif":
-                device[-1] = (bool(on_device and not on_host), device[-1][1] or bool(on_host))
+                device[-1] = (here, device[-1][1] or other)
             elif name == "else":
                 device[-1] = (device[-1][1], False)
             elif name == "endif":
@@ -76,7 +84,7 @@ def host_code(text):
             lines[number] = " " * len(line)
         continued = bool(directive or continued) and line.endswith("\\")
     code = "\n".join(lines)
-    erased = []
+    erased, bodies = [], []
     for match in re.finditer(r"\bstatic_assert\(|\bGIWA_ASSERT\(|\bconcept \w+ =|(?<!__host__ )\b(?:GIWA_DEVICE|__device__|__global__)\b", code):
         if match[0][-1] == "(":
             erased.append((match.start(), closing(code, match.end() - 1)))
@@ -85,7 +93,10 @@ def host_code(text):
         else:
             body = re.compile(r"[{;]").search(code, match.end())
             if body and body[0] == "{":
-                erased.append((match.start(), closing(code, body.start())))
+                (bodies if on_gpu else erased).append((body.start() if on_gpu else match.start(), closing(code, body.start())))
+    if on_gpu:
+        ends = [0] + [at for span in sorted(bodies) for at in span] + [len(code)]
+        erased += [(start, end) for start, end in zip(ends[::2], ends[1::2]) if start < end]
     for start, end in erased:
         code = code[:start] + re.sub(r"[^\n]", " ", code[start:end]) + code[end:]
     return code
@@ -111,9 +122,9 @@ def arguments(code, opening):
     return places
 
 
-def faults(text, file="", lines=None):
-    """All faults of a header, or those on some of its lines (numbers from 1)."""
-    code, found = host_code(text), []
+def faults(text, file="", lines=None, on_gpu=False):
+    """All faults of a header, or those on some of its lines (numbers from 1); on_gpu: those of device code."""
+    code, found = code_of(text, on_gpu), []
 
     def add(start, end, new, kind):
         line = text.count("\n", 0, start) + 1
@@ -157,7 +168,29 @@ def faults(text, file="", lines=None):
         end = closing(code, match.end() - 1)
         if code[end:end + 1] == ";":
             add(match.end(1), end, "", "wait")
+    if on_gpu:
+        kernel_faults(code, text, add)
     return sorted(set(found))
+
+
+ORDER = r"(?:sync|wait|fence|arrive|acquire|release|barrier|commit|expect)\w*"
+
+
+def kernel_faults(code, text, add):
+    """What goes wrong in kernels: a wait, fence or barrier less, one before or after the statement next to it, one turn of a loop less."""
+    for match in re.finditer(r"(?<=\n)( *(?:if (?:constexpr )?\([^;{}\n]*\) )?)[\w.:>\[\]-]*" + ORDER + r"(?:<[\w, :]*>)?\(", code):
+        end = closing(code, match.end() - 1)
+        if code[end:end + 1] == ";":
+            add(match.end(1), end, "", "wait")
+    statement = re.compile(r"(?<=\n)( +)([\w:.>*&\[(-][^;{}\n]*;)[ ]*\n")
+    lines = list(statement.finditer(code))
+    for first, second in zip(lines, lines[1:]):
+        if first.end() == second.start() and first[1] == second[1] and re.search(ORDER + r"(?:<[\w, :]*>)?\(", first[2] + second[2]) and \
+                not re.search(r"\b(?:return|const|auto|using|int|bool|float|if|for|else)\b", first[2] + second[2]):
+            a, b = (text[m.start(2):m.end(2)] for m in (first, second))
+            add(first.start(2), second.end(2), f"{b} {a}", "order")
+    for match in re.finditer(r"\b(?:for \([^;{}]*;|while \() ?[\w.\[\]]+ < ([^;{}<>&|]+?)(?:;|\) \{|\)\n)", code):
+        add(*match.span(1), f"({text[match.start(1):match.end(1)]}) - 1", "loop")
 
 
 def mutated(text, f):
@@ -180,10 +213,10 @@ def limited():
         resource.setrlimit(what, (most, most))
 
 
-def command(line, seconds):
+def command(line, seconds, words=None):
     """(exit status or None where the time ran out, what went to stderr)"""
     with subprocess.Popen([str(word) for word in line], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                          errors="replace", preexec_fn=limited) as process:
+                          errors="replace", preexec_fn=limited, env=words) as process:
         try:
             errors = process.communicate(timeout=seconds)[1]
             return process.returncode, errors
@@ -304,6 +337,188 @@ class tests:
             target.unlink()
 
 
+# --- On a GPU ---------------------------------------------------------------------------------------------------------------
+
+GPU_FLAGS = ["-std=c++20", "-O1", "-DNDEBUG", "-w"]  # device code is optimised without a flag
+GPU_FOLDERS = ["attention/kernels", "attention/sums", "attention/append", "attention/nonfinite", "attention/split_fp16", "softmax",
+               "tile", "grid"]
+# The kinds in turns: most of what is wrong in kernels is the order of threads.
+GPU_KINDS = ["wait", "order", "constant", "loop", "wait", "operator", "order", "arguments"]
+# Which programs run the kernels of a header, the nearest first: test/fuzz/gpu_NAME.cu with -DGIWA_FUZZ_PART=N, or a test of test/gpu.
+GPU_PROGRAMS = [
+    ("kernels/sm90/forward", "forward:0 forward:1 forward:2"),
+    ("kernels/sm90/backward_(wide|halves)", "backward:2 backward:3"),
+    ("kernels/sm90/backward_split", "backward:3 backward:2"),
+    ("kernels/sm90/backward", "backward:0 backward:1 backward:2"),
+    ("kernels/sm90/many_rows", "cached:0 cached:1"),
+    ("kernels/sm80/(few_rows|e4m3)", "cached:0 cached:1"),
+    ("kernels/sm80/backward", "backward:0 backward:1"),
+    ("kernels/sm80", "forward:0 forward:1"),
+    ("kernels/simt/(forward|row_terms)", "forward:2 cached:2"),
+    ("kernels/simt/cached", "cached:2"),
+    ("kernels/simt", "backward:3"),
+    ("split_fp16", "forward:2 backward:3"),
+    ("nonfinite", "forward:0 forward:1"),
+    ("attention/sums", "cached:0 small"),
+    ("attention/append", "small"),
+    ("softmax/online", "forward:0 softmax/online_test"),
+    ("softmax", "small softmax/row_softmax_test"),
+    ("tile/pipeline_sm90|tile/copy_sm90", "tile/pipeline_sm90_test forward:0"),
+    ("tile/mma_sm90", "tile/mma_sm90_test forward:0"),
+    ("tile/pipeline", "tile/pipeline_test"),
+    ("tile/copy|tile/register_copy", "tile/copy_test tile/register_copy_test forward:0"),
+    ("tile", "tile/mma_sm80_test tile/mma_sm90_test forward:0"),
+    ("grid/(scope|device_block|grid_barrier|reduce)", "grid/scope_test grid/op_test small"),
+    ("grid", "small grid/launch_test grid/elementwise_test"),
+]
+
+
+class gpu_programs:
+    """The programs that run the kernels of a copy of the tree on the GPU that is there."""
+
+    def __init__(self, tree, work, arch):
+        self.tree, self.work = tree, work
+        self.nvcc = ["nvcc", *GPU_FLAGS, "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-I", tree / "test"]
+        catch = command(["g++", "-E", "-x", "c++", "-include", "catch2/catch_all.hpp", os.devnull, "-o", os.devnull], 60)[0] == 0
+        self.libraries = ["-lCatch2"] if catch else []
+
+    def of(self, header):
+        return next((programs.split() for pattern, programs in GPU_PROGRAMS if re.search(pattern, header)), [])
+
+    def build_mains(self):
+        for name in ("test/support/main.cpp", "test/fuzz/main.cpp"):
+            line = [*self.nvcc[:-2], "-O1", "-I", self.tree / "include", "-I", self.tree / "test", "-c", self.tree / name, "-o",
+                    self.work / (name.split("/")[1] + ".o")]
+            rc, errors = command(line, 300)
+            if rc != 0:
+                sys.exit(errors)
+
+    def build(self, program, overlay, to, seconds=300):
+        name, _, number = program.partition(":")
+        fuzz = "/" not in name
+        source = self.tree / (f"test/fuzz/gpu_{name}.cu" if fuzz else f"test/gpu/{name}.cu")
+        define = [f"-DGIWA_FUZZ_PART={number}"] if number else []
+        line = [*self.nvcc, *define, "-I", overlay, "-I", self.tree / "include", source, self.work / ("fuzz.o" if fuzz else "support.o"),
+                "-o", to, *([] if fuzz else self.libraries)]
+        return command(line, seconds)
+
+    def run(self, program, binary, seconds, tool=None, plain=False):
+        """None where it found nothing, or what it found."""
+        fuzz = "/" not in program
+        line = [binary] if not fuzz else [binary, "--seed", 1, "--threads", 1 if tool else 3,
+                                          *(["--count", 6, "--minutes", 1] if tool else ["--minutes", seconds / 60])]
+        if not fuzz:
+            line.append("--abort")
+        if tool:
+            line = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", 9, *line]
+        words = dict(os.environ, GIWA_TEST_SMALL="1") if tool or not fuzz else dict(os.environ)
+        if plain:
+            words["GIWA_FUZZ_PLAIN"] = "1"
+        rc, errors = command(line, 40 if tool else 12 + 3 * seconds, words)
+        return None if rc == 0 else "time" if rc is None else tool or "fails"
+
+
+def gpu_main(options, root, work, copy):
+    """--gpu: builds the programs of all faults, runs them, and then the sanitizers on what survived."""
+    (work / "gpu").mkdir(exist_ok=True)
+    programs = gpu_programs(copy, work, options.arch)
+    kinds = collections.defaultdict(list)
+    for file, lines in chosen(root, options.names or GPU_FOLDERS, options.commit).items():
+        if programs.of(file) and file.endswith("cuh"):
+            for f in faults((copy / file).read_text(), file, lines, True):
+                kinds[f.kind].append(f)
+    for kind in sorted(kinds):
+        random.Random(options.seed).shuffle(kinds[kind])
+    drawn, turn = [], 0
+    while len(drawn) < options.count and any(kinds[k] for k in GPU_KINDS):
+        kind = GPU_KINDS[turn % len(GPU_KINDS)]
+        turn += 1
+        if kinds[kind] and options.kind in (None, kind):
+            drawn.append(kinds[kind].pop())
+    drawn = drawn[options.first:]
+    print(f"{len(drawn)} faults of seed {options.seed}, from number {options.first} on", flush=True)
+
+    def place(n, program):
+        return work / "gpu" / f"{n}-{re.sub('[^a-z0-9]', '_', program)}"
+    used = sorted({program for f in drawn for program in programs.of(f.file)[:options.tests or 9]})
+    if options.phase in ("all", "build"):
+        programs.build_mains()
+        deadline = time.monotonic() + options.build_seconds
+        order = [("sound", None, program) for program in used]
+        for i in range(4):
+            order += [(n, f, programs.of(f.file)[i]) for n, f in enumerate(drawn) if i < len(programs.of(f.file)[:options.tests or 9])]
+
+        def build(job):
+            n, f, program = job
+            left = deadline - time.monotonic()
+            to, overlay = place(n, program), work / f"gpu/overlay{n}"
+            if left < 5 or to.exists() or to.with_suffix(".no").exists():
+                return
+            if f is not None:
+                target = overlay / "giwa" / f.file.removeprefix("include/giwa/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(mutated((copy / f.file).read_text(), f))
+            rc, errors = programs.build(program, overlay, to, left)
+            if rc is not None and rc != 0:
+                noticed = "static assertion failed" in errors or "assertion failed with" in errors
+                to.with_suffix(".no").write_text("static_assert" if noticed else errors[-2000:])
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(build, order))
+        print(f"built {sum(place(n, p).exists() for n, _, p in order)} of {len(order)} programs", flush=True)
+    if options.phase == "build":
+        return
+    deadline = time.monotonic() + options.run_seconds
+    plain, sound = set(), set()
+    for program in used:  # a program that fails without a fault says nothing
+        if place("sound", program).exists():
+            for how in (False, True):
+                if programs.run(program, place("sound", program), options.program_seconds, plain=how) is None:
+                    sound.add(program)
+                    if how:
+                        plain.add(program)
+                    break
+            print(f"without a fault: {program} {'fails' if program not in sound else 'passes, plain' if program in plain else 'passes'}",
+                  flush=True)
+
+    def run(job):
+        n, f = job
+        line, old, new = difference((copy / f.file).read_text(), f)
+        r = {"n": n + options.first, "file": f.file, "line": line, "kind": f.kind, "old": old, "new": new, "result": "not run", "how": "", "ran": []}
+        refused = [p.read_text() for p in (work / "gpu").glob(f"{n}-*.no")]
+        if refused:
+            return {**r, "result": "killed" if "static_assert" in refused else "not compiled", "how": refused[0][-150:]}
+        for program in programs.of(f.file):
+            if program in sound and place(n, program).exists() and time.monotonic() < deadline:
+                how = programs.run(program, place(n, program), options.program_seconds, plain=program in plain)
+                r["ran"].append(program)
+                r["result"] = "killed" if how else "survived"
+                r["how"] = f"{program} {how}" if how else ""
+                if how:
+                    break
+        return r
+    with concurrent.futures.ThreadPoolExecutor(options.runs) as pool:
+        results = list(pool.map(run, enumerate(drawn)))
+    clean = {}
+
+    def sanitize(r):
+        for program in r["ran"]:
+            for tool in ("racecheck", "synccheck", "memcheck"):
+                if time.monotonic() > deadline - 15:
+                    return
+                if (program, tool) not in clean:
+                    clean[program, tool] = programs.run(program, place("sound", program), 2, tool, program in plain) is None
+                if clean[program, tool] and programs.run(program, place(r["n"] - options.first, program), 2, tool, program in plain):
+                    r["result"], r["how"] = "killed", f"{program} {tool}"
+                    return
+    with concurrent.futures.ThreadPoolExecutor(options.runs) as pool:
+        list(pool.map(sanitize, [r for r in results if r["result"] == "survived"]))
+    for r in results:
+        print(f"{r['n']:>3} {r['result']:<12} {r['file']}:{r['line']} {r['kind']}, {r['how'] or r['ran']}\n     - {r['old']}\n     + {r['new']}")
+    with (work / "gpu_results.jsonl").open("a") as out:
+        out.writelines(json.dumps(r) + "\n" for r in results)
+    print(table(results))
+
+
 # --- The command ------------------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +573,15 @@ def main(words=None):
     parser.add_argument("--again", action="store_true", help="run earlier survivors anew, for tests that changed")
     parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--work", type=Path, help="default: build/mutate of the tree")
+    gpu = parser.add_argument_group("faults in kernels, by programs that run on the GPU of this machine")
+    gpu.add_argument("--gpu", action="store_true")
+    gpu.add_argument("--arch", default="90a", help="as in compute_90a")
+    gpu.add_argument("--first", type=int, default=0, help="leave out so many of the faults drawn")
+    gpu.add_argument("--runs", type=int, default=6, help="programs that run at once")
+    gpu.add_argument("--phase", choices=["all", "build", "run"], default="all")
+    gpu.add_argument("--build-seconds", type=float, default=1e6)
+    gpu.add_argument("--run-seconds", type=float, default=1e6)
+    gpu.add_argument("--program-seconds", type=float, default=4, help="how long a fuzz program draws problems")
     options = parser.parse_args(words)
     root = options.tree.resolve()
     work = (options.work or root / "build/mutate").resolve()
@@ -372,6 +596,8 @@ def main(words=None):
     for name in ("include", "test", "examples", "bench"):  # a few host tests are of examples
         if (root / name).exists():
             shutil.copytree(root / name, copy / name)
+    if options.gpu:
+        return gpu_main(options, root, work, copy)
     host_tests = tests(copy, work)
 
     texts, all_faults = {}, []

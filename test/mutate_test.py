@@ -57,6 +57,38 @@ int failures() { const int x[3] = {1, 2, 4}; return (sum(x, 2) != 3) + (larger(2
 }
 
 
+KERNEL = '''inline int on_host(int a) { return a + 3; }
+struct kernel {
+  GIWA_DEVICE void run(int tiles) {
+    for (int i = 0; i < tiles; ++i) {
+      if (i > 0) full[i].wait(phase);
+      multiply();
+      release(stage ^ 1);
+    }
+  }
+  GIWA_HOST_DEVICE int both(int a) { return a + 4; }
+};
+'''
+
+
+class of_a_kernel(unittest.TestCase):
+    lines = {mutate.difference(KERNEL, f)[::2] for f in mutate.faults(KERNEL, on_gpu=True)}
+
+    def test_only_device_code_is_changed(self):
+        self.assertEqual({number for number, _ in self.lines}, {4, 5, 6, 7})
+
+    def test_waits_order_and_loops(self):
+        for line, new in ((4, "for (int i = 0; i < (tiles) - 1; ++i) {"), (5, "if (i > 0) ;"), (7, ";"), (7, "release(stage ^ 0);"),
+                          (6, "release(stage ^ 1); multiply();")):
+            self.assertIn((line, new), self.lines)
+
+    def test_every_kernel_has_a_program(self):
+        root = Path(mutate.__file__).resolve().parent.parent
+        for _, programs in mutate.GPU_PROGRAMS:
+            for name in (program.partition(":")[0] for program in programs.split()):
+                self.assertTrue((root / (f"test/gpu/{name}.cu" if "/" in name else f"test/fuzz/gpu_{name}.cu")).exists(), name)
+
+
 class of_a_header(unittest.TestCase):
     faults = mutate.faults(HEADER)
     lines = {mutate.difference(HEADER, f) for f in faults}

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpu/attention/backward_draw.hpp"
 #include "gpu/attention/backward_gpu.cuh"
 #include "gpu/attention/fewer_processors.cuh"
 #include "gpu/attention/plain_tensors.cuh"
@@ -25,61 +26,11 @@ using giwa::bf16;
 using giwa::causal;
 using giwa::fp16;
 
-/// Draws problems whose reference takes some milliseconds.
-case_options draw(int number, int64 head_sizes) {
-  random_sequence random(static_cast<giwa::uint64>(number) + 900000);
-  const auto one_in = [&](int64 n) { return random.below(n) == 0; };
-  const auto length = [&](int64 most) {
-    constexpr int64 edges[] = {1, 2, 63, 64, 65, 127, 128, 129, 192, 256};
-    const int64 n = one_in(2) ? edges[random.below(10)] : 1 + random.below(most);
-    return std::min(n, most);
-  };
-  case_options c;
-  c.seed = static_cast<giwa::uint64>(number);
-  c.kv_heads = 1 + random.below(3);
-  c.heads = c.kv_heads * (one_in(2) ? 1 : 1 + random.below(5));
-  c.batch = 1 + random.below(3);
-  const int64 longest = small_mode() ? 70 : 300;
-  const int64 most = std::max<int64>(3, std::min<int64>(longest, 2000000 / (head_sizes * c.heads * c.batch) / 16));
-  c.seq_q = length(most), c.seq_k = one_in(3) ? c.seq_q : length(most);
-  if (one_in(40)) c.seq_q = 0;
-  if (one_in(40)) c.seq_k = 0;
-  const int64 sequences = one_in(3) ? 1 + random.below(4) : 0;
-  for (int64 i = 0; i < sequences; ++i)
-    c.q_lengths.push_back(one_in(4) ? 0 : length(most)), c.k_lengths.push_back(one_in(4) ? 0 : length(most));
-  const int64 all = sequences == 0 ? c.batch : sequences;
-  if (one_in(4))
-    for (int64 i = 0; i < all; ++i) {
-      c.q_used.push_back(static_cast<int>(random.below(most + 9)) - 3);
-      c.k_used.push_back(static_cast<int>(random.below(most + 9)) - 3);
-    }
-  if (one_in(5)) {
-    c.k_batch = sequences == 0 ? 1 + random.below(4) : sequences;
-    for (int64 i = 0; i < all; ++i) c.k_index.push_back(static_cast<int>(random.below(c.k_batch + 2)) - 1);
-  }
-  for (case_layout& l : c.layout) l = static_cast<case_layout>(random.below(static_cast<int64>(case_layout::count)));
-  c.offset = one_in(3) ? static_cast<int>(random.below(8)) : 0;
-  c.spread = one_in(8) ? 3 : 1;
-  c.sinks = one_in(3);
-  if (one_in(5)) c.scale = one_in(2) ? 0.3f : -0.2f;
-  c.align = one_in(4)   ? giwa::alignment::offset(random.below(100) - 50)
-            : one_in(2) ? giwa::alignment(giwa::alignment::top_left)
-                        : giwa::alignment(giwa::alignment::bottom_right);
-  return c;
-}
-
 /// Empty, or what is wrong with problem `number` in this form.
 template <class T, int HeadSize, int HeadSizeV = HeadSize, class O = T, class G = T, class Mask, class Score>
 std::string fault_of(int number, const Mask& mask, const Score& score) {
-  case_options options = draw(number, HeadSize + HeadSizeV);
-  options.head_size = HeadSize, options.head_size_v = HeadSizeV;
-  backward_case<T, O, G> c(options);
-  random_sequence random(static_cast<giwa::uint64>(number));
-  c.has_dlse = random.below(2) == 0;
-  c.accumulate = sizeof(G) == 4 && random.below(3) == 0;
-  c.has_least_workspace = random.below(4) == 0, c.any_order = random.below(4) == 0;
-  c.split_heads = random.below(2) == 0;
-  c.wants_q = random.below(6) != 0, c.wants_k = random.below(6) != 0, c.wants_v = random.below(6) != 0;
+  backward_case<T, O, G> c(draw_backward(number, HeadSize, HeadSizeV));
+  draw_backward_outputs(number, c);
   const backward_answers a = answers_of(c, mask, score);
   const std::string refused = run<HeadSize, HeadSizeV>(c, mask, score);
   const std::string fault = refused.empty() ? judge(c, a) : refused;

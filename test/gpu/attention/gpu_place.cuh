@@ -54,6 +54,9 @@ class gpu_place {
 
   cudaStream_t stream() const { return stream_; }
   void clear() { used_ = 0; }
+  /// What was taken so far.
+  void* begin() const { return memory_.data(); }
+  int64 used() const { return used_; }
   /// Memory at a multiple of 256 bytes; null where there is no more.
   void* take(int64 bytes) {
     const int64 first = giwa::round_up(used_, int64{256});

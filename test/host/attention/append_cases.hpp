@@ -301,6 +301,7 @@ class append_data {
       }
       memory.page_offsets.push_back(static_cast<int>(memory.indices.size()));
     }
+    if (memory.indices.empty()) memory.indices.push_back(-1);  // a null pointer says that there are no pages
     for (int i = 0; i < (elements() * page_rows() * c.kv_heads); ++i) {
       memory.k_scales.push_back(0.01f + 0.0001f * static_cast<float>(random_.below(10000)));
       memory.v_scales.push_back(i % 3 == 0 ? 0.5f : 0.02f + 0.0001f * static_cast<float>(random_.below(10000)));

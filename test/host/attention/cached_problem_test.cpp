@@ -519,3 +519,19 @@ TEST_CASE("supports") {
     CHECK((path.state.ok() && path.value == attention_path::simt));
   }
 }
+
+TEST_CASE("scales differ in a sequence by its keys, and by its pages") {
+  const float memory[64] = {};
+  const auto differ = [&](const call_t& c, int64 first, int64 keys, int64 heads) {
+    return c.a.differ_in_a_sequence(tensor_view<const float, 3>(memory, {first, keys, heads}));
+  };
+  const call_t paged, plain = contiguous();
+  CHECK_FALSE(paged.a.differ_in_a_sequence({}));
+  for (const int64 heads : {1, 2}) {
+    CHECK_FALSE(differ(paged, 1, 1, heads));
+    CHECK(differ(paged, 3, 1, heads));
+    CHECK(differ(paged, 1, 5, heads));
+    CHECK_FALSE(differ(plain, 3, 1, heads));
+    CHECK(differ(plain, 1, 5, heads));
+  }
+}

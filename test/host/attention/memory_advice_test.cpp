@@ -201,3 +201,11 @@ TEST_CASE("advice in words says what is needed, what there is, and what would fi
   CHECK(giwa::memory_advice(p, m).value.free == 100 * gib);
   CHECK(giwa::memory_advice(p, m).value.total == 140 * gib);
 }
+
+TEST_CASE("one key has no halves, two have") {
+  attention_problem p = some(2);
+  p.seq_k = 1;
+  CHECK(advise(p, gib).half_keys.all() == giwa::bytes_of(p).all());
+  p.seq_k = 2;
+  CHECK(advise(p, gib).half_keys.all() == giwa::bytes_split_along_keys(p, 2).all());
+}

@@ -457,3 +457,35 @@ TEST_CASE("supports says which kernel answers, and what fp32 lacks without a wor
   STATIC_REQUIRE(giwa::workspace_bytes({many, -1, -1, many, many, 256, 256, 4, giwa::max_int64, giwa::max_int64}) ==
                  giwa::max_int64);
 }
+
+TEST_CASE("rows are aligned where the first element, all strides and the width are") {
+  alignas(64) static float memory[64];
+  const auto aligned = [&](int64 first, const giwa::index<3>& extents, const giwa::index<3>& strides) {
+    return giwa::detail::rows_are_aligned(tensor_view<const float, 3>(memory + first, extents, strides), 16);
+  };
+  CHECK(aligned(0, {2, 3, 4}, {12, 4, 1}));
+  CHECK(aligned(4, {2, 3, 8}, {24, 8, 1}));
+  CHECK_FALSE(aligned(1, {2, 3, 4}, {12, 4, 1}));
+  CHECK_FALSE(aligned(0, {2, 3, 3}, {12, 4, 1}));
+  CHECK_FALSE(aligned(0, {2, 3, 4}, {12, 5, 1}));
+  CHECK_FALSE(aligned(0, {2, 3, 4}, {13, 4, 1}));
+  CHECK(aligned(0, {1, 3, 4}, {13, 4, 1}));  // the stride of a single element does not count
+  CHECK(aligned(0, {2, 1, 4}, {12, 5, 1}));
+}
+
+TEST_CASE("what a GPU of each compute capability has") {
+  using giwa::detail::gpu_traits;
+  struct row {
+    int capability;
+    bool mma, wgmma;
+    int64 kib;
+  };
+  // CUDA C++ Programming Guide, "Technical specifications per compute capability": shared memory of a block.
+  for (const row& r :
+       {row{75, false, false, 64}, row{80, true, false, 163}, row{86, true, false, 99}, row{87, true, false, 163},
+        row{89, true, false, 99}, row{90, true, true, 227}, row{100, true, false, 227}, row{103, true, false, 227},
+        row{120, true, false, 99}, row{121, true, false, 99}}) {
+    const gpu_traits t = gpu_traits::of(r.capability);
+    CHECK((t.mma == r.mma && t.wgmma == r.wgmma && t.shared_bytes == r.kib << 10));
+  }
+}

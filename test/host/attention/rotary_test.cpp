@@ -209,3 +209,13 @@ TEST_CASE("rotary embeddings that are refused") {
       rotary_table(tensor_view<const float, 2>(nullptr, {3, 2}), tensor_view<const float, 2>(x.data(), {3, 2})).check(),
       "cos", "null");
 }
+
+TEST_CASE("a table with the wrong number of columns is refused with the right one") {
+  const std::vector<float> values(64);
+  const tensor_view<const float, 2> wrong(values.data(), {4, 5}), right(values.data(), {4, 6});
+  const giwa::status s = rotary_table(wrong, wrong, {12}).check();
+  CHECK(std::string(s.argument) == "cos");
+  CHECK(s.expected == 6);
+  CHECK(s.got == 5);
+  CHECK(rotary_table(right, right, {12}).check().ok());
+}

@@ -466,6 +466,7 @@ TEST_CASE("configurations that the host executor refuses") {
   CHECK(cluster.code == status_code::not_supported);
   CHECK(std::string(cluster.argument) == "cluster");
   CHECK(cluster.got == 2);
+  CHECK(cluster.expected == 1);
   CHECK(run({.block = 33}, nothing).code == status_code::invalid_argument);
   CHECK(run({.grid = -1, .block = 32}, nothing).code == status_code::invalid_argument);
   CHECK(run({.grid = 4, .block = 32, .cooperative = true}, nothing).ok());

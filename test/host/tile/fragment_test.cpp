@@ -11,6 +11,7 @@ using giwa::tile_position;
 
 namespace {
 
+static_assert(!(tile_position{1, 2} == tile_position{1, 3}) && !(tile_position{1, 2} == tile_position{0, 2}));
 // A few places as the figures of the PTX ISA give them.
 static_assert(giwa::mma_a_fragment::position(5, 0) == tile_position{1, 2});
 static_assert(giwa::mma_a_fragment::position(5, 3) == tile_position{9, 3});

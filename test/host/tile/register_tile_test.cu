@@ -2,6 +2,9 @@
 // Register tiles on the host executor: functions of elements and rows, reductions, and stores to every kind of target.
 #include <giwa/host_executor.cuh>
 
+#include <cmath>
+#include <cstring>
+
 #include "register_cases.cuh"
 
 using namespace giwa_test;
@@ -38,4 +41,22 @@ TEST_CASE("the larger of two numbers passes over NaN on the host") {
   CHECK(std::isnan(larger(nan, nan)));
   CHECK(larger(-1.0f, 2.0f) == 2.0f);
   CHECK(larger(2.0f, -1.0f) == 2.0f);
+}
+
+TEST_CASE("accumulators become operands with their elements in order") {
+  using map = giwa::warp_map<16, 16>;
+  giwa::register_tile<float, map> tile;
+  for (int i = 0; i < map::registers; ++i) tile.value[i] = 1 + static_cast<float>(i * i) * 0x1p-20f;
+  giwa::uint32 one[map::registers / 2], hi[map::registers / 2], lo[map::registers / 2];
+  giwa::to_operand<giwa::fp16>(tile, one);
+  giwa::to_operands(tile, 2.0f, hi, lo);
+  const auto number = [](giwa::uint32 word, int place) {
+    giwa::fp16 x[2];
+    std::memcpy(static_cast<void*>(x), &word, sizeof x);
+    return giwa::convert<float>{}(x[place]);
+  };
+  for (int i = 0; i < map::registers; ++i) {
+    CHECK(number(one[i / 2], i % 2) == giwa::convert<float>{}(giwa::convert<giwa::fp16>{}(tile.value[i])));
+    CHECK(std::abs(number(hi[i / 2], i % 2) + number(lo[i / 2], i % 2) - 2 * tile.value[i]) <= 0x1p-21f);
+  }
 }

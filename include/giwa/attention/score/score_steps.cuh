@@ -60,8 +60,9 @@ struct score_steps {
     return b.contain(query, key) && mask(b.place(query, key));
   }
 
-  /// Applies the steps to a tile of scores, whose rows and columns `at` maps to queries and keys.
-  template <class Map, class Bounds, class RowMap>
+  /// Applies the steps to a tile of scores, whose rows and columns `at` maps to queries and keys. `BranchesOnScale`: a
+  /// branch leaves out the multiplication of a tile whose scale is part of the softmax; without it the factor is 1.
+  template <bool BranchesOnScale = false, class Map, class Bounds, class RowMap>
   GIWA_HOST_DEVICE void apply(int thread, register_tile<float, Map>& scores, const Bounds& b, tile_keep keep,
                               const RowMap& at) const {
     if constexpr (modified) {
@@ -76,7 +77,7 @@ struct score_steps {
     } else {
       if (keep == tile_keep::all && !scale_first()) return;
       const float first = scale_first() ? scale : 1.f;
-      scores.transform([&](float x) { return x * first; });
+      if (!BranchesOnScale || scale_first()) scores.transform([&](float x) { return x * first; });
       if (keep == tile_keep::all) return;
     }
     if constexpr (one_range_mask<Mask> && requires { requires RowMap::by_range; })

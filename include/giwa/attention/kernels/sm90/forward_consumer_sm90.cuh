@@ -33,7 +33,6 @@ struct sm90_query_rows {
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
       : c(of), work(w), first_query(Types::queries_of(w, of.index).first) {
     softmax.reset();
-    o.fill(0);
   }
 
   /// Processes all K tiles of the work tile. `key_splits` is told of each, when its scores are complete, and when O before it is.
@@ -49,7 +48,7 @@ struct sm90_query_rows {
       key_splits.see_tile(own.first_key);
       first_tile();
       if constexpr (policy::slices_output)
-        loop_sliced();
+        attend_in_slices(*this);
       else {
         if constexpr (speculates<KeySplits>)
           if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
@@ -59,9 +58,9 @@ struct sm90_query_rows {
         else
           loop_pingpong(key_splits);
       }
-      last_product();
+      last_product(key_splits);
     } else {
-      c.release_q();
+      see_nothing();
       skip_tile();
     }
     while (!own.is(notes::last_of_work)) {
@@ -69,14 +68,23 @@ struct sm90_query_rows {
       skip_tile();
     }
   }
+  /// Instead of attend(), where there are no keys.
+  GIWA_DEVICE void see_nothing() {
+    o.fill(0);
+    c.release_q();
+  }
 
  private:
   template <class QueryRows>
   friend GIWA_DEVICE void attend_without_maxima(QueryRows&);
+  template <class QueryRows>
+  friend GIWA_DEVICE void attend_in_slices(QueryRows&);
 
   // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
     multiply_qk();
+    o.fill(0);
+    arch::fence_operand(o.value);  // now, while nothing else can be done
     arch::wgmma_wait<0>();
     release_k();
     softmax_step(own.keep());
@@ -93,7 +101,7 @@ struct sm90_query_rows {
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class KeySplits>
-  static constexpr bool speculates = (slack > 0 && stdlib::same_as<KeySplits, keys_at_once>);
+  static constexpr bool speculates = (slack > 0 && stdlib::remove_cvref_t<KeySplits>::at_once);
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// The softmax runs while other consumers use the tensor cores.
   template <class KeySplits>
@@ -154,23 +162,15 @@ struct sm90_query_rows {
     if (slack == 0 || c.block.any(rescales)) rescale_o();
     make_p();
   }
-  /// O += P V in slices of columns, each summed in separate registers.
-  GIWA_DEVICE void loop_sliced() {
-    while (!is_last()) {
-      wait_k();
-      c.pingpong.acquire();
-      multiply_qk();
-      wait_v(scrubs_before);
-      multiply_pv_and_wait();
-      release_v();
-      release_k();
-      softmax_step(own.keep());
-      make_p();
-    }
-  }
-  GIWA_DEVICE void last_product() {
+  template <class KeySplits>
+  GIWA_DEVICE void last_product(KeySplits& key_splits) {
     wait_v(own.is(notes::scrubs));
-    multiply_pv_and_wait();
+    if constexpr (is_split) {
+      multiply_pv_and_wait();
+    } else {
+      multiply_pv();
+      key_splits.wait_for_output(*this);
+    }
     release_v();
   }
 
@@ -240,7 +240,7 @@ struct sm90_query_rows {
     if (FullyKept || (steps.modified && keep == tile_keep::all))
       steps.apply_to_whole(c.thread, scores, bounds, at);
     else
-      steps.apply(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, at);
+      steps.template apply<true>(c.thread, scores, bounds, keep == tile_keep::all ? keep : tile_keep::some, at);
   }
   GIWA_DEVICE void raise(const float (&largest)[score_map::rows]) {
     softmax.raise(largest, c.steps.scale_log2(), factor);

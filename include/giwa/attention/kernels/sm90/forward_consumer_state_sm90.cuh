@@ -6,6 +6,7 @@
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/reduce_warp.cuh>
 #include <giwa/arch/tensor_copy.cuh>
+#include <giwa/arch/wgmma.cuh>
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
 #include <giwa/attention/score/score_steps.cuh>
 #include <giwa/attention/split_fp16/numbers.cuh>
@@ -15,11 +16,17 @@ namespace giwa::inline GIWA_ABI::detail {
 /// The keys of a work tile are summed at once. A kernel that sums splits of them separately
 /// (kernels/sm90/many_rows_splits_sm90.cuh) has another type with these members.
 struct keys_at_once {
+  static constexpr bool at_once = true;
   GIWA_DEVICE void see_tile(int) const {}
   template <class QueryRows>
   GIWA_DEVICE void begin_softmax(QueryRows&) const {}
   template <class QueryRows>
   GIWA_DEVICE void take_output(QueryRows&) const {}
+  /// Waits for the last product.
+  template <class QueryRows>
+  GIWA_DEVICE void wait_for_output(QueryRows&) const {
+    arch::wgmma_wait<0>();
+  }
 };
 
 /// Alternates the use of the tensor cores: the products of one consumer run while the others compute their softmax.

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_EPILOGUE_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_EPILOGUE_SM90_CUH
 
+#include <giwa/arch/elect.cuh>
 #include <giwa/attention/kernels/sm90/forward_consumer_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
@@ -40,29 +41,56 @@ struct sm90_nan_scrubber {
   }
 };
 
+/// The ends of a consumer's rows, found while the last product of the work tile runs: after it only 64 multiplications and the store
+/// are left.
+template <class Types, class Block>
+struct sm90_row_ends : keys_at_once {
+  using query_rows = sm90_query_rows<Types, Block>;
+  float normalizer[query_rows::score_map::rows];
+  bool is_finished = false;  // normalizer is set and lse is stored; not of a chunk, which is merged with others first
+  bool by_tma;               // TMA stores the rows
+
+  /// Finishes the rows while the last product runs, and waits for it.
+  GIWA_DEVICE void wait_for_output(query_rows& rows) {
+    const auto& p = rows.c.p;
+    auto softmax = rows.softmax;  // a copy: chunks are merged by the sums of threads
+    finish(rows, softmax);
+    is_finished = !(Types::has_chunks && rows.c.block.any(p.chunked && rows.work.is_chunk()));
+    arch::wgmma_wait_after<0>(normalizer[0] + normalizer[1]);
+  }
+  template <class Softmax>
+  GIWA_DEVICE void finish(query_rows& rows, Softmax& softmax) {
+    auto& c = rows.c;
+    const auto& call = c.p.call;
+    const auto head = call.at(rows.work.head.get());
+    finish_rows(c.block, c.thread, softmax, c.steps.scale_log2(), call, head, rows.first_query, true, normalizer);
+    // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
+    const int last_query = rows.first_query + (call.ragged ? 63 : 0);
+    by_tma =
+        Types::stores_tiles && !c.block.any(!c.p.stores_by_tma || rows.has_nonfinite || last_query >= head.queries());
+  }
+};
+
 template <class Types, class Block>
 struct sm90_epilogue {
   using consumer = sm90_consumer<Types, Block>;
   using query_rows = sm90_query_rows<Types, Block>;
+  using row_ends = sm90_row_ends<Types, Block>;
 
-  GIWA_DEVICE static void run(consumer& c, query_rows& rows) {
+  GIWA_DEVICE static void run(consumer& c, query_rows& rows, row_ends& ends) {
     const auto& p = c.p;
-    const auto head = p.call.at(rows.work.head.get());
-    float normalizer[query_rows::score_map::rows];
-    finish_rows(c.block, c.thread, rows.softmax, c.steps.scale_log2(), p.call, head, rows.first_query, true,
-                normalizer);
+    if (!ends.is_finished) ends.finish(rows, rows.softmax);
     if constexpr (Types::is_split)
-      if (rows.work.has_keys())
+      if (rows.work.has_keys()) {
+        const auto head = p.call.at(rows.work.head.get());
         rows.exponents.finish(c.thread, rows.o, p.split.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)),
                               query_rows::two_parts);
+      }
     // + 0 makes -0 positive: a NaN in a row that is not seen could change its sign.
-    rows.o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });
-    if constexpr (Types::stores_tiles) {
-      // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
-      const bool fits = !p.call.ragged || rows.first_query + 64 <= head.queries();
-      if (p.stores_by_tma && !rows.has_nonfinite && rows.first_query < head.queries() && fits)
-        return store_by_tma(c, rows);
-    }
+    rows.o.transform_rows(ends.normalizer, [](float x, float f) { return x * f + 0.f; });
+    if constexpr (Types::stores_tiles)
+      if (ends.by_tma) return store_by_tma(c, rows);
+    const auto head = p.call.at(rows.work.head.get());
     store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
     if (rows.has_nonfinite) {
       const auto& list = rows.work.keys.get();
@@ -75,24 +103,24 @@ struct sm90_epilogue {
 
   /// Waits until the rows that the previous chunk stored are written, because this chunk overwrites them.
   GIWA_DEVICE static void wait_for_stores(consumer& c) {
-    if (c.block.lane() == 0) arch::wait_stores<0>();
+    arch::wait_stores<0>();
     c.block.sync_warp();
   }
 
  private:
-  /// Each warp stores its 16 rows.
+  /// Each warp stores its 16 rows. All its lanes wait, for which only the one that stores has a reason, because this needs no branch.
   GIWA_DEVICE static void store_by_tma(consumer& c, query_rows& rows) {
     using box = tensor_box<typename Types::o_rows>;
     using tile_box = tensor_box<typename Types::o_tile>;
     const auto& head = rows.work.head.get();
+    const int warp_row = c.thread / 32 * 16;
     auto& tile = c.s.rows[c.index].o;
-    if (c.block.lane() == 0) arch::wait_stores_read<0>();  // of the previous work tile's store
+    arch::wait_stores_read<0>();  // of the previous work tile's store
     c.block.sync_warp();
     giwa::store(c.thread, rows.o, 0, tile);
     arch::fence_async_proxy();
     c.block.sync_warp();
-    if (c.block.lane() == 0) {
-      const int warp_row = c.thread / 32 * 16;
+    if (arch::elect_one()) {
       GIWA_UNROLL
       for (int column = 0; column < Types::head_size_v; column += box::columns) {
         const int origin[4] = {column, head.first_query_row + rows.first_query + warp_row, head.head, head.sequence};

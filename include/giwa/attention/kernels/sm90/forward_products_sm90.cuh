@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and its loop that speculates on the maximum.
+// The products of a consumer warpgroup of the Hopper kernel, Q K^T and P V of one K tile, and two of its loops.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_FORWARD_PRODUCTS_SM90_CUH
 
@@ -105,6 +105,22 @@ GIWA_DEVICE void attend_without_maxima(QueryRows& q) {
       return;
     }
     q.softmax.add(sum);
+    q.make_p();
+  }
+}
+
+/// O += P V in slices of columns, each summed in separate registers.
+template <class QueryRows>
+GIWA_DEVICE void attend_in_slices(QueryRows& q) {
+  while (!q.is_last()) {
+    q.wait_k();
+    q.c.pingpong.acquire();
+    q.multiply_qk();
+    q.wait_v(q.scrubs_before);
+    q.multiply_pv_and_wait();
+    q.release_v();
+    q.release_k();
+    q.softmax_step(q.own.keep());
     q.make_p();
   }
 }

@@ -70,10 +70,11 @@ struct sm90_attention_op {
       const auto& work = s.work[turn % types::queue_depth];
       if (work.end) break;
       sm90_query_rows<types, Block> rows(c, work);
+      typename epilogue::row_ends ends;
       if (work.has_keys()) {
-        rows.attend();
+        rows.attend(ends);
         // In short calls only the parameter is read: 64 gains 0.6 to 1.2 % (full, 512 to 2048 tokens; H200, 2026-11-22).
-        if (types::has_chunks && p.chunked && work.is_chunk()) {
+        if (types::has_chunks && !ends.is_finished && p.chunked && work.is_chunk()) {
           if (work.continues) {
             // A consumer without a tile in this chunk still has the scale of the chunk before.
             if constexpr (types::is_split) c.steps.scale = p.call.scale * power_of_two(rows.exponents.scores);
@@ -83,13 +84,13 @@ struct sm90_attention_op {
           if (work.continued) earlier.save(rows);  // the epilogue stores a part now; the last chunk overwrites it
         }
       } else {
-        c.release_q();
+        rows.see_nothing();
       }
-      epilogue::run(c, rows);
+      epilogue::run(c, rows, ends);
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
     }
-    if (types::stores_tiles && block.lane() == 0) arch::wait_stores<0>();
+    if (types::stores_tiles) arch::wait_stores<0>();
   }
 };
 

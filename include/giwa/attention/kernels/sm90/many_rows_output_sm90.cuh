@@ -24,6 +24,7 @@ class sum_in_splits {
   using softmax_state = typename QueryRows::softmax_state;
   using map = typename QueryRows::output_registers::map;
   static constexpr int rows = softmax_state::rows;
+  static constexpr bool at_once = false;
 
   GIWA_DEVICE sum_in_splits(const Block& block, earlier_splits<QueryRows>& earlier, int split_keys, float scale_log2)
       : block_(block), earlier_(earlier), split_keys_(split_keys), scale_log2_(scale_log2) {}
@@ -58,6 +59,7 @@ class sum_in_splits {
     if constexpr (QueryRows::policy::overlaps)
       if (begins_) save(q);
   }
+  GIWA_DEVICE void wait_for_output(QueryRows&) const { arch::wgmma_wait<0>(); }
   /// Sets m, in units of log2, l and O to those of all splits.
   GIWA_DEVICE void finish(QueryRows& q, float (&m)[rows], float (&l)[rows]) {
     take_sums(q);

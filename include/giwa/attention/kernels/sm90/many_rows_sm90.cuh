@@ -81,7 +81,7 @@ struct many_rows_op {
       if (work.has_keys())
         q.attend(splits);
       else
-        c.release_q();
+        q.see_nothing();
       float m[query_rows::softmax_state::rows], l[query_rows::softmax_state::rows];
       splits.finish(q, m, l);
       many_rows_output<types, Block>::run(c, q, m, l);

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// attention_backward on a GPU for the fuzz program. GIWA_FUZZ_PART=N compiles the instance N alone.
+#include "fuzz/fuzz.hpp"
+#include "fuzz/modes.cuh"
+#include "gpu/attention/backward_draw.hpp"
+#include "gpu/attention/backward_gpu.cuh"
+
+namespace {
+
+using namespace giwa_test;
+using namespace giwa_test::attention;
+using namespace giwa_test::fuzz;
+using giwa::bf16;
+using giwa::causal;
+using giwa::fp16;
+
+/// Twice, the first time in a mode. In a fixed order both give the same bits.
+template <class T, int HeadSize, int HeadSizeV = HeadSize, class O = T, class G = T, class Mask, class Score>
+std::string fault_of(uint64 seed, const Mask& mask, const Score& score) {
+  const int number = static_cast<int>(seed);
+  backward_case<T, O, G> c(draw_backward(number, HeadSize, HeadSizeV));
+  draw_backward_outputs(number, c);
+  const backward_answers answers = answers_of(c, mask, score);
+  const std::string about = "; mode " + std::to_string(static_cast<int>(mode_of(seed))) + ", " + c.of.options.text();
+  std::vector<G> dq, dk, dv;
+  for (const int round : {0, 1}) {
+    c.clear_outputs();
+    const backward_on_gpu<T, O, G> gpu(c), before(c);
+    const giwa::stream s = new_stream();
+    const std::vector<problem_memory> memory{memory_of(gpu.q),         memory_of(gpu.k),         memory_of(gpu.v),
+                                             memory_of(gpu.o),         memory_of(gpu.dout),      memory_of(gpu.dq),
+                                             memory_of(gpu.dk),        memory_of(gpu.dv),        memory_of(gpu.lse),
+                                             memory_of(gpu.dlse),      memory_of(gpu.sinks),     memory_of(gpu.dsinks),
+                                             memory_of(gpu.q_offsets), memory_of(gpu.k_offsets), memory_of(gpu.q_used),
+                                             memory_of(gpu.k_used),    memory_of(gpu.k_index)};
+    const auto reset = [&] {
+      const auto put_back = [&](const auto& to, const auto& from) {
+        check_cuda(cudaMemcpyAsync(to.data(), from.data(), to.bytes(), cudaMemcpyDeviceToDevice, s));
+      };
+      put_back(gpu.dq, before.dq), put_back(gpu.dk, before.dk), put_back(gpu.dv, before.dv);
+      put_back(gpu.dsinks, before.dsinks), put_back(gpu.workspace, before.workspace);
+    };
+    const giwa::status state = run_in(
+        round == 0 ? mode_of(seed) : run_mode::plain, s, memory,
+        [&] { return backward_of<HeadSize, HeadSizeV>(s, gpu.views(), mask, score, gpu.call_options()); }, reset);
+    if (!state.ok()) return giwa::format_status(state).c_str() + about;
+    gpu.read_back();
+    const std::string fault = judge(c, answers);
+    if (!fault.empty()) return fault + about;
+    if (round == 1 &&
+        !((c.any_order || same_bits(dq, c.dq.memory)) && same_bits(dk, c.dk.memory) && same_bits(dv, c.dv.memory)))
+      return "other bits in the second call" + about;
+    dq = c.dq.memory, dk = c.dk.memory, dv = c.dv.memory;
+  }
+  return "";
+}
+
+std::string backward_fault(uint64 seed) {
+#if defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 0
+  return fault_of<fp16, 64>(seed, causal{}, giwa::plain_score{});
+#elif defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 1
+  return fault_of<bf16, 128>(seed, giwa::full{}, giwa::plain_score{});
+#elif defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 2
+  return fault_of<fp16, 256>(seed, causal{}, giwa::softcap{5});
+#elif defined(GIWA_FUZZ_PART)
+  return fault_of<float, 33>(seed, causal{}, giwa::softcap{5});
+#else
+  switch (seed % 9) {
+    case 0: return fault_of<fp16, 64>(seed, causal{}, giwa::plain_score{});
+    case 1: return fault_of<bf16, 128>(seed, giwa::full{}, giwa::plain_score{});
+    case 2: return fault_of<float, 33>(seed, causal{}, giwa::softcap{5});
+    case 3: return fault_of<fp16, 192, 128>(seed, giwa::sliding_window{40} | giwa::prefix{9}, giwa::plain_score{});
+    case 4: return fault_of<bf16, 72, 8, bf16, float>(seed, scattered_mask{}, wavy_score{});
+    case 5: return fault_of<fp16, 256>(seed, causal{}, giwa::softcap{5});
+    case 6: return fault_of<float, 64>(seed, causal{}, giwa::plain_score{});
+    case 7: return fault_of<fp16, 120, 56>(seed, causal{}, giwa::plain_score{});
+    default: return fault_of<fp16, 512, 512, float>(seed, causal{}, giwa::plain_score{});
+  }
+#endif
+}
+const fuzz_with added("backward", backward_fault);
+
+}  // namespace

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+// attention_cached on a GPU for the fuzz program. GIWA_FUZZ_PART=N compiles the instance N alone.
+#include "fuzz/fuzz.hpp"
+#include "fuzz/modes.cuh"
+#include "gpu/attention/cached_draw.hpp"
+#include "gpu/attention/cached_gpu.cuh"
+
+namespace {
+
+using namespace giwa_test;
+using namespace giwa_test::fuzz;
+using giwa::bf16;
+using giwa::causal;
+using giwa::e4m3;
+using giwa::fp16;
+
+/// Two calls with workspaces of different sizes, which give the same bits, one of them in a mode.
+template <class T, int HeadSize, int HeadSizeV = HeadSize, class Element = T, class O = T, class Mask = giwa::full,
+          class Score = giwa::plain_score>
+std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}) {
+  cached_case_options options =
+      cached_drawer(static_cast<int>(seed), giwa::detail::leaf_keys_of(HeadSize, HeadSizeV, sizeof(Element)))
+          .draw(sizeof(Element) == 1);
+  options.head_size = HeadSize, options.head_size_v = HeadSizeV;
+  cached_case<T, Element, O> c(options);
+  const attention_answers answers = answers_of<plain_type<T, Element>>(c, mask, score);
+  cached_on_gpu<T, Element, O> gpu(c);
+  const giwa::stream s = new_stream();
+  const std::vector<problem_memory> memory{memory_of(gpu.q),
+                                           memory_of(gpu.k),
+                                           memory_of(gpu.v),
+                                           memory_of(gpu.o),
+                                           memory_of(gpu.lse),
+                                           memory_of(gpu.k_scales),
+                                           memory_of(gpu.v_scales),
+                                           memory_of(gpu.sinks),
+                                           memory_of(gpu.lengths),
+                                           memory_of(gpu.indices),
+                                           memory_of(gpu.page_offsets),
+                                           memory_of(gpu.q_offsets)};
+  const auto reset = [&] {
+    for (const problem_memory& m : {memory_of(gpu.o), memory_of(gpu.lse), memory_of(gpu.workspace)})
+      check_cuda(cudaMemsetAsync(m.data, 0xff, static_cast<std::size_t>(m.bytes), s));
+  };
+  const int64 sizes[] = {int64{8} << 20, 0, int64{100} << 10, 16};
+  std::vector<O> o;
+  std::vector<float> lse;
+  for (const int round : {0, 1}) {
+    gpu.clear_outputs();
+    const int64 bytes = sizes[(seed / 3 + static_cast<uint64>(round)) % 4];
+    const giwa::status state = run_in(
+        round == 0 ? mode_of(seed) : run_mode::plain, s, memory,
+        [&] { return cached_of<HeadSize, HeadSizeV>(s, gpu.views(), mask, score, gpu.call_options(bytes)); }, reset);
+    const std::string about = "; workspace " + std::to_string(bytes) + ", mode " +
+                              std::to_string(static_cast<int>(mode_of(seed))) + ", " + c.options.text();
+    if (!state.ok()) return giwa::format_status(state).c_str() + about;
+    gpu.read_back();
+    if (round == 1 && (!same_bits(c.o.memory, o) || !same_bits(c.lse.memory, lse))) return "other bits" + about;
+    const std::string failure = judge<plain_type<T, Element>>(c, answers).failure;
+    if (!failure.empty()) return failure + about;
+    o = c.o.memory, lse = c.lse.memory;
+  }
+  return "";
+}
+
+std::string cached_fault(uint64 seed) {
+  const giwa::sliding_window window{static_cast<int>(1 + seed % 200), giwa::alignment::bottom_right};
+  static_cast<void>(window);
+#if defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 0
+  return fault_of<fp16, 128>(seed, causal::bottom_right);
+#elif defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 1
+  return fault_of<bf16, 128, 128, e4m3>(seed, causal::bottom_right);
+#elif defined(GIWA_FUZZ_PART)
+  return fault_of<float, 64>(seed, causal::bottom_right);
+#else
+  switch (seed % 8) {
+    case 0: return fault_of<fp16, 128>(seed);
+    case 1: return fault_of<fp16, 128>(seed, causal::bottom_right);
+    case 2: return fault_of<bf16, 64>(seed, window);
+    case 3: return fault_of<fp16, 80, 40, fp16, float>(seed, by_distance{}, own_score{});
+    case 4: return fault_of<bf16, 192, 128>(seed, causal::bottom_right);
+    case 5: return fault_of<bf16, 128, 128, e4m3>(seed, causal::bottom_right);
+    case 6: return fault_of<fp16, 256>(seed);
+    default: return fault_of<float, 64>(seed, causal::bottom_right);
+  }
+#endif
+}
+const fuzz_with added("cached", cached_fault);
+
+}  // namespace
