@@ -27,8 +27,8 @@ struct cached_simt : candidate {
 };
 
 /// The kernel for few rows with tiles of Rows packed rows, and the launch that merges its partials. All tiles give the same
-/// bits, so 16 rows, which need less shared memory than 32, suit every call. Packed queries may be more than `max` says: then a sequence has
-/// several tiles.
+/// bits, so 16 rows, which need less shared memory than 32, suit every call. Packed queries may be more than `max` says: then
+/// a sequence has several tiles.
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score, int Rows>
 struct cached_few_rows : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;

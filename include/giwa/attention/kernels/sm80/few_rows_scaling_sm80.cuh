@@ -57,8 +57,10 @@ struct few_rows_scaling {
   }
 
   /// Finds the largest scale among the values of a leaf that all rows see completely, without an exchange between warps. False
-  /// if one of them is NaN or infinite.
+  /// if one of them is NaN or infinite, and in tiles of 32 rows, which have no registers for this second way: 1200 bytes spilled
+  /// instead of 896 at head size 64.
   GIWA_DEVICE bool find_largest(int stage) {
+    if (Types::rows > 16) return false;
     uint32 largest = 0;
     GIWA_UNROLL
     for (int key = 0; key < Types::leaf_keys; key += 32) {
