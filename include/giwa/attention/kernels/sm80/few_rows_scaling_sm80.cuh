@@ -56,24 +56,18 @@ struct few_rows_scaling {
     for_each_scale<map>(s.scales.k[stage], [&](int i, float scale) { scores.value[i] *= scale; });
   }
 
-  /// Finds the largest scale among the values of a leaf that all rows see completely, without an exchange between warps. False
-  /// if one of them is NaN or infinite, and in tiles of 32 rows, which have no registers for this second way: 1200 bytes spilled
-  /// instead of 896 at head size 64.
-  GIWA_DEVICE bool find_largest(int stage) {
-    if (Types::rows > 16) return false;
-    uint32 largest = 0;
+  /// Finds the largest scale among the values of a leaf that all rows see completely, without an exchange between warps.
+  GIWA_DEVICE void find_largest(int stage) {
+    float largest = 0;
     GIWA_UNROLL
     for (int key = 0; key < Types::leaf_keys; key += 32) {
-      const uint32 of_key = __float_as_uint(s.scales.v[stage][key + lane]) & 0x7fffffffu;
-      largest = of_key > largest ? of_key : largest;
+      const float scale = s.scales.v[stage][key + lane];
+      largest = larger_of(largest, is_nonfinite(scale) ? 0.f : arch::magnitude(scale));
     }
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const uint32 other = block.shuffle_xor(largest, distance);
-      largest = other > largest ? other : largest;
-    }
+    for (int distance = 16; distance > 0; distance /= 2)
+      largest = larger_of(largest, block.shuffle_xor(largest, distance));
     GIWA_UNROLL
-    for (uint32& e : exponent) e = exponent_of(__uint_as_float(largest), 1, 253);
-    return largest < 0x7f800000u;
+    for (uint32& e : exponent) e = exponent_of(largest, 1, 253);
   }
 
   /// Writes the largest scale of the values that each row sees among this warp's keys; sees(i) tells whether the row of register
@@ -110,10 +104,10 @@ struct few_rows_scaling {
     }
   }
 
-  /// Multiplies weights by the scales of their values, which find_largest() found finite.
+  /// Multiplies weights by the scales of their values, after find_largest(). A NaN or infinite scale makes its product so.
   template <class Scores>
   GIWA_DEVICE void weigh(Scores& weights, int stage) const {
-    const float factor = power_of_two(254 - exponent[0]);
+    const float factor = power_of_two(254 - exponent[0]);  // that of all rows
     for_each_scale<typename Scores::map>(s.scales.v[stage],
                                          [&](int i, float scale) { weights.value[i] *= scale * factor; });
   }
@@ -201,7 +195,7 @@ struct few_rows_scaling<Types, Block, false> {
   const int lane, group, warp, first_key;
 
   GIWA_DEVICE static constexpr bool has_weights() { return false; }
-  GIWA_DEVICE static constexpr bool find_largest(int) { return true; }
+  GIWA_DEVICE void find_largest(int) const {}
   template <class... Arguments>
   GIWA_DEVICE void share_largest(const Arguments&...) const {}
   template <class... Arguments>

@@ -110,25 +110,26 @@ struct few_rows_scores {
         });
       }
     }
-    // Whether all rows see all keys of the leaf, and the scales of values are finite. No warp knows it alone otherwise.
-    const bool is_plain = !scaling.has_weights() || (scaling.find_largest(stage) && visible == tile_keep::all);
+    // Which scales of values count for a row depends on the keys that it sees. If it sees all, each warp knows the largest alone.
+    const bool exchanges = scaling.has_weights() && visible != tile_keep::all;
     const auto sees = [&](int i) {
-      const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
-      return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
+      return steps.keeps(rows, map::row(lane, map::slot(i)),
+                         leaf * leaf_keys + warp_keys * warp + map::column(lane, i));
     };
+    if (scaling.has_weights() && !exchanges) scaling.find_largest(stage);
     block.sync_warp();
     if (lane == 0 && !scaling.has_weights()) s.k.empty[stage].arrive();
     if (has_keys()) {
       steps.apply(lane, scores, rows, visible, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
       share_maxima(scores, buffer);
-      if (!is_plain) scaling.share_largest(scores, stage, buffer, sees);
+      if (exchanges) scaling.share_largest(scores, stage, buffer, sees);
     }
     sync();
     float largest[map::rows];
     read_maxima(buffer, largest);
-    if (!is_plain) scaling.read_largest(scores, buffer);
+    if (exchanges) scaling.read_largest(scores, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
-    if (has_keys()) share_p(scores, largest, stage, buffer, is_plain, sees);
+    if (has_keys()) share_p(scores, largest, stage, buffer, exchanges, sees);
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
     if (scaling.has_weights()) {
       block.sync_warp();
@@ -160,8 +161,8 @@ struct few_rows_scores {
   /// Writes m of the leaf, rounded up in units of log2, so that no weight is above 1, and P and the sum of each row among this
   /// warp's keys.
   template <class Sees>
-  GIWA_DEVICE void share_p(scores_tile& scores, const float (&largest)[map::rows], int stage, int buffer, bool is_plain,
-                           const Sees& sees) const {
+  GIWA_DEVICE void share_p(scores_tile& scores, const float (&largest)[map::rows], int stage, int buffer,
+                           bool exchanges, const Sees& sees) const {
     row_exponents of_row[map::rows];
     float sum[map::rows], odd[map::rows];
     GIWA_UNROLL
@@ -176,10 +177,10 @@ struct few_rows_scores {
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) sum[r] += odd[r];
     if (scaling.has_weights()) {
-      if (is_plain)
-        scaling.weigh(scores, stage);
-      else
+      if (exchanges)
         scaling.weigh(scores, stage, sees);
+      else
+        scaling.weigh(scores, stage);
       store_p(scores, buffer);
     }
     reduce_over_lanes<map>(block, sum, plus{});
