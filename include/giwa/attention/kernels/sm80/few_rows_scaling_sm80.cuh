@@ -56,8 +56,31 @@ struct few_rows_scaling {
     for_each_scale<map>(s.scales.k[stage], [&](int i, float scale) { scores.value[i] *= scale; });
   }
 
-  /// Finds the largest scale among the values of a leaf that all rows see completely, without an exchange between warps.
-  GIWA_DEVICE void find_largest(int stage) {
+  /// Whether a leaf of which all rows see every key has one largest scale for all rows, which each warp finds alone. Larger tiles
+  /// have no registers for this second way.
+  static constexpr bool finds_alone = Types::rows == 8;
+
+  /// Before the score warps meet: tells whether a row does not see one of this warp's keys (its score is -infinity), or writes the
+  /// largest scale at once.
+  template <class Scores>
+  GIWA_DEVICE void share_largest(const Scores& scores, int stage, int buffer, tile_keep visible) const {
+    if constexpr (finds_alone) {
+      bool hidden = visible != tile_keep::all;
+      GIWA_UNROLL
+      for (int i = 0; i < Scores::registers; ++i) hidden = hidden || scores.value[i] == -infinity_of<float>;
+      hidden = block.any(hidden);
+      if (lane == 0) s.scales.hidden[buffer][warp] = hidden ? 1 : 0;
+    } else {
+      share_largest_of_rows(scores, stage, buffer);
+    }
+  }
+  /// After that: finds the largest scale of all rows, if there is one.
+  GIWA_DEVICE bool has_one_largest(int stage, int buffer) {
+    if (!finds_alone || !p.v_scales) return false;
+    int hidden = 0;
+    GIWA_UNROLL
+    for (int w = 0; w < Types::scores_in_use; ++w) hidden |= s.scales.hidden[buffer][w];
+    if (hidden != 0) return false;
     float largest = 0;
     GIWA_UNROLL
     for (int key = 0; key < Types::leaf_keys; key += 32) {
@@ -68,12 +91,12 @@ struct few_rows_scaling {
       largest = larger_of(largest, block.shuffle_xor(largest, distance));
     GIWA_UNROLL
     for (uint32& e : exponent) e = exponent_of(largest, 1, 253);
+    return true;
   }
 
-  /// Writes the largest scale of the values that each row sees among this warp's keys; sees(i) tells whether the row of register
-  /// i sees its key.
-  template <class Scores, class Sees>
-  GIWA_DEVICE void share_largest(const Scores&, int stage, int buffer, const Sees& sees) const {
+  /// Writes the largest scale of the values that each row sees among this warp's keys.
+  template <class Scores>
+  GIWA_DEVICE void share_largest_of_rows(const Scores& scores, int stage, int buffer) const {
     using map = typename Scores::map;
     float largest[map::rows];
     GIWA_UNROLL
@@ -81,7 +104,7 @@ struct few_rows_scaling {
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
       const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
-      const bool counts = !is_nonfinite(scale) && sees(i);
+      const bool counts = scores.value[i] != -infinity_of<float> && !is_nonfinite(scale);
       largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? arch::magnitude(scale) : 0.f);
     }
     reduce_over_lanes<map>(block, largest, larger{});
@@ -94,6 +117,7 @@ struct few_rows_scaling {
   template <class Scores>
   GIWA_DEVICE void read_largest(const Scores&, int buffer) {
     using map = typename Scores::map;
+    if (!p.v_scales) return;
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) {
       const auto& of_row = s.scales.largest[buffer][map::row(lane, r)];
@@ -104,14 +128,14 @@ struct few_rows_scaling {
     }
   }
 
-  /// Multiplies weights by the scales of their values, after find_largest(). A NaN or infinite scale makes its product so.
+  /// Multiplies weights by the scales of their values, of which all rows see every one. NaN and infinity make the product so.
   template <class Scores>
   GIWA_DEVICE void weigh(Scores& weights, int stage) const {
-    const float factor = power_of_two(254 - exponent[0]);  // that of all rows
+    const float factor = power_of_two(254 - exponent[0]);
     for_each_scale<typename Scores::map>(s.scales.v[stage],
                                          [&](int i, float scale) { weights.value[i] *= scale * factor; });
   }
-  /// The same for any scales; sees(i) tells whether the row of register i sees its key.
+  /// The same where a row may not see some; sees(i) tells whether the row of register i sees its key.
   template <class Scores, class Sees>
   GIWA_DEVICE void weigh(Scores& weights, int stage, const Sees& sees) const {
     using map = typename Scores::map;
@@ -194,10 +218,13 @@ struct few_rows_scaling<Types, Block, false> {
   typename Types::shared_storage& s;
   const int lane, group, warp, first_key;
 
+  static constexpr bool finds_alone = false;
   GIWA_DEVICE static constexpr bool has_weights() { return false; }
-  GIWA_DEVICE void find_largest(int) const {}
+  GIWA_DEVICE static constexpr bool has_one_largest(int, int) { return false; }
   template <class... Arguments>
   GIWA_DEVICE void share_largest(const Arguments&...) const {}
+  template <class... Arguments>
+  GIWA_DEVICE void share_largest_of_rows(const Arguments&...) const {}
   template <class... Arguments>
   GIWA_DEVICE void read_largest(const Arguments&...) const {}
   template <class... Arguments>

@@ -110,26 +110,24 @@ struct few_rows_scores {
         });
       }
     }
-    // Which scales of values count for a row depends on the keys that it sees. If it sees all, each warp knows the largest alone.
-    const bool exchanges = scaling.has_weights() && visible != tile_keep::all;
-    const auto sees = [&](int i) {
-      return steps.keeps(rows, map::row(lane, map::slot(i)),
-                         leaf * leaf_keys + warp_keys * warp + map::column(lane, i));
-    };
-    if (scaling.has_weights() && !exchanges) scaling.find_largest(stage);
     block.sync_warp();
     if (lane == 0 && !scaling.has_weights()) s.k.empty[stage].arrive();
     if (has_keys()) {
       steps.apply(lane, scores, rows, visible, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
       share_maxima(scores, buffer);
-      if (exchanges) scaling.share_largest(scores, stage, buffer, sees);
+      if (scaling.has_weights()) scaling.share_largest(scores, stage, buffer, visible);
     }
     sync();
     float largest[map::rows];
     read_maxima(buffer, largest);
-    if (exchanges) scaling.read_largest(scores, buffer);
+    const bool one_largest = scaling.has_one_largest(stage, buffer);
+    if (scaling.finds_alone && scaling.has_weights() && !one_largest) {
+      if (has_keys()) scaling.share_largest_of_rows(scores, stage, buffer);
+      sync();
+    }
+    if (!one_largest) scaling.read_largest(scores, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
-    if (has_keys()) share_p(scores, largest, stage, buffer, exchanges, sees);
+    if (has_keys()) share_p(rows, leaf, visible, scores, largest, stage, buffer, one_largest);
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
     if (scaling.has_weights()) {
       block.sync_warp();
@@ -160,9 +158,8 @@ struct few_rows_scores {
   }
   /// Writes m of the leaf, rounded up in units of log2, so that no weight is above 1, and P and the sum of each row among this
   /// warp's keys.
-  template <class Sees>
-  GIWA_DEVICE void share_p(scores_tile& scores, const float (&largest)[map::rows], int stage, int buffer,
-                           bool exchanges, const Sees& sees) const {
+  GIWA_DEVICE void share_p(const packed_rows& rows, int leaf, tile_keep visible, scores_tile& scores,
+                           const float (&largest)[map::rows], int stage, int buffer, bool one_largest) const {
     row_exponents of_row[map::rows];
     float sum[map::rows], odd[map::rows];
     GIWA_UNROLL
@@ -177,10 +174,13 @@ struct few_rows_scores {
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) sum[r] += odd[r];
     if (scaling.has_weights()) {
-      if (exchanges)
-        scaling.weigh(scores, stage, sees);
-      else
+      if (one_largest)
         scaling.weigh(scores, stage);
+      else
+        scaling.weigh(scores, stage, [&](int i) {
+          const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
+          return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
+        });
       store_p(scores, buffer);
     }
     reduce_over_lanes<map>(block, sum, plus{});

@@ -68,6 +68,7 @@ struct few_rows_scales {
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
+  int hidden[2][ScoreWarps];                       // a row does not see some of these keys
 };
 template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales<false, Rows, Stages, LeafKeys, ScoreWarps, Groups> {};
