@@ -124,6 +124,7 @@ set(GIWA_HEADERS
   D giwa/tile/register_copy.cuh
   D giwa/tile/mma_sm80.cuh
   D giwa/tile/mma_sm90.cuh
+  D giwa/tile/operand_of_bytes.cuh
 
   P giwa/softmax/exponential.hpp
   P giwa/softmax/state.hpp
@@ -148,6 +149,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/dropout.hpp
   P giwa/attention/problem/kept_tile.hpp
   P giwa/attention/problem/workspace.hpp
+  P giwa/attention/problem/scales.hpp
   P giwa/attention/problem/options.hpp
   P giwa/attention/problem/cache.hpp
   P giwa/attention/split_fp16/layout.hpp
@@ -169,6 +171,7 @@ set(GIWA_HEADERS
   P giwa/attention/tuning/sm80.hpp
   P giwa/attention/tuning/sm120.hpp
   P giwa/attention/tuning/sm90.hpp
+  P giwa/attention/tuning/sm90_bytes.hpp
   P giwa/attention/problem/cached_problem.hpp
   P giwa/attention/problem/cached_views.hpp
   P giwa/attention/problem/cached_checks.hpp
@@ -186,6 +189,7 @@ set(GIWA_HEADERS
   P giwa/attention/work/work_tiles.hpp
   P giwa/attention/work/visible_tiles.hpp
   H giwa/attention/work/backward_schedules.hpp
+  D giwa/attention/work/visible_groups.cuh
   D giwa/attention/score/score_steps.cuh
   D giwa/attention/split_fp16/exponents.cuh
   D giwa/attention/nonfinite/nonfinite.cuh
@@ -236,6 +240,9 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/forward_loader_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh
   D giwa/attention/kernels/sm90/forward_products_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_promotion_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_scaling_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_transposer_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_sm90.cuh
   D giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh
   D giwa/attention/kernels/sm90/forward_sm90.cuh
@@ -244,6 +251,10 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_output_sm90.cuh
   D giwa/attention/kernels/sm90/many_rows_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_types_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_scores_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_output_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The Hopper kernels of attention_backward, for the table of registers: for 9.0a alone, and without the mma.sync kernels,
-// which a call compiles too. Also the kernels of attention_cached for 8-bit caches, which have no register to spare.
+// which a call compiles too. Also those of attention_cached for 8-bit caches, which have no register to spare, and for latent
+// rows, and those of attention_forward for e4m3.
 #include <giwa/attention_backward.cuh>
 #include <giwa/cache.cuh>
 
@@ -48,6 +49,24 @@ giwa::status decode(cudaStream_t s, const giwa::kv_cache<const giwa::e4m3>& cach
   const giwa::tensor_view<const __half, 4> q = x;
   const giwa::status state = giwa::attention_cached<64>(s, cache, q, x, giwa::full{}, giwa::plain_score{}, options);
   return state.ok() ? giwa::attention_cached<128>(s, cache, q, x, giwa::full{}, giwa::plain_score{}, options) : state;
+}
+
+giwa::status attend(cudaStream_t s, const giwa::tensor_view<const giwa::e4m3, 4>& x,
+                    const giwa::tensor_view<__half, 4>& o) {
+  const giwa::status states[] = {giwa::attention_forward<64>(s, x, x, x, o, giwa::causal{}),
+                                 giwa::attention_forward<128>(s, x, x, x, o, giwa::causal{}),
+                                 giwa::attention_forward<128>(s, x, x, x, o),
+                                 giwa::attention_forward<256>(s, x, x, x, o, giwa::causal{})};
+  for (const giwa::status& state : states)
+    if (!state.ok()) return state;
+  return {};
+}
+
+giwa::status decode_latent(cudaStream_t s, const giwa::kv_cache<const __half>& cache,
+                           const giwa::tensor_view<const __half, 4>& q, const giwa::tensor_view<__half, 4>& o,
+                           const giwa::cached_options& options) {
+  return giwa::attention_cached<giwa::head_sizes<576, 512>, giwa::few_queries>(s, cache, q, o, giwa::full{},
+                                                                               giwa::plain_score{}, options);
 }
 
 template <class... Kernels>

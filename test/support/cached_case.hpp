@@ -43,6 +43,7 @@ struct cached_case_options {
   int64 most = 0;                       // pages of one sequence, at most
   bool lists = false;                   // lists of pages one after the other instead of a block table
   bool shared = false;                  // sequences draw their pages from few
+  bool latent = false;                  // v is the first columns of k
   int strange = 0;                      // one of so many page numbers is out of range, if not 0
   int k_scales = -1, v_scales = -1;     // bits: the dimensions in which scales differ; -1: no scales
   std::array<case_layout, 4> layout{};  // of q, k, v, o
@@ -68,7 +69,8 @@ struct cached_case_options {
     for (std::size_t i = 0; i < lengths.size(); ++i) s << (i == 0 ? ", lengths " : " ") << lengths[i];
     if (k_scales >= 0 || v_scales >= 0) s << ", scales " << k_scales << ' ' << v_scales;
     for (const case_layout l : layout) s << ", " << name_of(l);
-    s << ", offset " << offset << ", spread " << spread << (lse ? ", lse" : "") << (sinks ? ", sinks" : "");
+    s << (latent ? ", v in k" : "") << ", offset " << offset << ", spread " << spread << (lse ? ", lse" : "")
+      << (sinks ? ", sinks" : "");
     return s.str();
   }
 };
@@ -112,6 +114,13 @@ struct cached_case {
     sinks.for_each([&](std::size_t at) { sinks.memory[at] = static_cast<float>(2 * normal()); });
     fill(k, c.head_size, c.spread);
     fill(v, c.head_size_v, 1);
+    if (c.latent) share_values();
+  }
+
+  /// Makes v the first columns of k: on the host a copy. Again after k is written.
+  void share_values() {
+    v = k;
+    v.extents[3] = options.head_size_v;
   }
 
   bool packed() const { return options.packed; }
@@ -121,7 +130,8 @@ struct cached_case {
   giwa::detail::cached_views<T, Element, O> views() {
     const cached_case_options& c = options;
     const auto given = [](const std::vector<int>& list) { return list.empty() ? nullptr : list.data(); };
-    giwa::kv_cache<const Element> cache{k.view(), v.view(), {}, given(c.lengths), 0, {}};
+    giwa::kv_cache<const Element> cache{k.view(), values_at(k.memory.data(), v.memory.data()), {}, given(c.lengths), 0,
+                                        {}};
     if (c.paged()) {
       cache.pages.indices = indices.data();
       cache.pages.stride = stride();
@@ -134,6 +144,10 @@ struct cached_case {
     giwa::detail::packed_queries q_rows{};
     if (c.packed) q_rows = {q_offsets.data(), c.sequences(), *std::max_element(c.queries.begin(), c.queries.end())};
     return {q.view(), o.view(), cache, q_rows};
+  }
+  /// The view of v, whose memory is that of k where it is the first columns of k.
+  tensor_view<Element, 4> values_at(Element* keys_memory, Element* values_memory) const {
+    return v.at(options.latent ? keys_memory : values_memory);
   }
   giwa::cached_options call_options() {
     giwa::cached_options a{};

@@ -99,9 +99,10 @@ void* native_handle(const Stream& stream) {
 void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_size_v, int mask, int score) {
   const at::Device device = q.device();
   const int element = q.scalar_type() == at::kHalf ? 0 : q.scalar_type() == at::kBFloat16 ? 1 : 2;
-  TORCH_CHECK_VALUE(head_size >= 1 && head_size <= 512 && head_size_v >= 1 && head_size_v <= 512,
-                    "giwa_torch: head sizes must be 1 to 512, got ", std::to_string(head_size), " and ",
-                    std::to_string(head_size_v));
+  const int64_t most = pass == giwa_torch::pass_cached ? 576 : 512;  // latent rows
+  TORCH_CHECK_VALUE(head_size >= 1 && head_size <= most && head_size_v >= 1 && head_size_v <= 512,
+                    "giwa_torch: head sizes must be 1 to ", std::to_string(most), " and 1 to 512, got ",
+                    std::to_string(head_size), " and ", std::to_string(head_size_v));
   const library kernels = load(pass, device, element, head_size, head_size_v, mask, score);
   c10::DataPtr workspace;
   if (device.is_cpu()) {

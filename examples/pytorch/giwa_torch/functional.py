@@ -155,7 +155,8 @@ def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, w
     """Computes attention of the newest tokens to a cache, which contains their keys and values already. The last query's diagonal is
     key lengths[b] - 1.
 
-    k_cache  (pages, keys of a page, kv heads, head size), with pages; or (batch, keys, kv heads, head size). v_cache likewise
+    k_cache  (pages, keys of a page, kv heads, head size), with pages; or (batch, keys, kv heads, head size). v_cache likewise, or the first
+             columns of k_cache: in latent attention k_cache[..., :512] of head size 576
     lengths  (batch), int32: keys of each sequence
     pages    (batch, pages of a sequence), int32: which pages a sequence has, in the order of its keys
 

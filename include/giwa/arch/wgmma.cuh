@@ -4,6 +4,7 @@
 #define GIWA_ARCH_WGMMA_CUH
 
 #include <giwa/arch/shared_address.cuh>
+#include <giwa/numeric/fp8.hpp>
 #include <giwa/numeric/precision.hpp>
 
 namespace giwa::inline GIWA_ABI::arch {
@@ -137,6 +138,8 @@ struct wgmma {
       else if constexpr (stdlib::is_same_v<T, bf16>)                                                                \
         GIWA_DETAIL_WGMMA(columns, "k16", "bf16", count, a ", " b, c, ", " d_ ", " e, "l"(left), "l"(right),        \
                           "r"(accumulate), "n"(static_cast<int>(MajorA)), "n"(static_cast<int>(MajorB)));           \
+      else if constexpr (stdlib::is_same_v<T, e4m3>)                                                                \
+        GIWA_DETAIL_WGMMA(columns, "k32", "e4m3", count, a ", " b, c, "", "l"(left), "l"(right), "r"(accumulate));  \
       else                                                                                                          \
         GIWA_DETAIL_WGMMA(columns, "k8", "tf32", count, a ", " b, c, "", "l"(left), "l"(right), "r"(accumulate));   \
     }                                                                                                               \
@@ -150,6 +153,9 @@ struct wgmma {
         GIWA_DETAIL_WGMMA(columns, "k16", "bf16", count, "{" a "," b "," c "," d_ "}, " e, f, ", " g, "r"(left[0]), \
                           "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(accumulate),                    \
                           "n"(static_cast<int>(MajorB)));                                                           \
+      else if constexpr (stdlib::is_same_v<T, e4m3>)                                                                \
+        GIWA_DETAIL_WGMMA(columns, "k32", "e4m3", count, "{" a "," b "," c "," d_ "}, " e, f, "", "r"(left[0]),     \
+                          "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(accumulate));                   \
       else                                                                                                          \
         GIWA_DETAIL_WGMMA(columns, "k8", "tf32", count, "{" a "," b "," c "," d_ "}, " e, f, "", "r"(left[0]),      \
                           "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(accumulate));                   \

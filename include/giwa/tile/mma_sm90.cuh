@@ -47,7 +47,8 @@ struct wgmma_operand : operand_traits<Operand> {
   static_assert(pattern != swizzle::none,
                 "giwa::multiply: wgmma reads swizzled tiles: use the layout swizzled<swizzle::bytes_128>.");
   static_assert(sizeof(typename traits::value_type) == 2 || major == arch::major::k,
-                "giwa::multiply: wgmma reads 32-bit operands along k only: pass a as it is and b as transposed(tile).");
+                "giwa::multiply: wgmma reads 32-bit and 8-bit operands along k only: pass a as it is and b as "
+                "transposed(tile).");
 
   static constexpr int span = span_of(pattern), size = sizeof(typename traits::value_type),
                        tile_rows = traits::tile::rows;
@@ -130,19 +131,20 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
   }
 }
 
-/// Starts d = a b or d += a b as above with a (64, k) in registers, as to_operand() makes it, of the 16-bit type of b. Uses
+/// Starts d = a b or d += a b as above with a (64, k) in registers, as to_operand() makes it, of the 16-bit or 8-bit type of b. Uses
 /// Columns columns of b from first_column on, a multiple of the width of b's slabs (128, 64 or 32 bytes), or of 8 if b is
-/// transposed, and k rows of b from `of_b` on, a multiple of 16.
+/// transposed, and k rows of b from `of_b` on, a multiple of 32 bytes.
 template <descriptors How = descriptors::from_first, int Columns, int Words, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate,
                           int first_column = 0, int of_b = 0) {
   using right = detail::wgmma_operand<Right, false>;
+  constexpr int depth = Words * 8 / right::size;
   static_assert(
-      right::size == 2 && Words % 4 == 0 && Words * 4 <= right::rows && right::columns >= Columns,
-      "giwa::multiply: a in registers must have k / 4 words of 16-bit elements, k at most the rows of b, and d at most "
-      "the columns of b.");
-  GIWA_ASSERT(of_b >= 0 && of_b % 16 == 0 && of_b + Words * 4 <= right::rows,
-              "of_b must be a multiple of 16, and b must have the rows of k from there on");
+      right::size <= 2 && Words % 4 == 0 && depth <= right::rows && right::columns >= Columns,
+      "giwa::multiply: a in registers must have k / 4 words of 16-bit elements, or k / 8 of 8-bit elements, k at most "
+      "the rows of b, and d at most the columns of b.");
+  GIWA_ASSERT(of_b >= 0 && of_b * right::size % right::step_bytes == 0 && of_b + depth <= right::rows,
+              "of_b must be a multiple of 32 bytes, and b must have the rows of k from there on");
   GIWA_ASSERT(first_column >= 0 && first_column + Columns <= right::columns && first_column % right::step == 0,
               "b must have the columns from first_column on, which must be a multiple of its slabs");
   constexpr bool in_turn = How == descriptors::in_turn;

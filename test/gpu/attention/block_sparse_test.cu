@@ -43,6 +43,7 @@ class on_gpu {
     const auto bytes = static_cast<std::size_t>(last + 1) * sizeof(T);
     copies_.emplace_back(bytes);
     check_cuda(cudaMemcpy(copies_.back().data(), v.data(), bytes, cudaMemcpyHostToDevice));
+    check_cuda(cudaDeviceSynchronize());  // as in gpu_array: a copy from pageable memory may end after the call
     return {reinterpret_cast<const T*>(copies_.back().data()), v.extents(), v.strides()};
   }
   giwa::block_list copy(const giwa::block_list& l) const { return {copy(l.counts), copy(l.indices)}; }
@@ -56,6 +57,15 @@ class on_gpu {
   }
 
   mutable std::vector<gpu_array<unsigned char>> copies_;
+};
+
+/// A mask that knows tiles of kernels alone.
+struct every_other_tile {
+  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const { return c.key / 64 % 2 == 0; }
+  GIWA_HOST_DEVICE giwa::tile_keep classify(const giwa::score_tile& t) const {
+    if (t.first_key / 64 != t.last_key / 64) return giwa::tile_keep::some;
+    return t.first_key / 64 % 2 == 0 ? giwa::tile_keep::all : giwa::tile_keep::none;
+  }
 };
 
 float distance(const std::vector<fp16>& a, const std::vector<float>& b) {
@@ -77,6 +87,7 @@ void compare(const block_problem& p, const Inner& inner, bool any_order) {
   gpu_array<giwa::block_word> words(static_cast<std::size_t>(c.map.bytes()) / sizeof(giwa::block_word));
   giwa::throw_if_failed(make_block_map(giwa::host, c.lists(), c.map));
   check_cuda(cudaMemcpy(words.data(), c.map.words, static_cast<std::size_t>(c.map.bytes()), cudaMemcpyHostToDevice));
+  check_cuda(cudaDeviceSynchronize());
   giwa::block_map there = c.map;
   there.words = words.data();
   const giwa::block_sparse mask{there, inner};
@@ -129,7 +140,74 @@ void compare(const block_problem& p, const Inner& inner, bool any_order) {
   CHECK(no_error_left());
 }
 
+/// attention_forward with another tile or element, and attention_cached with as many queries, whose consumers skip tiles between those
+/// that they see, against the reference.
+template <int HeadSize, class T, class Tile, class Inner>
+void compare_forward(const block_problem& p, const Inner& inner, float most, bool cached = false) {
+  INFO(name_of(p) << ", head size " << HeadSize << (cached ? ", cached" : ""));
+  constexpr int64 batch = 1, heads = 3;
+  const int64 queries = p.queries, keys = p.keys;
+  block_case c(p, 78);
+  plain_tensors<T> t(batch, queries, keys, heads, heads, HeadSize);
+  gpu_array<giwa::block_word> words(static_cast<std::size_t>(c.map.bytes()) / sizeof(giwa::block_word));
+  giwa::throw_if_failed(make_block_map(giwa::host, c.lists(), c.map));
+  check_cuda(cudaMemcpy(words.data(), c.map.words, static_cast<std::size_t>(c.map.bytes()), cudaMemcpyHostToDevice));
+  check_cuda(cudaDeviceSynchronize());
+  giwa::block_map there = c.map;
+  there.words = words.data();
+  const giwa::block_sparse mask{there, inner};
+  const giwa::stream s = new_stream();
+  giwa::attention_options options{.lse = t.lse_view(), .align = giwa::alignment::bottom_right};
+  const int64 bytes = giwa::workspace_bytes(
+      giwa::attention_problem{batch, queries, keys, heads, heads, HeadSize, HeadSize, int64{sizeof(T)}});
+  gpu_array<unsigned char> workspace(static_cast<std::size_t>(bytes));
+  options.workspace = {workspace.data(), {bytes}};
+  if constexpr (!std::is_same_v<T, float> && std::is_same_v<Tile, giwa::automatic_tile>) {
+    if (cached)
+      giwa::throw_if_failed(giwa::attention_cached<HeadSize>(
+          s, giwa::kv_cache<const T>{.k = t.k_view(), .v = t.v_view()}, t.q_view(), t.o_view(), mask,
+          giwa::plain_score{}, giwa::cached_options{.align = giwa::alignment::bottom_right}));
+  }
+  if (!cached)
+    giwa::throw_if_failed(giwa::attention_forward<HeadSize, giwa::fp32, Tile>(
+        s, t.q_view(), t.k_view(), t.v_view(), t.o_view(), mask, giwa::plain_score{}, options));
+  giwa::throw_if_failed(giwa::synchronize(s));
+  const auto q = t.q.to_host(), k = t.k.to_host(), v = t.v.to_host(), o = t.o.to_host();
+  std::vector<float> right(q.size());
+  const auto in = [&](const std::vector<T>& x, int64 length) {
+    return view_4<const T>(x.data(), {batch, length, heads, HeadSize});
+  };
+  giwa::throw_if_failed(attention_reference(giwa::host, in(q, queries), in(k, keys), in(v, keys),
+                                            view_4<float>(right.data(), {batch, queries, heads, HeadSize}),
+                                            states_of_blocks<Inner>{c.map, c.states(), inner}, giwa::plain_score{},
+                                            giwa::attention_options{.align = giwa::alignment::bottom_right}));
+  float distance = 0;
+  for (std::size_t i = 0; i < right.size(); ++i)
+    distance = std::max(distance, distance_of(giwa::convert<float>{}(o[i]), right[i]));
+  CHECK(distance < most);
+  CHECK(no_error_left());
+}
+
 }  // namespace
+
+TEST_CASE("consumers skip tiles between those that they see") {
+  for (const float density : {0.04f, 0.2f, 0.6f}) {
+    block_problem p{
+        .heads = 3, .queries = 500, .keys = 2100, .block_queries = 64, .block_keys = 128, .density = density};
+    compare_forward<128, fp16, giwa::tile_shape<128, 128>>(p, giwa::full{}, 4e-3f);
+    compare_forward<128, fp16, giwa::automatic_tile>(p, giwa::full{}, 4e-3f);
+    compare_forward<128, fp16, giwa::automatic_tile>(p, giwa::full{}, 4e-3f, true);
+#if !defined(GIWA_TEST_FEW_SIZES)
+    compare_forward<64, fp16, giwa::tile_shape<192, 64>>(p, giwa::causal::bottom_right, 4e-3f);
+    compare_forward<256, giwa::bf16, giwa::automatic_tile>(p, giwa::full{}, 2e-2f);
+    compare_forward<256, giwa::bf16, giwa::automatic_tile>(p, giwa::full{}, 2e-2f, true);
+    compare_forward<64, float, giwa::automatic_tile>(p, giwa::full{}, 1e-5f);
+    compare_forward<256, float, giwa::automatic_tile>(p, giwa::full{}, 1e-5f);
+    // Not any range: the mask does not say where its last tile is.
+    compare_forward<128, fp16, giwa::tile_shape<128, 128>>(p, every_other_tile{}, 4e-3f);
+#endif
+  }
+}
 
 TEST_CASE("maps of every source, made on the GPU") { CHECK(block_map_failures(on_gpu{}) == ""); }
 
@@ -208,6 +286,7 @@ TEST_CASE("a captured map is made of what its source holds when the graph runs")
   check_cuda(cudaGraphInstantiate(&exec, graph, 0));
   for (block_case* c : {&a, &b}) {
     check_cuda(cudaMemcpy(there.data(), c->score_view().data(), n * sizeof(float), cudaMemcpyHostToDevice));
+    check_cuda(cudaDeviceSynchronize());
     check_cuda(cudaGraphLaunch(exec, s));
     giwa::throw_if_failed(giwa::synchronize(s));
     const auto back = words.to_host();

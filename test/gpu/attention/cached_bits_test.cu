@@ -2,7 +2,7 @@
 // attention_cached on a GPU gives a row the same bits alone and in a batch, in slices of heads, in pages of any size.
 #include <algorithm>
 
-#include "gpu/attention/cached_gpu.cuh"
+#include "gpu/attention/cached_bits.cuh"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -11,150 +11,12 @@ using giwa::fp16;
 
 namespace {
 
-constexpr int head_size = 128;
-
-/// `more`: some sequences, or all, have many rows, as the kernel for them has it.
-cached_case_options case_of(int64 page_size, bool packed, bool more = false) {
-  cached_case_options c;
-  c.heads = 10;
-  c.kv_heads = 2;
-  c.head_size = c.head_size_v = head_size;
-  c.queries = packed ? std::vector<int64>{1, 7, 0, 2, 8, 1} : std::vector<int64>{3, 3, 3, 3, 3, 3};
-  if (more) c.queries = packed ? std::vector<int64>{1, 40, 9, 2, 130, 8} : std::vector<int64>{20, 20, 20, 20, 20, 20};
-  c.packed = packed;
-  c.page_size = page_size;
-  c.keys = 1500;
-  c.most = page_size == 0 ? 0 : giwa::ceil_div(c.keys, page_size);
-  c.lengths = {1500, 130, 5, 0, 800, 256};
-  return c;
-}
-
-/// A case on the GPU, and what the first call wrote.
-template <class T, class Element>
-struct bits {
-  cached_case<T, Element> on_host;
-  cached_on_gpu<T, Element, T> gpu{on_host};
-  giwa::stream stream = new_stream();
-  std::vector<T> o;
-  std::vector<float> lse;
-
-  explicit bits(const cached_case_options& options) : bits(cached_case<T, Element>(options)) {}
-  explicit bits(cached_case<T, Element>&& prepared) : on_host(std::move(prepared)) {
-    check_cuda(cudaDeviceSynchronize());
-    run(gpu.views(), gpu.call_options(1 << 20));
-    gpu.read_back();
-    o = on_host.o.memory, lse = on_host.lse.memory;
-    gpu.clear_outputs();
-  }
-  template <class Options>
-  void run(const giwa::detail::cached_views<T, Element, T>& a, const Options& options) {
-    const giwa::status s =
-        cached_of<head_size, head_size>(stream, a, causal::bottom_right, giwa::plain_score{}, options);
-    INFO(giwa::format_status(s).c_str());
-    REQUIRE(s.ok());
-  }
-  /// Whether the calls since the last look wrote the same; clears the outputs.
-  bool same() {
-    gpu.read_back();
-    gpu.clear_outputs();
-    return same_bits(on_host.o.memory, o) && same_bits(on_host.lse.memory, lse);
-  }
-};
-
-/// Elements [first, last) of a dimension.
-template <class T, int Rank>
-tensor_view<T, Rank> slice(const tensor_view<T, Rank>& v, int d, int64 first, int64 last) {
-  if (v.data() == nullptr) return v;
-  auto extents = v.extents();
-  if (extents[d] == 1 && last - first != 1) return v;  // scales that all share
-  extents[d] = last - first;
-  return {v.data() + first * v.stride(d), extents, v.strides()};
-}
-template <class T, int Rank>
-tensor_view<T, Rank> reversed(const tensor_view<T, Rank>& v) {
-  auto strides = v.strides();
-  strides[0] = -strides[0];
-  return {v.data() + (v.extent(0) - 1) * v.stride(0), v.extents(), strides};
-}
-
-/// Sequence b alone. `most` is exact, so that a call of few rows may choose another tile than the batch.
-template <class T, class Element>
-void run_alone(bits<T, Element>& x, int64 b, int64 workspace_bytes) {
-  const auto all = x.gpu.views();
-  auto a = all;
-  giwa::cached_options options = x.gpu.call_options(workspace_bytes);
-  a.cache.lengths += b;
-  if (all.is_paged()) {
-    if (all.cache.pages.offsets != nullptr)
-      a.cache.pages.offsets += b;
-    else
-      a.cache.pages.indices += b * all.cache.pages.stride;
-    a.cache.sequences = 1;
-  } else {
-    a.cache.k = slice(all.cache.k, 0, b, b + 1), a.cache.v = slice(all.cache.v, 0, b, b + 1);
-    for (auto* scales : {&a.cache.scales.k, &a.cache.scales.v})
-      if (scales->extent(0) > 1) *scales = slice(*scales, 0, b, b + 1);
-  }
-  if (all.is_packed()) {
-    a.packed = {all.packed.offsets + b, 1, x.on_host.options.queries[static_cast<std::size_t>(b)]};
-  } else {
-    a.q = slice(all.q, 0, b, b + 1), a.o = slice(all.o, 0, b, b + 1);
-    options.lse = slice(options.lse, 0, b, b + 1);
-  }
-  x.run(a, options);
-}
-
-template <class T, class Element>
-void check_bits(cached_case<T, Element>&& prepared) {
-  bits<T, Element> x(std::move(prepared));
-  const cached_case_options& c = x.on_host.options;
-  CAPTURE(c.text());
-  for (const int64 bytes : {int64{0}, int64{16}, int64{50000}, int64{200000}, int64{8} << 20}) {
-    CAPTURE(bytes);
-    x.run(x.gpu.views(), x.gpu.call_options(bytes));
-    CHECK(x.same());
-    for (int64 b = 0; b < c.sequences(); ++b) run_alone(x, b, bytes);
-    CHECK(x.same());
-  }
-  // The head of each group of heads alone, and heads of one group in two calls.
-  const auto all = x.gpu.views();
-  const int64 group = c.heads / c.kv_heads;
-  const auto run_heads = [&](int64 first, int64 last, int64 kv) {
-    auto a = all;
-    giwa::cached_options options = x.gpu.call_options(1 << 20);
-    a.q = slice(all.q, 2, first, last), a.o = slice(all.o, 2, first, last);
-    a.cache.k = slice(all.cache.k, 2, kv, kv + 1), a.cache.v = slice(all.cache.v, 2, kv, kv + 1);
-    if (c.k_scales >= 0 && (c.k_scales & 4) != 0) a.cache.scales.k = slice(all.cache.scales.k, 2, kv, kv + 1);
-    if (c.v_scales >= 0 && (c.v_scales & 4) != 0) a.cache.scales.v = slice(all.cache.scales.v, 2, kv, kv + 1);
-    options.lse = slice(options.lse, 1, first, last);
-    x.run(a, options);
-  };
-  for (int64 kv = 0; kv < c.kv_heads; ++kv) run_heads(kv * group, (kv + 1) * group, kv);
-  CHECK(x.same());
-  for (int64 kv = 0; kv < c.kv_heads; ++kv) {
-    run_heads(kv * group, kv * group + 2, kv);
-    run_heads(kv * group + 2, (kv + 1) * group, kv);
-  }
-  CHECK(x.same());
-  if (!c.packed) return;
-  auto a = all;
-  // Smaller tiles of rows, of which a long sequence has several. Many rows have another kernel if `most` says so.
-  constexpr int64 few = giwa::detail::few_queries_of_sequence;
-  a.packed.most = *std::max_element(c.queries.begin(), c.queries.end()) > few ? few + 1 : 1;
-  x.run(a, x.gpu.call_options(1 << 20));
-  CHECK(x.same());
-}
-template <class T, class Element>
-void check_bits(const cached_case_options& c) {
-  check_bits(cached_case<T, Element>(c));
-}
-
 /// One long sequence with one head of keys, whose scales differ in 8 bits.
 template <class Element>
 void check_long() {
   for (const int64 page : {0, 64})
     for (const int length : {16384, 20000, 33001}) {
-      cached_case_options c = case_of(page, false);
+      cached_case_options c = bits_case_of(page, false);
       c.heads = 8;
       c.kv_heads = 1;
       c.queries = {1};
@@ -185,7 +47,7 @@ void check_layouts() {
   for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
     for (const case_layout layout : {case_layout::contiguous, case_layout::heads_first, case_layout::padded})
       for (const int offset : {0, 1}) {
-        cached_case_options c = case_of(page, true);
+        cached_case_options c = bits_case_of(page, true);
         c.layout.fill(layout);
         c.offset = offset;
         bits<fp16, Element> x(c);  // the numbers of the same seed
@@ -204,7 +66,7 @@ void check_layouts() {
 TEST_CASE("alone, with any workspace, and in slices of heads, on tensor cores") {
   for (const int64 page : {0, 16, 128})
     for (const bool packed : {false, true}) {
-      cached_case_options c = case_of(page, packed);
+      cached_case_options c = bits_case_of(page, packed);
       c.lists = page == 16 && packed;
       check_bits<fp16, fp16>(c);
     }
@@ -212,7 +74,7 @@ TEST_CASE("alone, with any workspace, and in slices of heads, on tensor cores") 
 
 TEST_CASE("infinite values whose weights are 0 or not, in a leaf that some rows see whole") {
   for (const int64 page : {0, 16}) {
-    cached_case_options options = case_of(page, true);
+    cached_case_options options = bits_case_of(page, true);
     options.lengths[4] = 901;  // queries 2 to 7 see all keys of leaf 6, and others share their tiles
     options.spread = 4;
     cached_case<fp16> c(options);
@@ -220,7 +82,7 @@ TEST_CASE("infinite values whose weights are 0 or not, in a leaf that some rows 
     int infinite = 0;
     for (int64 key = 768; key < 896; ++key) {
       const int64 element = c.element[4][static_cast<std::size_t>(key / size)];
-      c.v.view()(element, key % size, key % 2, key % head_size) =
+      c.v.view()(element, key % size, key % 2, key % 128) =
           giwa::convert<fp16>{}(key % 3 == 0 ? -HUGE_VALF : HUGE_VALF);
     }
     bits<fp16, fp16> x{cached_case<fp16>(c)};
@@ -233,7 +95,7 @@ TEST_CASE("infinite values whose weights are 0 or not, in a leaf that some rows 
 TEST_CASE("many rows: alone, with any workspace, and in slices of heads") {
   for (const int64 page : {0, 16})
     for (const bool packed : {false, true}) {
-      cached_case_options c = case_of(page, packed, true);
+      cached_case_options c = bits_case_of(page, packed, true);
       c.lengths = {1500, 1130, 5, 0, 1400, 256};  // up to two splits of 1024 keys
       check_bits<fp16, fp16>(c);
       if (small_mode() && packed) return;
@@ -243,7 +105,7 @@ TEST_CASE("many rows: alone, with any workspace, and in slices of heads") {
 TEST_CASE("many rows of one long sequence, whose splits all multiprocessors share") {
   for (const int64 page : {0, 48})
     for (const int64 queries : {64, 200}) {
-      cached_case_options c = case_of(page, false);
+      cached_case_options c = bits_case_of(page, false);
       c.heads = 8;
       c.kv_heads = 2;
       c.queries = {queries};
@@ -274,7 +136,7 @@ TEST_CASE("one long sequence with one head of keys, of which every multiprocesso
 }
 
 TEST_CASE("alone and in slices of heads, of an 8-bit cache") {
-  cached_case_options c = case_of(16, true);
+  cached_case_options c = bits_case_of(16, true);
   c.k_scales = 7, c.v_scales = 4;
   check_bits<fp16, giwa::e4m3>(c);
 }
@@ -300,7 +162,7 @@ TEST_CASE("alone and in slices of heads, of an 8-bit cache with scales of each k
 
 TEST_CASE("a batch in reverse order, and 60 copies of it") {
   for (const int64 page : {0, 64}) {
-    const cached_case_options c = case_of(page, false);
+    const cached_case_options c = bits_case_of(page, false);
     bits<fp16, fp16> x(c);
     const auto all = x.gpu.views();
     auto a = all;
@@ -330,7 +192,7 @@ TEST_CASE("a batch in reverse order, and 60 copies of it") {
     std::vector<fp16> q;
     for (int n = 0; n < 60; ++n) q.insert(q.end(), of_q.begin(), of_q.end());
     const gpu_array<fp16> gpu_q(q), gpu_o(q.size());
-    const giwa::index<4> shape{360, 3, c.heads, head_size};
+    const giwa::index<4> shape{360, 3, c.heads, 128};
     a = all;
     a.q = tensor_view<const fp16, 4>(gpu_q.data(), shape);
     a.o = tensor_view<fp16, 4>(gpu_o.data(), shape);
@@ -353,7 +215,7 @@ TEST_CASE("a batch in reverse order, and 60 copies of it") {
 TEST_CASE("many rows: pages of every size") {
   std::vector<fp16> o;
   for (const int64 page : {0, 1, 3, 16, 24, 64, 100, 256}) {
-    cached_case_options c = case_of(page, true, true);
+    cached_case_options c = bits_case_of(page, true, true);
     bits<fp16, fp16> x(c);  // the numbers of the same seed
     const auto next = x.on_host.o.template elements<fp16>();
     CAPTURE(c.text());

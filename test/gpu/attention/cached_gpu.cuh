@@ -43,7 +43,7 @@ struct cached_on_gpu {
     a.q = on_host.q.at(q.data());
     a.o = on_host.o.at(o.data());
     a.cache.k = on_host.k.at(k.data());
-    a.cache.v = on_host.v.at(v.data());
+    a.cache.v = on_host.values_at(k.data(), v.data());
     if (on_host.options.k_scales >= 0) a.cache.scales.k = on_host.k_scales.at(k_scales.data());
     if (on_host.options.v_scales >= 0) a.cache.scales.v = on_host.v_scales.at(v_scales.data());
     move(a.cache.lengths, lengths);

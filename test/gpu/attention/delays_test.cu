@@ -119,16 +119,16 @@ int different_gradients(int64 queries, int64 keys, const Mask& mask, bool with_n
 }
 
 // The same of append_to_cache and attention_cached after it, with and without a workspace. The new keys and values are
-// heads of q.
-template <int HeadSize, class Mask>
+// heads of q. Of latent rows without append_to_cache.
+template <int HeadSize, int HeadSizeV = HeadSize, class Mask>
 int different_cached(const cached_case_options& options, const Mask& mask) {
   cached_case<fp16> c(options);
   cached_on_gpu<fp16, fp16, fp16> gpu(c);
   const giwa::stream s = new_stream();
   const auto views = gpu.views();
-  const giwa::kv_cache<fp16> cache{c.k.at(gpu.k.data()), c.v.at(gpu.v.data()),  views.cache.pages,
-                                   views.cache.lengths,  views.cache.sequences, {}};
-  const auto heads_of_q = [&](int64 first) {
+  [[maybe_unused]] const giwa::kv_cache<fp16> cache{c.k.at(gpu.k.data()), c.v.at(gpu.v.data()),  views.cache.pages,
+                                                    views.cache.lengths,  views.cache.sequences, {}};
+  [[maybe_unused]] const auto heads_of_q = [&](int64 first) {
     const auto& q = views.q;
     return giwa::tensor_view<const fp16, 4>(q.data() + first * q.stride(2),
                                             {q.extent(0), q.extent(1), options.kv_heads, q.extent(3)}, q.strides());
@@ -136,10 +136,11 @@ int different_cached(const cached_case_options& options, const Mask& mask) {
   const auto run = [&](int64 workspace_bytes) {
     gpu.clear_outputs();
     check_cuda(cudaDeviceSynchronize());
-    giwa::throw_if_failed(giwa::append_to_cache(s, cache, heads_of_q(0), heads_of_q(options.kv_heads),
-                                                giwa::rotary_base(10000, {HeadSize})));
+    if constexpr (HeadSize == HeadSizeV)
+      giwa::throw_if_failed(giwa::append_to_cache(s, cache, heads_of_q(0), heads_of_q(options.kv_heads),
+                                                  giwa::rotary_base(10000, {HeadSize})));
     giwa::throw_if_failed(
-        cached_of<HeadSize, HeadSize>(s, views, mask, giwa::plain_score{}, gpu.call_options(workspace_bytes)));
+        cached_of<HeadSize, HeadSizeV>(s, views, mask, giwa::plain_score{}, gpu.call_options(workspace_bytes)));
     check_cuda(cudaStreamSynchronize(s));
   };
   set_delay(0);
@@ -179,6 +180,23 @@ TEST_CASE("delays change nothing of calls with a cache") {
   c.page_size = 3;
   c.most = 1000;
   CHECK(different_cached<128>(c, giwa::full{}) == 0);  // many rows: two warps copy by cp.async
+}
+
+TEST_CASE("delays change nothing of latent rows") {
+  cached_case_options c;
+  c.heads = 9;
+  c.head_size = 576, c.head_size_v = 512;
+  c.latent = true;
+  c.queries = {2, 2, 2};  // two tiles of rows
+  c.keys = 3000;
+  c.lengths = {3000, 2, 777};
+  CHECK(different_cached<576, 512>(c, giwa::causal::bottom_right) == 0);  // TMA
+  c.page_size = 16;
+  c.most = 200;
+  CHECK(different_cached<576, 512>(c, giwa::full{}) == 0);  // four warps start boxes
+  c.page_size = 3;
+  c.most = 1000;
+  CHECK(different_cached<576, 512>(c, giwa::causal::bottom_right) == 0);  // cp.async
 }
 
 TEST_CASE("delays change nothing") {

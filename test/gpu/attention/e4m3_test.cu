@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_forward of e4m3 on a GPU: against the reference, close to the CPU, and with the bits of fp32_exact.
+// attention_forward of e4m3 in fp32 on a GPU: against the reference, close to the CPU, and with the bits of fp32.
 #include <giwa/attention.cuh>
 #include <giwa/host.hpp>
 
@@ -48,7 +48,7 @@ std::string fault_of(case_options options, e4m3_numbers numbers, const Mask& mas
     c.v.view()(0, 3, 1, 5) = e4m3_of(0x7f), c.k.view()(0, 60, 0, 0) = e4m3_of(0xff);
     c.q.view()(0, 2, 3, 1) = e4m3_of(0x7f);
   }
-  if (const std::string refused = run_on_gpu<HeadSize>(c, mask); !refused.empty()) return refused;
+  if (const std::string refused = run_on_gpu<HeadSize, giwa::fp32_exact>(c, mask); !refused.empty()) return refused;
   const attention_answers answers = answers_of(c, mask, giwa::plain_score{});
   if (const attention_verdict verdict = judge(c, answers); !verdict.ok()) return verdict.failure;
 

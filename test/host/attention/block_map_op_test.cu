@@ -13,8 +13,9 @@ namespace {
 struct on_executor {
   template <class Source>
   giwa::status operator()(const Source& source, const giwa::block_map& map) const {
-    const giwa::status s = run<giwa::detail::write_block_bits>(source, map);
-    return s.ok() ? run<giwa::detail::write_block_counts>(source, map) : s;
+    if (const giwa::status s = run<giwa::detail::write_block_bits>(source, map); !s.ok()) return s;
+    if (const giwa::status s = run<giwa::detail::write_block_columns>(source, map); !s.ok()) return s;
+    return run<giwa::detail::write_column_counts>(source, map);
   }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Masks from data on the CPU: maps from every source against loops over their scores, what block_sparse says of tiles, attention
 // with it against the same mask as a formula, its refusals; and masks that read bits.
+#include <giwa/attention/work/visible_tiles.hpp>
 #include <giwa/host.hpp>
 
 #include <limits>
@@ -75,6 +76,75 @@ TEST_CASE("block_sparse says of tiles what it says of their scores") {
                          p.keys, 2, vague) == 0);
     CHECK(wrong_or_vague(either(!giwa::block_sparse{c.map}, giwa::prefix{3}), p.queries, p.keys, 0, vague) == 0);
   }
+}
+
+TEST_CASE("bits of 32 tiles say what is said of each tile") {
+  int wrong = 0, known = 0;
+  const auto compare = [&](const auto& mask, auto axis, int queries, int keys, bool exact) {
+    using mask_type = std::remove_cvref_t<decltype(mask)>;
+    static_assert(giwa::mask_traits<mask_type>::finds_visible);
+    giwa::detail::head_place head{};
+    head.batch = 1, head.head = 1;
+    head.query_count = queries, head.key_count = keys, head.offset = keys - queries;
+    const int across = axis() == giwa::detail::tile_axis::keys ? queries : keys;
+    for (const int size : {1, 2, 3, 4, 8, 16, 64, 256})
+      for (int first = 0; first < across; first += 5) {
+        const giwa::detail::visible_tiles<mask_type, axis()> list(mask, head, first, 7, size);
+        for (int n = 0; n < list.count(); ++n) {
+          const giwa::tile_bits bits = list.visible_from(n);
+          for (int i = 0; i < 32 && n + i < list.count(); ++i) {
+            const bool visible = (bits.visible >> i & 1) != 0, full = (bits.full >> i & 1) != 0;
+            const tile_keep keep = list.visible_by_mask(n + i);
+            wrong += (full && keep != tile_keep::all) || (!visible && keep != tile_keep::none) || (full && !visible);
+            // A tile that ends after the map is not full.
+            const bool ends = (n + i + 1) * size <= (axis() == giwa::detail::tile_axis::keys ? keys : queries);
+            const bool answers = (size & (size - 1)) == 0 && size <= 64;
+            if (exact && answers)
+              wrong += visible != (keep != tile_keep::none) || (ends && full != (keep == tile_keep::all));
+            known += visible ? 0 : 1;
+          }
+        }
+      }
+  };
+  using axes = giwa::detail::tile_axis;
+  constexpr std::integral_constant<axes, axes::keys> keys{};
+  constexpr std::integral_constant<axes, axes::queries> queries{};
+  for (const float density : {0.f, 0.05f, 0.3f, 0.95f}) {
+    block_problem p{
+        .batch = 2, .heads = 2, .queries = 93, .keys = 213, .block_queries = 4, .block_keys = 2, .density = density};
+    block_case c(p, 5);
+    REQUIRE(make_block_map(giwa::host, c.lists(), c.map).ok());
+    const auto both = [&](const auto& mask, bool exact) {
+      compare(mask, keys, p.queries, p.keys, exact);
+      compare(mask, queries, p.queries, p.keys, exact);
+    };
+    both(giwa::block_sparse{c.map}, true);
+    both(giwa::block_sparse{c.map, giwa::causal::bottom_right}, false);
+    both(giwa::block_sparse{c.map} & giwa::causal::bottom_right, false);
+    both(giwa::sliding_window{40, giwa::alignment::bottom_right} & giwa::block_sparse{c.map}, false);
+    // Heads with more queries and keys than the map, and with fewer.
+    compare(giwa::block_sparse{c.map}, keys, p.queries + 9, p.keys + 70, false);
+    compare(giwa::block_sparse{c.map}, queries, p.queries - 9, p.keys - 70, false);
+    c.map.by_keys = false;
+    CHECK(giwa::block_sparse{c.map}.visible_queries({1, 1, 0, 10, 0, 0, 0}, 4).visible == ~0u);
+  }
+  CHECK(wrong == 0);
+  CHECK(known > 1000);
+}
+
+TEST_CASE("masks of blocks say of how many queries") {
+  const giwa::block_map of_64{.queries = 100, .keys = 100, .block_queries = 64},
+      of_128{.queries = 100, .keys = 100, .block_queries = 128};
+  const auto queries = [](const auto& mask) {
+    static_assert(giwa::mask_traits<std::remove_cvref_t<decltype(mask)>>::has_blocks);
+    return giwa::mask_traits<std::remove_cvref_t<decltype(mask)>>::queries_of_block(mask);
+  };
+  CHECK(queries(giwa::block_sparse{of_64}) == 64);
+  CHECK(queries(giwa::block_sparse{of_128, giwa::block_sparse{of_64}}) == 64);
+  CHECK(queries(giwa::causal{} & giwa::block_sparse{of_128}) == 128);
+  CHECK(queries(giwa::block_sparse{of_128} | giwa::block_sparse{of_64}) == 64);
+  CHECK(queries(!giwa::block_sparse{of_64}) == 64);
+  CHECK_FALSE(giwa::mask_traits<decltype(giwa::prefix{3} | giwa::causal{})>::has_blocks);
 }
 
 TEST_CASE("blocks past the map are not visible") {

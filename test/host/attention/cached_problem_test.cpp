@@ -263,6 +263,19 @@ TEST_CASE("values that are columns of the keys") {
   CHECK(row.run().ok());
 }
 
+TEST_CASE("above a head size of 512, values are columns of the keys") {
+  cached_case_options options = call_t().c.options;
+  options.head_size = 576, options.head_size_v = 512;
+  for (const bool latent : {true, false}) {
+    options.latent = latent;
+    cached_case<float> c(options);
+    const giwa::status s =
+        cached_of<576, 512>(giwa::host, c.views(), giwa::full{}, giwa::plain_score{}, c.call_options());
+    CHECK(s.ok() == latent);
+    if (!latent) CHECK(s.message == std::string("above a head size of 512, v must be the first columns of k"));
+  }
+}
+
 TEST_CASE("memory that is written and read") {
   struct input {
     const char* argument;
@@ -484,7 +497,7 @@ TEST_CASE("supports") {
   refused_with([&](problem& p) { p.keys = limit + 1; }, 90, "k", at_most, limit, limit + 1);
   refused_with([](problem& p) { p.sequences = -1; }, 90, "q", at_least, 0, -1);
   refused_with([](problem& p) { p.rows = -1; }, 90, "q", at_least, 0, -1);
-  refused_with([](problem& p) { p.head_size = 513; }, 90, "q", at_most, 512, 513);
+  refused_with([](problem& p) { p.head_size = 577; }, 90, "q", at_most, 576, 577);
   refused_with([](problem& p) { p.kv_heads = 0; }, 90, "k", at_least, 1, 0);
   refused_with([](problem& p) { p.cache_bytes = 4; }, 90, "k", bound::exactly, 2, 4);
   const auto too_many = [&](int64 queries, int64 rows, int64 group) {

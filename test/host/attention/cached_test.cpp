@@ -103,6 +103,10 @@ TEST_CASE("any ratio of heads, and two head sizes") {
       f.add(cached_fault_of<float, 24, 8>(c));
       f.add(cached_fault_of<float, 5, 33>(c, causal::bottom_right));
       f.add(cached_fault_of<float, 1>(c));
+      if (ratio % 4 != 0) continue;
+      c.latent = true;
+      f.add(cached_fault_of<float, 576, 512>(c));
+      f.add(cached_fault_of<giwa::bf16, 576, 512>(c, causal::bottom_right));
     }
   CHECK_NO_FAULTS(f);
 }

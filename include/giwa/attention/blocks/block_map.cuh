@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// make_block_map on a stream: a warp for each task of its two steps.
+// make_block_map on a stream: a warp for each task of its steps.
 #ifndef GIWA_ATTENTION_BLOCKS_BLOCK_MAP_CUH
 #define GIWA_ATTENTION_BLOCKS_BLOCK_MAP_CUH
 
@@ -23,7 +23,19 @@ struct warp_team {
   GIWA_HOST_DEVICE uint32 any_bits(uint32 x) const { return reduce_warp(block, x, either_bits{}); }
   GIWA_HOST_DEVICE int sum(int x) const { return reduce_warp(block, x); }
   GIWA_HOST_DEVICE int scan(int x) const { return scan_warp(block, x); }
-  GIWA_HOST_DEVICE int last(int x) const { return block.shuffle(x, lanes - 1); }
+  GIWA_HOST_DEVICE int last(int x) const { return from(x, lanes - 1); }
+  GIWA_HOST_DEVICE int from(int x, int lane) const { return block.shuffle(x, lane); }
+  /// Calls put(i, bits i of rows(0) to rows(31)) for each i below 32.
+  template <class Rows, class Put>
+  GIWA_HOST_DEVICE void transpose(const Rows& rows, const Put& put) const {
+    const block_bits own = rows(lane());
+    block_bits mine{};
+    for (int i = 0; i < lanes; ++i) {
+      const uint32 visible = block.ballot((own.visible >> i & 1) != 0), full = block.ballot((own.full >> i & 1) != 0);
+      if (i == lane()) mine = {visible, full};
+    }
+    put(lane(), mine);
+  }
   GIWA_HOST_DEVICE void add(int* to, int n) const {
     if (lane() == 0 && n != 0) block.atomic_add(*to, n);
   }
@@ -83,7 +95,8 @@ struct stream_block_map {
     if (const status state = check_each_pointer(for_each); !state.ok()) return state;
     const block_map_params<Source> p{map, source};
     if (const status state = launch_step<write_block_bits>(s, p); !state.ok()) return state;
-    return launch_step<write_block_counts>(s, p);
+    if (const status state = launch_step<write_block_columns>(s, p); !state.ok()) return state;
+    return map.by_keys ? launch_step<write_column_counts>(s, p) : status{};
   }
 
  private:

@@ -50,8 +50,8 @@ struct block_bits {
 };
 
 /// What the sources have in common. A team is the lanes of a warp, or one thread of the CPU: lane(), `lanes`, any_bits(x), which
-/// returns the bits that a lane has, sum(x), and add(pointer, n), by its first lane. `whole_rows`: a team has all words of a row,
-/// in order.
+/// returns the bits that a lane has, sum(x), from(x, lane), and add(pointer, n), by its first lane. `whole_rows`: a team has all words
+/// of a row, in order. A source with `words_of_lane` and words() fills so many words in each lane, one every `lanes`.
 struct block_source_base {
   static constexpr bool whole_rows = false;
   struct row_state {};
@@ -95,26 +95,32 @@ struct block_source<block_lists> : block_source_base {
     }
     return {};
   }
+  // A lane of a warp has two words of a row, so that rows of 2048 blocks read their lists once.
+  static constexpr bool whole_rows = true;
+  static constexpr int words_of_lane = 2;
   template <class Team>
-  GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const block_lists& lists,
-                                          const block_place& at, row_state&) {
-    const uint32 full = bits_of(team, map, lists.full, at), partial = bits_of(team, map, lists.partial, at);
-    return {full | partial, full};
+  GIWA_HOST_DEVICE static void words(const Team& team, const block_map& map, const block_lists& lists,
+                                     const block_place& at, block_bits (&bits)[words_of_lane]) {
+    uint32 full[words_of_lane]{}, partial[words_of_lane]{};
+    set_bits(team, map, lists.full, at, full), set_bits(team, map, lists.partial, at, partial);
+    for (int i = 0; i < words_of_lane; ++i) bits[i] = {full[i] | partial[i], full[i]};
   }
-  /// The bits of `count` numbers, one every `step` elements. Those that are no columns are counted with the first word.
+  /// Sets the bits of `count` numbers, one every `step` elements. Those that are no columns are counted with the first word.
   template <class Team>
-  GIWA_HOST_DEVICE static uint32 bits_of(const Team& team, const block_map& map, const int* numbers, int64 step,
-                                         int64 count, int bad, const block_place& at) {
-    uint32 bits = 0;
-    for (int64 i = team.lane(); i < count; i += Team::lanes) {
-      const int column = numbers[i * step];
-      if (column < 0 || column >= map.columns())
-        ++bad;
-      else if (column / 32 == at.word)
-        bits |= uint32{1} << column % 32;
+  GIWA_HOST_DEVICE static void set_bits(const Team& team, const block_map& map, const int* numbers, int64 step,
+                                        int64 count, int bad, const block_place& at, uint32 (&bits)[words_of_lane]) {
+    for (int64 first = 0; first < count; first += Team::lanes) {
+      const int64 i = first + team.lane();
+      int column = i < count ? numbers[i * step] : -1;
+      if (column < 0 || column >= map.columns()) bad += i < count ? 1 : 0, column = -1;
+      const int left = count - first < Team::lanes ? static_cast<int>(count - first) : Team::lanes;
+      for (int lane = 0; lane < left; ++lane) {
+        const int of_lane = team.from(column, lane), word = (of_lane >> 5) - at.word - team.lane();
+        for (int k = 0; k < words_of_lane; ++k)
+          if (word == k * Team::lanes) bits[k] |= uint32{1} << (of_lane & 31);
+      }
     }
     if (at.word == 0 && map.errors != nullptr) team.add(map.errors, team.sum(bad));
-    return team.any_bits(bits);
   }
 
  private:
@@ -122,15 +128,15 @@ struct block_source<block_lists> : block_source_base {
     return list.counts.data() == nullptr && list.counts.size() == 0;
   }
   template <class Team>
-  GIWA_HOST_DEVICE static uint32 bits_of(const Team& team, const block_map& map, const block_list& list,
-                                         const block_place& at) {
-    if (is_absent(list)) return 0;
+  GIWA_HOST_DEVICE static void set_bits(const Team& team, const block_map& map, const block_list& list,
+                                        const block_place& at, uint32 (&bits)[words_of_lane]) {
+    if (is_absent(list)) return;
     const auto& c = list.counts;
     const auto& n = list.indices;
     const int64 said = c.data()[at.batch * c.stride(0) + at.head * c.stride(1) + at.row * c.stride(2)];
     const int64 count = said < 0 ? 0 : said > n.extent(3) ? n.extent(3) : said;
-    return bits_of(team, map, n.data() + (at.batch * n.stride(0) + at.head * n.stride(1) + at.row * n.stride(2)),
-                   n.stride(3), count, said != count && team.lane() == 0 ? 1 : 0, at);
+    set_bits(team, map, n.data() + (at.batch * n.stride(0) + at.head * n.stride(1) + at.row * n.stride(2)), n.stride(3),
+             count, said != count && team.lane() == 0 ? 1 : 0, at, bits);
   }
 };
 
@@ -141,17 +147,20 @@ struct block_source<block_rows> : block_source_base {
     if (const status s = check_view(rows.offsets, sizes, 3, map, "offsets"); !s.ok()) return s;
     return check_view(rows.indices, any, 0, map, "indices");
   }
+  static constexpr bool whole_rows = true;
+  static constexpr int words_of_lane = block_source<block_lists>::words_of_lane;
   template <class Team>
-  GIWA_HOST_DEVICE static block_bits word(const Team& team, const block_map& map, const block_rows& rows,
-                                          const block_place& at, row_state&) {
+  GIWA_HOST_DEVICE static void words(const Team& team, const block_map& map, const block_rows& rows,
+                                     const block_place& at, block_bits (&bits)[words_of_lane]) {
     const auto& o = rows.offsets;
     const int* const of_row = o.data() + (at.batch * o.stride(0) + at.head * o.stride(1) + at.row * o.stride(2));
     const int64 first = of_row[0], end = of_row[o.stride(2)], all = rows.indices.extent(0);
     const bool right = 0 <= first && first <= end && end <= all;
-    const uint32 bits = block_source<block_lists>::bits_of(
-        team, map, rows.indices.data() + (right ? first * rows.indices.stride(0) : 0), rows.indices.stride(0),
-        right ? end - first : 0, !right && team.lane() == 0 ? 1 : 0, at);
-    return {bits, bits};
+    uint32 full[words_of_lane]{};
+    block_source<block_lists>::set_bits(team, map, rows.indices.data() + (right ? first * rows.indices.stride(0) : 0),
+                                        rows.indices.stride(0), right ? end - first : 0,
+                                        !right && team.lane() == 0 ? 1 : 0, at, full);
+    for (int i = 0; i < words_of_lane; ++i) bits[i] = {full[i], full[i]};
   }
 };
 

@@ -46,7 +46,7 @@ inline namespace GIWA_ARCH_TAG {
 ///   map, and its diagonal does not depend on lengths that differ: it is asked with the queries and keys of the map, and with
 ///   head and sequence 0 where the map has one for all.
 ///
-/// On a stream of the current device: asynchronous, two launches, allocates nothing, may be captured; sources are read when the
+/// On a stream of the current device: asynchronous, two launches, or three with by_keys, allocates nothing, may be captured; sources are read when the
 /// kernels run. With giwa::host: done when it returns (`#include <giwa/host.hpp>`). The result is deterministic, and the same bits
 /// on host and device. Errors: sizes that do not fit together, too little alignment, a source that overlaps the map, memory that
 /// the GPU cannot use, those of launch(). Nothing is written then. Source of the formats: He et al. 2024, "FlexAttention"; Ye et

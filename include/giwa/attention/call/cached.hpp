@@ -111,7 +111,7 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const tens
   static_assert(!drops_weights<Score>,
                 "giwa::attention_cached: dropout is for training; pass the score modifier in it, or "
                 "giwa::plain_score{}.");
-  require_head_sizes<HeadSize, HeadSizeV>();
+  require_head_sizes<HeadSize, HeadSizeV, attention_limits::cached_head_size>();
   const auto views = cached_views_of(cache, options.sequences, q, o);
   if (const status s = check_sequences_of_cache<Rank>(options.sequences, q.extent(0)); !s.ok()) return s;
   if (const status s = check_rank<Rank>(views); !s.ok()) return s;
@@ -151,6 +151,7 @@ inline namespace GIWA_ARCH_TAG {
 ///
 /// Template arguments:
 ///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
+///     That of q and k may be up to 576 where v is the first columns of k: `head_sizes<576, 512>`
 ///     choose_head_size() chooses one that is known at run time
 ///   - Which: any_queries, or few_queries, which refuses more than 32 queries times heads of q for each head of k
 ///

@@ -21,8 +21,10 @@ constexpr void require_accuracy_and_tile() {
                 "then the tile: attention_forward<128, giwa::fp32, giwa::tile_shape<128, 64>>(...).");
   static_assert(is_attention_tile<Tile>,
                 "giwa::attention_forward: the tile is giwa::tile_shape<queries, keys> or giwa::automatic_tile.");
-  static_assert(stdlib::same_as<Accuracy, fp32> || stdlib::same_as<T, fp32>,
-                "giwa::attention_forward: fp32_exact and tf32 say how tensors of fp32 are multiplied.");
+  static_assert(stdlib::same_as<Accuracy, fp32> || stdlib::same_as<T, fp32> ||
+                    (stdlib::same_as<Accuracy, fp32_exact> && takes_scales<T>),
+                "giwa::attention_forward: fp32_exact and tf32 say how tensors of fp32 are multiplied; fp32_exact also "
+                "those of e4m3.");
   static_assert(stdlib::same_as<Accuracy, fp32> || stdlib::same_as<Tile, automatic_tile>,
                 "giwa::attention_forward: a custom tile has the accuracy giwa::fp32.");
 }
@@ -101,7 +103,7 @@ inline namespace GIWA_ARCH_TAG {
 /// Template arguments:
 ///   - HeadSize: the head size of q, k, v and o, 1 to 512; with `head_sizes<192, 128>` that of q and k, and that of v and o.
 ///     choose_head_size() chooses one that is known at run time
-///   - Accuracy: fp32, fp32_exact or tf32, for the products of fp32 tensors
+///   - Accuracy: fp32, fp32_exact or tf32, for the products of fp32 tensors; fp32_exact multiplies e4m3 in fp32 on Hopper too
 ///   - Tile: automatic_tile, or tile_shape<queries, keys> for the kernel of the newest architecture in the build, 8.0
 ///     or 9.0 (for fp32 on tensor cores 9.0 only); the other kernels keep their own tiles
 ///
@@ -122,8 +124,9 @@ inline namespace GIWA_ARCH_TAG {
 /// bottom_right or offset(n). If options.lse is set, it receives the natural logarithm of the sum of e^score over the
 /// keys that the row keeps, in fp32. A sink adds e^sink to that sum and nothing to o.
 ///
-/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have a different one. q, k and v may also be e4m3, whose
-/// factors the caller applies (docs/attention.md): then products run in fp32, without tensor cores. Strides are 64-bit numbers of
+/// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have a different one. q, k and v may also be e4m3,
+/// with options.scales (docs/attention.md): on Hopper the weights of the softmax are rounded to e4m3 then, elsewhere products run in
+/// fp32, without tensor cores. Strides are 64-bit numbers of
 /// any value, including 0 and negative ones, except that the last must be 1. Sums are in fp32.
 ///
 /// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be

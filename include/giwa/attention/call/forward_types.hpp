@@ -31,11 +31,12 @@ struct head_sizes {};
 
 namespace detail {
 
-template <int HeadSize, int HeadSizeV>
+template <int HeadSize, int HeadSizeV, int64 MostHeadSize = attention_limits::head_size>
 GIWA_HOST_DEVICE constexpr void require_head_sizes() {
-  static_assert(HeadSize >= 1 && HeadSizeV >= 1 && HeadSize <= attention_limits::head_size &&
-                    HeadSizeV <= attention_limits::head_size,
-                "giwa::attention_forward: head sizes must be from 1 to 512.");
+  static_assert(
+      HeadSize >= 1 && HeadSizeV >= 1 && HeadSize <= MostHeadSize && HeadSizeV <= attention_limits::head_size,
+      "giwa::attention_forward: head sizes must be from 1 to 512; that of q and k in attention_cached from 1 to "
+      "576.");
 }
 
 /// The two numbers of head_sizes.

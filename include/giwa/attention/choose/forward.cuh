@@ -52,6 +52,9 @@ struct forward_sm90 : candidate {
 
   template <class Call>
   static status suits(const Call& call) {
+    // P is rounded before it is multiplied by V, so it has no scales of keys. Those of k begin at multiples of 64 of the tensor's rows.
+    if constexpr (element_traits<T>::has_scales)
+      if (call.scales.v_rows != 0 || (call.scales.k_rows != 0 && call.views.is_packed())) return fits_another_tile;
     return check_tensor_maps(heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
   }
   static result<gpu_traits> gpu() { return current_gpu(path_of<op>()); }
@@ -79,6 +82,19 @@ struct forward_sm90_by_keys : forward_sm90<T, O, sm90_second_policy_of<HeadSize,
     return forward_sm90_by_keys::forward_sm90::suits(call);
   }
 };
+/// The same with the tile for masks of small blocks.
+template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score, bool Compiled>
+struct forward_sm90_by_blocks : forward_sm90<T, O, sm90_blocks_policy_of<HeadSize, HeadSizeV>, Mask, Score, Compiled> {
+  using policies = sm90_blocks_policy_of<HeadSize, HeadSizeV>;
+  static constexpr bool compiled =
+      Compiled && stdlib::same_as<Tile, automatic_tile> && mask_traits<Mask>::has_blocks && policies::exists;
+
+  template <class Call>
+  static status suits(const Call& call) {
+    if (!policies::suits(mask_traits<Mask>::queries_of_block(call.mask))) return fits_another_tile;
+    return forward_sm90_by_blocks::forward_sm90::suits(call);
+  }
+};
 
 /// The candidates by element type, the best one first.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
@@ -93,6 +109,7 @@ struct forward_kernels {
                                      sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
   using type =
       prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
+                    forward_sm90_by_blocks<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
                     forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
                     forward_sm80<sm80_op, sm80, takes_every_layout || !narrow, !stdlib::same_as<tile, automatic_tile>>,
                     forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
@@ -115,7 +132,12 @@ struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
   requires(!element_traits<T>::on_tensor_cores && !element_traits<T>::is_split)
 struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
-  using type = prepared_call<forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
+  static constexpr bool has_bytes =
+      has_sm90 && HeadSize <= 256 && HeadSizeV <= 256 && !stdlib::same_as<Tile, fp32_exact>;
+  using tile = stdlib::conditional_t<is_attention_tile<Tile>, Tile, automatic_tile>;
+  using sm90 = sm90_bytes_policy_of<HeadSize, HeadSizeV, tile>;
+  using type = prepared_call<forward_sm90<T, O, sm90, Mask, Score, has_bytes>,
+                             forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 using prepared_forward = typename forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score>::type;

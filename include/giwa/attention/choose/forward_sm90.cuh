@@ -27,7 +27,7 @@ status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, con
   status state = encoder.state;
   if constexpr (!types::is_split) encode_map<typename types::q_tile>(p.q, q, "q", encoder.value, state);
   encode_map<typename types::k_tile>(p.k, k, "k", encoder.value, state);
-  encode_map<typename types::v_tile>(p.v, v, "v", encoder.value, state);
+  encode_map<typename types::loaded_v_tile>(p.v, v, "v", encoder.value, state);
   if constexpr (types::stores_tiles) {
     p.stores_by_tma = check_store_map(o, "o").ok();
     if (p.stores_by_tma) encode_map<typename types::o_rows>(p.o, o, "o", encoder.value, state);

@@ -19,6 +19,10 @@ status check_pointers(const attention_params<T, O, Mask, Score>& call) {
                     fails(a.packed.q_offsets, "q_offsets") || fails(a.packed.k_offsets, "k_offsets") ||
                     fails(a.packed.q_lengths, "q_lengths") || fails(a.packed.k_lengths, "k_lengths") ||
                     fails(a.packed.k_batch_index, "k_batch_index"));
+  if constexpr (element_traits<T>::has_scales)
+    static_cast<void>(fails(call.scales.q, "scales.q") || fails(call.scales.k, "scales.k") ||
+                      fails(call.scales.v, "scales.v") || fails(call.scales.v_channel, "scales.v_channel") ||
+                      fails(call.scales.v_mean, "scales.v_mean"));
   if constexpr (drops_weights<Score>) static_cast<void>(fails(call.score.offset, "dropout"));
   return pointers.state();
 }

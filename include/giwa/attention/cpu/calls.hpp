@@ -176,6 +176,17 @@ struct one_thread {
   GIWA_HOST_DEVICE static int sum(int x) { return x; }
   GIWA_HOST_DEVICE static int scan(int x) { return x; }
   GIWA_HOST_DEVICE static int last(int x) { return x; }
+  GIWA_HOST_DEVICE static int from(int x, int) { return x; }
+  template <class Rows, class Put>
+  GIWA_HOST_DEVICE static void transpose(const Rows& rows, const Put& put) {
+    block_bits columns[32]{};
+    for (int i = 0; i < 32; ++i) {
+      const block_bits row = rows(i);
+      for (int k = 0; k < 32; ++k)
+        columns[k].visible |= (row.visible >> k & 1) << i, columns[k].full |= (row.full >> k & 1) << i;
+    }
+    for (int k = 0; k < 32; ++k) put(k, columns[k]);
+  }
   GIWA_HOST_DEVICE static void add(int* to, int n) {
     if (n == 0) return;
 #if defined(__CUDA_ARCH__)
@@ -196,8 +207,15 @@ template <class Source>
 struct host_block_map {
   static status run(const block_map& map, const Source& source) {
     const block_map_params<Source> p{map, source};
-    const status s = for_all(host, write_block_bits::tasks(p), block_map_task<write_block_bits, decltype(p)>{p});
-    return s.ok() ? for_all(host, write_block_counts::tasks(p), block_map_task<write_block_counts, decltype(p)>{p}) : s;
+    if (const status s = step<write_block_bits>(p); !s.ok()) return s;
+    if (const status s = step<write_block_columns>(p); !s.ok()) return s;
+    return step<write_column_counts>(p);
+  }
+
+ private:
+  template <class Step>
+  static status step(const block_map_params<Source>& p) {
+    return for_all(host, Step::tasks(p), block_map_task<Step, block_map_params<Source>>{p});
   }
 };
 

@@ -90,11 +90,25 @@ inline void host_widen(const host_loops&, const e4m3* from, float* to, int count
 }
 ///@}
 
+/// The same of a row with scales.
+template <class T>
+inline void host_widen(const host_loops& loops, const scaled_row<T>& row, float* to, int count) {
+  host_widen(loops, row.data, to, count);
+  if (row.channel.data == nullptr && row.mean.data == nullptr)
+    for (int i = 0; i < count; ++i) to[i] *= row.scale;
+  else
+    for (int i = 0; i < count; ++i) to[i] = to[i] * (row.scale * row.channel.get(i, 1.f)) + row.mean.get(i, 0.f);
+}
+
 /// Prefetches a row of elements.
 template <class T>
 inline void host_prefetch(const T* row, int count) {
   const char* const from = reinterpret_cast<const char*>(row);
   for (int i = 0; i < count * static_cast<int>(sizeof(T)); i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+template <class T>
+inline void host_prefetch(const scaled_row<T>& row, int count) {
+  host_prefetch(row.data, count);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -91,6 +91,22 @@ struct block_map {
     }
     return sum;
   }
+  /// Returns which of 32 tiles of t's queries and `size` keys each, from t.first_key on, have visible blocks, and which have only
+  /// full ones, or with `Whole` only visible ones. Without an answer unless `size` is a power of two with at most 32 blocks.
+  template <bool Whole = false>
+  GIWA_HOST_DEVICE tile_bits visible_keys(const score_tile& t, int size) const {
+    const axis rows_of{t.first_query, t.last_query, queries, bits_below(block_queries)},
+        columns_of{t.first_key, t.last_key, keys, bits_below(block_keys)};
+    return tiles<Whole>(row(t.batch, t.head, 0), row_words(), rows_of, columns_of, size);
+  }
+  /// The same of tiles of t's keys and `size` queries each. Without `by_keys` there is no answer.
+  template <bool Whole = false>
+  GIWA_HOST_DEVICE tile_bits visible_queries(const score_tile& t, int size) const {
+    if (!by_keys) return {};
+    const axis rows_of{t.first_query, t.last_query, queries, bits_below(block_queries)},
+        columns_of{t.first_key, t.last_key, keys, bits_below(block_keys)};
+    return tiles<Whole>(column(t.batch, t.head, 0), column_words(), columns_of, rows_of, size);
+  }
   /// Returns the words of a row of blocks, row_words(), and of a column, column_words().
   ///@{
   GIWA_HOST_DEVICE block_word* row(int sequence, int head, int r) const {
@@ -110,6 +126,57 @@ struct block_map {
   }
   GIWA_HOST_DEVICE int64 matrix(int sequence, int head) const {
     return int64{batch == 1 ? 0 : sequence} * heads + (heads == 1 ? 0 : head);
+  }
+  /// A range of queries or keys, of how many the map has, in blocks of 2^bits.
+  struct axis {
+    int first, last, length, bits;
+  };
+  /// The tiles of `size` from along.first on, in lines of `words` words, of which `lines` is the first of the map.
+  template <bool Whole>
+  GIWA_HOST_DEVICE static tile_bits tiles(const block_word* lines, int words, const axis& across, const axis& along,
+                                          int size) {
+    const int each = bits_below(size) - along.bits;  // a tile has 2^each blocks
+    if (!is_power_of_two(size) || each > 5) return {};
+    if (across.first >= across.length || along.first >= along.length) return {0, 0};
+    const bool within = across.last < across.length;
+    const int end = ((within ? across.last : across.length - 1) >> across.bits) + 1;
+    tile_bits found{0, within ? ~uint32{0} : 0};
+    for (int line = across.first >> across.bits; line < end; ++line) {
+      const tile_bits t = tiles_of_line<Whole>(lines + int64{line} * words, words, along, size, each);
+      found = {found.visible | t.visible, found.full & t.full};
+    }
+    // A tile that ends after the map is not full.
+    if (const int whole = (along.length - along.first) >> bits_below(size); whole < 32)
+      found.full &= (uint32{1} << whole) - 1;
+    return found;
+  }
+  template <bool Whole>
+  GIWA_HOST_DEVICE static tile_bits tiles_of_line(const block_word* line, int words, const axis& along, int size,
+                                                  int each) {
+    const int block = along.first >> along.bits;
+    tile_bits b = blocks_from<Whole>(line, words, block), t{0, 0};
+    if (each == 0) return b;
+    const int first = each < 0 ? (along.first & ((1 << along.bits) - 1)) / size : 0;  // tile of its block
+    for (int i = 0; i < 32; ++i) {
+      if (each > 0 && i > 0 && (i << each) % 32 == 0) b = blocks_from<Whole>(line, words, block + (i << each));
+      const int at = each < 0 ? (first + i) >> -each : (i << each) % 32;
+      const uint32 of_tile = each > 0 ? ((uint32{2} << ((1 << each) - 1)) - 1) << at : uint32{1} << at;
+      t.visible |= ((b.visible & of_tile) != 0 ? uint32{1} : 0) << i;
+      t.full |= ((b.full & of_tile) == of_tile ? uint32{1} : 0) << i;
+    }
+    return t;
+  }
+  /// The 32 blocks of a line from block `first` on.
+  template <bool Whole>
+  GIWA_HOST_DEVICE static tile_bits blocks_from(const block_word* line, int words, int first) {
+    const int i = first / 32, bit = first % 32;
+    if (i >= words) return {0, 0};
+    tile_bits b{line[i].visible >> bit, line[i].full >> bit};
+    if (bit > 0 && i + 1 < words) {
+      b.visible |= line[i + 1].visible << (32 - bit);
+      b.full |= line[i + 1].full << (32 - bit);
+    }
+    return {b.visible, Whole ? b.visible : b.full};
   }
   GIWA_HOST_DEVICE static void add(counts& sum, const block_word* of, int first, int end) {
     const counts from = before(of[first / 32], first % 32), to = before(of[end / 32], end % 32);
@@ -134,6 +201,10 @@ struct block_sparse {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = mask_traits<Inner>::any_range;
+  GIWA_HOST_DEVICE constexpr int queries_of_block() const {
+    const int of_inner = mask_traits<Inner>::queries_of_block(inner);
+    return map.block_queries < of_inner ? map.block_queries : of_inner;
+  }
   GIWA_HOST_DEVICE bool operator()(attention_coord c) const {
     if (c.query >= map.queries || c.key >= map.keys) return false;
     const int column = map.column_of(c.key);
@@ -154,6 +225,12 @@ struct block_sparse {
     const tile_keep of_inner = detail::classify(inner, t);
     if (of_inner == tile_keep::none && n.full == 0) return tile_keep::none;
     return of_inner == tile_keep::all && within && n.visible == blocks ? tile_keep::all : tile_keep::some;
+  }
+  GIWA_HOST_DEVICE tile_bits visible_keys(const score_tile& t, int size) const {
+    return map.template visible_keys<mask_traits<Inner>::keeps_all>(t, size);
+  }
+  GIWA_HOST_DEVICE tile_bits visible_queries(const score_tile& t, int size) const {
+    return map.template visible_queries<mask_traits<Inner>::keeps_all>(t, size);
   }
   GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const { return detail::request_of(inner); }
   GIWA_HOST_DEVICE status check(const attention_sizes& s) const {

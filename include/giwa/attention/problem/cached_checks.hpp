@@ -83,6 +83,21 @@ GIWA_HOST_DEVICE constexpr bool same_elements(const tensor_view<const T, Rank>& 
   return true;
 }
 
+/// Whether v is the first columns of k, as of latent attention.
+template <class Element>
+GIWA_HOST_DEVICE constexpr bool values_are_first_columns(const kv_cache<Element>& cache) {
+  bool same = cache.k.data() == cache.v.data() && cache.v.extent(3) <= cache.k.extent(3);
+  for (int d = 0; d < 3; ++d) same = same && (cache.k.extent(d) <= 1 || cache.k.stride(d) == cache.v.stride(d));
+  return same;
+}
+/// Head sizes of q and k above that of all other calls are those of latent attention.
+template <class Element>
+GIWA_HOST_DEVICE constexpr status check_latent_values(const kv_cache<Element>& cache) {
+  if (cache.k.extent(3) <= attention_limits::head_size || cache.k.size() == 0 || values_are_first_columns(cache))
+    return {};
+  return status::invalid("v", "above a head size of 512, v must be the first columns of k");
+}
+
 /// v may be the first columns of k. Where both have the same strides, another overlap is an error of the caller's;
 /// other strides tell nothing.
 template <class Element>
@@ -235,7 +250,7 @@ GIWA_HOST_DEVICE status check_cached(const cached_views<T, Element, O>& a, const
                                      const cached_options& options, int64 head_size, int64 head_size_v) {
   first_failure broken;
   if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_shared_values(a.cache)) ||
-      broken(check_written(a.o, "o")) || broken(check_scale(options.scale)) ||
+      broken(check_latent_values(a.cache)) || broken(check_written(a.o, "o")) || broken(check_scale(options.scale)) ||
       broken(check_sinks_view(options.sinks, a.q.extent(2))) || broken(check_lse_view(options.lse, a.q, a.o)) ||
       broken(check_workspace(options, a.o)) ||
       broken(check_apart_from_inputs(a, options, a.o, "must not overlap o, which the call writes")) ||

@@ -34,7 +34,7 @@ GIWA_HOST_DEVICE constexpr status check_sizes(const cached_problem& p, int capab
     return status::invalid("q", "an element must have 2 or 4 bytes", bound::exactly, 2, p.element_bytes);
   const attention_problem tensors{p.sequences, p.queries,     p.keys,          p.heads, p.kv_heads,
                                   p.head_size, p.head_size_v, p.element_bytes, p.rows};
-  if (const status s = check_sizes(tensors, capability); !s.ok()) return s;
+  if (const status s = check_sizes(tensors, capability, attention_limits::cached_head_size); !s.ok()) return s;
   if (p.cache_bytes != 1 && p.cache_bytes != p.element_bytes)
     return status::invalid("k", "an element of the cache must have 1 byte or as many as one of q", bound::exactly,
                            p.element_bytes, p.cache_bytes);

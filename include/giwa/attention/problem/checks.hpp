@@ -111,6 +111,73 @@ GIWA_HOST_DEVICE status check_sinks(const attention_options& options, const atte
   return {};
 }
 
+/// Scales of one tensor: (batch, groups of `rows` rows, heads). Empty means none.
+template <class T>
+GIWA_HOST_DEVICE constexpr status check_row_scales(const tensor_view<const float, 3>& s,
+                                                   const tensor_view<const T, 4>& of, int rows, int multiple,
+                                                   const char* argument, const char* rows_argument) {
+  if (rows < 0 || rows % multiple != 0)
+    return status::invalid(rows_argument,
+                           multiple == 1 ? "the rows of a scale must be 0, for all of them, or more"
+                                         : "the rows of a scale must be 0, for all of them, or a multiple of 64",
+                           bound::at_least, 0, rows);
+  if (s.data() == nullptr && s.size() == 0)
+    return rows == 0 ? status{}
+                     : status::invalid(rows_argument, "rows of a scale are given, but the view of scales is empty");
+  if (const status bad = s.check(argument); !bad.ok()) return bad;
+  const int64 groups = rows == 0 ? 1 : ceil_div(of.extent(1), int64{rows});
+  const int64 sizes[3] = {of.extent(0), groups, of.extent(2)};
+  constexpr const char* messages[3] = {
+      "scales are (batch, groups of rows, heads): the first size must be 1 or the batch of the tensor, 1 if packed",
+      "scales are (batch, groups of rows, heads): there must be one for each group of rows",
+      "scales are (batch, groups of rows, heads): there must be 1 or one for each head of the tensor"};
+  for (int d = 0; d < 3; ++d)
+    if (s.extent(d) != sizes[d] && (d == 1 || s.extent(d) != 1))
+      return status::invalid(argument, messages[d], bound::exactly, sizes[d], s.extent(d));
+  return {};
+}
+GIWA_HOST_DEVICE constexpr status check_column_numbers(const tensor_view<const float, 2>& s, int64 heads, int64 columns,
+                                                       const char* argument) {
+  if (s.data() == nullptr && s.size() == 0) return {};
+  if (const status bad = s.check(argument); !bad.ok()) return bad;
+  if (s.extent(0) != 1 && s.extent(0) != heads)
+    return status::invalid(argument, "it is (kv heads, head size of v): there must be 1 or one row for each head of v",
+                           bound::exactly, heads, s.extent(0));
+  if (s.extent(1) != 1 && s.extent(1) != columns)
+    return status::invalid(argument, "it is (kv heads, head size of v): there must be 1 or one for each column of v",
+                           bound::exactly, columns, s.extent(1));
+  return {};
+}
+/// The scales: sizes, and no overlap with what the call writes.
+template <class Score, class T, class O>
+GIWA_HOST_DEVICE status check_attention_scales(const attention_options& options, const attention_views<T, O>& a) {
+  const attention_scales& s = options.scales;
+  if (!has_scales(s)) return {};
+  if constexpr (!element_traits<T>::has_scales)
+    return status::invalid("scales", "only q, k and v of 8-bit elements have scales");
+  first_failure broken;
+  if (broken(check_row_scales(s.q, a.q, s.q_rows, 1, "scales.q", "scales.q_rows")) ||
+      broken(check_row_scales(s.k, a.k, s.k_rows, 64, "scales.k", "scales.k_rows")) ||
+      broken(check_row_scales(s.v, a.v, s.v_rows, 64, "scales.v", "scales.v_rows")) ||
+      broken(check_column_numbers(s.v_channel, a.v.extent(2), a.v.extent(3), "scales.v_channel")) ||
+      broken(check_column_numbers(s.v_mean, a.v.extent(2), a.v.extent(3), "scales.v_mean")))
+    return broken.state;
+  if (drops_weights<Score> && s.v_mean.data() != nullptr)
+    return status::invalid("scales.v_mean",
+                           "with dropout v has no mean: the sum of the weights that are kept is not known");
+  const auto shares = [&](const auto& view, const char* argument) {
+    if (view.data() == nullptr) return status{};
+    if (may_share(view, a.o)) return status::invalid(argument, "the scales overlap o");
+    if (may_share(view, options.lse)) return status::invalid(argument, "the scales overlap lse");
+    if (may_share(view, options.workspace)) return status::invalid(argument, "the scales overlap the workspace");
+    return status{};
+  };
+  static_cast<void>(broken(shares(s.q, "scales.q")) || broken(shares(s.k, "scales.k")) ||
+                    broken(shares(s.v, "scales.v")) || broken(shares(s.v_channel, "scales.v_channel")) ||
+                    broken(shares(s.v_mean, "scales.v_mean")));
+  return broken.state;
+}
+
 /// The first rule that a forward call breaks. Whether the device can use the pointers is checked elsewhere.
 template <class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Mask& mask, const Score& score,
@@ -125,7 +192,8 @@ GIWA_HOST_DEVICE status check_attention(const attention_views<T, O>& a, const Ma
           {"o overlaps q", "o overlaps k", "o overlaps v", "o overlaps q_offsets", "o overlaps k_offsets",
            "o overlaps q_lengths", "o overlaps k_lengths", "o overlaps k_batch_index"})) ||
       broken(check_lse(options.lse, a)) ||
-      broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) || broken(check_sinks(options, a)))
+      broken(check_workspace(options.workspace, workspace_bytes(p), a, options.lse)) ||
+      broken(check_sinks(options, a)) || broken(check_attention_scales<Score>(options, a)))
     return broken.state;
   if (broken(check_both(mask, score, attention_sizes{p.batch, p.heads, p.seq_q, p.seq_k}))) return broken.state;
   return check_alignment(mask, score, options.align, a.lengths_agree(), a.q.extent(1), a.k.extent(1));

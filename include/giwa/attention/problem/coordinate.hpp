@@ -92,6 +92,12 @@ enum class tile_keep : int {
   all,   ///< fully kept: the mask is not evaluated
 };
 
+/// What a mask keeps of 32 tiles of scores that follow each other: a bit for each.
+struct tile_bits {
+  uint32 visible = ~uint32{0};  ///< some score may be kept; without the bit the tile is fully masked
+  uint32 full = 0;              ///< the tile is fully kept
+};
+
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

@@ -28,6 +28,12 @@ namespace giwa::inline GIWA_ABI {
 /// - `GIWA_HOST_DEVICE bool known_on_host() const`, or a static function: whether the host may call the members, and they do
 ///   not read the sequence (c.batch). A mask that reads the memory of a GPU says false, or nothing. Calls on several GPUs send
 ///   only the keys that some query may see, and ask masks that are known_on_host, any_range and any_head.
+/// - `GIWA_HOST_DEVICE int queries_of_block() const`: the mask is made of blocks, so that K tiles that a query does not see may lie
+///   between those that it sees, and so many consecutive queries, from a multiple of that on, see the same blocks. Kernels then look
+///   for such tiles everywhere; of other masks they skip those that no query of a work tile sees. The host calls it too.
+/// - `GIWA_HOST_DEVICE tile_bits visible_keys(const score_tile& t, int size) const`, and visible_queries(t, size): what is kept of 32
+///   tiles of t's queries and `size` keys each, from t.first_key on, and of 32 tiles of `size` queries and t's keys. Bits of tiles
+///   that begin after t mean nothing. Of a tile that is visible and not full, classify() is asked.
 /// - `giwa::alignment align`: the mask depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that the mask breaks for a problem of these sizes.
 template <class Mask>
@@ -55,6 +61,22 @@ struct mask_traits {
   /// Whether every query sees the keys up to the diagonal, and no others.
   static constexpr bool is_causal = ends_at_diagonal && keeps_to_diagonal;
 
+  /// Whether the mask is made of blocks; false if it does not say of how many queries.
+  static constexpr bool has_blocks = requires(const Mask& mask) { mask.queries_of_block(); };
+
+  /// Whether the mask says of 32 tiles at once which are visible.
+  static constexpr bool finds_visible = requires(const Mask& mask, const score_tile& t) {
+    mask.visible_keys(t, 1);
+    mask.visible_queries(t, 1);
+  };
+
+  /// Returns the number of consecutive queries that see the same blocks, or the largest int if the mask is not made of blocks.
+  GIWA_HOST_DEVICE static constexpr int queries_of_block(const Mask& mask) {
+    if constexpr (has_blocks)
+      return mask.queries_of_block();
+    else
+      return 0x7fffffff;
+  }
   /// Whether the host may call the members of this mask; false if the mask does not say so.
   GIWA_HOST_DEVICE static constexpr bool known_on_host(const Mask& mask) {
     if constexpr (requires { mask.known_on_host(); })
@@ -94,6 +116,19 @@ GIWA_HOST_DEVICE constexpr tile_keep classify_heads(const Mask& mask, score_tile
     for (const int end = t.head + heads; first != tile_keep::some && ++t.head < end;)
       if (classify(mask, t) != first) return tile_keep::some;
   return first;
+}
+
+/// What a mask keeps of 32 tiles along an axis. Without its members for that it is what classify() says of all together.
+template <bool OfKeys, class Mask>
+GIWA_HOST_DEVICE constexpr tile_bits visible_tiles_of(const Mask& mask, const score_tile& t, int size) {
+  if constexpr (mask_traits<Mask>::finds_visible && OfKeys)
+    return mask.visible_keys(t, size);
+  else if constexpr (mask_traits<Mask>::finds_visible)
+    return mask.visible_queries(t, size);
+  else if constexpr (mask_traits<Mask>::any_range)
+    return classify(mask, t) == tile_keep::none ? tile_bits{0, 0} : tile_bits{};
+  else
+    return {};
 }
 
 /// Masks described by each query's first and last key.

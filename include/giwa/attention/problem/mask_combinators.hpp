@@ -7,6 +7,17 @@
 
 namespace giwa::inline GIWA_ABI {
 
+namespace detail {
+template <class First, class Second>
+GIWA_HOST_DEVICE constexpr int least_queries_of_block(const First& a, const Second& b) {
+  const int x = mask_traits<First>::queries_of_block(a), y = mask_traits<Second>::queries_of_block(b);
+  return x < y ? x : y;
+}
+GIWA_HOST_DEVICE constexpr tile_bits both_of(tile_bits a, tile_bits b) {
+  return {a.visible & b.visible, a.full & b.full};
+}
+}  // namespace detail
+
 /// Keeps what both masks keep: the type of `a & b`.
 template <attention_mask First, attention_mask Second>
 struct mask_and {
@@ -46,6 +57,21 @@ struct mask_and {
     else
       return a.last_key(c) < b.last_key(c) ? a.last_key(c) : b.last_key(c);
   }
+  GIWA_HOST_DEVICE constexpr int queries_of_block() const
+    requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
+  {
+    return detail::least_queries_of_block(a, b);
+  }
+  GIWA_HOST_DEVICE constexpr tile_bits visible_keys(const score_tile& t, int size) const
+    requires(mask_traits<First>::finds_visible || mask_traits<Second>::finds_visible)
+  {
+    return detail::both_of(detail::visible_tiles_of<true>(a, t, size), detail::visible_tiles_of<true>(b, t, size));
+  }
+  GIWA_HOST_DEVICE constexpr tile_bits visible_queries(const score_tile& t, int size) const
+    requires(mask_traits<First>::finds_visible || mask_traits<Second>::finds_visible)
+  {
+    return detail::both_of(detail::visible_tiles_of<false>(a, t, size), detail::visible_tiles_of<false>(b, t, size));
+  }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) && b(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::none ? x : detail::classify(b, t);
@@ -79,6 +105,11 @@ struct mask_or {
   GIWA_HOST_DEVICE constexpr bool known_on_host() const {
     return mask_traits<First>::known_on_host(a) && mask_traits<Second>::known_on_host(b);
   }
+  GIWA_HOST_DEVICE constexpr int queries_of_block() const
+    requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
+  {
+    return detail::least_queries_of_block(a, b);
+  }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
@@ -104,6 +135,11 @@ struct mask_not {
   static constexpr bool any_range = mask_traits<First>::any_range;
   static constexpr bool any_head = mask_traits<First>::any_head;
   GIWA_HOST_DEVICE constexpr bool known_on_host() const { return mask_traits<First>::known_on_host(a); }
+  GIWA_HOST_DEVICE constexpr int queries_of_block() const
+    requires(mask_traits<First>::has_blocks)
+  {
+    return a.queries_of_block();
+  }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t);

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_OPTIONS_HPP
 
 #include <giwa/attention/problem/coordinate.hpp>
+#include <giwa/attention/problem/scales.hpp>
 #include <giwa/numeric/tensor_view.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -74,6 +75,7 @@ struct attention_options {
   /// tensor cores.
   tensor_view<unsigned char, 1> workspace{};
   giwa::sequences sequences{};  ///< where the rows of each sequence are; required for tensors of rank 3
+  attention_scales scales{};    ///< of q, k and v in e4m3
 };
 
 namespace detail {
@@ -93,6 +95,7 @@ GIWA_HOST_DEVICE constexpr bool has_values(const Options& o) {
   bool has = is_given(o.sequences);
   if constexpr (requires { o.scale; })
     has = has || o.scale.given || is_given(o.lse) || is_given(o.sinks) || o.align.is_set() || is_given(o.workspace);
+  if constexpr (requires { o.scales; }) has = has || has_scales(o.scales);
   if constexpr (requires { o.prior; }) has = has || !o.prior.o.empty() || is_given(o.prior.lse);
   if constexpr (requires { o.dlse; })
     has = has || is_given(o.dlse) || is_given(o.dsinks) || o.accumulate || o.any_order || o.split_heads;

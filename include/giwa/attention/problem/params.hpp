@@ -27,7 +27,7 @@ struct head_place {
 
 /// One head of one sequence. The views contain the rows of this sequence and no others.
 template <class T, class O>
-struct attention_head : head_place {
+struct attention_head : head_place, with_scales<T, head_scales> {
   tensor_view<const T, 2> q, k, v;  // (length, head size)
   tensor_view<O, 2> o;              // (queries, head size of v)
   float* lse;                       // of the first query, or null
@@ -36,7 +36,7 @@ struct attention_head : head_place {
 
 /// The parameters of every attention kernel and of the CPU path, after the checks.
 template <class T, class O, class Mask, class Score>
-struct attention_params {
+struct attention_params : with_scales<T, attention_scales> {
   attention_views<T, O> views;
   Mask mask;
   Score score;
@@ -103,6 +103,7 @@ struct attention_params {
             ? nullptr
             : lse.data() + (h.sequence * lse.stride(0) + h.head * lse.stride(1) + h.first_query_row * lse.stride(2));
     return {h,
+            scales_of_head(*this, h),
             slice(views.q, h.sequence, h.first_query_row, h.queries(), h.head),
             slice(views.k, h.key_sequence, h.first_key_row, h.keys(), h.kv_head),
             slice(views.v, h.key_sequence, h.first_key_row, h.keys(), h.kv_head),
@@ -119,7 +120,10 @@ attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, co
   const float head_size = static_cast<float>(a.q.extent(3));
   const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
   const alignment align = diagonal_of(mask, score, options.align);
-  return {a,
+  with_scales<T, attention_scales> scales;
+  if constexpr (element_traits<T>::has_scales) scales.scales = options.scales;
+  return {scales,
+          a,
           mask,
           score,
           scale,
@@ -158,6 +162,16 @@ struct head_rows {
   strided_rows<O> o;
   static constexpr bool has_prior = false;
   GIWA_HOST_DEVICE explicit head_rows(const attention_head<T, O>& h) : q(h.q), k(h.k), v(h.v), o(h.o) {}
+};
+
+template <class T, class O>
+  requires(element_traits<T>::has_scales)
+struct head_rows<T, O> {
+  scaled_rows<T> q, k, v;
+  strided_rows<O> o;
+  static constexpr bool has_prior = false;
+  GIWA_HOST_DEVICE explicit head_rows(const attention_head<T, O>& h)
+      : q(h.q, h.scales.q), k(h.k, h.scales.k), v(h.v, h.scales.v, h.scales.channel, h.scales.mean), o(h.o) {}
 };
 
 /// The head that a call's parameters describe, and its rows. Parameters of other calls have other overloads.

@@ -27,6 +27,7 @@ struct attention_problem {
 /// The largest sizes that attention takes, on every path.
 namespace attention_limits {
 inline constexpr int64 head_size = 512;                       ///< of q and k, and of v and o
+inline constexpr int64 cached_head_size = 576;                ///< of q and k in attention_cached()
 inline constexpr int64 length = (int64{1} << 31) - 1 - 4096;  ///< rows of a tensor: the end of a tile is still an int
 inline constexpr int64 heads = (int64{1} << 31) - 1;          ///< of q
 }  // namespace attention_limits
@@ -40,15 +41,17 @@ enum class attention_path : int {
 
 namespace detail {
 
-/// The first rule that the sizes break, on a GPU of this compute capability; 0 for the CPU.
-GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int capability) {
+/// The first rule that the sizes break, on a GPU of this compute capability; 0 for the CPU. The head size of q and k is at most
+/// `most_head_size`.
+GIWA_HOST_DEVICE constexpr status check_sizes(const attention_problem& p, int capability,
+                                              int64 most_head_size = attention_limits::head_size) {
   struct rule {
     int64 value, least, most;
     const char *argument, *message;
   };
   constexpr int64 any = (int64{1} << 31) - 1;
   const rule rules[] = {
-      {p.head_size, 1, attention_limits::head_size, "q", "the head size is out of range"},
+      {p.head_size, 1, most_head_size, "q", "the head size is out of range"},
       {p.head_size_v, 1, attention_limits::head_size, "v", "the head size is out of range"},
       {p.batch, 0, any, "q", "the number of sequences is out of range"},
       {p.seq_q, -1, attention_limits::length, "q", "a length is out of range"},
@@ -109,13 +112,15 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
 /// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
 /// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. `workspace` is the
 /// number of bytes that the call gets: fp32 with fewer than workspace_bytes() runs without tensor cores. Layouts are
-/// not known here: tensors that TMA cannot address run on sm80 where the answer is sm90. Needs no GPU.
+/// not known here: tensors that TMA cannot address run on sm80 where the answer is sm90, those of e4m3 on simt. Needs no GPU.
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};
   const bool narrow = p.head_size <= 256 && p.head_size_v <= 256;
   const bool splits = detail::are_split(p.element_bytes) && narrow && workspace >= workspace_bytes(p);
   const detail::gpu_traits gpu = detail::gpu_traits::of(capability);
+  if (p.element_bytes == detail::element_traits<e4m3>::bytes)
+    return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::simt, {}};
   if (!gpu.mma || !(splits || detail::are_on_tensor_cores(p.element_bytes))) return {attention_path::simt, {}};
   return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::sm80, {}};
 }

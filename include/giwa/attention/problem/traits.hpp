@@ -59,6 +59,13 @@ GIWA_HOST_DEVICE constexpr bool are_on_tensor_cores(int64 bytes) { return bytes 
 GIWA_HOST_DEVICE constexpr bool are_split(int64 bytes) { return bytes == element_traits<fp32>::bytes; }
 ///@}
 
+/// Whether T is an element type with scales.
+template <class T>
+inline constexpr bool takes_scales = false;
+template <class T>
+  requires(element_traits<T>::has_scales)
+inline constexpr bool takes_scales<T> = true;
+
 /// An element type of q, k and v of attention_forward.
 template <class T>
 concept attention_input = requires { element_traits<T>::bytes; };

@@ -41,7 +41,7 @@ GIWA_HOST_DEVICE void attention_reference_row(const Params& p, const head_type<P
   }
 
   weight_factors<stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
-  double sum[attention_limits::head_size];
+  double sum[attention_limits::cached_head_size];
   const int64 width = p.views.o.extent(3);
   for (int64 i = 0; i < width; ++i) sum[i] = 0;
   for (int key = 0; key < h.keys(); ++key) {

@@ -27,6 +27,7 @@ class few_rows_partials {
  public:
   using params = split_params<Call>;
   static constexpr int max_threads = 128;
+  static constexpr bool shares_columns = false;
   struct shared_storage {
     split_search search;
     warp_partials next[max_threads / 32];
@@ -204,6 +205,13 @@ class few_rows_partials {
   partials_list list_;
   bool has_all_ = false;  // the list has all partials of the work tile
   int row_;
+};
+
+/// The same for O of many columns, which blocks share.
+template <class Call>
+struct latent_partials : few_rows_partials<Call> {
+  static constexpr bool shares_columns = true;
+  static constexpr int columns = 32 * merged_columns;  // of a block
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -111,31 +111,64 @@ struct merge_step {
   }
 };
 
+/// The nodes of a fold. Those of the last level may have another type.
+template <class Node, class Last>
+struct fold_nodes {
+  static constexpr int in_array = fold_levels::count - 1;
+  Node node[in_array];
+  Last last_node;
+  GIWA_HOST_DEVICE constexpr Last& last() { return last_node; }
+  GIWA_HOST_DEVICE constexpr const Last& last() const { return last_node; }
+};
+template <class Node>
+struct fold_nodes<Node, Node> {
+  static constexpr int in_array = fold_levels::count;
+  Node node[in_array];
+  GIWA_HOST_DEVICE constexpr Node& last() { return node[in_array - 1]; }
+  GIWA_HOST_DEVICE constexpr const Node& last() const { return node[in_array - 1]; }
+};
+
 /// The unfinished nodes of a fold: node[l] has the children of level l that came so far of a node of level l + 1, and the
-/// last one those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later).
-template <class State>
-struct leaf_fold {
+/// last one those of the whole sequence. State has reset(), which makes it the state of no keys, and merge(later). Node and Last
+/// may be other types with these two, which become a State: so a kernel chooses what of them is in registers.
+template <class State, class Node = State, class Last = Node>
+struct leaf_fold : fold_nodes<Node, Last> {
   static constexpr int levels = fold_levels::count;
-  State node[levels];
+  using nodes = fold_nodes<Node, Last>;
+  using nodes::node, nodes::in_array, nodes::last;
+  /// In the place of hand_on(): the caller of push() gets the state.
+  struct returns_state {};
 
   GIWA_HOST_DEVICE constexpr void reset() {
     GIWA_UNROLL
-    for (int l = 0; l < levels; ++l) node[l].reset();
+    for (int l = 0; l < in_array; ++l) node[l].reset();
+    if constexpr (in_array < levels) last().reset();
   }
 
   /// Adds the state x of node n of a level. A node whose parent begins before the split is handed on: then x becomes its
   /// state, and the result is true.
   GIWA_HOST_DEVICE constexpr bool push(int level, int n, State& x, int begin) {
+    return push(level, n, x, begin, returns_state{});
+  }
+  /// The same, with a call of hand_on(x) where the state is handed on. Each level has its own, so that the states of several levels
+  /// are not one variable, which in the kernel for latent rows would spill.
+  template <class F>
+  GIWA_HOST_DEVICE constexpr bool push(int level, int n, State& x, int begin, const F& hand_on) {
     GIWA_UNROLL
     for (int l = 0; l < levels; ++l) {
       if (l < level) continue;
       if (l + 1 == levels) {
-        if (begin == 0) node[l].merge(x);
+        if (begin == 0) last().merge(x);
+        if constexpr (!stdlib::same_as<F, returns_state>)
+          if (begin != 0) hand_on(x);
         return begin != 0;
       }
       const int parent_span = fold_levels::span(l + 1), children = parent_span / fold_levels::span(l);
       const int parent = n / children;
-      if (parent * parent_span < begin) return true;
+      if (parent * parent_span < begin) {
+        if constexpr (!stdlib::same_as<F, returns_state>) hand_on(x);
+        return true;
+      }
       node[l].merge(x);
       if (n % children != children - 1) return false;
       x = node[l];
@@ -151,6 +184,7 @@ struct leaf_fold {
     GIWA_UNROLL
     for (int l = 0; l < levels; ++l) {
       if (l != level) continue;
+      if (l == in_array) return last().merge(x);
       node[l].merge(x);
       if (left == 0) return;
       x = node[l];
@@ -163,16 +197,19 @@ struct leaf_fold {
   GIWA_HOST_DEVICE constexpr State unfinished(int l) const {
     State x = node[0];
     GIWA_UNROLL
-    for (int i = 1; i < levels; ++i)
+    for (int i = 1; i < in_array; ++i)
       if (i == l) x = node[i];
+    if constexpr (in_array < levels)
+      if (l == in_array) x = last();
     return x;
   }
 
   /// Returns the result, after the last leaf of the sequence.
-  GIWA_HOST_DEVICE constexpr const State& finish() {
+  GIWA_HOST_DEVICE constexpr const Last& finish() {
     GIWA_UNROLL
-    for (int l = 1; l < levels; ++l) node[l].merge(node[l - 1]);
-    return node[levels - 1];
+    for (int l = 1; l < in_array; ++l) node[l].merge(node[l - 1]);
+    if constexpr (in_array < levels) last().merge(node[in_array - 1]);
+    return last();
   }
 };
 

@@ -19,6 +19,7 @@ class many_rows_partials {
   };
   using shared_storage = no_shared_storage;
   static constexpr int max_threads = 256;
+  static constexpr bool shares_columns = false;
 
   int rank, blocks;  // of this block among those that share the work tile's rows
 

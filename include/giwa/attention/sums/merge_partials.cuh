@@ -28,6 +28,8 @@ using merged_sums = row_sums<columns_of_row<merged_columns>>;
 ///   tile.begin(row)                the row; after the previous one has ended
 ///   tile.sum(block, first)         its state, with the columns from `first` on
 ///   tile.end(block, merged_row)    after it is written
+/// shares_columns: the blocks of the first dimension of the grid share the columns of a row, Partials::columns each, so end() does
+/// nothing. With a prior one block has all, because the prior's lse may be the one that is written.
 template <class Partials>
 struct merge_partials_op {
   using params = typename Partials::params;
@@ -38,27 +40,35 @@ struct merge_partials_op {
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
     Partials::for_each_tile(block, p, s, [&](auto& tile) {
-      for (int row = tile.rank + tile.blocks * block.warp(); row < tile.rows(); row += tile.blocks * warps)
-        merge_row(block, p, tile, row);
+      for (int row = tile.rank + tile.blocks * block.warp(); row < tile.rows(); row += tile.blocks * warps) {
+        if constexpr (Partials::shares_columns) {
+          const int columns = p.call.has_prior() ? p.columns : Partials::columns;
+          const int begin = static_cast<int>(block.block_index()[0]) * columns;
+          merge_row(block, p, tile, row, begin, begin + columns);
+        } else {
+          merge_row(block, p, tile, row, 0, p.columns);
+        }
+      }
     });
   }
 
  private:
   template <class Block, class Tile>
-  GIWA_DEVICE static void merge_row(const Block& block, const params& p, Tile& tile, int number) {
+  /// Merges columns [begin, end) of a row.
+  GIWA_DEVICE static void merge_row(const Block& block, const params& p, Tile& tile, int number, int begin, int end) {
     using output = stdlib::remove_cvref_t<decltype(*p.call.views.o.data())>;
     const merged_row row = tile.begin(number);
     if (row.row >= row.packed.rows) return;
     const cached_row_end<output> to(p.call, tile.sequence(), row.packed.head(row.row), row.packed.query(row.row));
     float lse = 0;
-    for (int first = 0; first < p.columns; first += 32 * merged_columns) {
+    for (int first = begin; first < end; first += 32 * merged_columns) {
       const merged_sums all = tile.sum(block, first);
-      const finished_softmax<float> end = to.finish(all.m[0], all.l[0]);
-      to.store(first + merged_columns * block.lane(), all.o.value, end);
-      lse = end.lse;
+      const finished_softmax<float> ended = to.finish(all.m[0], all.l[0]);
+      to.store(first + merged_columns * block.lane(), all.o.value, ended);
+      lse = ended.lse;
     }
     block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
-    if (to.lse != nullptr && block.lane() == 0) *to.lse = lse;
+    if (to.lse != nullptr && begin == 0 && block.lane() == 0) *to.lse = lse;
     tile.end(block, row);
   }
 };

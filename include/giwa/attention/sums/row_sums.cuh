@@ -23,10 +23,9 @@ GIWA_HOST_DEVICE float merge_maxima(const float (&m)[Count], float (&factor)[Cou
 }
 
 /// Merges O of two states into `to`, which may be either of them. Registers belong to rows as Map says.
-template <class Map, class Earlier>
+template <class Map, class Earlier, class To>
 GIWA_HOST_DEVICE void merge_outputs(const Earlier& earlier, const float (&of_earlier)[Map::rows],
-                                    const float (&later)[Map::registers], const float (&of_later)[Map::rows],
-                                    float (&to)[Map::registers]) {
+                                    const float (&later)[Map::registers], const float (&of_later)[Map::rows], To& to) {
   GIWA_UNROLL
   for (int i = 0; i < Map::registers; ++i) {
     const int r = Map::slot(i);

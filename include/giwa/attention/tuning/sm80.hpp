@@ -128,6 +128,14 @@ GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v, 
   return cache_bytes == 1 && keys < 256 ? keys_of_8_bits * keys : keys;
 }
 
+/// Latent rows: head size 576, whose first 512 columns are v. Keys of a leaf of the Hopper kernel for them: the rows of one wgmma.
+///@{
+inline constexpr int latent_head_size = 576, latent_head_size_v = 512, latent_leaf_keys = 64, latent_rows = 16;
+GIWA_HOST_DEVICE constexpr bool may_be_latent(int64 head_size, int64 head_size_v) {
+  return head_size == latent_head_size && head_size_v == latent_head_size_v;
+}
+///@}
+
 /// Groups of warps that compute scores on sm_90a, each with its own q.
 GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size_v, int rows, int64 cache_bytes) {
   return cache_bytes == 1 && rows <= 16 && head_size_v <= 256 ? 2 : 1;

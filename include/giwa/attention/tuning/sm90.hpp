@@ -30,6 +30,7 @@ struct sm90_policy {
   // three consumers. A single consumer has enough without moving registers.
   static constexpr bool moves_registers = consumers > 1;
   static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
+  static constexpr int blocks = 1;  // that a multiprocessor runs at once, at least
   // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128
   // columns the overlap costs speed. 256: 705 TFLOP/s, 678 without (H200, 2026-11-21, fp16, full, 4096 tokens).
   static constexpr bool overlaps = Parts == 1 && HeadSizeV > 128;
@@ -103,6 +104,25 @@ struct sm90_second_policy_of {
   using type = sm90_policy<128, is_128 ? 176 : 64, HeadSize, HeadSizeV>;
 
   GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) { return is_128 ? keys >= 8192 : keys > 256 && keys <= 512; }
+};
+
+/// One consumer, and two blocks on a multiprocessor: one computes its softmax under the products of the other, without ping-pong.
+template <int HeadSize, int HeadSizeV>
+struct sm90_two_blocks_policy : sm90_policy<64, 64, HeadSize, HeadSizeV, 1, 2, false> {
+  static constexpr bool moves_registers = true;
+  static constexpr int blocks = 2, producer_registers = 40, consumer_registers = 216;
+  static_assert(sm90_two_blocks_policy::bytes + 2 * 64 * sm90_two_blocks_policy::head_size_v + 4096 <= 113 << 10,
+                "two blocks fit into the shared memory of a multiprocessor");
+};
+
+/// The tile of a mask of blocks (mask_traits::has_blocks) whose blocks have fewer than 128 queries: the consumers of a larger tile
+/// would need different tiles of keys.
+template <int HeadSize, int HeadSizeV>
+struct sm90_blocks_policy_of {
+  static constexpr bool exists = HeadSize <= 128 && HeadSizeV <= 128;
+  using type = sm90_two_blocks_policy<HeadSize, HeadSizeV>;
+
+  GIWA_HOST_DEVICE static constexpr bool suits(int queries_of_block) { return queries_of_block < 128; }
 };
 
 /// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.

@@ -57,6 +57,12 @@ class visible_tiles {
   /// Returns what of a tile is visible under the mask alone.
   GIWA_HOST_DEVICE tile_keep visible_by_mask(int n) const { return classify(mask_, range(n, 1)); }
 
+  /// Returns what of the tiles [n, n + 32), or as many as there are, is visible under the mask alone; n is less than count().
+  GIWA_HOST_DEVICE tile_bits visible_from(int n) const {
+    if (first_row() > last_row()) return {0, 0};
+    return visible_tiles_of<lists_keys>(mask_, range(n, 32), size_);
+  }
+
   /// Returns the first needed tile from n on, or count(). If the mask classifies any range, runs of tiles are
   /// classified at once, and the run doubles while it is fully masked: a window in a million keys is found by about
   /// forty calls of classify.

@@ -80,6 +80,7 @@ struct simt_attention_op {
   using cut = simt_attention_tile<HeadSize, HeadSizeV>;
   static constexpr int max_threads = cut::threads, min_blocks = cut::min_blocks;
   static constexpr int block_m = cut::block_m, block_n = cut::block_n;
+  static constexpr bool has_scales = element_traits<T>::has_scales;
 
   // 8 or 16 threads read rows of the K slice at once, 8 bytes of each row. Padding puts the rows into different banks.
   template <int Rows>
@@ -152,6 +153,11 @@ struct simt_attention_op {
         register_tile<float, map_of_scores> scores;
         multiply_qk(block, head, first_query, first_key, scores, s.tiles.qk);
         load_v(block, head, first_key, s.tiles.v);
+        if constexpr (has_scales)
+          scores.for_each(thread, [&](float& x, int row, int column) {
+            if (first_query + row < bounds.queries && first_key + column < bounds.keys)
+              x *= head.scales.q[first_query + row] * head.scales.k[first_key + column];
+          });
         steps.apply(thread, scores, bounds, keep, rows_are_queries{first_query, first_key});
 
         float factor[map_of_scores::rows];
@@ -162,7 +168,11 @@ struct simt_attention_op {
           block.sync();
           scores.for_each(thread, [&](float& x, int row, int column) { x *= s.p(row, column); });
         }
-        scores.for_each(thread, [&](float x, int row, int column) { s.p(row, column) = x; });
+        scores.for_each(thread, [&](float x, int row, int column) {
+          if constexpr (has_scales)  // a key that is not seen has the weight 0, whatever its scale is
+            if (x != 0 && first_key + column < bounds.keys) x *= head.scales.v[first_key + column];
+          s.p(row, column) = x;
+        });
 
         for (int first = 0; first < block_n && first < bounds.keys - first_key; first += cut::value_rows) {
           if (first > 0) load_v(block, head, first_key + first, s.tiles.v);
@@ -183,6 +193,14 @@ struct simt_attention_op {
     float normalizer[map_of_scores::rows];
     finish_rows(block, thread, softmax, steps.scale_log2(), call, head, first_query, true, normalizer);
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // + 0 makes -0 positive
+    if constexpr (has_scales) {
+      GIWA_UNROLL
+      for (int i = 0; i < map_of_output::registers; ++i) {
+        const int r = map_of_output::slot(i), column = map_of_output::column(thread, i);
+        if (column < HeadSizeV)
+          o.value[i] = head.scales.finish(o.value[i], normalizer[r] == 0 ? 0.f : softmax.l[r] * normalizer[r], column);
+      }
+    }
     store(thread, o, of_width<HeadSizeV>(head.o), {first_query, 0});
   }
 

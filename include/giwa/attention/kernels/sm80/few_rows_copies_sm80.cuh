@@ -111,6 +111,7 @@ struct few_rows_copies {
                                       Tile& to) {
     constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Tile::columns / run;
     constexpr int lanes = chunks % 8 == 0 ? 8 : 4, at_once = 32 / lanes;
+    [[maybe_unused]] constexpr int unrolled = chunks / lanes <= 8 ? 4 : 1;  // addresses of more chunks would spill
     const int width = static_cast<int>(view.extent(3)), first_column = block.lane() % lanes * run;
     const element* const base = view.data() + source.head * view.stride(2);
     GIWA_UNROLL
@@ -120,7 +121,7 @@ struct few_rows_copies {
           key_of_lane.element < 0 ? nullptr
                                   : base + (key_of_lane.element * view.stride(0) + key_of_lane.row * view.stride(1));
 #if defined(__CUDA_ARCH__)
-#pragma unroll 4
+#pragma unroll unrolled
 #endif
       for (int first = 0; first < (warp_keys < 32 ? warp_keys : 32); first += at_once) {
         const int of_32 = first + block.lane() / lanes, key = 32 * i + of_32;

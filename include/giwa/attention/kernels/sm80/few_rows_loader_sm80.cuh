@@ -34,13 +34,18 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     const int i = block.lane();
     if (i < stages) {
       const int of_scales = p.copies == key_copies::boxes && copies_scales(p) ? 32 * Types::producers : 0;
-      s.k.full[i].initialize(arrivals(p) + of_scales), s.k.empty[i].initialize(Types::score_warps);
-      s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
+      s.k.full[i].initialize(arrivals(p) + of_scales);
+      s.k.empty[i].initialize(Types::values_are_keys ? Types::output_warps : Types::score_warps);
+      if constexpr (!Types::values_are_keys)
+        s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
     }
     if (i < work_tile_queue::depth)
       s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
     arch::mbarriers_initialized();
-    if (i == 0 && p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k), arch::prefetch_tensor_map(p.v);
+    if (i == 0 && p.copies == key_copies::boxes) {
+      arch::prefetch_tensor_map(p.k);
+      if constexpr (!Types::values_are_keys) arch::prefetch_tensor_map(p.v);
+    }
   }
 
   /// Loads all leaves of a split, which find_split() has found or this warp finds early.
@@ -103,7 +108,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
       if (loads && boxes && (!Types::converts || warp < issuers(p))) {
         load_boxes(block, warp, p, p.k, source, s.k, stage, free);
-        load_boxes(block, warp, p, p.v, source, s.v, stage, free);
+        if constexpr (!Types::values_are_keys) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       const move to = next(walk);
       leaf_source next_source{};
@@ -116,7 +121,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       }
       if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
-        load_rows(block, warp, p, p.splits.call.views.cache.v, source, s.v, stage, free);
+        if constexpr (!Types::values_are_keys)
+          load_rows(block, warp, p, p.splits.call.views.cache.v, source, s.v, stage, free);
       }
       if (to == move::to_end) return;
       turn += loads;

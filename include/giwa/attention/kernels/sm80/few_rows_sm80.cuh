@@ -13,10 +13,12 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Attention of up to Policy::rows packed rows a tile to a cache. A block computes one split (splits.hpp).
-template <class T, class Element, class O, class Policy, class Mask, class Score>
-struct few_rows_op {
-  using types = few_rows_types<T, Element, O, Policy, Mask, Score>;
+/// The roles of the warps of a kernel for few rows; Scores and Output are those that compute. A block computes one split
+/// (splits.hpp).
+template <class Types, template <class, class, class, class> class Scores,
+          template <class, class, class, class> class Output, class Mask, class Score>
+struct few_rows_frame {
+  using types = Types;
   using params = typename types::params;
   using shared_storage = typename types::shared_storage;
   static constexpr int max_threads = types::max_threads, min_blocks = 1;
@@ -42,14 +44,14 @@ struct few_rows_op {
     if (warp < scores) {
       claim<types::output_registers>();
       wait_for_split(p);
-      few_rows_output<types, Mask, Score, decltype(block)>(block, p, s).run(reader, split, column);
+      Output<types, Mask, Score, decltype(block)>(block, p, s).run(reader, split, column);
     } else {
       if constexpr (types::score_registers > 128)
         claim<types::score_registers>();
       else
         release<types::score_registers>();
       wait_for_split(p);
-      few_rows_scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(reader);
+      Scores<types, Mask, Score, decltype(block)>(block, p, s, warp - scores).run(reader);
     }
   }
 
@@ -79,6 +81,11 @@ struct few_rows_op {
 #endif
   }
 };
+
+/// Attention of up to Policy::rows packed rows a tile to a cache.
+template <class T, class Element, class O, class Policy, class Mask, class Score>
+struct few_rows_op : few_rows_frame<few_rows_types<T, Element, O, Policy, Mask, Score>, few_rows_scores,
+                                    few_rows_output, Mask, Score> {};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

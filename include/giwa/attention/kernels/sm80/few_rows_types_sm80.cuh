@@ -80,6 +80,7 @@ struct few_rows_types {
   using query = T;
   using element = Element;
   static constexpr bool converts = !element_traits<Element>::on_tensor_cores;
+  static constexpr bool values_are_keys = false;             // V is in the tiles of K
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
   using call_params = cached_params<T, Element, O, Mask, Score>;

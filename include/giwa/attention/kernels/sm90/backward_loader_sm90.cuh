@@ -6,6 +6,7 @@
 #include <giwa/arch/elect.cuh>
 #include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
+#include <giwa/attention/work/visible_groups.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -23,6 +24,7 @@ class sm90_backward_loader {
   using head_type = typename Types::head_type;
   using tiles_list = typename Types::tiles_list;
   static constexpr int columns = Types::columns;
+  static constexpr bool by_groups = mask_traits<typename Types::mask>::has_blocks;
 
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     sm90_backward_loader me{block, p, s};
@@ -86,12 +88,21 @@ class sm90_backward_loader {
     int first = 0;
     if constexpr (Types::adds_dq)
       if (work.divided) first = list.count() * work.share / work.sharers;
-    for (int n = descends ? list.previous(end_of_part(work, list.count())) : list.next(0);
-         first <= n && n < list.count(); n = descends ? list.previous(n) : list.next(n + 1)) {
-      load_tile(work, h, list, n);
-      // After the first tile, because the consumers of the item before may still use the fixed rows.
-      if (!has_fixed) load_fixed(work);
-      has_fixed = true;
+    if constexpr (by_groups) {
+      visible_groups<tiles_list, Types::groups, descends> tiles(list, first, end_of_part(work, list.count()));
+      for (int n; (n = tiles.next(block)) >= 0;) {
+        load_tile(work, h, list, n, tiles);
+        if (!has_fixed) load_fixed(work);
+        has_fixed = true;
+      }
+    } else {
+      for (int n = descends ? list.previous(end_of_part(work, list.count())) : list.next(0);
+           first <= n && n < list.count(); n = descends ? list.previous(n) : list.next(n + 1)) {
+        load_tile(work, h, list, n, list);
+        // After the first tile, because the consumers of the item before may still use the fixed rows.
+        if (!has_fixed) load_fixed(work);
+        has_fixed = true;
+      }
     }
   }
 
@@ -103,10 +114,15 @@ class sm90_backward_loader {
   }
 
   /// What the mask keeps of tile n for a consumer. A score modifier is never called for rows past the end.
-  GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n,
-                                 int c) const {
+  template <class Tiles>
+  GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n, int c,
+                                 const Tiles& tiles) const {
     const int first = work.first + 64 * c;
-    const tile_keep keep = list.keep(n, first, 64);
+    tile_keep keep;
+    if constexpr (by_groups)
+      keep = list.with_end(tiles.keep(block, c), n);
+    else
+      keep = list.keep(n, first, 64);
     const bool asks = score_steps<typename Types::mask, typename Types::score>::modified;
     const bool lacks_rows = first + 64 > (Types::rows_are_keys ? h.keys() : h.queries());
     // Nor may keys past the end, which have other rows or none in shared memory, add to dq.
@@ -145,16 +161,25 @@ class sm90_backward_loader {
   GIWA_DEVICE auto dq_place_of(const work_item& work, const head_type& h, int n) const {
     const key_tiles<typename Types::mask> keys(p.call.call.mask, h, n * columns, columns, Types::block_m);
     const int tile = work.first / Types::block_m;
-    int before = keys.previous(tile);
-    if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
+    int before;
+    if constexpr (by_groups) {
+      before = p.call.workspace.any_order ? next_of_warp(block, keys, 0) : previous_of_warp(block, keys, tile);
+      if (before >= tile) before = -1;
+    } else {
+      before = keys.previous(tile);
+      if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
+    }
     return typename Types::dq_place{work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
   }
 
-  GIWA_DEVICE void load_tile(const work_item& work, const head_type& h, const tiles_list& list, int n) {
+  /// `tiles`: visible_groups at this tile, or the list.
+  template <class Tiles>
+  GIWA_DEVICE void load_tile(const work_item& work, const head_type& h, const tiles_list& list, int n,
+                             const Tiles& tiles) {
     tile_keep keep[Types::groups];
     bool some = false;
     for (int c = 0; c < Types::groups; ++c) {
-      keep[c] = keep_for(work, h, list, n, c);
+      keep[c] = keep_for(work, h, list, n, c, tiles);
       some = some || keep[c] == tile_keep::some;
     }
     const bool scrubs = work.careful != 0 && some;

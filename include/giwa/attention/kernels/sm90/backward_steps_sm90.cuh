@@ -33,6 +33,9 @@ struct sm90_backward_steps {
   static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
   // Whether run() may have branches, at which ptxas waits for products that are under way.
   static constexpr bool may_branch = modified || !one_range_mask<mask>;
+  // Whether a masked tile finds the first query of each key, instead of the last key of each query for each score. H200, 2026-11-29,
+  // causal, 512 to 4096 tokens: 64 1.025 to 1.008 times as fast, 128 0.97 to 1.01.
+  static constexpr bool by_first_query = Types::adds_dq && Types::by_halves && mask_traits<mask>::is_causal;
   static constexpr int words = map::registers / 2;              // of a left operand
   static constexpr int columns_of_thread = map::registers / 2;  // two of every eight, in two rows
   // More registers would be spilled.
@@ -85,6 +88,8 @@ struct sm90_backward_steps {
     if constexpr (drops_weights<typename Types::score>)
       undropped.find(block, dropout_bits(call.score, steps.random_key, limits.batch, limits.head), thread, first_row,
                      note.begin + first_column);
+    [[maybe_unused]] int first_visible[map::rows], end_visible = 0;
+    if constexpr (Masked && by_first_query) end_visible = find_visible(limits, first_visible);
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
@@ -101,7 +106,10 @@ struct sm90_backward_steps {
         const int query = rows_are_keys ? moving : row, key = rows_are_keys ? row : moving;
         float y = scores.value[i + j], slope = 1;
         bool keep = true;
-        if constexpr (Masked) keep = keeps(steps, limits, query, key);
+        if constexpr (Masked && by_first_query)
+          keep = (map::column(0, i + j) >= first_visible[slot]) & (map::column(0, i + j) < end_visible);
+        else if constexpr (Masked)
+          keep = keeps(steps, limits, query, key);
         if constexpr (modified) {
           y = device_product(y, call.scale);
           const dual<float> at =
@@ -129,6 +137,18 @@ struct sm90_backward_steps {
     }
   }
 
+  /// Finds the queries that see each key of the thread under a causal mask, as columns relative to the thread's first one: from
+  /// first[slot] on, and before what it returns.
+  GIWA_DEVICE int find_visible(const bounds& limits, int (&first)[map::rows]) const {
+    const int origin = note.begin + first_column + map::column(thread, 0);
+    GIWA_UNROLL
+    for (int slot = 0; slot < map::rows; ++slot) {
+      const int key = first_row + map::row(thread, slot);
+      const int64 column = int64{key} - limits.offset - origin;
+      first[slot] = key >= limits.keys || column > Columns ? Columns : column > 0 ? static_cast<int>(column) : 0;
+    }
+    return limits.queries - origin;
+  }
   /// Whether a query sees a key. Without a branch if the mask has a range of keys for each query.
   GIWA_DEVICE static bool keeps(const steps_of_scores& steps, const bounds& limits, int query, int key) {
     if constexpr (one_range_mask<mask>) {

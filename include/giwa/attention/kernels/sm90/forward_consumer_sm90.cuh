@@ -5,6 +5,8 @@
 
 #include <giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_products_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_promotion_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_scaling_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -19,19 +21,25 @@ struct sm90_query_rows {
   static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
   using notes = typename Types::consumer_note;
   using products = sm90_products<Types>;
+  // Whether it skips tiles between those that it sees; else it computes them.
+  static constexpr bool has_gaps = mask_traits<typename Types::mask>::has_blocks && Types::has_chunks &&
+                                   !policy::overlaps && !is_split && !Types::promotes;
   static constexpr int slack = is_split ? 0 : policy::slack;
-  using softmax_state = online_softmax<score_map, is_split && !two_parts ? -split_exponents::of_p : 0, slack>;
+  static constexpr int headroom = is_split && !two_parts ? -split_exponents::of_p : Types::headroom;
+  using softmax_state = online_softmax<score_map, headroom, slack>;
 
   consumer& c;
   const typename Types::work_tile& work;
   const int first_query;
   softmax_state softmax{};
-  output_registers o;          // (queries, head size of v)
-  split_exponents exponents;   // powers of two in which scores and o are counted (split fp16)
+  output_registers o;                                  // (queries, head size of v)
+  split_exponents exponents;                           // powers of two in which scores and o are counted (split fp16)
+  [[no_unique_address]] promoted_output<Types> sums;   // O of e4m3
+  [[no_unique_address]] scaled_scores<Types> scaling;  // of e4m3
   bool has_nonfinite = false;  // NaN or infinity was scrubbed from V. It comes from the notes, so all threads agree.
 
   GIWA_DEVICE sm90_query_rows(consumer& of, const typename Types::work_tile& w)
-      : c(of), work(w), first_query(Types::queries_of(w, of.index).first) {
+      : c(of), work(w), first_query(Types::queries_of(w, of.index).first), scaling(of, w) {
     softmax.reset();
   }
 
@@ -40,12 +48,22 @@ struct sm90_query_rows {
   GIWA_DEVICE void attend(KeySplits&& key_splits = {}) {
     if constexpr (is_split) exponent_q = split_queries(c, work);
     wait_k();
-    while (own.keep() == tile_keep::none && !is_last()) {
-      skip_tile();
-      wait_k_and_skip_turn();
-    }
-    if (own.keep() != tile_keep::none) {
+    if constexpr (has_gaps) o.fill(0);
+    do {
+      while (own.keep() == tile_keep::none && !is_last()) {
+        skip_tile();
+        wait_k_and_skip_turn();
+      }
+      if (own.keep() == tile_keep::none) {
+        if constexpr (has_gaps)
+          c.release_q();
+        else
+          see_nothing();
+        skip_tile();
+        break;
+      }
       key_splits.see_tile(own.first_key);
+      sums.begin(own.first_key);
       first_tile();
       if constexpr (policy::slices_output)
         attend_in_slices(*this);
@@ -54,15 +72,15 @@ struct sm90_query_rows {
           if (own.keep() == tile_keep::all && work.end_tile - work.first_tile > least_tiles)
             attend_without_maxima(*this);
         if constexpr (policy::overlaps)
-          loop_overlapped(key_splits);
+          attend_with_overlap(*this, key_splits);
         else
           loop_pingpong(key_splits);
       }
+      // Also before a gap: a consumer that skipped more tiles than a pipeline has stages while it held a tile of V would wait for
+      // the loader, which loads K and V of the tiles in turn and would wait for the stage of that V.
       last_product(key_splits);
-    } else {
-      see_nothing();
-      skip_tile();
-    }
+      sums.finish(c, o);
+    } while (in_gap() && skip_turn());
     while (!own.is(notes::last_of_work)) {
       wait_k_and_skip_turn();
       skip_tile();
@@ -79,15 +97,20 @@ struct sm90_query_rows {
   friend GIWA_DEVICE void attend_without_maxima(QueryRows&);
   template <class QueryRows>
   friend GIWA_DEVICE void attend_in_slices(QueryRows&);
+  template <class QueryRows, class KeySplits>
+  friend GIWA_DEVICE void attend_with_overlap(QueryRows&, KeySplits&);
+  template <bool FullyKept, class QueryRows, class KeySplits>
+  friend GIWA_DEVICE void attend_tile_with_overlap(QueryRows&, KeySplits&);
 
   // --- Schedules. Nothing is issued between the products: the tensor cores would wait for it.
   GIWA_DEVICE void first_tile() {
     multiply_qk();
-    o.fill(0);
+    if constexpr (!has_gaps) o.fill(0);
     arch::fence_operand(o.value);  // now, while nothing else can be done
     arch::wgmma_wait<0>();
     release_k();
     softmax_step(own.keep());
+    if constexpr (has_gaps) rescale_o();
     make_p();
   }
   /// S of this tile, and O += P V of the one before, in this consumer's turn. Waits for S.
@@ -101,13 +124,12 @@ struct sm90_query_rows {
   /// Whether the softmax first assumes that m stays in all rows: after a first tile that is kept as a whole, so that m is the largest
   /// of many scores, and where the head, or the chunk of it, has more K tiles than that.
   template <class KeySplits>
-  static constexpr bool speculates = (slack > 0 && stdlib::remove_cvref_t<KeySplits>::at_once);
+  static constexpr bool speculates = slack > 0 && stdlib::remove_cvref_t<KeySplits>::at_once && !Types::transposes_v;
   static constexpr int least_tiles = policy::uses_pingpong ? 4 : 0;
   /// The softmax runs while other consumers use the tensor cores.
   template <class KeySplits>
   GIWA_DEVICE void loop_pingpong(KeySplits& key_splits) {
-    while (!is_last()) {
-      wait_k();
+    while (next_tile()) {
       key_splits.see_tile(own.first_key);
       c.pingpong.acquire();
       multiply_both();
@@ -121,6 +143,7 @@ struct sm90_query_rows {
       add_partial_o(factor_before);
       release_v();
       key_splits.take_output(*this);
+      sums.promote_before(c, own.first_key, o);
       if (slack > 0 && c.block.any(softmax.exceeds_slack(largest))) {
         raise(largest);
         rescale_o();
@@ -132,40 +155,10 @@ struct sm90_query_rows {
       if constexpr (is_split && !two_parts) rescale_o();
     }
   }
-  /// The softmax also overlaps this consumer's own O += P V. Fully kept tiles have a separate body: it has no branch
-  /// from the first product to the last wait, because ptxas waits for all products at a branch.
-  template <class KeySplits>
-  GIWA_DEVICE void loop_overlapped(KeySplits& key_splits) {
-    while (!is_last()) {
-      wait_k();
-      key_splits.see_tile(own.first_key);
-      c.pingpong.acquire();
-      if (c.needs_scale || own.keep() != tile_keep::all)
-        overlapped_step<false>(key_splits);
-      else
-        overlapped_step<true>(key_splits);
-    }
-  }
-  template <bool FullyKept, class KeySplits>
-  GIWA_DEVICE void overlapped_step(KeySplits& key_splits) {
-    multiply_both();
-    release_k();
-    key_splits.begin_softmax(*this);
-    float largest[score_map::rows];
-    begin_softmax<FullyKept>(tile_keep::some, largest);
-    const bool rescales = softmax.exceeds_slack(largest);
-    raise(largest);
-    end_softmax();
-    arch::wgmma_wait_after<0>(softmax.l[0] + softmax.l[1]);
-    release_v();
-    key_splits.take_output(*this);
-    if (slack == 0 || c.block.any(rescales)) rescale_o();
-    make_p();
-  }
   template <class KeySplits>
   GIWA_DEVICE void last_product(KeySplits& key_splits) {
-    wait_v(own.is(notes::scrubs));
-    if constexpr (is_split) {
+    wait_v(in_gap() ? scrubs_before : own.is(notes::scrubs));
+    if (is_split || in_gap()) {
       multiply_pv_and_wait();
     } else {
       multiply_pv();
@@ -176,6 +169,13 @@ struct sm90_query_rows {
 
   // --- Pipelines
   GIWA_DEVICE bool is_last() const { return own.is(notes::last_of_consumer); }
+  GIWA_DEVICE bool in_gap() const { return has_gaps && own.keep() == tile_keep::none; }
+  /// Waits for the next K tile, if this consumer needs one and sees that one.
+  GIWA_DEVICE bool next_tile() {
+    if (is_last() || in_gap()) return false;
+    wait_k();
+    return !in_gap();
+  }
   GIWA_DEVICE void wait_k() {
     k_stage = c.keys.next();
     c.keys.wait();
@@ -194,6 +194,8 @@ struct sm90_query_rows {
     c.values.wait();
     Types::tile_arrived(c.p);
     if (!scrubs) return;
+    if constexpr (Types::transposes_v)
+      return static_cast<void>(has_nonfinite |= needed && Types::transposers_found(c.s, v_stage));
     if (needed) {
       c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);
       has_nonfinite = has_nonfinite || c.s.v_notes[v_stage].has_nonfinite != 0;
@@ -210,11 +212,8 @@ struct sm90_query_rows {
     wait_v(own.is(notes::scrubs), false);
     c.values.release(v_stage);
   }
-  GIWA_DEVICE void wait_k_and_skip_turn() {
-    wait_k();
-    c.pingpong.acquire();
-    c.pingpong.release();
-  }
+  GIWA_DEVICE void wait_k_and_skip_turn() { wait_k(), skip_turn(); }
+  GIWA_DEVICE bool skip_turn() { return c.pingpong.acquire(), c.pingpong.release(), true; }
   // --- Arithmetic
   GIWA_DEVICE void multiply_qk() { products::multiply_qk(c, k_stage, scores); }
 
@@ -236,6 +235,7 @@ struct sm90_query_rows {
     auto& steps = c.steps;
     const auto bounds = Types::bounds_of(work, c.index);
     const auto at = Types::rows_at(first_query, own.first_key);
+    if constexpr (Types::transposes_v) scaling.apply(c, work, own.first_key, scores);
     if constexpr (is_split) exponents.begin_scores(exponent_q + note.exponent_k, c.p.call.scale, steps, softmax);
     if (FullyKept || (steps.modified && keep == tile_keep::all))
       steps.apply_to_whole(c.thread, scores, bounds, at);
@@ -255,16 +255,17 @@ struct sm90_query_rows {
   GIWA_DEVICE void make_p() {
     products::make_p(scores, p);
     if constexpr (drops_weights<typename Types::score>)
-      products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), p);
+      products::drop(c, Types::bounds_of(work, c.index), Types::rows_at(first_query, own.first_key), scores, p);
   }
   GIWA_DEVICE void rescale_o() {
     o.transform_rows(factor, [](float x, float f) { return x * f; });
+    sums.rescale(c, factor);
   }
   GIWA_DEVICE void multiply_pv(int slice = 0) {
     if constexpr (two_parts)
       products::multiply_pv(c, v_stage, p, partial_o, slice);
     else
-      products::multiply_pv(c, v_stage, p, o);
+      products::multiply_pv(c, v_stage, p, o, 0, sums.continues);
   }
   GIWA_DEVICE void add_partial_o(const float (&factor_of_tile)[score_map::rows], int slice = 0) {
     if constexpr (two_parts) {

@@ -62,7 +62,7 @@ struct sm90_consumer {
   decltype(s.k.consumer(block)) keys;
   decltype(s.v.consumer(block)) values;
   uint32 scrub_phases = 0;  // bit i: the phase of scrubbed[i]
-  const bool needs_scale;   // scores are multiplied by the scale before the softmax
+  bool needs_scale;         // scores are multiplied by the scale before the softmax
 
   GIWA_DEVICE sm90_consumer(const Block& b, const typename Types::params& params, shared_storage& storage)
       : block(b),

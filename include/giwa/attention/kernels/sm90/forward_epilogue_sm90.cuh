@@ -8,6 +8,7 @@
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/sums/finish_rows.cuh>
+#include <giwa/tile/operand_of_bytes.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -46,7 +47,9 @@ struct sm90_nan_scrubber {
 template <class Types, class Block>
 struct sm90_row_ends : keys_at_once {
   using query_rows = sm90_query_rows<Types, Block>;
-  float normalizer[query_rows::score_map::rows];
+  static constexpr int row_count = query_rows::score_map::rows;
+  float normalizer[row_count];
+  float share[row_count];    // the sum of the normalized weights, for the mean of v in e4m3
   bool is_finished = false;  // normalizer is set and lse is stored; not of a chunk, which is merged with others first
   bool by_tma;               // TMA stores the rows
 
@@ -64,6 +67,10 @@ struct sm90_row_ends : keys_at_once {
     const auto& call = c.p.call;
     const auto head = call.at(rows.work.head.get());
     finish_rows(c.block, c.thread, softmax, c.steps.scale_log2(), call, head, rows.first_query, true, normalizer);
+    if constexpr (Types::transposes_v) {
+      GIWA_UNROLL
+      for (int r = 0; r < row_count; ++r) share[r] = normalizer[r] == 0 ? 0.f : softmax.l[r] * normalizer[r];
+    }
     // A tile may be clipped at the tensor's end, but must not reach into the next sequence.
     const int last_query = rows.first_query + (call.ragged ? 63 : 0);
     by_tma =
@@ -91,7 +98,12 @@ struct sm90_epilogue {
     if constexpr (Types::stores_tiles)
       if (ends.by_tma) return store_by_tma(c, rows);
     const auto head = p.call.at(rows.work.head.get());
-    store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
+    if constexpr (Types::transposes_v) {
+      scale_output(c.thread, head.scales, ends.share, rows);
+      store_transposed_columns(c.thread, rows.o, head.o, rows.first_query);
+    } else {
+      store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
+    }
     if (rows.has_nonfinite) {
       const auto& list = rows.work.keys.get();
       c.block.sync_warp();

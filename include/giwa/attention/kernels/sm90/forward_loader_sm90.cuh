@@ -7,6 +7,7 @@
 #include <giwa/arch/elect.cuh>
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
 #include <giwa/attention/score/score_steps.cuh>
+#include <giwa/attention/work/visible_groups.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -113,6 +114,7 @@ struct sm90_loader {
   static constexpr int tiles_ahead = 4;
   // A kernel whose scheduler runs ahead by itself has no such barrier.
   static constexpr bool notifies = requires(shared_storage& s) { s.near_end; };
+  static constexpr bool finds_first = mask_traits<typename Types::mask>::has_blocks && notifies;
   // The list of K tiles is copied to registers. Through a reference, ptxas moves each field from shared memory to uniform
   // registers at each use: 83 instructions more, 0.8 % slower (128, causal, 512 tokens; H200, 2026-11-22). Three
   // consumers leave the loader too few registers for a copy.
@@ -125,11 +127,11 @@ struct sm90_loader {
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     arch::wait_for_previous_kernel();
     auto k = s.k.producer(block);
-    auto v = s.v.producer(block);
+    auto v = Types::loaded_v(s).producer(block);
     const int rank = Types::multicasts ? arch::cluster_rank() : 0;
     for (uint32 turn = 0;; ++turn) {
       s.work_full[turn % queue_depth].wait(turn / queue_depth & 1);
-      const work_tile& work = s.work[turn % queue_depth];
+      work_tile& work = s.work[turn % queue_depth];
       if (work.end) {
         if (!arch::elect_one()) return;
         for (int c = 0; c < consumers; ++c) {
@@ -139,7 +141,10 @@ struct sm90_loader {
         v.put([&](auto&, const auto& copier) { s.v_notes[copier.number].end = true; });
         return;
       }
-      load(block, p, s, work, turn, k, v, rank);
+      if constexpr (finds_first)
+        load_groups(block, p, s, work, turn, k, v);
+      else
+        load(block, p, s, work, turn, k, v, rank);
       block.sync_warp();
       if (arch::elect_one()) s.work_empty[turn % queue_depth].arrive();
     }
@@ -208,6 +213,54 @@ struct sm90_loader {
       load_v(note_before, before);
     if constexpr (notifies)
       if (!notified) s.near_end.arrive();  // no tile, or the last ones of a chunk are not needed
+  }
+
+  /// The same for a mask of blocks. Sets the first tile of the work tile, which consumers read after they got their queries.
+  template <class Block, class KStages, class V>
+  GIWA_DEVICE static void load_groups(const Block& block, const params& p, shared_storage& s, work_tile& work,
+                                      uint32 turn, KStages& k, V& v) {
+    const tiles_of_keys& list = work.keys.get();
+    KeySource source(p, s, work);
+    visible_groups<tiles_of_keys, consumers> tiles(list, work.first_tile, work.end_tile);
+    int before = -1, n = -1;  // the tile whose V is not yet loaded, and the one after it
+    bool scrubs_before = false, scrubs = false, notified = false;
+    uint32 flags[consumers];  // of the consumers' notes
+    const auto load_q_or_v = [&] {
+      if (before < 0) return load_q(p, s, work, turn);
+      v.put([&](auto& to, const auto& copies) {
+        s.v_notes[copies.number] = {scrubs_before, false, 0};
+        source.load(p.v, before, to, copies, 0);
+      });
+    };
+    for (;;) {
+      const int next = tiles.next(block);  // one copy of this code: it is as large as the rest of the loader
+      const bool last = next < 0;
+      if (n < 0 && arch::elect_one()) work.first_tile = last ? work.end_tile : next;
+      if (n >= 0) {
+        for (int c = 0; c < consumers; ++c)
+          flags[c] |= (last || !tiles.needs_later(block, c) ? consumer_note::last_of_consumer : 0) |
+                      (last ? consumer_note::last_of_work : 0) | (scrubs ? consumer_note::scrubs : 0);
+        if (arch::elect_one()) {
+          if (!notified && (last || tiles.has_fewer_than(tiles_ahead - 1))) s.near_end.arrive(), notified = true;
+          [[maybe_unused]] const k_note note = note_of(p, work, n);
+          k.put([&](auto& to, const auto& copies) {
+            if constexpr (Types::is_split) s.k_notes[copies.number] = note;
+            for (int c = 0; c < consumers; ++c) s.consumer_notes[copies.number][c] = {n * Types::block_n, flags[c]};
+            source.load(p.k, n, to, copies, 0);
+          });
+          load_q_or_v();
+        }
+        block.sync_warp();
+        before = n, scrubs_before = scrubs;
+      }
+      if (last) break;
+      n = next, scrubs = Types::needs_scrub(p, list, n, tiles.keep(block));
+      for (int c = 0; c < consumers; ++c)
+        flags[c] = flags_for_consumer(work, c, list.with_end(tiles.keep(block, c), n));
+    }
+    if (!arch::elect_one()) return;
+    load_q_or_v();
+    if (before < 0) s.near_end.arrive();
   }
 
   GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n) {

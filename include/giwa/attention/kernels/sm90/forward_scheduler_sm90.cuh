@@ -94,7 +94,7 @@ struct sm90_tile_scheduler {
     work.continues = work.continued = false;
     work.end_tile = count;
     if (!Types::has_chunks || count <= Types::tiles_of_chunk) {
-      work.first_tile = list.next(0);
+      work.first_tile = mask_traits<typename Types::mask>::has_blocks ? 0 : list.next(0);  // or by the loader
     } else {
       take_chunk(work, s);
     }

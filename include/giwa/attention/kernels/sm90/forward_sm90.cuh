@@ -9,8 +9,10 @@
 #include <giwa/attention/kernels/sm90/forward_epilogue_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_loader_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_transposer_sm90.cuh>
 #include <giwa/attention/sums/chunks.cuh>
 #include <giwa/attention/tuning/sm90.hpp>
+#include <giwa/attention/tuning/sm90_bytes.hpp>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -24,13 +26,13 @@ struct sm90_attention_op {
   using params = typename types::params;
   using shared_storage = typename types::shared_storage;
   static constexpr int block_m = Policy::block_m, consumers = Policy::consumers;
-  static constexpr int max_threads = 128 * (consumers + 1), min_blocks = 1;
+  static constexpr int max_threads = 128 * (consumers + 1), min_blocks = Policy::blocks;
   static_assert(Policy::fits,
                 "giwa::attention_forward: on Hopper this tile needs more registers or shared memory than a block has: "
                 "choose fewer keys.");
 
   template <class Block>
-  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+  GIWA_DEVICE __forceinline__ void operator()(Block plain_block, const params& p, shared_storage& s) const {
 #if GIWA_ARCH_HAS_SM90A
     const auto block = with_threads<max_threads>(plain_block);
     arch::launch_dependents();
@@ -43,7 +45,11 @@ struct sm90_attention_op {
     if (block.warp() < 4) {
       if constexpr (Policy::moves_registers) arch::release_registers<Policy::producer_registers>();
       if (block.warp() == 0) sm90_loader<types>::run(block, p, s);
-      if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
+      if constexpr (types::transposes_v) {
+        if (block.warp() % 2 == 1) sm90_transposer<types>::run(block, s, block.warp() / 2);
+      } else {
+        if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
+      }
       if (block.warp() == 2 && arch::elect_one()) sm90_tile_scheduler<types>::run(block, p, s);
     } else {
       if constexpr (Policy::moves_registers) arch::claim_registers<Policy::consumer_registers>();
@@ -58,7 +64,7 @@ struct sm90_attention_op {
 
  private:
   template <class Block>
-  GIWA_DEVICE static void consume(const Block& block, const params& p, shared_storage& s) {
+  GIWA_DEVICE __forceinline__ static void consume(const Block& block, const params& p, shared_storage& s) {
     using epilogue = sm90_epilogue<types, Block>;
     if constexpr (drops_weights<Score>)
       arch::wait_for_previous_kernel();  // it may write the offset, which is read here

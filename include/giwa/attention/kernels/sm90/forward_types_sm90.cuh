@@ -11,6 +11,19 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// What a policy says for 8-bit elements, whose V is transposed, and what holds for others.
+template <class Policy, bool TransposesV>
+struct sm90_stages_of_bytes {
+  static constexpr int k_stages = Policy::stages, loaded_stages = 1;
+  static constexpr bool sums_in_shared = false;
+};
+template <class Policy>
+struct sm90_stages_of_bytes<Policy, true> {
+  // More stages of K: V needs more time until it can be multiplied, and K is loaded before it.
+  static constexpr int k_stages = Policy::k_stages, loaded_stages = Policy::loaded_stages;
+  static constexpr bool sums_in_shared = Policy::sums_in_shared;
+};
+
 /// A block has one producer warpgroup (tile scheduler, loader, NaN scrubbers) and Policy::consumers consumer warpgroups
 /// of 64 queries each. The producer classifies each tile by the mask once, and passes the result on with the tile.
 template <class T, class O, class Policy, class Mask, class Score>
@@ -23,32 +36,38 @@ struct sm90_types {
   static constexpr int consumers = Policy::consumers, stages = Policy::stages;
   static constexpr int head_size = Policy::head_size, head_size_v = Policy::head_size_v;
   static constexpr int scrubbers = 2;  // warps
-  static_assert(stages <= 4, "the consumer relies on a stage's number having two bits");
 
   // fp32 arrives as split fp16 with exponents (split_fp16/). The hi and lo parts of a row are contiguous.
   static constexpr bool is_split = element_traits<T>::is_split;
   using element = typename element_traits<T>::operand;
-  static_assert(element_traits<T>::reads_v_as_it_lies, "the kernel loads V as (keys, head size)");
+  // Tensor cores read 8-bit operands along k only: V arrives as (keys, head size), and the NaN scrubbers transpose it.
+  static constexpr bool transposes_v = !element_traits<T>::reads_v_as_it_lies;
+  using of_bytes = sm90_stages_of_bytes<Policy, transposes_v>;
+  static constexpr int k_stages = of_bytes::k_stages;
+  static_assert(k_stages <= 4, "the consumer relies on a stage's number having two bits");
+  static constexpr int slab = 128 / element_traits<element>::bytes;  // elements of 128 bytes
   template <int Rows, int Columns>
   using input_tile =
-      shared_tile<element, tile_shape<Rows, Policy::parts * round_up(Columns, 64)>, swizzled<swizzle::bytes_128>>;
-  using q_tile = input_tile<64, head_size>;         // (queries of a consumer, head size)
-  using k_tile = input_tile<block_n, head_size>;    // (keys, head size)
-  using v_tile = input_tile<block_n, head_size_v>;  // (keys, head size of v)
+      shared_tile<element, tile_shape<Rows, Policy::parts * round_up(Columns, slab)>, swizzled<swizzle::bytes_128>>;
+  using q_tile = input_tile<64, head_size>;                // (queries of a consumer, head size)
+  using k_tile = input_tile<block_n, head_size>;           // (keys, head size)
+  using loaded_v_tile = input_tile<block_n, head_size_v>;  // (keys, head size of v)
+  // What tensor cores read; transposed, the keys have the order of operand_key().
+  using v_tile = stdlib::conditional_t<transposes_v, input_tile<head_size_v, block_n>, loaded_v_tile>;
   static constexpr swizzle output_swizzle = head_size_v % 64 == 0   ? swizzle::bytes_128
                                             : head_size_v % 32 == 0 ? swizzle::bytes_64
                                                                     : swizzle::bytes_32;
   // The tile that TMA stores: (queries of a consumer, head size of v). A wider output is stored from registers.
-  static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output;
-  using o_tile = shared_tile<stdlib::conditional_t<stores_tiles, O, element>, tile_shape<64, head_size_v>,
-                             swizzled<output_swizzle>>;
+  static constexpr bool stores_tiles = sizeof(O) == 2 && Policy::stages_output && !transposes_v;
+  using o_element = stdlib::conditional_t<stores_tiles, O, stdlib::conditional_t<transposes_v, fp16, element>>;
+  using o_tile = shared_tile<o_element, tile_shape<64, head_size_v>, swizzled<output_swizzle>>;
   // The rows of a warp, which it stores itself: the warps of a consumer do not wait for each other at a tile's end.
   using o_rows = shared_tile<typename o_tile::value_type, tile_shape<16, head_size_v>, swizzled<output_swizzle>>;
 
   // If all blocks have the same amount of work, the two blocks of a cluster share each read of K and V from the L2
   // cache: each loads half of a tile's slabs for both.
   static constexpr bool multicasts =
-      mask_traits<Mask>::keeps_all && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0;
+      mask_traits<Mask>::keeps_all && k_tile::columns % 128 == 0 && v_tile::columns % 128 == 0 && !transposes_v;
   using copies = tensor_copies<multicasts ? 2 : 1>;
 
   // Where the queries of a head are no whole number of tiles, the first tile has fewer, whole consumers of 64, and not the
@@ -58,7 +77,9 @@ struct sm90_types {
   // Tensor-core accumulation truncates toward zero, and the errors of one sum over all keys add up: if all values have
   // one sign, the relative error of the output is 4e-5 at 2^16 keys and 6.7e-4 at 2^20 (H200). So keys are summed in
   // chunks, which are merged in fp32. With two parts each tile is summed separately, so chunks are not needed.
-  static constexpr bool has_chunks = Policy::parts == 1;
+  // Of e4m3 they have 13 bits after the largest exponent, so O moves to sums in fp32 each time the keys of a long sum end
+  // (promoted_output).
+  static constexpr bool promotes = transposes_v, has_chunks = Policy::parts == 1 && !promotes;
   static constexpr int tiles_of_chunk = ceil_div(1 << 16, block_n);
   enum class named_barrier : int { block = 0, pingpong = 1, of_consumer = pingpong + consumers };
   static_assert(static_cast<int>(named_barrier::of_consumer) + consumers <= 16, "a block has 16 named barriers");
@@ -67,6 +88,8 @@ struct sm90_types {
     return static_cast<int>(first) + consumer;
   }
 
+  // P in e4m3 has 18 binades: m has a weight near the largest number, 448, and m is raised before a weight exceeds it.
+  static constexpr int headroom = transposes_v ? 6 : 0;
   using exponent = signed char;
   /// A tile of queries of one head, and a chunk of its keys: the needed K tiles in [first_tile, end_tile).
   struct work_tile {
@@ -113,19 +136,32 @@ struct sm90_types {
   struct magnitudes_of_q {
     alignas(16) uint32 of_warps[consumers][4];
   };
+  /// With V transposed: the tiles that TMA loads, what the two transposers found in each transposed one, and the sums of O.
+  struct fp32_sums {
+    float4 of_thread[consumers][head_size_v / 8][128];  // four of a thread each: of two columns of its two rows
+  };
+  struct no_sums {};
+  struct no_transposer {};
+  struct transposer_storage {
+    pipeline<loaded_v_tile, of_bytes::loaded_stages, copies> v;
+    [[no_unique_address]] stdlib::conditional_t<of_bytes::sums_in_shared, fp32_sums, no_sums> sums;
+    int has_nonfinite[stages][scrubbers];
+    float scale_of_row[consumers][2][128];  // of q, of a thread's two rows
+  };
   struct shared_storage {
-    pipeline<k_tile, stages, copies> k;
+    pipeline<k_tile, k_stages, copies> k;
     pipeline<v_tile, stages, copies> v;
     stdlib::conditional_t<stores_tiles, q_and_o, q_alone> rows[consumers];
     work_tile work[queue_depth];
-    k_note k_notes[stages];
-    consumer_note consumer_notes[stages][consumers];
+    k_note k_notes[k_stages];
+    consumer_note consumer_notes[k_stages][consumers];
     v_note v_notes[stages];
     int batch, head, tile, next_chunk;  // the tile scheduler's state: it has few registers
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
     arch::mbarrier near_end;  // the loader has reached the last K tiles of a work tile
     [[no_unique_address]] stdlib::conditional_t<is_split, magnitudes_of_q, nothing> largest_of_q;
+    [[no_unique_address]] stdlib::conditional_t<transposes_v, transposer_storage, no_transposer> transposer;
   };
   using split_or_nothing = stdlib::conditional_t<is_split, split_tensors, nothing>;
   struct params {
@@ -144,7 +180,12 @@ struct sm90_types {
   template <class Block, class Storage>
   GIWA_DEVICE static void initialize(const Block& block, Storage& s, int fillers = 0) {
     s.k.initialize(block, 4 * consumers, fillers);
-    s.v.initialize(block, 4 * consumers + scrubbers, fillers);
+    if constexpr (transposes_v) {
+      s.v.initialize(block, 4 * consumers, scrubbers - 1);  // no producer besides the transposers
+      s.transposer.v.initialize(block, scrubbers);
+    } else {
+      s.v.initialize(block, 4 * consumers + scrubbers, fillers);
+    }
     if (block.rank() != 0) return;
     for (int i = 0; i < consumers; ++i) s.q_full[i].initialize(1), s.q_empty[i].initialize(4);
     for (int i = 0; i < queue_depth; ++i)
@@ -152,6 +193,21 @@ struct sm90_types {
     for (int i = 0; i < stages; ++i) s.scrubbed[i].initialize(scrubbers);
     if constexpr (requires { s.near_end; }) s.near_end.initialize(1);
     arch::mbarriers_initialized();
+  }
+
+  /// The pipeline of V that the loader fills.
+  template <class Storage>
+  GIWA_DEVICE static auto& loaded_v(Storage& s) {
+    if constexpr (transposes_v)
+      return s.transposer.v;
+    else
+      return s.v;
+  }
+
+  /// Whether the transposers found NaN in a V tile that needed a scrub.
+  template <class Storage>
+  GIWA_DEVICE static bool transposers_found(const Storage& s, int stage) {
+    return (s.transposer.has_nonfinite[stage][0] | s.transposer.has_nonfinite[stage][1]) != 0;
   }
 
   /// Called after a wait for a tile, by a kernel whose tiles TMA does not always copy.

@@ -25,7 +25,7 @@ struct many_rows_op {
   static_assert(Policy::fits);
 
   template <class Block>
-  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+  GIWA_DEVICE __forceinline__ void operator()(Block plain_block, const params& p, shared_storage& s) const {
 #if GIWA_ARCH_HAS_SM90A
     const auto block = with_threads<max_threads>(plain_block);
     if (block.rank() == 0)
@@ -67,7 +67,7 @@ struct many_rows_op {
 
  private:
   template <class Block>
-  GIWA_DEVICE static void consume(const Block& block, const params& p, shared_storage& s) {
+  GIWA_DEVICE __forceinline__ static void consume(const Block& block, const params& p, shared_storage& s) {
     using query_rows = sm90_query_rows<types, Block>;
     sm90_consumer<types, Block> c(block, p, s);
     earlier_splits<query_rows> earlier;

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT
+// O, the fold and ends of rows of the kernel for latent rows.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_OUTPUT_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_LATENT_OUTPUT_SM90_CUH
+
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/attention/kernels/sm90/latent_types_sm90.cuh>
+#include <giwa/attention/nonfinite/nonfinite.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The state of a node of the fold. m and l are in shared memory, once for a warp: in the registers of each thread, those of all
+/// nodes would take 32 of them, and spill. Outputs has the thread's O.
+template <class State, class Sums, class Outputs>
+struct fold_node {
+  using map = typename decltype(State::o)::map;
+  static constexpr int rows = State::rows;
+  Sums* sums;
+  int lane;
+  Outputs o;
+
+  GIWA_DEVICE void reset() {
+    State x;
+    x.reset();
+    write_sums(x.m, x.l);
+    GIWA_UNROLL
+    for (int i = 0; i < map::registers; ++i) o[i] = 0;
+  }
+  GIWA_DEVICE void merge(const State& later) {
+    float m[rows], l[rows], of_earlier[rows], of_later[rows];
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      const int row = map::row(lane, r);
+      float factor[2];
+      m[r] = merge_maxima<2>({sums->m[row], later.m[r]}, factor);
+      of_earlier[r] = factor[0], of_later[r] = factor[1];
+      l[r] = merge_sums(sums->l[row], of_earlier[r], later.l[r], of_later[r]);
+    }
+    write_sums(m, l);
+    merge_outputs<map>(o, of_earlier, later.o.value, of_later, o);
+  }
+  GIWA_DEVICE operator State() const {
+    State x;
+    GIWA_UNROLL
+    for (int r = 0; r < rows; ++r) x.m[r] = sums->m[map::row(lane, r)], x.l[r] = sums->l[map::row(lane, r)];
+    GIWA_UNROLL
+    for (int i = 0; i < map::registers; ++i) x.o.value[i] = o[i];
+    return x;
+  }
+
+ private:
+  GIWA_DEVICE void write_sums(const float (&m)[rows], const float (&l)[rows]) {
+    __syncwarp();  // all lanes have read the previous ones
+    if (lane < 4) {
+      GIWA_UNROLL
+      for (int r = 0; r < rows; ++r) sums->m[map::row(lane, r)] = m[r], sums->l[map::row(lane, r)] = l[r];
+    }
+    __syncwarp();
+  }
+};
+/// A thread's column of (Count, Threads) in shared memory.
+template <int Threads>
+struct column_of_threads {
+  float (*value)[Threads];
+  int thread;
+  GIWA_DEVICE float& operator[](int i) const { return value[i][thread]; }
+};
+
+/// Each warpgroup has half of the columns of O. They compute one leaf after the other, each from nothing, and fold the results.
+template <class Types, class Mask, class Score, class Block>
+struct latent_output {
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using element = typename Types::element;
+  using output = typename Types::output;
+  using barrier = typename Types::named_barrier;
+  using map = typename Types::output_map;
+  using state = typename Types::state;
+  using sums = warp_sums<Types::rows>;
+  using node = fold_node<state, sums, float[map::registers]>;
+  using last_node = fold_node<state, sums, column_of_threads<Types::output_threads>>;
+  using fold_type = leaf_fold<state, node, last_node>;  // the last node changes once in 64 leaves
+  static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
+  static constexpr int row_slots = map::rows, slabs = Types::slabs;
+  static constexpr int threads_of_both = Types::score_threads + Types::output_threads;
+
+  const Block& block;
+  const params& p;
+  const typename Types::call_params& call;
+  shared_storage& s;
+  const int lane, warpgroup, thread;  // thread: of the warpgroup
+  const int first_column;
+  const score_steps<Mask, Score> steps;
+
+  GIWA_DEVICE latent_output(const Block& b, const params& parameters, shared_storage& storage)
+      : block(b),
+        p(parameters),
+        call(parameters.splits.call),
+        s(storage),
+        lane(b.lane()),
+        warpgroup(b.warp() / 4),
+        thread(b.rank() % 128),
+        first_column(64 * slabs * warpgroup),
+        steps{call.mask, call.score, call.scale} {}
+
+  /// Computes all work tiles of a split.
+  GIWA_DEVICE void run(work_tile_reader<Block> reader, int64 split, int column) {
+    for (int buffer = 0; buffer < 2; ++buffer) release_p(buffer);
+    fold_type fold;
+    GIWA_UNROLL
+    for (int l = 0; l + 1 < fold_type::levels; ++l)
+      fold.node[l].sums = &s.sums_before[l][block.warp()], fold.node[l].lane = lane;
+    fold.last() = {&s.sums_before[fold_type::levels - 1][block.warp()], lane, {s.o_before, block.rank()}};
+    for (uint32 turn = 0; reader.has_work(); reader.next()) {
+      const few_rows_work_tile& work = reader.work();
+      const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
+      fold.reset();
+      const int begin = work.fold_begin();
+      const bool is_whole = work.has_beginning() && work.has_end();
+      float* to = p.splits.slot_of(split, column, work.has_beginning(), 0);
+      const auto hand_on = [&](const state& x) {
+        store_partial(x, rows, to);
+        to += partial_slot::floats(p.splits.shape.rows, Types::columns);
+      };
+      for (int leaf = work.begin; leaf < work.end; ++leaf) {
+        state x;
+        x.reset();
+        const tile_keep visible = Types::visible_of(call, rows, leaf);
+        if (visible != tile_keep::none) compute(work, rows, leaf, visible, turn++, x);
+        fold.push(0, leaf, x, begin, hand_on);
+      }
+      if (is_whole) {
+        store_output(work, rows, fold.finish());
+      } else {
+        const uint32 unfinished = split_partials(begin, work.end).unfinished;
+#pragma unroll 1
+        for (int l = fold_levels::count - 1; l >= 0; --l)
+          if ((unfinished >> l & 1) != 0) hand_on(fold.unfinished(l));
+      }
+    }
+  }
+
+ private:
+  GIWA_DEVICE void sync() const { arch::barrier_sync(barrier::outputs, threads); }
+  GIWA_DEVICE void release_p(int buffer) const {
+    arch::barrier_arrive(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
+  }
+
+  /// Computes the state of one leaf.
+  GIWA_DEVICE void compute(const few_rows_work_tile& work, const packed_rows& rows, int leaf, tile_keep visible,
+                           uint32 turn, state& x) const {
+    const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
+    Types::wait_for_keys(p, s, turn);
+    arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), threads_of_both);  // S of the leaf is done too
+    const bool scrubbed = visible == tile_keep::some && scrub(s.k.tile[stage], buffer);
+    multiply_values(x, stage, buffer);
+    block.sync_warp();
+    if (lane == 0) s.k.empty[stage].arrive();
+    read_sums(buffer, x);
+    if (scrubbed) add_nonfinite(work, rows, leaf, buffer, x);
+    release_p(buffer);
+  }
+
+  /// Computes O^T of a leaf, a slab of 64 columns of V at a time.
+  GIWA_DEVICE void multiply_values(state& x, int stage, int buffer) const {
+    warpgroup_tile<Types::rows> o[slabs];
+    GIWA_UNROLL
+    for (int i = 0; i < slabs; ++i) arch::fence_operand(o[i].value);
+    arch::wgmma_fence();
+    GIWA_UNROLL
+    for (int i = 0; i < slabs; ++i)
+      multiply<0>(o[i], transposed(s.k.tile[stage]), first_column + 64 * i, transposed(s.p[buffer]), false);
+    arch::wgmma_commit();
+    arch::wgmma_wait<0>();
+    GIWA_UNROLL
+    for (int i = 0; i < slabs; ++i) arch::fence_operand(o[i].value);
+    GIWA_UNROLL
+    for (int i = 0; i < x.o.registers; ++i) x.o.value[i] = o[i / o[0].registers].value[i % o[0].registers];
+  }
+
+  GIWA_DEVICE void read_sums(int buffer, state& x) const {
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) {
+      const int row = map::row(lane, r);
+      const float4 sum = *reinterpret_cast<const float4*>(s.sums[buffer][row]);
+      x.m[r] = s.m[buffer][row];
+      x.l[r] = ((sum.x + sum.y) + sum.z) + sum.w;
+    }
+  }
+
+  /// Replaces NaN and infinity in V by zeros, because 0 times such a value is NaN; returns whether there were any. For
+  /// leaves of which some row does not see every key. All output warps call it, after S of the leaf.
+  template <class Tile>
+  GIWA_DEVICE bool scrub(Tile& tile, int buffer) const {
+    if (block.rank() == 0) s.has_nonfinite[buffer] = 0;
+    sync();
+    if (block.any(has_nonfinite<Types::output_warps>(block.rank(), tile)) && lane == 0) s.has_nonfinite[buffer] = 1;
+    sync();
+    if (s.has_nonfinite[buffer] == 0) return false;
+    constexpr int run = Tile::placement::run, runs = Tile::columns / run;
+    for (int i = block.rank(); i < Tile::rows * runs; i += threads) {
+      element* const elements = &tile(i / runs, i % runs * run);
+      for (int j = 0; j < run; ++j)
+        if (is_nonfinite(elements[j])) elements[j] = convert<element>{}(0.f);
+    }
+    arch::fence_async_proxy();
+    sync();
+    return true;
+  }
+  /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0.
+  GIWA_DEVICE void add_nonfinite(const few_rows_work_tile& work, const packed_rows& rows, int leaf, int buffer,
+                                 state& x) const {
+    const auto& v = call.views.cache.v;
+    const int first = leaf * leaf_keys, end = first + leaf_keys < rows.keys ? first + leaf_keys : rows.keys;
+#pragma unroll 1
+    for (int key = first; key < end; ++key) {
+      const cache_row from = call.row_of(work.sequence, key);
+      if (from.element < 0) continue;
+      x.o.for_each(thread, [&](float& sum, int row, int column) {
+        const element value = v(from.element, from.row, work.head, first_column + column);
+        if (is_nonfinite(value) && steps.keeps(rows, row, key))
+          sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
+      });
+    }
+  }
+
+  /// Writes a partial to the workspace.
+  GIWA_DEVICE void store_partial(const state& x, const packed_rows& rows, float* to) const {
+    const partial_slot slot{p.splits.shape.rows, Types::columns};
+    GIWA_UNROLL
+    for (int i = 0; i < x.o.registers; ++i)
+      if (const int row = map::row(thread, map::slot(i)); row < rows.rows)
+        to[slot.output(row) + first_column + map::column(thread, i)] = x.o.value[i];
+    if (block.rank() >= 4) return;
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r)
+      if (const int row = map::row(lane, r); row < rows.rows)
+        *reinterpret_cast<float2*>(to + slot.sums(row)) = {x.m[r], x.l[r]};
+  }
+
+  /// Normalizes and writes rows that were not divided.
+  GIWA_DEVICE void store_output(const few_rows_work_tile& work, const packed_rows& rows, const state& x) const {
+    const cached_sequence& q = work.sequence;
+    float lse[row_slots];
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) {
+      const int row = map::row(lane, r);
+      if (row >= rows.rows) continue;
+      const cached_row_end<output> to(call, q, rows.head(row), rows.query(row));
+      const finished_softmax<float> end = to.finish(x.m[r], x.l[r]);
+      lse[r] = end.lse;
+      GIWA_UNROLL
+      for (int i = 0; i < x.o.registers; ++i) {
+        const float sum[1] = {x.o.value[i]};
+        if (map::slot(i) == r) to.store(first_column + map::column(thread, i), sum, end);
+      }
+    }
+    if (call.lse.data() == nullptr) return;
+    if (call.has_prior()) sync();  // the prior's lse may be the one that is written: all warps have read it
+    if (block.rank() >= 4) return;
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r)
+      if (const int row = map::row(lane, r); row < rows.rows)
+        call.lse(q.q_batch, rows.head(row), q.first_query_row + rows.query(row)) = lse[r];
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// Tiles, shared memory and roles of the kernel for latent rows.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
+
+#include <giwa/arch/tensor_copy.cuh>
+#include <giwa/arch/tensor_map.hpp>
+#include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/sums/leaf_fold.hpp>
+#include <giwa/attention/sums/row_sums.cuh>
+#include <giwa/tile/mma_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A thread's elements of O^T, which wgmma computes in slabs of 64 columns of O: the map of O (Rows, Columns), whose rows are the
+/// columns of the accumulators. Warpgroup w of Columns / 64 / Warpgroups slabs has those from w times that number on.
+template <int Rows, int Slabs>
+struct transposed_output_map {
+  using shape = tile_shape<Rows, 64 * Slabs>;
+  using slab = warpgroup_map<Rows>;
+  static constexpr int rows = Rows / 4, registers = Slabs * slab::registers, period = registers, lanes = 8;
+
+  GIWA_HOST_DEVICE static constexpr int slot(int i) { return i % slab::registers / 4 * 2 + i % 2; }
+  GIWA_HOST_DEVICE static constexpr int row(int thread, int slot) { return slot / 2 * 8 + thread % 4 * 2 + slot % 2; }
+  GIWA_HOST_DEVICE static constexpr int column(int thread, int i) {
+    return i / slab::registers * 64 + slab::row(thread, slab::slot(i % slab::registers));
+  }
+};
+
+/// The row map of transposed scores of packed rows, for score_steps: rows are keys, columns are packed rows.
+struct columns_are_packed {
+  int first_key;
+  GIWA_HOST_DEVICE int query(int, int column) const { return column; }
+  GIWA_HOST_DEVICE int key(int row, int) const { return first_key + row; }
+};
+
+/// m and l of a node of the fold, which each warp of the output warpgroups keeps once.
+template <int Rows>
+struct warp_sums {
+  float m[Rows], l[Rows];
+};
+
+/// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows.
+template <class T, class O, class Policy, class Mask, class Score>
+struct latent_types {
+  using policy = Policy;
+  using query = T;
+  using element = T;
+  using operand = T;
+  using output = O;
+  using call_params = cached_params<T, T, O, Mask, Score>;
+  static constexpr bool converts = false, values_are_keys = true;
+  static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = latent_leaf_keys;
+  static constexpr int columns = Policy::head_size_v;
+  static_assert(Policy::head_size % 64 == 0 && columns % 128 == 0 && columns <= Policy::head_size);
+
+  // Two warpgroups compute O^T = V^T P^T, half of the columns each; one computes S^T = K Q^T and P.
+  static constexpr int output_warps = 8, score_warps = 4, score_groups = 1, producers = 4;
+  static constexpr int max_threads = 32 * (output_warps + score_warps + producers);
+  static constexpr int output_registers = 184, score_registers = 72, producer_registers = 72;
+  static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
+
+  template <int Rows, int Columns>
+  using tile = shared_tile<T, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
+  using q_tile = tile<rows, Policy::head_size>;       // (rows, head size)
+  using k_tile = tile<leaf_keys, Policy::head_size>;  // (keys, head size), whose first columns are V
+  using p_tile = tile<rows, leaf_keys>;               // (rows, keys)
+  static constexpr int slabs = columns / 128;         // of a warpgroup
+  using output_map = transposed_output_map<rows, slabs>;
+  using state = row_sums<output_map>;
+
+  /// Those of few_rows_types.
+  enum class named_barrier : int { block, producers, ready, scores, outputs, p_full, p_empty = p_full + 2 };
+  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
+    return static_cast<int>(first) + buffer;
+  }
+
+  struct ring {
+    k_tile tile[stages];
+    arch::mbarrier full[stages], empty[stages];
+  };
+  struct shared_storage {
+    ring k;
+    q_tile q;
+    p_tile p[2];
+    float o_before[output_map::registers][output_threads];          // of all keys before the last node of 64 leaves
+    warp_sums<rows> sums_before[fold_levels::count][output_warps];  // of the nodes of the fold
+    float m[2][rows];                                               // of a leaf, in units of log2
+    alignas(16) float maxima[2][rows][score_warps];                 // of each score warp's keys
+    alignas(16) float sums[2][rows][score_warps];
+    int has_nonfinite[2];
+    split_search search;
+    work_tile_queue queue;
+  };
+  struct params {
+    split_params<call_params> splits;
+    key_copies copies;
+    int box_rows;      // of a copy of TMA
+    int issuers_log2;  // of the warps that start boxes
+    bool q_aligned;    // rows of q are aligned to 16 bytes
+    bool keys_once;    // each key is read by one tile of rows, and need not stay in the L2 cache
+    tensor_map k;      // (element of the cache, head, row, head size)
+  };
+
+  GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
+    const int first = leaf * leaf_keys;
+    if (first >= r.keys) return tile_keep::none;
+    const bool whole = r.keys - first >= leaf_keys;
+    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
+    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
+    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
+  }
+  /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written.
+  GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
+    s.k.full[turn % stages].wait(turn / stages & 1);
+    if (p.copies != key_copies::boxes) arch::fence_async_proxy();
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

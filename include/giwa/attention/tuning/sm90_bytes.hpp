@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Tiles of the Hopper kernel of attention for 8-bit inputs.
+#ifndef GIWA_ATTENTION_TUNING_SM90_BYTES_HPP
+#define GIWA_ATTENTION_TUNING_SM90_BYTES_HPP
+
+#include <giwa/base/std.hpp>
+#include <giwa/numeric/integer.hpp>
+#include <giwa/tile/shape.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The tile of the wgmma kernel for e4m3, whose V the producer transposes. Rows take whole slabs of 128 bytes in shared memory.
+template <int BlockM, int BlockN, int HeadSize, int HeadSizeV>
+struct sm90_bytes_policy {
+  static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = 2, parts = 1;
+  static constexpr bool slices_output = false, uses_pingpong = true, moves_registers = true, stages_output = false;
+  static constexpr int head_size = round_up(HeadSize, 32), head_size_v = round_up(HeadSizeV, 16), slice = head_size_v;
+  static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
+  static constexpr bool overlaps = HeadSizeV > 128;
+  // Of online_softmax: weights are at most 2^8. The largest of e4m3 is 448.
+  static constexpr int slack = 8;
+  // Above 128 columns shared memory has no room for the fp32 sums; they are in local memory.
+  static constexpr bool sums_in_shared = HeadSizeV <= 128;
+  // The tensor cores sum so many keys, about. Error of O over 65536 keys whose values have a mean as large as their deviation (H200,
+  // 2026-11-29): 768 0.70 %, 1536 1.62 %; one sum over all keys 44 % by a simulation of 13 bits. In local memory sums of 768 keys
+  // make 256 slower than sums of 1536: 0.87 to 0.92 at 2048 to 16384 tokens.
+  static constexpr int keys_of_sum = (sums_in_shared ? 768 : 1152) / block_n * block_n;
+
+  static constexpr int live_registers = block_n / 2 + block_n / 8 + head_size_v / 2;
+  static constexpr int loaded_tile = block_n * round_up(head_size_v, 128), k_tile = block_n * round_up(head_size, 128);
+  static constexpr int bytes_besides = block_m * round_up(head_size, 128) +
+                                       stages * head_size_v * round_up(block_n, 128) +
+                                       (sums_in_shared ? 4 * block_m * head_size_v : 0);
+  static constexpr int most_bytes = (227 << 10) - 6144;
+  // K is loaded before V of the tile before, and V takes twice as long until it can be multiplied.
+  static constexpr int k_stages = bytes_besides + 3 * k_tile + loaded_tile <= most_bytes ? 3 : 2;
+  static constexpr int loaded_stages = bytes_besides + k_stages * k_tile + 2 * loaded_tile <= most_bytes ? 2 : 1;
+  static constexpr bool fits = live_registers <= consumer_registers - 32 &&
+                               bytes_besides + k_stages * k_tile + loaded_stages * loaded_tile <= most_bytes;
+};
+template <int HeadSize, int HeadSizeV, class Tile>
+struct sm90_bytes_policy_of {
+  template <int BlockM, int BlockN>
+  using tile = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+  static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(widest <= 96), tile<192, 128>,
+      stdlib::conditional_t<(widest <= 128), tile<192, 96>,
+      stdlib::conditional_t<(widest <= 192), tile<128, 128>, tile<128, 96>>>>;
+  // clang-format on
+};
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
+struct sm90_bytes_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
+  using type = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+// attention_cached on a GPU with head sizes 576 and 512, whose v is the first columns of k, against the reference. GIWA_TEST_DRAWS
+// is how many problems are drawn, from GIWA_TEST_FIRST_DRAW on.
+#include "gpu/attention/cached_bits.cuh"
+#include "gpu/attention/cached_draw.hpp"
+#include "gpu/attention/late_copies.cuh"
+
+using namespace giwa_test;
+using giwa::bf16;
+using giwa::causal;
+using giwa::fp16;
+
+namespace {
+
+constexpr int size = 576, size_v = 512;
+
+/// Empty, or what is wrong with problem `number` in this form.
+template <class T, class O = T, class Mask = giwa::full, class Score = giwa::plain_score>
+std::string fault_of(int number, const Mask& mask = {}, const Score& score = {}) {
+  cached_case_options c = cached_drawer(number, giwa::detail::latent_leaf_keys).draw(false);
+  c.latent = true;
+  const std::string fault = cached_fault_on_gpu_of<T, size, size_v, T, O>(c, mask, score);
+  return fault.empty() ? "" : "draw " + std::to_string(number) + ": " + fault;
+}
+std::string fault_of_draw(int number) {
+  switch (number % 6) {
+    case 0: return fault_of<bf16>(number);
+    case 1: return fault_of<bf16>(number, causal::bottom_right);
+    case 2: return fault_of<bf16>(number, giwa::sliding_window{1 + number % 200, giwa::alignment::bottom_right});
+    case 3: return fault_of<fp16, float>(number, by_distance{}, own_score{});
+    case 4: return fault_of<bf16>(number, causal::bottom_right);
+    default: return fault_of<fp16>(number, causal::bottom_right);
+  }
+}
+
+/// Sequences with none to many queries, and 0 to 600 keys.
+cached_case_options mixed_case(int64 page_size, bool packed) {
+  cached_case_options c = bits_case_of(page_size, packed);
+  c.latent = true;
+  c.head_size = size, c.head_size_v = size_v;
+  c.keys = 600;
+  c.most = page_size == 0 ? 0 : giwa::ceil_div(c.keys, page_size);
+  c.lengths = {600, 130, 5, 0, 400, 64};
+  return c;
+}
+template <class T, class Mask>
+std::string fault(cached_case<T>& c, const Mask& mask) {
+  return cached_fault_on_gpu<size, size_v>(c, mask, giwa::plain_score{});
+}
+
+}  // namespace
+
+TEST_CASE("drawn problems of latent rows") {
+  const int first = number_of("GIWA_TEST_FIRST_DRAW", 0), count = number_of("GIWA_TEST_DRAWS", small_mode() ? 12 : 48);
+  int faults = 0;
+  for (int i = first; i < first + count && faults < 5; ++i) {
+    const std::string fault = fault_of_draw(i);
+    CHECK(fault == "");
+    faults += fault.empty() ? 0 : 1;
+  }
+}
+
+TEST_CASE("NaN and infinity in latent rows that some queries see") {
+  for (const float strange : {NAN, HUGE_VALF, -HUGE_VALF})
+    for (const int column : {0, 511, 512, 575})  // of k alone from 512 on
+      for (const int64 key : {63, 193, 199}) {   // of the sequence with 8 queries
+        const int64 page = key == 63 ? 0 : 24, rows = page == 0 ? 600 : page;
+        cached_case_options options = mixed_case(page, true);
+        options.lengths[0] = options.lengths[4] = 200;
+        cached_case<bf16> c(options);
+        c.k.view()(c.element[4][static_cast<std::size_t>(key / rows)], key % rows, 0, column) =
+            giwa::convert<bf16>{}(strange);
+        c.share_values();
+        CHECK(fault(c, causal::bottom_right) == "");
+        if (key == 199) CHECK(fault(c, by_distance{}) == "");
+        if (small_mode()) return;
+      }
+}
+
+TEST_CASE("latent rows with infinite values whose weights are 0 or not") {
+  cached_case_options options = mixed_case(16, true);
+  options.spread = 4;
+  cached_case<bf16> c(options);
+  for (int64 key = 320; key < 384; ++key)
+    c.k.view()(c.element[4][static_cast<std::size_t>(key / 16)], key % 16, key % 2, key * 8 % size_v) =
+        giwa::convert<bf16>{}(key % 3 == 0 ? -HUGE_VALF : HUGE_VALF);
+  c.share_values();
+  CHECK(fault(c, causal::bottom_right) == "");
+}
+
+TEST_CASE("latent rows have the same bits alone, with any workspace, and in slices of heads") {
+  for (const int64 page : {0, 7, 64})
+    for (const bool packed : {false, true}) {
+      check_bits<bf16, bf16, size, size_v>(mixed_case(page, packed));
+      if (small_mode() && packed) return;
+    }
+}
+
+TEST_CASE("latent rows have the same bits in pages and layouts of every kind") {
+  std::vector<bf16> o;
+  for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
+    for (const case_layout layout : {case_layout::contiguous, case_layout::heads_first, case_layout::padded})
+      for (const int offset : {0, 1}) {
+        cached_case_options c = mixed_case(page, true);
+        c.layout.fill(layout);
+        c.offset = offset;
+        bits<bf16, bf16, size, size_v> x(c);  // the numbers of the same seed
+        const auto next = x.on_host.o.template elements<bf16>();
+        CAPTURE(c.text());
+        CHECK((o.empty() || same_bits(next, o)));
+        o = next;
+        if (small_mode() && offset == 0) break;
+      }
+}
+
+TEST_CASE("one long sequence of latent rows, of which every multiprocessor has a split") {
+  for (const int length : {8192, 8300}) {
+    cached_case_options c = mixed_case(64, false);
+    c.heads = 4;
+    c.kv_heads = 1;
+    c.queries = {1};
+    c.keys = 8300;
+    c.most = giwa::ceil_div(c.keys, int64{64});
+    c.lengths = {length};
+    cached_case<bf16> on_host(c);
+    CHECK(fault(on_host, giwa::full{}) == "");
+    if (small_mode()) return;
+  }
+}
+
+TEST_CASE("lengths and pages of latent rows that the kernel before the call writes late") {
+  cached_case<bf16> c(mixed_case(16, false));
+  cached_on_gpu<bf16, bf16, bf16> gpu(c);
+  const giwa::stream s = new_stream();
+  const auto run = [&] {
+    giwa::throw_if_failed(cached_of<size, size_v>(s, gpu.views(), causal::bottom_right, giwa::plain_score{},
+                                                  gpu.call_options(int64{8} << 20)));
+  };
+  gpu.clear_outputs();
+  run();
+  const std::vector<bf16> o = gpu.o.to_host();
+  const gpu_array<int> lengths(c.options.lengths), pages(c.indices);
+  for (const int before : {0, -5, 64, 65, 1500, 2147483647}) {
+    const std::vector<int> other(c.options.lengths.size(), before);
+    check_cuda(cudaMemcpy(gpu.lengths.data(), other.data(), gpu.lengths.bytes(), cudaMemcpyHostToDevice));
+    gpu.indices.fill(0x7f);
+    gpu.clear_outputs();
+    check_cuda(cudaDeviceSynchronize());
+    launch_late_copies(s, {{late(gpu.lengths, lengths), late(gpu.indices, pages)}});
+    run();
+    CHECK(same_bits(gpu.o.to_host(), o));
+  }
+}
+
+TEST_CASE("a graph of a call with latent rows reads the lengths and pages of its launch") {
+  cached_case_options options = mixed_case(16, false);
+  cached_case<bf16> first(options), second([&] {
+    cached_case_options other = options;
+    other.seed = 2;
+    other.lengths = {3, 600, 333, 64, 0, 65};
+    return other;
+  }());
+  cached_on_gpu<bf16, bf16, bf16> gpu(first), expected(second);
+  const giwa::stream s = new_stream();
+  const auto call = [&](const cached_on_gpu<bf16, bf16, bf16>& x) {
+    giwa::throw_if_failed(cached_of<size, size_v>(s, x.views(), causal::bottom_right, giwa::plain_score{},
+                                                  x.call_options(int64{8} << 20)));
+  };
+  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+  call(gpu);
+  cudaGraph_t graph;
+  check_cuda(cudaStreamEndCapture(s, &graph));
+  cudaGraphExec_t launchable;
+  check_cuda(cudaGraphInstantiate(&launchable, graph, 0));
+  const auto replace = [](const auto& to, const auto& from) {
+    REQUIRE(to.bytes() == from.bytes());
+    check_cuda(cudaMemcpy(to.data(), from.data(), from.bytes(), cudaMemcpyDeviceToDevice));
+  };
+  replace(gpu.q, expected.q), replace(gpu.k, expected.k);
+  replace(gpu.lengths, expected.lengths), replace(gpu.indices, expected.indices);
+  gpu.clear_outputs(), expected.clear_outputs();
+  check_cuda(cudaDeviceSynchronize());
+  check_cuda(cudaGraphLaunch(launchable, s));
+  call(expected);
+  CHECK(same_bits(gpu.o.to_host(), expected.o.to_host()));
+  CHECK(same_bits(gpu.lse.to_host(), expected.lse.to_host()));
+  check_cuda(cudaGraphExecDestroy(launchable));
+  check_cuda(cudaGraphDestroy(graph));
+}
