@@ -89,7 +89,8 @@ void run_alone(Bits& x, int64 b, int64 workspace_bytes) {
     a.cache.sequences = 1;
   } else {
     a.cache.k = slice(all.cache.k, 0, b, b + 1), a.cache.v = slice(all.cache.v, 0, b, b + 1);
-    a.cache.scales.k = slice(all.cache.scales.k, 0, 0, 1), a.cache.scales.v = slice(all.cache.scales.v, 0, 0, 1);
+    for (auto* scales : {&a.cache.scales.k, &a.cache.scales.v})
+      if (scales->extent(0) > 1) *scales = slice(*scales, 0, b, b + 1);
   }
   if (all.is_packed()) {
     a.packed = {all.packed.offsets + b, 1, x.on_host.options.queries[static_cast<std::size_t>(b)]};

@@ -141,6 +141,25 @@ TEST_CASE("alone and in slices of heads, of an 8-bit cache") {
   check_bits<fp16, giwa::e4m3>(c);
 }
 
+TEST_CASE("alone and in slices of heads, of an 8-bit cache with scales of each key") {
+  for (const int64 page : {0, 16})
+    for (const bool hostile : {false, true}) {
+      cached_case_options options = case_of(page, page == 16);
+      options.k_scales = options.v_scales = 7;
+      cached_case<fp16, giwa::e4m3> c(options);
+      // Leaf 3 of sequence 4 with scales that some rows do not see: largest, infinite, NaN and 0.
+      if (hostile) {
+        const int64 size = page == 0 ? c.options.keys : page;
+        const float scales[4] = {3e38f, HUGE_VALF, NAN, 0.f};
+        for (int64 key = 794; key < 800; ++key)
+          c.v_scales.view()(c.element[4][static_cast<std::size_t>(key / size)], key % size, key % 2) = scales[key % 4];
+        c.v_scales.view()(c.element[0][static_cast<std::size_t>(300 / size)], 300 % size, 0) = 3e30f;
+        c.v_scales.view()(c.element[0][static_cast<std::size_t>(700 / size)], 700 % size, 1) = HUGE_VALF;
+      }
+      check_bits(std::move(c));
+    }
+}
+
 TEST_CASE("a batch in reverse order, and 60 copies of it") {
   for (const int64 page : {0, 64}) {
     const cached_case_options c = bits_case_of(page, false);

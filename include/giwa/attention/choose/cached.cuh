@@ -27,9 +27,9 @@ struct cached_simt : candidate {
   }
 };
 
-/// The kernel for few rows with tiles of Rows packed rows, and the launch that merges its partials. Both tiles give the same bits,
-/// so 16 rows, which need less shared memory, suit every call. Packed queries may be more than `max` says: then a sequence has
-/// several tiles.
+/// The kernel for few rows with tiles of Rows packed rows, and the launch that merges its partials. All tiles give the same
+/// bits, so 16 rows, which need less shared memory than 32, suit every call. Packed queries may be more than `max` says: then
+/// a sequence has several tiles.
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score, int Rows>
 struct cached_few_rows : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
@@ -44,7 +44,8 @@ struct cached_few_rows : candidate {
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
   };
   static constexpr bool compiled = element_traits<T>::on_tensor_cores;
-  static constexpr int64 bytes = few_rows_bytes(HeadSize, HeadSizeV, Rows, element_traits<Element>::bytes);
+  static constexpr int64 bytes =
+      few_rows_bytes(HeadSize, HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes);
 
   static status suits(const call_params& call) {
     return Rows == 16 || few_rows_tile_of(call.views.problem()).rows == Rows ? status{} : fits_another_tile;
@@ -186,6 +187,7 @@ struct cached_latent : candidate {
 
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
 using prepared_few_rows = prepared_call<cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
+                                        cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 8>,
                                         cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 16>,
                                         cached_simt<T, Element, O, HeadSize, HeadSizeV, Mask, Score>>;
 
@@ -223,6 +225,7 @@ struct stream_cached {
   using prepared = prepared_call<cached_many_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
                                  cached_latent<T, Element, O, HeadSize, HeadSizeV, Mask, Score>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
+                                 cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 8>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 16>,
                                  cached_simt<T, Element, O, HeadSize, HeadSizeV, Mask, Score>>;
 

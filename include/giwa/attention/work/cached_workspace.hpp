@@ -60,11 +60,18 @@ struct few_rows_tile {
   int leaf_keys, rows, columns;
 };
 
+/// Packed rows of a tile for so many of a sequence and a head of keys. A decode step has as many as heads share keys, usually 4
+/// or 8. 8 rows instead of 16, e4m3, 32 sequences of 8192 keys, 32/8 heads of 64: 80.4 us instead of 91.9 (H200, 2026-11-29).
+GIWA_HOST_DEVICE constexpr int few_rows_of_tile(int64 rows) {
+  if (rows > 0 && rows <= 8) return 8;
+  return rows > 0 && rows <= 16 ? 16 : 32;
+}
+
 /// The sizes of the kernel that runs a problem.
 GIWA_HOST_DEVICE constexpr few_rows_tile few_rows_tile_of(const cached_problem& p) {
   const int64 rows = p.kv_heads == 0 ? 0 : saturated_product(p.heads / p.kv_heads, p.queries);
   return {.leaf_keys = leaf_keys_of(p.head_size, p.head_size_v, p.cache_bytes),
-          .rows = rows > 0 && rows <= 16 ? 16 : 32,
+          .rows = few_rows_of_tile(rows),
           .columns = static_cast<int>(round_up(p.head_size_v, 16))};
 }
 

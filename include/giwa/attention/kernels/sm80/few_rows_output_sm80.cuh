@@ -24,8 +24,9 @@ struct few_rows_output {
   using output = typename Types::output;
   using barrier = typename Types::named_barrier;
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
-  using map = stdlib::conditional_t<Types::converts, byte_map<Types::rows, Types::warp_columns>,
-                                    warp_map<Types::rows, Types::warp_columns>>;
+  using map =
+      stdlib::conditional_t<Types::converts, typename few_rows_map_of<Types::rows, Types::warp_columns, byte_map>::type,
+                            typename few_rows_map_of<Types::rows, Types::warp_columns, warp_map>::type>;
   using output_tile = register_tile<float, map>;
   static constexpr int row_slots = map::rows;
 
@@ -110,14 +111,14 @@ struct few_rows_output {
   GIWA_DEVICE void multiply(output_tile& o, int stage, int buffer) const {
     const int first_column = warp * Types::warp_columns;
     if constexpr (Types::converts) {
-      multiply_values(lane, o, s.p[buffer], s.v.tile[stage], first_column);
+      multiply_rows(o, [&](auto& sums) { multiply_values(lane, sums, s.p[buffer], s.v.tile[stage], first_column); });
       if (!p.v_scales) return;
       float factor[row_slots];
       GIWA_UNROLL
       for (int r = 0; r < row_slots; ++r) factor[r] = s.scales.o_factor[buffer][map::row(lane, r)];
       o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row; });
     } else {
-      multiply_add(lane, o, s.p[buffer], 0, s.v.tile[stage], first_column);
+      multiply_rows(o, [&](auto& sums) { multiply_add(lane, sums, s.p[buffer], 0, s.v.tile[stage], first_column); });
     }
   }
 

@@ -53,13 +53,50 @@ struct few_rows_scaling {
     for (int r = 0; r < map::rows; ++r) factor[r] = s.scales.q_factor[group][map::row(lane, r)];
     scores.transform_rows(factor, [](float x, float of_row) { return x * of_row; });
     if (!p.k_scales) return;
+    for_each_scale<map>(s.scales.k[stage], [&](int i, float scale) { scores.value[i] *= scale; });
+  }
+
+  /// Whether a leaf of which all rows see every key has one largest scale for all rows, which each warp finds alone. Larger tiles
+  /// have no registers for this second way.
+  static constexpr bool finds_alone = Types::rows == 8;
+
+  /// Before the score warps meet: tells whether a row does not see one of this warp's keys (its score is -infinity), or writes the
+  /// largest scale at once.
+  template <class Scores>
+  GIWA_DEVICE void share_largest(const Scores& scores, int stage, int buffer, tile_keep visible) const {
+    if constexpr (finds_alone) {
+      bool hidden = visible != tile_keep::all;
+      GIWA_UNROLL
+      for (int i = 0; i < Scores::registers; ++i) hidden = hidden || scores.value[i] == -infinity_of<float>;
+      hidden = block.any(hidden);
+      if (lane == 0) s.scales.hidden[buffer][warp] = hidden ? 1 : 0;
+    } else {
+      share_largest_of_rows(scores, stage, buffer);
+    }
+  }
+  /// After that: finds the largest scale of all rows, if there is one.
+  GIWA_DEVICE bool has_one_largest(int stage, int buffer) {
+    if (!finds_alone || !p.v_scales) return false;
+    int hidden = 0;
     GIWA_UNROLL
-    for (int i = 0; i < Scores::registers; ++i) scores.value[i] *= s.scales.k[stage][first_key + map::column(lane, i)];
+    for (int w = 0; w < Types::scores_in_use; ++w) hidden |= s.scales.hidden[buffer][w];
+    if (hidden != 0) return false;
+    float largest = 0;
+    GIWA_UNROLL
+    for (int key = 0; key < Types::leaf_keys; key += 32) {
+      const float scale = s.scales.v[stage][key + lane];
+      largest = larger_of(largest, is_nonfinite(scale) ? 0.f : arch::magnitude(scale));
+    }
+    for (int distance = 16; distance > 0; distance /= 2)
+      largest = larger_of(largest, block.shuffle_xor(largest, distance));
+    GIWA_UNROLL
+    for (uint32& e : exponent) e = exponent_of(largest, 1, 253);
+    return true;
   }
 
   /// Writes the largest scale of the values that each row sees among this warp's keys.
   template <class Scores>
-  GIWA_DEVICE void share_largest(const Scores& scores, int stage, int buffer) const {
+  GIWA_DEVICE void share_largest_of_rows(const Scores& scores, int stage, int buffer) const {
     using map = typename Scores::map;
     float largest[map::rows];
     GIWA_UNROLL
@@ -91,7 +128,14 @@ struct few_rows_scaling {
     }
   }
 
-  /// Multiplies weights by the scales of their values; sees(i) tells whether the row of register i sees its key.
+  /// Multiplies weights by the scales of their values, of which all rows see every one. NaN and infinity make the product so.
+  template <class Scores>
+  GIWA_DEVICE void weigh(Scores& weights, int stage) const {
+    const float factor = power_of_two(254 - exponent[0]);
+    for_each_scale<typename Scores::map>(s.scales.v[stage],
+                                         [&](int i, float scale) { weights.value[i] *= scale * factor; });
+  }
+  /// The same where a row may not see some; sees(i) tells whether the row of register i sees its key.
   template <class Scores, class Sees>
   GIWA_DEVICE void weigh(Scores& weights, int stage, const Sees& sees) const {
     using map = typename Scores::map;
@@ -111,6 +155,16 @@ struct few_rows_scaling {
   }
 
  private:
+  /// Calls f(i, scale) for each register of a tile of scores, with the scale of its key. Registers 2 n and 2 n + 1 are of
+  /// neighbouring keys.
+  template <class Map, class F>
+  GIWA_DEVICE void for_each_scale(const float (&scales)[Types::leaf_keys], const F& f) const {
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; i += 2) {
+      const float2 two = *reinterpret_cast<const float2*>(&scales[first_key + Map::column(lane, i)]);
+      f(i, two.x), f(i + 1, two.y);
+    }
+  }
   /// Four columns of a lane at a time. A row of bf16 is multiplied by the power of two that makes its largest element
   /// 2^14 to 2^15, at most by 2^126; an element that is 2^-39 of that or less is lost.
   GIWA_DEVICE void load_row(const few_rows_work_tile& work, const packed_rows& rows, int row, float k_scale) const {
@@ -164,9 +218,13 @@ struct few_rows_scaling<Types, Block, false> {
   typename Types::shared_storage& s;
   const int lane, group, warp, first_key;
 
+  static constexpr bool finds_alone = false;
   GIWA_DEVICE static constexpr bool has_weights() { return false; }
+  GIWA_DEVICE static constexpr bool has_one_largest(int, int) { return false; }
   template <class... Arguments>
   GIWA_DEVICE void share_largest(const Arguments&...) const {}
+  template <class... Arguments>
+  GIWA_DEVICE void share_largest_of_rows(const Arguments&...) const {}
   template <class... Arguments>
   GIWA_DEVICE void read_largest(const Arguments&...) const {}
   template <class... Arguments>

@@ -21,8 +21,8 @@ struct few_rows_scores {
   using barrier = typename Types::named_barrier;
   static constexpr int leaf_keys = Types::leaf_keys, warp_keys = Types::warp_keys, stages = Types::stages;
   static constexpr int threads = Types::score_threads;
-  using scores_tile = warp_tile<Types::rows, warp_keys>;
-  using map = typename scores_tile::map;
+  using map = typename few_rows_map_of<Types::rows, warp_keys, warp_map>::type;
+  using scores_tile = register_tile<float, map>;
 
   const Block& block;
   const params& p;
@@ -73,10 +73,10 @@ struct few_rows_scores {
     constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
     const auto& q = call.views.q;
     const int width = static_cast<int>(q.extent(3));
-    static_assert(Types::rows * chunks % threads == 0);
     GIWA_UNROLL
     for (int n = 0; n < Types::rows * chunks; n += threads) {
       const int i = n + warp * 32 + lane, row = i / chunks, column = i % chunks * run;
+      if (Types::rows * chunks % threads != 0 && row >= Types::rows) continue;
       const int count = row >= rows.rows || column >= width ? 0 : width - column < run ? width - column : run;
       operand* const to = s.q[group].chunk(row, column);
       const operand* from = nullptr;
@@ -101,10 +101,13 @@ struct few_rows_scores {
     if (has_keys()) {
       scores.fill(0);
       if constexpr (Types::converts) {
-        multiply_keys(lane, scores, s.q[group], s.k.tile[stage], warp_keys * warp);
+        multiply_rows(scores,
+                      [&](auto& sums) { multiply_keys(lane, sums, s.q[group], s.k.tile[stage], warp_keys * warp); });
         scaling.scale_scores(scores, stage);
       } else {
-        multiply_add(lane, scores, s.q[0], 0, transposed(s.k.tile[stage]), warp_keys * warp);
+        multiply_rows(scores, [&](auto& sums) {
+          multiply_add(lane, sums, s.q[0], 0, transposed(s.k.tile[stage]), warp_keys * warp);
+        });
       }
     }
     block.sync_warp();
@@ -112,14 +115,19 @@ struct few_rows_scores {
     if (has_keys()) {
       steps.apply(lane, scores, rows, visible, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
       share_maxima(scores, buffer);
-      if (scaling.has_weights()) scaling.share_largest(scores, stage, buffer);
+      if (scaling.has_weights()) scaling.share_largest(scores, stage, buffer, visible);
     }
     sync();
     float largest[map::rows];
     read_maxima(buffer, largest);
-    scaling.read_largest(scores, buffer);
+    const bool one_largest = scaling.has_one_largest(stage, buffer);
+    if (scaling.finds_alone && scaling.has_weights() && !one_largest) {
+      if (has_keys()) scaling.share_largest_of_rows(scores, stage, buffer);
+      sync();
+    }
+    if (!one_largest) scaling.read_largest(scores, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
-    if (has_keys()) share_p(rows, leaf, visible, scores, largest, stage, buffer);
+    if (has_keys()) share_p(rows, leaf, visible, scores, largest, stage, buffer, one_largest);
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
     if (scaling.has_weights()) {
       block.sync_warp();
@@ -151,7 +159,7 @@ struct few_rows_scores {
   /// Writes m of the leaf, rounded up in units of log2, so that no weight is above 1, and P and the sum of each row among this
   /// warp's keys.
   GIWA_DEVICE void share_p(const packed_rows& rows, int leaf, tile_keep visible, scores_tile& scores,
-                           const float (&largest)[map::rows], int stage, int buffer) const {
+                           const float (&largest)[map::rows], int stage, int buffer, bool one_largest) const {
     row_exponents of_row[map::rows];
     float sum[map::rows], odd[map::rows];
     GIWA_UNROLL
@@ -166,10 +174,13 @@ struct few_rows_scores {
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) sum[r] += odd[r];
     if (scaling.has_weights()) {
-      scaling.weigh(scores, stage, [&](int i) {
-        const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
-        return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
-      });
+      if (one_largest)
+        scaling.weigh(scores, stage);
+      else
+        scaling.weigh(scores, stage, [&](int i) {
+          const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
+          return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
+        });
       store_p(scores, buffer);
     }
     reduce_over_lanes<map>(block, sum, plus{});

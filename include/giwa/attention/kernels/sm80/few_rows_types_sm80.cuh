@@ -17,19 +17,58 @@ enum class key_copies : int {
   elements,  // element by element: rows that are not aligned to 16 bytes
 };
 
-/// Rows: packed rows of a tile, 16 or 32. Stages: of the ring of keys, and of the ring of values.
+/// Rows: packed rows of a tile, 8, 16 or 32. Stages: of the ring of keys, and of the ring of values.
 template <int HeadSize, int HeadSizeV, int Rows, int Stages>
 struct few_rows_policy {
   static constexpr int head_size = HeadSize, head_size_v = HeadSizeV, rows = Rows, stages = Stages;
 };
 
+/// The accumulator `Map` of 16 rows without the second row of each lane: a tile of 8 rows. The products compute 16 rows, and the
+/// last 8 depend on no other row and are dropped.
+template <class Map>
+struct first_rows_map {
+  static_assert(Map::rows == 2 && Map::registers % 4 == 0);
+  using whole = register_tile<float, Map>;
+  using shape = tile_shape<8, Map::shape::columns>;
+  static constexpr int threads = 32, registers = Map::registers / 2, rows = 1, lanes = Map::lanes, period = registers;
+  GIWA_HOST_DEVICE static constexpr int whole_register(int i) { return i / 2 * 4 + i % 2; }
+  GIWA_HOST_DEVICE static constexpr int slot(int) { return 0; }
+  GIWA_HOST_DEVICE static constexpr int row(int thread, int) { return Map::row(thread, 0); }
+  GIWA_HOST_DEVICE static constexpr int column(int thread, int i) { return Map::column(thread, whole_register(i)); }
+};
+/// The map of a tile of Rows rows for products whose accumulator of N rows is Map<N, Columns>.
+template <int Rows, int Columns, template <int, int> class Map>
+struct few_rows_map_of {
+  using type = Map<Rows, Columns>;
+};
+template <int Columns, template <int, int> class Map>
+struct few_rows_map_of<8, Columns, Map> {
+  using type = first_rows_map<Map<16, Columns>>;
+};
+/// Calls multiply(accumulator), which adds products, with an accumulator of whole fragments.
+template <class Map, class Multiply>
+GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& multiply) {
+  if constexpr (requires { typename Map::whole; }) {
+    typename Map::whole all;
+    all.fill(0);
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; ++i) all.value[Map::whole_register(i)] = sums.value[i];
+    multiply(all);
+    GIWA_UNROLL
+    for (int i = 0; i < Map::registers; ++i) sums.value[i] = all.value[Map::whole_register(i)];
+  } else {
+    multiply(sums);
+  }
+}
+
 /// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
-  float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
+  int hidden[2][ScoreWarps];                       // a row does not see some of these keys
 };
 template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales<false, Rows, Stages, LeafKeys, ScoreWarps, Groups> {};
@@ -45,7 +84,7 @@ struct few_rows_types {
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
   using call_params = cached_params<T, Element, O, Mask, Score>;
-  static constexpr int rows = Policy::rows, stages = Policy::stages,
+  static constexpr int rows = Policy::rows, fragment_rows = rows < 16 ? 16 : rows, stages = Policy::stages,
                        leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));
   // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
   // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
@@ -61,10 +100,10 @@ struct few_rows_types {
   template <class Value, int Rows, int Columns>
   using tile = shared_tile<Value, tile_shape<Rows, Columns>,
                            swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
-  using q_tile = tile<operand, rows, round_up(Policy::head_size, 64)>;         // (rows, head size)
-  using k_tile = tile<Element, leaf_keys, round_up(Policy::head_size, 64)>;    // (keys, head size)
-  using v_tile = tile<Element, leaf_keys, round_up(Policy::head_size_v, 64)>;  // (keys, columns)
-  using p_tile = tile<operand, rows, leaf_keys>;                               // (rows, keys)
+  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;  // (rows, head size)
+  using k_tile = tile<Element, leaf_keys, round_up(Policy::head_size, 64)>;      // (keys, head size)
+  using v_tile = tile<Element, leaf_keys, round_up(Policy::head_size_v, 64)>;    // (keys, columns)
+  using p_tile = tile<operand, fragment_rows, leaf_keys>;                        // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
