@@ -144,7 +144,7 @@ TEST_CASE("alone and in slices of heads, of an 8-bit cache") {
 TEST_CASE("alone and in slices of heads, of an 8-bit cache with scales of each key") {
   for (const int64 page : {0, 16})
     for (const bool hostile : {false, true}) {
-      cached_case_options options = case_of(page, page == 16);
+      cached_case_options options = bits_case_of(page, page == 16);
       options.k_scales = options.v_scales = 7;
       cached_case<fp16, giwa::e4m3> c(options);
       // Leaf 3 of sequence 4 with scales that some rows do not see: largest, infinite, NaN and 0.

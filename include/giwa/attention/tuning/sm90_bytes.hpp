@@ -12,7 +12,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// The tile of the wgmma kernel for e4m3, whose V the producer transposes. Rows take whole slabs of 128 bytes in shared memory.
 template <int BlockM, int BlockN, int HeadSize, int HeadSizeV>
 struct sm90_bytes_policy {
-  static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = 2, parts = 1;
+  static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = 2, parts = 1, blocks = 1;
   static constexpr bool slices_output = false, uses_pingpong = true, moves_registers = true, stages_output = false;
   static constexpr int head_size = round_up(HeadSize, 32), head_size_v = round_up(HeadSizeV, 16), slice = head_size_v;
   static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
