@@ -66,8 +66,10 @@ struct forward_sm90 : candidate {
 /// sequence must not depend on how it is padded. Not for the masks and modifiers with which it was not measured, because each
 /// kernel adds 1.5 s to the time to compile a call.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score, bool Compiled>
-struct forward_sm90_by_keys : forward_sm90<T, O, sm90_second_policy_of<HeadSize, HeadSizeV>, Mask, Score, Compiled> {
-  using policies = sm90_second_policy_of<HeadSize, HeadSizeV>;
+struct forward_sm90_by_keys
+    : forward_sm90<T, O, sm90_second_policy_of<HeadSize, HeadSizeV, mask_traits<Mask>::is_causal>, Mask, Score,
+                   Compiled> {
+  using policies = sm90_second_policy_of<HeadSize, HeadSizeV, mask_traits<Mask>::is_causal>;
   static constexpr bool compiled = Compiled && stdlib::same_as<Tile, automatic_tile> && is_plain_score<Score> &&
                                    !drops_weights<Score> && policies::exists &&
                                    (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal);

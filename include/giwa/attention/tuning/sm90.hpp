@@ -30,6 +30,8 @@ struct sm90_policy {
   // three consumers. A single consumer has enough without moving registers.
   static constexpr bool moves_registers = consumers > 1;
   static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
+  // Whether calls with little work may leave the last consumer of work tiles without queries (is_narrow_faster).
+  static constexpr bool narrows = consumers == 3 && parts == 1 && (HeadSize > 64 || HeadSizeV > 64);
   // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128
   // columns the overlap costs speed. 256: 705 TFLOP/s, 678 without (H200, 2026-11-21, fp16, full, 4096 tokens).
   static constexpr bool overlaps = Parts == 1 && HeadSizeV > 128;
@@ -44,7 +46,7 @@ struct sm90_policy {
       2 * parts *
       (block_m * round_up(head_size, 64) + stages * block_n * (round_up(head_size, 64) + round_up(head_size_v, 64)));
   static constexpr int most_bytes = (227 << 10) - 3072;
-  static constexpr bool fits = live_registers <= consumer_registers - (parts == 2 ? 24 : 32) && bytes <= most_bytes;
+  static constexpr bool fits = live_registers <= consumer_registers - (parts == 2 ? 24 : consumers == 3 ? 28 : 32) && bytes <= most_bytes;
   // Whether shared memory has room for a separate output tile, from which TMA stores it. Otherwise it is stored from
   // registers.
   static constexpr bool stages_output = bytes + 2 * block_m * head_size_v <= most_bytes - 1024;
@@ -92,17 +94,32 @@ template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
 struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>>
     : sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {};
 
-/// The tile of calls with such a number of keys (has_second_tile). H200, fp16, alternating with the tile of other calls:
-///   head size   queries x keys   keys
-///   128         128 x 176        from 8192: full 1.035, causal 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
-///   256         128 x 64         257 to 512: at 512 full 1.01, causal 1.05; 1024: 0.96, 1.01 (2026-11-27)
-template <int HeadSize, int HeadSizeV>
+/// The tile of full and causal calls with such a number of keys (forward_sm90_by_keys).
+///   head size   mask          queries x keys   keys          times the tile of other calls (H200, fp16)
+///   65 to 96    full, causal  192 x 112        from 4096     1.09 to 1.15 (2026-11-29)
+///   97 to 112   full, causal  192 x 96         from 4096     1.05 (2026-11-29)
+///   128         causal        192 x 80         from 4096     1.05, 8192 1.10, 16384 1.07 (2026-11-29)
+///   128         full          128 x 176        from 8192     1.035, 16384 1.04; 4096 1.01 (2026-11-23)
+///   256         full, causal  128 x 64         257 to 512    at 512 1.01, 1.05; 1024 0.96, 1.01 (2026-11-27)
+template <int HeadSize, int HeadSizeV, bool IsCausal>
 struct sm90_second_policy_of {
-  static constexpr bool is_128 = round_up(HeadSize, 16) == 128 && round_up(HeadSizeV, 16) == 128;
-  static constexpr bool exists = is_128 || (round_up(HeadSize, 16) == 256 && round_up(HeadSizeV, 16) == 256);
-  using type = sm90_policy<128, is_128 ? 176 : 64, HeadSize, HeadSizeV>;
+  static constexpr int columns = round_up(HeadSize, 16);
+  static constexpr bool is_square = columns == round_up(HeadSizeV, 16), is_256 = is_square && columns == 256;
+  static constexpr bool exists = (is_square && columns > 64 && columns <= 128) || is_256;
+  template <int BlockM, int BlockN, bool TakesTurns = true>
+  using tile = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV, 1, 2, TakesTurns>;
+  // clang-format off
+  using type =
+      stdlib::conditional_t<(columns <= 96), tile<192, 112>,
+      stdlib::conditional_t<(columns <= 112), tile<192, 96>,
+      stdlib::conditional_t<(columns > 128), tile<128, 64>,
+      stdlib::conditional_t<IsCausal, tile<192, 80, false>, tile<128, 176>>>>>;
+  // clang-format on
 
-  GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) { return is_128 ? keys >= 8192 : keys > 256 && keys <= 512; }
+  GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) {
+    if (is_256) return keys > 256 && keys <= 512;
+    return keys >= (columns == 128 && !IsCausal ? 8192 : 4096);
+  }
 };
 
 /// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.

@@ -65,6 +65,16 @@ struct attention_schedule {
   }
 };
 
+/// Whether a call is faster with 64 queries fewer in a work tile than block_m (sm90_policy::narrows), because whole work tiles
+/// leave multiprocessors idle. `equal_work`: all work tiles have the same amount of work.
+GIWA_HOST_DEVICE constexpr bool is_narrow_faster(int64 heads, int64 queries, int block_m, bool equal_work,
+                                                 int64 multiprocessors) {
+  const int64 wide = wrapping_product(heads, ceil_div(queries, int64{block_m}));
+  const int64 narrow = wrapping_product(heads, ceil_div(queries, int64{block_m - 64}));
+  if (!equal_work) return narrow > wide && wide <= multiprocessors * 3 / 2;
+  return ceil_div(wide, multiprocessors) * 5 > ceil_div(narrow, multiprocessors) * 4;
+}
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif
