@@ -199,7 +199,7 @@ double distance_to_merged_parts(int64 queries, int64 keys, int64 part_keys) {
 
 }  // namespace
 
-// From 4096 keys on, without a mask and at head size 128 from 8192, a call has another tile; its parts here have the usual one.
+// From 4096 keys on, at head size 128 from 8192, a call has another tile; its parts here have the usual one.
 TEST_CASE("the tile of long sequences") {
   const int64 keys = small_mode() ? 8192 + 77 : 20000;
   check_below(distance_to_merged_parts<fp16, 128, giwa::automatic_tile>(200, keys, 4096), 2e-3);

@@ -91,8 +91,10 @@ struct forward_kernels {
   using sm120 = typename sm120_policy_of<HeadSize, HeadSizeV, tile>::type;
   using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow>;
   using sm120_op = sm80_attention_op<T, O, sm120, Mask, Score>;
+  static constexpr bool is_plain_causal =
+      mask_traits<Mask>::is_causal && is_plain_score<Score> && !drops_weights<Score>;
   using sm90 = stdlib::conditional_t<mask_traits<Mask>::keeps_all, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
-                                     sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
+                                     sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, is_plain_causal>>;
   using type =
       prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
                     forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,

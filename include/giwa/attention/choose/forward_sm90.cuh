@@ -69,19 +69,20 @@ struct prepared_sm90 {
     const int cluster = types::multicasts && equal_work && pairs_up ? 2 : 1;
     // No sequence has more keys than the tensor has rows, whatever the offsets and lengths on the device are.
     const bool chunked = call.views.k.extent(1) > int64{types::tiles_of_chunk} * types::block_n;
-    auto* const made = ::new (to) prepared_sm90{{.call = call,
-                                                 .schedule = schedule_of<Op>(call, 1, cluster, tiles.queries),
-                                                 .work_tiles = 0,
-                                                 .cluster = cluster,
-                                                 .counter = nullptr,
-                                                 .chunked = chunked,
-                                                 .stores_by_tma = false,
-                                                 .split = split,
-                                                 .q = {},
-                                                 .k = {},
-                                                 .v = {},
-                                                 .o = {}},
-                                                max_int64};
+    auto* const made = ::new (to)
+        prepared_sm90{{.call = call,
+                       .schedule = schedule_of<Op>(call, 1, cluster, tiles.queries, types::policy::section_bytes),
+                       .work_tiles = 0,
+                       .cluster = cluster,
+                       .counter = nullptr,
+                       .chunked = chunked,
+                       .stores_by_tma = false,
+                       .split = split,
+                       .q = {},
+                       .k = {},
+                       .v = {},
+                       .o = {}},
+                      max_int64};
     typename Op::params& p = made->params;
     if (const status s = encode_maps<Op>(p, q, k, v, heads_first(call.views.o)); !s.ok()) return s;
     if constexpr (types::policy::narrows) p.narrow = tiles;

@@ -30,6 +30,9 @@ struct sm90_policy {
   // three consumers. A single consumer has enough without moving registers.
   static constexpr bool moves_registers = consumers > 1;
   static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
+  // Of the keys and values of a section (attention_schedule). 256, causal, 512 to 16384 tokens, 32 MB instead of 24: 1.02, 1.03,
+  // 1.01, 1.04, 1.00, 1.00 (H200, 2026-11-29). Others, 36 MB: 0.95 to 1.00.
+  static constexpr int section_bytes = (parts == 1 && head_size_v > 240 ? 32 : 24) << 20;
   // Whether calls with little work may leave the last consumer of work tiles without queries (is_narrow_faster).
   static constexpr bool narrows = consumers == 3 && parts == 1 && (HeadSize > 64 || HeadSizeV > 64);
   // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128
@@ -46,7 +49,8 @@ struct sm90_policy {
       2 * parts *
       (block_m * round_up(head_size, 64) + stages * block_n * (round_up(head_size, 64) + round_up(head_size_v, 64)));
   static constexpr int most_bytes = (227 << 10) - 3072;
-  static constexpr bool fits = live_registers <= consumer_registers - (parts == 2 ? 24 : consumers == 3 ? 28 : 32) && bytes <= most_bytes;
+  static constexpr int other_registers = parts == 2 ? 24 : consumers == 3 ? 28 : 32;
+  static constexpr bool fits = live_registers <= consumer_registers - other_registers && bytes <= most_bytes;
   // Whether shared memory has room for a separate output tile, from which TMA stores it. Otherwise it is stored from
   // registers.
   static constexpr bool stages_output = bytes + 2 * block_m * head_size_v <= most_bytes - 1024;
@@ -83,42 +87,42 @@ struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
 /// The tile of calls with a mask. Up to a head size of 64 the consumers of a tile end at different keys under a causal
 /// mask, and each goes on by itself: four stages, no turns of the tensor cores. H200, 2026-11-24, fp16, causal,
 /// together with the last section of attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
-template <int HeadSize, int HeadSizeV, class Tile>
+/// Nor do plain causal calls of head size 256: 512 tokens 1.05, 1024 1.04, longer 1.00 (H200, 2026-11-29); full 0.997 to 1.007.
+template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
 struct sm90_masked_policy_of : sm90_policy_of<HeadSize, HeadSizeV, Tile> {};
-template <int HeadSize, int HeadSizeV, class Tile>
+template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
   requires(HeadSize <= 64 && HeadSizeV <= 64)
-struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile> {
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, IsPlainCausal> {
   using type = sm90_policy<192, 128, HeadSize, HeadSizeV, 1, 4, false>;
 };
-template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
-struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>>
+template <int HeadSize, int HeadSizeV, class Tile>
+  requires(HeadSize > 240 && HeadSize <= 256 && HeadSizeV > 240 && HeadSizeV <= 256)
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, true> {
+  using type = sm90_policy<128, 80, HeadSize, HeadSizeV, 1, 2, false>;
+};
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN, bool IsPlainCausal>
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>, IsPlainCausal>
     : sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {};
 
-/// The tile of full and causal calls with such a number of keys (forward_sm90_by_keys).
-///   head size   mask          queries x keys   keys          times the tile of other calls (H200, fp16)
-///   65 to 96    full, causal  192 x 112        from 4096     1.09 to 1.15 (2026-11-29)
-///   97 to 112   full, causal  192 x 96         from 4096     1.05 (2026-11-29)
-///   128         causal        192 x 80         from 4096     1.05, 8192 1.10, 16384 1.07 (2026-11-29)
-///   128         full          128 x 176        from 8192     1.035, 16384 1.04; 4096 1.01 (2026-11-23)
-///   256         full, causal  128 x 64         257 to 512    at 512 1.01, 1.05; 1024 0.96, 1.01 (2026-11-27)
+/// The tile of full and causal calls with such a number of keys. Speed in times that of the other tile (H200, fp16, 16384 tokens a call):
+///   head size   mask     queries x keys   keys         speed
+///   65 to 96    both     192 x 112        from 4096    1.09 to 1.15; 512 and 1024: 0.95 to 1.02 (2026-11-29)
+///   97 to 112   both     192 x 96         from 4096    1.05; 512: 0.91 (2026-11-29)
+///   128         causal   192 x 80         from 8192    1.05 to 1.10 of 128 x 176; 4096: 1.02, with 16 heads 0.94 (2026-11-29)
+///   128         full     128 x 176        from 8192    1.035; 16384: 1.04; 4096: 1.01 (2026-11-23)
+///   256         both     128 x 64         257 to 512   512: 1.01, 1.05; 1024: 0.96, 1.01 (2026-11-27)
 template <int HeadSize, int HeadSizeV, bool IsCausal>
 struct sm90_second_policy_of {
   static constexpr int columns = round_up(HeadSize, 16);
-  static constexpr bool is_square = columns == round_up(HeadSizeV, 16), is_256 = is_square && columns == 256;
-  static constexpr bool exists = (is_square && columns > 64 && columns <= 128) || is_256;
-  template <int BlockM, int BlockN, bool TakesTurns = true>
-  using tile = sm90_policy<BlockM, BlockN, HeadSize, HeadSizeV, 1, 2, TakesTurns>;
-  // clang-format off
-  using type =
-      stdlib::conditional_t<(columns <= 96), tile<192, 112>,
-      stdlib::conditional_t<(columns <= 112), tile<192, 96>,
-      stdlib::conditional_t<(columns > 128), tile<128, 64>,
-      stdlib::conditional_t<IsCausal, tile<192, 80, false>, tile<128, 176>>>>>;
-  // clang-format on
+  static constexpr bool exists =
+      columns == round_up(HeadSizeV, 16) && ((columns > 64 && columns <= 128) || columns == 256);
+  static constexpr bool takes_turns = !IsCausal || columns < 128;
+  static constexpr int block_m = columns == 256 || (columns == 128 && !IsCausal) ? 128 : 192;
+  static constexpr int block_n = columns == 256 ? 64 : columns == 128 ? (IsCausal ? 80 : 176) : columns > 96 ? 96 : 112;
+  using type = sm90_policy<block_m, block_n, HeadSize, HeadSizeV, 1, 2, takes_turns>;
 
   GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) {
-    if (is_256) return keys > 256 && keys <= 512;
-    return keys >= (columns == 128 && !IsCausal ? 8192 : 4096);
+    return columns == 256 ? keys > 256 && keys <= 512 : keys >= (columns == 128 ? 8192 : 4096);
   }
 };
 
