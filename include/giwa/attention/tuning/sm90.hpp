@@ -113,9 +113,8 @@ struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>, Is
 ///   256         both     128 x 64         257 to 512   512: 1.01, 1.05; 1024: 0.96, 1.01 (2026-11-27)
 template <int HeadSize, int HeadSizeV, bool IsCausal>
 struct sm90_second_policy_of {
-  static constexpr int columns = round_up(HeadSize, 16);
-  static constexpr bool exists =
-      columns == round_up(HeadSizeV, 16) && ((columns > 64 && columns <= 128) || columns == 256);
+  static constexpr int columns = round_up(HeadSize, 16), columns_v = round_up(HeadSizeV, 16);
+  static constexpr bool exists = columns == columns_v && ((columns > 64 && columns <= 128) || columns == 256);
   static constexpr bool takes_turns = !IsCausal || columns < 128;
   static constexpr int block_m = columns == 256 || (columns == 128 && !IsCausal) ? 128 : 192;
   static constexpr int block_n = columns == 256 ? 64 : columns == 128 ? (IsCausal ? 80 : 176) : columns > 96 ? 96 : 112;
