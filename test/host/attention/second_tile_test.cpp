@@ -40,11 +40,13 @@ TEST_CASE("the numbers of keys with a second tile") {
   CHECK(!second<113, false>::suits(8191));
   CHECK(second<113, false>::suits(giwa::int64{1} << 31));
   CHECK(!second<65, true>::suits(4095));
-  CHECK(second<112, false>::suits(4096));
+  CHECK(second<96, false>::suits(4096));
   CHECK(!second<256, true>::suits(256));
   CHECK(second<241, false>::suits(512));
   CHECK(!second<256, false>::suits(513));
   CHECK(!second<64, true>::exists);
+  CHECK(!second<97, true>::exists);
+  CHECK(!second<112, true>::exists);
   CHECK(!second<144, true>::exists);
   CHECK(!second<240, true>::exists);
   CHECK(!sm90_second_policy_of<96, 128, true>::exists);
@@ -52,8 +54,8 @@ TEST_CASE("the numbers of keys with a second tile") {
 
 TEST_CASE("only the tiles of 192 queries may have fewer") {
   CHECK(second<80, false>::type::narrows);
-  CHECK(second<128, true>::type::narrows);
-  CHECK(!second<128, false>::type::narrows);
+  CHECK(second<96, true>::type::narrows);
+  CHECK(!second<128, true>::type::narrows);
   CHECK(!second<256, true>::type::narrows);
   CHECK(!sm90_masked_policy_of<64, 64, void, true>::type::narrows);
 }
@@ -64,9 +66,8 @@ TEST_CASE("calls with little work take fewer queries of a tile") {
   CHECK(narrow(32, 512, false));
   CHECK(!narrow(8, 8192, false));
   CHECK(!narrow(64, 4096, false));
-  CHECK(!narrow(4, 128, false));  // one work tile of a head in any case
+  CHECK(narrow(32, 256, false));  // two work tiles of a head in any case, of the same size
   CHECK(narrow(4, 4096, true));   // one wave of work tiles in any case
   CHECK(!narrow(8, 3000, true));  // one wave, or two
   CHECK(!narrow(0, 4096, true));
-  CHECK(!narrow(0, 4096, false));
 }

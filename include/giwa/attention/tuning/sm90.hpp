@@ -87,7 +87,7 @@ struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
 /// The tile of calls with a mask. Up to a head size of 64 the consumers of a tile end at different keys under a causal
 /// mask, and each goes on by itself: four stages, no turns of the tensor cores. H200, 2026-11-24, fp16, causal,
 /// together with the last section of attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
-/// Nor do plain causal calls of head size 256: 512 tokens 1.05, 1024 1.04, longer 1.00 (H200, 2026-11-29); full 0.997 to 1.007.
+/// Nor do plain causal calls of head size 256: 512 tokens 1.05, 1024 1.04, longer 1.00 (2026-11-29); full 0.997 to 1.007.
 template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
 struct sm90_masked_policy_of : sm90_policy_of<HeadSize, HeadSizeV, Tile> {};
 template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
@@ -104,24 +104,23 @@ template <int HeadSize, int HeadSizeV, int BlockM, int BlockN, bool IsPlainCausa
 struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>, IsPlainCausal>
     : sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {};
 
-/// The tile of full and causal calls with such a number of keys. Speed in times that of the other tile (H200, fp16, 16384 tokens a call):
-///   head size   mask     queries x keys   keys         speed
-///   65 to 96    both     192 x 112        from 4096    1.09 to 1.15; 512 and 1024: 0.95 to 1.02 (2026-11-29)
-///   97 to 112   both     192 x 96         from 4096    1.05; 512: 0.91 (2026-11-29)
-///   128         causal   192 x 80         from 8192    1.05 to 1.10 of 128 x 176; 4096: 1.02, with 16 heads 0.94 (2026-11-29)
-///   128         full     128 x 176        from 8192    1.035; 16384: 1.04; 4096: 1.01 (2026-11-23)
-///   256         both     128 x 64         257 to 512   512: 1.01, 1.05; 1024: 0.96, 1.01 (2026-11-27)
+/// The tile of full and causal calls with such a number of keys. Speed in times that of the other tile (H200, fp16, full, causal):
+///   head size   queries x keys   keys         speed
+///   65 to 96    192 x 112        from 4096    4 x 16 heads: 1.11, 1.10; 16 heads 1.01, 1.00, 8 heads 0.94, 0.90; 16384: 1.10, 1.14;
+///                                             2048: 1.05, 1.04, 16 heads 0.92, 0.83 (2026-11-29)
+///   128         128 x 176        from 8192    1.035, 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
+///   256         128 x 64         257 to 512   512: 1.01, 1.05; 1024: 0.96, 1.01 (2026-11-27)
 template <int HeadSize, int HeadSizeV, bool IsCausal>
 struct sm90_second_policy_of {
   static constexpr int columns = round_up(HeadSize, 16), columns_v = round_up(HeadSizeV, 16);
-  static constexpr bool exists = columns == columns_v && ((columns > 64 && columns <= 128) || columns == 256);
-  static constexpr bool takes_turns = !IsCausal || columns < 128;
-  static constexpr int block_m = columns == 256 || (columns == 128 && !IsCausal) ? 128 : 192;
-  static constexpr int block_n = columns == 256 ? 64 : columns == 128 ? (IsCausal ? 80 : 176) : columns > 96 ? 96 : 112;
-  using type = sm90_policy<block_m, block_n, HeadSize, HeadSizeV, 1, 2, takes_turns>;
+  static constexpr bool is_96 = columns > 64 && columns <= 96;
+  static constexpr bool exists = columns == columns_v && (is_96 || columns == 128 || columns == 256);
+  using type = stdlib::conditional_t<
+      is_96, sm90_policy<192, 112, HeadSize, HeadSizeV>,
+      sm90_policy<128, columns == 128 ? 176 : 64, HeadSize, HeadSizeV, 1, 2, !(IsCausal && columns == 256)>>;
 
   GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) {
-    return columns == 256 ? keys > 256 && keys <= 512 : keys >= (columns == 128 ? 8192 : 4096);
+    return columns == 256 ? keys > 256 && keys <= 512 : keys >= (is_96 ? 4096 : 8192);
   }
 };
 
