@@ -81,7 +81,8 @@ struct prepared_sm90 {
                        .q = {},
                        .k = {},
                        .v = {},
-                       .o = {}},
+                       .o = {},
+                       .narrow = {}},
                       max_int64};
     typename Op::params& p = made->params;
     if (const status s = encode_maps<Op>(p, q, k, v, heads_first(call.views.o)); !s.ok()) return s;
