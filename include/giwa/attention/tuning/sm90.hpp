@@ -106,7 +106,7 @@ struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>, Is
 
 /// The tile of full and causal calls with such a number of keys. Speed in times that of the other tile (H200, fp16, full, causal):
 ///   head size   queries x keys   keys         speed
-///   65 to 96    192 x 112        from 4096    4 x 16 heads: 1.11, 1.10; 16 heads 1.01, 1.00, 8 heads 0.94, 0.90; 16384: 1.10, 1.14;
+///   65 to 96    192 x 112        from 4096    64 heads 1.11, 1.10, 32 heads 1.02, 1.09, 8 heads 0.94, 0.90; 16384: 1.10, 1.14;
 ///                                             2048: 1.05, 1.04, 16 heads 0.92, 0.83 (2026-11-29)
 ///   128         128 x 176        from 8192    1.035, 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
 ///   256         128 x 64         257 to 512   512: 1.01, 1.05; 1024: 0.96, 1.01 (2026-11-27)
