@@ -467,7 +467,7 @@ def headline(path):
     cudnn, fa3, fa4 = (f"{peer_spread(path, 'forward', side)[0]:.2f}× {SIDES[side]}" for side in ("cudnn", "fa3", "fa4"))
     return (f"On an NVIDIA {gpu_of(path)}, attention in fp16 runs at **{one[0]:.3f}× the fastest of cuDNN, FlashAttention-3 and FlashAttention-4** "
             f"({one[1]:.2f}–{one[2]:.2f}×, ahead in {one[3]} of {one[4]} cases), its gradients at {two[0]:.3f}× ({two[1]:.2f}–{two[2]:.2f}×, ahead in {two[3]}). "
-            f"Forward it is {cudnn}, {fa3} and {fa4}. These are geometric means of one run ({date_of(path)}), with a workspace.")
+            f"Forward it is {cudnn}, {fa3} and {fa4}. These are geometric means of one run ({date_of(path)}), with a [workspace](docs/attention.md#workspace).")
 
 
 def headline_ko(path):
@@ -475,7 +475,7 @@ def headline_ko(path):
     each = ", ".join(f"{SIDES[side]}의 {peer_spread(path, 'forward', side)[0]:.2f}배" for side in ("cudnn", "fa3", "fa4"))
     return (f"NVIDIA {gpu_of(path)}에서 fp16 어텐션의 속도는 **cuDNN, FlashAttention-3, FlashAttention-4 중 가장 빠른 것의 {one[0]:.3f}배**"
             f"({one[1]:.2f}~{one[2]:.2f}배, {one[4]}개 케이스 중 {one[3]}개에서 앞섬), 기울기 계산은 {two[0]:.3f}배({two[1]:.2f}~{two[2]:.2f}배, {two[3]}개에서 "
-            f"앞섬)입니다. 순전파는 각각 {each}입니다. 워크스페이스를 사용한 한 번의 실행({date_of(path)})의 기하평균입니다.")
+            f"앞섬)입니다. 순전파는 각각 {each}입니다. [워크스페이스](attention.md#workspace)를 사용한 한 번의 실행({date_of(path)})의 기하평균입니다.")
 
 
 def behind(path):

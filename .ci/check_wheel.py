@@ -3,7 +3,7 @@
 """Builds the wheel of cmake/wheel, installs it into an empty environment, and uses it there: check_wheel.py
 
 The commands are those of docs/frameworks.md under "A wheel". Both the printed folder of the headers and that of the CMake package
-must do for test/consumer. giwa_torch must say that there is no PyTorch; where the Python of this script has PyTorch, giwa_torch of the
+must do for test/consumer. giwa_torch must say that there is no PyTorch, or one that is too old; where the Python of this script has PyTorch, giwa_torch of the
 wheel must compute attention on the CPU. Needs pip, which gets the build backend from PyPI.
 """
 import filecmp
@@ -71,6 +71,10 @@ def main():
             fail("giwa_torch of the wheel is not examples/pytorch/giwa_torch")
         if "giwa_torch needs PyTorch, which is not installed" not in run("python3", "-c", "import giwa_torch", status=1):
             fail("`import giwa_torch` does not say that there is no PyTorch")
+        (folder / "old").mkdir()
+        (folder / "old" / "torch.py").write_text('__version__ = "2.5.1+cu124"\n')
+        if "giwa_torch needs PyTorch 2.6 or newer, and this is 2.5.1+cu124" not in run("python3", "-c", "import giwa_torch", status=1, PYTHONPATH=str(folder / "old")):
+            fail("`import giwa_torch` does not say that PyTorch is too old")
         with_torch = importlib.util.find_spec("torch") is not None
         if with_torch:
             told = run(sys.executable, "-m", "giwa_torch", "check", PYTHONPATH=str(site), TORCH_EXTENSIONS_DIR=str(folder / "kernels"),

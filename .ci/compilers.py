@@ -137,7 +137,6 @@ def get_nvcc_12_4(to):
     (to / "bin/nvcc.profile").write_text(
         "TOP = $(_HERE_)/..\nCICC_PATH = $(TOP)/nvvm/bin\nNVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice\n"
         'PATH += $(CICC_PATH):$(_HERE_):\nINCLUDES += "-I$(TOP)/include" $(_SPACE_)\nLIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64"\n')
-    script(to / "bin/__nvcc_device_query", "printf 80")  # for -arch=native; without a GPU that is 5.2, which giwa refuses
     # nvcc links libcudadevrt.a, of which nothing here is called: an empty one, since that of 12.9 is too new for its linker.
     (raw / "empty.cu").touch()
     subprocess.run([to / "bin/nvcc", "-arch=all", "-Wno-deprecated-gpu-targets", "-rdc=true", "-lib", raw / "empty.cu", "-o",
@@ -318,6 +317,8 @@ def nvcc_jobs(name, folder):
         jobs.append(Job(f"<{header}> {said}", [*command, *codes, "-c", file, "-o", f"{file}.o"]))
     jobs.append(routes(folder, nvcc))
     if name == "nvcc-12.4":
+        jobs.append(Job("5.2, which is -arch=native to nvcc 12 without a GPU, is refused with a sentence",
+                        [*command, "-arch=sm_52", program, "-o", folder / "native"], sentence="giwa needs compute capability 7.5 or newer"))
         file = write(folder, "lost_argument.cu", LOST_ARGUMENT)
         jobs.append(Job("a call without giwa::, whose head size nvcc loses, is refused with a sentence",
                         [*command, "-arch=sm_75", "-c", file, "-o", f"{file}.o"], sentence=LOST_SENTENCE))

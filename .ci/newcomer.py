@@ -4,8 +4,8 @@
 
 What git tracks is committed in an empty folder and cloned from there, by README.md's line if it has one: git takes the copy for its
 address. Each command of README.md ("Two commands", "Install") and of docs/install.md is run there as it stands, with an empty HOME
-and no variables but PATH, LANG and those of a proxy. So are the first line of docs/contributing.md's table of tests, and the compile
-line of one example. Commands, CMakeLists.txt and main.cu are the blocks of these pages, with nothing substituted; folders and names
+and no variables but PATH, LANG and those of a proxy; without a GPU nvcc gets the -arch that README.md names for that. So are the first line of docs/contributing.md's table of tests, and the compile
+line of one example. Commands, CMakeLists.txt and main.cu are the blocks of these pages, with nothing else substituted; folders and names
 of files come from their sentences. The first line that fails ends it.
 """
 import argparse
@@ -75,8 +75,11 @@ class Stranger:
         self.home.mkdir()
         kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.lower().endswith("_proxy")}
         self.environment = {**kept, "HOME": str(self.home), "LANG": "C.UTF-8"}
+        self.architecture = None  # in place of -arch=native
 
     def run(self, command, cwd, place="newcomer.py", stream=False):
+        if self.architecture:
+            command = command.replace("-arch=native", self.architecture)
         print(f"   $ {command}", flush=True)
         run = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=cwd, env=self.environment, text=True,
                              stdin=subprocess.DEVNULL, stdout=None if stream else subprocess.PIPE,
@@ -171,6 +174,12 @@ def install(stranger, copy):
         (r"folder `(\w+)` next to", "where main.cu goes"), (r"next to this checkout, `(\w+)`", "what the checkout is called")))
     names = [readme.find(rf"save (?:this|the program above) as `({re.escape(name)})`", f"to save {name}")
              for name in ("main.cu", "CMakeLists.txt")]
+    without = {page: Section(copy, page, part).find(r"Without a GPU use `(-arch=sm_\d+)`", "what to pass instead of -arch=native without a GPU")
+               for page, part in (("README.md", "Install"), ("docs/install.md", "Copy the headers"))}
+    if len(set(without.values())) > 1:
+        fail("docs/install.md", f"another architecture than in README.md: {without}")
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        stranger.architecture = without["README.md"]
     if checkout != copy.name:
         fail(main.place, f"the checkout is `{checkout}` here, and `{copy.name}` in newcomer.py")
     lines = [line for line in main.text.splitlines() if line.strip() and not line.startswith(("#include", "//"))]
@@ -257,8 +266,8 @@ def in_the_checkout(stranger, copy, arguments):
         picture = section.find(r"`(build/demo/\S+\.png)`", "which picture the demo writes")
         if not (copy / picture).is_file():
             fail(demo_place, f"the demo did not write {picture}")
-        if not output.splitlines()[-1].startswith("attention here: giwa "):
-            fail(demo_place, f"another last line of the demo:\n{output}")
+        if not output.splitlines()[-1].startswith("picture: attention by giwa ") or output.count("\npicture: ") != 1:
+            fail(demo_place, f"the demo does not end with the times of the picture, or prints them twice:\n{output}")
 
     everything = Section(copy, "docs/contributing.md", "Building and testing").find(
         r"\| everything, .*\| `(.*)` \|", "the command that tests everything")

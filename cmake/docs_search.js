@@ -7,7 +7,8 @@
 // of [term, words that mean the same...]. cmake/docs_search_test.js runs giwa_search() without a browser.
 'use strict';
 
-// The entries that contain all words of the query, best first; if there is none, those with most of them.
+// The entries for a query, best first: those whose title is or contains the query or its synonyms, then those that contain its words,
+// or synonyms of parts of it, the more of them in one title or near each other the better. If there is none, those with most words.
 function giwa_search(query, index, synonyms) {
   // Hyphens separate words. A plural finds the singular and the other way round; Korean words have endings.
   const plain = text => text.normalize('NFC').toLowerCase().replace(/(?<=[\p{L}\p{N}])-(?=[\p{L}\p{N}])/gu, ' ').replace(/\s+/g, ' ').trim();
@@ -22,18 +23,34 @@ function giwa_search(query, index, synonyms) {
   const quality = ({whole, start, inside}, text) =>
     text.search(whole) >= 0 ? 3 : start.test(text) ? 2 : inside !== null && text.includes(inside) ? 1 : 0;
 
-  const filler = /^(a|an|the|how|what|is|are|do|does|can|i|to|in|on|of|for|with|and|giwa)$/;
-  const words = plain(query).split(' '), telling = words.filter(word => !filler.test(word));
-  const asked = (telling.length > 0 ? telling : words).join(' '), padded = ` ${asked} `;
-  const alternatives = [asked];
-  for (const [term, ...same] of synonyms)
-    if (padded.includes(` ${term} `)) alternatives.push(...same.map(words => padded.replace(` ${term} `, ` ${words} `).trim()));
+  const filler = /^(a|an|the|how|what|is|are|do|does|can|i|it|to|in|on|of|for|with|and|giwa)$/;
+  const without_filler = words => {
+    const telling = words.split(' ').filter(word => !filler.test(word));
+    return telling.length > 0 ? telling.join(' ') : words;
+  };
+  const asked = without_filler(plain(query)), padded = ` ${asked} `;
   if (!asked) return [];
+  const alternatives = [asked], same_as = new Map();
+  for (const [term, ...same] of synonyms) {
+    const telling = without_filler(term);
+    same_as.set(telling, [...(same_as.get(telling) ?? []), ...same]);
+    if (padded.includes(` ${telling} `)) alternatives.push(...same.map(words => padded.replace(` ${telling} `, ` ${words} `).trim()));
+  }
+  // The parts of the query: the longest terms that have synonyms, and the words between. [[phrase, its words' patterns, value]...] of each.
+  const parts = [];
+  for (let words = asked.split(' '); words.length > 0;) {
+    let length = words.length;
+    while (length > 1 && !same_as.has(words.slice(0, length).join(' '))) --length;
+    const term = words.splice(0, length).join(' ');
+    parts.push([[term, 1], ...(same_as.get(term) ?? []).map(same => [same, 0.8])].map(
+      ([phrase, value]) => [pattern(phrase), without_filler(phrase).split(' ').map(pattern), value]));
+  }
 
   // Titles count more than text, whole words more than parts, pages more than headings, headings more than examples and names.
   const of_kind = {page: 40, heading: 10, example: 5, name: 4, member: -25};
-  const points = (phrase, together, singles, {titles, where, text, kind, late}) => {
-    const all = [...titles, where, text].join('\n');
+  const demoted = (value, phrase, {titles, kind, late}) => late && !(kind === 'page' && titles.includes(phrase)) ? value / 1000 : value;
+  const points = (phrase, together, singles, entry) => {
+    const {titles, where, text, kind, all} = entry;
     const least = Math.min(...singles.map(single => quality(single, all)));
     let best = 0;
     if (least > 0) {
@@ -45,17 +62,59 @@ function giwa_search(query, index, synonyms) {
       }
       const often = Math.min(9, (text.match(together.whole) ?? []).length);
       const beside = Math.min(...singles.map(single => quality(single, titles.join('\n') + '\n' + where)));
-      best = Math.max(best, (beside === 3 ? 45 : often > 0 ? 30 + often : 10 * least - 5) + of_kind[kind] / 4);
+      best = Math.max(best, (beside === 3 ? 45 : often > 0 ? 30 + often : parts.length > 1 ? 1 : 10 * least - 5) + of_kind[kind] / 4);
     }
-    return late && !(kind === 'page' && titles.includes(phrase)) ? best / 1000 : best;
+    return demoted(best, phrase, entry);
   };
 
-  for (const entry of index)
-    entry.plain ??= {titles: [entry[1], ...entry[5]].map(plain), where: plain(entry[2]), text: plain(entry[3]), kind: entry[4], late: entry[6]};
+  // How well an entry has each part of the query, 0 to 1: in a title, in its place or a title, anywhere. Rare parts weigh more.
+  const held = part => ({titles, where, all}) => {
+    const in_text = (text, [together, singles, value]) => value / 3 * Math.max(quality(together, text),
+      singles.length > 1 ? 0.9 * Math.min(...singles.map(single => quality(single, text))) : 0);
+    const its = part.map(phrase => [phrase, in_text(all, phrase)]).filter(([, found]) => found > 0);
+    const in_any = texts => Math.max(0, ...its.flatMap(([phrase]) => texts.map(text => in_text(text, phrase))));
+    const title = its.length > 0 ? in_any(titles) : 0;
+    return {title, place: its.length > 0 ? Math.max(title, in_any([where])) : 0, all: Math.max(0, ...its.map(([, found]) => found))};
+  };
+  // The words of a text from the first to the last part, where these are closest.
+  const span = text => {
+    const found = parts.flatMap((part, i) => part.flatMap(([together]) => [...text.matchAll(together.whole)].map(match => [match.index, i])));
+    found.sort((a, b) => a[0] - b[0]);
+    const last = new Map();
+    let least = Infinity;
+    for (const [index, i] of found) {
+      last.set(i, index);
+      if (last.size === parts.length) least = Math.min(least, index - Math.min(...last.values()));
+    }
+    return least / 6;
+  };
+  const scattered = (entry, weights) => {
+    const {text, kind, parts: its} = entry;
+    const share = which => its.reduce((sum, part, i) => sum + weights[i] * part[which], 0);
+    const title = share('title'), complete = its.every(({all}) => all > 0);
+    if (!complete && title < 0.25) return 0;
+    const near = complete ? Math.max(0, 1 - span(text) / 40) : 0;
+    const value = 5 + 45 * title + 10 * share('place') + 10 * near + of_kind[kind] / 8;
+    return demoted(complete ? value : 0.75 * value * share('all'), asked, entry);
+  };
+
+  for (const entry of index) {
+    if (entry.plain) continue;
+    const titles = [entry[1], ...entry[5]].map(plain), where = plain(entry[2]), text = plain(entry[3]);
+    entry.plain = {titles, where, text, all: [...titles, where, text].join('\n'), kind: entry[4], late: entry[6]};
+  }
   const rank = score => index.map(entry => [score(entry.plain), entry]).filter(([value]) => value > 0)
     .sort((a, b) => b[0] - a[0]).map(([, entry]) => entry);  // the sort is stable
   const phrases = alternatives.map(phrase => [phrase, pattern(phrase), phrase.split(' ').map(pattern)]);
-  const found = rank(entry => Math.max(...phrases.map((phrase, i) => points(...phrase, entry) * (i === 0 ? 1 : 0.8))));
+  let weights = [];
+  if (parts.length > 1) {
+    const holds = parts.map(held);
+    for (const entry of index) entry.plain.parts = holds.map(hold => hold(entry.plain));
+    const rare = parts.map((_, i) => Math.log(1 + index.length / (1 + index.filter(entry => entry.plain.parts[i].all > 0).length)));
+    weights = rare.map(value => value / rare.reduce((sum, x) => sum + x, 0));
+  }
+  const found = rank(entry => Math.max(parts.length > 1 ? scattered(entry, weights) : 0,
+    ...phrases.map((phrase, i) => points(...phrase, entry) * (i === 0 ? 1 : 0.8))));
   if (found.length > 0) return found;
   const single = asked.split(' ').filter(word => word.length > 3).map(word => [word, pattern(word)]);
   return rank(entry => single.reduce((sum, [word, its]) => sum + points(word, its, [its], entry), 0));

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Writes the index of the site's search: search_index.py FOLDER, where Doxygen has written the site.
 
-An entry is [address, title, where it is, text, kind, other titles, late]. Each heading of a page is one, with the text below it,
-then each example with its first comment, then each name of the reference. Late ones come last: notes, records, lists of headers.
+An entry is [address, title, where it is, text, kind, other titles, late]. Each heading of a page is one, with the text below it, and
+each paragraph that begins with a question in bold, then each example with its first comment, then each name of the reference. Late ones come last: notes, records, lists of headers.
 Synonyms are those of cmake/docs_synonyms.txt.
 """
 import ast
@@ -37,6 +37,9 @@ def of_page(path, title, late):
         yield [f"{file}.html" + ("" if first else f"#{label_of(path, place)}"), plain(heading.group(2)),
                str(path.relative_to(ROOT)) if first else plain(headings[0].group(2)), plain(hidden[heading.end():end].replace("\0", "#")), "page" if first else "heading",
                [title, path.stem.replace("_", " ")] if first else re.findall(r"^\d+\. (.*)", heading.group(2)), late]
+        for question, answer in re.findall(r"^\*\*([^*\n]+\?)\*\* (.*)$", hidden[heading.end():end], re.M):
+            yield [f"{file}.html#{label_of(path, place)}", plain(question), plain(headings[0].group(2)), plain(answer), "heading",
+                   [part.strip() for part in re.findall(r"[^?]+\?", plain(question))], late]
 
 
 def of_example(path):

@@ -15,7 +15,7 @@
 //   - A score modifier lowers the score of a pixel with itself, because query and key have the same noise there.
 //
 // Writes the noisy and the denoised picture, next to each other, to a PNG file: 37_denoise.png, or the first argument; the
-// last line also to a second one. Three loops in float compute the same on the same device, on the CPU with as many threads.
+// last line to a second one instead. Three loops in float compute the same on the same device, on the CPU with as many threads.
 //
 // Expected output, with the times of your machine:
 //   224 x 144 pixels, each the average of up to 33 x 33, weighted by patches of 7 x 7
@@ -25,7 +25,7 @@
 //   wrote …
 //   device: NVIDIA H200
 //   check:  right
-//   attention here: giwa … ms, three loops … ms, both on the …
+//   picture: attention by giwa … ms, by three loops … ms, both on the …
 #include "support/place.cuh"
 #include "support/png.hpp"
 #include "support/roof.hpp"
@@ -214,8 +214,8 @@ bool run(const Place& place, const char* file_name, std::string& summary) {
               static_cast<double>(largest));
   const std::string cpu = "CPU's " + std::to_string(std::thread::hardware_concurrency()) + " threads";
   char line[200];
-  std::snprintf(line, sizeof(line), "attention here: giwa %.2f ms, three loops %.2f ms, both on the %s\n", giwa_ms,
-                loops_ms, Place::is_gpu ? "GPU" : cpu.c_str());
+  std::snprintf(line, sizeof(line), "picture: attention by giwa %.2f ms, by three loops %.2f ms, both on the %s\n",
+                giwa_ms, loops_ms, Place::is_gpu ? "GPU" : cpu.c_str());
   summary = line;
   const bool written = write(before, after, file_name);
   std::printf("%s %s\n", written ? "wrote" : "could not write", file_name);
@@ -226,9 +226,8 @@ int main(int argc, char** argv) {
   std::string summary;
   const int failed = example::run_anywhere(
       [&](const auto& place) { return run(place, argc > 1 ? argv[1] : "37_denoise.png", summary); });
-  std::printf("%s", summary.c_str());
-  std::FILE* const file = argc > 2 ? std::fopen(argv[2], "w") : nullptr;
-  const bool written = argc <= 2 || (file != nullptr && std::fputs(summary.c_str(), file) >= 0);
-  if (file != nullptr) std::fclose(file);
+  std::FILE* const file = argc > 2 ? std::fopen(argv[2], "w") : stdout;
+  const bool written = file != nullptr && std::fputs(summary.c_str(), file) >= 0 && std::fflush(file) == 0;
+  if (argc > 2 && file != nullptr) std::fclose(file);
   return written ? failed : 1;
 }

@@ -18,6 +18,9 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("giwa_torch needs PyTorch, which is not installed: pip install torch") from None
 
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # the oldest that was tried
+    raise ImportError(f"giwa_torch needs PyTorch 2.6 or newer, and this is {torch.__version__}: pip install 'torch>=2.6'")
+
 from .build import compiler, operators, precompile  # noqa: E402
 
 torch.ops.load_library(operators())

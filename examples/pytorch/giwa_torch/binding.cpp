@@ -12,6 +12,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#if defined(GIWA_TORCH_CUDA_STREAM)  // build.py: a PyTorch before 2.11 with CUDA
+#include <c10/cuda/CUDAStream.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -75,6 +79,21 @@ library load(int pass, const at::Device& device, int element, int64_t head_size,
   return libraries[key] = found;
 }
 
+// The cudaStream_t of a stream. c10::Stream gives it since PyTorch 2.11; before that only c10::cuda::CUDAStream does, whose
+// header needs the toolkit's. A template, so that the discarded branch may name what a version lacks.
+template <class Stream>
+void* native_handle(const Stream& stream) {
+  if constexpr (requires { stream.native_handle(); }) {
+    return stream.native_handle();
+  } else {
+#if defined(GIWA_TORCH_CUDA_STREAM)
+    return c10::cuda::CUDAStream(stream).stream();
+#else
+    TORCH_CHECK(false, "giwa_torch: this PyTorch has no CUDA streams: ", stream);
+#endif
+  }
+}
+
 // Runs a call on the current stream of its device. The workspace is freed when this returns: to PyTorch's allocator,
 // which gives it to later work of the same stream only.
 void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_size_v, int mask, int score) {
@@ -88,7 +107,7 @@ void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_siz
   if (device.is_cpu()) {
     c.threads = at::get_num_threads();
   } else {
-    c.stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+    c.stream = native_handle(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     c.workspace_bytes = kernels.workspace_bytes(&c);
     if (c.workspace_bytes > 0) {
       workspace = c10::GetAllocator(device.type())->allocate(static_cast<std::size_t>(c.workspace_bytes));

@@ -106,8 +106,12 @@ def operators():
     flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     torch_folder = Path(torch.__file__).parent
     flags += [f"-isystem{torch_folder / path}" for path in ("include", "include/torch/csrc/api/include")]
-    return compiled("operators", "the operators for this PyTorch: about 30 seconds", [host_compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", *flags, HERE / "binding.cpp",
-                                  f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"])
+    libraries = ["-lc10", "-ltorch_cpu", "-ltorch"]
+    if torch.version.cuda and "native_handle" not in (torch_folder / "include/c10/core/Stream.h").read_text():  # before 2.11
+        flags += ["-DGIWA_TORCH_CUDA_STREAM", f"-isystem{toolkit_headers()}"]
+        libraries.append("-lc10_cuda")
+    return compiled("operators", "the operators for this PyTorch: about 30 seconds", [
+        host_compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", *flags, HERE / "binding.cpp", f"-L{torch_folder / 'lib'}", *libraries])
 
 
 locks = defaultdict(threading.Lock)

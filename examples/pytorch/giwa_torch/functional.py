@@ -264,12 +264,12 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
             if not top_left and (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (of_query[2], of_key[2]):
                 raise InvalidArgument(f"giwa_torch: attn_mask is a CausalBias of {attn_mask.seq_len_q} queries and "
                                       f"{attn_mask.seq_len_kv} keys, query and key have {of_query[2]} and {of_key[2]}")
+        elif attn_mask.dim() < 2:  # with query, key and value of fewer dimensions PyTorch takes it, and so does _broadcast()
+            raise InvalidMask(f"giwa_torch: attn_mask must have at least two dimensions, (queries, keys); it has {attn_mask.dim()}")
         elif attn_mask.dtype == torch.bool:
             mask = attn_mask
         else:
             bias = attn_mask
-        if attn_mask.dim() < 2:  # with query, key and value of fewer dimensions PyTorch takes it, and so does _broadcast()
-            raise InvalidMask(f"giwa_torch: attn_mask must have at least two dimensions, (queries, keys); it has {attn_mask.dim()}")
     try:
         return operator(query, key, value, mask, bias, None, None, None, None, None, None, None, 0, -1, 0 if is_causal else -1,
                         not top_left, 0.0, scale, True, dropout_p, seed_of(dropout_p, query))[0]

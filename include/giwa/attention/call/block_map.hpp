@@ -27,7 +27,13 @@ inline namespace GIWA_ARCH_TAG {
 /// Writes which blocks of scores are visible: `make_block_map(stream, block_lists{.full = {counts, indices}}, map)`. Then
 /// `block_sparse{map}` is a mask of attention_forward(), attention_backward() and attention_cached().
 ///
-/// map: its sizes, and `words` of map.bytes() bytes, aligned to 16, which are overwritten. source is one of:
+/// Parameters:
+///   - where: a stream of the current device, or giwa::host
+///   - source: what says which blocks are visible, one of the kinds below. Views have batch and heads of the map; a stride of 0
+///     repeats them. Any strides
+///   - map: its sizes, and `words` of map.bytes() bytes, aligned to 16, which are overwritten
+///
+/// Kinds of sources:
 /// - block_lists: numbers of columns of blocks for each row of blocks, full and partial. Entries that are no column, and counts
 ///   below 0 or above the capacity, are left out, and added to `*map.errors`.
 /// - block_rows: the same as rows of a sparse matrix. A row whose offsets are not in order within `indices` has no blocks, and
@@ -39,7 +45,6 @@ inline namespace GIWA_ARCH_TAG {
 ///   `block_sparse{map, mask}` is then the same mask, if the mask is the same for all sequences and heads that share a part of the
 ///   map, and its diagonal does not depend on lengths that differ: it is asked with the queries and keys of the map, and with
 ///   head and sequence 0 where the map has one for all.
-/// Views have batch and heads of the map; a stride of 0 repeats them. Any strides.
 ///
 /// On a stream of the current device: asynchronous, two launches, allocates nothing, may be captured; sources are read when the
 /// kernels run. With giwa::host: done when it returns (`#include <giwa/host.hpp>`). The result is deterministic, and the same bits
