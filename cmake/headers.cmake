@@ -172,6 +172,7 @@ set(GIWA_HEADERS
   P giwa/attention/tuning/sm120.hpp
   P giwa/attention/tuning/sm90.hpp
   P giwa/attention/tuning/sm90_bytes.hpp
+  P giwa/attention/tuning/sm90_blocks.hpp
   P giwa/attention/problem/cached_problem.hpp
   P giwa/attention/problem/cached_views.hpp
   P giwa/attention/problem/cached_checks.hpp

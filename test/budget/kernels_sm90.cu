@@ -2,6 +2,7 @@
 // The Hopper kernels of attention_backward, for the table of registers: for 9.0a alone, and without the mma.sync kernels,
 // which a call compiles too. Also those of attention_cached for 8-bit caches, which have no register to spare, and for latent
 // rows, and those of attention_forward for e4m3.
+#include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
 #include <giwa/cache.cuh>
 

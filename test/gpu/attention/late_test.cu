@@ -16,10 +16,10 @@ namespace {
 enum class rows_of { tensors, packed, lengths };
 
 /// A call with what it may read: tensors, offsets or lengths, sinks, numbers of a mask, slopes, the offset of dropout.
-template <class T, int HeadSize, rows_of Rows>
+template <class T, int HeadSize, rows_of Rows, int64 Length = 300>
 struct late_call {
   static constexpr bool is_packed = Rows == rows_of::packed;
-  static constexpr int64 batch = 3, length = 300, heads = 4, rows = batch * length;
+  static constexpr int64 batch = 3, length = Length, heads = 4, rows = batch * length;
   plain_tensors<T> t{is_packed ? 1 : batch, is_packed ? rows : length, is_packed ? rows : length, heads, 2, HeadSize};
   gpu_array<int> offsets{std::vector<int>{0, 250, 260, 900}}, counts{std::vector<int>{40, 7, 280}},
       lengths{std::vector<int>{300, 211, 77}};
@@ -59,9 +59,9 @@ struct late_call {
 
 /// Counts the calls with other bits, of those whose inputs are other ones until the kernel before them writes them: all inputs, or
 /// one. `mask` and `score` make the mask and the score modifier of a call.
-template <class T, int HeadSize, rows_of Rows = rows_of::tensors, class MakeMask, class MakeScore>
+template <class T, int HeadSize, rows_of Rows = rows_of::tensors, int64 Length = 300, class MakeMask, class MakeScore>
 int different(const MakeMask& mask, const MakeScore& score) {
-  late_call<T, HeadSize, Rows> c;
+  late_call<T, HeadSize, Rows, Length> c;
   const giwa::stream s = new_stream();
   const auto run = [&] { giwa::throw_if_failed(c.run(s, mask(c), score(c))); };
   run();
@@ -114,6 +114,9 @@ TEST_CASE("inputs that the kernel before the call writes late") {
   CHECK(different<float, 64>(causal_mask, plain) == 0);
   CHECK(different<fp16, 64, rows_of::packed>(prefix_mask, alibi) == 0);
   CHECK(different<fp16, 64, rows_of::lengths>(causal_mask, plain) == 0);
+  if (small_mode()) return;
+  CHECK(different<fp16, 128, rows_of::tensors, 8300>(causal_mask, plain) == 0);
+  CHECK(different<bf16, 96, rows_of::tensors, 4200>(no_mask, plain) == 0);
 }
 
 TEST_CASE("the offset of dropout that the kernel before the call writes late") {

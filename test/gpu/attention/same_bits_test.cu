@@ -28,9 +28,9 @@ giwa::status run(cudaStream_t s, const plain_tensors<T>& t, const Mask& mask,
 }
 
 template <class T, int HeadSize, class Mask>
-int different_of(int times, const Mask& mask) {
+int different_of(int times, const Mask& mask, int64 keys = 330) {
   const giwa::stream s = new_stream();
-  const plain_tensors<T> t(2, 200, 330, 6, 2, HeadSize);
+  const plain_tensors<T> t(2, 200, keys, 6, 2, HeadSize);
   giwa::throw_if_failed(run<T, HeadSize>(s, t, mask));
   const auto first = t.o.to_host();
   const auto first_lse = t.lse.to_host();
@@ -43,41 +43,51 @@ int different_of(int times, const Mask& mask) {
   return different;
 }
 
+/// The sizes of a call of three sequences, and the masks that it has.
+struct company {
+  int64 queries = 150, keys = 900, heads = 6, kv_heads = 2;
+  bool is_causal = false;  // to the last key; a row alone has the keys that it sees
+};
+
 // A row of `o` alone, a head alone, a sequence alone, against the whole call; the rest of the inputs becomes NaN before.
 template <class T, int HeadSize>
-int rows_that_differ() {
-  constexpr int64 keys = 900;
+int rows_that_differ(const company& c = {}) {
+  const int64 keys = c.keys, last = c.queries - 1;
   const giwa::stream s = new_stream();
-  const plain_tensors<T> t(3, 150, keys, 6, 2, HeadSize);
-  giwa::throw_if_failed(run<T, HeadSize>(s, t, giwa::full{}));
+  const plain_tensors<T> t(3, c.queries, keys, c.heads, c.kv_heads, HeadSize);
+  const giwa::causal causal = giwa::causal::bottom_right;
+  giwa::throw_if_failed(c.is_causal ? run<T, HeadSize>(s, t, causal) : run<T, HeadSize>(s, t, giwa::full{}));
   const auto whole = t.o.to_host();
   const auto q = t.q.to_host(), k = t.k.to_host(), v = t.v.to_host();
-  plain_tensors<T> alone(3, 150, keys, 6, 2, HeadSize);
+  plain_tensors<T> alone(3, c.queries, keys, c.heads, c.kv_heads, HeadSize);
   const auto offset_of = [&](const auto& view, int64 b, int64 i, int64 h) {
     return static_cast<std::size_t>(b * view.stride(0) + i * view.stride(1) + h * view.stride(2));
   };
   int different = 0;
   for (const auto [b, h, first, rows] : std::vector<std::array<int64, 4>>{{0, 0, 0, 1},
-                                                                          {1, 5, 149, 1},
+                                                                          {1, c.heads - 1, last, 1},
                                                                           {2, 3, 63, 1},
                                                                           {1, 2, 64, 1},
                                                                           {0, 4, 130, 20},
                                                                           {2, 1, 7, 70},
-                                                                          {1, 0, 0, 150}}) {
+                                                                          {1, 0, 0, c.queries}}) {
     alone.q.fill(0xff), alone.k.fill(0xff), alone.v.fill(0xff), alone.o.fill(0xff);
     const auto copy = [&](const gpu_array<T>& to, const std::vector<T>& from, std::size_t at) {
       check_cuda(cudaMemcpy(to.data() + at, from.data() + at, HeadSize * sizeof(T), cudaMemcpyHostToDevice));
     };
     for (int64 i = 0; i < rows; ++i) copy(alone.q, q, offset_of(t.q_view(), b, first + i, h));
-    for (int64 j = 0; j < keys; ++j) {
-      copy(alone.k, k, offset_of(t.k_view(), b, j, h / 3));
-      copy(alone.v, v, offset_of(t.v_view(), b, j, h / 3));
+    const int64 seen = c.is_causal ? keys - c.queries + first + rows : keys, kv_head = h * c.kv_heads / c.heads;
+    for (int64 j = 0; j < seen; ++j) {
+      copy(alone.k, k, offset_of(t.k_view(), b, j, kv_head));
+      copy(alone.v, v, offset_of(t.v_view(), b, j, kv_head));
     }
     check_cuda(cudaDeviceSynchronize());
-    const auto keys_of = [&](const view_4<const T>& view) { return part(view, b, 1, 0, keys, h / 3, 1); };
-    giwa::throw_if_failed(attention_forward<HeadSize>(s, part(alone.q_view(), b, 1, first, rows, h, 1),
-                                                      keys_of(alone.k_view()), keys_of(alone.v_view()),
-                                                      part(alone.o_view(), b, 1, first, rows, h, 1)));
+    const auto keys_of = [&](const view_4<const T>& view) { return part(view, b, 1, 0, seen, kv_head, 1); };
+    const auto run_alone = [&](const auto& mask) {
+      return attention_forward<HeadSize>(s, part(alone.q_view(), b, 1, first, rows, h, 1), keys_of(alone.k_view()),
+                                         keys_of(alone.v_view()), part(alone.o_view(), b, 1, first, rows, h, 1), mask);
+    };
+    giwa::throw_if_failed(c.is_causal ? run_alone(causal) : run_alone(giwa::full{}));
     const auto o = alone.o.to_host();
     for (int64 i = 0; i < rows; ++i) {
       const std::size_t at = offset_of(t.o_view(), b, first + i, h);
@@ -101,7 +111,8 @@ class growing_scores {
       new_q[i] = giwa::convert<T>{}(number(new_q[i]) * factor);
     }
     for (std::size_t i = 0; i < new_k.size(); ++i)
-      new_k[i] = giwa::convert<T>{}(number(new_k[i]) * (0.1f + static_cast<float>(i / HeadSize) / 300));
+      new_k[i] = giwa::convert<T>{}(number(new_k[i]) * (0.1f + static_cast<float>(i / HeadSize) /
+                                                                   static_cast<float>(std::max<int64>(300, keys / 5))));
     check_cuda(cudaMemcpy(t_.q.data(), new_q.data(), new_q.size() * sizeof(T), cudaMemcpyHostToDevice));
     check_cuda(cudaMemcpy(t_.k.data(), new_k.data(), new_k.size() * sizeof(T), cudaMemcpyHostToDevice));
     check_cuda(cudaDeviceSynchronize());
@@ -226,6 +237,10 @@ TEST_CASE("a row has its bits next to rows whose largest score grows") {
   check_growing_scores<fp16, 128>(2e-3);
   check_growing_scores<fp16, 256>(2e-3);
   check_growing_scores<bf16, 96>(1.6e-2);
+  if (small_mode()) return;
+  check_growing_scores<fp16, 128>(2e-3, 200, 8300);
+  check_growing_scores<bf16, 96>(1.6e-2, 200, 4200);
+  check_growing_scores<fp16, 80>(2e-3, 200, 4200);
 }
 
 // With a mask the first tile of queries is the short one.
@@ -241,6 +256,9 @@ TEST_CASE("a thousand times the same bits") {
   CHECK(different_of<fp16, 64>(times, giwa::causal::bottom_right) == 0);
   CHECK(different_of<bf16, 128>(times, giwa::full{}) == 0);
   CHECK(different_of<float, 64>(times, giwa::causal::bottom_right) == 0);
+  CHECK(different_of<fp16, 128>(times, giwa::causal::bottom_right, 8300) == 0);
+  CHECK(different_of<fp16, 96>(times, giwa::causal::bottom_right, 4200) == 0);
+  CHECK(different_of<bf16, 80>(times, giwa::full{}, 4200) == 0);
 }
 
 TEST_CASE("ten thousand times the same bits, with a workspace or without") {
@@ -266,6 +284,17 @@ TEST_CASE("a row alone has the bits that it has in company") {
   CHECK(rows_that_differ<fp16, 64>() == 0);
   CHECK(rows_that_differ<bf16, 128>() == 0);
   CHECK(rows_that_differ<float, 64>() == 0);
+}
+
+// From 4096 keys on these head sizes have a tile of 192 queries on Hopper, of which calls with little work use 128: the whole calls
+// here use 192, a head alone 128. Head size 128 has another tile from 8192 keys on.
+TEST_CASE("a row alone has the bits that it has in company, among many keys") {
+  if (small_mode()) return;
+  constexpr company full{1100, 5300, 12, 4, false}, causal{1100, 5300, 12, 4, true}, longer{1100, 9400, 12, 4, true};
+  CHECK(rows_that_differ<fp16, 96>(causal) == 0);
+  CHECK(rows_that_differ<bf16, 80>(causal) == 0);
+  CHECK(rows_that_differ<fp16, 80>(full) == 0);
+  CHECK(rows_that_differ<bf16, 128>(longer) == 0);
 }
 
 TEST_CASE("captured in a graph, whose lengths change between replays") {

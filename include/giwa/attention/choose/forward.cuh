@@ -69,8 +69,10 @@ struct forward_sm90 : candidate {
 /// sequence must not depend on how it is padded. Not for the masks and modifiers with which it was not measured, because each
 /// kernel adds 1.5 s to the time to compile a call.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score, bool Compiled>
-struct forward_sm90_by_keys : forward_sm90<T, O, sm90_second_policy_of<HeadSize, HeadSizeV>, Mask, Score, Compiled> {
-  using policies = sm90_second_policy_of<HeadSize, HeadSizeV>;
+struct forward_sm90_by_keys
+    : forward_sm90<T, O, sm90_second_policy_of<HeadSize, HeadSizeV, mask_traits<Mask>::is_causal>, Mask, Score,
+                   Compiled> {
+  using policies = sm90_second_policy_of<HeadSize, HeadSizeV, mask_traits<Mask>::is_causal>;
   static constexpr bool compiled = Compiled && stdlib::same_as<Tile, automatic_tile> && is_plain_score<Score> &&
                                    !drops_weights<Score> && policies::exists &&
                                    (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal);
@@ -105,8 +107,10 @@ struct forward_kernels {
   using sm120 = typename sm120_policy_of<HeadSize, HeadSizeV, tile>::type;
   using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow>;
   using sm120_op = sm80_attention_op<T, O, sm120, Mask, Score>;
+  static constexpr bool is_plain_causal =
+      mask_traits<Mask>::is_causal && is_plain_score<Score> && !drops_weights<Score>;
   using sm90 = stdlib::conditional_t<mask_traits<Mask>::keeps_all, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
-                                     sm90_masked_policy_of<HeadSize, HeadSizeV, Tile>>;
+                                     sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, is_plain_causal>>;
   using type =
       prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
                     forward_sm90_by_blocks<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,

@@ -60,25 +60,33 @@ struct prepared_sm90 {
                      const typename types::split_or_nothing& split = {}) {
     // Without a mask and with equal lengths all work tiles cost the same, so blocks need no shared counter.
     const bool equal_work = mask_traits<typename types::mask>::keeps_all && !call.ragged;
-    const bool pairs_up = ceil_div(q.extent(2), int64{Op::block_m}) % 2 == 0;
+    typename types::narrow_tiles tiles;
+    if constexpr (types::policy::narrows)
+      if (is_narrow_faster(wrapping_product(q.extent(0), q.extent(1)), q.extent(2), Op::block_m, equal_work,
+                           gpu.multiprocessors))
+        tiles.queries -= 64;
+    const bool pairs_up = ceil_div(q.extent(2), int64{tiles.queries}) % 2 == 0;
     const int cluster = types::multicasts && equal_work && pairs_up ? 2 : 1;
     // No sequence has more keys than the tensor has rows, whatever the offsets and lengths on the device are.
     const bool chunked = call.views.k.extent(1) > int64{types::tiles_of_chunk} * types::block_n;
-    auto* const made = ::new (to) prepared_sm90{{.call = call,
-                                                 .schedule = schedule_of<Op>(call, 1, cluster),
-                                                 .work_tiles = 0,
-                                                 .cluster = cluster,
-                                                 .counter = nullptr,
-                                                 .chunked = chunked,
-                                                 .stores_by_tma = false,
-                                                 .split = split,
-                                                 .q = {},
-                                                 .k = {},
-                                                 .v = {},
-                                                 .o = {}},
-                                                max_int64};
+    auto* const made = ::new (to)
+        prepared_sm90{{.call = call,
+                       .schedule = schedule_of<Op>(call, 1, cluster, tiles.queries, types::policy::section_bytes),
+                       .work_tiles = 0,
+                       .cluster = cluster,
+                       .counter = nullptr,
+                       .chunked = chunked,
+                       .stores_by_tma = false,
+                       .split = split,
+                       .q = {},
+                       .k = {},
+                       .v = {},
+                       .o = {},
+                       .narrow = {}},
+                      max_int64};
     typename Op::params& p = made->params;
     if (const status s = encode_maps<Op>(p, q, k, v, heads_first(call.views.o)); !s.ok()) return s;
+    if constexpr (types::policy::narrows) p.narrow = tiles;
     const result<int64> at_once = persistent_blocks<Op>(cluster, gpu);
     p.work_tiles = static_cast<int>(p.schedule.work_tiles < most ? p.schedule.work_tiles : most);
     if (at_once.value < int64{p.work_tiles} * cluster && (equal_work || call.counter != nullptr)) {

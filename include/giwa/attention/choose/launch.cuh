@@ -24,19 +24,20 @@ void encode_map(tensor_map& to, const auto& view, const char* argument, tensor_m
   to = map.value, state = map.state;
 }
 
-/// Returns the work tiles of a call for an op with block_m queries per tile. The tiles of clusters all have the same amount
+/// Returns the work tiles of a call for an op with block_m queries per tile, Op's or fewer. The keys and values of the heads of a
+/// section have up to `section_bytes` bytes. The tiles of clusters all have the same amount
 /// of work, so none must come first: one head of k follows another, and neighbouring blocks read the same keys. 2026-11-27,
 /// full, fp16, against sections of 24 MB, at 512 and 1024 tokens: 128 1.05 and 1.03 on an H100, 1.01 and 1.00 on an H200, 256
 /// 1.07 and 1.01, 1.02 and 1.025; from 2048 on 0.98 to 1.01.
 template <class Op, class T, class O, class Mask, class Score>
-attention_schedule schedule_of(const attention_params<T, O, Mask, Score>& call, int slices, int cluster = 1) {
+attention_schedule schedule_of(const attention_params<T, O, Mask, Score>& call, int slices, int cluster = 1,
+                               int block_m = Op::block_m, int section_bytes = 24 << 20) {
   // No sequence is longer than all queries together, whatever max_q says.
   const int64 all = call.views.q.extent(1), said = call.views.packed.max_q, longest = said < all ? said : all;
   const attention_problem p = call.views.problem();
   const int bytes = static_cast<int>(p.head_size + p.head_size_v) * static_cast<int>(sizeof(T));
-  if (cluster > 1)
-    return attention_schedule::of(p, longest, Op::block_m * cluster, slices, bytes, p.heads / p.kv_heads, 0);
-  return attention_schedule::of(p, longest, Op::block_m, slices, bytes);
+  if (cluster > 1) return attention_schedule::of(p, longest, block_m * cluster, slices, bytes, p.heads / p.kv_heads, 0);
+  return attention_schedule::of(p, longest, block_m, slices, bytes, 1, section_bytes);
 }
 
 /// A kernel with one block for each work tile of `params.schedule`.

@@ -31,6 +31,11 @@ struct sm90_policy {
   static constexpr bool moves_registers = consumers > 1;
   static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
   static constexpr int blocks = 1;  // that a multiprocessor runs at once, at least
+  // Of the keys and values of a section (attention_schedule). 256, causal, 512 to 16384 tokens, 32 MB instead of 24: 1.02, 1.03,
+  // 1.01, 1.04, 1.00, 1.00 (H200, 2026-11-29). Others, 36 MB: 0.95 to 1.00.
+  static constexpr int section_bytes = (parts == 1 && head_size_v > 240 ? 32 : 24) << 20;
+  // Whether calls with little work may leave the last consumer of work tiles without queries (is_narrow_faster).
+  static constexpr bool narrows = consumers == 3 && parts == 1 && (HeadSize > 64 || HeadSizeV > 64);
   // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128
   // columns the overlap costs speed. 256: 705 TFLOP/s, 678 without (H200, 2026-11-21, fp16, full, 4096 tokens).
   static constexpr bool overlaps = Parts == 1 && HeadSizeV > 128;
@@ -45,7 +50,8 @@ struct sm90_policy {
       2 * parts *
       (block_m * round_up(head_size, 64) + stages * block_n * (round_up(head_size, 64) + round_up(head_size_v, 64)));
   static constexpr int most_bytes = (227 << 10) - 3072;
-  static constexpr bool fits = live_registers <= consumer_registers - (parts == 2 ? 24 : 32) && bytes <= most_bytes;
+  static constexpr int other_registers = parts == 2 ? 24 : consumers == 3 ? 28 : 32;
+  static constexpr bool fits = live_registers <= consumer_registers - other_registers && bytes <= most_bytes;
   // Whether shared memory has room for a separate output tile, from which TMA stores it. Otherwise it is stored from
   // registers.
   static constexpr bool stages_output = bytes + 2 * block_m * head_size_v <= most_bytes - 1024;
@@ -82,47 +88,41 @@ struct sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
 /// The tile of calls with a mask. Up to a head size of 64 the consumers of a tile end at different keys under a causal
 /// mask, and each goes on by itself: four stages, no turns of the tensor cores. H200, 2026-11-24, fp16, causal,
 /// together with the last section of attention_schedule: 512 to 4096 tokens 1.04 to 1.06 of two stages with turns, 16384 1.01.
-template <int HeadSize, int HeadSizeV, class Tile>
+/// Nor do plain causal calls of head size 256: 512 tokens 1.05, 1024 1.04, longer 1.00 (2026-11-29); full 0.997 to 1.007.
+template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
 struct sm90_masked_policy_of : sm90_policy_of<HeadSize, HeadSizeV, Tile> {};
-template <int HeadSize, int HeadSizeV, class Tile>
+template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
   requires(HeadSize <= 64 && HeadSizeV <= 64)
-struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile> {
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, IsPlainCausal> {
   using type = sm90_policy<192, 128, HeadSize, HeadSizeV, 1, 4, false>;
 };
-template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
-struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>>
+template <int HeadSize, int HeadSizeV, class Tile>
+  requires(HeadSize > 240 && HeadSize <= 256 && HeadSizeV > 240 && HeadSizeV <= 256)
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, true> {
+  using type = sm90_policy<128, 80, HeadSize, HeadSizeV, 1, 2, false>;
+};
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN, bool IsPlainCausal>
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>, IsPlainCausal>
     : sm90_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {};
 
-/// The tile of calls with such a number of keys (has_second_tile). H200, fp16, alternating with the tile of other calls:
-///   head size   queries x keys   keys
-///   128         128 x 176        from 8192: full 1.035, causal 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
-///   256         128 x 64         257 to 512: at 512 full 1.01, causal 1.05; 1024: 0.96, 1.01 (2026-11-27)
-template <int HeadSize, int HeadSizeV>
+/// The tile of full and causal calls with such a number of keys. Speed in times that of the other tile (H200, fp16, full, causal):
+///   head size   queries x keys   keys         speed
+///   65 to 96    192 x 112        from 4096    64 heads 1.11, 1.10, 32 heads 1.02, 1.09, 8 heads 0.94, 0.90; 16384: 1.10, 1.14;
+///                                             2048: 1.05, 1.04, 16 heads 0.92, 0.83 (2026-11-29)
+///   128         128 x 176        from 8192    1.035, 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
+///   256         128 x 64         257 to 512   512: 1.01, 1.05; 1024: 0.96, 1.01 (2026-11-27)
+template <int HeadSize, int HeadSizeV, bool IsCausal>
 struct sm90_second_policy_of {
-  static constexpr bool is_128 = round_up(HeadSize, 16) == 128 && round_up(HeadSizeV, 16) == 128;
-  static constexpr bool exists = is_128 || (round_up(HeadSize, 16) == 256 && round_up(HeadSizeV, 16) == 256);
-  using type = sm90_policy<128, is_128 ? 176 : 64, HeadSize, HeadSizeV>;
+  static constexpr int columns = round_up(HeadSize, 16), columns_v = round_up(HeadSizeV, 16);
+  static constexpr bool is_96 = columns > 64 && columns <= 96;
+  static constexpr bool exists = columns == columns_v && (is_96 || columns == 128 || columns == 256);
+  using type = stdlib::conditional_t<
+      is_96, sm90_policy<192, 112, HeadSize, HeadSizeV>,
+      sm90_policy<128, columns == 128 ? 176 : 64, HeadSize, HeadSizeV, 1, 2, !(IsCausal && columns == 256)>>;
 
-  GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) { return is_128 ? keys >= 8192 : keys > 256 && keys <= 512; }
-};
-
-/// One consumer, and two blocks on a multiprocessor: one computes its softmax under the products of the other, without ping-pong.
-template <int HeadSize, int HeadSizeV>
-struct sm90_two_blocks_policy : sm90_policy<64, 64, HeadSize, HeadSizeV, 1, 2, false> {
-  static constexpr bool moves_registers = true;
-  static constexpr int blocks = 2, producer_registers = 40, consumer_registers = 216;
-  static_assert(sm90_two_blocks_policy::bytes + 2 * 64 * sm90_two_blocks_policy::head_size_v + 4096 <= 113 << 10,
-                "two blocks fit into the shared memory of a multiprocessor");
-};
-
-/// The tile of a mask of blocks (mask_traits::has_blocks) whose blocks have fewer than 128 queries: the consumers of a larger tile
-/// would need different tiles of keys.
-template <int HeadSize, int HeadSizeV>
-struct sm90_blocks_policy_of {
-  static constexpr bool exists = HeadSize <= 128 && HeadSizeV <= 128;
-  using type = sm90_two_blocks_policy<HeadSize, HeadSizeV>;
-
-  GIWA_HOST_DEVICE static constexpr bool suits(int queries_of_block) { return queries_of_block < 128; }
+  GIWA_HOST_DEVICE static constexpr bool suits(int64 keys) {
+    return columns == 256 ? keys > 256 && keys <= 512 : keys >= (is_96 ? 4096 : 8192);
+  }
 };
 
 /// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.

@@ -13,7 +13,9 @@ namespace giwa::inline GIWA_ABI::detail {
 template <int BlockM, int BlockN, int HeadSize, int HeadSizeV>
 struct sm90_bytes_policy {
   static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = 2, parts = 1, blocks = 1;
-  static constexpr bool slices_output = false, uses_pingpong = true, moves_registers = true, stages_output = false;
+  static constexpr int section_bytes = 24 << 20;  // as sm90_policy::section_bytes; others were not measured
+  static constexpr bool narrows = false, slices_output = false, uses_pingpong = true, moves_registers = true,
+                        stages_output = false;
   static constexpr int head_size = round_up(HeadSize, 32), head_size_v = round_up(HeadSizeV, 16), slice = head_size_v;
   static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
   static constexpr bool overlaps = HeadSizeV > 128;

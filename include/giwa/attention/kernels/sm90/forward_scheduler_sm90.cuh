@@ -52,6 +52,7 @@ struct sm90_tile_scheduler {
       return s.work[turn % queue_depth];
     };
     const int cluster = Types::multicasts ? p.cluster : 1, rank = Types::multicasts ? arch::cluster_rank() : 0;
+    const int queries = Types::queries_of_tile(p);
     int i = static_cast<int>(block.block_rank()) / cluster;
     while (i < p.work_tiles) {
       const attention_schedule::work_tile at = p.schedule.at(p.schedule.first + i);
@@ -59,18 +60,22 @@ struct sm90_tile_scheduler {
       while (!is_fallback(p, at)) {
         work_tile& work = next_free();
         head_place place = p.call.place_of(s.batch, s.head);
-        const int count = ceil_div(place.queries(), Types::block_m * cluster);
+        const int count = ceil_div(place.queries(), queries * cluster);
         if (s.tile >= count) break;
         if constexpr (Types::first_tile_is_short) {
-          const int end = round_up(place.queries(), 64) - (count - 1 - s.tile) * Types::block_m;
-          work.first_query = end > Types::block_m ? end - Types::block_m : 0;
+          const int end = round_up(place.queries(), 64) - (count - 1 - s.tile) * queries;
+          work.first_query = end > queries ? end - queries : 0;
           if (place.query_count > end) place.query_count = end;
         } else {
-          work.first_query = (s.tile * cluster + rank) * Types::block_m;
+          work.first_query = (s.tile * cluster + rank) * queries;
+          if constexpr (Types::policy::narrows) {
+            const int end = work.first_query + queries;
+            if (place.query_count > end) place.query_count = end;
+          }
         }
         work.head.put(place);
         const auto& head = work.head.get();
-        work.keys.put({p.call.mask, head, work.first_query, Types::block_m, Types::block_n});
+        work.keys.put({p.call.mask, head, work.first_query, queries, Types::block_n});
         take_keys(work, s);
         work.end = false;
         s.work_full[turn++ % queue_depth].arrive();

@@ -11,7 +11,7 @@
 #include <giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh>
 #include <giwa/attention/kernels/sm90/forward_transposer_sm90.cuh>
 #include <giwa/attention/sums/chunks.cuh>
-#include <giwa/attention/tuning/sm90.hpp>
+#include <giwa/attention/tuning/sm90_blocks.hpp>
 #include <giwa/attention/tuning/sm90_bytes.hpp>
 #include <giwa/grid/op.hpp>
 

@@ -163,6 +163,10 @@ struct sm90_types {
     [[no_unique_address]] stdlib::conditional_t<is_split, magnitudes_of_q, nothing> largest_of_q;
     [[no_unique_address]] stdlib::conditional_t<transposes_v, transposer_storage, no_transposer> transposer;
   };
+  /// The queries of a work tile: block_m, or 64 fewer, and then the last consumer has none.
+  struct narrow_tiles {
+    int queries = block_m;
+  };
   using split_or_nothing = stdlib::conditional_t<is_split, split_tensors, nothing>;
   struct params {
     attention_params<T, O, Mask, Score> call;
@@ -174,7 +178,13 @@ struct sm90_types {
     bool stores_by_tma;
     split_or_nothing split;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
+    [[no_unique_address]] stdlib::conditional_t<Policy::narrows, narrow_tiles, nothing> narrow;
   };
+  /// Returns the queries of a work tile.
+  GIWA_DEVICE static int queries_of_tile(const params& p) {
+    if constexpr (Policy::narrows) return p.narrow.queries;
+    return block_m;
+  }
 
   /// `fillers`: threads other than the loader that arrive when they have filled a part of a stage.
   template <class Block, class Storage>
