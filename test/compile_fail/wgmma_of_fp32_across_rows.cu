@@ -1,4 +1,4 @@
-// EXPECT: giwa::multiply: wgmma reads 32-bit operands along k only: pass a as it is and b as transposed(tile).
+// EXPECT: giwa::multiply: wgmma reads 32-bit and 8-bit operands along k only: pass a as it is and b as transposed(tile).
 // SPDX-License-Identifier: MIT
 // wgmma takes fp32 along k only, so that b is given as the transposed of its rows.
 #include <giwa/tile/mma_sm90.cuh>

@@ -78,6 +78,11 @@ TEST_CASE("block_sparse says of tiles what it says of their scores") {
   }
 }
 
+// A mask that keeps all has no blocks to skip.
+using only_blocks = decltype(giwa::block_sparse{giwa::block_map{}});
+static_assert(giwa::mask_traits<decltype(only_blocks{} & giwa::full{})>::has_blocks);
+static_assert(!giwa::mask_traits<decltype(only_blocks{} | giwa::full{})>::has_blocks);
+
 TEST_CASE("bits of 32 tiles say what is said of each tile") {
   int wrong = 0, known = 0;
   const auto compare = [&](const auto& mask, auto axis, int queries, int keys, bool exact) {

@@ -274,6 +274,11 @@ TEST_CASE("above a head size of 512, values are columns of the keys") {
     CHECK(s.ok() == latent);
     if (!latent) CHECK(s.message == std::string("above a head size of 512, v must be the first columns of k"));
   }
+  // Without pages, values elsewhere are no other values.
+  float keys[576]{}, values[512]{};
+  const giwa::kv_cache<const float> none{.k = {keys, {0, 1, 1, 576}, {576, 576, 576, 1}},
+                                         .v = {values, {0, 1, 1, 512}, {512, 512, 512, 1}}};
+  CHECK(giwa::detail::values_are_first_columns(none));
 }
 
 TEST_CASE("memory that is written and read") {

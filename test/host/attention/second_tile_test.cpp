@@ -25,6 +25,11 @@ constexpr bool all_fit(std::integer_sequence<int, HeadSizes...>) {
 }
 static_assert(all_fit(std::make_integer_sequence<int, 256>{}));
 
+// A tile that the call names comes before that of causal calls.
+using named = sm90_masked_policy_of<256, 256, giwa::tile_shape<128, 64>, true>::type;
+using chosen = sm90_masked_policy_of<256, 256, struct automatic, true>::type;
+static_assert(named::block_n == 64 && named::uses_pingpong && chosen::block_n == 80 && !chosen::uses_pingpong);
+
 template <int HeadSize, bool IsCausal>
 using second = sm90_second_policy_of<HeadSize, HeadSize, IsCausal>;
 

@@ -690,6 +690,6 @@ TEST_CASE("workspace_bytes of a cached call of sizes without work") {
   p.cache_bytes = 4;
   CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
   p = decode;
-  p.head_size = 513;
+  p.head_size = 577;
   CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
 }

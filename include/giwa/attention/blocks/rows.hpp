@@ -32,7 +32,7 @@ struct write_block_bits {
     if constexpr (requires { source::words_of_lane; }) {
       constexpr int count = source::words_of_lane;
       for (; at.word < map.row_words(); at.word += count * Team::lanes) {
-        block_bits bits[count]{};
+        block_bits bits[unsigned{count}]{};
         source::words(team, map, p.source, at, bits);
         for (int i = 0, w; i < count && (w = at.word + team.lane() + i * Team::lanes) < map.row_words(); ++i)
           words[w].visible = bits[i].visible, words[w].full = bits[i].full;

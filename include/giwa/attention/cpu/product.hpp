@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CPU_PRODUCT_HPP
 #define GIWA_ATTENTION_CPU_PRODUCT_HPP
 
+#include <giwa/attention/problem/scales.hpp>
 #include <giwa/base/std.hpp>
 #include <giwa/numeric/fp8.hpp>
 #include <giwa/numeric/precision.hpp>

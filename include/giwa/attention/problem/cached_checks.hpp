@@ -83,9 +83,10 @@ GIWA_HOST_DEVICE constexpr bool same_elements(const tensor_view<const T, Rank>& 
   return true;
 }
 
-/// Whether v is the first columns of k, as of latent attention.
+/// Whether v is the first columns of k, as of latent attention. A cache without elements has no other values.
 template <class Element>
 GIWA_HOST_DEVICE constexpr bool values_are_first_columns(const kv_cache<Element>& cache) {
+  if (cache.k.size() == 0) return true;
   bool same = cache.k.data() == cache.v.data() && cache.v.extent(3) <= cache.k.extent(3);
   for (int d = 0; d < 3; ++d) same = same && (cache.k.extent(d) <= 1 || cache.k.stride(d) == cache.v.stride(d));
   return same;
@@ -93,8 +94,7 @@ GIWA_HOST_DEVICE constexpr bool values_are_first_columns(const kv_cache<Element>
 /// Head sizes of q and k above that of all other calls are those of latent attention.
 template <class Element>
 GIWA_HOST_DEVICE constexpr status check_latent_values(const kv_cache<Element>& cache) {
-  if (cache.k.extent(3) <= attention_limits::head_size || cache.k.size() == 0 || values_are_first_columns(cache))
-    return {};
+  if (cache.k.extent(3) <= attention_limits::head_size || values_are_first_columns(cache)) return {};
   return status::invalid("v", "above a head size of 512, v must be the first columns of k");
 }
 

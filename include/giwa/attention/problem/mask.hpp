@@ -61,8 +61,8 @@ struct mask_traits {
   /// Whether every query sees the keys up to the diagonal, and no others.
   static constexpr bool is_causal = ends_at_diagonal && keeps_to_diagonal;
 
-  /// Whether the mask is made of blocks; false if it does not say of how many queries.
-  static constexpr bool has_blocks = requires(const Mask& mask) { mask.queries_of_block(); };
+  /// Whether the mask is made of blocks; false if it does not say of how many queries, or keeps all.
+  static constexpr bool has_blocks = !keeps_all && requires(const Mask& mask) { mask.queries_of_block(); };
 
   /// Whether the mask says of 32 tiles at once which are visible.
   static constexpr bool finds_visible = requires(const Mask& mask, const score_tile& t) {

@@ -42,8 +42,8 @@ struct element_traits<fp32> {
   static constexpr bool on_tensor_cores = false, is_split = true, has_scales = false, reads_v_as_it_lies = true;
 };
 
-/// No kernel multiplies e4m3 on tensor cores yet: their 8-bit operands must be contiguous along the keys. attention_cached converts
-/// a cache's e4m3 to fp16.
+/// 8-bit operands of tensor cores must be contiguous along the keys: attention_forward transposes V on Hopper, and attention_cached
+/// converts a cache's e4m3 to fp16.
 template <>
 struct element_traits<e4m3> {
   using operand = e4m3;

@@ -96,9 +96,9 @@ template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
 struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, IsPlainCausal> {
   using type = sm90_policy<192, 128, HeadSize, HeadSizeV, 1, 4, false>;
 };
-template <int HeadSize, int HeadSizeV, class Tile>
-  requires(HeadSize > 240 && HeadSize <= 256 && HeadSizeV > 240 && HeadSizeV <= 256)
-struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, true> {
+template <int HeadSize, int HeadSizeV, class Tile, bool IsPlainCausal>
+  requires(IsPlainCausal && HeadSize > 240 && HeadSize <= 256 && HeadSizeV > 240 && HeadSizeV <= 256)
+struct sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, IsPlainCausal> {
   using type = sm90_policy<128, 80, HeadSize, HeadSizeV, 1, 2, false>;
 };
 template <int HeadSize, int HeadSizeV, int BlockM, int BlockN, bool IsPlainCausal>

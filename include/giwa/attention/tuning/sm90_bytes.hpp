@@ -12,6 +12,10 @@ namespace giwa::inline GIWA_ABI::detail {
 /// The tile of the wgmma kernel for e4m3, whose V the producer transposes. Rows take whole slabs of 128 bytes in shared memory.
 template <int BlockM, int BlockN, int HeadSize, int HeadSizeV>
 struct sm90_bytes_policy {
+  static_assert(BlockM == 64 || BlockM == 128 || BlockM == 192,
+                "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
+  static_assert(BlockN % 32 == 0 && BlockN >= 32 && BlockN <= 256,
+                "giwa::attention_forward: on Hopper a tile of e4m3 has a multiple of 32 keys, up to 256.");
   static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = 2, parts = 1, blocks = 1;
   static constexpr int section_bytes = 24 << 20;  // as sm90_policy::section_bytes; others were not measured
   static constexpr bool narrows = false, slices_output = false, uses_pingpong = true, moves_registers = true,
