@@ -53,10 +53,10 @@ giwa::status rotate(cached_case<T, Element, O>& c, const Rotary& rotary, std::ve
   const auto rows = [](std::vector<int64>& x) {
     return giwa::row_numbers(tensor_view<int64, 1>(x.data(), {static_cast<int64>(x.size())}));
   };
+  case_buffer<T, 4> keys = c.q;  // only their sizes matter
+  keys.extents[2] = c.options.kv_heads;
+  const tensor_view<const T, 4> of_k = keys.view();
   const tensor_view<T, 4> q = c.q.view();
-  giwa::index<4> extents = q.extents();
-  extents[2] = c.options.kv_heads;
-  const tensor_view<const T, 4> of_k(q.data(), extents, q.strides());  // its sizes matter
   return giwa::append_to_cache(
       giwa::host, giwa::kv_cache<Element>{.k = c.k.view(), .v = c.v.view()}, of_k, tensor_view<const T, 4>(), rotary,
       giwa::append_options<T>{.q = q, .q_to = q, .positions = rows(positions), .slots = rows(slots)});

@@ -12,8 +12,7 @@ namespace giwa::inline GIWA_ABI {
 /// {.size = 128}))`, or together with a score modifier, `rotated_queries(rotary, softcap{30})`. q is read as it is, and its memory is
 /// not written.
 ///
-/// Query i of n of a sequence with m keys has the position m - n + i: that of its own key, as in append_to_cache(), whose
-/// rotation of k has the same `rotary`. `positions` says others. Rotations are computed in fp32 and rounded once, to the type of q:
+/// Query i of n of a sequence with m keys has the position m - n + i, as in append_to_cache(), which rotates k by the same `rotary`. `positions` says others. Rotations are computed in fp32 and rounded once, to the type of q:
 /// the result is bit-identical to that of a call with queries that append_to_cache() rotated (`q`, `q_to`).
 ///
 /// attention_forward and attention_backward take none: their rotated queries and keys are needed again for gradients.
@@ -110,7 +109,7 @@ GIWA_HOST_DEVICE void read_rotated(const T* row, int column, int count, bool ali
   }
   const run own = run::read(row + column);
   if (first < 0 || first >= r.size) return own.write(to);
-  float x[Count];
+  float x[stdlib::size_t{Count}];
   if (r.interleaved) {
     for_each_pair<Count / 2>(rotary, position, first / 2, [&](int i, const rotation& angle) {
       x[2 * i] = convert<float>{}(own.get(2 * i)), x[2 * i + 1] = convert<float>{}(own.get(2 * i + 1));

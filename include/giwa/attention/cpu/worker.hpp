@@ -120,7 +120,7 @@ class host_attention_worker {
     constexpr int run = 16 / static_cast<int>(sizeof(T));
     const bool aligned = reinterpret_cast<uint64>(row) % 16 == 0;
     for (int column = 0; column < depth_; column += run) {
-      alignas(16) T x[run];
+      alignas(16) T x[stdlib::size_t{run}];
       const int count = depth_ - column < run ? depth_ - column : run;
       read_rotated<run>(row, column, count, aligned, p_.score.rotary, position, x);
       for (int i = 0; i < count; ++i) to[column + i] = convert<float>{}(x[i]);

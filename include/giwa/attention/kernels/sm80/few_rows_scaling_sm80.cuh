@@ -40,13 +40,15 @@ struct few_rows_scaling {
     const auto& scales = p.splits.call.views.cache.scales;
     const bool one = !p.k_scales && scales.k.data() != nullptr;
     const float k_scale = one ? *scale_at(scales.k, {work.sequence.batch, 0}, work.head) : 1.f;
-    // The rotation of each of 8 rows would spill.
-    [[maybe_unused]] constexpr int unrolled =
-        rotates_queries<typename Types::score> ? 1 : Types::rows / Types::score_warps;
+    if constexpr (rotates_queries<typename Types::score>) {  // unrolled, 32 rows would spill
 #if defined(__CUDA_ARCH__)
-#pragma unroll unrolled
+#pragma unroll 1
 #endif
-    for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
+      for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
+    } else {
+      GIWA_UNROLL
+      for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
+    }
   }
 
   /// Multiplies the scores of this warp's keys by the factors of rows, and by the scales of keys if they have some.
