@@ -145,20 +145,20 @@ struct forward_kernels {
   using tile = stdlib::conditional_t<has_sm90, automatic_tile, Tile>;  // of the mma.sync kernel
   using sm80 = typename sm80_policy_of<HeadSize, HeadSizeV, tile>::type;
   using sm120 = typename sm120_policy_of<HeadSize, HeadSizeV, tile>::type;
-  using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow>;
+  static constexpr bool wide = has_sm90 && !narrow && stdlib::same_as<Tile, automatic_tile>;
+  using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow && !wide>;
   using sm120_op = sm80_attention_op<T, O, sm120, Mask, Score>;
   static constexpr bool is_plain_causal =
       mask_traits<Mask>::is_causal && is_plain_score<Score> && !drops_weights<Score>;
   using sm90 = stdlib::conditional_t<mask_traits<Mask>::keeps_all, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
                                      sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, is_plain_causal>>;
-  using type =
-      prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
-                    forward_sm90_by_blocks<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
-                    forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
-                    forward_sm90_by_columns<T, O, sm90_wide_policy_of<HeadSize, HeadSizeV>, Mask, Score,
-                                            has_sm90 && !narrow && stdlib::same_as<Tile, automatic_tile>>,
-                    forward_sm80<sm80_op, sm80, takes_every_layout || !narrow, !stdlib::same_as<tile, automatic_tile>>,
-                    forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
+  using type = prepared_call<
+      forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
+      forward_sm90_by_blocks<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
+      forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
+      forward_sm90_by_columns<T, O, sm90_wide_policy_of<HeadSize, HeadSizeV>, Mask, Score, wide>,
+      forward_sm80<sm80_op, sm80, takes_every_layout || (!narrow && !wide), !stdlib::same_as<tile, automatic_tile>>,
+      forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
   requires(element_traits<T>::is_split)
