@@ -125,16 +125,6 @@ struct sm90_second_policy_of {
   }
 };
 
-/// The tile of head sizes 257 to 512. A launch has `columns` columns of v, so that a thread has registers for its part of O.
-template <int HeadSize, int HeadSizeV>
-struct sm90_wide_policy_of {
-  static constexpr int launches = ceil_div(HeadSizeV, 256);
-  static constexpr int columns = launches == 1 ? HeadSizeV : round_up(ceil_div(HeadSizeV, launches), 16);
-  template <int BlockN, int Stages>
-  using tile = sm90_policy<128, BlockN, HeadSize, columns, 1, Stages>;
-  using type = stdlib::conditional_t<tile<64, 2>::fits, tile<64, 2>, tile<64, 1>>;
-};
-
 /// Packed rows and keys of a tile. Keys: the most that fit into shared memory, but at least 32 in common with pages.
 struct many_rows_tile {
   int rows, keys;
