@@ -160,6 +160,9 @@ set(GIWA_HEADERS
   P giwa/attention/problem/block_map.hpp
   P giwa/attention/problem/data_masks.hpp
   P giwa/attention/problem/views.hpp
+  P giwa/attention/append/rotary.hpp
+  P giwa/attention/append/append_unit.hpp
+  P giwa/attention/append/rotated_queries.hpp
   P giwa/attention/problem/checks.hpp
   H giwa/attention/problem/memory_advice.hpp
   P giwa/attention/blocks/sources.hpp
@@ -204,8 +207,6 @@ set(GIWA_HEADERS
   P giwa/attention/work/find_split.hpp
   D giwa/attention/sums/few_rows_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
-  P giwa/attention/append/rotary.hpp
-  P giwa/attention/append/append_unit.hpp
   P giwa/attention/append/append_rows.hpp
   H giwa/attention/append/append_checks.hpp
   P giwa/attention/reference/reference.hpp

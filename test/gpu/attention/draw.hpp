@@ -139,8 +139,7 @@ inline bool for_hopper(const attention_draw& d) {
     for (const int64 n : p.extent) right = right && n > 0;
     return right;
   };
-  return d.types.input != element::of_fp32 && d.types.head_size <= 256 && d.types.head_size_v <= 256 && takes(d.q) &&
-         takes(d.k) && takes(d.v);
+  return d.types.input != element::of_fp32 && takes(d.q) && takes(d.k) && takes(d.v);
 }
 
 /// How large a problem may be, and what is not left to chance.

@@ -9,6 +9,7 @@
 #include "support/cached_case.hpp"
 #include "support/catch.hpp"
 #include "support/environment.hpp"
+#include "support/rotated_case.hpp"
 #include "support/same_bits.hpp"
 
 using namespace giwa_test;
@@ -158,4 +159,23 @@ TEST_CASE("equal scores are equal weights, however large they are") {
     for (int key = 0; key < 50; ++key) mean += static_cast<double>(c.v.view()(0, key, 0, d)) / 50;
     CHECK(std::abs(static_cast<double>(c.o.view()(0, 0, 0, d)) - mean) < 1e-5);
   }
+}
+
+TEST_CASE("queries that the kernel rotates have the bits of queries that are rotated before it") {
+  random_sequence random(9);
+  for (const bool packed : {false, true})
+    for (int i = 0; i < (small_mode() ? 2 : 8); ++i) {
+      cached_case_options options = case_of(i % 2 == 0 ? 0 : 7, packed);
+      options.head_size = 40, options.head_size_v = 24;
+      options.lengths = {300, INT_MIN, 33, INT_MAX, 70};
+      cached_case<fp16> plain(options), before(options);
+      const giwa::rotary_base rotary(10000.0, drawn_layout(40, random));
+      REQUIRE(rotate(before, rotary, positions_in_sequences(before)).ok());
+      REQUIRE(run_op<40, 24>(before.views(), before.call_options(), causal::bottom_right, own_score{}).ok());
+      REQUIRE(run_op<40, 24>(plain.views(), plain.call_options(), causal::bottom_right,
+                             giwa::rotated_queries(rotary, own_score{}))
+                  .ok());
+      CHECK(same_bits(plain.o.memory, before.o.memory));
+      CHECK(same_bits(plain.lse.memory, before.lse.memory));
+    }
 }

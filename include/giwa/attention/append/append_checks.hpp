@@ -4,66 +4,24 @@
 #define GIWA_ATTENTION_APPEND_APPEND_CHECKS_HPP
 
 #include <giwa/attention/append/append_rows.hpp>
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/problem/cached_checks.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
-
-/// The elements that are rotated, and a rotation's own rules.
-template <class Rotary>
-constexpr status check_rotary(const Rotary& r, int64 head_size) {
-  const rotary_layout& layout = r;
-  if (layout.size < 0)
-    return status::invalid("rotary", "the number of rotated elements is negative", bound::at_least, 0, layout.size);
-  if (layout.size % 2 != 0)
-    return status::invalid("rotary", "the number of rotated elements must be even", bound::multiple_of, 2, layout.size);
-  if (layout.first < 0)
-    return status::invalid("rotary", "the first rotated element is negative", bound::at_least, 0, layout.first);
-  if (layout.size > 0 && int64{layout.first} + layout.size > head_size)
-    return status::invalid("rotary", "the rotated elements reach past the head size of k_new", bound::at_most,
-                           head_size, int64{layout.first} + layout.size);
-  if constexpr (requires {
-                  { r.check() } -> stdlib::same_as<status>;
-                })
-    return r.check();
-  else
-    return {};
-}
-
-/// f(view, argument) for the tables of a rotation, if it has some, until f returns true.
-template <class Rotary, class F>
-bool any_table(const Rotary& r, const F& f) {
-  if constexpr (requires {
-                  r.cosines();
-                  r.sines();
-                })
-    return r.size > 0 && (f(r.cosines(), "cos") || f(r.sines(), "sin"));
-  else
-    return false;
-}
 
 /// f(view, argument) for each input of the call, q aside, until f returns true.
 template <class T, class Element, class Rotary, class F>
 bool any_append_input(const append_views<T, Element>& a, const Rotary& rotary, bool needs_sequences, const F& f) {
   const kv_cache<Element>& c = a.cache;
   const int64 count = a.sequence_count();
+  const auto tables = tables_of(rotary);
   if (f(a.k, "k_new") || (a.has_v() && f(a.v, "v_new")) || f(a.positions.narrow(), "positions") ||
       f(a.positions.wide(), "positions") || f(a.slots.narrow(), "slots") || f(a.slots.wide(), "slots") ||
-      f(c.scales.k, "scales") || f(c.scales.v, "scales") || any_table(rotary, f))
+      f(c.scales.k, "scales") || f(c.scales.v, "scales") || f(tables.cos, "cos") || f(tables.sin, "sin"))
     return true;
   if (!needs_sequences) return false;
   return f(view_of(a.packed.offsets, count + 1), "q_offsets") || f(view_of(c.lengths, count), "lengths") ||
          (a.is_paged() && (f(indices_of(c.pages, count), "pages") || f(view_of(c.pages.offsets, count + 1), "pages")));
-}
-
-/// Numbers of rows: one for each.
-constexpr status check_row_numbers(const row_numbers& numbers, int64 rows, const char* argument) {
-  if (!numbers.given()) return {};
-  if (const status s = numbers.narrow().check(argument); !s.ok()) return s;
-  if (const status s = numbers.wide().check(argument); !s.ok()) return s;
-  const int64 count = numbers.narrow().size() + numbers.wide().size();
-  return count == rows
-             ? status{}
-             : status::invalid(argument, "there must be one number for each row of k_new", bound::exactly, rows, count);
 }
 
 /// A size that the kernel counts in ints.
@@ -126,8 +84,9 @@ constexpr status check_append_queries(const append_views<T, Element>& a, int ran
 template <class T, class Element>
 constexpr status check_append_places(const append_views<T, Element>& a, bool needs_sequences) {
   first_failure broken;
-  if (broken(check_row_numbers(a.positions, a.rows(), "positions")) ||
-      broken(check_row_numbers(a.slots, a.rows(), "slots")) || !needs_sequences)
+  constexpr const char* one_each = "there must be one number for each row of k_new";
+  if (broken(check_row_numbers(a.positions, a.rows(), "positions", one_each)) ||
+      broken(check_row_numbers(a.slots, a.rows(), "slots", one_each)) || !needs_sequences)
     return broken.state;
   if (a.is_packed && a.packed.offsets == nullptr)
     return status::invalid("q_offsets",
@@ -214,8 +173,8 @@ status check_append(const append_views<T, Element>& a, const Rotary& rotary, int
   const bool needs_sequences = a.needs_sequences(rotary.size > 0);
   first_failure broken;
   if (broken(check_append_tensors(a)) || broken(check_append_queries(a, rank, q_rank, to_rank)) ||
-      broken(check_rotary(rotary, a.k.extent(3))) || broken(check_append_places(a, needs_sequences)) ||
-      broken(check_scales(a.cache)))
+      broken(check_rotary(rotary, a.k.extent(3), "the rotated elements reach past the head size of k_new")) ||
+      broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)))
     return broken.state;
   return check_append_overlap(a, rotary, needs_sequences);
 }

@@ -86,6 +86,13 @@ template <class T>
 inline constexpr bool has_fours<rotary_table<T>> = true;
 ///@}
 
+/// Rotates a pair.
+GIWA_HOST_DEVICE inline void rotate_pair(const rotation& r, float& x, float& y) {
+  const float old = x;
+  x = fma_with_subnormals(x, r.cos, -fma_with_subnormals(y, r.sin, -0.0f));
+  y = fma_with_subnormals(y, r.cos, fma_with_subnormals(old, r.sin, -0.0f));
+}
+
 /// The rotations of the pairs of a unit.
 template <int Count>
 struct unit_rotations {
@@ -104,11 +111,7 @@ struct unit_rotations {
     }
   }
   /// Rotates pair i.
-  GIWA_HOST_DEVICE void operator()(int i, float& x, float& y) const {
-    const float old = x;
-    x = fma_with_subnormals(x, cos[i], -fma_with_subnormals(y, sin[i], -0.0f));
-    y = fma_with_subnormals(y, cos[i], fma_with_subnormals(old, sin[i], -0.0f));
-  }
+  GIWA_HOST_DEVICE void operator()(int i, float& x, float& y) const { rotate_pair({cos[i], sin[i]}, x, y); }
   /// Rotates a unit's two runs, one after the other in x. Pairs are across the runs, or neighbours.
   GIWA_HOST_DEVICE void rotate(float (&x)[stdlib::size_t{2 * Count}], bool neighbours) const {
     if (Count > 1 && neighbours) {

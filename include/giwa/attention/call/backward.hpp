@@ -24,7 +24,7 @@ template <int HeadSize, int HeadSizeV, class How = automatic_tile, class Where, 
           class Score>
 status run_backward(const Where& where, const backward_views<T, O, G>& views, const Mask& mask, const Score& score,
                     const attention_backward_options& options) {
-  require_mask_and_score<Mask, Score>();
+  require_mask_and_plain_queries<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   static_assert(has_slope<Score>,
                 "giwa::attention_backward: this score modifier gives no slope: template its operator() on the number, "

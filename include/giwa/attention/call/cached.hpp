@@ -163,7 +163,8 @@ inline namespace GIWA_ARCH_TAG {
 ///   - o: (sequences, queries, heads, head size of v); written. Packed queries, of which each sequence has its own number,
 ///     have rank 3: q (all rows, heads, head size), o (all rows, heads, head size of v)
 ///   - mask, score: as in attention_forward(). Queries count from 0 within the call, keys from 0 within the sequence,
-///     and the diagonal of causal::bottom_right is query + keys - queries: the last query sees the last key
+///     and the diagonal of causal::bottom_right is query + keys - queries: the last query sees the last key.
+///     score may be a rotated_queries, which rotates q by position and may contain a score modifier
 ///   - options: scale, lse, sinks, alignment of the diagonal, workspace, offsets of packed queries, prior (cached_options);
 ///     also in the place of the mask or of the score modifier, for calls that have none
 ///

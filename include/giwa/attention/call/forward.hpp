@@ -36,7 +36,7 @@ struct stream_attention;  // defined by <giwa/attention.cuh>
 template <int HeadSize, int HeadSizeV, class Tile, class Where, class T, class O, class Mask, class Score>
 status run_attention(const Where& where, const attention_views<T, O>& views, const Mask& mask, const Score& score,
                      const attention_options& options) {
-  require_mask_and_score<Mask, Score>();
+  require_mask_and_plain_queries<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   if constexpr (drops_weights<Score>)
     if (score.probability() == 0 && score.check_numbers().ok())

@@ -100,7 +100,7 @@ class attention_plan {
   /// What make_attention_plan() calls.
   static result<attention_plan> make(const detail::attention_views<T, O>& views, const Mask& mask, const Score& score,
                                      const attention_options& options) {
-    detail::require_mask_and_score<Mask, Score>();
+    detail::require_mask_and_plain_queries<Mask, Score>();
     detail::require_head_sizes<HeadSize, HeadSizeV>();
     if constexpr (detail::drops_weights<Score>)
       if (score.probability() == 0)

@@ -98,6 +98,46 @@ struct forward_sm90_by_blocks : forward_sm90<T, O, sm90_blocks_policy_of<HeadSiz
   }
 };
 
+/// The wgmma kernel for head sizes above 256: a launch for each part of v's columns, with all of S in each.
+template <class T, class O, class Policies, class Mask, class Score, bool Compiled>
+struct forward_sm90_by_columns : forward_sm90<T, O, Policies, Mask, Score, Compiled> {
+  using part = typename forward_sm90_by_columns::forward_sm90::prepared;
+  struct prepared {
+    optional_kernel<part> parts[stdlib::size_t{Policies::launches}];
+    const auto& call() const { return parts[0].value().call(); }
+    status launch(cudaStream_t s) const {
+      status state;
+      for (int i = 0; state.ok() && i < Policies::launches; ++i) state = parts[i].launch(s);
+      return state;
+    }
+  };
+
+  template <class Call>
+  static status make(void* to, const Call& call, const gpu_traits& gpu) {
+    auto* const made = ::new (to) prepared;
+    for (int i = 0; i < Policies::launches; ++i) {
+      Call columns = call;
+      columns.views.v = columns_of(call.views.v, i);
+      columns.views.o = columns_of(call.views.o, i);
+      if (i > 0) columns.lse = {};
+      const status state = made->parts[i].make(columns, gpu, heads_first(columns.views.q), heads_first(columns.views.k),
+                                               heads_first(columns.views.v));
+      if (!state.ok()) return state;
+    }
+    return {};
+  }
+
+ private:
+  /// The columns of launch i.
+  template <class View>
+  static View columns_of(const View& v, int i) {
+    auto extents = v.extents();
+    const int64 first = int64{i} * Policies::columns, left = extents[3] - first;
+    extents[3] = left < Policies::columns ? left : Policies::columns;
+    return {v.data() + first, extents, v.strides()};
+  }
+};
+
 /// The candidates by element type, the best one first.
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
 struct forward_kernels {
@@ -105,18 +145,20 @@ struct forward_kernels {
   using tile = stdlib::conditional_t<has_sm90, automatic_tile, Tile>;  // of the mma.sync kernel
   using sm80 = typename sm80_policy_of<HeadSize, HeadSizeV, tile>::type;
   using sm120 = typename sm120_policy_of<HeadSize, HeadSizeV, tile>::type;
-  using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow>;
+  static constexpr bool wide = has_sm90 && !narrow && stdlib::same_as<Tile, automatic_tile>;
+  using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow && !wide>;
   using sm120_op = sm80_attention_op<T, O, sm120, Mask, Score>;
   static constexpr bool is_plain_causal =
       mask_traits<Mask>::is_causal && is_plain_score<Score> && !drops_weights<Score>;
   using sm90 = stdlib::conditional_t<mask_traits<Mask>::keeps_all, sm90_policy_of<HeadSize, HeadSizeV, Tile>,
                                      sm90_masked_policy_of<HeadSize, HeadSizeV, Tile, is_plain_causal>>;
-  using type =
-      prepared_call<forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
-                    forward_sm90_by_blocks<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
-                    forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
-                    forward_sm80<sm80_op, sm80, takes_every_layout || !narrow, !stdlib::same_as<tile, automatic_tile>>,
-                    forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
+  using type = prepared_call<
+      forward_sm90_by_keys<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
+      forward_sm90_by_blocks<T, O, HeadSize, HeadSizeV, Tile, Mask, Score, has_sm90 && narrow>,
+      forward_sm90<T, O, sm90, Mask, Score, has_sm90 && narrow>,
+      forward_sm90_by_columns<T, O, sm90_wide_policy_of<HeadSize, HeadSizeV>, Mask, Score, wide>,
+      forward_sm80<sm80_op, sm80, takes_every_layout || (!narrow && !wide), !stdlib::same_as<tile, automatic_tile>>,
+      forward_sm120<sm120_op, sm120, sm80_op>, forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>
   requires(element_traits<T>::is_split)

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CHOOSE_POINTERS_HPP
 #define GIWA_ATTENTION_CHOOSE_POINTERS_HPP
 
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/problem/backward_params.hpp>
 #include <giwa/attention/problem/cached_params.hpp>
 #include <giwa/device/pointer.hpp>
@@ -53,6 +54,12 @@ status check_pointers(const cached_params<T, Element, O, Mask, Score>& call) {
                     fails(a.packed.offsets, "q_offsets") || fails(a.cache.scales.k, "scales") ||
                     fails(a.cache.scales.v, "scales") || fails(a.cache.lengths, "lengths") ||
                     fails(a.cache.pages.indices, "pages") || fails(a.cache.pages.offsets, "pages"));
+  if constexpr (rotates_queries<Score>) {
+    const auto tables = tables_of(call.score.rotary);
+    static_cast<void>(fails(call.score.positions.narrow(), "positions") ||
+                      fails(call.score.positions.wide(), "positions") || fails(tables.cos, "cos") ||
+                      fails(tables.sin, "sin"));
+  }
   return pointers.state();
 }
 

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CPU_WORKER_HPP
 #define GIWA_ATTENTION_CPU_WORKER_HPP
 
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/cpu/panels.hpp>
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/sums/row_end.hpp>
@@ -54,7 +55,7 @@ class host_attention_worker {
   /// Computes the rows of the queries [first, first + count) of a head, count <= block_m.
   void run(const head& h, int first, int count) {
     const head_rows rows = rows_of(h);
-    load_q(rows, first, count);
+    load_q(h, rows, first, count);
     for (int r = 0; r < count; ++r) max_[r] = group_max_[r] = -infinity_of<float>, group_sum_[r] = 0;
     for (int i = 0; i < count * sums; ++i) sum_[i] = 0;
     const int skipped = first % 16;  // rows of factors_ that come before
@@ -100,11 +101,30 @@ class host_attention_worker {
   static_assert(block_n == host_loops::row && strip_rows % host_loops::rows == 0 && block_m % strip_rows == 0);
 
   /// Loads q_ (queries, depth), with zeros up to the rows that products of several rows read, and clears o_.
-  void load_q(const head_rows& rows, int first, int count) {
-    for (int r = 0; r < count; ++r) host_widen(loops_, rows.q[first + int64{r}], q_ + int64{r} * depth_, depth_);
+  void load_q([[maybe_unused]] const head& h, const head_rows& rows, int first, int count) {
+    for (int r = 0; r < count; ++r) {
+      float* const to = q_ + int64{r} * depth_;
+      if constexpr (rotates_queries<modifier>)
+        load_rotated(rows.q[first + int64{r}], position_of_query(p_, h.sequence, first + r), to);
+      else
+        host_widen(loops_, rows.q[first + int64{r}], to, depth_);
+    }
     const int64 padded = round_up(count, int64{host_loops::rows});
     for (int64 i = int64{count} * depth_; i < padded * depth_; ++i) q_[i] = 0;
     for (int64 i = 0; i < padded * row_; ++i) o_[i] = 0;
+  }
+
+  /// A row of q, rotated.
+  template <class T>
+  void load_rotated(const T* row, int64 position, float* to) const {
+    constexpr int run = 16 / static_cast<int>(sizeof(T));
+    const bool aligned = reinterpret_cast<uint64>(row) % 16 == 0;
+    for (int column = 0; column < depth_; column += run) {
+      alignas(16) T x[stdlib::size_t{run}];
+      const int count = depth_ - column < run ? depth_ - column : run;
+      read_rotated<run>(row, column, count, aligned, p_.score.rotary, position, x);
+      for (int i = 0; i < count; ++i) to[column + i] = convert<float>{}(x[i]);
+    }
   }
 
   /// Prefetches a row of the next tile while this one is computed: the hardware prefetcher does not see the stride between rows.

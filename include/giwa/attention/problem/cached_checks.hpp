@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_PROBLEM_CACHED_CHECKS_HPP
 #define GIWA_ATTENTION_PROBLEM_CACHED_CHECKS_HPP
 
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/problem/cached_views.hpp>
 #include <giwa/attention/problem/checks.hpp>
 
@@ -113,8 +114,9 @@ GIWA_HOST_DEVICE status check_shared_values(const kv_cache<Element>& cache) {
 }
 
 /// A tensor that the call writes shares no memory with an input of the call, `prior` aside. `message` names the tensor.
-template <class T, class Element, class O, class Written, int Rank>
-GIWA_HOST_DEVICE status check_apart_from_inputs(const cached_views<T, Element, O>& a, const cached_options& options,
+template <class T, class Element, class O, class Score, class Written, int Rank>
+GIWA_HOST_DEVICE status check_apart_from_inputs(const cached_views<T, Element, O>& a,
+                                                [[maybe_unused]] const Score& score, const cached_options& options,
                                                 const tensor_view<Written, Rank>& w, const char* message) {
   first_failure broken;
   const auto shares = [&](const auto& x, const char* argument) { return broken(check_apart(x, w, argument, message)); };
@@ -126,6 +128,12 @@ GIWA_HOST_DEVICE status check_apart_from_inputs(const cached_views<T, Element, O
                     (a.is_paged() && (shares(indices_of(c.pages, count), "pages") ||
                                       shares(view_of(c.pages.offsets, count + 1), "pages"))) ||
                     shares(c.scales.k, "scales") || shares(c.scales.v, "scales") || shares(options.sinks, "sinks"));
+  if constexpr (rotates_queries<Score>) {
+    if (!broken.state.ok()) return broken.state;
+    const auto tables = tables_of(score.rotary);
+    static_cast<void>(shares(score.positions.narrow(), "positions") || shares(score.positions.wide(), "positions") ||
+                      shares(tables.cos, "cos") || shares(tables.sin, "sin"));
+  }
   return broken.state;
 }
 
@@ -252,10 +260,10 @@ GIWA_HOST_DEVICE status check_cached(const cached_views<T, Element, O>& a, const
   if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_shared_values(a.cache)) ||
       broken(check_latent_values(a.cache)) || broken(check_written(a.o, "o")) || broken(check_scale(options.scale)) ||
       broken(check_sinks_view(options.sinks, a.q.extent(2))) || broken(check_lse_view(options.lse, a.q, a.o)) ||
-      broken(check_workspace(options, a.o)) ||
-      broken(check_apart_from_inputs(a, options, a.o, "must not overlap o, which the call writes")) ||
-      broken(check_apart_from_inputs(a, options, options.lse, "must not overlap lse, which the call writes")) ||
-      broken(check_apart_from_inputs(a, options, options.workspace, "must not overlap the workspace")) ||
+      broken(check_workspace(options, a.o)) || broken(check_rotated_queries(score, a.q)) ||
+      broken(check_apart_from_inputs(a, score, options, a.o, "must not overlap o, which the call writes")) ||
+      broken(check_apart_from_inputs(a, score, options, options.lse, "must not overlap lse, which the call writes")) ||
+      broken(check_apart_from_inputs(a, score, options, options.workspace, "must not overlap the workspace")) ||
       broken(check_prior(a, options)))
     return broken.state;
   const int64 queries = a.q.extent(1), keys = a.capacity(), packed = -1;

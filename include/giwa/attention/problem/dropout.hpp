@@ -27,6 +27,8 @@ class dropout {
  public:
   static_assert(!detail::drops_weights<Score> && !detail::hides_dropout<Score>,
                 "giwa::dropout: the score modifier in a dropout must not have another one.");
+  static_assert(!detail::rotates_queries<Score> && !detail::hides_rotation<Score>,
+                "giwa::dropout: only attention_cached takes rotated_queries, and it takes no dropout.");
   uint64 seed;  ///< another one for each layer and each step of training
   Score score;  ///< changes the scores before the softmax
   /// Or null: a number in memory that the kernels read when they run, so that the replays of a CUDA graph may drop

@@ -122,7 +122,7 @@ GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_probl
   if (p.element_bytes == detail::element_traits<e4m3>::bytes)
     return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::simt, {}};
   if (!gpu.mma || !(splits || detail::are_on_tensor_cores(p.element_bytes))) return {attention_path::simt, {}};
-  return {gpu.wgmma && narrow ? attention_path::sm90 : attention_path::sm80, {}};
+  return {gpu.wgmma ? attention_path::sm90 : attention_path::sm80, {}};
 }
 
 }  // namespace giwa::inline GIWA_ABI

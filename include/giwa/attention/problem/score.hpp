@@ -34,7 +34,7 @@ template <score_modifier First, score_modifier Second>
 struct then;
 
 namespace detail {
-/// Whether a score modifier leaves every score as it is. (dropout.hpp adds one.)
+/// Whether a score modifier leaves every score as it is. (dropout.hpp and rotated_queries.hpp add some.)
 template <class F>
 inline constexpr bool is_plain_score = stdlib::same_as<F, plain_score>;
 /// Whether a call drops weights: the score modifier is a dropout. (dropout.hpp)
@@ -46,6 +46,15 @@ inline constexpr bool hides_dropout = false;
 template <class First, class Second>
 inline constexpr bool hides_dropout<then<First, Second>> =
     drops_weights<First> || drops_weights<Second> || hides_dropout<First> || hides_dropout<Second>;
+/// Whether a call rotates its queries: the score modifier is a rotated_queries. (append/rotated_queries.hpp)
+template <class F>
+inline constexpr bool rotates_queries = false;
+/// Whether a rotation of queries is inside of another modifier, where no call looks for it.
+template <class F>
+inline constexpr bool hides_rotation = false;
+template <class First, class Second>
+inline constexpr bool hides_rotation<then<First, Second>> =
+    rotates_queries<First> || rotates_queries<Second> || hides_rotation<First> || hides_rotation<Second>;
 
 /// The numbers other than float that the built-in modifiers take.
 template <class Number>
@@ -83,6 +92,15 @@ GIWA_HOST_DEVICE constexpr void require_mask_and_score() {
                 "giwa: a score modifier is called with (float, giwa::attention_coord) and returns float.");
   static_assert(!hides_dropout<Score>,
                 "giwa: dropout comes last: giwa::dropout(probability, seed, giwa::then(first, second)).");
+  static_assert(!hides_rotation<Score>,
+                "giwa: rotated_queries comes last: giwa::rotated_queries(rotary, giwa::then(first, second)).");
+}
+/// The same for a call that rotates no queries.
+template <class Mask, class Score>
+GIWA_HOST_DEVICE constexpr void require_mask_and_plain_queries() {
+  require_mask_and_score<Mask, Score>();
+  static_assert(!rotates_queries<Score>,
+                "giwa: only attention_cached takes rotated_queries: rotate q and k before this call.");
 }
 }  // namespace detail
 

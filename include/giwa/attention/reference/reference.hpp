@@ -14,13 +14,44 @@ namespace giwa::inline GIWA_ABI {
 
 namespace detail {
 
+/// A row of q: the memory itself, or its rotated elements.
+template <class Params>
+class reference_query {
+ public:
+  GIWA_HOST_DEVICE reference_query(const Params& p, const head_type<Params>& h, const rows_type<Params>& rows,
+                                   int query)
+      : row_(rows.q[query]) {
+    if constexpr (rotates) {
+      const int64 position = position_of_query(p, h.sequence, query);
+      for (int i = 0; i < static_cast<int>(p.views.q.extent(3)); ++i)
+        rotated_.element[i] = rotated_element(row_, i, p.score.rotary, position);
+    }
+  }
+  GIWA_HOST_DEVICE double operator[](int64 i) const {
+    if constexpr (rotates)
+      return convert<double>{}(rotated_.element[i]);
+    else
+      return exact_element(row_, i);
+  }
+
+ private:
+  static constexpr bool rotates = rotates_queries<stdlib::remove_cvref_t<decltype(stdlib::declval<Params>().score)>>;
+  using row = stdlib::remove_cvref_t<decltype(stdlib::declval<rows_type<Params>>().q[0])>;
+  struct elements {
+    stdlib::remove_cvref_t<decltype(stdlib::declval<Params>().views.q(0, 0, 0, 0))>
+        element[attention_limits::cached_head_size];
+  };
+  row row_;
+  [[no_unique_address]] stdlib::conditional_t<rotates, elements, nothing> rotated_;
+};
+
 /// The score of a query and a key, scaled and modified. A score modifier is a function of a float, so it gets the rounded score.
 template <class Params>
-GIWA_HOST_DEVICE double reference_score(const Params& p, const rows_type<Params>& rows, attention_coord c) {
-  const auto q = rows.q[c.query];
+GIWA_HOST_DEVICE double reference_score(const Params& p, const reference_query<Params>& q,
+                                        const rows_type<Params>& rows, attention_coord c) {
   const auto k = rows.k[c.key];
   double sum = 0;
-  for (int64 i = 0; i < p.views.q.extent(3); ++i) sum += exact_element(q, i) * exact_element(k, i);
+  for (int64 i = 0; i < p.views.q.extent(3); ++i) sum += q[i] * exact_element(k, i);
   sum *= static_cast<double>(p.scale);
   if constexpr (is_plain_score<stdlib::remove_cvref_t<decltype(p.score)>>)
     return sum;
@@ -32,11 +63,12 @@ GIWA_HOST_DEVICE double reference_score(const Params& p, const rows_type<Params>
 template <class Params>
 GIWA_HOST_DEVICE void attention_reference_row(const Params& p, const head_type<Params>& h, int query) {
   const rows_type<Params> rows = rows_of(h);
+  const reference_query<Params> q(p, h, rows, query);
   const auto at = [&](int key) { return attention_coord{h.batch, h.head, query, key, query + h.offset}; };
   softmax_state<double> state;
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(at(key))) continue;
-    const double score = reference_score(p, rows, at(key));
+    const double score = reference_score(p, q, rows, at(key));
     if (score > state.max) state.max = score;
   }
 
@@ -46,7 +78,7 @@ GIWA_HOST_DEVICE void attention_reference_row(const Params& p, const head_type<P
   for (int64 i = 0; i < width; ++i) sum[i] = 0;
   for (int key = 0; key < h.keys(); ++key) {
     if (!p.mask(at(key))) continue;
-    const double weight = exponential{}(reference_score(p, rows, at(key)) - state.reference());
+    const double weight = exponential{}(reference_score(p, q, rows, at(key)) - state.reference());
     const auto v = rows.v[key];
     state.sum += weight;
     const double factor = dropped(query, key);
@@ -85,7 +117,7 @@ status with_reference(const attention_views<T, O>& views, const Mask& mask, cons
   static_assert(attention_input<T> && floating_element<O>,
                 "giwa::attention_reference: elements of q, k and v must be giwa::fp16, bf16, fp32 or e4m3; those of o "
                 "giwa::fp16, bf16, fp32 or fp64.");
-  require_mask_and_score<Mask, Score>();
+  require_mask_and_plain_queries<Mask, Score>();
   const attention_problem sizes = views.problem();
   if (const status s = check_attention(views, mask, score, options, sizes.head_size, sizes.head_size_v); !s.ok())
     return s;

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_KERNELS_SIMT_CACHED_SIMT_CUH
 #define GIWA_ATTENTION_KERNELS_SIMT_CACHED_SIMT_CUH
 
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/problem/cached_rows.hpp>
 #include <giwa/attention/problem/traits.hpp>
 #include <giwa/attention/score/score_steps.cuh>
@@ -97,8 +98,15 @@ struct cached_simt_op {
   template <class Block>
   GIWA_HOST_DEVICE static void one_row(const Block& block, const head_type& h, int query, shared_storage& s) {
     const rows_type rows = rows_of(h);
+    const auto element = [&](int d) {
+      if constexpr (rotates_queries<Score>)
+        return rotated_element(rows.q[query], d, h.params->score.rotary,
+                               position_of_query(*h.params, h.sequence, query));
+      else
+        return rows.q[query][d];
+    };
     for (int d = block.rank(); d < round_up(HeadSize, 16); d += max_threads)
-      s.q[d] = d < HeadSize ? convert<float>{}(rows.q[query][d]) : 0.f;
+      s.q[d] = d < HeadSize ? convert<float>{}(element(d)) : 0.f;
     block.sync();
     state x;
     for (int first = 32 * block.warp(); first < h.keys(); first += max_threads) {

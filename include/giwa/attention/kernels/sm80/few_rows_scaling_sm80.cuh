@@ -40,8 +40,15 @@ struct few_rows_scaling {
     const auto& scales = p.splits.call.views.cache.scales;
     const bool one = !p.k_scales && scales.k.data() != nullptr;
     const float k_scale = one ? *scale_at(scales.k, {work.sequence.batch, 0}, work.head) : 1.f;
-    GIWA_UNROLL
-    for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
+    if constexpr (rotates_queries<typename Types::score>) {  // unrolled, 32 rows would spill
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+      for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
+    } else {
+      GIWA_UNROLL
+      for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
+    }
   }
 
   /// Multiplies the scores of this warp's keys by the factors of rows, and by the scales of keys if they have some.
@@ -180,6 +187,14 @@ struct few_rows_scaling {
     GIWA_UNROLL
     for (int n = 0; n < runs; ++n) {
       const int column = (32 * n + lane) * run;
+      if constexpr (rotates_queries<typename Types::score>) {
+        if (column < width) {
+          read_rotated<run>(from, column, width - column < run ? width - column : run, p.q_aligned,
+                            p.splits.call.score.rotary,
+                            position_of_query(p.splits.call, work.sequence, rows.query(valid_row)), x[n]);
+          continue;
+        }
+      }
       if (column + run <= width && p.q_aligned)
         *reinterpret_cast<uint2*>(x[n]) = *reinterpret_cast<const uint2*>(from + column);
       else

@@ -65,6 +65,8 @@ struct few_rows_scores {
   GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows) {
     if constexpr (Types::converts)
       scaling.load_q(work, rows);
+    else if constexpr (rotates_queries<Score>)
+      load_rotated_rows<threads>(warp * 32 + lane, call, work, rows, Types::rows, p.q_aligned, s.q[group]);
     else
       copy_q(work, rows);
     sync();

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 
 #include <giwa/arch/tensor_map.hpp>
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/shared_tile.hpp>
@@ -83,6 +84,7 @@ struct few_rows_types {
   static constexpr bool values_are_keys = false;             // V is in the tiles of K
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
+  using score = Score;
   using call_params = cached_params<T, Element, O, Mask, Score>;
   static constexpr int rows = Policy::rows, fragment_rows = rows < 16 ? 16 : rows, stages = Policy::stages,
                        leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));

@@ -55,9 +55,17 @@ struct latent_scores {
   GIWA_DEVICE void sync() const { arch::barrier_sync(barrier::scores, threads); }
   /// Loads the packed rows of q, zeros past their end. All products of the previous ones are done.
   GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows) const {
+    sync();
+    if constexpr (rotates_queries<Score>)
+      load_rotated_rows<threads>(warp * 32 + lane, call, work, rows, Types::rows, p.q_aligned, s.q);
+    else
+      copy_q(work, rows);
+    arch::fence_async_proxy();
+    sync();
+  }
+  GIWA_DEVICE void copy_q(const few_rows_work_tile& work, const packed_rows& rows) const {
     constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
     const auto& q = call.views.q;
-    sync();
     for (int i = warp * 32 + lane; i < Types::rows * chunks; i += threads) {
       const int row = i / chunks, column = i % chunks * run;
       operand* const to = s.q.chunk(row, column);
@@ -70,8 +78,6 @@ struct latent_scores {
 #pragma unroll 1
         for (int j = 0; j < run; ++j) to[j] = from != nullptr ? from[j] : convert<operand>{}(0.f);
     }
-    arch::fence_async_proxy();
-    sync();
   }
 
   /// Computes P of a leaf.

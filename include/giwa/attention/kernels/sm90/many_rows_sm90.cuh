@@ -7,6 +7,7 @@
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/elect.cuh>
 #include <giwa/arch/registers.cuh>
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/kernels/sm90/many_rows_loader_sm90.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_output_sm90.cuh>
 #include <giwa/grid/op.hpp>
@@ -76,6 +77,7 @@ struct many_rows_op {
       s.q_full[c.index].wait(turn & 1);
       const auto& work = s.work[turn % types::queue_depth];
       if (work.end) break;
+      if constexpr (rotates_queries<Score>) rotate_queries(c, work);
       query_rows q(c, work);
       sum_in_splits<query_rows, Block> splits(block, earlier, work.split_keys, c.steps.scale_log2());
       if (work.has_keys())
@@ -89,6 +91,17 @@ struct many_rows_op {
       if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
     }
     if (types::stores_tiles && c.thread == 0) arch::wait_stores<0>();
+  }
+
+  /// Rotates the queries of a consumer in shared memory, where TMA has loaded them.
+  template <class Consumer>
+  GIWA_DEVICE static void rotate_queries(const Consumer& c, const typename types::work_tile& work) {
+    const packed_rows rows = work.rows[c.index].get();
+    const cached_sequence sequence = work.head.get().sequence;
+    rotate_tile<128>(c.thread, c.s.rows[c.index].q, rows.rows, c.p.call.score.rotary,
+                     [&](int row) { return position_of_query(c.p.call, sequence, rows.query(row)); });
+    arch::fence_async_proxy();  // wgmma reads the tile
+    arch::barrier_sync(types::barrier_of(types::named_barrier::of_consumer, c.index), 128);
   }
 };
 
