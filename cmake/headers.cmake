@@ -223,7 +223,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/simt/row_terms.cuh
   D giwa/attention/kernels/simt/backward_simt.cuh
   D giwa/attention/kernels/simt/store_gradient.cuh
-  D giwa/attention/kernels/sm80/e4m3_products_sm80.cuh
+  D giwa/attention/kernels/sm80/byte_products_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh

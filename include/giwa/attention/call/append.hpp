@@ -81,8 +81,8 @@ inline namespace GIWA_ARCH_TAG {
 ///   - rotary: rotary_base, rotary_table or another rotary_embedding; or the options, for a call without a rotation
 ///   - options: sequences, slots, positions, and queries to rotate (append_options)
 ///
-/// Elements are fp16, bf16 or fp32; those of the cache are the same, or e4m3 or int8_code. Any strides, but the last is 1; fastest are 16-byte
-/// aligned heads.
+/// Elements are fp16, bf16 or fp32; those of the cache are the same, e4m3 or int8_code. Any strides, but the last is 1;
+/// fastest are 16-byte aligned heads.
 ///
 /// `cache.lengths` counts the new rows: row i of n new ones of sequence b is key lengths[b] - n + i, and that is its
 /// position too. Lengths are read by the kernel and not written, so that a captured graph may be replayed with others.

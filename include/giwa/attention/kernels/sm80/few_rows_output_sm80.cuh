@@ -6,7 +6,7 @@
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/arch/tensor_copy.cuh>
-#include <giwa/attention/kernels/sm80/e4m3_products_sm80.cuh>
+#include <giwa/attention/kernels/sm80/byte_products_sm80.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/sums/finish_rows.cuh>

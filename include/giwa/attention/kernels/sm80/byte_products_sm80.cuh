@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Products of fp16 and 8-bit tiles: bytes come from shared memory by ldmatrix, and become fp16 in registers.
-#ifndef GIWA_ATTENTION_KERNELS_SM80_E4M3_PRODUCTS_SM80_CUH
-#define GIWA_ATTENTION_KERNELS_SM80_E4M3_PRODUCTS_SM80_CUH
+#ifndef GIWA_ATTENTION_KERNELS_SM80_BYTE_PRODUCTS_SM80_CUH
+#define GIWA_ATTENTION_KERNELS_SM80_BYTE_PRODUCTS_SM80_CUH
 
 #include <giwa/arch/convert_fp8.cuh>
 #include <giwa/arch/convert_int8.cuh>
