@@ -36,6 +36,7 @@ set(GIWA_HEADERS
   P giwa/numeric/dual.hpp
   P giwa/numeric/precision.hpp
   P giwa/numeric/fp8.hpp
+  P giwa/numeric/int8_code.hpp
   P giwa/numeric/split.hpp
 
   P giwa/arch/swizzle.hpp
@@ -46,6 +47,7 @@ set(GIWA_HEADERS
   P giwa/arch/round_fp8.hpp
   P giwa/arch/byte_signs.hpp
   D giwa/arch/convert_fp8.cuh
+  D giwa/arch/convert_int8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
   D giwa/arch/copy_async.cuh
@@ -222,7 +224,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/simt/row_terms.cuh
   D giwa/attention/kernels/simt/backward_simt.cuh
   D giwa/attention/kernels/simt/store_gradient.cuh
-  D giwa/attention/kernels/sm80/e4m3_products_sm80.cuh
+  D giwa/attention/kernels/sm80/byte_products_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh

@@ -726,9 +726,14 @@ def test_opcheck():
     torch.library.opcheck(ops.attention_backward.default, (o, None, q, k, v, o, lse, None, None, None, None, *none, *rest),
                             {"wanted": [True, False, True, False, False, False]})
     lengths = torch.tensor([50, 40], dtype=torch.int32, device=DEVICE)
-    torch.library.opcheck(ops.attention_cached.default, (q, k, v, lengths, None, None, None, None, 0, -1, 0, True, 0.0, None, False))
+    torch.library.opcheck(ops.attention_cached.default, (q, k, v, lengths, None, None, None, None, None, None, 0, -1, 0, True, 0.0, None, False))
     torch.library.opcheck(ops.append_to_cache.default, (k[:, :3], v[:, :3], k.clone(), v.clone(), lengths, None, q[:, :3], None, None, False,
-                                                        None, None, False))
+                                                        None, None, False, None, None))
+    caches, scales = [torch.zeros_like(x, dtype=torch.int8) for x in (k, v)], torch.ones(2, 1, 2, device=DEVICE)
+    torch.library.opcheck(ops.append_to_cache.default, (k[:, :3], v[:, :3], *caches, lengths, None, None, None, None, False, None, None, False,
+                                                        scales, scales))
+    torch.library.opcheck(ops.attention_cached.default, (q, *caches, lengths, None, None, None, None, scales, scales, 0, -1, 0, True, 0.0, None,
+                                                         False))
 
 
 def test_gradcheck():
@@ -792,6 +797,7 @@ def test_build_ahead():
     command.main(["build", *common, "--mask", "causal", "--pass", "forward", "backward", "cached"])
     command.main(["build", *common, "--mask", "band", "--pass", "forward", "append", "--score", "softcap"])
     command.main(["build", *common, "--mask", "blocks", "--pass", "forward", "block_map"])
+    command.main(["build", *common, "--mask", "causal", "--pass", "cached", "append", "--cache", "int8"])
     q, k, v = (x.transpose(1, 2).requires_grad_() for x in tensors(2, 4, 4, 30, 30, 40, 24, torch.bfloat16))
     k_cache, v_cache = (x.detach().clone() for x in (k, v))
     with giwa_torch.build.collecting() as missing:
@@ -799,6 +805,8 @@ def test_build_ahead():
         flash_attn_func(q, k, v, window_size=(5, 5), softcap=20.0)
         attention(q, k, v, mask=drawn_blocks(1, 1, 30, 30, (16, 16))[0])
         flash_attn_with_kvcache(q[:, :1].detach(), k_cache, v_cache, k[:, :1].detach(), v[:, :1].detach(), cache_seqlens=20, causal=True)
+        flash_attn_with_kvcache(q[:, :1].detach(), k_cache.to(torch.int8), v_cache.to(torch.int8), k[:, :1].detach(), v[:, :1].detach(),
+                                cache_seqlens=20, causal=True)
     assert not missing, missing
     raises(SystemExit, "", lambda: command.main(["build", "--head-size", "513"]))
     assert command.main(["check"]) == 0

@@ -172,6 +172,59 @@ def test_cache_arguments():
     assert o.shape == q[:0].shape
 
 
+def eight_bits(x, kind):
+    """x as a cache of 8 bits holds it, rounded to nearest even."""
+    return x.clamp(-448, 448).to(kind) if kind.is_floating_point else x.round().clamp(-127, 127).to(kind)
+
+
+def one_cache_of_8_bits(dtype, kind, page, shape):
+    """Rows are appended to a cache of 8 bits and read again. The scales have as many sequences or pages, keys and heads as `shape` says,
+    False for 1; they are powers of two, so that PyTorch divides exactly too."""
+    batch, keys, heads = 2, 48, 2
+    lengths = torch.tensor([48, 29], dtype=torch.int32, device=DEVICE)
+    pages = torch.randperm(batch * keys // page, device=DEVICE).to(torch.int32).view(batch, -1) if page else None
+    places = (batch * keys // page, page) if page else (batch, keys)
+    q, k, v = random(batch, 2, 4, SIZE, dtype=dtype), *(random(batch, keys, heads, SIZE, dtype=dtype, scale=s) for s in (1.0, 3.0))
+    sizes = [n if whole else 1 for n, whole in zip((*places, heads), shape)]
+    scales = [torch.exp2(torch.randint(low, low + 3, sizes, device=DEVICE).float()) for low in (-6, -4)]
+    caches = [torch.zeros(*places, heads, SIZE, device=DEVICE).to(kind) for _ in range(2)]
+    none = torch.zeros(0, dtype=dtype, device=DEVICE)
+    assert giwa_torch.append_to_cache(k, v, *caches, torch.full_like(lengths, keys), pages, k_scales=scales[0], v_scales=scales[1]).equal(none)
+    o, lse = giwa_torch.attention_cached(q, *caches, lengths, pages, k_scales=scales[0], v_scales=scales[1], return_lse=True)
+    for b in range(batch):
+        stored = []
+        for cache, scale, x in zip(caches, scales, (k, v)):
+            codes, wide = (y[pages[b].long()].flatten(0, 1) if page else y[b] for y in (cache, scale.expand(*places, heads)))
+            assert torch.equal(codes.float(), eight_bits(x[b].float() / wide[..., None], kind).float()), f"{kind}, page {page}, {shape}: codes"
+            stored.append((codes.float() * wide[..., None])[None, :int(lengths[b])])
+        exact, plain = definition(q[b:b + 1], *stored, dtype, causal=True)
+        compare(f"{kind}, page {page}, scales {shape}, sequence {b}", [o[b:b + 1], lse[b:b + 1]], exact, plain, dtype,
+                2 * (4 if dtype == torch.float32 else 1))
+
+
+def test_caches_of_8_bits():
+    for kind, page, shape in itertools.product((torch.int8, torch.float8_e4m3fn), (0, 16), ((0, 0, 0), (1, 0, 1), (1, 1, 1))):
+        one_cache_of_8_bits(TYPES[0], kind, page, shape)
+    dtype, lengths = TYPES[0], torch.tensor([20, 20], dtype=torch.int32, device=DEVICE)
+    q, cache = random(2, 1, 4, SIZE, dtype=dtype), [random(2, 32, 2, SIZE, scale=30).to(torch.int8) for _ in range(2)]
+    own, same = torch.rand(2, 2, device=DEVICE), torch.rand(1, 2, device=DEVICE)
+    table = torch.tensor([[1], [0]], dtype=torch.int32, device=DEVICE)
+    for scales, named in ((own, {}), (same, {"block_table": table}), (same.expand(2, 2), {"cache_batch_idx": table[:, 0]})):
+        o = flash_attn_with_kvcache(q, *cache, cache_seqlens=20, k_descale=scales, v_descale=scales, **named)
+        numbers = [x[:, :20].float() * scales[:, None, :, None] for x in cache]
+        exact, plain = definition(q, *(x.flip(0) if named else x for x in numbers), dtype)
+        compare(f"descales, {list(named)}", [o], exact[:1], plain[:1], dtype, 4)
+    attend = lambda k=cache[0], v=cache[1], **o: giwa_torch.attention_cached(q, k, v, lengths, **o)
+    raises(NotImplementedError, "a descale for each sequence",
+           lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, k_descale=own, block_table=table))
+    raises(ValueError, "a descale must be (batch, kv heads)", lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, k_descale=own[0]))
+    raises(ValueError, "float8_e4m3fn or int8", lambda: attend(*(x.int() for x in cache)))
+    raises(ValueError, "k_cache of type", lambda: attend(v=cache[1].to(dtype)))
+    raises(ValueError, "are of a cache of", lambda: attend(*(x.to(dtype) for x in cache), k_scales=own[:, None]))
+    for wrong in (own, own[:, None].double(), own[:, None, :, None][:, :, :1, 0].expand(2, 3, 1)):
+        raises(ValueError, "v_scales must be float32", lambda x=wrong: attend(v_scales=x))
+
+
 def test_rotary_with_another_size_of_v():
     """Queries that are not the new keys are rotated by themselves."""
     dtype = TYPES[0]
@@ -246,7 +299,7 @@ def test_pages_of_packed_queries():
 
 
 def calls():
-    yield from (test_functions, test_caches, test_pages_of_packed_queries, test_cache_arguments)
+    yield from (test_functions, test_caches, test_pages_of_packed_queries, test_cache_arguments, test_caches_of_8_bits)
     for case in grid():
         if case[0] == 5:
             yield lambda c=case: one_cache(TYPES[0], *c)

@@ -5,6 +5,7 @@
 
 #include <giwa/attention/call/cached.hpp>
 #include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/int8_code.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -231,7 +232,9 @@ struct cached_case {
   }
 
   /// Fills the rows that a sequence has.
+  // Integers get numbers that rounding leaves apart, and some beyond their largest.
   void fill(case_buffer<Element, 4>& of, int64 width, double spread) {
+    if (std::is_same_v<Element, giwa::int8_code>) spread *= &of == &k ? 4 : 50;
     const int64 size = options.paged() ? options.page_size : options.keys;
     for (std::size_t b = 0; b < keys.size(); ++b)
       for (int64 key = 0; key < keys[b]; ++key) {

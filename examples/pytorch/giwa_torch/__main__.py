@@ -14,6 +14,7 @@ import torch
 import giwa_torch
 from giwa_torch import build
 
+CACHES = {"dtype": 0, "e4m3": 128, "int8": 256}  # as cache_flag of call.hpp
 MASKS = {"full": 0, "causal": 1, "band": 2, "tensor": 3, "bits": 4, "blocks": 5}
 
 
@@ -34,15 +35,17 @@ def variants(arguments):
     for architecture, dtype, which in itertools.product(arguments.architecture, arguments.dtype, arguments.passes):
         cpu, which, element = architecture == "cpu", build.PASSES.index(which), build.DTYPES.index(dtype)
         place = None if cpu else architecture
+        caches = [CACHES[x] for x in arguments.cache] if build.PASSES[which] in ("cached", "append") else [0]
         if build.PASSES[which] in ("append", "block_map"):  # one library serves all head sizes, and of block_map all element types
-            yield which, place, element if build.PASSES[which] == "append" else 2, 1, 1, 0, 0
+            for cache in caches:
+                yield which, place, element if build.PASSES[which] == "append" else 2, 1, 1, 0, cache
             continue
         cached = build.PASSES[which] == "cached"
         least = (2 if cached else 3) if cpu else 0  # on the CPU one library has all masks up to this
         masks = sorted({max(MASKS[x], least) for x in arguments.mask if not (cached and MASKS[x] >= 3)})
         score = sum(1 << build.SCORES.index(x) for x in arguments.score if not (cached and x == "dropout"))
-        for (head_size, head_size_v), mask in itertools.product(arguments.head_size, masks):
-            yield which, place, element, head_size, head_size_v, mask, score
+        for (head_size, head_size_v), mask, cache in itertools.product(arguments.head_size, masks, caches):
+            yield which, place, element, head_size, head_size_v, mask, score | cache
 
 
 def build_ahead(arguments):
@@ -88,6 +91,8 @@ def main(arguments=None):
     builder.add_argument("--pass", dest="passes", nargs="+", default=["forward", "backward"], choices=build.PASSES,
                          help="default: forward backward")
     builder.add_argument("--score", nargs="+", default=[], choices=("softcap", "alibi", "dropout"), help="modifiers, all in each call")
+    builder.add_argument("--cache", nargs="+", default=["dtype"], choices=CACHES,
+                         help="elements of the cache of --pass cached and append; default: those of --dtype")
     builder.add_argument("--jobs", type=int, help="compilers at once; default: the number of cores")
     builder.set_defaults(run=build_ahead)
     commands.add_parser("check", help="checks attention on this machine against float64").set_defaults(run=check)

@@ -129,12 +129,15 @@ void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_siz
 
 // --- Tensors ---------------------------------------------------------------------------------------------------------------
 
-void check(const Tensor& t, const char* name, const Tensor& q, int64_t dimensions) {
+void check_layout(const Tensor& t, const char* name, const Tensor& q, int64_t dimensions) {
   TORCH_CHECK_VALUE(t.layout() == at::kStrided, "giwa_torch: ", name, " must be a strided tensor");
   TORCH_CHECK_VALUE(t.device() == q.device(), "giwa_torch: ", name, " is on ", t.device(), ", q on ", q.device());
   // std::to_string, because a number written to a stream by the macro crashes in an extension that links libstdc++ statically.
   TORCH_CHECK_VALUE(t.dim() == dimensions, "giwa_torch: ", name, " must have ", std::to_string(dimensions),
                     " dimensions; it has ", std::to_string(t.dim()));
+}
+void check(const Tensor& t, const char* name, const Tensor& q, int64_t dimensions) {
+  check_layout(t, name, q, dimensions);
   TORCH_CHECK_VALUE(t.scalar_type() == q.scalar_type(), "giwa_torch: ", name, " has elements of type ", t.scalar_type(),
                     ", q of type ", q.scalar_type());
 }
@@ -610,29 +613,55 @@ std::tuple<Tensor, Tensor> attention_autocast(const Tensor& q, const Tensor& k, 
 
 // --- A cache of keys and values --------------------------------------------------------------------------------------------
 
-// Returns whether a library for all masks is taken, and sets what both calls have of a cache.
-void set_cache(call& c, const Tensor& k_cache, const Tensor& v_cache, const optional_tensor& lengths,
-               const optional_tensor& pages, const Tensor& first, int64_t sequences) {
-  check(k_cache, "k_cache", first, 4), check(v_cache, "v_cache", first, 4);
+// The scales of an 8-bit cache, with a stride of 0 in dimensions of size 1 that are repeated.
+giwa_torch::tensor scales_of(const optional_tensor& t, const char* name, const Tensor& cache) {
+  if (!t) return {};
+  const auto fits = [&](int64_t d) { return t->size(d) == 1 || t->size(d) == cache.size(d); };
+  TORCH_CHECK_VALUE(
+      t->device() == cache.device() && t->scalar_type() == at::kFloat && t->dim() == 3 && fits(0) && fits(1) && fits(2),
+      "giwa_torch: ", name, " must be float32 on ", cache.device(),
+      ", with the first three dimensions of the cache or 1 for any of them");
+  giwa_torch::tensor found{t->data_ptr(), {1, 1, 1, 1}, {0, 0, 0, 0}};
+  for (int64_t d = 0; d < 3; ++d)
+    if (t->stride(d) != 0) found.sizes[d] = t->size(d), found.strides[d] = t->stride(d);
+  return found;
+}
+
+// Sets what both calls have of a cache, and returns its cache_flag, or 0.
+int set_cache(call& c, const Tensor& k_cache, const Tensor& v_cache, const optional_tensor& k_scales,
+              const optional_tensor& v_scales, const optional_tensor& lengths, const optional_tensor& pages,
+              const Tensor& first, int64_t sequences) {
+  const at::ScalarType type = k_cache.scalar_type();
+  const int flag = type == at::kFloat8_e4m3fn ? giwa_torch::cache_e4m3 : type == at::kChar ? giwa_torch::cache_int8 : 0;
+  check_layout(k_cache, "k_cache", first, 4), check_layout(v_cache, "v_cache", first, 4);
+  TORCH_CHECK_VALUE(flag != 0 || type == first.scalar_type(), "giwa_torch: k_cache has elements of type ", type,
+                    "; it must be q's, ", first.scalar_type(), ", or float8_e4m3fn or int8");
+  TORCH_CHECK_VALUE(v_cache.scalar_type() == type, "giwa_torch: v_cache has elements of type ", v_cache.scalar_type(),
+                    ", k_cache of type ", type);
+  TORCH_CHECK_VALUE(flag != 0 || (!k_scales && !v_scales),
+                    "giwa_torch: k_scales and v_scales are of a cache of float8_e4m3fn or int8");
+  c.k_scales = scales_of(k_scales, "k_scales", k_cache), c.v_scales = scales_of(v_scales, "v_scales", v_cache);
   c.k_cache = rows_of(k_cache, false), c.v_cache = rows_of(v_cache, false);
   for (const Tensor& t : {k_cache, v_cache})
     TORCH_CHECK_VALUE(t.size(3) <= 1 || t.stride(3) == 1,
                       "giwa_torch: the last dimension of a cache must be contiguous");
   c.sequences = sequences;
   c.k_lengths = numbers(lengths, "lengths", first, sequences);
-  if (!pages) return;
+  if (!pages) return flag;
   TORCH_CHECK_VALUE(pages->device() == first.device() && pages->scalar_type() == at::kInt && pages->dim() == 2 &&
                         pages->size(0) == sequences && pages->size(1) > 0 &&
                         (pages->size(1) <= 1 || pages->stride(1) == 1),
                     "giwa_torch: pages must be int32, (batch, pages of a sequence), on ", first.device(),
                     ", and its last dimension contiguous");
   c.pages = pages->const_data_ptr<int>(), c.pages_stride = pages->stride(0), c.pages_most = pages->size(1);
+  return flag;
 }
 
 std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_cache, const Tensor& v_cache,
                                             const optional_tensor& lengths, const optional_tensor& pages,
                                             const optional_tensor& q_offsets, const optional_tensor& slopes,
-                                            const optional_tensor& sinks, int64_t max_q, int64_t left, int64_t right,
+                                            const optional_tensor& sinks, const optional_tensor& k_scales,
+                                            const optional_tensor& v_scales, int64_t max_q, int64_t left, int64_t right,
                                             bool bottom_right, double softcap, std::optional<double> scale,
                                             bool heads_first) {
   const c10::OptionalDeviceGuard guard(q_.device());
@@ -643,7 +672,7 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
   c.q = rows_of(q, heads_first);
   const int64_t count = q_offsets ? q_offsets->numel() - 1 : q.size(0);
   TORCH_CHECK_VALUE(count >= 0, "giwa_torch: q_offsets is empty");
-  set_cache(c, k_cache, v_cache, lengths, pages, q, count);
+  const int flag = set_cache(c, k_cache, v_cache, k_scales, v_scales, lengths, pages, q, count);
   c.q_offsets = numbers(q_offsets, "q_offsets", q, count + 1);
   c.max_q = max_q;
   c.left = as_int(left), c.right = as_int(right), c.bottom_right = bottom_right;
@@ -658,7 +687,7 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
                    : left < 0 && right < 0  ? giwa_torch::mask_full
                    : left < 0 && right == 0 ? giwa_torch::mask_causal
                                             : giwa_torch::mask_band;
-  const int score = (softcap != 0 ? giwa_torch::score_softcap : 0) | (slopes ? giwa_torch::score_alibi : 0);
+  const int score = (softcap != 0 ? giwa_torch::score_softcap : 0) | (slopes ? giwa_torch::score_alibi : 0) | flag;
   run(giwa_torch::pass_cached, q, c, q.size(-1), v_cache.size(3), mask, score);
   return {o, lse};
 }
@@ -667,14 +696,15 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
 Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tensor v_cache,
                        const optional_tensor& lengths, const optional_tensor& pages, const optional_tensor& q_,
                        const optional_tensor& cos, const optional_tensor& sin, bool interleaved,
-                       const optional_tensor& positions, const optional_tensor& slots, bool heads_first) {
+                       const optional_tensor& positions, const optional_tensor& slots, bool heads_first,
+                       const optional_tensor& k_scales, const optional_tensor& v_scales) {
   const c10::OptionalDeviceGuard guard(k_.device());
   check_query(k_);
   check(k_, "k", k_, 4), check(v_, "v", k_, 4);
   const Tensor k = in_rows(k_), v = in_rows(v_), q = q_ ? in_rows(*q_) : Tensor();
   call c{};
   c.k = rows_of(k, heads_first), c.v = rows_of(v, heads_first);
-  set_cache(c, k_cache, v_cache, lengths, pages, k, k.size(0));
+  const int flag = set_cache(c, k_cache, v_cache, k_scales, v_scales, lengths, pages, k, k.size(0));
   Tensor rotated = at::empty({0}, k.options());
   if (q_) {
     check(q, "q", k, 4);
@@ -700,7 +730,7 @@ Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tenso
   }
   // One library serves all head sizes.
   run(giwa_torch::pass_append, k, c, 1, 1, 0,
-      floats && k.scalar_type() != at::kFloat ? giwa_torch::append_tables_of_float : 0);
+      (floats && k.scalar_type() != at::kFloat ? giwa_torch::append_tables_of_float : 0) | flag);
   for (const Tensor& t : {k_cache, v_cache})  // autograd refuses gradients that need what the cache was
     if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
   return rotated;
@@ -722,12 +752,15 @@ TORCH_LIBRARY(giwa, m) {
       "Tensor");
   m.def(
       "attention_cached(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? lengths, Tensor? pages, Tensor? q_offsets, "
-      "Tensor? slopes, Tensor? sinks, int max_q, int left, int right, bool bottom_right, float softcap, float? scale, "
+      "Tensor? slopes, Tensor? sinks, Tensor? k_scales, Tensor? v_scales, int max_q, int left, int right, bool "
+      "bottom_right, float softcap, float? scale, "
       "bool heads_first) -> (Tensor, Tensor)");
   m.def(
       "append_to_cache(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? lengths, Tensor? pages, "
       "Tensor? q, "
-      "Tensor? cos, Tensor? sin, bool interleaved, Tensor? positions, Tensor? slots, bool heads_first) -> Tensor");
+      "Tensor? cos, Tensor? sin, bool interleaved, Tensor? positions, Tensor? slots, bool heads_first, Tensor? "
+      "k_scales, "
+      "Tensor? v_scales) -> Tensor");
 }
 namespace {
 void implement(torch::Library& m) {

@@ -26,7 +26,8 @@ ELEMENTS = ("giwa::fp16", "giwa::bf16", "float")  # in the order of binding.cpp
 DTYPES = ("fp16", "bf16", "fp32")
 PASSES = ("forward", "backward", "cached", "append", "block_map")
 MASKS = ("no mask", "causal", "band", "mask tensor", "mask of bits", "block map")
-SCORES = ("softcap", "alibi", "bias", "alibi gradient", "bias gradient", "dropout", "float32 bias")  # bits, as score_flag of call.hpp
+SCORES = ("softcap", "alibi", "bias", "alibi gradient", "bias gradient", "dropout", "float32 bias",
+          "e4m3 cache", "int8 cache")  # bits, as score_flag and cache_flag of call.hpp
 
 
 def include_folder():
@@ -150,6 +151,8 @@ def library(which, architecture, element, head_size, head_size_v, mask, score):
             sizes = str(head_size) if head_size == head_size_v else f"{head_size} and {head_size_v}"
             what += [f"head size {sizes}", "all masks" if architecture is None and mask <= 3 else MASKS[mask]]
             what += [name for bit, name in enumerate(SCORES) if score >> bit & 1]
+        elif score >> 7:
+            what += [name for bit, name in enumerate(SCORES[7:]) if score >> 7 + bit & 1]
         what = ", ".join(what)
         definitions = {"PASS": which, "ELEMENT": ELEMENTS[element], "HEAD_SIZE": head_size, "HEAD_SIZE_V": head_size_v,
                        "MASK": mask, "SCORE": score}

@@ -21,6 +21,8 @@ enum score_flag : int {
   score_dropout = 32,
   score_bias_float = 64,  // the bias is float, and q is not
 };
+// Joined with the flags of a library of pass_cached and of pass_append, unless the elements of the cache are those of q.
+enum cache_flag : int { cache_e4m3 = 128, cache_int8 = 256 };
 
 struct tensor {
   void* data;                         // null: there is none
@@ -67,7 +69,8 @@ struct call {
   bool any_order;  // of the sums of dq
   // A cache, (sequences or pages, keys of one, kv heads, head size), whose lengths are k_lengths.
   tensor k_cache, v_cache;
-  const int* pages;  // (sequences, pages_most)
+  tensor k_scales, v_scales;  // of an 8-bit cache, of float: (sequences or pages, keys of one, kv heads, 1)
+  const int* pages;           // (sequences, pages_most)
   std::int64_t pages_stride, pages_most;
   // Rows k and v appended to it; q is rotated into o. Of each row: its position, its slot in the cache.
   const int *positions, *slots;

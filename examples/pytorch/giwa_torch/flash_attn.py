@@ -105,14 +105,29 @@ def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, *arguments, **
     return flash_attn_varlen_func(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *arguments, **keywords)
 
 
+def descales(x, by_sequence):
+    """Scales of a cache, (batch, 1, kv heads) with a batch of 1 where all sequences have the same, from (batch, kv heads)."""
+    if x is None:
+        return None
+    if x.dim() != 2:
+        raise ValueError(f"giwa_torch: a descale must be (batch, kv heads), it is {tuple(x.shape)}")
+    if x.shape[0] == 1 or x.stride(0) == 0:
+        return x[:1, None]
+    refuse(**{"a descale for each sequence with block_table, cache_batch_idx or cache_leftpad": not by_sequence})
+    return x[:, None]
+
+
 def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
                             cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                             window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-                            return_softmax_lse=False):
+                            return_softmax_lse=False, k_descale=None, v_descale=None):
     """q (batch, queries, heads, head size); the cache is (batch of the cache, keys, kv heads, head size), or with a block_table (pages,
     keys of a page, kv heads, head size). k and v (batch, new keys, kv heads, head size) are written to the cache after the
     cache_seqlens[b] keys that are there. cache_seqlens is not changed. num_splits is not used: any division of the keys gives the
-    same bits. With cache_leftpad, the first key of each sequence (below 0 counts as 0), the kernel reads the cache as pages of one key."""
+    same bits. With cache_leftpad, the first key of each sequence (below 0 counts as 0), the kernel reads the cache as pages of one key.
+    k_descale and v_descale, float32, (batch, kv heads), are the scales of a cache of float8_e4m3fn or int8. With block_table, cache_batch_idx
+    or cache_leftpad all sequences must have the same: a batch of 1, or an expanded one."""
+    scales = [descales(x, block_table is None and cache_batch_idx is None and cache_leftpad is None) for x in (k_descale, v_descale)]
     refuse(**{"block_table with cache_batch_idx": block_table is not None and cache_batch_idx is not None,
               "block_table with cache_leftpad": block_table is not None and cache_leftpad is not None})
     if (k is None) != (v is None) or (rotary_cos is None) != (rotary_sin is None):
@@ -140,7 +155,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         # One launch rotates q too, where query i has the position of new key i.
         together = rotary_cos is not None and new == queries and (local or queries == 1)
         rotated = append_to_cache(k, v, k_cache, v_cache, lengths, pages, q=q if together else None, cos=rotary_cos, sin=rotary_sin,
-                                  interleaved=rotary_interleaved)
+                                  interleaved=rotary_interleaved, k_scales=scales[0], v_scales=scales[1])
         if together:
             q = rotated
         elif rotary_cos is not None:
@@ -163,5 +178,5 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
         k_cache, v_cache = (x.flatten(0, 1)[:, None] for x in (k_cache, v_cache))
         lengths = lengths - cache_leftpad
     o, lse = attention_cached(q, k_cache, v_cache, lengths, pages, causal=False, window=(left, right), alibi_slopes=alibi_slopes,
-                              softcap=softcap, scale=softmax_scale, return_lse=True)
+                              softcap=softcap, scale=softmax_scale, return_lse=True, k_scales=scales[0], v_scales=scales[1])
     return (o, lse) if return_softmax_lse else o

@@ -151,7 +151,7 @@ def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=No
 
 
 def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, window=(-1, -1), alibi_slopes=None, sinks=None,
-                     softcap=0.0, scale=None, q_offsets=None, max_q=0, heads_first=False, return_lse=False):
+                     softcap=0.0, scale=None, q_offsets=None, max_q=0, heads_first=False, return_lse=False, k_scales=None, v_scales=None):
     """Computes attention of the newest tokens to a cache, which contains their keys and values already. The last query's diagonal is
     key lengths[b] - 1.
 
@@ -159,17 +159,19 @@ def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, w
              columns of k_cache: in latent attention k_cache[..., :512] of head size 576
     lengths  (batch), int32: keys of each sequence
     pages    (batch, pages of a sequence), int32: which pages a sequence has, in the order of its keys
+    k_scales, v_scales   float32, (pages or batch, keys, kv heads), or 1 for any of these: an element of a cache of float8_e4m3fn or int8
+             stands for its value times the scale. None: 1. q is not rounded
 
     The other arguments are those of attention(); q may be packed. There are no gradients. Lengths and pages are read when the
     kernels run, so a CUDA graph may be replayed with others in the same tensors.
     """
-    o, lse = torch.ops.giwa.attention_cached.default(q, k_cache, v_cache, lengths, pages, q_offsets, alibi_slopes, sinks, max_q,
-                                                     window[0], 0 if causal else window[1], True, softcap, scale, heads_first)
+    o, lse = torch.ops.giwa.attention_cached.default(q, k_cache, v_cache, lengths, pages, q_offsets, alibi_slopes, sinks, k_scales,
+                                                     v_scales, max_q, window[0], 0 if causal else window[1], True, softcap, scale, heads_first)
     return (o, lse) if return_lse else o
 
 
 def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=None, sin=None, interleaved=False, positions=None,
-                    slots=None, heads_first=False):
+                    slots=None, heads_first=False, k_scales=None, v_scales=None):
     """Writes keys and values of new tokens into a cache. Returns q, rotated, or an empty tensor if q is None.
 
     k, v      (batch, new tokens, kv heads, head size). Token i of n of a sequence becomes key lengths[b] - n + i; it is not written
@@ -181,10 +183,11 @@ def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=
     positions, slots   (batch * new tokens), int32: the position of each token, and the row of the cache, page * page size + row, that
               it is written to; none if negative
 
-    The cache and pages are those of attention_cached().
+    The cache, pages and scales are those of attention_cached(). What is written to a cache of float8_e4m3fn or int8 is divided by the
+    scale, rounded to nearest even, and limited to 448 or 127.
     """
     return torch.ops.giwa.append_to_cache.default(k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots,
-                                                  heads_first)
+                                                  heads_first, k_scales, v_scales)
 
 
 class InvalidArgument(ValueError, RuntimeError):

@@ -306,11 +306,22 @@ giwa::status run(const call& c) {
 
 #else
 
+using cache_element =
+    giwa::stdlib::conditional_t<has(giwa_torch::cache_e4m3), giwa::e4m3,
+                                giwa::stdlib::conditional_t<has(giwa_torch::cache_int8), giwa::int8_code, element>>;
+
+giwa::tensor_view<const float, 3> scales_of(const tensor& t) {
+  if (t.data == nullptr) return {};
+  return {static_cast<const float*>(t.data),
+          {t.sizes[0], t.sizes[1], t.sizes[2]},
+          {t.strides[0], t.strides[1], t.strides[2]}};
+}
 template <class Element>
 giwa::kv_cache<Element> cache_of(const call& c) {
   giwa::kv_cache<Element> cache;
   cache.k = view_of<Element>(c.k_cache);
   cache.v = view_of<Element>(c.v_cache);
+  cache.scales = {scales_of(c.k_scales), scales_of(c.v_scales)};
   cache.lengths = c.k_lengths;
   if (c.pages != nullptr) {
     cache.pages.indices = c.pages;
@@ -332,10 +343,10 @@ int64 bytes_of([[maybe_unused]] const call& c) {
   const giwa::workspace_gpu gpu{.multiprocessors = multiprocessors};
   if (c.q_offsets != nullptr)
     return giwa::workspace_bytes(
-        cache_of<const element>(c), packed_view_of<const element>(c.q), packed_view_of<element>(c.o), {}, {},
+        cache_of<const cache_element>(c), packed_view_of<const element>(c.q), packed_view_of<element>(c.o), {}, {},
         {.sequences = {.q_offsets = c.q_offsets, .count = c.sequences, .max_q = c.max_q}}, gpu);
-  return giwa::workspace_bytes(cache_of<const element>(c), view_of<const element>(c.q), view_of<element>(c.o), {}, {},
-                               {}, gpu);
+  return giwa::workspace_bytes(cache_of<const cache_element>(c), view_of<const element>(c.q), view_of<element>(c.o), {},
+                               {}, {}, gpu);
 #else
   return 0;
 #endif
@@ -347,7 +358,7 @@ giwa::status run(const call& c) {
   options.sinks = heads_of(c, c.sinks);
   options.align = alignment_of(c);
   options.workspace = workspace_of(c);
-  const giwa::kv_cache<const element> cache = cache_of<element>(c);
+  const giwa::kv_cache<const cache_element> cache = cache_of<const cache_element>(c);
   if (c.q_offsets != nullptr) options.sequences = {.q_offsets = c.q_offsets, .count = c.sequences, .max_q = c.max_q};
   if (c.q_offsets != nullptr)
     return giwa::attention_cached<giwa::head_sizes<head_size, head_size_v>>(
@@ -372,7 +383,7 @@ giwa::status run(const call& c) {
   if (c.positions != nullptr) options.positions = giwa::tensor_view<const int, 1>(c.positions, {rows});
   if (c.slots != nullptr) options.slots = giwa::tensor_view<const int, 1>(c.slots, {rows});
   const auto append = [&](const auto& rotary) {
-    return giwa::append_to_cache(where(c), cache_of<element>(c), view_of<const element>(c.k),
+    return giwa::append_to_cache(where(c), cache_of<cache_element>(c), view_of<const element>(c.k),
                                  view_of<const element>(c.v), rotary, options);
   };
   if (c.cos == nullptr) return append(giwa::no_rotary{});

@@ -27,7 +27,7 @@ constexpr CUtensorMapDataType tensor_map_type() {
   else if constexpr (stdlib::same_as<T, fp64>)
     return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
   else if constexpr (stdlib::same_as<T, unsigned char> || (floating_format<T> && sizeof(T) == 1))
-    return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // 8-bit floating point is converted after the copy
+    return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // elements of 8 bits are converted after the copy
   else
     static_assert(always_false<T>, "giwa: a tensor map holds fp16, bf16, fp32, fp64, e4m3 or unsigned char.");
 }

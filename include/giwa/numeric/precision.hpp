@@ -50,8 +50,8 @@ template <class T>
 concept floating_element = floating_format<T> && sizeof(T) >= 2;
 
 /// Converts between formats: `convert<fp16>{}(x)` rounds once, to nearest, ties to even. Values that are too large
-/// become infinity, or 448 in e4m3; NaN stays NaN. `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an
-/// array.
+/// become infinity, 448 in e4m3, or 127 in int8_code; NaN stays NaN, or becomes 0 in int8_code.
+/// `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an array.
 template <floating_format To>
 struct convert {
   /// Returns x, rounded to the nearest To, ties to even.

@@ -59,6 +59,7 @@ TEST_CASE("rows are appended on the GPU as double precision says, with the bits 
 TEST_CASE("rows are appended on the GPU to an 8-bit cache, divided by scales of every shape") {
   CHECK(append_failures<bf16, e4m3>(scale_cases(), on_stream{}) == "");
   CHECK(append_failures<fp16, e4m3>(append_cases(), on_stream{}) == "");
+  CHECK(append_failures<bf16, int8_code>(scale_cases(), on_stream{}) == "");
 }
 
 TEST_CASE("many rows, of which a thread has several heads") {

@@ -52,6 +52,7 @@ TEST_CASE("the kernel of append_to_cache appends rows") {
   CHECK(append_failures<bf16, bf16>(append_cases(), on_executor<8>{5, &vectors}) == "");
   CHECK(append_failures<fp16, e4m3>(scale_cases(), on_executor<8>{2, &vectors}) == "");
   CHECK(append_failures<fp16, e4m3>(append_cases(), on_executor<8>{8, &vectors}) == "");
+  CHECK(append_failures<bf16, int8_code>(scale_cases(), on_executor<8>{3, &vectors}) == "");
   CHECK(append_failures<float, float>(append_cases(), on_executor<4>{3, &vectors}) == "");
   CHECK(vectors > 100);  // the others have sizes or gaps that vectors do not fit
   CHECK(append_failures<bf16, bf16>(append_cases(), on_executor<1>{4, &elements}) == "");

@@ -31,4 +31,5 @@ TEST_CASE("rows are appended to an 8-bit cache, divided by scales of every shape
   CHECK(append_failures<float, e4m3>(scale_cases(), on_host{}) == "");
   CHECK(append_failures<bf16, e4m3>(scale_cases(), on_host{}) == "");
   CHECK(append_failures<fp16, e4m3>(append_cases(), on_host{}) == "");
+  CHECK(append_failures<bf16, int8_code>(scale_cases(), on_host{}) == "");
 }

@@ -6,6 +6,7 @@
 #include <giwa/arch/math.hpp>
 #include <giwa/arch/round_fp8.hpp>
 #include <giwa/attention/append/rotary.hpp>
+#include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/multiply_add.hpp>
 #include <giwa/tile/element_run.hpp>
 
@@ -58,17 +59,27 @@ struct scale_divisor {
   }
 };
 
+/// Rounds four numbers to 8 bits each, as the type does, the first into the lowest byte.
+///@{
+GIWA_HOST_DEVICE inline uint32 round_four(e4m3, const float (&x)[4]) { return arch::fp32_to_e4m3(x); }
+GIWA_HOST_DEVICE inline uint32 round_four(int8_code, const float (&x)[4]) {
+  uint32 four = 0;
+  for (int i = 0; i < 4; ++i) four |= static_cast<uint32>(int8_code(x[i]).bits()) << (8 * i);
+  return four;
+}
+///@}
+
 /// Rounds and writes a run; `divide` is for 8-bit elements.
 template <class To, int Count>
 GIWA_HOST_DEVICE void append_run(To* to, const float* x, const scale_divisor& divide) {
   element_run<To, Count> run;
   if constexpr (Count == 1 && sizeof(To) == 1) {
-    run.element = e4m3(divide(x[0]));
+    run.element = To(divide(x[0]));
   } else if constexpr (Count == 1) {
     run.element = convert<To>{}(x[0]);
   } else if constexpr (sizeof(To) == 1) {
     for (int i = 0; i < Count; i += 4)
-      run.set(i, arch::fp32_to_e4m3({divide(x[i]), divide(x[i + 1]), divide(x[i + 2]), divide(x[i + 3])}));
+      run.set(i, round_four(To{}, {divide(x[i]), divide(x[i + 1]), divide(x[i + 2]), divide(x[i + 3])}));
   } else if constexpr (sizeof(To) == 2) {
     for (int i = 0; i < Count; i += 2) run.set(i, pack<To>(x[i], x[i + 1]));
   } else {

@@ -6,6 +6,7 @@
 #include <giwa/attention/problem/scales.hpp>
 #include <giwa/base/std.hpp>
 #include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/softmax/exponential.hpp>
 
@@ -88,6 +89,9 @@ inline void host_widen(const host_loops&, const e4m3* from, float* to, int count
     const uint32 bits = magnitude == 0x7f ? 0x7fc00000u : scaled;
     to[i] = __builtin_bit_cast(float, bits | (raw & 0x80u) << 24);
   }
+}
+inline void host_widen(const host_loops&, const int8_code* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }
 ///@}
 

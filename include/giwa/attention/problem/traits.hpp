@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_TRAITS_HPP
 
 #include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/integer.hpp>
 #include <giwa/numeric/precision.hpp>
 
@@ -16,7 +17,7 @@ namespace giwa::inline GIWA_ABI::detail {
 ///   - is_split: tensor cores multiply an element as two operands, hi and lo (split_fp16/)
 ///   - has_scales: a cache of these elements has scales, which are multiplied in fp32
 ///   - reads_v_as_it_lies: tensor cores read V as (keys, head size); otherwise it must lie as (head size, keys)
-///   - bits, nonfinite: an element is NaN or infinity where all bits of `nonfinite` are set
+///   - bits, nonfinite: an element is NaN or infinity where all bits of `nonfinite` are set; without them none is
 template <class T>
 struct element_traits;
 
@@ -53,6 +54,13 @@ struct element_traits<e4m3> {
   static constexpr bool on_tensor_cores = false, is_split = false, has_scales = true, reads_v_as_it_lies = false;
 };
 
+/// Integers are elements of caches alone. attention_cached converts them to fp16.
+template <>
+struct element_traits<int8_code> {
+  static constexpr int bytes = 1;
+  static constexpr bool on_tensor_cores = false, is_split = false, has_scales = true, reads_v_as_it_lies = false;
+};
+
 /// Whether elements of so many bytes are on_tensor_cores, or is_split: problems name their elements by the bytes.
 ///@{
 GIWA_HOST_DEVICE constexpr bool are_on_tensor_cores(int64 bytes) { return bytes == element_traits<fp16>::bytes; }
@@ -68,10 +76,17 @@ inline constexpr bool takes_scales<T> = true;
 
 /// An element type of q, k and v of attention_forward.
 template <class T>
-concept attention_input = requires { element_traits<T>::bytes; };
+concept attention_input = requires { typename element_traits<T>::operand; };
 /// An element type of the inputs and outputs of every call of attention.
 template <class T>
 concept attention_element = attention_input<T> && floating_element<T>;
+
+/// An element type of caches besides those of q.
+template <class T>
+concept scaled_element = requires { requires element_traits<T>::has_scales; };
+/// Whether a number of the type may be NaN or infinity.
+template <class T>
+inline constexpr bool may_be_nonfinite = requires { element_traits<T>::nonfinite; };
 
 /// The traits of a GPU. Those of the current one are current_gpu(); a compute capability says all but the multiprocessors.
 struct gpu_traits {

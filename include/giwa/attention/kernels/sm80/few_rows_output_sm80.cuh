@@ -6,7 +6,7 @@
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/arch/tensor_copy.cuh>
-#include <giwa/attention/kernels/sm80/e4m3_products_sm80.cuh>
+#include <giwa/attention/kernels/sm80/byte_products_sm80.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/sums/finish_rows.cuh>
@@ -97,11 +97,13 @@ struct few_rows_output {
                            uint32 turn, state& x) const {
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
     s.v.full[stage].wait(turn / stages & 1);
-    const bool scrubbed = visible == tile_keep::some && scrub(s.v.tile[stage], buffer);
+    bool scrubbed = false;
+    if constexpr (may_be_nonfinite<element>) scrubbed = visible == tile_keep::some && scrub(s.v.tile[stage], buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), Types::score_threads + Types::output_threads);
     read_sums(buffer, x);
     if (has_columns()) multiply(x.o, stage, buffer);
-    if (scrubbed) add_nonfinite(work, rows, leaf, buffer, x);
+    if constexpr (may_be_nonfinite<element>)
+      if (scrubbed) add_nonfinite(work, rows, leaf, buffer, x);
     release_p(buffer);
     block.sync_warp();
     if (lane == 0) s.v.empty[stage].arrive();

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALING_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALING_SM80_CUH
 
-#include <giwa/attention/kernels/sm80/e4m3_products_sm80.cuh>
+#include <giwa/attention/kernels/sm80/byte_products_sm80.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 

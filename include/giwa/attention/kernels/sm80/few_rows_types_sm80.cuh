@@ -74,7 +74,7 @@ struct few_rows_scales {
 template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales<false, Rows, Stages, LeafKeys, ScoreWarps, Groups> {};
 
-/// T: elements of q. Element: of the cache, T or e4m3.
+/// T: elements of q. Element: of the cache, T or of 8 bits.
 template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct few_rows_types {
   using policy = Policy;

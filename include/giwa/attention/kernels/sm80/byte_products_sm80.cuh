@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Products of fp16 and e4m3 tiles: bytes come from shared memory by ldmatrix, and become fp16 in registers.
-#ifndef GIWA_ATTENTION_KERNELS_SM80_E4M3_PRODUCTS_SM80_CUH
-#define GIWA_ATTENTION_KERNELS_SM80_E4M3_PRODUCTS_SM80_CUH
+// Products of fp16 and 8-bit tiles: bytes come from shared memory by ldmatrix, and become fp16 in registers.
+#ifndef GIWA_ATTENTION_KERNELS_SM80_BYTE_PRODUCTS_SM80_CUH
+#define GIWA_ATTENTION_KERNELS_SM80_BYTE_PRODUCTS_SM80_CUH
 
 #include <giwa/arch/convert_fp8.cuh>
+#include <giwa/arch/convert_int8.cuh>
+#include <giwa/attention/problem/traits.hpp>
 #include <giwa/tile/mma_sm80.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -30,14 +32,27 @@ struct byte_map : warp_map<Rows, Columns> {
   }
 };
 
+/// Converts four bytes to two pairs of fp16: Step 1 in their order, Step 2 bytes 0 and 2, then 1 and 3.
+///@{
+template <int Step>
+GIWA_DEVICE void convert_bytes(e4m3, uint32 four, uint32 (&to)[2]) {
+  arch::e4m3_to_fp16(Step == 1 ? four : __byte_perm(four, 0, 0x3120), to);
+}
+template <int Step>
+GIWA_DEVICE void convert_bytes(int8_code, uint32 four, uint32 (&to)[2]) {
+  arch::int8_to_fp16<Step>(four, to);
+}
+///@}
+
 /// Four registers of ldmatrix with 16 by 32 or 32 by 16 bytes of a tile, and the fp16 numbers in them.
+template <class Element>
 struct byte_fragment {
   uint32 four[4];
 
   /// Converts bytes 0 and 1 of register i, then bytes 2 and 3.
-  GIWA_DEVICE void rows(int i, uint32 (&to)[2]) const { arch::e4m3_to_fp16(four[i], to); }
+  GIWA_DEVICE void rows(int i, uint32 (&to)[2]) const { convert_bytes<1>(Element{}, four[i], to); }
   /// Converts bytes 0 and 2, which are of one column, then bytes 1 and 3.
-  GIWA_DEVICE void columns(int i, uint32 (&to)[2]) const { arch::e4m3_to_fp16(__byte_perm(four[i], 0, 0x3120), to); }
+  GIWA_DEVICE void columns(int i, uint32 (&to)[2]) const { convert_bytes<2>(Element{}, four[i], to); }
 };
 
 /// Addresses of fragments, each from that of the first one by operations on constants. If the compiler computed the swizzle of
@@ -59,7 +74,7 @@ struct fragment_addresses {
 };
 
 /// Computes d (Rows, Columns) += q k^T for Columns keys from first_key on. q (Rows, head size) in fp16 has its columns at
-/// place_of_column(), k is (keys, head size) in e4m3. All lanes of a warp call it.
+/// place_of_column(), k is (keys, head size) in 8 bits. All lanes of a warp call it.
 template <int Rows, int Columns, class Queries, class Keys>
 GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Queries& q, const Keys& k, int first_key) {
   constexpr int depth = 32, blocks = Columns / 16, steps = Queries::columns / depth, total = steps * blocks;
@@ -69,7 +84,7 @@ GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Quer
   const fragment_addresses<Queries> q_at(q, lane % 16, lane / 16 * 8);
   const fragment_addresses<Keys> k_at(k, first_key + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 16);
   uint32 of_q[buffers][2][Rows / 16][4];
-  byte_fragment of_k[ahead];
+  byte_fragment<typename Keys::value_type> of_k[ahead];
   const auto read_q = [&](int step) {
     GIWA_UNROLL
     for (int half = 0; half < 2; ++half) GIWA_UNROLL
@@ -103,7 +118,7 @@ GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Quer
 }
 
 /// Computes d (Rows, Columns) += p v for Columns columns of v from first_column on. p is (Rows, keys) in fp16, v is
-/// (keys, columns) in e4m3. All lanes of a warp call it.
+/// (keys, columns) in 8 bits. All lanes of a warp call it.
 template <int Rows, int Columns, class Weights, class Values>
 GIWA_DEVICE void multiply_values(int lane, register_tile<float, byte_map<Rows, Columns>>& d, const Weights& p,
                                  const Values& v, int first_column) {
@@ -114,7 +129,7 @@ GIWA_DEVICE void multiply_values(int lane, register_tile<float, byte_map<Rows, C
   const fragment_addresses<Weights> p_at(p, lane % 16, lane / 16 * 8);
   const fragment_addresses<Values> v_at(v, lane, first_column);
   uint32 of_p[2][2][Rows / 16][4];
-  byte_fragment of_v[ahead];
+  byte_fragment<typename Values::value_type> of_v[ahead];
   const auto read_p = [&](int step) {
     GIWA_UNROLL
     for (int half = 0; half < 2; ++half) GIWA_UNROLL
