@@ -24,6 +24,8 @@ PEAKS = {"H200": {"fp16": 989, "fp32": 67, "memory": 4800}, "H100 80GB HBM3": {"
 # Colours of Okabe and Ito, which colour-blind readers can distinguish, and shades of them. A library has one hue in all plots.
 GIWA, GIWA_2, GIWA_3, GIWA_4 = "#0072B2", "#56B4E9", "#00395A", "#A9CFE8"  # blues, with the thick lines
 PYTORCH, PYTORCH_2, CUB, GREY = "#CC79A7", "#7F3F63", "#D55E00", "#777777"
+# Lines 2 of all pictures of docs/: on a dark screen light and dark change places, and hues stay. .ci/check_pictures.py looks for it.
+DARK = "<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.9) hue-rotate(180deg) } }</style>"
 OF_PYTORCH = {"torch", "efficient", "flash", "flex", "cudnn", "unfused"}
 # Name, colour, marker.
 LOOKS = {
@@ -140,7 +142,7 @@ def wrapped(text, limit=100):
 
 
 def save(results, folder, name, f, title, what="", columns=4):
-    """With the title, what was measured and where above, the legend below, on a white card that a dark page shows too."""
+    """With the title, what was measured and where above, the legend below, on a white card that is dark on a dark screen."""
     height = f.get_figheight()
     handles = {}
     for axis in f.axes:
@@ -161,6 +163,7 @@ def save(results, folder, name, f, title, what="", columns=4):
     plt.close(f)
     text = path.read_text(encoding="utf-8").replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")  # as wide
     text = text.replace('<g id="figure_1">', '<rect width="100%" height="100%" rx="8" fill="white"/>\n <g id="figure_1">', 1)
+    text = re.sub(r"(<svg [^>]*>\n)", rf"\1 {DARK}\n", text, count=1)
     path.write_text(re.sub(r"[ \t]+\n", "\n", text), encoding="utf-8")
     print(f"{path}: {path.stat().st_size // 1024} KB")
 
