@@ -64,8 +64,13 @@ class Results:
     def begin(self):
         self.of_runs, self.of_files, self.sources = {}, {}, {}
 
+    def rows(self, suite):
+        """Of the report, where bf16 is a part of a suite of peers, and in a CSV of peers a section."""
+        name = re.sub(r"^(peers_\w+)_bf16$", r"\1", suite)
+        return [r for r in self.report["rows"] if r["suite"] == name and (name == suite or r["case"].startswith("bf16/"))]
+
     def reported(self, suite):
-        return any(r["suite"] == suite for r in self.report["rows"])
+        return bool(self.rows(suite))
 
     def has(self, suite):
         return suite in self.others or self.reported(suite)
@@ -77,7 +82,9 @@ class Results:
 
     def cells(self, suite):
         """{case: {contender: its first row}}"""
-        found = report_rows.cells(self.report, suite)
+        found = {}
+        for r in self.rows(suite):
+            found.setdefault(r["case"], {}).setdefault(r["contender"], []).append(r)
         if not found:
             rows = report_rows.read_csv(self.file(suite))
             section = suite.removeprefix("peers_")
@@ -96,9 +103,10 @@ class Results:
         return {case: sides["fastest"] for case, sides in report_rows.peer_cases(path, suite.removeprefix("peers_")).items()}
 
     def of_report(self, suite):
-        run = [run for run in self.report["runs"] if suite in run["suites"]][-1]
+        rows = self.rows(suite)
+        run = [run for run in self.report["runs"] if rows[0]["suite"] in run["suites"]][-1]
         versions, cudnn = run.get("versions", {}), int(run.get("versions", {}).get("cuDNN", 0))
-        sides = {r["contender"].split("_")[0] for r in self.report["rows"] if r["suite"] == suite}
+        sides = {r["contender"].split("_")[0] for r in rows}
         told = {"": run["gpu"], "date": run["date"][:10], "giwa": run["commit"], "driver": run["machine"]["driver_version"],
                 "CUDA": short(versions.get("CUDA", "?")), "PyTorch": short(versions.get("PyTorch", "")) if sides & OF_PYTORCH else "",
                 "cuDNN": f"{cudnn // 10000}.{cudnn // 100 % 100}" if cudnn and "cudnn" in sides else ""}
