@@ -13,7 +13,7 @@ reader sees; all others by nvcc. A fragment that includes no header of giwa gets
 A program that is on several pages is compiled once. Blocks for nvcc with the same #includes are first compiled together, each in a
 namespace, since the headers take longer than the blocks; if that fails, each is compiled alone.
 A table after <!-- members: NAME --> describes what a caller fills of the struct NAME in include/giwa, in its order: each row begins with a
-data member, its type and its default, or with a template parameter if the struct has only static members.
+data member, its type and its default, or with a template parameter if the struct has only static members. Structs in FILLED need one.
 A translation, docs/NAME.ko.md, must have all code blocks of its original but for their comments, its figures, its `code`, and links to
 what that links to.
 """
@@ -47,6 +47,10 @@ DECLARED = re.compile(r"^(?:(?:struct|class|union|enum(?: class)?|using(?= \w+ =
 BLOCK = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n\s*?)?^```(?:cpp|cuda)\n(?P<code>.*?)^```$", re.M | re.S)
 
 
+# What callers fill in braces, with so many members that an order has to be looked up: some page must have the table of each.
+FILLED = {"attention_options", "attention_backward_options", "cached_options", "append_options", "attention_problem", "cached_problem",
+          "attention_pointers", "attention_prior", "attention_scales", "sequences", "kv_cache", "page_table", "cache_scales", "rotary_layout",
+          "launch_config", "thread_map", "warp_map", "warpgroup_map", "block_map", "tree", "packed_bits", "block_lengths"}
 MEMBERS = re.compile(r"^<!-- members: (\w+) -->\n\n((?:^\|.*\n)+)", re.M)
 
 
@@ -80,6 +84,14 @@ def check_members(path):
             flaws.append(f"{path.relative_to(ROOT)}: the members of {name} are not those of include/giwa, in their order:\n"
                          + "".join(f"| `{n}` | `{t}` | {f'`{d}`' if d else ''} |\n" for n, t, d in wanted))
     return flaws
+
+
+def check_filled():
+    """Returns a sentence for each struct that has no table of its members: of FILLED, and each other public one named *_options or *_problem."""
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    headers = "".join(file.read_text() for file in (ROOT / "include").rglob("*.[hc]*"))
+    wanted = FILLED | set(re.findall(r"^struct (\w+_(?:options|problem)) \{", headers, re.M))
+    return [f"docs: no page has the members of {name}: <!-- members: {name} -->\n" for name in sorted(wanted) if f"<!-- members: {name} -->" not in pages]
 
 
 def as_function(code, parameters):
@@ -217,7 +229,7 @@ def main():
                 continue  # the next block continues it
             jobs.setdefault((code, error), (path.relative_to(ROOT), line, code, error))
     failures = [check_translation(page, original) for page, original in TRANSLATIONS.items() if page in paths]
-    failures += chain.from_iterable(map(check_members, paths))
+    failures += chain(*map(check_members, paths), check_filled())
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         groups, same = [], {}  # blocks with the same #includes, until they are enough
         for (code, error), job in jobs.items():

@@ -604,6 +604,7 @@ TABLES.update({f"attention_{mask}": functools.partial(attention_at_4096, mask=ma
 # What stands in the place of a picture for who cannot see it.
 PLOTS = {
     "peers_forward": "TFLOP/s of attention by length, for each head size and mask, of giwa, cuDNN, FlashAttention-3 and FlashAttention-4",
+    "peers_forward_bf16": "TFLOP/s of attention in bf16 by length, for each head size and mask, of giwa, cuDNN, FlashAttention-3 and FlashAttention-4",
     "peers_backward": "TFLOP/s of the gradients by length, for each head size and mask, of giwa, cuDNN, FlashAttention-3 and FlashAttention-4",
     "peers_map": "giwa's speed relative to the fastest of the others in each of 36 cases, forward and gradients: blue where giwa is faster, red where slower",
     "attention_fp32": "TFLOP/s by length, for each head size and mask, of giwa's three accuracies and PyTorch's memory-efficient attention",

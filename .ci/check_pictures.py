@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks the text of every SVG in docs/plots and docs/pictures: none outside its picture, no two on each other.
+"""Checks every SVG in docs/plots and docs/pictures: no text outside its picture, no two on each other, and the style for dark screens
+that bench/plot_frame.py writes, below which a white ground is the first shape.
 
     check_pictures.py [FOLDER...]      without folders, these two of the repository
 
@@ -18,6 +19,7 @@ WIDTHS = {28: "'ijl", 30: "IJ", 32: " ,.·", 34: "/:;\\|", 36: "f", 37: "-", 40:
           55: "c", 56: "L", 58: "Fk", 60: "vxy", 61: "P", 62: "TYaeo", 64: "$0123456789ESbdghnpqu{}µ", 66: "K", 69: "ABVXZ", 70: "CR", 74: "U", 75: "N",
           76: "H", 77: "D", 78: "&G", 79: "OQ", 82: "w", 84: "#+<=>^~×≥≤→−", 87: "M", 96: "%", 98: "m", 99: "W", 100: "@—…"}
 ADVANCE = {letter: width / 100 for width, letters in WIDTHS.items() for letter in letters}
+DARK = re.search(r'^DARK = "(.*)"', (ROOT / "bench" / "plot_frame.py").read_text(encoding="utf-8"), re.M)[1]
 BOLD = 1.14
 ASCENT, DESCENT = 0.73, 0.2  # of capital letters and of a g, in em
 INHERITED = ("font-size", "font-family", "font-weight", "text-anchor")
@@ -80,6 +82,11 @@ def texts(element, style=None, matrix=(1, 0, 0, 1, 0, 0), place=(0.0, 0.0)):
 
 def flaws(svg):
     root = tree.fromstring(svg)
+    ground = next((x for x in root if x.tag.rsplit("}", 1)[-1] in ("rect", "path", "g")), None)
+    if svg.count(DARK) != 1 or svg.count("<style>") != 1:
+        yield f"has not once the style for dark screens, {DARK}"
+    if ground is None or ground.get("fill") != "white" or ground.get("rx") is None:
+        yield "its first shape is no white ground with round corners"
     _, _, wide, high = (float(x) for x in root.get("viewBox").split())
     found = list(texts(root))
     for text, left, top, right, bottom, _ in found:
@@ -96,8 +103,8 @@ def main(folders):
     pictures = [p for folder in folders for p in sorted(pathlib.Path(folder).glob("*.svg"))]
     found = [f"{p.parent.name}/{p.name}: {flaw}" for p in pictures for flaw in flaws(p.read_text(encoding="utf-8"))]
     if found or not pictures:
-        sys.exit("\n".join(found) + f"\n{len(found)} flaw(s) of text in {len(pictures)} picture(s)")
-    print(f"pictures: {len(pictures)}, no text outside them or on another")
+        sys.exit("\n".join(found) + f"\n{len(found)} flaw(s) in {len(pictures)} picture(s)")
+    print(f"pictures: {len(pictures)}, no text outside them or on another, each dark on a dark screen")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ PEERS_3 = "NVIDIA H200, 2026-11-28, one run: giwa d83518b, cuDNN 9.19, FlashAtte
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {
     "peers_forward": PEERS, "peers_backward": PEERS,
+    "peers_forward_bf16": ("2026-11-28_h200_peers_2.csv", "NVIDIA H200, 2026-11-28, giwa e96dd7a, 3 rounds; the run ended after 22 of 36 cases; cuDNN 9.19, "
+                           "FlashAttention-3 of xFormers 0.0.34, FlashAttention-4 4.0.0b36, PyTorch 2.11, driver 580.159.04, CUDA 13.0"),
     "peers_decode": ("2026-11-28_h200_peers_3.csv", PEERS_3.format("FlashInfer 0.6.11.post2")),
     "peers_flex": ("2026-11-28_h200_peers_3.csv", PEERS_3.format("FlashAttention-4 4.0.0b36, Triton 3.6")),
     "ring": (("2026-11-27_h200x4_ring_attention.txt", "2026-11-25_h100x2_ring_attention.txt"),
@@ -41,12 +43,14 @@ SHAPE = "16384 tokens in batches of sequences; 32, 16, 8 heads of 64, 128, 256"
 def by_length(results, suite, element, contenders, sizes=SIZES, peak="fp16", said="{}: peak of dense fp16", **more):
     """A row of panels for each head size, a column for each mask."""
     f, axes = figure(len(sizes), 2, 1.25 + 1.85 * len(sizes), sharey=True, sharex=True)
+    found = set()
     for i, size in enumerate(sizes):
         for j, mask in enumerate(MASKS):
             axis = axes[i][j]
             series = results.series(suite, rf"{element}/{mask}/D{size}/\d+x\d+x(\d+)(?: |$)")
             lines(axis, series, contenders)
-            lengths(axis, [x for points in series.values() for x, _ in points])
+            found |= {x for points in series.values() for x, _ in points}
+            lengths(axis, found)  # which all panels share
             limit(axis, results.peak(suite, peak), said if i == j == 0 else "", **more)
             axis.set_title(f"head size {size}, {mask}")
         axes[i][0].set_ylabel("TFLOP/s")
@@ -59,6 +63,13 @@ def by_length(results, suite, element, contenders, sizes=SIZES, peak="fp16", sai
 def peers_forward(results, folder):
     f = by_length(results, "peers_forward", "fp16", ("giwa", "cudnn", "fa3", "fa4"))
     save(results, folder, "peers_forward", f, "Attention forward, fp16", f"{SHAPE}; giwa with a workspace")
+
+
+def peers_forward_bf16(results, folder):
+    sizes = [size for size in SIZES if any(f"/D{size}/" in case for case in results.cells("peers_forward_bf16"))]
+    f = by_length(results, "peers_forward_bf16", "bf16", ("giwa", "cudnn", "fa3", "fa4"), sizes)
+    shape = f"16384 tokens in batches of sequences; {', '.join(str(2048 // x) for x in sizes)} heads of {', '.join(map(str, sizes))}"
+    save(results, folder, "peers_forward_bf16", f, "Attention forward, bf16", f"{shape}; giwa with a workspace")
 
 
 def peers_backward(results, folder):
@@ -427,7 +438,7 @@ def compile_time(results, folder):
 
 
 # Each plot with the suites that it needs.
-PLOTS = {peers_forward: ("peers_forward",), peers_backward: ("peers_backward",), peers_map: ("peers_forward", "peers_backward"),
+PLOTS = {peers_forward: ("peers_forward",), peers_forward_bf16: ("peers_forward_bf16",), peers_backward: ("peers_backward",), peers_map: ("peers_forward", "peers_backward"),
          attention_fp32: ("attention_fp32",), attention_backward_fp32: ("attention_backward_fp32",),
          attention_accuracy: ("attention_fp32", "attention_fp16", "accuracy"), score_modifiers: ("peers_flex",),
          decode_latency: ("attention_cached",), decode_peers: ("peers_decode",), attention_cpu: ("attention_cpu_alone",), memory: (), several_gpus: ("ring",), ring_model: (),

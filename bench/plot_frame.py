@@ -24,6 +24,8 @@ PEAKS = {"H200": {"fp16": 989, "fp32": 67, "memory": 4800}, "H100 80GB HBM3": {"
 # Colours of Okabe and Ito, which colour-blind readers can distinguish, and shades of them. A library has one hue in all plots.
 GIWA, GIWA_2, GIWA_3, GIWA_4 = "#0072B2", "#56B4E9", "#00395A", "#A9CFE8"  # blues, with the thick lines
 PYTORCH, PYTORCH_2, CUB, GREY = "#CC79A7", "#7F3F63", "#D55E00", "#777777"
+# Lines 2 of all pictures of docs/: on a dark screen light and dark change places, and hues stay. .ci/check_pictures.py looks for it.
+DARK = "<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.9) hue-rotate(180deg) } }</style>"
 OF_PYTORCH = {"torch", "efficient", "flash", "flex", "cudnn", "unfused"}
 # Name, colour, marker.
 LOOKS = {
@@ -62,8 +64,13 @@ class Results:
     def begin(self):
         self.of_runs, self.of_files, self.sources = {}, {}, {}
 
+    def rows(self, suite):
+        """Of the report, where bf16 is a part of a suite of peers, and in a CSV of peers a section."""
+        name = re.sub(r"^(peers_\w+)_bf16$", r"\1", suite)
+        return [r for r in self.report["rows"] if r["suite"] == name and (name == suite or r["case"].startswith("bf16/"))]
+
     def reported(self, suite):
-        return any(r["suite"] == suite for r in self.report["rows"])
+        return bool(self.rows(suite))
 
     def has(self, suite):
         return suite in self.others or self.reported(suite)
@@ -75,7 +82,9 @@ class Results:
 
     def cells(self, suite):
         """{case: {contender: its first row}}"""
-        found = report_rows.cells(self.report, suite)
+        found = {}
+        for r in self.rows(suite):
+            found.setdefault(r["case"], {}).setdefault(r["contender"], []).append(r)
         if not found:
             rows = report_rows.read_csv(self.file(suite))
             section = suite.removeprefix("peers_")
@@ -94,9 +103,10 @@ class Results:
         return {case: sides["fastest"] for case, sides in report_rows.peer_cases(path, suite.removeprefix("peers_")).items()}
 
     def of_report(self, suite):
-        run = [run for run in self.report["runs"] if suite in run["suites"]][-1]
+        rows = self.rows(suite)
+        run = [run for run in self.report["runs"] if rows[0]["suite"] in run["suites"]][-1]
         versions, cudnn = run.get("versions", {}), int(run.get("versions", {}).get("cuDNN", 0))
-        sides = {r["contender"].split("_")[0] for r in self.report["rows"] if r["suite"] == suite}
+        sides = {r["contender"].split("_")[0] for r in rows}
         told = {"": run["gpu"], "date": run["date"][:10], "giwa": run["commit"], "driver": run["machine"]["driver_version"],
                 "CUDA": short(versions.get("CUDA", "?")), "PyTorch": short(versions.get("PyTorch", "")) if sides & OF_PYTORCH else "",
                 "cuDNN": f"{cudnn // 10000}.{cudnn // 100 % 100}" if cudnn and "cudnn" in sides else ""}
@@ -140,7 +150,7 @@ def wrapped(text, limit=100):
 
 
 def save(results, folder, name, f, title, what="", columns=4):
-    """With the title, what was measured and where above, the legend below, on a white card that a dark page shows too."""
+    """With the title, what was measured and where above, the legend below, on a white card that is dark on a dark screen."""
     height = f.get_figheight()
     handles = {}
     for axis in f.axes:
@@ -161,6 +171,7 @@ def save(results, folder, name, f, title, what="", columns=4):
     plt.close(f)
     text = path.read_text(encoding="utf-8").replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")  # as wide
     text = text.replace('<g id="figure_1">', '<rect width="100%" height="100%" rx="8" fill="white"/>\n <g id="figure_1">', 1)
+    text = re.sub(r"(<svg [^>]*>\n)", rf"\1 {DARK}\n", text, count=1)
     path.write_text(re.sub(r"[ \t]+\n", "\n", text), encoding="utf-8")
     print(f"{path}: {path.stat().st_size // 1024} KB")
 

@@ -280,6 +280,15 @@ class Peers(unittest.TestCase):
         self.assertIn("new / others (geometric mean, lowest, cells with at least 1)\n\n| cells | / best other | / old |", text)
         self.assertIn("| cells | / best other | / old, any order |\n|---|---|---|\n| all (1) | – | 1.250, 1.250, 1/1 |", text)
 
+    def test_the_file_that_plots_read(self):
+        cell = {**CELL, "section": "forward_bf16", "us": {"new": [10, 20, 30], "new, any order": [5, 10, 15], "fa3": [20, 20, 30]}, "ours": ["new", "new, any order"]}
+        lines = self.tables.csv_of([cell, {**cell, "us": {"fa3": [1]}}]).splitlines()
+        work, case = cell["work"], cell["case"]
+        self.assertEqual(lines[1:], [
+            f"forward_bf16,{case},giwa,20.00,{work / 20:.1f},TFLOP/s,1.0000,1.0000,1.0000,3",
+            f'forward_bf16,{case},"new, any order",10.00,{work / 10:.1f},TFLOP/s,0.5000,0.5000,0.5000,3',
+            f"forward_bf16,{case},fa3,20.00,{work / 20:.1f},TFLOP/s,1.0000,1.0000,2.0000,3"])
+
     def test_which_cells_are_chosen(self):
         wanted, case = self.tables.is_wanted, "forward/fp16/causal/D128/4x16x4096"
         self.assertEqual([wanted(case, *x) for x in (([], ""), ([64], ""), ([64, 128], "^forward/.*4096$"), ([], "full"))],
@@ -361,7 +370,20 @@ def script(name):
 
 
 class Pictures(unittest.TestCase):
-    """The check of the text in SVGs."""
+    """The check of the SVGs."""
+
+    @staticmethod
+    def flaws(body, ground='<rect width="100" height="100" rx="8" fill="white"/>', dark=1):
+        check = script("check_pictures")
+        return "\n".join(check.flaws('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100" font-size="10" font-family="monospace">'
+                                     f"{dark * check.DARK}{ground}{body}</svg>"))
+
+    def test_dark_screens(self):
+        for more, hit in (({}, ""), ({"dark": 0}, "has not once the style"), ({"dark": 2}, "has not once the style"), ({"ground": ""}, "no white ground"),
+                          ({"ground": '<rect width="100" height="100" fill="white"/>'}, "no white ground"),
+                          ({"ground": '<rect width="100" height="100" rx="8" fill="#eee"/>'}, "no white ground")):
+            found = self.flaws('<rect width="9" height="9" rx="1" fill="blue"/>', **more)
+            (self.assertIn(hit, found, more) if hit else self.assertEqual(found, "", more))
 
     def test_text_outside_and_on_text(self):
         for body, hit in (('<text x="10" y="20">inside</text>', ""), ('<text x="80" y="20">outside</text>', "`outside` is at 80"),
@@ -372,8 +394,7 @@ class Pictures(unittest.TestCase):
                           ('<text x="10" y="20">one</text><text x="12" y="24">two</text>', "`one` and `two` overlap"),
                           ('<text x="10" y="20">one</text><text x="10" y="32">two</text>', ""),
                           ('<defs><text x="200" y="20">unseen</text></defs>', "")):
-            found = "\n".join(script("check_pictures").flaws(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100" font-size="10" '
-                                                             f'font-family="monospace">{body}</svg>'))
+            found = self.flaws(body)
             (self.assertIn(hit, found, body) if hit else self.assertEqual(found, "", body))
 
 

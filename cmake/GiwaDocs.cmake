@@ -26,6 +26,7 @@ if(GIWA_DOXYGEN AND Python3_FOUND)
     COMMAND ${GIWA_DOXYGEN} ${GIWA_DOCS_DIR}/Doxyfile
     COMMAND ${Python3_EXECUTABLE} cmake/search_index.py ${GIWA_DOCS_DIR}/html
     COMMAND ${Python3_EXECUTABLE} .ci/check_links.py ${GIWA_DOCS_DIR}/html
+    COMMAND ${Python3_EXECUTABLE} .ci/check_reference.py ${GIWA_DOCS_DIR}/html
     COMMAND ${CMAKE_COMMAND} -E echo "giwa: the site is ${GIWA_DOCS_DIR}/html/index.html, ${GIWA_DOCS_LOOK}"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM USES_TERMINAL)
 else()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Fails if the site's search does not find what cmake/docs_search_test.txt says: node docs_search_test.js FOLDER, where the site is.
+// Fails if the site's search does not find what cmake/docs_search_test.txt says, if a note comes before another page, or if a
+// synonym leads to words that no title has: node docs_search_test.js FOLDER, where the site is.
 'use strict';
 const fs = require('fs'), path = require('path'), vm = require('vm');
 
@@ -31,7 +32,13 @@ for (const line of fs.readFileSync(path.join(__dirname, 'docs_search_test.txt'),
     const first = search(query).slice(0, 3);
     if (!first.some(([address, title]) => wanted.includes(address) || wanted.includes(address.split('#')[0]) || wanted.includes(title)))
       failures.push(`${query}: not in the first three: ${expected.join(' or ')}; found: ${first.map(([address]) => address).join(', ') || 'nothing'}`);
+    const is_note = first.map(([address]) => address.startsWith('docs_notes_'));
+    if (is_note.includes(true) && is_note.lastIndexOf(false) > is_note.indexOf(true)) failures.push(`${query}: a note comes before another page`);
   }
 }
+const plain = text => text.normalize('NFC').toLowerCase().replace(/(?<=[\p{L}\p{N}])-(?=[\p{L}\p{N}])/gu, ' ').replace(/\s+/g, ' ');
+const all_titles = index.flatMap(([, title, , , , others]) => [title, ...others]).map(plain);
+for (const [term, ...same] of vm.runInContext('giwa_synonyms', site))
+  for (const words of same) if (!all_titles.some(title => words.split(' ').every(word => title.includes(word)))) failures.push(`docs_synonyms.txt: ${term} = ${words}: no title has these words`);
 console.log(`${failures.map(failure => failure + '\n').join('')}search: ${count} queries, ${failures.length} failures`);
 process.exitCode = failures.length > 0 || count === 0 ? 1 : 0;

@@ -16,12 +16,15 @@ FNR == 1 {
   line = $0
   gsub(/::inline GIWA_[A-Z_]*/, "", line)
   if (!in_detail && line ~ /^(inline namespace|}  \/\/ namespace) GIWA_[A-Z_]*( {)?$/) line = ""
-  if (line ~ /^namespace detail {$/) in_detail = 1  # nothing in it is on the site
-  if (line ~ /^}  \/\/ namespace detail$/) in_detail = 0
+  if (in_detail && line ~ /{/) is_short = 0
+  if (line ~ /^namespace detail {$/) in_detail = is_short = 1  # nothing in it is on the site
+  if (line ~ /^}  \/\/ namespace detail$/ || (is_short && line == "}")) in_detail = 0  # clang-format names no short one at its end
   if (line ~ /^ *\/\/\//)
     line = of_comment(line)
-  else
+  else {
+    list = ""
     line = of_code(line)
+  }
   # The links go to the end of a comment, which the next line shows.
   if (see != "" && !in_detail && last ~ /^\/\/\/ / && last !~ /With two head sizes/ && line !~ /^\/\/\/( |$)/) last = last see
   if (FNR > 1) print last

@@ -26,7 +26,8 @@ def plain(text):
 
 
 def of_page(path, title, late):
-    """One entry for each heading. A page's title in the menu and its name are titles too, and a heading without its number."""
+    """One entry for each heading. A page's title in the menu and its name are titles too, unless it is a note; and a heading without its
+    number."""
     text = path.read_text()
     hidden = FENCE.sub(lambda code: re.sub(r"^#", "\0", code.group(0), flags=re.M), text)  # a # in code is no heading
     headings = list(HEADING.finditer(hidden))
@@ -36,7 +37,7 @@ def of_page(path, title, late):
         first = heading is headings[0]
         yield [f"{file}.html" + ("" if first else f"#{label_of(path, place)}"), plain(heading.group(2)),
                str(path.relative_to(ROOT)) if first else plain(headings[0].group(2)), plain(hidden[heading.end():end].replace("\0", "#")), "page" if first else "heading",
-               [title, path.stem.replace("_", " ")] if first else re.findall(r"^\d+\. (.*)", heading.group(2)), late]
+               ([] if path.parent.name == "notes" else [title, path.stem.replace("_", " ")]) if first else re.findall(r"^\d+\. (.*)", heading.group(2)), late]
         for question, answer in re.findall(r"^\*\*([^*\n]+\?)\*\* (.*)$", hidden[heading.end():end], re.M):
             yield [f"{file}.html#{label_of(path, place)}", plain(question), plain(headings[0].group(2)), plain(answer), "heading",
                    [part.strip() for part in re.findall(r"[^?]+\?", plain(question))], late]

@@ -60,6 +60,7 @@ class canvas {
     std::ostringstream out;
     out << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width_ << ' ' << height_ << "\" width=\""
         << width_ << "\" height=\"" << height_ << "\" font-family=\"monospace\" font-size=\"10\">\n"
+        << "<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.9) hue-rotate(180deg) } }</style>\n"
         << "<rect width=\"" << width_ << "\" height=\"" << height_ << "\" rx=\"8\" fill=\"white\"/>\n"
         << body_.str() << "</svg>\n";
     return out.str();

@@ -251,6 +251,7 @@ def parse(given=None):
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 4) - 3),
                         help="for --compile-ahead; default: %(default)s")
     parser.add_argument("--summary", nargs="+", metavar="FILE", help="only print the tables of these files")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="--summary also writes them as docs/results has them, for bench/plot.py")
     arguments = parser.parse_args(given)
     if unknown := [x for x in arguments.sections if x not in SECTIONS]:
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
@@ -264,6 +265,8 @@ def main():
         for section in dict.fromkeys(c["section"] for c in cells):
             print(f"\n{section}\n", *tables.cell_table([c for c in cells if c["section"] == section]), sep="\n")
         print("\n".join(tables.summary(cells)))
+        if arguments.csv:
+            arguments.csv.write_text(tables.csv_of(cells), encoding="utf-8")
         return 0
     tables.activate(arguments.peers)
     if arguments.compile_ahead:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The folder of the peers, and the tables that measure.py prints. Needs neither PyTorch nor a GPU."""
+import csv
+import io
 import os
 import re
 import statistics
@@ -9,7 +11,7 @@ from pathlib import Path
 
 BENCH = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(BENCH))  # last: its folder torch is not PyTorch
-from report_rows import best_other, geometric_mean, ratio  # noqa: E402
+from report_rows import best_other, geometric_mean, ratio, ratios  # noqa: E402
 
 PEERS = Path(os.environ.get("GIWA_PEERS") or Path(tempfile.gettempdir()) / "giwa_peers")
 GROUPS = re.compile(r"fp16|bf16|e4m3|causal|full|window\d+|D[\d_]+|page_\d+")
@@ -102,6 +104,20 @@ def summary(cells):
                 row += [figures(ratio(c, side, x) for c in some if x in c["us"]) for x in named]
                 lines.append(f"| {group} ({len(some)}) | " + " | ".join(row) + " |")
     return lines
+
+
+def csv_of(cells):
+    """The cells as docs/results has such runs: a line for each side, with the ratio of its time to that of giwa's first build."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("section", "case", "side", "us", "value", "unit", "giwa_over", "lowest", "highest", "rounds"))
+    for c in cells:
+        first = next((x for x in c["ours"] if x in c["us"]), None)
+        for side, us in c["us"].items() if first else ():
+            over, typical = ratios(c, first, side), statistics.median(us)
+            writer.writerow((c["section"], c["case"], "giwa" if side == first else side, f"{typical:.2f}", f"{c['work'] / typical:.1f}", c["unit"],
+                             f"{statistics.median(over):.4f}", f"{min(over):.4f}", f"{max(over):.4f}", len(us)))
+    return text.getvalue()
 
 
 def clocks(text):

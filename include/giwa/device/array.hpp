@@ -140,8 +140,12 @@ auto to_device(cudaStream_t s, const Array& source) {
                   : result<device_array<element>>{{}, all.state};
 }
 
-/// Copies `source` to `target`, views of equal size, and waits for the stream `s`. Errors: those of copy(), and errors
-/// of earlier work in the stream.
+/// Copies to the host, and waits for the stream. Errors: those of copy(), and errors of earlier work in the stream.
+///
+/// Parameters:
+///   - s: the stream
+///   - source: a view of device memory
+///   - target: a view of equal size; written
 template <class T>
 status to_host(cudaStream_t s, tensor_view<const T, 1> source, tensor_view<T, 1> target) {
   if (const status state = detail::flat(source, "source").state; !state.ok()) return state;
@@ -150,8 +154,12 @@ status to_host(cudaStream_t s, tensor_view<const T, 1> source, tensor_view<T, 1>
   return detail::consume(cudaStreamSynchronize(s), "stream");
 }
 
-/// Copies a device_array to a std::vector, std::array, std::span or pinned_array of equal size, and waits for the
-/// stream.
+/// Copies a device_array to the host, and waits for the stream.
+///
+/// Parameters:
+///   - s: the stream
+///   - source: the device_array
+///   - target: a std::vector, std::array, std::span or pinned_array of equal size; written
 template <class T, detail::contiguous_range_like Range>
 status to_host(cudaStream_t s, const device_array<T>& source, Range&& target) {
   return to_host<T>(s, tensor_view<const T, 1>(source), tensor_view<T, 1>(target));

@@ -96,7 +96,11 @@ status copy(cudaStream_t s, const From& from, To&& to) {
   return detail::copy_flat<element>(s, source.value, target.value, "to");
 }
 
-/// Copies all elements of `from` to `to` on the CPU, between pageable, pinned and managed memory. Done when it returns.
+/// Copies all elements of `from` to `to` on the CPU. Done when it returns.
+///
+/// Parameters:
+///   - from, to: as on a stream, in pageable, pinned and managed memory
+///
 /// Errors: those of the overload for streams; device memory.
 template <detail::contiguous_range_like From, detail::contiguous_range_like To>
 status copy(host_t, const From& from, To&& to) {

@@ -75,11 +75,15 @@ device_status run_parts(const tensor_view<const int, 1>& devices, const weighted
 
 }  // namespace detail
 
-/// Splits a batch over `devices`, a list of GPU numbers, in proportion to `weights` (see split_batch(); equally if
-/// empty). Calls `status f(cudaStream_t stream, const batch_part& part)` for each part that has items, in the order of
-/// `devices`, with the GPU of the part current and a new stream of that GPU. f copies its items to the GPU, enqueues
-/// the work, and copies the results back, as in `copy(stream, part.of(q), ...)`. A GPU may be listed twice. Then the
-/// call waits for all streams.
+/// Splits a batch over GPUs, and calls f for each part that has items, in the order of `devices`, with the GPU of the part
+/// current and a new stream of that GPU. Then the call waits for all streams.
+///
+/// Parameters:
+///   - devices: the numbers of the GPUs; one may be listed twice
+///   - weights: the parts are in proportion to them (see split_batch()), and equal if it is empty
+///   - batch: items
+///   - f: `status f(cudaStream_t stream, const batch_part& part)` copies its items to the GPU, enqueues the work, and copies the
+///     results back, as in `copy(stream, part.of(q), ...)`
 ///
 /// The calling thread makes all calls of f. If f waits, as copies to pageable memory do, the GPUs work one after the
 /// other; with pinned_array they work at the same time. No GPU reads the memory of another. If `devices` is empty,

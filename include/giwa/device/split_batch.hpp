@@ -97,11 +97,16 @@ struct weighted_batch {
 
 }  // namespace detail
 
-/// Splits `batch` items in proportion to `weights`, which may be in any unit: multiprocessors, items per second, 3 and
-/// 1. Writes the number of items of part i to parts[i]. Their sum is `batch`. Each is its exact share, rounded up for
-/// the largest remainders (the earlier part first if they are equal) and down for the others. A weight of zero gets
-/// nothing. If `weights` is empty, all parts weigh the same. `parts` and `weights` must not share memory. Takes 64
-/// steps for each pair of parts. Errors: `batch` or a weight is negative; all weights are zero; their sum overflows;
+/// Splits the items of a batch in proportion to weights. Each part is its exact share, rounded up for the largest remainders
+/// (the earlier part first if they are equal) and down for the others. Takes 64 steps for each pair of parts.
+///
+/// Parameters:
+///   - batch: items
+///   - weights: in any unit: multiprocessors, items per second, 3 and 1. A weight of zero gets nothing. If it is empty, all
+///     parts weigh the same
+///   - parts: written: the number of items of each part, in all `batch`. Must not share memory with `weights`
+///
+/// Errors: `batch` or a weight is negative; all weights are zero; their sum overflows;
 /// `parts` and `weights` differ in size.
 GIWA_HOST_DEVICE constexpr status split_batch(int64 batch, const tensor_view<const int64, 1>& weights,
                                               const tensor_view<int64, 1>& parts) {

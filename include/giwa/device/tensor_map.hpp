@@ -89,9 +89,19 @@ struct tensor_map_encoder {
 /// (H200, 2026-11-22).
 enum class l2_promotion : int { bytes_128, bytes_256 };
 
-/// Makes the tensor map of a view for copies of boxes: `box` has the elements of a box in each dimension, in the order
-/// of the view, each from 1 to 256. A row of the box is 16 bytes to the span of the swizzle. Without `by` it looks up
-/// the encoder. Does not access the memory of the view. May be called while a graph is captured. Errors: those of
+/// Makes the tensor map of a view for copies of boxes. Does not access the memory of the view. May be called while a graph
+/// is captured.
+///
+/// Parameters:
+///   - v: the view
+///   - box: the elements of a box in each dimension, in the order of the view, each from 1 to 256. A row of the box is 16
+///     bytes to the span of the swizzle
+///   - pattern: how rows of a box are permuted in shared memory
+///   - argument: the name of the view in a status
+///   - by: the driver's function, which is looked up without it
+///   - promotion: bytes that the L2 cache reads around a line
+///
+/// Errors: those of
 /// check_tensor_map(); a box that the driver refuses; a driver without tensor maps.
 template <class T, int Rank>
 result<tensor_map> make_tensor_map(const tensor_view<T, Rank>& v, const giwa::index<Rank>& box, swizzle pattern,

@@ -15,9 +15,16 @@ struct timing {
   ///@}
 };
 
-/// Measures the time of `work()`, which enqueues work on the stream `s` and returns a status. Calls it `warm_up` times,
-/// then takes 15 measurements of `repeats` calls, each between two events. Synchronises with the stream. Stops at the
-/// first failure. Does not flush caches: data that fits in the L2 cache is read from there. Errors: those of `work`;
+/// Measures the time of a call: 15 measurements, each between two events. Synchronises with the stream. Stops at the first
+/// failure. Does not flush caches: data that fits in the L2 cache is read from there.
+///
+/// Parameters:
+///   - s: the stream
+///   - work: `status work()` enqueues work on the stream
+///   - warm_up: calls before the first measurement
+///   - repeats: calls of a measurement
+///
+/// Errors: those of `work`;
 /// `warm_up` is negative; `repeats` is less than 1.
 template <class Work>
 result<timing> time_on(cudaStream_t s, Work&& work, int warm_up = 3, int repeats = 1) {

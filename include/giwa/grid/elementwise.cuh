@@ -108,10 +108,14 @@ status check_inputs(const pointers<T...>& in, bool trusted, bool& aligned) {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Computes out[i] = f(in[i], ...) on the GPU for every element: `for_all(stream, elementwise{c, a, b}, add)`. f is a const
-/// callable on the elements of the inputs; its result converts to the element type of the output. Faster than the form by
-/// index, most of all for 16-bit types, because each access moves 16 bytes. Pointers of any alignment work; those aligned
-/// to 16 bytes are fastest. Asynchronous on `s`, a stream of the current device; allocates nothing; may be captured.
+/// Computes out[i] = f(in[i], ...) on the GPU for every element: `for_all(stream, elementwise{c, a, b}, add)`. Faster than the
+/// form by index, most of all for 16-bit types, because each access moves 16 bytes.
+///
+/// Parameters:
+///   - s: a stream of the current device; the call is asynchronous, allocates nothing, and may be captured
+///   - arrays: the output, then the inputs. Pointers of any alignment work; those aligned to 16 bytes are fastest
+///   - f: a const callable on the elements of the inputs, whose result converts to the element type of the output
+///
 /// Errors: those of elementwise::state(), host pointers, pointers of another GPU, and those of launch().
 template <class Out, class... In, class F>
 status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f) {
@@ -137,9 +141,14 @@ status for_all(cudaStream_t s, const elementwise<Out, In...>& arrays, const F& f
   }
 }
 
-/// Sets every element of an array in device memory to a value: `fill(stream, x, 0)`. The array is contiguous: a
-/// tensor_view of any rank, a device_array, or a type with data() and size(). Asynchronous on `s`, a stream of the current
-/// device; allocates nothing; may be captured. Errors: as of for_all(s, elementwise{array}, f).
+/// Sets every element of an array in device memory to a value: `fill(stream, x, 0)`.
+///
+/// Parameters:
+///   - s: a stream of the current device; the call is asynchronous, allocates nothing, and may be captured
+///   - array: contiguous: a tensor_view of any rank, a device_array, or a type with data() and size()
+///   - value: converts to the element type
+///
+/// Errors: as of for_all(s, elementwise{array}, f).
 template <detail::contiguous_range_like Array>
 status fill(cudaStream_t s, Array&& array, const detail::value_for<Array>& value) {
   return for_all(s, elementwise{array}, detail::constant<detail::value_for<Array>>{value});

@@ -168,7 +168,13 @@ inline constexpr bool detail::is_iterable<elementwise<Out, In...>> = true;
 #endif
 
 /// Computes out[i] = f(in[i], ...) on the CPU for every element, as the overload for streams does on the GPU, and returns
-/// when all are done. Each worker thread has its own copy of f, a const callable. The arrays must be in host memory.
+/// when all are done.
+///
+/// Parameters:
+///   - where: giwa::host
+///   - arrays: the output, then the inputs, in host memory
+///   - f: a const callable, of which each worker thread has its own copy
+///
 /// Errors: those of elementwise::state(), and a device_array. Other pointers are not checked.
 template <class Out, class... In, class F>
 status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) {
@@ -181,8 +187,14 @@ status for_all(host_t where, const elementwise<Out, In...>& arrays, const F& f) 
                  [out = arrays.out(), in = arrays.in(), f](int64 i) { out[i] = static_cast<Out>(in.call(f, i)); });
 }
 
-/// Sets every element of an array in host memory to a value: `fill(host, x, 0)`. The array is contiguous: a tensor_view of
-/// any rank, or a type with data() and size(). Errors: as of for_all(host, elementwise{array}, f).
+/// Sets every element of an array in host memory to a value: `fill(host, x, 0)`.
+///
+/// Parameters:
+///   - where: giwa::host
+///   - array: contiguous: a tensor_view of any rank, or a type with data() and size()
+///   - value: converts to the element type
+///
+/// Errors: as of for_all(host, elementwise{array}, f).
 template <detail::contiguous_range_like Array>
 status fill(host_t where, Array&& array, const detail::value_for<Array>& value) {
   return for_all(where, elementwise{array}, detail::constant<detail::value_for<Array>>{value});

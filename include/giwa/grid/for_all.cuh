@@ -127,8 +127,13 @@ status for_all(cudaStream_t s, Size n, const F& f) {
 }
 
 /// Calls f(i) on the GPU once for every index<rank> i inside the extents; neighbouring threads have neighbouring indices of
-/// the last dimension. The product of the sizes must fit in 64 bits; no dimension has a grid limit. f, the stream and
-/// capture are as for a count.
+/// the last dimension.
+///
+/// Parameters:
+///   - s: a stream of the current device; the call is asynchronous, allocates nothing, and may be captured
+///   - e: the sizes, whose product must fit in 64 bits; no dimension has a grid limit
+///   - f: as for a count, with an index<rank>
+///
 /// Errors: a size is negative, the product is too large, and those of launch().
 template <int64... Sizes, class F>
 status for_all(cudaStream_t s, const extents<Sizes...>& e, const F& f) {

@@ -87,6 +87,10 @@ constexpr auto extents_of(const int64 (&sizes)[Rank]) {
 
 inline namespace GIWA_ARCH_TAG {
 /// Takes sizes in braces: `for_all(where, {height, width}, f)` is for_all(where, extents{height, width}, f).
+///
+/// Parameters:
+///   - where, f: as there
+///   - sizes: of 1 to 4 dimensions
 template <class Where, stdlib::size_t Rank, class F>
 status for_all(const Where& where, const int64 (&sizes)[Rank], const F& f) {
   return for_all(where, detail::extents_of(sizes), f);

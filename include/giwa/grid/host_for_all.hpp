@@ -22,8 +22,12 @@ constexpr void require_host_body() {
 }  // namespace detail
 
 /// Calls f(i) on the CPU for each int64 i in [0, n) and returns when all calls are done. From 131072 elements on, worker
-/// threads share the range; each has its own copy of f. f is a const callable. An exception of f reaches the caller; some
-/// elements are then left out.
+/// threads share the range. An exception of f reaches the caller; some elements are then left out.
+///
+/// Parameters:
+///   - n: how many indices
+///   - f: a const callable, of which each worker thread has its own copy
+///
 /// Errors: n is negative or larger than an int64.
 template <stdlib::integral Size, class F>
 status for_all(host_t, Size n, F f) {
@@ -35,7 +39,12 @@ status for_all(host_t, Size n, F f) {
 }
 
 /// Calls f(index<rank>) on the CPU for each position inside the extents: `for_all(giwa::host, giwa::extents{height, width},
-/// f)`. Threads, exceptions and f are as for a count. The last dimension is the inner loop, without a division per element.
+/// f)`. Threads and exceptions are as for a count. The last dimension is the inner loop, without a division per element.
+///
+/// Parameters:
+///   - e: the sizes
+///   - f: as for a count, with an index<rank>
+///
 /// Errors: a size is negative, or the product of the sizes is larger than an int64.
 template <int64... Sizes, class F>
 status for_all(host_t, const extents<Sizes...>& e, F f) {

@@ -173,10 +173,15 @@ status launch(cudaStream_t s, const launch_config& config, void (*kernel)(Parame
   }
 }
 
-/// Launches an op (see kernel_op) on a stream: `launch(stream, {.grid = 80, .block = 256}, op{}, {a, b})`. The shared
-/// memory is the op's shared_storage: leave config.shared_bytes out. With giwa::host instead of the stream the same call
-/// runs the op on the CPU. Stream, capture and errors are as for a kernel; a block must also be a multiple of 32 threads
-/// and at most Op::max_threads.
+/// Launches an op (see kernel_op) on a stream: `launch(stream, {.grid = 80, .block = 256}, op{}, {a, b})`. With giwa::host
+/// instead of the stream the same call runs the op on the CPU. Capture and errors are as for a kernel.
+///
+/// Parameters:
+///   - s: a stream of the current device
+///   - config: a block must be a multiple of 32 threads and at most Op::max_threads. The shared memory is the op's
+///     shared_storage: leave config.shared_bytes out
+///   - op: the kernel
+///   - params: its parameters, Op::params
 template <class Op>
 status launch(cudaStream_t s, const launch_config& config, const Op& op, const typename Op::params& params) {
   if (const status state = detail::allow_op<Op>(config); !state.ok()) return state;

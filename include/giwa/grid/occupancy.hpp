@@ -99,8 +99,13 @@ inline result<int> best_block(const void* kernel, int64 shared_bytes) {
 
 }  // namespace detail
 
-/// Returns how many blocks of the kernel, with `threads` threads and `shared_bytes` of dynamic shared memory each, fit on
-/// one multiprocessor of the current GPU at once; 0 if none fits. Launches nothing.
+/// Returns how many blocks of a kernel fit on one multiprocessor of the current GPU at once; 0 if none fits. Launches nothing.
+///
+/// Parameters:
+///   - kernel: the `__global__` function
+///   - threads: of a block, 1 to 1024
+///   - shared_bytes: dynamic shared memory of a block
+///
 /// Errors: `threads` or `shared_bytes` is out of range, and those of the runtime.
 template <class... Parameters>
 result<int> resident_blocks(void (*kernel)(Parameters...), int threads, int64 shared_bytes = 0) {
@@ -113,8 +118,14 @@ result<int> resident_blocks(void (*kernel)(Parameters...), int threads, int64 sh
   return detail::resident_blocks(reinterpret_cast<const void*>(kernel), threads, shared_bytes);
 }
 
-/// Returns a configuration with one thread for each of n elements, n > 0: the block of the highest occupancy, and as many
-/// blocks as cover n. Asks the current GPU; launches nothing.
+/// Returns a configuration with one thread for each of n elements: the block of the highest occupancy, and as many blocks as
+/// cover n. Asks the current GPU; launches nothing.
+///
+/// Parameters:
+///   - kernel: the `__global__` function
+///   - n: elements, at least 1
+///   - shared_bytes: dynamic shared memory of a block
+///
 /// Errors: n < 1, no block fits with `shared_bytes`, the grid would be too large, and those of the runtime.
 template <class... Parameters>
 result<launch_config> cover(void (*kernel)(Parameters...), int64 n, int64 shared_bytes = 0) {
@@ -127,6 +138,12 @@ result<launch_config> cover(void (*kernel)(Parameters...), int64 n, int64 shared
 
 /// Returns a configuration for a kernel that distributes its work itself (a grid-stride loop, a cooperative grid): as many
 /// blocks as the current GPU can run at once, times `waves`. Launches nothing.
+///
+/// Parameters:
+///   - kernel: the `__global__` function
+///   - waves: at least 1; 1 for a cooperative grid
+///   - shared_bytes: dynamic shared memory of a block
+///
 /// Errors: waves < 1, no block fits with `shared_bytes`, the grid would be too large, and those of the runtime.
 template <class... Parameters>
 result<launch_config> fill_gpu(void (*kernel)(Parameters...), int waves = 1, int64 shared_bytes = 0) {

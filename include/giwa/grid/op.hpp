@@ -123,6 +123,12 @@ GIWA_HOST_DEVICE constexpr status validate_op(const launch_config& c) {
 /// Runs an op on the CPU with the block structure of a GPU: every thread of a block, its barriers, shuffles, votes, atomics
 /// and shared memory, one block after the other, always in the same order. Returns when all blocks are done. For tests
 /// and debuggers, not for speed. An exception of the body reaches the caller. A grid without blocks runs nothing.
+///
+/// Parameters:
+///   - config: as on a GPU
+///   - op: the kernel
+///   - params: its parameters, Op::params
+///
 /// Errors: those of a launch on a GPU, a barrier that some threads do not reach, a shuffle or vote that some lanes do not
 /// reach, clusters (not supported), and too little host memory.
 template <class Op>

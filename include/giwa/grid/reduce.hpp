@@ -23,7 +23,12 @@ struct plus {
 };
 
 /// Returns op over the values of all lanes of a warp, to each of them: `reduce_warp(block, x)` is their sum. All lanes of
-/// the warp call it. op is associative and commutative; the order, and so the bits of a sum, is always the same.
+/// the warp call it. The order, and so the bits of a sum, is always the same.
+///
+/// Parameters:
+///   - block: of the op
+///   - x: the lane's value
+///   - op: associative and commutative: plus{}, larger{} or a functor
 template <class Block, class T, class Op = plus>
 GIWA_HOST_DEVICE T reduce_warp(const Block& block, T x, const Op& op = {}) {
   GIWA_UNROLL
@@ -31,8 +36,12 @@ GIWA_HOST_DEVICE T reduce_warp(const Block& block, T x, const Op& op = {}) {
   return x;
 }
 
-/// Returns op over the values of lanes 0 to the caller's, its own included (an inclusive scan). All lanes of the warp call
-/// it. op is associative: op(earlier, later).
+/// Returns op over the values of lanes 0 to the caller's, its own included (an inclusive scan). All lanes of the warp call it.
+///
+/// Parameters:
+///   - block: of the op
+///   - x: the lane's value
+///   - op: associative, op(earlier, later)
 template <class Block, class T, class Op = plus>
 GIWA_HOST_DEVICE T scan_warp(const Block& block, T x, const Op& op = {}) {
   GIWA_UNROLL
@@ -51,7 +60,13 @@ struct block_partials {
 };
 
 /// Returns op over the values of all threads of a block, to each of them. All threads call it, in a block of whole warps.
-/// op and the order are as for reduce_warp().
+/// The order is always the same.
+///
+/// Parameters:
+///   - block: of the op
+///   - x: the thread's value
+///   - shared: a member of the op's shared_storage
+///   - op: associative and commutative, as for reduce_warp()
 template <class Block, class T, class Op = plus>
 GIWA_HOST_DEVICE T reduce_block(const Block& block, T x, block_partials<T>& shared, const Op& op = {}) {
   GIWA_ASSERT(block.size() % 32 == 0, "reduce_block: the block must have whole warps");
@@ -72,7 +87,13 @@ struct scan_result {
 };
 
 /// Returns op over the values of threads 0 to the caller's, and over all: for sums, the threads before have
-/// `inclusive - x`. All threads call it, in a block of whole warps. op is associative: op(earlier, later).
+/// `inclusive - x`. All threads call it, in a block of whole warps.
+///
+/// Parameters:
+///   - block: of the op
+///   - x: the thread's value
+///   - shared: a member of the op's shared_storage
+///   - op: associative, op(earlier, later)
 template <class Block, class T, class Op = plus>
 GIWA_HOST_DEVICE scan_result<T> scan_block(const Block& block, T x, block_partials<T>& shared, const Op& op = {}) {
   GIWA_ASSERT(block.size() % 32 == 0, "scan_block: the block must have whole warps");

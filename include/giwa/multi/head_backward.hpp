@@ -74,9 +74,15 @@ auto trained_score_of_heads(const Score& score, int first_head, [[maybe_unused]]
 
 }  // namespace detail
 
-/// Returns the bytes of workspace that head_parallel_attention_backward() needs on rank `rank` of `ranks`, with dlse and all
-/// gradients: twice q, k, v, o, dout, lse, dlse and the gradients of this rank. `output_bytes`: of an element of o and dout,
-/// `gradient_bytes`: of dq, dk and dv, `ring`: the ranks of the ring of a mesh. With `score` for a call with this score modifier.
+/// Returns the bytes of workspace that head_parallel_attention_backward() needs with dlse and all gradients: twice q, k, v, o,
+/// dout, lse, dlse and the gradients of this rank.
+///
+/// Parameters:
+///   - p, slices, rank, ranks: as in ring_workspace_bytes()
+///   - output_bytes: of an element of o and dout
+///   - gradient_bytes: of an element of dq, dk and dv
+///   - ring: the ranks of the ring of a mesh
+///   - score: the score modifier of the call
 template <score_modifier Score = plain_score>
 constexpr int64 head_parallel_backward_workspace_bytes(const attention_problem& p, const sequence_slices& slices,
                                                        int rank, int ranks, int64 output_bytes = 2,
@@ -110,12 +116,17 @@ constexpr int64 head_parallel_backward_workspace_bytes(const attention_problem& 
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Computes what ring_attention_backward() computes, with the same arguments, by an all-to-all exchange: all tokens of this
-/// rank's share of the heads. kv heads must be a multiple of the number of ranks. dsinks receives the gradients of this
-/// rank's heads, and 0 for the others: add it up over the ranks. So do the gradients of a score modifier's parameters; of
-/// bias_with_gradient a rank writes the elements of its heads, or, where heads share them, adds to them if it does not
-/// have the first head. options.workspace is required: head_parallel_backward_workspace_bytes(), 16-byte aligned.
-/// `comm` may be a mesh, as in head_parallel_attention_forward(). Otherwise as ring_attention_backward().
+/// Computes what ring_attention_backward() computes, by an all-to-all exchange: all tokens of this rank's share of the heads.
+/// kv heads must be a multiple of the number of ranks.
+///
+/// Parameters:
+///   - where, slices, q, k, v, o, dout, dq, dk, dv, mask, score: as in ring_attention_backward()
+///   - comm: a communicator or a mesh, as in head_parallel_attention_forward()
+///   - options: the workspace is required: head_parallel_backward_workspace_bytes(), 16-byte aligned. dsinks receives the
+///     gradients of this rank's heads, and 0 for the others: add it up over the ranks
+///
+/// The gradients of a score modifier's parameters are those of this rank's heads too; of bias_with_gradient a rank writes the
+/// elements of its heads, or, where heads share them, adds to them if it does not have the first head.
 template <int HeadSize, int HeadSizeV = HeadSize, detail::attention_place Where, communicator_or_mesh<Where> Comm,
           class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, class Mask = full,
           class Score = plain_score>

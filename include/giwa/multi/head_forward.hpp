@@ -43,9 +43,12 @@ GIWA_HOST_DEVICE constexpr status check_heads(int64 kv_heads, int ranks) {
 
 }  // namespace detail
 
-/// Returns the bytes of workspace that head_parallel_attention_forward() needs on rank `rank` of `ranks`: twice q, k, v, o
-/// and lse of this rank. Arguments as for ring_workspace_bytes(); `output_bytes`: of an element of o; `ring`: the ranks
-/// of the ring of a mesh.
+/// Returns the bytes of workspace that head_parallel_attention_forward() needs: twice q, k, v, o and lse of this rank.
+///
+/// Parameters:
+///   - p, slices, rank, ranks: as in ring_workspace_bytes()
+///   - output_bytes: of an element of o
+///   - ring: the ranks of the ring of a mesh
 constexpr int64 head_parallel_workspace_bytes(const attention_problem& p, const sequence_slices& slices, int rank,
                                               int ranks, int64 output_bytes = 2, int ring = 1) {
   if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks || ring < 1 || ranks % ring != 0) return 0;
@@ -72,11 +75,14 @@ inline namespace GIWA_ARCH_TAG {
 /// rank its tokens back. kv heads must be a multiple of the number of ranks. k and v may have any strides. Nothing overlaps
 /// with the exchanges, which send (ranks - 1) / ranks of q, k, v and o once.
 ///
-/// `comm` may be a mesh{heads, ring}: then `heads` exchanges heads, and each rank of `ring` calls ring_attention_forward() with
-/// the heads that it has and the tokens of its group. kv heads must be a multiple of the ranks of `heads` then. The
-/// slices are those of all ranks.
+/// Parameters:
+///   - where, slices, q, k, v, o, mask, score: as in ring_attention_forward(); the slices are those of all ranks
+///   - comm: this rank's communicator, or a mesh{heads, ring}: then `heads` exchanges heads, and each rank of `ring` calls
+///     ring_attention_forward() with the heads that it has and the tokens of its group. kv heads must be a multiple of the
+///     ranks of `heads` then
+///   - options: the workspace is required: head_parallel_workspace_bytes(), 16-byte aligned
 ///
-/// The workspace is required: head_parallel_workspace_bytes(), 16-byte aligned. A row has the bits that attention_forward()
+/// A row has the bits that attention_forward()
 /// over the whole sequence gives it with this rank's part of the heads. Errors and streams as in ring_attention_forward().
 ///
 /// Source: Jacobs et al. 2023, "DeepSpeed Ulysses".

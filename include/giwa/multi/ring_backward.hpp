@@ -241,9 +241,12 @@ struct ring_backward {
 
 }  // namespace detail
 
-/// Returns the bytes of workspace that ring_attention_backward() needs on rank `rank` of `ranks`; see ring_workspace_bytes().
-/// It is the memory for the slices of keys and values of two other ranks, for the fp32 gradients of five slices (with one
-/// rank, one), dq in fp32, and that of attention_backward(). With `score` for a call with this score modifier.
+/// Returns the bytes of workspace that ring_attention_backward() needs: the memory for the slices of keys and values of two
+/// other ranks, for the fp32 gradients of five slices (with one rank, one), dq in fp32, and that of attention_backward().
+/// A last argument is the score modifier of the call, if it has one.
+///
+/// Parameters:
+///   - p, slices, rank, ranks: as in ring_workspace_bytes()
 template <score_modifier Score = plain_score>
 GIWA_HOST_DEVICE constexpr int64 ring_backward_workspace_bytes(const attention_problem& p,
                                                                const sequence_slices& slices, int rank, int ranks,
@@ -259,12 +262,17 @@ inline namespace GIWA_ARCH_TAG {
 /// Computes the gradients of ring_attention_forward(): dq, dk and dv of this rank's rows from its rows of dout. Keys and
 /// values travel as in the forward call, and the fp32 gradients of each slice travel behind them and come home at the end.
 ///
-/// Parameters as in attention_backward() and ring_attention_forward(), for this rank's rows; o and lse are those that
-/// ring_attention_forward() wrote, with the same slices. An empty view in the place of dq, dk or dv is not computed, on all
-/// ranks alike; a rank without rows passes a view of its sizes, (batch, 0, kv heads, head size). dsinks receives the sum
-/// over this rank's rows: add it up over the ranks. So do the gradients of a score modifier's parameters; of bias_with_gradient
-/// a rank writes the elements of its queries and the keys that they see. options.workspace is required:
-/// ring_backward_workspace_bytes(), 16-byte aligned.
+/// Parameters:
+///   - where, comm, slices: as in ring_attention_forward()
+///   - q, k, v, o, dout, mask, score: as in attention_backward(), for this rank's rows; o is what ring_attention_forward() wrote,
+///     with the same slices
+///   - dq, dk, dv: written. An empty view is not computed, on all ranks alike; a rank without rows passes a view of its sizes,
+///     (batch, 0, kv heads, head size)
+///   - options: lse is what ring_attention_forward() wrote; the workspace is required: ring_backward_workspace_bytes(), 16-byte
+///     aligned. dsinks receives the sum over this rank's rows: add it up over the ranks
+///
+/// The gradients of a score modifier's parameters are summed over this rank's rows too; of bias_with_gradient a rank writes
+/// the elements of its queries and the keys that they see.
 ///
 /// Sums are in fp32, in the order of the ring, and rounded once, so the result has the same bits in each run with the same
 /// slices, without options.any_order. Streams, capture and errors are as in ring_attention_forward().

@@ -158,9 +158,13 @@ struct ring_forward {
 
 }  // namespace detail
 
-/// Returns the bytes of workspace that ring_attention_forward() needs on rank `rank` of `ranks`. Of the problem batch,
-/// heads, kv_heads, head_size, head_size_v and element_bytes count; the lengths are those of the slices. It is the memory
-/// for the slices of keys and values of two other ranks (of one, if there are two ranks), and twice o in fp32.
+/// Returns the bytes of workspace that ring_attention_forward() needs: the memory for the slices of keys and values of two
+/// other ranks (of one, if there are two ranks), and twice o in fp32.
+///
+/// Parameters:
+///   - p: batch, heads, kv_heads, head_size, head_size_v and element_bytes count; the lengths are those of the slices
+///   - slices: those of the call
+///   - rank, ranks: this rank, and how many there are
 GIWA_HOST_DEVICE constexpr int64 ring_workspace_bytes(const attention_problem& p, const sequence_slices& slices,
                                                       int rank, int ranks) {
   if (!slices.check(ranks).ok() || rank < 0 || rank >= ranks) return 0;

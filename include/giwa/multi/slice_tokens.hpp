@@ -29,9 +29,15 @@ status check_slice(const token_slice& slice, const tensor_view<T, 4>& whole, con
 
 }  // namespace detail
 
-/// Copies the tokens of a slice out of a whole sequence: whole (batch, tokens, heads, head size), own (batch, tokens of the
-/// slice, heads, head size), any strides. On a stream both are memory of its GPU; with giwa::host the call returns when it is
-/// done. The tensors must not overlap. Errors: sizes that do not fit together.
+/// Copies the tokens of a slice out of a whole sequence. The tensors have any strides and must not overlap.
+///
+/// Parameters:
+///   - where: a stream, of whose GPU both are memory; or giwa::host, with which the call returns when it is done
+///   - slice: the tokens of a rank
+///   - whole: (batch, tokens, heads, head size)
+///   - own: (batch, tokens of the slice, heads, head size); written
+///
+/// Errors: sizes that do not fit together.
 template <detail::attention_place Where, class T, class Own>
   requires(stdlib::same_as<stdlib::remove_const_t<T>, Own>)
 status slice_tokens(const Where& where, const token_slice& slice, const tensor_view<T, 4>& whole,
@@ -42,6 +48,10 @@ status slice_tokens(const Where& where, const token_slice& slice, const tensor_v
   return s;
 }
 /// Copies the tokens of a slice to their places in a whole sequence; see slice_tokens().
+///
+/// Parameters:
+///   - where, slice, own: as there
+///   - whole: written, in the places of the slice
 template <detail::attention_place Where, class T, class Whole>
   requires(stdlib::same_as<stdlib::remove_const_t<T>, Whole>)
 status gather_tokens(const Where& where, const token_slice& slice, const tensor_view<T, 4>& own,

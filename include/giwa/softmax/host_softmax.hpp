@@ -16,9 +16,11 @@ struct host_rows;  // defined by <giwa/host.hpp>
 /// Computes the softmax over the last dimension on the CPU: out[..., j] = e^(in[..., j] - m) / sum over k of e^(in[...,
 /// k] - m), where m is the row's largest element. Needs `#include <giwa/host.hpp>`.
 ///
-/// `in` and `out` have the same sizes, 1 to 4 dimensions, sizes of 0 included, and any strides; elements of `out` must
-/// not overlap. Elements are fp16, bf16, fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view
-/// is fp64. `out` may be `in` itself, with the same strides and element size. A row of -inf gives 0; a NaN or +inf in a
+/// Parameters:
+///   - in: 1 to 4 dimensions, any sizes and strides
+///   - out: the same sizes; written. Its elements must not overlap. May be `in` itself, with the same strides and element size
+///
+/// Elements are fp16, bf16, fp32 or fp64, each view its own; computed in fp32, or in fp64 if either view is fp64. A row of -inf gives 0; a NaN or +inf in a
 /// row makes the whole row NaN. Results agree with those on a stream to rounding; docs/softmax.md has the error bound.
 /// Compile with -march=native or similar:
 /// without it the compiler uses SSE, at about 0.65 of the speed of AVX-512.

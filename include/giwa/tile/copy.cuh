@@ -32,6 +32,9 @@ GIWA_HOST_DEVICE void load(const Group& group, const tensor_view<V, 2>& from, co
 /// Fills the tile as load() does, with asynchronous copies (cp.async) if the types are equal, accesses have at least 4
 /// bytes, and the GPU is sm_80 or later; otherwise it is load(). The tile is complete after copy_commit(), copy_wait() by
 /// each thread, and a barrier.
+///
+/// Parameters:
+///   - group, from, origin, to, fill: as for load()
 template <thread_group Group, class V, class T, class Shape, class Layout>
 GIWA_HOST_DEVICE void load_async(const Group& group, const tensor_view<V, 2>& from, const giwa::index<2>& origin,
                                  shared_tile<T, Shape, Layout>& to,
@@ -56,8 +59,13 @@ GIWA_HOST_DEVICE void copy_wait() {
 }
 
 /// Writes the tile `from` to the view `to`: element (r, c) of the tile goes to element (origin[0] + r, origin[1] + c) of the
-/// view; elements outside the view are not written. Threads, strides, alignment and conversion are as for load(). The tile
-/// must be complete: a barrier lies between its last write and the call.
+/// view. Strides, alignment and conversion are as for load().
+///
+/// Parameters:
+///   - group: the threads that copy; all of them call with the same arguments
+///   - from: the tile, which must be complete: a barrier lies between its last write and the call
+///   - to: the view; elements outside it are not written
+///   - origin: row and column in the view of the tile's first element
 template <thread_group Group, class T, class Shape, class Layout, class V>
 GIWA_HOST_DEVICE void store(const Group& group, const shared_tile<T, Shape, Layout>& from, const tensor_view<V, 2>& to,
                             const giwa::index<2>& origin) {

@@ -28,9 +28,13 @@ struct box_coordinates {
 
 /// Starts the load of a tile by TMA; `full` counts Tile::bytes. Elements outside the tensor read as zero. One thread calls it.
 ///
-/// `map` comes from make_tile_map() for this type of tile. The rows and columns of the tile are the last two dimensions of the
-/// tensor, from the last two coordinates of `origin` on. All coordinates fit in 32 bits; the last is a multiple of 16 bytes,
-/// otherwise TMA fails (cudaErrorIllegalInstruction).
+/// Parameters:
+///   - map: of make_tile_map() for this type of tile
+///   - origin: where the tile begins; its rows and columns are the last two dimensions of the tensor. All coordinates fit in 32
+///     bits; the last is a multiple of 16 bytes, otherwise TMA fails (cudaErrorIllegalInstruction)
+///   - to: the tile; written
+///   - full: the barrier that counts the bytes
+///   - policy: what the L2 cache keeps
 template <class T, class Shape, class Layout, int Rank>
 GIWA_DEVICE void load(const tensor_map& map, const giwa::index<Rank>& origin, shared_tile<T, Shape, Layout>& to,
                       arch::mbarrier& full, arch::l2_policy policy = arch::l2_policy::normal) {
@@ -41,9 +45,12 @@ GIWA_DEVICE void load(const tensor_map& map, const giwa::index<Rank>& origin, sh
                    full, policy);
 }
 
-/// Starts the load of this block's share of a tile that all `Blocks` blocks of a cluster receive; `block` is the rank of the
-/// block in the cluster. Each block loads slabs / Blocks slabs of the tile into all blocks. After the calls of all blocks the
-/// `full` of each counts Tile::bytes. Otherwise as load().
+/// Starts the load of this block's share of a tile that all `Blocks` blocks of a cluster receive. Each block loads slabs /
+/// Blocks slabs of the tile into all blocks. After the calls of all blocks the `full` of each counts Tile::bytes.
+///
+/// Parameters:
+///   - map, origin, to, full, policy: as for load()
+///   - block: the rank of the block in the cluster
 template <int Blocks, class T, class Shape, class Layout, int Rank>
 GIWA_DEVICE void load_multicast(const tensor_map& map, const giwa::index<Rank>& origin,
                                 shared_tile<T, Shape, Layout>& to, arch::mbarrier& full, int block,
@@ -68,7 +75,11 @@ GIWA_DEVICE void load_multicast(const tensor_map& map, const giwa::index<Rank>& 
 
 /// Starts the store of a tile by TMA, in the bulk group that commit_stores() closes. Elements outside the tensor are not
 /// written. All threads that wrote the tile first call fence_async_proxy(), then a barrier; then one thread calls store().
-/// `map` comes from make_store_map(). No coordinate of `origin` is negative, because TMA refuses that for stores.
+///
+/// Parameters:
+///   - from: the tile
+///   - map: of make_store_map()
+///   - origin: as for load(); no coordinate is negative, because TMA refuses that for stores
 template <class T, class Shape, class Layout, int Rank>
 GIWA_DEVICE void store(const shared_tile<T, Shape, Layout>& from, const tensor_map& map,
                        const giwa::index<Rank>& origin) {

@@ -41,9 +41,15 @@ inline constexpr bool fits_product<Shape, shared_tile<T, tile_shape<Shape::rows,
 
 }  // namespace detail
 
-/// Computes d += a b for shared tiles a (rows, k) and b (k, columns) of fp16, bf16 or fp32. Multiplies and adds in fp32, in
-/// the order of k. All threads of d's map call it; `thread` is the rank among them. Contains no barrier. The form with
-/// `first` multiplies columns [first, first + rows of b) of a; `first` is a multiple of the rows of b.
+/// Computes d += a b for shared tiles of fp16, bf16 or fp32. Multiplies and adds in fp32, in the order of k. All threads of
+/// d's map call it. Contains no barrier.
+///
+/// Parameters:
+///   - thread: the rank among the threads of d's map
+///   - d: (rows, columns)
+///   - a: (rows, k of the tile)
+///   - first: columns [first, first + rows of b) of a are multiplied; a multiple of the rows of b
+///   - b: (k, columns)
 ///
 /// A thread reads 8 bytes of each of its rows of a and uses them for several k, and reads its runs of a row of b. This is
 /// free of bank conflicts if the rows of a that a warp reads start at different banks (padded<16 / sizeof(T)>) and Run is
@@ -92,6 +98,9 @@ GIWA_HOST_DEVICE void multiply_add(int thread,
   }
 }
 /// Computes d += a b as above, for an a with as many columns as b has rows.
+///
+/// Parameters:
+///   - thread, d, a, b: as above
 template <class Shape, int ThreadRows, int ThreadColumns, int Run, class T, class U, int Depth, class LayoutOfA,
           class LayoutOfB>
 GIWA_HOST_DEVICE void multiply_add(int thread,
@@ -104,6 +113,10 @@ GIWA_HOST_DEVICE void multiply_add(int thread,
 /// Computes d += a b^T for `transposed(b)`, b (columns, k). Otherwise as above. A thread reads 8 bytes of each of its rows of
 /// both tiles at a time. With Run 1 this is free of bank conflicts if the rows of a tile that a warp reads at once start at
 /// different pairs of banks: up to 8 rows with padded<16 / sizeof(T)>, up to 16 with padded<8 / sizeof(T)>.
+///
+/// Parameters:
+///   - thread, d, a: as above
+///   - b: transposed(b) of a tile (columns, k)
 template <class Shape, int ThreadRows, int ThreadColumns, int Run, class T, class U, int Depth, class LayoutOfA,
           class LayoutOfB>
 GIWA_HOST_DEVICE void multiply_add(

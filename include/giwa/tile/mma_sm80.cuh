@@ -135,11 +135,16 @@ GIWA_DEVICE void multiply_by_steps(int lane, warp_tile<Rows, Columns>& d, const 
 
 }  // namespace detail
 
-/// Computes d (Rows, Columns) += rows [first_row, first_row + Rows) of a (m, k) times columns [first_column, first_column +
-/// Columns) of b (k, n). All lanes of a warp call it; `lane` is the rank in the warp. a and b are shared tiles or transposed()
-/// tiles of fp16 (sm_75 and later), bf16 (sm_80), or fp32 (sm_80), which is rounded to tf32 with 10 bits of fraction; sums
-/// are fp32. Both operands are complete: a barrier lies before the call. Swizzled tiles are fastest. first_row and
-/// first_column are multiples of 8.
+/// Computes d += rows of a times columns of b. All lanes of a warp call it. a and b are shared tiles or transposed() tiles of
+/// fp16 (sm_75 and later), bf16 (sm_80), or fp32 (sm_80), which is rounded to tf32 with 10 bits of fraction; sums are fp32.
+/// Both operands are complete: a barrier lies before the call. Swizzled tiles are fastest.
+///
+/// Parameters:
+///   - lane: the rank in the warp
+///   - d: (Rows, Columns)
+///   - a: (m, k), of which rows [first_row, first_row + Rows) are multiplied
+///   - b: (k, n), of which columns [first_column, first_column + Columns) are multiplied
+///   - first_row, first_column: multiples of 8
 template <int Rows, int Columns, class Left, class Right>
 GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const Left& a, int first_row, const Right& b,
                               int first_column) {
@@ -160,7 +165,11 @@ GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const Left&
                                                                                                   first_column);
 }
 
-/// Computes d += a b as above with a (Rows, k) in registers, as to_operand() makes it, of the 16-bit type of b.
+/// Computes d += a b as above with a in registers.
+///
+/// Parameters:
+///   - lane, d, b, first_column: as above
+///   - a: (Rows, k), as to_operand() makes it, of the 16-bit type of b
 template <int Rows, int Columns, int Words, class Right>
 GIWA_DEVICE void multiply_add(int lane, warp_tile<Rows, Columns>& d, const uint32 (&a)[Words], const Right& b,
                               int first_column) {

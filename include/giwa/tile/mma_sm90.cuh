@@ -79,14 +79,20 @@ struct wgmma_operand : operand_traits<Operand> {
 
 }  // namespace detail
 
-/// Starts d = a b, or d += a b if `accumulate`, with rows [first_row, first_row + 64) of a (m, k) and b (k, Columns): swizzled
-/// shared tiles or transposed() tiles, of fp16, bf16, or fp32, which wgmma truncates to tf32 and which must be contiguous
-/// along k. All threads of a warpgroup call it. Asynchronous: call wgmma_fence() before the first product, wgmma_commit()
+/// Starts d = a b, or d += a b, with swizzled shared tiles or transposed() tiles, of fp16, bf16, or fp32, which wgmma truncates
+/// to tf32 and which must be contiguous along k. All threads of a warpgroup call it. Asynchronous: call wgmma_fence() before the first product, wgmma_commit()
 /// after the last of a group, and wgmma_wait<n>() before d is read or an operand overwritten; arch/wgmma.cuh has the rules.
 ///
-/// `multiply<80>(...)` uses 80 of k only, from element `of_a` of the rows of a and `of_b` of the columns of b on, because tiles
-/// consist of whole slabs whose end may be unused. b has the columns of d, or is a tile with more, of which those from
-/// `first_column` on are used, a multiple of the width of its slabs (128, 64 or 32 bytes).
+/// `multiply<80>(...)` uses 80 of k only, because tiles consist of whole slabs whose end may be unused.
+///
+/// Parameters:
+///   - d: (64, Columns)
+///   - a: (m, k), of which rows [first_row, first_row + 64) are multiplied
+///   - first_row: of a
+///   - b: (k, Columns), or a tile with more columns, of which those from `first_column` on are used
+///   - accumulate: whether d is added to
+///   - of_a, of_b: the first of the k that are used, in the rows of a and in the columns of b
+///   - first_column: a multiple of the width of b's slabs (128, 64 or 32 bytes)
 template <int Depth = 0, descriptors How = descriptors::from_first, int Columns, class Left, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate,
                           int of_a = 0, int of_b = 0, int first_column = 0) {
@@ -131,9 +137,14 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
   }
 }
 
-/// Starts d = a b or d += a b as above with a (64, k) in registers, as to_operand() makes it, of the 16-bit or 8-bit type of b. Uses
-/// Columns columns of b from first_column on, a multiple of the width of b's slabs (128, 64 or 32 bytes), or of 8 if b is
-/// transposed, and k rows of b from `of_b` on, a multiple of 32 bytes.
+/// Starts d = a b or d += a b as above with a in registers.
+///
+/// Parameters:
+///   - d, b, accumulate: as above
+///   - a: (64, k), as to_operand() makes it, of the 16-bit or 8-bit type of b
+///   - first_column: Columns columns of b are used from here on: a multiple of the width of b's slabs (128, 64 or 32 bytes), or
+///     of 8 if b is transposed
+///   - of_b: k rows of b are used from here on, a multiple of 32 bytes
 template <descriptors How = descriptors::from_first, int Columns, int Words, class Right>
 GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const uint32 (&a)[Words], const Right& b, bool accumulate,
                           int first_column = 0, int of_b = 0) {

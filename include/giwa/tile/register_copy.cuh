@@ -33,10 +33,16 @@ GIWA_HOST_DEVICE uint32 packed_word(float low, float high) {
 
 }  // namespace detail
 
-/// Writes columns [first_column, first_column + columns of `to`) of a register tile, rounded to T, to rows from `first_row` on
-/// of a shared tile. first_column is a multiple of 8 and a constant after unrolling. All threads of the group that holds the
-/// registers call it; `thread` is the rank in the group. Accumulators are written to 16-bit tiles by stmatrix on sm_90 and
-/// later, without bank conflicts if the tile has a 128-byte swizzle.
+/// Writes columns of a register tile, rounded to T, to rows of a shared tile. All threads of the group that holds the registers
+/// call it. Accumulators are written to 16-bit tiles by stmatrix on sm_90 and later, without bank conflicts if the tile has a
+/// 128-byte swizzle.
+///
+/// Parameters:
+///   - thread: the rank in the group
+///   - from: the register tile
+///   - first_column: of `from`, from which the columns of `to` are written; a multiple of 8, and a constant after unrolling
+///   - to: the shared tile
+///   - first_row: of `to`
 template <class Map, class T, class Shape, class Layout>
 GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, int first_column,
                             shared_tile<T, Shape, Layout>& to, int first_row = 0) {
@@ -72,9 +78,14 @@ GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, i
   }
 }
 
-/// Writes a register tile, rounded to T, to the view from `origin` on; elements outside the view are not written. All threads
-/// of the group that holds the registers may call it, in any order; `thread` is the rank in the group. Two neighbouring
-/// elements of an accumulator are written at once if both are in the view and aligned.
+/// Writes a register tile, rounded to T, to a view. All threads of the group that holds the registers may call it, in any order.
+/// Two neighbouring elements of an accumulator are written at once if both are in the view and aligned.
+///
+/// Parameters:
+///   - thread: the rank in the group
+///   - from: the register tile
+///   - to: the view; elements outside it are not written
+///   - origin: row and column in the view of the tile's first element
 template <class Map, class T>
 GIWA_HOST_DEVICE void store(int thread, const register_tile<float, Map>& from, const tensor_view<T, 2>& to,
                             const giwa::index<2>& origin) {
@@ -129,6 +140,10 @@ GIWA_HOST_DEVICE pair_of_words exchange_words(const Block& block, uint32 first, 
 /// Writes an accumulator as store() does, to a view whose last dimension is contiguous. If T has 16 bits and the rows of the
 /// view are aligned to 8 bytes and a multiple of them, lanes exchange elements so that four of them write 32 bytes. All lanes
 /// of the warp call it.
+///
+/// Parameters:
+///   - block: of the op
+///   - thread, from, to, origin: as for store()
 template <class Block, class Map, class T>
 GIWA_HOST_DEVICE void store_rows(const Block& block, int thread, const register_tile<float, Map>& from,
                                  const tensor_view<T, 2>& to, const giwa::index<2>& origin) {

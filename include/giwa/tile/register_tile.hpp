@@ -65,7 +65,12 @@ GIWA_HOST_DEVICE void to_operand(const register_tile<float, Map>& from, uint32 (
   }
 }
 
-/// Splits `scale` times an accumulator into two fp16 left operands: hi + lo has the precision of fp32 (numeric/split.hpp).
+/// Splits an accumulator into two fp16 left operands: hi + lo has the precision of fp32 (numeric/split.hpp).
+///
+/// Parameters:
+///   - from: the accumulator
+///   - scale: its factor
+///   - hi, lo: written
 template <class Map>
 GIWA_HOST_DEVICE void to_operands(const register_tile<float, Map>& from, float scale, uint32 (&hi)[Map::registers / 2],
                                   uint32 (&lo)[Map::registers / 2]) {
@@ -79,6 +84,11 @@ GIWA_HOST_DEVICE void to_operands(const register_tile<float, Map>& from, float s
 
 /// Reduces this thread's elements of each of its rows: partial[r] = op(... op(partial[r], element) ..., element). Uses two
 /// chains for each row if a thread has few rows, because each step of a chain waits for the previous one.
+///
+/// Parameters:
+///   - tile: the register tile
+///   - partial: a number for each of the thread's rows; read and written
+///   - op: associative and commutative
 template <class T, class Map, class Op>
 GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map>& tile, T (&partial)[Map::rows],
                                                       const Op& op) {
@@ -107,8 +117,12 @@ GIWA_HOST_DEVICE constexpr void reduce_rows_of_thread(const register_tile<T, Map
     if (two_chains) partial[r] = op(partial[r], second[r]);
 }
 
-/// Reduces `partial` over the lanes that share a row; afterwards each of them has the result of the row. All lanes of the
-/// warp call it.
+/// Reduces over the lanes that share a row; afterwards each of them has the result of the row. All lanes of the warp call it.
+///
+/// Parameters:
+///   - block: of the op
+///   - partial: a number for each of the thread's rows; read and written
+///   - op: associative and commutative
 template <class Map, class Block, class T, class Op>
 GIWA_HOST_DEVICE void reduce_over_lanes(const Block& block, T (&partial)[Map::rows], const Op& op) {
   GIWA_UNROLL

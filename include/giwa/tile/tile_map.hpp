@@ -9,8 +9,15 @@
 namespace giwa::inline GIWA_ABI {
 
 /// Returns a tensor map with the box and the swizzle of a Tile, whose rows and columns are the last two dimensions of the
-/// view: `make_tile_map<decltype(stage::a)>(view, "a")`. `argument` names the view in errors. One copy has `rows` rows, at most
-/// those of the tile: several copies fill a tile whose rows are in different places, as the pages of a cache are.
+/// view: `make_tile_map<decltype(stage::a)>(view, "a")`.
+///
+/// Parameters:
+///   - view: the tensor
+///   - argument: its name in errors
+///   - by, promotion: as for make_tensor_map()
+///   - rows: of one copy, at most those of the tile: several copies fill a tile whose rows are in different places, as the pages
+///     of a cache are
+///
 /// Errors: those of make_tensor_map(); rows out of range.
 template <class Tile, class T, int Rank>
 result<tensor_map> make_tile_map(const tensor_view<T, Rank>& view, const char* argument = "view",

@@ -134,32 +134,31 @@ inline namespace GIWA_ARCH_TAG {
 ///   - dout: like o, of the same element type
 ///   - dq, dk, dv: like q, k and v, of one element type, fp16, bf16 or fp32; written. An empty view is not computed:
 ///     frozen queries, or frozen keys and values, cost nothing
-///   - mask, score: the same objects as in attention_forward. A score modifier must give its slope (score_modifier). One
-///     with a member `void gradient(float dy, attention_coord c) const` receives dy of each score that is kept, once;
-///     see bias_with_gradient, and gradient_sharing for elements that several scores have. One with
-///     `static constexpr int parameters = n` has n numbers for each head, whose gradients the call sums:
-///     `void parameter_slopes(float score, attention_coord c, float (&slopes)[n]) const` gives the derivatives of the
-///     modified score, and the member `tensor_view<float, 2> parameter_gradients`, (heads, n), is written; see
-///     alibi_with_gradient
+///   - mask, score: the same objects as in attention_forward. A score modifier must give its slope (score_modifier). One with a
+///     member `void gradient(float dy, attention_coord c) const` receives dy of each score that is kept, once; see
+///     bias_with_gradient, and gradient_sharing for elements that several scores have. One with `static constexpr int
+///     parameters = n` has n numbers for each head, whose gradients the call sums: `void parameter_slopes(float score,
+///     attention_coord c, float (&slopes)[n]) const` gives the derivatives of the modified score, and the member
+///     `tensor_view<float, 2> parameter_gradients`, (heads, n), is written; see alibi_with_gradient
 ///   - options: lse, which is required, workspace, and others (attention_backward_options); also in the place of the mask or
 ///     of the score modifier, for calls that have none
 ///
 /// A kv head's dk and dv are sums over the heads of q that read it; those of keys that several sequences read
-/// (sequences::k_batch_index) are sums over the sequences. Rows that belong to no sequence are not written. A gradient
-/// of a row that sees no key, or that no query sees, is 0. Sums are in fp32 and, without `any_order`, in a fixed order:
-/// the same call gives the same bits, and the bits of a row depend on the rows that it is a function of and on the
-/// kernels that compute it; with `split_heads` those of dk and dv depend on the sizes of the call too.
+/// (sequences::k_batch_index) are sums over the sequences. Rows that belong to no sequence are not written. A gradient of a row
+/// that sees no key, or that no query sees, is 0. Sums are in fp32 and, without `any_order`, in a fixed order: the same call
+/// gives the same bits, and the bits of a row depend on the rows that it is a function of and on the kernels that compute it;
+/// with `split_heads` those of dk and dv depend on the sizes of the call too.
 ///
-/// Values that are masked for a pair of a query and a key, or outside its sequence, do not affect its terms, NaN
-/// included. A NaN that is not masked reaches the gradients that it is a term of: one in q or k makes the row's dq NaN, and
-/// the dk and dv of all keys that the row meets. On a GPU one in dout may make all columns of the dv of these keys NaN.
+/// Values that are masked for a pair of a query and a key, or outside its sequence, do not affect its terms, NaN included. A
+/// NaN that is not masked reaches the gradients that it is a term of: one in q or k makes the row's dq NaN, and the dk and dv
+/// of all keys that the row meets. On a GPU one in dout may make all columns of the dv of these keys NaN.
 ///
 /// On a stream the call is asynchronous, allocates nothing and may be captured in a graph; options.workspace is required.
 /// On giwa::host all memory is host memory, and the call returns when the gradients are written.
 ///
-/// Errors are returned as a status with the argument, the limit and the value seen, and nothing is written: sizes that
-/// do not match, no lse, a workspace that is too small, a gradient that overlaps an input or another gradient,
-/// accumulation into 16 bits, and the errors of attention_forward.
+/// Errors are returned as a status with the argument, the limit and the value seen, and nothing is written: sizes that do not
+/// match, no lse, a workspace that is too small, a gradient that overlaps an input or another gradient, accumulation into 16
+/// bits, and the errors of attention_forward.
 ///
 /// Source: Dao et al. 2022, "FlashAttention", algorithm 4, with delta as in Dao 2023, "FlashAttention-2".
 /// Example: `attention_backward<128>(stream, q, k, v, o, dout, dq, dk, dv, causal{}, {.lse = lse, .workspace = workspace})`.
@@ -207,10 +206,10 @@ status attention_backward(const Where& = {}, const Queries& = {}, const Keys& = 
   return {};
 }
 
-/// Prepares an attention_backward call on the current GPU, with its arguments and template arguments but the stream:
-/// `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, dout, dq, dk, dv, causal{}, options))`, then
-/// `plan.launch(stream)` any number of times. Launches nothing; may be called while a graph is captured. Errors: those of
-/// attention_backward(), and dropout with a probability of 0.
+/// Prepares an attention_backward call on the current GPU, with its template arguments, for `plan.launch(stream)` any number of
+/// times. Launches nothing; may be captured. Errors: those of attention_backward(), and dropout with a probability of 0.
+/// Parameters:
+///   - q, k, v, o, dout, dq, dk, dv, mask, score, options: of the call; the memory must be there at each launch
 ///@{
 template <class Sizes, class Accuracy = fp32, class Queries, class Keys, class Values, class O, class DO, class DQ,
           class DK, class DV, int Rank, class Mask = attention_backward_options,
@@ -252,18 +251,18 @@ auto make_attention_plan(const tensor_view<Queries, Rank>& q, const tensor_view<
 
 }  // namespace GIWA_ARCH_TAG
 
-/// Returns the bytes of workspace with which attention_backward() is fastest on a stream, from the arguments of the call
-/// without the stream: those of least_workspace_bytes(), and what the kernels on tensor cores need. For 16-bit tensors and
-/// head sizes up to 256, whose gradients one kernel computes, that is dq in fp32, its rows and columns rounded up to whole
-/// tiles of 64 or 128. For fp32 and head sizes up to 128 it is a copy of q, k, v and dout as split fp16, rows rounded up to
-/// 64 columns, and 4 bytes a row. `gpu`: then without what its kernels do not use, which is dq above a head size of 128 on
-/// 9.0, where TMA can address the tensors, and all of this on GPUs other than 9.0 and 10.x. With any_order or split_heads also
-/// fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv heads would leave
-/// multiprocessors of a GPU of 9.0 idle: at most 512 times 128 rows of k and v. Elsewhere any_order, unless packed, shares the
-/// queries that read the last keys if there is no mask: at most 132 times 128 rows.
-/// Sizes count, and no memory is read: pointers may be null, and options need no lse. The largest int64 where no 64-bit
-/// number holds the size, 0 for sizes that the call refuses. Needs no GPU.
+/// Returns the bytes of workspace with which attention_backward() is fastest on a stream: those of least_workspace_bytes(), and
+/// what the kernels on tensor cores need. For 16-bit tensors and head sizes up to 256, whose gradients one kernel computes,
+/// that is dq in fp32, its rows and columns rounded up to whole tiles of 64 or 128. For fp32 and head sizes up to 128 it is a
+/// copy of q, k, v and dout as split fp16, rows rounded up to 64 columns, and 4 bytes a row. With any_order or split_heads also
+/// fp32 sums of dk and dv, with which blocks share the query heads of a kv head where few kv heads would leave multiprocessors
+/// of a GPU of 9.0 idle: at most 512 times 128 rows of k and v. Elsewhere any_order, unless packed, shares the queries that
+/// read the last keys if there is no mask: at most 132 times 128 rows. The largest int64 where no 64-bit number holds the size,
+/// 0 for sizes that the call refuses. Needs no GPU.
 /// Example: `workspace_bytes(q, k, v, o, dout, dq, dk, dv, causal{}, {}, {.any_order = true}, {.capability = 90})`.
+/// Parameters:
+///   - q, k, v, o, dout, dq, dk, dv, mask, score, options: of the call. Sizes count, and no memory is read: pointers may be null
+///   - gpu: leaves out what its kernels do not use: dq above 128 on 9.0 with TMA layouts, all of this on GPUs but 9.0 and 10.x
 template <class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, int Rank,
           class Mask = attention_backward_options, class Score = attention_backward_options>
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,
@@ -279,9 +278,10 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank
   return detail::backward_workspace_bytes(detail::problem_of_sizes<Rank>(views.in), last.score(), gpu.capability,
                                           last.options().any_order, last.options().split_heads);
 }
-/// Returns the bytes of workspace that attention_backward() requires on a stream, from the arguments of workspace_bytes(): 8
-/// for each row and head of q, rounded up to a multiple of 16, and 16. Each parameter of the score modifier takes 4 bytes
-/// more for each row and head of q.
+/// Returns the bytes that attention_backward() requires on a stream: 8, and 4 for each parameter of the score modifier, for each
+/// row and head of q, rounded up to a multiple of 16, and 16.
+/// Parameters:
+///   - q, k, v, o, dout, dq, dk, dv, mask, score, options: as for workspace_bytes()
 template <class Queries, class Keys, class Values, class O, class DO, class DQ, class DK, class DV, int Rank,
           class Mask = attention_backward_options, class Score = attention_backward_options>
 GIWA_HOST_DEVICE constexpr int64 least_workspace_bytes(

@@ -216,8 +216,10 @@ status attention_cached(const Where& = {}, const Cache& = {}, const Queries& = {
 
 /// Prepares an attention_cached call on the current GPU, with the arguments and template arguments of that function except the
 /// stream: `auto plan = throw_if_failed(make_attention_plan<128>(cache, q, o, causal::bottom_right, {.workspace = w}))`, then
-/// `plan.launch(stream)` for each step of decoding. Each launch reads lengths, offsets and page tables anew. Launches nothing; may
-/// be called while a graph is captured. Errors: those of attention_cached().
+/// `plan.launch(stream)` for each step of decoding. Launches nothing; may be called while a graph is captured. Errors: those of
+/// attention_cached().
+/// Parameters:
+///   - cache, q, o, mask, score, options: of the call. Each launch reads lengths, offsets and page tables anew
 ///@{
 template <class Sizes, class Which = any_queries, class Element, class Queries, class O, int Rank,
           class Mask = cached_options, class Score = cached_options>
@@ -247,12 +249,14 @@ auto make_attention_plan(const kv_cache<Element>& cache, const tensor_view<Queri
 
 }  // namespace GIWA_ARCH_TAG
 
-/// Returns the bytes of the largest workspace that attention_cached() uses, from the arguments of the call without the
-/// stream, whatever the lengths, the mask and the pages are. With fewer bytes the call uses fewer multiprocessors where there
-/// are few sequences, and returns the same bits. `gpu.multiprocessors`: those of the GPU; without a number, 192 are assumed.
-/// Sizes count, and no memory is read: pointers may be null but cache.pages.indices, which says that there are pages. 0 for fp32, whose kernel uses no workspace, and for sizes that
-/// the call refuses. Needs no GPU.
+/// Returns the bytes of the largest workspace that attention_cached() uses, whatever the lengths, the mask and the pages are.
+/// With fewer bytes the call uses fewer multiprocessors where there are few sequences, and returns the same bits. 0 for fp32,
+/// whose kernel uses no workspace, and for sizes that the call refuses. Needs no GPU.
 /// Example: `workspace_bytes(cache, q, o, {}, {}, {}, {.multiprocessors = 132})`.
+/// Parameters:
+///   - cache, q, o, mask, score, options: of the call. Sizes count, and no memory is read: pointers may be null but
+///     cache.pages.indices, which says that there are pages
+///   - gpu: its multiprocessors; without a number, 192 are assumed
 template <class Element, class Queries, class O, int Rank, class Mask = cached_options, class Score = cached_options>
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
                                                  const tensor_view<O, Rank>& o, const Mask& mask = {},

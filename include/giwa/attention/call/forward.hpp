@@ -180,11 +180,12 @@ status attention_forward(const Where& = {}, const Queries& = {}, const Keys& = {
 
 }  // namespace GIWA_ARCH_TAG
 
-/// Returns the bytes of workspace that attention_forward() can use, from the arguments of the call without the stream: a
-/// work counter of 8 bytes, and for fp32 with head sizes up to 256 the split fp16 copies of q, k and v, about as large as
-/// these tensors with head sizes rounded up to 64. Sizes count, and no memory is read: pointers may be null. The largest
+/// Returns the bytes of workspace that attention_forward() can use: a work counter of 8 bytes, and for fp32 with head sizes
+/// up to 256 the split fp16 copies of q, k and v, about as large as these tensors with head sizes rounded up to 64. The largest
 /// int64 where no 64-bit number holds the size, 8 for sizes that the call refuses. Needs no GPU.
 /// Example: `workspace_bytes(q, k, v, o)`, `workspace_bytes(q, k, v, o, {.sequences = sequences})`.
+/// Parameters:
+///   - q, k, v, o, mask, score, options: of the call. Sizes count, and no memory is read: pointers may be null
 template <class Queries, class Keys, class Values, class O, int Rank, class Mask = attention_options,
           class Score = attention_options>
 GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,

@@ -157,9 +157,10 @@ inline namespace GIWA_ARCH_TAG {
 
 /// Prepares an attention_forward call on the current GPU, with the arguments and template arguments of that function
 /// except the stream: `auto plan = throw_if_failed(make_attention_plan<128>(q, k, v, o, causal{}));`, then
-/// `plan.launch(stream)` any number of times. Packed tensors follow their `sequences`. The memory of the tensors is not
-/// touched, and must be there at each launch. Launches nothing; may be called while a graph is captured. Errors: those
-/// of attention_forward(), and dropout with a probability of 0.
+/// `plan.launch(stream)` any number of times. Launches nothing; may be called while a graph is captured. Errors: those of
+/// attention_forward(), and dropout with a probability of 0.
+/// Parameters:
+///   - q, k, v, o, mask, score, options: of the call. The memory is not touched, and must be there at each launch
 ///@{
 template <int HeadSize, class Accuracy = fp32, class Tile = automatic_tile, class Queries, class Keys, class Values,
           class O, int Rank, class Mask = attention_options, class Score = attention_options>

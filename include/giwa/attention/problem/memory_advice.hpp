@@ -97,9 +97,12 @@ struct attention_advice {
   constexpr bool fits(const attention_bytes& b) const { return b.all() <= free; }
 };
 
-/// Computes what a call needs, and which smaller calls fit in `free` of the `total` bytes of a GPU. It is arithmetic
-/// only: no GPU is used. Lengths of packed sequences are not known here: they are assumed to be equal, and a split
-/// along the keys is not considered. Errors: sizes that attention_forward() does not take, a negative `free`.
+/// Computes what a call needs, and which smaller calls fit. It is arithmetic only: no GPU is used. Lengths of packed
+/// sequences are not known here: they are assumed to be equal, and a split along the keys is not considered. Errors: sizes
+/// that attention_forward() does not take, a negative `free`.
+/// Parameters:
+///   - p: the sizes of the call
+///   - free, total: bytes of the GPU's memory
 constexpr result<attention_advice> memory_advice(const attention_problem& p, int64 free, int64 total) {
   result<attention_advice> r;
   r.state = detail::check_sizes(p, 0);

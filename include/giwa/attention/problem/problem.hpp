@@ -109,10 +109,12 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const attention_problem& p) {
       {p.batch, rows(p.seq_q, p.rows_q), rows(p.seq_k, p.rows_k), p.heads, p.kv_heads, p.head_size, p.head_size_v});
 }
 
-/// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. `capability` is the
-/// GPU's compute capability, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it. `workspace` is the
-/// number of bytes that the call gets: fp32 with fewer than workspace_bytes() runs without tensor cores. Layouts are
-/// not known here: tensors that TMA cannot address run on sm80 where the answer is sm90, those of e4m3 on simt. Needs no GPU.
+/// Returns which kernel runs a problem of these sizes, or the first rule that the sizes break. Layouts are not known here:
+/// tensors that TMA cannot address run on sm80 where the answer is sm90, those of e4m3 on simt. Needs no GPU.
+/// Parameters:
+///   - p: the sizes
+///   - capability: of the GPU, 90 for 9.0, or 0 for the CPU; the program is taken to hold code for it
+///   - workspace: bytes that the call gets: fp32 with fewer than workspace_bytes() runs without tensor cores
 GIWA_HOST_DEVICE constexpr result<attention_path> supports(const attention_problem& p, int capability,
                                                            int64 workspace = max_int64) {
   if (const status s = detail::check_sizes(p, capability); !s.ok()) return {attention_path::simt, s};

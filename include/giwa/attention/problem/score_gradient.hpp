@@ -265,9 +265,11 @@ struct slope_check {
   bool ok = true;        ///< whether they agree everywhere to `tolerance` times (1 + |slope|)
 };
 
-/// Compares the slope of a score modifier with central differences at 257 scores from `low` to `high`, for a test of a
-/// custom modifier: `check_slope(my_score{...}, {.head = 1, .query = 5, .key = 3}, -20, 20).ok`. The step of a difference
-/// is 1/512 of the range, so keep corners out of it. Runs on the host; memory that the modifier reads must be host memory.
+/// Compares the slope of a score modifier with central differences at 257 scores, for a test of a custom modifier:
+/// `check_slope(my_score{...}, {.head = 1, .query = 5, .key = 3}, -20, 20).ok`.
+/// Parameters:
+///   - score, at: the modifier, whose memory must be host memory, and where it is called
+///   - low, high, tolerance: the scores, in steps of 1/512 of the range (keep corners out), and what slope_check::ok allows
 template <class Score>
 slope_check check_slope(const Score& score, attention_coord at, float low, float high, float tolerance = 0.01f) {
   static_assert(detail::has_slope<Score>,

@@ -216,9 +216,11 @@ status run_backward_reference(const backward_views<T, O, G>& views, const Mask& 
 /// it computes P, o and lse itself, in fp64. For tests: it takes some nanoseconds for each query, key and element of a
 /// head. A score modifier is called with a dual<double>; one that only has value_and_slope() computes in fp32.
 ///
-/// The views, the mask, the score modifier and the options are those of attention_backward(), without o and lse. The
-/// elements of dout and of the gradients may also be fp64. Head sizes are those of the views, 1 to 512; the workspace is
-/// not used; all memory is host memory. Returns when everything is written. Errors: a status for sizes that do not match.
+/// Parameters:
+///   - q, k, v, dout, dq, dk, dv, mask, score, options: as for attention_backward(), in host memory, without lse; the elements of
+///     dout and of the gradients may also be fp64; the workspace is not used
+///
+/// Head sizes are those of the views, 1 to 512. Returns when everything is written. Errors: a status for sizes that do not match.
 /// Example: `attention_backward_reference(giwa::host, q, k, v, dout, dq, dk, dv, causal{})`.
 template <class Queries, class Keys, class Values, class DO, class G, int Rank, class Mask = attention_backward_options,
           class Score = attention_backward_options>

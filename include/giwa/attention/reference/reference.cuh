@@ -27,9 +27,10 @@ struct stream_reference {
 inline namespace GIWA_ARCH_TAG {
 
 /// Computes attention by its definition on the GPU, one thread for each row of o, in fp64: attention_reference
-/// (reference.hpp) for device memory. For tests: it is slow. Asynchronous on `s`, a stream of the current device; it
-/// allocates nothing and may be captured. Errors: those of attention_reference on the host, memory that the GPU cannot
-/// use, and those of for_all().
+/// (reference.hpp) for device memory. For tests: it is slow. Asynchronous; allocates nothing and may be captured. Errors: those of
+/// attention_reference on the host, memory that the GPU cannot use, and those of for_all().
+/// Parameters:
+///   - s, q, k, v, o, mask, score, options: a stream of the current device, and the arguments on the host
 template <class Queries, class Keys, class Values, class O, int Rank, class Mask = attention_options,
           class Score = attention_options>
 status attention_reference(cudaStream_t s, const tensor_view<Queries, Rank>& q, const tensor_view<Keys, Rank>& k,

@@ -161,14 +161,13 @@ struct host_reference {
 /// arithmetic is fp64, except that a score modifier computes in fp32. For tests: it takes about 2 ns for each query,
 /// key and element of a head.
 ///
-/// The views, the mask, the score modifier and the options are those of attention_forward, with the same conventions for scale,
-/// masks, sinks, lse and rows without keys. Differences:
-///   - q (batch, queries, heads, head size), k (batch, keys, kv heads, head size), v (batch, keys, kv heads, head size of v): fp16,
-///     bf16 or fp32, one type for all three; o (batch, queries, heads, head size of v) may be any of these, or fp64
-///   - head sizes are those of the views, 1 to 512, not template arguments
-///   - the arrays of options.sequences are in host memory
-///   - options.workspace is checked but not used
-///   - all memory is host memory
+/// All memory is host memory. Head sizes are those of the views, 1 to 512. Conventions are those of attention_forward().
+/// Parameters:
+///   - q, k, v: (batch, queries, heads, head size), (batch, keys, kv heads, head size) and (batch, keys, kv heads, head size of
+///     v): fp16, bf16 or fp32, one type for all three
+///   - o: (batch, queries, heads, head size of v), of any of these types, or fp64; written
+///   - mask, score, options: as for attention_forward(); options.workspace is checked but not used
+///
 /// Returns when o and options.lse are written. Errors: those of attention_forward, as a status with the argument, the
 /// limit and the value seen; nothing is written then.
 /// Example: `attention_reference(giwa::host, q, k, v, o, causal{})`.
@@ -201,9 +200,10 @@ status with_cached_reference(const cached_views<T, Element, O>& views, const Mas
 }  // namespace detail
 
 /// Computes attention to a cache by its definition, on one thread of the CPU. All arithmetic is fp64, except that a score
-/// modifier computes in fp32. For tests: it is slow. The arguments are those of attention_cached(), in host memory, with
-/// these differences: head sizes are those of the views; o, and with it options.prior.o, may be fp64; options.workspace
-/// is not used. Returns when o and options.lse are written.
+/// modifier computes in fp32. For tests: it is slow. Returns when o and options.lse are written. Head sizes are those of the views.
+/// Parameters:
+///   - cache, q, o, mask, score, options: as for attention_cached(), in host memory; o, and with it options.prior.o, may be fp64
+///
 /// Example: `attention_cached_reference(giwa::host, cache, q, o, causal::bottom_right)`.
 template <class Element, class Queries, class O, int Rank, class Mask = cached_options, class Score = cached_options>
 status attention_cached_reference(host_t, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
