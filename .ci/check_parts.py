@@ -52,6 +52,7 @@ lines_of = {name: text.count("\n") for name, text in files.items()}
 # Head sizes above 256 on wgmma: 60 lines.
 # Second tiles of more head sizes, and work tiles of fewer queries: 40 lines. Caches of integers: 50 lines.
 # Second tiles of more head sizes, and work tiles of fewer queries: 40 lines. Tables of parameters of calls: 20.
+# Second tiles of more head sizes, and work tiles of fewer queries: 40 lines.
 report("files", len(files), 157)
 report("lines", sum(lines_of.values()), 25840)
 longest = max(lines_of, key=lines_of.get)
