@@ -5,6 +5,9 @@
 #include <giwa/cache.cuh>
 #include <giwa/host.hpp>
 
+#include <algorithm>
+#include <limits>
+
 #include "gpu/attention/plain_tensors.cuh"
 #include "host/attention/block_map_cases.hpp"
 #include "support/catch.hpp"
@@ -70,15 +73,26 @@ struct every_other_tile {
 };
 #endif
 
+/// The greatest distance; where one has NaN, the other must have it too.
 float distance(const std::vector<fp16>& a, const std::vector<float>& b) {
   float most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, distance_of(giwa::convert<float>{}(a[i]), b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (const float x = giwa::convert<float>{}(a[i]); x == x || b[i] == b[i])
+      most = std::max(most, distance_of(x, b[i]));
   return most;
 }
 
-/// attention_forward and attention_backward with a map, against the reference with its states as a formula.
+/// Puts a NaN into a row of the first sequence and head.
+void put_nan(const gpu_array<fp16>& array, int64 row, int64 heads, int64 size) {
+  const fp16 nan = giwa::convert<fp16>{}(std::numeric_limits<float>::quiet_NaN());
+  check_cuda(cudaMemcpy(array.data() + row * heads * size + 5, &nan, sizeof nan, cudaMemcpyHostToDevice));
+  check_cuda(cudaDeviceSynchronize());
+}
+
+/// attention_forward and attention_backward with a map, against the reference with its states as a formula. Keys with NaN: only the
+/// queries that see them, and what those see, have NaN.
 template <int HeadSize, class Inner>
-void compare(const block_problem& p, const Inner& inner, bool any_order) {
+void compare(const block_problem& p, const Inner& inner, bool any_order, const std::vector<int64>& nan_keys = {}) {
   INFO(name_of(p) << ", head size " << HeadSize << (any_order ? ", any order" : ""));
   constexpr int64 batch = 2, heads = 4, kv_heads = 2;
   const int64 queries = p.queries, keys = p.keys;
@@ -86,6 +100,7 @@ void compare(const block_problem& p, const Inner& inner, bool any_order) {
   plain_tensors<fp16> t(batch, queries, keys, heads, kv_heads, HeadSize);
   gpu_array<fp16> dout(t.q.size()), dq(t.q.size()), dk(t.k.size()), dv(t.k.size());
   fill_normal(dout, 9);
+  for (const int64 key : nan_keys) put_nan(key % 2 == 0 ? t.k : t.v, key, kv_heads, HeadSize);
   gpu_array<giwa::block_word> words(static_cast<std::size_t>(c.map.bytes()) / sizeof(giwa::block_word));
   giwa::throw_if_failed(make_block_map(giwa::host, c.lists(), c.map));
   check_cuda(cudaMemcpy(words.data(), c.map.words, static_cast<std::size_t>(c.map.bytes()), cudaMemcpyHostToDevice));
@@ -131,6 +146,11 @@ void compare(const block_problem& p, const Inner& inner, bool any_order) {
       like(right_q.data(), queries, heads), like(right_k.data(), keys, kv_heads), like(right_v.data(), keys, kv_heads),
       formula, giwa::plain_score{}, giwa::attention_backward_options{.align = giwa::alignment::bottom_right}));
   const auto first_dq = dq.to_host(), first_dk = dk.to_host();
+  const auto is_nan = [](float x) { return x != x; };
+  if (!nan_keys.empty()) {
+    REQUIRE(std::any_of(right_k.begin(), right_k.end(), is_nan));
+    REQUIRE(!std::all_of(right_q.begin(), right_q.begin() + HeadSize * heads * queries, is_nan));
+  }
   CHECK(distance(first_dq, right_q) < 2e-2f);
   CHECK(distance(first_dk, right_k) < 4e-2f);
   CHECK(distance(dv.to_host(), right_v) < 4e-2f);
@@ -243,6 +263,17 @@ TEST_CASE("few visible blocks, and rows and columns without any") {
       compare<128>(p, giwa::causal::bottom_right, any_order);
 #endif
     }
+}
+
+TEST_CASE("gradients with a map, a consumer that sees nothing of a tile, and tiles of keys far apart") {
+#if !defined(GIWA_TEST_FEW_SIZES)
+  for (const bool any_order : {false, true}) {
+    block_problem p{.heads = 4, .queries = 300, .keys = 9300, .block_queries = 64, .block_keys = 64, .density = 0.02f};
+    compare<128>(p, giwa::causal::bottom_right, any_order);
+    p.queries = 700, p.keys = 1100, p.density = 0.15f;
+    compare<128>(p, giwa::causal::bottom_right, any_order, {130, 70, 421, 1000});
+  }
+#endif
 }
 
 TEST_CASE("a tree of drafts in attention to a cache, as on the CPU") {

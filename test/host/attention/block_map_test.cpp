@@ -152,6 +152,29 @@ TEST_CASE("masks of blocks say of how many queries") {
   CHECK_FALSE(giwa::mask_traits<decltype(giwa::prefix{3} | giwa::causal{})>::has_blocks);
 }
 
+/// A mask of blocks that does not say of how many keys.
+struct rows_of_blocks {
+  GIWA_HOST_DEVICE bool operator()(giwa::attention_coord c) const { return c.query / 8 % 2 == c.key % 2; }
+  GIWA_HOST_DEVICE int queries_of_block() const { return 8; }
+};
+
+TEST_CASE("masks of blocks say of how many keys") {
+  const giwa::block_map of_64{.queries = 100, .keys = 100, .block_queries = 256, .block_keys = 64},
+      of_128{.queries = 100, .keys = 100, .block_queries = 32, .block_keys = 128};
+  const auto keys = [](const auto& mask) {
+    return giwa::mask_traits<std::remove_cvref_t<decltype(mask)>>::keys_of_block(mask);
+  };
+  CHECK(keys(giwa::block_sparse{of_64}) == 64);
+  CHECK(keys(giwa::block_sparse{of_128, giwa::block_sparse{of_64}}) == 64);
+  CHECK(keys(giwa::causal{} & giwa::block_sparse{of_128}) == 128);
+  CHECK(keys(giwa::block_sparse{of_128} | giwa::block_sparse{of_64}) == 64);
+  CHECK(keys(!giwa::block_sparse{of_128}) == 128);
+  CHECK(keys(rows_of_blocks{}) == 1);
+  CHECK(keys(giwa::mask_not<rows_of_blocks>{}) == 1);
+  CHECK(keys(rows_of_blocks{} & giwa::block_sparse{of_128}) == 1);
+  CHECK(keys(giwa::causal{}) == std::numeric_limits<int>::max());
+}
+
 TEST_CASE("blocks past the map are not visible") {
   block_case c({.queries = 10, .keys = 10, .block_queries = 4, .block_keys = 4}, 1);
   REQUIRE(make_block_map(giwa::host, giwa::full{}, c.map).ok());

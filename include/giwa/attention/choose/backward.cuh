@@ -124,8 +124,7 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   ///@}
 };
 
-/// All gradients by one Hopper kernel. Not for short sequences with wide heads and a mask, where two kernels are faster (128, causal,
-/// 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200, 2026-11-23); for packed ones only the device knows the lengths.
+/// All gradients by one Hopper kernel.
 template <class Params, class Mask, int HeadSize, int HeadSizeV>
 struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
   using way = backward_way<Params, HeadSize, HeadSizeV>;
@@ -139,10 +138,9 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
   static constexpr bool compiled = has_sm90 && way::sums_dq && has_kernel_of_all(HeadSize, HeadSizeV);
 
   static status suits(const Params& p) {
-    const auto& in = p.views.in;
-    const bool is_short = HeadSize + HeadSizeV > 128 && !mask_traits<Mask>::keeps_all && !in.is_packed() &&
-                          in.k.extent(1) <= 1024 && p.workspace.of_keys.sharers == 1;
-    return way::suits_if(way::may_sum_dq(p) && !is_short && way::suits_sm90(p));
+    constexpr int columns = sm90_backward_policy<gradient::of_q, HeadSize, HeadSizeV>::columns;
+    const bool separate = backward_schedules::prefers_separate(p, HeadSize + HeadSizeV, columns);
+    return way::suits_if(way::may_sum_dq(p) && !separate && way::suits_sm90(p));
   }
   static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
   static status make(void* to, Params p, const gpu_traits& gpu) {

@@ -205,6 +205,10 @@ struct block_sparse {
     const int of_inner = mask_traits<Inner>::queries_of_block(inner);
     return map.block_queries < of_inner ? map.block_queries : of_inner;
   }
+  GIWA_HOST_DEVICE constexpr int keys_of_block() const {
+    const int of_inner = mask_traits<Inner>::keys_of_block(inner);
+    return map.block_keys < of_inner ? map.block_keys : of_inner;
+  }
   GIWA_HOST_DEVICE bool operator()(attention_coord c) const {
     if (c.query >= map.queries || c.key >= map.keys) return false;
     const int column = map.column_of(c.key);

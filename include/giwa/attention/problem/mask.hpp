@@ -30,7 +30,8 @@ namespace giwa::inline GIWA_ABI {
 ///   only the keys that some query may see, and ask masks that are known_on_host, any_range and any_head.
 /// - `GIWA_HOST_DEVICE int queries_of_block() const`: the mask is made of blocks, so that K tiles that a query does not see may lie
 ///   between those that it sees, and so many consecutive queries, from a multiple of that on, see the same blocks. Kernels then look
-///   for such tiles everywhere; of other masks they skip those that no query of a work tile sees. The host calls it too.
+///   for such tiles everywhere; of other masks they skip those that no query of a work tile sees. The host calls it too. And
+///   keys_of_block(), the same of keys, 1 if the mask does not say it: the host chooses kernels by both.
 /// - `GIWA_HOST_DEVICE tile_bits visible_keys(const score_tile& t, int size) const`, and visible_queries(t, size): what is kept of 32
 ///   tiles of t's queries and `size` keys each, from t.first_key on, and of 32 tiles of `size` queries and t's keys. Bits of tiles
 ///   that begin after t mean nothing. Of a tile that is visible and not full, classify() is asked.
@@ -76,6 +77,15 @@ struct mask_traits {
       return mask.queries_of_block();
     else
       return 0x7fffffff;
+  }
+  /// The same of keys; 1 if a mask of blocks does not say it.
+  GIWA_HOST_DEVICE static constexpr int keys_of_block(const Mask& mask) {
+    if constexpr (!has_blocks)
+      return 0x7fffffff;
+    else if constexpr (requires { mask.keys_of_block(); })
+      return mask.keys_of_block();
+    else
+      return 1;
   }
   /// Whether the host may call the members of this mask; false if the mask does not say so.
   GIWA_HOST_DEVICE static constexpr bool known_on_host(const Mask& mask) {

@@ -13,6 +13,11 @@ GIWA_HOST_DEVICE constexpr int least_queries_of_block(const First& a, const Seco
   const int x = mask_traits<First>::queries_of_block(a), y = mask_traits<Second>::queries_of_block(b);
   return x < y ? x : y;
 }
+template <class First, class Second>
+GIWA_HOST_DEVICE constexpr int least_keys_of_block(const First& a, const Second& b) {
+  const int x = mask_traits<First>::keys_of_block(a), y = mask_traits<Second>::keys_of_block(b);
+  return x < y ? x : y;
+}
 GIWA_HOST_DEVICE constexpr tile_bits both_of(tile_bits a, tile_bits b) {
   return {a.visible & b.visible, a.full & b.full};
 }
@@ -62,6 +67,11 @@ struct mask_and {
   {
     return detail::least_queries_of_block(a, b);
   }
+  GIWA_HOST_DEVICE constexpr int keys_of_block() const
+    requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
+  {
+    return detail::least_keys_of_block(a, b);
+  }
   GIWA_HOST_DEVICE constexpr tile_bits visible_keys(const score_tile& t, int size) const
     requires(mask_traits<First>::finds_visible || mask_traits<Second>::finds_visible)
   {
@@ -110,6 +120,11 @@ struct mask_or {
   {
     return detail::least_queries_of_block(a, b);
   }
+  GIWA_HOST_DEVICE constexpr int keys_of_block() const
+    requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
+  {
+    return detail::least_keys_of_block(a, b);
+  }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
@@ -139,6 +154,11 @@ struct mask_not {
     requires(mask_traits<First>::has_blocks)
   {
     return a.queries_of_block();
+  }
+  GIWA_HOST_DEVICE constexpr int keys_of_block() const
+    requires(mask_traits<First>::has_blocks)
+  {
+    return mask_traits<First>::keys_of_block(a);
   }
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return !a(c); }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {

@@ -49,10 +49,19 @@ struct backward_schedules {
   ///     32768: 2 490 495, 4 499 515, 8 501 519, 16 499 516; 131072: 2 501 532, 4 510 530, 8 510 528, 16 293 264
   ///   64, full, 16384: 2 433 452, 4 448 457, 8 443 450, 16 441 441, 32 344 313
   ///   64, causal, 4096: 4 349 372, 8 345 373, 16 341 370; 16384: 2 373 420, 4 402 424, 8 421 438, 16 423 437
+  /// Tiles of keys of a mask of blocks have different numbers of tiles of queries, so they are at different queries at any time, and
+  /// heads alternate while their queries, gradients and dq fit in the L2 cache. H200, 2026-11-29, share of density x dense speed, 16
+  /// heads of 16384 tokens, with 1, 2, 4, 8, 16 heads: 64 x 64 blocks, 10 % 0.26 0.29 0.31 0.31 0.29, 50 % 0.55 0.57 0.59 0.58 0.49;
+  /// 128 x 128 in any order, 10 % 0.60 0.63 0.63 0.60 0.56, 50 % 0.75 0.74 0.77 0.75 0.66; 2 heads of 131072, 1, 2: 30 % 0.86 0.80.
   /// mma.sync on that GPU, 128: full, 4096 2 195 203, 16 186 192; causal, 4096 8 161 195, 16 178 194, 32 174 178
   template <class Params>
   static int64 alternating_heads(const Params& p, int64 keys, int64 head_sizes) {
     if (keeps_all(p)) return head_sizes < 256 ? 512 / head_sizes : 2;
+    if constexpr (mask_traits<stdlib::remove_cvref_t<decltype(p.call.mask)>>::has_blocks) {
+      const int64 queries = p.views.in.is_packed() ? p.views.in.packed.max_q : p.views.in.q.extent(1);
+      const int64 cached = (int64{64} << 20) / (4 * head_sizes * (queries < 1 ? 1 : queries));
+      return cached < 1 ? 1 : cached < 16 ? cached : 16;
+    }
     return keys <= 4096 ? 16 : 8;
   }
   /// Whether the host knows that the mask keeps all scores. A causal one does in most steps of a ring.
@@ -63,6 +72,23 @@ struct backward_schedules {
     return mask::keeps_all;
   }
 
+  /// Whether two Hopper kernels, for dq and for dk with dv, are faster than one for all gradients:
+  /// - of short sequences with wide heads and a mask (128, causal, 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200,
+  ///   2026-11-23); for packed ones only the device knows the lengths;
+  /// - in fixed order, where the kernel for dq takes the blocks of a mask as wholes, `columns` keys at a time: tiles of keys do not wait
+  ///   for each other then. 128 x 128 blocks, share of density x dense speed at 5, 10, 30, 50 %, 16 heads of 16384 tokens: 0.50 0.61
+  ///   0.72 0.72 instead of 0.44 0.55 0.67 0.69; 2 heads of 131072, 5, 10, 30 %: 0.76 0.74 0.73 instead of 0.61 0.62 0.71 (H200,
+  ///   2026-11-29).
+  template <class Params>
+  static bool prefers_separate(const Params& p, int head_sizes, int columns) {
+    using mask = mask_traits<stdlib::remove_cvref_t<decltype(p.call.mask)>>;
+    const auto& in = p.views.in;
+    if (p.workspace.of_keys.sharers > 1) return false;
+    const bool is_short = head_sizes > 128 && !mask::keeps_all && !in.is_packed() && in.k.extent(1) <= 1024;
+    const bool takes_blocks = mask::has_blocks && mask::queries_of_block(p.call.mask) >= 128 &&
+                              mask::keys_of_block(p.call.mask) % columns == 0;
+    return is_short || (takes_blocks && !p.workspace.any_order);
+  }
   /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the
   /// last section has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with
   /// 1, 2, 4, 8 heads: 8192 tokens 395 403 410 415, 16384 414 432 438 438; up to 4096 there are more in any case.

@@ -9,15 +9,16 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// Walks over the visible tiles [first, end) of a list, up or down, and says what `Parts` parts of 64 rows see of each. Each lane of a
 /// warp asks the mask about a group of 32 tiles at once; tiles that are neither empty nor full are then classified, one in each lane.
-/// All lanes hold the same state, but for the answers.
+/// All lanes hold the same state, but for the group that each one asked about.
 template <class List, int Parts, bool Descends = false>
 class visible_groups {
  public:
   GIWA_DEVICE visible_groups(const List& list, int first, int end) : list_(list), first_(first), end_(end) {}
 
-  /// Returns the next visible tile, or -1.
-  template <class Block>
-  GIWA_DEVICE int next(const Block& block) {
+  /// Returns the next visible tile, or -1. At a new group each lane calls begin_group(tile) with its own tile, or -1 if nothing of that
+  /// is visible.
+  template <class Block, class BeginGroup>
+  GIWA_DEVICE int next(const Block& block, const BeginGroup& begin_group) {
     while (left_ == 0) {
       while (groups_ == 0) {
         if (section_ >= end_ - first_) return -1;
@@ -29,29 +30,33 @@ class visible_groups {
       groups_ &= groups_ - 1;
       base_ = section_ - size * (size - group);
       classify_group(block, block.shuffle(of_group_.visible, group), block.shuffle(of_group_.full, group));
+      begin_group((left_ >> block.lane() & 1) != 0 ? tile(base_ + block.lane()) : -1);
     }
     bit_ = __ffs(static_cast<int>(left_)) - 1;
     left_ &= left_ - 1;
     return tile(base_ + bit_);
   }
-
-  /// What is visible under the mask of the tile that was returned last, for all rows, and for a part of them; all lanes ask.
-  ///@{
   template <class Block>
-  GIWA_DEVICE tile_keep keep(const Block& block) const {
-    return static_cast<tile_keep>(block.shuffle(answers_, bit_) & 3);
+  GIWA_DEVICE int next(const Block& block) {
+    return next(block, [](int) {});
   }
-  template <class Block>
-  GIWA_DEVICE tile_keep keep(const Block& block, int part) const {
-    return static_cast<tile_keep>(block.shuffle(answers_, bit_) >> 2 * (part + 1) & 3);
+  /// Returns the value of the lane that had the tile that was returned last in begin_group().
+  template <class Block, class T>
+  GIWA_DEVICE T of_tile(const Block& block, T value) const {
+    return block.shuffle(value, bit_);
+  }
+
+  /// What is visible under the mask of the tile that was returned last, for all rows, and for a part of them.
+  ///@{
+  GIWA_DEVICE tile_keep keep() const { return (full_ >> bit_ & 1) != 0 ? tile_keep::all : tile_keep::some; }
+  GIWA_DEVICE tile_keep keep(int part) const {
+    if constexpr (Parts == 1) return keep();
+    return keep_of((full_of_[part] >> bit_ & 1) != 0, (visible_of_[part] >> bit_ & 1) != 0);
   }
   ///@}
   /// Whether a part may see the tile that was returned last, or one after it.
-  template <class Block>
-  GIWA_DEVICE bool needs_later(const Block& block, int part) const {
-    if constexpr (Parts == 1) return true;
-    const bool sees = (answers_ >> 2 * (part + 1) & 3) != static_cast<uint32>(tile_keep::none);
-    return block.ballot(sees) >> bit_ != 0 || has_more_groups();
+  GIWA_DEVICE bool needs_later(int part) const {
+    return Parts == 1 || visible_of_[part] >> bit_ != 0 || has_more_groups();
   }
   /// Whether fewer than n tiles come after the one that was returned last.
   GIWA_DEVICE bool has_fewer_than(int n) const { return !has_more_groups() && __popc(left_) < n; }
@@ -75,19 +80,22 @@ class visible_groups {
   GIWA_DEVICE void classify_group(const Block& block, uint32 visible, uint32 full) {
     const int n = tile(base_ + block.lane()), first_row = list_.first_row();
     tile_keep whole = keep_of((full >> block.lane() & 1) != 0, (visible >> block.lane() & 1) != 0);
-    left_ = visible;
-    if ((visible & ~full) != 0) {
-      if (whole == tile_keep::some) whole = list_.visible_by_mask(n, 1, first_row, all_rows);
-      left_ = block.ballot(whole != tile_keep::none);
-    }
-    answers_ = static_cast<uint32>(whole);
-    for (int i = 0; i < Parts; ++i) {
-      tile_keep own = whole;
-      if (Parts > 1 && whole == tile_keep::some)
-        own = list_.visible_by_mask(n, 1, first_row + i * part_rows, part_rows);
-      else if (first_row + i * part_rows > list_.last_row())
-        own = tile_keep::none;
-      answers_ |= static_cast<uint32>(own) << 2 * (i + 1);
+    left_ = visible, full_ = full;
+    GIWA_UNROLL
+    for (int c = 0; c < Parts; ++c)
+      visible_of_[c] = full_of_[c] = first_row + c * part_rows > list_.last_row() ? 0 : full;
+    if ((visible & ~full) == 0) return;
+      // One copy of the code that asks, for all rows and then for each part: it is as large as the rest of a loader.
+#pragma unroll 1
+    for (int part = -1; part < (Parts > 1 ? Parts : 0); ++part) {
+      const int first = part < 0 ? first_row : first_row + part * part_rows;
+      tile_keep own = first > list_.last_row() ? tile_keep::none : whole;
+      if (own == tile_keep::some) own = list_.visible_by_mask(n, 1, first, part < 0 ? all_rows : part_rows);
+      const uint32 some = block.ballot(own != tile_keep::none), all = block.ballot(own == tile_keep::all);
+      if (part < 0) whole = own, left_ = some, full_ = all;
+      GIWA_UNROLL
+      for (int c = 0; c < Parts; ++c)
+        if (part == c) visible_of_[c] = some, full_of_[c] = all;
     }
   }
 
@@ -95,23 +103,29 @@ class visible_groups {
   int first_, end_;
   // Places in the walk: of the next 32 groups, and of the group; the tile in the group.
   int section_ = 0, base_ = 0, bit_ = 0;
-  uint32 groups_ = 0;     // those of the section that come after the group and have visible tiles
-  uint32 left_ = 0;       // tiles of the group that are not yet returned
-  tile_bits of_group_{};  // this lane's group of the section
-  uint32 answers_ = 0;    // what all rows, and the parts, see of this lane's tile of the group: two bits each
+  uint32 groups_ = 0;           // those of the section that come after the group and have visible tiles
+  uint32 left_ = 0, full_ = 0;  // tiles of the group that are not yet returned, and those that all rows see
+  tile_bits of_group_{};        // this lane's group of the section
+  uint32 visible_of_[Parts], full_of_[Parts];  // tiles of the group that a part sees, and that it sees as a whole
 };
 
-/// Returns the last visible tile before n, and the first one from n on, or -1; the whole warp calls it.
-///@{
-template <class Block, class List>
-GIWA_DEVICE int previous_of_warp(const Block& block, const List& list, int n) {
-  return visible_groups<List, 1, true>(list, 0, n).next(block);
+/// Returns the last visible tile before n, or the first one, or -1 if there is none. Each thread may ask about another list: a warp
+/// answers 32 questions in the time of one.
+template <class List>
+GIWA_DEVICE int visible_before(const List& list, int n, bool first) {
+  for (int place = 0; place < n; place += 32) {
+    const int count = n - place < 32 ? n - place : 32, from = first ? place : n - place - count;
+    const tile_bits found = list.visible_from(from);
+    for (uint32 left = found.visible & ~uint32{0} >> (32 - count); left != 0;) {
+      const int bit = first ? __ffs(static_cast<int>(left)) - 1 : 31 - __clz(static_cast<int>(left));
+      if ((found.full >> bit & 1) != 0 || list.visible_by_mask(from + bit) != tile_keep::none) return from + bit;
+      left &= ~(uint32{1} << bit);
+    }
+    // By runs of tiles that double, which take ten times as long as a step of 32 tiles.
+    if (List::any_range && !first && place >= 96) return list.previous(from);
+  }
+  return -1;
 }
-template <class Block, class List>
-GIWA_DEVICE int next_of_warp(const Block& block, const List& list, int n) {
-  return visible_groups<List, 1>(list, n, list.count()).next(block);
-}
-///@}
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

@@ -67,7 +67,10 @@ class sm90_item_consumer {
       } else if (me.uniform(next == action::some)) {
         next = me.template add_tile<true>(item...);
       } else if (!Types::by_halves && me.uniform(next == action::none)) {
-        next = me.skip_tile();
+        if constexpr (Types::adds_dq && Types::skips_unseen)
+          next = me.add_unseen_tile();
+        else
+          next = me.skip_tile();
       } else {
         return next;
       }
@@ -101,6 +104,21 @@ class sm90_item_consumer {
   GIWA_DEVICE action await_next() const {
     s.x_full[x.stage()].wait(x.phase());
     return s.notes[x.stage()].of[index];
+  }
+  /// A tile that only the other consumer sees, where dq is added: its dS is 0. In the same turns as a tile that is seen.
+  GIWA_DEVICE action add_unseen_tile() {
+    agree_on_turns();
+    s.y_full[y.stage()].wait(y.phase());
+    acquire_turn();
+    release_turn();
+    dq.begin_tile(block, s, index, y.turn);
+    bad_keys.find(block, dq.is_first(), s.a[index]);
+    typename sm90_backward_steps<Types>::scores_tile no_scores;
+    bad_keys.replace(block, dq.is_first(), s.a[index], no_scores);
+    constexpr uint32 zero[sm90_backward_steps<Types>::words] = {};
+    dq.write_gradients(s, index, thread, y.turn, zero);
+    acquire_turn();
+    return end_tile();
   }
   /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
   /// wait for their next tiles during its own.

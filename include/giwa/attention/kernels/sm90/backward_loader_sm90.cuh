@@ -10,9 +10,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Loads the fixed rows of each work item and the tiles that the mask keeps something of, and writes notes on them. For
-/// keys: the tiles of queries of every sequence and head that reads them, or this work tile's share, in order. Runs as a
-/// whole warp.
+/// Loads the fixed rows of each work item and the visible tiles, and writes notes on them. For keys: the tiles of queries of every
+/// sequence and head that reads them, or this work tile's share, in order. Runs as a whole warp.
 template <class Types, class Block>
 class sm90_backward_loader {
  public:
@@ -90,7 +89,12 @@ class sm90_backward_loader {
       if (work.divided) first = list.count() * work.share / work.sharers;
     if constexpr (by_groups) {
       visible_groups<tiles_list, Types::groups, descends> tiles(list, first, end_of_part(work, list.count()));
-      for (int n; (n = tiles.next(block)) >= 0;) {
+      const auto find_before = [&](int n) {
+        const key_tiles<typename Types::mask> keys(p.call.call.mask, h, n * columns, columns, Types::block_m);
+        if (Types::adds_dq && n >= 0)
+          before_of_lane = visible_before(keys, work.first / Types::block_m, p.call.workspace.any_order);
+      };
+      for (int n; (n = tiles.next(block, find_before)) >= 0;) {
         load_tile(work, h, list, n, tiles);
         if (!has_fixed) load_fixed(work);
         has_fixed = true;
@@ -120,7 +124,7 @@ class sm90_backward_loader {
     const int first = work.first + 64 * c;
     tile_keep keep;
     if constexpr (by_groups)
-      keep = list.with_end(tiles.keep(block, c), n);
+      keep = list.with_end(tiles.keep(c), n);
     else
       keep = list.keep(n, first, 64);
     const bool asks = score_steps<typename Types::mask, typename Types::score>::modified;
@@ -157,14 +161,14 @@ class sm90_backward_loader {
     ++fixed_turn;
   }
 
-  /// Where dq of tile n of the queries is added. An item that comes again has added to it already.
-  GIWA_DEVICE auto dq_place_of(const work_item& work, const head_type& h, int n) const {
+  /// Where dq of tile n of the queries is added. An item that comes again has added to it already. `tiles`: as for load_tile().
+  template <class Tiles>
+  GIWA_DEVICE auto dq_place_of(const work_item& work, const head_type& h, int n, const Tiles& tiles) const {
     const key_tiles<typename Types::mask> keys(p.call.call.mask, h, n * columns, columns, Types::block_m);
     const int tile = work.first / Types::block_m;
     int before;
     if constexpr (by_groups) {
-      before = p.call.workspace.any_order ? next_of_warp(block, keys, 0) : previous_of_warp(block, keys, tile);
-      if (before >= tile) before = -1;
+      before = tiles.of_tile(block, before_of_lane);
     } else {
       before = keys.previous(tile);
       if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
@@ -199,7 +203,7 @@ class sm90_backward_loader {
       }
     }
     [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
-    if constexpr (Types::adds_dq) dq = dq_place_of(work, h, n);
+    if constexpr (Types::adds_dq) dq = dq_place_of(work, h, n, tiles);
     s.x_empty[x.stage()].wait(x.phase() ^ 1);
     GIWA_UNROLL
     for (int i = 0; i < rows_of_lane; ++i) {
@@ -226,8 +230,8 @@ class sm90_backward_loader {
       for (int c = 0; c < Types::groups; ++c)
         note.of[c] = scrubs || keep[c] == tile_keep::some ? action::some
                      : keep[c] == tile_keep::all          ? action::all
-                     : Types::adds_dq                     ? action::some  // for its share of dq of the other's keys
-                                                          : action::none;
+                     : Types::skips_unseen                ? action::none
+                                                          : action::some;  // for its share of dq of the other's keys
     }
     block.sync_warp();
     const auto at = origin(h, !Types::rows_are_keys, begin);
@@ -252,8 +256,7 @@ class sm90_backward_loader {
     place.advance(), x.advance(), y.advance();
   }
 
-  /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms. Written for small code: few
-  /// inputs have such values.
+  /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms. Rare, so written for small code.
   template <class XTile, class YTile, class Terms>
   GIWA_DEVICE static void clear_nonfinite(XTile& x_tile, YTile& y_tile, Terms& terms, int lane) {
 #pragma unroll 1
@@ -290,6 +293,7 @@ class sm90_backward_loader {
   uint32 fixed_turn = 0, landed_phase = 0;
   ring_cursor<Types::places> place;  // of a part of dq
   bool has_fixed = false;
+  int before_of_lane = -1;  // the tile of keys that adds to dq of this lane's tile of the group before this one does
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -65,6 +65,8 @@ struct sm90_backward_types {
   static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers,
                        groups = policy::groups;  // of 64 fixed rows
   static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves;
+  // Whether a consumer leaves out the products of a tile of which it sees nothing, but for its share of dq.
+  static constexpr bool skips_unseen = !adds_dq || (mask_traits<Mask>::has_blocks && !by_halves);
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
                        stages_ds = adds_dq ? policy::stages_ds : 1;
   static constexpr int stages_dq = policy::stages_dq;

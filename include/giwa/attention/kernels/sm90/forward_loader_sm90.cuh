@@ -238,7 +238,7 @@ struct sm90_loader {
       if (n < 0 && arch::elect_one()) work.first_tile = last ? work.end_tile : next;
       if (n >= 0) {
         for (int c = 0; c < consumers; ++c)
-          flags[c] |= (last || !tiles.needs_later(block, c) ? consumer_note::last_of_consumer : 0) |
+          flags[c] |= (last || !tiles.needs_later(c) ? consumer_note::last_of_consumer : 0) |
                       (last ? consumer_note::last_of_work : 0) | (scrubs ? consumer_note::scrubs : 0);
         if (arch::elect_one()) {
           if (!notified && (last || tiles.has_fewer_than(tiles_ahead - 1))) s.near_end.arrive(), notified = true;
@@ -254,9 +254,8 @@ struct sm90_loader {
         before = n, scrubs_before = scrubs;
       }
       if (last) break;
-      n = next, scrubs = Types::needs_scrub(p, list, n, tiles.keep(block));
-      for (int c = 0; c < consumers; ++c)
-        flags[c] = flags_for_consumer(work, c, list.with_end(tiles.keep(block, c), n));
+      n = next, scrubs = Types::needs_scrub(p, list, n, tiles.keep());
+      for (int c = 0; c < consumers; ++c) flags[c] = flags_for_consumer(work, c, list.with_end(tiles.keep(c), n));
     }
     if (!arch::elect_one()) return;
     load_q_or_v();
