@@ -9,6 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 
+// In CUDA 12 the function of this name is the second version.
+#if CUDART_VERSION < 13000
+#define __real_cudaGetDeviceProperties __real_cudaGetDeviceProperties_v2
+#define __wrap_cudaGetDeviceProperties __wrap_cudaGetDeviceProperties_v2
+#endif
+
 namespace giwa_test {
 
 int processors_of_test = 0;
@@ -47,7 +53,10 @@ extern "C" {
 cudaError_t __real_cudaDeviceGetAttribute(int*, cudaDeviceAttr, int);
 cudaError_t __real_cudaFuncGetAttributes(cudaFuncAttributes*, const void*);
 cudaError_t __real_cudaFuncSetAttribute(const void*, cudaFuncAttribute, int);
+cudaError_t __real_cudaGetDeviceProperties(cudaDeviceProp*, int);
 cudaError_t __real_cudaOccupancyMaxActiveBlocksPerMultiprocessor(int*, const void*, int, std::size_t);
+cudaError_t __real_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int*, const void*, int, std::size_t,
+                                                                          unsigned);
 cudaError_t __real_cudaOccupancyMaxActiveClusters(int*, const void*, const cudaLaunchConfig_t*);
 cudaError_t __real_cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, cudaStream_t);
 cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**);
@@ -81,6 +90,17 @@ cudaError_t __wrap_cudaFuncGetAttributes(cudaFuncAttributes* to, const void* ker
   return error;
 }
 
+cudaError_t __wrap_cudaGetDeviceProperties(cudaDeviceProp* to, int device) {
+  const cudaError_t error = __real_cudaGetDeviceProperties(to, device);
+  if (error != cudaSuccess || !is_another()) return error;
+  const giwa_test::gpu_limits& gpu = gpu_of_test();
+  to->major = gpu.capability / 10, to->minor = gpu.capability % 10;
+  to->sharedMemPerBlockOptin = kib(gpu.block_kb), to->sharedMemPerMultiprocessor = kib(gpu.shared_kb);
+  to->maxThreadsPerMultiProcessor = gpu.threads, to->maxBlocksPerMultiProcessor = gpu.blocks;
+  to->multiProcessorCount = gpu.multiprocessors, to->clusterLaunch = gpu.capability >= 90 ? 1 : 0;
+  return error;
+}
+
 // A block's static and dynamic shared memory must fit.
 static bool fits(const void* kernel, std::size_t dynamic) {
   cudaFuncAttributes f{};
@@ -95,10 +115,8 @@ cudaError_t __wrap_cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute wh
   return __real_cudaFuncSetAttribute(kernel, which, value);
 }
 
-cudaError_t __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads,
-                                                                 std::size_t dynamic) {
-  const cudaError_t error = __real_cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, dynamic);
-  if (error != cudaSuccess || !is_another()) return error;
+// Fewer blocks, where the other GPU has room for fewer.
+static cudaError_t limit_blocks(int* blocks, const void* kernel, int threads, std::size_t dynamic) {
   const giwa_test::gpu_limits& gpu = gpu_of_test();
   cudaFuncAttributes f{};
   if (const cudaError_t failed = __real_cudaFuncGetAttributes(&f, kernel); failed != cudaSuccess) return failed;
@@ -106,7 +124,21 @@ cudaError_t __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, co
   const std::size_t by_shared = of_block == 0 ? std::size_t{64} : kib(gpu.shared_kb) / of_block;
   const int by_threads = gpu.threads / ((threads + 31) / 32 * 32);
   *blocks = fits(kernel, dynamic) ? std::min({*blocks, static_cast<int>(by_shared), by_threads, gpu.blocks}) : 0;
-  return error;
+  return cudaSuccess;
+}
+
+cudaError_t __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads,
+                                                                 std::size_t dynamic) {
+  const cudaError_t error = __real_cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, dynamic);
+  return error == cudaSuccess && is_another() ? limit_blocks(blocks, kernel, threads, dynamic) : error;
+}
+
+// What the overload for a kernel by name calls.
+cudaError_t __wrap_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* kernel, int threads,
+                                                                          std::size_t dynamic, unsigned flags) {
+  const cudaError_t error =
+      __real_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, kernel, threads, dynamic, flags);
+  return error == cudaSuccess && is_another() ? limit_blocks(blocks, kernel, threads, dynamic) : error;
 }
 
 cudaError_t __wrap_cudaOccupancyMaxActiveClusters(int* clusters, const void* kernel, const cudaLaunchConfig_t* c) {
