@@ -3,13 +3,17 @@
 """Runs the tests of another library against giwa_torch:
 
     python3 peer_tests.py flash_attn CHECKOUT [--each N] [--workers N] [--seconds S] [arguments of pytest]   # github.com/Dao-AILab/flash-attention
+    python3 peer_tests.py flash_attn_3 CHECKOUT [...]                                                        # the same repository
     python3 peer_tests.py sdpa CHECKOUT [...]                                                                # github.com/pytorch/pytorch
 
 CHECKOUT is a copy of that repository, which this script only reads. flash_attn: tests/test_flash_attn.py imports giwa_torch's functions
-as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. sdpa: each test of
-test/test_transformers.py runs with torch.nn.functional.scaled_dot_product_attention, and if it passes, again with giwa_torch's in the
-place of PyTorch's fused kernels: calls for which a test allows only PyTorch's unfused attention, its reference, keep that. Without a GPU
-its tests of the CPU run. It needs pytest and expecttest.
+as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. flash_attn_3: the same
+of hopper/test_flash_attn.py, whose functions are those of the class flash_attn_3 here; a test that also has attention_chunk runs
+without it. With several workers add -k "not race_condition", of which each takes 70 GiB. In the environment
+FLASH_ATTENTION_DISABLE_BACKWARD=TRUE leaves out gradients. sdpa: each test of test/test_transformers.py runs with
+torch.nn.functional.scaled_dot_product_attention, and if it passes, again with giwa_torch's in the place of PyTorch's fused kernels: calls
+for which a test allows only PyTorch's unfused attention, its reference, keep that. Without a GPU its tests of the CPU run. It needs pytest
+and expecttest.
 
 Tests of dropout in flash_attn have the probability that giwa rounds theirs to, a multiple of 1/256, because they compare with weights
 scaled by it: for 0.17 that is 0.171875.
@@ -134,7 +138,7 @@ class Outcomes:
         if "to be compiled" in str(error) and "giwa" in str(error):  # also of a test that expects another error
             self.again.append(item)
             return
-        if isinstance(error, ImportError) and "flash_attn" in str(error):
+        if isinstance(error, (ImportError, AttributeError)) and "flash_attn" in str(error):
             refused, error = True, f"giwa_torch: {str(error).split(' (')[0]}"  # a private one
         if refused:
             report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(error))
@@ -181,6 +185,83 @@ def sides_of_flash_attn():
     return {"giwa": lambda item: replaced(item.module, "normalize_flash_attn_S", lambda weights, *_, **__: weights)}
 
 
+def refused(**arguments):
+    given = [name for name, value in arguments.items() if value]
+    if given:
+        raise NotImplementedError(f"giwa_torch: {', '.join(given)}")
+
+
+class flash_attn_3:
+    """The functions of FlashAttention-3's flash_attn_interface by giwa_torch's. pack_gqa, num_splits, sm_margin and scheduler_metadata
+    are hints to its kernels, and have no counterpart."""
+
+    @staticmethod
+    def options(q, causal, window_size, qv=None, descales=(), attention_chunk=0):
+        refused(qv=qv is not None, descale=any(x is not None for x in descales), attention_chunk=attention_chunk)
+        refused(**{f"inputs of {q.dtype}": q.dtype not in (torch.float16, torch.bfloat16, torch.float32)})
+        left, right = (int(x) for x in window_size)
+        return {"causal": False, "window": (left, 0 if causal else right)}
+
+    @staticmethod
+    def flash_attn_func(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None,
+                        window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False,
+                        sm_margin=0, return_attn_probs=False):
+        options = flash_attn_3.options(q, causal, window_size, qv, (q_descale, k_descale, v_descale), attention_chunk)
+        return giwa_torch.attention(q, k, v, softcap=softcap, scale=softmax_scale, return_lse=return_attn_probs, **options)
+
+    @staticmethod
+    def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q=None, seqused_k=None,
+                               softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None,
+                               window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False,
+                               sm_margin=0, return_attn_probs=False):
+        options = flash_attn_3.options(q, causal, window_size, qv, (q_descale, k_descale, v_descale), attention_chunk)
+        return giwa_torch.attention(q, k, v, q_offsets=cu_seqlens_q, k_offsets=cu_seqlens_k, max_q=max_seqlen_q, q_lengths=seqused_q,
+                                    k_lengths=seqused_k, softcap=softcap, scale=softmax_scale, return_lse=return_attn_probs, **options)
+
+    @staticmethod
+    def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+                                cache_batch_idx=None, cache_leftpad=None, page_table=None, cu_seqlens_q=None, cu_seqlens_k_new=None,
+                                max_seqlen_q=None, rotary_seqlens=None, q_descale=None, k_descale=None, v_descale=None,
+                                softmax_scale=None, causal=False, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
+                                rotary_interleaved=True, scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0,
+                                return_softmax_lse=False):
+        options = flash_attn_3.options(q, causal, window_size, qv, (q_descale, k_descale, v_descale), attention_chunk)
+        refused(**{"rotary_seqlens that are not cache_seqlens": rotary_seqlens is not None and rotary_seqlens is not cache_seqlens})
+        if page_table is not None and cache_batch_idx is not None:
+            page_table, cache_batch_idx = page_table[cache_batch_idx], None
+        if cu_seqlens_q is None:
+            return giwa_torch.flash_attn_with_kvcache(
+                q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, page_table,
+                softmax_scale, causal, options["window"], softcap, rotary_interleaved, return_softmax_lse=return_softmax_lse)
+        refused(**{"new keys of packed queries": k is not None, "cache_leftpad of packed queries": cache_leftpad is not None})
+        pages = cache_batch_idx[:, None] if cache_batch_idx is not None else page_table
+        return giwa_torch.attention_cached(q, k_cache, v_cache, cache_seqlens, pages, q_offsets=cu_seqlens_q, max_q=max_seqlen_q,
+                                           softcap=softcap, scale=softmax_scale, return_lse=return_softmax_lse, **options)
+
+    @staticmethod
+    def flash_attn_combine(*_, **__):
+        refused(flash_attn_combine=True)
+
+    @staticmethod
+    def get_scheduler_metadata(*_, **__):
+        return None
+
+
+def pretend_to_be_flash_attn_3(checkout):
+    pretend_to_be_flash_attn(checkout)  # for the rotary embedding of its package
+    interface = types.ModuleType("flash_attn_interface")
+    for name, function in vars(flash_attn_3).items():
+        if isinstance(function, staticmethod):
+            setattr(interface, name, function.__func__)
+    sys.modules["flash_attn_interface"] = interface
+    sys.path.insert(0, str(checkout / "hopper"))  # padding and test_util
+
+
+def sides_of_flash_attn_3():
+    # Each test runs with and without attention_chunk; DISABLE_LOCAL, once the tests are made, means without.
+    return {"giwa": lambda item: replaced(item.module, "DISABLE_LOCAL", True)}
+
+
 def sides_of_sdpa():
     theirs = torch.nn.functional.scaled_dot_product_attention
     fused = torch.backends.cuda
@@ -208,6 +289,9 @@ def work(chosen, arguments, worker, pipe):
     if chosen.suite == "flash_attn":
         pretend_to_be_flash_attn(chosen.checkout)
         path, sides = chosen.checkout / "tests" / "test_flash_attn.py", sides_of_flash_attn()
+    elif chosen.suite == "flash_attn_3":
+        pretend_to_be_flash_attn_3(chosen.checkout)
+        path, sides = chosen.checkout / "hopper" / "test_flash_attn.py", sides_of_flash_attn_3()
     else:
         os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda" if torch.cuda.is_available() else "cpu")
         path, sides = chosen.checkout / "test" / "test_transformers.py", sides_of_sdpa()
@@ -304,7 +388,7 @@ def tell(found):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("suite", choices=("flash_attn", "sdpa"))
+    parser.add_argument("suite", choices=("flash_attn", "flash_attn_3", "sdpa"))
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--each", type=int)
     parser.add_argument("--only", nargs="+", default=(), metavar="PARAMETER=VALUES")
@@ -313,7 +397,7 @@ def main():
     parser.add_argument("--compiled", action="store_true")
     chosen, arguments = parser.parse_known_args()
     chosen.end = BEGIN + chosen.seconds
-    if chosen.suite == "flash_attn" and not torch.cuda.is_available():
+    if chosen.suite != "sdpa" and not torch.cuda.is_available():
         sys.exit("peer_tests.py: flash_attn's tests are for a GPU, and PyTorch sees none")
     found = run(chosen, arguments)
     if chosen.suite == "sdpa":

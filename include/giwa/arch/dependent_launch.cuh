@@ -7,8 +7,8 @@
 
 namespace giwa::inline GIWA_ABI::arch {
 
-// For kernels launched with launch_config::dependent on sm_90 and newer. In other launches, on older GPUs and on the
-// host a kernel starts when the previous one has ended, and both functions do nothing. PTX ISA, "griddepcontrol".
+// For kernels launched with launch_config::dependent, in code for sm_90 and newer. In other launches, in code for older GPUs and on
+// the host a kernel starts when the previous one has ended, and both functions do nothing. PTX ISA, "griddepcontrol".
 
 /// Lets the next kernel on the stream start, if it was launched as dependent, once all blocks of this kernel have
 /// called this function or ended. Results are not visible yet: the next kernel waits for them with

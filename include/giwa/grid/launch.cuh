@@ -61,12 +61,23 @@ inline status enqueue(cudaStream_t s, const launch_config& c, const void* kernel
   return error == cudaSuccess ? status{} : explain_launch(consume(error), kernel, c);
 }
 
+/// Returns the configuration, dependent only where the kernel can wait for the one before it: that takes code for 9.0, on a newer
+/// GPU too (arch/dependent_launch.cuh). Asks the driver, for dependent launches alone.
+inline result<launch_config> for_code_of(const void* kernel, const launch_config& config) {
+  launch_config c = config;
+  if (!c.dependent || c.grid.count() == 0) return {c, {}};
+  const result<kernel_attributes> a = attributes_of(kernel);
+  c.dependent = a.value.ptx >= 90;
+  return {c, a.state};
+}
+
 /// Checks and launches.
 inline status launch_with(cudaStream_t s, const launch_config& c, const void* kernel, void** parameters) {
   if (const status state = validate(c); !state.ok()) return state;
   if (c.grid.count() == 0) return {};
   if (const status state = allow_launch(c, kernel); !state.ok()) return state;
-  return enqueue(s, c, kernel, parameters);
+  const result<launch_config> checked = for_code_of(kernel, c);
+  return checked.ok() ? enqueue(s, checked.value, kernel, parameters) : checked.state;
 }
 
 /// Returns whether an argument keeps its value when converted to the kernel's parameter. Only integers can fail.
@@ -185,7 +196,8 @@ status launch(cudaStream_t s, const launch_config& config, void (*kernel)(Parame
 template <class Op>
 status launch(cudaStream_t s, const launch_config& config, const Op& op, const typename Op::params& params) {
   if (const status state = detail::allow_op<Op>(config); !state.ok()) return state;
-  return detail::enqueue_op(s, config, op, params);
+  const auto c = detail::for_code_of(reinterpret_cast<const void*>(&detail::entry<Op>), config);
+  return c.ok() ? detail::enqueue_op(s, c.value, op, params) : c.state;
 }
 
 /// Returns how many blocks of an op the current GPU runs at once, in clusters of `cluster` blocks: the grid of a persistent

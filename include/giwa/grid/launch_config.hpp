@@ -39,7 +39,7 @@ struct launch_config {
   bool cooperative = false;  ///< All blocks run at once, so that the grid can synchronise; refused if they cannot.
   /// Programmatic dependent launch, compute capability 9.0: the kernel may start before the previous kernel of the stream
   /// ends, after that kernel allows it. It calls arch::wait_for_previous_kernel before it touches memory that the previous
-  /// kernel reads or writes (arch/dependent_launch.cuh).
+  /// kernel reads or writes (arch/dependent_launch.cuh). Code for older GPUs, which cannot wait, starts as any other.
   bool dependent = false;
 };
 

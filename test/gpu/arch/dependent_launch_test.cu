@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Kernels that may start before the one before has ended: a chain of them gives what it gives in order, also in a graph.
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/device/environment.cuh>
 #include <giwa/grid.cuh>
 
 #include "support/catch.hpp"
@@ -115,8 +116,8 @@ TEST_CASE("a chain of dependent kernels in a graph gives the same") {
 }
 
 TEST_CASE("a dependent kernel starts before the one before it has ended, and no other does") {
-  if (giwa_test::capability() < 90) {
-    WARN("skipped: dependent launches need a GPU of compute capability 9.0");
+  if (giwa::throw_if_failed(giwa::code_for_current_device()).ptx < 90) {
+    WARN("skipped: dependent launches need a GPU of compute capability 9.0, and a program built for it");
     return;
   }
   if (giwa_test::small_mode()) return;  // compute-sanitizer runs kernels one by one
@@ -133,4 +134,13 @@ TEST_CASE("a dependent kernel starts before the one before it has ended, and no 
     REQUIRE(giwa::synchronize(s).ok());
     CHECK(heard.to_host()[0] == (early ? 1 : 0));
   }
+}
+
+TEST_CASE("a kernel without the instruction to wait does not start early, whatever its launch says") {
+  const bool waits = giwa::throw_if_failed(giwa::code_for_current_device()).ptx >= 90;
+  const auto config_of = [](const void* kernel) {
+    return giwa::throw_if_failed(giwa::detail::for_code_of(kernel, dependent));
+  };
+  CHECK(config_of(reinterpret_cast<const void*>(&step<>)).dependent == waits);
+  CHECK(config_of(reinterpret_cast<const void*>(&giwa::detail::entry<step_op>)).dependent == waits);
 }

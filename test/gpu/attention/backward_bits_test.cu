@@ -6,8 +6,8 @@
 
 #include <cstdio>
 
-#include "gpu/attention/fewer_processors.cuh"
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/another_gpu.hpp"
 #include "support/call_options.hpp"
 #include "support/catch.hpp"
 

@@ -13,8 +13,8 @@
 
 #include "gpu/attention/backward_draw.hpp"
 #include "gpu/attention/backward_gpu.cuh"
-#include "gpu/attention/fewer_processors.cuh"
 #include "gpu/attention/plain_tensors.cuh"
+#include "support/another_gpu.hpp"
 #include "support/call_options.hpp"
 #include "support/catch.hpp"
 

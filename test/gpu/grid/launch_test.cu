@@ -266,7 +266,7 @@ TEST_CASE("shared memory up to what the GPU allows needs no further call, and mo
   REQUIRE(giwa::synchronize(s).ok());
   CHECK(out.to_host()[0] == 32);
   // No call lowers what a larger one needs.
-  REQUIRE(launch(s, {.block = 256, .shared_bytes = 64 << 10}, with_static_shared, out.data()).ok());
+  REQUIRE(launch(s, {.block = 256, .shared_bytes = 56 << 10}, with_static_shared, out.data()).ok());
   with_static_shared<<<1, 256, static_cast<std::size_t>(rest), s>>>(out.data());
   CHECK(cudaGetLastError() == cudaSuccess);
   CHECK(giwa::synchronize(s).ok());

@@ -97,13 +97,13 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   }
   static status suits_if(bool suits) { return suits ? status{} : fits_another_tile; }
 
-  /// dq from its sums.
-  static status make_dq(optional_kernel<prepared_kernel<dq_op>>& dq, const params& p) {
+  /// dq from its sums. Code for GPUs below 9.0 does not wait for the kernel before it.
+  static status make_dq(optional_kernel<prepared_kernel<dq_op>>& dq, const params& p, const gpu_traits& gpu) {
     const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
     const int64 blocks = dq_op::parts * queries.rows * queries.query_tiles;
     const launch_config config{.grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x,
                                .block = dq_op::max_threads,
-                               .dependent = true};
+                               .dependent = gpu.wgmma};
     return dq.make(config, typename dq_op::params{p, queries.query_tiles});
   }
   /// A gradient, if the call wants it. `launched`: how many Hopper kernels of the call there are before; each has a counter.
@@ -151,7 +151,7 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     int launched = 0;
     status state = made->steps.make(p, gpu);
     if (state.ok()) state = way::template make_gradient<gradient::of_all>(made->all, p, gpu, launched);
-    return state.ok() ? way::make_dq(made->dq, p) : state;
+    return state.ok() ? way::make_dq(made->dq, p, gpu) : state;
   }
 };
 
@@ -185,7 +185,7 @@ struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
     if (state.ok())
       state = made->all.make(launch_config{.grid = schedule.work_tiles, .block = Op::max_threads},
                              typename Op::params{p, schedule, p.workspace.counters});
-    return state.ok() ? way::make_dq(made->dq, p) : state;
+    return state.ok() ? way::make_dq(made->dq, p, gpu) : state;
   }
 };
 

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What ptxas says of giwa's kernels for other GPUs and toolkits: registers, local memory, spills, serialised wgmma (C75xx).
+
+    python3 test/budget/spills.py --arch 75 86 120                                                # PATH's nvcc
+    python3 test/budget/spills.py --arch 80 90a --nvcc nvcc build/compilers/nvcc-12.4/bin/nvcc    # two, and what differs
+
+Compiles kernels_attention.cu, and kernels.cu and kernels_sm90.cu of the table registers.txt, or those that --sources names;
+kernels_sm90.cu is for 90a alone. `python3 .ci/compilers.py --get nvcc-12.4 nvcc-newest` downloads two toolkits. Prints tables for
+docs/notes/architectures.md. --keep FOLDER keeps what ptxas said, and reads it again where it is there. It needs no GPU.
+"""
+import argparse
+import collections
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = {"forward": ("kernels_attention.cu", "-DCALL=0"), "gradients": ("kernels_attention.cu", "-DCALL=1"),
+           "caches": ("kernels_attention.cu", "-DCALL=2"), "table": ("kernels.cu",), "table_sm90": ("kernels_sm90.cu",)}
+WITHOUT = re.compile(r"giwa::|v\d+_\d+::|archs_\w*::|detail::|^void ")
+
+
+class Kernel:
+    def __init__(self):
+        self.registers = self.local = self.spilled = 0
+        self.notes = collections.Counter()
+
+    def says(self):
+        return (self.spilled, sorted(self.notes.items()))
+
+
+def compiled(nvcc, arch, source, folder):
+    """The log of ptxas."""
+    version = re.search(r"V([\d.]+)", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)[1]
+    log = Path(folder) / f"{version}_{arch}_{source}.log"
+    if not log.exists():
+        name, *defines = SOURCES[source]
+        done = subprocess.run([nvcc, "-std=c++20", "-O3", "-w", "-cubin", "-Xptxas=-v", f"-I{ROOT}/include", f"-I{ROOT}/examples", *defines,
+                               f"-gencode=arch=compute_{arch},code=sm_{arch}", ROOT / "test/budget" / name, "-o", f"{log}.cubin"],
+                              capture_output=True, text=True)
+        Path(f"{log}.cubin").unlink(missing_ok=True)
+        if done.returncode != 0:
+            sys.exit(f"{nvcc}, {arch}, {source}:\n{(done.stdout + done.stderr)[-3000:]}")
+        log.write_text(done.stdout + done.stderr)
+    return version, arch, source, log.read_text()
+
+
+def kernels_of(log):
+    """{name: Kernel} of a log; without the parameters."""
+    log = subprocess.run(["c++filt"], input=log, capture_output=True, text=True).stdout
+    found, current = collections.defaultdict(Kernel), None
+
+    def plain(name):
+        depth = 0
+        for i in range(len(name) - 1, -1, -1):
+            depth += (name[i] == ")") - (name[i] == "(")
+            if depth == 0:
+                break
+        return WITHOUT.sub("", name[:i] if name.endswith(")") else name).strip()
+
+    for line in log.splitlines():
+        if m := re.search(r"Compiling entry function '(.*)' for '", line):
+            current = found[plain(m[1])]
+        elif m := re.search(r"\(C(75\d\d)\).* in (?:the )?function '(.*)'", line):
+            found[plain(m[2])].notes[f"C{m[1]}"] += 1
+        elif current is not None and (m := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", line)):
+            current.local, current.spilled = int(m[1]), int(m[2])
+        elif current is not None and (m := re.search(r"Used (\d+) registers", line)):
+            current.registers = int(m[1])
+    return found
+
+
+def text_of(kernel):
+    parts = [f"{kernel.spilled} bytes"] if kernel.spilled else []
+    return ", ".join(parts + sorted(kernel.notes)) or "none"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", nargs="+", default=["75", "80", "86", "89", "120"])
+    parser.add_argument("--nvcc", nargs="+", default=["nvcc"])
+    parser.add_argument("--sources", nargs="+", choices=SOURCES, default=list(SOURCES))
+    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if options.keep:
+            options.keep.mkdir(parents=True, exist_ok=True)
+        wanted = [(nvcc, arch, source) for source in options.sources for arch in options.arch for nvcc in options.nvcc
+                  if source != "table_sm90" or arch == "90a"]
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            logs = list(pool.map(lambda w: compiled(*w, options.keep or folder), wanted))
+    found = {(version, arch, source): kernels_of(log) for version, arch, source, log in logs}
+    print("| nvcc | GPU | kernels of | number | most registers | spill | most bytes | serialised wgmma |\n|---|---|---|---|---|---|---|---|")
+    for (version, arch, source), kernels in found.items():
+        every = list(kernels.values())
+        notes = collections.Counter(note for k in every for note in k.notes)
+        print(f"| {version} | {arch} | {source} | {len(every)} | {max(k.registers for k in every)} | {sum(k.spilled > 0 for k in every)} | "
+              f"{max(k.spilled for k in every)} | {', '.join(f'{n} {note}' for note, n in sorted(notes.items())) or 'none'} |")
+    versions = list(dict.fromkeys(version for version, _, _ in found))
+    print("\n| kernel | GPU | " + " | ".join(versions) + " |\n|---|---|" + "---|" * len(versions))
+    for arch in options.arch:
+        names = dict.fromkeys(name for (_, a, _), kernels in found.items() if a == arch for name in kernels)
+        for name in names:
+            of = [next((k[name] for (v, a, _), k in found.items() if v == version and a == arch and name in k), Kernel())
+                  for version in versions]
+            differ = any(k.says() != of[0].says() for k in of) if len(of) > 1 else of[0].spilled > 0 or of[0].notes
+            if differ:
+                print(f"| `{name}` | {arch} | " + " | ".join(text_of(k) for k in of) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
