@@ -242,8 +242,7 @@ class sm90_backward_loader {
     constexpr int x_bytes = Types::x_tile::bytes, y_bytes = Types::y_tile::bytes;
     if (!Types::is_split && scrubs) {
       if (block.lane() == 0) s.landed.arrive_and_expect(x_bytes + y_bytes);
-      s.landed.wait(landed_phase);
-      landed_phase ^= 1;
+      s.landed.wait(landed_phase), landed_phase ^= 1;
       if constexpr (!Types::is_split) clear_nonfinite(s.x[x.stage()], s.y[y.stage()], s.terms[x.stage()], block.lane());
       arch::fence_async_proxy();
       block.sync_warp();
