@@ -74,8 +74,12 @@ struct backward_params {
   /// The first part of dq of tile n of a head's queries.
   template <class Head>
   GIWA_HOST_DEVICE int dq_part_of(const Head& h, int n) const {
+    return dq_part_of(h, n, dq_parts::rows_of_tile(views.in.q.extent(3), views.in.v.extent(3)));
+  }
+  /// The same for tiles of `rows`, a constant where the caller knows it: no division then.
+  template <class Head>
+  GIWA_HOST_DEVICE int dq_part_of(const Head& h, int n, int rows) const {
     const auto& in = views.in;
-    const int rows = dq_parts::rows_of_tile(in.q.extent(3), in.v.extent(3));
     const int64 tile = in.packed.q_offsets != nullptr ? h.first_query_row / rows + h.batch + n
                                                       : h.sequence * ceil_div(in.q.extent(1), int64{rows}) + n;
     return static_cast<int>(dq_parts::of_tile(in.q.extent(3)) * (h.head * workspace.tiles + tile));

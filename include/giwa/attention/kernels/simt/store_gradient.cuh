@@ -28,39 +28,44 @@ GIWA_DEVICE void store_gradient(const Block& block, int thread, register_tile<fl
   store_rows(block, thread, sums, to, {first, first_column});
 }
 
-/// store_gradient() of a warpgroup in a 16-bit type by way of shared memory, 64 columns at a time: four lanes store 64 bytes of a
-/// row, in a third of the instructions. Each warp uses 16 columns of the first 64 rows of a tile with 128 bytes a row. The rows
-/// of the gradient are aligned to 16 bytes, and it has the columns of the sums. The warp may overwrite its columns afterwards.
+/// store_gradient() of a warpgroup in a 16-bit type by way of shared memory, 64 columns at a time: eight lanes that follow each other
+/// store 128 bytes of a row. Each warp uses 16 columns of the first 64 rows of a tile with 128 bytes a row, whose 16-byte chunks are
+/// swizzled. The rows of the gradient are aligned to 16 bytes, and it has the columns of the sums. The warp may overwrite its columns
+/// afterwards.
 template <class Block, class Map, class G, class Slab>
 GIWA_DEVICE void store_gradient_by_slabs(const Block& block, int thread, register_tile<float, Map>& sums,
                                          const tensor_view<G, 2>& to, int first, float factor, Slab& slab) {
   using run = element_run<G, 8>;
+  static_assert(Slab::rows >= 64 && Slab::columns == 64 && sizeof(G) == 2);
   sums.transform([&](float x) { return x * factor + 0.0f; });
   thread = arch::recomputed_here(thread);  // otherwise addresses are kept from the start of the kernel, and spilled
-  static_assert(Slab::rows >= 64 && Slab::columns == 64);
-  const int lane = thread % 32, warp_columns = thread / 32 * 16;
-  // Eight columns of a row of the warp. Eight rows are in different banks, so lanes that follow each other have different rows.
-  const auto place = [&](int row, int eight) { return slab.chunk(8 * eight + row % 8, warp_columns + row / 8 * 8); };
-  const uint32 row_of_lane = arch::shared_address(place(lane % 16, lane / 16));
-  const int row = first + thread / 32 * 16 + lane % 8;
-  G* const at = to.data() + row * to.stride(0) + lane / 8 * 8;
-  constexpr int row_bytes = Slab::columns * static_cast<int>(sizeof(G));
+  const uint32 lane = static_cast<uint32>(thread) % 32, warp = static_cast<uint32>(thread) / 32;
+  // The byte of the slab at which eight columns of a row of the warp begin. The eight chunks of a row are in different banks, and one
+  // chunk of eight rows too.
+  const auto place = [&](uint32 row, uint32 eight) {
+    const uint32 x = (row ^ eight) % 8;
+    return 128 * (8 * eight + x) + 16 * ((2 * warp + row / 8) ^ x);
+  };
+  const uint32 to_write = place(lane % 16, lane / 16), to_read = place(lane / 8, lane % 8);
+  const int row = first + static_cast<int>(16 * warp + lane / 8), rows = static_cast<int>(to.extent(0));
+  const int64 four_rows = 4 * to.stride(0);
+  G* const at = to.data() + row * to.stride(0) + static_cast<int>(8 * (lane % 8));
   GIWA_UNROLL
   for (int done = 0; done < Map::shape::columns; done += 64) {
     block.sync_warp();  // what was in the slab has been read
     GIWA_UNROLL
-    for (int column = 0; column < 64; column += 16) {
-      const float* const v = sums.value + (done + column) / 2;
+    for (uint32 i = 0; i < 4; ++i) {  // chunks 2 i and 2 i + 1
+      const float* const v = sums.value + done / 2 + 8 * i;
       const uint32 words[4] = {packed_word<G>(v[0], v[1]), packed_word<G>(v[2], v[3]), packed_word<G>(v[4], v[5]),
                                packed_word<G>(v[6], v[7])};
-      arch::store_matrices(row_of_lane + column * row_bytes, words);
+      arch::store_matrices(arch::shared_address(slab.data()) + (to_write ^ (2 * i * (128 + 16))) + 2 * i * 1024, words);
     }
     block.sync_warp();
     GIWA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      if (row + i / 2 * 8 < to.extent(0))
-        run::read(place(lane % 8 + i / 2 * 8, lane / 8 + i % 2 * 4))
-            .write(at + i / 2 * 8 * to.stride(0) + done + i % 2 * 32);
+    for (uint32 i = 0; i < 4; ++i) {  // rows lane / 8 + 4 i
+      const auto eight = run::read(slab.data() + (to_read ^ (i % 2 * 4 * (128 + 16)) ^ (i / 2 * 16)) / sizeof(G));
+      if (row + static_cast<int>(4 * i) < rows) eight.write(at + i * four_rows + done);
+    }
   }
   block.sync_warp();
 }

@@ -116,14 +116,15 @@ class sm90_dq_product {
     if (block.any(!is_first())) write_part(block, s, index, thread, turn - 1, dq);
     ++tiles;
   }
-  /// After the last tile of an item; `turn` is that of the next one.
+  /// Starts the product for the last tile of an item; `turn` is that of the next one.
   template <class Block>
-  GIWA_DEVICE void finish(const Block& block, shared_storage& s, int index, int thread, uint32 turn) {
+  GIWA_DEVICE void start_last(const Block& block, shared_storage& s, int index, uint32 turn, tile& dq) const {
     if (tiles >= 2) announce(block, s, index, turn - 2);
-    tile dq;
     start(s, index, turn - 1, dq);
-    arch::wgmma_wait<0>();
-    arch::fence_operand(dq.value);
+  }
+  /// Announces its part, when it is complete.
+  template <class Block>
+  GIWA_DEVICE void finish(const Block& block, shared_storage& s, int index, int thread, uint32 turn, const tile& dq) {
     await_room(s, index, turn - 1);
     write_part(block, s, index, thread, turn - 1, dq);
     announce(block, s, index, turn - 1);

@@ -78,17 +78,23 @@ class sm90_item_consumer {
   GIWA_DEVICE void end_item(work_item& work, bool has_tiles) {
     release(s.x_empty[x.stage()]);
     x.advance();
+    [[maybe_unused]] bool finite = true;  // of sums that are not shared, where dq is added
     if (has_tiles) {
       if constexpr (!Types::by_halves) release(s.b_empty[index]);
       if constexpr (!Types::adds_dq) release_turn();
+      [[maybe_unused]] typename dq_type::tile last;
       if constexpr (Types::adds_dq) {
-        dq.finish(block, s, index, thread, y.turn);
+        dq.start_last(block, s, index, y.turn, last);
+        finite = are_finite();
+        arch::wgmma_wait<0>();
+        arch::fence_operand(last.value);
         release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
       }
       release(s.a_empty[index]);
+      if constexpr (Types::adds_dq) dq.finish(block, s, index, thread, y.turn, last);
       ++fixed_turn;
     }
-    if (!uniform(work.idle)) store_sums(work, work.careful);
+    if (!uniform(work.idle)) store_sums(work, finite);
   }
 
   /// Waits for the next stage of x and returns what to do with its tile.
@@ -131,19 +137,35 @@ class sm90_item_consumer {
     return next;
   }
 
+  /// Whether the sums of a warp's 16 rows have neither NaN nor infinity. Where dq is added, by four chains of additions.
+  GIWA_DEVICE bool are_finite() const {
+    constexpr int chains = Types::adds_dq ? 4 : 1;
+    float zeros[chains]{};
+    int n = 0;
+    const auto add = [&](float value) {
+      zeros[n] = fused_multiply_add(value, 0.0f, zeros[n]);
+      n = (n + 1) % chains;
+    };
+    if constexpr (sums_x)
+      for (float value : sum_x.value) add(value);
+    if constexpr (sums_y)
+      for (float value : sum_y.value) add(value);
+    float zero = zeros[0];
+    for (int i = 1; i < chains; ++i) zero += zeros[i];
+    return !block.any(!(zero == 0));
+  }
   /// Stores the sums of a warp's 16 rows. If they have NaN, the item has to come again, because 0 times NaN of a row that
   /// is not seen is NaN too; the second time they are stored as they are.
-  GIWA_DEVICE void store_sums(work_item& work, uint32 careful) {
-    const uint32 bit = 1u << (thread / 32 + 4 * index);
+  GIWA_DEVICE void store_sums(work_item& work, bool finite) {
+    const uint32 careful = work.careful, bit = 1u << (thread / 32 + 4 * index);
     if constexpr (Types::adds_dq)
-      if (work.sharers > 1 && !collect_sums(work.sums, work.share, work.sharers, sum_x, sum_y)) return;
+      if (work.sharers > 1) {
+        if (!collect_sums(work.sums, work.share, work.sharers, sum_x, sum_y)) return;
+        finite = are_finite();
+      }
     if (careful == 0) {
-      float zero = 0;
-      if constexpr (sums_x)
-        for (float value : sum_x.value) zero = fused_multiply_add(value, 0.0f, zero);
-      if constexpr (sums_y)
-        for (float value : sum_y.value) zero = fused_multiply_add(value, 0.0f, zero);
-      if (block.any(!(zero == 0))) {
+      if constexpr (!Types::adds_dq) finite = are_finite();
+      if (!finite) {
         if (block.lane() == 0) block.atomic_add(work.again, bit);
         return;
       }

@@ -169,7 +169,8 @@ class sm90_backward_loader {
       before = keys.previous(tile);
       if (p.call.workspace.any_order && before >= 0) before = keys.next(0);
     }
-    return typename Types::dq_place{work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n), tile, before + 1};
+    return typename Types::dq_place{work.careful != 0 ? Types::unused_part : p.call.dq_part_of(h, n, columns), tile,
+                                    before + 1};
   }
 
   /// `tiles`: visible_groups at this tile, or the list.

@@ -60,13 +60,14 @@ class sm90_backward_scheduler {
     const auto at = p.schedule.at(p.schedule.first + tile);
     if constexpr (Types::rows_are_keys) {
       const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
-      const int head = at.head / sharers, share = at.head % sharers;
+      // Without divisions in the common case: the loader waits for this thread.
+      const int head = sharers == 1 ? at.head : at.head / sharers, share = at.head - head * sharers;
       int reader = p.call.first_reader(at.batch);
       while (rows > 0 && !p.call.is_reader(reader, at.batch)) ++reader;
       // The first keys come first: under a causal mask they have the most queries. With dq they are neighbours, because each
       // tile waits for the one before it.
       if constexpr (Types::adds_dq) {
-        const int64 all = ceil_div(rows, Types::block_m), each = ceil_div(all, tiles),
+        const int64 all = ceil_div(rows, Types::block_m), each = all <= tiles ? 1 : ceil_div(all, tiles),
                     first = (tiles - 1 - at.tile) * each;
         const int64 end = first + each < all ? first + each : all;
         for (int64 n = first; n < end; ++n)
@@ -105,7 +106,8 @@ class sm90_backward_scheduler {
   }
   GIWA_DEVICE void put_heads(work_item& work, int share, int sharers) const {
     if constexpr (Types::rows_are_keys) {
-      const int group = p.call.call.heads_per_kv, each = ceil_div(group, sharers), from = work.head_index * group;
+      const int group = p.call.call.heads_per_kv, each = sharers == 1 ? group : ceil_div(group, sharers),
+                from = work.head_index * group;
       work.share = share, work.sharers = sharers;
       work.first_head = from + share * each;
       work.end_head = from + (share + 1 < sharers ? (share + 1) * each : group);
