@@ -206,6 +206,9 @@ set(GIWA_HEADERS
   P giwa/attention/work/find_split.hpp
   D giwa/attention/sums/few_rows_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
+  P giwa/attention/quantize/codes.hpp
+  P giwa/attention/quantize/groups.hpp
+  P giwa/attention/quantize/channels.hpp
   P giwa/attention/append/rotary.hpp
   P giwa/attention/append/append_unit.hpp
   P giwa/attention/append/append_rows.hpp
@@ -277,11 +280,13 @@ set(GIWA_HEADERS
   H giwa/attention/call/backward.hpp
   H giwa/attention/call/cached.hpp
   H giwa/attention/call/append.hpp
+  H giwa/attention/call/quantize.hpp
   H giwa/attention/call/merge.hpp
   H giwa/attention/call/block_map.hpp
   L giwa/attention/sums/merge.cuh
   H giwa/attention/cpu/calls.hpp
   L giwa/attention/append/append.cuh
+  L giwa/attention/quantize/quantize.cuh
   H giwa/attention/cpu/backward.hpp
   L giwa/attention/choose/gpu.cuh
   H giwa/attention/choose/pointers.hpp
@@ -324,6 +329,7 @@ set(GIWA_HEADERS
   L giwa/attention.cuh
   L giwa/attention_backward.cuh
   L giwa/cache.cuh
+  L giwa/quantize.cuh
   L giwa/block_map.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh
