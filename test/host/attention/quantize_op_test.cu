@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The kernels of quantize on the host executor: against double precision, by vectors and by elements.
-#include <giwa/base/throw.hpp>
+#include <giwa/host.hpp>
 #include <giwa/host_executor.cuh>
 #include <giwa/quantize.cuh>
 

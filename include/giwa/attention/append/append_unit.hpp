@@ -98,12 +98,9 @@ GIWA_HOST_DEVICE void append_head(const element_run<T, Count> (&run)[2], const a
   GIWA_UNROLL
   for (int i = 0; i < 2 * Count; ++i) x[i] = convert<float>{}(run[i / Count].get(i % Count));
   if (unit.pair >= 0) rotations.rotate(x, neighbours);
-  if constexpr (sizeof(To) == 1) {
-    GIWA_UNROLL
-    for (int i = 0; i < 2 * Count; ++i) x[i] = divide(x[i]);
-  }
-  round_run<To, Count>(to + unit.first, x);
-  if (unit.second >= 0) round_run<To, Count>(to + unit.second, x + Count);
+  const auto by_scale = [&](int, float number) { return divide(number); };
+  round_run<To, Count>(to + unit.first, x, by_scale);
+  if (unit.second >= 0) round_run<To, Count>(to + unit.second, x + Count, by_scale);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

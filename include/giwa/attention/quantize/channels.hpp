@@ -48,8 +48,9 @@ class channel_run {
     for_each_row(first, end, [&](const run& r, const index<2>& at) {
       float x[stdlib::size_t{Count}];
       GIWA_UNROLL
-      for (int i = 0; i < Count; ++i) x[i] = divide[i](convert<float>{}(r.get(i)));
-      round_run<Code, Count>(&p_.codes(at[0], at[1], head_, column_), x);
+      for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
+      round_run<Code, Count>(&p_.codes(at[0], at[1], head_, column_), x,
+                             [&](int i, float number) { return divide[i](number); });
     });
   }
 

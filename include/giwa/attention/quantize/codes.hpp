@@ -42,16 +42,18 @@ GIWA_HOST_DEVICE inline uint32 round_four(int8_code, const float (&x)[4]) {
 }
 ///@}
 
-/// Rounds and writes a run.
-template <class To, int Count>
-GIWA_HOST_DEVICE void round_run(To* to, const float* x) {
+/// Rounds and writes a run; divide(i, x) divides element i by its scale, if elements are of 8 bits.
+template <class To, int Count, class Divide>
+GIWA_HOST_DEVICE void round_run(To* to, const float* x, const Divide& divide) {
   element_run<To, Count> run;
   if constexpr (Count == 1 && sizeof(To) == 1) {
-    run.element = To(x[0]);
+    run.element = To(divide(0, x[0]));
   } else if constexpr (Count == 1) {
     run.element = convert<To>{}(x[0]);
   } else if constexpr (sizeof(To) == 1) {
-    for (int i = 0; i < Count; i += 4) run.set(i, round_four(To{}, {x[i], x[i + 1], x[i + 2], x[i + 3]}));
+    for (int i = 0; i < Count; i += 4)
+      run.set(i, round_four(To{}, {divide(i, x[i]), divide(i + 1, x[i + 1]), divide(i + 2, x[i + 2]),
+                                   divide(i + 3, x[i + 3])}));
   } else if constexpr (sizeof(To) == 2) {
     for (int i = 0; i < Count; i += 2) run.set(i, pack<To>(x[i], x[i + 1]));
   } else {

@@ -68,8 +68,8 @@ GIWA_HOST_DEVICE void quantize_group(const Team& team, const row_groups<T, Code>
   const auto write = [&](const run& r, int64 at) {
     float x[stdlib::size_t{Count}];
     GIWA_UNROLL
-    for (int i = 0; i < Count; ++i) x[i] = divide(convert<float>{}(r.get(i)));
-    round_run<Code, Count>(to + offset(at, p.codes.stride(1)), x);
+    for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
+    round_run<Code, Count>(to + offset(at, p.codes.stride(1)), x, [&](int, float number) { return divide(number); });
   };
   GIWA_UNROLL
   for (int n = 0; n < Held; ++n)
