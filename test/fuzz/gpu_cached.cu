@@ -73,7 +73,7 @@ std::string cached_fault(uint64 seed) {
 #elif defined(GIWA_FUZZ_PART)
   return fault_of<float, 64>(seed, causal::bottom_right);
 #else
-  switch (seed % 8) {
+  switch (seed % 9) {
     case 0: return fault_of<fp16, 128>(seed);
     case 1: return fault_of<fp16, 128>(seed, causal::bottom_right);
     case 2: return fault_of<bf16, 64>(seed, window);
@@ -81,6 +81,7 @@ std::string cached_fault(uint64 seed) {
     case 4: return fault_of<bf16, 192, 128>(seed, causal::bottom_right);
     case 5: return fault_of<bf16, 128, 128, e4m3>(seed, causal::bottom_right);
     case 6: return fault_of<fp16, 256>(seed);
+    case 7: return fault_of<fp16, 64, 64, giwa::int8_code>(seed, causal::bottom_right);
     default: return fault_of<float, 64>(seed, causal::bottom_right);
   }
 #endif

@@ -68,10 +68,11 @@ std::string cached_fault_of(uint64 seed, const Mask& mask = {}, const Score& sco
   return state.ok() ? judge<plain>(c, answers).failure : giwa::format_status(state).c_str() + ("; " + c.options.text());
 }
 std::string cached_fault(uint64 seed) {
-  switch (seed % 4) {
+  switch (seed % 5) {
     case 0: return cached_fault_of<fp16, 64>(seed, causal::bottom_right);
     case 1: return cached_fault_of<float, 40, 24>(seed, by_distance{}, own_score{});
     case 2: return cached_fault_of<bf16, 64, 64, giwa::e4m3>(seed, causal::bottom_right);
+    case 3: return cached_fault_of<fp16, 64, 64, giwa::int8_code>(seed, causal::bottom_right);
     default: return cached_fault_of<bf16, 96, 96, bf16, float>(seed);
   }
 }

@@ -227,7 +227,8 @@ class small_fuzz {
   }
 
   fuzz_with calls_[4] = {
-      {"append", one_of<append<fp16, fp16>, append<bf16, giwa::e4m3>, append<float, float>, append<bf16, bf16>>},
+      {"append", one_of<append<fp16, fp16>, append<bf16, giwa::e4m3>, append<fp16, giwa::int8_code>,
+                        append<float, float>, append<bf16, bf16>>},
       {"merge", one_of<merge<fp16, fp16>, merge<bf16, bf16>, merge<float, float>, merge<float, bf16>>},
       {"softmax", one_of<softmax<fp16, fp16>, softmax<bf16, bf16>, softmax<float, float>, softmax<fp16, float>,
                          softmax<float, bf16>>},
