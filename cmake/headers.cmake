@@ -286,10 +286,10 @@ set(GIWA_HEADERS
   L giwa/attention/sums/merge.cuh
   H giwa/attention/cpu/calls.hpp
   L giwa/attention/append/append.cuh
-  L giwa/attention/quantize/quantize.cuh
   H giwa/attention/cpu/backward.hpp
   L giwa/attention/choose/gpu.cuh
   H giwa/attention/choose/pointers.hpp
+  L giwa/attention/quantize/quantize.cuh
   L giwa/attention/blocks/block_map.cuh
   L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh

@@ -63,6 +63,38 @@ TEST_CASE("packed rows have groups of the tensor's rows") {
   CHECK(data.fault() == "");
 }
 
+TEST_CASE("attention of codes is close to that of the numbers") {
+  const giwa::index<4> sizes{1, 150, 2, 64};
+  const auto random = [&](int rows) {
+    quantize_data<bf16, e4m3> d({.sizes = sizes, .rows = rows});
+    REQUIRE(on_host{}(d) == "");
+    return d;
+  };
+  quantize_data<bf16, e4m3> q = random(1), k = random(64), v = random(channels);
+  std::vector<float> exact(150 * 2 * 64), rounded = exact;
+  const tensor_view<float, 4> o(exact.data(), sizes), of_codes(rounded.data(), sizes);
+  REQUIRE(giwa::attention_forward<64>(giwa::host, tensor_view<const bf16, 4>(q.x.view()),
+                                      tensor_view<const bf16, 4>(k.x.view()), tensor_view<const bf16, 4>(v.x.view()), o,
+                                      giwa::causal{}, {.scale = 0.001f})
+              .ok());
+  REQUIRE(
+      giwa::attention_forward<64>(
+          giwa::host, tensor_view<const e4m3, 4>(q.codes.view()), tensor_view<const e4m3, 4>(k.codes.view()),
+          tensor_view<const e4m3, 4>(v.codes.view()), of_codes, giwa::causal{},
+          {.scale = 0.001f,
+           .scales =
+               {.q = q.scales.view(), .k = k.scales.view(), .q_rows = 1, .k_rows = 64, .v_channel = v.channel.view()}})
+          .ok());
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    error += std::pow(static_cast<double>(exact[i]) - static_cast<double>(rounded[i]), 2),
+        size += std::pow(static_cast<double>(exact[i]), 2);
+  CAPTURE(error, size);
+  CHECK(size > 100);
+  CHECK(std::sqrt(error / size) < 0.06);
+  CHECK(std::sqrt(error / size) > 0.001);
+}
+
 TEST_CASE("tensors without elements write nothing") {
   for (const giwa::index<4>& n : {giwa::index<4>{0, 5, 3, 8}, {2, 0, 3, 8}, {2, 5, 0, 8}, {2, 5, 3, 0}})
     for (const int rows : {1, 0, channels}) {

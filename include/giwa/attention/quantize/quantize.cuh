@@ -5,8 +5,8 @@
 
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/call/quantize.hpp>
+#include <giwa/attention/choose/pointers.hpp>
 #include <giwa/device/environment.cuh>
-#include <giwa/device/pointer.hpp>
 #include <giwa/grid/for_all.cuh>
 #include <giwa/grid/launch.cuh>
 #include <giwa/grid/reduce.hpp>
@@ -137,9 +137,7 @@ template <class T>
 struct stream_quantize {
   template <class Problem>
   static status run(cudaStream_t s, const Problem& p) {
-    pointer_checks pointers;
-    if (pointers.fails(p.x, "x") || pointers.fails(p.codes, "codes") || pointers.fails(p.scales, "scales"))
-      return pointers.state();
+    if (const status bad = check_pointers(p); !bad.ok()) return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T));
     if (!rows_are_aligned(p.x, 16) || !rows_are_aligned(p.codes, count)) return launch_runs<1>(s, p);
     Problem in_runs = p;
