@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Codes whose scales are those of channels, the columns of a head: a thread has a run of columns of some rows.
+// Codes with scales of channels: a thread has neighbouring columns of some rows.
 #ifndef GIWA_ATTENTION_QUANTIZE_CHANNELS_HPP
 #define GIWA_ATTENTION_QUANTIZE_CHANNELS_HPP
 

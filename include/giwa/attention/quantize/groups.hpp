@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Codes whose scales are those of groups of rows: a team of threads has a group of one head.
+// Codes with scales of groups of rows: a team of threads for each group.
 #ifndef GIWA_ATTENTION_QUANTIZE_GROUPS_HPP
 #define GIWA_ATTENTION_QUANTIZE_GROUPS_HPP
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// quantize on a stream: a quarter of a warp or a block for a group of rows, a thread for some rows of a run of channels.
+// quantize on a stream: teams of threads have groups of rows, threads have rows of channels.
 #ifndef GIWA_ATTENTION_QUANTIZE_QUANTIZE_CUH
 #define GIWA_ATTENTION_QUANTIZE_QUANTIZE_CUH
 
