@@ -49,8 +49,7 @@ class channel_run {
       float x[stdlib::size_t{Count}];
       GIWA_UNROLL
       for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
-      round_run<Code, Count>(&p_.codes(at[0], at[1], head_, column_), x,
-                             [&](int i, float number) { return divide[i](number); });
+      round_run<Code, Count>(&p_.codes(at[0], at[1], head_, column_), x, [&](int i, float y) { return divide[i](y); });
     });
   }
 

@@ -69,7 +69,7 @@ GIWA_HOST_DEVICE void quantize_group(const Team& team, const row_groups<T, Code>
     float x[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
-    round_run<Code, Count>(to + offset(at, p.codes.stride(1)), x, [&](int, float number) { return divide(number); });
+    round_run<Code, Count>(to + offset(at, p.codes.stride(1)), x, [&](int, float y) { return divide(y); });
   };
   GIWA_UNROLL
   for (int n = 0; n < Held; ++n)
