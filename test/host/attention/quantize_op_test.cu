@@ -36,28 +36,35 @@ struct on_executor {
       return s.ok() ? "" : giwa::format_status(s).c_str();
     }
     *calls += 1;
-    const fast_divisor runs(x.extent(3) / Count);
+    const int runs = static_cast<int>(x.extent(3)) / Count;
     if (data.options.rows == channels) {
       using first = quantize_channels_op<T, Code, Count, false>;
       using second = quantize_channels_op<T, Code, Count, true>;
-      const clear_channel_scales clear{data.channel.view()};
+      const clear_scales<2> clear{data.channel.view()};
       for (int64 head = 0; head < x.extent(2); ++head)
         for (int64 i = 0; i < x.extent(3); ++i) clear({head, i});
-      auto of = first::params_of({x, codes, data.channel.view(), fast_divisor(x.extent(1)), runs});
+      auto of = first::params_of({x, codes, data.channel.view(), fast_divisor(x.extent(1)), fast_divisor(runs)});
       of.chunk = 16, of.chunks = giwa::ceil_div(x.extent(0) * x.extent(1), of.chunk);  // several for each run
       if (const std::string error = run<first>(of); !error.empty()) return error;
       return run<second>({of.call, of.runs, of.chunk, of.chunks});
     }
-    const int64 rows = data.options.rows == 0 ? x.extent(1) : data.options.rows;
-    const row_groups<T, Code> p{x,
-                                codes,
-                                data.scales.view(),
-                                rows,
-                                fast_divisor(x.extent(2)),
-                                fast_divisor(giwa::ceil_div(x.extent(1), rows)),
-                                runs};
-    // Either kernel takes groups of every size.
-    return *calls % 2 == 0 ? run<quantize_rows_op<T, Code, Count>>(p) : run<quantize_blocks_op<T, Code, Count>>(p);
+    const int all = static_cast<int>(x.extent(1));
+    const int rows = data.options.rows == 0 ? all : std::min(data.options.rows, all);
+    row_groups<T, Code> p{
+        x,    codes, data.scales.view(), rows, runs, fast_divisor(x.extent(2)), fast_divisor(giwa::ceil_div(all, rows)),
+        rows, {}};
+    // Every kernel takes groups of every size.
+    if (*calls % 3 == 0) return run<quantize_rows_op<T, Code, Count>>(p);
+    if (*calls % 3 == 1) return run<quantize_blocks_op<T, Code, Count, quantize_pass::all>>(p);
+    p.chunk_rows = 3, p.chunks = fast_divisor(giwa::ceil_div(rows, 3));
+    const clear_scales<3> clear{data.scales.view()};
+    for (int64 b = 0; b < x.extent(0); ++b)
+      for (int64 group = 0; group < p.groups.divisor(); ++group)
+        for (int64 head = 0; head < x.extent(2); ++head) clear({b, group, head});
+    if (const std::string error = run<quantize_blocks_op<T, Code, Count, quantize_pass::raise_scale>>(p);
+        !error.empty())
+      return error;
+    return run<quantize_blocks_op<T, Code, Count, quantize_pass::write_codes>>(p);
   }
 };
 
@@ -66,7 +73,7 @@ struct on_executor {
 TEST_CASE("the kernels of quantize find scales and write codes") {
   int vectors = 0, elements = 0;
   CHECK(quantize_fault<bf16, e4m3>(on_executor<8>{&vectors}) == "");
-  ++vectors;  // the other kernel for each case
+  ++vectors;  // another kernel for each case
   CHECK(quantize_fault<bf16, int8_code>(on_executor<8>{&vectors}) == "");
   CHECK(quantize_fault<float, e4m3>(on_executor<4>{&vectors}) == "");
   CHECK(vectors > 80);  // the others have sizes or gaps that vectors do not fit

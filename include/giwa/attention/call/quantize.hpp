@@ -37,6 +37,8 @@ status check_quantize(const tensor_view<const T, 4>& x, const tensor_view<Code, 
     return broken.state;
   constexpr const char* messages[4] = {"codes must have the batch of x", "codes must have as many rows as x",
                                        "codes must have as many heads as x", "codes must have the head size of x"};
+  if (x.extent(3) > attention_limits::length)
+    return status::invalid("x", "the head size is out of range", bound::at_most, attention_limits::length, x.extent(3));
   for (int d = 0; d < 4; ++d)
     if (broken(check_same(codes, x, d, "codes", messages[d]))) return broken.state;
   for (int d = 0; d < Rank; ++d)
@@ -119,14 +121,20 @@ status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_
                            options.rows);
   const tensor_view<const element, 4> from = detail::in_four_dimensions(tensor_view<const element, Rank>(x));
   const tensor_view<Code, 4> to = detail::in_four_dimensions(codes);
-  const int64 all = from.extent(1), rows = options.rows == 0 ? all : options.rows;
-  const int64 groups = all == 0 ? (options.rows == 0 ? 1 : 0) : ceil_div(all, rows);
+  const int64 groups = options.rows == 0 ? 1 : ceil_div(from.extent(1), int64{options.rows});
   const index<3> sizes{from.extent(0), groups, from.extent(2)};
   if (const status s = detail::check_quantize(from, to, scales, sizes); !s.ok()) return s;
   if (from.size() == 0) return {};
-  return detail::run_quantize<element>(
-      where, detail::row_groups<element, Code>{from, to, scales, rows, fast_divisor(from.extent(2)),
-                                               fast_divisor(groups), fast_divisor(from.extent(3))});
+  const int all = static_cast<int>(from.extent(1)), rows = options.rows == 0 || options.rows > all ? all : options.rows;
+  return detail::run_quantize<element>(where, detail::row_groups<element, Code>{from,
+                                                                                to,
+                                                                                scales,
+                                                                                rows,
+                                                                                static_cast<int>(from.extent(3)),
+                                                                                fast_divisor(from.extent(2)),
+                                                                                fast_divisor(groups),
+                                                                                rows,
+                                                                                {}});
 }
 template <detail::attention_place Where, class T, class Code, int Rank>
 status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_view<Code, Rank>& codes,

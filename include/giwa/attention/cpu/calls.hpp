@@ -241,7 +241,9 @@ struct host_append {
 template <class T, class Code>
 struct quantize_one {
   row_groups<T, Code> p;
-  void operator()(int64 group) const { quantize_group<1, 1>(team_of_one{}, p, group); }
+  void operator()(int64 group) const {
+    quantize_chunk<1, 1, quantize_pass::all>(team_of_one{}, p, group, {team_of_one{}, p.runs}, store_scale{});
+  }
 };
 template <class T, class Code>
 struct quantize_one_channel {

@@ -36,9 +36,16 @@ struct scale_divisor {
 ///@{
 GIWA_HOST_DEVICE inline uint32 round_four(e4m3, const float (&x)[4]) { return arch::fp32_to_e4m3(x); }
 GIWA_HOST_DEVICE inline uint32 round_four(int8_code, const float (&x)[4]) {
+#if defined(__CUDA_ARCH__)  // NaN becomes 0; the type's own way takes twice the instructions
+  uint32 code[4];
+  GIWA_UNROLL
+  for (int i = 0; i < 4; ++i) code[i] = static_cast<uint32>(::max(::min(__float2int_rn(x[i]), 127), -127));
+  return __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
+#else
   uint32 four = 0;
   for (int i = 0; i < 4; ++i) four |= static_cast<uint32>(int8_code(x[i]).bits()) << (8 * i);
   return four;
+#endif
 }
 ///@}
 

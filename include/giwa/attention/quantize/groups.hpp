@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Codes with scales of groups of rows: a team of threads for each group.
+// Codes with scales of groups of rows: a team of threads for each group, or for each chunk of a large one.
 #ifndef GIWA_ATTENTION_QUANTIZE_GROUPS_HPP
 #define GIWA_ATTENTION_QUANTIZE_GROUPS_HPP
 
@@ -12,14 +12,17 @@ namespace giwa::inline GIWA_ABI::detail {
 /// The tensors of a call, and how they are divided. A run is `Count` neighbouring elements of a row.
 template <class T, class Code>
 struct row_groups {
-  tensor_view<const T, 4> x;         // (batch, rows, heads, head size)
-  tensor_view<Code, 4> codes;        // as x
-  tensor_view<float, 3> scales;      // (batch, groups, heads)
-  int64 rows;                        // of a group; the last one of a sequence may have fewer
-  fast_divisor heads, groups, runs;  // heads; groups of a sequence and head; runs of a row
+  tensor_view<const T, 4> x;     // (batch, rows, heads, head size)
+  tensor_view<Code, 4> codes;    // as x
+  tensor_view<float, 3> scales;  // (batch, groups, heads)
+  int rows;                      // of a group; the last one of a sequence may have fewer
+  int runs;                      // of a row
+  fast_divisor heads, groups;    // heads; groups of a sequence and head
+  int chunk_rows;                // of a chunk of a group; one chunk is the whole group
+  fast_divisor chunks;           // of a group
 
-  /// How many groups there are.
-  GIWA_HOST_DEVICE int64 count() const { return x.extent(0) * groups.divisor() * heads.divisor(); }
+  /// How many chunks there are.
+  GIWA_HOST_DEVICE int64 count() const { return x.extent(0) * groups.divisor() * heads.divisor() * chunks.divisor(); }
 };
 
 /// A thread that computes alone.
@@ -29,54 +32,89 @@ struct team_of_one {
   GIWA_HOST_DEVICE static float largest(float x) { return x; }
 };
 
-/// Finds the scale of group number `number` and writes its codes. All threads of the team call it, also for a number past the
-/// groups, which is no group. Each holds its first `Held` runs in registers, and reads further ones twice.
-template <int Count, int Held, class Team, class T, class Code>
-GIWA_HOST_DEVICE void quantize_group(const Team& team, const row_groups<T, Code>& p, int64 number) {
+/// What a kernel does with a chunk: all, if it is a whole group; or the first or second half for chunks of a group.
+enum class quantize_pass : int { all, raise_scale, write_codes };
+
+/// The runs of a chunk that a thread of a team has: its own number, and every team.size()-th after it.
+struct run_walk {
+  int row, run, step_rows, step_runs, runs;
+
+  template <class Team>
+  GIWA_HOST_DEVICE run_walk(const Team& team, int runs_of_row)
+      : row(team.rank() / runs_of_row),
+        run(team.rank() % runs_of_row),
+        step_rows(team.size() / runs_of_row),
+        step_runs(team.size() % runs_of_row),
+        runs(runs_of_row) {}
+  GIWA_HOST_DEVICE void step() {
+    row += step_rows, run += step_runs;
+    if (run >= runs) run -= runs, ++row;
+  }
+};
+
+/// Computes chunk number `number`. All threads of the team call it with their first run, also for a number past the chunks, which is
+/// none. A thread holds `Held` runs in registers, and reads further ones twice. raise(scale, to) raises the scale of a group.
+template <int Count, int Held, quantize_pass Pass, class Team, class T, class Code, class Raise>
+GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>& p, int64 number,
+                                     const run_walk& first, const Raise& raise) {
   using run = element_run<T, Count>;
   const bool exists = number < p.count();
-  const int64 known = exists ? number : 0, row_of_groups = known / p.heads;
-  const int64 head = known - row_of_groups * p.heads.divisor(), batch = row_of_groups / p.groups;
-  const int64 group = row_of_groups - batch * p.groups.divisor(), first_row = group * p.rows;
-  const int64 left = p.x.extent(1) - first_row, rows = left < p.rows ? left : p.rows;
-  const int64 runs = exists ? rows * p.runs.divisor() : 0;
-  const T* const from = &p.x(batch, first_row, head, 0);
-  Code* const to = &p.codes(batch, first_row, head, 0);
-  const auto offset = [&](int64 i, int64 stride) {
-    const int64 row = i / p.runs;
-    return row * stride + (i - row * p.runs.divisor()) * Count;
-  };
-  const auto read = [&](int64 i) { return run::read(from + offset(i, p.x.stride(1))); };
-  const auto largest_of_run = [](const run& r, float largest) {
-    GIWA_UNROLL
-    for (int i = 0; i < Count; ++i) largest = larger_finite(largest, convert<float>{}(r.get(i)));
-    return largest;
-  };
+  const int64 known = exists ? number : 0, row_of_chunks = known / p.heads;
+  const int64 head = known - row_of_chunks * p.heads.divisor();
+  const int64 row_of_groups = Pass == quantize_pass::all ? row_of_chunks : row_of_chunks / p.chunks;
+  const int64 batch = row_of_groups / p.groups, group = row_of_groups - batch * p.groups.divisor();
+  const int64 in_group = (row_of_chunks - row_of_groups * p.chunks.divisor()) * p.chunk_rows;
+  const int64 first_row = group * p.rows + in_group, of_sequence = p.x.extent(1) - first_row;
+  const int64 of_group = p.rows - in_group < of_sequence ? p.rows - in_group : of_sequence;
+  const int rows = !exists || of_group <= 0 ? 0 : static_cast<int>(of_group < p.chunk_rows ? of_group : p.chunk_rows);
+  const int64 valid_row = rows == 0 ? 0 : first_row;
+  const T* const from = &p.x(batch, valid_row, head, 0);
+  Code* const to = &p.codes(batch, valid_row, head, 0);
+  float& scale_of_group = p.scales(batch, group, head);
+  const auto read = [&](const run_walk& at) { return run::read(from + at.row * p.x.stride(1) + at.run * Count); };
 
   run held[stdlib::size_t{Held}]{};
-  float largest = 0;
-  const int64 first_read_twice = team.rank() + int64{Held} * team.size();
+  run_walk at = first;
   GIWA_UNROLL
-  for (int n = 0; n < Held; ++n)
-    if (const int64 i = team.rank() + int64{n} * team.size(); i < runs) held[n] = read(i);
-  GIWA_UNROLL
-  for (int n = 0; n < Held; ++n) largest = largest_of_run(held[n], largest);
-  for (int64 i = first_read_twice; i < runs; i += team.size()) largest = largest_of_run(read(i), largest);
-
-  const float scale = scale_of<Code>(team.largest(largest));
+  for (int n = 0; n < Held; ++n, at.step())
+    if (at.row < rows) held[n] = read(at);
+  const run_walk first_read_twice = at;
+  float scale;
+  if constexpr (Pass == quantize_pass::write_codes) {
+    scale = scale_of_group;
+  } else {
+    const auto largest_of_run = [](const run& r, float largest) {
+      GIWA_UNROLL
+      for (int i = 0; i < Count; ++i) largest = larger_finite(largest, convert<float>{}(r.get(i)));
+      return largest;
+    };
+    float largest = 0;
+    GIWA_UNROLL
+    for (int n = 0; n < Held; ++n) largest = largest_of_run(held[n], largest);
+    for (; at.row < rows; at.step()) largest = largest_of_run(read(at), largest);
+    scale = scale_of<Code>(team.largest(largest));
+    if (rows > 0 && team.rank() == 0) raise(scale, scale_of_group);
+    if (Pass == quantize_pass::raise_scale) return;
+  }
   const scale_divisor divide = scale_divisor::of(scale);
-  const auto write = [&](const run& r, int64 at) {
+  const auto write = [&](const run& r, const run_walk& place) {
     float x[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
-    round_run<Code, Count>(to + offset(at, p.codes.stride(1)), x, [&](int, float y) { return divide(y); });
+    round_run<Code, Count>(to + place.row * p.codes.stride(1) + place.run * Count, x,
+                           [&](int, float y) { return divide(y); });
   };
+  at = first;
   GIWA_UNROLL
-  for (int n = 0; n < Held; ++n)
-    if (const int64 i = team.rank() + int64{n} * team.size(); i < runs) write(held[n], i);
-  for (int64 i = first_read_twice; i < runs; i += team.size()) write(read(i), i);
-  if (exists && team.rank() == 0) p.scales(batch, group, head) = scale;
+  for (int n = 0; n < Held; ++n, at.step())
+    if (at.row < rows) write(held[n], at);
+  for (at = first_read_twice; at.row < rows; at.step()) write(read(at), at);
 }
+
+/// Stores the scale of a whole group.
+struct store_scale {
+  GIWA_HOST_DEVICE void operator()(float scale, float& to) const { to = scale; }
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

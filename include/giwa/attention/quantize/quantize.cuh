@@ -37,7 +37,7 @@ struct block_team {
   GIWA_HOST_DEVICE float largest(float x) const { return reduce_block(block, x, shared, larger{}); }
 };
 
-/// Groups of up to 8 runs for each of 8 lanes: rows of up to 512 elements of 16 bits. Neighbouring lanes have neighbouring runs.
+/// Groups of at most 64 runs: 8 lanes for each, of which neighbouring ones have neighbouring runs.
 template <class T, class Code, int Count>
 struct quantize_rows_op {
   static constexpr int max_threads = 256, min_blocks = 4, team = 8, held = 4, most_runs = 2 * team * held;
@@ -50,17 +50,29 @@ struct quantize_rows_op {
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     arch::launch_dependents();
     arch::wait_for_previous_kernel();
+    const lane_team<Block, team> lanes{block};
+    const run_walk first(lanes, p.runs);
     const int teams = block.size() / team;
     int64 of_warp = block.block_rank() * teams + block.warp() * (32 / team);  // the same in all lanes of a warp
     for (; of_warp < p.count(); of_warp += block.block_count() * teams)
-      quantize_group<Count, held>(lane_team<Block, team>{block}, p, of_warp + block.lane() / team);
+      quantize_chunk<Count, held, quantize_pass::all>(lanes, p, of_warp + block.lane() / team, first, store_scale{});
   }
 };
 
-/// Groups of more runs: a block for each.
-template <class T, class Code, int Count>
+/// Raises a scale that other blocks raise too. Scales are positive, so their bits are in their order.
+template <class Block>
+struct raise_scale {
+  const Block& block;
+  GIWA_HOST_DEVICE void operator()(float scale, float& to) const {
+    if (scale > *static_cast<const volatile float*>(&to))  // most find a scale that is large enough
+      block.atomic_max(reinterpret_cast<int&>(to), __builtin_bit_cast(int, scale));
+  }
+};
+
+/// Groups of more runs: a block for each, or for each chunk of a group that registers do not hold.
+template <class T, class Code, int Count, quantize_pass Pass>
 struct quantize_blocks_op {
-  static constexpr int max_threads = 256, min_blocks = 3, held = 8;
+  static constexpr int max_threads = 256, min_blocks = 3, held = 8, most_runs = max_threads * held;
   using params = row_groups<T, Code>;
   using shared_storage = block_partials<float>;
 
@@ -70,15 +82,21 @@ struct quantize_blocks_op {
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& shared) const {
     arch::launch_dependents();
     arch::wait_for_previous_kernel();
-    for (int64 group = block.block_rank(); group < p.count(); group += block.block_count())
-      quantize_group<Count, held>(block_team<Block>{block, shared}, p, group);
+    const block_team<Block> team{block, shared};
+    const run_walk first(team, p.runs);
+    for (int64 chunk = block.block_rank(); chunk < p.count(); chunk += block.block_count())
+      if constexpr (Pass == quantize_pass::all)
+        quantize_chunk<Count, held, Pass>(team, p, chunk, first, store_scale{});
+      else
+        quantize_chunk<Count, held, Pass>(team, p, chunk, first, raise_scale<Block>{block});
   }
 };
 
-/// Sets the scales of channels to 0.
-struct clear_channel_scales {
-  tensor_view<float, 2> scales;
-  GIWA_HOST_DEVICE void operator()(const index<2>& i) const { scales(i[0], i[1]) = 0; }
+/// Sets scales to 0, before kernels raise them.
+template <int Rank>
+struct clear_scales {
+  tensor_view<float, Rank> scales;
+  GIWA_HOST_DEVICE void operator()(const index<Rank>& i) const { scales[i] = 0; }
 };
 
 /// A pass over the rows: the first raises scales, the second writes codes. Neighbouring threads have neighbouring runs.
@@ -109,24 +127,14 @@ struct quantize_channels_op {
       const int64 n = i / p.runs, first = n * p.chunk, rows = p.call.row_count();
       const channel_run<Count, T, Code> run(p.call, i - n * p.runs.divisor());
       const int64 end = first + p.chunk < rows ? first + p.chunk : rows;
-      if constexpr (WritesCodes)
+      if constexpr (WritesCodes) {
         run.write_codes(first, end);
-      else
-        raise_scales(block, run, first, end);
-    }
-  }
-
- private:
-  /// Scales are positive, so their bits are in their order. Most chunks find a scale that is large enough.
-  template <class Block, class Run>
-  GIWA_HOST_DEVICE static void raise_scales(const Block& block, const Run& run, int64 first, int64 end) {
-    float largest[stdlib::size_t{Count}] = {};
-    run.find_largest(largest, first, end);
-    GIWA_UNROLL
-    for (int i = 0; i < Count; ++i) {
-      const float scale = scale_of<Code>(largest[i]);
-      if (scale > *static_cast<const volatile float*>(&run.scale(i)))
-        block.atomic_max(reinterpret_cast<int&>(run.scale(i)), __builtin_bit_cast(int, scale));
+      } else {
+        float largest[stdlib::size_t{Count}] = {};
+        run.find_largest(largest, first, end);
+        GIWA_UNROLL
+        for (int c = 0; c < Count; ++c) raise_scale<Block>{block}(scale_of<Code>(largest[c]), run.scale(c));
+      }
     }
   }
 };
@@ -139,26 +147,34 @@ struct stream_quantize {
   static status run(cudaStream_t s, const Problem& p) {
     if (const status bad = check_pointers(p); !bad.ok()) return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T));
-    if (!rows_are_aligned(p.x, 16) || !rows_are_aligned(p.codes, count)) return launch_runs<1>(s, p);
-    Problem in_runs = p;
-    in_runs.runs = fast_divisor(p.x.extent(3) / count);
-    return launch_runs<count>(s, in_runs);
+    return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count) ? launch_runs<count>(s, p)
+                                                                         : launch_runs<1>(s, p);
   }
 
  private:
   template <int Count, class Code>
-  static status launch_runs(cudaStream_t s, const row_groups<T, Code>& p) {
+  static status launch_runs(cudaStream_t s, row_groups<T, Code> p) {
     using rows = quantize_rows_op<T, Code, Count>;
-    const int64 most = p.rows < p.x.extent(1) ? p.rows : p.x.extent(1);
-    return most * p.runs.divisor() <= rows::most_runs ? launch_op<rows>(s, p)
-                                                      : launch_op<quantize_blocks_op<T, Code, Count>>(s, p);
+    using blocks = quantize_blocks_op<T, Code, Count, quantize_pass::all>;
+    p.runs /= Count;
+    const int64 runs = int64{p.rows} * p.runs;
+    if (runs <= rows::most_runs) return launch_op<rows>(s, p);
+    if (runs <= blocks::most_runs || p.rows == 1) return launch_op<blocks>(s, p);
+    p.chunk_rows = p.runs > blocks::most_runs ? 1 : blocks::most_runs / p.runs;
+    p.chunks = fast_divisor(ceil_div(p.rows, p.chunk_rows));
+    const index<3> n = p.scales.extents();
+    if (const status c = for_all(s, extents{n[0], n[1], n[2]}, clear_scales<3>{p.scales}); !c.ok()) return c;
+    if (const status c = launch_op<quantize_blocks_op<T, Code, Count, quantize_pass::raise_scale>>(s, p); !c.ok())
+      return c;
+    return launch_op<quantize_blocks_op<T, Code, Count, quantize_pass::write_codes>>(s, p);
   }
   template <int Count, class Code>
-  static status launch_runs(cudaStream_t s, const head_channels<T, Code>& p) {
+  static status launch_runs(cudaStream_t s, head_channels<T, Code> p) {
     using first = quantize_channels_op<T, Code, Count, false>;
     using second = quantize_channels_op<T, Code, Count, true>;
-    const index<2> sizes = p.scales.extents();
-    if (const status c = for_all(s, extents{sizes[0], sizes[1]}, clear_channel_scales{p.scales}); !c.ok()) return c;
+    p.runs = fast_divisor(p.x.extent(3) / Count);
+    const index<2> n = p.scales.extents();
+    if (const status c = for_all(s, extents{n[0], n[1]}, clear_scales<2>{p.scales}); !c.ok()) return c;
     const auto of = first::params_of(p);
     if (const status c = launch_op<first>(s, of); !c.ok()) return c;
     return launch_op<second>(s, {of.call, of.runs, of.chunk, of.chunks});
