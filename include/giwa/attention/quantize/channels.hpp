@@ -42,14 +42,15 @@ class channel_run {
 
   /// Writes the codes of rows [first, end).
   GIWA_HOST_DEVICE void write_codes(int64 first, int64 end) const {
-    scale_divisor divide[stdlib::size_t{Count}];
+    float reciprocal[stdlib::size_t{Count}];
     GIWA_UNROLL
-    for (int i = 0; i < Count; ++i) divide[i] = scale_divisor::of(scale(i));
+    for (int i = 0; i < Count; ++i) reciprocal[i] = scale_divisor::of(scale(i)).reciprocal;
     for_each_row(first, end, [&](const run& r, const index<2>& at) {
       float x[stdlib::size_t{Count}];
       GIWA_UNROLL
       for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
-      round_run<Code, Count>(&p_.codes(at[0], at[1], head_, column_), x, [&](int i, float y) { return divide[i](y); });
+      round_run<Code, Count>(&p_.codes(at[0], at[1], head_, column_), x,
+                             [&](int i, float y) { return fma_with_subnormals(y, reciprocal[i], -0.0f); });
     });
   }
 

@@ -83,26 +83,21 @@ GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>
   if constexpr (Pass == quantize_pass::write_codes) {
     scale = scale_of_group;
   } else {
-    const auto largest_of_run = [](const run& r, float largest) {
-      GIWA_UNROLL
-      for (int i = 0; i < Count; ++i) largest = larger_finite(largest, convert<float>{}(r.get(i)));
-      return largest;
-    };
     float largest = 0;
     GIWA_UNROLL
-    for (int n = 0; n < Held; ++n) largest = largest_of_run(held[n], largest);
-    for (; at.row < rows; at.step()) largest = largest_of_run(read(at), largest);
+    for (int n = 0; n < Held; ++n) largest = larger_finite(largest, held[n]);
+    for (; at.row < rows; at.step()) largest = larger_finite(largest, read(at));
     scale = scale_of<Code>(team.largest(largest));
     if (rows > 0 && team.rank() == 0) raise(scale, scale_of_group);
     if (Pass == quantize_pass::raise_scale) return;
   }
-  const scale_divisor divide = scale_divisor::of(scale);
+  const float reciprocal = scale_divisor::of(scale).reciprocal;
   const auto write = [&](const run& r, const run_walk& place) {
     float x[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
     round_run<Code, Count>(to + place.row * p.codes.stride(1) + place.run * Count, x,
-                           [&](int, float y) { return divide(y); });
+                           [&](int, float y) { return fma_with_subnormals(y, reciprocal, -0.0f); });
   };
   at = first;
   GIWA_UNROLL
