@@ -103,11 +103,11 @@ inline namespace GIWA_ARCH_TAG {
 ///   - options: rows of a scale (quantize_options)
 ///
 /// A scale is the largest magnitude of its elements divided by the largest code, 448 or 127, and at least 2^-126. NaN and
-/// infinity do not count for it. x is divided by the scale and rounded to nearest, ties to even; infinity becomes the largest code,
-/// NaN stays NaN in e4m3 and is 0 in int8_code.
+/// infinity do not count for it. x is multiplied by the scale's reciprocal in fp32 and rounded to nearest, ties to even; infinity becomes
+/// the largest code, NaN stays NaN in e4m3 and is 0 in int8_code.
 ///
 /// Any strides, but the last of x and codes is 1; fastest are 16-byte aligned rows. An empty x writes nothing. On a stream of the
-/// current device: asynchronous, one launch, or three for channels; allocates nothing, may be captured. With giwa::host: done when
+/// current device: asynchronous, one launch, or three for channels and large groups; allocates nothing, may be captured. With giwa::host: done when
 /// it returns (`#include <giwa/host.hpp>`). The result is deterministic, and the same bits on host and device. Errors: sizes that do
 /// not fit together, overlaps, memory that the GPU cannot use, those of launch(). Nothing is written then.
 ///@{

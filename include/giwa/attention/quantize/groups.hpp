@@ -36,11 +36,11 @@ struct team_of_one {
 enum class quantize_pass : int { all, raise_scale, write_codes };
 
 /// The runs of a chunk that a thread of a team has: its own number, and every team.size()-th after it.
-struct run_walk {
+struct run_position {
   int row, run, step_rows, step_runs, runs;
 
   template <class Team>
-  GIWA_HOST_DEVICE run_walk(const Team& team, int runs_of_row)
+  GIWA_HOST_DEVICE run_position(const Team& team, int runs_of_row)
       : row(team.rank() / runs_of_row),
         run(team.rank() % runs_of_row),
         step_rows(team.size() / runs_of_row),
@@ -56,7 +56,7 @@ struct run_walk {
 /// none. A thread holds `Held` runs in registers, and reads further ones twice. raise(scale, to) raises the scale of a group.
 template <int Count, int Held, quantize_pass Pass, class Team, class T, class Code, class Raise>
 GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>& p, int64 number,
-                                     const run_walk& first, const Raise& raise) {
+                                     const run_position& first, const Raise& raise) {
   using run = element_run<T, Count>;
   const bool exists = number < p.count();
   const int64 known = exists ? number : 0, row_of_chunks = known / p.heads;
@@ -71,14 +71,14 @@ GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>
   const T* const from = &p.x(batch, valid_row, head, 0);
   Code* const to = &p.codes(batch, valid_row, head, 0);
   float& scale_of_group = p.scales(batch, group, head);
-  const auto read = [&](const run_walk& at) { return run::read(from + at.row * p.x.stride(1) + at.run * Count); };
+  const auto read = [&](const run_position& at) { return run::read(from + at.row * p.x.stride(1) + at.run * Count); };
 
   run held[stdlib::size_t{Held}]{};
-  run_walk at = first;
+  run_position at = first;
   GIWA_UNROLL
   for (int n = 0; n < Held; ++n, at.step())
     if (at.row < rows) held[n] = read(at);
-  const run_walk first_read_twice = at;
+  const run_position first_read_twice = at;
   float scale;
   if constexpr (Pass == quantize_pass::write_codes) {
     scale = scale_of_group;
@@ -92,7 +92,7 @@ GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>
     if (Pass == quantize_pass::raise_scale) return;
   }
   const float reciprocal = scale_divisor::of(scale).reciprocal;
-  const auto write = [&](const run& r, const run_walk& place) {
+  const auto write = [&](const run& r, const run_position& place) {
     float x[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));

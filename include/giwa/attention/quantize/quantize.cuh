@@ -51,7 +51,7 @@ struct quantize_rows_op {
     arch::launch_dependents();
     arch::wait_for_previous_kernel();
     const lane_team<Block, team> lanes{block};
-    const run_walk first(lanes, p.runs);
+    const run_position first(lanes, p.runs);
     const int teams = block.size() / team;
     int64 of_warp = block.block_rank() * teams + block.warp() * (32 / team);  // the same in all lanes of a warp
     for (; of_warp < p.count(); of_warp += block.block_count() * teams)
@@ -83,7 +83,7 @@ struct quantize_blocks_op {
     arch::launch_dependents();
     arch::wait_for_previous_kernel();
     const block_team<Block> team{block, shared};
-    const run_walk first(team, p.runs);
+    const run_position first(team, p.runs);
     for (int64 chunk = block.block_rank(); chunk < p.count(); chunk += block.block_count())
       if constexpr (Pass == quantize_pass::all)
         quantize_chunk<Count, held, Pass>(team, p, chunk, first, store_scale{});
