@@ -43,10 +43,10 @@ struct on_executor {
       const clear_scales<2> clear{data.channel.view()};
       for (int64 head = 0; head < x.extent(2); ++head)
         for (int64 i = 0; i < x.extent(3); ++i) clear({head, i});
-      auto of = first::params_of({x, codes, data.channel.view(), fast_divisor(x.extent(1)), fast_divisor(runs)});
-      of.chunk = 16, of.chunks = giwa::ceil_div(x.extent(0) * x.extent(1), of.chunk);  // several for each run
+      auto of = first::params_of({x, codes, data.channel.view(), fast_divisor(runs)});
+      of.chunk = 16, of.chunks = fast_divisor(giwa::ceil_div(x.extent(1), of.chunk));  // several for each run
       if (const std::string error = run<first>(of); !error.empty()) return error;
-      return run<second>({of.call, of.runs, of.chunk, of.chunks});
+      return run<second>({of.call, of.runs, of.chunks, of.chunk});
     }
     const int all = static_cast<int>(x.extent(1));
     const int rows = data.options.rows == 0 ? all : std::min(data.options.rows, all);
@@ -54,17 +54,17 @@ struct on_executor {
         x,    codes, data.scales.view(), rows, runs, fast_divisor(x.extent(2)), fast_divisor(giwa::ceil_div(all, rows)),
         rows, {}};
     // Every kernel takes groups of every size.
-    if (*calls % 3 == 0) return run<quantize_rows_op<T, Code, Count>>(p);
-    if (*calls % 3 == 1) return run<quantize_blocks_op<T, Code, Count, quantize_pass::all>>(p);
+    if (*calls % 3 == 0) return run<quantize_rows_op<T, Code, Count, 2>>(p);
+    if (*calls % 3 == 1) return run<quantize_blocks_op<T, Code, Count, 4, quantize_pass::all>>(p);
     p.chunk_rows = 3, p.chunks = fast_divisor(giwa::ceil_div(rows, 3));
     const clear_scales<3> clear{data.scales.view()};
     for (int64 b = 0; b < x.extent(0); ++b)
       for (int64 group = 0; group < p.groups.divisor(); ++group)
         for (int64 head = 0; head < x.extent(2); ++head) clear({b, group, head});
-    if (const std::string error = run<quantize_blocks_op<T, Code, Count, quantize_pass::raise_scale>>(p);
+    if (const std::string error = run<quantize_blocks_op<T, Code, Count, 4, quantize_pass::raise_scale>>(p);
         !error.empty())
       return error;
-    return run<quantize_blocks_op<T, Code, Count, quantize_pass::write_codes>>(p);
+    return run<quantize_blocks_op<T, Code, Count, 4, quantize_pass::write_codes>>(p);
   }
 };
 

@@ -146,8 +146,7 @@ status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_
   if (const status s = detail::check_quantize(from, to, scales, {from.extent(2), from.extent(3)}); !s.ok()) return s;
   if (from.size() == 0) return {};
   return detail::run_quantize<element>(
-      where, detail::head_channels<element, Code>{from, to, scales, fast_divisor(from.extent(1)),
-                                                  fast_divisor(from.extent(3))});
+      where, detail::head_channels<element, Code>{from, to, scales, fast_divisor(from.extent(3))});
 }
 ///@}
 

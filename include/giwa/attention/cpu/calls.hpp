@@ -242,18 +242,20 @@ template <class T, class Code>
 struct quantize_one {
   row_groups<T, Code> p;
   void operator()(int64 group) const {
-    quantize_chunk<1, 1, quantize_pass::all>(team_of_one{}, p, group, {team_of_one{}, p.runs}, store_scale{});
+    quantize_chunk<1, 1, quantize_pass::all>(team_of_one{}, p, group, p.count(), {team_of_one{}, p.runs},
+                                             store_scale{});
   }
 };
 template <class T, class Code>
 struct quantize_one_channel {
   head_channels<T, Code> p;
   void operator()(int64 channel) const {
-    const channel_run<1, T, Code> run(p, channel);
+    const auto run = [&](int64 sequence) { return channel_run<1, T, Code>(p, channel, sequence); };
+    const int64 sequences = p.x.extent(0), rows = p.x.extent(1);
     float largest[1] = {};
-    run.find_largest(largest, 0, p.row_count());
-    run.scale(0) = scale_of<Code>(largest[0]);
-    run.write_codes(0, p.row_count());
+    for (int64 b = 0; b < sequences; ++b) run(b).find_largest(largest, 0, rows);
+    run(0).scale(0) = scale_of<Code>(largest[0]);
+    for (int64 b = 0; b < sequences; ++b) run(b).write_codes(0, rows);
   }
 };
 

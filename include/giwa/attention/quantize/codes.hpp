@@ -5,7 +5,6 @@
 
 #include <giwa/arch/math.hpp>
 #include <giwa/arch/round_fp8.hpp>
-#include <giwa/attention/problem/traits.hpp>
 #include <giwa/numeric/constants.hpp>
 #include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/maximum.hpp>
@@ -92,19 +91,6 @@ GIWA_HOST_DEVICE inline float larger_finite(float largest, float x) {
 /// The same for the elements of a run.
 template <class T, int Count>
 GIWA_HOST_DEVICE float larger_finite(float largest, const element_run<T, Count>& run) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 2 && Count > 1) {  // magnitudes are in the order of their bits: two in an instruction
-    uint32 word[stdlib::size_t{Count / 2}], most = 0;
-    __builtin_memcpy(word, &run, sizeof word);
-    GIWA_UNROLL
-    for (int i = 0; i < Count / 2; ++i) most = __vmaxu2(most, word[i] & 0x7fff7fffu);
-    const uint32 low = most & 0xffff, high = most >> 16, larger = low < high ? high : low;
-    if (larger < element_traits<T>::nonfinite) {
-      const auto bits = static_cast<unsigned short>(larger);
-      return larger_of(largest, convert<float>{}(__builtin_bit_cast(T, bits)));
-    }
-  }
-#endif
   GIWA_UNROLL
   for (int i = 0; i < Count; ++i) largest = larger_finite(largest, convert<float>{}(run.get(i)));
   return largest;

@@ -52,13 +52,13 @@ struct run_position {
   }
 };
 
-/// Computes chunk number `number`. All threads of the team call it with their first run, also for a number past the chunks, which is
-/// none. A thread holds `Held` runs in registers, and reads further ones twice. raise(scale, to) raises the scale of a group.
+/// Computes chunk number `number` of `count`. All threads of the team call it with their first run, also for a number past the chunks,
+/// which is none. A thread holds `Held` runs in registers, and reads further ones twice. raise(scale, to) raises the scale of a group.
 template <int Count, int Held, quantize_pass Pass, class Team, class T, class Code, class Raise>
-GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>& p, int64 number,
+GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>& p, int64 number, int64 count,
                                      const run_position& first, const Raise& raise) {
   using run = element_run<T, Count>;
-  const bool exists = number < p.count();
+  const bool exists = number < count;
   const int64 known = exists ? number : 0, row_of_chunks = known / p.heads;
   const int64 head = known - row_of_chunks * p.heads.divisor();
   const int64 row_of_groups = Pass == quantize_pass::all ? row_of_chunks : row_of_chunks / p.chunks;
