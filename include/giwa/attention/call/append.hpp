@@ -34,7 +34,7 @@ status append_rows(const Where& where, const kv_cache<Element>& cache, const ten
   static_assert(!stdlib::is_const_v<Element>,
                 "giwa::append_to_cache: the cache is written, so its elements must not be const.");
   static_assert(stdlib::same_as<Element, element> || scaled_element<Element>,
-                "giwa::append_to_cache: elements of the cache must be those of k_new, or giwa::e4m3 or int8_code.");
+                "giwa::append_to_cache: elements of the cache must be those of k_new, giwa::e4m3 or int8_code.");
   static_assert(goes_as_bytes<Rotary>,
                 "giwa::append_to_cache: the rotary embedding is copied to the device as bytes: make it trivially "
                 "copyable.");
