@@ -162,6 +162,9 @@ set(GIWA_HEADERS
   P giwa/attention/problem/block_map.hpp
   P giwa/attention/problem/data_masks.hpp
   P giwa/attention/problem/views.hpp
+  P giwa/attention/quantize/codes.hpp
+  P giwa/attention/quantize/groups.hpp
+  P giwa/attention/quantize/channels.hpp
   P giwa/attention/append/rotary.hpp
   P giwa/attention/append/append_unit.hpp
   P giwa/attention/append/rotated_queries.hpp
@@ -278,6 +281,7 @@ set(GIWA_HEADERS
   H giwa/attention/call/backward.hpp
   H giwa/attention/call/cached.hpp
   H giwa/attention/call/append.hpp
+  H giwa/attention/call/quantize.hpp
   H giwa/attention/call/merge.hpp
   H giwa/attention/call/block_map.hpp
   L giwa/attention/sums/merge.cuh
@@ -286,6 +290,7 @@ set(GIWA_HEADERS
   H giwa/attention/cpu/backward.hpp
   L giwa/attention/choose/gpu.cuh
   H giwa/attention/choose/pointers.hpp
+  L giwa/attention/quantize/quantize.cuh
   L giwa/attention/blocks/block_map.cuh
   L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh
@@ -325,6 +330,7 @@ set(GIWA_HEADERS
   L giwa/attention.cuh
   L giwa/attention_backward.cuh
   L giwa/cache.cuh
+  L giwa/quantize.cuh
   L giwa/block_map.cuh
   L giwa/host_executor.cuh
   L giwa/giwa.cuh

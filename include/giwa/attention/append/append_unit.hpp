@@ -3,10 +3,8 @@
 #ifndef GIWA_ATTENTION_APPEND_APPEND_UNIT_HPP
 #define GIWA_ATTENTION_APPEND_APPEND_UNIT_HPP
 
-#include <giwa/arch/math.hpp>
-#include <giwa/arch/round_fp8.hpp>
 #include <giwa/attention/append/rotary.hpp>
-#include <giwa/numeric/int8_code.hpp>
+#include <giwa/attention/quantize/codes.hpp>
 #include <giwa/numeric/multiply_add.hpp>
 #include <giwa/tile/element_run.hpp>
 
@@ -38,54 +36,6 @@ template <int Count>
 GIWA_HOST_DEVICE constexpr int append_units(const rotary_layout& r, bool rotates, int size) {
   const int rotated = rotates ? r.size : 0;
   return rotated / 2 / Count + ((size - rotated) / Count + 1) / 2;
-}
-
-/// Divides by a scale. With one correction of the product by the reciprocal, quotients that fp32 holds are exact and
-/// others are within a unit in the last place; beyond fp32 the product stays.
-struct scale_divisor {
-  float scale = 1, reciprocal = 1;
-
-  GIWA_HOST_DEVICE static scale_divisor of(float scale) {
-#if defined(__CUDA_ARCH__)
-    return {scale, arch::reciprocal(scale)};
-#else
-    return {scale, 1.0f / scale};
-#endif
-  }
-  GIWA_HOST_DEVICE float operator()(float x) const {
-    const float quotient = fma_with_subnormals(x, reciprocal, -0.0f);
-    const float corrected = fma_with_subnormals(fma_with_subnormals(-quotient, scale, x), reciprocal, quotient);
-    return corrected - corrected == 0 ? corrected : quotient;
-  }
-};
-
-/// Rounds four numbers to 8 bits each, as the type does, the first into the lowest byte.
-///@{
-GIWA_HOST_DEVICE inline uint32 round_four(e4m3, const float (&x)[4]) { return arch::fp32_to_e4m3(x); }
-GIWA_HOST_DEVICE inline uint32 round_four(int8_code, const float (&x)[4]) {
-  uint32 four = 0;
-  for (int i = 0; i < 4; ++i) four |= static_cast<uint32>(int8_code(x[i]).bits()) << (8 * i);
-  return four;
-}
-///@}
-
-/// Rounds and writes a run; `divide` is for 8-bit elements.
-template <class To, int Count>
-GIWA_HOST_DEVICE void append_run(To* to, const float* x, const scale_divisor& divide) {
-  element_run<To, Count> run;
-  if constexpr (Count == 1 && sizeof(To) == 1) {
-    run.element = To(divide(x[0]));
-  } else if constexpr (Count == 1) {
-    run.element = convert<To>{}(x[0]);
-  } else if constexpr (sizeof(To) == 1) {
-    for (int i = 0; i < Count; i += 4)
-      run.set(i, round_four(To{}, {divide(x[i]), divide(x[i + 1]), divide(x[i + 2]), divide(x[i + 3])}));
-  } else if constexpr (sizeof(To) == 2) {
-    for (int i = 0; i < Count; i += 2) run.set(i, pack<To>(x[i], x[i + 1]));
-  } else {
-    for (int i = 0; i < Count; ++i) run.set(i, x[i]);
-  }
-  run.write(to);
 }
 
 /// Whether an embedding computes 4 neighbouring pairs at once: giwa's own types, and not those derived from them, which may
@@ -151,8 +101,9 @@ GIWA_HOST_DEVICE void append_head(const element_run<T, Count> (&run)[2], const a
   GIWA_UNROLL
   for (int i = 0; i < 2 * Count; ++i) x[i] = convert<float>{}(run[i / Count].get(i % Count));
   if (unit.pair >= 0) rotations.rotate(x, neighbours);
-  append_run<To, Count>(to + unit.first, x, divide);
-  if (unit.second >= 0) append_run<To, Count>(to + unit.second, x + Count, divide);
+  const auto by_scale = [&](int, float y) { return divide(y); };
+  round_run<To, Count>(to + unit.first, x, by_scale);
+  if (unit.second >= 0) round_run<To, Count>(to + unit.second, x + Count, by_scale);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -63,6 +63,15 @@ status check_pointers(const cached_params<T, Element, O, Mask, Score>& call) {
   return pointers.state();
 }
 
+/// Of quantize().
+template <class Problem>
+  requires requires(const Problem& p) { p.codes; }
+status check_pointers(const Problem& p) {
+  pointer_checks pointers;
+  static_cast<void>(pointers.fails(p.x, "x") || pointers.fails(p.codes, "codes") || pointers.fails(p.scales, "scales"));
+  return pointers.state();
+}
+
 /// for_each(f) calls f(pointer or view, argument) for each.
 template <class ForEach>
 status check_each_pointer(const ForEach& for_each) {

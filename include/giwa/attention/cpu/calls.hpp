@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The calls on the CPU: rows of heads on all cores, in fp32; also to a cache, merges of parts, and appending.
+// The calls on the CPU: rows of heads on all cores, in fp32; also to a cache, merges of parts, appending, quantizing.
 #ifndef GIWA_ATTENTION_CPU_CALLS_HPP
 #define GIWA_ATTENTION_CPU_CALLS_HPP
 
@@ -8,6 +8,7 @@
 #include <giwa/attention/call/cached.hpp>
 #include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/call/merge.hpp>
+#include <giwa/attention/call/quantize.hpp>
 #include <giwa/attention/cpu/worker.hpp>
 #include <giwa/attention/problem/cached_rows.hpp>
 #include <giwa/attention/sums/merge_parts.hpp>
@@ -233,6 +234,40 @@ struct host_append {
     const int64 most = a.k.extent(2) > a.q.extent(2) ? a.k.extent(2) : a.q.extent(2);
     const auto p = append_params_of<1>(a, rotary, most);
     return for_all(host, extents{p.rows, p.slices.divisor(), p.units.divisor()}, append_row_unit<decltype(p)>{p});
+  }
+};
+
+/// A group of rows, or all rows of a channel, by one thread.
+template <class T, class Code>
+struct quantize_one {
+  row_groups<T, Code> p;
+  void operator()(int64 group) const {
+    quantize_chunk<1, 1, quantize_pass::all>(team_of_one{}, p, group, p.count(), {team_of_one{}, p.runs},
+                                             store_scale{});
+  }
+};
+template <class T, class Code>
+struct quantize_one_channel {
+  head_channels<T, Code> p;
+  void operator()(int64 channel) const {
+    const auto run = [&](int64 sequence) { return channel_run<1, T, Code>(p, channel, sequence); };
+    const int64 sequences = p.x.extent(0), rows = p.x.extent(1);
+    float largest[1] = {};
+    for (int64 b = 0; b < sequences; ++b) run(b).find_largest(largest, 0, rows);
+    run(0).scale(0) = scale_of<Code>(largest[0]);
+    for (int64 b = 0; b < sequences; ++b) run(b).write_codes(0, rows);
+  }
+};
+
+template <class T>
+struct host_quantize {
+  template <class Code>
+  static status run(const row_groups<T, Code>& p) {
+    return for_all(host, p.count(), quantize_one<T, Code>{p});
+  }
+  template <class Code>
+  static status run(const head_channels<T, Code>& p) {
+    return for_all(host, p.run_count(), quantize_one_channel<T, Code>{p});
   }
 };
 

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+// quantize on a stream: teams of threads have groups of rows, threads have rows of channels.
+#ifndef GIWA_ATTENTION_QUANTIZE_QUANTIZE_CUH
+#define GIWA_ATTENTION_QUANTIZE_QUANTIZE_CUH
+
+#include <giwa/arch/dependent_launch.cuh>
+#include <giwa/attention/call/quantize.hpp>
+#include <giwa/attention/choose/pointers.hpp>
+#include <giwa/device/environment.cuh>
+#include <giwa/grid/for_all.cuh>
+#include <giwa/grid/launch.cuh>
+#include <giwa/grid/reduce.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// Neighbouring lanes of a warp. All lanes of the warp call the members.
+template <class Block, int Size>
+struct lane_team {
+  const Block& block;
+
+  GIWA_HOST_DEVICE int rank() const { return block.lane() % Size; }
+  GIWA_HOST_DEVICE static constexpr int size() { return Size; }
+  GIWA_HOST_DEVICE float largest(float x) const {
+    GIWA_UNROLL
+    for (int mask = Size / 2; mask > 0; mask /= 2) x = larger_of(x, block.shuffle_xor(x, mask));
+    return x;
+  }
+};
+/// All threads of a block.
+template <class Block>
+struct block_team {
+  const Block& block;
+  block_partials<float>& shared;
+
+  GIWA_HOST_DEVICE int rank() const { return block.rank(); }
+  GIWA_HOST_DEVICE int size() const { return block.size(); }
+  GIWA_HOST_DEVICE float largest(float x) const { return reduce_block(block, x, shared, larger{}); }
+};
+
+/// Groups of few runs: 4 lanes for each, of which neighbouring ones have neighbouring runs. With 8 lanes, or more registers than the
+/// runs need, more instructions find places than round: fp16 to e4m3, 4 x 4096 rows of 16 heads of 128: 46 us instead of TIME (H200,
+/// 2026-11-29).
+template <class T, class Code, int Count, int Held>
+struct quantize_rows_op {
+  static constexpr int max_threads = 256, min_blocks = Held > 4 ? 3 : 4, team = 4, most_runs = team * Held;
+  using params = row_groups<T, Code>;
+  using shared_storage = no_shared_storage;
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    arch::launch_dependents();
+    arch::wait_for_previous_kernel();
+    const lane_team<Block, team> lanes{block};
+    const run_position first(lanes, p.runs);
+    const int teams = block.size() / team;
+    const int64 count = p.count(), step = block.block_count() * teams;
+    int64 of_warp = block.block_rank() * teams + block.warp() * (32 / team);  // the same in all lanes of a warp
+    for (; of_warp < count; of_warp += step)
+      quantize_chunk<Count, Held, quantize_pass::all>(lanes, p, of_warp + block.lane() / team, count, first,
+                                                      store_scale{});
+  }
+};
+
+/// Raises a scale that other blocks raise too. Scales are positive, so their bits are in their order.
+template <class Block>
+struct raise_scale {
+  const Block& block;
+  GIWA_HOST_DEVICE void operator()(float scale, float& to) const {
+    if (scale > *static_cast<const volatile float*>(&to))  // most find a scale that is large enough
+      block.atomic_max(reinterpret_cast<int&>(to), __builtin_bit_cast(int, scale));
+  }
+};
+
+/// Groups of more runs: a block for each, or for each chunk of a group that registers do not hold.
+template <class T, class Code, int Count, int Held, quantize_pass Pass>
+struct quantize_blocks_op {
+  static constexpr int max_threads = 256, min_blocks = 3;
+  using params = row_groups<T, Code>;
+  using shared_storage = block_partials<float>;
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& shared) const {
+    arch::launch_dependents();
+    arch::wait_for_previous_kernel();
+    const block_team<Block> team{block, shared};
+    const run_position first(team, p.runs);
+    const int64 count = p.count();
+    for (int64 chunk = block.block_rank(); chunk < count; chunk += block.block_count())
+      if constexpr (Pass == quantize_pass::all)
+        quantize_chunk<Count, Held, Pass>(team, p, chunk, count, first, store_scale{});
+      else
+        quantize_chunk<Count, Held, Pass>(team, p, chunk, count, first, raise_scale<Block>{block});
+  }
+};
+
+/// Sets scales to 0, before kernels raise them.
+template <int Rank>
+struct clear_scales {
+  tensor_view<float, Rank> scales;
+  GIWA_HOST_DEVICE void operator()(const index<Rank>& i) const { scales[i] = 0; }
+};
+
+/// A pass over the rows: the first raises scales, the second writes codes. Neighbouring threads have neighbouring runs.
+template <class T, class Code, int Count, bool WritesCodes>
+struct quantize_channels_op {
+  static constexpr int max_threads = 256, min_blocks = 4;
+  struct params {
+    head_channels<T, Code> call;
+    fast_divisor runs, chunks;  // runs of all heads; chunks of a sequence
+    int64 chunk;                // rows that a thread has
+  };
+  using shared_storage = no_shared_storage;
+
+  static params params_of(const head_channels<T, Code>& p) {
+    constexpr int64 enough = 1 << 18, least = 8;  // threads, and rows of a thread
+    const int64 rows = p.x.extent(1), threads = p.x.extent(0) * p.run_count();
+    const int64 wanted = round_up(ceil_div(rows, ceil_div(enough, threads)), int64{4});
+    const int64 chunk = wanted < least ? least : wanted;
+    return {p, fast_divisor(p.run_count()), fast_divisor(ceil_div(rows, chunk)), chunk};
+  }
+  GIWA_HOST_DEVICE static int64 threads(const params& p) {
+    return p.call.x.extent(0) * p.chunks.divisor() * p.runs.divisor();
+  }
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    arch::launch_dependents();
+    arch::wait_for_previous_kernel();
+    for (const int64 i : grid_stride(block, threads(p))) {
+      const int64 n = i / p.runs, sequence = n / p.chunks, first = (n - sequence * p.chunks.divisor()) * p.chunk;
+      const channel_run<Count, T, Code> run(p.call, i - n * p.runs.divisor(), sequence);
+      const int64 rows = p.call.x.extent(1), end = first + p.chunk < rows ? first + p.chunk : rows;
+      if constexpr (WritesCodes) {
+        run.write_codes(first, end);
+      } else {
+        float largest[stdlib::size_t{Count}] = {};
+        run.find_largest(largest, first, end);
+        GIWA_UNROLL
+        for (int c = 0; c < Count; ++c) raise_scale<Block>{block}(scale_of<Code>(largest[c]), run.scale(c));
+      }
+    }
+  }
+};
+
+inline namespace GIWA_ARCH_TAG {
+
+template <class T>
+struct stream_quantize {
+  template <class Problem>
+  static status run(cudaStream_t s, const Problem& p) {
+    if (const status bad = check_pointers(p); !bad.ok()) return bad;
+    constexpr int count = 16 / static_cast<int>(sizeof(T));
+    return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count) ? launch_runs<count>(s, p)
+                                                                         : launch_runs<1>(s, p);
+  }
+
+ private:
+  /// A block holds up to 8 runs a thread: of 128 threads if these are enough.
+  static constexpr int most_held = 8, threads = 256;
+
+  template <int Count, class Code>
+  static status launch_runs(cudaStream_t s, row_groups<T, Code> p) {
+    p.runs /= Count;
+    const int64 runs = int64{p.rows} * p.runs;
+    if (runs <= 4 * most_held) {
+      if (runs <= 4 * 2) return launch_teams<quantize_rows_op<T, Code, Count, 2>>(s, p);
+      if (runs <= 4 * 4) return launch_teams<quantize_rows_op<T, Code, Count, 4>>(s, p);
+      return launch_teams<quantize_rows_op<T, Code, Count, most_held>>(s, p);
+    }
+    if (runs <= threads / 2 * 4) return launch_blocks<quantize_blocks_op<T, Code, Count, 4, quantize_pass::all>>(s, p);
+    if (runs <= threads * most_held || p.rows == 1)
+      return launch_blocks<quantize_blocks_op<T, Code, Count, most_held, quantize_pass::all>>(s, p);
+    p.chunk_rows = p.runs > threads * most_held / 2 ? 1 : threads * most_held / 2 / p.runs;
+    p.chunks = fast_divisor(ceil_div(p.rows, p.chunk_rows));
+    const index<3> n = p.scales.extents();
+    if (const status c = for_all(s, extents{n[0], n[1], n[2]}, clear_scales<3>{p.scales}); !c.ok()) return c;
+    using raise = quantize_blocks_op<T, Code, Count, most_held, quantize_pass::raise_scale>;
+    if (const status c = launch_blocks<raise>(s, p); !c.ok()) return c;
+    return launch_blocks<quantize_blocks_op<T, Code, Count, most_held, quantize_pass::write_codes>>(s, p);
+  }
+  template <int Count, class Code>
+  static status launch_runs(cudaStream_t s, head_channels<T, Code> p) {
+    using first = quantize_channels_op<T, Code, Count, false>;
+    using second = quantize_channels_op<T, Code, Count, true>;
+    p.runs = fast_divisor(p.x.extent(3) / Count);
+    const index<2> n = p.scales.extents();
+    if (const status c = for_all(s, extents{n[0], n[1]}, clear_scales<2>{p.scales}); !c.ok()) return c;
+    const auto of = first::params_of(p);
+    const int64 blocks = ceil_div(first::threads(of), int64{threads});
+    if (const status c = launch_op<first>(s, blocks, threads, of); !c.ok()) return c;
+    return launch_op<second>(s, blocks, threads, {of.call, of.runs, of.chunks, of.chunk});
+  }
+  template <class Op>
+  static status launch_teams(cudaStream_t s, const typename Op::params& p) {
+    return launch_op<Op>(s, ceil_div(p.count(), int64{threads / Op::team}), threads, p);
+  }
+  template <class Op>
+  static status launch_blocks(cudaStream_t s, const typename Op::params& p) {
+    const int64 runs = int64{p.chunk_rows} * p.runs;
+    return launch_op<Op>(s, p.count(), runs <= threads / 2 * most_held ? threads / 2 : threads, p);
+  }
+  template <class Op>
+  static status launch_op(cudaStream_t s, int64 blocks, int block, const typename Op::params& p) {
+    constexpr int64 most = 1 << 20;  // blocks: the others are rounds of these
+    const result<device_code> code = code_for_current_device();
+    if (!code.ok()) return code.state;
+    return launch(s, {.grid = blocks < most ? blocks : most, .block = block, .dependent = code.value.ptx >= 90}, Op{},
+                  p);
+  }
+};
+
+}  // namespace GIWA_ARCH_TAG
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
