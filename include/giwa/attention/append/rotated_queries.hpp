@@ -5,6 +5,7 @@
 
 #include <giwa/attention/append/append_unit.hpp>
 #include <giwa/attention/problem/score.hpp>
+#include <giwa/attention/quantize/codes.hpp>
 
 namespace giwa::inline GIWA_ABI {
 
@@ -125,7 +126,7 @@ GIWA_HOST_DEVICE void read_rotated(const T* row, int column, int count, bool ali
       x[i] = second ? of_second : of_first;
     });
   }
-  append_run<T, Count>(to, x, {});
+  round_run<T, Count>(to, x, nothing{});
 }
 
 /// Loads the packed rows of a work tile into a tile of `tile_rows` rows, rotated, with zeros past their end and past the head size.
@@ -186,8 +187,8 @@ GIWA_HOST_DEVICE void rotate_tile_by(int thread, Tile& tile, int rows, const Rot
       GIWA_UNROLL
       for (int j = 0; j < Count; ++j) x[j] = convert<float>{}(a.get(j)), x[j + Count] = convert<float>{}(b.get(j));
       rotations.rotate(x, rotary.interleaved);
-      append_run<element, Count>(to, x, {});
-      append_run<element, Count>(to_second, x + Count, {});
+      round_run<element, Count>(to, x, nothing{});
+      round_run<element, Count>(to_second, x + Count, nothing{});
     }
   }
 }
