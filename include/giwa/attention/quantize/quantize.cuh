@@ -37,9 +37,8 @@ struct block_team {
   GIWA_HOST_DEVICE float largest(float x) const { return reduce_block(block, x, shared, larger{}); }
 };
 
-/// Groups of few runs: 4 lanes for each, of which neighbouring ones have neighbouring runs. With 8 lanes, or more registers than the
-/// runs need, more instructions find places than round: fp16 to e4m3, 4 x 4096 rows of 16 heads of 128: 46 us instead of TIME (H200,
-/// 2026-11-29).
+/// Groups of few runs: 4 lanes for each, of which neighbouring ones have neighbouring runs. fp16 to e4m3, 4 x 4096 rows of 16 heads of
+/// 128: 46 us with 8 lanes, 34 with 4, because finding the places takes as long as rounding (H200, 2026-11-29).
 template <class T, class Code, int Count, int Held>
 struct quantize_rows_op {
   static constexpr int max_threads = 256, min_blocks = Held > 4 ? 3 : 4, team = 4, most_runs = team * Held;
