@@ -4,6 +4,7 @@
 
     python3 test/budget/spills.py --arch 75 86 120                                                # PATH's nvcc
     python3 test/budget/spills.py --arch 80 90a --nvcc nvcc build/compilers/nvcc-12.4/bin/nvcc    # two, and what differs
+    python3 test/budget/spills.py --arch 90a --sources table_sm90 --table --nvcc build/compilers/nvcc-12.4/bin/nvcc    # from registers.txt
 
 Compiles kernels_attention.cu, and kernels.cu and kernels_sm90.cu of the table registers.txt, or those that --sources names;
 kernels_sm90.cu is for 90a alone. `python3 .ci/compilers.py --get nvcc-12.4 nvcc-newest` downloads two toolkits. Prints tables for
@@ -23,6 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = {"forward": ("kernels_attention.cu", "-DCALL=0"), "gradients": ("kernels_attention.cu", "-DCALL=1"),
            "caches": ("kernels_attention.cu", "-DCALL=2"), "table": ("kernels.cu",), "table_sm90": ("kernels_sm90.cu",)}
 WITHOUT = re.compile(r"giwa::|v\d+_\d+::|archs_\w*::|detail::|^void ")
+
+
+def short(name):
+    return name.removeprefix("entry<").removesuffix(">").strip().replace("__half", "fp16")
 
 
 class Kernel:
@@ -75,6 +80,18 @@ def kernels_of(log):
     return found
 
 
+def kernels_of_table(arch):
+    """The same of registers.txt."""
+    found = collections.defaultdict(Kernel)
+    for line in (ROOT / "test/budget/registers.txt").read_text().splitlines():
+        kind, number, name = line.split(None, 2)
+        if kind == f"sm_{arch}":
+            found[name].registers = int(number)
+        elif kind in ("local", "spill") and name.startswith(f"sm_{arch} "):
+            setattr(found[name.split(None, 1)[1]], "local" if kind == "local" else "spilled", int(number))
+    return found
+
+
 def text_of(kernel):
     parts = [f"{kernel.spilled} bytes"] if kernel.spilled else []
     return ", ".join(parts + sorted(kernel.notes)) or "none"
@@ -85,6 +102,7 @@ def main():
     parser.add_argument("--arch", nargs="+", default=["75", "80", "86", "89", "120"])
     parser.add_argument("--nvcc", nargs="+", default=["nvcc"])
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=list(SOURCES))
+    parser.add_argument("--table", action="store_true", help="compare with registers.txt, which is of nvcc 13.0")
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
@@ -96,12 +114,16 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             logs = list(pool.map(lambda w: compiled(*w, options.keep or folder), wanted))
     found = {(version, arch, source): kernels_of(log) for version, arch, source, log in logs}
+    if options.table:  # of its kernels alone those that were compiled
+        names = {(arch, name) for (_, arch, _), kernels in found.items() for name in kernels}
+        found = {("registers.txt", arch, "table"): {name: k for name, k in kernels_of_table(arch).items() if (arch, name) in names}
+                 for arch in options.arch if arch in ("80", "90a")} | found
     print("| nvcc | GPU | kernels of | number | most registers | spill | most bytes | serialised wgmma |\n|---|---|---|---|---|---|---|---|")
     for (version, arch, source), kernels in found.items():
         every = list(kernels.values())
         notes = collections.Counter(note for k in every for note in k.notes)
-        print(f"| {version} | {arch} | {source} | {len(every)} | {max(k.registers for k in every)} | {sum(k.spilled > 0 for k in every)} | "
-              f"{max(k.spilled for k in every)} | {', '.join(f'{n} {note}' for note, n in sorted(notes.items())) or 'none'} |")
+        print(f"| {version} | {arch} | {source} | {len(every)} | {max((k.registers for k in every), default=0)} | {sum(k.spilled > 0 for k in every)} | "
+              f"{max((k.spilled for k in every), default=0)} | {', '.join(f'{n} {note}' for note, n in sorted(notes.items())) or 'none'} |")
     versions = list(dict.fromkeys(version for version, _, _ in found))
     print("\n| kernel | GPU | " + " | ".join(versions) + " |\n|---|---|" + "---|" * len(versions))
     for arch in options.arch:
@@ -111,7 +133,7 @@ def main():
                   for version in versions]
             differ = any(k.says() != of[0].says() for k in of) if len(of) > 1 else of[0].spilled > 0 or of[0].notes
             if differ:
-                print(f"| `{name}` | {arch} | " + " | ".join(text_of(k) for k in of) + " |")
+                print(f"| `{short(name)}` | {arch} | " + " | ".join(text_of(k) for k in of) + " |")
     return 0
 
 
