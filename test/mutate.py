@@ -341,27 +341,28 @@ class tests:
 # --- On a GPU ---------------------------------------------------------------------------------------------------------------
 
 GPU_FLAGS = ["-std=c++20", "-O1", "-DNDEBUG", "-w", "--no-compress"]  # device code is optimised without a flag; machine_code() reads it
+LEAST = 20  # problems of each fuzz program: in 4 seconds of a busy machine some drew fewer than 5
 GPU_FOLDERS = ["attention/kernels", "attention/sums", "attention/append", "attention/nonfinite", "attention/split_fp16", "softmax",
                "tile", "grid"]
 # The kinds in turns: most of what is wrong in kernels is the order of threads.
 GPU_KINDS = ["wait", "order", "constant", "loop", "wait", "operator", "order", "arguments"]
-# Which programs run the kernels of a header, the nearest first: test/fuzz/gpu_NAME.cu with -DGIWA_FUZZ_PART=N, or a test of test/gpu.
+# Which programs run the kernels of a header: test/fuzz/gpu_NAME.cu with -DGIWA_FUZZ_PART=N, then tests of test/gpu, the nearest first.
 GPU_PROGRAMS = [
-    ("kernels/sm90/forward", "forward:0 forward:1 forward:2 forward:3 forward:4 cached:0"),
-    ("kernels/sm90/backward_halves", "backward:1 backward:0"),
-    ("kernels/sm90/backward_wide", "backward:2"),
-    ("kernels/sm90/backward_split", "backward:3"),
-    ("kernels/sm90/backward", "backward:0 backward:1 backward:2 backward:4"),
-    ("kernels/sm90/many_rows", "cached:0 cached:1"),
-    ("kernels/sm80/(few_rows|e4m3)", "cached:0 cached:1"),
-    ("kernels/sm80/backward", "backward:0 backward:1"),
+    ("kernels/sm90/forward", "forward:0 forward:1 forward:2 forward:3 forward:4 cached:0 attention/fp32_test attention/delays_test"),
+    ("kernels/sm90/backward_halves", "backward:1 backward:0 attention/backward_bits_test attention/delays_test"),
+    ("kernels/sm90/backward_wide", "backward:2 attention/backward_bits_test attention/backward_test attention/delays_test"),
+    ("kernels/sm90/backward_split", "backward:3 attention/backward_bits_test attention/fp32_test"),
+    ("kernels/sm90/backward", "backward:0 backward:1 backward:2 backward:4 attention/backward_bits_test attention/backward_test attention/delays_test"),
+    ("kernels/sm90/many_rows", "cached:0 cached:1 attention/cached_bits_test attention/delays_test"),
+    ("kernels/sm80/(few_rows|e4m3)", "cached:0 cached:1 attention/cached_bits_test attention/cached_hostile_test attention/delays_test"),
+    ("kernels/sm80/backward", "backward:0 backward:1 attention/backward_test attention/delays_test"),
     ("kernels/sm80", "forward:0 forward:1"),
     ("kernels/simt/(forward|row_terms)", "forward:2 cached:2"),
     ("kernels/simt/cached", "cached:2"),
     ("kernels/simt", "backward:3"),
-    ("split_fp16", "forward:2 backward:3"),
+    ("split_fp16", "forward:2 backward:3 attention/fp32_test"),
     ("nonfinite", "forward:0 forward:1"),
-    ("attention/sums", "cached:0 small"),
+    ("attention/sums", "cached:0 small attention/cached_bits_test"),
     ("attention/append", "small"),
     ("softmax/online", "forward:0 softmax/online_test"),
     ("softmax", "small softmax/row_softmax_test"),
@@ -396,11 +397,12 @@ def machine_code(program):
 class gpu_programs:
     """The programs that run the kernels of a copy of the tree on the GPU that is there."""
 
-    def __init__(self, tree, work, arch):
+    def __init__(self, tree, work, arch, delays):
         self.tree, self.work = tree, work
         self.nvcc = ["nvcc", *GPU_FLAGS, "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-I", tree / "test"]
         catch = command(["g++", "-E", "-x", "c++", "-include", "catch2/catch_all.hpp", os.devnull, "-o", os.devnull], 60)[0] == 0
         self.libraries = ["-lCatch2"] if catch else []
+        self.delays = ["-DGIWA_RANDOM_DELAYS=1"] if delays else []
 
     def of(self, header):
         return next((programs.split() for pattern, programs in GPU_PROGRAMS if re.search(pattern, header)), [])
@@ -419,8 +421,10 @@ class gpu_programs:
         source = self.tree / (f"test/fuzz/gpu_{name}.cu" if fuzz else f"test/gpu/{name}.cu")
         define = [f"-DGIWA_FUZZ_PART={number}"] if number else []
         unfinished = to.with_suffix(".part")
-        line = [*self.nvcc, *define, "-I", overlay, "-I", self.tree / "include", source, self.work / ("fuzz.o" if fuzz else "support.o"),
-                "-o", unfinished, *([] if fuzz else self.libraries)]
+        wrapped = fuzz or "fewer_processors.cuh" in source.read_text()
+        line = [*self.nvcc, *define, *(self.delays if fuzz else []), "-I", overlay, "-I", self.tree / "include", source,
+                self.work / ("fuzz.o" if fuzz else "support.o"), "-o", unfinished, *([] if fuzz else self.libraries),
+                *(["-Xlinker", "--wrap=cudaDeviceGetAttribute"] if wrapped else [])]
         rc, errors = command(line, seconds)
         if rc == 0:
             unfinished.rename(to)
@@ -429,8 +433,8 @@ class gpu_programs:
     def run(self, program, binary, seconds, tool=None, plain=False):
         """None where it found nothing, or what it found."""
         fuzz = "/" not in program
-        line = [binary] if not fuzz else [binary, "--seed", 1, "--threads", 1 if tool else 3,
-                                          *(["--count", 6, "--minutes", 1] if tool else ["--minutes", seconds / 60])]
+        line = [binary] if not fuzz else [binary, "--seed", 1, "--stop", "--threads", 1 if tool else 3,
+                                          *(["--count", 6, "--minutes", 1] if tool else ["--minutes", seconds / 60, "--least", LEAST])]
         if not fuzz:
             line.append("--abort")
         if tool:
@@ -438,14 +442,14 @@ class gpu_programs:
         words = dict(os.environ, GIWA_TEST_SMALL="1") if tool or not fuzz else dict(os.environ)
         if plain:
             words["GIWA_FUZZ_PLAIN"] = "1"
-        rc, errors = command(line, 40 if tool else 8 + 2 * seconds, words)
+        rc, errors = command(line, 40 if tool else 30 + 2 * seconds, words)
         return None if rc == 0 else "time" if rc is None else tool or "fails"
 
 
 def gpu_main(options, root, work, copy):
     """--gpu: builds the programs of all faults, runs them, and then the sanitizers on what survived."""
     (work / "gpu").mkdir(exist_ok=True)
-    programs = gpu_programs(copy, work, options.arch)
+    programs = gpu_programs(copy, work, options.arch, options.delays)
     kinds = collections.defaultdict(list)
     for file, lines in chosen(root, options.names or GPU_FOLDERS, options.commit).items():
         if programs.of(file) and file.endswith("cuh"):
@@ -637,6 +641,7 @@ def main(words=None):
     gpu = parser.add_argument_group("faults in kernels, by programs that run on the GPU of this machine")
     gpu.add_argument("--gpu", action="store_true")
     gpu.add_argument("--arch", default="90a", help="as in compute_90a")
+    gpu.add_argument("--delays", action="store_true", help="threads of kernels sleep at random before they wait, in fuzz programs")
     gpu.add_argument("--first", type=int, default=0, help="leave out so many of the faults drawn")
     gpu.add_argument("--runs", type=int, default=6, help="programs that run at once")
     gpu.add_argument("--phase", choices=["all", "build", "run"], default="all")
