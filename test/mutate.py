@@ -230,7 +230,7 @@ def command(line, seconds, words=None):
 class tests:
     """The host tests of a copy of the tree: which headers each includes, how it is built, how long it runs."""
 
-    def __init__(self, tree, work):
+    def __init__(self, tree, work, jobs=1):
         self.tree, self.work, self.lock = tree, work, threading.Lock()
         nvcc = shutil.which("nvcc")
         toolkit = Path(nvcc).resolve().parent.parent if nvcc else None
@@ -246,13 +246,16 @@ class tests:
                                          if path.suffix in (".hpp", ".cuh"))).hexdigest()
         self.known_file = work / "tests.json"
         known = json.loads(self.known_file.read_text()) if self.known_file.exists() else {}
-        self.known = {}  # test: its text and headers, the headers that it includes, its seconds without a fault (None: it fails)
-        for source in sources:
+        # self.known: test: its text and headers, the headers that it includes, its seconds without a fault (None: it fails)
+        def look_at(source):
             test = str(source.relative_to(tree / "test/host"))
             version = hashlib.sha256(shared.encode() + source.read_bytes()).hexdigest()
             if known.get(test, {}).get("version") != version:
                 known[test] = {"version": version, "headers": self.includes(source)}
-            self.known[test] = known[test]
+            return test
+
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            self.known = {test: known[test] for test in pool.map(look_at, sources)}
         self.remember()
         self.noticed = collections.Counter()  # (header, test): faults noticed
         main = tree / "test/support/main.cpp"
@@ -427,6 +430,8 @@ class gpu_programs:
                 *(["-Xlinker", "--wrap=cudaDeviceGetAttribute"] if wrapped else [])]
         rc, errors = command(line, seconds)
         if rc == 0:
+            if "(C75" in errors:  # ptxas lets products wait for each other; the table of registers does not allow it
+                to.with_suffix(".serial").touch()
             unfinished.rename(to)
         return rc, errors
 
@@ -544,6 +549,9 @@ def gpu_main(options, root, work, copy):
         refused = [p.read_text() for p in (work / "gpu").glob(f"{n}-*.no")]
         if refused:
             return {**r, "result": "killed" if "static_assert" in refused else "not compiled", "how": refused[0][-150:]}
+        serial = [p for p in (work / "gpu").glob(f"{n}-*.serial") if not place("sound", p.stem.partition("-")[2]).with_suffix(".serial").exists()]
+        if serial:
+            return {**r, "result": "killed", "how": "ptxas: products that wait for each other (C75xx)"}
         if not refused and all(place(n, p).with_suffix(".same").exists() for p in programs.of(f.file)):
             return {**r, "result": "same code"}
         for program in programs.of(f.file):
@@ -664,7 +672,7 @@ def main(words=None):
             shutil.copytree(root / name, copy / name)
     if options.gpu:
         return gpu_main(options, root, work, copy)
-    host_tests = tests(copy, work)
+    host_tests = tests(copy, work, options.jobs)
 
     texts, all_faults = {}, []
     for file, lines in chosen(root, options.names, options.commit).items():
