@@ -227,6 +227,12 @@ def command(line, seconds, words=None):
             return None, ""
 
 
+def catch_library():
+    """What to link: Catch2 3 has a library, 2 has none."""
+    found = command(["g++", "-E", "-x", "c++", "-include", "catch2/catch_all.hpp", os.devnull, "-o", os.devnull], 60)[0] == 0
+    return ["-lCatch2"] if found else []
+
+
 class tests:
     """The host tests of a copy of the tree: which headers each includes, how it is built, how long it runs."""
 
@@ -235,7 +241,7 @@ class tests:
         nvcc = shutil.which("nvcc")
         toolkit = Path(nvcc).resolve().parent.parent if nvcc else None
         self.host = ["g++", *MACHINE_FLAGS]
-        self.libraries = []
+        self.libraries, self.catch = [], catch_library()
         if toolkit:
             self.host += ["-isystem", toolkit / "include"]
             if (toolkit / "lib64/libcudart_static.a").exists():
@@ -292,7 +298,7 @@ class tests:
         compiler = self.host if test.endswith(".cpp") else self.cuda
         source = self.tree / "test/host" / test
         return command([*compiler, "-I", overlay, "-I", self.tree / "include", "-I", self.tree / "test", source, self.main, "-o", program,
-                        *(self.libraries if compiler is self.host else [])], 300)
+                        *self.catch, *(self.libraries if compiler is self.host else [])], 300)
 
     def sound_seconds(self, test, program):
         """How long a test runs without a fault; None where it fails."""
@@ -403,8 +409,7 @@ class gpu_programs:
     def __init__(self, tree, work, arch, delays):
         self.tree, self.work = tree, work
         self.nvcc = ["nvcc", *GPU_FLAGS, "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-I", tree / "test"]
-        catch = command(["g++", "-E", "-x", "c++", "-include", "catch2/catch_all.hpp", os.devnull, "-o", os.devnull], 60)[0] == 0
-        self.libraries = ["-lCatch2"] if catch else []
+        self.libraries = catch_library()
         self.delays = ["-DGIWA_RANDOM_DELAYS=1"] if delays else []
 
     def of(self, header):

@@ -8,14 +8,16 @@
 
 #include "support/backward_case.hpp"
 #include "support/cached_case.hpp"
+#include "support/environment.hpp"
 #include "support/random.hpp"
 
 namespace giwa_test::fuzz {
 
-/// Draws for the problem of a seed whether there is a strange number (in one of 8), and which.
+/// Draws for the problem of a seed whether there is a strange number (in one of 8; in all with GIWA_FUZZ_STRANGE), and which.
 class strange_drawer {
  public:
-  explicit strange_drawer(uint64 seed) : random_(seed + 1700000), wanted_(random_.below(8) == 0) {}
+  explicit strange_drawer(uint64 seed)
+      : random_(seed + 1700000), wanted_(random_.below(8) == 0 || is_set("GIWA_FUZZ_STRANGE")) {}
 
   bool wanted() const { return wanted_; }
   int64 below(int64 end) { return random_.below(end); }
