@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_backward on a GPU for the fuzz program. GIWA_FUZZ_PART=N compiles the instance N alone.
 #include "fuzz/fuzz.hpp"
+#include "fuzz/known_answers.hpp"
 #include "fuzz/modes.cuh"
 #include "fuzz/strange.hpp"
 #include "gpu/attention/backward_draw.hpp"
@@ -22,7 +23,13 @@ std::string fault_of(uint64 seed, const Mask& mask, const Score& score) {
   backward_case<T, O, G> c(draw_backward(number, HeadSize, HeadSizeV));
   draw_backward_outputs(number, c);
   const std::string strange = put_strange(seed, c);
-  const backward_answers answers = answers_of(c, mask, score);
+  const auto answers = known_answers<backward_answers>(
+      "backward", seed, [&] { return answers_of(c, mask, score); },
+      [&](backward_answers& a, const auto& visit) {
+        for (gradient_answers* g : {&a.dq, &a.dk, &a.dv}) visit(g->reference), visit(g->plain), visit(g->scales);
+        visit(a.dsinks), visit(a.plain_dsinks), visit(a.sink_units);
+        visit(c.of.o.memory), visit(c.of.lse.memory);
+      });
   const int few = processors_of(seed);
   const std::string about = "; mode " + std::to_string(static_cast<int>(mode_of(seed))) + ", multiprocessors " +
                             std::to_string(few) + ", " + strange + c.of.options.text();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // attention_cached on a GPU for the fuzz program. GIWA_FUZZ_PART=N compiles the instance N alone.
 #include "fuzz/fuzz.hpp"
+#include "fuzz/known_answers.hpp"
 #include "fuzz/modes.cuh"
 #include "fuzz/strange.hpp"
 #include "gpu/attention/cached_draw.hpp"
@@ -25,7 +26,11 @@ std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}
   options.head_size = HeadSize, options.head_size_v = HeadSizeV;
   cached_case<T, Element, O> c(options);
   const std::string strange = put_strange(seed, c);
-  const attention_answers answers = answers_of<plain_type<T, Element>>(c, mask, score);
+  const auto answers = known_answers<attention_answers>(
+      "cached", seed, [&] { return answers_of<plain_type<T, Element>>(c, mask, score); },
+      [](attention_answers& a, const auto& visit) {
+        visit(a.o), visit(a.plain), visit(a.lse), visit(a.plain_lse), visit(a.scales);
+      });
   cached_on_gpu<T, Element, O> gpu(c);
   const giwa::stream s = new_stream();
   const std::vector<problem_memory> memory{memory_of(gpu.q),
