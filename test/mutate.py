@@ -237,7 +237,7 @@ class tests:
     """The host tests of a copy of the tree: which headers each includes, how it is built, how long it runs."""
 
     def __init__(self, tree, work, jobs=1):
-        self.tree, self.work, self.lock = tree, work, threading.Lock()
+        self.tree, self.work, self.lock, self.alone = tree, work, threading.Lock(), {}
         nvcc = shutil.which("nvcc")
         toolkit = Path(nvcc).resolve().parent.parent if nvcc else None
         self.host = ["g++", *MACHINE_FLAGS]
@@ -278,7 +278,7 @@ class tests:
         return re.findall(r"include/giwa/(\S+)", answer)
 
     def remember(self):
-        self.known_file.write_text(json.dumps(self.known))
+        self.known_file.write_text(json.dumps(dict(self.known)))
 
     def of(self, header):
         """The tests that include a header, the nearest first."""
@@ -303,6 +303,8 @@ class tests:
     def sound_seconds(self, test, program):
         """How long a test runs without a fault; None where it fails."""
         with self.lock:
+            alone = self.alone.setdefault(test, threading.Lock())
+        with alone:
             known = self.known[test]
             if "seconds" not in known:
                 rc, errors = self.build(test, self.work / "nothing", program)
@@ -310,7 +312,8 @@ class tests:
                 if rc == 0:
                     rc, errors = command([program], 600)
                 known["seconds"] = time.monotonic() - began if rc == 0 else None
-                self.remember()
+                with self.lock:
+                    self.remember()
                 if rc != 0:
                     print(f"left out: {test} fails without a fault: {errors[-300:]}", flush=True)
             return known["seconds"]
