@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // attention_cached on a GPU for the fuzz program. GIWA_FUZZ_PART=N compiles the instance N alone.
 #include "fuzz/fuzz.hpp"
+#include "fuzz/known_answers.hpp"
 #include "fuzz/modes.cuh"
+#include "fuzz/strange.hpp"
 #include "gpu/attention/cached_draw.hpp"
 #include "gpu/attention/cached_gpu.cuh"
 
@@ -14,7 +16,7 @@ using giwa::causal;
 using giwa::e4m3;
 using giwa::fp16;
 
-/// Two calls with workspaces of different sizes, which give the same bits, one of them in a mode.
+/// Two calls with workspaces of different sizes, which give the same bits, one of them in a mode and on few multiprocessors.
 template <class T, int HeadSize, int HeadSizeV = HeadSize, class Element = T, class O = T, class Mask = giwa::full,
           class Score = giwa::plain_score>
 std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}) {
@@ -23,7 +25,12 @@ std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}
           .draw(sizeof(Element) == 1);
   options.head_size = HeadSize, options.head_size_v = HeadSizeV;
   cached_case<T, Element, O> c(options);
-  const attention_answers answers = answers_of<plain_type<T, Element>>(c, mask, score);
+  const std::string strange = put_strange(seed, c);
+  const auto answers = known_answers<attention_answers>(
+      "cached", seed, [&] { return answers_of<plain_type<T, Element>>(c, mask, score); },
+      [](attention_answers& a, const auto& visit) {
+        visit(a.o), visit(a.plain), visit(a.lse), visit(a.plain_lse), visit(a.scales);
+      });
   cached_on_gpu<T, Element, O> gpu(c);
   const giwa::stream s = new_stream();
   const std::vector<problem_memory> memory{memory_of(gpu.q),
@@ -45,20 +52,25 @@ std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}
   const int64 sizes[] = {int64{8} << 20, 0, int64{100} << 10, 16};
   std::vector<O> o;
   std::vector<float> lse;
+  const int few = processors_of(seed);
+  draw_delay(seed);
   for (const int round : {0, 1}) {
+    const with_processors found(round == 0 ? few : 0);
     gpu.clear_outputs();
     const int64 bytes = sizes[(seed / 3 + static_cast<uint64>(round)) % 4];
     const giwa::status state = run_in(
         round == 0 ? mode_of(seed) : run_mode::plain, s, memory,
         [&] { return cached_of<HeadSize, HeadSizeV>(s, gpu.views(), mask, score, gpu.call_options(bytes)); }, reset);
     const std::string about = "; workspace " + std::to_string(bytes) + ", mode " +
-                              std::to_string(static_cast<int>(mode_of(seed))) + ", " + c.options.text();
+                              std::to_string(static_cast<int>(mode_of(seed))) + ", multiprocessors " +
+                              std::to_string(few) + ", " + strange + c.options.text();
     if (!state.ok()) return giwa::format_status(state).c_str() + about;
     gpu.read_back();
     if (round == 1 && (!same_bits(c.o.memory, o) || !same_bits(c.lse.memory, lse))) return "other bits" + about;
-    const std::string failure = judge<plain_type<T, Element>>(c, answers).failure;
-    if (!failure.empty()) return failure + about;
     o = c.o.memory, lse = c.lse.memory;
+    using plain = plain_type<T, Element>;
+    const std::string failure = strange.empty() ? judge<plain>(c, answers).failure : judge_strange<plain>(c, answers);
+    if (!failure.empty()) return failure + about;
   }
   return "";
 }

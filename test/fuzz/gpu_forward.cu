@@ -46,6 +46,8 @@ std::string forward_fault(uint64 seed) {
   const auto& one = list[static_cast<std::size_t>(seed % list.size())];
   const attention_draw d = draw_problem(seed, one.types, {.work = seed % 16 == 0 ? int64{1} << 27 : int64{1} << 25});
   const cudaStream_t s = place->stream();
+  const with_processors few(processors_of(seed));
+  draw_delay(seed);
   const run_mode mode = mode_of(seed);
   const auto call = [&](const call_arguments& a) {
     const auto reset = [&] {

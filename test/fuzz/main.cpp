@@ -22,13 +22,16 @@ constexpr const char* help =
     "Draws problems, runs them, and compares the results with references in double precision.\n\n"
     "  --minutes N   for so long; fractions are allowed. Default: 0.1\n"
     "  --count N     at most so many problems of each call\n"
+    "  --least N     at least so many, however long it takes\n"
+    "  --stop        ends at the first failure\n"
     "  --seed S      the first problem's number. Default: 1. A failure names its own: --seed S --count 1 repeats it\n"
     "  --calls A,B   only these calls; --list names them\n"
     "  --threads N   so many threads at once. Default: one for each core, at most 16\n";
 
 struct options {
   double minutes = 0.1;
-  int64 count = giwa::max_int64;
+  int64 count = giwa::max_int64, least = 0;
+  bool stop = false;
   uint64 seed = 1;
   std::string calls;
   unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
@@ -43,11 +46,17 @@ options read(int argc, char** argv) {
       for (const fuzzed_call& c : fuzzed_calls()) std::printf("%s\n", c.name);
       std::exit(0);
     }
+    if (name == "--stop") {
+      o.stop = true;
+      continue;
+    }
     const char* const value = i + 1 < argc ? argv[++i] : nullptr;
     if (value != nullptr && name == "--minutes")
       o.minutes = std::atof(value);
     else if (value != nullptr && name == "--count")
       o.count = std::atoll(value);
+    else if (value != nullptr && name == "--least")
+      o.least = std::atoll(value);
     else if (value != nullptr && name == "--seed")
       o.seed = std::strtoull(value, nullptr, 10);
     else if (value != nullptr && name == "--calls")
@@ -80,10 +89,10 @@ int main(int argc, char** argv) {
   std::mutex mutex;
   // The calls take turns. A thread ends after a failure of the device, which is lost to the process.
   const auto work = [&] {
-    while (!stop && clock::now() < end) {
+    while (!stop) {
       const uint64 n = next++, round = n / calls.size();
       const auto which = static_cast<std::size_t>(n % calls.size());
-      if (static_cast<int64>(round) >= o.count) return;
+      if (static_cast<int64>(round) >= (clock::now() < end ? o.count : o.least)) return;
       std::string fault;
       bool lost = false;
       try {
@@ -98,7 +107,7 @@ int main(int argc, char** argv) {
         std::printf("%s, --seed %llu: %s\n", calls[which].name, static_cast<unsigned long long>(o.seed + round),
                     fault.c_str());
       std::fflush(stdout);
-      if (lost) stop = true;
+      if (lost || o.stop) stop = true;
     }
   };
   std::vector<std::thread> threads;

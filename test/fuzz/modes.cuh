@@ -1,24 +1,55 @@
 // SPDX-License-Identifier: MIT
-// How a drawn call runs on a GPU: as it is, with inputs that the kernel before it writes late, or from a graph that is replayed.
+// How a drawn call runs on a GPU: as it is, with inputs that the kernel before it writes late, or from a graph that is replayed; on how
+// many multiprocessors; with GIWA_RANDOM_DELAYS, with threads that sleep before they wait.
 #ifndef GIWA_TEST_FUZZ_MODES_CUH
 #define GIWA_TEST_FUZZ_MODES_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/mbarrier.cuh>
 #include <giwa/grid/launch.cuh>
 
 #include <mutex>
 #include <stdexcept>
 #include <vector>
 
+#include "support/another_gpu.hpp"
 #include "support/gpu.cuh"
 
 namespace giwa_test::fuzz {
 
+/// All problems run as they are.
+inline bool only_plain() {
+  static const bool plain = is_set("GIWA_FUZZ_PLAIN");
+  return plain;
+}
+
 enum class run_mode : int { plain, late, graph, count };
 inline run_mode mode_of(uint64 seed) {
-  static const bool only_plain = is_set("GIWA_FUZZ_PLAIN");
-  if (only_plain) return run_mode::plain;
+  if (only_plain()) return run_mode::plain;
   return static_cast<run_mode>(seed * 0x9e3779b97f4a7c15ull / 5 % static_cast<uint64>(run_mode::count));
+}
+
+/// How many multiprocessors the calls of a problem find: all (0), or in every other problem few, so that a block has several work items.
+inline int processors_of(uint64 seed) {
+  constexpr int few[] = {1, 2, 4, 17};
+  const uint64 n = (seed * 0xd1342543de82ef95ull) >> 40;
+  return only_plain() || n % 2 == 0 ? 0 : few[n / 2 % 4];
+}
+/// Calls of this thread find so many while this lives.
+class with_processors {
+ public:
+  explicit with_processors(int count) { processors_of_test = count; }
+  with_processors(const with_processors&) = delete;
+  with_processors& operator=(const with_processors&) = delete;
+  ~with_processors() { processors_of_test = 0; }
+};
+
+/// Lets threads of kernels sleep for up to so long, which the seed draws, before they wait. Without GIWA_RANDOM_DELAYS nothing.
+inline void draw_delay([[maybe_unused]] uint64 seed) {
+#if defined(GIWA_RANDOM_DELAYS)
+  constexpr unsigned nanoseconds[] = {0, 300, 4000};
+  check_cuda(cudaMemcpyToSymbol(giwa::arch::random_delay, &nanoseconds[seed % 3], sizeof(unsigned)));
+#endif
 }
 
 /// Memory of a problem on the GPU.

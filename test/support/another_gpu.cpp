@@ -17,7 +17,7 @@
 
 namespace giwa_test {
 
-int processors_of_test = 0;
+thread_local int processors_of_test = 0;
 
 const gpu_limits& gpu_of_test() {
   static const gpu_limits found = [] {

@@ -28,8 +28,8 @@ inline constexpr gpu_limits known_gpus[] = {
 /// The GPU that GIWA_TEST_AS names, as in GIWA_TEST_AS=8.6. Ends the program where the table has none of that name.
 const gpu_limits& gpu_of_test();
 
-/// The number of multiprocessors that a launch finds; 0: those that the GPU has.
-extern int processors_of_test;
+/// The number of multiprocessors that launches of this thread find; 0: those that the GPU has.
+extern thread_local int processors_of_test;
 
 }  // namespace giwa_test
 

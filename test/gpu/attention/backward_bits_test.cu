@@ -146,7 +146,7 @@ int64 different_of(const std::vector<int>& queries, const std::vector<int>& keys
                    bool split_heads = false) {
   const giwa::stream s = new_stream(), other = new_stream();
   const int seed = number_of("GIWA_TEST_FIRST_DRAW", 0),
-            repeats = number_of("GIWA_TEST_REPEATS", small_mode() ? 2 : 200);
+            repeats = number_of("GIWA_TEST_REPEATS", small_mode() ? 10 : 200);  // 10: each graph once
   const sequences_case<T, HeadSize> c(queries, keys, packed, static_cast<uint64>(seed) * 4 + 1, split_heads);
   const auto clear = [&] {
     for (const gpu_array<T>* x : {&c.dq, &c.dk, &c.dv}) check_cuda(cudaMemsetAsync(x->data(), 0xff, x->bytes(), s));

@@ -369,8 +369,9 @@ TEST_CASE("each input is apart from each tensor that is written") {
       std::vector<giwa::e4m3> x(1000);
       std::vector<float> k_new(16);
       giwa::kv_cache<giwa::e4m3> cache{.k = {x.data(), {1, 5, 2, 8}}, .v = {x.data() + 400, {1, 5, 2, 8}}};
-      (of_k ? cache.scales.k : cache.scales.v) = {reinterpret_cast<const float*>((over_k ? cache.k : cache.v).data()),
-                                                  {1, 1, 1}};
+      (of_k ? cache.scales.k : cache.scales.v) =
+          tensor_view<const float, 3>(reinterpret_cast<const float*>((over_k ? cache.k : cache.v).data()),
+                                      {1, 1, 1});  // g++ 11 takes no braces here
       const view4 k(k_new.data(), {1, 1, 2, 8});
       const status s = giwa::append_to_cache(giwa::host, cache, k, k);
       CHECK((s.argument == std::string("scales") &&

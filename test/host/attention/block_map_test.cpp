@@ -60,6 +60,9 @@ struct score_by_score {
 
 }  // namespace
 
+// Without other words a map holds for all sequences and heads.
+static_assert(block_map{}.batch == 1 && block_map{}.heads == 1 && block_map{}.words == nullptr);
+
 TEST_CASE("a map holds the blocks of its source") { CHECK(block_map_failures(on_host{}) == ""); }
 
 TEST_CASE("block_sparse says of tiles what it says of their scores") {

@@ -116,6 +116,45 @@ TEST_CASE("the splits of a sequence depend on its queries and keys alone, and ar
       }
   CHECK(split_tiles_of(64, 32768, 128) == 32);
   CHECK(split_tiles_of(1024, 8192, 128) == 64);
+  for (const auto& [queries, longest] : {std::pair{128, 1024}, {129, 4096}, {512, 4096}, {513, 8192}, {4096, 8192}})
+    CHECK(split_tiles_of(queries, 0, 64) == longest / 64);
+  CHECK(split_tiles_of(4097, 0, 64) == (1 << 16) / 64);
+}
+
+TEST_CASE("two blocks share tiles of rows where their number is even and none is divided") {
+  const auto shape_of = [](int64 queries, int blocks, bool pairs) {
+    const cached_problem p{.sequences = 300,
+                           .queries = queries,
+                           .keys = 4096,
+                           .heads = 1,
+                           .kv_heads = 1,
+                           .head_size = 128,
+                           .head_size_v = 128};
+    return shape_of_many_rows(p, blocks, 0, pairs);
+  };
+  const int rows = 64 * shape_of(256, 132, false).consumers;
+  const auto even = shape_of(2 * rows, 132, true), odd = shape_of(3 * rows, 132, true);
+  CHECK((even.cluster == 2 && even.blocks == 66));
+  CHECK((odd.cluster == 1 && odd.blocks == 132));
+  CHECK((shape_of(2 * rows, 132, false).cluster == 1 && shape_of(2 * rows, 1, true).cluster == 1));
+  CHECK((shape_of(2 * rows, 2, true).cluster == 2 && shape_of(2 * rows, 2, true).blocks == 1));
+}
+
+TEST_CASE("the host does not know the sizes of packed queries, lengths and lists of pages") {
+  cached_views<fp16, fp16, fp16> a{};
+  const auto is_ragged = [&] {
+    return cached_params_of(a, giwa::full{}, giwa::plain_score{}, giwa::cached_options{}).is_ragged();
+  };
+  const int numbers[] = {0, 1};
+  a.q = {nullptr, {1, 20, 1, 128}};
+  a.cache.k = a.cache.v = {nullptr, {1, 100, 1, 128}};
+  CHECK_FALSE(is_ragged());
+  a.cache.lengths = numbers;
+  CHECK(is_ragged());
+  a.cache.lengths = nullptr, a.cache.pages.offsets = numbers;
+  CHECK(is_ragged());
+  a.cache.pages.offsets = nullptr, a.packed = {numbers, 1, 20};
+  CHECK(is_ragged());
 }
 
 TEST_CASE("work tiles of sequences of all kinds are found once, by any number of blocks") {

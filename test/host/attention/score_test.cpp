@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Score modifiers against their formulas in double, their order, and what they refuse.
 #include <giwa/attention/problem/score.hpp>
+#include <giwa/attention/problem/score_gradient.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -83,6 +84,19 @@ TEST_CASE("a bias of other sizes is refused") {
   CHECK(refused(status_of({2, 3, 1, 5}, {2, 3, -1, -1}), "bias", giwa::bound::exactly, 1, 5));
   CHECK(status_of({2, 3, 1, 1}, {2, 3, -1, -1}).ok());
   CHECK(giwa::bias(tensor_view<const float, 4>(nullptr, {2, 3, 4, 5})).check(sizes).argument == std::string("bias"));
+}
+
+TEST_CASE("a bias with a gradient has the sizes of the call, which may be 0, and no packed sequences") {
+  float x[120] = {}, dx[120] = {};
+  const auto status_of = [&](const giwa::index<4>& shape, const giwa::attention_sizes& s) {
+    return giwa::bias_with_gradient(tensor_view<const float, 4>(x, shape), tensor_view<float, 4>(dx, shape)).check(s);
+  };
+  CHECK(status_of({2, 3, 4, 5}, sizes).ok());
+  CHECK(status_of({1, 1, 4, 5}, sizes).ok());
+  CHECK(status_of({2, 3, 0, 5}, {2, 3, 0, 5}).ok());
+  CHECK(status_of({2, 3, 4, 0}, {2, 3, 4, 0}).ok());
+  CHECK(status_of({2, 3, 1, 5}, sizes).argument == std::string("bias gradient"));
+  CHECK(status_of({2, 3, 1, 1}, {2, 3, -1, -1}).argument == std::string("bias gradient"));
 }
 
 TEST_CASE("then: the first, and the second of what it makes") {

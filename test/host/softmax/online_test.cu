@@ -33,3 +33,20 @@ TEMPLATE_TEST_CASE("tiles of scores become their softmax on the host executor", 
   check_merge<TestType, 0>(on_the_host{});
   check_merge<TestType, 8>(on_the_host{});
 }
+
+TEST_CASE("sums tell whether a row needs another maximum: of all rows none is above 2^slack, but for rounding") {
+  using online = giwa::online_softmax<warp_map<16, 32>, 0, 8>;
+  float sums[online::rows];
+  const auto within = [&](int row, float sum) {
+    for (float& x : sums) x = 1;
+    sums[row] = sum;
+    return online::within_slack(sums);
+  };
+  for (int row = 0; row < online::rows; ++row) {
+    CHECK(within(row, 1));
+    CHECK(within(row, 255));
+    CHECK_FALSE(within(row, 256));
+    CHECK_FALSE(within(row, HUGE_VALF));
+    CHECK_FALSE(within(row, NAN));
+  }
+}

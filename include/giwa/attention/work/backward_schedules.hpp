@@ -73,8 +73,9 @@ struct backward_schedules {
   }
 
   /// Whether two Hopper kernels, for dq and for dk with dv, are faster than one for all gradients:
-  /// - of short sequences with wide heads and a mask (128, causal, 512 tokens: 204 TFLOP/s instead of 189; 1024: 277, 262; H200,
-  ///   2026-11-23); for packed ones only the device knows the lengths;
+  /// - of short sequences with wide heads and a mask, unless it is causal and k has as many heads as q (128, causal, 1024 tokens: one
+  ///   kernel 1.04 to 1.25 times as fast as two, with 1 x 32(8) heads 0.88; H200, 2026-11-29); for packed ones only the device knows the
+  ///   lengths;
   /// - in fixed order, where the kernel for dq takes the blocks of a mask as wholes, `columns` keys at a time: tiles of keys do not wait
   ///   for each other then. 128 x 128 blocks, share of density x dense speed at 5, 10, 30, 50 %, 16 heads of 16384 tokens: 0.50 0.61
   ///   0.72 0.72 instead of 0.44 0.55 0.67 0.69; 2 heads of 131072, 5, 10, 30 %: 0.76 0.74 0.73 instead of 0.61 0.62 0.71 (H200,
@@ -84,7 +85,8 @@ struct backward_schedules {
     using mask = mask_traits<stdlib::remove_cvref_t<decltype(p.call.mask)>>;
     const auto& in = p.views.in;
     if (p.workspace.of_keys.sharers > 1) return false;
-    const bool is_short = head_sizes > 128 && !mask::keeps_all && !in.is_packed() && in.k.extent(1) <= 1024;
+    const bool is_short = head_sizes > 128 && !mask::keeps_all && !in.is_packed() && in.k.extent(1) <= 1024 &&
+                          !(mask::is_causal && in.q.extent(2) == in.k.extent(2));
     const bool takes_blocks = mask::has_blocks && mask::queries_of_block(p.call.mask) >= 128 &&
                               mask::keys_of_block(p.call.mask) % columns == 0;
     return is_short || (takes_blocks && !p.workspace.any_order);
