@@ -83,10 +83,10 @@ GIWA_HOST_DEVICE constexpr few_rows_tile latent_tile_of(const cached_problem& p)
 /// The splits of latent rows: as many as work tiles, or half as many and so on, where these are nearly all multiprocessors. Then no
 /// work tile is divided if lengths are equal. A partial has 33 KB: 128 sequences of 8192
 /// keys and 16 heads take 331 us with 132 splits and 286 with 128 (H200, 2026-11-29).
-GIWA_HOST_DEVICE constexpr int latent_splits(const split_work& work, int multiprocessors) {
-  const int64 tiles = saturated_product(work.tiles, work.kv_heads), each = ceil_div(tiles, int64{multiprocessors});
+GIWA_HOST_DEVICE constexpr int64 latent_splits(const split_work& work, int64 multiprocessors) {
+  const int64 tiles = saturated_product(work.tiles, work.kv_heads), each = ceil_div(tiles, multiprocessors);
   const int64 splits = each > 0 ? ceil_div(tiles, each) : 0;
-  return splits >= multiprocessors - multiprocessors / 16 ? static_cast<int>(splits) : multiprocessors;
+  return splits >= multiprocessors - multiprocessors / 16 ? splits : multiprocessors;
 }
 
 /// The work of a problem. `exact`: all sequences have as many queries and keys as the problem says.
@@ -170,7 +170,7 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspa
   const int multiprocessors = gpu.multiprocessors > 0 ? gpu.multiprocessors : 192;
   if (!detail::are_on_tensor_cores(p.element_bytes) || !detail::check_sizes(p, 0).ok()) return 0;
   if (p.sequences == 0 || p.heads == 0 || (p.queries == 0 && p.rows == 0)) return 0;
-  const auto bytes_with = [&](const detail::few_rows_tile& tiles, const detail::split_work& work, int splits) {
+  const auto bytes_with = [&](const detail::few_rows_tile& tiles, const detail::split_work& work, int64 splits) {
     return detail::workspace_bytes_of(detail::shape_of_splits(work, splits, max_int64), tiles.columns);
   };
   const detail::few_rows_tile tiles = detail::few_rows_tile_of(p);
