@@ -146,7 +146,8 @@ struct forward_kernels {
   using sm80 = typename sm80_policy_of<HeadSize, HeadSizeV, tile>::type;
   using sm120 = typename sm120_policy_of<HeadSize, HeadSizeV, tile>::type;
   static constexpr bool wide = has_sm90 && !narrow && stdlib::same_as<Tile, automatic_tile>;
-  using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, !narrow && !wide>;
+  static constexpr bool alone = !narrow && !wide;  // no Hopper kernel takes part
+  using sm80_op = any_layout_op<sm80_attention_op<T, O, sm80, Mask, Score>, alone>;
   using sm120_op = sm80_attention_op<T, O, sm120, Mask, Score>;
   static constexpr bool is_plain_causal =
       mask_traits<Mask>::is_causal && is_plain_score<Score> && !drops_weights<Score>;
