@@ -29,10 +29,8 @@ struct scaled_scores<Types> {
   GIWA_DEVICE scaled_scores(Consumer& c, const typename Types::work_tile& work) {
     const auto& head = work.head.get();
     const head_scales scales = scales_of_head(c.p.call.scales, head);
-    double scale = c.p.call.scale;  // the product of two of the three numbers may be no float
-    if (scales.q.is_one()) scale *= static_cast<double>(scales.q[0]);
-    if (scales.k.is_one()) scale *= static_cast<double>(scales.k[0]);
-    c.steps.scale = static_cast<float>(scale);
+    // As on other paths: the scale of the call times the product of the other two.
+    c.steps.scale = c.p.call.scale * ((scales.q.is_one() ? scales.q[0] : 1) * (scales.k.is_one() ? scales.k[0] : 1));
     c.needs_scale = !Consumer::steps_of_scores::modified && c.steps.scale_first();
     each = c.block.any(!scales.q.is_one() || !scales.k.is_one());
     if (!each) return;
