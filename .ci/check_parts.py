@@ -51,7 +51,6 @@ lines_of = {name: text.count("\n") for name, text in files.items()}
 # Second tiles of more head sizes, and work tiles of fewer queries: 40 lines. Rotation of q in attention_cached: a file and 370 lines.
 # Head sizes above 256 on wgmma: 60 lines. Caches of integers: 50. Tables of parameters of calls: 20. Gradients whose results are stored
 # while the next work tile begins: 40. Masks of blocks by votes: 70.
-# Second tiles of more head sizes, and work tiles of fewer queries: 40 lines. Caches of integers: 50 lines.
 # quantize, with the parts of append_to_cache that round: 5 files and 670 lines.
 report("files", len(files), 162)
 report("lines", sum(lines_of.values()), 26700)
