@@ -13,8 +13,10 @@ namespace giwa::inline GIWA_ABI {
 /// {.size = 128}))`, or together with a score modifier, `rotated_queries(rotary, softcap{30})`. q is read as it is, and its memory is
 /// not written.
 ///
-/// Query i of n of a sequence with m keys has the position m - n + i, as in append_to_cache(), which rotates k by the same `rotary`. `positions` says others. Rotations are computed in fp32 and rounded once, to the type of q:
-/// the result is bit-identical to that of a call with queries that append_to_cache() rotated (`q`, `q_to`).
+/// Query i of n of a sequence with m keys has the position m - n + i, as in append_to_cache(), which rotates k by the same `rotary`.
+/// `positions` says others; it is needed where a length is above the capacity of the cache, since m is at most the capacity. Rotations
+/// are computed in fp32 and rounded once, to the type of q: the result is bit-identical to that of a call with queries that
+/// append_to_cache() rotated (`q`, `q_to`).
 ///
 /// attention_forward and attention_backward take none: their rotated queries and keys are needed again for gradients.
 template <rotary_embedding Rotary, score_modifier Score = plain_score>

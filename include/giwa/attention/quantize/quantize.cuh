@@ -6,7 +6,6 @@
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/call/quantize.hpp>
 #include <giwa/attention/choose/pointers.hpp>
-#include <giwa/device/environment.cuh>
 #include <giwa/grid/for_all.cuh>
 #include <giwa/grid/launch.cuh>
 #include <giwa/grid/reduce.hpp>
@@ -201,10 +200,7 @@ struct stream_quantize {
   template <class Op>
   static status launch_op(cudaStream_t s, int64 blocks, int block, const typename Op::params& p) {
     constexpr int64 most = 1 << 20;  // blocks: the others are rounds of these
-    const result<device_code> code = code_for_current_device();
-    if (!code.ok()) return code.state;
-    return launch(s, {.grid = blocks < most ? blocks : most, .block = block, .dependent = code.value.ptx >= 90}, Op{},
-                  p);
+    return launch(s, {.grid = blocks < most ? blocks : most, .block = block, .dependent = true}, Op{}, p);
   }
 };
 
