@@ -23,7 +23,8 @@ TEST_CASE("sequences of 8-bit integers alone have the bits that they have in a b
       options.heads = 2 * group, options.kv_heads = 2;
       options.head_size = options.head_size_v = 128;
       options.queries = {1, 1, 1};
-      options.keys = 1300, options.page_size = page, options.most = page == 0 ? 0 : giwa::ceil_div(giwa::int64{1300}, page);
+      options.keys = 1300, options.page_size = page,
+      options.most = page == 0 ? 0 : giwa::ceil_div(giwa::int64{1300}, page);
       options.lengths = {1300, 517, 256};
       options.k_scales = options.v_scales = 7;
       cached_case<fp16, int8_code> c(options);

@@ -96,10 +96,8 @@ inline namespace GIWA_ARCH_TAG {
 ///   - where: a stream of the current device, or giwa::host
 ///   - x: (batch, rows, heads, head size), or packed, (rows, heads, head size); fp16, bf16 or fp32
 ///   - codes: as x, e4m3 or int8_code; written
-///   - scales: fp32, written; one of
-///     - (batch, groups of rows, heads): scales of rows, as of attention_scales and, with {.rows = 1}, of cache_scales. Packed
-///       rows have a batch of 1, and groups are of rows of the tensor
-///     - (heads, head size): scales of channels, which all rows of all sequences share: v_channel of attention_scales
+///   - scales: (batch, groups of rows, heads), fp32, written: scales of rows, as of attention_scales and, with {.rows = 1}, of
+///     cache_scales. Packed rows have a batch of 1, and groups are of rows of the tensor
 ///   - options: rows of a scale (quantize_options)
 ///
 /// A scale is the largest magnitude of its elements divided by the largest code, 448 or 127, and at least 2^-126. NaN and
@@ -107,10 +105,9 @@ inline namespace GIWA_ARCH_TAG {
 /// the largest code, NaN stays NaN in e4m3 and is 0 in int8_code.
 ///
 /// Any strides, but the last of x and codes is 1; fastest are 16-byte aligned rows. An empty x writes nothing. On a stream of the
-/// current device: asynchronous, one launch, or three for channels and large groups; allocates nothing, may be captured. With giwa::host: done when
-/// it returns (`#include <giwa/host.hpp>`). The result is deterministic, and the same bits on host and device. Errors: sizes that do
+/// current device: asynchronous, one launch, or three for channels and large groups; allocates nothing, may be captured. With
+/// giwa::host: done when it returns (`#include <giwa/host.hpp>`). The result is deterministic, and the same bits on host and device. Errors: sizes that do
 /// not fit together, overlaps, memory that the GPU cannot use, those of launch(). Nothing is written then.
-///@{
 template <detail::attention_place Where, class T, class Code, int Rank>
 status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_view<Code, Rank>& codes,
                 const tensor_view<float, 3>& scales, const quantize_options& options = {}) {
@@ -136,6 +133,14 @@ status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_
                                                                                 rows,
                                                                                 {}});
 }
+
+/// As above, with scales of channels, which all rows of all sequences share: `quantize(stream, v, v8, v_scales)`.
+///
+/// Parameters:
+///   - where: a stream of the current device, or giwa::host
+///   - x: (batch, rows, heads, head size), or packed, (rows, heads, head size); fp16, bf16 or fp32
+///   - codes: as x, e4m3 or int8_code; written
+///   - scales: (heads, head size), fp32, written: v_channel of attention_scales
 template <detail::attention_place Where, class T, class Code, int Rank>
 status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_view<Code, Rank>& codes,
                 const tensor_view<float, 2>& scales) {
@@ -148,7 +153,6 @@ status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_
   return detail::run_quantize<element>(
       where, detail::head_channels<element, Code>{from, to, scales, fast_divisor(from.extent(3))});
 }
-///@}
 
 }  // namespace GIWA_ARCH_TAG
 

@@ -18,9 +18,8 @@ namespace detail {
 template <class Params>
 class reference_query {
  public:
-  GIWA_HOST_DEVICE reference_query(const Params& p, const head_type<Params>& h, const rows_type<Params>& rows,
-                                   int query)
-      : row_(rows.q[query]) {
+  GIWA_HOST_DEVICE reference_query(const Params& p, const head_type<Params>& h, const rows_type<Params>& of, int query)
+      : row_(of.q[query]) {
     if constexpr (rotates) {
       const int64 position = position_of_query(p, h.sequence, query);
       for (int i = 0; i < static_cast<int>(p.views.q.extent(3)); ++i)
