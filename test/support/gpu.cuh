@@ -62,18 +62,17 @@ inline void wait_for_device() {
   check_cuda(cudaDeviceSynchronize());
 }
 
-/// Where an array lies. The GPU reads the host's memory too, but waits longer for it.
-enum class array_place { gpu, host };
+/// Where an array lies. Pages of managed memory are on the host until the GPU reads them, for which it waits tens of microseconds.
+enum class array_place { gpu, managed };
 
 /// Device memory, all of its bytes 0xff (NaN, or -1) or as given. Copies to the host wait for the whole device, or, of a thread with an
 /// arena, for nothing: there the work on the array has ended.
 template <class T>
 class gpu_array {
  public:
-  explicit gpu_array(std::size_t size, int byte = 0xff, array_place place = array_place::gpu)
-      : place_(place), size_(size) {
-    if (place == array_place::host) {
-      check_cuda(cudaMallocHost(&data_, bytes() + 1));
+  explicit gpu_array(std::size_t size, int byte = 0xff, array_place place = array_place::gpu) : size_(size) {
+    if (place == array_place::managed) {
+      check_cuda(cudaMallocManaged(&data_, bytes() + 1));
       std::memset(static_cast<void*>(data_), byte, bytes());
     } else if (device_arena* const arena = device_arena::of_thread();
                arena != nullptr && (at_ = arena->take(bytes())) >= 0) {
@@ -90,21 +89,22 @@ class gpu_array {
       arena_->write(at_, from.data(), static_cast<int64>(bytes()));
       return;
     }
-    check_cuda(cudaMemcpy(data_, from.data(), bytes(), cudaMemcpyDefault));
+    if (place == array_place::managed) {
+      if (!from.empty()) std::memcpy(static_cast<void*>(data_), from.data(), bytes());
+      return;
+    }
+    check_cuda(cudaMemcpy(data_, from.data(), bytes(), cudaMemcpyHostToDevice));
     // From pageable memory the copy may end after the call, and a stream of one's own does not wait for it.
     wait_for_device();
   }
   ~gpu_array() {
     if (arena_ != nullptr)
       arena_->release();
-    else if (place_ == array_place::host)
-      cudaFreeHost(data_);
     else
       cudaFree(data_);
   }
   gpu_array(gpu_array&& other) noexcept
-      : place_(other.place_),
-        arena_(std::exchange(other.arena_, nullptr)),
+      : arena_(std::exchange(other.arena_, nullptr)),
         at_(other.at_),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}
@@ -123,7 +123,7 @@ class gpu_array {
       return copy;
     }
     wait_for_device();
-    check_cuda(cudaMemcpy(copy.data(), data_, bytes(), cudaMemcpyDefault));
+    check_cuda(cudaMemcpy(copy.data(), data_, bytes(), cudaMemcpyDeviceToHost));
     return copy;
   }
   T* data() const { return arena_ != nullptr ? reinterpret_cast<T*>(arena_->address(at_)) : data_; }
@@ -131,7 +131,6 @@ class gpu_array {
   std::size_t bytes() const { return size_ * sizeof(T); }
 
  private:
-  array_place place_ = array_place::gpu;
   device_arena* arena_ = nullptr;
   int64 at_ = 0;  // in the arena
   T* data_ = nullptr;

@@ -11,7 +11,7 @@
 
 namespace giwa_test {
 
-/// A case's memory on the GPU, or of scales on the host. The outputs and the workspace begin as 0xff.
+/// A case's memory on the GPU, or scales in managed memory. The outputs and the workspace begin as 0xff.
 template <class T, class Element, class O>
 struct cached_on_gpu {
   cached_case<T, Element, O>& on_host;
