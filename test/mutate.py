@@ -490,11 +490,12 @@ class gpu_programs:
             unfinished.rename(to)
         return rc, errors
 
-    def run(self, program, binary, seconds, tool=None, plain=False, strange=False):
+    def run(self, program, binary, seconds, tool=None, plain=False, strange=False, small=False):
         """None where it found nothing, or what it found."""
         fuzz = "/" not in program
         line = [binary] if not fuzz else [binary, "--seed", 1, "--stop", "--threads", 1 if tool else 3,
-                                          *(["--count", 6, "--minutes", 1] if tool else ["--minutes", seconds / 60, "--least", LEAST])]
+                                          *(["--count", 6, "--minutes", 1] if tool else ["--minutes", seconds / 60, "--least", LEAST]),
+                                          *(["--small"] if small else [])]
         if not fuzz:
             line.append("--abort")
         if tool:
@@ -502,7 +503,7 @@ class gpu_programs:
         words = dict(os.environ)
         if tool or not fuzz:
             words["GIWA_TEST_SMALL"] = "1"
-        else:  # the references of problems, which take most of the time, are computed by the program without a fault
+        elif not small:  # the references of problems, which take most of the time, are computed by the program without a fault
             words["GIWA_FUZZ_ANSWERS"] = str(self.work / "answers")
             (self.work / "answers").mkdir(exist_ok=True)
         if strange:
@@ -590,14 +591,16 @@ def gpu_main(options, root, work, copy):
     plain, sound = set(), set()
     built = [program for program in {name for _, names in GPU_PROGRAMS for name in names.split()} if place("sound", program).exists()]
 
-    def strange_of(program):
-        return (False, True) if re.match("backward:|cached:", program) else (False,)
+    def fault_of(program, binary, plain):
+        """Runs a program in all ways until one finds something."""
+        fuzz = "/" not in program
+        ways = [{}, *([{"small": True}] if fuzz else []), *([{"strange": True}] if re.match("backward:|cached:", program) else [])]
+        return next(filter(None, (programs.run(program, binary, options.program_seconds, plain=plain, **way) for way in ways)), None)
 
     def run_sound(program):
         """A program that fails without a fault says nothing of one."""
         for how in (False, True):
-            fault = next(filter(None, (programs.run(program, place("sound", program), options.program_seconds, plain=how, strange=more)
-                                       for more in strange_of(program))), None)
+            fault = fault_of(program, place("sound", program), how)
             if fault is None:
                 sound.add(program)
                 plain.update({program} if how else ())
@@ -622,8 +625,7 @@ def gpu_main(options, root, work, copy):
             return {**r, "result": "same code"}
         for program in programs.of(f.file):
             if program in sound and place(n, program).exists() and time.monotonic() < deadline:
-                how = next(filter(None, (programs.run(program, place(n, program), options.program_seconds, plain=program in plain,
-                                                      strange=more) for more in strange_of(program))), None)
+                how = fault_of(program, place(n, program), program in plain)
                 r["ran"].append(program)
                 r["result"] = "killed" if how else "survived"
                 r["how"] = f"{program} {how}" if how else ""
