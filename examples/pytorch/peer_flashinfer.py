@@ -97,7 +97,7 @@ class Wrapper:
     def __getattr__(self, name):
         raise NotImplementedError(f"giwa_torch: {name} of a wrapper")
 
-    def keep(self, causal, pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, sm_scale=None, **others):
+    def remember(self, causal, pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, sm_scale=None, **others):
         ignored = {"data_type", "q_data_type", "kv_data_type", "o_data_type", "non_blocking", "use_fp16_qk_reduction", "rope_scale",
                    "rope_theta", "max_token_per_sequence", "max_sequence_kv", "fixed_split_size", "disable_split_kv", "seq_lens"}
         refused(**rotation(pos_encoding_mode), **{name: value is not None for name, value in others.items() if name not in ignored})
@@ -129,7 +129,7 @@ class Wrapper:
 class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, **options):
         self.keep_pages(indptr, indices, last_page_len, page_size)
-        self.keep(True, **options)
+        self.remember(True, **options)
 
     def run(self, q, paged_kv_cache, *others, out=None, lse=None, return_lse=False, **scales):
         refused(others=others, **{name: value is not None for name, value in scales.items() if name != "enable_pdl"})
@@ -144,7 +144,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         refused(**{"a custom mask of a cache": custom_mask is not None or packed_custom_mask is not None})
         self.keep_pages(paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size)
         self.q_offsets = qo_indptr.to("cuda", torch.int32)
-        self.keep(causal, **options)
+        self.remember(causal, **options)
 
     def run(self, q, paged_kv_cache, *others, out=None, lse=None, return_lse=False, **scales):
         refused(others=others, **{name: value is not None for name, value in scales.items() if name != "enable_pdl"})
@@ -159,7 +159,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         refused(packed_custom_mask=packed_custom_mask is not None)
         self.offsets = tuple(x.to("cuda", torch.int32) for x in (qo_indptr, kv_indptr))
         self.mask, self.mask_offsets = (None, None) if custom_mask is None else packed_bits(custom_mask, *self.offsets)
-        self.keep(causal and custom_mask is None, **options)
+        self.remember(causal and custom_mask is None, **options)
 
     def run(self, q, k, v, *others, out=None, lse=None, return_lse=False, **scales):
         refused(others=others, **{name: value is not None for name, value in scales.items() if name != "enable_pdl"})
