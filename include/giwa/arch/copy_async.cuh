@@ -3,7 +3,7 @@
 #ifndef GIWA_ARCH_COPY_ASYNC_CUH
 #define GIWA_ARCH_COPY_ASYNC_CUH
 
-#include <giwa/arch/shared_address.cuh>
+#include <giwa/arch/mbarrier.cuh>
 
 namespace giwa::inline GIWA_ABI::arch {
 
@@ -32,6 +32,9 @@ template <int Bytes = 16>
 GIWA_DEVICE void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
                                      [[maybe_unused]] int bytes) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "giwa: cp.async copies 4, 8 or 16 bytes.");
+#if defined(GIWA_RANDOM_DELAYS)
+  if constexpr (Bytes == 4) return copy_late(to, from, bytes);
+#endif
 #if GIWA_ARCH_CAPABILITY >= 80
   if constexpr (Bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
@@ -59,6 +62,9 @@ GIWA_DEVICE inline void copy_async_commit() {
 template <int Pending>
 GIWA_DEVICE void copy_async_wait() {
   static_assert(Pending >= 0, "giwa: the number of pending groups must not be negative.");
+#if defined(GIWA_RANDOM_DELAYS)
+  if constexpr (Pending == 0) end_late_copies();
+#endif
 #if GIWA_ARCH_CAPABILITY >= 80
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 #else
