@@ -3,7 +3,7 @@
 #ifndef GIWA_ARCH_MBARRIER_CUH
 #define GIWA_ARCH_MBARRIER_CUH
 
-#include <giwa/arch/shared_address.cuh>
+#include <giwa/arch/copy_async.cuh>
 
 namespace giwa::inline GIWA_ABI::arch {
 
@@ -16,36 +16,6 @@ GIWA_DEVICE inline void sleep_at_random() {
   unsigned x = static_cast<unsigned>(clock64()) * 2654435761u ^ threadIdx.x / 32 * 0x85ebca6bu;
   x ^= x >> 15;
   __nanosleep(x * 0xc2b2ae35u % random_delay);
-}
-
-// Copies of 4 bytes by cp.async are late: their bytes are NaN until the thread waits for them, or lets an mbarrier do so.
-// A list for each lane of each warp that a multiprocessor has room for.
-struct late_copies {
-  static constexpr int most = 8;
-  int count;
-  int bytes[most];
-  uint32 to[most];
-  const void* from[most];
-};
-static __device__ late_copies late_copies_of[160 * 64 * 32];
-GIWA_DEVICE inline late_copies& late_copies_of_thread() {
-  uint32 multiprocessor, warp;
-  asm volatile("mov.u32 %0, %%smid; mov.u32 %1, %%warpid;" : "=r"(multiprocessor), "=r"(warp));
-  return late_copies_of[(multiprocessor % 160 * 64 + warp % 64) * 32 + threadIdx.x % 32];
-}
-GIWA_DEVICE inline void copy_late(uint32 to, const void* from, int bytes) {
-  late_copies& late = late_copies_of_thread();
-  if (late.count == late_copies::most) __trap();
-  asm volatile("st.shared.u32 [%0], 0xffffffff;" ::"r"(to) : "memory");
-  late.to[late.count] = to, late.from[late.count] = from, late.bytes[late.count++] = bytes;
-}
-GIWA_DEVICE inline void end_late_copies() {
-  late_copies& late = late_copies_of_thread();
-  for (int i = 0; i < late.count; ++i) {
-    const uint32 value = late.bytes[i] == 0 ? 0 : *static_cast<const volatile uint32*>(late.from[i]);
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(late.to[i]), "r"(value) : "memory");
-  }
-  late.count = 0;
 }
 #endif
 
