@@ -45,6 +45,7 @@ def offer_flash3(fwd):
     module.flash_attn_func, module.flash_attn_varlen_func, module.flash_attn_with_kvcache = None, varlen, with_kvcache
     sys.modules["flash_attn_interface"] = module
     transformers.utils.import_utils.PACKAGE_DISTRIBUTION_MAPPING["flash_attn_interface"] = ["flash-attn-3"]
+    transformers.utils.import_utils.is_flash_attn_3_available.cache_clear()
 
 
 class Side:
