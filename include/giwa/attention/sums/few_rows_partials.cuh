@@ -34,6 +34,7 @@ class few_rows_partials {
   };
 
   int rank, blocks;  // of this block among those that share the work tile's rows
+  bool warps_share_row = false;
 
   template <class Block, class F>
   GIWA_DEVICE static void for_each_tile(const Block& block, const params& p, shared_storage& s, const F& f) {
@@ -62,17 +63,39 @@ class few_rows_partials {
     row_ = row;
     return {rows_, row};
   }
+  /// If warps share the row, each sums some of the largest nodes, and all merge these in order.
   template <class Block>
   GIWA_DEVICE merged_sums sum(const Block& block, int first) {
-    leaf_fold<merged_sums> fold;
-    fold.reset();
-    if (!has_all_) list_ = {first_split_};
-    do {
-      has_all_ = has_all_ || list_.next(block, p_, *this, s_);
-      arch::wait_for_previous_kernel();  // the first list is made of the lengths, before the splits are computed
-      add_partials(block, first, fold);
-    } while (list_.split <= last_split_);
-    return fold.finish();
+    const int nodes = ceil_div(work_.leaves.count(), largest_node), column = merged_columns * block.lane();
+    const warp_partials* const sums = &s_ - block.warp();
+    merged_sums all;
+    all.reset();
+    for (int node = 0;; node += warps) {
+      if (warps_share_row) {
+        const int splits = largest_node / static_cast<int>(split_length_);
+        const int64 begin = first_split_ + (node + block.warp()) * splits, end = begin + splits - 1;
+        list_ = {begin, end < last_split_ ? end : last_split_}, has_all_ = false;
+      } else if (!has_all_) {
+        list_ = {first_split_, last_split_};
+      }
+      if (list_.split <= list_.last || has_all_) {
+        const merged_sums x = sum_of_list(block, first);
+        if (!warps_share_row) return x;
+        if (block.lane() == 0) s_.ml[0][0] = x.m[0], s_.ml[0][1] = x.l[0];
+        *reinterpret_cast<float4*>(&s_.o[0][column]) = {x.o.value[0], x.o.value[1], x.o.value[2], x.o.value[3]};
+      }
+      block.sync();
+      for (int w = 0; w < warps && node + w < nodes; ++w) {
+        const float4 o = *reinterpret_cast<const float4*>(&sums[w].o[0][column]);
+        all.merge(merged_sums{{sums[w].ml[0][0]}, {sums[w].ml[0][1]}, {{o.x, o.y, o.z, o.w}}});
+      }
+      block.sync();
+      if (node + warps >= nodes) return all;
+    }
+  }
+  template <class Block>
+  GIWA_DEVICE bool stores(const Block& block) const {
+    return !warps_share_row || block.warp() == 0;
   }
   template <class Block>
   GIWA_DEVICE void end(const Block&, const merged_row&) const {}
@@ -81,7 +104,8 @@ class few_rows_partials {
   /// The partials of a work tile in order, at most `batch` at a time.
   struct partials_list {
     int64 split;     // the first that is not listed completely
-    int listed = 0;  // how many of its partials are
+    int64 last;      // the last one to list
+    int listed = 0;  // how many of the partials of `split` are
     int count = 0;   // of partials in the list
     // Of the step that begins with partial k, in bit k: whether it has 4, its level, the nodes that it completes. As
     // bits of words that are the same in all lanes they cost no load and no divergent branch.
@@ -97,9 +121,8 @@ class few_rows_partials {
     GIWA_DEVICE bool next(const Block& block, const params& p, const few_rows_partials& tile, warp_partials& s) {
       const bool begins = split == tile.first_split_ && listed == 0;
       const int64 lane_split = split + block.lane();
-      const split_partials partials = tile.handed_on(lane_split <= tile.last_split_ ? lane_split : tile.last_split_);
-      const int first = block.lane() == 0 ? listed : 0,
-                lane_count = lane_split <= tile.last_split_ ? partials.count() - first : 0;
+      const split_partials partials = tile.handed_on(lane_split <= last ? lane_split : last);
+      const int first = block.lane() == 0 ? listed : 0, lane_count = lane_split <= last ? partials.count() - first : 0;
       const int end = scan_warp(block, lane_count);  // of this split's partials in the list
       for (int i = 0, k = end - lane_count; i < lane_count && k < batch; ++i, ++k) {
         s.position[k] = partials.position_of(first + i);
@@ -121,7 +144,7 @@ class few_rows_partials {
         levels[i] = block.ballot((step.level >> i & 1) != 0);
         completed[i] = block.ballot((step.completed >> i & 1) != 0);
       }
-      return begins && split > tile.last_split_;
+      return begins && split > last;
     }
   };
 
@@ -151,7 +174,25 @@ class few_rows_partials {
     const int64 first = ceil_div(begin_, split_length_);  // the first split that begins in the work tile
     rank = static_cast<int>(split - first), blocks = static_cast<int>(last_split_ - first) + 1;
     rows_ = rows_of(p_.call, work_, p_.group, p_.tile_rows);
-    list_ = {first_split_};
+    list_ = {first_split_, last_split_};
+    // If the largest nodes are whole splits, each warp sums some of them: 64 partials of a row took one warp 3 us.
+    const bool whole = begin_ == first_split_ * split_length_ && split_length_ <= largest_node &&
+                       (split_length_ & (split_length_ - 1)) == 0 && work_.leaves.first == 0;
+    warps_share_row = whole && work_.leaves.count() > largest_node && rows_.rows <= blocks;
+  }
+
+  static constexpr int largest_node = fold_levels::span(fold_levels::count - 1), warps = max_threads / 32;  // leaves
+  /// The sum of what list_ lists.
+  template <class Block>
+  GIWA_DEVICE merged_sums sum_of_list(const Block& block, int first) {
+    leaf_fold<merged_sums> fold;
+    fold.reset();
+    do {
+      has_all_ = has_all_ || list_.next(block, p_, *this, s_);
+      arch::wait_for_previous_kernel();  // the first list is made of the lengths, before the splits are computed
+      add_partials(block, first, fold);
+    } while (list_.split <= list_.last);
+    return fold.finish();
   }
   /// What a split with leaves of the work tile handed on.
   GIWA_DEVICE split_partials handed_on(int64 split) const {

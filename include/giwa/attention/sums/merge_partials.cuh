@@ -24,6 +24,7 @@ using merged_sums = row_sums<columns_of_row<merged_columns>>;
 /// rows of one, and in which order its partials are merged (few_rows_partials.cuh, many_rows_partials.cuh):
 ///   for_each_tile(block, p, s, f)  calls f(tile) for each work tile of which this block has rows
 ///   tile.rank, tile.blocks         this block among those that share the tile's rows
+///   tile.warps_share_row           the warps of a block sum one row, and one of them stores it: tile.stores(block)
 ///   tile.rows()                    rows of the tile, one past the last
 ///   tile.begin(row)                the row; after the previous one has ended
 ///   tile.sum(block, first)         its state, with the columns from `first` on
@@ -40,7 +41,9 @@ struct merge_partials_op {
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
     Partials::for_each_tile(block, p, s, [&](auto& tile) {
-      for (int row = tile.rank + tile.blocks * block.warp(); row < tile.rows(); row += tile.blocks * warps) {
+      const int first = tile.warps_share_row ? 0 : tile.blocks * block.warp();
+      const int at_once = tile.warps_share_row ? tile.blocks : tile.blocks * warps;
+      for (int row = tile.rank + first; row < tile.rows(); row += at_once) {
         if constexpr (Partials::shares_columns) {
           const int columns = p.call.has_prior() ? p.columns : Partials::columns;
           const int begin = static_cast<int>(block.block_index()[0]) * columns;
@@ -63,12 +66,13 @@ struct merge_partials_op {
     float lse = 0;
     for (int first = begin; first < end; first += 32 * merged_columns) {
       const merged_sums all = tile.sum(block, first);
+      if (!tile.stores(block)) continue;
       const finished_softmax<float> ended = to.finish(all.m[0], all.l[0]);
       to.store(first + merged_columns * block.lane(), all.o.value, ended);
       lse = ended.lse;
     }
     block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
-    if (to.lse != nullptr && begin == 0 && block.lane() == 0) *to.lse = lse;
+    if (to.lse != nullptr && begin == 0 && block.lane() == 0 && tile.stores(block)) *to.lse = lse;
     tile.end(block, row);
   }
 };
