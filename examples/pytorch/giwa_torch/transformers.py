@@ -10,10 +10,11 @@ DecodeGraph is a step of decoding from a PagedCache in one CUDA graph. continuou
 transformers' continuous batching.
 """
 import contextlib
+import copy
 import sys
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, ContinuousBatchingConfig
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import sdpa_mask
 
@@ -278,17 +279,18 @@ def continuous_batching(model, generation_config=None, config=None, longest=8192
     """transformers' ContinuousBatchingManager, started, for a model whose attention is "paged|giwa":
 
         with continuous_batching(model, generation_config) as manager:
-            manager.add_requests(prompts, max_new_tokens=100)     # lists of tokens
-            for result in manager: ...                            # as they are finished
+            ids = manager.add_requests(prompts, max_new_tokens=100)   # lists of tokens
+            results = [manager.get_result() for _ in ids]             # as they are finished
 
     config    a ContinuousBatchingConfig, of which use_cuda_graph and use_async_batching are True on a GPU if they are None
     longest   tokens of a request, at most, for which steps of one token a request take the faster path: with a page table, and in
               CUDA graphs that are captured before the first request
 
-    model.generate_batch() works too. For an attention whose name is not that of a flash_attn it has no such path.
+    model.generate_batch() works too, but takes that path for the attention of flash_attn alone.
     """
+    from transformers import ContinuousBatchingConfig  # newer than what the rest needs
     model.set_attn_implementation("paged|giwa")
-    config = config or ContinuousBatchingConfig()
+    config = copy.copy(config or ContinuousBatchingConfig())
     on_gpu = model.device.type == "cuda"
     for name in ("use_cuda_graph", "use_async_batching"):
         if getattr(config, name) is None:
