@@ -128,7 +128,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=0, help="of the cache; few of them make it preempt. Default: enough for all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
-    arguments = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no side and no load after so many")
+    arguments, start = parser.parse_args(), time.perf_counter()
     device, draw = "cuda" if torch.cuda.is_available() else "cpu", random.Random(1)
     size = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=500) \
         if arguments.small else dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=arguments.layers, num_attention_heads=32,
@@ -161,6 +162,9 @@ def main():
 
     made, results = [], {}
     for attention, page in sides:
+        if made and time.perf_counter() - start > arguments.seconds / 2:
+            print(f"{attention}, pages of {page}: no time")
+            continue
         try:
             begin = time.perf_counter()
             side = Side(f"{attention}, pages of {page}", f"paged|{attention}", int(page), attention != "sdpa" and attention != "eager", model, load)
@@ -173,6 +177,8 @@ def main():
             print(f"{attention}, pages of {page}: {type(error).__name__}: {str(error)[:300]}", flush=True)
     for _ in range(arguments.rounds):
         for side in made:
+            if time.perf_counter() - start > arguments.seconds:
+                continue
             speed, tokens = side.run()
             results[side.name][0].append(speed)
             print(f"{side.name}: {speed:.0f} tokens/s, {side.preempted} preempted", flush=True)
