@@ -171,7 +171,7 @@ TEST_CASE("splits of whole nodes are merged four at a time") {
 }
 
 TEST_CASE("largest nodes of whole splits, each summed by itself and then merged in order") {
-  constexpr int node = fold_levels::span(fold_levels::count - 1);
+  constexpr int node = fold_levels::largest_span();
   int64 wrong = 0;
   for (const int split : {1, 2, 4, 8, 16, 32, 64})
     for (int end = node + 1; end <= 5 * node; end += 1 + end % 7) {

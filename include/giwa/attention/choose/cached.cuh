@@ -38,10 +38,12 @@ struct cached_few_rows : candidate {
   static constexpr bool is_latent = stdlib::same_as<T, Element> && may_be_latent(HeadSize, HeadSizeV);
   using op = stdlib::conditional_t<is_latent, no_sm90a_op<few_rows>, few_rows>;
   using merge_op = merge_partials_op<few_rows_partials<call_params>>;
+  using merge_many_op = merge_partials_op<few_rows_partials<call_params, true>>;
   struct prepared {
     optional_kernel<prepared_kernel<op>> attention;
     optional_kernel<prepared_kernel<merge_op>> merge;
-    status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
+    optional_kernel<prepared_kernel<merge_many_op>> merge_many;
+    status launch(cudaStream_t s) const { return launch_all(s, attention, merge, merge_many); }
   };
   static constexpr bool compiled = element_traits<T>::on_tensor_cores;
   static constexpr int64 bytes =
@@ -82,6 +84,8 @@ struct cached_few_rows : candidate {
     auto* const made = ::new (to) prepared;
     if (const status state = made->attention.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.block = merge_op::max_threads;
+    if (work.tiles * shape.heads_in_column == 1 && work.tile_leaves > fold_levels::largest_span())
+      return made->merge_many.make(config, p.splits);
     return made->merge.make(config, p.splits);
   }
 

@@ -22,7 +22,6 @@ class many_rows_partials {
   static constexpr bool shares_columns = false;
 
   int rank, blocks;  // of this block among those that share the work tile's rows
-  static constexpr bool warps_share_row = false;
 
   template <class Block, class F>
   GIWA_DEVICE static void for_each_tile(const Block& block, const params& p, shared_storage&, const F& f) {
@@ -54,10 +53,6 @@ class many_rows_partials {
     for (int split = 0; split < position_.work.splits; split += batch)
       merge_splits(first + merged_columns * block.lane(), split, all);
     return all;
-  }
-  template <class Block>
-  GIWA_DEVICE static bool stores(const Block&) {
-    return true;
   }
   /// Adds the NaN and infinity that were removed from V tiles.
   template <class Block>
