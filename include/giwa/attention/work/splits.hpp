@@ -238,6 +238,7 @@ struct split_params {
   fast_divisor group;
   int leaf_keys, tile_rows, columns;  // columns: of a partial
   bool early;                         // may_find_early()
+  bool waits_late = early;            // blocks find their splits, early or from what the host knows, before they wait
 
   /// The slot of partial number `i` that a split hands on: of the work tile that it begins, or of the one that began before.
   GIWA_HOST_DEVICE float* slot_of(int64 split, int column, bool begins, int i) const {
