@@ -67,9 +67,12 @@ class few_rows_partials {
   }
   template <class Block>
   GIWA_DEVICE merged_sums sum(const Block& block, int first) {
-    if constexpr (ByBlocks) return sum_of_block(block, first);
-    if (!has_all_) list_ = {first_split_};
-    return sum_of_splits(block, last_split_, first);
+    if constexpr (ByBlocks) {
+      return sum_of_block(block, first);
+    } else {
+      if (!has_all_) list_ = {first_split_};
+      return sum_of_splits(block, last_split_, first);
+    }
   }
   /// Whether this warp has the row's sum, with rows_by_blocks.
   template <class Block>
