@@ -52,7 +52,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE void run(int split, int column) {
     walk_type walk(p.splits.call, p.splits.shape, column, leaf_keys, Types::rows);
     leaf_source source{};
-    bool masked = false, is_final = !p.splits.early;
+    bool masked = false, is_final = !p.splits.waits_late;
     for (bool rehearses = p.splits.early && warp > 0;;) {
       if (warp == 0) write_first_work(walk, split);
       // While that warp finds the split, the others look up a leaf of the second work tile, which is not written yet, and drop
@@ -73,7 +73,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if (is_final) break;
       arch::wait_for_previous_kernel();
       arch::launch_dependents();
-      if (has_same_lengths(block, p.splits.call, s.search)) break;
+      if (!p.splits.early || has_same_lengths(block, p.splits.call, s.search)) break;
       sync();  // all producers have compared the lengths
       is_final = true;
     }
