@@ -63,8 +63,8 @@ struct ring_plan {
     later_rows all{};
     for (int t = ranks - 1; t > step; --t) {
       const token_range rows = queries_seeing(rank, owner(rank, t));
-      const bool apart = rows.first > all.rows.end() || all.rows.first > rows.end();
-      all.has_gaps = all.has_gaps || (rows.count > 0 && all.rows.count > 0 && apart);
+      const bool touch = rows.first <= all.rows.end() && all.rows.first <= rows.end();
+      all.has_gaps = all.has_gaps || (rows.count > 0 && all.rows.count > 0 && !touch);
       all.rows = hull(all.rows, rows);
     }
     return all;
