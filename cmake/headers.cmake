@@ -175,6 +175,7 @@ set(GIWA_HEADERS
   P giwa/attention/blocks/rows.hpp
   P giwa/attention/problem/last_arguments.hpp
   P giwa/attention/problem/params.hpp
+  P giwa/attention/problem/part_of_keys.hpp
   P giwa/attention/problem/gradient.hpp
   P giwa/attention/tuning/sm80.hpp
   P giwa/attention/tuning/sm120.hpp
@@ -204,6 +205,7 @@ set(GIWA_HEADERS
   D giwa/attention/nonfinite/nonfinite.cuh
   P giwa/attention/sums/leaf_fold.hpp
   D giwa/attention/sums/row_sums.cuh
+  D giwa/attention/sums/part_rows.cuh
   D giwa/attention/sums/finish_rows.cuh
   D giwa/attention/sums/chunks.cuh
   D giwa/attention/sums/merge_partials.cuh
