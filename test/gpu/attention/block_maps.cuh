@@ -42,10 +42,8 @@ class on_gpu {
     if (v.size() == 0) return v;
     giwa::int64 last = 0;
     for (int d = 0; d < Rank; ++d) last += (v.extent(d) - 1) * v.stride(d);
-    const auto bytes = static_cast<std::size_t>(last + 1) * sizeof(T);
-    copies_.emplace_back(bytes);
-    check_cuda(cudaMemcpy(copies_.back().data(), v.data(), bytes, cudaMemcpyHostToDevice));
-    check_cuda(cudaDeviceSynchronize());  // as in gpu_array: a copy from pageable memory may end after the call
+    const auto* const first = reinterpret_cast<const unsigned char*>(v.data());
+    copies_.emplace_back(std::vector<unsigned char>(first, first + (last + 1) * static_cast<giwa::int64>(sizeof(T))));
     return {reinterpret_cast<const T*>(copies_.back().data()), v.extents(), v.strides()};
   }
   giwa::block_list copy(const giwa::block_list& l) const { return {copy(l.counts), copy(l.indices)}; }
