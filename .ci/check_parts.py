@@ -50,10 +50,9 @@ lines_of = {name: text.count("\n") for name, text in files.items()}
 # rows: 4 files and 750 lines. A tile of 8 rows for caches, and scales without an exchange: 115 lines.
 # Second tiles of more head sizes, and work tiles of fewer queries: 40 lines. Rotation of q in attention_cached: a file and 370 lines.
 # Head sizes above 256 on wgmma: 60 lines. Caches of integers: 50. Tables of parameters of calls: 20. Gradients whose results are stored
-# while the next work tile begins: 40. Masks of blocks by votes: 70.
+# while the next work tile begins: 40. Masks of blocks by votes: 70, of leaves of a cache 49.
 # quantize, with the parts of append_to_cache that round: 5 files and 670 lines.
 report("files", len(files), 162)
-# Leaves of a cache under a mask of blocks, 32 at once: 49 lines.
 report("lines", sum(lines_of.values()), 26749)
 longest = max(lines_of, key=lines_of.get)
 report(f"lines of the longest file, {longest}", lines_of[longest], 300)
