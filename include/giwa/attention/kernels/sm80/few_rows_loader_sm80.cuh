@@ -25,6 +25,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   const int warp;                  // the rank among the producers
   work_tile_reader<Block> reader;  // of the work tile whose leaves are looked up
   int leaf = 0;
+  [[no_unique_address]] typename Types::visible_leaves leaves{};
 
   GIWA_DEVICE few_rows_loader(const Block& b, const params& parameters, shared_storage& storage, int w)
       : block(b), p(parameters), s(storage), warp(w), reader{b, storage.queue} {}
@@ -145,15 +146,16 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (block.lane() == 0) s.queue.write(reader.number + 1, has_work ? walk.work() : few_rows_work_tile{});
       }
       reader.next();
+      leaves.reset();
       if (!reader.has_work()) return move::to_end;
       leaf = reader.work().begin - 1;
     }
     --leaf;
     return move::past_tile;
   }
-  GIWA_DEVICE bool is_masked() const {
-    return Types::visible_of(p.splits.call, rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows), leaf) ==
-           tile_keep::none;
+  GIWA_DEVICE bool is_masked() {
+    const packed_rows rows = rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows);
+    return leaves.of(block, p.splits.call, rows, leaf) == tile_keep::none;
   }
 
   GIWA_DEVICE leaf_source look_up(bool boxes) const {
