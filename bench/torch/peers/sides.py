@@ -58,7 +58,7 @@ class CudnnGraph:
             more["diagonal_band_left_bound"] = self.window
         heads_first = (lambda x: x) if lengths else (lambda x: x.transpose(1, 2))
         if lengths is None:
-            tensors = [g.tensor_like(heads_first(x)) for x in (q, k, v)]
+            tensors = [g.tensor(dim=list(x.shape), stride=list(x.stride()), data_type=kind) for x in map(heads_first, (q, k, v))]
             shape, stride = list(heads_first(self.o).shape), list(heads_first(self.o).stride())
         else:
             n, most, (_, h, d) = len(lengths), max(lengths), q.shape
