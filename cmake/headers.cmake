@@ -36,6 +36,7 @@ set(GIWA_HEADERS
   P giwa/numeric/dual.hpp
   P giwa/numeric/precision.hpp
   P giwa/numeric/fp8.hpp
+  P giwa/numeric/int4_pair.hpp
   P giwa/numeric/int8_code.hpp
   P giwa/numeric/split.hpp
 

@@ -41,7 +41,7 @@ class channel_run {
 
   /// Writes the codes of rows [first, end).
   GIWA_HOST_DEVICE void write_codes(int64 first, int64 end) const {
-    Code* const to = &p_.codes(sequence_, 0, head_, column_);
+    Code* const to = &p_.codes(sequence_, 0, head_, column_ / codes_of<Code>);
     float reciprocal[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) reciprocal[i] = scale_divisor::of(scale(i)).reciprocal;

@@ -148,8 +148,9 @@ struct stream_quantize {
   static status run(cudaStream_t s, const Problem& p) {
     if (const status bad = check_pointers(p); !bad.ok()) return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T));
-    return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count) ? launch_runs<count>(s, p)
-                                                                         : launch_runs<1>(s, p);
+    constexpr int codes = codes_of<stdlib::remove_reference_t<decltype(*p.codes.data())>>;
+    return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count / codes) ? launch_runs<count>(s, p)
+                                                                                 : launch_runs<codes>(s, p);
   }
 
  private:
@@ -158,7 +159,7 @@ struct stream_quantize {
 
   template <int Count, class Code>
   static status launch_runs(cudaStream_t s, row_groups<T, Code> p) {
-    p.runs /= Count;
+    p.runs = static_cast<int>(p.x.extent(3) / Count);
     const int64 runs = int64{p.rows} * p.runs;
     if (runs <= 4 * most_held) {
       if (runs <= 4 * 2) return launch_teams<quantize_rows_op<T, Code, Count, 2>>(s, p);

@@ -24,8 +24,10 @@ struct few_rows_output {
   using output = typename Types::output;
   using barrier = typename Types::named_barrier;
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
+  template <int Rows, int Columns>
+  using bytes = byte_map<Rows, Columns, codes_of<element>>;
   using map =
-      stdlib::conditional_t<Types::converts, typename few_rows_map_of<Types::rows, Types::warp_columns, byte_map>::type,
+      stdlib::conditional_t<Types::converts, typename few_rows_map_of<Types::rows, Types::warp_columns, bytes>::type,
                             typename few_rows_map_of<Types::rows, Types::warp_columns, warp_map>::type>;
   using output_tile = register_tile<float, map>;
   static constexpr int row_slots = map::rows;
