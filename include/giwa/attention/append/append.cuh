@@ -56,8 +56,7 @@ struct stream_append {
         (a.has_v() && fails(a.cache.v, "v")) || fails(a.q, "q") || fails(a.q_to, "q_to"))
       return pointers.state();
     constexpr int count = 16 / static_cast<int>(sizeof(T));
-    return append_fits<count>(a, rotary) ? launch_op<count>(s, a, rotary)
-                                        : launch_op<codes_of<Element>>(s, a, rotary);
+    return append_fits<count>(a, rotary) ? launch_op<count>(s, a, rotary) : launch_op<codes_of<Element>>(s, a, rotary);
   }
 
  private:

@@ -86,8 +86,9 @@ GIWA_HOST_DEVICE constexpr auto cached_views_of(const kv_cache<Element>& cache, 
   using element = stdlib::remove_const_t<Queries>;
   using cached = stdlib::remove_const_t<Element>;
   static_assert(attention_element<element>, "giwa::attention_cached: elements of q must be giwa::fp16, bf16 or fp32.");
-  static_assert(stdlib::same_as<element, cached> || scaled_element<cached>,
-                "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code or int4_pair.");
+  static_assert(
+      stdlib::same_as<element, cached> || scaled_element<cached>,
+      "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code or int4_pair.");
   static_assert(!stdlib::is_const_v<O>, "giwa::attention_cached: o is written, so its elements must not be const.");
   static_assert(attention_element<stdlib::remove_const_t<O>>,
                 "giwa::attention_cached: elements of o must be giwa::fp16, bf16 or fp32.");

@@ -236,7 +236,8 @@ struct host_append {
     const int64 most = a.k.extent(2) > a.q.extent(2) ? a.k.extent(2) : a.q.extent(2);
     constexpr int count = codes_of<Element>;
     const auto p = append_params_of<count>(a, rotary, most);
-    return for_all(host, extents{p.rows, p.slices.divisor(), p.units.divisor()}, append_row_unit<count, decltype(p)>{p});
+    return for_all(host, extents{p.rows, p.slices.divisor(), p.units.divisor()},
+                   append_row_unit<count, decltype(p)>{p});
   }
 };
 
@@ -257,9 +258,9 @@ struct quantize_one_channel {
     const auto run = [&](int64 sequence) { return channel_run<count, T, Code>(p, channels, sequence); };
     const int64 sequences = p.x.extent(0), rows = p.x.extent(1);
     float largest[stdlib::size_t{count}] = {};
-    for (int64 b = 0; b < sequences; ++b) run(b).find_largest(largest, 0, rows);
+    for (int64 b = 0; b < sequences; ++b) run(b).find_largest(largest, 0, rows, 1);
     for (int i = 0; i < count; ++i) run(0).scale(i) = scale_of<Code>(largest[i]);
-    for (int64 b = 0; b < sequences; ++b) run(b).write_codes(0, rows);
+    for (int64 b = 0; b < sequences; ++b) run(b).write_codes(0, rows, 1);
   }
 };
 

@@ -116,7 +116,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if constexpr (Types::converts) {
         leaf_source next_scales{};
         if (to == move::to_leaf && scales) next_scales = look_up(false);
-        if (loads && scales) load_scales(block, warp, p, scales_source, s, stage, free);
+        if (loads && scales) load_scales(block, warp, p, scales_source, s, turn % (2 * stages), stage, free);
         scales_source = next_scales;
       }
       if (loads && !boxes) {

@@ -62,10 +62,13 @@ GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& 
   }
 }
 
-/// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
+/// Scales of keys and values of 8 or 4 bits, where each has its own, and the factors of rows. The ring of scales has twice as many
+/// slots as that of keys: a group of score warps has used the scales of a leaf when it has multiplied the keys of its next one, so a
+/// stage of keys is free before P is computed.
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
-  alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  static constexpr int slots = 2 * Stages;
+  alignas(8) float k[slots][LeafKeys], v[slots][LeafKeys];
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
@@ -103,17 +106,18 @@ struct few_rows_types {
   template <class Value, int Rows, int Columns>
   using tile = shared_tile<Value, tile_shape<Rows, Columns>,
                            swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
-  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;  // (rows, head size)
+  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;                 // (rows, head size)
   using k_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size, codes), 64)>;    // (keys, head size)
   using v_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size_v, codes), 64)>;  // (keys, columns)
-  using p_tile = tile<operand, fragment_rows, leaf_keys>;                        // (rows, keys)
+  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                       // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
   static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
   static constexpr int columns = round_up(Policy::head_size_v, 16);
-  static constexpr int warp_columns =
-      columns <= 16 * output_warps && codes == 1 ? 16 : columns <= 32 * output_warps ? 32 : 64;
+  static constexpr int warp_columns = columns <= 16 * output_warps && codes == 1 ? 16
+                                      : columns <= 32 * output_warps             ? 32
+                                                                                 : 64;
   static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns * codes);
 
