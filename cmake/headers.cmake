@@ -48,6 +48,7 @@ set(GIWA_HEADERS
   P giwa/arch/round_fp8.hpp
   P giwa/arch/byte_signs.hpp
   D giwa/arch/convert_fp8.cuh
+  D giwa/arch/convert_int4.cuh
   D giwa/arch/convert_int8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
