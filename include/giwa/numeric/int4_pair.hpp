@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// int4_pair: two 4-bit integers in a byte, which stand for themselves times a scale.
+// int4_pair: two 4-bit integers in a byte.
 #ifndef GIWA_NUMERIC_INT4_PAIR_HPP
 #define GIWA_NUMERIC_INT4_PAIR_HPP
 
