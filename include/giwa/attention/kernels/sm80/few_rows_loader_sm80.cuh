@@ -108,7 +108,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
       if (loads && boxes && (!Types::converts || warp < issuers(p))) {
         load_boxes(block, warp, p, p.k, source, s.k, stage, free);
-        if constexpr (!Types::values_are_keys) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
+        if constexpr (!Types::values_are_keys && !Types::converts)
+          load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       const move to = next(walk);
       leaf_source next_source{};
@@ -116,8 +117,10 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if constexpr (Types::converts) {
         leaf_source next_scales{};
         if (to == move::to_leaf && scales) next_scales = look_up(false);
-        if (loads && scales) load_scales(block, warp, p, scales_source, s, turn % (2 * stages), stage, free);
+        if (loads && scales) load_scales(block, warp, p, scales_source, s, turn % (stages + 2), stage, free);
         scales_source = next_scales;
+        // Not before the scales, which K waits for: V waits for the output of an earlier leaf.
+        if (loads && boxes && warp < issuers(p)) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
