@@ -27,14 +27,20 @@ GIWA_HOST_DEVICE constexpr int place_of_column(int d) {
 
 /// The accumulator of multiply_values(): a lane has 4 neighbouring columns of 16, because a unit of 16 bits of a value has
 /// two columns. The first ones of all lanes belong to one mma, the second ones to the next. With pairs of integers a unit has four
-/// columns, and a lane 8 of 32.
+/// columns, and a lane 8 of 32; or two of the four and 4 of 32, if there are only 16 columns.
 template <int Rows, int Columns, int Codes>
 struct byte_map : warp_map<Rows, Columns> {
-  static_assert(Columns % (16 * Codes) == 0);
-  static constexpr int unit = 8 * Codes;  // registers of the products of a unit
+  static constexpr int parts = Columns < 16 * Codes ? 2 : 1, all = 16 * Codes;  // all: columns of 16 bytes
+  static_assert(parts * Columns % all == 0);
+  static constexpr int unit = 8 * Codes / parts,
+                       next = unit / 2;  // registers of a unit's products, and of their second units
   GIWA_HOST_DEVICE static constexpr int column(int thread, int i) {
-    return i % byte_map::fragment_row / unit * (16 * Codes) + thread % 4 * (4 * Codes) + i % unit / 8 * 4 +
-           i / 4 % 2 * 2 + i % 2;
+    return i % byte_map::fragment_row / unit * all + thread % 4 * (4 * Codes) + i % unit / next * (2 * Codes) +
+           i % next / 4 * 2 + i % 2;
+  }
+  /// The first column of a warp.
+  GIWA_HOST_DEVICE static constexpr int first_column(int warp) {
+    return parts == 1 ? warp * Columns : warp / 2 * all + warp % 2 * 2;
   }
 };
 
@@ -63,8 +69,10 @@ struct byte_fragment {
 
   /// Converts bytes 0 and 1 of register i, then bytes 2 and 3.
   GIWA_DEVICE void rows(int i, uint32 (&to)[pairs]) const { convert_bytes<1>(Element{}, four[i], to); }
-  /// Converts bytes 0 and 2, which are of one column, then bytes 1 and 3.
-  GIWA_DEVICE void columns(int i, uint32 (&to)[pairs]) const { convert_bytes<2>(Element{}, four[i], to); }
+  /// Converts bytes 0 and 2, which are of one column, then bytes 1 and 3; of the register shifted by so many bits.
+  GIWA_DEVICE void columns(int i, uint32 (&to)[pairs], int shift) const {
+    convert_bytes<2>(Element{}, four[i] >> shift, to);
+  }
 };
 
 /// Addresses of fragments, each from that of the first one by operations on constants. If the compiler computed the swizzle of
@@ -140,11 +148,13 @@ GIWA_DEVICE void multiply_values(int lane, register_tile<float, byte_map<Rows, C
                                  const Values& v, int first_column) {
   using map = byte_map<Rows, Columns, Codes>;
   using fragment = byte_fragment<typename Values::value_type>;
-  constexpr int depth = 32, blocks = Columns / (16 * Codes), steps = Values::rows / depth, total = steps * blocks;
+  constexpr int depth = 32, blocks = ceil_div(Columns, 16 * Codes), steps = Values::rows / depth;
+  constexpr int total = steps * blocks, products = fragment::pairs / map::parts;
   constexpr int wanted = Rows == 16 ? 4 : 2, ahead = wanted < total ? wanted : total;
   static_assert(Values::rows % depth == 0 && Weights::columns == Values::rows);
   const fragment_addresses<Weights> p_at(p, lane % 16, lane / 16 * 8);
-  const fragment_addresses<Values> v_at(v, lane, first_column / Codes);
+  const fragment_addresses<Values> v_at(v, lane, (first_column - first_column % map::all) / Codes);
+  const int shift = map::parts == 1 ? 0 : first_column % map::all * 4;  // to the columns of this warp
   uint32 of_p[2][2][Rows / 16][4];
   fragment of_v[ahead];
   const auto read_p = [&](int step) {
@@ -166,18 +176,18 @@ GIWA_DEVICE void multiply_values(int lane, register_tile<float, byte_map<Rows, C
     GIWA_UNROLL
     for (int half = 0; half < 2; ++half) {
       uint32 first[fragment::pairs], second[fragment::pairs];  // of 8 keys each, a column of each unit
-      of_v[t % ahead].columns(2 * half, first);
-      of_v[t % ahead].columns(2 * half + 1, second);
+      of_v[t % ahead].columns(2 * half, first, shift);
+      of_v[t % ahead].columns(2 * half + 1, second, shift);
       GIWA_UNROLL
-      for (int n = 0; n < fragment::pairs; ++n) {
+      for (int n = 0; n < products; ++n) {
         const uint32 b[2] = {first[n], second[n]};
         GIWA_UNROLL
         for (int i = 0; i < Rows / 16; ++i) {
-          constexpr int next = 4 * Codes;
           float* const x = d.value + i * map::fragment_row + map::unit * block + n / 2 * 4 + n % 2;
-          float sum[4] = {x[0], x[next], x[2], x[next + 2]};  // columns n of two neighbouring units of two rows
+          float sum[4] = {x[0], x[map::next], x[2],
+                          x[map::next + 2]};  // columns n of two neighbouring units of two rows
           arch::mma_16x8x16<fp16>(sum, of_p[step % 2][half][i], b);
-          x[0] = sum[0], x[next] = sum[1], x[2] = sum[2], x[next + 2] = sum[3];
+          x[0] = sum[0], x[map::next] = sum[1], x[2] = sum[2], x[map::next + 2] = sum[3];
         }
       }
     }

@@ -106,19 +106,18 @@ struct few_rows_types {
   template <class Value, int Rows, int Columns>
   using tile = shared_tile<Value, tile_shape<Rows, Columns>,
                            swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
-  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;                 // (rows, head size)
+  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;             // (rows, head size)
   using k_tile = tile<Element, leaf_keys, cache_tile_columns(Policy::head_size, codes)>;    // (keys, head size)
   using v_tile = tile<Element, leaf_keys, cache_tile_columns(Policy::head_size_v, codes)>;  // (keys, columns)
-  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                       // (rows, keys)
+  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                   // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
   static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
   static constexpr int columns = round_up(Policy::head_size_v, 16);
-  static constexpr int warp_columns = columns <= 16 * output_warps && codes == 1 ? 16
-                                      : columns <= 32 * output_warps             ? 32
-                                                                                 : 64;
-  static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
+  static constexpr int warp_columns = columns <= 16 * output_warps ? 16 : columns <= 32 * output_warps ? 32 : 64;
+  static constexpr int outputs_in_use =
+      round_up(ceil_div(columns, warp_columns), warp_columns < 16 * codes ? 2 : 1);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns * codes);
 
   /// producers: one of them has written the first work tile. ready: so they have, and the mbarriers are initialized. scores,
