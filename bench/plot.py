@@ -20,7 +20,7 @@ from plot_frame import (CUB, GIWA, GIWA_2, GIWA_3, GIWA_4, GREY, LOOKS, Results,
 PEERS = ("2026-11-29_h200_peers.csv", "NVIDIA H200, 2026-11-29, one run: giwa 1453794, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, "
          "FlashAttention-4 4.0.0b36, PyTorch 2.11, driver 580.159.04, CUDA 13.0")
 PEERS_3 = "NVIDIA H200, 2026-11-28, one run: giwa d83518b, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, {}, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
-E4M3 = "NVIDIA H200, 2026-11-29, giwa COMMIT, FlashAttention-3 of fa3-fwd 0.0.3, cuDNN 9.19, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
+E4M3 = "NVIDIA H200, 2026-11-29, giwa ef0c95d, FlashAttention-3 of fa3-fwd 0.0.3, cuDNN 9.19, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {
     "peers_forward": PEERS, "peers_forward_bf16": PEERS, "peers_backward": PEERS,
@@ -172,9 +172,9 @@ def peers_e4m3(results, folder):
 def accuracy_e4m3(results, folder):
     """Errors of all that rounding does, by what shares a scale."""
     f, axes = figure(1, 3, 3.9, sharey=True)
-    looks = {"giwa e4m3/tensor": ("giwa, one scale", GIWA_4, "s"), "giwa e4m3/head": ("giwa, a scale a head", GIWA_2, "P"),
-             "giwa e4m3/blocks": ("giwa, 64 rows", GIWA, "o"), "giwa e4m3/rows": ("giwa, rows and channels", GIWA_3, "X"),
-             "fa3 e4m3/head": ("FlashAttention-3, a scale a head", LOOKS["fa3"][1], "^")}
+    looks = {"giwa e4m3/tensor": ("giwa: tensor", GIWA_4, "s"), "giwa e4m3/head": ("giwa: head", GIWA_2, "P"),
+             "giwa e4m3/blocks": ("giwa: 64 rows", GIWA, "o"), "giwa e4m3/rows": ("giwa: row, channel", GIWA_3, "X"),
+             "fa3 e4m3/head": ("FlashAttention-3: head", LOOKS["fa3"][1], "^")}
     rows_found = report_rows.read_csv(results.file("accuracy_e4m3"))
     for axis, family in zip(axes[0], ("normal", "shifted", "outlier")):
         found = {}
@@ -184,16 +184,16 @@ def accuracy_e4m3(results, folder):
         for name, (label, colour, marker) in looks.items():
             if name in found:
                 axis.plot(*zip(*sorted(found[name])), label=label, color=colour, marker=marker, linewidth=2.2 if "giwa" in label else 1.3)
-        lengths(axis, [x for points in found.values() for x, _ in points])
+        lengths(axis, [1024, 4096, 16384, 131072])
         axis.set_yscale("log")
         axis.set_title(family)
         axis.set_xlabel("keys")
-    axes[0][0].set_yticks([2, 5, 10, 20, 50, 100], ["2 %", "5 %", "10 %", "20 %", "50 %", "100 %"])
+    axes[0][0].set_yticks([1, 2, 5, 10, 20, 50, 100], [f"{x} %" for x in (1, 2, 5, 10, 20, 50, 100)])
     axes[0][0].yaxis.set_minor_formatter(NullFormatter())
     axes[0][0].set_ylabel("relative error of o")
     save(results, folder, "accuracy_e4m3", f, "Attention in e4m3: error against float64",
-         "head size 128, 1024 queries, full; the error has that of rounding q, k and v. shifted: k and v have a mean of their deviation; "
-         "outlier: 0.1 % of the numbers are 10 times as large", 3)
+         "head size 128, 1024 queries, full; rounding of q, k and v included. What shares a scale is named. shifted: each channel of k and v "
+         "has a mean; outlier: 0.1 % of the numbers are 10 times as large", 3)
 
 
 def score_modifiers(results, folder):
