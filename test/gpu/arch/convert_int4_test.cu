@@ -2,6 +2,7 @@
 // 4-bit integers on the device: all become the fp16 numbers of the host, in their places.
 #include <giwa/arch/convert_int4.cuh>
 #include <giwa/grid.cuh>
+#include <giwa/numeric/precision.hpp>
 
 #include <vector>
 
