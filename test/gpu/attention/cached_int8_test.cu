@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_cached on a GPU with a cache of integers of 8 and 4 bits: against the reference, and the bits of a row in any company.
+// attention_cached on a GPU with a cache of 8-bit integers: against the reference, and the bits of a row in any company.
 #include "gpu/attention/cached_gpu.cuh"
 #include "support/catch.hpp"
 
@@ -7,7 +7,6 @@ using namespace giwa_test;
 using giwa::bf16;
 using giwa::causal;
 using giwa::fp16;
-using giwa::int4_pair;
 using giwa::int8_code;
 
 TEST_CASE("caches of 8-bit integers with scales of every shape") {
@@ -15,14 +14,6 @@ TEST_CASE("caches of 8-bit integers with scales of every shape") {
   CHECK(first_cached_fault<fp16, 64, 64, int8_code, float>(3, 2, 14, by_distance{}, own_score{}) == "");
   CHECK(first_cached_fault<fp16, 256, 256, int8_code>(2, 3, 9, causal::bottom_right) == "");
   CHECK(first_cached_fault<float, 64, 64, int8_code>(1, 4, 8) == "");
-}
-
-TEST_CASE("caches of 4-bit integers with scales of every shape") {
-  CHECK(first_cached_fault<bf16, 128, 128, int4_pair>(0, 1, 24, causal::bottom_right) == "");
-  CHECK(first_cached_fault<fp16, 64, 64, int4_pair, float>(3, 2, 14, by_distance{}, own_score{}) == "");
-  CHECK(first_cached_fault<fp16, 256, 256, int4_pair>(2, 3, 9, causal::bottom_right) == "");
-  CHECK(first_cached_fault<fp16, 96, 40, int4_pair>(1, 5, 9) == "");
-  CHECK(first_cached_fault<float, 64, 64, int4_pair>(1, 4, 8) == "");
 }
 
 TEST_CASE("sequences of 8-bit integers alone have the bits that they have in a batch, with 4, 12 and 24 rows") {

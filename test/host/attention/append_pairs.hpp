@@ -56,7 +56,8 @@ struct append_pairs {
         const float have = pairs[i / 2][static_cast<int>(i % 2)];
         const float want = key < keys - rows ? (i % 2 == 0 ? -6.0f : 5.0f)  // what was there: 0x5a
                                              : std::clamp(static_cast<float>(codes[i]), -7.0f, 7.0f);
-        if (have != want) return std::to_string(i) + ": " + std::to_string(have) + " instead of " + std::to_string(want);
+        if (have != want)
+          return std::to_string(i) + ": " + std::to_string(have) + " instead of " + std::to_string(want);
       }
       return "";
     };

@@ -141,28 +141,15 @@ GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size_v, int rows, int6
   return cache_bytes == 1 && rows <= 16 && head_size_v <= 256 ? 2 : 1;
 }
 
-/// Bytes of a row of a tile of keys or values, whose elements have `codes` numbers each.
-GIWA_HOST_DEVICE constexpr int64 cache_tile_columns(int64 head_size, int64 codes) {
-  return round_up(ceil_div(head_size, codes), int64{64});
-}
-/// Stages of the rings of keys and values: as many as it takes to have 64 KB of each on the way, where the tile has 8 rows.
-GIWA_HOST_DEVICE constexpr int few_rows_stages(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes,
-                                               int64 codes) {
-  const int64 wider = head_size > head_size_v ? head_size : head_size_v;
-  const int64 tile = leaf_keys_of(head_size, head_size_v, cache_bytes) * cache_tile_columns(wider, codes) * cache_bytes;
-  return rows == 8 && cache_bytes == 1 && tile <= 16 << 10 ? 4 : 2;
-}
-
-/// The shared memory of the kernel for few rows with tiles of packed rows (8 rows take as much as 16): leaves of keys and of
-/// values, q, P of two leaves, and 4 or 5 KB of softmax states; for 8-bit caches scales of two leaves more and factors of rows.
-GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes,
-                                                int64 codes = 1) {
-  const int64 leaf = leaf_keys_of(head_size, head_size_v, cache_bytes), stored = rows < 16 ? 16 : rows;
-  const int64 stages = few_rows_stages(head_size, head_size_v, rows, cache_bytes, codes);
-  const int64 of_scales = cache_bytes == 1 ? 8 * (stages + 2) * leaf + 64 * stored : 0;
-  const int64 q = score_groups_of(head_size_v, rows, cache_bytes) * stored * round_up(head_size, 64);
-  const int64 row = cache_tile_columns(head_size, codes) + cache_tile_columns(head_size_v, codes);
-  return stages * cache_bytes * leaf * row + 2 * (q + 2 * stored * leaf) + 3072 + 64 * stored + of_scales;
+/// The shared memory of the kernel for few rows with tiles of 16 or 32 packed rows (8 rows take as much as 16): two leaves of
+/// keys and of values, q, P of two leaves, and 4 or 5 KB of softmax states; for 8-bit caches scales of two leaves and factors
+/// of rows. Elements with several numbers need less.
+GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes) {
+  const int64 leaf = leaf_keys_of(head_size, head_size_v, cache_bytes), of_q = round_up(head_size, 64);
+  const int64 of_scales = cache_bytes == 1 ? 16 * leaf + 64 * rows : 0;
+  const int64 q = score_groups_of(head_size_v, rows, cache_bytes) * rows * of_q;
+  return 2 * (cache_bytes * leaf * (of_q + round_up(head_size_v, 64)) + q + 2 * rows * leaf) + 3072 + 64 * rows +
+         of_scales;
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -32,8 +32,6 @@ struct few_rows_scaling {
   const int lane, group, warp, first_key;  // of the score warp: its rank in the group, its first key of a leaf
   uint32 exponent[Types::rows / 8] = {};   // of the factors of this lane's rows of O, if values have several scales
 
-  /// Where the scales of a leaf are.
-  GIWA_DEVICE static int slot_of(uint32 turn) { return static_cast<int>(turn % decltype(s.scales)::slots); }
   /// Whether P is multiplied by scales.
   GIWA_DEVICE bool has_weights() const { return p.v_scales; }
 
@@ -55,14 +53,14 @@ struct few_rows_scaling {
 
   /// Multiplies the scores of this warp's keys by the factors of rows, and by the scales of keys if they have some.
   template <class Scores>
-  GIWA_DEVICE void scale_scores(Scores& scores, int slot) const {
+  GIWA_DEVICE void scale_scores(Scores& scores, int stage) const {
     using map = typename Scores::map;
     float factor[map::rows];
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) factor[r] = s.scales.q_factor[group][map::row(lane, r)];
     scores.transform_rows(factor, [](float x, float of_row) { return x * of_row; });
     if (!p.k_scales) return;
-    for_each_scale<map>(s.scales.k[slot], [&](int i, float scale) { scores.value[i] *= scale; });
+    for_each_scale<map>(s.scales.k[stage], [&](int i, float scale) { scores.value[i] *= scale; });
   }
 
   /// Whether a leaf of which all rows see every key has one largest scale for all rows, which each warp finds alone. Larger tiles
@@ -72,7 +70,7 @@ struct few_rows_scaling {
   /// Before the score warps meet: tells whether a row does not see one of this warp's keys (its score is -infinity), or writes the
   /// largest scale at once.
   template <class Scores>
-  GIWA_DEVICE void share_largest(const Scores& scores, int slot, int buffer, tile_keep visible) const {
+  GIWA_DEVICE void share_largest(const Scores& scores, int stage, int buffer, tile_keep visible) const {
     if constexpr (finds_alone) {
       bool hidden = visible != tile_keep::all;
       GIWA_UNROLL
@@ -80,11 +78,11 @@ struct few_rows_scaling {
       hidden = block.any(hidden);
       if (lane == 0) s.scales.hidden[buffer][warp] = hidden ? 1 : 0;
     } else {
-      share_largest_of_rows(scores, slot, buffer);
+      share_largest_of_rows(scores, stage, buffer);
     }
   }
   /// After that: finds the largest scale of all rows, if there is one.
-  GIWA_DEVICE bool has_one_largest(int slot, int buffer) {
+  GIWA_DEVICE bool has_one_largest(int stage, int buffer) {
     if (!finds_alone || !p.v_scales) return false;
     int hidden = 0;
     GIWA_UNROLL
@@ -93,7 +91,7 @@ struct few_rows_scaling {
     float largest = 0;
     GIWA_UNROLL
     for (int key = 0; key < Types::leaf_keys; key += 32) {
-      const float scale = s.scales.v[slot][key + lane];
+      const float scale = s.scales.v[stage][key + lane];
       largest = larger_of(largest, is_nonfinite(scale) ? 0.f : arch::magnitude(scale));
     }
     for (int distance = 16; distance > 0; distance /= 2)
@@ -105,14 +103,14 @@ struct few_rows_scaling {
 
   /// Writes the largest scale of the values that each row sees among this warp's keys.
   template <class Scores>
-  GIWA_DEVICE void share_largest_of_rows(const Scores& scores, int slot, int buffer) const {
+  GIWA_DEVICE void share_largest_of_rows(const Scores& scores, int stage, int buffer) const {
     using map = typename Scores::map;
     float largest[map::rows];
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) largest[r] = 0;
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
-      const float scale = s.scales.v[slot][first_key + map::column(lane, i)];
+      const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
       const bool counts = scores.value[i] != -infinity_of<float> && !is_nonfinite(scale);
       largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? arch::magnitude(scale) : 0.f);
     }
@@ -139,18 +137,18 @@ struct few_rows_scaling {
 
   /// Multiplies weights by the scales of their values, of which all rows see every one. NaN and infinity make the product so.
   template <class Scores>
-  GIWA_DEVICE void weigh(Scores& weights, int slot) const {
+  GIWA_DEVICE void weigh(Scores& weights, int stage) const {
     const float factor = power_of_two(254 - exponent[0]);
-    for_each_scale<typename Scores::map>(s.scales.v[slot],
+    for_each_scale<typename Scores::map>(s.scales.v[stage],
                                          [&](int i, float scale) { weights.value[i] *= scale * factor; });
   }
   /// The same where a row may not see some; sees(i) tells whether the row of register i sees its key.
   template <class Scores, class Sees>
-  GIWA_DEVICE void weigh(Scores& weights, int slot, const Sees& sees) const {
+  GIWA_DEVICE void weigh(Scores& weights, int stage, const Sees& sees) const {
     using map = typename Scores::map;
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
-      const float scale = s.scales.v[slot][first_key + map::column(lane, i)];
+      const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
       const float weight = weights.value[i], scaled = weight * (scale * power_of_two(254 - exponent[map::slot(i)]));
       // A finite scale that no row's largest counts may overflow here: its weight is 0.
       const bool counts = is_nonfinite(scale) ? sees(i) : weight != 0;
@@ -240,7 +238,6 @@ struct few_rows_scaling<Types, Block, false> {
   const int lane, group, warp, first_key;
 
   static constexpr bool finds_alone = false;
-  GIWA_DEVICE static constexpr int slot_of(uint32) { return 0; }
   GIWA_DEVICE static constexpr bool has_weights() { return false; }
   GIWA_DEVICE static constexpr bool has_one_largest(int, int) { return false; }
   template <class... Arguments>

@@ -62,13 +62,22 @@ GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& 
   }
 }
 
-/// Scales of keys and values of 8 or 4 bits, where each has its own, and the factors of rows. The ring of scales has two more slots
-/// than that of keys: a group of score warps has used the scales of a leaf when it has multiplied the keys of its next one, so a
-/// stage of keys is free before P is computed.
+/// Where scales are. Strides are 0 in dimensions of size 1.
+struct scale_rows {
+  const float* data;
+  int64 element, row, head;
+
+  GIWA_DEVICE static scale_rows of(const tensor_view<const float, 3>& v) {
+    const auto stride = [&](int d) { return v.extent(d) == 1 ? 0 : v.stride(d); };
+    return {v.data(), stride(0), stride(1), stride(2)};
+  }
+};
+
+/// The rings' scales of keys and values of 8 or 4 bits, where each has its own, and the factors of rows.
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
-  static constexpr int slots = Stages + 2;
-  alignas(8) float k[slots][LeafKeys], v[slots][LeafKeys];
+  alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  scale_rows of_k, of_v;                                      // not in registers, which the producers have none for
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
@@ -106,10 +115,10 @@ struct few_rows_types {
   template <class Value, int Rows, int Columns>
   using tile = shared_tile<Value, tile_shape<Rows, Columns>,
                            swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
-  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;             // (rows, head size)
-  using k_tile = tile<Element, leaf_keys, cache_tile_columns(Policy::head_size, codes)>;    // (keys, head size)
-  using v_tile = tile<Element, leaf_keys, cache_tile_columns(Policy::head_size_v, codes)>;  // (keys, columns)
-  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                   // (rows, keys)
+  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;                 // (rows, head size)
+  using k_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size, codes), 64)>;    // (keys, head size)
+  using v_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size_v, codes), 64)>;  // (keys, columns)
+  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                       // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
