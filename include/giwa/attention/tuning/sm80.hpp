@@ -144,7 +144,7 @@ GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size_v, int rows, int6
 
 /// The shared memory of the kernel for few rows with tiles of 16 or 32 packed rows (8 rows take as much as 16): two leaves of
 /// keys and of values, q, P of two leaves, and 4 or 5 KB of softmax states; for 8-bit caches scales of two leaves and factors
-/// of rows.
+/// of rows. Elements with several numbers need less.
 GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes) {
   const int64 leaf = leaf_keys_of(head_size, head_size_v, cache_bytes), of_q = round_up(head_size, 64);
   const int64 of_scales = cache_bytes == 1 ? 16 * leaf + 64 * rows : 0;
