@@ -52,6 +52,7 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
       element_traits<T>::on_tensor_cores && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
   static constexpr bool sums_dq =
       on_tensor_cores && has_sm80_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted;
+  static constexpr bool has_tiled_bias = tiled_bias<Score>::template is_of<T>;
   static constexpr int64 most_work_tiles = int64{1} << 30;
 
   template <gradient Of>
@@ -135,11 +136,14 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     optional_kernel<prepared_kernel<typename way::dq_op>> dq;
     status launch(cudaStream_t s) const { return steps.launch(s, all, dq); }
   };
-  static constexpr bool compiled = has_sm90 && way::sums_dq && has_kernel_of_all(HeadSize, HeadSizeV);
+  static constexpr bool compiled = has_sm90 && way::on_tensor_cores && (way::sums_dq || way::has_tiled_bias) &&
+                                   has_kernel_of_all(HeadSize, HeadSizeV);
 
   static status suits(const Params& p) {
     constexpr int columns = sm90_backward_policy<gradient::of_q, HeadSize, HeadSizeV>::columns;
     const bool separate = backward_schedules::prefers_separate(p, HeadSize + HeadSizeV, columns);
+    if constexpr (way::has_tiled_bias)
+      return way::suits_if(way::may_sum_dq(p) && way::suits_sm90(p) && has_tiled_bias(p));
     return way::suits_if(way::may_sum_dq(p) && !separate && way::suits_sm90(p));
   }
   static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }

@@ -207,12 +207,18 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
   return layout.bytes;
 }
 
+/// Whether a kernel that sums dq in the workspace gives what a score modifier takes: nothing, or a bias on Hopper.
+template <class Score>
+GIWA_HOST_DEVICE constexpr bool sums_dq_with(const attention_problem& p, int capability) {
+  return !gradient_of<Score>::wanted || (tiled_bias<Score>::exists && shares_keys(p, capability));
+}
+
 /// The bytes of workspace with which a call is fastest, and those that it requires.
 ///@{
 template <score_modifier Score>
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&, int capability = 0,
                                                           bool any_order = false, bool split_heads = false) {
-  return backward_bytes(p, gradient_of<Score>::parameters, !gradient_of<Score>::wanted, capability, any_order,
+  return backward_bytes(p, gradient_of<Score>::parameters, sums_dq_with<Score>(p, capability), capability, any_order,
                         split_heads);
 }
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,

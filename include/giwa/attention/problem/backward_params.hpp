@@ -196,7 +196,8 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   const attention_problem problem = a.in.problem();
   const bool with_dq = options.workspace.size() >= backward_workspace_bytes(problem, score);
   backward_workspace workspace = backward_workspace::take(
-      layout, problem, gradient_of<Score>::parameters, with_dq && sums_dq(problem, 0) && !gradient_of<Score>::wanted,
+      layout, problem, gradient_of<Score>::parameters,
+      with_dq && sums_dq(problem, 0) && sums_dq_with<Score>(problem, 0),
       shares_keys(problem, 0) && options.workspace.size() >=
                                      backward_workspace_bytes(problem, score, 0, options.any_order, options.split_heads)
           ? sharing_of(options.any_order, options.split_heads)

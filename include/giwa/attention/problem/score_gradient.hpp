@@ -223,6 +223,33 @@ template <class T, class G>
 bias_with_gradient(const tensor_view<T, 4>&, const tensor_view<G, 4>&)
     -> bias_with_gradient<stdlib::remove_const_t<T>, G>;
 
+namespace detail {
+/// A bias whose tiles the Hopper kernel of all gradients reads, and whose gradient it gives: the only or the last part of a score
+/// modifier, with a slope of 1, in 16 bits; the gradient in the same type, or added in fp32.
+template <class Score>
+struct tiled_bias {
+  static constexpr bool exists = false, adds = false, has_key_term = false;
+  template <class T>
+  static constexpr bool is_of = false;
+};
+template <class T, class G>
+struct tiled_bias<bias_with_gradient<T, G>> {
+  static constexpr bool adds = stdlib::same_as<G, float>, exists = sizeof(T) == 2 && (adds || stdlib::same_as<G, T>),
+                        has_key_term = false;
+  template <class Element>
+  static constexpr bool is_of = exists && stdlib::same_as<T, Element>;  // whether products have its type
+
+  GIWA_HOST_DEVICE static constexpr const bias_with_gradient<T, G>& of(const bias_with_gradient<T, G>& f) { return f; }
+};
+/// After a bias that all queries share: what it adds to a key is read once for a tile.
+template <class Key, class T, class G>
+struct tiled_bias<then<bias<Key>, bias_with_gradient<T, G>>> : tiled_bias<bias_with_gradient<T, G>> {
+  using both = then<bias<Key>, bias_with_gradient<T, G>>;
+  static constexpr bool has_key_term = true;
+  GIWA_HOST_DEVICE static constexpr const bias_with_gradient<T, G>& of(const both& f) { return f.second; }
+};
+}  // namespace detail
+
 /// Adds a linear bias by distance as alibi does; attention_backward writes the gradient of the slopes, one for each head:
 /// `alibi_with_gradient(slopes, gradient)`.
 struct alibi_with_gradient {

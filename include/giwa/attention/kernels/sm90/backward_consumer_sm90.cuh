@@ -75,6 +75,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     }
     steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
                      this->first_row, this->thread,       this->random_key};
+    if constexpr (Types::reads_bias) this->set_bias(steps, y.turn);
     steps.read_early();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);

@@ -74,20 +74,26 @@ class sm90_dq_product {
   GIWA_DEVICE void begin_tile(const Block& block, shared_storage& s, int index, uint32 turn) const {
     if (tiles >= 2) announce(block, s, index, turn - 2);
     const counting_cursor<Types::stages_ds> ds{turn};
-    s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
+    if constexpr (Types::reads_bias)
+      s.bias.full[ds.stage()].wait(ds.phase());  // the loader has waited for the memory
+    else
+      s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
+  }
+  /// Where a thread writes dS of the tile, and reads its bias: the row of a matrix of 8 x 8.
+  GIWA_DEVICE static uint32 place_of_thread(shared_storage& s, int index, int thread, uint32 turn) {
+    auto& to = s.dq.ds[counting_cursor<Types::stages_ds>{turn}.stage()][index];
+    const int lane = thread % 32, row = lane / 16 * 8 + lane % 8, key = thread / 32 * 16 + lane / 8 % 2 * 8;
+    return arch::shared_address(to.chunk(row, key));
   }
   /// Writes dS of the tile to shared memory, or of its queries from `first` on: transposed, so that a thread has one address.
   template <int Words>
   GIWA_DEVICE void write_gradients(shared_storage& s, int index, int thread, uint32 turn,
                                    const uint32 (&gradients)[Words], int first = 0) const {
-    auto& to = s.dq.ds[counting_cursor<Types::stages_ds>{turn}.stage()][index];
-    const int lane = thread % 32, row = lane / 16 * 8 + lane % 8, key = thread / 32 * 16 + lane / 8 % 2 * 8;
-    constexpr int row_bytes = 2 * 64;  // of 64 keys
-    const uint32 at = arch::shared_address(to.chunk(row, key));
+    const uint32 at = place_of_thread(s, index, thread, turn);
     GIWA_UNROLL
     for (int i = 0; i < Words / 4; ++i) {
       const uint32 matrices[4] = {gradients[4 * i], gradients[4 * i + 1], gradients[4 * i + 2], gradients[4 * i + 3]};
-      arch::store_matrices<true>(at + (first + 16 * i) * row_bytes, matrices);
+      arch::store_matrices<true>(at + (first + 16 * i) * Types::ds_row_bytes, matrices);
     }
   }
   /// Starts the product for the tile before. For the first tile of an item it multiplies what is there, which is not used: a
@@ -187,6 +193,7 @@ class sm90_dq_writer {
     const backward_workspace& w = p.call.workspace;
     ring_cursor<Types::stages_dq> part;
     ring_cursor<Types::places> place;
+    [[maybe_unused]] ring_cursor<Types::stages_ds> ds;
     for (;; part.advance(), place.advance()) {
       // A tile's place is known before its part: the tile before it is usually added while the products run.
       s.place_full[place.stage()].wait(place.phase());
@@ -194,6 +201,12 @@ class sm90_dq_writer {
       if (at.part == Types::no_more_parts) break;
       const bool adds = at.part != Types::unused_part;
       const int64 number = adds ? at.part + consumer : 0;
+      if constexpr (Types::stores_bias) {
+        s.ds_full[ds.stage()].wait(ds.phase());
+        if (adds) store_bias_gradient(p, s.bias.of[place.stage()], consumer, s.dq.ds[ds.stage()][consumer]);
+        s.ds_empty[ds.stage()].arrive();
+        ds.advance();
+      }
       if (adds && at.after != 0) await_added(w.added + number, at.after);
       s.dq_full[consumer][part.stage()].wait(part.phase());
       if (adds) {
@@ -224,6 +237,16 @@ class sm90_dq_writer {
     while (arch::load_acquire(added) != tile) {
     }
     arch::fence_async_proxy_global();
+  }
+  /// Stores dS of a consumer's keys as the gradient of the bias: what is past the end is left out.
+  template <class Place, class Tile>
+  GIWA_DEVICE static void store_bias_gradient(const params& p, const Place& at, int consumer, const Tile& ds) {
+    const gradient_sharing all = Types::bias_type::of(p.call.call.score).shared();
+    const giwa::index<4> first{all.sequences ? 0 : at.sequence, all.heads ? 0 : at.head, at.query,
+                               at.key + 64 * consumer};
+    arch::store_box(p.bias.gradient, box_coordinates<4>(first, 0, typename Tile::value_type{}).at, ds.data());
+    arch::commit_stores();
+    arch::wait_stores_read<0>();
   }
   GIWA_DEVICE static void set_added(int* added, int tile) {
     arch::fence_async_proxy_global();

@@ -79,8 +79,10 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
     const auto& y_tile = s.y[y.stage()];
     uint32 weights[2][steps_type::words], gradients[2][steps_type::words];
     const auto steps_of = [&](int half) {
-      return steps_type{p.call.call,     s.notes[x.stage()],  s.terms[x.stage()], this->own,
-                        this->first_row, rank_in_warpgroup(), this->random_key,   queries * half};
+      steps_type steps{p.call.call,     s.notes[x.stage()],  s.terms[x.stage()], this->own,
+                       this->first_row, rank_in_warpgroup(), this->random_key,   queries * half};
+      if constexpr (Types::reads_bias) this->set_bias(steps, y.turn);
+      return steps;
     };
     const auto make_gradients = [&](int half, steps_type& steps, products& of) {
       fence(of);

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_STEPS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_STEPS_SM90_CUH
 
+#include <giwa/arch/matrix_load.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/arch/shared_address.cuh>
 #include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
@@ -32,7 +33,8 @@ struct sm90_backward_steps {
   using key_type = decltype(dropout_key(stdlib::declval<const typename Types::score&>()));
   static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
   // Whether run() may have branches, at which ptxas waits for products that are under way.
-  static constexpr bool may_branch = modified || !one_range_mask<mask>;
+  static constexpr bool tiled = Types::reads_bias, calls_score = modified && !tiled;
+  static constexpr bool may_branch = calls_score || Types::adds_bias || !one_range_mask<mask>;
   // Whether a masked tile finds the first query of each key, instead of the last key of each query for each score. H200, 2026-11-29,
   // causal, 512 to 4096 tokens: 64 1.025 to 1.008 times as fast, 128 0.97 to 1.01.
   static constexpr bool by_first_query = Types::adds_dq && Types::by_halves && mask_traits<mask>::is_causal;
@@ -51,8 +53,15 @@ struct sm90_backward_steps {
   float lse[columns_of_thread];
   float factor = 0;  // of the scores, for powers of two
   // Where dq is added too, the lse that are read early, and where the thread's terms are.
-  static constexpr int few = Types::adds_dq && !modified ? Columns / 16 : 0;
+  static constexpr int few = Types::adds_dq && !calls_score ? Columns / 16 : 0;
   uint32 terms_at = 0;
+  /// Of a bias that is read by tiles.
+  struct bias_of_tile {
+    uint32 at = 0;      // sm90_dq_product::place_of_thread()
+    bool gives = true;  // its gradient
+    float of_key[map::rows]{};
+  };
+  [[no_unique_address]] stdlib::conditional_t<tiled, bias_of_tile, typename Types::no_bias> bias{};
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too
   /// there are registers for a few, and for what the first steps after the products would wait for; with a modifier, which needs
@@ -60,6 +69,12 @@ struct sm90_backward_steps {
   /// geometric mean of 20 cells up to 8192 tokens, 1.015, 1.023, 1.017; 128 no difference.
   GIWA_DEVICE void read_early() {
     factor = modified ? log2_e<float> : call.scale * log2_e<float>;
+    if constexpr (Types::bias_type::has_key_term && tiled) {
+      const bounds limits = note.limits.get();
+      GIWA_UNROLL
+      for (int slot = 0; slot < map::rows; ++slot)
+        bias.of_key[slot] = call.score.first(0.0f, limits.place_within(0, first_row + map::row(thread, slot)));
+    }
     if constexpr (few > 0) {
       const int lane = static_cast<int>(static_cast<uint32>(arch::recomputed_here(thread)) % 32);
       terms_at = arch::shared_address(&terms.lse[first_column + map::column(lane, 0)]);
@@ -90,11 +105,17 @@ struct sm90_backward_steps {
                      note.begin + first_column);
     [[maybe_unused]] int first_visible[map::rows], end_visible = 0;
     if constexpr (Masked && by_first_query) end_visible = find_visible(limits, first_visible);
+    [[maybe_unused]] uint32 biases[4];
+    [[maybe_unused]] float* const of_first = gradient_of_bias(limits);
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
       float weight[2], gradient[2];
-      [[maybe_unused]] float2 lse_of_two, delta_of_two;
+      [[maybe_unused]] float2 lse_of_two, delta_of_two, bias_of_two;
+      if constexpr (tiled) {
+        if (i % 8 == 0) arch::load_matrices<true>(biases, bias.at + (first_column + 2 * i) * Types::ds_row_bytes);
+        bias_of_two = unpacked_word<element>(biases[i % 8 / 2]);
+      }
       if constexpr (few > 0) {
         const int n = i / 4 * 2, offset = 4 * map::column(0, i);
         lse_of_two = n < few ? float2{lse[n], lse[n + 1]} : arch::load_shared(terms_at + offset);
@@ -110,7 +131,9 @@ struct sm90_backward_steps {
           keep = (map::column(0, i + j) >= first_visible[slot]) & (map::column(0, i + j) < end_visible);
         else if constexpr (Masked)
           keep = keeps(steps, limits, query, key);
-        if constexpr (modified) {
+        if constexpr (tiled) {
+          y = fused_multiply_add(y, call.scale, bias.of_key[slot]) + (j == 0 ? bias_of_two.x : bias_of_two.y);
+        } else if constexpr (modified) {
           y = device_product(y, call.scale);
           const dual<float> at =
               modified_score(call.score, y, Masked ? limits.place_within(query, key) : limits.place(query, key));
@@ -131,12 +154,36 @@ struct sm90_backward_steps {
         weight[j] = keep ? exponential * drop : 0;
         // By selection: dP may be NaN where the score is masked.
         if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
+        if constexpr (Types::adds_bias)
+          if (keep && bias.gives) add_to_bias(of_first, map::row(0, slot), map::column(0, i + j), gradient[j]);
       }
       if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
       if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);
     }
   }
 
+  /// Where the gradient of the bias of the thread's first score is, if it is added here.
+  GIWA_DEVICE float* gradient_of_bias([[maybe_unused]] const bounds& limits) const {
+    if constexpr (Types::adds_bias) {
+      const auto& of = Types::bias_type::of(call.score);
+      const gradient_sharing all = of.shared();
+      return of.gradient_.data() + ((all.sequences ? 0 : limits.batch * of.gradient_.stride(0)) +
+                                    (all.heads ? 0 : limits.head * of.gradient_.stride(1)) +
+                                    (note.begin + first_column + map::column(thread, 0)) * of.gradient_.stride(2) +
+                                    first_row + map::row(thread, 0));
+    } else {
+      return nullptr;
+    }
+  }
+  /// Writes the gradient of an element of the bias, or adds it where sequences or heads share the element.
+  GIWA_DEVICE void add_to_bias(float* of_first, int keys, int queries, float gradient) const {
+    const auto& of = Types::bias_type::of(call.score);
+    float* const to = of_first + queries * of.gradient_.stride(2) + keys;
+    if (of.shared().sequences || of.shared().heads)
+      atomicAdd(to, gradient);
+    else
+      *to = gradient;
+  }
   /// Finds the queries that see each key of the thread under a causal mask, as columns relative to the thread's first one: from
   /// first[slot] on, and before what it returns.
   GIWA_DEVICE int find_visible(const bounds& limits, int (&first)[map::rows]) const {

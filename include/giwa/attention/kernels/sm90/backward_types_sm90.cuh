@@ -67,15 +67,25 @@ struct sm90_backward_types {
   static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves;
   // Whether a consumer leaves out the products of a tile of which it sees nothing, but for its share of dq.
   static constexpr bool skips_unseen = !adds_dq || (mask_traits<Mask>::has_blocks && !by_halves);
+  // A bias that is read by tiles, by TMA into the memory in which dS replaces it. Its gradient is stored from there, or added in
+  // fp32.
+  using bias_type = tiled_bias<Score>;
+  static constexpr bool reads_bias = adds_dq && bias_type::template is_of<element>,
+                        adds_bias = reads_bias && bias_type::adds, stores_bias = reads_bias && !adds_bias;
+  // With a bias four where there is room, so that it is loaded three tiles ahead.
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
-                       stages_ds = adds_dq ? policy::stages_ds : 1;
+                       stages_ds = !adds_dq                   ? 1
+                                   : reads_bias && !by_halves ? 2 * policy::stages_ds
+                                                              : policy::stages_ds;
   static constexpr int stages_dq = policy::stages_dq;
   // of_warp where all threads of a warp are known to be at the same stages, and where dq is added at 64: there it spills 96 bytes
   // instead of 104, although they are not.
   static constexpr descriptors how =
       adds_dq || (!is_split && (HeadSize > 64 || HeadSizeV > 64)) ? descriptors::of_warp : descriptors::from_first;
-  // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers.
-  static constexpr bool stores_slabs = adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0;
+  // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers, nor where the memory
+  // for dS has the next bias.
+  static constexpr bool stores_slabs =
+      adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && !reads_bias;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;
@@ -105,13 +115,27 @@ struct sm90_backward_types {
   // More than tiles can be loaded and not added yet: in the stages of x and of dS, and parts.
   static constexpr int places = 8;
   static_assert(stages_x + stages_ds + stages_dq + 1 <= places);
+  using ds_tile = tile<columns, 64>;  // queries, keys
+  static constexpr int ds_row_bytes = 2 * 64;
   struct parts_of_dq {
-    tile<columns, 64> ds[stages_ds][consumers];  // queries, keys
+    ds_tile ds[stages_ds][consumers];
     float parts[consumers][stages_dq][dq_parts::floats];
   };
   struct rows_of_dq {
     dq_tile of[consumers];
   };
+  /// Where the bias of a tile is, and whether it has arrived.
+  struct bias_place {
+    int sequence, head, query, key;
+  };
+  struct bias_storage {
+    bias_place of[places];  // a ring, as dq_places
+    arch::mbarrier full[stages_ds];
+  };
+  struct bias_maps {
+    tensor_map values, gradient;  // (sequence, head, query, key)
+  };
+  struct no_bias {};
 
   /// P times the slope of the score modifier, from the consumer that sums dv to the one that sums dk: of each thread to the
   /// thread of the same rank, which has the same scores.
@@ -219,6 +243,7 @@ struct sm90_backward_types {
     arch::mbarrier fixed_full[groups], a_empty[groups], b_empty[groups];
     arch::mbarrier work_full[queue_depth], work_empty[queue_depth];
     stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> last_loaded;  // all tiles of the last item of a work tile
+    [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_storage, no_bias> bias;
   };
   struct params {
     call_params call;
@@ -230,6 +255,7 @@ struct sm90_backward_types {
     tensor_map dq;
     bool stores_by_tma;
     stdlib::conditional_t<adds_dq, last_work_tiles, nothing> last;
+    [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_maps, no_bias> bias{};
   };
 
   template <class Block>
@@ -241,7 +267,9 @@ struct sm90_backward_types {
     if constexpr (adds_dq) {
       s.last_loaded.initialize(1);
       for (int i = 0; i < stages_ds; ++i)
-        s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
+        s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize((stores_bias ? 5 : 4) * consumers);
+      if constexpr (reads_bias)
+        for (arch::mbarrier& full : s.bias.full) full.initialize(1);
       for (int i = 0; i < places; ++i) s.place_full[i].initialize(1);
       for (int c = 0; c < consumers; ++c)
         for (int i = 0; i < stages_dq; ++i) s.dq_full[c][i].initialize(4), s.dq_empty[c][i].initialize(1);
