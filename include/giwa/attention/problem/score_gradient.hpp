@@ -150,10 +150,10 @@ GIWA_HOST_DEVICE dual<float> modified_score(const Score& score, float z, attenti
 /// `bias_with_gradient(values, gradient)`.
 ///
 /// Both are (batch, heads, queries, keys) of any strides, with the sizes of the problem. Where sequences or heads share the
-/// bias, both have size 1, and the gradient is the sum over them, in their order: it must be fp32 or fp64 then, and the
-/// rows of all that share it are computed one after the other, so there must be enough queries, or other heads, for the
-/// GPU. An element is written where the mask keeps a score; others are left as they are, so set the gradient to 0 before
-/// the call.
+/// bias, both have size 1, and the gradient is the sum over them, in fp32 or fp64. The sum is in their order: the rows of all
+/// that share an element are computed one after the other, so there must be enough queries, or other heads, for the GPU. With
+/// attention_backward_options::any_order blocks may add to it at the same time, in fp32. Set the gradient to 0 before the call:
+/// elements of scores that the mask drops are left as they are, or set to 0, and sums in any order are added to what is there.
 template <class T, class G>
 struct bias_with_gradient {
   static_assert(floating_element<G> && !stdlib::is_const_v<G>,
@@ -222,6 +222,23 @@ struct bias_with_gradient {
 template <class T, class G>
 bias_with_gradient(const tensor_view<T, 4>&, const tensor_view<G, 4>&)
     -> bias_with_gradient<stdlib::remove_const_t<T>, G>;
+
+/// Returns the two biases of Evoformer (Jumper et al. 2021), as one score modifier: of each key, which masks it by a large negative
+/// number, and of pairs of a query and a key, which all sequences (the rows of an alignment) share. The second is trained.
+/// Parameters:
+///   - of_keys: (sequences, keys)
+///   - of_pairs, gradient: (heads, queries, keys); see bias_with_gradient
+template <class K, class T, class G>
+GIWA_HOST_DEVICE constexpr auto evoformer_bias(const tensor_view<K, 2>& of_keys, const tensor_view<T, 3>& of_pairs,
+                                               const tensor_view<G, 3>& gradient) {
+  const auto shared = [](const auto& v) {
+    return tensor_view<typename stdlib::remove_cvref_t<decltype(v)>::element_type, 4>(
+        v.data(), {1, v.extent(0), v.extent(1), v.extent(2)}, {0, v.stride(0), v.stride(1), v.stride(2)});
+  };
+  const tensor_view<const K, 4> keys(of_keys.data(), {of_keys.extent(0), 1, 1, of_keys.extent(1)},
+                                     {of_keys.stride(0), 0, 0, of_keys.stride(1)});
+  return then(bias(keys), bias_with_gradient(shared(of_pairs), shared(gradient)));
+}
 
 namespace detail {
 /// A bias whose tiles the Hopper kernel of all gradients reads, and whose gradient it gives: the only or the last part of a score
