@@ -36,7 +36,7 @@ sys.path.append(str(HERE.parent))  # last: its folder torch is not PyTorch
 import report_rows  # noqa: E402
 
 KINDS = ("full", "causal", "softcap", "alibi", "window", "bias", "dropout", "packed", "own full", "own causal",
-         "pair")  # in the order of attention_backward_entries.cu
+         "pair", "slopes")  # in the order of attention_backward_entries.cu
 # (element, kind, head size, batch, heads, kv heads, length)
 USUAL = tuple(("fp16", kind, size, batch, heads, heads, length) for size, heads in HEADS.items() for kind in KINDS[:2]
               for batch, length in SHAPES)
@@ -50,7 +50,8 @@ FLEX = tuple(("fp16", kind, 128, batch, 16, 16, 4096)
              for kind, batch in (("causal", 4), ("window", 4), ("softcap", 4), ("alibi", 4), ("bias", 1)))
 # A bias with its gradient, and Evoformer's two: of each key, and of pairs, which all sequences share.
 FLEX += (("fp16", "bias", 64, 1, 32, 32, 4096), ("fp16", "bias", 128, 4, 16, 16, 1024), ("fp16", "pair", 32, 128, 8, 8, 256),
-         ("fp16", "pair", 32, 128, 8, 8, 512), ("fp16", "pair", 64, 16, 16, 16, 1024))
+         ("fp16", "pair", 32, 128, 8, 8, 512), ("fp16", "pair", 64, 16, 16, 16, 1024),
+         ("fp16", "slopes", 128, 4, 16, 16, 4096))
 FP32 = tuple(("fp32", kind, size, batch, heads, heads, length) for size, heads in ((64, 32), (128, 16)) for kind in KINDS[:2]
              for batch, length in SHAPES)
 ELEMENTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}  # in the order of attention_backward_entries.cu
@@ -189,10 +190,13 @@ class Torch:
         if case.kind == "bias":
             bias = self.leaves[3]
             score = lambda score, b, h, q, k: score + bias[b, h, q, k]
+        if case.kind == "slopes":
+            trained = self.leaves[3]
+            score = lambda score, b, h, q, k: score - trained[h] * (q - k)
         if case.kind == "pair":
             pair, of_keys = self.leaves[3], case.of_keys
             score = lambda score, b, h, q, k: score + of_keys[b, k] + pair[h, q, k]
-        if case.kind not in ("causal", "alibi", "window"):
+        if case.kind not in ("causal", "alibi", "window", "slopes"):
             return score, None
         mask = (lambda b, h, q, k: (q >= k) & (q - k < WINDOW)) if case.kind == "window" else (lambda b, h, q, k: q >= k)
         return score, create_block_mask(mask, None, None, case.length, case.length, device="cuda")
@@ -232,7 +236,7 @@ class Case:
     def __init__(self, element, kind, size, batch, heads, kv_heads, length, flex=False, both=False):
         self.element, self.kind, self.size, self.batch = element, kind, size, batch
         self.heads, self.kv_heads, self.length, self.both, self.is_flex = heads, kv_heads, length, both, flex
-        self.causal = kind in ("causal", "alibi", "packed")
+        self.causal = kind in ("causal", "alibi", "packed", "slopes")
         self.last = slice(length - PACKED[-1], length) if kind == "packed" else slice(0, length)  # rows of the last sequence
         self.name = (f"{element}/{'flex/' if flex else ''}{kind}/D{size}/{batch}x{heads}"
                      + (f"({kv_heads})" if heads != kv_heads else "") + f"x{length}" + ("/both" if both else ""))
@@ -244,7 +248,8 @@ class Case:
             self.flops = 2.5 * sum(flops(1, n, n, heads, size, True) for n in PACKED)
 
     def inputs(self):
-        return [self.q, self.k, self.v] + ([self.bias] if self.kind in ("bias", "pair") else [])
+        trained = {"bias": "bias", "pair": "bias", "slopes": "slopes"}.get(self.kind)
+        return [self.q, self.k, self.v] + ([getattr(self, trained)] if trained else [])
 
     def make(self, sides, names):
         kind = ELEMENTS[self.element]
@@ -276,6 +281,8 @@ class Case:
             x.normal_()
         if self.kind == "pair":
             self.bias.copy_(self.bias.half())
+        if self.kind == "slopes":
+            self.slopes.uniform_(0.01, 0.5)
 
     def exact(self, kind):
         """The gradients of the last sequence and kv head by PyTorch's unfused attention in this type: dq, dk and dv."""
@@ -292,7 +299,7 @@ class Case:
             score = part @ k.transpose(1, 2) / math.sqrt(self.size)
             if self.kind == "softcap":
                 score = CAP * torch.tanh(score / CAP)
-            if self.kind == "alibi":
+            if self.kind in ("alibi", "slopes"):
                 score = score - self.slopes[-group:, None, None] * distance
             if self.kind == "bias":
                 score = score + self.bias[-1, -group:, rows].float()

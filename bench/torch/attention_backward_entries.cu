@@ -17,7 +17,8 @@
 // kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3
 // alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout, 7 causal and packed,
 // `sequences` at `offsets`, the longest of `longest`; 8 and 9 are 0 and 1 with a score modifier that does nothing; 10 a bias of each
-// key, of_keys (batch, length), and a bias that sequences share, (heads, length, length), with its gradient in fp32.
+// key, of_keys (batch, length), and a bias that sequences share, (heads, length, length), with its gradient in fp32; 11 alibi and
+// causal with the gradient of the slopes, dbias (heads) in fp32.
 // order: 0 fixed, 1 any, 2 fixed and query heads split. Kinds read their own of cap, slopes, window, bias and dbias.
 struct backward_call {
   long long kind, element, batch, length, heads, kv_heads, head_size, window, order, sequences, longest;
@@ -80,7 +81,7 @@ struct pass {
         of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
   }
   long long workspace_bytes() const {
-    return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2);
+    return giwa::detail::backward_workspace_bytes(c.sizes(), score, 90, c.order == 1, c.order == 2);
   }
 };
 
@@ -151,6 +152,10 @@ long long with_pass(const backward_call& c, const Run& run) {
     if (c.head_size == 128) return of_bias<128>(c, run);
     if (c.head_size == 64) return of_bias<64>(c, run);
     if (c.head_size == 32) return of_bias<32>(c, run);
+  }
+  if (c.element == 0 && c.kind == 11 && c.head_size == 128) {
+    const giwa::tensor_view<float, 1> gradient(static_cast<float*>(c.dbias), {c.heads});
+    return run(pass<giwa::fp16, 128, giwa::causal, giwa::alibi_with_gradient>{c, {}, {c.slopes, gradient}});
   }
 #endif
 #if defined(GIWA_BENCH_FP32)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -25,6 +26,7 @@ struct bias_options {
   int64 batch = 2, heads = 2, kv_heads = 1, queries = 200, keys = 264;
   int64 biases = 2, bias_heads = 2;  // the sizes of the bias: those above, or 1
   bool any_order = false, split_heads = false, least_workspace = false, hostile = false;
+  bool poisoned = false;  // in the second call the last key and a row of dout are NaN
   std::vector<int> k_used{};
 };
 
@@ -36,9 +38,12 @@ std::vector<T> drawn(std::size_t n, uint64 seed) {
   return values;
 }
 
-/// A call with then(bias of each key, bias_with_gradient) or the second alone: empty, or what is wrong with its gradients. `masked`:
-/// how many elements of masked pairs the call has set to 0.
-template <int HeadSize, class T, class G, bool WithKeys, class Mask>
+/// What comes before bias_with_gradient.
+enum class before { nothing, bias_of_keys, softcap };
+
+/// A call with a bias that has a gradient: empty, or what is wrong with its gradients. `masked`: how many elements of masked pairs
+/// the call has set to 0.
+template <int HeadSize, class T, class G, before Before, class Mask>
 std::string fault_of(const bias_options& b, const Mask& mask, int64* masked = nullptr) {
   case_options o;
   o.batch = b.batch, o.heads = b.heads, o.kv_heads = b.kv_heads, o.seq_q = b.queries, o.seq_k = b.keys;
@@ -61,8 +66,10 @@ std::string fault_of(const bias_options& b, const Mask& mask, int64* masked = nu
   const auto score = [&](const T* from, const T* keys, auto* to) {
     using gradient = std::remove_pointer_t<decltype(to)>;
     const giwa::bias_with_gradient pair(tensor_view<const T, 4>(from, shape), tensor_view<gradient, 4>(to, shape));
-    if constexpr (WithKeys)
+    if constexpr (Before == before::bias_of_keys)
       return giwa::then(giwa::bias(tensor_view<const T, 4>(keys, key_shape)), pair);
+    else if constexpr (Before == before::softcap)
+      return giwa::then(giwa::softcap{3}, pair);
     else
       return pair;
   };
@@ -79,14 +86,35 @@ std::string fault_of(const bias_options& b, const Mask& mask, int64* masked = nu
     const bool adds = std::is_same_v<G, float> && (b.biases < b.batch || b.bias_heads < b.heads);
     const gpu_array<G> gradient(std::vector<G>(count, giwa::convert<G>{}(adds ? 0 : untouched)));
     c.clear_outputs();
+    const bool poisons = b.poisoned && round == 1;
+    if (poisons) {
+      const auto k = c.of.k.view();
+      const auto dout = c.dout.view();
+      for (int64 batch = 0; batch < b.batch; ++batch)
+        for (int64 i = 0; i < HeadSize; ++i) {
+          for (int64 head = 0; head < b.kv_heads; ++head) k(batch, b.keys - 1, head, i) = giwa::convert<T>{}(NAN);
+          for (int64 head = 0; head < b.heads; ++head) dout(batch, 5, head, i) = giwa::convert<T>{}(NAN);
+        }
+    }
     const auto modifier = score(bias.data(), keys.data(), gradient.data());
     const backward_on_gpu<T, T, T> gpu(c, modifier);
     const giwa::stream s = new_stream();
     const giwa::status state = backward_of<HeadSize, HeadSize>(s, gpu.views(), mask, modifier, gpu.call_options());
     if (!state.ok()) return giwa::format_status(state).c_str();
     gpu.read_back();
-    fault = judge(c, a);
     const std::vector<G> got = gradient.to_host();
+    if (poisons) {
+      for (std::size_t i = 0; i < count && fault.empty(); ++i) {
+        const int64 key = static_cast<int64>(i) % b.keys, query = static_cast<int64>(i) / b.keys % b.queries;
+        const bool is_bad = kept(query, key) && (query == 5 || key == b.keys - 1);
+        if (is_bad != std::isnan(giwa::convert<float>{}(got[i])) ||
+            (!is_bad && std::memcmp(&got[i], &first[i], sizeof(G)) != 0))
+          fault = "NaN reaches other elements, or not its own: query " + std::to_string(query) + ", key " +
+                  std::to_string(key);
+      }
+      break;
+    }
+    fault = judge(c, a);
     if (round == 1 && !(adds && b.any_order) && !same_bits(first, got)) fault += " other bits in the second call";
     first = got;
     float largest = 0, worst = 0;
@@ -120,26 +148,29 @@ bool on_hopper() { return giwa::detail::path_here().value == giwa::attention_pat
 }  // namespace
 
 TEST_CASE("the gradient of a bias in the type of q is stored by tiles") {
-  CHECK(fault_of<128, fp16, fp16, false>({}, giwa::full{}) == "");
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({}, giwa::full{}) == "");
   int64 zeros = 0;
-  CHECK(fault_of<128, fp16, fp16, false>({}, causal::bottom_right, &zeros) == "");
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({}, causal::bottom_right, &zeros) == "");
   if (on_hopper()) CHECK(zeros > 0);  // the kernel of all gradients writes whole tiles
-  CHECK(fault_of<128, fp16, fp16, false>({.batch = 1, .biases = 1, .hostile = true}, causal::bottom_right) == "");
-  CHECK(fault_of<128, fp16, fp16, false>({.least_workspace = true}, giwa::full{}) == "");
-  CHECK(fault_of<128, fp16, fp16, false>({.queries = 70, .keys = 90}, giwa::full{}) ==
-        "");  // rows that TMA does not store
-  CHECK(fault_of<128, fp16, fp16, false>({.any_order = true}, giwa::full{}) == "");
-  CHECK(fault_of<128, fp16, fp16, false>({.heads = 4, .queries = 1100, .keys = 136, .bias_heads = 4, .any_order = true},
-                                         giwa::full{}) == "");
-  CHECK(fault_of<128, fp16, fp16, false>({.k_used = {264, 131}}, giwa::full{}) == "");
-#if !defined(GIWA_TEST_FEW_SIZES)
-  CHECK(fault_of<64, bf16, bf16, false>({}, giwa::full{}) == "");
-  CHECK(fault_of<64, bf16, bf16, false>({.queries = 520, .keys = 520, .hostile = true}, causal::bottom_right, &zeros) ==
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({.batch = 1, .biases = 1, .hostile = true}, causal::bottom_right) ==
         "");
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({.least_workspace = true}, giwa::full{}) == "");
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({.queries = 70, .keys = 90}, giwa::full{}) ==
+        "");  // rows that TMA does not store
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({.any_order = true}, giwa::full{}) == "");
+  CHECK(fault_of<128, fp16, fp16, before::nothing>(
+            {.heads = 4, .queries = 1100, .keys = 136, .bias_heads = 4, .any_order = true}, giwa::full{}) == "");
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({.k_used = {264, 131}}, giwa::full{}) == "");
+  CHECK(fault_of<128, fp16, fp16, before::nothing>({.poisoned = true}, causal::bottom_right) == "");
+#if !defined(GIWA_TEST_FEW_SIZES)
+  CHECK(fault_of<64, bf16, bf16, before::nothing>({}, giwa::full{}) == "");
+  CHECK(fault_of<64, bf16, bf16, before::nothing>({.queries = 520, .keys = 520, .hostile = true}, causal::bottom_right,
+                                                  &zeros) == "");
   if (on_hopper()) CHECK(zeros > 0);
-  CHECK(fault_of<32, fp16, fp16, true>({.kv_heads = 2, .hostile = true},
-                                       causal::bottom_right & giwa::sliding_window{40}) == "");
-  CHECK(fault_of<96, bf16, bf16, true>({.split_heads = true}, giwa::full{}) == "");
+  CHECK(fault_of<32, fp16, fp16, before::bias_of_keys>({.kv_heads = 2, .hostile = true},
+                                                       causal::bottom_right & giwa::sliding_window{40}) == "");
+  CHECK(fault_of<64, bf16, bf16, before::nothing>({.poisoned = true}, causal::bottom_right) == "");
+  CHECK(fault_of<96, bf16, bf16, before::bias_of_keys>({.split_heads = true}, giwa::full{}) == "");
 #endif
 }
 
@@ -149,13 +180,58 @@ TEST_CASE("the gradient of a bias in fp32 is added, where sequences or heads sha
     for (const int64 heads : {2, 1})
       for (const bool any : {true, false}) {
         const bias_options o{.biases = biases, .bias_heads = heads, .any_order = any};
-        CHECK(fault_of<128, fp16, float, false>(o, giwa::full{}) == "");
-        CHECK(fault_of<64, fp16, float, true>(o, causal::bottom_right) == "");
+        CHECK(fault_of<128, fp16, float, before::nothing>(o, giwa::full{}) == "");
+        CHECK(fault_of<64, fp16, float, before::bias_of_keys>(o, causal::bottom_right) == "");
       }
-  CHECK(fault_of<32, bf16, float, true>(
+  CHECK(fault_of<32, bf16, float, before::bias_of_keys>(
             {.batch = 5, .queries = 96, .keys = 96, .biases = 1, .any_order = true, .hostile = true},
             causal::bottom_right) == "");
-  CHECK(fault_of<64, fp16, float, true>({.batch = 3, .biases = 1, .any_order = true, .k_used = {264, 70, 131}},
-                                        giwa::full{}) == "");
+  CHECK(fault_of<64, fp16, float, before::bias_of_keys>({.batch = 2, .any_order = true, .poisoned = true},
+                                                        causal::bottom_right) == "");
+}
+
+TEST_CASE("the kernel of dq gives the gradient of a bias after another modifier") {
+  for (const int64 biases : {2, 1})
+    CHECK(fault_of<64, fp16, float, before::softcap>({.biases = biases, .bias_heads = biases}, causal::bottom_right) ==
+          "");
+  CHECK(fault_of<128, bf16, bf16, before::softcap>({.poisoned = true}, causal::bottom_right) == "");
+  CHECK(fault_of<256, fp16, fp16, before::nothing>({}, giwa::full{}) == "");
+}
+
+TEST_CASE("the kernel of dq gives the gradients of parameters") {
+  case_options o;
+  o.batch = 2, o.heads = 3, o.kv_heads = 1, o.seq_q = 200, o.seq_k = 270, o.head_size = o.head_size_v = 64;
+  std::vector<float> slopes{0.25f, 0.0625f, 0.5f}, expected(3), got[2];
+  const auto score = [](const float* from, float* to) {
+    return giwa::then(giwa::softcap{4}, giwa::alibi_with_gradient(from, giwa::tensor_view<float, 1>(to, {3}),
+                                                                  giwa::alignment::bottom_right));
+  };
+  for (const bool poisoned : {false, true}) {
+    backward_case<fp16> c(o);
+    const backward_answers a = answers_of(c, causal::bottom_right, score(slopes.data(), expected.data()));
+    if (poisoned) c.of.k.view()(1, 269, 0, 0) = giwa::convert<fp16>{}(NAN);  // only the last query sees it
+    const gpu_array<float> from(slopes);
+    for (std::vector<float>& gradients : got) {
+      const gpu_array<float> to(std::vector<float>(3, NAN));
+      c.clear_outputs();
+      const auto modifier = score(from.data(), to.data());
+      const backward_on_gpu<fp16, fp16, fp16> gpu(c, modifier);
+      const giwa::stream s = new_stream();
+      const giwa::status state =
+          backward_of<64, 64>(s, gpu.views(), causal::bottom_right, modifier, gpu.call_options());
+      REQUIRE(state.ok());
+      gpu.read_back();
+      gradients = to.to_host();
+    }
+    if (!poisoned) CHECK(judge(c, a) == "");
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (poisoned) {
+        CHECK(std::isnan(got[0][i]));
+      } else {
+        CHECK(std::abs(got[0][i] - expected[i]) < 2e-3f * (1 + std::abs(expected[i])));
+        CHECK(got[0][i] == got[1][i]);
+      }
+    }
+  }
 }
 #endif

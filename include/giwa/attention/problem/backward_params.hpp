@@ -67,7 +67,7 @@ struct backward_params {
     return workspace.terms[row_of(sequence, head_, row)];
   }
   /// The gradients of the parameters of the score modifier that a row has summed.
-  GIWA_HOST_DEVICE float* parameter_sums_at(const head& h, int64 query) const {
+  GIWA_HOST_DEVICE float* parameter_sums_at(const head_place& h, int64 query) const {
     return workspace.parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 

@@ -35,6 +35,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
   GIWA_DEVICE bool add_item(work_item& work) {
     if constexpr (sums_x) sum_x.fill(0);
     if constexpr (sums_y) sum_y.fill(0);
+    if constexpr (Types::parameters > 0) this->parameters = {};
     action next = await_next();
     const bool has_tiles = !uniform(next == action::end_of_item || next == action::end);
     if (has_tiles) this->begin_item(work);
@@ -75,7 +76,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     }
     steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
                      this->first_row, this->thread,       this->random_key};
-    if constexpr (Types::reads_bias) this->set_bias(steps, y.turn);
+    this->set_giving(steps);
     steps.read_early();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);

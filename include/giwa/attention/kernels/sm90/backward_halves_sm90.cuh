@@ -81,7 +81,7 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
     const auto steps_of = [&](int half) {
       steps_type steps{p.call.call,     s.notes[x.stage()],  s.terms[x.stage()], this->own,
                        this->first_row, rank_in_warpgroup(), this->random_key,   queries * half};
-      if constexpr (Types::reads_bias) this->set_bias(steps, y.turn);
+      this->set_giving(steps);
       return steps;
     };
     const auto make_gradients = [&](int half, steps_type& steps, products& of) {

@@ -45,7 +45,7 @@ class sm90_item_consumer {
 
   GIWA_DEVICE void begin_item(const work_item& work) {
     first_row = work.first + 64 * index;
-    if constexpr (Types::adds_bias) gives_bias.now = work.careful == 0;
+    if constexpr (Types::adds_bias || Types::gives_scores) giving.now = work.careful == 0;
     const auto row_of = [&](int slot) { return map_of_scores::row(thread, slot); };
     if constexpr (!rows_are_keys && !Types::stages_output)
       for (int slot = 0; slot < map_of_scores::rows; ++slot)
@@ -98,14 +98,18 @@ class sm90_item_consumer {
       if constexpr (Types::adds_dq) dq.finish(block, s, index, thread, y.turn, last);
       ++fixed_turn;
     }
+    if constexpr (Types::parameters > 0)
+      if (uniform(!work.idle && work.careful == 0))
+        parameters.store(block, thread, p.call, work.head.get(), work.first + 64 * index);
     if (!uniform(work.idle)) store_sums(work, finite);
   }
 
-  /// Tells the steps of a tile where its bias is, and whether they give its gradient: not those of an item that comes again.
+  /// Tells the steps of a tile where its bias is, and whether and where they give gradients of the score modifier.
   template <class Steps>
-  GIWA_DEVICE void set_bias(Steps& steps, uint32 turn) const {
-    steps.bias.at = dq_type::place_of_thread(s, index, rank_in_warpgroup(), turn);
-    if constexpr (Types::adds_bias) steps.bias.gives = gives_bias.now;
+  GIWA_DEVICE void set_giving([[maybe_unused]] Steps& steps) {
+    if constexpr (Types::reads_bias) steps.bias.at = dq_type::place_of_thread(s, index, rank_in_warpgroup(), y.turn);
+    if constexpr (Types::adds_bias || Types::gives_scores) steps.giving = giving;
+    if constexpr (Types::parameters > 0) steps.parameters = &parameters;
   }
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {
@@ -282,10 +286,8 @@ class sm90_item_consumer {
   stdlib::conditional_t<Types::adds_dq, sm90_bad_keys<Types>, nothing> bad_keys;
   uint32 fixed_turn = 0;
   int first_row = 0;
-  struct giving {
-    bool now = true;
-  };
-  [[no_unique_address]] stdlib::conditional_t<Types::adds_bias, giving, typename Types::no_bias> gives_bias;
+  [[no_unique_address]] decltype(sm90_backward_steps<Types>::giving) giving;
+  [[no_unique_address]] parameter_sums<map_of_scores, Types::parameters> parameters;
   // Of the fixed queries, with the lse in powers of two; of split fp16, of the fixed rows.
   stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms> own[map_of_scores::rows];
   stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;

@@ -6,6 +6,7 @@
 #include <giwa/arch/matrix_load.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/arch/shared_address.cuh>
+#include <giwa/attention/kernels/simt/row_terms.cuh>
 #include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
 #include <giwa/tile/register_copy.cuh>
 
@@ -57,11 +58,15 @@ struct sm90_backward_steps {
   uint32 terms_at = 0;
   /// Of a bias that is read by tiles.
   struct bias_of_tile {
-    uint32 at = 0;      // sm90_dq_product::place_of_thread()
-    bool gives = true;  // its gradient
+    uint32 at = 0;  // sm90_dq_product::place_of_thread()
     float of_key[map::rows]{};
   };
   [[no_unique_address]] stdlib::conditional_t<tiled, bias_of_tile, typename Types::no_bias> bias{};
+  using parameters_type = parameter_sums<map, Types::parameters>;
+  [[no_unique_address]] stdlib::conditional_t<Types::adds_bias || Types::gives_scores, typename Types::giving,
+                                              typename Types::no_giving>
+      giving{};
+  [[no_unique_address]] stdlib::conditional_t<(Types::parameters > 0), parameters_type*, parameters_type> parameters{};
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too
   /// there are registers for a few, and for what the first steps after the products would wait for; with a modifier, which needs
@@ -126,6 +131,7 @@ struct sm90_backward_steps {
         const int column = first_column + map::column(thread, i + j), moving = note.begin + column;
         const int query = rows_are_keys ? moving : row, key = rows_are_keys ? row : moving;
         float y = scores.value[i + j], slope = 1;
+        [[maybe_unused]] float z = 0;
         bool keep = true;
         if constexpr (Masked && by_first_query)
           keep = (map::column(0, i + j) >= first_visible[slot]) & (map::column(0, i + j) < end_visible);
@@ -134,7 +140,7 @@ struct sm90_backward_steps {
         if constexpr (tiled) {
           y = fused_multiply_add(y, call.scale, bias.of_key[slot]) + (j == 0 ? bias_of_two.x : bias_of_two.y);
         } else if constexpr (modified) {
-          y = device_product(y, call.scale);
+          y = z = device_product(y, call.scale);
           const dual<float> at =
               modified_score(call.score, y, Masked ? limits.place_within(query, key) : limits.place(query, key));
           y = at.value, slope = at.slope;
@@ -155,13 +161,24 @@ struct sm90_backward_steps {
         // By selection: dP may be NaN where the score is masked.
         if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
         if constexpr (Types::adds_bias)
-          if (keep && bias.gives) add_to_bias(of_first, map::row(0, slot), map::column(0, i + j), gradient[j]);
+          if (keep && giving.now) add_to_bias(of_first, map::row(0, slot), map::column(0, i + j), gradient[j]);
+        if constexpr (Types::gives_scores)
+          if (keep && giving.now)
+            gradient_of<typename Types::score>::give(call.score, exponential * (dp.value[i + j] * drop - delta), z,
+                                                     limits.place(query, key), sums_of(slot));
       }
       if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
       if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);
     }
   }
 
+  /// The sums of the gradients of parameters of a row.
+  GIWA_DEVICE float* sums_of([[maybe_unused]] int slot) const {
+    if constexpr (Types::parameters > 0)
+      return parameters->of(slot);
+    else
+      return nullptr;
+  }
   /// Where the gradient of the bias of the thread's first score is, if it is added here.
   GIWA_DEVICE float* gradient_of_bias([[maybe_unused]] const bounds& limits) const {
     if constexpr (Types::adds_bias) {

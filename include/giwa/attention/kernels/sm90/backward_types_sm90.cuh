@@ -72,6 +72,9 @@ struct sm90_backward_types {
   using bias_type = tiled_bias<Score>;
   static constexpr bool reads_bias = adds_dq && bias_type::template is_of<element>,
                         adds_bias = reads_bias && bias_type::adds, stores_bias = reads_bias && !adds_bias;
+  // Whether a score modifier takes gradients in the kernel of dq, one score after the other, also of its parameters.
+  static constexpr bool gives_scores = !rows_are_keys && gradient_of<Score>::wanted;
+  static constexpr int parameters = gives_scores ? gradient_of<Score>::parameters : 0;
   // With a bias four where there is room, so that it is loaded three tiles ahead.
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
                        stages_ds = !adds_dq                   ? 1
@@ -136,6 +139,11 @@ struct sm90_backward_types {
     tensor_map values, gradient;  // (sequence, head, query, key)
   };
   struct no_bias {};
+  /// Whether an item gives the gradients of a score modifier: not if it comes again.
+  struct giving {
+    bool now = true;
+  };
+  struct no_giving {};
 
   /// P times the slope of the score modifier, from the consumer that sums dv to the one that sums dk: of each thread to the
   /// thread of the same rank, which has the same scores.
