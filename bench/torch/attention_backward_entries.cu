@@ -85,6 +85,7 @@ struct pass {
   }
 };
 
+#if defined(GIWA_BENCH_OTHER_CASES)
 // Packed sequences, causal.
 struct packed_pass {
   using T = giwa::fp16;
@@ -119,6 +120,7 @@ struct packed_pass {
     return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2);
   }
 };
+#endif
 
 // run(pass) for the pass that the call names, or -1 if this library does not have it.
 template <class T, int HeadSize, class Run>
