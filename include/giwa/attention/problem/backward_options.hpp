@@ -3,10 +3,10 @@
 #ifndef GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
 #define GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
 
+#include <giwa/attention/problem/bias_gradient.hpp>
 #include <giwa/attention/problem/gradient.hpp>
 #include <giwa/attention/problem/options.hpp>
 #include <giwa/attention/problem/problem.hpp>
-#include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/attention/problem/workspace.hpp>
 #include <giwa/attention/split_fp16/layout.hpp>
 

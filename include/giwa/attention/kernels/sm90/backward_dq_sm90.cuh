@@ -5,7 +5,7 @@
 
 #include <giwa/arch/acquire_release.cuh>
 #include <giwa/arch/registers.cuh>
-#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+#include <giwa/attention/kernels/sm90/backward_bias_sm90.cuh>
 #include <giwa/tile/element_run.hpp>
 #include <giwa/tile/mma_sm90.cuh>
 #include <giwa/tile/register_copy.cuh>
@@ -203,7 +203,7 @@ class sm90_dq_writer {
       const int64 number = adds ? at.part + consumer : 0;
       if constexpr (Types::stores_bias) {
         s.ds_full[ds.stage()].wait(ds.phase());
-        if (adds) store_bias_gradient(p, s.bias.of[place.stage()], consumer, s.dq.ds[ds.stage()][consumer]);
+        if (adds) sm90_bias<Types>::store(p, s.bias.of[place.stage()], consumer, s.dq.ds[ds.stage()][consumer]);
         s.ds_empty[ds.stage()].arrive();
         ds.advance();
       }
@@ -237,16 +237,6 @@ class sm90_dq_writer {
     while (arch::load_acquire(added) != tile) {
     }
     arch::fence_async_proxy_global();
-  }
-  /// Stores dS of a consumer's keys as the gradient of the bias: what is past the end is left out.
-  template <class Place, class Tile>
-  GIWA_DEVICE static void store_bias_gradient(const params& p, const Place& at, int consumer, const Tile& ds) {
-    const gradient_sharing all = Types::bias_type::of(p.call.call.score).shared();
-    const giwa::index<4> first{all.sequences ? 0 : at.sequence, all.heads ? 0 : at.head, at.query,
-                               at.key + 64 * consumer};
-    arch::store_box(p.bias.gradient, box_coordinates<4>(first, 0, typename Tile::value_type{}).at, ds.data());
-    arch::commit_stores();
-    arch::wait_stores_read<0>();
   }
   GIWA_DEVICE static void set_added(int* added, int tile) {
     arch::fence_async_proxy_global();

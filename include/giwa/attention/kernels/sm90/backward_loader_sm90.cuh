@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_LOADER_SM90_CUH
 
 #include <giwa/arch/elect.cuh>
-#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+#include <giwa/attention/kernels/sm90/backward_bias_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/work/visible_groups.cuh>
 
@@ -203,7 +203,8 @@ class sm90_backward_loader {
       }
     }
 #if defined(GIWA_TRY_PREFETCH)
-    if constexpr (Types::reads_bias) prefetch_bias(work, h, begin);
+    if constexpr (Types::reads_bias)
+      if (arch::elect_one()) sm90_bias<Types>::prefetch(p, {h.batch, h.head, begin, work.first});
 #endif
     [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
     if constexpr (Types::adds_dq) dq = dq_place_of(work, h, n, tiles);
@@ -256,35 +257,9 @@ class sm90_backward_loader {
       s.y_full[y.stage()].arrive_and_expect(scrubs ? 0 : y_bytes);
     }
     block.sync_warp();
-    if constexpr (Types::reads_bias) load_bias(work, h, begin);
+    // Last, because the memory for dS of the tile is free when the consumers have its q.
+    if constexpr (Types::reads_bias) bias.load(block, p, s, {h.batch, h.head, begin, work.first});
     place.advance(), x.advance(), y.advance();
-  }
-
-  /// Loads the bias of a tile into the memory for its dS: last, because that is free when the consumers have the tile's q.
-  GIWA_DEVICE void load_bias(const work_item& work, const head_type& h, int begin) {
-    using tile = typename Types::ds_tile;
-    const bool is_shared = Types::bias_type::of(p.call.call.score).values.values.extent(0) == 1;
-    s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
-    if (arch::elect_one()) {
-      s.bias.full[ds.stage()].arrive_and_expect(Types::consumers * tile::bytes);
-      for (int c = 0; c < Types::consumers; ++c)
-        giwa::load(p.bias.values, bias_origin(work, h, begin, c), s.dq.ds[ds.stage()][c], s.bias.full[ds.stage()],
-                   is_shared ? arch::l2_policy::normal : arch::l2_policy::evict_first);
-    }
-    block.sync_warp();
-    ds.advance();
-  }
-  /// Begins to bring the bias of a tile into the L2 cache.
-  GIWA_DEVICE void prefetch_bias(const work_item& work, const head_type& h, int begin) const {
-    if (arch::elect_one())
-      for (int c = 0; c < Types::consumers; ++c)
-        arch::prefetch_box(p.bias.values,
-                           box_coordinates<4>(bias_origin(work, h, begin, c), 0, typename Types::element{}).at);
-    block.sync_warp();
-  }
-  GIWA_DEVICE giwa::index<4> bias_origin(const work_item& work, const head_type& h, int begin, int consumer) const {
-    const auto& bias = Types::bias_type::of(p.call.call.score).values.values;
-    return {bias.extent(0) == 1 ? 0 : h.batch, bias.extent(1) == 1 ? 0 : h.head, begin, work.first + 64 * consumer};
   }
 
   /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms. Rare, so written for small code.
@@ -323,8 +298,7 @@ class sm90_backward_loader {
   ring_cursor<Types::stages_y> y;
   uint32 fixed_turn = 0, landed_phase = 0;
   ring_cursor<Types::places> place;  // of a part of dq
-  [[no_unique_address]] stdlib::conditional_t<Types::reads_bias, ring_cursor<Types::stages_ds>, typename Types::no_bias>
-      ds;
+  [[no_unique_address]] stdlib::conditional_t<Types::reads_bias, sm90_bias_loader<Types>, typename Types::no_bias> bias;
   bool has_fixed = false;
   int before_of_lane = -1;  // the tile of keys that adds to dq of this lane's tile of the group before this one does
 };

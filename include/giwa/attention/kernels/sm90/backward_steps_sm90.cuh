@@ -7,7 +7,7 @@
 #include <giwa/arch/registers.cuh>
 #include <giwa/arch/shared_address.cuh>
 #include <giwa/attention/kernels/simt/row_terms.cuh>
-#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+#include <giwa/attention/kernels/sm90/backward_bias_sm90.cuh>
 #include <giwa/tile/register_copy.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -111,7 +111,11 @@ struct sm90_backward_steps {
     [[maybe_unused]] int first_visible[map::rows], end_visible = 0;
     if constexpr (Masked && by_first_query) end_visible = find_visible(limits, first_visible);
     [[maybe_unused]] uint32 biases[4];
-    [[maybe_unused]] float* const of_first = gradient_of_bias(limits);
+    [[maybe_unused]] float* first_of_bias = nullptr;
+    if constexpr (Types::adds_bias)
+      first_of_bias = sm90_bias<Types>::element_of(bias_of(), limits.batch, limits.head,
+                                                   note.begin + first_column + map::column(thread, 0),
+                                                   first_row + map::row(thread, 0));
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
@@ -161,7 +165,8 @@ struct sm90_backward_steps {
         // By selection: dP may be NaN where the score is masked.
         if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
         if constexpr (Types::adds_bias)
-          if (keep && giving.now) add_to_bias(of_first, map::row(0, slot), map::column(0, i + j), gradient[j]);
+          if (keep && giving.now)
+            sm90_bias<Types>::give(bias_of(), first_of_bias, map::column(0, i + j), map::row(0, slot), gradient[j]);
         if constexpr (Types::gives_scores)
           if (keep && giving.now)
             gradient_of<typename Types::score>::give(call.score, exponential * (dp.value[i + j] * drop - delta), z,
@@ -172,34 +177,13 @@ struct sm90_backward_steps {
     }
   }
 
+  GIWA_DEVICE const auto& bias_of() const { return Types::bias_type::of(call.score); }
   /// The sums of the gradients of parameters of a row.
   GIWA_DEVICE float* sums_of([[maybe_unused]] int slot) const {
     if constexpr (Types::parameters > 0)
       return parameters->of(slot);
     else
       return nullptr;
-  }
-  /// Where the gradient of the bias of the thread's first score is, if it is added here.
-  GIWA_DEVICE float* gradient_of_bias([[maybe_unused]] const bounds& limits) const {
-    if constexpr (Types::adds_bias) {
-      const auto& of = Types::bias_type::of(call.score);
-      const gradient_sharing all = of.shared();
-      return of.gradient_.data() + ((all.sequences ? 0 : limits.batch * of.gradient_.stride(0)) +
-                                    (all.heads ? 0 : limits.head * of.gradient_.stride(1)) +
-                                    (note.begin + first_column + map::column(thread, 0)) * of.gradient_.stride(2) +
-                                    first_row + map::row(thread, 0));
-    } else {
-      return nullptr;
-    }
-  }
-  /// Writes the gradient of an element of the bias, or adds it where sequences or heads share the element.
-  GIWA_DEVICE void add_to_bias(float* of_first, int keys, int queries, float gradient) const {
-    const auto& of = Types::bias_type::of(call.score);
-    float* const to = of_first + queries * of.gradient_.stride(2) + keys;
-    if (of.shared().sequences || of.shared().heads)
-      atomicAdd(to, gradient);
-    else
-      *to = gradient;
   }
   /// Finds the queries that see each key of the thread under a causal mask, as columns relative to the thread's first one: from
   /// first[slot] on, and before what it returns.

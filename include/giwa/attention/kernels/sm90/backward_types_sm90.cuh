@@ -77,9 +77,7 @@ struct sm90_backward_types {
   static constexpr int parameters = gives_scores ? gradient_of<Score>::parameters : 0;
   // With a bias four where there is room, so that it is loaded three tiles ahead.
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
-                       stages_ds = !adds_dq                   ? 1
-                                   : reads_bias && !by_halves ? 2 * policy::stages_ds
-                                                              : policy::stages_ds;
+                       stages_ds = (adds_dq ? policy::stages_ds : 1) * (reads_bias && !by_halves ? 2 : 1);
   static constexpr int stages_dq = policy::stages_dq;
   // of_warp where all threads of a warp are known to be at the same stages, and where dq is added at 64: there it spills 96 bytes
   // instead of 104, although they are not.
