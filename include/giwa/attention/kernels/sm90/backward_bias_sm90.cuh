@@ -34,14 +34,17 @@ struct sm90_bias {
     for (int c = 0; c < Types::consumers; ++c)
       arch::prefetch_box(p.bias.values, box_coordinates<4>(origin(of(p).values.values, at, c), 0, element{}).at);
   }
-  /// Stores dS of a consumer's keys as the gradient, without what is past the end, and waits until it has been read. One thread.
-  GIWA_DEVICE static void store(const params& p, const place& at, int consumer, const tile& ds) {
-    arch::store_box(p.bias.gradient, box_coordinates<4>(origin(of(p).gradient_, at, consumer), 0, element{}).at,
-                    ds.data());
+  /// Starts to store dS of a tile as the gradient, without what is past the end. One thread.
+  GIWA_DEVICE static void store(const params& p, const place& at, const tile (&ds)[Types::consumers]) {
+    for (int c = 0; c < Types::consumers; ++c)
+      arch::store_box(p.bias.gradient, box_coordinates<4>(origin(of(p).gradient_, at, c), 0, element{}).at, ds[c].data()
+#if defined(GIWA_TRY_HINT)
+                                                                                                                ,
+                      arch::l2_policy::evict_first
+#endif
+      );
     arch::commit_stores();
-    arch::wait_stores_read<0>();
   }
-
   /// The element of a gradient in fp32 that belongs to a score.
   template <class Bias>
   GIWA_DEVICE static float* element_of(const Bias& bias, int batch, int head, int query, int key) {
@@ -69,22 +72,60 @@ struct sm90_bias {
   }
 };
 
-/// Loads the bias of tiles, one after the other. A whole warp.
+/// Loads the bias of tiles, and stores the gradient of the tiles before from the same memory. The loader does both: the writers of dq
+/// are what fixed order waits for. A whole warp.
 template <class Types>
-struct sm90_bias_loader {
+class sm90_bias_loader {
+ public:
   using of = sm90_bias<Types>;
+  using params = typename of::params;
+  using shared_storage = typename of::shared_storage;
 
+  /// Before the loads of a tile: brings its bias into the L2 cache, and stores the gradient that is in its memory.
   template <class Block>
-  GIWA_DEVICE void load(const Block& block, const typename of::params& p, typename of::shared_storage& s,
-                        const typename of::place& at) {
-    s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
-    if (arch::elect_one()) of::load(p, s, at, ds.stage());
+  GIWA_DEVICE void prepare(const Block& block, const params& p, shared_storage& s, const typename of::place& next) {
+    at = next;
+    if (arch::elect_one()) of::prefetch(p, at);
     block.sync_warp();
-    ds.advance();
+    store(block, p, s);
+  }
+  /// After the loads of a tile, because its memory is free when the consumers have its q.
+  template <class Block>
+  GIWA_DEVICE void load(const Block& block, const params& p, shared_storage& s) {
+    const int stage = static_cast<int>(turn % stages);
+    if (Types::stores_bias && block.lane() == 0) {
+      arch::wait_stores_read<0>();
+      s.bias.of[stage] = at;
+    }
+    s.ds_empty[stage].wait(turn / stages % 2 ^ 1);
+    block.sync_warp();
+    if (arch::elect_one()) of::load(p, s, at, stage);
+    block.sync_warp();
+    ++turn;
+  }
+  /// Stores what is left.
+  template <class Block>
+  GIWA_DEVICE void finish(const Block& block, const params& p, shared_storage& s) {
+    for (uint32 i = 0; i < stages; ++i, ++turn) store(block, p, s);
+    if (Types::stores_bias && block.lane() == 0) arch::wait_stores<0>();
   }
 
  private:
-  ring_cursor<Types::stages_ds> ds;
+  static constexpr uint32 stages = Types::stages_ds;
+
+  template <class Block>
+  GIWA_DEVICE void store(const Block& block, const params& p, shared_storage& s) const {
+    if constexpr (Types::stores_bias) {
+      if (turn < stages) return;
+      const int stage = static_cast<int>(turn % stages);
+      s.ds_full[stage].wait(turn / stages % 2 ^ 1);
+      if (block.lane() == 0 && s.bias.of[stage].is_given) of::store(p, s.bias.of[stage], s.dq.ds[stage]);
+      block.sync_warp();
+    }
+  }
+
+  typename of::place at;
+  uint32 turn = 0;  // tiles so far
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

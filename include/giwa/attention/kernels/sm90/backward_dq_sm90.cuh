@@ -5,7 +5,7 @@
 
 #include <giwa/arch/acquire_release.cuh>
 #include <giwa/arch/registers.cuh>
-#include <giwa/attention/kernels/sm90/backward_bias_sm90.cuh>
+#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
 #include <giwa/tile/element_run.hpp>
 #include <giwa/tile/mma_sm90.cuh>
 #include <giwa/tile/register_copy.cuh>
@@ -193,7 +193,6 @@ class sm90_dq_writer {
     const backward_workspace& w = p.call.workspace;
     ring_cursor<Types::stages_dq> part;
     ring_cursor<Types::places> place;
-    [[maybe_unused]] ring_cursor<Types::stages_ds> ds;
     for (;; part.advance(), place.advance()) {
       // A tile's place is known before its part: the tile before it is usually added while the products run.
       s.place_full[place.stage()].wait(place.phase());
@@ -201,12 +200,6 @@ class sm90_dq_writer {
       if (at.part == Types::no_more_parts) break;
       const bool adds = at.part != Types::unused_part;
       const int64 number = adds ? at.part + consumer : 0;
-      if constexpr (Types::stores_bias) {
-        s.ds_full[ds.stage()].wait(ds.phase());
-        if (adds) sm90_bias<Types>::store(p, s.bias.of[place.stage()], consumer, s.dq.ds[ds.stage()][consumer]);
-        s.ds_empty[ds.stage()].arrive();
-        ds.advance();
-      }
       if (adds && at.after != 0) await_added(w.added + number, at.after);
       s.dq_full[consumer][part.stage()].wait(part.phase());
       if (adds) {

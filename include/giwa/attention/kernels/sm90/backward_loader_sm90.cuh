@@ -40,6 +40,7 @@ class sm90_backward_loader {
       if (block.lane() == 0) s.work_empty[at].arrive();
     }
     me.put_end(action::end);
+    if constexpr (Types::reads_bias) me.bias.finish(block, p, s);
   }
 
  private:
@@ -188,6 +189,8 @@ class sm90_backward_loader {
       some = some || keep[c] == tile_keep::some;
     }
     const bool scrubs = work.careful != 0 && some;
+    if constexpr (Types::reads_bias)
+      bias.prepare(block, p, s, {h.batch, h.head, n * columns, work.first, work.careful == 0});
     constexpr int rows_of_lane = ceil_div(columns, 32);
     const int begin = n * columns;
     [[maybe_unused]] stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms>
@@ -202,10 +205,6 @@ class sm90_backward_loader {
           terms[i] = Types::rows_are_keys ? Types::terms_of_query(p.call, h, row) : Types::terms_of_key(p.call, h, row);
       }
     }
-#if defined(GIWA_TRY_PREFETCH)
-    if constexpr (Types::reads_bias)
-      if (arch::elect_one()) sm90_bias<Types>::prefetch(p, {h.batch, h.head, begin, work.first});
-#endif
     [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
     if constexpr (Types::adds_dq) dq = dq_place_of(work, h, n, tiles);
     s.x_empty[x.stage()].wait(x.phase() ^ 1);
@@ -228,7 +227,6 @@ class sm90_backward_loader {
       note.begin = begin;
       if constexpr (Types::adds_dq) {
         s.dq_places[place.stage()] = dq;
-        if constexpr (Types::reads_bias) s.bias.of[place.stage()] = {h.batch, h.head, begin, work.first};
         s.place_full[place.stage()].arrive();
       }
       // A consumer for which the whole tile is kept has to see the NaN of cleared rows too.
@@ -257,8 +255,7 @@ class sm90_backward_loader {
       s.y_full[y.stage()].arrive_and_expect(scrubs ? 0 : y_bytes);
     }
     block.sync_warp();
-    // Last, because the memory for dS of the tile is free when the consumers have its q.
-    if constexpr (Types::reads_bias) bias.load(block, p, s, {h.batch, h.head, begin, work.first});
+    if constexpr (Types::reads_bias) bias.load(block, p, s);
     place.advance(), x.advance(), y.advance();
   }
 

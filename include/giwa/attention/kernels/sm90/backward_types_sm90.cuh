@@ -125,12 +125,13 @@ struct sm90_backward_types {
   struct rows_of_dq {
     dq_tile of[consumers];
   };
-  /// Where the bias of a tile is, and whether it has arrived.
+  /// Where the bias of a tile is, whether its gradient is stored there, and whether it has arrived.
   struct bias_place {
     int sequence, head, query, key;
+    bool is_given;
   };
   struct bias_storage {
-    bias_place of[places];  // a ring, as dq_places
+    bias_place of[stages_ds];
     arch::mbarrier full[stages_ds];
   };
   struct bias_maps {
@@ -273,7 +274,7 @@ struct sm90_backward_types {
     if constexpr (adds_dq) {
       s.last_loaded.initialize(1);
       for (int i = 0; i < stages_ds; ++i)
-        s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize((stores_bias ? 5 : 4) * consumers);
+        s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
       if constexpr (reads_bias)
         for (arch::mbarrier& full : s.bias.full) full.initialize(1);
       for (int i = 0; i < places; ++i) s.place_full[i].initialize(1);
