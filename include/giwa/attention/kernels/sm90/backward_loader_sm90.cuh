@@ -110,14 +110,12 @@ class sm90_backward_loader {
       }
     }
   }
-
   /// The end of the tiles of queries that a work item has, of `count`.
   GIWA_DEVICE static int end_of_part(const work_item& work, int count) {
     if constexpr (Types::adds_dq)
       if (work.divided) return count * (work.share + 1) / work.sharers;
     return count;
   }
-
   /// What the mask keeps of tile n for a consumer. A score modifier is never called for rows past the end.
   template <class Tiles>
   GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n, int c,
@@ -134,7 +132,6 @@ class sm90_backward_loader {
     if ((asks || Types::adds_dq) && lacks_rows && keep == tile_keep::all) return tile_keep::some;
     return Types::rows_are_keys ? keep_of_reader(p.call, h, keep, first + 64) : keep;
   }
-
   /// b is free for the next rows earlier than a: dq of the last tile needs a.
   GIWA_DEVICE void load_fixed(const work_item& work) {
     const head_type& h = work.head.get();
@@ -161,7 +158,6 @@ class sm90_backward_loader {
     }
     ++fixed_turn;
   }
-
   /// Where dq of tile n of the queries is added. An item that comes again has added to it already. `tiles`: as for load_tile().
   template <class Tiles>
   GIWA_DEVICE auto dq_place_of(const work_item& work, const head_type& h, int n, const Tiles& tiles) const {
@@ -281,7 +277,6 @@ class sm90_backward_loader {
         terms.nan[row] = nan_of<float>;
     }
   }
-
   /// Where row `row` of the head is in a tensor of keys or of queries.
   GIWA_DEVICE static giwa::index<4> origin(const head_type& h, bool of_keys, int row) {
     return of_keys ? giwa::index<4>{h.key_sequence, h.kv_head, h.first_key_row + row, 0}

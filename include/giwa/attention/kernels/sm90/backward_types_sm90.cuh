@@ -67,8 +67,7 @@ struct sm90_backward_types {
   static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves;
   // Whether a consumer leaves out the products of a tile of which it sees nothing, but for its share of dq.
   static constexpr bool skips_unseen = !adds_dq || (mask_traits<Mask>::has_blocks && !by_halves);
-  // A bias that is read by tiles, by TMA into the memory in which dS replaces it. Its gradient is stored from there, or added in
-  // fp32.
+  // A bias that is read by tiles into the memory for dS. Its gradient is stored from there, or added in fp32.
   using bias_type = tiled_bias<Score>;
   static constexpr bool reads_bias = adds_dq && bias_type::template is_of<element>,
                         adds_bias = reads_bias && bias_type::adds, stores_bias = reads_bias && !adds_bias;
@@ -83,8 +82,7 @@ struct sm90_backward_types {
   // instead of 104, although they are not.
   static constexpr descriptors how =
       adds_dq || (!is_split && (HeadSize > 64 || HeadSizeV > 64)) ? descriptors::of_warp : descriptors::from_first;
-  // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers, nor where the memory
-  // for dS has the next bias.
+  // Whether dk and dv are stored by slabs of 64 columns, in the memory for dS. Not of 56 columns, which are 64 in registers.
   static constexpr bool stores_slabs =
       adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && !reads_bias;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
