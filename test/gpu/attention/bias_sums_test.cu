@@ -42,7 +42,9 @@ TEST_CASE("the kernel of dq gives the gradients of parameters") {
     return giwa::then(giwa::softcap{4}, giwa::alibi_with_gradient(from, giwa::tensor_view<float, 1>(to, {3}),
                                                                   giwa::alignment::bottom_right));
   };
-  for (const bool poisoned : {false, true}) {
+  for (const int kind : {0, 1, 2}) {
+    const bool poisoned = kind == 1;
+    if (kind == 2) o.q_lengths = {130, 0, 70, 300}, o.k_lengths = {150, 9, 70, 260};
     backward_case<fp16> c(o);
     const backward_answers a = answers_of(c, causal::bottom_right, score(slopes.data(), expected.data()));
     if (poisoned) c.of.k.view()(1, 269, 0, 0) = giwa::convert<fp16>{}(NAN);  // only the last query sees it
@@ -64,7 +66,7 @@ TEST_CASE("the kernel of dq gives the gradients of parameters") {
       if (poisoned) {
         CHECK(std::isnan(got[0][i]));
       } else {
-        CHECK(std::abs(got[0][i] - expected[i]) < 2e-3f * (1 + std::abs(expected[i])));
+        CHECK(std::abs(got[0][i] - expected[i]) < 5e-3f * (10 + std::abs(expected[i])));
         CHECK(got[0][i] == got[1][i]);
       }
     }
