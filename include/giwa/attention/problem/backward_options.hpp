@@ -33,9 +33,9 @@ struct attention_backward_options {
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
   bool accumulate = false;
-  /// Lets the parts of dq be added in any order where one kernel computes all gradients (workspace_bytes()): the last bits of
-  /// dq then change from run to run, and those of dk and dv may depend on the batch and on the GPU's number of
-  /// multiprocessors. Without it every run gives the same bits.
+  /// Lets the parts of dq, and those of the gradient of a bias that sequences or heads share, be added in any order where one
+  /// kernel computes all gradients (workspace_bytes()): the last bits of these then change from run to run, and those of dk and
+  /// dv may depend on the batch and on the GPU's number of multiprocessors. Without it every run gives the same bits.
   bool any_order = false;
   /// Lets blocks split the query heads of a kv head where few kv heads and keys would leave multiprocessors idle, on Hopper in
   /// fp16 and bf16 up to head size 128, with the bytes of workspace_bytes() for it. Every run still gives the same bits, but those
