@@ -83,9 +83,9 @@ class sm90_bias_loader {
 
   /// Before the loads of a tile: brings its bias into the L2 cache, and stores the gradient that is in its memory.
   template <class Block>
-  GIWA_DEVICE void prepare(const Block& block, const params& p, shared_storage& s, const typename of::place& next) {
-    at = next;
-    if (arch::elect_one()) of::prefetch(p, at);
+  GIWA_DEVICE void prepare(const Block& block, const params& p, shared_storage& s, const typename of::place& of_tile) {
+    next = of_tile;
+    if (arch::elect_one()) of::prefetch(p, next);
     block.sync_warp();
     store(block, p, s);
   }
@@ -95,11 +95,11 @@ class sm90_bias_loader {
     const int stage = static_cast<int>(turn % stages);
     if (Types::stores_bias && block.lane() == 0) {
       arch::wait_stores_read<0>();
-      s.bias.of[stage] = at;
+      s.bias.of[stage] = next;
     }
     s.ds_empty[stage].wait(turn / stages % 2 ^ 1);
     block.sync_warp();
-    if (arch::elect_one()) of::load(p, s, at, stage);
+    if (arch::elect_one()) of::load(p, s, next, stage);
     block.sync_warp();
     ++turn;
   }
@@ -124,7 +124,7 @@ class sm90_bias_loader {
     }
   }
 
-  typename of::place at;
+  typename of::place next;
   uint32 turn = 0;  // tiles so far
 };
 
