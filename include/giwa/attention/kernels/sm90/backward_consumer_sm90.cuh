@@ -76,7 +76,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     }
     steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
                      this->first_row, this->thread,       this->random_key};
-    this->set_giving(steps);
+    const auto more = this->giving_of(steps);
     steps.read_early();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
@@ -84,7 +84,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     if constexpr (!sums_y) release(s.y_empty[y.stage()]);
     if constexpr (Types::adds_dq) bad_keys.replace(block, dq.is_first(), s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
-    steps.template run<Masked>(block, scores, dp, weights, gradients);
+    steps.template run<Masked>(block, scores, dp, weights, gradients, more);
     if constexpr (Types::adds_dq) dq.write_gradients(s, index, this->thread, y.turn, gradients);
     acquire_turn();
     if constexpr (sums_y) {

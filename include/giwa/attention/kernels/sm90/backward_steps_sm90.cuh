@@ -56,17 +56,15 @@ struct sm90_backward_steps {
   // Where dq is added too, the lse that are read early, and where the thread's terms are.
   static constexpr int few = Types::adds_dq && !calls_score ? Columns / 16 : 0;
   uint32 terms_at = 0;
-  /// Of a bias that is read by tiles.
-  struct bias_of_tile {
-    uint32 at = 0;  // sm90_dq_product::place_of_thread()
-    float of_key[map::rows]{};
+  /// Of a score modifier whose gradients are given here.
+  struct giving_steps {
+    uint32 bias_at = 0;         // where the thread's bias of a tile is: sm90_dq_product::place_of_thread()
+    float of_key[map::rows]{};  // the bias of the thread's keys
+    bool gives = true;          // not if the item comes again
+    parameter_sums<map, Types::parameters>* parameters = nullptr;
   };
-  [[no_unique_address]] stdlib::conditional_t<tiled, bias_of_tile, typename Types::no_bias> bias{};
-  using parameters_type = parameter_sums<map, Types::parameters>;
-  [[no_unique_address]] stdlib::conditional_t<Types::adds_bias || Types::gives_scores, typename Types::giving,
-                                              typename Types::no_giving>
-      giving{};
-  [[no_unique_address]] stdlib::conditional_t<(Types::parameters > 0), parameters_type*, parameters_type> parameters{};
+  static constexpr bool gives = tiled || Types::gives_scores;
+  using giving_type = stdlib::conditional_t<gives, giving_steps, typename Types::no_bias>;
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too
   /// there are registers for a few, and for what the first steps after the products would wait for; with a modifier, which needs
@@ -74,12 +72,6 @@ struct sm90_backward_steps {
   /// geometric mean of 20 cells up to 8192 tokens, 1.015, 1.023, 1.017; 128 no difference.
   GIWA_DEVICE void read_early() {
     factor = modified ? log2_e<float> : call.scale * log2_e<float>;
-    if constexpr (Types::bias_type::has_key_term && tiled) {
-      const bounds limits = note.limits.get();
-      GIWA_UNROLL
-      for (int slot = 0; slot < map::rows; ++slot)
-        bias.of_key[slot] = call.score.first(0.0f, limits.place_within(0, first_row + map::row(thread, slot)));
-    }
     if constexpr (few > 0) {
       const int lane = static_cast<int>(static_cast<uint32>(arch::recomputed_here(thread)) % 32);
       terms_at = arch::shared_address(&terms.lse[first_column + map::column(lane, 0)]);
@@ -97,10 +89,19 @@ struct sm90_backward_steps {
     }
   }
 
+  /// Reads the bias of the thread's keys, which all queries share.
+  GIWA_DEVICE void read_bias_of_keys(giving_steps& more) const {
+    if constexpr (Types::bias_type::has_key_term)
+      for (int slot = 0; slot < map::rows; ++slot)
+        more.of_key[slot] =
+            call.score.first(0.0f, note.limits.get().place_within(0, first_row + map::row(thread, slot)));
+  }
+
   /// P and dS as left operands: P of the product with y, dS of that with x.
   template <bool Masked, class Block>
   GIWA_DEVICE void run([[maybe_unused]] const Block& block, const scores_tile& scores, const scores_tile& dp,
-                       [[maybe_unused]] uint32 (&weights)[words], [[maybe_unused]] uint32 (&gradients)[words]) const {
+                       [[maybe_unused]] uint32 (&weights)[words], [[maybe_unused]] uint32 (&gradients)[words],
+                       [[maybe_unused]] const giving_type& more = {}) const {
     using element = typename Types::element;
     const steps_of_scores steps{call.mask, call.score, call.scale, random_key};
     const bounds limits = note.limits.get();
@@ -122,7 +123,7 @@ struct sm90_backward_steps {
       float weight[2], gradient[2];
       [[maybe_unused]] float2 lse_of_two, delta_of_two, bias_of_two;
       if constexpr (tiled) {
-        if (i % 8 == 0) arch::load_matrices<true>(biases, bias.at + (first_column + 2 * i) * Types::ds_row_bytes);
+        if (i % 8 == 0) arch::load_matrices<true>(biases, more.bias_at + (first_column + 2 * i) * Types::ds_row_bytes);
         bias_of_two = unpacked_word<element>(biases[i % 8 / 2]);
       }
       if constexpr (few > 0) {
@@ -142,7 +143,7 @@ struct sm90_backward_steps {
         else if constexpr (Masked)
           keep = keeps(steps, limits, query, key);
         if constexpr (tiled) {
-          y = fused_multiply_add(y, call.scale, bias.of_key[slot]) + (j == 0 ? bias_of_two.x : bias_of_two.y);
+          y = fused_multiply_add(y, call.scale, more.of_key[slot]) + (j == 0 ? bias_of_two.x : bias_of_two.y);
         } else if constexpr (modified) {
           y = z = device_product(y, call.scale);
           const dual<float> at =
@@ -165,12 +166,12 @@ struct sm90_backward_steps {
         // By selection: dP may be NaN where the score is masked.
         if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
         if constexpr (Types::adds_bias)
-          if (keep && giving.now)
+          if (keep && more.gives)
             sm90_bias<Types>::give(bias_of(), first_of_bias, map::column(0, i + j), map::row(0, slot), gradient[j]);
         if constexpr (Types::gives_scores)
-          if (keep && giving.now)
+          if (keep && more.gives)
             gradient_of<typename Types::score>::give(call.score, exponential * (dp.value[i + j] * drop - delta), z,
-                                                     limits.place(query, key), sums_of(slot));
+                                                     limits.place(query, key), sums_of(more, slot));
       }
       if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
       if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);
@@ -179,9 +180,9 @@ struct sm90_backward_steps {
 
   GIWA_DEVICE const auto& bias_of() const { return Types::bias_type::of(call.score); }
   /// The sums of the gradients of parameters of a row.
-  GIWA_DEVICE float* sums_of([[maybe_unused]] int slot) const {
+  GIWA_DEVICE static float* sums_of([[maybe_unused]] const giving_type& more, [[maybe_unused]] int slot) {
     if constexpr (Types::parameters > 0)
-      return parameters->of(slot);
+      return more.parameters->of(slot);
     else
       return nullptr;
   }

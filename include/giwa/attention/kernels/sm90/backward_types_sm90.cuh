@@ -72,7 +72,8 @@ struct sm90_backward_types {
   static constexpr bool reads_bias = adds_dq && bias_type::template is_of<element>,
                         adds_bias = reads_bias && bias_type::adds, stores_bias = reads_bias && !adds_bias;
   // Whether a score modifier takes gradients in the kernel of dq, one score after the other, also of its parameters.
-  static constexpr bool gives_scores = !rows_are_keys && gradient_of<Score>::wanted;
+  static constexpr bool gives_scores = !rows_are_keys && gradient_of<Score>::wanted,
+                        gives_once = adds_bias || gives_scores;
   static constexpr int parameters = gives_scores ? gradient_of<Score>::parameters : 0;
   // With a bias four where there is room, so that it is loaded three tiles ahead.
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
@@ -140,7 +141,6 @@ struct sm90_backward_types {
   struct giving {
     bool now = true;
   };
-  struct no_giving {};
 
   /// P times the slope of the score modifier, from the consumer that sums dv to the one that sums dk: of each thread to the
   /// thread of the same rank, which has the same scores.
