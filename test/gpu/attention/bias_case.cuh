@@ -23,7 +23,7 @@ using giwa::fp16;
 constexpr float untouched = 7;  // in the gradient before the call
 
 struct bias_options {
-  int64 batch = 2, heads = 2, kv_heads = 1, queries = 200, keys = 264;
+  int64 batch = 2, heads = 2, kv_heads = 1, queries = 136, keys = 200;
   int64 biases = 2, bias_heads = 2;  // the sizes of the bias: those above, or 1
   bool any_order = false, split_heads = false, least_workspace = false, hostile = false;
   bool poisoned = false;  // in the second call the last key and a row of dout are NaN

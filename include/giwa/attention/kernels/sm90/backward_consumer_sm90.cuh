@@ -35,7 +35,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
   GIWA_DEVICE bool add_item(work_item& work) {
     if constexpr (sums_x) sum_x.fill(0);
     if constexpr (sums_y) sum_y.fill(0);
-    if constexpr (Types::parameters > 0) this->parameters = {};
+    if constexpr (Types::parameters > 0) this->parameter_gradients = {};
     action next = await_next();
     const bool has_tiles = !uniform(next == action::end_of_item || next == action::end);
     if (has_tiles) this->begin_item(work);

@@ -98,7 +98,7 @@ class sm90_item_consumer {
     }
     if constexpr (Types::parameters > 0)
       if (uniform(!work.idle && work.careful == 0))
-        parameters.store(block, thread, p.call, work.head.get(), work.first + 64 * index);
+        parameter_gradients.store(block, thread, p.call, work.head.get(), work.first + 64 * index);
     if (!uniform(work.idle)) store_sums(work, finite);
   }
   /// Where the bias of a tile is, and what the steps give of the gradients of the score modifier.
@@ -110,7 +110,7 @@ class sm90_item_consumer {
       steps.read_bias_of_keys(more);
     }
     if constexpr (Types::gives_once) more.gives = giving.now;
-    if constexpr (Types::parameters > 0) more.parameters = &parameters;
+    if constexpr (Types::parameters > 0) more.parameters = &parameter_gradients;
     return more;
   }
   /// Waits for the next stage of x and returns what to do with its tile.
@@ -288,7 +288,7 @@ class sm90_item_consumer {
   int first_row = 0;
   [[no_unique_address]] stdlib::conditional_t<Types::gives_once, typename Types::giving, typename Types::no_bias>
       giving;
-  [[no_unique_address]] parameter_sums<map_of_scores, Types::parameters> parameters;
+  [[no_unique_address]] parameter_sums<map_of_scores, Types::parameters> parameter_gradients;
   // Of the fixed queries, with the lse in powers of two; of split fp16, of the fixed rows.
   stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms> own[map_of_scores::rows];
   stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;
