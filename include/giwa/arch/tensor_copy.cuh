@@ -77,13 +77,6 @@ GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const vo
                           "r"(shared_address(from)), "l"(&map));
 }
 
-/// The same, with a policy of the L2 cache.
-template <int Rank>
-GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const void* from, l2_policy policy) {
-  GIWA_DETAIL_TENSOR_COPY("cp.async.bulk.tensor.", ".global.shared::cta.bulk_group.L2::cache_hint [%6, ",
-                          "], [%5], %7;", "r"(shared_address(from)), "l"(&map), "l"(static_cast<uint64>(policy)));
-}
-
 /// Prefetches a box to the L2 cache.
 template <int Rank>
 GIWA_DEVICE void prefetch_box(const tensor_map& map, const int (&c)[Rank]) {

@@ -37,12 +37,8 @@ struct sm90_bias {
   /// Starts to store dS of a tile as the gradient, without what is past the end. One thread.
   GIWA_DEVICE static void store(const params& p, const place& at, const tile (&ds)[Types::consumers]) {
     for (int c = 0; c < Types::consumers; ++c)
-      arch::store_box(p.bias.gradient, box_coordinates<4>(origin(of(p).gradient_, at, c), 0, element{}).at, ds[c].data()
-#if defined(GIWA_TRY_HINT)
-                                                                                                                ,
-                      arch::l2_policy::evict_first
-#endif
-      );
+      arch::store_box(p.bias.gradient, box_coordinates<4>(origin(of(p).gradient_, at, c), 0, element{}).at,
+                      ds[c].data());
     arch::commit_stores();
   }
   /// The element of a gradient in fp32 that belongs to a score.
