@@ -30,7 +30,7 @@ std::string forward_fault(uint64 seed) {
   thread_local std::unique_ptr<host_place> place;
   if (place == nullptr) place = std::make_unique<host_place>(int64{64} << 20);
   const auto& one = list[static_cast<std::size_t>(seed % list.size())];
-  const attention_draw d = draw_problem(seed, one.types, {.work = 3 << 20});
+  const attention_draw d = draw_problem(seed, one.types, {.work = draws_small ? 3 << 17 : 3 << 20});
   return run_problem(*place, d, [&](const call_arguments& a) { return one.call(giwa::host, a); }).failure;
 }
 const fuzz_with forward("forward", forward_fault);

@@ -330,7 +330,8 @@ attention_answers answers_of(cached_case<T, Element, O>& c, const Mask& mask, co
     }
   };
   std::vector<std::thread> threads;  // a case can take minutes of one thread
-  for (unsigned i = 1; i < (small_mode() ? 1 : std::clamp(std::thread::hardware_concurrency(), 1u, 16u)); ++i)
+  for (unsigned i = 1; i < (small_mode() || draws_small ? 1 : std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+       ++i)
     threads.emplace_back(compute_heads);
   compute_heads();
   for (std::thread& t : threads) t.join();
