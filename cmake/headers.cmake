@@ -267,6 +267,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/backward_bias_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_plain_sm90.cuh
   D giwa/attention/kernels/sm90/backward_loader_sm90.cuh
   D giwa/attention/kernels/sm90/backward_steps_sm90.cuh
   D giwa/attention/kernels/sm90/backward_dq_sm90.cuh
