@@ -262,6 +262,10 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/latent_scores_sm90.cuh
   D giwa/attention/kernels/sm90/latent_output_sm90.cuh
   D giwa/attention/kernels/sm90/latent_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_loader_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_consumer_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh

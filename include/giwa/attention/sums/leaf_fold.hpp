@@ -92,6 +92,15 @@ struct split_partials {
   }
 };
 
+/// The same where leaves are merged one after the other: all up to the end, or each leaf of a split without the beginning.
+struct ordered_partials {
+  int begin, end;
+  GIWA_HOST_DEVICE constexpr int count() const { return begin == 0 ? 1 : end - begin; }
+  GIWA_HOST_DEVICE constexpr split_partials::position position_of(int i) const {
+    return {fold_levels::count - 1, begin + i};
+  }
+};
+
 /// A step of the merge of what all splits handed on, in order: `partials` of them, 1 or 4, are merged in order. The result is
 /// the next child of the unfinished node[level] of the fold, and completes `completed` nodes, each the last child of the next.
 struct merge_step {

@@ -74,6 +74,17 @@ struct few_rows_scales {
 template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales<false, Rows, Stages, LeafKeys, ScoreWarps, Groups> {};
 
+/// What of the keys [leaf Keys, (leaf + 1) Keys) is visible: under the mask, and before the end of the keys.
+template <int Keys, class Call>
+GIWA_HOST_DEVICE tile_keep visible_keys(const Call& call, const packed_rows& r, int leaf) {
+  const int first = leaf * Keys;
+  if (first >= r.keys) return tile_keep::none;
+  const bool whole = r.keys - first >= Keys;
+  const score_tile t = r.tile(first, whole ? first + Keys - 1 : r.keys - 1);
+  const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
+  return visible == tile_keep::all && !whole ? tile_keep::some : visible;
+}
+
 /// T: elements of q. Element: of the cache, T or of 8 bits.
 template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct few_rows_types {
@@ -164,14 +175,8 @@ struct few_rows_types {
     tensor_map k, v;          // (element of the cache, head, row, head size)
   };
 
-  /// What of a leaf is visible: under the mask, and before the end of the keys.
   GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
-    const int first = leaf * leaf_keys;
-    if (first >= r.keys) return tile_keep::none;
-    const bool whole = r.keys - first >= leaf_keys;
-    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
-    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
+    return visible_keys<leaf_keys>(call, r, leaf);
   }
 };
 

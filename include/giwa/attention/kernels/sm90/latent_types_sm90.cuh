@@ -40,6 +40,27 @@ struct warp_sums {
   float m[Rows], l[Rows];
 };
 
+/// Loads the packed rows of a work tile into a tile of q, with zeros past their end. `Threads` threads call it, each with its rank.
+template <int Threads, class Call, class Tile>
+GIWA_DEVICE void copy_packed_rows(int thread, const Call& call, const few_rows_work_tile& work, const packed_rows& rows,
+                                  bool aligned, Tile& tile) {
+  using element = typename Tile::value_type;
+  constexpr int run = 16 / static_cast<int>(sizeof(element)), chunks = Tile::columns / run;
+  const auto& q = call.views.q;
+  for (int i = thread; i < Tile::rows * chunks; i += Threads) {
+    const int row = i / chunks, column = i % chunks * run;
+    element* const to = tile.chunk(row, column);
+    const element* from = nullptr;
+    if (row < rows.rows)
+      from = &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(row), rows.head(row), column);
+    if (from != nullptr && aligned)
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    else
+#pragma unroll 1
+      for (int j = 0; j < run; ++j) to[j] = from != nullptr ? from[j] : convert<element>{}(0.f);
+  }
+}
+
 /// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows.
 template <class T, class O, class Policy, class Mask, class Score>
 struct latent_types {
@@ -103,12 +124,7 @@ struct latent_types {
   };
 
   GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
-    const int first = leaf * leaf_keys;
-    if (first >= r.keys) return tile_keep::none;
-    const bool whole = r.keys - first >= leaf_keys;
-    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
-    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
+    return visible_keys<leaf_keys>(call, r, leaf);
   }
   /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written.
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
