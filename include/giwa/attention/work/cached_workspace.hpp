@@ -14,11 +14,11 @@ namespace detail {
 /// What the host knows of the work of a launch, for the shape of its splits.
 struct split_work {
   int64 sequences, kv_heads;
-  int64 tiles;        // work tiles of all sequences, of one head of keys, at most
-  int64 tile_leaves;  // leaves of one work tile, at most
-  int64 rows;         // of a tile that are in use, at most
-  int64 columns;      // of the output, padded
-  bool exact;         // tiles and tile_leaves are those of every sequence
+  int64 tiles;            // work tiles of all sequences, of one head of keys, at most
+  int64 tile_leaves;      // leaves of one work tile, at most
+  int64 rows;             // of a tile that are in use, at most
+  int64 columns;          // of the output, padded
+  bool exact;             // tiles and tile_leaves are those of every sequence
   bool in_order = false;  // leaves are merged one after the other: a split hands on each
 };
 

@@ -121,7 +121,9 @@ struct latent_wide_consumer {
     }
     while (tiles.exists()) {
       const place other = take();
+      LAT_STAMP(index, other.turn, 0);
       const bool is_strange = take_weights();
+      LAT_STAMP(index, other.turn, 1);
       multiply_values(other);
       if (!tiles.exists()) {
         arch::wgmma_wait<0>();
@@ -129,9 +131,17 @@ struct latent_wide_consumer {
         break;
       }
       const place own = take();
+#if LAT_ORDER == 0
       begin_scores(own);
       arch::wgmma_wait<1>();
+      LAT_STAMP(index, other.turn, 2);
       release_values(work, rows, other, is_strange);
+#else
+      arch::wgmma_wait<0>();
+      LAT_STAMP(index, other.turn, 2);
+      release_values(work, rows, other, is_strange);
+      begin_scores(own);
+#endif
       end_scores(own);
       add_own(work, rows, own);
     }
@@ -142,22 +152,29 @@ struct latent_wide_consumer {
     s.k.full[at.stage()][part].wait(at.phase());
     if (p.copies != key_copies::boxes) arch::fence_async_proxy();  // wgmma may then read what others have written
   }
-  /// S, with the columns of the first part of a tile, and with those of the second one; then it is complete.
+  /// S, with the first parts of a tile's columns, and with the others; then it is complete.
   ///@{
   GIWA_DEVICE void begin_scores(const place& at) {
-    wait_for_keys(at, 0);
     arch::fence_operand(scores.value);
-    arch::wgmma_fence();
-    multiply<half, descriptors::in_turn>(scores, s.q, 0, transposed(s.k.tile[at.stage()]), false);
+    multiply_part<0>(at);
+    if constexpr (Types::parts > 2) multiply_part<1>(at);
     arch::wgmma_commit();
   }
   GIWA_DEVICE void end_scores(const place& at) {
-    wait_for_keys(at, 1);
-    multiply<Types::policy::head_size - half, descriptors::in_turn>(
-        scores, s.q, 0, transposed(s.k.tile[at.stage()]), true, half, half);
+    if constexpr (Types::parts > 2) multiply_part<2>(at);
+    multiply_part<Types::parts - 1>(at);
     arch::wgmma_commit();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
+  }
+  template <int Part>
+  GIWA_DEVICE void multiply_part(const place& at) {
+    constexpr int begin = 64 * Types::slab_of(Part), depth = 64 * Types::slab_of(Part + 1) - begin;
+    wait_for_keys(at, Part);
+    if (Part == 0) { LAT_STAMP(index, at.turn, 3); }
+    if (Part == Types::parts - 1) { LAT_STAMP(index, at.turn, 4); }
+    arch::wgmma_fence();
+    multiply<depth, descriptors::in_turn>(scores, s.q, 0, transposed(s.k.tile[at.stage()]), Part > 0, begin, begin);
   }
   ///@}
   /// O += P V of this warpgroup's columns.
@@ -179,12 +196,16 @@ struct latent_wide_consumer {
 
   /// P of this warpgroup's tile, whose S is complete, and O += P V.
   GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const place& at) {
+    LAT_STAMP(index, at.turn, 5);
     steps.apply(thread, scores, rows, at.visible, rows_are_packed{at.first_key()});
     const bool is_strange = at.visible == tile_keep::some && scrub(s.k.tile[at.stage()]);
     float largest[row_slots], sum[row_slots];
-    softmax.find_maxima(block, scores, largest);
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) largest[r] = softmax.m[r];
+    reduce_rows_of_thread(scores, largest, larger{});
     const bool raises = block.any(softmax.exceeds_slack(largest));
     if (raises) {
+      reduce_over_lanes<score_map>(block, largest, larger{});
       raise(largest);
       if (lane % 4 == 0) {
         GIWA_UNROLL
@@ -198,9 +219,11 @@ struct latent_wide_consumer {
       s.p[i][thread] = {weights[4 * i], weights[4 * i + 1], weights[4 * i + 2], weights[4 * i + 3]};
     if (lane == 0) s.news[warp] = (raises ? news::raised : 0) | (is_strange ? news::scrubbed : 0);
     arch::barrier_arrive(p_barrier(index), 64);
+    LAT_STAMP(index, at.turn, 6);
     multiply_values(at);
     softmax.add(sum);
     arch::wgmma_wait<0>();
+    LAT_STAMP(index, at.turn, 7);
     release_values(work, rows, at, is_strange);
   }
   /// Takes P, and m if it was raised, from the other warpgroup. Returns whether values were scrubbed.

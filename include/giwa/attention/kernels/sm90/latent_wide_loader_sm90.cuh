@@ -24,7 +24,8 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   /// Initializes the mbarriers. One warp calls it before a barrier of the block.
   GIWA_DEVICE static void prepare(const Block& block, const params& p, shared_storage& s) {
     const int i = block.lane();
-    if (i < 2 * stages) s.k.full[i / 2][i % 2].initialize(arrivals(p)), s.k.empty[i / 2][i % 2].initialize(4);
+    if (i < Types::parts * stages) s.k.full[i / Types::parts][i % Types::parts].initialize(arrivals(p));
+    if (i < 2 * stages) s.k.empty[i / 2][i % 2].initialize(4);
     if (i < work_tile_queue::depth)
       s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
     arch::mbarriers_initialized();
@@ -65,30 +66,42 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
         const uint32 free = (turn / stages & 1) ^ 1;
         ++turn;
         if (boxes)
-          load_halves(source, stage, free);
+          load_halves(source, stage, free, turn - 1);
         else
           load_whole(source, stage, free);
       }
   }
 
-  /// Lanes of the issuing warps start the boxes of a tile.
-  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free) const {
+  /// Lanes of the issuing warps start the boxes of a tile. Until its stage is free they come to the L2 cache.
+  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free, [[maybe_unused]] uint32 number) const {
+    LAT_STAMP(2, number, 5);
     using tile = typename Types::k_tile;
     using box = tensor_box<tile>;
-    constexpr int boxes = tile::columns / box::columns, of_first = Types::half / box::columns;
+    static_assert(box::columns == 64);
     const int first_box = (block.lane() << p.issuers_log2) + warp;
     typename Types::element* const to = s.k.tile[stage].data() + first_box * p.box_rows * box::columns;
     const auto policy = p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
+    const bool has_box = block.lane() < source.boxes;
+#if LAT_PREFETCH
+    if (has_box) {
+      GIWA_UNROLL
+      for (int i = 0; i < Types::slabs; ++i) {
+        const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
+        arch::prefetch_box(p.k, origin);
+      }
+    }
+#endif
     GIWA_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      const int begin = h == 0 ? 0 : of_first, end = h == 0 ? of_first : boxes;
-      arch::mbarrier& full = s.k.full[stage][h];
-      s.k.empty[stage][h].wait(free);
+    for (int part = 0; part < Types::parts; ++part) {
+      const int begin = Types::slab_of(part), end = Types::slab_of(part + 1);
+      arch::mbarrier& full = s.k.full[stage][part];
+      if (begin % Types::half_slabs == 0) s.k.empty[stage][begin / Types::half_slabs].wait(free);
+      LAT_STAMP(2, number, part);
       if (block.lane() == 0)
         full.arrive_and_expect(source.boxes * p.box_rows * (end - begin) * box::columns *
                                static_cast<int>(sizeof(typename Types::element)));
       block.sync_warp();
-      if (block.lane() >= source.boxes) continue;
+      if (!has_box) continue;
       GIWA_UNROLL
       for (int i = begin; i < end; ++i) {
         const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
@@ -106,11 +119,11 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     else
       copies::copy_elements(block, warp, view, source, s.k.tile[stage]);
     GIWA_UNROLL
-    for (int h = 0; h < 2; ++h)
+    for (int part = 0; part < Types::parts; ++part)
       if (chunks)
-        s.k.full[stage][h].arrive_after_copies();
+        s.k.full[stage][part].arrive_after_copies();
       else
-        s.k.full[stage][h].arrive();
+        s.k.full[stage][part].arrive();
   }
 };
 

@@ -5,8 +5,8 @@
 
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/registers.cuh>
-#include <giwa/attention/kernels/sm90/latent_wide_loader_sm90.cuh>
 #include <giwa/attention/kernels/sm90/latent_wide_consumer_sm90.cuh>
+#include <giwa/attention/kernels/sm90/latent_wide_loader_sm90.cuh>
 #include <giwa/grid/op.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -40,8 +40,8 @@ struct latent_wide_op {
     arch::claim_registers<types::output_registers>();
 #endif
     arch::barrier_sync(types::named_barrier::ready, max_threads);
-    latent_wide_consumer<types, Mask, Score, stdlib::remove_cvref_t<decltype(block)>>(block, p, s).run({block, s.queue},
-                                                                                                    split, column);
+    latent_wide_consumer<types, Mask, Score, stdlib::remove_cvref_t<decltype(block)>>(block, p, s)
+        .run({block, s.queue}, split, column);
   }
 };
 

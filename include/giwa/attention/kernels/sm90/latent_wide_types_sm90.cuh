@@ -7,6 +7,13 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+#ifdef LAT_STAMPS
+static __device__ long long lat_stamps[3][64][10];
+#define LAT_STAMP(who, turn, k)                                                                  \
+  if (blockIdx.x == 0 && blockIdx.y == 3 && (turn) < 64 && threadIdx.x % 128 == 0) lat_stamps[who][turn][k] = clock64()
+#else
+#define LAT_STAMP(who, turn, k)
+#endif
 /// The call without sequences of few queries, which have another launch.
 template <class Call>
 struct latent_wide_call : Call {
@@ -52,10 +59,24 @@ struct latent_wide_types {
     return static_cast<int>(first) + number;
   }
 
-  /// A stage is loaded and released in two parts: the columns of V of each warpgroup; the second has the other columns of K too.
+#ifndef LAT_PARTS
+#define LAT_PARTS 4
+#endif
+#ifndef LAT_ORDER
+#define LAT_ORDER 0
+#endif
+#ifndef LAT_PREFETCH
+#define LAT_PREFETCH 1
+#endif
+  /// A stage is loaded in parts, slabs of 64 columns each, because S begins with the first. It is released in two: the columns of V
+  /// of each warpgroup.
+  static constexpr int parts = LAT_PARTS, slabs = Policy::head_size / 64, half_slabs = half / 64;
+  GIWA_HOST_DEVICE static constexpr int slab_of(int part) {
+    return part == parts ? slabs : part * (2 * half_slabs / parts);
+  }
   struct ring {
     k_tile tile[stages];
-    arch::mbarrier full[stages][2], empty[stages][2];
+    arch::mbarrier full[stages][parts], empty[stages][2];
   };
   /// What of a tile the warpgroup that has its scores tells the other one, for each warp.
   enum news : int { raised = 1, scrubbed = 2 };
