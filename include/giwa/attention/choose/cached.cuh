@@ -187,7 +187,7 @@ struct cached_latent : candidate {
 };
 
 /// The Hopper kernel for many latent rows. Sequences of packed queries that have few are computed by the one above.
-template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
+template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score, class Which>
 struct cached_latent_wide : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   using op =
@@ -203,7 +203,7 @@ struct cached_latent_wide : candidate {
     prepared_call<narrow> few;
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge, few); }
   };
-  static constexpr bool compiled = narrow::compiled;
+  static constexpr bool compiled = narrow::compiled && stdlib::same_as<Which, any_queries>;
 
   static status suits(const call_params& call) {
     const cached_problem problem = call.views.problem();
@@ -295,7 +295,7 @@ template <int HeadSize, int HeadSizeV, class Which>
 struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
   using prepared = prepared_call<cached_many_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
-                                 cached_latent_wide<T, Element, O, HeadSize, HeadSizeV, Mask, Score>,
+                                 cached_latent_wide<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
                                  cached_latent<T, Element, O, HeadSize, HeadSizeV, Mask, Score>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 8>,
