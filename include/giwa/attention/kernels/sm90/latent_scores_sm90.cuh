@@ -59,7 +59,7 @@ struct latent_scores {
     if constexpr (rotates_queries<Score>)
       load_rotated_rows<threads>(warp * 32 + lane, call, work, rows, Types::rows, p.q_aligned, s.q);
     else
-      copy_packed_rows<threads>(warp * 32 + lane, call, work, rows, p.q_aligned, s.q);
+      copy_packed_rows<Types, threads>(warp * 32 + lane, p, call, work, rows, s);
     arch::fence_async_proxy();
     sync();
   }

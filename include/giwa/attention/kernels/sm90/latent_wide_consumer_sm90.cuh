@@ -98,7 +98,7 @@ struct latent_wide_consumer {
     if constexpr (rotates_queries<Score>)
       load_rotated_rows<threads>(block.rank(), call, work, rows, Types::rows, p.q_aligned, s.q);
     else
-      copy_packed_rows<threads>(block.rank(), call, work, rows, p.q_aligned, s.q);
+      copy_packed_rows<Types, threads>(block.rank(), p, call, work, rows, s);
     arch::fence_async_proxy();
     sync();
   }
