@@ -73,7 +73,8 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   }
 
   /// Lanes of the issuing warps start the boxes of a tile. Until its stage is free they come to the L2 cache.
-  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free, [[maybe_unused]] uint32 number) const {
+  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free,
+                               [[maybe_unused]] uint32 number) const {
     LAT_STAMP(2, number, 5);
     using tile = typename Types::k_tile;
     using box = tensor_box<tile>;

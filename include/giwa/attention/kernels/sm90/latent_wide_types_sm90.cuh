@@ -9,7 +9,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 #ifdef LAT_STAMPS
 static __device__ long long lat_stamps[3][64][10];
-#define LAT_STAMP(who, turn, k)                                                                  \
+#define LAT_STAMP(who, turn, k) \
   if (blockIdx.x == 0 && blockIdx.y == 3 && (turn) < 64 && threadIdx.x % 128 == 0) lat_stamps[who][turn][k] = clock64()
 #else
 #define LAT_STAMP(who, turn, k)
