@@ -89,35 +89,25 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     };
     if (index == 0 && tiles.exists()) {
       const place own = take();
-      begin_scores(own);
-      end_scores(own);
-      add_own(work, rows, own);
+      multiply_scores(own);
+      add_own<false>(work, rows, own, own, false);
     }
     while (tiles.exists()) {
       const place other = take();
-      LAT_STAMP(index, other.turn, 0);
-      const bool is_strange = take_weights();
-      LAT_STAMP(index, other.turn, 1);
-      multiply_values(other);
       if (!tiles.exists()) {
+        const bool is_strange = take_weights();
+        multiply_values(other);
         arch::wgmma_wait<0>();
         release_values(work, rows, other, is_strange);
         break;
       }
       const place own = take();
-#if LAT_ORDER == 0
-      begin_scores(own);
-      arch::wgmma_wait<1>();
-      LAT_STAMP(index, other.turn, 2);
-      release_values(work, rows, other, is_strange);
-#else
-      arch::wgmma_wait<0>();
-      LAT_STAMP(index, other.turn, 2);
-      release_values(work, rows, other, is_strange);
-      begin_scores(own);
-#endif
-      end_scores(own);
-      add_own(work, rows, own);
+      multiply_scores(own);
+      LAT_STAMP(index, other.turn, 0);
+      const bool is_strange = take_weights();
+      LAT_STAMP(index, other.turn, 1);
+      multiply_values(other);
+      add_own<true>(work, rows, own, other, is_strange);
     }
   }
 
@@ -126,16 +116,11 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     s.k.full[at.stage()][part].wait(at.phase());
     if (p.copies != key_copies::boxes) arch::fence_async_proxy();  // wgmma may then read what others have written
   }
-  /// S, with the first parts of a tile's columns, and with the others; then it is complete.
-  ///@{
-  GIWA_DEVICE void begin_scores(const place& at) {
+  /// S of a tile, part by part as its columns come.
+  GIWA_DEVICE void multiply_scores(const place& at) {
     arch::fence_operand(scores.value);
     multiply_part<0>(at);
-    if constexpr (Types::parts > 2) multiply_part<1>(at);
-    arch::wgmma_commit();
-  }
-  GIWA_DEVICE void end_scores(const place& at) {
-    if constexpr (Types::parts > 2) multiply_part<2>(at);
+    if constexpr (Types::parts > 2) multiply_part<1>(at), multiply_part<2>(at);
     multiply_part<Types::parts - 1>(at);
     arch::wgmma_commit();
     arch::wgmma_wait<0>();
@@ -154,7 +139,6 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     arch::wgmma_fence();
     multiply<depth, descriptors::in_turn>(scores, s.q, 0, transposed(s.k.tile[at.stage()]), Part > 0, begin, begin);
   }
-  ///@}
   /// O += P V of this warpgroup's columns.
   GIWA_DEVICE void multiply_values(const place& at) {
     arch::fence_operand(o.value);
@@ -172,8 +156,17 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     if (is_strange) this->add_nonfinite(work, rows, at.tile);
   }
 
-  /// P of this warpgroup's tile, whose S is complete, and O += P V.
-  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const place& at) {
+  /// P of this warpgroup's tile, whose S is complete, and O += P V. Before that, O += P V of the other's tile ends, if there is one.
+  template <bool HasOther>
+  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const place& at, const place& other,
+                           bool other_is_strange) {
+#if LAT_ORDER == 4
+    if constexpr (HasOther) {
+      arch::wgmma_wait<0>();
+      LAT_STAMP(index, other.turn, 2);
+      release_values(work, rows, other, other_is_strange);
+    }
+#endif
     LAT_STAMP(index, at.turn, 5);
     steps.apply(thread, scores, rows, at.visible, rows_are_packed{at.first_key()});
     const bool is_strange = at.visible == tile_keep::some && this->scrub(s.k.tile[at.stage()]);
@@ -182,6 +175,13 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     for (int r = 0; r < row_slots; ++r) largest[r] = softmax.m[r];
     reduce_rows_of_thread(scores, largest, larger{});
     const bool raises = block.any(softmax.exceeds_slack(largest));
+#if LAT_ORDER != 4
+    if constexpr (HasOther) {
+      arch::wgmma_wait<0>();
+      LAT_STAMP(index, other.turn, 2);
+      release_values(work, rows, other, other_is_strange);
+    }
+#endif
     if (raises) {
       reduce_over_lanes<score_map>(block, largest, larger{});
       raise(largest);

@@ -81,7 +81,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     static_assert(box::columns == 64);
     const int first_box = (block.lane() << p.issuers_log2) + warp;
     typename Types::element* const to = s.k.tile[stage].data() + first_box * p.box_rows * box::columns;
-    const auto policy = p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
+    const auto policy = LAT_EVICT || p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
     const bool has_box = block.lane() < source.boxes;
 #if LAT_PREFETCH
     if (has_box) {

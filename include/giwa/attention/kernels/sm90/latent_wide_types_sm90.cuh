@@ -63,10 +63,13 @@ struct latent_wide_types {
 #define LAT_PARTS 4
 #endif
 #ifndef LAT_ORDER
-#define LAT_ORDER 0
+#define LAT_ORDER 3
 #endif
 #ifndef LAT_PREFETCH
-#define LAT_PREFETCH 1
+#define LAT_PREFETCH 0
+#endif
+#ifndef LAT_EVICT
+#define LAT_EVICT 1
 #endif
   /// A stage is loaded in parts, slabs of 64 columns each, because S begins with the first. It is released in two: the columns of V
   /// of each warpgroup.
