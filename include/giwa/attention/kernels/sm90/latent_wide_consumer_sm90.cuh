@@ -8,7 +8,7 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// A warpgroup, which has half of the columns of O. The two have the scores of the tiles of a leaf in turn: one computes S and P, and
-/// hands P over; both add P V of their columns. Both have the same m of each row, and each has l of its own tiles.
+/// hands P over; both add P V of their columns. Both have the same m of each row, and each has l of the tiles that it has scored.
 template <class Types, class Mask, class Score, class Block>
 struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   using base = latent_wide_output<Types, Mask, Score, Block>;
@@ -18,8 +18,8 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
       typename base::map, typename base::score_map;
   using news = typename Types::news;
 
-  /// A tile that one of the two has the scores of.
-  struct place {
+  /// A tile of keys that one of the two scores.
+  struct leaf_tile {
     int tile;
     tile_keep visible;
     uint32 turn;
@@ -83,17 +83,17 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     o.fill(0);
     latent_wide_walk<Types> tiles(call, rows, leaf);
     const auto take = [&] {
-      const place at{tiles.tile, tiles.visible, turn++};
+      const leaf_tile at{tiles.tile, tiles.visible, turn++};
       tiles.next();
       return at;
     };
     if (index == 0 && tiles.exists()) {
-      const place own = take();
+      const leaf_tile own = take();
       multiply_scores(own);
       add_own<false>(work, rows, own, own, false);
     }
     while (tiles.exists()) {
-      const place other = take();
+      const leaf_tile other = take();
       if (!tiles.exists()) {
         const bool is_strange = take_weights();
         multiply_values(other);
@@ -101,7 +101,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
         release_values(work, rows, other, is_strange);
         break;
       }
-      const place own = take();
+      const leaf_tile own = take();
       multiply_scores(own);
       LAT_STAMP(index, other.turn, 0);
       const bool is_strange = take_weights();
@@ -112,12 +112,12 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   }
 
   // --- Products
-  GIWA_DEVICE void wait_for_keys(const place& at, int part) const {
+  GIWA_DEVICE void wait_for_keys(const leaf_tile& at, int part) const {
     s.k.full[at.stage()][part].wait(at.phase());
     if (p.copies != key_copies::boxes) arch::fence_async_proxy();  // wgmma may then read what others have written
   }
   /// S of a tile, part by part as its columns come.
-  GIWA_DEVICE void multiply_scores(const place& at) {
+  GIWA_DEVICE void multiply_scores(const leaf_tile& at) {
     arch::fence_operand(scores.value);
     multiply_part<0>(at);
     if constexpr (Types::parts > 2) multiply_part<1>(at), multiply_part<2>(at);
@@ -127,7 +127,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     arch::fence_operand(scores.value);
   }
   template <int Part>
-  GIWA_DEVICE void multiply_part(const place& at) {
+  GIWA_DEVICE void multiply_part(const leaf_tile& at) {
     constexpr int begin = 64 * Types::slab_of(Part), depth = 64 * Types::slab_of(Part + 1) - begin;
     wait_for_keys(at, Part);
     if (Part == 0) {
@@ -140,7 +140,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     multiply<depth, descriptors::in_turn>(scores, s.q, 0, transposed(s.k.tile[at.stage()]), Part > 0, begin, begin);
   }
   /// O += P V of this warpgroup's columns.
-  GIWA_DEVICE void multiply_values(const place& at) {
+  GIWA_DEVICE void multiply_values(const leaf_tile& at) {
     arch::fence_operand(o.value);
     arch::fence_operand(weights);
     arch::wgmma_fence();
@@ -148,7 +148,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     arch::wgmma_commit();
   }
   /// After O += P V.
-  GIWA_DEVICE void release_values(const few_rows_work_tile& work, const packed_rows& rows, const place& at,
+  GIWA_DEVICE void release_values(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at,
                                   bool is_strange) {
     arch::fence_operand(o.value);
     block.sync_warp();
@@ -158,7 +158,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
 
   /// P of this warpgroup's tile, whose S is complete, and O += P V. Before that, O += P V of the other's tile ends, if there is one.
   template <bool HasOther>
-  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const place& at, const place& other,
+  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at, const leaf_tile& other,
                            bool other_is_strange) {
 #if LAT_ORDER == 4
     if constexpr (HasOther) {
