@@ -88,7 +88,7 @@ struct cached_latent_wide : candidate {
       latent_wide_op<T, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_wide_rows, 2>, Mask, Score>;
   using types = typename op::types;
   using wide_call = typename types::call_params;
-  using partials = latent_partials<wide_call, row_tile_params<wide_call>, ordered_partials>;
+  using partials = latent_partials<wide_call>;
   using merge_op = merge_partials_op<partials>;
   using narrow = cached_latent<T, Element, O, HeadSize, HeadSizeV, Mask, Score>;
   struct prepared {

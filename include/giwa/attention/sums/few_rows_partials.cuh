@@ -13,9 +13,10 @@ namespace giwa::inline GIWA_ABI::detail {
 /// A divided work tile, for merge_partials_op. There is a block for each split and column of heads; the blocks of the splits that
 /// begin in the work tile share its rows. A warp has nothing to overlap its instructions with, so all that does not depend on the
 /// partials is done before the splits are computed: which partials there are, the steps of their merge, and where the row goes.
-/// Partials: what of a range of leaves is handed on, like split_partials.
-template <class Call, class Params = split_params<Call>, class Partials = split_partials>
+template <class Call>
 class few_rows_partials {
+  static constexpr bool in_order = merges_in_order<Call>;
+  using handed_partials = stdlib::conditional_t<in_order, ordered_partials, split_partials>;
   static constexpr int batch = 32;
   /// The next partials of a warp's work tile, and of a row of them m, l and some columns.
   struct warp_partials {
@@ -26,7 +27,7 @@ class few_rows_partials {
   };
 
  public:
-  using params = Params;
+  using params = stdlib::conditional_t<in_order, row_tile_params<Call>, split_params<Call>>;
   static constexpr int max_threads = 128;
   static constexpr bool shares_columns = false;
   struct shared_storage {
@@ -98,7 +99,7 @@ class few_rows_partials {
     GIWA_DEVICE bool next(const Block& block, const params& p, const few_rows_partials& tile, warp_partials& s) {
       const bool begins = split == tile.first_split_ && listed == 0;
       const int64 lane_split = split + block.lane();
-      const Partials partials = tile.handed_on(lane_split <= tile.last_split_ ? lane_split : tile.last_split_);
+      const handed_partials partials = tile.handed_on(lane_split <= tile.last_split_ ? lane_split : tile.last_split_);
       const int first = block.lane() == 0 ? listed : 0,
                 lane_count = lane_split <= tile.last_split_ ? partials.count() - first : 0;
       const int end = scan_warp(block, lane_count);  // of this split's partials in the list
@@ -155,7 +156,7 @@ class few_rows_partials {
     list_ = {first_split_};
   }
   /// What a split with leaves of the work tile handed on.
-  GIWA_DEVICE Partials handed_on(int64 split) const {
+  GIWA_DEVICE handed_partials handed_on(int64 split) const {
     const int64 from = split * split_length_ - begin_, to = from + split_length_;
     const sequence_leaves& l = work_.leaves;
     return {split == first_split_ ? 0 : l.first + static_cast<int>(from),
@@ -209,8 +210,8 @@ class few_rows_partials {
 };
 
 /// The same for O of many columns, which blocks share.
-template <class Call, class Params = split_params<Call>, class Partials = split_partials>
-struct latent_partials : few_rows_partials<Call, Params, Partials> {
+template <class Call>
+struct latent_partials : few_rows_partials<Call> {
   static constexpr bool shares_columns = true;
   static constexpr int columns = 32 * merged_columns;  // of a block
 };

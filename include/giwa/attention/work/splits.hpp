@@ -247,6 +247,10 @@ struct split_params {
   }
 };
 
+/// Whether the leaves of a call are those of row_tile_params, and are merged one after the other (ordered_partials).
+template <class Call>
+inline constexpr bool merges_in_order = requires { typename Call::merged_in_order; };
+
 /// The same with tiles of work_rows packed rows, which the splits take for heads of keys, so that blocks that read the same keys run
 /// at once. Sequences have as many; not so packed queries, whose tiles follow each other.
 template <class Call>

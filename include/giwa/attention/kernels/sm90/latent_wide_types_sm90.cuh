@@ -17,6 +17,7 @@ static __device__ long long lat_stamps[3][64][10];
 /// The call without sequences of few queries, which have another launch.
 template <class Call>
 struct latent_wide_call : Call {
+  using merged_in_order = void;  // see merges_in_order
   int few_queries;  // sequences with so many or fewer have none here
   GIWA_HOST_DEVICE cached_sequence at(int b) const {
     cached_sequence s = Call::at(b);
