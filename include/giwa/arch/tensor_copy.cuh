@@ -58,12 +58,6 @@ GIWA_DEVICE void load_box(void* to, const tensor_map& map, const int (&c)[Rank],
       "], [%7], %8;", "r"(shared_address(to)), "l"(&map), "r"(full.address()), "l"(static_cast<uint64>(policy)));
 }
 
-/// Loads a box into the L2 cache.
-template <int Rank>
-GIWA_DEVICE void prefetch_box(const tensor_map& map, const int (&c)[Rank]) {
-  GIWA_DETAIL_TENSOR_COPY("cp.async.bulk.prefetch.tensor.", ".L2.global [%5, ", "];", "l"(&map));
-}
-
 /// Loads a box into the shared memory of every block of the cluster whose bit is set in `blocks`: at the same offset as
 /// `to`, with the barrier at the same offset as `full`.
 template <int Rank>

@@ -133,7 +133,6 @@ struct cached_latent_wide : candidate {
                           .box_rows = types::leaf_keys,
                           .issuers_log2 = 0,
                           .q_aligned = rows_begin_at_16_bytes(call.views.q),
-                          .keys_once = !packed && tiles == 1,
                           .k = {}};
     if (const status state = choose_latent_copies<types>(p); !state.ok()) return state;
     launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = true};

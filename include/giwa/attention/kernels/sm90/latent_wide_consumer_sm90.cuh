@@ -103,9 +103,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
       }
       const leaf_tile own = take();
       multiply_scores(own);
-      LAT_STAMP(index, other.turn, 0);
       const bool is_strange = take_weights();
-      LAT_STAMP(index, other.turn, 1);
       multiply_values(other);
       add_own<true>(work, rows, own, other, is_strange);
     }
@@ -119,9 +117,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   /// S of a tile, part by part as its columns come.
   GIWA_DEVICE void multiply_scores(const leaf_tile& at) {
     arch::fence_operand(scores.value);
-    multiply_part<0>(at);
-    if constexpr (Types::parts > 2) multiply_part<1>(at), multiply_part<2>(at);
-    multiply_part<Types::parts - 1>(at);
+    multiply_part<0>(at), multiply_part<1>(at), multiply_part<2>(at), multiply_part<3>(at);
     arch::wgmma_commit();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
@@ -130,12 +126,6 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   GIWA_DEVICE void multiply_part(const leaf_tile& at) {
     constexpr int begin = 64 * Types::slab_of(Part), depth = 64 * Types::slab_of(Part + 1) - begin;
     wait_for_keys(at, Part);
-    if (Part == 0) {
-      LAT_STAMP(index, at.turn, 3);
-    }
-    if (Part == Types::parts - 1) {
-      LAT_STAMP(index, at.turn, 4);
-    }
     arch::wgmma_fence();
     multiply<depth, descriptors::in_turn>(scores, s.q, 0, transposed(s.k.tile[at.stage()]), Part > 0, begin, begin);
   }
@@ -158,16 +148,8 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
 
   /// P of this warpgroup's tile, whose S is complete, and O += P V. Before that, O += P V of the other's tile ends, if there is one.
   template <bool HasOther>
-  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at, const leaf_tile& other,
-                           bool other_is_strange) {
-#if LAT_ORDER == 4
-    if constexpr (HasOther) {
-      arch::wgmma_wait<0>();
-      LAT_STAMP(index, other.turn, 2);
-      release_values(work, rows, other, other_is_strange);
-    }
-#endif
-    LAT_STAMP(index, at.turn, 5);
+  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at,
+                           const leaf_tile& other, bool other_is_strange) {
     steps.apply(thread, scores, rows, at.visible, rows_are_packed{at.first_key()});
     const bool is_strange = at.visible == tile_keep::some && this->scrub(s.k.tile[at.stage()]);
     float largest[row_slots], sum[row_slots];
@@ -175,13 +157,10 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     for (int r = 0; r < row_slots; ++r) largest[r] = softmax.m[r];
     reduce_rows_of_thread(scores, largest, larger{});
     const bool raises = block.any(softmax.exceeds_slack(largest));
-#if LAT_ORDER != 4
     if constexpr (HasOther) {
       arch::wgmma_wait<0>();
-      LAT_STAMP(index, other.turn, 2);
       release_values(work, rows, other, other_is_strange);
     }
-#endif
     if (raises) {
       reduce_over_lanes<score_map>(block, largest, larger{});
       raise(largest);
@@ -197,11 +176,9 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
       s.p[i][thread] = {weights[4 * i], weights[4 * i + 1], weights[4 * i + 2], weights[4 * i + 3]};
     if (lane == 0) s.news[warp] = (raises ? news::raised : 0) | (is_strange ? news::scrubbed : 0);
     arch::barrier_arrive(p_barrier(index), 64);
-    LAT_STAMP(index, at.turn, 6);
     multiply_values(at);
     softmax.add(sum);
     arch::wgmma_wait<0>();
-    LAT_STAMP(index, at.turn, 7);
     release_values(work, rows, at, is_strange);
   }
   /// Takes P, and m if it was raised, from the other warpgroup. Returns whether values were scrubbed.

@@ -66,38 +66,25 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
         const uint32 free = (turn / stages & 1) ^ 1;
         ++turn;
         if (boxes)
-          load_halves(source, stage, free, turn - 1);
+          load_halves(source, stage, free);
         else
           load_whole(source, stage, free);
       }
   }
 
   /// Lanes of the issuing warps start the boxes of a tile. Until its stage is free they come to the L2 cache.
-  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free,
-                               [[maybe_unused]] uint32 number) const {
-    LAT_STAMP(2, number, 5);
+  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free) const {
     using tile = typename Types::k_tile;
     using box = tensor_box<tile>;
     static_assert(box::columns == 64);
     const int first_box = (block.lane() << p.issuers_log2) + warp;
     typename Types::element* const to = s.k.tile[stage].data() + first_box * p.box_rows * box::columns;
-    const auto policy = LAT_EVICT || p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
     const bool has_box = block.lane() < source.boxes;
-#if LAT_PREFETCH
-    if (has_box) {
-      GIWA_UNROLL
-      for (int i = 0; i < Types::slabs; ++i) {
-        const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
-        arch::prefetch_box(p.k, origin);
-      }
-    }
-#endif
     GIWA_UNROLL
     for (int part = 0; part < Types::parts; ++part) {
       const int begin = Types::slab_of(part), end = Types::slab_of(part + 1);
       arch::mbarrier& full = s.k.full[stage][part];
       if (begin % Types::half_slabs == 0) s.k.empty[stage][begin / Types::half_slabs].wait(free);
-      LAT_STAMP(2, number, part);
       if (block.lane() == 0)
         full.arrive_and_expect(source.boxes * p.box_rows * (end - begin) * box::columns *
                                static_cast<int>(sizeof(typename Types::element)));
@@ -106,7 +93,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
       GIWA_UNROLL
       for (int i = begin; i < end; ++i) {
         const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
-        arch::load_box(to + i * box::elements, p.k, origin, full, policy);
+        arch::load_box(to + i * box::elements, p.k, origin, full, arch::l2_policy::evict_first);
       }
     }
   }

@@ -7,18 +7,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-#ifdef LAT_STAMPS
-static __device__ long long lat_stamps[3][64][10];
-#define LAT_STAMP(who, turn, k) \
-  if (blockIdx.x == 0 && blockIdx.y == 3 && (turn) < 64 && threadIdx.x % 128 == 0) lat_stamps[who][turn][k] = clock64()
-#else
-#define LAT_STAMP(who, turn, k)
-#endif
 /// The call without sequences of few queries, which have another launch.
 template <class Call>
 struct latent_wide_call : Call {
   using merged_in_order = void;  // see merges_in_order
-  int few_queries;  // sequences with so many or fewer have none here
+  int few_queries;               // sequences with so many or fewer have none here
   GIWA_HOST_DEVICE cached_sequence at(int b) const {
     cached_sequence s = Call::at(b);
     if (s.queries <= few_queries) s.queries = 0;
@@ -60,21 +53,9 @@ struct latent_wide_types {
     return static_cast<int>(first) + number;
   }
 
-#ifndef LAT_PARTS
-#define LAT_PARTS 4
-#endif
-#ifndef LAT_ORDER
-#define LAT_ORDER 3
-#endif
-#ifndef LAT_PREFETCH
-#define LAT_PREFETCH 0
-#endif
-#ifndef LAT_EVICT
-#define LAT_EVICT 1
-#endif
   /// A stage is loaded in parts, slabs of 64 columns each, because S begins with the first. It is released in two: the columns of V
   /// of each warpgroup.
-  static constexpr int parts = LAT_PARTS, slabs = Policy::head_size / 64, half_slabs = half / 64;
+  static constexpr int parts = 4, slabs = Policy::head_size / 64, half_slabs = half / 64;
   GIWA_HOST_DEVICE static constexpr int slab_of(int part) {
     return part == parts ? slabs : part * (2 * half_slabs / parts);
   }
@@ -101,7 +82,6 @@ struct latent_wide_types {
     int box_rows;      // of a copy of TMA
     int issuers_log2;  // of the warps that start boxes
     bool q_aligned;    // rows of q are aligned to 16 bytes
-    bool keys_once;    // each key is read by one tile of rows, and need not stay in the L2 cache
     tensor_map k;      // (element of the cache, head, row, head size)
   };
 
