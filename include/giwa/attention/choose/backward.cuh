@@ -150,7 +150,7 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
       if (p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;
     int launched = 0;
     status state = made->steps.make(p, gpu);
-    if (state.ok()) state = way::template make_gradient<gradient::of_all>(made->all, p, gpu, launched);
+    if (state.ok()) state = way::template make_gradient<gradient::of_all>(made->all, p.of_keys(), gpu, launched);
     return state.ok() ? way::make_dq(made->dq, p, gpu) : state;
   }
 };
@@ -184,7 +184,7 @@ struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
     status state = made->steps.make(p, gpu);
     if (state.ok())
       state = made->all.make(launch_config{.grid = schedule.work_tiles, .block = Op::max_threads},
-                             typename Op::params{p, schedule, p.workspace.counters});
+                             typename Op::params{p.of_keys(), schedule, p.workspace.counters});
     return state.ok() ? way::make_dq(made->dq, p, gpu) : state;
   }
 };
@@ -212,9 +212,9 @@ struct backward_separate : backward_way<Params, HeadSize, HeadSizeV> {
     int launched = 0;
     status state = made->steps.make(p, gpu);
     if (state.ok()) state = way::template make_gradient<gradient::of_q>(made->dq, p, gpu, launched);
-    if (state.ok()) state = way::template make_gradient<second>(made->dk, p, gpu, launched);
+    if (state.ok()) state = way::template make_gradient<second>(made->dk, p.of_keys(), gpu, launched);
     if constexpr (!sums_both)
-      if (state.ok()) state = way::template make_gradient<gradient::of_v>(made->dv, p, gpu, launched);
+      if (state.ok()) state = way::template make_gradient<gradient::of_v>(made->dv, p.of_keys(), gpu, launched);
     return state;
   }
 };

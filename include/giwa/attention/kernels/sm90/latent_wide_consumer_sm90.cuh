@@ -81,7 +81,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   GIWA_DEVICE void attend(const few_rows_work_tile& work, const packed_rows& rows, int leaf) {
     softmax.reset();
     o.fill(0);
-    latent_wide_walk<Types> tiles(call, rows, leaf);
+    latent_wide_walk<Types, Block> tiles(block, call, rows, leaf);
     const auto take = [&] {
       const leaf_tile at{tiles.tile, tiles.visible, turn++};
       tiles.next();

@@ -57,7 +57,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE void load_tiles(const few_rows_work_tile& work, uint32& turn) const {
     const packed_rows rows = rows_of(p.splits.call, work, p.splits.group, Types::rows);
     for (int leaf = work.begin; leaf < work.end; ++leaf)
-      for (latent_wide_walk<Types> tiles(p.splits.call, rows, leaf); tiles.exists(); tiles.next()) {
+      for (latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf); tiles.exists(); tiles.next()) {
         // The page numbers are looked up before the stage is free.
         const bool boxes = p.copies == key_copies::boxes;
         leaf_source source = copies::source_of(block, warp, p, work, tiles.tile, boxes);
@@ -72,7 +72,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
       }
   }
 
-  /// Lanes of the issuing warps start the boxes of a tile. Until its stage is free they come to the L2 cache.
+  /// Lanes of the issuing warps start the boxes of a tile.
   GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free) const {
     using tile = typename Types::k_tile;
     using box = tensor_box<tile>;

@@ -32,6 +32,7 @@ struct latent_wide_types {
   static constexpr bool converts = false, values_are_keys = true;
   static constexpr int rows = Policy::rows, stages = Policy::stages;
   static constexpr int leaf_keys = 64;  // of a tile, which few_rows_copies calls a leaf
+  using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   static constexpr int leaf_tiles = latent_wide_leaf_keys / leaf_keys;
   static constexpr int columns = Policy::head_size_v, half = columns / 2;  // half: columns of a warpgroup
   static_assert(rows == 64 && Policy::head_size == latent_head_size && columns == latent_head_size_v);
@@ -84,29 +85,27 @@ struct latent_wide_types {
     bool q_aligned;    // rows of q are aligned to 16 bytes
     tensor_map k;      // (element of the cache, head, row, head size)
   };
-
-  GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int tile) {
-    return visible_keys<leaf_keys>(call, r, tile);
-  }
 };
 
 /// The tiles of a leaf that some row sees, in order. All warps walk them.
-template <class Types>
+template <class Types, class Block>
 struct latent_wide_walk {
+  const Block& block;
   const typename Types::call_params& call;
   const packed_rows& rows;
   int tile, end;
   tile_keep visible = tile_keep::none;
+  [[no_unique_address]] typename Types::visible_leaves leaves{};
 
-  GIWA_DEVICE latent_wide_walk(const typename Types::call_params& c, const packed_rows& r, int leaf)
-      : call(c), rows(r), tile(leaf * Types::leaf_tiles - 1), end(ceil_div(r.keys, Types::leaf_keys)) {
+  GIWA_DEVICE latent_wide_walk(const Block& b, const typename Types::call_params& c, const packed_rows& r, int leaf)
+      : block(b), call(c), rows(r), tile(leaf * Types::leaf_tiles - 1), end(ceil_div(r.keys, Types::leaf_keys)) {
     if (end > tile + 1 + Types::leaf_tiles) end = tile + 1 + Types::leaf_tiles;
     next();
   }
   GIWA_DEVICE bool exists() const { return tile < end; }
   GIWA_DEVICE void next() {
     for (++tile; tile < end; ++tile) {
-      visible = Types::visible_of(call, rows, tile);
+      visible = leaves.of(block, call, rows, tile);
       if (visible != tile_keep::none) return;
     }
   }
