@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_cached on a stream: its kernels, the best one first, the way keys are copied, and the shape of the splits.
+// The kernels of attention_cached, the best one first.
 #ifndef GIWA_ATTENTION_CHOOSE_CACHED_CUH
 #define GIWA_ATTENTION_CHOOSE_CACHED_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The Hopper kernels of attention_cached for latent rows, whose values are the first columns of their keys.
+// Kernels of latent rows on Hopper.
 #ifndef GIWA_ATTENTION_CHOOSE_LATENT_SM90_CUH
 #define GIWA_ATTENTION_CHOOSE_LATENT_SM90_CUH
 

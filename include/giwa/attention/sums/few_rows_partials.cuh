@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The partials of the kernel for few rows: what the splits of a divided work tile handed on, merged in the tree of leaf_fold.
+// Partials of the kernel for few rows, merged in the tree of leaf_fold.
 #ifndef GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 #define GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 

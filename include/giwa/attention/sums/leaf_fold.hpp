@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The fixed tree in which the partial results of a sequence's leaves are merged, whoever computes them.
+// The fixed tree in which leaves of a sequence are merged.
 #ifndef GIWA_ATTENTION_SUMS_LEAF_FOLD_HPP
 #define GIWA_ATTENTION_SUMS_LEAF_FOLD_HPP
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The work of an attention_cached call from its sizes, its splits, and the workspace that it can use.
+// The work of attention_cached, its splits and its workspace.
 #ifndef GIWA_ATTENTION_WORK_CACHED_WORKSPACE_HPP
 #define GIWA_ATTENTION_WORK_CACHED_WORKSPACE_HPP
 

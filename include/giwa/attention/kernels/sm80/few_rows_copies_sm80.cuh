@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The copies of the producer warps of the kernel for few rows: TMA, cp.async, or element by element.
+// Copies of the kernel for few rows: TMA, cp.async, or by element.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_COPIES_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_COPIES_SM80_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The producer warps of the kernel for few rows: they fill the rings of keys and values.
+// The producer warps of the kernel for few rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// S and P of the kernel for latent rows.
+// S and P of latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_SCORES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_SCORES_SM90_CUH
 

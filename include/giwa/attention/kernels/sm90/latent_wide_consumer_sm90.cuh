@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The schedule of the two warpgroups of the kernel for many latent rows: S, P and O of a leaf.
+// S, P and O of many latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_CONSUMER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_CONSUMER_SM90_CUH
 

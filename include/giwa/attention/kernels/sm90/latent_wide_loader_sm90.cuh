@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The producer warps of the kernel for many latent rows: they fill the ring of keys, half of the columns at a time.
+// The loader of many latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_LOADER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_LOADER_SM90_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// O of a warpgroup of the kernel for many latent rows: ends of leaves and rows, NaN and infinity.
+// O of many latent rows: ends of leaves, NaN.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_OUTPUT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_OUTPUT_SM90_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernel for many latent rows, in tiles of 64.
+// The kernel for many latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_SM90_CUH
 

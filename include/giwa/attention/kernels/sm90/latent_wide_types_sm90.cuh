@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tiles, shared memory and roles of the kernel for many latent rows.
+// Types of the kernel for many latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_TYPES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_TYPES_SM90_CUH
 
