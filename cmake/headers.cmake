@@ -189,6 +189,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/cached_checks.hpp
   P giwa/attention/problem/cached_params.hpp
   P giwa/attention/problem/score_gradient.hpp
+  P giwa/attention/problem/bias_gradient.hpp
   P giwa/attention/problem/backward_options.hpp
   P giwa/attention/problem/backward_params.hpp
   P giwa/attention/problem/backward_checks.hpp
@@ -272,6 +273,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/latent_wide_consumer_sm90.cuh
   D giwa/attention/kernels/sm90/latent_wide_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_bias_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh
   D giwa/attention/kernels/sm90/backward_plain_sm90.cuh
