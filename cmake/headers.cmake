@@ -267,6 +267,11 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/latent_scores_sm90.cuh
   D giwa/attention/kernels/sm90/latent_output_sm90.cuh
   D giwa/attention/kernels/sm90/latent_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_loader_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_output_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_consumer_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
   D giwa/attention/kernels/sm90/backward_bias_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
@@ -302,6 +307,7 @@ set(GIWA_HEADERS
   L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh
   L giwa/attention/choose/many_rows_sm90.cuh
+  L giwa/attention/choose/latent_sm90.cuh
   L giwa/attention/choose/cached.cuh
   L giwa/attention/choose/forward_sm90.cuh
   L giwa/attention/choose/backward_sm90.cuh
