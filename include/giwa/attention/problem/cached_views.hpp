@@ -5,6 +5,7 @@
 
 #include <giwa/attention/problem/cache.hpp>
 #include <giwa/attention/problem/cached_problem.hpp>
+#include <giwa/attention/problem/views.hpp>
 #include <giwa/attention/problem/workspace.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
