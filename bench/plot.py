@@ -316,21 +316,21 @@ def several_gpus(results, folder):
     for path in results.file("ring"):
         for match in filter(None, map(RING.match, path.read_text(encoding="utf-8").splitlines())):
             found.setdefault((match["what"], int(match["gpus"]), match["by"]), {})[int(match["tokens"])] = float(match["speed"])  # the last run
-    f, axes = figure(1, 2, 4.2, sharex=True, sharey=True)
-    for axis, (what, title) in zip(axes[0], (("forward", "forward"), ("backward", "gradients"))):
-        for gpus, gpu, colour in ((4, "H200", GIWA), (2, "H100", CUB)):
+    f, axes = figure(1, 1, 5.0)
+    axis = axes[0][0]
+    for gpus, colours in ((4, (GIWA, GIWA_2)), (2, (CUB, "#E69F00"))):
+        for what, colour in zip(("forward", "backward"), colours):
             for by, kind in ((" by heads", "by heads"), ("", "a ring")):
                 axis.plot(*zip(*sorted(found[what, gpus, by].items())), color=colour, marker="s" if by else "o", linewidth=2,
-                          linestyle="--" if by else "-", label=f"{gpus} {gpu}, {kind}")
-            limit(axis, gpus, f"{gpus} times" if what == "forward" else "")
-        limit(axis, 1, "one GPU" if what == "forward" else "", place=0.72)
-        lengths(axis, sorted({n for points in found.values() for n in points}))
-        axis.set_yticks([0, 1, 2, 3, 4])
-        axis.set_ylim(0, 4.4)
-        axis.set_title(title)
-        axis.set_xlabel("tokens of the sequence")
-    axes[0][0].set_ylabel("times as fast as one GPU")
-    save(results, folder, "several_gpus", f, "Attention of one sequence on several GPUs", "fp16, causal, 16 heads of 128", 2)
+                          linestyle="--" if by else "-", label=f"{gpus}: {'gradients' if what == 'backward' else what}, {kind}")
+        limit(axis, gpus, f"{gpus} times")
+    limit(axis, 1, "one GPU", place=0.72)
+    lengths(axis, sorted({n for points in found.values() for n in points}))
+    axis.set_yticks([0, 1, 2, 3, 4])
+    axis.set_ylim(0, 4.4)
+    axis.set_xlabel("tokens of the sequence")
+    axis.set_ylabel("times as fast as one GPU")
+    save(results, folder, "several_gpus", f, "Attention of one sequence on two and on four H200", "fp16, causal, 16 heads of 128", 2)
 
 
 HEAD_SIZE, ELEMENT_BYTES, RANKS, MODEL_FLOPS = 128, 2, 4, 600e12

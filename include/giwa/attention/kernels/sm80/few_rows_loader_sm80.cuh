@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The producer warps of the kernel for few rows: they fill the rings of keys and values.
+// The producer warps of the kernel for few rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 
@@ -25,6 +25,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   const int warp;                  // the rank among the producers
   work_tile_reader<Block> reader;  // of the work tile whose leaves are looked up
   int leaf = 0;
+  [[no_unique_address]] typename Types::visible_leaves leaves{};
 
   GIWA_DEVICE few_rows_loader(const Block& b, const params& parameters, shared_storage& storage, int w)
       : block(b), p(parameters), s(storage), warp(w), reader{b, storage.queue} {}
@@ -57,7 +58,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE void run(int split, int column) {
     walk_type walk(p.splits.call, p.splits.shape, column, leaf_keys, Types::rows);
     leaf_source source{};
-    bool masked = false, is_final = !p.splits.early;
+    bool masked = false, is_final = !p.splits.waits_late;
     for (bool rehearses = p.splits.early && warp > 0;;) {
       if (warp == 0) write_first_work(walk, split);
       // While that warp finds the split, the others look up a leaf of the second work tile, which is not written yet, and drop
@@ -78,7 +79,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if (is_final) break;
       arch::wait_for_previous_kernel();
       arch::launch_dependents();
-      if (has_same_lengths(block, p.splits.call, s.search)) break;
+      if (!p.splits.early || has_same_lengths(block, p.splits.call, s.search)) break;
       sync();  // all producers have compared the lengths
       is_final = true;
     }
@@ -153,15 +154,16 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (block.lane() == 0) s.queue.write(reader.number + 1, has_work ? walk.work() : few_rows_work_tile{});
       }
       reader.next();
+      leaves.reset();
       if (!reader.has_work()) return move::to_end;
       leaf = reader.work().begin - 1;
     }
     --leaf;
     return move::past_tile;
   }
-  GIWA_DEVICE bool is_masked() const {
-    return Types::visible_of(p.splits.call, rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows), leaf) ==
-           tile_keep::none;
+  GIWA_DEVICE bool is_masked() {
+    const packed_rows rows = rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows);
+    return leaves.of(block, p.splits.call, rows, leaf) == tile_keep::none;
   }
 
   GIWA_DEVICE leaf_source look_up(bool boxes) const {
@@ -169,37 +171,10 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     read_pages(source);
     return source;
   }
-  /// Where the keys of a leaf lie, but for the numbers of their pages.
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {
-    const auto& call = p.splits.call;
-    const cached_sequence& sequence = reader.work().sequence;
-    const int first_key = leaf_number * leaf_keys, left = sequence.keys - first_key;
-    leaf_source source{reader.work().head, 0, {}, {}};
-    if (boxes) {
-      const int all = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
-      source.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
-    }
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i) {
-      // At most 32 boxes: box_rows is at least leaf_keys / 32.
-      const int of_warp = block.lane() + 32 * i;
-      const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
-      source.key[i] = {-1, 0};
-      if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
-      source.key[i] = {sequence.batch, first_key + key};
-      if (!call.views.is_paged()) continue;
-      const int n = static_cast<int>(int64{first_key + key} / call.page_size);
-      source.key[i].row -= n * static_cast<int>(call.page_size.divisor());
-      source.entry[i] = call.views.cache.pages.indices + (sequence.first_entry + n);
-    }
-    return source;
+    return copies::source_of(block, warp, p, reader.work(), leaf_number, boxes);
   }
-  GIWA_DEVICE void read_pages(leaf_source& source) const {
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i)
-      if (source.entry[i] != nullptr)
-        source.key[i].element = valid_page(*source.entry[i], p.splits.call.views.cache.k.extent(0));
-  }
+  GIWA_DEVICE void read_pages(leaf_source& source) const { copies::read_pages(p, source); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

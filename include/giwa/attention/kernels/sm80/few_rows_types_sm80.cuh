@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Types of the kernel for few rows: tiles, the ring of leaves, shared memory, the parameters of the kernel.
+// Types of the kernel for few rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh>
+#include <giwa/attention/work/visible_groups.cuh>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/shared_tile.hpp>
 
@@ -101,6 +102,7 @@ struct few_rows_types {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   static constexpr int rows = Policy::rows, fragment_rows = rows < 16 ? 16 : rows, stages = Policy::stages,
                        leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));
+  using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
   // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
   static constexpr int most_groups = score_groups_of(Policy::head_size_v, rows, sizeof(Element));
@@ -177,16 +179,6 @@ struct few_rows_types {
     bool k_scales, v_scales;  // the keys or values of a sequence and a head have several scales
     tensor_map k, v;          // (element of the cache, head, row, head size)
   };
-
-  /// What of a leaf is visible: under the mask, and before the end of the keys.
-  GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
-    const int first = leaf * leaf_keys;
-    if (first >= r.keys) return tile_keep::none;
-    const bool whole = r.keys - first >= leaf_keys;
-    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
-    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
-  }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail
