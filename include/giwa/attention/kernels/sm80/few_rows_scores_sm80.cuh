@@ -109,7 +109,7 @@ struct few_rows_scores {
         scaling.scale_scores(scores, stage);
       } else {
         multiply_rows(scores, [&](auto& sums) {
-          multiply_add(lane, sums, s.q[0], 0, transposed(s.k.tile[stage]), warp_keys * warp);
+          multiply_add(lane, sums, s.q[group], 0, transposed(s.k.tile[stage]), warp_keys * warp);
         });
       }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Types of the kernel for few rows: tiles, the ring of leaves, shared memory, the parameters of the kernel.
+// Types of the kernel for few rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 
@@ -63,10 +63,22 @@ GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& 
   }
 }
 
-/// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
+/// Where scales are. Strides are 0 in dimensions of size 1.
+struct scale_rows {
+  const float* data;
+  int64 element, row, head;
+
+  GIWA_DEVICE static scale_rows of(const tensor_view<const float, 3>& v) {
+    const auto stride = [&](int d) { return v.extent(d) == 1 ? 0 : v.stride(d); };
+    return {v.data(), stride(0), stride(1), stride(2)};
+  }
+};
+
+/// The rings' scales of keys and values of 8 or 4 bits, where each has its own, and the factors of rows.
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
   alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  scale_rows of_k, of_v;                                      // not in registers, which the producers have none for
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
@@ -82,6 +94,7 @@ struct few_rows_types {
   using query = T;
   using element = Element;
   static constexpr bool converts = !element_traits<Element>::on_tensor_cores;
+  static constexpr int codes = codes_of<Element>;
   static constexpr bool values_are_keys = false;             // V is in the tiles of K
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
@@ -104,18 +117,19 @@ struct few_rows_types {
   template <class Value, int Rows, int Columns>
   using tile = shared_tile<Value, tile_shape<Rows, Columns>,
                            swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
-  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;  // (rows, head size)
-  using k_tile = tile<Element, leaf_keys, round_up(Policy::head_size, 64)>;      // (keys, head size)
-  using v_tile = tile<Element, leaf_keys, round_up(Policy::head_size_v, 64)>;    // (keys, columns)
-  using p_tile = tile<operand, fragment_rows, leaf_keys>;                        // (rows, keys)
+  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;                 // (rows, head size)
+  using k_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size, codes), 64)>;    // (keys, head size)
+  using v_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size_v, codes), 64)>;  // (keys, columns)
+  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                       // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
   static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
   static constexpr int columns = round_up(Policy::head_size_v, 16);
   static constexpr int warp_columns = columns <= 16 * output_warps ? 16 : columns <= 32 * output_warps ? 32 : 64;
-  static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
-  static_assert(outputs_in_use * warp_columns <= v_tile::columns);
+  static constexpr int outputs_in_use =
+      round_up(ceil_div(columns, warp_columns), warp_columns < 16 * codes ? 2 : 1);  // warps
+  static_assert(outputs_in_use * warp_columns <= v_tile::columns * codes);
 
   /// producers: one of them has written the first work tile. ready: so they have, and the mbarriers are initialized. scores,
   /// more_scores: of a group of score warps. p_full and p_empty: the score warps hand P of a leaf to the output warps in one of
