@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Types that the roles of the Hopper kernels of attention_backward share: tiles, work items, notes, barriers, parameters.
+// Types that the roles of the Hopper kernels of attention_backward share.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_TYPES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_TYPES_SM90_CUH
 
