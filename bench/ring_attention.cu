@@ -3,7 +3,8 @@
 //
 //   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -DWITH_NCCL -Iinclude -Itest -I$NCCL/include bench/ring_attention.cu -L$NCCL/lib -lnccl -o ring_attention
 //   ./ring_attention check                       # small: against double precision, repeated with random delays, as a CUDA graph
-//   ./ring_attention time 131072 16 [16 full]    # tokens, heads, kv heads, mask: 1 GPU and all of them, by a ring and by heads, in turn
+//   ./ring_attention time 131072 16 [16 full 4]  # tokens, heads, kv heads, mask, calls: 1 GPU and all of them, in turn, by a ring, by heads
+//                                                # and, of four GPUs or more, by a mesh of two ranks that exchange heads
 //   ./ring_attention steps 131072 16 [16 full]   # of each rank of the ring: what its steps compute, and wait for
 //   ./ring_attention link                        # messages between neighbours
 //   ./ring_attention one 2 131072 16 [16 full]   # 2 ranks on one GPU, without NCCL: what a ring costs beyond the same work
@@ -27,6 +28,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "support/stream_group.cuh"
@@ -124,6 +126,7 @@ struct problem {
   int64 tokens, heads, kv_heads;
   bool causal;
   giwa::slicing order = giwa::slicing::zigzag;
+  int calls = 0;  // of one measurement; 0: by the number of tokens
 
   giwa::attention_problem sizes() const {
     return {.batch = 1, .heads = heads, .kv_heads = kv_heads, .head_size = head_size, .head_size_v = head_size};
@@ -134,8 +137,10 @@ struct problem {
   }
 };
 
-// How a rank divides the work with others: not at all, by a ring, or head-parallel.
-enum class by { itself, ring, heads };
+// How a rank divides the work with others: not at all, by a ring, head-parallel, or by a mesh of two ranks that exchange heads and
+// rings of the others.
+enum class by { itself, ring, heads, mesh };
+constexpr int mesh_heads = 2;
 
 // The tensors of one rank, or of one GPU that has the whole sequence.
 struct rank_data {
@@ -160,15 +165,16 @@ struct rank_data {
     lse = device_memory<float>(rows * p.heads);
     giwa::attention_problem sizes = p.sizes();
     sizes.seq_q = sizes.seq_k = rows;
-    forward_space = device_memory<unsigned char>(
-        how == by::itself ? giwa::workspace_bytes(sizes)
-        : how == by::ring ? giwa::ring_workspace_bytes(sizes, slices, rank, ranks)
-                          : giwa::head_parallel_workspace_bytes(sizes, slices, rank, ranks, sizeof(fp16)));
+    forward_space =
+        device_memory<unsigned char>(how == by::itself ? giwa::workspace_bytes(sizes)
+                                     : how == by::ring ? giwa::ring_workspace_bytes(sizes, slices, rank, ranks)
+                                                       : giwa::head_parallel_workspace_bytes(
+                                                             sizes, slices, rank, ranks, sizeof(fp16), rings(ranks)));
     backward_space = device_memory<unsigned char>(
         how == by::itself ? giwa::workspace_bytes(of(q), of(k), of(v), of(o), of(dout), of(dq), of(dk), of(dv))
-        : how == by::ring
-            ? giwa::ring_backward_workspace_bytes(sizes, slices, rank, ranks)
-            : giwa::head_parallel_backward_workspace_bytes(sizes, slices, rank, ranks, sizeof(fp16), sizeof(fp16)));
+        : how == by::ring ? giwa::ring_backward_workspace_bytes(sizes, slices, rank, ranks)
+                          : giwa::head_parallel_backward_workspace_bytes(sizes, slices, rank, ranks, sizeof(fp16),
+                                                                         sizeof(fp16), rings(ranks)));
     giwa::uint64 seed = 1;
     for (auto* x : {&q, &k, &v, &dout}) {
       const tensor to = of(*x);
@@ -177,6 +183,7 @@ struct rank_data {
     }
     throw_if_failed(giwa::synchronize(stream));
   }
+  int rings(int ranks) const { return how == by::mesh ? ranks / mesh_heads : 1; }
   tensor of(const device_memory<fp16>& x) const {
     return {x.data(), {1, rows, rows == 0 ? 1 : x.size() / rows / head_size, head_size}};
   }
@@ -215,8 +222,11 @@ struct rank_data {
   void forward(const Comm& comm) const {
     with_mask([&](const auto& mask) {
       const auto call = [&](auto... arguments) {
-        return how == by::ring ? giwa::ring_attention_forward<head_size>(stream, comm, arguments...)
-                               : giwa::head_parallel_attention_forward<head_size>(stream, comm, arguments...);
+        if constexpr (requires { comm.ring; })
+          return giwa::head_parallel_attention_forward<head_size>(stream, comm, arguments...);
+        else
+          return how == by::ring ? giwa::ring_attention_forward<head_size>(stream, comm, arguments...)
+                                 : giwa::head_parallel_attention_forward<head_size>(stream, comm, arguments...);
       };
       return call(slices, of(q), of(k), of(v), of(o), mask, giwa::plain_score{}, forward_options());
     });
@@ -225,8 +235,11 @@ struct rank_data {
   void backward(const Comm& comm) const {
     with_mask([&](const auto& mask) {
       const auto call = [&](auto... arguments) {
-        return how == by::ring ? giwa::ring_attention_backward<head_size>(stream, comm, arguments...)
-                               : giwa::head_parallel_attention_backward<head_size>(stream, comm, arguments...);
+        if constexpr (requires { comm.ring; })
+          return giwa::head_parallel_attention_backward<head_size>(stream, comm, arguments...);
+        else
+          return how == by::ring ? giwa::ring_attention_backward<head_size>(stream, comm, arguments...)
+                                 : giwa::head_parallel_attention_backward<head_size>(stream, comm, arguments...);
       };
       return call(slices, of(q), of(k), of(v), of(o), of(dout), of(dq), of(dk), of(dv), mask, giwa::plain_score{},
                   backward_options());
@@ -263,6 +276,7 @@ void report(const problem& p, const char* pass, double factor, double one, doubl
   std::fflush(stdout);
 }
 int calls_of(const problem& p) {
+  if (p.calls > 0) return p.calls;
   return static_cast<int>(std::clamp<int64>(int64{4} * 131072 * 131072 / p.tokens / p.tokens, 4, 40));
 }
 
@@ -322,18 +336,47 @@ struct machine {
   ~machine() {
     for (const ncclComm_t c : comms) ncclCommDestroy(c);
   }
-  // body(communicator) on a thread for each GPU, which is current there.
+  // The communicators of one rank: of all ranks, and of its row and its column of a mesh.
+  struct ranks {
+    struct destroy {
+      void operator()(ncclComm_t comm) const { ncclCommDestroy(comm); }
+    };
+    std::unique_ptr<std::remove_pointer_t<ncclComm_t>, destroy> split[2];
+    giwa::nccl_communicator all, heads, ring;
+  };
+  // body(ranks) on a thread for each GPU, which is current there.
   template <class Body>
-  void on_each(const Body& body) const {
+  void on_each(const Body& body, bool with_mesh = false) const {
     std::vector<std::thread> threads;
     for (int r = 0; r < gpus; ++r)
       threads.emplace_back([&, r] {
         throw_if_failed(giwa::to_status(cudaSetDevice(r)));
-        body(throw_if_failed(giwa::nccl_communicator::create(comms[static_cast<std::size_t>(r)])));
+        const ncclComm_t all = comms[static_cast<std::size_t>(r)];
+        ranks own;
+        own.all = throw_if_failed(giwa::nccl_communicator::create(all));
+        const int color[2] = {r / mesh_heads, r % mesh_heads};
+        for (int i = 0; i < 2 && with_mesh; ++i) {
+          ncclComm_t split = nullptr;
+          throw_if_failed(giwa::to_status(ncclCommSplit(all, color[i], r, &split, nullptr)));
+          own.split[i].reset(split);
+          (i == 0 ? own.heads : own.ring) = throw_if_failed(giwa::nccl_communicator::create(split));
+        }
+        body(own);
       });
     for (std::thread& t : threads) t.join();
   }
+  bool has_mesh() const { return gpus % mesh_heads == 0; }
 };
+
+// call(communicator), the one of a way.
+template <class Call>
+void with_communicator(const machine::ranks& of, by how, const Call& call) {
+  if (how == by::mesh)
+    call(giwa::mesh{of.heads, of.ring});
+  else
+    call(of.all);
+}
+const char* name_of(by how) { return how == by::ring ? "ring" : how == by::heads ? "by heads" : "mesh"; }
 
 // All results, one after the other.
 std::vector<fp16> results_of(const rank_data& r) {
@@ -355,51 +398,56 @@ bool check(const machine& m, const problem& p, by how, int repeats) {
   const std::vector<fp16> one = results_of(whole);
   std::vector<double> off(static_cast<std::size_t>(m.gpus));
   std::vector<int> changed(off.size()), changed_in_graph(off.size());
-  m.on_each([&](const giwa::nccl_communicator& comm) {
-    const auto r = static_cast<std::size_t>(comm.rank());
-    const rank_data own(p, how, comm.rank(), comm.size());
-    const auto run = [&] { own.forward(comm), own.backward(comm); };
-    run();
-    const std::vector<fp16> first = results_of(own);
-    int64 at = 0, at_whole = 0;
-    for (const int64 heads : {p.heads, p.heads, p.kv_heads, p.kv_heads}) {
-      const int64 row = heads * head_size;
-      for (int i = 0; i < 2; ++i)
-        for (int64 e = 0; e < own.slice.ranges[i].count * row; ++e) {
-          const double got =
-              giwa::convert<double>{}(first[static_cast<std::size_t>(at + own.slice.rows(i).first * row + e)]);
-          const auto expected = static_cast<std::size_t>(at_whole + own.slice.ranges[i].first * row + e);
-          const double d = std::abs(got - giwa::convert<double>{}(one[expected]));
-          off[r] = d <= off[r] ? off[r] : d;  // NaN stays
+  m.on_each(
+      [&](const machine::ranks& comms) {
+        const giwa::nccl_communicator& comm = comms.all;
+        const auto r = static_cast<std::size_t>(comm.rank());
+        const rank_data own(p, how, comm.rank(), comm.size());
+        const auto run = [&] {
+          with_communicator(comms, how, [&](const auto& of) { own.forward(of), own.backward(of); });
+        };
+        run();
+        const std::vector<fp16> first = results_of(own);
+        int64 at = 0, at_whole = 0;
+        for (const int64 heads : {p.heads, p.heads, p.kv_heads, p.kv_heads}) {
+          const int64 row = heads * head_size;
+          for (int i = 0; i < 2; ++i)
+            for (int64 e = 0; e < own.slice.ranges[i].count * row; ++e) {
+              const double got =
+                  giwa::convert<double>{}(first[static_cast<std::size_t>(at + own.slice.rows(i).first * row + e)]);
+              const auto expected = static_cast<std::size_t>(at_whole + own.slice.ranges[i].first * row + e);
+              const double d = std::abs(got - giwa::convert<double>{}(one[expected]));
+              off[r] = d <= off[r] ? off[r] : d;  // NaN stays
+            }
+          at += own.rows * row, at_whole += p.tokens * row;
         }
-      at += own.rows * row, at_whole += p.tokens * row;
-    }
-    const auto differs = [&] {
-      const std::vector<fp16> again = results_of(own);
-      return std::memcmp(again.data(), first.data(), first.size() * sizeof(fp16)) != 0;
-    };
-    for (int i = 0; i < repeats; ++i) {
-      const auto late =
-          static_cast<int64>(giwa::philox(7)(static_cast<giwa::uint64>(i * m.gpus + comm.rank())).word[0] % 400);
-      throw_if_failed(giwa::for_all(own.stream, giwa::extents{late + 1}, delay{}));
-      run();
-      changed[r] += differs();
-    }
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t ready = nullptr;
-    throw_if_failed(giwa::to_status(cudaStreamBeginCapture(own.stream, cudaStreamCaptureModeThreadLocal)));
-    run();
-    throw_if_failed(giwa::to_status(cudaStreamEndCapture(own.stream, &graph)));
-    throw_if_failed(giwa::to_status(cudaGraphInstantiate(&ready, graph, 0)));
-    for (int i = 0; i < 5; ++i) {
-      throw_if_failed(
-          giwa::to_status(cudaMemsetAsync(own.o.data(), 0xff, static_cast<std::size_t>(own.o.size()) * 2, own.stream)));
-      throw_if_failed(giwa::to_status(cudaGraphLaunch(ready, own.stream)));
-      changed_in_graph[r] += differs();
-    }
-    cudaGraphExecDestroy(ready);
-    cudaGraphDestroy(graph);
-  });
+        const auto differs = [&] {
+          const std::vector<fp16> again = results_of(own);
+          return std::memcmp(again.data(), first.data(), first.size() * sizeof(fp16)) != 0;
+        };
+        for (int i = 0; i < repeats; ++i) {
+          const auto late =
+              static_cast<int64>(giwa::philox(7)(static_cast<giwa::uint64>(i * m.gpus + comm.rank())).word[0] % 400);
+          throw_if_failed(giwa::for_all(own.stream, giwa::extents{late + 1}, delay{}));
+          run();
+          changed[r] += differs();
+        }
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t ready = nullptr;
+        throw_if_failed(giwa::to_status(cudaStreamBeginCapture(own.stream, cudaStreamCaptureModeThreadLocal)));
+        run();
+        throw_if_failed(giwa::to_status(cudaStreamEndCapture(own.stream, &graph)));
+        throw_if_failed(giwa::to_status(cudaGraphInstantiate(&ready, graph, 0)));
+        for (int i = 0; i < 5; ++i) {
+          throw_if_failed(giwa::to_status(
+              cudaMemsetAsync(own.o.data(), 0xff, static_cast<std::size_t>(own.o.size()) * 2, own.stream)));
+          throw_if_failed(giwa::to_status(cudaGraphLaunch(ready, own.stream)));
+          changed_in_graph[r] += differs();
+        }
+        cudaGraphExecDestroy(ready);
+        cudaGraphDestroy(graph);
+      },
+      how == by::mesh);
   double worst = 0;
   int changes = 0, graph_changes = 0;
   for (std::size_t r = 0; r < off.size(); ++r) {
@@ -408,53 +456,64 @@ bool check(const machine& m, const problem& p, by how, int repeats) {
   }
   const bool right = worst < 0.02 && changes + graph_changes == 0;
   std::printf("%s, %s: largest difference to one GPU %.1e, %d delayed runs: %d differ, in a graph %d: %s\n",
-              text(p).c_str(), how == by::ring ? "ring" : "by heads", worst, repeats * m.gpus, changes, graph_changes,
+              text(p).c_str(), name_of(how), worst, repeats * m.gpus, changes, graph_changes,
               right ? "right" : "WRONG");
   std::fflush(stdout);
   return right;
 }
 
-// One GPU and all of them, by a ring and, if the ranks divide the kv heads, by heads, in turn. Every GPU computes the whole
+// One GPU and all of them, by a ring and, if the ranks divide the kv heads, by heads and a mesh, in turn. Every GPU computes the whole
 // sequence too, at the same time, because GPUs of a kind differ by some percent, and all must be as warm. The mean
 // counts; that of the slowest GPU, for which the others wait in a ring, is printed too.
 void time(const machine& m, const problem& p) {
-  const int ways = p.kv_heads % m.gpus == 0 ? 3 : 2;
-  std::vector<double> seconds[2][3];  // of the pass, of the way
+  std::vector<by> ways = {by::itself, by::ring};
+  if (p.kv_heads % m.gpus == 0) ways.push_back(by::heads);
+  if (p.kv_heads % mesh_heads == 0 && m.has_mesh() && m.gpus > mesh_heads) ways.push_back(by::mesh);
+  std::vector<double> seconds[2][4];  // of the pass, of the way
   std::vector<std::array<std::vector<double>, 2>> own_seconds(static_cast<std::size_t>(m.gpus));  // alone, of the pass
   std::mutex mutex;
   std::barrier sync(m.gpus);
-  m.on_each([&](const giwa::nccl_communicator& comm) {
-    std::vector<std::unique_ptr<rank_data>> data;
-    data.push_back(std::make_unique<rank_data>(p, by::itself, 0, 1));
-    for (int way = 1; way < ways; ++way)
-      data.push_back(std::make_unique<rank_data>(p, static_cast<by>(way), comm.rank(), comm.size()));
-    // The first round loads kernels and connects the ranks.
-    for (int round = 0; round < 4; ++round)
-      for (int pass = 0; pass < 2; ++pass)
-        for (int way = 0; way < ways; ++way) {
-          const rank_data& own = *data[static_cast<std::size_t>(way)];
-          sync.arrive_and_wait();
-          const auto begin = std::chrono::steady_clock::now();
-          for (int i = 0; i < calls_of(p); ++i) {
-            if (way == 0)
-              pass == 0 ? own.forward() : own.backward();
-            else
-              pass == 0 ? own.forward(comm) : own.backward(comm);
-          }
-          throw_if_failed(giwa::synchronize(own.stream));
-          const double each = seconds_since(begin) / calls_of(p);
-          const std::lock_guard lock(mutex);
-          if (round > 0) seconds[pass][way].push_back(each);
-          if (round > 0 && way == 0)
-            own_seconds[static_cast<std::size_t>(comm.rank())][static_cast<std::size_t>(pass)].push_back(each);
-        }
-  });
-  for (int way = 1; way < ways; ++way)
+  m.on_each(
+      [&](const machine::ranks& comms) {
+        const giwa::nccl_communicator& comm = comms.all;
+        std::vector<std::unique_ptr<rank_data>> data;
+        for (const by how : ways)
+          data.push_back(std::make_unique<rank_data>(p, how, how == by::itself ? 0 : comm.rank(),
+                                                     how == by::itself ? 1 : comm.size()));
+        // The first round loads kernels and connects the ranks.
+        for (int round = 0; round < 4; ++round)
+          for (int pass = 0; pass < 2; ++pass)
+            for (std::size_t way = 0; way < ways.size(); ++way) {
+              const rank_data& own = *data[way];
+              sync.arrive_and_wait();
+              const auto begin = std::chrono::steady_clock::now();
+              for (int i = 0; i < calls_of(p); ++i) {
+                if (way == 0)
+                  pass == 0 ? own.forward() : own.backward();
+                else
+                  with_communicator(comms, ways[way],
+                                    [&](const auto& of) { pass == 0 ? own.forward(of) : own.backward(of); });
+              }
+              throw_if_failed(giwa::synchronize(own.stream));
+              const double each = seconds_since(begin) / calls_of(p);
+              const std::lock_guard lock(mutex);
+              if (round > 0) seconds[pass][way].push_back(each);
+              if (round > 0 && way == 0)
+                own_seconds[static_cast<std::size_t>(comm.rank())][static_cast<std::size_t>(pass)].push_back(each);
+            }
+      },
+      ways.back() == by::mesh);
+  for (std::size_t way = 1; way < ways.size(); ++way)
     for (int pass = 0; pass < 2; ++pass) {
       double slowest = 0;
       for (const auto& of_gpu : own_seconds) slowest = std::max(slowest, mean(of_gpu[static_cast<std::size_t>(pass)]));
       report(p, pass == 0 ? "forward" : "backward", pass == 0 ? 1 : 2.5, mean(seconds[pass][0]),
-             mean(seconds[pass][way]), (std::to_string(m.gpus) + (way == 1 ? " GPUs" : " GPUs by heads")).c_str(),
+             mean(seconds[pass][way]),
+             (std::to_string(m.gpus) + " GPUs" +
+              (way == 1                 ? ""
+               : ways[way] == by::heads ? " by heads"
+                                        : " by a mesh"))
+                 .c_str(),
              slowest);
     }
 }
@@ -463,7 +522,8 @@ void time(const machine& m, const problem& p) {
 void steps(const machine& m, const problem& p) {
   std::vector<std::string> lines(static_cast<std::size_t>(2 * m.gpus));
   std::barrier sync(m.gpus);
-  m.on_each([&](const giwa::nccl_communicator& comm) {
+  m.on_each([&](const machine::ranks& comms) {
+    const giwa::nccl_communicator& comm = comms.all;
     const rank_data own(p, by::ring, comm.rank(), comm.size());
     for (const bool backward : {false, true}) {
       sync.arrive_and_wait();
@@ -486,7 +546,8 @@ void steps(const machine& m, const problem& p) {
 // The time of messages to the next rank and from the one before, which pass each other.
 void link(const machine& m) {
   std::barrier sync(m.gpus);
-  m.on_each([&](const giwa::nccl_communicator& comm) {
+  m.on_each([&](const machine::ranks& comms) {
+    const giwa::nccl_communicator& comm = comms.all;
     const giwa::stream stream = throw_if_failed(giwa::stream::create());
     for (int64 bytes = 1 << 16; bytes <= int64{1} << 29; bytes *= 8) {
       const device_memory<unsigned char> from(bytes), to(bytes);
@@ -519,7 +580,12 @@ int main(int argc, char** argv) {
   const int begin = what == "one" ? 3 : 2;
   const auto number = [&](int i, int64 other) { return argc > i ? std::atoll(argv[i]) : other; };
   const int64 tokens = number(begin, 131072), heads = number(begin + 1, 16);
-  const problem p{tokens, heads, number(begin + 2, heads), argc <= begin + 3 || std::string(argv[begin + 3]) != "full"};
+  const problem p{tokens,
+                  heads,
+                  number(begin + 2, heads),
+                  argc <= begin + 3 || std::string(argv[begin + 3]) != "full",
+                  giwa::slicing::zigzag,
+                  static_cast<int>(number(begin + 4, 0))};
   if (what == "one") {
     time_on_one(p, static_cast<int>(number(2, 2)));
     return 0;
@@ -530,7 +596,8 @@ int main(int argc, char** argv) {
     bool right = true;
     const int repeats = static_cast<int>(number(2, 100));
     for (const giwa::slicing order : {giwa::slicing::zigzag, giwa::slicing::contiguous}) {
-      for (const by how : {by::ring, by::heads}) {
+      for (const by how : {by::ring, by::heads, by::mesh}) {
+        if (how == by::mesh && !m.has_mesh()) continue;
         right = check(m, {3000, 2 * m.gpus, m.gpus, true, order}, how, repeats) && right;
         right = check(m, {2049, m.gpus, m.gpus, false, order}, how, repeats) && right;
       }
@@ -547,7 +614,8 @@ int main(int argc, char** argv) {
   }
 #endif
   std::puts(
-      "ring_attention check [REPEATS] | time|steps TOKENS HEADS [KV_HEADS [full]] | link | one RANKS TOKENS HEADS "
-      "[KV_HEADS [full]]");
+      "ring_attention check [REPEATS] | time|steps TOKENS HEADS [KV_HEADS [full|causal [CALLS]]] | link | one RANKS "
+      "TOKENS "
+      "HEADS [KV_HEADS [full|causal [CALLS]]]");
   return what.empty() || what.starts_with("--") ? 0 : 2;  // --benchmark_list_tests asks the other programs here
 }

@@ -36,6 +36,7 @@ set(GIWA_HEADERS
   P giwa/numeric/dual.hpp
   P giwa/numeric/precision.hpp
   P giwa/numeric/fp8.hpp
+  P giwa/numeric/int4_pair.hpp
   P giwa/numeric/int8_code.hpp
   P giwa/numeric/split.hpp
 
@@ -47,6 +48,7 @@ set(GIWA_HEADERS
   P giwa/arch/round_fp8.hpp
   P giwa/arch/byte_signs.hpp
   D giwa/arch/convert_fp8.cuh
+  D giwa/arch/convert_int4.cuh
   D giwa/arch/convert_int8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
@@ -175,6 +177,7 @@ set(GIWA_HEADERS
   P giwa/attention/blocks/rows.hpp
   P giwa/attention/problem/last_arguments.hpp
   P giwa/attention/problem/params.hpp
+  P giwa/attention/problem/part_of_keys.hpp
   P giwa/attention/problem/gradient.hpp
   P giwa/attention/tuning/sm80.hpp
   P giwa/attention/tuning/sm120.hpp
@@ -186,6 +189,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/cached_checks.hpp
   P giwa/attention/problem/cached_params.hpp
   P giwa/attention/problem/score_gradient.hpp
+  P giwa/attention/problem/bias_gradient.hpp
   P giwa/attention/problem/backward_options.hpp
   P giwa/attention/problem/backward_params.hpp
   P giwa/attention/problem/backward_checks.hpp
@@ -204,6 +208,7 @@ set(GIWA_HEADERS
   D giwa/attention/nonfinite/nonfinite.cuh
   P giwa/attention/sums/leaf_fold.hpp
   D giwa/attention/sums/row_sums.cuh
+  D giwa/attention/sums/part_rows.cuh
   D giwa/attention/sums/finish_rows.cuh
   D giwa/attention/sums/chunks.cuh
   D giwa/attention/sums/merge_partials.cuh
@@ -262,9 +267,16 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/latent_scores_sm90.cuh
   D giwa/attention/kernels/sm90/latent_output_sm90.cuh
   D giwa/attention/kernels/sm90/latent_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_loader_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_output_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_consumer_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_bias_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_plain_sm90.cuh
   D giwa/attention/kernels/sm90/backward_loader_sm90.cuh
   D giwa/attention/kernels/sm90/backward_steps_sm90.cuh
   D giwa/attention/kernels/sm90/backward_dq_sm90.cuh
@@ -295,6 +307,7 @@ set(GIWA_HEADERS
   L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh
   L giwa/attention/choose/many_rows_sm90.cuh
+  L giwa/attention/choose/latent_sm90.cuh
   L giwa/attention/choose/cached.cuh
   L giwa/attention/choose/forward_sm90.cuh
   L giwa/attention/choose/backward_sm90.cuh

@@ -275,6 +275,7 @@ class tests:
             self.known = {test: known[test] for test in pool.map(look_at, sources)}
         self.remember()
         self.noticed = collections.Counter()  # (header, test): faults noticed
+        self.nearest = {}  # header: tests
         self.refusals = {}  # (file of test/compile_fail, folder of a fault or None): whether it fails as it should
         main = tree / "test/support/main.cpp"
         self.main = work / f"main-{hashlib.sha256(main.read_bytes()).hexdigest()[:8]}.o"
@@ -293,7 +294,12 @@ class tests:
         self.known_file.write_text(json.dumps(dict(self.known)))
 
     def of(self, header):
-        """The tests that include a header, the nearest first."""
+        """The tests that include a header, the nearest first, and before them those that noticed faults in it."""
+        if header not in self.nearest:
+            self.nearest[header] = self.by_distance(header)
+        return sorted(self.nearest[header], key=lambda test: -min(self.noticed[header, test], 3))
+
+    def by_distance(self, header):
         words = set(re.split(r"[_/.]", header))
         code = host_code((self.tree / "include/giwa" / header).read_text())
         names = set(re.findall(r"\b(?:struct|class) (\w+)|\b(?:constexpr|inline|status|bool|auto|int64?) (\w{4,})\(", code))
@@ -303,7 +309,7 @@ class tests:
             text = (self.folder / test).read_text()
             near = 4 * (f"<giwa/{header}>" in text) + 2 * len(words & set(re.split(r"[_/.]", test))) + \
                 sum(name in text for name in names)
-            return -min(self.noticed[header, test], 3), -near, test.endswith(".cu"), len(text), test
+            return -near, test.endswith(".cu"), len(text), test
         return sorted((test for test, known in self.known.items() if header in known["headers"]), key=distance)
 
     def build(self, test, overlay, program):

@@ -90,7 +90,9 @@ std::string cached_fault(uint64 seed) {
     case 4: return fault_of<bf16, 192, 128>(seed, causal::bottom_right);
     case 5: return fault_of<bf16, 128, 128, e4m3>(seed, causal::bottom_right);
     case 6: return fault_of<fp16, 256>(seed);
-    case 7: return fault_of<fp16, 64, 64, giwa::int8_code>(seed, causal::bottom_right);
+    case 7:
+      return seed / 9 % 2 == 0 ? fault_of<fp16, 64, 64, giwa::int8_code>(seed, causal::bottom_right)
+                               : fault_of<fp16, 128, 64, giwa::int4_pair>(seed, causal::bottom_right);
     default: return fault_of<float, 64>(seed, causal::bottom_right);
   }
 #endif

@@ -107,11 +107,14 @@ class gradient_ring {
     return arrives(step) || comes_home(step) ||
            (step > 1 && plan_.has(plan_.ring.owner(comm_.rank(), step - 1), step - 1));
   }
-  /// Sets the gradients of a step to zero: what is computed is added to them.
-  status begin(int step) const {
+  /// Sets the gradients of a step to zero where nothing is computed: `computed` of the rows of its slice are stored.
+  status begin(int step, const token_range& computed) const {
     const int of = plan_.ring.owner(comm_.rank(), step);
-    return plan_.has(of, step) ? both([&](auto x) { return set_to_zero(where_, plan_.rows(of).of(at(step).*x)); })
-                               : status{};
+    const token_range all = plan_.rows(of);
+    if (!plan_.has(of, step)) return {};
+    if (computed.count == 0) return zero(step, all);
+    const status s = zero(step, {all.first, computed.first - all.first});
+    return s.ok() ? zero(step, {computed.end(), all.end() - computed.end()}) : s;
   }
   /// Adds what arrived in a step, of the ranks that the slice passed before.
   status add_arrived(int step) const {
@@ -126,6 +129,9 @@ class gradient_ring {
   }
 
  private:
+  status zero(int step, const token_range& rows) const {
+    return rows.count > 0 ? both([&](auto x) { return set_to_zero(where_, rows.of(at(step).*x)); }) : status{};
+  }
   bool comes_home(int step) const {
     const token_range s = plan_.steps(comm_.rank());
     return s.count > 0 && s.end() == step;

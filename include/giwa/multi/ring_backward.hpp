@@ -130,7 +130,8 @@ struct ring_backward {
 
   /// attention_backward of some rows and keys, which gives the score modifier its gradients too.
   status call(int step, const token_range& rows, const tensor_view<const T, 4>& k, const tensor_view<const T, 4>& v,
-              const token_range& keys, const backward_views<T, O, float>& to, bool accumulate) const {
+              const token_range& keys, const backward_views<T, O, float>& to, bool accumulate,
+              bool stores_keys = false) const {
     backward_views<T, O, float> views = to;
     views.in = {rows.of(own.in.q), keys.of(k), keys.of(v), rows.of(own.in.o), {}};
     views.lse = rows_of_lse(own.lse, rows);
@@ -145,7 +146,9 @@ struct ring_backward {
     const auto at = plan.mask_of(comm.rank(), rows.first, plan.owner(comm.rank(), step), keys.first);
     const auto mask = plan.call_mask(at, step, rows, keys);
     const auto run = [&](const auto& of_slice) {
-      return run_backward<HeadSize, HeadSizeV>(where, views, mask, of_slice, rest);
+      return stores_keys
+                 ? run_backward<HeadSize, HeadSizeV>(where, views, mask, of_slice, options_that_store_keys{rest})
+                 : run_backward<HeadSize, HeadSizeV>(where, views, mask, of_slice, rest);
     };
     const slice_score<Score> sliced{score, at.queries, at.keys, at.offset};
     if constexpr (is_plain_score<Score>)
@@ -190,7 +193,7 @@ struct ring_backward {
     if (wants_v()) to.dv = gradients.own().v;
     return call(0, rows, own.in.k, own.in.v, keys, to, /*accumulate=*/true);
   }
-  /// The gradients of a step. Those of queries are added to those of the steps before; one call adds to all or to none.
+  /// The gradients of a step. Those of queries are added to those of the steps before, and those of another slice's keys are stored.
   template <class GradientRing>
   status compute(const GradientRing& gradients, int step, const tensor_view<const T, 4>& k,
                  const tensor_view<const T, 4>& v) const {
@@ -201,7 +204,7 @@ struct ring_backward {
     const bool adds = step > 0 || adds_to_others;
     status s;
     if (step > 0)
-      s = gradients.begin(step);
+      s = gradients.begin(step, p.keys);
     else if (adds)
       static_cast<void>(((s = set_to_zero(where, dq()), s.ok())) &&
                         (!wants_k() || (s = set_to_zero(where, of_slice.k), s.ok())) &&
@@ -213,7 +216,7 @@ struct ring_backward {
     if (wants_q(step)) to.dq = p.rows.of(dq());
     if (wants_k()) to.dk = p.keys.of(of_slice.k);
     if (wants_v()) to.dv = p.keys.of(of_slice.v);
-    return call(step, p.rows, k, v, p.keys, to, adds);
+    return call(step, p.rows, k, v, p.keys, to, adds, /*stores_keys=*/step > 0);
   }
 
   template <class GradientRing>

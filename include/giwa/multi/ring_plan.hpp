@@ -54,6 +54,21 @@ struct ring_plan {
       if (keys_seen(rank, owner(rank, t)).count > 0) return t;
     return 0;
   }
+  /// The rows of `rank` that see something in a step after `step`, from the first to the last.
+  struct later_rows {
+    token_range rows;
+    bool has_gaps;  // some of them, in the middle, do not
+  };
+  GIWA_HOST_DEVICE constexpr later_rows later(int rank, int step) const {
+    later_rows all{};
+    for (int t = ranks - 1; t > step; --t) {
+      const token_range rows = queries_seeing(rank, owner(rank, t));
+      const bool touch = rows.first <= all.rows.end() && all.rows.first <= rows.end();
+      all.has_gaps = all.has_gaps || (rows.count > 0 && all.rows.count > 0 && !touch);
+      all.rows = hull(all.rows, rows);
+    }
+    return all;
+  }
   /// Where the rows of `rank` from `first_query` on are, and the keys of `of` from row `first_key` on.
   GIWA_HOST_DEVICE constexpr slice_mask<Mask> mask_of(int rank, int64 first_query, int of, int64 first_key) const {
     return {mask, row_positions::of(slices.of(rank, ranks), first_query),

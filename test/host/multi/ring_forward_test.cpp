@@ -172,6 +172,48 @@ TEST_CASE("custom masks that say what they are, and a diagonal with an offset") 
         std::string::npos);
 }
 
+/// Of each twelve queries the first four see the key of twelve tokens before, and the last four that of 24 tokens before. The host
+/// knows it.
+struct echoes {
+  static constexpr bool any_range = true, any_head = true;
+  static constexpr bool known_on_host() { return true; }
+  static bool keeps(int query, int key) {
+    const int of_twelve = query % 12;
+    return key == query || (of_twelve < 4 && key == query - 12) || (of_twelve >= 8 && key == query - 24);
+  }
+  bool operator()(giwa::attention_coord c) const { return keeps(c.query, c.key); }
+  giwa::tile_keep classify(const giwa::score_tile& t) const {
+    for (int q = t.first_query; q <= t.last_query; ++q)
+      for (int k = t.first_key; k <= t.last_key; ++k)
+        if (keeps(q, k)) return giwa::tile_keep::some;
+    return giwa::tile_keep::none;
+  }
+};
+
+TEST_CASE("each step is merged with those before it: rows are complete after other steps, 16 bits and fp32") {
+  using namespace giwa;
+  CHECK((compare<fp16>(case_of(53, 21), full{}, plain_score{})) == "");
+  CHECK((compare<bf16>(case_of(53, 22), causal{}, softcap{3})) == "");
+  CHECK((compare<fp16, float>(case_of(48, 23), echoes{}, plain_score{})) == "");
+  CHECK((compare<float>(case_of(48, 24), echoes{}, plain_score{})) == "");
+  CHECK((compare<bf16>(case_of(41, 25), every_third{}, plain_score{})) == "");
+  CHECK((compare<fp16>(case_of(41, 26), sliding_window{9}, plain_score{})) == "");
+  case_options no_lse = case_of(48, 27);
+  no_lse.lse = false, no_lse.sinks = true;
+  CHECK((compare<fp16>(no_lse, echoes{}, plain_score{})) == "");
+  const sequence_slices contiguous{.tokens = 48, .order = slicing::contiguous}, zigzag{.tokens = 48};
+  const detail::ring_plan<echoes> plan{{}, contiguous, 4, 0};
+  CHECK(plan.later(3, 0).has_gaps);
+  CHECK(plan.later(3, 0).rows.count == 12);
+  CHECK(!plan.later(3, 1).has_gaps);
+  CHECK(plan.later(3, 1).rows.first == 8);
+  CHECK(plan.later(3, 3).rows.count == 0);
+  const detail::ring_plan<causal> of_causal{{}, zigzag, 4, 0};
+  for (int rank = 0; rank < 4; ++rank) CHECK(!of_causal.later(rank, 0).has_gaps);
+  CHECK(of_causal.later(0, 0).rows.first == 6);
+  CHECK(of_causal.later(3, 0).rows.first == 0);
+}
+
 TEST_CASE("fewer tokens than ranks, one token and none") {
   for (const int64 tokens : {5, 1, 0}) {
     attention_case<float> c(case_of(tokens, 7));

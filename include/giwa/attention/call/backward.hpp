@@ -21,9 +21,9 @@ template <int HeadSize, int HeadSizeV, class How>
 struct stream_backward;  // defined by <giwa/attention_backward.cuh>
 
 template <int HeadSize, int HeadSizeV, class How = automatic_tile, class Where, class T, class O, class G, class Mask,
-          class Score>
+          class Score, class Options>
 status run_backward(const Where& where, const backward_views<T, O, G>& views, const Mask& mask, const Score& score,
-                    const attention_backward_options& options) {
+                    const Options& options) {
   require_mask_and_plain_queries<Mask, Score>();
   require_head_sizes<HeadSize, HeadSizeV>();
   static_assert(has_slope<Score>,

@@ -256,8 +256,11 @@ class host_backward_worker {
   void store_keys(const head& h, int first, int count) const {
     for (int r = 0; r < count; ++r) {
       if (wants_x_)
-        store(p_.key_rows(p_.views.dk, h, first + count), first + r, sum_x_ + int64{r} * row_x_, p_.call.scale);
-      if (wants_y_) store(p_.key_rows(p_.views.dv, h, first + count), first + r, sum_y_ + int64{r} * row_y_, 1.0f);
+        host_store_gradient(p_.key_rows(p_.views.dk, h, first + count), first + r, sum_x_ + int64{r} * row_x_,
+                            p_.call.scale, p_.accumulates_keys);
+      if (wants_y_)
+        host_store_gradient(p_.key_rows(p_.views.dv, h, first + count), first + r, sum_y_ + int64{r} * row_y_, 1.0f,
+                            p_.accumulates_keys);
     }
   }
   template <class V>

@@ -5,7 +5,7 @@
 
 #include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/cpu/panels.hpp>
-#include <giwa/attention/problem/params.hpp>
+#include <giwa/attention/problem/part_of_keys.hpp>
 #include <giwa/attention/sums/row_end.hpp>
 #include <giwa/tile/shared_tile.hpp>
 
@@ -254,21 +254,22 @@ class host_attention_worker {
   void store(const head& h, const head_rows& rows, int query, int row, bool grouped) {
     const float l = grouped ? group_sum_[row] : sum_of(row);
     const float sink = p_.sinks == nullptr ? -infinity_of<float> : p_.sinks[h.head * p_.sink_stride];
+    const auto& earlier = prior_rows(p_.score, h, rows);
+    constexpr bool has_prior = stdlib::remove_cvref_t<decltype(earlier)>::has_prior;
     float prior_lse = -infinity_of<float>;
-    if constexpr (head_rows::has_prior) prior_lse = rows.prior_lse(query);
+    if constexpr (has_prior) prior_lse = earlier.prior_lse(query);
     finished_softmax<float> end = finish_row<float>({max_[row], l}, sink, prior_lse);
     if constexpr (drops) end.factor *= kept_scale(p_.score);
     const float* const from = (grouped ? group_o_ : o_) + int64{row} * row_;
     auto* const to = rows.o[query];
     using element = stdlib::remove_cvref_t<decltype(*to)>;
     // + 0 turns a sum of -0 into +0. A masked key's 0 does the same where it is added, so the result does not depend on the mask.
-    if constexpr (head_rows::has_prior) {
-      if (prior_lse == -infinity_of<float>)  // without keys its o may contain anything
-        for (int i = 0; i < width_; ++i) line_[i] = 0;
-      else
-        host_widen(loops_, rows.prior_o[query], line_, width_);
-      const float factor = prior_lse == -infinity_of<float> ? 0 : end.prior_factor;
-      for (int i = 0; i < width_; ++i) to[i] = convert<element>{}(from[i] * end.factor + (line_[i] * factor + 0.0f));
+    if constexpr (has_prior) {
+      for (int i = 0; i < width_; ++i) line_[i] = 0;  // without keys its o may contain anything
+      if (prior_lse != -infinity_of<float>) host_widen(loops_, earlier.prior_o[query], line_, width_);
+      for (int i = 0; i < width_; ++i) line_[i] = from[i] * end.factor + (line_[i] * end.prior_factor + 0.0f);
+      for (int i = 0; i < width_; ++i) to[i] = convert<element>{}(line_[i]);
+      if constexpr (is_part<modifier>) earlier.put(query, line_, width_, end.lse);
     } else if constexpr (stdlib::same_as<element, fp16>) {
       for (int i = 0; i < width_; ++i) line_[i] = from[i] * end.factor + 0.0f;
       loops_.narrow_fp16(line_, to, width_);

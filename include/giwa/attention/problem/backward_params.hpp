@@ -33,13 +33,20 @@ struct backward_params {
   tensor_view<const float, 3> dlse;                // or empty
   tensor_view<float, 1> dsinks;                    // or empty
   backward_workspace workspace;                    // on a stream
-  bool accumulate;
+  bool accumulate, accumulates_keys;               // dk and dv have their own
   // The inputs as split fp16, or null pointers: the call does not run on tensor cores.
   stdlib::conditional_t<element_traits<T>::is_split, split_backward_tensors, nothing> split{};
 
   using head = attention_head<T, const O>;
   using call_type = attention_params<T, const O, Mask, Score>;
   static constexpr int parameters = gradient_of<Score>::parameters;
+
+  /// The same for a kernel that writes dk and dv.
+  GIWA_HOST_DEVICE backward_params of_keys() const {
+    backward_params p = *this;
+    p.accumulate = accumulates_keys;
+    return p;
+  }
 
   /// The rows of a head in a tensor with the rows of q.
   template <class V, class Head>
@@ -67,7 +74,7 @@ struct backward_params {
     return workspace.terms[row_of(sequence, head_, row)];
   }
   /// The gradients of the parameters of the score modifier that a row has summed.
-  GIWA_HOST_DEVICE float* parameter_sums_at(const head& h, int64 query) const {
+  GIWA_HOST_DEVICE float* parameter_sums_at(const head_place& h, int64 query) const {
     return workspace.parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 
@@ -196,17 +203,35 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   const attention_problem problem = a.in.problem();
   const bool with_dq = options.workspace.size() >= backward_workspace_bytes(problem, score);
   backward_workspace workspace = backward_workspace::take(
-      layout, problem, gradient_of<Score>::parameters, with_dq && sums_dq(problem, 0) && !gradient_of<Score>::wanted,
+      layout, problem, gradient_of<Score>::parameters,
+      with_dq && sums_dq(problem, 0) && sums_dq_with<Score>(problem, 0),
       shares_keys(problem, 0) && options.workspace.size() >=
                                      backward_workspace_bytes(problem, score, 0, options.any_order, options.split_heads)
           ? sharing_of(options.any_order, options.split_heads)
           : key_sharing::none);
   workspace.any_order = options.any_order;
-  backward_params<T, O, G, Mask, Score> p{
-      a, params_of(a.in, mask, score, forward), options.dlse, options.dsinks, workspace, options.accumulate, {}};
+  backward_params<T, O, G, Mask, Score> p{a,
+                                          params_of(a.in, mask, score, forward),
+                                          options.dlse,
+                                          options.dsinks,
+                                          workspace,
+                                          options.accumulate,
+                                          options.accumulate,
+                                          {}};
   if constexpr (element_traits<T>::is_split)
     if (with_dq && !gradient_of<Score>::wanted && has_split_kernels(problem.head_size, problem.head_size_v))
       p.split = split_backward_tensors::take(layout, problem);
+  return p;
+}
+
+/// The options of a call that stores dk and dv, whatever it accumulates.
+struct options_that_store_keys : attention_backward_options {};
+template <class T, class O, class G, class Mask, class Score>
+backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a, const Mask& mask, const Score& score,
+                                                const options_that_store_keys& options) {
+  const attention_backward_options& rest = options;
+  auto p = params_of(a, mask, score, rest);
+  p.accumulates_keys = false;
   return p;
 }
 #endif

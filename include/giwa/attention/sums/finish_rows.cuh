@@ -6,6 +6,7 @@
 #include <giwa/attention/problem/cached_params.hpp>
 #include <giwa/attention/problem/dropout.hpp>
 #include <giwa/attention/problem/params.hpp>
+#include <giwa/attention/sums/part_rows.cuh>
 #include <giwa/attention/sums/row_end.hpp>
 #include <giwa/softmax/online.cuh>
 
@@ -14,17 +15,21 @@ namespace giwa::inline GIWA_ABI::detail {
 using quick_row_functions = row_functions<device_exponential, quick_logarithm, quick_inverse>;
 
 /// Computes factor[row], which normalizes the output, and the log-sum-exp of each row. If `write`, the first thread of
-/// each row stores the log-sum-exp. All lanes of the warp must call it. A sink is one more score, whose value is 0.
+/// each row stores the log-sum-exp. All lanes of the warp must call it. A sink is one more score, whose value is 0. Of a part of the
+/// keys `of_earlier` receives the factors of the output of earlier parts.
 template <class Map, int Headroom, int Slack, class Block, class T, class O, class Mask, class Score>
 GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax<Map, Headroom, Slack>& softmax,
                                   float scale_log2, const attention_params<T, O, Mask, Score>& call,
                                   const attention_head<T, O>& h, int first_query, bool write,
-                                  float (&factor)[Map::rows]) {
+                                  float (&factor)[Map::rows], float (*of_earlier)[Map::rows] = nullptr) {
   softmax.finish(block);
   // Read once: what is written may lie anywhere, for all that the compiler knows.
   float* const lse_of_rows = write && thread % Map::lanes == 0 ? h.lse : nullptr;
   const int64 lse_stride = h.lse_stride;
   const int rows_left = h.queries() - first_query;
+  [[maybe_unused]] float earlier_lse[Map::rows];
+  if constexpr (is_part<Score>)
+    part_rows(call.score, h).template read_lse<Map>(block, thread, first_query, earlier_lse);
   GIWA_UNROLL
   for (int r = 0; r < Map::rows; ++r) {
     finished_softmax<float> end{};
@@ -34,9 +39,14 @@ GIWA_HOST_DEVICE void finish_rows(const Block& block, int thread, online_softmax
       const float sink = call.sinks[h.head * call.sink_stride];
       end = with_prior(softmax.l[r], end.factor, end.lse, sink, quick_row_functions{});
     }
+    const int row = Map::row(thread, r);
+    if constexpr (is_part<Score>) {
+      end = with_prior(softmax.l[r], end.factor, end.lse, earlier_lse[r], quick_row_functions{});
+      (*of_earlier)[r] = end.prior_factor;
+      if (write && thread % Map::lanes == 0 && row < rows_left) call.score.lse_of(h, first_query + row) = end.lse;
+    }
     factor[r] = end.factor;
     if constexpr (drops_weights<Score>) factor[r] *= kept_scale(call.score);
-    const int row = Map::row(thread, r);
     if (lse_of_rows != nullptr && row < rows_left) lse_of_rows[(first_query + row) * lse_stride] = end.lse;
   }
 }

@@ -131,6 +131,8 @@ GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v, 
 /// Latent rows: head size 576, whose first 512 columns are v. Keys of a leaf of the Hopper kernel for them: the rows of one wgmma.
 ///@{
 inline constexpr int latent_head_size = 576, latent_head_size_v = 512, latent_leaf_keys = 64, latent_rows = 16;
+/// The same of the kernel for sequences with more packed rows than latent_few_rows, in tiles of 64.
+inline constexpr int latent_wide_leaf_keys = 2048, latent_wide_rows = 64, latent_few_rows = 32;
 GIWA_HOST_DEVICE constexpr bool may_be_latent(int64 head_size, int64 head_size_v) {
   return head_size == latent_head_size && head_size_v == latent_head_size_v;
 }
@@ -144,7 +146,7 @@ GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size_v, int rows, int6
 
 /// The shared memory of the kernel for few rows with tiles of 16 or 32 packed rows (8 rows take as much as 16): two leaves of
 /// keys and of values, q, P of two leaves, and 4 or 5 KB of softmax states; for 8-bit caches scales of two leaves and factors
-/// of rows.
+/// of rows. Elements with several numbers need less.
 GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes) {
   const int64 leaf = leaf_keys_of(head_size, head_size_v, cache_bytes), of_q = round_up(head_size, 64);
   const int64 of_scales = cache_bytes == 1 ? 16 * leaf + 64 * rows : 0;

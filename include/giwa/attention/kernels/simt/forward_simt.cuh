@@ -190,8 +190,8 @@ struct simt_attention_op {
       if (careful || !any_is_nan(block, o, s.has_nan)) break;
     }
 
-    float normalizer[map_of_scores::rows];
-    finish_rows(block, thread, softmax, steps.scale_log2(), call, head, first_query, true, normalizer);
+    float normalizer[map_of_scores::rows], of_earlier[map_of_scores::rows];
+    finish_rows(block, thread, softmax, steps.scale_log2(), call, head, first_query, true, normalizer, &of_earlier);
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // + 0 makes -0 positive
     if constexpr (has_scales) {
       GIWA_UNROLL
@@ -201,7 +201,13 @@ struct simt_attention_op {
           o.value[i] = head.scales.finish(o.value[i], normalizer[r] == 0 ? 0.f : softmax.l[r] * normalizer[r], column);
       }
     }
-    store(thread, o, of_width<HeadSizeV>(head.o), {first_query, 0});
+    if constexpr (is_part<Score>) {
+      const part_rows part(call.score, head);
+      part.add_earlier(block, thread, first_query, of_earlier, o);
+      part.store(thread, o, first_query, 0, block_m);
+    } else {
+      store(thread, o, of_width<HeadSizeV>(head.o), {first_query, 0});
+    }
   }
 
   /// Computes S = Q K^T, summed in the order of the head size. Returns when all threads are done with the tiles.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The producer warps of the kernel for few rows: they fill the rings of keys and values.
+// The producer warps of the kernel for few rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 
@@ -25,6 +25,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   const int warp;                  // the rank among the producers
   work_tile_reader<Block> reader;  // of the work tile whose leaves are looked up
   int leaf = 0;
+  [[no_unique_address]] typename Types::visible_leaves leaves{};
 
   GIWA_DEVICE few_rows_loader(const Block& b, const params& parameters, shared_storage& storage, int w)
       : block(b), p(parameters), s(storage), warp(w), reader{b, storage.queue} {}
@@ -38,6 +39,11 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       s.k.empty[i].initialize(Types::values_are_keys ? Types::output_warps : Types::score_warps);
       if constexpr (!Types::values_are_keys)
         s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
+    }
+    if constexpr (Types::converts) {
+      const auto& scales = p.splits.call.views.cache.scales;
+      if (i == 0 && copies_scales(p))
+        s.scales.of_k = scale_rows::of(scales.k), s.scales.of_v = scale_rows::of(scales.v);
     }
     if (i < work_tile_queue::depth)
       s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
@@ -108,7 +114,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
       if (loads && boxes && (!Types::converts || warp < issuers(p))) {
         load_boxes(block, warp, p, p.k, source, s.k, stage, free);
-        if constexpr (!Types::values_are_keys) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
+        if constexpr (!Types::values_are_keys)
+          if (!Types::converts || !scales) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       const move to = next(walk);
       leaf_source next_source{};
@@ -118,6 +125,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (to == move::to_leaf && scales) next_scales = look_up(false);
         if (loads && scales) load_scales(block, warp, p, scales_source, s, stage, free);
         scales_source = next_scales;
+        // V waits for the output of an earlier leaf, and the scores of this one wait for the scales.
+        if (loads && boxes && scales && warp < issuers(p)) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
@@ -145,15 +154,16 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (block.lane() == 0) s.queue.write(reader.number + 1, has_work ? walk.work() : few_rows_work_tile{});
       }
       reader.next();
+      leaves.reset();
       if (!reader.has_work()) return move::to_end;
       leaf = reader.work().begin - 1;
     }
     --leaf;
     return move::past_tile;
   }
-  GIWA_DEVICE bool is_masked() const {
-    return Types::visible_of(p.splits.call, rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows), leaf) ==
-           tile_keep::none;
+  GIWA_DEVICE bool is_masked() {
+    const packed_rows rows = rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows);
+    return leaves.of(block, p.splits.call, rows, leaf) == tile_keep::none;
   }
 
   GIWA_DEVICE leaf_source look_up(bool boxes) const {
@@ -161,37 +171,10 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     read_pages(source);
     return source;
   }
-  /// Where the keys of a leaf lie, but for the numbers of their pages.
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {
-    const auto& call = p.splits.call;
-    const cached_sequence& sequence = reader.work().sequence;
-    const int first_key = leaf_number * leaf_keys, left = sequence.keys - first_key;
-    leaf_source source{reader.work().head, 0, {}, {}};
-    if (boxes) {
-      const int all = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
-      source.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
-    }
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i) {
-      // At most 32 boxes: box_rows is at least leaf_keys / 32.
-      const int of_warp = block.lane() + 32 * i;
-      const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
-      source.key[i] = {-1, 0};
-      if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
-      source.key[i] = {sequence.batch, first_key + key};
-      if (!call.views.is_paged()) continue;
-      const int n = static_cast<int>(int64{first_key + key} / call.page_size);
-      source.key[i].row -= n * static_cast<int>(call.page_size.divisor());
-      source.entry[i] = call.views.cache.pages.indices + (sequence.first_entry + n);
-    }
-    return source;
+    return copies::source_of(block, warp, p, reader.work(), leaf_number, boxes);
   }
-  GIWA_DEVICE void read_pages(leaf_source& source) const {
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i)
-      if (source.entry[i] != nullptr)
-        source.key[i].element = valid_page(*source.entry[i], p.splits.call.views.cache.k.extent(0));
-  }
+  GIWA_DEVICE void read_pages(leaf_source& source) const { copies::read_pages(p, source); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -219,14 +219,21 @@ struct sm80_attention_op {
                                  const key_tiles<Mask>& keys) {
     auto& [softmax, o, exponents] = rows;
     const int lane = block.lane(), warp_row = block.warp() * warp_rows;
-    float normalizer[map_of_scores::rows];
+    float normalizer[map_of_scores::rows], of_earlier[map_of_scores::rows];
     finish_rows(block, lane, softmax, steps.scale_log2(), p.call, head, first_query + warp_row, first_column == 0,
-                normalizer);
+                normalizer, &of_earlier);
     if constexpr (is_split)
       if (head.keys() > 0)
         exponents.finish(lane, o, p.split.v, head.batch, head.kv_head, static_cast<int>(head.v.extent(1)), two_parts);
     o.transform_rows(normalizer, [](float x, float f) { return x * f + 0.f; });  // + 0 makes -0 positive
     block.sync();  // all warps are done with the tiles of the inputs
+    if constexpr (is_part<Score>) {
+      const part_rows part(p.call.score, head);
+      if (part.finish(block, lane, of_earlier, o, first_query + warp_row, 0, warp_rows,
+                      part.has_open(first_query, block_m), s.has_nonfinite != 0, steps, keys,
+                      [&](int tile) { return keys.keep(tile) == tile_keep::some; }))
+        return;
+    }
     store(lane, o, 0, s.o, warp_row);
     block.sync();
     if constexpr (GIWA_ARCH_CAPABILITY == 90)

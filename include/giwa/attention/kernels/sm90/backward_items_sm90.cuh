@@ -40,11 +40,12 @@ class sm90_item_consumer {
   GIWA_DEVICE static void consume(Consumer& me) {
     if (me.index == Types::consumers - 1) me.release_turn();
     consume_items<Types>(me.block, me.s, [&](work_item& work) { return me.add_item(work); });
-    if (Types::stores_tiles && me.block.lane() == 0) arch::wait_stores<0>();
+    if ((Types::stores_tiles || Types::stages_keys) && me.block.lane() == 0) arch::wait_stores<0>();
   }
 
   GIWA_DEVICE void begin_item(const work_item& work) {
     first_row = work.first + 64 * index;
+    if constexpr (Types::gives_once) giving.now = work.careful == 0;
     const auto row_of = [&](int slot) { return map_of_scores::row(thread, slot); };
     if constexpr (!rows_are_keys && !Types::stages_output)
       for (int slot = 0; slot < map_of_scores::rows; ++slot)
@@ -56,7 +57,6 @@ class sm90_item_consumer {
       for (row_terms& t : own) t.lse *= log2_e<float>;
     if constexpr (!Types::adds_dq) acquire_turn();
   }
-
   /// Adds an item's tiles, of which `next` says what to do with the first, by me.add_tile<whether it is masked>(item...), which
   /// returns the same of the next one. Returns the note without a tile that ends them.
   template <class Consumer, class... Item>
@@ -76,12 +76,12 @@ class sm90_item_consumer {
       }
     }
   }
-
   /// After an item's last tile, or its end without one.
   GIWA_DEVICE void end_item(work_item& work, bool has_tiles) {
     release(s.x_empty[x.stage()]);
     x.advance();
     [[maybe_unused]] bool finite = true;  // of sums that are not shared, where dq is added
+    [[maybe_unused]] bool by_tma = false;
     if (has_tiles) {
       if constexpr (!Types::by_halves) release(s.b_empty[index]);
       if constexpr (!Types::adds_dq) release_turn();
@@ -89,17 +89,55 @@ class sm90_item_consumer {
       if constexpr (Types::adds_dq) {
         dq.start_last(block, s, index, y.turn, last);
         finite = are_finite();
+        if constexpr (Types::stages_keys) {
+          by_tma = uniform(finite & stores_by_tma(work) & (work.sharers <= 1) & (work.careful == 0));
+          if (by_tma) begin_stores();
+        }
         arch::wgmma_wait<0>();
         arch::fence_operand(last.value);
         release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
       }
       release(s.a_empty[index]);
       if constexpr (Types::adds_dq) dq.finish(block, s, index, thread, y.turn, last);
+      if constexpr (Types::stages_keys)
+        if (uniform(by_tma)) end_stores(work);
       ++fixed_turn;
     }
-    if (!uniform(work.idle)) store_sums(work, finite);
+    if constexpr (Types::parameters > 0)
+      if (uniform(!work.idle && work.careful == 0))
+        parameter_gradients.store(block, thread, p.call, work.head.get(), work.first + 64 * index);
+    if (!uniform(work.idle | by_tma)) store_sums(work, finite);
   }
-
+  /// Whether TMA may store a warp's 16 rows: they may be clipped at the tensor's end, but must not reach into the next sequence.
+  GIWA_DEVICE bool stores_by_tma(const work_item& work) const {
+    const int end = work.first + 64 * index + rank_in_warpgroup() / 32 * 16 + (p.call.call.ragged ? 16 : 1);
+    return p.stores_by_tma & (end <= work.rows);
+  }
+  /// Stores a warp's 16 rows of dk and dv by TMA, in two steps: the fence before the last part of dq, between them, is for both.
+  ///@{
+  GIWA_DEVICE void begin_stores() {
+    stage_gradient(block, rank_in_warpgroup(), sum_y, 1, s.of_keys.dv[index]);
+    stage_gradient(block, rank_in_warpgroup(), sum_x, p.call.call.scale, s.of_keys.dk[index]);
+  }
+  GIWA_DEVICE void end_stores(const work_item& work) {
+    if (block.lane() != 0) return;
+    const auto at = Types::origin(work.head.get(), true, work.first + 64 * index);
+    start_store(rank_in_warpgroup(), s.of_keys.dv[index], p.dv, at);
+    start_store(rank_in_warpgroup(), s.of_keys.dk[index], p.dk, at);
+  }
+  ///@}
+  /// Where the bias of a tile is, and what the steps give of the gradients of the score modifier.
+  template <class Steps>
+  GIWA_DEVICE auto giving_of([[maybe_unused]] const Steps& steps) {
+    typename Steps::giving_type more{};
+    if constexpr (Types::reads_bias) {
+      more.bias_at = dq_type::place_of_thread(s, index, rank_in_warpgroup(), y.turn);
+      steps.read_bias_of_keys(more);
+    }
+    if constexpr (Types::gives_once) more.gives = giving.now;
+    if constexpr (Types::parameters > 0) more.parameters = &parameter_gradients;
+    return more;
+  }
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {
     s.x_full[x.stage()].wait(x.phase());
@@ -154,7 +192,6 @@ class sm90_item_consumer {
     }
     return next;
   }
-
   /// Whether the sums of a warp's 16 rows have neither NaN nor infinity. Where dq is added, by four chains of additions.
   GIWA_DEVICE bool are_finite() const {
     constexpr int chains = Types::adds_dq ? 4 : 1;
@@ -203,8 +240,7 @@ class sm90_item_consumer {
     if constexpr (!rows_are_keys) {
       if (is_absent(views.dq)) return;
       if constexpr (Types::stores_tiles)
-        if (p.stores_by_tma && first < work.rows && (!p.call.call.ragged || first + thread / 32 * 16 + 16 <= work.rows))
-          return store_by_tma(h, first, scale);
+        if (stores_by_tma(work)) return store_by_tma(Types::origin(h, false, first), scale);
       store(sum_x, p.call.query_rows(views.dq, h), scale);
     } else {
       if constexpr (sums_x)
@@ -213,26 +249,12 @@ class sm90_item_consumer {
         if (!is_absent(views.dv)) store(sum_y, p.call.key_rows(views.dv, h, work.rows), 1);
     }
   }
-  /// Stores a warp's 16 rows of dq. They may be clipped at the tensor's end, but must not reach into the next sequence.
-  template <class Head>
-  GIWA_DEVICE void store_by_tma(const Head& h, int first, float scale) {
-    using box = tensor_box<typename Types::dq_of_warp>;
-    auto& staged = s.dq.of[index];
-    const int warp_row = thread / 32 * 16;
-    sum_x.transform([&](float value) { return value * scale + 0.0f; });  // as store_gradient()
-    if (block.lane() == 0) arch::wait_stores_read<0>();                  // of the item before
-    block.sync_warp();
-    giwa::store(thread, sum_x, 0, staged);
+  GIWA_DEVICE void store_by_tma(const giwa::index<4>& at, float scale) {
+    stage_gradient(block, thread, sum_x, scale, s.dq.of[index]);
     arch::fence_async_proxy();
     block.sync_warp();
-    if (block.lane() != 0) return;
-    const giwa::index<4> at{h.sequence, h.head, h.first_query_row + first + warp_row, 0};
-    for (int i = 0; i * box::columns < Types::dq_tile::columns; ++i)
-      arch::store_box(p.dq, box_coordinates<4>(at, i * box::columns, G{}).at,
-                      staged.data() + (64 * i + warp_row) * box::columns);
-    arch::commit_stores();
+    if (block.lane() == 0) start_store(thread, s.dq.of[index], p.dq, at);
   }
-
   /// A condition that all threads agree on, in a form that shows the compiler so: at a branch that might diverge it would
   /// wait for each product.
   GIWA_DEVICE bool uniform(bool condition) const { return block.any(condition); }
@@ -275,6 +297,9 @@ class sm90_item_consumer {
   stdlib::conditional_t<Types::adds_dq, sm90_bad_keys<Types>, nothing> bad_keys;
   uint32 fixed_turn = 0;
   int first_row = 0;
+  [[no_unique_address]] stdlib::conditional_t<Types::gives_once, typename Types::giving, typename Types::no_bias>
+      giving;
+  [[no_unique_address]] parameter_sums<map_of_scores, Types::parameters> parameter_gradients;
   // Of the fixed queries, with the lse in powers of two; of split fp16, of the fixed rows.
   stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms> own[map_of_scores::rows];
   stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;

@@ -52,6 +52,11 @@ struct sm90_row_ends : keys_at_once {
   float share[row_count];    // the sum of the normalized weights, for the mean of v in e4m3
   bool is_finished = false;  // normalizer is set and lse is stored; not of a chunk, which is merged with others first
   bool by_tma;               // TMA stores the rows
+  static constexpr bool of_part = is_part<typename Types::score>;
+  struct of_earlier_parts {
+    float factor[row_count];
+  };
+  [[no_unique_address]] stdlib::conditional_t<of_part, of_earlier_parts, nothing> earlier;  // of their output
 
   /// Finishes the rows while the last product runs, and waits for it.
   GIWA_DEVICE void wait_for_output(query_rows& rows) {
@@ -66,7 +71,11 @@ struct sm90_row_ends : keys_at_once {
     auto& c = rows.c;
     const auto& call = c.p.call;
     const auto head = call.at(rows.work.head.get());
-    finish_rows(c.block, c.thread, softmax, c.steps.scale_log2(), call, head, rows.first_query, true, normalizer);
+    if constexpr (of_part)
+      finish_rows(c.block, c.thread, softmax, c.steps.scale_log2(), call, head, rows.first_query, true, normalizer,
+                  &earlier.factor);
+    else
+      finish_rows(c.block, c.thread, softmax, c.steps.scale_log2(), call, head, rows.first_query, true, normalizer);
     if constexpr (Types::transposes_v) {
       GIWA_UNROLL
       for (int r = 0; r < row_count; ++r) share[r] = normalizer[r] == 0 ? 0.f : softmax.l[r] * normalizer[r];
@@ -95,6 +104,16 @@ struct sm90_epilogue {
       }
     // + 0 makes -0 positive: a NaN in a row that is not seen could change its sign.
     rows.o.transform_rows(ends.normalizer, [](float x, float f) { return x * f + 0.f; });
+    if constexpr (row_ends::of_part) {
+      const auto head = p.call.at(rows.work.head.get());
+      const part_rows part(p.call.score, head);
+      const auto& list = rows.work.keys.get();
+      const int warp_row = c.thread / 32 * 16;
+      if (part.finish(c.block, c.thread, ends.earlier.factor, rows.o, rows.first_query, warp_row, 16,
+                      c.block.any(part.has_open(rows.first_query + warp_row, 16)), rows.has_nonfinite, c.steps, list,
+                      [&](int n) { return Types::needs_scrub(p, list, n, list.visible_by_mask(n)); }))
+        return;
+    }
     if constexpr (Types::stores_tiles)
       if (ends.by_tma) return store_by_tma(c, rows);
     const auto head = p.call.at(rows.work.head.get());

@@ -92,7 +92,8 @@ struct sm90_attention_op {
       } else {
         rows.see_nothing();
       }
-      epilogue::run(c, rows, ends);
+      // A part of the keys is stored where the earlier parts are, so only the last chunk is.
+      if (!is_part<Score> || !p.chunked || !work.continued) epilogue::run(c, rows, ends);
       block.sync_warp();
       if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tiles, shared memory and roles of the kernel for latent rows.
+// Types of the kernel for latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 
@@ -40,6 +40,28 @@ struct warp_sums {
   float m[Rows], l[Rows];
 };
 
+/// Loads the packed rows of a work tile into the tile of q, zeros past their end. `Threads` threads call it, each with its rank.
+template <class Types, int Threads>
+GIWA_DEVICE void copy_packed_rows(int thread, const typename Types::params& p, const typename Types::call_params& call,
+                                  const few_rows_work_tile& work, const packed_rows& rows,
+                                  typename Types::shared_storage& s) {
+  using operand = typename Types::operand;
+  constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
+  const auto& q = call.views.q;
+  for (int i = thread; i < Types::rows * chunks; i += Threads) {
+    const int row = i / chunks, column = i % chunks * run;
+    operand* const to = s.q.chunk(row, column);
+    const operand* from = nullptr;
+    if (row < rows.rows)
+      from = &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(row), rows.head(row), column);
+    if (from != nullptr && p.q_aligned)
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    else
+#pragma unroll 1
+      for (int j = 0; j < run; ++j) to[j] = from != nullptr ? from[j] : convert<operand>{}(0.f);
+  }
+}
+
 /// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows.
 template <class T, class O, class Policy, class Mask, class Score>
 struct latent_types {
@@ -51,6 +73,7 @@ struct latent_types {
   using call_params = cached_params<T, T, O, Mask, Score>;
   static constexpr bool converts = false, values_are_keys = true;
   static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = latent_leaf_keys;
+  using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   static constexpr int columns = Policy::head_size_v;
   static_assert(Policy::head_size % 64 == 0 && columns % 128 == 0 && columns <= Policy::head_size);
 
@@ -102,14 +125,6 @@ struct latent_types {
     tensor_map k;      // (element of the cache, head, row, head size)
   };
 
-  GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
-    const int first = leaf * leaf_keys;
-    if (first >= r.keys) return tile_keep::none;
-    const bool whole = r.keys - first >= leaf_keys;
-    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
-    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
-  }
   /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written.
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
     s.k.full[turn % stages].wait(turn / stages & 1);
