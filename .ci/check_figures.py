@@ -616,6 +616,9 @@ PLOTS = {
     "score_modifiers": "TFLOP/s of giwa, FlexAttention, cuDNN, FlashAttention-3 and -4: plain, causal, softcap, ALiBi, window",
     "compile_time": "time to the first result of giwa, cuDNN, FlashAttention-2 and FlexAttention, on a logarithmic axis",
     "matmul": "TFLOP/s by size of each step and of cuBLAS",
+    "peers_e4m3": "TFLOP/s of attention in e4m3 by the length of the sequence: giwa, giwa in fp16, FlashAttention-3 and cuDNN",
+    "accuracy_e4m3": "relative error of attention in e4m3 by the number of keys, for three kinds of inputs: giwa with four kinds of scales, and "
+                     "FlashAttention-3",
     "softmax": "GB/s by number of columns of giwa, PyTorch and a copy",
     "transpose": "GB/s of giwa, PyTorch and a copy",
     "for_all": "GB/s of for_all, CUB, Thrust and a plain kernel",

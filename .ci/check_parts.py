@@ -52,10 +52,15 @@ lines_of = {name: text.count("\n") for name, text in files.items()}
 # Head sizes above 256 on wgmma: 60 lines. Caches of integers: 50. Tables of parameters of calls: 20. Gradients whose results are stored
 # while the next work tile begins: 40. Masks of blocks by votes: 70.
 # quantize, with the parts of append_to_cache that round: 5 files and 670 lines.
+# Gradients: runs of whole tiles for the loader, in a file, and keys that the scheduler loads: 200 lines.
+# A merge of many partials of a row by all warps of a block, and splits that are found before the wait: 81 lines.
 # A part of the keys that the kernel merges with the others, for rings: 2 files and 260 lines. dk and dv that are stored while dq is
 # added to: 20.
-report("files", len(files), 164)
-report("lines", sum(lines_of.values()), 26980)
+# while the next work tile begins: 40. Masks of blocks by votes: 70, of leaves of a cache 49.
+# quantize, with the parts of append_to_cache that round: 5 files and 670 lines. Caches of 4-bit integers, by the parts of 8 bits: 105;
+# channels of quantize by tiles of columns, and strides of scales in shared memory: 35.
+report("files", len(files), 165)
+report("lines", sum(lines_of.values()), 27450)
 longest = max(lines_of, key=lines_of.get)
 report(f"lines of the longest file, {longest}", lines_of[longest], 300)
 name, most, where = max(((n, size, file) for file, text in files.items() for n, size in functions(text)), key=lambda f: f[1])

@@ -15,11 +15,12 @@ import matplotlib
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 import report_rows
-from plot_frame import (CUB, GIWA, GREY, LOOKS, Results, bars, dots, figure, from_zero, lengths, limit, lines, rows, save)
+from plot_frame import (CUB, GIWA, GIWA_2, GIWA_3, GIWA_4, GREY, LOOKS, Results, bars, dots, figure, from_zero, lengths, limit, lines, rows, save)
 
 PEERS = ("2026-11-29_h200_peers.csv", "NVIDIA H200, 2026-11-29, one run: giwa 1453794, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, "
          "FlashAttention-4 4.0.0b36, PyTorch 2.11, driver 580.159.04, CUDA 13.0")
 PEERS_3 = "NVIDIA H200, 2026-11-28, one run: giwa d83518b, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, {}, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
+E4M3 = "NVIDIA H200, 2026-11-29, giwa ef0c95d, FlashAttention-3 of fa3-fwd 0.0.3, cuDNN 9.19, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {
     "peers_forward": PEERS, "peers_forward_bf16": PEERS, "peers_backward": PEERS,
@@ -27,6 +28,7 @@ OTHERS = {
     "peers_flex": ("2026-11-28_h200_peers_3.csv", PEERS_3.format("FlashAttention-4 4.0.0b36, Triton 3.6")),
     "ring": (("2026-11-27_h200x4_ring_attention.txt", "2026-11-25_h100x2_ring_attention.txt"),
              "four NVIDIA H200, 2026-11-27, giwa a5388cb; two H100, 2026-11-25, giwa 6ac857d to 06b782e; NVLink, NCCL of PyTorch 2.11"),
+    "peers_e4m3": ("2026-11-29_h200_peers_e4m3.csv", E4M3), "accuracy_e4m3": ("2026-11-29_h200_accuracy_e4m3.csv", E4M3),
     "training": ("2026-11-23_h200_training.csv", "NVIDIA H200, 2026-11-23, PyTorch 2.11, transformers 5.17"),
     "attention_cpu_alone": ("2026-11-27_cpu_16_cores_attention.csv",
                             "16 cores of an Intel Xeon (AVX-512), 2026-11-27, giwa 0612acd (gradients a5388cb), g++ 12.2 -O3, PyTorch 2.11"),
@@ -151,6 +153,47 @@ def attention_accuracy(results, folder):
     axes[0][0].set_ylabel("TFLOP/s")
     save(results, folder, "attention_accuracy", f, "Attention on fp32 inputs: speed and error",
          "further left is more exact, further up is faster; 4096 tokens, full", 3)
+
+
+def peers_e4m3(results, folder):
+    f, axes = figure(1, 2, 3.6, sharey=True)
+    for axis, mask in zip(axes[0], MASKS):
+        series = results.series("peers_e4m3", rf"e4m3/{mask}/D128/\d+x\d+x(\d+)$")
+        lines(axis, series, ("giwa", "giwa_fp16", "fa3", "cudnn"))
+        lengths(axis, [x for points in series.values() for x, _ in points])
+        axis.set_title(mask)
+        axis.set_xlabel(TOKENS)
+    axes[0][0].set_ylabel("TFLOP/s")
+    from_zero(axes.flat)
+    save(results, folder, "peers_e4m3", f, "Attention forward, e4m3", "16 heads of 128, 16384 tokens in batches of sequences, scales of 1; giwa in fp16 "
+         "on the same numbers", 4)
+
+
+def accuracy_e4m3(results, folder):
+    """Errors of all that rounding does, by what shares a scale."""
+    f, axes = figure(1, 3, 3.9, sharey=True)
+    looks = {"giwa e4m3/tensor": ("giwa: tensor", GIWA_4, "s"), "giwa e4m3/head": ("giwa: head", GIWA_2, "P"),
+             "giwa e4m3/blocks": ("giwa: 64 rows", GIWA, "o"), "giwa e4m3/rows": ("giwa: row, channel", GIWA_3, "X"),
+             "fa3 e4m3/head": ("FlashAttention-3: head", LOOKS["fa3"][1], "^")}
+    rows_found = report_rows.read_csv(results.file("accuracy_e4m3"))
+    for axis, family in zip(axes[0], ("normal", "shifted", "outlier")):
+        found = {}
+        for r in rows_found:
+            if match := re.match(rf"{family}/(\d+)/(\w+)$", r["case"]):
+                found.setdefault(f"{r['side']}/{match[2]}", []).append((int(match[1]), 100 * float(r["whole"])))
+        for name, (label, colour, marker) in looks.items():
+            if name in found:
+                axis.plot(*zip(*sorted(found[name])), label=label, color=colour, marker=marker, linewidth=2.2 if "giwa" in label else 1.3)
+        lengths(axis, [1024, 4096, 16384, 131072])
+        axis.set_yscale("log")
+        axis.set_title(family)
+        axis.set_xlabel("keys")
+    axes[0][0].set_yticks([1, 2, 5, 10, 20, 50, 100], [f"{x} %" for x in (1, 2, 5, 10, 20, 50, 100)])
+    axes[0][0].yaxis.set_minor_formatter(NullFormatter())
+    axes[0][0].set_ylabel("relative error of o")
+    save(results, folder, "accuracy_e4m3", f, "Attention in e4m3: error against float64",
+         "head size 128, 1024 queries, full; rounding of q, k and v included. What shares a scale is named. shifted: each channel of k and v "
+         "has a mean; outlier: 0.1 % of the numbers are 10 times as large", 3)
 
 
 def score_modifiers(results, folder):
@@ -441,7 +484,7 @@ PLOTS = {peers_forward: ("peers_forward",), peers_forward_bf16: ("peers_forward_
          attention_accuracy: ("attention_fp32", "attention_fp16", "accuracy"), score_modifiers: ("peers_flex",),
          decode_latency: ("attention_cached",), decode_peers: ("peers_decode",), attention_cpu: ("attention_cpu_alone",), memory: (), several_gpus: ("ring",), ring_model: (),
          training: ("training",), matmul: ("matmul",), softmax: ("softmax", "torch"), transpose: ("transpose", "torch"), for_all: ("for_all",),
-         compile_time: ("compile_time",)}
+         compile_time: ("compile_time",), peers_e4m3: ("peers_e4m3",), accuracy_e4m3: ("accuracy_e4m3",)}
 
 
 def main():

@@ -136,7 +136,7 @@ SUITES = (
     peers("peers_decode", 60, "caches in fp16 and e4m3 compared with cuDNN, FlashAttention-3 and FlashInfer in one process",
           "decode,decode_e4m3", "cached", "cached_e4m3"),
     peers("peers_more", 70, "grouped queries, chunks, windows, packed sequences and other head sizes compared with the same",
-          "gqa,chunk,window,packed,head_sizes,e4m3", "fp16", "fp16_sizes", "fp16_forms"),
+          "gqa,chunk,window,packed,head_sizes,e4m3", "fp16", "fp16_sizes", "fp16_forms", "e4m3"),
     peers("peers_flex", 180, "score modifiers, masks and their gradients compared with FlexAttention, FlashAttention-3 and -4 in one process",
           "flex,backward_flex", "fp16", "backward", "backward_more"),
 )
@@ -156,6 +156,7 @@ LIBRARIES = {
     "backward_bf16": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_BF16"),
     "backward_fp32": (f"{TORCH}/attention_backward_entries.cu", "GIWA_BENCH_FP32"),
     "fp16_forms": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_FORMS"),
+    "e4m3": (ENTRIES, "GIWA_BENCH_E4M3"),
     "cached_e4m3": (f"{TORCH}/attention_cached_entries.cu", "GIWA_BENCH_CACHE=giwa::e4m3"),
     "entries": (f"{TORCH}/entries.cu",),
 }

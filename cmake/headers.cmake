@@ -36,6 +36,7 @@ set(GIWA_HEADERS
   P giwa/numeric/dual.hpp
   P giwa/numeric/precision.hpp
   P giwa/numeric/fp8.hpp
+  P giwa/numeric/int4_pair.hpp
   P giwa/numeric/int8_code.hpp
   P giwa/numeric/split.hpp
 
@@ -47,6 +48,7 @@ set(GIWA_HEADERS
   P giwa/arch/round_fp8.hpp
   P giwa/arch/byte_signs.hpp
   D giwa/arch/convert_fp8.cuh
+  D giwa/arch/convert_int4.cuh
   D giwa/arch/convert_int8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
@@ -267,6 +269,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_plain_sm90.cuh
   D giwa/attention/kernels/sm90/backward_loader_sm90.cuh
   D giwa/attention/kernels/sm90/backward_steps_sm90.cuh
   D giwa/attention/kernels/sm90/backward_dq_sm90.cuh

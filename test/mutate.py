@@ -11,8 +11,9 @@ the body of a function marked GIWA_DEVICE, __device__ or __global__ without __ho
 __CUDACC_RTC__ alone.
 
 For each fault the host tests that include the header (`-MM` says which) are built and run, the nearest first, until one fails;
-a fault that does not compile is not counted. A static_assert that fails is a test that notices. The faults go into a copy in
---work, and the results are kept there: the same command goes on where it was stopped.
+a fault that does not compile is not counted. A static_assert that fails is a test that notices. Of a fault in overloads that refuse
+a call at compile time, test/compile_fail is asked, too. The faults go into a copy in --work, and the results are kept there: the
+same command goes on where it was stopped.
 """
 import argparse
 import collections
@@ -194,6 +195,11 @@ def kernel_faults(code, text, add):
         add(*match.span(1), f"({text[match.start(1):match.end(1)]}) - 1", "loop")
 
 
+def refuses_calls(text, f):
+    """Whether a fault is among the overloads that exist for the sentences of their static_asserts."""
+    return any(m.start() < f.start < m.end() for m in re.finditer(r"\n#if [^\n]*// calls that do not compile.*?\n#endif", text, re.S))
+
+
 def mutated(text, f):
     return text[:f.start] + f.text + text[f.end:]
 
@@ -234,10 +240,13 @@ def catch_library():
 
 
 class tests:
-    """The host tests of a copy of the tree: which headers each includes, how it is built, how long it runs."""
+    """The host tests of a copy of the tree, or with `arch` those of test/gpu: which headers each includes, how it is built, how long it
+    runs."""
 
-    def __init__(self, tree, work, jobs=1):
+    def __init__(self, tree, work, jobs=1, arch=None):
         self.tree, self.work, self.lock, self.alone = tree, work, threading.Lock(), {}
+        self.folder = tree / ("test/gpu" if arch else "test/host")
+        self.environment = {**os.environ, **({} if arch else {"CUDA_VISIBLE_DEVICES": ""})}  # host tests as where there is no GPU
         nvcc = shutil.which("nvcc")
         toolkit = Path(nvcc).resolve().parent.parent if nvcc else None
         self.host = ["g++", *MACHINE_FLAGS]
@@ -246,15 +255,17 @@ class tests:
             self.host += ["-isystem", toolkit / "include"]
             if (toolkit / "lib64/libcudart_static.a").exists():
                 self.libraries = ["-L", toolkit / "lib64", "-lcudart_static", "-lpthread", "-ldl", "-lrt"]
-        self.cuda = ["nvcc", *MACHINE_FLAGS, "-arch=compute_80", "-code=compute_80", "--Ofast-compile=max"] if nvcc else None
-        sources = sorted(path for path in (tree / "test/host").rglob("*_test.c*") if path.suffix == ".cpp" or nvcc)
+        target = ["-gencode", f"arch=compute_{arch},code=sm_{arch}"] if arch else ["-arch=compute_80", "-code=compute_80"]
+        self.cuda = ["nvcc", *MACHINE_FLAGS, *target, "--Ofast-compile=max"] if nvcc else None
+        sources = sorted(path for path in self.folder.rglob("*_test.c*")
+                         if (path.suffix == ".cpp" or nvcc) and "another_gpu.hpp" not in path.read_text())
         shared = hashlib.sha256(b"".join(path.read_bytes() for part in ("include", "test") for path in sorted((tree / part).rglob("*"))
                                          if path.suffix in (".hpp", ".cuh"))).hexdigest()
-        self.known_file = work / "tests.json"
+        self.known_file = work / ("gpu_tests.json" if arch else "tests.json")
         known = json.loads(self.known_file.read_text()) if self.known_file.exists() else {}
         # self.known: test: its text and headers, the headers that it includes, its seconds without a fault (None: it fails)
         def look_at(source):
-            test = str(source.relative_to(tree / "test/host"))
+            test = str(source.relative_to(self.folder))
             version = hashlib.sha256(shared.encode() + source.read_bytes()).hexdigest()
             if known.get(test, {}).get("version") != version:
                 known[test] = {"version": version, "headers": self.includes(source)}
@@ -264,6 +275,8 @@ class tests:
             self.known = {test: known[test] for test in pool.map(look_at, sources)}
         self.remember()
         self.noticed = collections.Counter()  # (header, test): faults noticed
+        self.nearest = {}  # header: tests
+        self.refusals = {}  # (file of test/compile_fail, folder of a fault or None): whether it fails as it should
         main = tree / "test/support/main.cpp"
         self.main = work / f"main-{hashlib.sha256(main.read_bytes()).hexdigest()[:8]}.o"
         if not self.main.exists():
@@ -281,22 +294,27 @@ class tests:
         self.known_file.write_text(json.dumps(dict(self.known)))
 
     def of(self, header):
-        """The tests that include a header, the nearest first."""
+        """The tests that include a header, the nearest first, and before them those that noticed faults in it."""
+        if header not in self.nearest:
+            self.nearest[header] = self.by_distance(header)
+        return sorted(self.nearest[header], key=lambda test: -min(self.noticed[header, test], 3))
+
+    def by_distance(self, header):
         words = set(re.split(r"[_/.]", header))
         code = host_code((self.tree / "include/giwa" / header).read_text())
         names = set(re.findall(r"\b(?:struct|class) (\w+)|\b(?:constexpr|inline|status|bool|auto|int64?) (\w{4,})\(", code))
         names = {name for pair in names for name in pair if name}
 
         def distance(test):
-            text = (self.tree / "test/host" / test).read_text()
+            text = (self.folder / test).read_text()
             near = 4 * (f"<giwa/{header}>" in text) + 2 * len(words & set(re.split(r"[_/.]", test))) + \
                 sum(name in text for name in names)
-            return -min(self.noticed[header, test], 3), -near, test.endswith(".cu"), len(text), test
+            return -near, test.endswith(".cu"), len(text), test
         return sorted((test for test, known in self.known.items() if header in known["headers"]), key=distance)
 
     def build(self, test, overlay, program):
         compiler = self.host if test.endswith(".cpp") else self.cuda
-        source = self.tree / "test/host" / test
+        source = self.folder / test
         return command([*compiler, "-I", overlay, "-I", self.tree / "include", "-I", self.tree / "test", source, self.main, "-o", program,
                         *self.catch, *(self.libraries if compiler is self.host else [])], 300)
 
@@ -310,13 +328,39 @@ class tests:
                 rc, errors = self.build(test, self.work / "nothing", program)
                 began = time.monotonic()
                 if rc == 0:
-                    rc, errors = command([program], 600)
+                    rc, errors = command([program], 600, self.environment)
                 known["seconds"] = time.monotonic() - began if rc == 0 else None
                 with self.lock:
                     self.remember()
                 if rc != 0:
                     print(f"left out: {test} fails without a fault: {errors[-300:]}", flush=True)
             return known["seconds"]
+
+    def refused_as_expected(self, source, overlay):
+        """Whether a file of test/compile_fail compiles, and does not with GIWA_COMPILE_FAIL, for the reason that it names."""
+        lines = source.read_text().splitlines()
+        flags = re.findall(r"^// FLAGS: (.+)$", lines[1])
+        compiler = [*self.host, "-fsyntax-only"] if source.suffix == ".cpp" else [*self.cuda, "-c", "-o", os.devnull]
+        line = [*compiler, *" ".join(flags).split(), "-I", overlay, "-I", self.tree / "include", source]
+        if command(line, 120)[0] != 0:
+            return False
+        rc, errors = command([*line, "-DGIWA_COMPILE_FAIL"], 120)
+        return rc not in (0, None) and lines[0].removeprefix("// EXPECT: ") in errors
+
+    def failing_refusal(self, header, overlay):
+        """A file of test/compile_fail that includes a header and notices the fault in `overlay`, or None."""
+        words = set(re.split(r"[_/.]", header))
+        sources = [x for x in sorted((self.tree / "test/compile_fail").glob("*.c*")) if x.suffix == ".cpp" or x.suffix == ".cu" and self.cuda]
+        for source in sorted(sources, key=lambda x: (x.suffix == ".cu", -len(words & set(x.stem.split("_"))))):
+            with self.lock:
+                known = source.name in self.refusals
+            if not known:
+                sound = self.refused_as_expected(source, self.work / "nothing")
+                with self.lock:
+                    self.refusals[source.name] = self.includes(source) if sound else []
+            if header in self.refusals[source.name] and not self.refused_as_expected(source, overlay):
+                return source.name
+        return None
 
     def run(self, f, text, worker, skip, most, deadline):
         """What becomes of a fault: (result, test, how, tests that ran)."""
@@ -339,12 +383,17 @@ class tests:
                 if rc != 0:
                     noticed = re.search(r"static assertion failed|not a constant expression|non-constant condition|assertion failed with", errors)
                     return ("killed", test, "static_assert", ran) if noticed else ("not compiled", test, errors[-200:], ran)
-                rc, _ = command([program, "--abort"] if seconds > 0.1 else [program], 20 + 10 * seconds)
+                rc, _ = command([program, "--abort"] if seconds > 0.1 else [program], 20 + 10 * seconds, self.environment)
                 if rc != 0:
                     with self.lock:
                         self.noticed[header, test] += 1
                     return "killed", test, "time" if rc is None else "fails", ran
                 ran.append(test)
+            if self.folder.name == "host" and refuses_calls(text, f) and time.monotonic() < deadline:
+                test = self.failing_refusal(header, overlay)
+                if test:
+                    return "killed", f"compile_fail/{test}", "refusal", ran
+                ran.append("compile_fail")
             return ("survived" if ran else "no test"), "", "", ran
         finally:
             target.unlink()
@@ -447,11 +496,12 @@ class gpu_programs:
             unfinished.rename(to)
         return rc, errors
 
-    def run(self, program, binary, seconds, tool=None, plain=False, strange=False):
+    def run(self, program, binary, seconds, tool=None, plain=False, strange=False, small=False):
         """None where it found nothing, or what it found."""
         fuzz = "/" not in program
         line = [binary] if not fuzz else [binary, "--seed", 1, "--stop", "--threads", 1 if tool else 3,
-                                          *(["--count", 6, "--minutes", 1] if tool else ["--minutes", seconds / 60, "--least", LEAST])]
+                                          *(["--count", 6, "--minutes", 1] if tool else ["--minutes", seconds / 60, "--least", LEAST]),
+                                          *(["--small"] if small else [])]
         if not fuzz:
             line.append("--abort")
         if tool:
@@ -459,7 +509,7 @@ class gpu_programs:
         words = dict(os.environ)
         if tool or not fuzz:
             words["GIWA_TEST_SMALL"] = "1"
-        else:  # the references of problems, which take most of the time, are computed by the program without a fault
+        elif not small:  # the references of problems, which take most of the time, are computed by the program without a fault
             words["GIWA_FUZZ_ANSWERS"] = str(self.work / "answers")
             (self.work / "answers").mkdir(exist_ok=True)
         if strange:
@@ -547,14 +597,16 @@ def gpu_main(options, root, work, copy):
     plain, sound = set(), set()
     built = [program for program in {name for _, names in GPU_PROGRAMS for name in names.split()} if place("sound", program).exists()]
 
-    def strange_of(program):
-        return (False, True) if re.match("backward:|cached:", program) else (False,)
+    def fault_of(program, binary, plain):
+        """Runs a program in all ways until one finds something."""
+        fuzz = "/" not in program
+        ways = [{}, *([{"small": True}] if fuzz else []), *([{"strange": True}] if re.match("backward:|cached:", program) else [])]
+        return next(filter(None, (programs.run(program, binary, options.program_seconds, plain=plain, **way) for way in ways)), None)
 
     def run_sound(program):
         """A program that fails without a fault says nothing of one."""
         for how in (False, True):
-            fault = next(filter(None, (programs.run(program, place("sound", program), options.program_seconds, plain=how, strange=more)
-                                       for more in strange_of(program))), None)
+            fault = fault_of(program, place("sound", program), how)
             if fault is None:
                 sound.add(program)
                 plain.update({program} if how else ())
@@ -579,8 +631,7 @@ def gpu_main(options, root, work, copy):
             return {**r, "result": "same code"}
         for program in programs.of(f.file):
             if program in sound and place(n, program).exists() and time.monotonic() < deadline:
-                how = next(filter(None, (programs.run(program, place(n, program), options.program_seconds, plain=program in plain,
-                                                      strange=more) for more in strange_of(program))), None)
+                how = fault_of(program, place(n, program), program in plain)
                 r["ran"].append(program)
                 r["result"] = "killed" if how else "survived"
                 r["how"] = f"{program} {how}" if how else ""
@@ -667,6 +718,7 @@ def main(words=None):
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--tests", type=int, default=0, help="at most this many tests for each fault, the nearest; 0: all")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no other build after this time")
+    parser.add_argument("--gpu-tests", type=int, default=0, help="of a fault that no host test notices, run so many of test/gpu, the nearest")
     parser.add_argument("--again", action="store_true", help="run earlier survivors anew, for tests that changed")
     parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--work", type=Path, help="default: build/mutate of the tree")
@@ -697,6 +749,7 @@ def main(words=None):
     if options.gpu:
         return gpu_main(options, root, work, copy)
     host_tests = tests(copy, work, options.jobs)
+    tests_on_gpu = tests(copy, work, options.jobs, options.arch) if options.gpu_tests else None
 
     texts, all_faults = {}, []
     for file, lines in chosen(root, options.names, options.commit).items():
@@ -733,10 +786,15 @@ def main(words=None):
             r = known.get(key)
             ran = r["ran"] if r and r["result"] == "survived" and not options.again else []
             least = min(options.tests or 10**9, len(host_tests.of(f.file.removeprefix("include/giwa/"))))
-            if not r or r["result"] == "survived" and len(ran) < least or r["result"] == "no test":
+            more = len(ran) < least or refuses_calls(text, f) and "compile_fail" not in ran
+            more = more or tests_on_gpu is not None and "on_gpu" not in (r or {})
+            if not r or r["result"] == "survived" and more or r["result"] == "no test":
                 result, test, how, ran = host_tests.run(f, text, worker, ran, options.tests, deadline)
                 r = {"key": key, "file": f.file, "line": line, "kind": f.kind, "old": old, "new": new, "result": result, "test": test,
                      "how": how, "ran": ran}
+                if result == "survived" and tests_on_gpu is not None:
+                    result, test, how, on_gpu = tests_on_gpu.run(f, text, worker, [], options.gpu_tests, deadline)
+                    r.update({"on_gpu": on_gpu}, **({"result": "killed", "test": f"gpu/{test}", "how": how} if result == "killed" else {}))
                 with lock, store.open("a") as out:
                     out.write(json.dumps(r) + "\n")
                 if result != "not compiled":

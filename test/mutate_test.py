@@ -49,6 +49,20 @@ TREE = {
 inline int larger(int a, int b) { return a > b ? a : b; }
 template <class T>
 int unused(T a) { return a.none < 3; }
+#if !defined(GIWA_DOXYGEN)  // calls that do not compile, and the reason
+template <class T>
+int larger(T, T*) {
+  static_assert(sizeof(T) > 100, "not a pointer");
+  return 0;
+}
+#endif
+''',
+    "test/compile_fail/larger_of_a_pointer.cpp": '''// EXPECT: not a pointer
+// SPDX-License-Identifier: MIT
+#include <giwa/sums.hpp>
+#if defined(GIWA_COMPILE_FAIL)
+int i = larger(1, &i);
+#endif
 ''',
     "test/support/main.cpp": "int failures(); int main() { return failures(); }",
     "test/host/sums_test.cpp": '''#include <giwa/sums.hpp>
@@ -137,6 +151,7 @@ class of_a_tree(unittest.TestCase):
             said = run()
             self.assertIn("killed    include/giwa/sums.hpp:3 operator, by sums_test.cpp fails", said)
             self.assertRegex(said, r"sums.hpp:6 \(operator, 1 tests\)\n.*\n  \+ .*a >= b")  # equal
+            self.assertIn("killed    include/giwa/sums.hpp:11 arguments, by compile_fail/larger_of_a_pointer.cpp refusal", said)
             self.assertRegex(said, r"sums.hpp:8 ")  # never instantiated
             self.assertRegex(said, r"\| all \| \d+ \| \d+ \| \d+ \| \d+ % \|")
             self.assertEqual((root / "include/giwa/sums.hpp").read_text(), TREE["include/giwa/sums.hpp"])

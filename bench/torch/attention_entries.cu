@@ -2,7 +2,8 @@
 // What attention.py and accuracy.py call on a GPU: attention of one element type and several head sizes, as C functions. For fp32
 // GIWA_BENCH_HOW is giwa::fp32, fp32_exact or tf32; for the others GIWA_BENCH_NO_VARIANTS leaves FlexAttention's cases out,
 // GIWA_BENCH_USUAL_SIZES or GIWA_BENCH_OTHER_SIZES some head sizes. GIWA_BENCH_FORMS has only what peers/measure.py calls besides:
-// head size 512, head size 192 with values of 128, and packed sequences.
+// head size 512, head size 192 with values of 128, and packed sequences. GIWA_BENCH_E4M3 has q, k and v in e4m3 and o in fp16, also
+// with scales; GIWA_BENCH_SIZES may give the head sizes.
 #include <giwa/attention.cuh>
 
 #include <cstdio>
@@ -14,12 +15,24 @@
 #define GIWA_BENCH_HOW giwa::fp32
 #endif
 
+#if defined(GIWA_BENCH_E4M3)
+#define GIWA_BENCH_ELEMENT giwa::e4m3
+#define GIWA_BENCH_OUTPUT giwa::fp16
+#define GIWA_BENCH_NO_VARIANTS
+#endif
+
 #if !defined(GIWA_BENCH_ELEMENT)
 #define GIWA_BENCH_ELEMENT giwa::fp16
 #endif
+#if !defined(GIWA_BENCH_OUTPUT)
+#define GIWA_BENCH_OUTPUT GIWA_BENCH_ELEMENT
+#endif
 
 // Names, as nvcc hands a list with commas on in different ways.
-#if defined(GIWA_BENCH_USUAL_SIZES) || defined(GIWA_BENCH_FP32)
+#if defined(GIWA_BENCH_SIZES)
+#elif defined(GIWA_BENCH_E4M3)
+#define GIWA_BENCH_SIZES 64, 96, 128, 256
+#elif defined(GIWA_BENCH_USUAL_SIZES) || defined(GIWA_BENCH_FP32)
 #define GIWA_BENCH_SIZES 64, 128, 256
 #elif defined(GIWA_BENCH_OTHER_SIZES)
 #define GIWA_BENCH_SIZES 40, 80, 96, 128, 160, 192
@@ -38,6 +51,7 @@ struct problem {
   long long batch, queries, keys, heads, kv_heads, head_size;
   void* workspace;
   cudaStream_t stream;
+  giwa::attention_scales scales = {};
 
   giwa::attention_problem sizes() const {
     return {batch, queries, keys, heads, kv_heads, head_size, head_size, giwa::int64{sizeof(GIWA_BENCH_ELEMENT)}};
@@ -47,12 +61,14 @@ struct problem {
 template <int... Sizes, class Mask, class Score = giwa::plain_score>
 int attend(const problem& p, const Mask& mask, const Score& score = {}) {
   using element = GIWA_BENCH_ELEMENT;
+  using output = GIWA_BENCH_OUTPUT;
   using input = giwa::tensor_view<const element, 4>;
   const auto inputs = [&](const void* data, long long length, long long h) {
     return input(static_cast<const element*>(data), {p.batch, length, h, p.head_size});
   };
-  const giwa::tensor_view<element, 4> out(static_cast<element*>(p.o), {p.batch, p.queries, p.heads, p.head_size});
+  const giwa::tensor_view<output, 4> out(static_cast<output*>(p.o), {p.batch, p.queries, p.heads, p.head_size});
   giwa::attention_options options;
+  options.scales = p.scales;
   if (p.workspace != nullptr)
     options.workspace = {static_cast<unsigned char*>(p.workspace), {giwa::workspace_bytes(p.sizes())}};
   const giwa::status s = giwa::choose_head_size<Sizes...>(p.head_size, [&](auto head_size) {
@@ -82,6 +98,25 @@ extern "C" long long giwa_workspace_bytes(long long batch, long long queries, lo
       problem{nullptr, nullptr, nullptr, nullptr, batch, queries, keys, heads, kv_heads, head_size, nullptr, nullptr}
           .sizes());
 }
+
+#if defined(GIWA_BENCH_E4M3)
+// The same with scales of q and k (batch, groups, heads), for groups of q_rows and k_rows rows or 0 for all; of v (batch, 1, kv_heads)
+// and of its channels (kv_heads, head size). A null pointer is a scale of 1.
+extern "C" int giwa_attention_scaled(int causal, const void* q, const void* k, const void* v, void* o, long long batch,
+                                     long long queries, long long keys, long long heads, long long kv_heads,
+                                     long long head_size, void* workspace, const float* of_q, int q_rows,
+                                     const float* of_k, int k_rows, const float* of_v, const float* of_channels,
+                                     cudaStream_t stream) {
+  problem p{q, k, v, o, batch, queries, keys, heads, kv_heads, head_size, workspace, stream};
+  const auto groups = [](long long rows, int of_group) { return of_group == 0 ? 1 : (rows + of_group - 1) / of_group; };
+  if (of_q != nullptr) p.scales.q = {of_q, {batch, groups(queries, q_rows), heads}}, p.scales.q_rows = q_rows;
+  if (of_k != nullptr) p.scales.k = {of_k, {batch, groups(keys, k_rows), kv_heads}}, p.scales.k_rows = k_rows;
+  if (of_v != nullptr) p.scales.v = {of_v, {batch, 1, kv_heads}};
+  if (of_channels != nullptr) p.scales.v_channel = {of_channels, {kv_heads, head_size}};
+  return causal != 0 ? attend<GIWA_BENCH_SIZES>(p, giwa::causal::bottom_right)
+                     : attend<GIWA_BENCH_SIZES>(p, giwa::full{});
+}
+#endif
 
 #if !defined(GIWA_BENCH_FP32) && !defined(GIWA_BENCH_NO_VARIANTS)
 // The same of head size 128, with scores and masks that FlexAttention is asked for: 0 plain, 1 causal, 2 softcap, 3 alibi and

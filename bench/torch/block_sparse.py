@@ -6,10 +6,13 @@ Builds block_sparse_entries.cu (nvcc in PATH), or takes a library that is built:
 blocks sees as many random blocks, another draw for each head. The sides alternate in one process; results are compared with each
 other before anything is timed. TFLOP/s are those of visible blocks. A ratio to giwa_dense is the share of density times dense speed:
 1 means that a call takes the dense time times the density. A figure is the median of the rounds, a ratio the median of the rounds'
-ratios. Cases of maps time make_block_map in CUDA graphs; a map of booleans is compared with a sum that reads them.
+ratios. Cases of maps time make_block_map in CUDA graphs; a map of booleans is compared with a sum that reads them. Cases vsa/ are
+lists of 64 x 64 blocks as in video models, in bf16, where the tokens of a head are contiguous: with --flashinfer compared with the
+Hopper kernel of FlashInfer's VariableBlockSparseAttentionWrapper (0.7.4), whose plan on the CPU is not timed.
 """
 import argparse
 import ctypes
+import importlib
 import re
 import statistics
 import subprocess
@@ -29,13 +32,16 @@ SIZE = 128
 POINTS = (*((n, h, 128, d) for n, h in ((16384, 16), (65536, 4), (131072, 2)) for d in (0.05, 0.1, 0.3, 0.5)),
           (16384, 16, 64, 0.1), (65536, 4, 64, 0.1), (109632, 7, 64, 64))
 WITH_FLEX = ((16384, 0.1), (16384, 0.3), (65536, 0.1))  # of blocks of 128: each compiles again
+# (tokens, heads, blocks of a row, of which so many are common to 16 rows that follow each other)
+VSA = ((109632, 7, 64, 0), (109632, 7, 64, 48), (32768, 12, 64, 0), (32768, 12, 64, 48))
 MAPS = (("lists", 32768, 8, 128, 26), ("lists", 109632, 7, 64, 64), ("bools", 16384, 4, 128, 0), ("bools", 16384, 4, 64, 0))
 LONGS, POINTERS = ctypes.c_longlong, ctypes.c_void_p
 
 
 class Call(ctypes.Structure):
     """sparse_call of block_sparse_entries.cu."""
-    _fields_ = ([(name, LONGS) for name in ("queries", "keys", "heads", "block_queries", "block_keys", "order")]
+    _fields_ = ([(name, LONGS) for name in ("queries", "keys", "heads", "block_queries", "block_keys", "order",
+                                          "heads_first")]
                 + [(name, POINTERS) for name in ("q", "k", "v", "dout", "o", "dq", "dk", "dv", "lse", "words", "workspace")]
                 + [("workspace_bytes", LONGS), ("counts", POINTERS), ("indices", POINTERS), ("capacity", LONGS),
                    ("visible", POINTERS), ("stream", POINTERS)])
@@ -61,15 +67,17 @@ def case_of(tokens, heads, block, blocks):
 class Point:
     """Tensors (1, tokens, heads, head size), and a map of random blocks: `count` of each row."""
 
-    def __init__(self, library, tokens, heads, block, count, grads=True):
+    def __init__(self, library, tokens, heads, block, count, grads=True, dtype=torch.float16, heads_first=False):
         self.library, self.heads, self.block, self.count = library, heads, block, count
         self.rows = -(-tokens // block)
         self.call, self.tensors = Call(), {}
         c = self.call
         c.queries = c.keys = tokens
-        c.heads, c.block_queries, c.block_keys = heads, block, block
+        c.heads, c.block_queries, c.block_keys, c.heads_first = heads, block, block, heads_first
+        shape = (1, heads, tokens, SIZE) if heads_first else (1, tokens, heads, SIZE)
         for name in ("q", "k", "v", *(("dout",) if grads else ())):
-            self.put(name, torch.randn(1, tokens, heads, SIZE, device="cuda", dtype=torch.float16))
+            made = torch.randn(shape, device="cuda", dtype=dtype)
+            self.put(name, made.transpose(1, 2) if heads_first else made)
         for name in ("o", *(("dq", "dk", "dv") if grads else ())):
             self.put(name, torch.full_like(self.tensors["q"], float("nan")))
         self.put("lse", torch.empty(1, heads, tokens, device="cuda"))
@@ -97,10 +105,11 @@ class Point:
         self.run(name)
         self.call.words = words
 
-    def draw(self):
-        """Lists of blocks, and the map of them."""
-        self.indices = torch.stack([torch.rand(self.rows, self.rows, device="cuda").topk(self.count, 1).indices
-                                    for _ in range(self.heads)]).int().contiguous()
+    def draw(self, common=0):
+        """Lists of blocks, and the map of them; so many blocks are common to 16 rows that follow each other."""
+        scores = torch.rand(self.heads, self.rows, self.rows, device="cuda")
+        of_group = scores[:, ::16].topk(common, 2).indices.repeat_interleave(16, 1)[:, :self.rows]
+        self.indices = scores.scatter_(2, of_group, 2.0).topk(self.count, 2).indices.int().contiguous()
         self.put("indices", self.indices)
         self.put("counts", torch.full((self.heads, self.rows), self.count, device="cuda", dtype=torch.int32))
         self.call.capacity = self.count
@@ -151,6 +160,11 @@ def seconds_of(run, calls):
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) * 1e-3 / calls
+
+
+def calls_of(run):
+    """As many as take 20 ms, so that the host is ahead of the GPU, but for a call or two."""
+    return max(2, min(50, round(0.02 / seconds_of(run, 3))))
 
 
 def alternate(sides, rounds, calls):
@@ -208,9 +222,37 @@ def attention_rows(library, sizes, rounds, flex):
         for name, gradient in zip(("dq", "dk", "dv"), backwards["flex"]()):
             compare(f"{case} {name}", point.tensors[name], gradient)
     scale = {"giwa_dense": density}
-    yield from rows_of(f"{case}/forward", alternate(forwards, rounds, 2), point.flops(), "TFLOP/s", scale)
+    calls = calls_of(forwards["giwa"])
+    yield from rows_of(f"{case}/forward", alternate(forwards, rounds, calls), point.flops(), "TFLOP/s", scale)
     point.run("giwa_sparse_forward")  # the dense side wrote its o and lse
     yield from rows_of(f"{case}/backward", alternate(backwards, rounds, 2), 2.5 * point.flops(), "TFLOP/s", scale)
+
+
+def flashinfer_side(point, o):
+    """FlashInfer's kernel for Hopper, with the tensors of the point."""
+    module = importlib.import_module("flashinfer.cake_vsa_sm90_backend")
+    seen = torch.zeros(point.heads, point.rows, point.rows, dtype=torch.bool).scatter_(2, point.indices.long().cpu(), True)
+    sizes = torch.full((point.heads, point.rows), point.block)
+    plan = module.create_plan("cuda", seen, sizes, sizes, point.heads, point.heads, SIZE)
+    q, k, v = (point.tensors[x][0].transpose(0, 1) for x in "qkv")
+    return lambda: plan.run(q, k, v, out=o)
+
+
+def vsa_rows(library, tokens, heads, count, common, rounds, flashinfer):
+    case = f"vsa/bf16/D{SIZE}/1x{heads}x{tokens}/{count}_{common}"
+    point = Point(library, tokens, heads, 64, count, grads=False, dtype=torch.bfloat16, heads_first=True)
+    point.draw(common)
+    point.call.lse = None  # FlashInfer has none
+    point.run("giwa_sparse_forward_bf16")
+    torch.cuda.synchronize()
+    point.check(case)
+    sides = {"giwa": lambda: point.run("giwa_sparse_forward_bf16")}
+    if flashinfer:
+        o = torch.full((heads * tokens, 1, SIZE), float("nan"), device="cuda", dtype=torch.bfloat16)
+        sides["flashinfer"] = flashinfer_side(point, o)
+        sides["flashinfer"]()
+        compare(case, point.tensors["o"], o.view(1, heads, tokens, SIZE).transpose(1, 2))
+    yield from rows_of(case, alternate(sides, rounds, calls_of(sides["giwa"])), point.flops(), "TFLOP/s")
 
 
 def map_rows(library, kind, tokens, heads, block, count, rounds):
@@ -235,6 +277,7 @@ def main():
     parser.add_argument("--only", default="", help="regular expression: which cases, as 'maps/' or '/0.1'")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--flex", action="store_true", help="FlexAttention takes part in some cases; it compiles for each")
+    parser.add_argument("--flashinfer", action="store_true", help="FlashInfer takes part in the cases vsa/")
     parser.add_argument("--library", dest="entries", default="", metavar="giwa=PATH", help="built from block_sparse_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
     arguments = parser.parse_args()
@@ -243,6 +286,7 @@ def main():
           "density times dense speed")
     cases = [(case_of(*p)[0], attention_rows, (p, arguments.rounds, arguments.flex and p[2] == 128 and (p[0], p[3]) in WITH_FLEX))
              for p in POINTS]
+    cases += [(f"vsa/{p[0]}/{p[2]}_{p[3]}", vsa_rows, (*p, arguments.rounds, arguments.flashinfer)) for p in VSA]
     cases += [(f"maps/{m[0]}/blocks_{m[3]}", map_rows, (*m, arguments.rounds)) for m in MAPS]
     rows = []
     for case, measure, given in cases:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What block_sparse.py calls on a GPU: attention and its gradients with maps of blocks, fp16, head size 128, as C functions.
-// GIWA_BENCH_PART leaves functions out, so that parts compile at the same time: 1 forward, 2 backward, 3 maps, 4 tiles of 64.
+// What block_sparse.py calls on a GPU: attention and its gradients with maps of blocks, head size 128, as C functions. fp16; part 4 bf16.
+// GIWA_BENCH_PART leaves functions out, so that parts compile at the same time: 1 forward, 2 backward, 3 maps, 4 forward in bf16.
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
 #include <giwa/block_map.cuh>
@@ -8,9 +8,9 @@
 #include <cstdio>
 
 // One call. q, o, dout and dq (1, queries, heads, 128); k, v, dk and dv (1, keys, heads, 128); lse (1, heads, queries); all
-// contiguous. The map is for every head, `words` its memory. Null: all blocks are visible.
+// contiguous, or with `heads_first` the tokens of each head. The map is for every head, `words` its memory. Null: all blocks are visible.
 struct sparse_call {
-  long long queries, keys, heads, block_queries, block_keys, order;
+  long long queries, keys, heads, block_queries, block_keys, order, heads_first;
   const void *q, *k, *v, *dout;
   void *o, *dq, *dk, *dv;
   float* lse;
@@ -41,8 +41,10 @@ namespace {
 using element = giwa::fp16;
 
 template <class T>
-giwa::tensor_view<T, 4> of(const void* data, long long length, long long heads) {
-  return {static_cast<T*>(const_cast<void*>(data)), {1, length, heads, size}};
+giwa::tensor_view<T, 4> of(const void* data, long long length, long long heads, bool heads_first = false) {
+  T* const first = static_cast<T*>(const_cast<void*>(data));
+  if (!heads_first) return {first, {1, length, heads, size}};
+  return {first, {1, length, heads, size}, {length * heads * size, size, length * size, 1}};
 }
 [[maybe_unused]] giwa::tensor_view<float, 3> lse_of(const sparse_call& c) { return {c.lse, {1, c.heads, c.queries}}; }
 
@@ -51,15 +53,16 @@ giwa::tensor_view<T, 4> of(const void* data, long long length, long long heads) 
   return static_cast<long long>(s.code);
 }
 
-template <class Tile, class Mask>
+template <class T = element, class Mask>
 [[maybe_unused]] giwa::status forward(const sparse_call& c, const Mask& mask) {
   giwa::attention_options options;
   if (c.lse != nullptr) options.lse = lse_of(c);
   options.workspace = {c.workspace, {c.workspace_bytes}};
-  return giwa::attention_forward<size, giwa::fp32, Tile>(
-      c.stream, of<const element>(c.q, c.queries, c.heads), of<const element>(c.k, c.keys, c.heads),
-      of<const element>(c.v, c.keys, c.heads), of<element>(c.o, c.queries, c.heads), mask, giwa::plain_score{},
-      options);
+  const bool first = c.heads_first != 0;
+  return giwa::attention_forward<size>(c.stream, of<const T>(c.q, c.queries, c.heads, first),
+                                       of<const T>(c.k, c.keys, c.heads, first),
+                                       of<const T>(c.v, c.keys, c.heads, first), of<T>(c.o, c.queries, c.heads, first),
+                                       mask, giwa::plain_score{}, options);
 }
 template <class Mask, class Call>
 [[maybe_unused]] auto backward(const sparse_call& c, const Mask& mask, const Call& call) {
@@ -85,8 +88,8 @@ template <class Mask, class Call>
 #if GIWA_BENCH_HAS(1)
 extern "C" long long giwa_sparse_workspace(const sparse_call* c) { return giwa::workspace_bytes(c->sizes()); }
 extern "C" long long giwa_sparse_forward(const sparse_call* c) {
-  if (c->words == nullptr) return code_of(forward<giwa::automatic_tile>(*c, giwa::full{}));
-  return code_of(forward<giwa::automatic_tile>(*c, giwa::block_sparse{c->map()}));
+  if (c->words == nullptr) return code_of(forward(*c, giwa::full{}));
+  return code_of(forward(*c, giwa::block_sparse{c->map()}));
 }
 #endif
 #if GIWA_BENCH_HAS(2)
@@ -112,7 +115,7 @@ extern "C" long long giwa_map_of_bools(const sparse_call* c) {
 }
 #endif
 #if GIWA_BENCH_HAS(4)
-extern "C" long long giwa_sparse_forward_64(const sparse_call* c) {
-  return code_of(forward<giwa::tile_shape<64, 64>>(*c, giwa::block_sparse{c->map()}));
+extern "C" long long giwa_sparse_forward_bf16(const sparse_call* c) {
+  return code_of(forward<giwa::bf16>(*c, giwa::block_sparse{c->map()}));
 }
 #endif

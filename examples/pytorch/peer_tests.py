@@ -5,6 +5,8 @@
     python3 peer_tests.py flash_attn CHECKOUT [--each N] [--workers N] [--seconds S] [arguments of pytest]   # github.com/Dao-AILab/flash-attention
     python3 peer_tests.py flash_attn_3 CHECKOUT [...]                                                        # the same repository
     python3 peer_tests.py sdpa CHECKOUT [...]                                                                # github.com/pytorch/pytorch
+    python3 peer_tests.py flashinfer CHECKOUT [...]                                                          # github.com/flashinfer-ai/flashinfer
+    python3 peer_tests.py transformer_engine CHECKOUT [...]                                                  # github.com/NVIDIA/TransformerEngine
 
 CHECKOUT is a copy of that repository, which this script only reads. flash_attn: tests/test_flash_attn.py imports giwa_torch's functions
 as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. flash_attn_3: the same
@@ -13,7 +15,9 @@ without it. With several workers add -k "not race_condition", of which each take
 FLASH_ATTENTION_DISABLE_BACKWARD=TRUE leaves out gradients. sdpa: each test of test/test_transformers.py runs with
 torch.nn.functional.scaled_dot_product_attention, and if it passes, again with giwa_torch's in the place of PyTorch's fused kernels: calls
 for which a test allows only PyTorch's unfused attention, its reference, keep that. Without a GPU its tests of the CPU run. It needs pytest
-and expecttest.
+and expecttest. flashinfer: tests of decode, prefill, sliding windows and caps in tests/attention, with the module peer_flashinfer in the
+place of FlashInfer's package, which is not needed. transformer_engine: the problems of its tests of attention with their gradients,
+against PyTorch in float32, in peer_transformer_engine.
 
 Tests of dropout in flash_attn have the probability that giwa rounds theirs to, a multiple of 1/256, because they compare with weights
 scaled by it: for 0.17 that is 0.171875.
@@ -292,13 +296,23 @@ def work(chosen, arguments, worker, pipe):
     elif chosen.suite == "flash_attn_3":
         pretend_to_be_flash_attn_3(chosen.checkout)
         path, sides = chosen.checkout / "hopper" / "test_flash_attn.py", sides_of_flash_attn_3()
+    elif chosen.suite == "flashinfer":
+        import peer_flashinfer
+        peer_flashinfer.pretend(chosen.checkout)
+        path, sides = chosen.checkout / "tests" / "attention", {"giwa": peer_flashinfer.singles_of}
+        paths = [path / name for name in peer_flashinfer.FILES]
+        arguments = ["--noconftest", "--rootdir", str(chosen.checkout), *arguments]
+    elif chosen.suite == "transformer_engine":
+        os.environ["GIWA_PEER_CHECKOUT"] = str(chosen.checkout)
+        path, sides = Path(__file__).resolve().parent / "peer_transformer_engine.py", {"giwa": lambda item: contextlib.nullcontext()}
     else:
         os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda" if torch.cuda.is_available() else "cpu")
         path, sides = chosen.checkout / "test" / "test_transformers.py", sides_of_sdpa()
-    outcomes = Outcomes(chosen, path.read_text(), worker, pipe, sides)
+    paths = paths if chosen.suite == "flashinfer" else [path]
+    outcomes = Outcomes(chosen, "".join(x.read_text() for x in paths), worker, pipe, sides)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        pytest.main([str(path), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
+        pytest.main([*map(str, paths), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
     pipe.send(("done", outcomes.late, outcomes.not_compiled, outcomes.cases, said.getvalue()[-2000:]))
 
 
@@ -388,7 +402,7 @@ def tell(found):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("suite", choices=("flash_attn", "flash_attn_3", "sdpa"))
+    parser.add_argument("suite", choices=("flash_attn", "flash_attn_3", "sdpa", "flashinfer", "transformer_engine"))
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--each", type=int)
     parser.add_argument("--only", nargs="+", default=(), metavar="PARAMETER=VALUES")

@@ -173,8 +173,17 @@ def test_cache_arguments():
 
 
 def eight_bits(x, kind):
-    """x as a cache of 8 bits holds it, rounded to nearest even."""
+    """x as a cache of 8 or 4 bits holds it, rounded to nearest even."""
+    if kind == torch.uint8:
+        return x.round().clamp(-7, 7)
     return x.clamp(-448, 448).to(kind) if kind.is_floating_point else x.round().clamp(-127, 127).to(kind)
+
+
+def numbers_of(cache):
+    """The numbers of a cache, of which uint8 has two integers of 4 bits."""
+    if cache.dtype != torch.uint8:
+        return cache
+    return (torch.stack((cache & 15, cache >> 4), -1).int().bitwise_xor(8) - 8).flatten(-2)
 
 
 def one_cache_of_8_bits(dtype, kind, page, shape):
@@ -187,13 +196,13 @@ def one_cache_of_8_bits(dtype, kind, page, shape):
     q, k, v = random(batch, 2, 4, SIZE, dtype=dtype), *(random(batch, keys, heads, SIZE, dtype=dtype, scale=s) for s in (1.0, 3.0))
     sizes = [n if whole else 1 for n, whole in zip((*places, heads), shape)]
     scales = [torch.exp2(torch.randint(low, low + 3, sizes, device=DEVICE).float()) for low in (-6, -4)]
-    caches = [torch.zeros(*places, heads, SIZE, device=DEVICE).to(kind) for _ in range(2)]
+    caches = [torch.zeros(*places, heads, SIZE // (1 + (kind == torch.uint8)), device=DEVICE).to(kind) for _ in range(2)]
     none = torch.zeros(0, dtype=dtype, device=DEVICE)
     assert giwa_torch.append_to_cache(k, v, *caches, torch.full_like(lengths, keys), pages, k_scales=scales[0], v_scales=scales[1]).equal(none)
     o, lse = giwa_torch.attention_cached(q, *caches, lengths, pages, k_scales=scales[0], v_scales=scales[1], return_lse=True)
     for b in range(batch):
         stored = []
-        for cache, scale, x in zip(caches, scales, (k, v)):
+        for cache, scale, x in zip(map(numbers_of, caches), scales, (k, v)):
             codes, wide = (y[pages[b].long()].flatten(0, 1) if page else y[b] for y in (cache, scale.expand(*places, heads)))
             assert torch.equal(codes.float(), eight_bits(x[b].float() / wide[..., None], kind).float()), f"{kind}, page {page}, {shape}: codes"
             stored.append((codes.float() * wide[..., None])[None, :int(lengths[b])])
@@ -203,7 +212,7 @@ def one_cache_of_8_bits(dtype, kind, page, shape):
 
 
 def test_caches_of_8_bits():
-    for kind, page, shape in itertools.product((torch.int8, torch.float8_e4m3fn), (0, 16), ((0, 0, 0), (1, 0, 1), (1, 1, 1))):
+    for kind, page, shape in itertools.product((torch.int8, torch.float8_e4m3fn, torch.uint8), (0, 16), ((0, 0, 0), (1, 0, 1), (1, 1, 1))):
         one_cache_of_8_bits(TYPES[0], kind, page, shape)
     dtype, lengths = TYPES[0], torch.tensor([20, 20], dtype=torch.int32, device=DEVICE)
     q, cache = random(2, 1, 4, SIZE, dtype=dtype), [random(2, 32, 2, SIZE, scale=30).to(torch.int8) for _ in range(2)]
@@ -218,7 +227,7 @@ def test_caches_of_8_bits():
     raises(NotImplementedError, "a descale for each sequence",
            lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, k_descale=own, block_table=table))
     raises(ValueError, "a descale must be (batch, kv heads)", lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=20, k_descale=own[0]))
-    raises(ValueError, "float8_e4m3fn or int8", lambda: attend(*(x.int() for x in cache)))
+    raises(ValueError, "float8_e4m3fn, int8 or uint8", lambda: attend(*(x.int() for x in cache)))
     raises(ValueError, "k_cache of type", lambda: attend(v=cache[1].to(dtype)))
     raises(ValueError, "are of a cache of", lambda: attend(*(x.to(dtype) for x in cache), k_scales=own[:, None]))
     for wrong in (own, own[:, None].double(), own[:, None, :, None][:, :, :1, 0].expand(2, 3, 1)):

@@ -3,12 +3,13 @@
 """Checks giwa_torch.transformers with small models of random weights, as test_giwa_torch.py checks the operators: python3
 test_giwa_transformers.py [part of a name...], or pytest. Logits may not be farther from those of eager attention in fp32 than with
 transformers' own attention in the same type. From giwa's paged cache a model generates the tokens that it generates from its own."""
+import random
 import sys
 
 import torch
 import transformers
 
-from giwa_torch.transformers import DecodeGraph, PagedCache, attention_forward, register
+from giwa_torch.transformers import DecodeGraph, PagedCache, attention_forward, continuous_batching, register
 from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, short, tensors
 
 register()
@@ -189,6 +190,58 @@ def test_decode_graph():
         same = (torch.cat(found, 1) == expected).int().cumprod(1).sum().item()
         print(f"   {kind} in {short(dtype)}: {same} of {expected.numel()} tokens before any difference to generate()")
         assert same == expected.numel()
+
+
+def served(kind, dtype, prompts, new, how, **sizes):
+    """The tokens of each request, of how many it makes new[i], and how often a request was preempted. 24 blocks are too few for all."""
+    model = model_of(kind, "giwa", dtype, **sizes)
+    config = transformers.ContinuousBatchingConfig(block_size=16, max_batch_tokens=64, num_blocks=24)
+    greedy = transformers.GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)
+    if how != "continuous_batching":
+        model.set_attn_implementation(how)
+        of = lambda: model.continuous_batching_context_manager(greedy, continuous_batching_config=config)
+    else:
+        of = lambda: continuous_batching(model, greedy, config, longest=160)
+    found, preempted = {}, []
+    with of() as manager:
+        while manager.batch_processor is None:
+            pass  # its thread makes one
+        offloading = manager.batch_processor.offloading_manager
+        offload = offloading.offload_requests
+        offloading.offload_requests = lambda: (lambda n: preempted.append(n) or n)(offload())
+        ids = [manager.add_request(x, max_new_tokens=n) for x, n in zip(prompts, new)]
+        while len(found) < len(ids):
+            result = manager.get_result(timeout=60)
+            assert result is not None and result.error is None, result
+            found[result.request_id] = result.generated_tokens
+    return [found[x] for x in ids], sum(preempted)
+
+
+def test_continuous_batching():
+    """64 requests of ragged lengths in few pages: prefill chunks mixed with decoding, and preemption. The tokens are those of transformers'
+    own paged attention; in 16 bits, up to a choice that rounding decides."""
+    draw = random.Random(5)
+    prompts = [[draw.randrange(3, 500) for _ in range(draw.choice((1, 15, 16, 17, 40, 64, 100)))] for _ in range(64)]
+    new = [draw.randint(1, 40) for _ in prompts]
+    for kind, dtype, sizes in [("LlamaForCausalLM", x, {}) for x in TYPES] + [("MistralForCausalLM", torch.float32, dict(sliding_window=40))]:
+        own, _ = served(kind, dtype, prompts, new, "paged|sdpa", **sizes)
+        for how in ("continuous_batching", "paged|giwa"):
+            ours, preempted = served(kind, dtype, prompts, new, how, **sizes)
+            assert (preempted or sizes) and [len(x) for x in ours] == new  # a window needs few pages
+            differ = [(a, b, i, next((j for j, pair in enumerate(zip(a, b)) if len(set(pair)) > 1), len(a)))
+                      for i, (a, b) in enumerate(zip(ours, own))]
+            same = sum(x[3] for x in differ)
+            print(f"   {kind} in {short(dtype)}, {how}: {same} of {sum(new)} tokens before any difference, {preempted} times preempted")
+            if dtype == torch.float32:
+                assert same == sum(new), "other tokens than with transformers' own attention"
+            rounded, exact = (model_of(kind, "eager", dtype, **sizes).to(x) for x in (dtype, torch.float32))
+            for a, b, i, first in differ:
+                if first < len(a):
+                    tokens = torch.tensor([prompts[i] + a[:first]], device=DEVICE)
+                    with torch.no_grad():
+                        logits, exactly = (x(tokens).logits[0, -1].float() for x in (rounded, exact))
+                    gap, off = (exactly[a[first]] - exactly[b[first]]).abs().item(), (logits - exactly).abs().max().item()
+                    assert gap <= 4 * off, f"token {first} of request {i} is another one, and the model was sure"
 
 
 def test_refused():

@@ -6,6 +6,7 @@
 #include <giwa/attention/append/append_rows.hpp>
 #include <giwa/attention/problem/cached_params.hpp>
 #include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/int4_pair.hpp>
 #include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Public header of quantize: tensors of 16 and 32 bits become e4m3 or int8_code with scales.
+// Public header of quantize: tensors of 16 and 32 bits become e4m3, int8_code or int4_pair with scales.
 #ifndef GIWA_QUANTIZE_CUH
 #define GIWA_QUANTIZE_CUH
 

@@ -58,6 +58,12 @@ giwa::status decode_integers(cudaStream_t s, const giwa::kv_cache<const giwa::in
   return giwa::attention_cached<128>(s, cache, q, x, giwa::full{}, giwa::plain_score{}, options);
 }
 
+giwa::status decode_pairs(cudaStream_t s, const giwa::kv_cache<const giwa::int4_pair>& cache,
+                          const giwa::tensor_view<__half, 4>& x, const giwa::cached_options& options) {
+  const giwa::tensor_view<const __half, 4> q = x;
+  return giwa::attention_cached<128>(s, cache, q, x, giwa::full{}, giwa::plain_score{}, options);
+}
+
 giwa::status attend(cudaStream_t s, const giwa::tensor_view<const giwa::e4m3, 4>& x,
                     const giwa::tensor_view<__half, 4>& o) {
   const giwa::status states[] = {giwa::attention_forward<64>(s, x, x, x, o, giwa::causal{}),

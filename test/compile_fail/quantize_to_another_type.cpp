@@ -1,4 +1,4 @@
-// EXPECT: giwa::quantize: elements of codes must be giwa::e4m3 or int8_code
+// EXPECT: giwa::quantize: elements of codes must be giwa::e4m3, int8_code or int4_pair
 // SPDX-License-Identifier: MIT
 // Codes have 8 bits.
 #include <giwa/host.hpp>

@@ -31,20 +31,16 @@ std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}
       [](attention_answers& a, const auto& visit) {
         visit(a.o), visit(a.plain), visit(a.lse), visit(a.plain_lse), visit(a.scales);
       });
-  cached_on_gpu<T, Element, O> gpu(c);
+  // Scales that arrive later than elements.
+  const auto of_scales = (seed * 0xff51afd7ed558ccdull) >> 61 == 0 ? array_place::managed : array_place::gpu;
+  cached_on_gpu<T, Element, O> gpu(c, of_scales);
   const giwa::stream s = new_stream();
-  const std::vector<problem_memory> memory{memory_of(gpu.q),
-                                           memory_of(gpu.k),
-                                           memory_of(gpu.v),
-                                           memory_of(gpu.o),
-                                           memory_of(gpu.lse),
-                                           memory_of(gpu.k_scales),
-                                           memory_of(gpu.v_scales),
-                                           memory_of(gpu.sinks),
-                                           memory_of(gpu.lengths),
-                                           memory_of(gpu.indices),
-                                           memory_of(gpu.page_offsets),
-                                           memory_of(gpu.q_offsets)};
+  std::vector<problem_memory> memory{memory_of(gpu.q),        memory_of(gpu.k),       memory_of(gpu.v),
+                                     memory_of(gpu.o),        memory_of(gpu.lse),     memory_of(gpu.sinks),
+                                     memory_of(gpu.lengths),  memory_of(gpu.indices), memory_of(gpu.page_offsets),
+                                     memory_of(gpu.q_offsets)};
+  if (of_scales == array_place::gpu)
+    memory.push_back(memory_of(gpu.k_scales)), memory.push_back(memory_of(gpu.v_scales));
   const auto reset = [&] {
     for (const problem_memory& m : {memory_of(gpu.o), memory_of(gpu.lse), memory_of(gpu.workspace)})
       check_cuda(cudaMemsetAsync(m.data, 0xff, static_cast<std::size_t>(m.bytes), s));
@@ -63,7 +59,8 @@ std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}
         [&] { return cached_of<HeadSize, HeadSizeV>(s, gpu.views(), mask, score, gpu.call_options(bytes)); }, reset);
     const std::string about = "; workspace " + std::to_string(bytes) + ", mode " +
                               std::to_string(static_cast<int>(mode_of(seed))) + ", multiprocessors " +
-                              std::to_string(few) + ", " + strange + c.options.text();
+                              std::to_string(few) + (of_scales == array_place::managed ? ", managed scales, " : ", ") +
+                              strange + c.options.text();
     if (!state.ok()) return giwa::format_status(state).c_str() + about;
     gpu.read_back();
     if (round == 1 && (!same_bits(c.o.memory, o) || !same_bits(c.lse.memory, lse))) return "other bits" + about;
@@ -93,7 +90,9 @@ std::string cached_fault(uint64 seed) {
     case 4: return fault_of<bf16, 192, 128>(seed, causal::bottom_right);
     case 5: return fault_of<bf16, 128, 128, e4m3>(seed, causal::bottom_right);
     case 6: return fault_of<fp16, 256>(seed);
-    case 7: return fault_of<fp16, 64, 64, giwa::int8_code>(seed, causal::bottom_right);
+    case 7:
+      return seed / 9 % 2 == 0 ? fault_of<fp16, 64, 64, giwa::int8_code>(seed, causal::bottom_right)
+                               : fault_of<fp16, 128, 64, giwa::int4_pair>(seed, causal::bottom_right);
     default: return fault_of<float, 64>(seed, causal::bottom_right);
   }
 #endif

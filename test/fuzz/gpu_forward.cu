@@ -44,7 +44,8 @@ std::string forward_fault(uint64 seed) {
   thread_local std::unique_ptr<gpu_place> place;
   if (place == nullptr) place = std::make_unique<gpu_place>(int64{480} << 20);
   const auto& one = list[static_cast<std::size_t>(seed % list.size())];
-  const attention_draw d = draw_problem(seed, one.types, {.work = seed % 16 == 0 ? int64{1} << 27 : int64{1} << 25});
+  const attention_draw d =
+      draw_problem(seed, one.types, {.work = int64{1} << ((seed % 16 == 0 ? 27 : 25) - (draws_small ? 3 : 0))});
   const cudaStream_t s = place->stream();
   const with_processors few(processors_of(seed));
   draw_delay(seed);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fuzz/fuzz.hpp"
+#include "support/environment.hpp"
 
 using namespace giwa_test::fuzz;
 
@@ -24,6 +25,7 @@ constexpr const char* help =
     "  --count N     at most so many problems of each call\n"
     "  --least N     at least so many, however long it takes\n"
     "  --stop        ends at the first failure\n"
+    "  --small       15 of 16 problems are about an eighth of the size; a failure then needs it too\n"
     "  --seed S      the first problem's number. Default: 1. A failure names its own: --seed S --count 1 repeats it\n"
     "  --calls A,B   only these calls; --list names them\n"
     "  --threads N   so many threads at once. Default: one for each core, at most 16\n";
@@ -31,7 +33,7 @@ constexpr const char* help =
 struct options {
   double minutes = 0.1;
   int64 count = giwa::max_int64, least = 0;
-  bool stop = false;
+  bool stop = false, small = false;
   uint64 seed = 1;
   std::string calls;
   unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
@@ -46,8 +48,8 @@ options read(int argc, char** argv) {
       for (const fuzzed_call& c : fuzzed_calls()) std::printf("%s\n", c.name);
       std::exit(0);
     }
-    if (name == "--stop") {
-      o.stop = true;
+    if (name == "--stop" || name == "--small") {
+      (name == "--stop" ? o.stop : o.small) = true;
       continue;
     }
     const char* const value = i + 1 < argc ? argv[++i] : nullptr;
@@ -80,6 +82,7 @@ int main(int argc, char** argv) {
     if (o.calls.empty() || o.calls.find("," + std::string(c.name) + ",") != std::string::npos) calls.push_back(c);
   if (calls.empty()) return std::fprintf(stderr, "no call of these names: %s\n", o.calls.c_str()), 2;
 
+  if (o.small) setenv("GIWA_TEST_ARENA", "1", 0);  // on a GPU: test/support/device_arena.cuh
   using clock = std::chrono::steady_clock;
   const auto end =
       clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(o.minutes * 60));
@@ -95,6 +98,7 @@ int main(int argc, char** argv) {
       if (static_cast<int64>(round) >= (clock::now() < end ? o.count : o.least)) return;
       std::string fault;
       bool lost = false;
+      giwa_test::draws_small = o.small && (o.seed + round) * 0x9e3779b97f4a7c15ull >> 60 != 0;
       try {
         fault = calls[which].fault(o.seed + round);
       } catch (const std::exception& e) {
@@ -104,8 +108,8 @@ int main(int argc, char** argv) {
       if (fault.empty()) continue;
       const std::lock_guard lock(mutex);
       if (++failed[which] <= 5)
-        std::printf("%s, --seed %llu: %s\n", calls[which].name, static_cast<unsigned long long>(o.seed + round),
-                    fault.c_str());
+        std::printf("%s, --seed %llu%s: %s\n", calls[which].name, static_cast<unsigned long long>(o.seed + round),
+                    o.small ? " --small" : "", fault.c_str());
       std::fflush(stdout);
       if (lost || o.stop) stop = true;
     }

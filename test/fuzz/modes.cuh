@@ -8,6 +8,7 @@
 #include <giwa/arch/mbarrier.cuh>
 #include <giwa/grid/launch.cuh>
 
+#include <algorithm>
 #include <mutex>
 #include <stdexcept>
 #include <vector>
@@ -61,6 +62,18 @@ template <class T>
 problem_memory memory_of(const gpu_array<T>& a) {
   return {reinterpret_cast<unsigned char*>(a.data()), static_cast<int64>(a.bytes())};
 }
+/// In an arena, arrays one after the other as one.
+inline std::vector<problem_memory> joined(std::vector<problem_memory> memory) {
+  if (device_arena::of_thread() == nullptr) return memory;
+  std::sort(memory.begin(), memory.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
+  std::vector<problem_memory> all;
+  for (const problem_memory& m : memory)
+    if (!all.empty() && m.data - (all.back().data + all.back().bytes) <= 512)
+      all.back().bytes = m.data + m.bytes - all.back().data;
+    else
+      all.push_back(m);
+  return all;
+}
 struct late_restores {
   static constexpr int most = 20;
   problem_memory to[most];
@@ -86,11 +99,16 @@ __global__ void __launch_bounds__(1024) restore_late(const __grid_constant__ lat
 template <class Call, class Reset>
 giwa::status run_in(run_mode mode, cudaStream_t s, const std::vector<problem_memory>& memory, const Call& call,
                     const Reset& reset) {
-  if (mode == run_mode::plain) return call();
+  if (device_arena* const arena = device_arena::of_thread()) arena->upload();
+  if (mode == run_mode::plain) {
+    const giwa::status state = call();
+    check_cuda(cudaStreamSynchronize(s));
+    return state;
+  }
   if (mode == run_mode::late) {
     std::vector<gpu_array<unsigned char>> copies;
     late_restores restores{};
-    for (const problem_memory& m : memory) {
+    for (const problem_memory& m : joined(memory)) {
       if (m.bytes == 0) continue;
       if (restores.count == late_restores::most) throw std::logic_error("more arrays than late_restores has");
       copies.emplace_back(static_cast<std::size_t>(m.bytes));

@@ -13,6 +13,7 @@
 #include "host/attention/append_cases.hpp"
 #include "host/attention/merge_cases.hpp"
 #include "host/softmax/reference.hpp"
+#include "support/environment.hpp"
 #include "support/random.hpp"
 
 namespace giwa_test::fuzz {
@@ -32,7 +33,7 @@ inline append_case draw_append(uint64 seed, bool scaled) {
   numbers n(seed + 31);
   append_case c{};
   c.packed = n.one_in(2);
-  const int64 sequences = n.between(1, n.one_in(6) ? 60 : 14), each = n.between(1, 7);
+  const int64 sequences = n.between(1, draws_small ? 4 : n.one_in(6) ? 60 : 14), each = n.between(1, 7);
   for (int64 b = 0; b < sequences; ++b) c.rows.push_back(c.packed ? n.between(0, 7) : each);
   if (c.packed) c.rows[0] = each;  // at least one row
   c.kv_heads = n.between(1, n.one_in(4) ? 9 : 3);
@@ -43,6 +44,7 @@ inline append_case draw_append(uint64 seed, bool scaled) {
   c.heads_first = n.one_in(3);
   c.kind = static_cast<cache_kind>(n.between(0, 2));
   c.page_size = n.of({1, 2, 3, 4, 5, 7, 8, 16, 64, 100});
+  if (draws_small) c.page_size = std::min<int64>(c.page_size, 24), c.kv_heads = std::min<int64>(c.kv_heads, 2);
   c.hostile = n.one_in(3);
   c.rotary = static_cast<rotary_kind>(n.between(0, 3));
   if (c.rotary != rotary_kind::none) {
@@ -74,7 +76,8 @@ template <class T, class O, class Run>
 std::string merge_fault_of(uint64 seed, const Run& run) {
   numbers n(seed + 57);
   merge_case c{};
-  c.parts = n.between(1, n.one_in(5) ? 20 : 5), c.batch = n.between(1, 3), c.queries = n.between(1, 40);
+  c.parts = n.between(1, n.one_in(5) ? 20 : 5), c.batch = n.between(1, 3),
+  c.queries = n.between(1, draws_small ? 5 : 40);
   c.heads = n.between(1, 6), c.size = n.of({1, 2, 7, 8, 16, 33, 40, 64, 80, 100, 128, 192, 256, 512, 1100});
   c.gap = n.one_in(3) ? n.of({1, 3, 5, 8}) : 0, c.heads_first = n.one_in(2);
   if (std::is_same_v<T, O> && n.one_in(3)) c.in_place = static_cast<int>(n.between(0, c.parts - 1));
@@ -124,11 +127,11 @@ template <class T, class U, class Run>
 std::string softmax_fault_of(uint64 seed, const Run& run) {
   numbers n(seed + 101);
   constexpr int64 edges[] = {128, 256, 512, 1024, 2048, 8192, 16384};
-  const bool is_long = n.one_in(40);
+  const bool is_long = n.one_in(draws_small ? 300 : 40);
   const int64 columns = is_long       ? n.between(16000, 140000)
                         : n.one_in(3) ? edges[n.between(0, 6)] + n.between(-1, 1)
                                       : n.between(1, n.one_in(4) ? 9000 : 300);
-  const int64 rows = n.between(1, is_long ? 3 : columns > 3000 ? 9 : 60);
+  const int64 rows = n.between(1, is_long ? 3 : columns > 3000 ? (draws_small ? 3 : 9) : draws_small ? 8 : 60);
   fuzz_matrix<T> in(n, rows, columns);
   fuzz_matrix<U> out(n, rows, columns);
   const auto kind = static_cast<int>(seed % 13);

@@ -315,7 +315,12 @@ std::string judge(const backward_case<T, O, G>& c, const backward_answers& a) {
     auto values = got.template elements<double>(), plain = of.plain;
     for (std::size_t i = 0; i < values.size(); ++i)
       if (std::isnan(of.reference[i])) plain[i] = of.reference[i];
-    fault = judge_attention<T, G>(width, values, of.reference, plain, of.scales).failure;
+    std::vector<row_scale> scales = of.scales;
+    // On tensor cores fp32 is two fp16 parts, whose products are added with truncation: 5 of 21 700 random problems were off by up to
+    // 1.33 times what is allowed without this (H200, 2026-11-29).
+    if (std::is_same_v<T, float>)
+      for (row_scale& s : scales) s.sum *= 1.5f;
+    fault = judge_attention<T, G>(width, values, of.reference, plain, scales).failure;
     if (fault.empty() && got.written_outside() != 0) fault = "bytes were written outside the tensor";
     if (!fault.empty()) fault = std::string(name) + ": " + fault;
   };

@@ -5,6 +5,7 @@
 
 #include <giwa/attention/call/cached.hpp>
 #include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/int4_pair.hpp>
 #include <giwa/numeric/int8_code.hpp>
 
 #include <algorithm>
@@ -80,6 +81,7 @@ struct cached_case_options {
 /// NaN or arbitrary numbers.
 template <class T, class Element = T, class O = T>
 struct cached_case {
+  static constexpr int64 codes = giwa::detail::codes_of<Element>;
   cached_case_options options;
   case_buffer<T, 4> q;  // (sequences, queries, heads, head size), or (1, rows, heads, head size)
   case_buffer<Element, 4> k, v;
@@ -107,8 +109,8 @@ struct cached_case {
     else
       make_sequences();
     const int64 first = c.paged() ? pool() : c.sequences(), length = c.paged() ? c.page_size : c.keys;
-    k = new_buffer<Element, 4>({first, length, c.kv_heads, c.head_size}, c.layout[1], c.offset, false);
-    v = new_buffer<Element, 4>({first, length, c.kv_heads, c.head_size_v}, c.layout[2], c.offset, false);
+    k = new_buffer<Element, 4>({first, length, c.kv_heads, c.head_size / codes}, c.layout[1], c.offset, false);
+    v = new_buffer<Element, 4>({first, length, c.kv_heads, c.head_size_v / codes}, c.layout[2], c.offset, false);
     k_scales = scales_of(c.k_scales);
     v_scales = scales_of(c.v_scales);
     q.for_each([&](std::size_t at) { q.memory[at] = giwa::convert<T>{}(c.spread * normal()); });
@@ -121,7 +123,7 @@ struct cached_case {
   /// Makes v the first columns of k: on the host a copy. Again after k is written.
   void share_values() {
     v = k;
-    v.extents[3] = options.head_size_v;
+    v.extents[3] = options.head_size_v / codes;
   }
 
   bool packed() const { return options.packed; }
@@ -169,7 +171,7 @@ struct cached_case {
     const int64 size = options.paged() ? options.page_size : options.keys;
     const int64 at = element[static_cast<std::size_t>(b)][static_cast<std::size_t>(key / size)], row = key % size;
     if (at < 0) return 0;
-    const float x = giwa::convert<float>{}(of.view()(at, row, head, d));
+    const float x = giwa::detail::number_of_row<float>(&of.view()(at, row, head, 0), d);
     if (shape < 0) return x;
     return x * scales.view()((shape & 1) != 0 ? at : 0, (shape & 2) != 0 ? row : 0, (shape & 4) != 0 ? head : 0);
   }
@@ -235,13 +237,19 @@ struct cached_case {
   // Integers get numbers that rounding leaves apart, and some beyond their largest.
   void fill(case_buffer<Element, 4>& of, int64 width, double spread) {
     if (std::is_same_v<Element, giwa::int8_code>) spread *= &of == &k ? 4 : 50;
+    if (codes == 2) spread *= &of == &k ? 2 : 4;
     const int64 size = options.paged() ? options.page_size : options.keys;
     for (std::size_t b = 0; b < keys.size(); ++b)
       for (int64 key = 0; key < keys[b]; ++key) {
         const int64 at = element[b][static_cast<std::size_t>(key / size)];
         for (int64 head = 0; at >= 0 && head < options.kv_heads; ++head)
-          for (int64 d = 0; d < width; ++d)
-            of.view()(at, key % size, head, d) = giwa::convert<Element>{}(static_cast<float>(spread * normal()));
+          for (int64 d = 0; d < width / codes; ++d) {
+            const float first = static_cast<float>(spread * normal());
+            if constexpr (codes == 2)
+              of.view()(at, key % size, head, d) = Element(first, static_cast<float>(spread * normal()));
+            else
+              of.view()(at, key % size, head, d) = giwa::convert<Element>{}(first);
+          }
       }
   }
 };
@@ -330,7 +338,8 @@ attention_answers answers_of(cached_case<T, Element, O>& c, const Mask& mask, co
     }
   };
   std::vector<std::thread> threads;  // a case can take minutes of one thread
-  for (unsigned i = 1; i < (small_mode() ? 1 : std::clamp(std::thread::hardware_concurrency(), 1u, 16u)); ++i)
+  for (unsigned i = 1; i < (small_mode() || draws_small ? 1 : std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+       ++i)
     threads.emplace_back(compute_heads);
   compute_heads();
   for (std::thread& t : threads) t.join();

@@ -17,6 +17,9 @@ inline bool is_set(const char* variable) {
 /// GIWA_TEST_SMALL=1 leaves out the cases that need much memory or time, for compute-sanitizer and for ThreadSanitizer.
 inline bool small_mode() { return is_set("GIWA_TEST_SMALL"); }
 
+/// Whether the random problems that this thread draws are about an eighth of the usual size: a fuzz program's --small.
+inline thread_local bool draws_small = false;
+
 /// The number in a variable, `otherwise` where it is not set.
 inline int number_of(const char* variable, int otherwise) {
   const char* const value = std::getenv(variable);

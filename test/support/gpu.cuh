@@ -8,12 +8,14 @@
 #include <giwa/base/throw.hpp>
 #include <giwa/device/stream.hpp>
 
+#include <cstring>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "support/device_arena.cuh"
 #include "support/environment.hpp"
 
 namespace giwa_test {
@@ -29,11 +31,6 @@ __device__ inline void spin(giwa::int64 nanoseconds) {
 
 using giwa::int64;
 using giwa::uint64;
-
-/// Throws where the CUDA runtime reports an error; Catch2 prints the text.
-inline void check_cuda(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
-}
 
 /// An attribute of the current GPU.
 inline int64 device_attribute(cudaDeviceAttr which) {
@@ -65,40 +62,77 @@ inline void wait_for_device() {
   check_cuda(cudaDeviceSynchronize());
 }
 
-/// Device memory, all of its bytes 0xff (NaN, or -1) or as given. Copies to the host wait for the whole device.
+/// Where an array lies. Pages of managed memory are on the host until the GPU reads them, for which it waits tens of microseconds.
+enum class array_place { gpu, managed };
+
+/// Device memory, all of its bytes 0xff (NaN, or -1) or as given. Copies to the host wait for the whole device, or, of a thread with an
+/// arena, for nothing: there the work on the array has ended.
 template <class T>
 class gpu_array {
  public:
-  explicit gpu_array(std::size_t size, int byte = 0xff) : size_(size) {
-    check_cuda(cudaMalloc(&data_, bytes() + (size == 0 ? 1 : 0)));
-    fill(byte);
+  explicit gpu_array(std::size_t size, int byte = 0xff, array_place place = array_place::gpu) : size_(size) {
+    if (place == array_place::managed) {
+      check_cuda(cudaMallocManaged(&data_, bytes() + 1));
+      std::memset(static_cast<void*>(data_), byte, bytes());
+    } else if (device_arena* const arena = device_arena::of_thread();
+               arena != nullptr && (at_ = arena->take(bytes())) >= 0) {
+      arena_ = arena;
+      if (byte != 0xff) fill(byte);
+    } else {
+      check_cuda(cudaMalloc(&data_, bytes() + (size == 0 ? 1 : 0)));
+      fill(byte);
+    }
   }
-  explicit gpu_array(const std::vector<T>& from) : gpu_array(from.size()) {
+  explicit gpu_array(const std::vector<T>& from, array_place place = array_place::gpu)
+      : gpu_array(from.size(), 0xff, place) {
+    if (arena_ != nullptr) {
+      arena_->write(at_, from.data(), static_cast<int64>(bytes()));
+      return;
+    }
+    if (place == array_place::managed) {
+      if (!from.empty()) std::memcpy(static_cast<void*>(data_), from.data(), bytes());
+      return;
+    }
     check_cuda(cudaMemcpy(data_, from.data(), bytes(), cudaMemcpyHostToDevice));
     // From pageable memory the copy may end after the call, and a stream of one's own does not wait for it.
     wait_for_device();
   }
-  ~gpu_array() { cudaFree(data_); }
+  ~gpu_array() {
+    if (arena_ != nullptr)
+      arena_->release();
+    else
+      cudaFree(data_);
+  }
   gpu_array(gpu_array&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : arena_(std::exchange(other.arena_, nullptr)),
+        at_(other.at_),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
   gpu_array& operator=(gpu_array&&) = delete;
 
   void fill(int byte) {
+    if (arena_ != nullptr) return arena_->fill(at_, static_cast<int64>(bytes()), byte);
     wait_for_device();
     check_cuda(cudaMemset(data_, byte, bytes()));
     wait_for_device();
   }
   std::vector<T> to_host() const {
-    wait_for_device();
     std::vector<T> copy(size_);
+    if (arena_ != nullptr) {
+      arena_->read(at_, copy.data(), static_cast<int64>(bytes()));
+      return copy;
+    }
+    wait_for_device();
     check_cuda(cudaMemcpy(copy.data(), data_, bytes(), cudaMemcpyDeviceToHost));
     return copy;
   }
-  T* data() const { return data_; }
+  T* data() const { return arena_ != nullptr ? reinterpret_cast<T*>(arena_->address(at_)) : data_; }
   std::size_t size() const { return size_; }
   std::size_t bytes() const { return size_ * sizeof(T); }
 
  private:
+  device_arena* arena_ = nullptr;
+  int64 at_ = 0;  // in the arena
   T* data_ = nullptr;
   std::size_t size_;
 };

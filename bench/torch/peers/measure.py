@@ -32,7 +32,7 @@ SECTIONS = {"forward": "fp16, 36 cells", "backward": "gradients in fp16, 36 cell
             "gqa": "grouped queries", "chunk": "fewer queries than keys", "window": "a sliding window", "packed": "packed sequences",
             "head_sizes": "40 to 512", "backward_more": "gradients of grouped heads, head sizes 96 and 192, packed sequences",
             "forward_bf16": "36 cells", "backward_bf16": "36 cells", "decode_e4m3": "caches in e4m3",
-            "e4m3": "FlashAttention-3 in e4m3 next to fp16", "flex": "score modifiers and masks, with FlexAttention",
+            "e4m3": "q, k and v in e4m3, next to giwa in fp16", "flex": "score modifiers and masks, with FlexAttention",
             "backward_flex": "their gradients"}
 NEEDS_NO_COMPILER = r"(?!fa4|flashinfer).*"  # --compile-ahead leaves these out
 

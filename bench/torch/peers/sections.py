@@ -11,8 +11,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sides import CudnnGraph, empty, flashinfer_decode, lazily, nans
 
-LONG = ((True, 4, 4096), (False, 4, 4096), (True, 1, 16384), (False, 1, 16384))
-
 
 def usual(element):
     return [(element, b, n, n, heads, heads, size, causal) for size, heads in HEADS.items() for causal in (False, True) for b, n in SHAPES]
@@ -23,8 +21,9 @@ DENSE = {"forward": usual("fp16"), "forward_bf16": usual("bf16"),
          "gqa": [("fp16", b, n, n, 32, 8, 128, True) for b, n in ((4, 4096), (1, 16384))],
          "chunk": [("fp16", b, n, 16384, 32, 8, 128, True) for b, n in ((1, 512), (1, 2048), (4, 512))],
          "head_sizes": [("fp16", 4, 4096, 4096, heads, heads, size, causal)
-                        for size, heads in ((40, 16), (80, 16), (96, 16), (160, 16), (192, 16), (512, 4)) for causal in (True, False)],
-         "e4m3": [("fp16", b, n, n, 16, 16, 128, causal) for causal, b, n in LONG]}
+                        for size, heads in ((40, 16), (80, 16), (96, 16), (160, 16), (192, 16), (512, 4)) for causal in (True, False)]}
+# (batch, length, heads, head size, causal)
+E4M3 = [(b, n, 2048 // size, size, causal) for size in (128, 64, 96, 256) for causal in (False, True) for b, n in SHAPES if n >= 2048]
 # (element, kind, head size, batch, heads, kv heads, length), as in attention_backward.py
 BACKWARD = {"backward": attention_backward.USUAL,
             "backward_bf16": tuple(("bf16", *x[1:]) for x in attention_backward.USUAL),
@@ -79,12 +78,37 @@ def dense(sizes, bench, section, case):
     aside = ()
     if section == "chunk" and bench.peers.fa3:
         calls["fa3_splits"] = lambda s: bench.peers.fa3_forward(gpu.q, gpu.k, gpu.v, causal=causal, splits=0)[0]
-    if section == "e4m3" and bench.peers.fa3_e4m3:  # with unit scales; its inputs are those of the first round
-        def convert():
-            small = [x.to(torch.float8_e4m3fn) for x in (gpu.q, gpu.k, gpu.v)]
-            return lambda s: bench.peers.forward_e4m3(*small, causal=causal)
-        calls["fa3_e4m3"], aside = lazily(convert), ("fa3_e4m3",)
     bench.measure(section, case, work, "TFLOP/s", gpu.renew, calls, tolerance=4 * torch.finfo(gpu.q.dtype).eps, aside=aside)
+
+
+def e4m3(sizes, bench, section, case):
+    """q, k and v in e4m3 with unit scales, and giwa in fp16 on the same numbers. cuDNN's o is e4m3, that of the others fp16 and bf16."""
+    batch, length, heads, size, causal = sizes
+    wide = [empty(batch, length, heads, size) for _ in range(3)]
+    small = [torch.empty_like(x, dtype=torch.float8_e4m3fn) for x in wide]
+
+    def renew():
+        for x, y in zip(wide, small):
+            y.copy_(x.normal_())
+            x.copy_(y)
+
+    def ours(library, tensors):
+        o, given = nans(*wide[0].shape), numbers(batch, length, length, heads, heads, size)
+        library.giwa_workspace_bytes.restype = ctypes.c_longlong
+        space = torch.zeros(library.giwa_workspace_bytes(*given), device="cuda", dtype=torch.uint8)
+        return giwa_side(library.giwa_attention, o, int(causal), *tensors, o, *given, space)
+    calls = {name: ours(library, small) for name, library in bench.libraries("e4m3").items()}
+    aside = [f"{name}_fp16" for name in calls]
+    calls.update({f"{name}_fp16": ours(library, wide) for name, library in bench.libraries(part_of("fp16", size)).items()})
+    if size == 128:
+        if bench.peers.fa3_e4m3:
+            calls["fa3"] = lambda s: bench.peers.forward_e4m3(*small, causal=causal)
+        if bench.peers.frontend:
+            calls["cudnn"] = CudnnGraph(*small, causal=causal)
+    reference = lambda: scaled_dot_product_attention(*(x.transpose(1, 2) for x in wide), is_causal=causal).transpose(1, 2)
+    work = 4 * batch * heads * size * length * length * (0.5 if causal else 1)
+    seconds = bench.alternate(section, case, renew, calls, 0.1, aside=aside, reference=reference)
+    bench.report(section, case, work, "TFLOP/s", seconds, aside)
 
 
 class Window(Gpu):
@@ -250,8 +274,7 @@ def decode(element, sizes, bench, section, case):
 def cells(section):
     """[(case, run)]"""
     if section in DENSE:
-        name = lambda x: f"fp16_and_e4m3{case_of(*x)[4:]}" if section == "e4m3" else case_of(*x)
-        found = [(name(x), partial(dense, x)) for x in DENSE[section]]
+        found = [(case_of(*x), partial(dense, x)) for x in DENSE[section]]
         if section == "head_sizes":
             found += [(f"fp16/{mask}/D192_128/4x16x4096", partial(value_size, mask == "causal")) for mask in ("causal", "full")]
         return found
@@ -261,6 +284,9 @@ def cells(section):
     if section.startswith("decode"):
         element, points = ("e4m3", DECODE_E4M3) if section == "decode_e4m3" else ("fp16", DECODE)
         return [(attention_cached.case_of(*x, element=element), partial(decode, element, x)) for x in points]
+    if section == "e4m3":
+        return [(case_of("e4m3", b, n, n, heads, heads, size, causal), partial(e4m3, (b, n, heads, size, causal)))
+                for b, n, heads, size, causal in E4M3]
     if section == "window":
         return [(f"fp16/window{keys}/D128/{b}x{h}x{n}", partial(window, (b, h, n, keys))) for b, h, n, keys in WINDOWS]
     if section == "packed":

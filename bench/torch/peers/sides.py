@@ -33,8 +33,8 @@ def lazily(make):
 
 
 class CudnnGraph:
-    """cuDNN through its frontend: masks aligned to the last query and key, windows, packed sequences, other head sizes of v.
-    The graph is built at the first call, which must not be captured."""
+    """cuDNN through its frontend: masks aligned to the last query and key, windows, packed sequences, other head sizes of v, and e4m3
+    with unit scales. The graph is built at the first call, which must not be captured."""
     handle = None
 
     def __init__(self, q, k, v, causal=False, window=0, lengths=None):
@@ -43,12 +43,13 @@ class CudnnGraph:
     def build(self):
         import cudnn
         q, k, v, lengths = self.q, self.k, self.v, self.lengths
-        kind = cudnn.data_type.BFLOAT16 if q.dtype == torch.bfloat16 else cudnn.data_type.HALF
+        small = q.dtype == torch.float8_e4m3fn
+        kind = cudnn.data_type.BFLOAT16 if q.dtype == torch.bfloat16 else cudnn.data_type.FP8_E4M3 if small else cudnn.data_type.HALF
         if CudnnGraph.handle is None:
             CudnnGraph.handle = cudnn.create_handle()
         g = cudnn.pygraph(io_data_type=kind, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
                           handle=CudnnGraph.handle)
-        self.o, self.given, more = nans(*q.shape[:-1], v.shape[-1], dtype=q.dtype), {}, {}
+        self.o, self.given, more = nans(*q.shape[:-1], v.shape[-1]).to(q.dtype), {}, {}
         if self.causal or self.window:
             at_end = lengths is None and q.shape[1] != k.shape[1]
             more["diagonal_alignment"] = cudnn.diagonal_alignment.BOTTOM_RIGHT if at_end else cudnn.diagonal_alignment.TOP_LEFT
@@ -57,7 +58,7 @@ class CudnnGraph:
             more["diagonal_band_left_bound"] = self.window
         heads_first = (lambda x: x) if lengths else (lambda x: x.transpose(1, 2))
         if lengths is None:
-            tensors = [g.tensor_like(heads_first(x)) for x in (q, k, v)]
+            tensors = [g.tensor(dim=list(x.shape), stride=list(x.stride()), data_type=kind) for x in map(heads_first, (q, k, v))]
             shape, stride = list(heads_first(self.o).shape), list(heads_first(self.o).stride())
         else:
             n, most, (_, h, d) = len(lengths), max(lengths), q.shape
@@ -70,13 +71,30 @@ class CudnnGraph:
                 x.set_ragged_offset(at)
             more.update(use_padding_mask=True, seq_len_q=count, seq_len_kv=count)
             self.given.update({at: offsets, count: counts})
-        o, _ = g.sdpa(name="sdpa", q=tensors[0], k=tensors[1], v=tensors[2], is_inference=True, attn_scale=q.shape[-1] ** -0.5, **more)
+        if small:
+            o = self.with_scales(g, tensors)
+        else:
+            o, _ = g.sdpa(name="sdpa", q=tensors[0], k=tensors[1], v=tensors[2], is_inference=True, attn_scale=q.shape[-1] ** -0.5, **more)
         o.set_output(True).set_dim(shape).set_stride(stride)
         if lengths:
             o.set_ragged_offset(at)
         g.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         self.given.update(zip([*tensors, o], (heads_first(x) for x in (q, k, v, self.o))))
         self.graph, self.space = g, empty(max(1, g.get_workspace_size()), dtype=torch.uint8)
+
+    def with_scales(self, g, tensors):
+        """The graph's o in e4m3. P is multiplied by 256, so that few weights are too small for e4m3."""
+        import cudnn
+        number = {"data_type": cudnn.data_type.FLOAT, "dim": [1, 1, 1, 1], "stride": [1, 1, 1, 1]}
+        given = {"descale_q": 1, "descale_k": 1, "descale_v": 1, "descale_s": 1 / 256, "scale_s": 256, "scale_o": 1}
+        scales = {name: g.tensor(name=name, **number) for name in given}
+        o, _, *largest = g.sdpa_fp8(q=tensors[0], k=tensors[1], v=tensors[2], **scales, is_inference=True, use_causal_mask=self.causal,
+                                    attn_scale=self.q.shape[-1] ** -0.5, name="sdpa")
+        for x in largest:
+            x.set_output(True).set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1]).set_data_type(cudnn.data_type.FLOAT)
+        one = lambda x: torch.full((1, 1, 1, 1), float(x), device="cuda")
+        self.given.update({scales[name]: one(x) for name, x in given.items()} | {x: one(0) for x in largest})
+        return o
 
     def __call__(self, _=0):
         import cudnn
@@ -149,10 +167,10 @@ class Peers:
             calls["fa4"] = lambda s: self.fa4_forward(q, k, v, **mask)[0]
         return calls
 
-    def forward_e4m3(self, q, k, v, causal=False, splits=1):
-        """FlashAttention-3 with q, k and v in e4m3."""
-        one = torch.ones(q.shape[0], k.shape[2], device="cuda")
-        return self.fa3_e4m3.fwd(q, k, v, q_descale=one, k_descale=one, v_descale=one, softmax_scale=q.shape[-1] ** -0.5,
+    def forward_e4m3(self, q, k, v, causal=False, splits=1, scales=None):
+        """FlashAttention-3 with q, k and v in e4m3. scales: of each, (batch, kv heads); None: 1."""
+        scales = scales or [torch.ones(q.shape[0], k.shape[2], device="cuda")] * 3
+        return self.fa3_e4m3.fwd(q, k, v, **dict(zip(("q_descale", "k_descale", "v_descale"), scales)), softmax_scale=q.shape[-1] ** -0.5,
                                  is_causal=causal, num_splits=splits, is_rotary_interleaved=True)[0]
 
     def backward(self, name, case):

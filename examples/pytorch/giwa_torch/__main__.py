@@ -14,7 +14,7 @@ import torch
 import giwa_torch
 from giwa_torch import build
 
-CACHES = {"dtype": 0, "e4m3": 128, "int8": 256}  # as cache_flag of call.hpp
+CACHES = {"dtype": 0, "e4m3": 128, "int8": 256, "int4": 512}  # as cache_flag of call.hpp
 MASKS = {"full": 0, "causal": 1, "band": 2, "tensor": 3, "bits": 4, "blocks": 5}
 
 

@@ -632,14 +632,17 @@ int set_cache(call& c, const Tensor& k_cache, const Tensor& v_cache, const optio
               const optional_tensor& v_scales, const optional_tensor& lengths, const optional_tensor& pages,
               const Tensor& first, int64_t sequences) {
   const at::ScalarType type = k_cache.scalar_type();
-  const int flag = type == at::kFloat8_e4m3fn ? giwa_torch::cache_e4m3 : type == at::kChar ? giwa_torch::cache_int8 : 0;
+  const int flag = type == at::kFloat8_e4m3fn ? giwa_torch::cache_e4m3
+                   : type == at::kChar        ? giwa_torch::cache_int8
+                   : type == at::kByte        ? giwa_torch::cache_int4
+                                              : 0;
   check_layout(k_cache, "k_cache", first, 4), check_layout(v_cache, "v_cache", first, 4);
   TORCH_CHECK_VALUE(flag != 0 || type == first.scalar_type(), "giwa_torch: k_cache has elements of type ", type,
-                    "; it must be q's, ", first.scalar_type(), ", or float8_e4m3fn or int8");
+                    "; it must be q's, ", first.scalar_type(), ", or float8_e4m3fn, int8 or uint8");
   TORCH_CHECK_VALUE(v_cache.scalar_type() == type, "giwa_torch: v_cache has elements of type ", v_cache.scalar_type(),
                     ", k_cache of type ", type);
   TORCH_CHECK_VALUE(flag != 0 || (!k_scales && !v_scales),
-                    "giwa_torch: k_scales and v_scales are of a cache of float8_e4m3fn or int8");
+                    "giwa_torch: k_scales and v_scales are of a cache of float8_e4m3fn, int8 or uint8");
   c.k_scales = scales_of(k_scales, "k_scales", k_cache), c.v_scales = scales_of(v_scales, "v_scales", v_cache);
   c.k_cache = rows_of(k_cache, false), c.v_cache = rows_of(v_cache, false);
   for (const Tensor& t : {k_cache, v_cache})
@@ -680,7 +683,8 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
   Tensor kept_slopes, kept_sinks;
   set_slopes(c, slopes, q, kept_slopes);
   set_sinks(c, sinks, q, kept_sinks);
-  const Tensor o = empty_rows(q_, v_cache.size(3), q_offsets.has_value()), lse = empty_lse(c, q, q_offsets.has_value());
+  const int64_t size_v = v_cache.size(3) * (flag == giwa_torch::cache_int4 ? 2 : 1);
+  const Tensor o = empty_rows(q_, size_v, q_offsets.has_value()), lse = empty_lse(c, q, q_offsets.has_value());
   c.o = rows_of(o, heads_first), c.lse = lse.data_ptr<float>();
   if (count == 0) return {o, lse};  // no pages then, and the call would take them for a contiguous cache
   const int mask = q.is_cpu()               ? giwa_torch::mask_band
@@ -688,7 +692,7 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
                    : left < 0 && right == 0 ? giwa_torch::mask_causal
                                             : giwa_torch::mask_band;
   const int score = (softcap != 0 ? giwa_torch::score_softcap : 0) | (slopes ? giwa_torch::score_alibi : 0) | flag;
-  run(giwa_torch::pass_cached, q, c, q.size(-1), v_cache.size(3), mask, score);
+  run(giwa_torch::pass_cached, q, c, q.size(-1), size_v, mask, score);
   return {o, lse};
 }
 

@@ -22,7 +22,7 @@ enum score_flag : int {
   score_bias_float = 64,  // the bias is float, and q is not
 };
 // Joined with the flags of a library of pass_cached and of pass_append, unless the elements of the cache are those of q.
-enum cache_flag : int { cache_e4m3 = 128, cache_int8 = 256 };
+enum cache_flag : int { cache_e4m3 = 128, cache_int8 = 256, cache_int4 = 512 };
 
 struct tensor {
   void* data;                         // null: there is none

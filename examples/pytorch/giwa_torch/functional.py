@@ -49,7 +49,8 @@ def _(dout, dlse, q, k, v, o, lse, mask, bias, slopes, sinks, *others, wanted):
 
 @torch.library.register_fake("giwa::attention_cached")
 def _(q, k_cache, v_cache, *others):
-    return empty_rows(q, v_cache.shape[-1]), empty_lse(q, others[-1])
+    size = v_cache.shape[-1] * (2 if v_cache.dtype == torch.uint8 else 1)  # two integers of 4 bits
+    return empty_rows(q, size), empty_lse(q, others[-1])
 
 
 @torch.library.register_fake("giwa::append_to_cache")
@@ -160,7 +161,8 @@ def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, w
     lengths  (batch), int32: keys of each sequence
     pages    (batch, pages of a sequence), int32: which pages a sequence has, in the order of its keys
     k_scales, v_scales   float32, (pages or batch, keys, kv heads), or 1 for any of these: an element of a cache of float8_e4m3fn or int8
-             stands for its value times the scale. None: 1. q is not rounded
+             stands for its value times the scale, and of uint8, (…, head size / 2), for two integers of 4 bits, the first in the low
+             bits, times the scale. None: 1. q is not rounded
 
     The other arguments are those of attention(); q may be packed. There are no gradients. Lengths and pages are read when the
     kernels run, so a CUDA graph may be replayed with others in the same tensors.
@@ -183,8 +185,8 @@ def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=
     positions, slots   (batch * new tokens), int32: the position of each token, and the row of the cache, page * page size + row, that
               it is written to; none if negative
 
-    The cache, pages and scales are those of attention_cached(). What is written to a cache of float8_e4m3fn or int8 is divided by the
-    scale, rounded to nearest even, and limited to 448 or 127.
+    The cache, pages and scales are those of attention_cached(). What is written to a cache of float8_e4m3fn, int8 or uint8 is divided by
+    the scale, rounded to nearest even, and limited to 448, 127 or 7.
     """
     return torch.ops.giwa.append_to_cache.default(k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots,
                                                   heads_first, k_scales, v_scales)

@@ -306,9 +306,10 @@ giwa::status run(const call& c) {
 
 #else
 
-using cache_element =
-    giwa::stdlib::conditional_t<has(giwa_torch::cache_e4m3), giwa::e4m3,
-                                giwa::stdlib::conditional_t<has(giwa_torch::cache_int8), giwa::int8_code, element>>;
+using cache_element = giwa::stdlib::conditional_t<
+    has(giwa_torch::cache_e4m3), giwa::e4m3,
+    giwa::stdlib::conditional_t<has(giwa_torch::cache_int8), giwa::int8_code,
+                                giwa::stdlib::conditional_t<has(giwa_torch::cache_int4), giwa::int4_pair, element>>>;
 
 giwa::tensor_view<const float, 3> scales_of(const tensor& t) {
   if (t.data == nullptr) return {};

@@ -6,8 +6,11 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="giwa")
     model.generate(**prompts, past_key_values=PagedCache(model, prompts["attention_mask"], capacity=4096))   # or without a PagedCache
 
-DecodeGraph is a step of decoding from a PagedCache in one CUDA graph.
+DecodeGraph is a step of decoding from a PagedCache in one CUDA graph. continuous_batching() serves requests through the paged cache of
+transformers' continuous batching.
 """
+import contextlib
+import copy
 import sys
 
 import torch
@@ -42,9 +45,11 @@ def attention_forward(module, query, key, value, attention_mask, scaling=None, d
 
 
 def register(name="giwa"):
-    """After it, a model takes attn_implementation="giwa", and model.set_attn_implementation("giwa"). Needs transformers 5."""
+    """After it, a model takes attn_implementation="giwa", and model.set_attn_implementation("giwa"); and "paged|giwa", which is for
+    continuous batching. Needs transformers 5."""
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionInterface.register(f"paged|{name}", batched_forward)  # without a mask: sequences and causality are giwa's
 
 
 class PagedCache(Cache):
@@ -223,3 +228,81 @@ class DecodeGraph:
         self.stream = torch.cuda.current_stream()
         self.graph.replay()
         return self.tokens
+
+
+class Batch:
+    """What the layers of a group have in common in a step of continuous batching, computed by the first of them."""
+
+    def __init__(self, cache, group, q_offsets, k_offsets, longest, read_index, write_index, block_table):
+        self.lengths = k_offsets[1:] - k_offsets[:-1]
+        if block_table is not None:  # each sequence has one query
+            self.slots, self.pages = None, block_table[group]
+            return
+        self.slots = write_index[group].to(torch.int32)
+        # Rows of the cache, sequence by sequence, of which transformers tells the new ones only if there are no others.
+        rows, offsets = (read_index[group], k_offsets) if read_index[group].numel() else (write_index[group], q_offsets)
+        first = offsets[:-1, None] + torch.arange(0, longest, cache.block_size, device=rows.device)
+        self.pages = (rows[first.clamp_(max=len(rows) - 1)] // cache.block_size).to(torch.int32)
+
+
+def batched_forward(module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None, s_aux=None, cache=None,
+                    cu_seq_lens_q=None, cu_seq_lens_k=None, max_seqlen_q=None, max_seqlen_k=None, read_index=None, write_index=None,
+                    block_table=None, **others):
+    """What a model calls for each layer in transformers' continuous batching: query (1, heads, tokens of all requests, head size)."""
+    if cache is None or dropout:
+        raise NotImplementedError(f"giwa_torch: {'dropout' if dropout else 'paged|giwa without continuous batching'}")
+    group, layer = cache.layer_index_to_group_indices[module.layer_idx]
+    window = cache.sliding_windows[module.layer_idx]  # its own key counts; 1: none
+    if isinstance(cu_seq_lens_k, dict):
+        kind = "full_attention" if window == 1 else "sliding_attention"
+        cu_seq_lens_k, max_seqlen_k = cu_seq_lens_k[kind], max_seqlen_k[kind]
+    options = {"scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (tokens, heads, head size)
+    if window != 1:  # the cache is a ring of the last keys
+        k, v = cache.update(key, value, module.layer_idx, read_index, write_index)
+        return attention(q, k, v, causal=True, window=(window - 1, 0), q_offsets=cu_seq_lens_q, k_offsets=cu_seq_lens_k,
+                         max_q=max_seqlen_q, **options)[None], None
+    if layer == 0:
+        cache.of_giwa = getattr(cache, "of_giwa", {})
+        cache.of_giwa[group] = Batch(cache, group, cu_seq_lens_q, cu_seq_lens_k, max_seqlen_k, read_index, write_index, block_table)
+    batch = cache.of_giwa[group]
+    keys, values = (x[layer].view(-1, cache.block_size, *x[layer].shape[1:]) for x in (cache.key_cache, cache.value_cache))
+    if batch.slots is None:
+        append_to_cache(k[:, None], v[:, None], keys, values, batch.lengths, batch.pages)
+        return attention_cached(q[:, None], keys, values, batch.lengths, batch.pages, **options).transpose(0, 1), None
+    append_to_cache(k[None], v[None], keys, values, None, slots=batch.slots)
+    return attention_cached(q, keys, values, batch.lengths, batch.pages, q_offsets=cu_seq_lens_q, max_q=max_seqlen_q, **options)[None], None
+
+
+@contextlib.contextmanager
+def continuous_batching(model, generation_config=None, config=None, longest=8192):
+    """transformers' ContinuousBatchingManager, started, for a model whose attention is "paged|giwa":
+
+        with continuous_batching(model, generation_config) as manager:
+            ids = manager.add_requests(prompts, max_new_tokens=100)   # lists of tokens
+            results = [manager.get_result() for _ in ids]             # as they are finished
+
+    config    a ContinuousBatchingConfig, of which use_cuda_graph and use_async_batching are True on a GPU if they are None
+    longest   tokens of a request, at most, for which steps of one token a request take the faster path: with a page table, and in
+              CUDA graphs that are captured before the first request
+
+    model.generate_batch() works too, but takes that path for the attention of flash_attn alone.
+    """
+    from transformers import ContinuousBatchingConfig  # newer than what the rest needs
+    model.set_attn_implementation("paged|giwa")
+    config = copy.copy(config or ContinuousBatchingConfig())
+    on_gpu = model.device.type == "cuda"
+    for name in ("use_cuda_graph", "use_async_batching"):
+        if getattr(config, name) is None:
+            setattr(config, name, on_gpu)
+    manager = model.init_continuous_batching(generation_config=generation_config, continuous_batching_config=config)
+    manager.continuous_batching_config.max_blocks_per_request = -(-longest // config.block_size)
+    try:
+        manager.warmup()
+        manager.start()
+        yield manager
+    finally:
+        manager.stop(block=True)
+        if on_gpu:
+            torch.cuda.synchronize()  # see DecodeGraph.__del__
+        manager.destroy()

@@ -3,7 +3,7 @@
 #ifndef GIWA_ARCH_MBARRIER_CUH
 #define GIWA_ARCH_MBARRIER_CUH
 
-#include <giwa/arch/shared_address.cuh>
+#include <giwa/arch/copy_async.cuh>
 
 namespace giwa::inline GIWA_ABI::arch {
 
@@ -97,6 +97,9 @@ struct mbarrier {
   /// Arrives when all earlier asynchronous copies (cp.async) of this thread are complete. Counts as one of the arrivals
   /// of initialize().
   GIWA_DEVICE void arrive_after_copies() {
+#if defined(GIWA_RANDOM_DELAYS)
+    end_late_copies();
+#endif
 #if GIWA_ARCH_CAPABILITY >= 80
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
 #else

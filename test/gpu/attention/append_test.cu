@@ -9,6 +9,7 @@
 
 #include "gpu/attention/append_gpu.cuh"
 #include "host/attention/append_cases.hpp"
+#include "host/attention/append_pairs.hpp"
 #include "support/catch.hpp"
 #include "support/gpu.cuh"
 
@@ -60,6 +61,27 @@ TEST_CASE("rows are appended on the GPU to an 8-bit cache, divided by scales of 
   CHECK(append_failures<bf16, e4m3>(scale_cases(), on_stream{}) == "");
   CHECK(append_failures<fp16, e4m3>(append_cases(), on_stream{}) == "");
   CHECK(append_failures<bf16, int8_code>(scale_cases(), on_stream{}) == "");
+}
+
+TEST_CASE("pairs of integers appended on the GPU are those of 8 bits, limited to 7") {
+  const auto append = [](auto x, const auto& rotary) {
+    const giwa::stream s = new_stream();
+    const gpu_array k_new(x.k_new), v_new(x.v_new);
+    const gpu_array<float> of_k(x.k_scales), of_v(x.v_scales);
+    const auto to = [&](auto& k, auto& v) {
+      const gpu_array k_cache(k), v_cache(v);
+      const giwa::status state =
+          x.call(s, k_new.data(), v_new.data(), of_k.data(), of_v.data(), k_cache.data(), v_cache.data(), rotary);
+      check_cuda(cudaStreamSynchronize(s));
+      k = k_cache.to_host(), v = v_cache.to_host();
+      return state;
+    };
+    const giwa::status of_pairs = to(x.k4, x.v4), of_codes = to(x.k8, x.v8);
+    return !of_pairs.ok() || !of_codes.ok() ? giwa::format_status(of_pairs).c_str() : x.fault();
+  };
+  CHECK(append(append_pairs<bf16>{}, giwa::no_rotary{}) == "");
+  CHECK(append(append_pairs<float>{}, giwa::rotary_base(10000.0, {.size = 32})) == "");
+  CHECK(append(append_pairs<bf16>{}, giwa::rotary_base(10000.0, {.size = 20, .interleaved = true, .first = 8})) == "");
 }
 
 TEST_CASE("many rows, of which a thread has several heads") {

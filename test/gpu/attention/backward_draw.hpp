@@ -28,7 +28,8 @@ inline case_options draw_backward(int number, int64 head_size, int64 head_size_v
   c.heads = c.kv_heads * (one_in(2) ? 1 : 1 + random.below(5));
   c.batch = 1 + random.below(3);
   const int64 longest = small_mode() ? 70 : 300;
-  const int64 most = std::max<int64>(3, std::min<int64>(longest, 2000000 / (head_sizes * c.heads * c.batch) / 16));
+  const int64 most = std::max<int64>(
+      3, std::min<int64>(longest, (draws_small ? 250000 : 2000000) / (head_sizes * c.heads * c.batch) / 16));
   c.seq_q = length(most), c.seq_k = one_in(3) ? c.seq_q : length(most);
   if (one_in(40)) c.seq_q = 0;
   if (one_in(40)) c.seq_k = 0;

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "gpu/attention/block_maps.cuh"
 #include "gpu/attention/plain_tensors.cuh"
-#include "host/attention/block_map_cases.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -17,50 +17,6 @@ using namespace giwa_test::attention;
 using giwa::fp16;
 
 namespace {
-
-/// Makes maps on the GPU: sources are copied there, and the words back.
-class on_gpu {
- public:
-  template <class Source>
-  giwa::status operator()(const Source& source, const giwa::block_map& map) const {
-    copies_.clear();
-    giwa::block_map there = map;
-    const auto n = static_cast<std::size_t>(map.bytes()) / sizeof(giwa::block_word);
-    gpu_array<giwa::block_word> words(n);
-    words.fill(0xff);
-    there.words = words.data();
-    const giwa::stream s = new_stream();
-    if (const giwa::status state = make_block_map(s, copy(source), there); !state.ok()) return state;
-    giwa::throw_if_failed(giwa::synchronize(s));
-    const std::vector<giwa::block_word> back = words.to_host();
-    std::copy(back.begin(), back.end(), map.words);
-    return {};
-  }
-
- private:
-  template <class T, int Rank>
-  giwa::tensor_view<const T, Rank> copy(const giwa::tensor_view<const T, Rank>& v) const {
-    if (v.size() == 0) return v;
-    int64 last = 0;
-    for (int d = 0; d < Rank; ++d) last += (v.extent(d) - 1) * v.stride(d);
-    const auto bytes = static_cast<std::size_t>(last + 1) * sizeof(T);
-    copies_.emplace_back(bytes);
-    check_cuda(cudaMemcpy(copies_.back().data(), v.data(), bytes, cudaMemcpyHostToDevice));
-    check_cuda(cudaDeviceSynchronize());  // as in gpu_array: a copy from pageable memory may end after the call
-    return {reinterpret_cast<const T*>(copies_.back().data()), v.extents(), v.strides()};
-  }
-  giwa::block_list copy(const giwa::block_list& l) const { return {copy(l.counts), copy(l.indices)}; }
-  giwa::block_lists copy(const giwa::block_lists& l) const { return {copy(l.full), copy(l.partial)}; }
-  giwa::block_rows copy(const giwa::block_rows& r) const { return {copy(r.offsets), copy(r.indices)}; }
-  giwa::score_threshold copy(const giwa::score_threshold& s) const { return {copy(s.scores), s.least}; }
-  giwa::score_top copy(const giwa::score_top& s) const { return {copy(s.scores), s.count}; }
-  template <class Mask>
-  Mask copy(const Mask& mask) const {
-    return mask;
-  }
-
-  mutable std::vector<gpu_array<unsigned char>> copies_;
-};
 
 #if !defined(GIWA_TEST_FEW_SIZES)
 /// A mask that knows tiles of kernels alone.
@@ -274,6 +230,69 @@ TEST_CASE("gradients with a map, a consumer that sees nothing of a tile, and til
     compare<128>(p, giwa::causal::bottom_right, any_order, {130, 70, 421, 1000});
   }
 #endif
+}
+
+TEST_CASE("maps with wide heads") {
+#if !defined(GIWA_TEST_FEW_SIZES)
+  for (const float density : {0.05f, 0.4f}) {
+    block_problem p{
+        .heads = 3, .queries = 300, .keys = 1500, .block_queries = 64, .block_keys = 64, .density = density};
+    compare_forward<512, giwa::bf16, giwa::automatic_tile>(p, giwa::full{}, 2e-2f);
+    compare_forward<320, fp16, giwa::automatic_tile>(p, giwa::causal::bottom_right, 4e-3f);
+    p.heads = 1;
+    compare<320>(p, giwa::causal::bottom_right, false);
+  }
+#endif
+}
+
+TEST_CASE("decoding with a list of blocks for each kv head: a page table, and views") {
+  constexpr int64 batch = 3, kv_heads = 2, group = 4, size = 128, page = 64, pages = 40, most = 9;
+  constexpr int64 of_page = page * kv_heads;  // rows of a page, of all heads
+  plain_tensors<fp16> cache(1, 1, pages * page, kv_heads, kv_heads, size);
+  plain_tensors<fp16> t(batch, 1, 1, kv_heads * group, kv_heads, size);
+  // A sequence and kv head is a sequence of the call, and row r of the view begins at row r of the pages: page n of head h is row
+  // n * of_page + h.
+  const giwa::philox random(5);
+  std::vector<int> table(static_cast<std::size_t>(batch * kv_heads * most)), lengths;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const auto sequence = static_cast<int64>(i) / most;
+    table[i] = static_cast<int>(random(i).word[0] % pages * of_page + sequence % kv_heads);
+    if (i % most == 0) lengths.push_back(static_cast<int>(page * (1 + sequence % most) - 7 * sequence));
+  }
+  const gpu_array<int> there(table), lengths_there(lengths);
+  const giwa::index<4> extents{(pages - 1) * of_page + kv_heads, page, 1, size},
+      strides{size, kv_heads * size, size, 1};
+  const auto rows = [&](const gpu_array<fp16>& x) { return view_4<const fp16>(x.data(), extents, strides); };
+  const giwa::kv_cache<const fp16> lists{.k = rows(cache.k),
+                                         .v = rows(cache.v),
+                                         .pages = {.indices = there.data(), .stride = most, .most = most},
+                                         .lengths = lengths_there.data(),
+                                         .sequences = batch * kv_heads};
+  const giwa::stream s = new_stream();
+  const auto of_heads = [&](auto* data) {
+    return view_4<std::remove_pointer_t<decltype(data)>>(data, {batch * kv_heads, 1, group, size});
+  };
+  giwa::throw_if_failed(
+      giwa::attention_cached<size>(s, lists, of_heads(static_cast<const fp16*>(t.q.data())), of_heads(t.o.data())));
+  giwa::throw_if_failed(giwa::synchronize(s));
+  const auto q = t.q.to_host(), k = cache.k.to_host(), v = cache.v.to_host(), o = t.o.to_host();
+  for (int64 n = 0; n < batch * kv_heads; ++n) {
+    const auto keys = static_cast<int64>(lengths[static_cast<std::size_t>(n)]);
+    std::vector<fp16> list_k, list_v;
+    for (int64 i = 0; i < keys; ++i) {
+      const int64 row = table[static_cast<std::size_t>(n * most + i / page)] + i % page * kv_heads;
+      list_k.insert(list_k.end(), k.begin() + row * size, k.begin() + (row + 1) * size);
+      list_v.insert(list_v.end(), v.begin() + row * size, v.begin() + (row + 1) * size);
+    }
+    std::vector<float> right(group * size);
+    const auto in = [&](const fp16* data, int64 length, int64 heads) {
+      return view_4<const fp16>(data, {1, length, heads, size});
+    };
+    giwa::throw_if_failed(attention_reference(
+        giwa::host, in(q.data() + n * group * size, 1, group), in(list_k.data(), keys, 1), in(list_v.data(), keys, 1),
+        view_4<float>(right.data(), {1, 1, group, size}), giwa::full{}, giwa::plain_score{}));
+    CHECK(distance({o.begin() + n * group * size, o.begin() + (n + 1) * group * size}, right) < 4e-3f);
+  }
 }
 
 TEST_CASE("a tree of drafts in attention to a cache, as on the CPU") {

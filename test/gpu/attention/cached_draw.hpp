@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "support/cached_case.hpp"
+#include "support/environment.hpp"
 #include "support/random.hpp"
 
 namespace giwa_test {
@@ -43,10 +44,11 @@ class cached_drawer {
   void draw_heads_and_lengths() {
     const bool very_long = one_in(200), rather_long = one_in(10);
     const bool many = !very_long && !rather_long && one_in(10);
-    longest_ = 1 + random_.below(very_long ? 70000 : rather_long ? 3000 : many ? 60 : 400);
-    c_.kv_heads = very_long || rather_long ? 1 : 1 + random_.below(3);
+    const int64 most = very_long ? 70000 : rather_long ? 3000 : many ? 60 : 400;
+    longest_ = 1 + random_.below(draws_small ? most / 4 : most);
+    c_.kv_heads = very_long || rather_long || draws_small ? 1 : 1 + random_.below(3);
     c_.heads = c_.kv_heads * one_of({1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 128});
-    sequences_ = many ? 1 + random_.below(64) : very_long ? 1 + random_.below(2) : 1 + random_.below(5);
+    sequences_ = 1 + random_.below(many ? (draws_small ? 8 : 64) : very_long ? 2 : draws_small ? 3 : 5);
     c_.page_size = one_of({0, 0, 0, 1, 2, 3, 5, 7, 8, 16, 16, 24, 48, 64, 100, 128, 256, 1000});
     c_.keys = longest_;
     if (c_.page_size > 0) {
@@ -68,7 +70,7 @@ class cached_drawer {
   void draw_queries() {
     c_.packed = one_in(2);
     const int64 most = one_in(12) ? 300 : 8;
-    const auto rows = [&] { return std::max<int64>(1, 100000 / (c_.heads * longest_)); };
+    const auto rows = [&] { return std::max<int64>(1, (draws_small ? 12500 : 100000) / (c_.heads * longest_)); };
     while (rows() < sequences_ && c_.heads > c_.kv_heads) c_.heads = giwa::round_up(c_.heads / 2, c_.kv_heads);
     const int64 each = std::clamp<int64>(rows() / sequences_, 1, most);
     c_.queries.assign(static_cast<std::size_t>(sequences_), 1 + random_.below(each));

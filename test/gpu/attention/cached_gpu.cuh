@@ -11,7 +11,7 @@
 
 namespace giwa_test {
 
-/// A case's memory on the GPU. The outputs and the workspace begin as 0xff.
+/// A case's memory on the GPU, or scales in managed memory. The outputs and the workspace begin as 0xff.
 template <class T, class Element, class O>
 struct cached_on_gpu {
   cached_case<T, Element, O>& on_host;
@@ -22,15 +22,15 @@ struct cached_on_gpu {
   gpu_array<int> lengths, indices, page_offsets, q_offsets;
   gpu_array<unsigned char> workspace{std::size_t{8} << 20};  // more than small cases use
 
-  explicit cached_on_gpu(cached_case<T, Element, O>& c)
+  explicit cached_on_gpu(cached_case<T, Element, O>& c, array_place of_scales = array_place::gpu)
       : on_host(c),
         q(c.q.memory),
         k(c.k.memory),
         v(c.v.memory),
         o(c.o.memory),
         lse(c.lse.memory),
-        k_scales(c.k_scales.memory),
-        v_scales(c.v_scales.memory),
+        k_scales(c.k_scales.memory, of_scales),
+        v_scales(c.v_scales.memory, of_scales),
         sinks(c.sinks.memory),
         lengths(c.options.lengths),
         indices(c.indices),

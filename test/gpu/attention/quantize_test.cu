@@ -64,6 +64,8 @@ TEST_CASE("quantize on the GPU is what double precision says, with the bits of t
   CHECK(quantize_fault<bf16, e4m3>(on_stream{}) == "");
   CHECK(quantize_fault<float, e4m3>(on_stream{}) == "");
   CHECK(quantize_fault<bf16, int8_code>(on_stream{}) == "");
+  CHECK(quantize_fault<fp16, int4_pair>(on_stream{}) == "");
+  CHECK(quantize_fault<float, int4_pair>(on_stream{}) == "");
 }
 
 TEST_CASE("many rows, of which a thread has several, and groups of more runs than registers hold") {

@@ -133,6 +133,73 @@ TEMPLATE_TEST_CASE("a pipeline hands each tile to each consumer, once and whole"
 
 namespace {
 
+/// Lane 0 of a consumer warp reads a stage and releases it while the other lanes have not read it yet.
+struct late_lanes_op {
+  static constexpr int max_threads = 64, min_blocks = 1, rows = 8;
+  using tile = giwa::shared_tile<float, giwa::tile_shape<rows, 32>, giwa::swizzled<swizzle::bytes_128>>;
+  struct shared_storage {
+    giwa::pipeline<tile, 2, giwa::tensor_copies<>> pipeline;
+    int lap;  // that lane 0 has read
+  };
+  struct params {
+    giwa::tensor_map in;  // element (r, c) is 32 r + c
+    int laps;
+    int* wrong;
+  };
+  template <class Block>
+  GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
+    s.pipeline.initialize(block, /*consumer_warps=*/1);
+    if (block.rank() == 0) s.lap = -1;
+    block.sync();
+    if (block.warp() == 0) {
+      if (!arch::elect_one()) return;
+      auto in = s.pipeline.producer(block);
+      for (int lap = 0; lap < p.laps; ++lap)
+        in.put([&](tile& to, const auto& copies) { copies.load(p.in, giwa::index<2>{rows * lap, 0}, to); });
+      return;
+    }
+    auto out = s.pipeline.consumer(block);
+    volatile int& read = s.lap;
+    int wrong = 0;
+    for (int lap = 0; lap < p.laps; ++lap) {
+      const tile& from = out.wait();
+      const auto look = [&] {
+        for (int r = 0; r < rows; ++r)
+          wrong += from(r, block.lane()) != static_cast<float>(32 * (rows * lap + r) + block.lane());
+      };
+      if (block.lane() == 0) {
+        look();
+        read = lap;
+        out.release();
+      } else {
+        while (read < lap) {
+        }
+        giwa_test::spin(3000);
+        look();
+        out.release();
+      }
+    }
+    if (wrong != 0) atomicAdd(p.wrong, wrong);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a stage is free when all lanes of a warp have released it") {
+  if (!giwa_test::has_tensor_copies()) return;
+  constexpr int laps = 50;
+  std::vector<float> memory(laps * late_lanes_op::rows * 32);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i);
+  const gpu_array<float> in(memory);
+  const giwa::tensor_view<const float, 2> view{in.data(), {laps * late_lanes_op::rows, 32}};
+  const auto map = giwa::throw_if_failed(giwa::make_tile_map<late_lanes_op::tile>(view));
+  const gpu_array<int> wrong(1, 0);
+  run_op<late_lanes_op>({.grid = 1, .block = late_lanes_op::max_threads}, {map, laps, wrong.data()});
+  CHECK(wrong.to_host()[0] == 0);
+}
+
+namespace {
+
 /// The sum of each of 64 rows, through a pipeline of any copies: one body, whatever fills the stages.
 template <class Copies, class Source>
 struct row_sums {

@@ -3,6 +3,7 @@
 #include <giwa/host.hpp>
 
 #include "host/attention/append_cases.hpp"
+#include "host/attention/append_pairs.hpp"
 #include "support/catch.hpp"
 
 using namespace giwa_test;
@@ -32,4 +33,19 @@ TEST_CASE("rows are appended to an 8-bit cache, divided by scales of every shape
   CHECK(append_failures<bf16, e4m3>(scale_cases(), on_host{}) == "");
   CHECK(append_failures<fp16, e4m3>(append_cases(), on_host{}) == "");
   CHECK(append_failures<bf16, int8_code>(scale_cases(), on_host{}) == "");
+}
+
+TEST_CASE("appended pairs of integers are those of 8 bits, limited to 7") {
+  const auto append = [](auto x, const auto& rotary) {
+    const auto to = [&](auto& k, auto& v) {
+      return x.call(giwa::host, x.k_new.data(), x.v_new.data(), x.k_scales.data(), x.v_scales.data(), k.data(),
+                    v.data(), rotary);
+    };
+    const giwa::status of_pairs = to(x.k4, x.v4), of_codes = to(x.k8, x.v8);
+    return !of_pairs.ok() || !of_codes.ok() ? giwa::format_status(of_pairs).c_str() : x.fault();
+  };
+  CHECK(append(append_pairs<bf16>{}, giwa::no_rotary{}) == "");
+  CHECK(append(append_pairs<float>{}, giwa::rotary_base(10000.0, {.size = 32})) == "");
+  CHECK(append(append_pairs<bf16>{}, giwa::rotary_base(10000.0, {.size = 20, .interleaved = true, .first = 8})) == "");
+  CHECK(append(append_pairs<bf16>{}, giwa::rotary_base(10000.0, {.size = 18, .first = 8})) != "");  // half is odd
 }

@@ -59,6 +59,10 @@ class block_case {
     return states_[static_cast<std::size_t>(((int64{b} * map.heads + h) * map.rows() + r) * map.columns() + c)];
   }
   const int* states() const { return states_.data(); }
+  /// As sources without partial blocks have them.
+  void keep_full_alone() {
+    for (int& s : states_) s = s == 2 ? 2 : 0;
+  }
   giwa::block_lists lists() const { return {list(true), list(false)}; }
   /// The full blocks, and the rows of blocks as those of one matrix.
   giwa::block_rows rows() {

@@ -216,7 +216,7 @@ TEST_CASE("scales") {
       [](call_t& c) {
         c.a.cache.scales.v = {c.prior_o.data(), {1, 1, 1}};
       },
-      {"scales", "only a cache of 8-bit elements"});
+      {"scales", "only a cache of 8-bit or 4-bit numbers"});
   constexpr const char* words[3] = {"the first size must be 1", "one for each row of k", "one for each head of k"};
   for (int d = 0; d < 3; ++d)
     for (const bool of_k : {true, false}) {

@@ -160,6 +160,7 @@ TEST_CASE("every type of queries, cache and output") {
     f.add(cached_fault_of<float, 16, 16, giwa::e4m3>(c));
     f.add(cached_fault_of<giwa::bf16, 16, 16, giwa::e4m3>(c));
     f.add(cached_fault_of<float, 16, 16, giwa::int8_code>(c));
+    f.add(cached_fault_of<float, 16, 16, giwa::int4_pair>(c));
     f.add(cached_fault_of<giwa::bf16, 16, 24, giwa::int8_code, giwa::fp16>(c, causal::bottom_right));
   }
   CHECK_NO_FAULTS(f);
@@ -177,6 +178,7 @@ TEST_CASE("scales of every shape") {
       c.v_scales = -1;
       f.add(cached_fault_of<giwa::fp16, 16, 8, giwa::e4m3, float>(c, causal::bottom_right));
       f.add(cached_fault_of<giwa::fp16, 16, 8, giwa::int8_code, float>(c, causal::bottom_right));
+      f.add(cached_fault_of<giwa::fp16, 16, 8, giwa::int4_pair, float>(c, causal::bottom_right));
       c.v_scales = shape;
       f.add(cached_fault_of<float, 16, 16, giwa::int8_code>(c, by_distance{}));
     }

@@ -170,6 +170,30 @@ TEST_CASE("splits of whole nodes are merged four at a time") {
   }
 }
 
+TEST_CASE("largest nodes of whole splits, each summed by itself and then merged in order") {
+  constexpr int node = fold_levels::largest_span();
+  int64 wrong = 0;
+  for (const int split : {1, 2, 4, 8, 16, 32, 64})
+    for (int end = node + 1; end <= 5 * node; end += 1 + end % 7) {
+      sum all;
+      for (int first = 0; first < end; first += node) {
+        leaf_fold<sum> fold;
+        fold.reset();
+        for (int from = first; from < std::min(first + node, end); from += split) {
+          const split_result r = fold_split(0, from, std::min(from + split, end), end);
+          for (std::size_t n = 0; n < r.handed_on.size(); ++n) {
+            const split_partials::position at = r.partials.position_of(static_cast<int>(n));
+            sum x = r.handed_on[n];
+            fold.add(merge_step::first_of(&at, 1), x);
+          }
+        }
+        all.merge(fold.finish());
+      }
+      wrong += all.text == sum_of(0, end).text ? 0 : 1;
+    }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("equal splits, as launches have them") {
   law broken;
   for (const int first : {0, 5, 64})

@@ -473,6 +473,16 @@ TEST_CASE("rows are aligned where the first element, all strides and the width a
   CHECK(aligned(0, {2, 1, 4}, {12, 5, 1}));
 }
 
+TEST_CASE("the sizes of a batch and of packed sequences") {
+  call_t c;
+  const giwa::attention_problem batch = c.a.problem();
+  CHECK((batch.batch == 2 && batch.seq_q == 5 && batch.seq_k == 7 && batch.rows_q == 0 && batch.rows_k == 0));
+  CHECK((batch.heads == 6 && batch.kv_heads == 3 && batch.head_size == 8 && batch.head_size_v == 4));
+  c.a.packed.count = 9;
+  const giwa::attention_problem packed = c.a.problem(true);
+  CHECK((packed.batch == 9 && packed.seq_q == -1 && packed.seq_k == -1 && packed.rows_q == 5 && packed.rows_k == 7));
+}
+
 TEST_CASE("what a GPU of each compute capability has") {
   using giwa::detail::gpu_traits;
   struct row {

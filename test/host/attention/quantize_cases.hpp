@@ -16,6 +16,7 @@
 
 namespace giwa_test {
 
+using giwa::int4_pair;
 using giwa::int8_code;
 
 /// Rows of a scale; channels: scales are those of channels.
@@ -36,8 +37,18 @@ struct quantize_case {
   }
 };
 
+/// A number rounded to a code.
+template <class Code>
+double rounded_to(double x) {
+  if constexpr (std::is_same_v<Code, int4_pair>)
+    return Code(static_cast<float>(x))[0];
+  else
+    return static_cast<double>(Code(x));
+}
+
 template <class T, class Code>
 struct quantize_data {
+  static constexpr int64 pair = giwa::detail::codes_of<Code>;  // numbers of an element of codes
   quantize_case options;
   case_buffer<T, 4> x;
   case_buffer<Code, 4> codes;
@@ -49,7 +60,7 @@ struct quantize_data {
     const int64 groups = c.rows == channels || c.rows == 0 ? 1 : giwa::ceil_div(n[1], int64{c.rows});
     const case_layout written = c.layout == case_layout::broadcast ? case_layout::contiguous : c.layout;
     x = new_buffer<T, 4>(n, c.layout, c.offset, false);
-    codes = new_buffer<Code, 4>(n, written, c.offset, true);
+    codes = new_buffer<Code, 4>({n[0], n[1], n[2], n[3] / pair}, written, c.offset, true);
     scales = new_buffer<float, 3>({n[0], groups, n[2]}, written, c.offset, true);
     channel = new_buffer<float, 2>({n[2], n[3]}, written, c.offset, true);
     random_sequence random(static_cast<uint64>(n[3] + c.rows + 7));
@@ -103,21 +114,20 @@ struct quantize_data {
       double& most = largest[number_of_scale(b, row, head, i)];
       if (std::isfinite(size)) most = std::max(most, size);
     });
-    const double limit = std::is_same_v<Code, int8_code> ? 127 : 448;
+    const double limit = pair == 2 ? 7 : std::is_same_v<Code, int8_code> ? 127 : 448;
     int64 faults = 0;
     for_each([&](int64 b, int64 row, int64 head, int64 i) {
       const double scale = scale_at(b, row, head, i), number = giwa::convert<double>{}(in(b, row, head, i));
       const double wanted = std::max(largest[number_of_scale(b, row, head, i)] / limit, 0x1p-126);
-      const double code = static_cast<double>(out(b, row, head, i)), exact = number / scale,
+      const double code = giwa::detail::number_of_row<double>(&out(b, row, head, 0), i), exact = number / scale,
                    slack = 1e-6 * std::abs(exact);
       bool right = std::abs(scale - wanted) <= 0x1p-22 * wanted;
       if (std::isnan(number))
-        right = right && (std::is_same_v<Code, int8_code> ? code == 0 : std::isnan(code));
+        right = right && (std::is_same_v<Code, giwa::e4m3> ? std::isnan(code) : code == 0);
       else if (std::isinf(number))
         right = right && code == std::copysign(limit, number);
       else  // half of the distance between codes, but for a number that is almost halfway
-        right = right && static_cast<double>(Code(exact - slack)) <= code &&
-                code <= static_cast<double>(Code(exact + slack));
+        right = right && rounded_to<Code>(exact - slack) <= code && code <= rounded_to<Code>(exact + slack);
       if (right || faults++ > 0) return;
       s << options.text() << ": element " << b << ' ' << row << ' ' << head << ' ' << i << " is " << number
         << ", its code " << code << ", its scale " << scale << ", which should be " << wanted;
@@ -165,6 +175,8 @@ template <class T, class Code, class Run>
 std::string quantize_fault(const Run& run) {
   for (const quantize_case& c : quantize_cases()) {
     quantize_data<T, Code> data(c);
+    if (data.pair > 1 && (c.sizes[3] % 2 != 0 || !giwa::detail::rows_are_aligned(data.x.view(), 2 * sizeof(T))))
+      continue;
     if (const std::string error = run(data); !error.empty()) return c.text() + ": " + error;
     if (const std::string fault = data.fault(); !fault.empty()) return fault;
   }

@@ -30,7 +30,7 @@ struct on_executor {
     using namespace giwa::detail;
     const tensor_view<const T, 4> x = data.x.view();
     const auto codes = data.codes.view();
-    if (!rows_are_aligned(x, Count * int64{sizeof(T)}) || !rows_are_aligned(codes, Count)) {
+    if (!rows_are_aligned(x, Count * int64{sizeof(T)}) || !rows_are_aligned(codes, Count / codes_of<Code>)) {
       const giwa::status s = data.call(giwa::host, data.x.memory.data(), data.codes.memory.data(),
                                        data.scales.memory.data(), data.channel.memory.data());
       return s.ok() ? "" : giwa::format_status(s).c_str();
@@ -46,7 +46,7 @@ struct on_executor {
       auto of = first::params_of({x, codes, data.channel.view(), fast_divisor(runs)});
       of.chunk = 16, of.chunks = fast_divisor(giwa::ceil_div(x.extent(1), of.chunk));  // several for each run
       if (const std::string error = run<first>(of); !error.empty()) return error;
-      return run<second>({of.call, of.runs, of.chunks, of.chunk});
+      return run<second>({of.call, of.tiles, of.chunks, of.chunk});
     }
     const int all = static_cast<int>(x.extent(1));
     const int rows = data.options.rows == 0 ? all : std::min(data.options.rows, all);
@@ -75,6 +75,7 @@ TEST_CASE("the kernels of quantize find scales and write codes") {
   CHECK(quantize_fault<bf16, e4m3>(on_executor<8>{&vectors}) == "");
   ++vectors;  // another kernel for each case
   CHECK(quantize_fault<bf16, int8_code>(on_executor<8>{&vectors}) == "");
+  CHECK(quantize_fault<bf16, int4_pair>(on_executor<8>{&vectors}) == "");
   CHECK(quantize_fault<float, e4m3>(on_executor<4>{&vectors}) == "");
   CHECK(vectors > 80);  // the others have sizes or gaps that vectors do not fit
   CHECK(quantize_fault<bf16, e4m3>(on_executor<1>{&elements}) == "");

@@ -49,6 +49,7 @@ TEST_CASE("quantize finds scales and writes codes as double precision says") {
   CHECK(quantize_fault<float, e4m3>(on_host{}) == "");
   CHECK(quantize_fault<bf16, int8_code>(on_host{}) == "");
   CHECK(quantize_fault<float, int8_code>(on_host{}) == "");
+  CHECK(quantize_fault<bf16, int4_pair>(on_host{}) == "");
 }
 
 TEST_CASE("packed rows have groups of the tensor's rows") {

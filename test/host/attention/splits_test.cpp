@@ -511,6 +511,25 @@ TEST_CASE("a warp finds splits early, where all leaves of all sequences count") 
   CHECK(!is_early({.keys = 128, .lengths = lengths}, full{}));  // no work tile is divided
   // More than 2^30 leaves.
   CHECK(!is_early({.sequences = 32, .keys = longest, .heads = 150, .kv_heads = 150, .lengths = lengths}, full{}));
+  const auto with_leaves = of_longest.params(full{});
+  split_shape shape = shape_of_splits(work_of_call(with_leaves, 128, 16), 132, giwa::max_int64);
+  CHECK(may_find_early(with_leaves, shape, 128, 16));
+  shape.heads_in_column = 3;  // 1.5 2^30
+  CHECK(!may_find_early(with_leaves, shape, 128, 16));
+}
+
+TEST_CASE("a walk ends with the last sequence, also where a split should have more leaves") {
+  const call_sizes sizes{.sequences = 3, .keys = 1000, .lengths = {1000, 0, 700}};
+  const auto p = sizes.params(full{});
+  const split_shape shape = shape_of_splits(work_of_call(p, 128, 16), 1, giwa::max_int64);
+  split_position position = plain_search(p, shape, 128, 16).position(0);
+  position.length += 5, position.total += 5;
+  split_walk walk(p, shape, 0, 128, 16);
+  walk.enter(shape, position);
+  int tiles = 0;
+  while (walk.next() && tiles < 100) ++tiles;
+  CHECK(tiles == 3);
+  CHECK(!walk.next());
 }
 
 TEST_CASE("the shape of splits: within the workspace, and on all blocks where it is large enough") {

@@ -133,6 +133,13 @@ TEST_CASE("lists of tiles along both axes") {
   holds(check(every_third{}, false));
 }
 
+TEST_CASE("a call without queries has one tile of each head, however long sequences may be") {
+  const giwa::attention_problem none{.batch = 2, .seq_q = 0, .seq_k = 5, .heads = 3, .kv_heads = 3};
+  CHECK(attention_schedule::of(none, 1000, 128, 1, 256).work_tiles == 6);
+  const giwa::attention_problem packed{.batch = 2, .seq_q = -1, .seq_k = -1, .heads = 3, .kv_heads = 3};
+  CHECK(attention_schedule::of(packed, 1000, 128, 1, 256).work_tiles == 48);
+}
+
 TEST_CASE("each work tile comes once, those of a head come in order, and no section is large") {
   int wrong = 0, large = 0;
   for (const giwa::int64 batch : {1, 3})

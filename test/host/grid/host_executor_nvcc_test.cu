@@ -25,6 +25,13 @@ bool compiles() {
 
 }  // namespace
 
+using giwa::detail::keeps_value;
+static_assert(keeps_value<int>(-1) && keeps_value<int>(0x7fffffffll) && !keeps_value<int>(0x80000000ll));
+static_assert(keeps_value<unsigned>(5) && !keeps_value<unsigned>(-1) && !keeps_value<unsigned>(0x100000000ll));
+static_assert(keeps_value<int>(0x7fffffffu) && !keeps_value<int>(0x80000000u) && !keeps_value<int>(0x100000000ull));
+static_assert(keeps_value<unsigned char>(255u) && !keeps_value<unsigned char>(256u) && keeps_value<bool>(7));
+static_assert(keeps_value<float>(0x7fffffff) && keeps_value<int>(1.5f));  // conversions that the compiler warns of
+
 TEST_CASE("ops compiled by nvcc run on the host") {
   const bool all = compiles<block_sum_op>() && compiles<atomics_op>() && compiles<vote_op>() && compiles<who_op>() &&
                    compiles<transpose_op>() && compiles<shuffle_op<double>>();

@@ -44,17 +44,6 @@ typename Op::params append_op_params(const append_views<T, Element>& a, const Ro
   return p;
 }
 
-/// Whether runs of `Count` elements fit the call: they divide a head and the parts that are rotated, and are aligned.
-template <int Count, class T, class Element, class Rotary>
-bool append_fits(const append_views<T, Element>& a, const Rotary& rotary) {
-  constexpr int64 bytes = Count * int64{sizeof(T)}, cache_bytes = Count * int64{sizeof(Element)};
-  const rotary_layout& r = rotary;
-  return (r.size == 0 || (r.size % (2 * Count) == 0 && r.first % Count == 0)) && rows_are_aligned(a.k, bytes) &&
-         rows_are_aligned(a.cache.k, cache_bytes) &&
-         (!a.has_v() || (rows_are_aligned(a.v, bytes) && rows_are_aligned(a.cache.v, cache_bytes))) &&
-         (!a.has_q() || (rows_are_aligned(a.q, bytes) && rows_are_aligned(a.q_to, bytes)));
-}
-
 inline namespace GIWA_ARCH_TAG {
 
 template <class Rotary>
@@ -67,7 +56,7 @@ struct stream_append {
         (a.has_v() && fails(a.cache.v, "v")) || fails(a.q, "q") || fails(a.q_to, "q_to"))
       return pointers.state();
     constexpr int count = 16 / static_cast<int>(sizeof(T));
-    return append_fits<count>(a, rotary) ? launch_op<count>(s, a, rotary) : launch_op<1>(s, a, rotary);
+    return append_fits<count>(a, rotary) ? launch_op<count>(s, a, rotary) : launch_op<codes_of<Element>>(s, a, rotary);
   }
 
  private:

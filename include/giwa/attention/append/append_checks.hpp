@@ -38,7 +38,7 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
   const kv_cache<Element>& c = a.cache;
   if (broken(check_rows(a.k, "k_new")) || broken(check_rows(c.k, "k")) ||
       broken(check_same(a.k, c.k, 2, "k_new", "k_new must have as many heads as k of the cache")) ||
-      broken(check_same(a.k, c.k, 3, "k_new", "k_new must have the head size of k of the cache")))
+      broken(check_head_size(a.k, c.k, "k_new", "k_new must have the head size of k of the cache")))
     return broken.state;
   if (c.k.extent(1) < 1)
     return status::invalid("k", "the cache must have room for at least one key", bound::at_least, 1, c.k.extent(1));
@@ -53,7 +53,7 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
       broken(check_same(c.v, c.k, 0, "v", "v must have as many sequences or pages as k")) ||
       broken(check_same(c.v, c.k, 1, "v", "v must have as many rows as k")) ||
       broken(check_same(c.v, c.k, 2, "v", "v must have as many heads as k")) ||
-      broken(check_same(a.v, c.v, 3, "v_new", "v_new must have the head size of v of the cache")))
+      broken(check_head_size(a.v, c.v, "v_new", "v_new must have the head size of v of the cache")))
     return broken.state;
   return check_append_range(a.v.extent(3), 1, "v_new", "the head size is out of range");
 }
@@ -176,6 +176,10 @@ status check_append(const append_views<T, Element>& a, const Rotary& rotary, int
       broken(check_rotary(rotary, a.k.extent(3), "the rotated elements reach past the head size of k_new")) ||
       broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)))
     return broken.state;
+  if (codes_of<Element> > 1 && !append_fits<codes_of<Element>>(a, rotary))
+    return status::invalid("k_new",
+                           "for pairs of integers rows must be aligned to two elements, and the rotated elements must "
+                           "begin at an even one and be a multiple of 4");
   return check_append_overlap(a, rotary, needs_sequences);
 }
 

@@ -215,6 +215,16 @@ GIWA_HOST_DEVICE void append_slice(const append_params<T, Element, Rotary>& p, i
 }
 
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
+/// Whether runs of `Count` elements fit the call: they divide a head and the parts that are rotated, and are aligned.
+template <int Count, class T, class Element>
+bool append_fits(const append_views<T, Element>& a, const rotary_layout& r) {
+  constexpr int64 bytes = Count * int64{sizeof(T)}, cache_bytes = Count * int64{sizeof(Element)} / codes_of<Element>;
+  return (r.size == 0 || (r.size % (2 * Count) == 0 && r.first % Count == 0)) && rows_are_aligned(a.k, bytes) &&
+         rows_are_aligned(a.cache.k, cache_bytes) &&
+         (!a.has_v() || (rows_are_aligned(a.v, bytes) && rows_are_aligned(a.cache.v, cache_bytes))) &&
+         (!a.has_q() || (rows_are_aligned(a.q, bytes) && rows_are_aligned(a.q_to, bytes)));
+}
+
 /// The parameters of a call with rows, for runs of `Count` elements and slices of some heads.
 template <int Count, class T, class Element, class Rotary>
 append_params<T, Element, Rotary> append_params_of(const append_views<T, Element>& v, const Rotary& rotary,

@@ -102,8 +102,8 @@ GIWA_HOST_DEVICE void append_head(const element_run<T, Count> (&run)[2], const a
   for (int i = 0; i < 2 * Count; ++i) x[i] = convert<float>{}(run[i / Count].get(i % Count));
   if (unit.pair >= 0) rotations.rotate(x, neighbours);
   const auto by_scale = [&](int, float y) { return divide(y); };
-  round_run<To, Count>(to + unit.first, x, by_scale);
-  if (unit.second >= 0) round_run<To, Count>(to + unit.second, x + Count, by_scale);
+  round_run<To, Count>(to + unit.first / codes_of<To>, x, by_scale);
+  if (unit.second >= 0) round_run<To, Count>(to + unit.second / codes_of<To>, x + Count, by_scale);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

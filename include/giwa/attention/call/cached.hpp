@@ -86,8 +86,9 @@ GIWA_HOST_DEVICE constexpr auto cached_views_of(const kv_cache<Element>& cache, 
   using element = stdlib::remove_const_t<Queries>;
   using cached = stdlib::remove_const_t<Element>;
   static_assert(attention_element<element>, "giwa::attention_cached: elements of q must be giwa::fp16, bf16 or fp32.");
-  static_assert(stdlib::same_as<element, cached> || scaled_element<cached>,
-                "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3 or int8_code.");
+  static_assert(
+      stdlib::same_as<element, cached> || scaled_element<cached>,
+      "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code or int4_pair.");
   static_assert(!stdlib::is_const_v<O>, "giwa::attention_cached: o is written, so its elements must not be const.");
   static_assert(attention_element<stdlib::remove_const_t<O>>,
                 "giwa::attention_cached: elements of o must be giwa::fp16, bf16 or fp32.");
@@ -169,8 +170,8 @@ inline namespace GIWA_ARCH_TAG {
 ///   - options: scale, lse, sinks, alignment of the diagonal, workspace, offsets of packed queries, prior (cached_options);
 ///     also in the place of the mask or of the score modifier, for calls that have none
 ///
-/// Elements of q and o are fp16, bf16 or fp32; those of the cache are q's, or e4m3 or int8_code with scales. Strides are 64-bit
-/// numbers of any value, except that the last must be 1. Sums are in fp32.
+/// Elements of q and o are fp16, bf16 or fp32; those of the cache are q's, or e4m3, int8_code or int4_pair (half the
+/// head size) with scales. Strides are 64-bit numbers of any value, except that the last must be 1. Sums are in fp32.
 ///
 /// On a stream the call is asynchronous, allocates nothing, keeps nothing between calls, and may be captured in a graph;
 /// lengths, offsets and page numbers are read when it runs, and all memory must be accessible to the device. On

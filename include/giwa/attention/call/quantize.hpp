@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// quantize: rounds a tensor to 8 bits, with scales of rows, of blocks of rows, or of channels, which it finds.
+// quantize: rounds a tensor to 8 or 4 bits, with scales of rows, of blocks of rows, or of channels, which it finds.
 #ifndef GIWA_ATTENTION_CALL_QUANTIZE_HPP
 #define GIWA_ATTENTION_CALL_QUANTIZE_HPP
 
@@ -39,8 +39,11 @@ status check_quantize(const tensor_view<const T, 4>& x, const tensor_view<Code, 
                                        "codes must have as many heads as x", "codes must have the head size of x"};
   if (x.extent(3) > attention_limits::length)
     return status::invalid("x", "the head size is out of range", bound::at_most, attention_limits::length, x.extent(3));
-  for (int d = 0; d < 4; ++d)
+  for (int d = 0; d < 3; ++d)
     if (broken(check_same(codes, x, d, "codes", messages[d]))) return broken.state;
+  if (broken(check_head_size(codes, x, "codes", messages[3]))) return broken.state;
+  if (codes_of<Code> > 1 && !rows_are_aligned(x, codes_of<Code> * int64{sizeof(T)}))
+    return status::invalid("x", "for pairs of integers rows must be aligned to two elements");
   for (int d = 0; d < Rank; ++d)
     if (scales.extent(d) != sizes[d])
       return status::invalid(
@@ -66,7 +69,7 @@ constexpr void require_quantize() {
   static_assert(attention_element<stdlib::remove_const_t<T>>,
                 "giwa::quantize: elements of x must be giwa::fp16, bf16 or fp32.");
   static_assert(scaled_element<Code>,
-                "giwa::quantize: elements of codes must be giwa::e4m3 or int8_code, and not const.");
+                "giwa::quantize: elements of codes must be giwa::e4m3, int8_code or int4_pair, and not const.");
 }
 
 /// Runs a call that check_quantize() accepts.
@@ -89,20 +92,21 @@ status run_quantize(const Where& where, const Problem& p) {
 
 inline namespace GIWA_ARCH_TAG {
 
-/// Rounds x to 8 bits, with scales that it finds: `quantize(stream, k, k8, k_scales, {.rows = 64})`. An element of x is about its code
+/// Rounds x to 8 or 4 bits, with scales that it finds: `quantize(stream, k, k8, k_scales, {.rows = 64})`. An element of x is about its code
 /// times its scale.
 ///
 /// Parameters:
 ///   - where: a stream of the current device, or giwa::host
 ///   - x: (batch, rows, heads, head size), or packed, (rows, heads, head size); fp16, bf16 or fp32
-///   - codes: as x, e4m3 or int8_code; written
+///   - codes: as x, e4m3 or int8_code, or int4_pair with half the head size; written
 ///   - scales: (batch, groups of rows, heads), fp32, written: scales of rows, as of attention_scales and, with {.rows = 1}, of
 ///     cache_scales. Packed rows have a batch of 1, and groups are of rows of the tensor
 ///   - options: rows of a scale (quantize_options)
 ///
-/// A scale is the largest magnitude of its elements divided by the largest code, 448 or 127, and at least 2^-126. NaN and
+/// A scale is the largest magnitude of its elements divided by the largest code, 448, 127 or 7, and at least 2^-126. NaN and
 /// infinity do not count for it. x is multiplied by the scale's reciprocal in fp32 and rounded to nearest, ties to even; infinity becomes
-/// the largest code, NaN stays NaN in e4m3 and is 0 in int8_code.
+/// the largest code, NaN stays NaN in e4m3 and is 0 in integers. Pairs of integers need rows of
+/// x that are aligned to two elements.
 ///
 /// Any strides, but the last of x and codes is 1; fastest are 16-byte aligned rows. An empty x writes nothing. On a stream of the
 /// current device: asynchronous, one launch, or three for channels and large groups; allocates nothing, may be captured. With
@@ -127,7 +131,7 @@ status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_
                                                                                 to,
                                                                                 scales,
                                                                                 rows,
-                                                                                static_cast<int>(from.extent(3)),
+                                                                                static_cast<int>(to.extent(3)),
                                                                                 fast_divisor(from.extent(2)),
                                                                                 fast_divisor(groups),
                                                                                 rows,
@@ -139,7 +143,7 @@ status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_
 /// Parameters:
 ///   - where: a stream of the current device, or giwa::host
 ///   - x: (batch, rows, heads, head size), or packed, (rows, heads, head size); fp16, bf16 or fp32
-///   - codes: as x, e4m3 or int8_code; written
+///   - codes: as x, e4m3 or int8_code, or int4_pair with half the head size; written
 ///   - scales: (heads, head size), fp32, written: v_channel of attention_scales
 template <detail::attention_place Where, class T, class Code, int Rank>
 status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_view<Code, Rank>& codes,
@@ -151,7 +155,7 @@ status quantize(const Where& where, const tensor_view<T, Rank>& x, const tensor_
   if (const status s = detail::check_quantize(from, to, scales, {from.extent(2), from.extent(3)}); !s.ok()) return s;
   if (from.size() == 0) return {};
   return detail::run_quantize<element>(
-      where, detail::head_channels<element, Code>{from, to, scales, fast_divisor(from.extent(3))});
+      where, detail::head_channels<element, Code>{from, to, scales, fast_divisor(to.extent(3))});
 }
 
 }  // namespace GIWA_ARCH_TAG

@@ -45,7 +45,7 @@ struct prepared_backward_sm90 : prepared_kernel<Op> {
   template <class Params>
   static status make(void* to, const Params& call, const gpu_traits& gpu, const attention_schedule& schedule,
                      int* counter, bool first) {
-    typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, false, {}};
+    typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, {}, {}, false, {}};
     if (const status state = encode_maps(p); !state.ok()) return state;
     p.work_tiles = static_cast<int>(schedule.work_tiles);
     if constexpr (types::adds_dq) {
@@ -73,6 +73,15 @@ struct prepared_backward_sm90 : prepared_kernel<Op> {
       const auto& dq = p.call.views.dq;
       p.stores_by_tma = !is_absent(dq) && check_store_map(heads_first(dq), "dq").ok();
       if (p.stores_by_tma) encode_map<typename types::dq_of_warp>(p.dq, heads_first(dq), "dq", encoder.value, state);
+    }
+    if constexpr (types::stages_keys) {
+      const auto &dk = p.call.views.dk, &dv = p.call.views.dv;
+      p.stores_by_tma = !is_absent(dk) && !is_absent(dv) && check_store_map(heads_first(dk), "dk").ok() &&
+                        check_store_map(heads_first(dv), "dv").ok();
+      if (p.stores_by_tma) {
+        encode_map<typename types::dk_of_warp>(p.dk, heads_first(dk), "dk", encoder.value, state);
+        encode_map<typename types::dv_of_warp>(p.dv, heads_first(dv), "dv", encoder.value, state);
+      }
     }
     return state;
   }

@@ -15,7 +15,7 @@ result<int64> persistent_blocks(int cluster, const gpu_traits& gpu) {
   if constexpr (Op::consumers == 1)
     return blocks_at_once<Op>(cluster);
   else
-    return {gpu.multiprocessors / cluster * cluster, {}};
+    return {gpu.multiprocessors < cluster ? cluster : gpu.multiprocessors / cluster * cluster, {}};
 }
 
 /// Encodes the tensor maps of k and v, of q if TMA loads it, and of o if TMA can store it.

@@ -221,10 +221,12 @@ struct host_block_map {
 };
 
 /// The work on a unit of all heads of k, of v, or of q in a row.
-template <class Params>
+template <int Count, class Params>
 struct append_row_unit {
   Params p;
-  void operator()(index<3> at) const { append_slice<1>(p, at[0], static_cast<int>(at[1]), static_cast<int>(at[2])); }
+  void operator()(index<3> at) const {
+    append_slice<Count>(p, at[0], static_cast<int>(at[1]), static_cast<int>(at[2]));
+  }
 };
 
 template <class Rotary>
@@ -232,8 +234,10 @@ struct host_append {
   template <class T, class Element>
   static status run(const append_views<T, Element>& a, const Rotary& rotary) {
     const int64 most = a.k.extent(2) > a.q.extent(2) ? a.k.extent(2) : a.q.extent(2);
-    const auto p = append_params_of<1>(a, rotary, most);
-    return for_all(host, extents{p.rows, p.slices.divisor(), p.units.divisor()}, append_row_unit<decltype(p)>{p});
+    constexpr int count = codes_of<Element>;
+    const auto p = append_params_of<count>(a, rotary, most);
+    return for_all(host, extents{p.rows, p.slices.divisor(), p.units.divisor()},
+                   append_row_unit<count, decltype(p)>{p});
   }
 };
 
@@ -242,20 +246,21 @@ template <class T, class Code>
 struct quantize_one {
   row_groups<T, Code> p;
   void operator()(int64 group) const {
-    quantize_chunk<1, 1, quantize_pass::all>(team_of_one{}, p, group, p.count(), {team_of_one{}, p.runs},
-                                             store_scale{});
+    quantize_chunk<codes_of<Code>, 1, quantize_pass::all>(team_of_one{}, p, group, p.count(), {team_of_one{}, p.runs},
+                                                          store_scale{});
   }
 };
 template <class T, class Code>
 struct quantize_one_channel {
   head_channels<T, Code> p;
-  void operator()(int64 channel) const {
-    const auto run = [&](int64 sequence) { return channel_run<1, T, Code>(p, channel, sequence); };
+  void operator()(int64 channels) const {
+    constexpr int count = codes_of<Code>;
+    const auto run = [&](int64 sequence) { return channel_run<count, T, Code>(p, channels, sequence); };
     const int64 sequences = p.x.extent(0), rows = p.x.extent(1);
-    float largest[1] = {};
-    for (int64 b = 0; b < sequences; ++b) run(b).find_largest(largest, 0, rows);
-    run(0).scale(0) = scale_of<Code>(largest[0]);
-    for (int64 b = 0; b < sequences; ++b) run(b).write_codes(0, rows);
+    float largest[stdlib::size_t{count}] = {};
+    for (int64 b = 0; b < sequences; ++b) run(b).find_largest(largest, 0, rows, 1);
+    for (int i = 0; i < count; ++i) run(0).scale(i) = scale_of<Code>(largest[i]);
+    for (int64 b = 0; b < sequences; ++b) run(b).write_codes(0, rows, 1);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <giwa/attention/problem/scales.hpp>
 #include <giwa/base/std.hpp>
 #include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/int4_pair.hpp>
 #include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/precision.hpp>
 #include <giwa/softmax/exponential.hpp>
@@ -92,6 +93,9 @@ inline void host_widen(const host_loops&, const e4m3* from, float* to, int count
 }
 inline void host_widen(const host_loops&, const int8_code* from, float* to, int count) {
   for (int i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
+inline void host_widen(const host_loops&, const int4_pair* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) to[i] = from[i / 2][i % 2];
 }
 ///@}
 

@@ -76,6 +76,27 @@ GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found
   }
 }
 
+/// Clears the rows of two tiles, or of x alone, of which one has NaN or infinity, and calls mark(row). A warp calls it. Rare, so
+/// written for small code.
+template <bool Both, class XTile, class YTile, class Mark>
+GIWA_DEVICE void clear_nonfinite_rows(XTile& x, YTile& y, int lane, const Mark& mark) {
+#pragma unroll 1
+  for (int row = lane; row < XTile::rows; row += 32) {
+    bool any = false;
+#pragma unroll 1
+    for (int i = 0; i < XTile::columns; ++i) any = any || is_nonfinite(x(row, i));
+#pragma unroll 1
+    for (int i = 0; Both && i < YTile::columns; ++i) any = any || is_nonfinite(y(row, i));
+    if (!any) continue;
+    const auto zero = convert<typename XTile::value_type>{}(0.0f);
+#pragma unroll 1
+    for (int i = 0; i < XTile::columns; ++i) x(row, i) = zero;
+#pragma unroll 1
+    for (int i = 0; Both && i < YTile::columns; ++i) y(row, i) = zero;
+    mark(row);
+  }
+}
+
 /// Adds the values that scrub_nonfinite() removed to the output in global memory: to columns [first_column,
 /// first_column + columns) of rows [first_row, first_row + rows), if the row sees the key. taken(n) tells whether tile
 /// n of the list was scrubbed. It is written for small code, not for speed, because few inputs have such values.

@@ -66,7 +66,7 @@ GIWA_HOST_DEVICE constexpr status check_scales(const kv_cache<Element>& cache) {
   for (const tensor_view<const float, 3>& scales : of_both) {
     if (scales.data() == nullptr && scales.size() == 0) continue;
     if (!element_traits<stdlib::remove_const_t<Element>>::has_scales)
-      return status::invalid("scales", "only a cache of 8-bit elements has scales");
+      return status::invalid("scales", "only a cache of 8-bit or 4-bit numbers has scales");
     if (const status s = scales.check("scales"); !s.ok()) return s;
     for (int d = 0; d < 3; ++d)
       if (scales.extent(d) != 1 && scales.extent(d) != cache.k.extent(d))
@@ -95,7 +95,7 @@ GIWA_HOST_DEVICE constexpr bool values_are_first_columns(const kv_cache<Element>
 /// Head sizes of q and k above that of all other calls are those of latent attention.
 template <class Element>
 GIWA_HOST_DEVICE constexpr status check_latent_values(const kv_cache<Element>& cache) {
-  if (cache.k.extent(3) <= attention_limits::head_size || values_are_first_columns(cache)) return {};
+  if (head_size_of(cache.k) <= attention_limits::head_size || values_are_first_columns(cache)) return {};
   return status::invalid("v", "above a head size of 512, v must be the first columns of k");
 }
 

@@ -17,7 +17,7 @@ struct cached_row {
 /// Element i of a row, exactly.
 template <class Element>
 GIWA_HOST_DEVICE double exact_element(const cached_row<Element>& row, int64 i) {
-  return row.data == nullptr ? 0.0 : convert<double>{}(row.data[i]) * static_cast<double>(row.scale);
+  return row.data == nullptr ? 0.0 : number_of_row<double>(row.data, i) * static_cast<double>(row.scale);
 }
 
 /// The keys or values of one head of one sequence, wherever they lie.

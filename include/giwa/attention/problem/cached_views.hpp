@@ -47,7 +47,7 @@ struct cached_views {
             .heads = q.extent(2),
             .kv_heads = cache.k.extent(2),
             .head_size = q.extent(3),
-            .head_size_v = cache.v.extent(3),
+            .head_size_v = head_size_of(cache.v),
             .element_bytes = int64{sizeof(T)},
             .cache_bytes = int64{sizeof(Element)},
             .page_size = is_paged() ? cache.k.extent(1) : 0};

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_TRAITS_HPP
 
 #include <giwa/numeric/fp8.hpp>
+#include <giwa/numeric/int4_pair.hpp>
 #include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/integer.hpp>
 #include <giwa/numeric/precision.hpp>
@@ -17,6 +18,7 @@ namespace giwa::inline GIWA_ABI::detail {
 ///   - is_split: tensor cores multiply an element as two operands, hi and lo (split_fp16/)
 ///   - has_scales: a cache of these elements has scales, which are multiplied in fp32
 ///   - reads_v_as_it_lies: tensor cores read V as (keys, head size); otherwise it must lie as (head size, keys)
+///   - codes: numbers in an element, 1 if it is not there
 ///   - bits, nonfinite: an element is NaN or infinity where all bits of `nonfinite` are set; without them none is
 template <class T>
 struct element_traits;
@@ -60,6 +62,26 @@ struct element_traits<int8_code> {
   static constexpr int bytes = 1;
   static constexpr bool on_tensor_cores = false, is_split = false, has_scales = true, reads_v_as_it_lies = false;
 };
+
+template <>
+struct element_traits<int4_pair> : element_traits<int8_code> {
+  static constexpr int codes = 2;
+};
+
+/// Numbers in an element.
+template <class T>
+inline constexpr int codes_of = 1;
+template <class T>
+  requires(element_traits<T>::codes > 1)
+inline constexpr int codes_of<T> = element_traits<T>::codes;
+/// Number i of a row, exactly.
+template <class Wide, class T>
+GIWA_HOST_DEVICE Wide number_of_row(const T* row, int64 i) {
+  if constexpr (codes_of<T> == 1)
+    return convert<Wide>{}(row[i]);
+  else
+    return row[i / codes_of<T>][static_cast<int>(i % codes_of<T>)];
+}
 
 /// Whether elements of so many bytes are on_tensor_cores, or is_split: problems name their elements by the bytes.
 ///@{

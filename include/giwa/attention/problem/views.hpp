@@ -32,6 +32,19 @@ GIWA_HOST_DEVICE constexpr status check_same(const tensor_view<First, Rank>& v, 
   return status::invalid(argument, message, bound::exactly, like.extent(d), v.extent(d));
 }
 
+/// The numbers in a row: elements, or pairs of integers of 4 bits.
+template <class T>
+GIWA_HOST_DEVICE constexpr int64 head_size_of(const tensor_view<T, 4>& v) {
+  return v.extent(3) * codes_of<stdlib::remove_const_t<T>>;
+}
+/// Whether rows of `v` have as many numbers as those of `like`.
+template <class First, class Second>
+GIWA_HOST_DEVICE constexpr status check_head_size(const tensor_view<First, 4>& v, const tensor_view<Second, 4>& like,
+                                                  const char* argument, const char* message) {
+  if (head_size_of(v) == head_size_of(like)) return {};
+  return status::invalid(argument, message, bound::exactly, head_size_of(like), head_size_of(v));
+}
+
 /// Whether two views may share memory: exactly where sizes and strides are alike, else by the range of addresses.
 template <class First, int RankOfA, class Second, int RankOfB>
 GIWA_HOST_DEVICE bool may_share(const tensor_view<First, RankOfA>& a, const tensor_view<Second, RankOfB>& b) {
@@ -163,9 +176,9 @@ GIWA_HOST_DEVICE constexpr status check_tensors(const tensor_view<const T, 4>& q
   if (q.extent(3) != head_size)
     return status::invalid("q", "the head size is not the one that this call was compiled for", bound::exactly,
                            head_size, q.extent(3));
-  if (v.extent(3) != head_size_v)
+  if (head_size_of(v) != head_size_v)
     return status::invalid("v", "the head size is not the one that this call was compiled for", bound::exactly,
-                           head_size_v, v.extent(3));
+                           head_size_v, head_size_of(v));
   if ((same_batch && broken(check_same(k, q, 0, "k", "k must have as many sequences as q"))) ||
       broken(check_same(v, k, 0, "v", "v must have as many sequences as k")) ||
       broken(check_same(o, q, 0, "o", "o must have as many sequences as q")) ||
@@ -173,9 +186,9 @@ GIWA_HOST_DEVICE constexpr status check_tensors(const tensor_view<const T, 4>& q
       broken(check_same(o, q, 1, "o", "o must have as many rows as q")) ||
       broken(check_same(v, k, 2, "v", "v must have as many heads as k")) ||
       broken(check_same(o, q, 2, "o", "o must have as many heads as q")) ||
-      broken(check_same(k, q, 3, "k", "k must have the head size of q")))
+      broken(check_head_size(k, q, "k", "k must have the head size of q")))
     return broken.state;
-  return check_same(o, v, 3, "o", "o must have the head size of v");
+  return check_head_size(o, v, "o", "o must have the head size of v");
 }
 /// The same for an attention_forward call, and the rules for its sizes.
 template <class T, class O>

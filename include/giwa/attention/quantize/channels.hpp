@@ -31,21 +31,21 @@ class channel_run {
 
   GIWA_HOST_DEVICE float& scale(int i) const { return p_.scales(head_, column_ + i); }
 
-  /// Raises `largest` to the largest magnitudes of the columns in rows [first, end).
-  GIWA_HOST_DEVICE void find_largest(float (&largest)[stdlib::size_t{Count}], int64 first, int64 end) const {
-    for_each_row(first, end, [&](const run& r, int64) {
+  /// Raises `largest` to the largest magnitudes of the columns in every step-th row of [first, end).
+  GIWA_HOST_DEVICE void find_largest(float (&largest)[stdlib::size_t{Count}], int64 first, int64 end, int step) const {
+    for_each_row(first, end, step, [&](const run& r, int64) {
       GIWA_UNROLL
       for (int i = 0; i < Count; ++i) largest[i] = larger_finite(largest[i], convert<float>{}(r.get(i)));
     });
   }
 
-  /// Writes the codes of rows [first, end).
-  GIWA_HOST_DEVICE void write_codes(int64 first, int64 end) const {
-    Code* const to = &p_.codes(sequence_, 0, head_, column_);
+  /// Writes the codes of these rows.
+  GIWA_HOST_DEVICE void write_codes(int64 first, int64 end, int step) const {
+    Code* const to = &p_.codes(sequence_, 0, head_, column_ / codes_of<Code>);
     float reciprocal[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) reciprocal[i] = scale_divisor::of(scale(i)).reciprocal;
-    for_each_row(first, end, [&](const run& r, int64 row) {
+    for_each_row(first, end, step, [&](const run& r, int64 row) {
       float x[stdlib::size_t{Count}];
       GIWA_UNROLL
       for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
@@ -57,17 +57,17 @@ class channel_run {
  private:
   /// f(run, row). Several are read before the first is used.
   template <class F>
-  GIWA_HOST_DEVICE void for_each_row(int64 first, int64 end, const F& f) const {
+  GIWA_HOST_DEVICE void for_each_row(int64 first, int64 end, int step, const F& f) const {
     constexpr int at_once = 4;
     const T* const from = &p_.x(sequence_, 0, head_, column_);
     run r[stdlib::size_t{at_once}]{};
-    for (; first < end; first += at_once) {
+    for (; first < end; first += at_once * step) {
       GIWA_UNROLL
       for (int i = 0; i < at_once; ++i)
-        if (first + i < end) r[i] = run::read(from + (first + i) * p_.x.stride(1));
+        if (first + i * step < end) r[i] = run::read(from + (first + i * step) * p_.x.stride(1));
       GIWA_UNROLL
       for (int i = 0; i < at_once; ++i)
-        if (first + i < end) f(r[i], first + i);
+        if (first + i * step < end) f(r[i], first + i * step);
     }
   }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Codes: numbers divided by a scale and rounded to 8 bits, and the scale that fits the largest of them.
+// Codes: numbers divided by a scale and rounded to 8 or 4 bits, and the scale that fits the largest of them.
 #ifndef GIWA_ATTENTION_QUANTIZE_CODES_HPP
 #define GIWA_ATTENTION_QUANTIZE_CODES_HPP
 
 #include <giwa/arch/math.hpp>
 #include <giwa/arch/round_fp8.hpp>
+#include <giwa/attention/problem/traits.hpp>
 #include <giwa/numeric/constants.hpp>
-#include <giwa/numeric/int8_code.hpp>
 #include <giwa/numeric/maximum.hpp>
 #include <giwa/numeric/multiply_add.hpp>
 #include <giwa/tile/element_run.hpp>
@@ -49,11 +49,16 @@ GIWA_HOST_DEVICE inline uint32 round_four(int8_code, const float (&x)[4]) {
 }
 ///@}
 
-/// Rounds and writes a run; divide(i, x) divides element i by its scale, if elements are of 8 bits.
+/// Rounds and writes a run of `Count` numbers; divide(i, x) divides number i by its scale, if elements are of 8 or 4 bits.
 template <class To, int Count, class Divide>
 GIWA_HOST_DEVICE void round_run(To* to, const float* x, const Divide& divide) {
-  element_run<To, Count> run;
-  if constexpr (Count == 1 && sizeof(To) == 1) {
+  static_assert(Count % codes_of<To> == 0);
+  element_run<To, Count / codes_of<To>> run;
+  if constexpr (codes_of<To> == 2 && Count == 2) {
+    run.element = To(divide(0, x[0]), divide(1, x[1]));
+  } else if constexpr (codes_of<To> == 2) {
+    for (int i = 0; i < Count; i += 2) run.set(i / 2, To(divide(i, x[i]), divide(i + 1, x[i + 1])));
+  } else if constexpr (Count == 1 && sizeof(To) == 1) {
     run.element = To(divide(0, x[0]));
   } else if constexpr (Count == 1) {
     run.element = convert<To>{}(x[0]);
@@ -69,10 +74,11 @@ GIWA_HOST_DEVICE void round_run(To* to, const float* x, const Divide& divide) {
   run.write(to);
 }
 
-/// The largest number of an 8-bit type.
+/// The largest number of a type of 8 or 4 bits.
 ///@{
 GIWA_HOST_DEVICE constexpr float largest_of(e4m3) { return 448; }
 GIWA_HOST_DEVICE constexpr float largest_of(int8_code) { return 127; }
+GIWA_HOST_DEVICE constexpr float largest_of(int4_pair) { return 7; }
 ///@}
 
 /// The scale with which numbers up to `largest` in magnitude become codes, at least 2^-126. It does not decrease as `largest` grows,

@@ -16,7 +16,7 @@ struct row_groups {
   tensor_view<Code, 4> codes;    // as x
   tensor_view<float, 3> scales;  // (batch, groups, heads)
   int rows;                      // of a group; the last one of a sequence may have fewer
-  int runs;                      // of a row
+  int runs;                      // of a row; at first of as many numbers as an element of codes has
   fast_divisor heads, groups;    // heads; groups of a sequence and head
   int chunk_rows;                // of a chunk of a group; one chunk is the whole group
   fast_divisor chunks;           // of a group
@@ -96,7 +96,7 @@ GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>
     float x[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
-    round_run<Code, Count>(to + place.row * p.codes.stride(1) + place.run * Count, x,
+    round_run<Code, Count>(to + place.row * p.codes.stride(1) + place.run * Count / codes_of<Code>, x,
                            [&](int, float y) { return fma_with_subnormals(y, reciprocal, -0.0f); });
   };
   at = first;

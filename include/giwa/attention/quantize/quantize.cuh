@@ -86,8 +86,10 @@ struct quantize_blocks_op {
     for (int64 chunk = block.block_rank(); chunk < count; chunk += block.block_count())
       if constexpr (Pass == quantize_pass::all)
         quantize_chunk<Count, Held, Pass>(team, p, chunk, count, first, store_scale{});
-      else
+      else if constexpr (Pass == quantize_pass::raise_scale)
         quantize_chunk<Count, Held, Pass>(team, p, chunk, count, first, raise_scale<Block>{block});
+      else  // backwards, because the L2 cache has what the pass before read last
+        quantize_chunk<Count, Held, Pass>(team, p, count - 1 - chunk, count, first, store_scale{});
   }
 };
 
@@ -98,43 +100,57 @@ struct clear_scales {
   GIWA_HOST_DEVICE void operator()(const index<Rank>& i) const { scales[i] = 0; }
 };
 
-/// A pass over the rows: the first raises scales, the second writes codes. Neighbouring threads have neighbouring runs.
+/// A pass over the rows: the first raises scales, the second writes codes. The warps of a block have every warps-th row of a chunk,
+/// their lanes neighbouring runs. The second pass goes backwards, because the L2 cache has what the first one read last.
 template <class T, class Code, int Count, bool WritesCodes>
 struct quantize_channels_op {
-  static constexpr int max_threads = 256, min_blocks = 4;
+  static constexpr int max_threads = 256, min_blocks = 4, warps = max_threads / 32, lanes = 32;
   struct params {
     head_channels<T, Code> call;
-    fast_divisor runs, chunks;  // runs of all heads; chunks of a sequence
-    int64 chunk;                // rows that a thread has
+    fast_divisor tiles, chunks;  // tiles of 32 runs of all heads; chunks of a sequence
+    int64 chunk;                 // rows of a block
   };
-  using shared_storage = no_shared_storage;
+  struct shared_storage {
+    float largest[warps][lanes * Count];
+  };
 
   static params params_of(const head_channels<T, Code>& p) {
-    constexpr int64 enough = 1 << 18, least = 8;  // threads, and rows of a thread
-    const int64 rows = p.x.extent(1), threads = p.x.extent(0) * p.run_count();
-    const int64 wanted = round_up(ceil_div(rows, ceil_div(enough, threads)), int64{4});
-    const int64 chunk = wanted < least ? least : wanted;
-    return {p, fast_divisor(p.run_count()), fast_divisor(ceil_div(rows, chunk)), chunk};
+    constexpr int64 enough = 1024, least = 4 * warps;  // blocks, and rows of a block
+    const int64 rows = p.x.extent(1), tiles = ceil_div(p.run_count(), int64{lanes});
+    const int64 wanted = round_up(ceil_div(rows, ceil_div(enough, p.x.extent(0) * tiles)), least);
+    return {p, fast_divisor(tiles), fast_divisor(ceil_div(rows, wanted)), wanted};
   }
-  GIWA_HOST_DEVICE static int64 threads(const params& p) {
-    return p.call.x.extent(0) * p.chunks.divisor() * p.runs.divisor();
+  GIWA_HOST_DEVICE static int64 blocks(const params& p) {
+    return p.call.x.extent(0) * p.chunks.divisor() * p.tiles.divisor();
   }
 
   template <class Block>
-  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
     arch::launch_dependents();
     arch::wait_for_previous_kernel();
-    for (const int64 i : grid_stride(block, threads(p))) {
-      const int64 n = i / p.runs, sequence = n / p.chunks, first = (n - sequence * p.chunks.divisor()) * p.chunk;
-      const channel_run<Count, T, Code> run(p.call, i - n * p.runs.divisor(), sequence);
-      const int64 rows = p.call.x.extent(1), end = first + p.chunk < rows ? first + p.chunk : rows;
+    using run = channel_run<Count, T, Code>;
+    const int used = block.size() / 32;
+    const int64 all = blocks(p), runs = p.call.run_count(), rows = p.call.x.extent(1);
+    for (int64 n = block.block_rank(); n < all; n += block.block_count()) {
+      const int64 i = WritesCodes ? all - 1 - n : n, of_chunk = i / p.tiles, sequence = of_chunk / p.chunks;
+      const int64 first = (of_chunk - sequence * p.chunks.divisor()) * p.chunk + block.warp();
+      const int64 end = first - block.warp() + p.chunk < rows ? first - block.warp() + p.chunk : rows;
+      const int64 first_run = (i - of_chunk * p.tiles.divisor()) * lanes, own = first_run + block.lane();
       if constexpr (WritesCodes) {
-        run.write_codes(first, end);
+        if (own < runs) run(p.call, own, sequence).write_codes(first, end, used);
       } else {
         float largest[stdlib::size_t{Count}] = {};
-        run.find_largest(largest, first, end);
+        if (own < runs) run(p.call, own, sequence).find_largest(largest, first, end, used);
+        block.sync();  // the threads have read what the previous round left
         GIWA_UNROLL
-        for (int c = 0; c < Count; ++c) raise_scale<Block>{block}(scale_of<Code>(largest[c]), run.scale(c));
+        for (int c = 0; c < Count; ++c) s.largest[block.warp()][block.lane() * Count + c] = largest[c];
+        block.sync();
+        for (int c = block.rank(); c < lanes * Count && first_run + c / Count < runs; c += block.size()) {
+          float most = 0;
+          for (int w = 0; w < used; ++w) most = larger_of(most, s.largest[w][c]);
+          raise_scale<Block>{block}(scale_of<Code>(most),
+                                    run(p.call, first_run + c / Count, sequence).scale(c % Count));
+        }
       }
     }
   }
@@ -148,8 +164,9 @@ struct stream_quantize {
   static status run(cudaStream_t s, const Problem& p) {
     if (const status bad = check_pointers(p); !bad.ok()) return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T));
-    return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count) ? launch_runs<count>(s, p)
-                                                                         : launch_runs<1>(s, p);
+    constexpr int codes = codes_of<stdlib::remove_reference_t<decltype(*p.codes.data())>>;
+    return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count / codes) ? launch_runs<count>(s, p)
+                                                                                 : launch_runs<codes>(s, p);
   }
 
  private:
@@ -158,7 +175,7 @@ struct stream_quantize {
 
   template <int Count, class Code>
   static status launch_runs(cudaStream_t s, row_groups<T, Code> p) {
-    p.runs /= Count;
+    p.runs = static_cast<int>(p.x.extent(3) / Count);
     const int64 runs = int64{p.rows} * p.runs;
     if (runs <= 4 * most_held) {
       if (runs <= 4 * 2) return launch_teams<quantize_rows_op<T, Code, Count, 2>>(s, p);
@@ -184,9 +201,8 @@ struct stream_quantize {
     const index<2> n = p.scales.extents();
     if (const status c = for_all(s, extents{n[0], n[1]}, clear_scales<2>{p.scales}); !c.ok()) return c;
     const auto of = first::params_of(p);
-    const int64 blocks = ceil_div(first::threads(of), int64{threads});
-    if (const status c = launch_op<first>(s, blocks, threads, of); !c.ok()) return c;
-    return launch_op<second>(s, blocks, threads, {of.call, of.runs, of.chunks, of.chunk});
+    if (const status c = launch_op<first>(s, first::blocks(of), threads, of); !c.ok()) return c;
+    return launch_op<second>(s, first::blocks(of), threads, {of.call, of.tiles, of.chunks, of.chunk});
   }
   template <class Op>
   static status launch_teams(cudaStream_t s, const typename Op::params& p) {

@@ -191,7 +191,7 @@ template <class T, class Element, class O, class Mask, class Score, class Run>
 status with_cached_reference(const cached_views<T, Element, O>& views, const Mask& mask, const Score& score,
                              const cached_options& options, const Run& run) {
   require_mask_and_score<Mask, Score>();
-  const status s = check_cached(views, mask, score, options, views.q.extent(3), views.cache.v.extent(3));
+  const status s = check_cached(views, mask, score, options, views.q.extent(3), head_size_of(views.cache.v));
   if (!s.ok() || views.o.size() == 0) return s;
   return run(cached_params_of(views, mask, score, options));
 }

@@ -19,6 +19,7 @@ struct fold_levels {
   static constexpr int count = 4;
   /// Leaves of a node of a level.
   GIWA_HOST_DEVICE static constexpr int span(int level) { return 1 << 2 * level; }
+  GIWA_HOST_DEVICE static constexpr int largest_span() { return span(count - 1); }
 };
 
 /// The partials that the split [begin, end) of a sequence's leaves hands on, in this order: its first leaves, its first nodes

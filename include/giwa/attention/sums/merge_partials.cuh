@@ -24,6 +24,7 @@ using merged_sums = row_sums<columns_of_row<merged_columns>>;
 /// rows of one, and in which order its partials are merged (few_rows_partials.cuh, many_rows_partials.cuh):
 ///   for_each_tile(block, p, s, f)  calls f(tile) for each work tile of which this block has rows
 ///   tile.rank, tile.blocks         this block among those that share the tile's rows
+///   tile.by_blocks()               with rows_by_blocks: the warps sum one row, and the one that stores(block) has its sum
 ///   tile.rows()                    rows of the tile, one past the last
 ///   tile.begin(row)                the row; after the previous one has ended
 ///   tile.sum(block, first)         its state, with the columns from `first` on
@@ -35,12 +36,16 @@ struct merge_partials_op {
   using params = typename Partials::params;
   using shared_storage = typename Partials::shared_storage;
   static constexpr int max_threads = Partials::max_threads, min_blocks = 1, warps = max_threads / 32;
+  static constexpr bool rows_by_blocks = requires { requires Partials::rows_by_blocks; };
 
   template <class Block>
   GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
     Partials::for_each_tile(block, p, s, [&](auto& tile) {
-      for (int row = tile.rank + tile.blocks * block.warp(); row < tile.rows(); row += tile.blocks * warps) {
+      int row = tile.rank + tile.blocks * block.warp(), step = tile.blocks * warps;
+      if constexpr (rows_by_blocks)
+        if (tile.by_blocks()) row = tile.rank, step = tile.blocks;
+      for (; row < tile.rows(); row += step) {
         if constexpr (Partials::shares_columns) {
           const int columns = p.call.has_prior() ? p.columns : Partials::columns;
           const int begin = static_cast<int>(block.block_index()[0]) * columns;
@@ -61,14 +66,17 @@ struct merge_partials_op {
     if (row.row >= row.packed.rows) return;
     const cached_row_end<output> to(p.call, tile.sequence(), row.packed.head(row.row), row.packed.query(row.row));
     float lse = 0;
+    bool stores = true;
     for (int first = begin; first < end; first += 32 * merged_columns) {
       const merged_sums all = tile.sum(block, first);
+      if constexpr (rows_by_blocks) stores = tile.stores(block);
+      if (!stores) continue;
       const finished_softmax<float> ended = to.finish(all.m[0], all.l[0]);
       to.store(first + merged_columns * block.lane(), all.o.value, ended);
       lse = ended.lse;
     }
     block.sync_warp();  // the prior's lse may be the one that is written: all lanes have read it
-    if (to.lse != nullptr && begin == 0 && block.lane() == 0) *to.lse = lse;
+    if (stores && to.lse != nullptr && begin == 0 && block.lane() == 0) *to.lse = lse;
     tile.end(block, row);
   }
 };

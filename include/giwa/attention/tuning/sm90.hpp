@@ -239,12 +239,12 @@ struct sm90_backward_policy {
   // Whether dq is stored by TMA from tiles in shared memory, and the terms of the fixed queries come from there. 128, dq, 4 x
   // 2048, 4 x 4096, 1 x 16384 tokens: 562, 594, 638 TFLOP/s, otherwise 524, 572, 612. dk and dv were 4 to 7 % slower so,
   // and both 13 % at 64, with more spills. There is no room for it with 128 columns of q and 64 of v, which have three stages.
-  static constexpr int output_bytes = 2 * block_m * width_x + 8 * block_m;
+  static constexpr int output_bytes = 2 * block_m * width_x + (by_halves ? 2 * block_m * width_y : 8 * block_m);
   static constexpr bool stages_output =
       !rows_are_keys && widest > 64 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 &&
       bytes_without_output + output_bytes + sm90_backward_shared::rest <= sm90_backward_shared::most;
-  static constexpr int shared_bytes =
-      round_up(bytes_without_output + (stages_output ? output_bytes : 0) + sm90_backward_shared::rest, 1024);
+  static constexpr int shared_bytes = round_up(
+      bytes_without_output + (stages_output || by_halves ? output_bytes : 0) + sm90_backward_shared::rest, 1024);
   static_assert(shared_bytes <= sm90_backward_shared::most);
 };
 

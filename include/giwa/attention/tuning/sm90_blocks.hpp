@@ -7,11 +7,13 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// One consumer, and two blocks on a multiprocessor: one computes its softmax under the products of the other, without ping-pong.
+/// One consumer, and two blocks on a multiprocessor: one computes its softmax under the products of the other, without ping-pong. The
+/// consumer needs no more registers, and with 40 the loader spilled: lists of 64 random blocks of 64 x 64 in each row, 109 632 tokens,
+/// 7 heads 323 to 408 TFLOP/s, 16 384 tokens 1.10 times as fast at densities from 0.05 to 0.5 (H200, 2026-11-29).
 template <int HeadSize, int HeadSizeV>
 struct sm90_two_blocks_policy : sm90_policy<64, 64, HeadSize, HeadSizeV, 1, 2, false> {
   static constexpr bool moves_registers = true;
-  static constexpr int blocks = 2, producer_registers = 40, consumer_registers = 216;
+  static constexpr int blocks = 2, producer_registers = 72, consumer_registers = 184;
   static_assert(sm90_two_blocks_policy::bytes + 2 * 64 * sm90_two_blocks_policy::head_size_v + 4096 <= 113 << 10,
                 "two blocks fit into the shared memory of a multiprocessor");
 };

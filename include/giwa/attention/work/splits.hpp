@@ -31,25 +31,24 @@ struct sequence_leaves {
 
 /// What the host decides of a launch.
 struct split_shape {
-  int splits;           // of one column of heads
-  int columns;          // heads of keys that are computed at once, each by its own blocks: all, or 1
-  int heads_in_column;  // 1, or all
-  int slots;            // of a split in the workspace, of split_partials::most(); 0: no work tile is divided
-  int rows;             // rows of a partial in the workspace
-  int64 most_leaves;    // of a split, for which its slots are enough
-  bool one_tile;        // a column has one work tile
+  int splits;                    // of one column of heads
+  int columns;                   // heads of keys that are computed at once, each by its own blocks: all, or 1
+  int heads_in_column;           // 1, or all
+  int slots;                     // of a split in the workspace, of split_partials::most(); 0: no work tile is divided
+  int rows;                      // rows of a partial in the workspace
+  int64 most_leaves;             // of a split, for which its slots are enough
+  int whole_above, whole_below;  // equal shares between these become whole nodes of the tree
   // If all sequences are alike, as the host knows: the first one, the leaves of one in a column, of all, and of a split.
   cached_sequence sequence{};
   sequence_leaves leaves{};
   fast_divisor leaves_in_column{};
   int64 total = 0, length = 0;  // total is 0 if they are not alike
 
-  /// The leaves of a split, of `all` in the column. Where all are of one work tile, splits are whole nodes of the tree: so they hand
-  /// on fewer partials, of which each row merges one after the other.
+  /// The leaves of a split, of `all` in the column.
   template <class Int>
   GIWA_HOST_DEVICE constexpr Int length_of(Int all) const {
     const Int whole = quotient_of_leaves(all, splits), equal = whole + (whole * splits != all ? 1 : 0);
-    return one_tile && equal > (splits > 16 ? 0 : 1) ? round_up(equal, Int{fold_levels::span(1)}) : equal;
+    return equal > whole_above && equal < whole_below ? round_up(equal, Int{fold_levels::span(1)}) : equal;
   }
   /// Says that `count` sequences are like `s`, whose leaves are `l`.
   GIWA_HOST_DEVICE constexpr void set_alike(const cached_sequence& s, const sequence_leaves& l, int64 count) {
@@ -239,6 +238,7 @@ struct split_params {
   fast_divisor group;
   int leaf_keys, tile_rows, columns;  // columns: of a partial
   bool early;                         // may_find_early()
+  bool waits_late = early;            // blocks find their splits, early or from what the host knows, before they wait
 
   /// The slot of partial number `i` that a split hands on: of the work tile that it begins, or of the one that began before.
   GIWA_HOST_DEVICE float* slot_of(int64 split, int column, bool begins, int i) const {

@@ -127,6 +127,61 @@ GIWA_DEVICE int visible_before(const List& list, int n, bool first) {
   return -1;
 }
 
+/// What of the leaves of a work tile of packed rows is visible, for a warp that walks over them upwards. Of a mask of blocks each lane asks
+/// about 32 leaves in a head; leaves that are neither empty nor full are then classified one by one.
+template <class Mask, int LeafKeys>
+class visible_leaves {
+ public:
+  /// Under the mask, and before the end of the keys.
+  template <class Block, class Call, class Rows>
+  GIWA_DEVICE tile_keep of(const Block& block, const Call& call, const Rows& rows, int leaf) {
+    const int first = leaf * LeafKeys;
+    if (first >= rows.keys) return tile_keep::none;
+    const bool whole = rows.keys - first >= LeafKeys;
+    if constexpr (by_groups) {
+      if (bits_.first < 0 || leaf - bits_.first >= 32) ask(block, call, rows, leaf);
+      const int bit = leaf - bits_.first;
+      if ((bits_.visible >> bit & 1) == 0) return tile_keep::none;
+      if ((bits_.full >> bit & 1) != 0) return whole ? tile_keep::all : tile_keep::some;
+    }
+    const score_tile t = rows.tile(first, whole ? first + LeafKeys - 1 : rows.keys - 1);
+    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
+    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
+  }
+  /// The next leaf is one of another work tile.
+  GIWA_DEVICE void reset() {
+    if constexpr (by_groups) bits_.first = -1;
+  }
+
+ private:
+  static constexpr bool by_groups = mask_traits<Mask>::has_blocks && mask_traits<Mask>::finds_visible;
+  struct group {
+    int first = -1;
+    uint32 visible = 0, full = 0;
+  };
+  struct no_group {};
+
+  template <class Block, class Call, class Rows>
+  GIWA_DEVICE void ask(const Block& block, const Call& call, const Rows& rows, int leaf) {
+    const int left = (rows.keys - leaf * LeafKeys - 1) / LeafKeys, count = left < 31 ? left : 31;
+    score_tile t = rows.tile(leaf * LeafKeys, (leaf + count) * LeafKeys + LeafKeys - 1);
+    if (t.last_key >= rows.keys) t.last_key = rows.keys - 1;
+    tile_bits found{0, ~uint32{0}};
+    const int first_head = t.head, heads = mask_traits<Mask>::any_head ? 1 : call.heads_per_kv;
+    for (int h = block.lane(); h < heads; h += 32) {
+      t.head = first_head + h;
+      const tile_bits of_head = visible_tiles_of<true>(call.mask, t, LeafKeys);
+      found = {found.visible | of_head.visible, found.full & of_head.full};
+    }
+    for (int lane = 16; lane > 0; lane /= 2)
+      found = {found.visible | block.shuffle_xor(found.visible, lane),
+               found.full & block.shuffle_xor(found.full, lane)};
+    bits_ = {leaf, found.visible, found.full};
+  }
+
+  [[no_unique_address]] stdlib::conditional_t<by_groups, group, no_group> bits_{};
+};
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

@@ -97,6 +97,19 @@ class visible_tiles {
     return -1;
   }
 
+  /// Returns the first tile of [first, end) from which on the fixed range sees all of each tile under the mask, or `end`. Asks about
+  /// runs of tiles.
+  GIWA_HOST_DEVICE int all_from(int first, int end) const {
+    int from = end;
+    for (int low = first, middle = first; low < from; middle = (low + from) / 2) {
+      if (classify(mask_, range(middle, end - middle)) == tile_keep::all)
+        from = middle;
+      else
+        low = middle + 1;
+    }
+    return from;
+  }
+
  private:
   static constexpr bool lists_keys = Axis == tile_axis::keys;
 

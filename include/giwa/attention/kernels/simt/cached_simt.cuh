@@ -27,7 +27,10 @@ GIWA_HOST_DEVICE void read_elements(const cached_row<Element>& row, int first, f
     return;
   }
   const Element* const from = row.data + first;
-  if (first + Count <= Width && reinterpret_cast<uint64>(from) % sizeof(vector) == 0) {
+  if constexpr (codes_of<Element> > 1) {
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i) to[i] = first + i < Width ? number_of_row<float>(row.data, first + i) : 0.f;
+  } else if (first + Count <= Width && reinterpret_cast<uint64>(from) % sizeof(vector) == 0) {
     const auto x = load_vector<vector>(from);
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) to[i] = convert<float>{}(x.element[i]);

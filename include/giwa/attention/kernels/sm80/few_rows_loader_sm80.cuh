@@ -25,6 +25,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   const int warp;                  // the rank among the producers
   work_tile_reader<Block> reader;  // of the work tile whose leaves are looked up
   int leaf = 0;
+  [[no_unique_address]] typename Types::visible_leaves leaves{};
 
   GIWA_DEVICE few_rows_loader(const Block& b, const params& parameters, shared_storage& storage, int w)
       : block(b), p(parameters), s(storage), warp(w), reader{b, storage.queue} {}
@@ -39,6 +40,11 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if constexpr (!Types::values_are_keys)
         s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
     }
+    if constexpr (Types::converts) {
+      const auto& scales = p.splits.call.views.cache.scales;
+      if (i == 0 && copies_scales(p))
+        s.scales.of_k = scale_rows::of(scales.k), s.scales.of_v = scale_rows::of(scales.v);
+    }
     if (i < work_tile_queue::depth)
       s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
     arch::mbarriers_initialized();
@@ -52,7 +58,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE void run(int split, int column) {
     walk_type walk(p.splits.call, p.splits.shape, column, leaf_keys, Types::rows);
     leaf_source source{};
-    bool masked = false, is_final = !p.splits.early;
+    bool masked = false, is_final = !p.splits.waits_late;
     for (bool rehearses = p.splits.early && warp > 0;;) {
       if (warp == 0) write_first_work(walk, split);
       // While that warp finds the split, the others look up a leaf of the second work tile, which is not written yet, and drop
@@ -73,7 +79,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if (is_final) break;
       arch::wait_for_previous_kernel();
       arch::launch_dependents();
-      if (has_same_lengths(block, p.splits.call, s.search)) break;
+      if (!p.splits.early || has_same_lengths(block, p.splits.call, s.search)) break;
       sync();  // all producers have compared the lengths
       is_final = true;
     }
@@ -108,7 +114,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
       if (loads && boxes && (!Types::converts || warp < issuers(p))) {
         load_boxes(block, warp, p, p.k, source, s.k, stage, free);
-        if constexpr (!Types::values_are_keys) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
+        if constexpr (!Types::values_are_keys)
+          if (!Types::converts || !scales) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       const move to = next(walk);
       leaf_source next_source{};
@@ -118,6 +125,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (to == move::to_leaf && scales) next_scales = look_up(false);
         if (loads && scales) load_scales(block, warp, p, scales_source, s, stage, free);
         scales_source = next_scales;
+        // V waits for the output of an earlier leaf, and the scores of this one wait for the scales.
+        if (loads && boxes && scales && warp < issuers(p)) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
@@ -145,15 +154,16 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (block.lane() == 0) s.queue.write(reader.number + 1, has_work ? walk.work() : few_rows_work_tile{});
       }
       reader.next();
+      leaves.reset();
       if (!reader.has_work()) return move::to_end;
       leaf = reader.work().begin - 1;
     }
     --leaf;
     return move::past_tile;
   }
-  GIWA_DEVICE bool is_masked() const {
-    return Types::visible_of(p.splits.call, rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows), leaf) ==
-           tile_keep::none;
+  GIWA_DEVICE bool is_masked() {
+    const packed_rows rows = rows_of(p.splits.call, reader.work(), p.splits.group, Types::rows);
+    return leaves.of(block, p.splits.call, rows, leaf) == tile_keep::none;
   }
 
   GIWA_DEVICE leaf_source look_up(bool boxes) const {

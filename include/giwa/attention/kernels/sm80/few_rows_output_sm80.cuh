@@ -24,8 +24,10 @@ struct few_rows_output {
   using output = typename Types::output;
   using barrier = typename Types::named_barrier;
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
+  template <int Rows, int Columns>
+  using bytes = byte_map<Rows, Columns, codes_of<element>>;
   using map =
-      stdlib::conditional_t<Types::converts, typename few_rows_map_of<Types::rows, Types::warp_columns, byte_map>::type,
+      stdlib::conditional_t<Types::converts, typename few_rows_map_of<Types::rows, Types::warp_columns, bytes>::type,
                             typename few_rows_map_of<Types::rows, Types::warp_columns, warp_map>::type>;
   using output_tile = register_tile<float, map>;
   static constexpr int row_slots = map::rows;
@@ -66,10 +68,11 @@ struct few_rows_output {
         store_partial(x, rows, to);
         to += partial_slot::floats(p.splits.shape.rows, Types::columns);
       };
+      typename Types::visible_leaves leaves;
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
         state x;
         x.reset();
-        const tile_keep visible = Types::visible_of(call, rows, leaf);
+        const tile_keep visible = leaves.of(block, call, rows, leaf);
         if (visible != tile_keep::none) compute(work, rows, leaf, visible, turn++, x);
         if (fold.push(0, leaf, x, begin)) hand_on(x);
       }
@@ -88,6 +91,12 @@ struct few_rows_output {
  private:
   GIWA_DEVICE void sync() const { arch::barrier_sync(barrier::outputs, threads); }
   GIWA_DEVICE bool has_columns() const { return warp < Types::outputs_in_use; }
+  GIWA_DEVICE int first_column() const {
+    if constexpr (Types::codes > 1)
+      return bytes<16, Types::warp_columns>::first_column(warp);
+    else
+      return warp * Types::warp_columns;
+  }
   GIWA_DEVICE void release_p(int buffer) const {
     arch::barrier_arrive(Types::barrier_of(barrier::p_empty, buffer), Types::score_threads + Types::output_threads);
   }
@@ -111,16 +120,15 @@ struct few_rows_output {
 
   /// Computes O of a leaf.
   GIWA_DEVICE void multiply(output_tile& o, int stage, int buffer) const {
-    const int first_column = warp * Types::warp_columns;
     if constexpr (Types::converts) {
-      multiply_rows(o, [&](auto& sums) { multiply_values(lane, sums, s.p[buffer], s.v.tile[stage], first_column); });
+      multiply_rows(o, [&](auto& sums) { multiply_values(lane, sums, s.p[buffer], s.v.tile[stage], first_column()); });
       if (!p.v_scales) return;
       float factor[row_slots];
       GIWA_UNROLL
       for (int r = 0; r < row_slots; ++r) factor[r] = s.scales.o_factor[buffer][map::row(lane, r)];
       o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row; });
     } else {
-      multiply_rows(o, [&](auto& sums) { multiply_add(lane, sums, s.p[buffer], 0, s.v.tile[stage], first_column); });
+      multiply_rows(o, [&](auto& sums) { multiply_add(lane, sums, s.p[buffer], 0, s.v.tile[stage], first_column()); });
     }
   }
 
@@ -165,7 +173,7 @@ struct few_rows_output {
       const cache_row from = call.row_of(work.sequence, key);
       if (from.element < 0) continue;
       x.o.for_each(lane, [&](float& sum, int row, int column) {
-        column += warp * Types::warp_columns;
+        column += first_column();
         if (column >= v.extent(3)) return;
         const element value = v(from.element, from.row, work.head, column);
         if (is_nonfinite(value) && steps.keeps(rows, row, key))
@@ -180,7 +188,7 @@ struct few_rows_output {
     if (has_columns()) {
       GIWA_UNROLL
       for (int i = 0; i < x.o.registers; i += 2) {
-        const int row = map::row(lane, map::slot(i)), column = warp * Types::warp_columns + map::column(lane, i);
+        const int row = map::row(lane, map::slot(i)), column = first_column() + map::column(lane, i);
         if (row < rows.rows && column < Types::columns)
           *reinterpret_cast<float2*>(to + slot.output(row) + column) = {x.o.value[i], x.o.value[i + 1]};
       }
@@ -207,7 +215,7 @@ struct few_rows_output {
       GIWA_UNROLL
       for (int i = 0; i < x.o.registers; i += 2) {
         const float sums[2] = {x.o.value[i], x.o.value[i + 1]};
-        if (map::slot(i) == r) to.store(warp * Types::warp_columns + map::column(lane, i), sums, end);
+        if (map::slot(i) == r) to.store(first_column() + map::column(lane, i), sums, end);
       }
     }
     if (call.lse.data() == nullptr) return;

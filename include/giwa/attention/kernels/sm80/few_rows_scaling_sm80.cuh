@@ -219,7 +219,11 @@ struct few_rows_scaling {
       GIWA_UNROLL
       for (int i = 0; i < run; ++i) y[i] = convert<fp16>{}(convert<float>{}(x[n][i]) * up);
       GIWA_UNROLL
-      for (int i = 0; i < run; i += 2) __builtin_memcpy(&s.q[group](row, place_of_column(column + i)), y + i, 4);
+      for (int i = 0; i < run; i += 2)
+        if constexpr (Types::codes == 1)
+          __builtin_memcpy(&s.q[group](row, place_of_column<1>(column + i)), y + i, 4);
+        else
+          for (int j = i; j < i + 2; ++j) s.q[group](row, place_of_column<Types::codes>(column + j)) = y[j];
     }
     if (lane == 0) s.scales.q_factor[group][row] = down * k_scale;
   }

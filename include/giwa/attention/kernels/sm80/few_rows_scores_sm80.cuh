@@ -49,8 +49,9 @@ struct few_rows_scores {
       const few_rows_work_tile& work = reader.work();
       const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
       load_q(work, rows);
+      typename Types::visible_leaves leaves;
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
-        const tile_keep visible = Types::visible_of(call, rows, leaf);
+        const tile_keep visible = leaves.of(block, call, rows, leaf);
         if (visible != tile_keep::none) compute(rows, leaf, visible, turn++);
       }
     }
@@ -108,7 +109,7 @@ struct few_rows_scores {
         scaling.scale_scores(scores, stage);
       } else {
         multiply_rows(scores, [&](auto& sums) {
-          multiply_add(lane, sums, s.q[0], 0, transposed(s.k.tile[stage]), warp_keys * warp);
+          multiply_add(lane, sums, s.q[group], 0, transposed(s.k.tile[stage]), warp_keys * warp);
         });
       }
     }

@@ -32,7 +32,7 @@ struct few_rows_frame {
               copies = scores + types::score_groups * types::score_warps;
     if (warp == copies + 1) loader::prepare(block, p, s);  // the warp before it finds the split
     if (!p.splits.early) {
-      wait_for_previous_kernel();
+      if (!p.splits.waits_late) wait_for_previous_kernel();
       find_split(block, p.splits.call, p.splits.shape, split, types::leaf_keys, types::rows, s.search);
     }
     if (warp >= copies) {
@@ -65,7 +65,7 @@ struct few_rows_frame {
  private:
   /// Waits until the producers have found the split and initialized the mbarriers.
   GIWA_DEVICE static void wait_for_split(const params& p) {
-    if (p.splits.early) wait_for_previous_kernel();
+    if (p.splits.waits_late) wait_for_previous_kernel();
     arch::barrier_sync(types::named_barrier::ready, max_threads);
   }
   template <int Count>

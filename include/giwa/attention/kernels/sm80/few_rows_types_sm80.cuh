@@ -6,6 +6,7 @@
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh>
+#include <giwa/attention/work/visible_groups.cuh>
 #include <giwa/softmax/online.cuh>
 #include <giwa/tile/shared_tile.hpp>
 
@@ -62,10 +63,22 @@ GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& 
   }
 }
 
-/// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
+/// Where scales are. Strides are 0 in dimensions of size 1.
+struct scale_rows {
+  const float* data;
+  int64 element, row, head;
+
+  GIWA_DEVICE static scale_rows of(const tensor_view<const float, 3>& v) {
+    const auto stride = [&](int d) { return v.extent(d) == 1 ? 0 : v.stride(d); };
+    return {v.data(), stride(0), stride(1), stride(2)};
+  }
+};
+
+/// The rings' scales of keys and values of 8 or 4 bits, where each has its own, and the factors of rows.
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
   alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  scale_rows of_k, of_v;                                      // not in registers, which the producers have none for
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
@@ -81,6 +94,7 @@ struct few_rows_types {
   using query = T;
   using element = Element;
   static constexpr bool converts = !element_traits<Element>::on_tensor_cores;
+  static constexpr int codes = codes_of<Element>;
   static constexpr bool values_are_keys = false;             // V is in the tiles of K
   using operand = stdlib::conditional_t<converts, fp16, T>;  // of products, and so of q and P in shared memory
   using output = O;
@@ -88,6 +102,7 @@ struct few_rows_types {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   static constexpr int rows = Policy::rows, fragment_rows = rows < 16 ? 16 : rows, stages = Policy::stages,
                        leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));
+  using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
   // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
   static constexpr int most_groups = score_groups_of(Policy::head_size_v, rows, sizeof(Element));
@@ -102,18 +117,19 @@ struct few_rows_types {
   template <class Value, int Rows, int Columns>
   using tile = shared_tile<Value, tile_shape<Rows, Columns>,
                            swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
-  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;  // (rows, head size)
-  using k_tile = tile<Element, leaf_keys, round_up(Policy::head_size, 64)>;      // (keys, head size)
-  using v_tile = tile<Element, leaf_keys, round_up(Policy::head_size_v, 64)>;    // (keys, columns)
-  using p_tile = tile<operand, fragment_rows, leaf_keys>;                        // (rows, keys)
+  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;                 // (rows, head size)
+  using k_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size, codes), 64)>;    // (keys, head size)
+  using v_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size_v, codes), 64)>;  // (keys, columns)
+  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                       // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
   static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
   static constexpr int columns = round_up(Policy::head_size_v, 16);
   static constexpr int warp_columns = columns <= 16 * output_warps ? 16 : columns <= 32 * output_warps ? 32 : 64;
-  static constexpr int outputs_in_use = ceil_div(columns, warp_columns);  // warps
-  static_assert(outputs_in_use * warp_columns <= v_tile::columns);
+  static constexpr int outputs_in_use =
+      round_up(ceil_div(columns, warp_columns), warp_columns < 16 * codes ? 2 : 1);  // warps
+  static_assert(outputs_in_use * warp_columns <= v_tile::columns * codes);
 
   /// producers: one of them has written the first work tile. ready: so they have, and the mbarriers are initialized. scores,
   /// more_scores: of a group of score warps. p_full and p_empty: the score warps hand P of a leaf to the output warps in one of
@@ -163,16 +179,6 @@ struct few_rows_types {
     bool k_scales, v_scales;  // the keys or values of a sequence and a head have several scales
     tensor_map k, v;          // (element of the cache, head, row, head size)
   };
-
-  /// What of a leaf is visible: under the mask, and before the end of the keys.
-  GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
-    const int first = leaf * leaf_keys;
-    if (first >= r.keys) return tile_keep::none;
-    const bool whole = r.keys - first >= leaf_keys;
-    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
-    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
-  }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

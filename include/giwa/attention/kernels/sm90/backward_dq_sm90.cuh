@@ -28,11 +28,14 @@ class sm90_bad_keys {
     const two zero = pack<element>(0.f, 0.f);
     two sum = zero;
 #pragma unroll 1  // its instructions come from memory for each item
-    for (int i = 0; i < count; i += 8) {
-      two part[4];
-      __builtin_memcpy(part, &keys(row, lane % 2 * half + i), sizeof part);
+    for (int i = 0; i < count; i += 8 * at_once) {
+      two part[at_once][4];
       GIWA_UNROLL
-      for (int k = 0; k < 4; ++k) sum = __hfma2(part[k], zero, sum);
+      for (int j = 0; j < at_once; ++j)
+        __builtin_memcpy(part[j], &keys(row, lane % 2 * half + i + 8 * j), sizeof part[j]);
+      GIWA_UNROLL
+      for (int j = 0; j < at_once; ++j)
+        for (int k = 0; k < 4; ++k) sum = __hfma2(part[j][k], zero, sum);
     }
     if (is_new) bad = block.ballot(__hneu(sum.x, sum.x) || __hneu(sum.y, sum.y));
   }
@@ -53,6 +56,7 @@ class sm90_bad_keys {
 
  private:
   static constexpr int half = Types::policy::width_x / 2;  // two lanes read a key
+  static constexpr int at_once = 4;  // loads of 16 bytes: the products under way keep shared memory busy
 
   uint32 bad = 0;
 };

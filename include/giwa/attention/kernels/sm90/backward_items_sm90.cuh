@@ -40,7 +40,7 @@ class sm90_item_consumer {
   GIWA_DEVICE static void consume(Consumer& me) {
     if (me.index == Types::consumers - 1) me.release_turn();
     consume_items<Types>(me.block, me.s, [&](work_item& work) { return me.add_item(work); });
-    if (Types::stores_tiles && me.block.lane() == 0) arch::wait_stores<0>();
+    if ((Types::stores_tiles || Types::stages_keys) && me.block.lane() == 0) arch::wait_stores<0>();
   }
 
   GIWA_DEVICE void begin_item(const work_item& work) {
@@ -82,6 +82,7 @@ class sm90_item_consumer {
     release(s.x_empty[x.stage()]);
     x.advance();
     [[maybe_unused]] bool finite = true;  // of sums that are not shared, where dq is added
+    [[maybe_unused]] bool by_tma = false;
     if (has_tiles) {
       if constexpr (!Types::by_halves) release(s.b_empty[index]);
       if constexpr (!Types::adds_dq) release_turn();
@@ -89,16 +90,40 @@ class sm90_item_consumer {
       if constexpr (Types::adds_dq) {
         dq.start_last(block, s, index, y.turn, last);
         finite = are_finite();
+        if constexpr (Types::stages_keys) {
+          by_tma = uniform(finite & stores_by_tma(work) & (work.sharers <= 1) & (work.careful == 0));
+          if (by_tma) begin_stores();
+        }
         arch::wgmma_wait<0>();
         arch::fence_operand(last.value);
         release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
       }
       release(s.a_empty[index]);
       if constexpr (Types::adds_dq) dq.finish(block, s, index, thread, y.turn, last);
+      if constexpr (Types::stages_keys)
+        if (uniform(by_tma)) end_stores(work);
       ++fixed_turn;
     }
-    if (!uniform(work.idle)) store_sums(work, finite);
+    if (!uniform(work.idle | by_tma)) store_sums(work, finite);
   }
+  /// Whether TMA may store a warp's 16 rows: they may be clipped at the tensor's end, but must not reach into the next sequence.
+  GIWA_DEVICE bool stores_by_tma(const work_item& work) const {
+    const int end = work.first + 64 * index + rank_in_warpgroup() / 32 * 16 + (p.call.call.ragged ? 16 : 1);
+    return p.stores_by_tma & (end <= work.rows);
+  }
+  /// Stores a warp's 16 rows of dk and dv by TMA, in two steps: the fence before the last part of dq, between them, is for both.
+  ///@{
+  GIWA_DEVICE void begin_stores() {
+    stage_gradient(block, rank_in_warpgroup(), sum_y, 1, s.of_keys.dv[index]);
+    stage_gradient(block, rank_in_warpgroup(), sum_x, p.call.call.scale, s.of_keys.dk[index]);
+  }
+  GIWA_DEVICE void end_stores(const work_item& work) {
+    if (block.lane() != 0) return;
+    const auto at = Types::origin(work.head.get(), true, work.first + 64 * index);
+    start_store(rank_in_warpgroup(), s.of_keys.dv[index], p.dv, at);
+    start_store(rank_in_warpgroup(), s.of_keys.dk[index], p.dk, at);
+  }
+  ///@}
 
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {
@@ -203,8 +228,7 @@ class sm90_item_consumer {
     if constexpr (!rows_are_keys) {
       if (is_absent(views.dq)) return;
       if constexpr (Types::stores_tiles)
-        if (p.stores_by_tma && first < work.rows && (!p.call.call.ragged || first + thread / 32 * 16 + 16 <= work.rows))
-          return store_by_tma(h, first, scale);
+        if (stores_by_tma(work)) return store_by_tma(Types::origin(h, false, first), scale);
       store(sum_x, p.call.query_rows(views.dq, h), scale);
     } else {
       if constexpr (sums_x)
@@ -213,24 +237,11 @@ class sm90_item_consumer {
         if (!is_absent(views.dv)) store(sum_y, p.call.key_rows(views.dv, h, work.rows), 1);
     }
   }
-  /// Stores a warp's 16 rows of dq. They may be clipped at the tensor's end, but must not reach into the next sequence.
-  template <class Head>
-  GIWA_DEVICE void store_by_tma(const Head& h, int first, float scale) {
-    using box = tensor_box<typename Types::dq_of_warp>;
-    auto& staged = s.dq.of[index];
-    const int warp_row = thread / 32 * 16;
-    sum_x.transform([&](float value) { return value * scale + 0.0f; });  // as store_gradient()
-    if (block.lane() == 0) arch::wait_stores_read<0>();                  // of the item before
-    block.sync_warp();
-    giwa::store(thread, sum_x, 0, staged);
+  GIWA_DEVICE void store_by_tma(const giwa::index<4>& at, float scale) {
+    stage_gradient(block, thread, sum_x, scale, s.dq.of[index]);
     arch::fence_async_proxy();
     block.sync_warp();
-    if (block.lane() != 0) return;
-    const giwa::index<4> at{h.sequence, h.head, h.first_query_row + first + warp_row, 0};
-    for (int i = 0; i * box::columns < Types::dq_tile::columns; ++i)
-      arch::store_box(p.dq, box_coordinates<4>(at, i * box::columns, G{}).at,
-                      staged.data() + (64 * i + warp_row) * box::columns);
-    arch::commit_stores();
+    if (block.lane() == 0) start_store(thread, s.dq.of[index], p.dq, at);
   }
 
   /// A condition that all threads agree on, in a form that shows the compiler so: at a branch that might diverge it would

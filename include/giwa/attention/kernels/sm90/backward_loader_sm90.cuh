@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The loader of the Hopper kernels of attention_backward: a warp that loads tiles by TMA and notes what the mask keeps of them.
+// The loader of the Hopper kernels of attention_backward: a warp loads tiles and notes their masks.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_LOADER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_LOADER_SM90_CUH
 
 #include <giwa/arch/elect.cuh>
-#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+#include <giwa/attention/kernels/sm90/backward_plain_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/work/visible_groups.cuh>
 
@@ -13,26 +13,25 @@ namespace giwa::inline GIWA_ABI::detail {
 /// Loads the fixed rows of each work item and the visible tiles, and writes notes on them. For keys: the tiles of queries of every
 /// sequence and head that reads them, or this work tile's share, in order. Runs as a whole warp.
 template <class Types, class Block>
-class sm90_backward_loader {
- public:
-  using params = typename Types::params;
-  using shared_storage = typename Types::shared_storage;
-  using work_item = typename Types::work_item;
-  using tile_note = typename Types::tile_note;
-  using action = typename Types::action;
-  using head_type = typename Types::head_type;
-  using tiles_list = typename Types::tiles_list;
-  static constexpr int columns = Types::columns;
-  static constexpr bool by_groups = mask_traits<typename Types::mask>::has_blocks;
+class sm90_backward_loader : sm90_plain_loader<Types, Block> {
+  using base = sm90_plain_loader<Types, Block>;
+  using base::base;
+  using base::block, base::p, base::s, base::x, base::y, base::place, base::columns, base::rows_of_lane,
+      base::by_groups;
+  using typename base::action, typename base::head_type, typename base::params, typename base::shared_storage,
+      typename base::terms_of_row, typename base::tile_note, typename base::tiles_list, typename base::work_item;
 
+ public:
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
-    sm90_backward_loader me{block, p, s};
+    sm90_backward_loader me(block, p, s);
     for (uint32 turn = 0;; ++turn) {
       const int at = static_cast<int>(turn % Types::queue_depth);
       s.work_full[at].wait(turn / Types::queue_depth & 1);
       const work_item& work = s.work[at];
       if (work.end) break;
+      me.has_fixed = false;
       if (!work.idle) me.load_item(work);
+      me.tell_tiles(false);
       if constexpr (Types::adds_dq)
         if (work.last && block.lane() == 0) s.last_loaded.arrive();
       me.put_end(action::end_of_item);
@@ -43,11 +42,7 @@ class sm90_backward_loader {
   }
 
  private:
-  GIWA_DEVICE sm90_backward_loader(const Block& of, const params& parameters, shared_storage& storage)
-      : block(of), p(parameters), s(storage) {}
-
   GIWA_DEVICE void load_item(const work_item& work) {
-    has_fixed = false;
     if constexpr (Types::rows_are_keys) {
       const int n = work.batch;
       for (int b = p.call.first_reader(n); b < p.call.end_reader(n); ++b) {
@@ -95,17 +90,18 @@ class sm90_backward_loader {
           before_of_lane = visible_before(keys, work.first / Types::block_m, p.call.workspace.any_order);
       };
       for (int n; (n = tiles.next(block, find_before)) >= 0;) {
+        tell_tiles(true);
         load_tile(work, h, list, n, tiles);
-        if (!has_fixed) load_fixed(work);
-        has_fixed = true;
+        load_fixed(work);
       }
     } else {
-      for (int n = descends ? list.previous(end_of_part(work, list.count())) : list.next(0);
-           first <= n && n < list.count(); n = descends ? list.previous(n) : list.next(n + 1)) {
+      const int last = descends ? list.previous(end_of_part(work, list.count())) : list.next(0);
+      for (int n = last; first <= n && n < list.count(); n = descends ? list.previous(n) : list.next(n + 1)) {
+        tell_tiles(true);
         load_tile(work, h, list, n, list);
-        // After the first tile, because the consumers of the item before may still use the fixed rows.
-        if (!has_fixed) load_fixed(work);
-        has_fixed = true;
+        load_fixed(work);  // now, because the consumers of the item before may still use the fixed rows
+        if constexpr (base::has_plain_tiles)
+          if (n == last) n = this->load_plain_tiles(work, h, list, first, n);
       }
     }
   }
@@ -134,31 +130,41 @@ class sm90_backward_loader {
     return Types::rows_are_keys ? keep_of_reader(p.call, h, keep, first + 64) : keep;
   }
 
-  /// b is free for the next rows earlier than a: dq of the last tile needs a.
+  /// Where dq is added the scheduler loads the fixed rows: says whether there are tiles, once for each item.
+  GIWA_DEVICE void tell_tiles(bool has_tiles) {
+    if constexpr (Types::adds_dq) {
+      if (!has_fixed && block.lane() == 0) s.has_tiles = has_tiles, s.tiles_known.arrive();
+      has_fixed = true;
+    }
+  }
   GIWA_DEVICE void load_fixed(const work_item& work) {
-    const head_type& h = work.head.get();
-    const auto at = [&](int c) { return origin(h, Types::rows_are_keys, work.first + 64 * c); };
-    for (int c = 0; c < Types::groups; ++c) {
-      [[maybe_unused]] row_terms terms[2];
-      if constexpr (Types::stages_output)
-        for (int i = 0; i < 2; ++i) terms[i] = p.call.terms_of_query(h, work.first + 64 * c + block.lane() + 32 * i);
-      s.b_empty[c].wait((fixed_turn & 1) ^ 1);
-      if constexpr (Types::stages_output) {
-        for (int i = 0; i < 2; ++i) s.own_terms[c][block.lane() + 32 * i] = terms[i];
+    if constexpr (!Types::adds_dq) {
+      if (has_fixed) return;
+      has_fixed = true;
+      const head_type& h = work.head.get();
+      const auto at = [&](int c) { return Types::origin(h, Types::rows_are_keys, work.first + 64 * c); };
+      for (int c = 0; c < Types::groups; ++c) {
+        [[maybe_unused]] row_terms terms[2];
+        if constexpr (Types::stages_output)
+          for (int i = 0; i < 2; ++i) terms[i] = p.call.terms_of_query(h, work.first + 64 * c + block.lane() + 32 * i);
+        s.b_empty[c].wait((fixed_turn & 1) ^ 1);
+        if constexpr (Types::stages_output) {
+          for (int i = 0; i < 2; ++i) s.own_terms[c][block.lane() + 32 * i] = terms[i];
+          block.sync_warp();
+        }
+        if (arch::elect_one()) {
+          s.fixed_full[c].arrive_and_expect(Types::a_tile::bytes + (Types::sums_x ? Types::b_tile::bytes : 0));
+          if constexpr (Types::sums_x) giwa::load(p.b, at(c), s.b[c], s.fixed_full[c]);
+        }
         block.sync_warp();
       }
-      if (arch::elect_one()) {
-        s.fixed_full[c].arrive_and_expect(Types::a_tile::bytes + (Types::sums_x ? Types::b_tile::bytes : 0));
-        if constexpr (Types::sums_x) giwa::load(p.b, at(c), s.b[c], s.fixed_full[c]);
+      for (int c = 0; c < Types::groups; ++c) {
+        s.a_empty[c].wait((fixed_turn & 1) ^ 1);
+        if (arch::elect_one()) giwa::load(p.a, at(c), s.a[c], s.fixed_full[c]);
+        block.sync_warp();
       }
-      block.sync_warp();
+      ++fixed_turn;
     }
-    for (int c = 0; c < Types::groups; ++c) {
-      s.a_empty[c].wait((fixed_turn & 1) ^ 1);
-      if (arch::elect_one()) giwa::load(p.a, at(c), s.a[c], s.fixed_full[c]);
-      block.sync_warp();
-    }
-    ++fixed_turn;
   }
 
   /// Where dq of tile n of the queries is added. An item that comes again has added to it already. `tiles`: as for load_tile().
@@ -188,10 +194,8 @@ class sm90_backward_loader {
       some = some || keep[c] == tile_keep::some;
     }
     const bool scrubs = work.careful != 0 && some;
-    constexpr int rows_of_lane = ceil_div(columns, 32);
     const int begin = n * columns;
-    [[maybe_unused]] stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms>
-        terms[rows_of_lane];
+    [[maybe_unused]] terms_of_row terms[rows_of_lane];
     if constexpr (Types::is_split || Types::rows_are_keys) {  // before the wait, so that the loads overlap it
       GIWA_UNROLL
       for (int i = 0; i < rows_of_lane; ++i) {
@@ -205,19 +209,7 @@ class sm90_backward_loader {
     [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
     if constexpr (Types::adds_dq) dq = dq_place_of(work, h, n, tiles);
     s.x_empty[x.stage()].wait(x.phase() ^ 1);
-    GIWA_UNROLL
-    for (int i = 0; i < rows_of_lane; ++i) {
-      const int row = block.lane() + 32 * i;
-      if (columns % 32 != 0 && row >= columns) continue;
-      if constexpr (Types::is_split) {
-        Types::put(terms[i], row, s.terms[x.stage()]);
-      } else if constexpr (Types::rows_are_keys) {
-        s.terms[x.stage()].lse[row] = terms[i].lse * log2_e<float>;
-        s.terms[x.stage()].delta[row] = terms[i].delta;
-      } else {
-        s.terms[x.stage()].nan[row] = 0;
-      }
-    }
+    this->put_terms(terms);
     if (block.lane() == 0) {
       tile_note& note = s.notes[x.stage()];
       note.limits.put(typename Types::bounds(h));
@@ -234,7 +226,7 @@ class sm90_backward_loader {
                                                           : action::some;  // for its share of dq of the other's keys
     }
     block.sync_warp();
-    const auto at = origin(h, !Types::rows_are_keys, begin);
+    const auto at = Types::origin(h, !Types::rows_are_keys, begin);
     if (arch::elect_one()) giwa::load(p.x, at, s.x[x.stage()], scrubs ? s.landed : s.x_full[x.stage()]);
     s.y_empty[y.stage()].wait(y.phase() ^ 1);
     if (arch::elect_one()) giwa::load(p.y, at, s.y[y.stage()], scrubs ? s.landed : s.y_full[y.stage()]);
@@ -243,7 +235,13 @@ class sm90_backward_loader {
     if (!Types::is_split && scrubs) {
       if (block.lane() == 0) s.landed.arrive_and_expect(x_bytes + y_bytes);
       s.landed.wait(landed_phase), landed_phase ^= 1;
-      if constexpr (!Types::is_split) clear_nonfinite(s.x[x.stage()], s.y[y.stage()], s.terms[x.stage()], block.lane());
+      if constexpr (!Types::is_split)
+        clear_nonfinite_rows<Types::sums_y>(s.x[x.stage()], s.y[y.stage()], block.lane(), [&](int row) {
+          if constexpr (Types::rows_are_keys)
+            s.terms[x.stage()].lse[row] = nan_of<float>;
+          else
+            s.terms[x.stage()].nan[row] = nan_of<float>;
+        });
       arch::fence_async_proxy();
       block.sync_warp();
     }
@@ -255,42 +253,7 @@ class sm90_backward_loader {
     place.advance(), x.advance(), y.advance();
   }
 
-  /// Clears the rows of both tiles of which one has NaN or infinity, and marks them in the terms. Rare, so written for small code.
-  template <class XTile, class YTile, class Terms>
-  GIWA_DEVICE static void clear_nonfinite(XTile& x_tile, YTile& y_tile, Terms& terms, int lane) {
-#pragma unroll 1
-    for (int row = lane; row < columns; row += 32) {
-      bool any = false;
-#pragma unroll 1
-      for (int i = 0; i < XTile::columns; ++i) any = any || is_nonfinite(x_tile(row, i));
-#pragma unroll 1
-      for (int i = 0; Types::sums_y && i < YTile::columns; ++i) any = any || is_nonfinite(y_tile(row, i));
-      if (!any) continue;
-      const auto zero = convert<typename Types::element>{}(0.0f);
-#pragma unroll 1
-      for (int i = 0; i < XTile::columns; ++i) x_tile(row, i) = zero;
-#pragma unroll 1
-      for (int i = 0; Types::sums_y && i < YTile::columns; ++i) y_tile(row, i) = zero;
-      if constexpr (Types::rows_are_keys)
-        terms.lse[row] = nan_of<float>;
-      else
-        terms.nan[row] = nan_of<float>;
-    }
-  }
-
-  /// Where row `row` of the head is in a tensor of keys or of queries.
-  GIWA_DEVICE static giwa::index<4> origin(const head_type& h, bool of_keys, int row) {
-    return of_keys ? giwa::index<4>{h.key_sequence, h.kv_head, h.first_key_row + row, 0}
-                   : giwa::index<4>{h.sequence, h.head, h.first_query_row + row, 0};
-  }
-
-  const Block& block;
-  const params& p;
-  shared_storage& s;
-  ring_cursor<Types::stages_x> x;
-  ring_cursor<Types::stages_y> y;
   uint32 fixed_turn = 0, landed_phase = 0;
-  ring_cursor<Types::places> place;  // of a part of dq
   bool has_fixed = false;
   int before_of_lane = -1;  // the tile of keys that adds to dq of this lane's tile of the group before this one does
 };

@@ -128,11 +128,34 @@ class sm90_backward_scheduler {
       idle = 0;
     }
   }
-  GIWA_DEVICE void put() { s.work_full[turn++ % Types::queue_depth].arrive(); }
+  GIWA_DEVICE void put() {
+    const int at = static_cast<int>(turn % Types::queue_depth);
+    s.work_full[at].arrive();
+    ++turn;
+    if constexpr (Types::adds_dq) load_fixed(s.work[at]);
+  }
+  /// Loads the keys and values of an item if the loader finds tiles of it, where dq is added: the loader has the first tile to load
+  /// meanwhile. b is free for the next rows earlier than a: dq of the last tile needs a.
+  GIWA_DEVICE void load_fixed(const work_item& work) {
+    if (work.end) return;
+    s.tiles_known.wait(items++ & 1);
+    if (!s.has_tiles) return;
+    const uint32 phase = (fixed_turn++ & 1) ^ 1;
+    const auto at = [&](int c) { return Types::origin(work.head.get(), true, work.first + 64 * c); };
+    for (int c = 0; c < Types::groups; ++c) {
+      s.b_empty[c].wait(phase);
+      s.fixed_full[c].arrive_and_expect(Types::a_tile::bytes + Types::b_tile::bytes);
+      giwa::load(p.b, at(c), s.b[c], s.fixed_full[c]);
+    }
+    for (int c = 0; c < Types::groups; ++c) {
+      s.a_empty[c].wait(phase);
+      giwa::load(p.a, at(c), s.a[c], s.fixed_full[c]);
+    }
+  }
 
   const params& p;
   shared_storage& s;
-  uint32 turn = 0, claims = 0;
+  uint32 turn = 0, claims = 0, items = 0, fixed_turn = 0;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

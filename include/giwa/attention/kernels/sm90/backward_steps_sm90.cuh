@@ -21,6 +21,27 @@ GIWA_DEVICE void consume_items(const Block& block, typename Types::shared_storag
   }
 }
 
+/// store_gradient() of a warpgroup by TMA in two steps: each warp writes its 16 of 64 rows to `staged`, and then, when its threads
+/// have called fence_async_proxy() and met, its first lane starts the store of the rows from `origin` on.
+///@{
+template <class Block, class Sums, class Staged>
+GIWA_DEVICE void stage_gradient(const Block& block, int thread, Sums& sums, float factor, Staged& staged) {
+  sums.transform([&](float value) { return value * factor + 0.0f; });
+  if (block.lane() == 0) arch::wait_stores_read<0>();  // of what was there
+  block.sync_warp();
+  store(thread, sums, 0, staged);
+}
+template <class Staged>
+GIWA_DEVICE void start_store(int thread, const Staged& staged, const tensor_map& map, giwa::index<4> origin) {
+  using box = tensor_box<Staged>;
+  const int first = thread / 32 * 16;
+  origin[2] += first;
+  for (int i = 0; i * box::columns < Staged::columns; ++i)
+    arch::store_box(map, box_coordinates<4>(origin, i * box::columns, typename Staged::value_type{}).at,
+                    staged.data() + (64 * i + first) * box::columns);
+  arch::commit_stores();
+}
+///@}
 /// What a thread does with its scores of a tile, or of `Columns` of its moving rows from `first_column` on.
 template <class Types, int Columns = Types::columns>
 struct sm90_backward_steps {

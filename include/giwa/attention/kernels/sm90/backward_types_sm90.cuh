@@ -76,6 +76,8 @@ struct sm90_backward_types {
       adds_dq || (!is_split && (HeadSize > 64 || HeadSizeV > 64)) ? descriptors::of_warp : descriptors::from_first;
   // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers.
   static constexpr bool stores_slabs = adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0;
+  // Whether TMA stores them, from tiles of shared memory: 64 1.01 times as fast, 128 0.99 (H200, 2026-11-29).
+  static constexpr bool stages_keys = by_halves && stores_slabs;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;
@@ -94,6 +96,18 @@ struct sm90_backward_types {
                               swizzled<swizzle::bytes_128>>;
   using dq_tile = dq_rows<64>;
   using dq_of_warp = dq_rows<16>;
+
+  // dk and dv of a consumer, and a warp's share of one.
+  template <int Rows, int Width>
+  using key_rows = shared_tile<G, tile_shape<Rows, Width>, swizzled<swizzle::bytes_128>>;
+  using dk_tile = key_rows<64, policy::width_x>;
+  using dv_tile = key_rows<64, policy::width_y>;
+  using dk_of_warp = key_rows<16, policy::width_x>;
+  using dv_of_warp = key_rows<16, policy::width_y>;
+  struct rows_of_keys {
+    dk_tile dk[consumers];
+    dv_tile dv[consumers];
+  };
 
   /// Where a tile's part of dq is added, for the kernel of all gradients.
   struct dq_place {
@@ -204,6 +218,7 @@ struct sm90_backward_types {
     x_tile x[stages_x];
     y_tile y[stages_y];
     stdlib::conditional_t<adds_dq, parts_of_dq, stdlib::conditional_t<stores_tiles, rows_of_dq, nothing>> dq;
+    stdlib::conditional_t<stages_keys, rows_of_keys, nothing> of_keys;
     stdlib::conditional_t<by_gradient, weights_between, nothing> weights;
     stdlib::conditional_t<adds_dq, dq_place, nothing> dq_places[places];  // a ring
     moving_terms terms[stages_x];
@@ -219,6 +234,8 @@ struct sm90_backward_types {
     arch::mbarrier fixed_full[groups], a_empty[groups], b_empty[groups];
     arch::mbarrier work_full[queue_depth], work_empty[queue_depth];
     stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> last_loaded;  // all tiles of the last item of a work tile
+    stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> tiles_known;  // of an item: has_tiles
+    bool has_tiles;
   };
   struct params {
     call_params call;
@@ -228,9 +245,16 @@ struct sm90_backward_types {
     bool waits_first;       // for the kernel before it; else only before its end
     tensor_map a, b, x, y;  // (sequence, head, row, head size)
     tensor_map dq;
+    stdlib::conditional_t<stages_keys, tensor_map, nothing> dk, dv;
     bool stores_by_tma;
     stdlib::conditional_t<adds_dq, last_work_tiles, nothing> last;
   };
+
+  /// Where row `row` of the head is in a tensor of keys or of queries.
+  GIWA_DEVICE static giwa::index<4> origin(const head_type& h, bool of_keys, int row) {
+    return of_keys ? giwa::index<4>{h.key_sequence, h.kv_head, h.first_key_row + row, 0}
+                   : giwa::index<4>{h.sequence, h.head, h.first_query_row + row, 0};
+  }
 
   template <class Block>
   GIWA_DEVICE static void initialize(const Block& block, shared_storage& s) {
@@ -239,7 +263,7 @@ struct sm90_backward_types {
     for (int i = 0; i < stages_y; ++i) s.y_full[i].initialize(1), s.y_empty[i].initialize(4 * consumers);
     s.landed.initialize(1);
     if constexpr (adds_dq) {
-      s.last_loaded.initialize(1);
+      s.last_loaded.initialize(1), s.tiles_known.initialize(1);
       for (int i = 0; i < stages_ds; ++i)
         s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
       for (int i = 0; i < places; ++i) s.place_full[i].initialize(1);

@@ -123,10 +123,11 @@ struct latent_output {
         store_partial(x, rows, to);
         to += partial_slot::floats(p.splits.shape.rows, Types::columns);
       };
+      typename Types::visible_leaves leaves;
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
         state x;
         x.reset();
-        const tile_keep visible = Types::visible_of(call, rows, leaf);
+        const tile_keep visible = leaves.of(block, call, rows, leaf);
         if (visible != tile_keep::none) compute(work, rows, leaf, visible, turn++, x);
         fold.push(0, leaf, x, begin, hand_on);
       }

@@ -44,8 +44,9 @@ struct latent_scores {
       const few_rows_work_tile& work = reader.work();
       const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
       load_q(work, rows);
+      typename Types::visible_leaves leaves;
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
-        const tile_keep visible = Types::visible_of(call, rows, leaf);
+        const tile_keep visible = leaves.of(block, call, rows, leaf);
         if (visible != tile_keep::none) compute(rows, leaf, visible, turn++);
       }
     }

@@ -51,6 +51,7 @@ struct latent_types {
   using call_params = cached_params<T, T, O, Mask, Score>;
   static constexpr bool converts = false, values_are_keys = true;
   static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = latent_leaf_keys;
+  using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   static constexpr int columns = Policy::head_size_v;
   static_assert(Policy::head_size % 64 == 0 && columns % 128 == 0 && columns <= Policy::head_size);
 
@@ -102,14 +103,6 @@ struct latent_types {
     tensor_map k;      // (element of the cache, head, row, head size)
   };
 
-  GIWA_HOST_DEVICE static tile_keep visible_of(const call_params& call, const packed_rows& r, int leaf) {
-    const int first = leaf * leaf_keys;
-    if (first >= r.keys) return tile_keep::none;
-    const bool whole = r.keys - first >= leaf_keys;
-    const score_tile t = r.tile(first, whole ? first + leaf_keys - 1 : r.keys - 1);
-    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
-    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
-  }
   /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written.
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
     s.k.full[turn % stages].wait(turn / stages & 1);

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""The problems of TransformerEngine's tests of attention, as tests of giwa_torch (peer_tests.py).
+
+TransformerEngine's tests need its library, so only their tables are read: each ModelConfig of tests/pytorch/attention/test_attention.py
+is a forward call and its gradients, compared with PyTorch in float32. GIWA_PEER_CHECKOUT is the checkout.
+"""
+import ast
+import math
+import os
+import zlib
+from pathlib import Path
+
+import giwa_torch
+import pytest
+import torch
+
+NAMES = ("batch_size", "max_seqlen_q", "num_heads", "head_dim_qk")
+DEFAULTS = {"softmax_type": "vanilla", "dropout_p": 0.0, "attn_mask_type": "no_mask", "attn_bias_type": "no_bias", "alibi_type": "none",
+            "bias_shape": "1hss", "window_size": (-1, -1), "return_max_logit": False, "num_splits": 1}
+
+
+def configs():
+    tree = ast.parse((Path(os.environ["GIWA_PEER_CHECKOUT"]) / "tests/pytorch/attention/test_attention.py").read_text())
+    for table in tree.body:
+        if not (isinstance(table, ast.Assign) and isinstance(table.value, ast.Dict)):
+            continue
+        for key, call in zip(table.value.keys, table.value.values):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "ModelConfig":
+                given = dict(zip(NAMES, (ast.literal_eval(x) for x in call.args)))
+                given.update({x.arg: ast.literal_eval(x.value) for x in call.keywords})
+                config = {**DEFAULTS, "name": table.targets[0].id.removeprefix("model_configs_"), **given}
+                config.setdefault("max_seqlen_kv", config["max_seqlen_q"])
+                config.setdefault("num_gqa_groups", config["num_heads"])
+                config.setdefault("head_dim_v", config["head_dim_qk"])
+                yield pytest.param(config, id=f"{config['name']}-{key.value}")
+
+
+def slopes_of(heads):
+    """As in the paper of ALiBi."""
+    power = 2 ** math.floor(math.log2(heads))
+    first = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return first + [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
+
+
+def refused(**arguments):
+    given = [name for name, value in arguments.items() if value]
+    if given:
+        raise NotImplementedError(f"giwa_torch: {', '.join(given)}")
+
+
+class Problem:
+    def __init__(self, c, name, dtype):
+        refused(dropout=c["dropout_p"] > 0, return_max_logit=c["return_max_logit"],
+                **{"head sizes above 512": max(c["head_dim_qk"], c["head_dim_v"]) > 512})
+        generator = torch.Generator("cuda").manual_seed(zlib.crc32(name.encode()))
+        b, sq, sk, h, hk = (c[x] for x in ("batch_size", "max_seqlen_q", "max_seqlen_kv", "num_heads", "num_gqa_groups"))
+
+        def normal(*shape, of=dtype):
+            return torch.randn(*shape, device="cuda", generator=generator).to(of).requires_grad_()
+
+        def lengths(most):
+            return torch.randint(1, max(2, most), (b,), device="cuda", generator=generator, dtype=torch.int32)
+
+        self.q, self.k, self.v = normal(b, sq, h, c["head_dim_qk"]), normal(b, sk, hk, c["head_dim_qk"]), normal(b, sk, hk, c["head_dim_v"])
+        self.dout = normal(b, sq, h, c["head_dim_v"]).detach()
+        kind = c["attn_mask_type"]
+        self.causal, self.top_left = "causal" in kind, "causal" in kind and "bottom_right" not in kind
+        self.q_lengths = self.k_lengths = None
+        if "padding" in kind:
+            self.q_lengths = lengths(sq)
+            self.k_lengths = self.q_lengths if sq == sk else lengths(sk)
+        self.window = tuple(c["window_size"])
+        if "swa" in c["name"] and self.window == (-1, -1):
+            self.window = (sk // 8, -1 if self.causal else sk // 10)
+        shape = {"1": 1, "b": b, "h": h}
+        of_bias = c["bias_shape"]
+        self.bias = self.slopes = None
+        if c["attn_bias_type"] == "post_scale_bias":
+            self.bias = normal(shape[of_bias[0]], shape[of_bias[1]], sq if of_bias[2] == "s" else 1, sk)
+        if c["attn_bias_type"] == "alibi":
+            custom = torch.rand(h, device="cuda", generator=generator)
+            self.slopes = custom if c["alibi_type"] == "custom" else torch.tensor(slopes_of(h), device="cuda")
+        self.sinks = None
+        if c["softmax_type"] != "vanilla":
+            self.sinks = normal(h, of=torch.float32) if c["softmax_type"] == "learnable" else torch.zeros(h, device="cuda")
+
+    def ours(self):
+        return giwa_torch.attention(self.q, self.k, self.v, causal=self.causal, window=self.window, top_left=self.top_left, bias=self.bias,
+                                    alibi_slopes=self.slopes, sinks=self.sinks, q_lengths=self.q_lengths, k_lengths=self.k_lengths)
+
+    def exact(self):
+        q, k, v = (x.float().transpose(1, 2) for x in (self.q, self.k, self.v))
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+        (b, _, sq, sk), device = scores.shape, q.device
+        rows = torch.full((b,), sq, device=device) if self.q_lengths is None else self.q_lengths
+        keys = torch.full((b,), sk, device=device) if self.k_lengths is None else self.k_lengths
+        offset = torch.zeros_like(rows) if self.top_left else keys - rows
+        ahead = torch.arange(sk, device=device) - torch.arange(sq, device=device)[:, None] - offset[:, None, None]
+        keep = torch.arange(sk, device=device)[None, None] < keys[:, None, None]
+        keep = keep & (ahead <= 0) if self.causal else keep
+        keep = keep & (ahead >= -self.window[0]) if self.window[0] >= 0 else keep
+        keep = keep & (ahead <= self.window[1]) if self.window[1] >= 0 and not self.causal else keep
+        if self.bias is not None:
+            scores = scores + self.bias.float()
+        if self.slopes is not None:
+            scores = scores - self.slopes[:, None, None] * ahead.abs()[:, None]
+        scores = scores.masked_fill(~keep[:, None], -math.inf)
+        if self.sinks is not None:
+            scores = torch.cat([scores, self.sinks[:, None, None].expand(b, -1, sq, 1)], -1)
+        weights = torch.softmax(scores.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0), -1)
+        weights = weights[..., :sk].masked_fill(~keep[:, None], 0)
+        self.seen = torch.arange(sq, device=device)[None, :, None, None] < rows[:, None, None, None]
+        return (weights @ v).transpose(1, 2)
+
+    def gradients_of(self, o):
+        wanted = {name: x for name, x in (("q", self.q), ("k", self.k), ("v", self.v), ("bias", self.bias), ("sinks", self.sinks))
+                  if x is not None and x.requires_grad}
+        return dict(zip(wanted, torch.autograd.grad(o, wanted.values(), (self.dout * self.seen).to(o.dtype))))
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=("bf16", "fp16"))
+@pytest.mark.parametrize("config", list(configs()))
+def test_config(config, dtype, request):
+    problem = Problem(config, request.node.name, dtype)
+    o = problem.ours()
+    exact = problem.exact()
+    found = {"o": o * problem.seen, **problem.gradients_of(o)}
+    expected = {"o": exact * problem.seen, **problem.gradients_of(exact)}
+    for name, x in found.items():
+        error, size = (x.float() - expected[name].float()).abs().max().item(), expected[name].abs().max().item()
+        assert error <= (0.02 if dtype == torch.bfloat16 else 0.004) * size, f"{name}: {error} of {size}"

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+// Runs of whole tiles, for backward_loader_sm90.cuh.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_PLAIN_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_PLAIN_SM90_CUH
+
+#include <giwa/arch/elect.cuh>
+#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// The rings of the loader, and runs of tiles whose notes differ in their rows alone.
+template <class Types, class Block>
+class sm90_plain_loader {
+ public:
+  using params = typename Types::params;
+  using shared_storage = typename Types::shared_storage;
+  using work_item = typename Types::work_item;
+  using tile_note = typename Types::tile_note;
+  using action = typename Types::action;
+  using head_type = typename Types::head_type;
+  using tiles_list = typename Types::tiles_list;
+  static constexpr int columns = Types::columns;
+  static constexpr bool by_groups = mask_traits<typename Types::mask>::has_blocks;
+  static constexpr int rows_of_lane = ceil_div(columns, 32);
+  using terms_of_row = stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms>;
+
+ protected:
+  GIWA_DEVICE sm90_plain_loader(const Block& of, const params& parameters, shared_storage& storage)
+      : block(of), p(parameters), s(storage) {}
+
+  /// Where dq is added and scores are not modified, notes of tiles that are kept as a whole differ in their rows alone, if the same
+  /// tile of keys adds to their dq before this one. Such plain tiles take 119 instead of 217 instructions (128, full).
+  static constexpr bool has_plain_tiles =
+      Types::adds_dq && !by_groups && mask_traits<typename Types::mask>::any_range &&
+      !score_steps<typename Types::mask, typename Types::score>::modified && !drops_weights<typename Types::score>;
+  /// Loads the plain tiles of [first, end) that are next to `end`, the last one first. Returns the first of them, or `end`.
+  GIWA_DEVICE int load_plain_tiles(const work_item& work, const head_type& h, const tiles_list& list, int first,
+                                   int end) {
+    const bool few = end - first < 8 && !mask_traits<typename Types::mask>::keeps_all;  // to find them takes longer
+    if (few || work.careful != 0 || work.first + Types::block_m > h.keys()) return end;
+    const int tile = work.first / Types::block_m, before = p.call.workspace.any_order && tile > 0 ? 0 : tile - 1;
+    int from = list.all_from(first, end);
+    if (before >= 0)
+      from = tiles_list(p.call.call.mask, h, before * Types::block_m, Types::block_m, columns).all_from(from, end);
+    if (from == end) return end;
+    int row = h.first_query_row + (end - 1) * columns;
+    const row_terms* at = &p.call.terms_at(h.sequence, h.head, row + block.lane());
+    typename Types::dq_place to{p.call.dq_part_of(h, end - 1, columns), tile, before + 1};
+#pragma unroll 1
+    for (int n = end - 1; n >= from; --n) {
+      row_terms terms[rows_of_lane];
+      GIWA_UNROLL
+      for (int i = 0; i < rows_of_lane; ++i) terms[i] = at[32 * i];
+      s.x_empty[x.stage()].wait(x.phase() ^ 1);
+      put_terms(terms);
+      if (block.lane() == 0) {
+        tile_note& note = s.notes[x.stage()];
+        for (int c = 0; c < Types::groups; ++c) note.of[c] = action::all;
+        note.begin = n * columns;
+        s.dq_places[place.stage()] = to;
+        s.place_full[place.stage()].arrive();
+      }
+      block.sync_warp();
+      if (arch::elect_one()) {
+        const giwa::index<4> origin{h.sequence, h.head, row, 0};
+        s.x_full[x.stage()].arrive_and_expect(Types::x_tile::bytes);
+        giwa::load(p.x, origin, s.x[x.stage()], s.x_full[x.stage()]);
+        s.y_empty[y.stage()].wait(y.phase() ^ 1);
+        s.y_full[y.stage()].arrive_and_expect(Types::y_tile::bytes);
+        giwa::load(p.y, origin, s.y[y.stage()], s.y_full[y.stage()]);
+      }
+      block.sync_warp();
+      place.advance(), x.advance(), y.advance();
+      row -= columns, at -= columns, to.part -= dq_parts::of_tile(Types::head_size);
+    }
+    return from;
+  }
+
+  /// Writes a lane's terms of the rows of the next stage.
+  GIWA_DEVICE void put_terms(const terms_of_row (&terms)[rows_of_lane]) {
+    auto& to = s.terms[x.stage()];
+    GIWA_UNROLL
+    for (int i = 0; i < rows_of_lane; ++i) {
+      const int row = block.lane() + 32 * i;
+      if (columns % 32 != 0 && row >= columns) continue;
+      if constexpr (Types::is_split)
+        Types::put(terms[i], row, to);
+      else if constexpr (Types::rows_are_keys)
+        to.lse[row] = terms[i].lse * log2_e<float>, to.delta[row] = terms[i].delta;
+      else
+        to.nan[row] = 0;
+    }
+  }
+
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  ring_cursor<Types::stages_x> x;
+  ring_cursor<Types::stages_y> y;
+  ring_cursor<Types::places> place;  // of a part of dq
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
