@@ -189,6 +189,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/cached_checks.hpp
   P giwa/attention/problem/cached_params.hpp
   P giwa/attention/problem/score_gradient.hpp
+  P giwa/attention/problem/bias_gradient.hpp
   P giwa/attention/problem/backward_options.hpp
   P giwa/attention/problem/backward_params.hpp
   P giwa/attention/problem/backward_checks.hpp
@@ -266,7 +267,13 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/latent_scores_sm90.cuh
   D giwa/attention/kernels/sm90/latent_output_sm90.cuh
   D giwa/attention/kernels/sm90/latent_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_loader_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_output_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_consumer_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_wide_sm90.cuh
   D giwa/attention/kernels/sm90/backward_types_sm90.cuh
+  D giwa/attention/kernels/sm90/backward_bias_sm90.cuh
   D giwa/attention/kernels/sm90/backward_scheduler_sm90.cuh
   D giwa/attention/kernels/sm90/backward_sharing_sm90.cuh
   D giwa/attention/kernels/sm90/backward_plain_sm90.cuh
@@ -300,6 +307,7 @@ set(GIWA_HEADERS
   L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh
   L giwa/attention/choose/many_rows_sm90.cuh
+  L giwa/attention/choose/latent_sm90.cuh
   L giwa/attention/choose/cached.cuh
   L giwa/attention/choose/forward_sm90.cuh
   L giwa/attention/choose/backward_sm90.cuh

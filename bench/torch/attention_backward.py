@@ -35,7 +35,8 @@ from attention import BACKENDS, CAP, HEADS, HERE, INCLUDE, SHAPES, WINDOW, flops
 sys.path.append(str(HERE.parent))  # last: its folder torch is not PyTorch
 import report_rows  # noqa: E402
 
-KINDS = ("full", "causal", "softcap", "alibi", "window", "bias", "dropout", "packed")  # in the order of attention_backward_entries.cu
+KINDS = ("full", "causal", "softcap", "alibi", "window", "bias", "dropout", "packed", "own full", "own causal",
+         "pair", "slopes")  # in the order of attention_backward_entries.cu
 # (element, kind, head size, batch, heads, kv heads, length)
 USUAL = tuple(("fp16", kind, size, batch, heads, heads, length) for size, heads in HEADS.items() for kind in KINDS[:2]
               for batch, length in SHAPES)
@@ -47,6 +48,10 @@ OTHERS = (("bf16", "full", 128, 4, 16, 16, 4096), ("bf16", "causal", 128, 4, 16,
 PACKED = (4096, 3000, 2500, 2000, 1500, 1200, 1000, 600, 300, 188)  # lengths of the sequences of a packed case
 FLEX = tuple(("fp16", kind, 128, batch, 16, 16, 4096)
              for kind, batch in (("causal", 4), ("window", 4), ("softcap", 4), ("alibi", 4), ("bias", 1)))
+# A bias with its gradient, and Evoformer's two: of each key, and of pairs, which all sequences share.
+FLEX += (("fp16", "bias", 64, 1, 32, 32, 4096), ("fp16", "bias", 128, 4, 16, 16, 1024), ("fp16", "pair", 32, 128, 8, 8, 256),
+         ("fp16", "pair", 32, 128, 8, 8, 512), ("fp16", "pair", 64, 16, 16, 16, 1024),
+         ("fp16", "slopes", 128, 4, 16, 16, 4096))
 FP32 = tuple(("fp32", kind, size, batch, heads, heads, length) for size, heads in ((64, 32), (128, 16)) for kind in KINDS[:2]
              for batch, length in SHAPES)
 ELEMENTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}  # in the order of attention_backward_entries.cu
@@ -84,7 +89,8 @@ class Call(ctypes.Structure):  # backward_call in attention_backward_entries.cu
                 + [("cap", ctypes.c_double)]
                 + [(name, ctypes.c_void_p) for name in "q k v dout bias o dq dk dv dbias lse slopes forward_workspace "
                                                        "workspace".split()]
-                + [("workspace_bytes", ctypes.c_longlong), ("stream", ctypes.c_void_p), ("offsets", ctypes.c_void_p)])
+                + [("workspace_bytes", ctypes.c_longlong), ("stream", ctypes.c_void_p), ("offsets", ctypes.c_void_p),
+                   ("of_keys", ctypes.c_void_p)])
 
 
 def gpu_libraries(architecture):
@@ -143,6 +149,9 @@ class Giwa:
         for name, tensor in tensors.items():
             setattr(self.call, name, tensor.data_ptr())
         self.call.workspace_bytes = self.bytes
+        if case.kind == "pair":
+            self.half = case.bias.half()
+            self.call.bias, self.call.of_keys = self.half.data_ptr(), case.of_keys.data_ptr()
 
     def run(self, entry):
         self.call.stream = torch.cuda.current_stream().cuda_stream
@@ -150,9 +159,13 @@ class Giwa:
         assert code == 0, f"{self.case.name}: giwa answers {code}"
 
     def forward(self):
+        if self.case.kind == "pair":
+            self.half.copy_(self.case.bias)
         self.run(self.entries.giwa_forward)
 
     def backward(self):
+        if self.case.kind == "pair":
+            self.gradients[3].zero_()  # sums are added
         self.run(self.entries.giwa_backward)
 
     def megabytes(self):
@@ -177,7 +190,13 @@ class Torch:
         if case.kind == "bias":
             bias = self.leaves[3]
             score = lambda score, b, h, q, k: score + bias[b, h, q, k]
-        if case.kind not in ("causal", "alibi", "window"):
+        if case.kind == "slopes":
+            trained = self.leaves[3]
+            score = lambda score, b, h, q, k: score - trained[h] * (q - k)
+        if case.kind == "pair":
+            pair, of_keys = self.leaves[3], case.of_keys
+            score = lambda score, b, h, q, k: score + of_keys[b, k] + pair[h, q, k]
+        if case.kind not in ("causal", "alibi", "window", "slopes"):
             return score, None
         mask = (lambda b, h, q, k: (q >= k) & (q - k < WINDOW)) if case.kind == "window" else (lambda b, h, q, k: q >= k)
         return score, create_block_mask(mask, None, None, case.length, case.length, device="cuda")
@@ -217,7 +236,7 @@ class Case:
     def __init__(self, element, kind, size, batch, heads, kv_heads, length, flex=False, both=False):
         self.element, self.kind, self.size, self.batch = element, kind, size, batch
         self.heads, self.kv_heads, self.length, self.both, self.is_flex = heads, kv_heads, length, both, flex
-        self.causal = kind in ("causal", "alibi", "packed")
+        self.causal = kind in ("causal", "alibi", "packed", "slopes")
         self.last = slice(length - PACKED[-1], length) if kind == "packed" else slice(0, length)  # rows of the last sequence
         self.name = (f"{element}/{'flex/' if flex else ''}{kind}/D{size}/{batch}x{heads}"
                      + (f"({kv_heads})" if heads != kv_heads else "") + f"x{length}" + ("/both" if both else ""))
@@ -229,7 +248,8 @@ class Case:
             self.flops = 2.5 * sum(flops(1, n, n, heads, size, True) for n in PACKED)
 
     def inputs(self):
-        return [self.q, self.k, self.v] + ([self.bias] if self.kind == "bias" else [])
+        trained = {"bias": "bias", "pair": "bias", "slopes": "slopes"}.get(self.kind)
+        return [self.q, self.k, self.v] + ([getattr(self, trained)] if trained else [])
 
     def make(self, sides, names):
         kind = ELEMENTS[self.element]
@@ -238,6 +258,9 @@ class Case:
         self.slopes = torch.tensor([2 ** (-8 * (h + 1) / self.heads) for h in range(self.heads)], device="cuda")
         if self.kind == "bias":
             self.bias = torch.randn(self.batch, self.heads, self.length, self.length, device="cuda", dtype=kind)
+        if self.kind == "pair":  # in fp32, so that the peer's gradient is in fp32 too
+            self.bias = torch.randn(self.heads, self.length, self.length, device="cuda").to(kind).float()
+            self.of_keys = torch.randn(self.batch, self.length, device="cuda", dtype=kind)
         begins = [sum(PACKED[:i]) for i in range(len(PACKED) + 1)]
         self.offsets = torch.tensor(begins, device="cuda", dtype=torch.int32)
         self.sides = {}
@@ -256,6 +279,10 @@ class Case:
     def renew(self):
         for x in (*self.inputs(), self.dout):
             x.normal_()
+        if self.kind == "pair":
+            self.bias.copy_(self.bias.half())
+        if self.kind == "slopes":
+            self.slopes.uniform_(0.01, 0.5)
 
     def exact(self, kind):
         """The gradients of the last sequence and kv head by PyTorch's unfused attention in this type: dq, dk and dv."""
@@ -272,10 +299,12 @@ class Case:
             score = part @ k.transpose(1, 2) / math.sqrt(self.size)
             if self.kind == "softcap":
                 score = CAP * torch.tanh(score / CAP)
-            if self.kind == "alibi":
+            if self.kind in ("alibi", "slopes"):
                 score = score - self.slopes[-group:, None, None] * distance
             if self.kind == "bias":
                 score = score + self.bias[-1, -group:, rows].float()
+            if self.kind == "pair":
+                score = score + self.bias[-group:, rows] + self.of_keys[-1].float()
             if self.causal or self.kind == "window":
                 score = score.masked_fill((distance < 0) | (distance >= (WINDOW if self.kind == "window" else length)),
                                           float("-inf"))

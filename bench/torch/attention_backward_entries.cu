@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 // What attention_backward.py calls: attention and its gradients as C functions. GIWA_BENCH_USUAL_SIZES has only fp16 of head
-// sizes 64, 128 and 256, GIWA_BENCH_BF16 only bf16 of these, GIWA_BENCH_FP32 only fp32, GIWA_BENCH_OTHER_CASES the rest.
+// sizes 64, 128 and 256, GIWA_BENCH_BF16 only bf16 of these, GIWA_BENCH_FP32 only fp32, GIWA_BENCH_OTHER_CASES the rest,
+// GIWA_BENCH_BIAS of the rest only biases.
 // GIWA_BENCH_HOW is an accuracy of fp32.
 #include <giwa/attention.cuh>
 #include <giwa/attention_backward.cuh>
 
 #include <cstdio>
+#include <type_traits>
 
 #if !defined(GIWA_BENCH_HOW)
 #define GIWA_BENCH_HOW giwa::fp32
@@ -14,7 +16,9 @@
 // One call, as attention_backward.py lays it out. q, o, dout and dq (batch, length, heads, head size); k, v, dk and dv with
 // kv_heads; lse (batch, heads, length); all contiguous. element: 0 fp16, 1 bf16, 2 fp32. kind: 0 full, 1 causal, 2 softcap, 3
 // alibi and causal, 4 a window, 5 a bias with its gradient, (batch, heads, length, length) both, 6 dropout, 7 causal and packed,
-// `sequences` at `offsets`, the longest of `longest`; 8 and 9 are 0 and 1 with a score modifier that does nothing.
+// `sequences` at `offsets`, the longest of `longest`; 8 and 9 are 0 and 1 with a score modifier that does nothing; 10 a bias of each
+// key, of_keys (batch, length), and a bias that sequences share, (heads, length, length), with its gradient in fp32; 11 alibi and
+// causal with the gradient of the slopes, dbias (heads) in fp32.
 // order: 0 fixed, 1 any, 2 fixed and query heads split. Kinds read their own of cap, slopes, window, bias and dbias.
 struct backward_call {
   long long kind, element, batch, length, heads, kv_heads, head_size, window, order, sequences, longest;
@@ -26,6 +30,7 @@ struct backward_call {
   long long workspace_bytes;
   cudaStream_t stream;
   const int* offsets;
+  const void* of_keys;
 
   giwa::attention_problem sizes() const {
     if (kind == 7) return {sequences, -1, -1, heads, kv_heads, head_size, head_size, 2, length, length};
@@ -76,10 +81,11 @@ struct pass {
         of<T>(c.dk, c.kv_heads), of<T>(c.dv, c.kv_heads), mask, score, options);
   }
   long long workspace_bytes() const {
-    return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2);
+    return giwa::detail::backward_workspace_bytes(c.sizes(), score, 90, c.order == 1, c.order == 2);
   }
 };
 
+#if defined(GIWA_BENCH_OTHER_CASES)
 // Packed sequences, causal.
 struct packed_pass {
   using T = giwa::fp16;
@@ -114,6 +120,7 @@ struct packed_pass {
     return giwa::detail::backward_workspace_bytes(c.sizes(), 90, c.order == 1, c.order == 2);
   }
 };
+#endif
 
 // run(pass) for the pass that the call names, or -1 if this library does not have it.
 template <class T, int HeadSize, class Run>
@@ -123,8 +130,36 @@ long long of_size(const backward_call& c, const Run& run) {
   return -1;
 }
 
+#if defined(GIWA_BENCH_OTHER_CASES) || defined(GIWA_BENCH_BIAS)
+// A bias with its gradient, or of keys and shared.
+template <int HeadSize, class Run>
+long long of_bias(const backward_call& c, const Run& run) {
+  using giwa::fp16;
+  const giwa::index<4> sizes{c.kind == 5 ? c.batch : 1, c.heads, c.length, c.length};
+  const view<const fp16> values(static_cast<const fp16*>(c.bias), sizes);
+  if (c.kind == 5) {
+    const giwa::bias_with_gradient bias(values, view<fp16>(static_cast<fp16*>(c.dbias), sizes));
+    return run(pass<fp16, HeadSize, giwa::full, giwa::bias_with_gradient<fp16, fp16>>{c, {}, bias});
+  }
+  const giwa::bias of_keys(view<const fp16>(static_cast<const fp16*>(c.of_keys), {c.batch, 1, 1, c.length}));
+  const giwa::then both(of_keys, giwa::bias_with_gradient(values, view<float>(static_cast<float*>(c.dbias), sizes)));
+  return run(pass<fp16, HeadSize, giwa::full, std::remove_const_t<decltype(both)>>{c, {}, both});
+}
+#endif
+
 template <class Run>
 long long with_pass(const backward_call& c, const Run& run) {
+#if defined(GIWA_BENCH_OTHER_CASES) || defined(GIWA_BENCH_BIAS)
+  if (c.element == 0 && (c.kind == 5 || c.kind == 10)) {
+    if (c.head_size == 128) return of_bias<128>(c, run);
+    if (c.head_size == 64) return of_bias<64>(c, run);
+    if (c.head_size == 32) return of_bias<32>(c, run);
+  }
+  if (c.element == 0 && c.kind == 11 && c.head_size == 128) {
+    const giwa::tensor_view<float, 1> gradient(static_cast<float*>(c.dbias), {c.heads});
+    return run(pass<giwa::fp16, 128, giwa::causal, giwa::alibi_with_gradient>{c, {}, {c.slopes, gradient}});
+  }
+#endif
 #if defined(GIWA_BENCH_FP32)
   if (c.element == 2 && c.head_size == 64) return of_size<float, 64>(c, run);
   if (c.element == 2 && c.head_size == 128) return of_size<float, 128>(c, run);
@@ -147,16 +182,10 @@ long long with_pass(const backward_call& c, const Run& run) {
   if (c.element == 0 && c.head_size == 96) return of_size<fp16, 96>(c, run);
   if (c.element == 0 && c.head_size == 192) return of_size<fp16, 192>(c, run);
   if (c.element != 0 || c.head_size != 128) return -1;
-  const giwa::index<4> of_bias{c.batch, c.heads, c.length, c.length};
-  const view<const fp16> values(static_cast<const fp16*>(c.bias), of_bias);
-  const view<fp16> gradient(static_cast<fp16*>(c.dbias), of_bias);
   switch (c.kind) {
     case 2: return run(pass<fp16, 128, giwa::full, giwa::softcap>{c, {}, giwa::softcap{static_cast<float>(c.cap)}});
     case 3: return run(pass<fp16, 128, giwa::causal, giwa::alibi>{c, {}, {c.slopes}});
     case 4: return run(pass<fp16, 128, giwa::sliding_window>{c, giwa::sliding_window{static_cast<int>(c.window)}});
-    case 5:
-      return run(pass<fp16, 128, giwa::full, giwa::bias_with_gradient<fp16, fp16>>{
-          c, {}, giwa::bias_with_gradient<fp16, fp16>{values, gradient}});
     case 6: return run(pass<fp16, 128, giwa::full, giwa::dropout<>>{c, {}, giwa::dropout(0.1f, 5)});
     case 7: return run(packed_pass{c});
     case 8: return run(pass<fp16, 128, giwa::full, unchanged_score>{c, {}});

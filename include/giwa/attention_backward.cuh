@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_BACKWARD_CUH
 
 #include <giwa/attention/problem/backward_params.hpp>
+#include <giwa/attention/problem/bias_gradient.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/numeric/trigonometry.hpp>
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)

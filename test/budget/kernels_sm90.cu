@@ -78,8 +78,7 @@ giwa::status attend(cudaStream_t s, const giwa::tensor_view<const giwa::e4m3, 4>
 giwa::status decode_latent(cudaStream_t s, const giwa::kv_cache<const __half>& cache,
                            const giwa::tensor_view<const __half, 4>& q, const giwa::tensor_view<__half, 4>& o,
                            const giwa::cached_options& options) {
-  return giwa::attention_cached<giwa::head_sizes<576, 512>, giwa::few_queries>(s, cache, q, o, giwa::full{},
-                                                                               giwa::plain_score{}, options);
+  return giwa::attention_cached<giwa::head_sizes<576, 512>>(s, cache, q, o, giwa::full{}, giwa::plain_score{}, options);
 }
 
 template <class... Kernels>

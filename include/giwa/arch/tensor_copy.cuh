@@ -77,6 +77,12 @@ GIWA_DEVICE void store_box(const tensor_map& map, const int (&c)[Rank], const vo
                           "r"(shared_address(from)), "l"(&map));
 }
 
+/// Prefetches a box to the L2 cache.
+template <int Rank>
+GIWA_DEVICE void prefetch_box(const tensor_map& map, const int (&c)[Rank]) {
+  GIWA_DETAIL_TENSOR_COPY("cp.async.bulk.prefetch.tensor.", ".L2.global.tile [%5, ", "];", "l"(&map));
+}
+
 #undef GIWA_DETAIL_TENSOR_COPY
 #undef GIWA_DETAIL_COPY_OF_RANK
 

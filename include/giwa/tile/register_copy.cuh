@@ -30,6 +30,15 @@ GIWA_HOST_DEVICE uint32 packed_word(float low, float high) {
   __builtin_memcpy(&word, &two, 4);
   return word;
 }
+template <class T>
+GIWA_DEVICE float2 unpacked_word(uint32 word) {
+  typename packed_pair<T>::type two;
+  __builtin_memcpy(&two, &word, 4);
+  if constexpr (stdlib::same_as<T, fp16>)
+    return __half22float2(two);
+  else
+    return __bfloat1622float2(two);
+}
 
 }  // namespace detail
 

@@ -197,6 +197,14 @@ TEST_CASE("delays change nothing of latent rows") {
   c.page_size = 3;
   c.most = 1000;
   CHECK(different_cached<576, 512>(c, giwa::causal::bottom_right) == 0);  // cp.async
+  c.heads = 40;                                                           // two tiles of 64 rows
+  c.kv_heads = 1;
+  CHECK(different_cached<576, 512>(c, giwa::causal::bottom_right) == 0);
+  c.page_size = 16;
+  c.most = 200;
+  CHECK(different_cached<576, 512>(c, giwa::full{}) == 0);
+  c.page_size = 0;
+  CHECK(different_cached<576, 512>(c, giwa::causal::bottom_right) == 0);
 }
 
 TEST_CASE("delays change nothing") {

@@ -14,10 +14,31 @@ namespace {
 
 constexpr int size = 576, size_v = 512;
 
+/// Changes a drawn problem to one for the kernel for many rows, with lengths about the ends of its leaves.
+void draw_many_rows(int number, cached_case_options& c) {
+  constexpr int leaf = giwa::detail::latent_wide_leaf_keys;
+  random_sequence random(static_cast<uint64>(number) + 900000);
+  const int64 heads[] = {33, 40, 64, 65, 100, 127, 128};
+  c.kv_heads = 1 + random.below(2);
+  c.heads = c.kv_heads * heads[random.below(7)];
+  c.keys = 1 + random.below(random.below(3) == 0 ? 3 * leaf : 300);
+  if (c.paged()) c.most = giwa::ceil_div(c.keys, c.page_size);
+  const int64 sequences = 1 + random.below(3), most = std::max<int64>(1, 300000 / (c.heads * c.keys));
+  c.queries.assign(static_cast<std::size_t>(sequences), 1 + random.below(std::min<int64>(most, 4)));
+  if (c.packed) c.queries[0] = random.below(2);
+  c.lengths.clear();
+  for (int64 b = 0; b < sequences; ++b) {
+    const int64 edges[] = {0, 1, 63, 64, 65, 127, 128, leaf - 1, leaf, leaf + 1, leaf + 64, 2 * leaf, c.keys};
+    const int64 n = random.below(2) == 0 ? edges[random.below(13)] : random.below(c.keys + 1);
+    c.lengths.push_back(static_cast<int>(n));
+  }
+}
+
 /// Empty, or what is wrong with problem `number` in this form.
 template <class T, class O = T, class Mask = giwa::full, class Score = giwa::plain_score>
 std::string fault_of(int number, const Mask& mask = {}, const Score& score = {}) {
   cached_case_options c = cached_drawer(number, giwa::detail::latent_leaf_keys).draw(false);
+  if (number % 2 == 1) draw_many_rows(number, c);
   c.latent = true;
   const std::string fault = cached_fault_on_gpu_of<T, size, size_v, T, O>(c, mask, score);
   return fault.empty() ? "" : "draw " + std::to_string(number) + ": " + fault;
@@ -33,19 +54,83 @@ std::string fault_of_draw(int number) {
   }
 }
 
-/// Sequences with none to many queries, and 0 to 600 keys.
-cached_case_options mixed_case(int64 page_size, bool packed) {
+/// Sequences with none to many queries, and 0 to 600 keys. `group`: heads that share a head of keys. 5 make few rows, or with 7 and
+/// 8 packed queries many; 40 always make many, in leaves of more keys.
+cached_case_options mixed_case(int64 page_size, bool packed, int group = 5) {
   cached_case_options c = bits_case_of(page_size, packed);
   c.latent = true;
+  c.heads = group * c.kv_heads;
   c.head_size = size, c.head_size_v = size_v;
-  c.keys = 600;
+  c.keys = group == 5 ? 600 : 4500;
   c.most = page_size == 0 ? 0 : giwa::ceil_div(c.keys, page_size);
   c.lengths = {600, 130, 5, 0, 400, 64};
+  if (group > 5) c.lengths = {4500, 130, 2049, 0, 2048, 64};
   return c;
 }
 template <class T, class Mask>
 std::string fault(cached_case<T>& c, const Mask& mask) {
   return cached_fault_on_gpu<size, size_v>(c, mask, giwa::plain_score{});
+}
+
+/// Lengths and pages that the kernel before the call writes late.
+void check_late(const cached_case_options& options) {
+  cached_case<bf16> c(options);
+  cached_on_gpu<bf16, bf16, bf16> gpu(c);
+  const giwa::stream s = new_stream();
+  const auto run = [&] {
+    giwa::throw_if_failed(cached_of<size, size_v>(s, gpu.views(), causal::bottom_right, giwa::plain_score{},
+                                                  gpu.call_options(int64{8} << 20)));
+  };
+  gpu.clear_outputs();
+  run();
+  const std::vector<bf16> o = gpu.o.to_host();
+  const gpu_array<int> lengths(c.options.lengths), pages(c.indices);
+  for (const int before : {0, -5, 64, 65, 1500, 2147483647}) {
+    const std::vector<int> other(c.options.lengths.size(), before);
+    check_cuda(cudaMemcpy(gpu.lengths.data(), other.data(), gpu.lengths.bytes(), cudaMemcpyHostToDevice));
+    gpu.indices.fill(0x7f);
+    gpu.clear_outputs();
+    check_cuda(cudaDeviceSynchronize());
+    launch_late_copies(s, {{late(gpu.lengths, lengths), late(gpu.indices, pages)}});
+    run();
+    CHECK(same_bits(gpu.o.to_host(), o));
+  }
+}
+
+/// A graph of a call, launched with other queries, keys, lengths and pages.
+void check_graph(const cached_case_options& options, const std::vector<int>& other_lengths) {
+  cached_case<bf16> first(options), second([&] {
+    cached_case_options other = options;
+    other.seed = 2;
+    other.lengths = other_lengths;
+    return other;
+  }());
+  cached_on_gpu<bf16, bf16, bf16> gpu(first), expected(second);
+  const giwa::stream s = new_stream();
+  const auto call = [&](const cached_on_gpu<bf16, bf16, bf16>& x) {
+    giwa::throw_if_failed(cached_of<size, size_v>(s, x.views(), causal::bottom_right, giwa::plain_score{},
+                                                  x.call_options(int64{8} << 20)));
+  };
+  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+  call(gpu);
+  cudaGraph_t graph;
+  check_cuda(cudaStreamEndCapture(s, &graph));
+  cudaGraphExec_t launchable;
+  check_cuda(cudaGraphInstantiate(&launchable, graph, 0));
+  const auto replace = [](const auto& to, const auto& from) {
+    REQUIRE(to.bytes() == from.bytes());
+    check_cuda(cudaMemcpy(to.data(), from.data(), from.bytes(), cudaMemcpyDeviceToDevice));
+  };
+  replace(gpu.q, expected.q), replace(gpu.k, expected.k);
+  replace(gpu.lengths, expected.lengths), replace(gpu.indices, expected.indices);
+  gpu.clear_outputs(), expected.clear_outputs();
+  check_cuda(cudaDeviceSynchronize());
+  check_cuda(cudaGraphLaunch(launchable, s));
+  call(expected);
+  CHECK(same_bits(gpu.o.to_host(), expected.o.to_host()));
+  CHECK(same_bits(gpu.lse.to_host(), expected.lse.to_host()));
+  check_cuda(cudaGraphExecDestroy(launchable));
+  check_cuda(cudaGraphDestroy(graph));
 }
 
 }  // namespace
@@ -91,7 +176,11 @@ TEST_CASE("latent rows with infinite values whose weights are 0 or not") {
 TEST_CASE("latent rows have the same bits alone, with any workspace, and in slices of heads") {
   for (const int64 page : {0, 7, 64})
     for (const bool packed : {false, true}) {
-      check_bits<bf16, bf16, size, size_v>(mixed_case(page, packed));
+      cached_case_options few = mixed_case(page, packed);
+      if (packed) few.queries = {1, 3, 0, 2, 3, 1};
+      check_bits<bf16, bf16, size, size_v>(few);
+      check_bits<bf16, bf16, size, size_v>(mixed_case(page, packed, 40), false);
+      if (packed) check_bits<bf16, bf16, size, size_v>(mixed_case(page, packed), false);  // few and many rows
       if (small_mode() && packed) return;
     }
 }
@@ -101,6 +190,7 @@ TEST_CASE("latent rows have the same bits in pages and layouts of every kind") {
   for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
     for (const case_layout layout : {case_layout::contiguous, case_layout::heads_first, case_layout::padded})
       for (const int offset : {0, 1}) {
+        // Packed queries with few and with many rows.
         cached_case_options c = mixed_case(page, true);
         c.layout.fill(layout);
         c.offset = offset;
@@ -114,12 +204,12 @@ TEST_CASE("latent rows have the same bits in pages and layouts of every kind") {
 }
 
 TEST_CASE("one long sequence of latent rows, of which every multiprocessor has a split") {
-  for (const int length : {8192, 8300}) {
+  for (const int length : {8192, 8300, 8301}) {
     cached_case_options c = mixed_case(64, false);
-    c.heads = 4;
+    c.heads = length == 8301 ? 100 : 4;  // two tiles of 64 rows
     c.kv_heads = 1;
     c.queries = {1};
-    c.keys = 8300;
+    c.keys = 8400;
     c.most = giwa::ceil_div(c.keys, int64{64});
     c.lengths = {length};
     cached_case<bf16> on_host(c);
@@ -129,61 +219,10 @@ TEST_CASE("one long sequence of latent rows, of which every multiprocessor has a
 }
 
 TEST_CASE("lengths and pages of latent rows that the kernel before the call writes late") {
-  cached_case<bf16> c(mixed_case(16, false));
-  cached_on_gpu<bf16, bf16, bf16> gpu(c);
-  const giwa::stream s = new_stream();
-  const auto run = [&] {
-    giwa::throw_if_failed(cached_of<size, size_v>(s, gpu.views(), causal::bottom_right, giwa::plain_score{},
-                                                  gpu.call_options(int64{8} << 20)));
-  };
-  gpu.clear_outputs();
-  run();
-  const std::vector<bf16> o = gpu.o.to_host();
-  const gpu_array<int> lengths(c.options.lengths), pages(c.indices);
-  for (const int before : {0, -5, 64, 65, 1500, 2147483647}) {
-    const std::vector<int> other(c.options.lengths.size(), before);
-    check_cuda(cudaMemcpy(gpu.lengths.data(), other.data(), gpu.lengths.bytes(), cudaMemcpyHostToDevice));
-    gpu.indices.fill(0x7f);
-    gpu.clear_outputs();
-    check_cuda(cudaDeviceSynchronize());
-    launch_late_copies(s, {{late(gpu.lengths, lengths), late(gpu.indices, pages)}});
-    run();
-    CHECK(same_bits(gpu.o.to_host(), o));
-  }
+  for (const int group : {5, 40}) check_late(mixed_case(16, false, group));
 }
 
 TEST_CASE("a graph of a call with latent rows reads the lengths and pages of its launch") {
-  cached_case_options options = mixed_case(16, false);
-  cached_case<bf16> first(options), second([&] {
-    cached_case_options other = options;
-    other.seed = 2;
-    other.lengths = {3, 600, 333, 64, 0, 65};
-    return other;
-  }());
-  cached_on_gpu<bf16, bf16, bf16> gpu(first), expected(second);
-  const giwa::stream s = new_stream();
-  const auto call = [&](const cached_on_gpu<bf16, bf16, bf16>& x) {
-    giwa::throw_if_failed(cached_of<size, size_v>(s, x.views(), causal::bottom_right, giwa::plain_score{},
-                                                  x.call_options(int64{8} << 20)));
-  };
-  check_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
-  call(gpu);
-  cudaGraph_t graph;
-  check_cuda(cudaStreamEndCapture(s, &graph));
-  cudaGraphExec_t launchable;
-  check_cuda(cudaGraphInstantiate(&launchable, graph, 0));
-  const auto replace = [](const auto& to, const auto& from) {
-    REQUIRE(to.bytes() == from.bytes());
-    check_cuda(cudaMemcpy(to.data(), from.data(), from.bytes(), cudaMemcpyDeviceToDevice));
-  };
-  replace(gpu.q, expected.q), replace(gpu.k, expected.k);
-  replace(gpu.lengths, expected.lengths), replace(gpu.indices, expected.indices);
-  gpu.clear_outputs(), expected.clear_outputs();
-  check_cuda(cudaDeviceSynchronize());
-  check_cuda(cudaGraphLaunch(launchable, s));
-  call(expected);
-  CHECK(same_bits(gpu.o.to_host(), expected.o.to_host()));
-  CHECK(same_bits(gpu.lse.to_host(), expected.lse.to_host()));
-  check_cuda(cudaGraphExecDestroy(launchable));
-  check_cuda(cudaGraphDestroy(graph));
+  check_graph(mixed_case(16, false), {3, 600, 333, 64, 0, 65});
+  check_graph(mixed_case(16, false, 40), {3, 4500, 333, 64, 0, 2050});
 }

@@ -364,6 +364,33 @@ TEST_CASE("a bias that sequences or heads share receives the sum of the gradient
   }
 }
 
+TEST_CASE("the two biases of Evoformer are a bias of keys and one of pairs that sequences share") {
+  case_options o = sizes(3, 2, 2, 40, 50);
+  o.head_size = o.head_size_v = 20;
+  backward_case<float> c(o);
+  std::vector<float> of_keys(3 * 50), pairs(2 * 40 * 50), expected(pairs.size(), 0.0f), sums(pairs.size(), 0.0f);
+  for (std::size_t i = 0; i < pairs.size(); ++i)
+    pairs[i] = static_cast<float>(normal_at(giwa::philox(9), static_cast<giwa::uint64>(i)));
+  for (std::size_t i = 0; i < of_keys.size(); ++i) of_keys[i] = i % 50 < 40 - i / 50 ? 0.0f : -1e9f;
+  const auto modifier = giwa::evoformer_bias(tensor_view<const float, 2>(of_keys.data(), {3, 50}),
+                                             tensor_view<const float, 3>(pairs.data(), {2, 40, 50}),
+                                             tensor_view<float, 3>(sums.data(), {2, 40, 50}));
+  const giwa::index<4> shape{1, 2, 40, 50};
+  const auto by_hand = giwa::then(giwa::bias(tensor_view<const float, 4>(of_keys.data(), {3, 1, 1, 50})),
+                                  giwa::bias_with_gradient(tensor_view<const float, 4>(pairs.data(), shape),
+                                                           tensor_view<float, 4>(expected.data(), shape)));
+  run_forward(c, giwa::full{}, modifier);
+  REQUIRE(backward_of<20, 20>(giwa::host, c.views(), giwa::full{}, modifier, c.call_options()).ok());
+  REQUIRE(backward_of<20, 20>(giwa::host, c.views(), giwa::full{}, by_hand, c.call_options()).ok());
+  CHECK(sums == expected);
+  double largest = 0;
+  for (int64 i = 0; i < 40; ++i) {
+    CHECK(sums[static_cast<std::size_t>(i * 50 + 41)] == 0);  // a key that no sequence sees
+    largest = std::max(largest, std::abs(static_cast<double>(sums[static_cast<std::size_t>(i * 50 + 7)])));
+  }
+  CHECK(largest > 0.01);
+}
+
 TEST_CASE("parameters of a score modifier receive their gradients") {
   for (int i = 0; i < 4; ++i) {
     case_options o = sizes(2, 4, 2, 130, i == 0 ? 130 : 100);

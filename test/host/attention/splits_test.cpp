@@ -712,3 +712,68 @@ TEST_CASE("workspace_bytes of a cached call of sizes without work") {
   p.head_size = 577;
   CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
 }
+
+TEST_CASE("latent rows are many or few by their number in a sequence alone") {
+  giwa::cached_problem p = decode;
+  p.head_size = latent_head_size, p.head_size_v = latent_head_size_v, p.kv_heads = 2;
+  for (const int64 group : {1, 3, 16, 32, 33, 128}) {
+    p.heads = 2 * group;
+    const int few = latent_few_queries(p);
+    CHECK(few * group <= latent_few_rows);
+    CHECK((few + 1) * group > latent_few_rows);
+    for (const int64 sequences : {1, 500}) {
+      p.sequences = sequences;
+      CHECK(latent_few_queries(p) == few);
+    }
+  }
+}
+
+TEST_CASE("each tile of many latent rows is computed once, and its partials fit into the workspace") {
+  std::mt19937 random(7);
+  const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
+  int64 missed = 0, too_many = 0, more_bytes = 0, divided = 0;
+  for (int i = 0; i < 3000; ++i) {
+    giwa::cached_problem p{.sequences = 1 + up_to(up_to(1) == 0 ? 2 : 60),
+                           .queries = 1 + up_to(3),
+                           .keys = 1 + up_to(up_to(1) == 0 ? 9000 : 3000000),
+                           .kv_heads = 1 + up_to(2),
+                           .head_size = latent_head_size,
+                           .head_size_v = latent_head_size_v};
+    p.heads = p.kv_heads * (33 + up_to(200));
+    const split_work work = latent_wide_work(p, true);
+    const int blocks = 1 + static_cast<int>(up_to(199));
+    const int64 available = up_to(2) == 0 ? up_to(100 << 20) : giwa::max_int64;
+    const split_shape shape = shape_of_splits(work, latent_splits(work, blocks), available);
+    const int64 bytes = workspace_bytes_of(shape, work.columns), leaves = work.tile_leaves;
+    more_bytes += bytes <= giwa::workspace_bytes(p, {.multiprocessors = blocks}) && bytes <= available ? 0 : 1;
+    // Every head of keys of the walk is a tile of rows.
+    const int64 row_tiles = work.kv_heads / p.kv_heads;
+    row_tile_params<int> params{};
+    params.row_tiles = static_cast<int>(row_tiles);
+    std::set<std::pair<int, int>> tiles;
+    for (int head = 0; head < work.kv_heads; ++head) {
+      few_rows_work_tile tile{};
+      tile.head = head;
+      tile = params.placed(tile);
+      if (tile.head < p.kv_heads && tile.row_tile * latent_wide_rows < p.queries * (p.heads / p.kv_heads))
+        tiles.insert({tile.head, tile.row_tile});
+    }
+    missed += static_cast<int64>(tiles.size()) == work.kv_heads ? 0 : 1;
+    missed += row_tiles * latent_wide_rows >= p.queries * (p.heads / p.kv_heads) ? 0 : 1;
+    if (shape.slots == 0) continue;
+    // What splits of a column hand on of its work tiles, each of which begins at a multiple of `leaves`.
+    const int64 total = p.sequences * shape.heads_in_column * leaves, length = shape.length_of(total);
+    for (int64 split = 0; split < shape.splits && split * length < total; ++split)
+      for (int64 at = split * length; at < (split + 1) * length && at < total;) {
+        const int64 first = at / leaves * leaves, stop = std::min({first + leaves, (split + 1) * length, total});
+        const bool begins = at == first, whole = begins && stop == first + leaves;
+        const ordered_partials handed{static_cast<int>(at - first), static_cast<int>(stop - first)};
+        if (!whole) too_many += handed.count() <= (begins ? fold_levels::count : shape.slots) ? 0 : 1, ++divided;
+        at = stop;
+      }
+  }
+  CHECK(missed == 0);
+  CHECK(too_many == 0);
+  CHECK(more_bytes == 0);
+  CHECK(divided > 1000);
+}

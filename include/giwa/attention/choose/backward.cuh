@@ -52,6 +52,7 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
       element_traits<T>::on_tensor_cores && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
   static constexpr bool sums_dq =
       on_tensor_cores && has_sm80_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted;
+  static constexpr bool has_tiled_bias = tiled_bias<Score>::template is_of<T>;
   static constexpr int64 most_work_tiles = int64{1} << 30;
 
   template <gradient Of>
@@ -59,15 +60,14 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   template <gradient Of, class Tiles>
   using op_sm80 = sm80_backward_op<T, G, HeadSize, HeadSizeV, Of, typename Tiles::type, Mask, Score>;
   /// Hopper needs these kernels for layouts that TMA cannot address, and then runs the one for little shared memory, at 0.87 of the
-  /// speed: 128, causal, compiles in 1.05 CPU seconds less (nvcc 13.0, 2026-11-28). But dq of a modifier's parameters needs `larger`.
+  /// speed: 128, causal, compiles in 1.05 CPU seconds less (nvcc 13.0, 2026-11-28).
   template <gradient Of>
   struct sm80_ops {
-    static constexpr bool wanted = gradient_of<Score>::wanted;
     using larger = op_sm80<Of, sm80_backward_tile_of<Of, HeadSize, HeadSizeV>>;
     using smaller = op_sm80<Of, sm120_backward_tile_of<HeadSize, HeadSizeV>>;
-    static constexpr bool takes_larger = wanted || shared_bytes_of<larger> <= least_shared_bytes;
+    static constexpr bool takes_larger = shared_bytes_of<larger> <= least_shared_bytes;
     template <class Op, bool OnHopper>
-    using op = stdlib::conditional_t<OnHopper, any_layout_op<Op, wanted>, no_sm90a_op<Op>>;
+    using op = stdlib::conditional_t<OnHopper, any_layout_op<Op>, no_sm90a_op<Op>>;
     using type = prepared_call<gradient_by<Of, op<larger, takes_larger>, takes_larger>,
                                gradient_by_smaller<Of, op<smaller, !takes_larger>, larger>>;
   };
@@ -135,11 +135,14 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     optional_kernel<prepared_kernel<typename way::dq_op>> dq;
     status launch(cudaStream_t s) const { return steps.launch(s, all, dq); }
   };
-  static constexpr bool compiled = has_sm90 && way::sums_dq && has_kernel_of_all(HeadSize, HeadSizeV);
+  static constexpr bool compiled = has_sm90 && way::on_tensor_cores && (way::sums_dq || way::has_tiled_bias) &&
+                                   has_kernel_of_all(HeadSize, HeadSizeV);
 
   static status suits(const Params& p) {
     constexpr int columns = sm90_backward_policy<gradient::of_q, HeadSize, HeadSizeV>::columns;
     const bool separate = backward_schedules::prefers_separate(p, HeadSize + HeadSizeV, columns);
+    if constexpr (way::has_tiled_bias)
+      return way::suits_if(way::may_sum_dq(p) && way::suits_sm90(p) && has_tiled_bias(p));
     return way::suits_if(way::may_sum_dq(p) && !separate && way::suits_sm90(p));
   }
   static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
@@ -227,16 +230,13 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
   using params = backward_params<T, O, G, Mask, Score>;
   using way = backward_way<params, HeadSize, HeadSizeV>;
 
-  // What a modifier takes is given by the mma.sync kernel of dq alone.
   struct sm90 {
     static constexpr bool compiled = has_sm90 && way::on_tensor_cores, sums_both = true, reads_split = false,
                           asks_gpu = true;
     static bool suits(const params& p) { return way::suits_sm90(p); }
     static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
     template <gradient Of>
-    using of =
-        stdlib::conditional_t<Of == gradient::of_q && gradient_of<Score>::wanted, typename way::template by_sm80<Of>,
-                              optional_kernel<prepared_backward_sm90<typename way::template op_sm90<Of>>>>;
+    using of = optional_kernel<prepared_backward_sm90<typename way::template op_sm90<Of>>>;
   };
   struct sm80 {
     static constexpr bool compiled = way::on_tensor_cores, sums_both = sm80_backward_sums_both(HeadSize, HeadSizeV),

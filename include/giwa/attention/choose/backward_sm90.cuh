@@ -34,6 +34,27 @@ bool has_backward_maps(const Params& p) {
          check_tensor_map(in.dout, "dout").ok();
 }
 
+/// Whether the kernel of all gradients reads the bias of a call by TMA, and gives its gradient: not a sum over sequences or heads in
+/// fixed order, nor after a bias of each query.
+template <class Params>
+bool has_tiled_bias(const Params& p) {
+  const auto& score = p.call.score;
+  using tiled = tiled_bias<stdlib::remove_cvref_t<decltype(score)>>;
+  const auto& in = p.views.in;
+  const auto& values = tiled::of(score).values.values;
+  const auto& gradient = tiled::of(score).gradient_;
+  if (in.is_packed() || !check_tensor_map(values, "bias").ok()) return false;
+  if constexpr (tiled::has_key_term)
+    if (score.first.values.extent(2) != 1) return false;
+  if constexpr (tiled::adds) {
+    const bool sums =
+        (gradient.extent(0) == 1 && in.q.extent(0) > 1) || (gradient.extent(1) == 1 && in.q.extent(2) > 1);
+    return gradient.stride(3) == 1 && (p.workspace.any_order || !sums);
+  } else {
+    return check_store_map(gradient, "bias gradient").ok();
+  }
+}
+
 /// An op of sm90_backward_op for all work tiles of a schedule, at most 2^30, with one block for each multiprocessor: a block takes
 /// the whole register file.
 template <class Op>
@@ -82,6 +103,12 @@ struct prepared_backward_sm90 : prepared_kernel<Op> {
         encode_map<typename types::dk_of_warp>(p.dk, heads_first(dk), "dk", encoder.value, state);
         encode_map<typename types::dv_of_warp>(p.dv, heads_first(dv), "dv", encoder.value, state);
       }
+    }
+    if constexpr (types::reads_bias) {
+      const auto& bias = types::bias_type::of(p.call.call.score);
+      encode_map<typename types::ds_tile>(p.bias.values, bias.values.values, "bias", encoder.value, state);
+      if constexpr (types::stores_bias)
+        encode_map<typename types::ds_tile>(p.bias.gradient, bias.gradient_, "bias gradient", encoder.value, state);
     }
     return state;
   }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// attention_cached on a stream: its kernels, the best one first, the way keys are copied, and the shape of the splits.
+// The kernels of attention_cached, the best one first.
 #ifndef GIWA_ATTENTION_CHOOSE_CACHED_CUH
 #define GIWA_ATTENTION_CHOOSE_CACHED_CUH
 
 #include <giwa/attention/call/cached.hpp>
+#include <giwa/attention/choose/latent_sm90.cuh>
 #include <giwa/attention/choose/many_rows_sm90.cuh>
 #include <giwa/attention/kernels/simt/cached_simt.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_sm80.cuh>
-#include <giwa/attention/kernels/sm90/latent_sm90.cuh>
 #include <giwa/attention/sums/few_rows_partials.cuh>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
@@ -124,75 +124,6 @@ struct cached_few_rows : candidate {
   static constexpr int least_box_rows = 16;  // with pages of 8 keys TMA is slower than cp.async: 391 us instead of 382
 };
 
-/// The Hopper kernel for few rows whose values are the first columns of their keys. Sequences with more rows have several tiles.
-template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
-struct cached_latent : candidate {
-  using call_params = cached_params<T, Element, O, Mask, Score>;
-  using op = latent_op<T, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
-  using merge_op = merge_partials_op<latent_partials<call_params>>;
-  struct prepared {
-    optional_kernel<prepared_kernel<op>> attention;
-    optional_kernel<prepared_kernel<merge_op>> merge;
-    status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
-  };
-  static constexpr bool compiled = has_sm90 && stdlib::same_as<T, Element> && element_traits<T>::on_tensor_cores &&
-                                   may_be_latent(HeadSize, HeadSizeV);
-
-  static status suits(const call_params& call) {
-    return values_are_first_columns(call.views.cache) ? status{} : fits_another_tile;
-  }
-  static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
-
-  static status make(void* to, const call_params& call, const gpu_traits& gpu) {
-    using types = typename op::types;
-    static_assert(shared_bytes_of<op> <= 227 * 1024);
-    const cached_problem problem = call.views.problem();
-    const split_work work =
-        detail::work_of(problem, latent_tile_of(problem), !call.is_ragged() && !mask_bounds_leaves<Mask>);
-    split_shape shape = shape_of_splits(work, latent_splits(work, gpu.multiprocessors),
-                                        call.workspace == nullptr ? 0 : call.workspace_bytes);
-    if (work.exact) {
-      const cached_sequence first = call.at(0);
-      shape.set_alike(first, leaves_of(call, first, types::leaf_keys, types::rows), work.sequences);
-    }
-    const bool early = may_find_early(call, shape, types::leaf_keys, types::rows);
-    typename op::params p{.splits = split_params<call_params>{call, shape, reinterpret_cast<float*>(call.workspace),
-                                                              fast_divisor(call.heads_per_kv), types::leaf_keys,
-                                                              types::rows, types::columns, early},
-                          .copies = key_copies::elements,
-                          .box_rows = types::leaf_keys,
-                          .issuers_log2 = 0,
-                          .q_aligned = rows_begin_at_16_bytes(call.views.q),
-                          .keys_once = call.views.problem().queries * call.heads_per_kv <= types::rows,
-                          .k = {}};
-    if (const status state = choose_copies(p); !state.ok()) return state;
-    launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = true};
-    auto* const made = ::new (to) prepared;
-    if (const status state = made->attention.make(config, p); !state.ok() || shape.slots == 0) return state;
-    config.block = merge_op::max_threads;
-    if (!call.has_prior())
-      config.grid = {shape.columns, shape.splits, types::columns / latent_partials<call_params>::columns};
-    return made->merge.make(config, p.splits);
-  }
-
- private:
-  /// TMA where it can address the cache; its boxes are pages or parts of them.
-  static status choose_copies(typename op::params& p) {
-    using types = typename op::types;
-    const auto k = heads_first(p.splits.call.views.cache.k);
-    if (rows_begin_at_16_bytes(p.splits.call.views.cache.k)) p.copies = key_copies::chunks;
-    if (p.splits.call.views.is_paged())
-      p.box_rows = common_power_of_two(static_cast<int>(p.splits.call.views.cache.k.extent(1)), 0, types::leaf_keys);
-    if (p.box_rows < 16 || !check_tensor_map(k, "k").ok()) return {};
-    const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
-    if (!encoder.ok()) return encoder.state;
-    const auto map = make_tile_map<typename types::k_tile>(k, "k", encoder.value, p.box_rows, l2_promotion::bytes_128);
-    p.k = map.value, p.copies = key_copies::boxes;
-    p.issuers_log2 = p.box_rows < types::leaf_keys ? 2 : 0;
-    return map.state;
-  }
-};
-
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
 using prepared_few_rows = prepared_call<cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
                                         cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 8>,
@@ -231,6 +162,7 @@ template <int HeadSize, int HeadSizeV, class Which>
 struct stream_cached {
   template <class T, class Element, class O, class Mask, class Score>
   using prepared = prepared_call<cached_many_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
+                                 cached_latent_wide<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
                                  cached_latent<T, Element, O, HeadSize, HeadSizeV, Mask, Score>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 8>,

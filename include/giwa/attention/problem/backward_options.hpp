@@ -3,10 +3,10 @@
 #ifndef GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
 #define GIWA_ATTENTION_PROBLEM_BACKWARD_OPTIONS_HPP
 
+#include <giwa/attention/problem/bias_gradient.hpp>
 #include <giwa/attention/problem/gradient.hpp>
 #include <giwa/attention/problem/options.hpp>
 #include <giwa/attention/problem/problem.hpp>
-#include <giwa/attention/problem/score_gradient.hpp>
 #include <giwa/attention/problem/workspace.hpp>
 #include <giwa/attention/split_fp16/layout.hpp>
 
@@ -33,9 +33,9 @@ struct attention_backward_options {
   /// Adds to dq, dk, dv and dsinks instead of overwriting them. dq, dk and dv must be fp32 then: sums in 16 bits would
   /// be rounded in each call.
   bool accumulate = false;
-  /// Lets the parts of dq be added in any order where one kernel computes all gradients (workspace_bytes()): the last bits of
-  /// dq then change from run to run, and those of dk and dv may depend on the batch and on the GPU's number of
-  /// multiprocessors. Without it every run gives the same bits.
+  /// Lets the parts of dq, and those of the gradient of a bias that sequences or heads share, be added in any order where one
+  /// kernel computes all gradients (workspace_bytes()): the last bits of these then change from run to run, and those of dk and
+  /// dv may depend on the batch and on the GPU's number of multiprocessors. Without it every run gives the same bits.
   bool any_order = false;
   /// Lets blocks split the query heads of a kv head where few kv heads and keys would leave multiprocessors idle, on Hopper in
   /// fp16 and bf16 up to head size 128, with the bytes of workspace_bytes() for it. Every run still gives the same bits, but those
@@ -207,12 +207,18 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
   return layout.bytes;
 }
 
+/// Whether a kernel that sums dq in the workspace gives what a score modifier takes: nothing, or a bias on Hopper.
+template <class Score>
+GIWA_HOST_DEVICE constexpr bool sums_dq_with(const attention_problem& p, int capability) {
+  return !gradient_of<Score>::wanted || (tiled_bias<Score>::exists && shares_keys(p, capability));
+}
+
 /// The bytes of workspace with which a call is fastest, and those that it requires.
 ///@{
 template <score_modifier Score>
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&, int capability = 0,
                                                           bool any_order = false, bool split_heads = false) {
-  return backward_bytes(p, gradient_of<Score>::parameters, !gradient_of<Score>::wanted, capability, any_order,
+  return backward_bytes(p, gradient_of<Score>::parameters, sums_dq_with<Score>(p, capability), capability, any_order,
                         split_heads);
 }
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,

@@ -74,7 +74,7 @@ struct backward_params {
     return workspace.terms[row_of(sequence, head_, row)];
   }
   /// The gradients of the parameters of the score modifier that a row has summed.
-  GIWA_HOST_DEVICE float* parameter_sums_at(const head& h, int64 query) const {
+  GIWA_HOST_DEVICE float* parameter_sums_at(const head_place& h, int64 query) const {
     return workspace.parameter_sums + row_of(h.sequence, h.head, h.first_query_row + query) * parameters;
   }
 
@@ -203,7 +203,8 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
   const attention_problem problem = a.in.problem();
   const bool with_dq = options.workspace.size() >= backward_workspace_bytes(problem, score);
   backward_workspace workspace = backward_workspace::take(
-      layout, problem, gradient_of<Score>::parameters, with_dq && sums_dq(problem, 0) && !gradient_of<Score>::wanted,
+      layout, problem, gradient_of<Score>::parameters,
+      with_dq && sums_dq(problem, 0) && sums_dq_with<Score>(problem, 0),
       shares_keys(problem, 0) && options.workspace.size() >=
                                      backward_workspace_bytes(problem, score, 0, options.any_order, options.split_heads)
           ? sharing_of(options.any_order, options.split_heads)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The partials of the kernel for few rows: what the splits of a divided work tile handed on, merged in the tree of leaf_fold.
+// Partials of the kernel for few rows, merged in the tree of leaf_fold.
 #ifndef GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 #define GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 
@@ -18,6 +18,8 @@ namespace giwa::inline GIWA_ABI::detail {
 /// 0.2 us more (H200, 2026-11-29).
 template <class Call, bool ByBlocks = false>
 class few_rows_partials {
+  static constexpr bool in_order = merges_in_order<Call>;
+  using handed_partials = stdlib::conditional_t<in_order, ordered_partials, split_partials>;
   static constexpr int batch = 32;
   /// The next partials of a warp's work tile, and of a row of them m, l and some columns.
   struct warp_partials {
@@ -28,7 +30,7 @@ class few_rows_partials {
   };
 
  public:
-  using params = split_params<Call>;
+  using params = stdlib::conditional_t<in_order, row_tile_params<Call>, split_params<Call>>;
   static constexpr int max_threads = 128;
   static constexpr bool shares_columns = false, rows_by_blocks = ByBlocks;
   struct shared_storage {
@@ -105,7 +107,7 @@ class few_rows_partials {
                           warp_partials& s) {
       const bool begins = split == tile.first_split_ && listed == 0;
       const int64 lane_split = split + block.lane();
-      const split_partials partials = tile.handed_on(lane_split <= last ? lane_split : last);
+      const handed_partials partials = tile.handed_on(lane_split <= last ? lane_split : last);
       const int first = block.lane() == 0 ? listed : 0, lane_count = lane_split <= last ? partials.count() - first : 0;
       const int end = scan_warp(block, lane_count);  // of this split's partials in the list
       for (int i = 0, k = end - lane_count; i < lane_count && k < batch; ++i, ++k) {
@@ -157,7 +159,7 @@ class few_rows_partials {
   GIWA_DEVICE void share_rows(int split) {
     const int64 first = ceil_div(begin_, split_length_);  // the first split that begins in the work tile
     rank = static_cast<int>(split - first), blocks = static_cast<int>(last_split_ - first) + 1;
-    rows_ = rows_of(p_.call, work_, p_.group, p_.tile_rows);
+    rows_ = rows_of(p_, work_);
     list_ = {first_split_};
     if constexpr (ByBlocks) {
       const bool whole = begin_ == first_split_ * split_length_ && split_length_ <= largest_node &&
@@ -211,7 +213,7 @@ class few_rows_partials {
     }
   }
   /// What a split with leaves of the work tile handed on.
-  GIWA_DEVICE split_partials handed_on(int64 split) const {
+  GIWA_DEVICE handed_partials handed_on(int64 split) const {
     const int64 from = split * split_length_ - begin_, to = from + split_length_;
     const sequence_leaves& l = work_.leaves;
     return {split == first_split_ ? 0 : l.first + static_cast<int>(from),

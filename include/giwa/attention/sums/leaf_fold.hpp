@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The fixed tree in which the partial results of a sequence's leaves are merged, whoever computes them.
+// The fixed tree in which leaves of a sequence are merged.
 #ifndef GIWA_ATTENTION_SUMS_LEAF_FOLD_HPP
 #define GIWA_ATTENTION_SUMS_LEAF_FOLD_HPP
 
@@ -90,6 +90,15 @@ struct split_partials {
     int64 n = levels + leaves / fold_levels::span(levels - 1) + 1;
     for (int l = 0; l + 1 < levels; ++l) n += fold_levels::span(l + 1) / fold_levels::span(l) - 1;
     return n;
+  }
+};
+
+/// The same where leaves are merged one after the other: all up to the end, or each leaf of a split without the beginning.
+struct ordered_partials {
+  int begin, end;
+  GIWA_HOST_DEVICE constexpr int count() const { return begin == 0 ? 1 : end - begin; }
+  GIWA_HOST_DEVICE constexpr split_partials::position position_of(int i) const {
+    return {fold_levels::count - 1, begin + i};
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a partial lies in the workspace: the state (m, l, O) of rows over some keys, which a later kernel merges.
+// Where a partial (m, l, O) lies in the workspace.
 #ifndef GIWA_ATTENTION_SUMS_PARTIAL_SLOT_HPP
 #define GIWA_ATTENTION_SUMS_PARTIAL_SLOT_HPP
 

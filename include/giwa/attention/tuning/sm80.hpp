@@ -131,6 +131,8 @@ GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v, 
 /// Latent rows: head size 576, whose first 512 columns are v. Keys of a leaf of the Hopper kernel for them: the rows of one wgmma.
 ///@{
 inline constexpr int latent_head_size = 576, latent_head_size_v = 512, latent_leaf_keys = 64, latent_rows = 16;
+/// The same of the kernel for sequences with more packed rows than latent_few_rows, in tiles of 64.
+inline constexpr int latent_wide_leaf_keys = 2048, latent_wide_rows = 64, latent_few_rows = 32;
 GIWA_HOST_DEVICE constexpr bool may_be_latent(int64 head_size, int64 head_size_v) {
   return head_size == latent_head_size && head_size_v == latent_head_size_v;
 }

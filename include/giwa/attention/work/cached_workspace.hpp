@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The work of an attention_cached call from its sizes, its splits, and the workspace that it can use.
+// The work of attention_cached, its splits and its workspace.
 #ifndef GIWA_ATTENTION_WORK_CACHED_WORKSPACE_HPP
 #define GIWA_ATTENTION_WORK_CACHED_WORKSPACE_HPP
 
@@ -14,11 +14,12 @@ namespace detail {
 /// What the host knows of the work of a launch, for the shape of its splits.
 struct split_work {
   int64 sequences, kv_heads;
-  int64 tiles;        // work tiles of all sequences, of one head of keys, at most
-  int64 tile_leaves;  // leaves of one work tile, at most
-  int64 rows;         // of a tile that are in use, at most
-  int64 columns;      // of the output, padded
-  bool exact;         // tiles and tile_leaves are those of every sequence
+  int64 tiles;            // work tiles of all sequences, of one head of keys, at most
+  int64 tile_leaves;      // leaves of one work tile, at most
+  int64 rows;             // of a tile that are in use, at most
+  int64 columns;          // of the output, padded
+  bool exact;             // tiles and tile_leaves are those of every sequence
+  bool in_order = false;  // leaves are merged one after the other: a split hands on each
 };
 
 /// Shares the work among `blocks` blocks, with at most `available` bytes of workspace. Heads are columns, because
@@ -41,7 +42,8 @@ GIWA_HOST_DEVICE constexpr split_shape shape_of_splits(const split_work& w, int6
                   .rows = static_cast<int>(w.rows),
                   .most_leaves = 0,
                   .whole_above = splits > 16 && (tiles == 1 || w.tile_leaves >= fold_levels::largest_span()) ? 0 : 1,
-                  .whole_below = tiles == 1                 ? 1 << 30
+                  .whole_below = w.in_order                 ? 0
+                                 : tiles == 1               ? 1 << 30
                                  : are_nodes && splits > 16 ? node
                                                             : 0};
     s.most_leaves = s.length_of(leaves);
@@ -55,7 +57,7 @@ GIWA_HOST_DEVICE constexpr split_shape shape_of_splits(const split_work& w, int6
     // Partials that a split hands on are those of one work tile.
     const int64 most_leaves = length < w.tile_leaves ? length : w.tile_leaves;
     const int64 by_tree = split_partials::most(most_leaves), by_leaf = most_leaves + fold_levels::count;
-    const int64 slots = by_tree < by_leaf ? by_tree : by_leaf;
+    const int64 slots = w.in_order ? most_leaves : by_tree < by_leaf ? by_tree : by_leaf;
     if (slots > 1 << 20) break;
     const split_shape s = shape(splits, slots);
     if (workspace_bytes_of(s, w.columns) <= available) return s;
@@ -109,6 +111,22 @@ GIWA_HOST_DEVICE constexpr split_work work_of(const cached_problem& p, const few
           .rows = rows < tiles.rows ? rows : tiles.rows,
           .columns = tiles.columns,
           .exact = exact};
+}
+
+/// Sequences with more queries are computed by the Hopper kernel for many latent rows, in tiles of 64. The number of rows decides, and
+/// not the batch, because the two kernels sum in another order.
+GIWA_HOST_DEVICE constexpr int latent_few_queries(const cached_problem& p) {
+  return static_cast<int>(latent_few_rows / (p.heads / p.kv_heads));
+}
+/// The work of that kernel. Tiles of rows count as heads of keys, as row_tile_params says, but those of packed queries.
+GIWA_HOST_DEVICE constexpr split_work latent_wide_work(const cached_problem& p, bool exact) {
+  split_work w = work_of(p, {latent_wide_leaf_keys, latent_wide_rows, static_cast<int>(p.head_size_v)}, exact);
+  w.in_order = true;
+  if (p.rows > 0) return w;
+  const int64 rows = saturated_product(p.queries, p.heads / p.kv_heads);
+  w.kv_heads = saturated_product(w.kv_heads, ceil_div(rows, int64{latent_wide_rows}));
+  w.tiles = w.sequences;
+  return w;
 }
 
 /// Whether some sequence may have many rows. `queries` of packed ones is what the caller says.
@@ -184,12 +202,18 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspa
   const detail::few_rows_tile tiles = detail::few_rows_tile_of(p);
   const int64 few = bytes_with(tiles, detail::work_of(p, tiles, false), multiprocessors),
               many = detail::many_rows_bytes(p, multiprocessors);
-  const int64 most = few > many ? few : many;
+  int64 most = few > many ? few : many;
   if (p.cache_bytes != p.element_bytes || !detail::may_be_latent(p.head_size, p.head_size_v)) return most;
   const detail::few_rows_tile latent_tiles = detail::latent_tile_of(p);
   const detail::split_work latent_work = detail::work_of(p, latent_tiles, false);
   const int64 latent = bytes_with(latent_tiles, latent_work, detail::latent_splits(latent_work, multiprocessors));
-  return most > latent ? most : latent;
+  most = most > latent ? most : latent;
+  if (p.queries <= detail::latent_few_queries(p)) return most;
+  const detail::split_work wide_work = detail::latent_wide_work(p, false);
+  const int64 wide = detail::workspace_bytes_of(
+      detail::shape_of_splits(wide_work, detail::latent_splits(wide_work, multiprocessors), max_int64),
+      wide_work.columns);
+  return most > wide ? most : wide;
 }
 
 }  // namespace giwa::inline GIWA_ABI

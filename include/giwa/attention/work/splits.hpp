@@ -247,6 +247,33 @@ struct split_params {
   }
 };
 
+/// Whether the leaves of a call are those of row_tile_params, and are merged one after the other (ordered_partials).
+template <class Call>
+inline constexpr bool merges_in_order = requires { typename Call::merged_in_order; };
+
+/// The same with tiles of work_rows packed rows, which the splits take for heads of keys, so that blocks that read the same keys run
+/// at once. Sequences have as many; not so packed queries, whose tiles follow each other.
+template <class Call>
+struct row_tile_params : split_params<Call> {
+  int work_rows;
+  int row_tiles;  // of a sequence and a head of keys; 0: tiles follow each other
+
+  GIWA_HOST_DEVICE few_rows_work_tile placed(few_rows_work_tile work) const {
+    if (row_tiles > 0) work.row_tile = work.head % row_tiles, work.head /= row_tiles;
+    return work;
+  }
+};
+
+/// The packed rows of a work tile of a walk.
+template <class Call>
+GIWA_HOST_DEVICE packed_rows rows_of(const split_params<Call>& p, const few_rows_work_tile& work) {
+  return rows_of(p.call, work, p.group, p.tile_rows);
+}
+template <class Call>
+GIWA_HOST_DEVICE packed_rows rows_of(const row_tile_params<Call>& p, const few_rows_work_tile& work) {
+  return rows_of(p.call, p.placed(work), p.group, p.work_rows);
+}
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

@@ -183,8 +183,7 @@ struct parameter_sums {
   GIWA_HOST_DEVICE float* of(int slot) { return value[slot]; }
   /// Writes the sums of whole rows to the workspace; row 0 of the map is query `first`. All lanes of the warp call it.
   template <class Block, class Params>
-  GIWA_HOST_DEVICE void store(const Block& block, int thread, const Params& p, const typename Params::head& h,
-                              int first) const {
+  GIWA_HOST_DEVICE void store(const Block& block, int thread, const Params& p, const head_place& h, int first) const {
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) {
       float of_rows[Map::rows];
@@ -204,7 +203,7 @@ template <class Map>
 struct parameter_sums<Map, 0> {
   GIWA_HOST_DEVICE float* of(int) { return nullptr; }
   template <class Block, class Params>
-  GIWA_HOST_DEVICE void store(const Block&, int, const Params&, const typename Params::head&, int) const {}
+  GIWA_HOST_DEVICE void store(const Block&, int, const Params&, const head_place&, int) const {}
 };
 
 /// Computes the gradients of the parameters of a score modifier from the sums of the rows, a block for each head.

@@ -135,7 +135,7 @@ struct sm80_all_steps {
       operand[i] = four.x, operand[i + 1] = four.y, operand[i + 2] = four.z, operand[i + 3] = four.w;
     }
     for_each_pair(lane, [&](int i, int key, int query, int column) {
-      const float2 weights = unpacked(operand[i / 2]);
+      const float2 weights = unpacked_word<T>(operand[i / 2]);
       const float2 delta = *reinterpret_cast<const float2*>(terms.delta + column);
       float ds[2];
       GIWA_UNROLL
@@ -172,14 +172,6 @@ struct sm80_all_steps {
     if constexpr (drops_weights<Score>)
       to.find(block, dropout_bits(call.score, steps.random_key, bounds.batch, bounds.head), lane, first_key,
               first_query);
-  }
-  GIWA_DEVICE static float2 unpacked(uint32 word) {
-    typename packed_pair<T>::type two;
-    __builtin_memcpy(&two, &word, 4);
-    if constexpr (stdlib::same_as<T, fp16>)
-      return __half22float2(two);
-    else
-      return __bfloat1622float2(two);
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The copies of the producer warps of the kernel for few rows: TMA, cp.async, or element by element.
+// Copies of the kernel for few rows: TMA, cp.async, or by element.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_COPIES_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_COPIES_SM80_CUH
 
@@ -26,6 +26,39 @@ struct few_rows_copies {
     const int* entry[lane_keys];  // of the page table, or null: key.element needs no page
     cache_row key[lane_keys];     // element -1: zeros
   };
+
+  /// Where the keys of a leaf of a work tile lie, but for the numbers of their pages.
+  GIWA_DEVICE static leaf_source source_of(const Block& block, int warp, const params& p,
+                                           const few_rows_work_tile& work, int leaf_number, bool boxes) {
+    const auto& call = p.splits.call;
+    const cached_sequence& sequence = work.sequence;
+    const int first_key = leaf_number * leaf_keys, left = sequence.keys - first_key;
+    leaf_source source{work.head, 0, {}, {}};
+    if (boxes) {
+      const int all = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
+      source.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
+    }
+    GIWA_UNROLL
+    for (int i = 0; i < lane_keys; ++i) {
+      // At most 32 boxes: box_rows is at least leaf_keys / 32.
+      const int of_warp = block.lane() + 32 * i;
+      const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
+      source.key[i] = {-1, 0};
+      if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
+      source.key[i] = {sequence.batch, first_key + key};
+      if (!call.views.is_paged()) continue;
+      const int n = static_cast<int>(int64{first_key + key} / call.page_size);
+      source.key[i].row -= n * static_cast<int>(call.page_size.divisor());
+      source.entry[i] = call.views.cache.pages.indices + (sequence.first_entry + n);
+    }
+    return source;
+  }
+  GIWA_DEVICE static void read_pages(const params& p, leaf_source& source) {
+    GIWA_UNROLL
+    for (int i = 0; i < lane_keys; ++i)
+      if (source.entry[i] != nullptr)
+        source.key[i].element = valid_page(*source.entry[i], p.splits.call.views.cache.k.extent(0));
+  }
 
   /// Whether keys or values have a scale each. Then all producer warps copy those of their keys, whoever copies the keys.
   GIWA_DEVICE static bool copies_scales([[maybe_unused]] const params& p) {

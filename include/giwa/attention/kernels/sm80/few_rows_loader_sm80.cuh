@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The producer warps of the kernel for few rows: they fill the rings of keys and values.
+// The producer warps of the kernel for few rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_LOADER_SM80_CUH
 
@@ -171,37 +171,10 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     read_pages(source);
     return source;
   }
-  /// Where the keys of a leaf lie, but for the numbers of their pages.
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {
-    const auto& call = p.splits.call;
-    const cached_sequence& sequence = reader.work().sequence;
-    const int first_key = leaf_number * leaf_keys, left = sequence.keys - first_key;
-    leaf_source source{reader.work().head, 0, {}, {}};
-    if (boxes) {
-      const int all = ceil_div(left < leaf_keys ? left : leaf_keys, p.box_rows);
-      source.boxes = (all - warp + issuers(p) - 1) >> p.issuers_log2;
-    }
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i) {
-      // At most 32 boxes: box_rows is at least leaf_keys / 32.
-      const int of_warp = block.lane() + 32 * i;
-      const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
-      source.key[i] = {-1, 0};
-      if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
-      source.key[i] = {sequence.batch, first_key + key};
-      if (!call.views.is_paged()) continue;
-      const int n = static_cast<int>(int64{first_key + key} / call.page_size);
-      source.key[i].row -= n * static_cast<int>(call.page_size.divisor());
-      source.entry[i] = call.views.cache.pages.indices + (sequence.first_entry + n);
-    }
-    return source;
+    return copies::source_of(block, warp, p, reader.work(), leaf_number, boxes);
   }
-  GIWA_DEVICE void read_pages(leaf_source& source) const {
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i)
-      if (source.entry[i] != nullptr)
-        source.key[i].element = valid_page(*source.entry[i], p.splits.call.views.cache.k.extent(0));
-  }
+  GIWA_DEVICE void read_pages(leaf_source& source) const { copies::read_pages(p, source); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

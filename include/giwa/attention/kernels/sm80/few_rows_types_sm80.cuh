@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Types of the kernel for few rows: tiles, the ring of leaves, shared memory, the parameters of the kernel.
+// Types of the kernel for few rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_TYPES_SM80_CUH
 

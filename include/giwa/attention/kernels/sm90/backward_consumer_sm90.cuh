@@ -35,6 +35,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
   GIWA_DEVICE bool add_item(work_item& work) {
     if constexpr (sums_x) sum_x.fill(0);
     if constexpr (sums_y) sum_y.fill(0);
+    if constexpr (Types::parameters > 0) this->parameter_gradients = {};
     action next = await_next();
     const bool has_tiles = !uniform(next == action::end_of_item || next == action::end);
     if (has_tiles) this->begin_item(work);
@@ -75,6 +76,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     }
     steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
                      this->first_row, this->thread,       this->random_key};
+    const auto more = this->giving_of(steps);
     steps.read_early();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
@@ -82,7 +84,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     if constexpr (!sums_y) release(s.y_empty[y.stage()]);
     if constexpr (Types::adds_dq) bad_keys.replace(block, dq.is_first(), s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
-    steps.template run<Masked>(block, scores, dp, weights, gradients);
+    steps.template run<Masked>(block, scores, dp, weights, gradients, more);
     if constexpr (Types::adds_dq) dq.write_gradients(s, index, this->thread, y.turn, gradients);
     acquire_turn();
     if constexpr (sums_y) {

@@ -78,20 +78,26 @@ class sm90_dq_product {
   GIWA_DEVICE void begin_tile(const Block& block, shared_storage& s, int index, uint32 turn) const {
     if (tiles >= 2) announce(block, s, index, turn - 2);
     const counting_cursor<Types::stages_ds> ds{turn};
-    s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
+    if constexpr (Types::reads_bias)
+      s.bias.full[ds.stage()].wait(ds.phase());  // the loader has waited for the memory
+    else
+      s.ds_empty[ds.stage()].wait(ds.phase() ^ 1);
+  }
+  /// Where a thread writes dS of the tile, and reads its bias: the row of a matrix of 8 x 8.
+  GIWA_DEVICE static uint32 place_of_thread(shared_storage& s, int index, int thread, uint32 turn) {
+    auto& to = s.dq.ds[counting_cursor<Types::stages_ds>{turn}.stage()][index];
+    const int lane = thread % 32, row = lane / 16 * 8 + lane % 8, key = thread / 32 * 16 + lane / 8 % 2 * 8;
+    return arch::shared_address(to.chunk(row, key));
   }
   /// Writes dS of the tile to shared memory, or of its queries from `first` on: transposed, so that a thread has one address.
   template <int Words>
   GIWA_DEVICE void write_gradients(shared_storage& s, int index, int thread, uint32 turn,
                                    const uint32 (&gradients)[Words], int first = 0) const {
-    auto& to = s.dq.ds[counting_cursor<Types::stages_ds>{turn}.stage()][index];
-    const int lane = thread % 32, row = lane / 16 * 8 + lane % 8, key = thread / 32 * 16 + lane / 8 % 2 * 8;
-    constexpr int row_bytes = 2 * 64;  // of 64 keys
-    const uint32 at = arch::shared_address(to.chunk(row, key));
+    const uint32 at = place_of_thread(s, index, thread, turn);
     GIWA_UNROLL
     for (int i = 0; i < Words / 4; ++i) {
       const uint32 matrices[4] = {gradients[4 * i], gradients[4 * i + 1], gradients[4 * i + 2], gradients[4 * i + 3]};
-      arch::store_matrices<true>(at + (first + 16 * i) * row_bytes, matrices);
+      arch::store_matrices<true>(at + (first + 16 * i) * Types::ds_row_bytes, matrices);
     }
   }
   /// Starts the product for the tile before. For the first tile of an item it multiplies what is there, which is not used: a

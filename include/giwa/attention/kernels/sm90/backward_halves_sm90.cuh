@@ -82,10 +82,10 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
       return steps_type{p.call.call,     s.notes[x.stage()],  s.terms[x.stage()], this->own,
                         this->first_row, rank_in_warpgroup(), this->random_key,   queries * half};
     };
-    const auto make_gradients = [&](int half, steps_type& steps, products& of) {
+    const auto make_gradients = [&](int half, steps_type& steps, products& of, const auto& more) {
       fence(of);
       bad_keys.replace(block, half == 0 && dq.is_first(), s.a[index], of.scores);
-      steps.template run<Masked>(block, of.scores, of.dp, weights[half], gradients[half]);
+      steps.template run<Masked>(block, of.scores, of.dp, weights[half], gradients[half], more);
       dq.write_gradients(s, index, rank_in_warpgroup(), y.turn, gradients[half], queries * half);
     };
     const auto add_products = [&](int half) {
@@ -97,17 +97,19 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
     dq.begin_tile(block, s, index, y.turn);
     bad_keys.find(block, dq.is_first(), s.a[index]);
     steps_type first = steps_of(0);
+    const auto more_of_first = this->giving_of(first);
     first.read_early();
     arch::wgmma_wait<0>();
-    make_gradients(0, first, item.first);
+    make_gradients(0, first, item.first, more_of_first);
 
     products of_second;
     start(item, 1, of_second);
     add_products(0);
     steps_type second = steps_of(1);
+    const auto more_of_second = this->giving_of(second);
     second.read_early();
     arch::wgmma_wait<steps_type::may_branch ? 0 : 1>();
-    make_gradients(1, second, of_second);
+    make_gradients(1, second, of_second, more_of_second);
 
     arch::wgmma_fence();
     add_products(1);

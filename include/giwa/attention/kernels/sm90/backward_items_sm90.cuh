@@ -45,6 +45,7 @@ class sm90_item_consumer {
 
   GIWA_DEVICE void begin_item(const work_item& work) {
     first_row = work.first + 64 * index;
+    if constexpr (Types::gives_once) giving.now = work.careful == 0;
     const auto row_of = [&](int slot) { return map_of_scores::row(thread, slot); };
     if constexpr (!rows_are_keys && !Types::stages_output)
       for (int slot = 0; slot < map_of_scores::rows; ++slot)
@@ -56,7 +57,6 @@ class sm90_item_consumer {
       for (row_terms& t : own) t.lse *= log2_e<float>;
     if constexpr (!Types::adds_dq) acquire_turn();
   }
-
   /// Adds an item's tiles, of which `next` says what to do with the first, by me.add_tile<whether it is masked>(item...), which
   /// returns the same of the next one. Returns the note without a tile that ends them.
   template <class Consumer, class... Item>
@@ -76,7 +76,6 @@ class sm90_item_consumer {
       }
     }
   }
-
   /// After an item's last tile, or its end without one.
   GIWA_DEVICE void end_item(work_item& work, bool has_tiles) {
     release(s.x_empty[x.stage()]);
@@ -104,6 +103,9 @@ class sm90_item_consumer {
         if (uniform(by_tma)) end_stores(work);
       ++fixed_turn;
     }
+    if constexpr (Types::parameters > 0)
+      if (uniform(!work.idle && work.careful == 0))
+        parameter_gradients.store(block, thread, p.call, work.head.get(), work.first + 64 * index);
     if (!uniform(work.idle | by_tma)) store_sums(work, finite);
   }
   /// Whether TMA may store a warp's 16 rows: they may be clipped at the tensor's end, but must not reach into the next sequence.
@@ -124,7 +126,18 @@ class sm90_item_consumer {
     start_store(rank_in_warpgroup(), s.of_keys.dk[index], p.dk, at);
   }
   ///@}
-
+  /// Where the bias of a tile is, and what the steps give of the gradients of the score modifier.
+  template <class Steps>
+  GIWA_DEVICE auto giving_of([[maybe_unused]] const Steps& steps) {
+    typename Steps::giving_type more{};
+    if constexpr (Types::reads_bias) {
+      more.bias_at = dq_type::place_of_thread(s, index, rank_in_warpgroup(), y.turn);
+      steps.read_bias_of_keys(more);
+    }
+    if constexpr (Types::gives_once) more.gives = giving.now;
+    if constexpr (Types::parameters > 0) more.parameters = &parameter_gradients;
+    return more;
+  }
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {
     s.x_full[x.stage()].wait(x.phase());
@@ -179,7 +192,6 @@ class sm90_item_consumer {
     }
     return next;
   }
-
   /// Whether the sums of a warp's 16 rows have neither NaN nor infinity. Where dq is added, by four chains of additions.
   GIWA_DEVICE bool are_finite() const {
     constexpr int chains = Types::adds_dq ? 4 : 1;
@@ -243,7 +255,6 @@ class sm90_item_consumer {
     block.sync_warp();
     if (block.lane() == 0) start_store(thread, s.dq.of[index], p.dq, at);
   }
-
   /// A condition that all threads agree on, in a form that shows the compiler so: at a branch that might diverge it would
   /// wait for each product.
   GIWA_DEVICE bool uniform(bool condition) const { return block.any(condition); }
@@ -286,6 +297,9 @@ class sm90_item_consumer {
   stdlib::conditional_t<Types::adds_dq, sm90_bad_keys<Types>, nothing> bad_keys;
   uint32 fixed_turn = 0;
   int first_row = 0;
+  [[no_unique_address]] stdlib::conditional_t<Types::gives_once, typename Types::giving, typename Types::no_bias>
+      giving;
+  [[no_unique_address]] parameter_sums<map_of_scores, Types::parameters> parameter_gradients;
   // Of the fixed queries, with the lse in powers of two; of split fp16, of the fixed rows.
   stdlib::conditional_t<Types::is_split, typename Types::split_row_terms, row_terms> own[map_of_scores::rows];
   stdlib::conditional_t<sums_x, warpgroup_tile<Types::head_size>, nothing> sum_x;

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_LOADER_SM90_CUH
 
 #include <giwa/arch/elect.cuh>
+#include <giwa/attention/kernels/sm90/backward_bias_sm90.cuh>
 #include <giwa/attention/kernels/sm90/backward_plain_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/work/visible_groups.cuh>
@@ -39,6 +40,7 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       if (block.lane() == 0) s.work_empty[at].arrive();
     }
     me.put_end(action::end);
+    if constexpr (Types::reads_bias) me.bias.finish(block, p, s);
   }
 
  private:
@@ -105,14 +107,12 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       }
     }
   }
-
   /// The end of the tiles of queries that a work item has, of `count`.
   GIWA_DEVICE static int end_of_part(const work_item& work, int count) {
     if constexpr (Types::adds_dq)
       if (work.divided) return count * (work.share + 1) / work.sharers;
     return count;
   }
-
   /// What the mask keeps of tile n for a consumer. A score modifier is never called for rows past the end.
   template <class Tiles>
   GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n, int c,
@@ -166,7 +166,6 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       ++fixed_turn;
     }
   }
-
   /// Where dq of tile n of the queries is added. An item that comes again has added to it already. `tiles`: as for load_tile().
   template <class Tiles>
   GIWA_DEVICE auto dq_place_of(const work_item& work, const head_type& h, int n, const Tiles& tiles) const {
@@ -194,6 +193,8 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       some = some || keep[c] == tile_keep::some;
     }
     const bool scrubs = work.careful != 0 && some;
+    if constexpr (Types::reads_bias)
+      bias.prepare(block, p, s, {h.batch, h.head, n * columns, work.first, work.careful == 0});
     const int begin = n * columns;
     [[maybe_unused]] terms_of_row terms[rows_of_lane];
     if constexpr (Types::is_split || Types::rows_are_keys) {  // before the wait, so that the loads overlap it
@@ -250,10 +251,12 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       s.y_full[y.stage()].arrive_and_expect(scrubs ? 0 : y_bytes);
     }
     block.sync_warp();
+    if constexpr (Types::reads_bias) bias.load(block, p, s);
     place.advance(), x.advance(), y.advance();
   }
 
   uint32 fixed_turn = 0, landed_phase = 0;
+  [[no_unique_address]] stdlib::conditional_t<Types::reads_bias, sm90_bias_loader<Types>, typename Types::no_bias> bias;
   bool has_fixed = false;
   int before_of_lane = -1;  // the tile of keys that adds to dq of this lane's tile of the group before this one does
 };

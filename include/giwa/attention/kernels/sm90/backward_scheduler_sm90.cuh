@@ -78,9 +78,19 @@ class sm90_backward_scheduler {
           put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
       }
     } else {
-      const int rows = p.call.call.at(at.batch, at.head).queries();
-      for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
-        put_item(at.batch, at.batch, at.head, 0, static_cast<int>(n) * Types::block_m, rows);
+      if constexpr (Types::gives_scores) {  // all heads that share what the score modifier takes gradients of
+        const auto end = p.call.end_of(at.batch, at.head);
+        for (int batch = at.batch; batch < end.sequence; ++batch)
+          for (int head = at.head; head < end.head; ++head) {
+            const int rows = p.call.call.at(batch, head).queries();
+            for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
+              put_item(batch, batch, head, 0, static_cast<int>(n) * Types::block_m, rows);
+          }
+      } else {
+        const int rows = p.call.call.at(at.batch, at.head).queries();
+        for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
+          put_item(at.batch, at.batch, at.head, 0, static_cast<int>(n) * Types::block_m, rows);
+      }
     }
     return true;
   }

@@ -3,9 +3,11 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_STEPS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_STEPS_SM90_CUH
 
+#include <giwa/arch/matrix_load.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/arch/shared_address.cuh>
-#include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
+#include <giwa/attention/kernels/simt/row_terms.cuh>
+#include <giwa/attention/kernels/sm90/backward_bias_sm90.cuh>
 #include <giwa/tile/register_copy.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -53,7 +55,8 @@ struct sm90_backward_steps {
   using key_type = decltype(dropout_key(stdlib::declval<const typename Types::score&>()));
   static constexpr bool rows_are_keys = Types::rows_are_keys, modified = steps_of_scores::modified;
   // Whether run() may have branches, at which ptxas waits for products that are under way.
-  static constexpr bool may_branch = modified || !one_range_mask<mask>;
+  static constexpr bool tiled = Types::reads_bias, calls_score = modified && !tiled;
+  static constexpr bool may_branch = calls_score || Types::adds_bias || !one_range_mask<mask>;
   // Whether a masked tile finds the first query of each key, instead of the last key of each query for each score. H200, 2026-11-29,
   // causal, 512 to 4096 tokens: 64 1.025 to 1.008 times as fast, 128 0.97 to 1.01.
   static constexpr bool by_first_query = Types::adds_dq && Types::by_halves && mask_traits<mask>::is_causal;
@@ -72,8 +75,17 @@ struct sm90_backward_steps {
   float lse[columns_of_thread];
   float factor = 0;  // of the scores, for powers of two
   // Where dq is added too, the lse that are read early, and where the thread's terms are.
-  static constexpr int few = Types::adds_dq && !modified ? Columns / 16 : 0;
+  static constexpr int few = Types::adds_dq && !calls_score ? Columns / 16 : 0;
   uint32 terms_at = 0;
+  /// Of a score modifier whose gradients are given here.
+  struct giving_steps {
+    uint32 bias_at = 0;         // where the thread's bias of a tile is: sm90_dq_product::place_of_thread()
+    float of_key[map::rows]{};  // the bias of the thread's keys
+    bool gives = true;          // not if the item comes again
+    parameter_sums<map, Types::parameters>* parameters = nullptr;
+  };
+  static constexpr bool gives = tiled || Types::gives_scores;
+  using giving_type = stdlib::conditional_t<gives, giving_steps, typename Types::no_bias>;
 
   /// Reads the lse of the moving queries while the products run: shared memory is busy with their operands. Where dq is added too
   /// there are registers for a few, and for what the first steps after the products would wait for; with a modifier, which needs
@@ -98,10 +110,19 @@ struct sm90_backward_steps {
     }
   }
 
+  /// Reads the bias of the thread's keys, which all queries share.
+  GIWA_DEVICE void read_bias_of_keys(giving_steps& more) const {
+    if constexpr (Types::bias_type::has_key_term)
+      for (int slot = 0; slot < map::rows; ++slot)
+        more.of_key[slot] =
+            call.score.first(0.0f, note.limits.get().place_within(0, first_row + map::row(thread, slot)));
+  }
+
   /// P and dS as left operands: P of the product with y, dS of that with x.
   template <bool Masked, class Block>
   GIWA_DEVICE void run([[maybe_unused]] const Block& block, const scores_tile& scores, const scores_tile& dp,
-                       [[maybe_unused]] uint32 (&weights)[words], [[maybe_unused]] uint32 (&gradients)[words]) const {
+                       [[maybe_unused]] uint32 (&weights)[words], [[maybe_unused]] uint32 (&gradients)[words],
+                       [[maybe_unused]] const giving_type& more = {}) const {
     using element = typename Types::element;
     const steps_of_scores steps{call.mask, call.score, call.scale, random_key};
     const bounds limits = note.limits.get();
@@ -111,11 +132,21 @@ struct sm90_backward_steps {
                      note.begin + first_column);
     [[maybe_unused]] int first_visible[map::rows], end_visible = 0;
     if constexpr (Masked && by_first_query) end_visible = find_visible(limits, first_visible);
+    [[maybe_unused]] uint32 biases[4];
+    [[maybe_unused]] float* first_of_bias = nullptr;
+    if constexpr (Types::adds_bias)
+      first_of_bias = sm90_bias<Types>::element_of(bias_of(), limits.batch, limits.head,
+                                                   note.begin + first_column + map::column(thread, 0),
+                                                   first_row + map::row(thread, 0));
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
       float weight[2], gradient[2];
-      [[maybe_unused]] float2 lse_of_two, delta_of_two;
+      [[maybe_unused]] float2 lse_of_two, delta_of_two, bias_of_two;
+      if constexpr (tiled) {
+        if (i % 8 == 0) arch::load_matrices<true>(biases, more.bias_at + (first_column + 2 * i) * Types::ds_row_bytes);
+        bias_of_two = unpacked_word<element>(biases[i % 8 / 2]);
+      }
       if constexpr (few > 0) {
         const int n = i / 4 * 2, offset = 4 * map::column(0, i);
         lse_of_two = n < few ? float2{lse[n], lse[n + 1]} : arch::load_shared(terms_at + offset);
@@ -126,13 +157,16 @@ struct sm90_backward_steps {
         const int column = first_column + map::column(thread, i + j), moving = note.begin + column;
         const int query = rows_are_keys ? moving : row, key = rows_are_keys ? row : moving;
         float y = scores.value[i + j], slope = 1;
+        [[maybe_unused]] float z = 0;
         bool keep = true;
         if constexpr (Masked && by_first_query)
           keep = (map::column(0, i + j) >= first_visible[slot]) & (map::column(0, i + j) < end_visible);
         else if constexpr (Masked)
           keep = keeps(steps, limits, query, key);
-        if constexpr (modified) {
-          y = device_product(y, call.scale);
+        if constexpr (tiled) {
+          y = fused_multiply_add(y, call.scale, more.of_key[slot]) + (j == 0 ? bias_of_two.x : bias_of_two.y);
+        } else if constexpr (modified) {
+          y = z = device_product(y, call.scale);
           const dual<float> at =
               modified_score(call.score, y, Masked ? limits.place_within(query, key) : limits.place(query, key));
           y = at.value, slope = at.slope;
@@ -152,12 +186,27 @@ struct sm90_backward_steps {
         weight[j] = keep ? exponential * drop : 0;
         // By selection: dP may be NaN where the score is masked.
         if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
+        if constexpr (Types::adds_bias)
+          if (keep && more.gives)
+            sm90_bias<Types>::give(bias_of(), first_of_bias, map::column(0, i + j), map::row(0, slot), gradient[j]);
+        if constexpr (Types::gives_scores)
+          if (keep && more.gives)
+            gradient_of<typename Types::score>::give(call.score, exponential * (dp.value[i + j] * drop - delta), z,
+                                                     limits.place(query, key), sums_of(more, slot));
       }
       if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
       if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);
     }
   }
 
+  GIWA_DEVICE const auto& bias_of() const { return Types::bias_type::of(call.score); }
+  /// The sums of the gradients of parameters of a row.
+  GIWA_DEVICE static float* sums_of([[maybe_unused]] const giving_type& more, [[maybe_unused]] int slot) {
+    if constexpr (Types::parameters > 0)
+      return more.parameters->of(slot);
+    else
+      return nullptr;
+  }
   /// Finds the queries that see each key of the thread under a causal mask, as columns relative to the thread's first one: from
   /// first[slot] on, and before what it returns.
   GIWA_DEVICE int find_visible(const bounds& limits, int (&first)[map::rows]) const {

@@ -67,15 +67,25 @@ struct sm90_backward_types {
   static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves;
   // Whether a consumer leaves out the products of a tile of which it sees nothing, but for its share of dq.
   static constexpr bool skips_unseen = !adds_dq || (mask_traits<Mask>::has_blocks && !by_halves);
+  // A bias that is read by tiles into the memory for dS. Its gradient is stored from there, or added in fp32.
+  using bias_type = tiled_bias<Score>;
+  static constexpr bool reads_bias = adds_dq && bias_type::template is_of<element>,
+                        adds_bias = reads_bias && bias_type::adds, stores_bias = reads_bias && !adds_bias;
+  // Whether a score modifier takes gradients in the kernel of dq, one score after the other, also of its parameters.
+  static constexpr bool gives_scores = !rows_are_keys && gradient_of<Score>::wanted,
+                        gives_once = adds_bias || gives_scores;
+  static constexpr int parameters = gives_scores ? gradient_of<Score>::parameters : 0;
+  // With a bias four where there is room, so that it is loaded three tiles ahead.
   static constexpr int stages_x = policy::stages_x, stages_y = policy::stages_y,
-                       stages_ds = adds_dq ? policy::stages_ds : 1;
+                       stages_ds = (adds_dq ? policy::stages_ds : 1) * (reads_bias && !by_halves ? 2 : 1);
   static constexpr int stages_dq = policy::stages_dq;
   // of_warp where all threads of a warp are known to be at the same stages, and where dq is added at 64: there it spills 96 bytes
   // instead of 104, although they are not.
   static constexpr descriptors how =
       adds_dq || (!is_split && (HeadSize > 64 || HeadSizeV > 64)) ? descriptors::of_warp : descriptors::from_first;
-  // Whether dk and dv are stored by slabs of 64 columns. Not of a head size like 56, which is 64 in registers.
-  static constexpr bool stores_slabs = adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0;
+  // Whether dk and dv are stored by slabs of 64 columns, in the memory for dS. Not of 56 columns, which are 64 in registers.
+  static constexpr bool stores_slabs =
+      adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && !reads_bias;
   // Whether TMA stores them, from tiles of shared memory: 64 1.01 times as fast, 128 0.99 (H200, 2026-11-29).
   static constexpr bool stages_keys = by_halves && stores_slabs;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
@@ -119,12 +129,31 @@ struct sm90_backward_types {
   // More than tiles can be loaded and not added yet: in the stages of x and of dS, and parts.
   static constexpr int places = 8;
   static_assert(stages_x + stages_ds + stages_dq + 1 <= places);
+  using ds_tile = tile<columns, 64>;  // queries, keys
+  static constexpr int ds_row_bytes = 2 * 64;
   struct parts_of_dq {
-    tile<columns, 64> ds[stages_ds][consumers];  // queries, keys
+    ds_tile ds[stages_ds][consumers];
     float parts[consumers][stages_dq][dq_parts::floats];
   };
   struct rows_of_dq {
     dq_tile of[consumers];
+  };
+  /// Where the bias of a tile is, whether its gradient is stored there, and whether it has arrived.
+  struct bias_place {
+    int sequence, head, query, key;
+    bool is_given;
+  };
+  struct bias_storage {
+    bias_place of[stages_ds];
+    arch::mbarrier full[stages_ds];
+  };
+  struct bias_maps {
+    tensor_map values, gradient;  // (sequence, head, query, key)
+  };
+  struct no_bias {};
+  /// Whether an item gives the gradients of a score modifier: not if it comes again.
+  struct giving {
+    bool now = true;
   };
 
   /// P times the slope of the score modifier, from the consumer that sums dv to the one that sums dk: of each thread to the
@@ -236,6 +265,7 @@ struct sm90_backward_types {
     stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> last_loaded;  // all tiles of the last item of a work tile
     stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> tiles_known;  // of an item: has_tiles
     bool has_tiles;
+    [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_storage, no_bias> bias;
   };
   struct params {
     call_params call;
@@ -248,6 +278,7 @@ struct sm90_backward_types {
     stdlib::conditional_t<stages_keys, tensor_map, nothing> dk, dv;
     bool stores_by_tma;
     stdlib::conditional_t<adds_dq, last_work_tiles, nothing> last;
+    [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_maps, no_bias> bias{};
   };
 
   /// Where row `row` of the head is in a tensor of keys or of queries.
@@ -266,6 +297,8 @@ struct sm90_backward_types {
       s.last_loaded.initialize(1), s.tiles_known.initialize(1);
       for (int i = 0; i < stages_ds; ++i)
         s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
+      if constexpr (reads_bias)
+        for (arch::mbarrier& full : s.bias.full) full.initialize(1);
       for (int i = 0; i < places; ++i) s.place_full[i].initialize(1);
       for (int c = 0; c < consumers; ++c)
         for (int i = 0; i < stages_dq; ++i) s.dq_full[c][i].initialize(4), s.dq_empty[c][i].initialize(1);

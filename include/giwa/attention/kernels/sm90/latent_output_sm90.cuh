@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// O, the fold and ends of rows of the kernel for latent rows.
+// O, the fold and ends of latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_OUTPUT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_OUTPUT_SM90_CUH
 

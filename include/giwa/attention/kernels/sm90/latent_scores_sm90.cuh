@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// S and P of the kernel for latent rows.
+// S and P of latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_SCORES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_SCORES_SM90_CUH
 
@@ -60,25 +60,9 @@ struct latent_scores {
     if constexpr (rotates_queries<Score>)
       load_rotated_rows<threads>(warp * 32 + lane, call, work, rows, Types::rows, p.q_aligned, s.q);
     else
-      copy_q(work, rows);
+      copy_packed_rows<Types, threads>(warp * 32 + lane, p, call, work, rows, s);
     arch::fence_async_proxy();
     sync();
-  }
-  GIWA_DEVICE void copy_q(const few_rows_work_tile& work, const packed_rows& rows) const {
-    constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
-    const auto& q = call.views.q;
-    for (int i = warp * 32 + lane; i < Types::rows * chunks; i += threads) {
-      const int row = i / chunks, column = i % chunks * run;
-      operand* const to = s.q.chunk(row, column);
-      const operand* from = nullptr;
-      if (row < rows.rows)
-        from = &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(row), rows.head(row), column);
-      if (from != nullptr && p.q_aligned)
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-      else
-#pragma unroll 1
-        for (int j = 0; j < run; ++j) to[j] = from != nullptr ? from[j] : convert<operand>{}(0.f);
-    }
   }
 
   /// Computes P of a leaf.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The kernel for latent rows, whose values are the first columns of their keys.
+// The kernel for latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_SM90_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tiles, shared memory and roles of the kernel for latent rows.
+// Types of the kernel for latent rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 
@@ -39,6 +39,28 @@ template <int Rows>
 struct warp_sums {
   float m[Rows], l[Rows];
 };
+
+/// Loads the packed rows of a work tile into the tile of q, zeros past their end. `Threads` threads call it, each with its rank.
+template <class Types, int Threads>
+GIWA_DEVICE void copy_packed_rows(int thread, const typename Types::params& p, const typename Types::call_params& call,
+                                  const few_rows_work_tile& work, const packed_rows& rows,
+                                  typename Types::shared_storage& s) {
+  using operand = typename Types::operand;
+  constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
+  const auto& q = call.views.q;
+  for (int i = thread; i < Types::rows * chunks; i += Threads) {
+    const int row = i / chunks, column = i % chunks * run;
+    operand* const to = s.q.chunk(row, column);
+    const operand* from = nullptr;
+    if (row < rows.rows)
+      from = &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(row), rows.head(row), column);
+    if (from != nullptr && p.q_aligned)
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    else
+#pragma unroll 1
+      for (int j = 0; j < run; ++j) to[j] = from != nullptr ? from[j] : convert<operand>{}(0.f);
+  }
+}
 
 /// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows.
 template <class T, class O, class Policy, class Mask, class Score>

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// The loader of many latent rows.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_LOADER_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_LOADER_SM90_CUH
+
+#include <giwa/arch/named_barrier.cuh>
+#include <giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh>
+#include <giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A producer warp.
+template <class Types, class Block>
+struct latent_wide_loader : few_rows_copies<Types, Block> {
+  using copies = few_rows_copies<Types, Block>;
+  using copies::arrivals, copies::is_alone, copies::issuers, copies::leaf_keys, copies::stages;
+  using typename copies::leaf_source, typename copies::params, typename copies::shared_storage;
+
+  const Block& block;
+  const params& p;
+  shared_storage& s;
+  const int warp;  // the rank among the producers
+
+  /// Initializes the mbarriers. One warp calls it before a barrier of the block.
+  GIWA_DEVICE static void prepare(const Block& block, const params& p, shared_storage& s) {
+    const int i = block.lane();
+    if (i < Types::parts * stages) s.k.full[i / Types::parts][i % Types::parts].initialize(arrivals(p));
+    if (i < 2 * stages) s.k.empty[i / 2][i % 2].initialize(4);
+    if (i < work_tile_queue::depth)
+      s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
+    arch::mbarriers_initialized();
+    if (i == 0 && p.copies == key_copies::boxes) arch::prefetch_tensor_map(p.k);
+  }
+
+  /// Writes the work tiles of a split to the queue, and loads their keys.
+  GIWA_DEVICE void run(int column) {
+    split_walk<typename Types::call_params> walk(p.splits.call, p.splits.shape, column, p.splits.leaf_keys,
+                                                 p.splits.tile_rows);
+    const auto next_work = [&] { return walk.next() ? p.splits.placed(walk.work()) : few_rows_work_tile{}; };
+    if (warp == 0) {
+      walk.enter(p.splits.shape, s.search.found);
+      const few_rows_work_tile first = next_work();
+      if (block.lane() == 0) s.queue.work[0] = first;
+    }
+    arch::barrier_sync(Types::named_barrier::ready, Types::max_threads);
+    if (is_alone(p) && warp > 0) return;
+    uint32 turn = 0;
+    for (work_tile_reader<Block> reader{block, s.queue}; reader.has_work(); reader.next()) {
+      load_tiles(reader.work(), turn);
+      if (warp > 0) continue;
+      const few_rows_work_tile next = next_work();
+      if (block.lane() == 0) s.queue.write(reader.number + 1, next);
+    }
+  }
+
+ private:
+  GIWA_DEVICE void load_tiles(const few_rows_work_tile& work, uint32& turn) const {
+    const packed_rows rows = rows_of(p.splits.call, work, p.splits.group, Types::rows);
+    for (int leaf = work.begin; leaf < work.end; ++leaf)
+      for (latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf); tiles.exists(); tiles.next()) {
+        // The page numbers are looked up before the stage is free.
+        const bool boxes = p.copies == key_copies::boxes;
+        leaf_source source = copies::source_of(block, warp, p, work, tiles.tile, boxes);
+        copies::read_pages(p, source);
+        const int stage = static_cast<int>(turn % stages);
+        const uint32 free = (turn / stages & 1) ^ 1;
+        ++turn;
+        if (boxes)
+          load_halves(source, stage, free);
+        else
+          load_whole(source, stage, free);
+      }
+  }
+
+  /// Lanes of the issuing warps start the boxes of a tile.
+  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free) const {
+    using tile = typename Types::k_tile;
+    using box = tensor_box<tile>;
+    static_assert(box::columns == 64);
+    const int first_box = (block.lane() << p.issuers_log2) + warp;
+    typename Types::element* const to = s.k.tile[stage].data() + first_box * p.box_rows * box::columns;
+    const bool has_box = block.lane() < source.boxes;
+    GIWA_UNROLL
+    for (int part = 0; part < Types::parts; ++part) {
+      const int begin = Types::slab_of(part), end = Types::slab_of(part + 1);
+      arch::mbarrier& full = s.k.full[stage][part];
+      if (begin % Types::half_slabs == 0) s.k.empty[stage][begin / Types::half_slabs].wait(free);
+      if (block.lane() == 0)
+        full.arrive_and_expect(source.boxes * p.box_rows * (end - begin) * box::columns *
+                               static_cast<int>(sizeof(typename Types::element)));
+      block.sync_warp();
+      if (!has_box) continue;
+      GIWA_UNROLL
+      for (int i = begin; i < end; ++i) {
+        const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
+        arch::load_box(to + i * box::elements, p.k, origin, full, arch::l2_policy::evict_first);
+      }
+    }
+  }
+  /// All producer warps copy a share of the keys.
+  GIWA_DEVICE void load_whole(const leaf_source& source, int stage, uint32 free) const {
+    const auto& view = p.splits.call.views.cache.k;
+    s.k.empty[stage][0].wait(free), s.k.empty[stage][1].wait(free);
+    const bool chunks = p.copies == key_copies::chunks;
+    if (chunks)
+      copies::copy_chunks(block, warp, view, source, s.k.tile[stage]);
+    else
+      copies::copy_elements(block, warp, view, source, s.k.tile[stage]);
+    GIWA_UNROLL
+    for (int part = 0; part < Types::parts; ++part)
+      if (chunks)
+        s.k.full[stage][part].arrive_after_copies();
+      else
+        s.k.full[stage][part].arrive();
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// The kernel for many latent rows.
+#ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_SM90_CUH
+#define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_SM90_CUH
+
+#include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/registers.cuh>
+#include <giwa/attention/kernels/sm90/latent_wide_consumer_sm90.cuh>
+#include <giwa/attention/kernels/sm90/latent_wide_loader_sm90.cuh>
+#include <giwa/grid/op.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+/// A block computes one split (splits.hpp), whose leaves are those of latent_wide_leaf_keys.
+template <class T, class O, class Policy, class Mask, class Score>
+struct latent_wide_op {
+  using types = latent_wide_types<T, O, Policy, Mask, Score>;
+  using params = typename types::params;
+  using shared_storage = typename types::shared_storage;
+  static constexpr int max_threads = types::max_threads, min_blocks = 1;
+
+  template <class Block>
+  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+    const auto block = with_threads<max_threads>(plain_block);
+    using loader = latent_wide_loader<types, stdlib::remove_cvref_t<decltype(block)>>;
+    const int split = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
+    const int warp = block.warp();
+    if (warp == types::output_warps) loader::prepare(block, p, s);
+    arch::wait_for_previous_kernel();
+    arch::launch_dependents();
+    find_split(block, p.splits.call, p.splits.shape, split, p.splits.leaf_keys, p.splits.tile_rows, s.search);
+    if (warp >= types::output_warps) {
+#if GIWA_ARCH_HAS_SM90A
+      arch::release_registers<types::producer_registers>();
+#endif
+      loader{{}, block, p, s, warp - types::output_warps}.run(column);
+      return;
+    }
+#if GIWA_ARCH_HAS_SM90A
+    arch::claim_registers<types::output_registers>();
+#endif
+    arch::barrier_sync(types::named_barrier::ready, max_threads);
+    latent_wide_consumer<types, Mask, Score, stdlib::remove_cvref_t<decltype(block)>>(block, p, s)
+        .run({block, s.queue}, split, column);
+  }
+};
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif
