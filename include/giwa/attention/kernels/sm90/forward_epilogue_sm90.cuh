@@ -62,8 +62,14 @@ struct sm90_row_ends : keys_at_once {
   GIWA_DEVICE void wait_for_output(query_rows& rows) {
     const auto& p = rows.c.p;
     auto softmax = rows.softmax;  // a copy: chunks are merged by the sums of threads
-    finish(rows, softmax);
-    is_finished = !(Types::has_chunks && rows.c.block.any(p.chunked && rows.work.is_chunk()));
+    if constexpr (of_part) {      // merged with earlier parts in place, so only once
+      is_finished = !(Types::has_chunks && rows.c.block.any(p.chunked && rows.work.is_chunk()));
+      normalizer[0] = normalizer[1] = 0;
+      if (is_finished) finish(rows, softmax);
+    } else {
+      finish(rows, softmax);
+      is_finished = !(Types::has_chunks && rows.c.block.any(p.chunked && rows.work.is_chunk()));
+    }
     arch::wgmma_wait_after<0>(normalizer[0] + normalizer[1]);
   }
   template <class Softmax>
