@@ -120,20 +120,19 @@ struct few_rows_copies {
   GIWA_DEVICE static void load_scales(const Block& block, int warp, const params& p, const leaf_source& source,
                                       shared_storage& s, int stage, uint32 free) {
     s.k.empty[stage].wait(free);
-    const auto copy = [&](float(&to)[leaf_keys], const scale_rows& from) {
-      const float* const head = from.data + source.head * from.head;
+    const auto& scales = p.splits.call.views.cache.scales;
+    const auto copy = [&](float(&to)[leaf_keys], const tensor_view<const float, 3>& from) {
       GIWA_UNROLL
       for (int i = 0; i < lane_keys; ++i) {
         const int of_warp = block.lane() + 32 * i;
         if (of_warp >= warp_keys) continue;
         const bool exists = source.key[i].element >= 0;
-        const float* const at = head + (source.key[i].element * from.element + source.key[i].row * from.row);
-        arch::copy_async_and_fill<4>(arch::shared_address(&to[warp * warp_keys + of_warp]), exists ? at : head,
-                                     exists ? 4 : 0);
+        arch::copy_async_and_fill<4>(arch::shared_address(&to[warp * warp_keys + of_warp]),
+                                     exists ? scale_at(from, source.key[i], source.head) : from.data(), exists ? 4 : 0);
       }
     };
-    if (p.k_scales) copy(s.scales.k[stage], s.scales.of_k);
-    if (p.v_scales) copy(s.scales.v[stage], s.scales.of_v);
+    if (p.k_scales) copy(s.scales.k[stage], scales.k);
+    if (p.v_scales) copy(s.scales.v[stage], scales.v);
     if (p.copies == key_copies::boxes) s.k.full[stage].arrive_after_copies();
     if (p.copies == key_copies::elements) arch::copy_async_commit(), arch::copy_async_wait<0>();
   }

@@ -40,11 +40,6 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       if constexpr (!Types::values_are_keys)
         s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
     }
-    if constexpr (Types::converts) {
-      const auto& scales = p.splits.call.views.cache.scales;
-      if (i == 0 && copies_scales(p))
-        s.scales.of_k = scale_rows::of(scales.k), s.scales.of_v = scale_rows::of(scales.v);
-    }
     if (i < work_tile_queue::depth)
       s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
     arch::mbarriers_initialized();
@@ -114,8 +109,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
       if (loads && boxes && (!Types::converts || warp < issuers(p))) {
         load_boxes(block, warp, p, p.k, source, s.k, stage, free);
-        if constexpr (!Types::values_are_keys)
-          if (!Types::converts || !scales) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
+        if constexpr (!Types::values_are_keys) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       const move to = next(walk);
       leaf_source next_source{};
@@ -125,8 +119,6 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (to == move::to_leaf && scales) next_scales = look_up(false);
         if (loads && scales) load_scales(block, warp, p, scales_source, s, stage, free);
         scales_source = next_scales;
-        // V waits for the output of an earlier leaf, and the scores of this one wait for the scales.
-        if (loads && boxes && scales && warp < issuers(p)) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
       }
       if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);

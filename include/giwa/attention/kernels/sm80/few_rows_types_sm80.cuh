@@ -63,22 +63,10 @@ GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& 
   }
 }
 
-/// Where scales are. Strides are 0 in dimensions of size 1.
-struct scale_rows {
-  const float* data;
-  int64 element, row, head;
-
-  GIWA_DEVICE static scale_rows of(const tensor_view<const float, 3>& v) {
-    const auto stride = [&](int d) { return v.extent(d) == 1 ? 0 : v.stride(d); };
-    return {v.data(), stride(0), stride(1), stride(2)};
-  }
-};
-
-/// The rings' scales of keys and values of 8 or 4 bits, where each has its own, and the factors of rows.
+/// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
 template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
   alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
-  scale_rows of_k, of_v;                                      // not in registers, which the producers have none for
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
