@@ -66,7 +66,7 @@ class block_case {
   giwa::block_lists lists() const { return {list(true), list(false)}; }
   /// The full blocks, and the rows of blocks as those of one matrix.
   giwa::block_rows rows() {
-    offsets_.clear(), numbers_.clear();
+    offsets_.assign(map.rows() == 0 ? static_cast<std::size_t>(map.batch * map.heads) : 0, 0), numbers_.clear();
     for (std::size_t r = 0; r < rows_[1].size(); ++r) {
       if (static_cast<int>(r) % map.rows() == 0) offsets_.push_back(static_cast<int>(numbers_.size()));
       numbers_.insert(numbers_.end(), rows_[1][r].begin(), rows_[1][r].end());
