@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 # Everything of attention on several GPUs, on a machine that has them: bench/several_gpus.sh RESULTS [build] [check] [time] [channels] [torch]
 #
-# Builds in $BUILD (default: a folder beside RESULTS) with NCCL of $NCCL_ROOT, or of the package that PyTorch brings. `check` runs
+# Builds in $BUILD (default: RESULTS/build) with NCCL of $NCCL_ROOT, or of the package that PyTorch brings. `check` runs
 # bench/ring_attention check with $REPEATS delayed runs of each case and rank (default 100), the test gpu.multi.ring and the test of
 # giwa_torch.ring; `time` all cases of docs/several_gpus.md; `channels` those of long rings with 8 and 4 channels of NCCL; `torch`
-# PyTorch's context_parallel beside giwa_torch.ring. Each step writes RESULTS/STEP.txt, in the form of docs/results. Minutes on four
-# GPUs of one kind: 3 to build, 8 to run; $TOKENS (default "131072 32768 8192") and $CALLS (of a measurement) make it shorter.
+# PyTorch's context_parallel compared with giwa_torch.ring. Each step writes RESULTS/STEP.txt, in the form of docs/results. Not run
+# on four GPUs yet; $TOKENS (default "131072 32768 8192") and $CALLS (of a measurement) make it shorter.
 set -u
 cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:?where the results go}" && cd "$1" && pwd); shift

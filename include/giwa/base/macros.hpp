@@ -51,11 +51,14 @@
 #endif
 
 // Precedes a loop over an array in registers. The loop is unrolled, so that every index is a constant and the array
-// stays out of local memory. Empty for host compilers, which warn about unknown pragmas.
+// stays out of local memory. GIWA_NO_UNROLL keeps a loop small. Both are
+// empty for host compilers, which warn about unknown pragmas.
 #if defined(__CUDA_ARCH__)
 #define GIWA_UNROLL _Pragma("unroll")
+#define GIWA_NO_UNROLL _Pragma("unroll 1")
 #else
 #define GIWA_UNROLL
+#define GIWA_NO_UNROLL
 #endif
 
 #endif

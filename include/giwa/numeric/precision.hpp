@@ -50,7 +50,7 @@ template <class T>
 concept floating_element = floating_format<T> && sizeof(T) >= 2;
 
 /// Converts between formats: `convert<fp16>{}(x)` rounds once, to nearest, ties to even. Values that are too large
-/// become infinity, 448 in e4m3, or 127 in int8_code; NaN stays NaN, or becomes 0 in int8_code.
+/// become infinity, 448 in e4m3, 127 in int8_code, or 7 in int4_pair; NaN stays NaN, or becomes 0 in the codes.
 /// `for_all(s, elementwise{out, in}, convert<fp16>{})` converts an array.
 template <floating_format To>
 struct convert {

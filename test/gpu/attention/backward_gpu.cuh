@@ -92,6 +92,7 @@ std::string run(backward_case<T, O, G>& c, const Mask& mask, const Score& score)
     const giwa::stream s = new_stream();
     const giwa::status state = backward_of<HeadSize, HeadSizeV>(s, gpu.views(), mask, score, gpu.call_options());
     if (!state.ok()) return giwa::format_status(state).c_str();
+    giwa::throw_if_failed(giwa::synchronize(s));
     gpu.read_back();
     if (round == 1 && !((c.any_order || same_bits(dq, c.dq.memory)) && same_bits(dk, c.dk.memory) &&
                         same_bits(dv, c.dv.memory) && same_bits(dsinks, c.dsinks.memory)))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Score modifiers against their formulas in double, their order, and what they refuse.
+#include <giwa/attention/problem/bias_gradient.hpp>
 #include <giwa/attention/problem/score.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
 

@@ -52,7 +52,7 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
       element_traits<T>::on_tensor_cores && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
   static constexpr bool sums_dq =
       on_tensor_cores && has_sm80_kernel_of_all(HeadSize, HeadSizeV) && !gradient_of<Score>::wanted;
-  static constexpr bool has_tiled_bias = tiled_bias<Score>::template is_of<T>;
+  static constexpr bool has_tiled_bias = has_tiled_bias_of<Score, T>;
   static constexpr int64 most_work_tiles = int64{1} << 30;
 
   template <gradient Of>

@@ -80,18 +80,18 @@ GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found
 /// written for small code.
 template <bool Both, class XTile, class YTile, class Mark>
 GIWA_DEVICE void clear_nonfinite_rows(XTile& x, YTile& y, int lane, const Mark& mark) {
-#pragma unroll 1
+  GIWA_NO_UNROLL
   for (int row = lane; row < XTile::rows; row += 32) {
     bool any = false;
-#pragma unroll 1
+    GIWA_NO_UNROLL
     for (int i = 0; i < XTile::columns; ++i) any = any || is_nonfinite(x(row, i));
-#pragma unroll 1
+    GIWA_NO_UNROLL
     for (int i = 0; Both && i < YTile::columns; ++i) any = any || is_nonfinite(y(row, i));
     if (!any) continue;
     const auto zero = convert<typename XTile::value_type>{}(0.0f);
-#pragma unroll 1
+    GIWA_NO_UNROLL
     for (int i = 0; i < XTile::columns; ++i) x(row, i) = zero;
-#pragma unroll 1
+    GIWA_NO_UNROLL
     for (int i = 0; Both && i < YTile::columns; ++i) y(row, i) = zero;
     mark(row);
   }

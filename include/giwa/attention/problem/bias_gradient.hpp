@@ -106,17 +106,14 @@ namespace detail {
 /// modifier, with a slope of 1, in 16 bits; the gradient in the same type, or added in fp32.
 template <class Score>
 struct tiled_bias {
+  using element = void;
   static constexpr bool exists = false, adds = false, has_key_term = false;
-  template <class T>
-  static constexpr bool is_of = false;
 };
 template <class T, class G>
 struct tiled_bias<bias_with_gradient<T, G>> {
+  using element = T;
   static constexpr bool adds = stdlib::same_as<G, float>, exists = sizeof(T) == 2 && (adds || stdlib::same_as<G, T>),
                         has_key_term = false;
-  template <class Element>
-  static constexpr bool is_of = exists && stdlib::same_as<T, Element>;  // whether products have its type
-
   GIWA_HOST_DEVICE static constexpr const bias_with_gradient<T, G>& of(const bias_with_gradient<T, G>& f) { return f; }
 };
 /// After a bias that all queries share: what it adds to a key is read once for a tile.
@@ -126,6 +123,10 @@ struct tiled_bias<then<bias<Key>, bias_with_gradient<T, G>>> : tiled_bias<bias_w
   static constexpr bool has_key_term = true;
   GIWA_HOST_DEVICE static constexpr const bias_with_gradient<T, G>& of(const both& f) { return f.second; }
 };
+/// Whether the kernel reads the tiles of a modifier's bias where products have this type.
+template <class Score, class Element>
+inline constexpr bool has_tiled_bias_of =
+    tiled_bias<Score>::exists && stdlib::same_as<typename tiled_bias<Score>::element, Element>;
 }  // namespace detail
 
 }  // namespace giwa::inline GIWA_ABI

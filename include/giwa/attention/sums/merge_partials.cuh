@@ -58,8 +58,8 @@ struct merge_partials_op {
   }
 
  private:
-  template <class Block, class Tile>
   /// Merges columns [begin, end) of a row.
+  template <class Block, class Tile>
   GIWA_DEVICE static void merge_row(const Block& block, const params& p, Tile& tile, int number, int begin, int end) {
     using output = stdlib::remove_cvref_t<decltype(*p.call.views.o.data())>;
     const merged_row row = tile.begin(number);

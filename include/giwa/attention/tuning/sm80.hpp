@@ -139,9 +139,11 @@ GIWA_HOST_DEVICE constexpr bool may_be_latent(int64 head_size, int64 head_size_v
 ///@}
 
 /// Groups of warps that compute scores on sm_90a, each with its own q. With one, four of the eight warps for O have no columns of head
-/// size 64 (H200, 2026-11-29, fp16: one sequence of 8192 keys 10.0 us instead of 10.5, 32 sequences 124.8 instead of 125.6).
-GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size_v, int rows, int64 cache_bytes) {
-  return rows <= 16 && head_size_v <= (cache_bytes == 1 ? 256 : 64) ? 2 : 1;
+/// size 64 (H200, 2026-11-29, fp16: one sequence of 8192 keys 10.0 us instead of 10.5, 32 sequences 124.8 instead of 125.6). A second q of a
+/// wider head would not fit into the 99 KB of other GPUs.
+GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes) {
+  const bool fits = cache_bytes == 1 ? head_size_v <= 256 : head_size_v <= 64 && head_size <= 192;
+  return rows <= 16 && fits ? 2 : 1;
 }
 
 /// The shared memory of the kernel for few rows with tiles of 16 or 32 packed rows (8 rows take as much as 16): two leaves of
@@ -150,7 +152,7 @@ GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size_v, int rows, int6
 GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes) {
   const int64 leaf = leaf_keys_of(head_size, head_size_v, cache_bytes), of_q = round_up(head_size, 64);
   const int64 of_scales = cache_bytes == 1 ? 16 * leaf + 64 * rows : 0;
-  const int64 q = score_groups_of(head_size_v, rows, cache_bytes) * rows * of_q;
+  const int64 q = score_groups_of(head_size, head_size_v, rows, cache_bytes) * rows * of_q;
   return 2 * (cache_bytes * leaf * (of_q + round_up(head_size_v, 64)) + q + 2 * rows * leaf) + 3072 + 64 * rows +
          of_scales;
 }

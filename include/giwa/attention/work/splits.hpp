@@ -34,7 +34,7 @@ struct split_shape {
   int splits;                    // of one column of heads
   int columns;                   // heads of keys that are computed at once, each by its own blocks: all, or 1
   int heads_in_column;           // 1, or all
-  int slots;                     // of a split in the workspace, of split_partials::most(); 0: no work tile is divided
+  int slots;                     // of a split in the workspace, enough for what it hands on; 0: no work tile is divided
   int rows;                      // rows of a partial in the workspace
   int64 most_leaves;             // of a split, for which its slots are enough
   int whole_above, whole_below;  // equal shares between these become whole nodes of the tree

@@ -93,7 +93,7 @@ struct few_rows_types {
   using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
   // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
-  static constexpr int most_groups = score_groups_of(Policy::head_size_v, rows, sizeof(Element));
+  static constexpr int most_groups = score_groups_of(Policy::head_size, Policy::head_size_v, rows, sizeof(Element));
   static constexpr int score_groups = GIWA_ARCH_HAS_SM90A ? most_groups : 1;
   static constexpr int output_warps = score_groups == 2 ? 4 : 8, score_warps = 4, producers = 4;
   static constexpr int max_threads = 32 * (output_warps + score_groups * score_warps + producers);

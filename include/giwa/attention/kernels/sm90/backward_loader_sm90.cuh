@@ -11,7 +11,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Loads the fixed rows of each work item and the visible tiles, and writes notes on them. For keys: the tiles of queries of every
+/// Loads the visible tiles of each work item, and its fixed rows unless the scheduler does, and writes notes on them. For keys: the tiles of queries of every
 /// sequence and head that reads them, or this work tile's share, in order. Runs as a whole warp.
 template <class Types, class Block>
 class sm90_backward_loader : sm90_plain_loader<Types, Block> {

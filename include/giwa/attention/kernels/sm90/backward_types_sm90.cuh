@@ -69,7 +69,7 @@ struct sm90_backward_types {
   static constexpr bool skips_unseen = !adds_dq || (mask_traits<Mask>::has_blocks && !by_halves);
   // A bias that is read by tiles into the memory for dS. Its gradient is stored from there, or added in fp32.
   using bias_type = tiled_bias<Score>;
-  static constexpr bool reads_bias = adds_dq && bias_type::template is_of<element>,
+  static constexpr bool reads_bias = adds_dq && has_tiled_bias_of<Score, element>,
                         adds_bias = reads_bias && bias_type::adds, stores_bias = reads_bias && !adds_bias;
   // Whether a score modifier takes gradients in the kernel of dq, one score after the other, also of its parameters.
   static constexpr bool gives_scores = !rows_are_keys && gradient_of<Score>::wanted,
@@ -138,7 +138,7 @@ struct sm90_backward_types {
   struct rows_of_dq {
     dq_tile of[consumers];
   };
-  /// Where the bias of a tile is, whether its gradient is stored there, and whether it has arrived.
+  /// Where the bias of a tile is, and whether its gradient is stored there.
   struct bias_place {
     int sequence, head, query, key;
     bool is_given;
