@@ -50,6 +50,8 @@ struct gpu_memory {
     m.q_to = q_to.to_host();
     m.k = k.to_host();
     m.v = v.to_host();
+    m.k_scales = k_scales.to_host();
+    m.v_scales = v_scales.to_host();
   }
 };
 

@@ -45,8 +45,9 @@ struct append_case {
   int64 page_size = 4;  // with pages
   bool packed = false, heads_first = false, fused = false, hostile = false, lengths = true;
   bool slots = false, positions = false, wide = false;
-  int64 gap = 0;    // elements between heads: odd ones leave no room for vectors
-  int scales = -1;  // bit d: dimension d of the scales has the size of the cache; -1: no scales
+  int64 gap = 0;              // elements between heads: odd ones leave no room for vectors
+  int scales = -1;            // bit d: dimension d of the scales has the size of the cache; -1: no scales
+  bool finds_scales = false;  // the call finds scales of every size, and writes them
 };
 
 /// The memory of a call.
@@ -167,6 +168,9 @@ class append_data {
     const auto a = views(p);
     return with_rotary(p, [&](const auto& rotary) {
       giwa::append_options<T> options{.positions = a.positions, .slots = a.slots};
+      const giwa::index<3> sizes{elements(), page_rows(), c.kv_heads};
+      if (c.finds_scales) options.k_scales = {p.k_scales, sizes};
+      if (c.finds_scales && c.size_v > 0) options.v_scales = {p.v_scales, sizes};
       if (!c.packed) {
         if (c.heads > 0) options.q = a.q, options.q_to = a.q_to;
         return giwa::append_to_cache(where, a.cache, a.k, a.v, rotary, options);
@@ -196,17 +200,27 @@ class append_data {
         }
       const auto [element, key] = place_of(row);
       if (element < 0) continue;
+      const giwa::cache_scales& scales = c.finds_scales ? got.cache.scales : before.cache.scales;
       for (int64 h = 0; h < c.kv_heads; ++h) {
+        if (c.finds_scales) {
+          double of_k = 0, of_v = 0;
+          for (int64 d = 0; d < c.size; ++d) of_k = larger(of_k, rotated(before.k, batch, r, h, d, position).want);
+          for (int64 d = 0; d < (before.has_v() ? c.size_v : 0); ++d)
+            of_v = larger(of_v, number(before.v(batch, r, h, d)));
+          if (!is_scale(scales.k(element, key, h), of_k) ||
+              (before.has_v() && !is_scale(scales.v(element, key, h), of_v)))
+            return "scale " + at(row, h, 0);
+        }
         for (int64 d = 0; d < c.size; ++d) {
           const std::string wrong =
               difference(got.cache.k(element, key, h, d), rotated(before.k, batch, r, h, d, position),
-                         scale(before.cache.scales.k, element, key, h));
+                         scale(scales.k, element, key, h));
           if (!wrong.empty()) return "k " + at(row, h, d) + wrong;
           k_written[static_cast<std::size_t>(&got.cache.k(element, key, h, d) - after.k.data())] = true;
         }
         for (int64 d = 0; d < (before.has_v() ? c.size_v : 0); ++d) {
-          const std::string wrong = difference(got.cache.v(element, key, h, d), {before.v(batch, r, h, d)},
-                                               scale(before.cache.scales.v, element, key, h));
+          const std::string wrong =
+              difference(got.cache.v(element, key, h, d), {before.v(batch, r, h, d)}, scale(scales.v, element, key, h));
           if (!wrong.empty()) return "v " + at(row, h, d) + wrong;
           v_written[static_cast<std::size_t>(&got.cache.v(element, key, h, d) - after.v.data())] = true;
         }
@@ -219,6 +233,14 @@ class append_data {
       if (!v_written[i] && !equal_bits(after.v[i], memory.v[i]))
         return "element " + std::to_string(i) + " of v written";
     return "";
+  }
+  static double larger(double largest, double x) { return std::isfinite(x) ? std::max(largest, std::abs(x)) : largest; }
+  /// Whether it is the scale of numbers up to `largest`.
+  static bool is_scale(float scale, double largest) {
+    double most = 1;
+    if constexpr (sizeof(Element) == 1) most = static_cast<double>(giwa::detail::largest_of(Element::from_bits(0)));
+    const double want = std::max(largest / most, 0x1p-126);
+    return std::abs(static_cast<double>(scale) - want) <= 2e-5 * want;
   }
   /// How many rows the call writes.
   int64 written_rows() const {
@@ -598,6 +620,14 @@ inline std::vector<append_case> append_cases() {
       {.rows = {5}, .kv_heads = 1, .heads = 0, .size = 8, .size_v = 520},
   };
 }
+
+/// All cases, with scales that the call finds.
+inline std::vector<append_case> found_scale_cases() {
+  std::vector<append_case> cases = append_cases();
+  for (append_case& c : cases) c.scales = 7, c.finds_scales = true;
+  return cases;
+}
+
 /// Each shape that scales may have, with and without a rotation.
 inline std::vector<append_case> scale_cases() {
   std::vector<append_case> cases;

@@ -143,6 +143,27 @@ bool heads_share(const tensor_view<Any, Rank>& a, const tensor_view<Second, 4>& 
   return may_share(a, b);
 }
 
+/// The scales that a call finds.
+template <class T, class Element>
+status check_found_scales(const append_views<T, Element>& a) {
+  first_failure broken;
+  const bool of_v = a.v_scales.data() != nullptr;
+  if (!a.finds_scales() && !of_v) return {};
+  if (!scaled_element<Element>)
+    return status::invalid("k_scales", "only a cache of e4m3, int8_code or int4_pair has scales");
+  if (!a.finds_scales() || (of_v != a.has_v()))
+    return status::invalid(a.finds_scales() ? "v_scales" : "k_scales",
+                           "the call finds the scales of k and, if there is a v_new, of v");
+  const auto check = [&](const tensor_view<float, 3>& scales, const char* argument) {
+    for (int d = 0; d < 3 && scales.data() != nullptr; ++d)
+      if (scales.extent(d) != a.cache.k.extent(d))
+        return broken(status::invalid(argument, "scales that are found must be (sequences or pages, keys, kv heads)",
+                                      bound::exactly, a.cache.k.extent(d), scales.extent(d)));
+    return broken(scales.check(argument)) || broken(check_written(scales, argument));
+  };
+  return check(a.k_scales, "k_scales") || check(a.v_scales, "v_scales") ? broken.state : status{};
+}
+
 /// No two elements that are written share memory, and none of them is read, but for q where it is q_to.
 template <class T, class Element, class Rotary>
 status check_append_overlap(const append_views<T, Element>& a, const Rotary& rotary, bool needs_sequences) {
@@ -153,11 +174,19 @@ status check_append_overlap(const append_views<T, Element>& a, const Rotary& rot
   constexpr const char *of_k = "must not overlap k of the cache, which the call writes",
                        *of_v = "must not overlap v of the cache, which the call writes",
                        *of_q = "must not overlap q_to, which the call writes";
+  constexpr const char* of_scales = "must not overlap scales that the call finds";
   const auto shares = [&](const auto& input, const char* argument) {
     return broken(check_apart(input, k, argument, of_k)) || broken(check_apart(input, v, argument, of_v)) ||
+           broken(check_apart(input, a.k_scales, argument, of_scales)) ||
+           broken(check_apart(input, a.v_scales, argument, of_scales)) ||
            (heads_share(input, a.q_to) && broken(status::invalid(argument, of_q)));
   };
   if (any_append_input(a, rotary, needs_sequences, shares)) return broken.state;
+  for (const auto& found : {a.k_scales, a.v_scales})
+    if (broken(check_apart(k, found, "k", of_scales)) || broken(check_apart(v, found, "v", of_scales)) ||
+        broken(check_apart(a.q, found, "q", of_scales)) || broken(check_apart(a.q_to, found, "q_to", of_scales)))
+      return broken.state;
+  if (broken(check_apart(a.k_scales, a.v_scales, "v_scales", of_scales))) return broken.state;
   if ((heads_share(v, k) && broken(status::invalid("v", of_k))) || broken(check_apart(a.q_to, k, "q_to", of_k)) ||
       broken(check_apart(a.q_to, v, "q_to", of_v)) || broken(check_apart(a.q, k, "q", of_k)) ||
       broken(check_apart(a.q, v, "q", of_v)))
@@ -174,7 +203,7 @@ status check_append(const append_views<T, Element>& a, const Rotary& rotary, int
   first_failure broken;
   if (broken(check_append_tensors(a)) || broken(check_append_queries(a, rank, q_rank, to_rank)) ||
       broken(check_rotary(rotary, a.k.extent(3), "the rotated elements reach past the head size of k_new")) ||
-      broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)))
+      broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)) || broken(check_found_scales(a)))
     return broken.state;
   if (codes_of<Element> > 1 && !append_fits<codes_of<Element>>(a, rotary))
     return status::invalid("k_new",

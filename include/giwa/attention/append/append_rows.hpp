@@ -20,10 +20,12 @@ struct append_views {
   bool is_packed = false;
   packed_queries packed{};  // without offsets, packed rows have slots
   row_numbers positions{}, slots{};
+  tensor_view<float, 3> k_scales{}, v_scales{};  // (pages or sequences, keys, kv heads), found by the call, or empty
 
   GIWA_HOST_DEVICE constexpr bool is_paged() const { return cache.pages.indices != nullptr; }
   GIWA_HOST_DEVICE constexpr bool has_v() const { return v.data() != nullptr || v.extent(3) != 0; }
   GIWA_HOST_DEVICE constexpr bool has_q() const { return q.data() != nullptr || q.extent(3) != 0; }
+  GIWA_HOST_DEVICE constexpr bool finds_scales() const { return k_scales.data() != nullptr; }
   GIWA_HOST_DEVICE constexpr int64 rows() const { return k.extent(0) * k.extent(1); }
   /// Whether places or positions of rows follow from their sequences.
   GIWA_HOST_DEVICE constexpr bool needs_sequences(bool rotates) const {
@@ -212,6 +214,64 @@ GIWA_HOST_DEVICE void append_slice(const append_params<T, Element, Rotary>& p, i
     else
       append_heads<Count>(p, row, unit, from, in_cache(), first, end);
   }
+}
+
+/// Appends head `number` of `count` of all rows to a cache whose scales the call finds: the largest number of the head, rotated, gives
+/// its scale. All threads of a team call it, also for a number past the heads, which is none. Slices have one head.
+template <int Count, class Team, class T, class Element, class Rotary>
+GIWA_HOST_DEVICE void append_with_scale(const Team& team, const append_params<T, Element, Rotary>& p, int64 number,
+                                        int64 count) {
+  const append_views<T, Element>& v = p.views;
+  const int64 known = number < count ? number : 0, row = known / p.slices;
+  const int slice = static_cast<int>(known - row * p.slices.divisor());
+  const bool of_k = slice < p.k_slices, of_q = slice >= p.k_slices + p.v_slices;
+  const int head = of_k ? slice : of_q ? slice - p.k_slices - p.v_slices : slice - p.k_slices;
+  const auto from = of_k   ? append_source<T>::of(v.k, p.rotates())
+                    : of_q ? append_source<T>::of(v.q, p.rotates())
+                           : append_source<T>::of(v.v, false);
+  const append_place place = p.place_of(row);
+  const int64 batch = row / p.new_rows, row_of_batch = row - batch * p.new_rows.divisor();
+  const bool writes = number < count && place.known && (of_q || place.element >= 0);
+  const int units = writes ? append_units<Count>(p.rotary, from.rotates, from.size) : 0;
+  const T* const source = from.data + batch * from.batch + row_of_batch * from.row + head * from.head;
+  float x[stdlib::size_t{2 * Count}];
+  const auto read = [&](int unit_number) {
+    const append_unit unit = append_unit_of<Count>(p.rotary, from.rotates, from.size, unit_number);
+    element_run<T, Count> run[2]{};
+    run[0] = run[0].read(source + unit.first);
+    if (unit.second >= 0) run[1] = run[1].read(source + unit.second);
+    GIWA_UNROLL
+    for (int i = 0; i < 2 * Count; ++i)
+      x[i] = i >= Count && unit.second < 0 ? 0.f : convert<float>{}(run[i / Count].get(i % Count));
+    if (unit.pair >= 0) {
+      unit_rotations<Count> rotations{};
+      rotations.fill(p.rotary, place.position, unit);
+      rotations.rotate(x, p.rotary.interleaved);
+    }
+    return unit;
+  };
+  append_unit unit{};
+  float largest = 0;
+  for (int u = team.rank(); u < units; u += team.size()) {
+    unit = read(u);
+    GIWA_UNROLL
+    for (int i = 0; i < 2 * Count; ++i) largest = larger_finite(largest, x[i]);
+  }
+  const float scale = scale_of<Element>(team.largest(largest)), reciprocal = scale_divisor::of(scale).reciprocal;
+  const auto by_scale = [&](int, float y) { return fma_with_subnormals(y, reciprocal, -0.0f); };
+  const auto write = [&](auto* to, const auto& divide) {
+    using element = stdlib::remove_reference_t<decltype(*to)>;
+    round_run<element, Count>(to + unit.first / codes_of<element>, x, divide);
+    if (unit.second >= 0) round_run<element, Count>(to + unit.second / codes_of<element>, x + Count, divide);
+  };
+  for (int u = team.rank(); u < units; u += team.size()) {
+    if (units > team.size()) unit = read(u);  // else it is still in x
+    if (of_q)
+      write(&v.q_to(batch, row_of_batch, head, 0), nothing{});
+    else
+      write(&(of_k ? v.cache.k : v.cache.v)(place.element, place.row, head, 0), by_scale);
+  }
+  if (units > 0 && !of_q && team.rank() == 0) (of_k ? v.k_scales : v.v_scales)(place.element, place.row, head) = scale;
 }
 
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions

@@ -262,6 +262,12 @@ struct append_options {
   /// Which rows of packed k_new and v_new each sequence has: q_offsets and count; the other members stay unset. Required for
   /// tensors of rank 3, but with slots and, if k is rotated, positions.
   giwa::sequences sequences{};
+  /// Of a cache of 8 or 4 bits, written: the scale of each new row and head, as quantize() finds it from the rotated numbers. Sizes are
+  /// (sequences or pages, keys, kv heads), those of the cache. The scales of the cache are not read then, and may be these.
+  ///@{
+  tensor_view<float, 3> k_scales{};
+  tensor_view<float, 3> v_scales{};
+  ///@}
 };
 
 }  // namespace giwa::inline GIWA_ABI
