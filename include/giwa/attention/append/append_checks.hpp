@@ -182,7 +182,8 @@ status check_append_overlap(const append_views<T, Element>& a, const Rotary& rot
            (heads_share(input, a.q_to) && broken(status::invalid(argument, of_q)));
   };
   if (any_append_input(a, rotary, needs_sequences, shares)) return broken.state;
-  for (const auto& found : {a.k_scales, a.v_scales})
+  const tensor_view<float, 3> both[2] = {a.k_scales, a.v_scales};
+  for (const auto& found : both)
     if (broken(check_apart(k, found, "k", of_scales)) || broken(check_apart(v, found, "v", of_scales)) ||
         broken(check_apart(a.q, found, "q", of_scales)) || broken(check_apart(a.q_to, found, "q_to", of_scales)))
       return broken.state;
